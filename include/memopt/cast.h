@@ -1,0 +1,228 @@
+/**
+ * @file cast.h
+ * @brief Casts between element types, non-finite check, norm, clip, and the dynamic loss scaler.
+ *
+ * All of it runs in stream order on device memory and never synchronises unless its name says so.
+ * Results are the same bits on every back end, thread count and instruction set; the numerics guide
+ * is the specification.
+ *
+ * **Threads.** A scaler may be used by one thread at a time; the stateless functions by any.
+ */
+#ifndef MEMOPT_CAST_H
+#define MEMOPT_CAST_H
+
+#include <memopt/device.h>
+
+MEMOPT_BEGIN_DECLS
+
+/** @brief How a value between two representable ones is rounded. */
+typedef enum memopt_rounding {
+    MEMOPT_ROUND_NEAREST_EVEN = 0, /**< IEEE round to nearest, ties to even. */
+    MEMOPT_ROUND_STOCHASTIC = 1    /**< Up or down with probability by distance (bf16, f16). */
+} memopt_rounding;
+
+/** @brief How to cast; zero means the default. */
+typedef struct memopt_cast_options {
+    size_t struct_size; /**< sizeof(memopt_cast_options). */
+    uint32_t rounding;  /**< A ::memopt_rounding. */
+    uint32_t reserved;  /**< Must be 0. */
+    uint64_t seed;      /**< Stochastic: the key of the counter-based generator. */
+    uint64_t sequence;  /**< Stochastic: a number of the caller's, such as the step. */
+} memopt_cast_options;
+
+/** @brief Initialiser of ::memopt_cast_options. */
+#define MEMOPT_CAST_OPTIONS_INIT                                                                   \
+    {                                                                                              \
+        sizeof(memopt_cast_options), 0, 0, 0, 0                                                    \
+    }
+
+/**
+ * @brief Casts tensors, many in one call (few launches, however many tensors).
+ * @param device the device.
+ * @param destinations `count` tensors.
+ * @param sources `count` tensors; sources[i].count = destinations[i].count. A destination may be
+ * the very range of its source where the element sizes are equal; it must not overlap otherwise,
+ *        nor overlap any other tensor of the call.
+ * @param count how many tensors; 0 does nothing. f32, f16 and bf16 in any combination.
+ * @param options NULL for defaults.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT NULL, counts differ, a misaligned or overlapping range, an option
+ *         out of range; the message names the tensor's index.
+ * @retval MEMOPT_UNSUPPORTED this pair of types, or stochastic rounding into it, is not supported.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinations,
+                                     const memopt_tensor *sources, uint64_t count,
+                                     const memopt_cast_options *options, memopt_stream stream);
+
+/** @brief A dynamic loss scaler with the reductions that go with it. */
+typedef struct memopt_scaler memopt_scaler;
+
+/** @brief How to make a scaler; zero means the default. */
+typedef struct memopt_scaler_options {
+    size_t struct_size;       /**< sizeof(memopt_scaler_options). */
+    double init_scale;        /**< First scale; 0: 65536. */
+    double growth_factor;     /**< Growth; 0: 2. Must be above 1. */
+    double backoff_factor;    /**< Shrink on overflow; 0: 0.5. In (0, 1). */
+    uint32_t growth_interval; /**< Clean steps before growth; 0: 2000. */
+    uint32_t disabled;        /**< 1: the scale stays 1 (norm, clip and check still work). */
+} memopt_scaler_options;
+
+/** @brief Initialiser of ::memopt_scaler_options. */
+#define MEMOPT_SCALER_OPTIONS_INIT                                                                 \
+    {                                                                                              \
+        sizeof(memopt_scaler_options), 0, 0, 0, 0, 0                                               \
+    }
+
+/** @brief A scaler's state, as torch's GradScaler keeps it. */
+typedef struct memopt_scaler_state {
+    size_t struct_size;       /**< sizeof(memopt_scaler_state). */
+    double scale;             /**< The scale. */
+    double growth_factor;     /**< As in the options. */
+    double backoff_factor;    /**< As in the options. */
+    uint32_t growth_interval; /**< As in the options. */
+    uint32_t growth_tracker;  /**< Clean steps since the last change. */
+} memopt_scaler_state;
+
+/**
+ * @brief Makes a scaler. Its scale and found-inf flag live in device memory.
+ * @param device the device; it must outlive the scaler.
+ * @param options NULL for defaults.
+ * @param[out] out_scaler the scaler; ended by memopt_scaler_destroy().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or an option is out of range.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_scaler_create(memopt_device *device,
+                                              const memopt_scaler_options *options,
+                                              memopt_scaler **out_scaler);
+
+/**
+ * @brief Ends a scaler after waiting for work that uses it.
+ * @param scaler the scaler; NULL is fine.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_scaler_destroy(memopt_scaler *scaler);
+
+/**
+ * @brief Where the scale lies, for a loss kernel of the caller's to multiply by.
+ * @param scaler the scaler.
+ * @return one f32 in device memory, living as long as the scaler; NULL if scaler is NULL.
+ * @since 1.0
+ */
+MEMOPT_API const float *memopt_scaler_device_scale(const memopt_scaler *scaler);
+
+/**
+ * @brief Where the found-inf flag lies: 1.0f where a check since the last update found a non-finite
+ *        gradient, else 0.0f.
+ * @param scaler the scaler.
+ * @return one f32 in device memory, living as long as the scaler; NULL if scaler is NULL.
+ * @since 1.0
+ */
+MEMOPT_API const float *memopt_scaler_device_found_inf(const memopt_scaler *scaler);
+
+/**
+ * @brief Multiplies gradients by float(1 / double(scale)) in place and notes non-finite ones.
+ * @param scaler the scaler.
+ * @param gradients `count` tensors of f32, f16 or bf16.
+ * @param count how many; 0 does nothing.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT NULL or a misaligned tensor; the message names its index.
+ * @retval MEMOPT_UNSUPPORTED an element type that cannot be unscaled.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_scaler_unscale(memopt_scaler *scaler,
+                                               const memopt_tensor *gradients, uint64_t count,
+                                               memopt_stream stream);
+
+/**
+ * @brief Notes non-finite gradients without changing them.
+ *
+ * Parameters and status as of memopt_scaler_unscale().
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gradients,
+                                             uint64_t count, memopt_stream stream);
+
+/**
+ * @brief The Euclidean norm over all elements of all tensors, summed in double in a fixed order.
+ * @param scaler the scaler (owns the scratch memory; the scale plays no part).
+ * @param tensors `count` tensors of f32, f16 or bf16.
+ * @param count how many; 0 gives 0.
+ * @param out_norm one f32 in device memory.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT, MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY,
+ *         MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as for memopt_scaler_unscale().
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_scaler_norm(memopt_scaler *scaler, const memopt_tensor *tensors,
+                                            uint64_t count, float *out_norm, memopt_stream stream);
+
+/**
+ * @brief Scales all tensors by min(1, max_norm / (norm + 1e-6)), as torch's clip_grad_norm_.
+ * @param scaler the scaler (owns the scratch memory).
+ * @param tensors `count` tensors of f32, f16 or bf16.
+ * @param count how many; 0 does nothing but write 0 as the norm.
+ * @param max_norm the bound, finite and above 0.
+ * @param out_norm the norm before clipping: one f32 in device memory, or NULL.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT, MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY,
+ *         MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as for memopt_scaler_unscale().
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_scaler_clip(memopt_scaler *scaler, const memopt_tensor *tensors,
+                                            uint64_t count, double max_norm, float *out_norm,
+                                            memopt_stream stream);
+
+/**
+ * @brief Ends a step: shrinks the scale after an overflow, grows it after growth_interval clean
+ *        steps (only if it stays finite), and clears the found-inf flag.
+ * @param scaler the scaler.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT scaler is NULL.
+ * @retval MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream);
+
+/**
+ * @brief Reads the state after the stream's work so far. Waits for the stream.
+ * @param scaler the scaler.
+ * @param[in,out] out_state struct_size set by the caller; filled as far as it reaches.
+ * @param stream the stream.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler,
+                                                      memopt_scaler_state *out_state,
+                                                      memopt_stream stream);
+
+/**
+ * @brief Sets the state in stream order. Waits for the stream.
+ * @param scaler the scaler.
+ * @param state the state; every field is checked before anything changes.
+ * @param stream the stream.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or a field is out of range.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler,
+                                                      const memopt_scaler_state *state,
+                                                      memopt_stream stream);
+
+MEMOPT_END_DECLS
+
+#endif /* MEMOPT_CAST_H */

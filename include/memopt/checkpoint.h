@@ -1,0 +1,208 @@
+/**
+ * @file checkpoint.h
+ * @brief Checkpoint regions: run a segment of the forward pass without keeping its activations, and
+ *        run it again in backward when they are needed.
+ *
+ * A region is a callback that computes one segment (a layer, say) from inputs that the trainer
+ * keeps to outputs that the trainer keeps. What it keeps for backward it leases from the region
+ * with memopt_region_alloc(). The trainer's loop is then
+ *
+ *     forward:   for each layer: memopt_region_forward(region[i], stream)
+ *     backward:  for each layer, last first:
+ *                    memopt_region_recompute(region[i], stream)   leases are live again
+ *                    ... backward of the layer, reads the leases ...
+ *                    memopt_region_release(region[i])             leases are gone
+ *
+ * What the trainer holds between the two: the region's inputs (its weights included), unchanged,
+ * and its outputs. Leases of the forward run end when memopt_region_forward() returns. With
+ * ::MEMOPT_REGION_KEEP the same code keeps the leases and recomputes nothing, so that switching
+ * checkpointing on and off is one option.
+ *
+ * Regions nest: a callback may run other regions forward; when it is run again they run forward
+ * again, and their own recompute follows inside the backward.
+ *
+ * **Threads.** One thread at a time per region, any thread; forward and backward may be on
+ * different ones.
+ */
+#ifndef MEMOPT_CHECKPOINT_H
+#define MEMOPT_CHECKPOINT_H
+
+#include <memopt/allocator.h>
+
+MEMOPT_BEGIN_DECLS
+
+/** @brief A checkpointed segment of a forward pass. */
+typedef struct memopt_region memopt_region;
+
+/** @brief Why a region's callback is called. */
+typedef enum memopt_region_pass {
+    MEMOPT_PASS_FORWARD = 0,  /**< The first run; leases end with it (unless the region keeps). */
+    MEMOPT_PASS_RECOMPUTE = 1 /**< The run before backward; leases live until release. */
+} memopt_region_pass;
+
+/** @brief What a region does with its leases. */
+typedef enum memopt_region_mode {
+    MEMOPT_REGION_RECOMPUTE = 0, /**< Drop after forward, recompute for backward. */
+    MEMOPT_REGION_KEEP = 1       /**< Keep: recompute() does nothing. */
+} memopt_region_mode;
+
+/** @brief How recomputed values are compared with those of the first run. */
+typedef enum memopt_region_check_mode {
+    MEMOPT_CHECK_NONE = 0, /**< Not at all. */
+    /** A 64-bit hash per 4 KiB, kept in device memory (0.2 %): a difference is found, and named by
+     * region, tensor and the 4 KiB it lies in. */
+    MEMOPT_CHECK_HASH = 1,
+    /** A copy in host memory: the first differing byte is named with both values. */
+    MEMOPT_CHECK_EXACT = 2
+} memopt_region_check_mode;
+
+/** @brief What a region calls. All return #MEMOPT_OK or a value that comes out unchanged. */
+typedef struct memopt_region_callbacks {
+    size_t struct_size; /**< sizeof(memopt_region_callbacks). */
+    /** Enqueues the segment on stream. Must enqueue the same work each time. Required. */
+    memopt_status (*run)(void *user, memopt_region *region, memopt_region_pass pass,
+                         memopt_stream stream);
+    /** Writes the state of the caller's random generators (random_bytes bytes); NULL if none. */
+    memopt_status (*random_save)(void *user, void *state);
+    /** Sets it again. Required where random_save is set. */
+    memopt_status (*random_restore)(void *user, const void *state);
+    /** Handed to all of them. */
+    void *user;
+} memopt_region_callbacks;
+
+/** @brief How to make a region; zero means the default. */
+typedef struct memopt_region_options {
+    size_t struct_size;    /**< sizeof(memopt_region_options). */
+    const char *name;      /**< For messages; copied; NULL: "region". */
+    uint32_t mode;         /**< A ::memopt_region_mode. */
+    uint32_t check;        /**< A ::memopt_region_check_mode. */
+    uint64_t random_bytes; /**< Size of the random state; 0: none is kept. */
+} memopt_region_options;
+
+/** @brief Initialiser of ::memopt_region_options. */
+#define MEMOPT_REGION_OPTIONS_INIT                                                                 \
+    {                                                                                              \
+        sizeof(memopt_region_options), NULL, 0, 0, 0                                               \
+    }
+
+/**
+ * @brief Makes a region.
+ * @param device the device.
+ * @param allocator where leases come from; of the same device; it must outlive the region.
+ * @param callbacks what to call; copied.
+ * @param options NULL for defaults.
+ * @param[out] out_region the region; ended by memopt_region_destroy().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer or a required callback is NULL, an option is out of
+ *         range, or random_bytes and random_save do not go together.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_region_create(memopt_device *device, memopt_allocator *allocator,
+                                              const memopt_region_callbacks *callbacks,
+                                              const memopt_region_options *options,
+                                              memopt_region **out_region);
+
+/**
+ * @brief Ends a region and its leases.
+ * @param region the region; NULL is fine.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_BUSY its callback is running; nothing changed.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_region_destroy(memopt_region *region);
+
+/**
+ * @brief Runs the segment for the first time: saves the random state, calls run, drops the leases.
+ * @param region a region that is not between forward and release (one that was run forward and not
+ *        yet recomputed may be run forward again: the newer run counts).
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT region is NULL.
+ * @retval MEMOPT_BUSY it holds leases of an earlier run, or its callback is running.
+ * @return a callback's own value otherwise; the region is then as if never run.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream);
+
+/**
+ * @brief Runs the segment again with the random state of the first run, keeps the leases, compares
+ *        what was declared, and puts the caller's random state back as it was.
+ *
+ * With a check mode other than none it waits for the stream.
+ * @param region a region that was run forward.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued; leases are valid in stream order.
+ * @retval MEMOPT_INVALID_ARGUMENT region is NULL or was not run forward.
+ * @retval MEMOPT_BUSY it holds leases already, or its callback is running.
+ * @retval MEMOPT_MISMATCH recomputed values differ, or the run declared or leased other things than
+ *         the first; the message names the region and the place. Leases are released.
+ * @return a callback's own value otherwise; the region is as it was before, the random state too.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_region_recompute(memopt_region *region, memopt_stream stream);
+
+/**
+ * @brief Ends the leases after backward has been enqueued. The region can be run forward again, or,
+ *        where its inputs still hold, recomputed again.
+ * @param region the region.
+ * @retval MEMOPT_OK done (also where there are no leases).
+ * @retval MEMOPT_INVALID_ARGUMENT region is NULL.
+ * @retval MEMOPT_BUSY its callback is running.
+ * @retval MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_region_release(memopt_region *region);
+
+/**
+ * @brief Leases memory for a value that backward needs; only inside the region's callback.
+ * @param region the region.
+ * @param bytes the size; the n-th lease of each run must have the same size.
+ * @param[out] out_pointer the memory, aligned to 512 bytes, on the run's stream.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or no callback of this region is running.
+ * @retval MEMOPT_MISMATCH the first run leased another size at this place.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_region_alloc(memopt_region *region, uint64_t bytes,
+                                             void **out_pointer);
+
+/**
+ * @brief Declares a computed value for the content check; only inside the region's callback, after
+ *        the work that computes it is enqueued.
+ * @param region the region.
+ * @param name for messages; copied.
+ * @param tensor device memory.
+ * @retval MEMOPT_OK done (nothing is done with check mode none).
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or no callback of this region is running.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_region_check(memopt_region *region, const char *name,
+                                             const memopt_tensor *tensor);
+
+/** @brief What a region has done. */
+typedef struct memopt_region_stats {
+    size_t struct_size;     /**< Set by the caller. */
+    uint64_t forwards;      /**< Forward runs. */
+    uint64_t recomputes;    /**< Recompute runs. */
+    uint64_t leased_bytes;  /**< Bytes leased now. */
+    uint64_t dropped_bytes; /**< Bytes of leases that the last forward run dropped. */
+    uint64_t checked_bytes; /**< Bytes compared in all. */
+} memopt_region_stats;
+
+/**
+ * @brief What a region has done.
+ * @param region the region.
+ * @param[in,out] out_stats struct_size set by the caller; filled as far as it reaches.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_region_get_stats(memopt_region *region,
+                                                 memopt_region_stats *out_stats);
+
+MEMOPT_END_DECLS
+
+#endif /* MEMOPT_CHECKPOINT_H */

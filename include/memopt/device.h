@@ -1,0 +1,391 @@
+/**
+ * @file device.h
+ * @brief Devices, streams, events, copies and page-locked host memory.
+ *
+ * A device is opened by name: "cpu", "cuda:0", "hip:1". On "cpu", device memory is host memory of a
+ * settable capacity that is reserved, mapped and unmapped as on a GPU; a program that fits there
+ * fits a card of that size.
+ *
+ * **Streams.** A ::memopt_stream is the driver's own handle (`CUstream`, `cudaStream_t`,
+ * `hipStream_t`) on a GPU; NULL is the device's default stream. Work on one stream runs in order;
+ * streams do not wait for each other unless told to (NULL included: it never synchronises
+ * implicitly). On "cpu" the NULL stream runs on the calling thread before the call returns and
+ * other streams run on a worker each.
+ *
+ * **Threads.** Every function here may be called from any thread at any time, except that a handle
+ * must not be in use by another call while it is destroyed or closed.
+ */
+#ifndef MEMOPT_DEVICE_H
+#define MEMOPT_DEVICE_H
+
+#include <memopt/base.h>
+
+MEMOPT_BEGIN_DECLS
+
+/** @brief An open device. */
+typedef struct memopt_device memopt_device;
+/** @brief A stream: the driver's own handle; NULL is the default stream. */
+typedef struct memopt_stream_opaque *memopt_stream;
+/** @brief A point in a stream's work. */
+typedef struct memopt_event memopt_event;
+
+/** @brief How the streams of a "cpu" device run. */
+typedef enum memopt_stream_order {
+    /** As soon as possible: the NULL stream inline, the others on a worker thread each. */
+    MEMOPT_STREAM_ORDER_EAGER = 0,
+    /**
+     * For tests: no work runs before something waits for it (the latest legal moment), every other
+     * stream that may legally run first does, freed memory is poisoned, and work that touches
+     * freed memory makes the next synchronising call fail with #MEMOPT_DEVICE_FAULT. The NULL
+     * stream is asynchronous too, as on a GPU.
+     */
+    MEMOPT_STREAM_ORDER_ADVERSARIAL = 1
+} memopt_stream_order;
+
+/** @brief How to open a device; zero means the default. */
+typedef struct memopt_device_options {
+    size_t struct_size; /**< sizeof(memopt_device_options). */
+    /** Device memory in bytes ("cpu" only). 0: the machine's physical memory. It is rounded down to
+     * the granularity and must be at least one granule. */
+    uint64_t capacity;
+    uint32_t threads;      /**< Threads that run kernels ("cpu" only). 0: one per online core. */
+    uint32_t stream_order; /**< A ::memopt_stream_order ("cpu" only). */
+    uint64_t seed;         /**< Seed of the adversarial order's choices. */
+    uint64_t granularity;  /**< Bytes of a page ("cpu" only): a power of two ≥ 4096. 0: 2 MiB. */
+} memopt_device_options;
+
+/** @brief Initialiser of ::memopt_device_options. */
+#define MEMOPT_DEVICE_OPTIONS_INIT                                                                 \
+    {                                                                                              \
+        sizeof(memopt_device_options), 0, 0, 0, 0, 0                                               \
+    }
+
+/** @brief What a device is and can do. */
+typedef struct memopt_device_properties {
+    size_t struct_size; /**< Set by the caller. */
+    char name[64];      /**< As the driver calls it. */
+    char backend[8];    /**< "cpu", "cuda" or "hip". */
+    char isa[24];       /**< What kernels run as: "scalar", "avx2", "avx512", "sm_90", "gfx1030". */
+    int32_t index;      /**< The number behind the colon; 0 for "cpu". */
+    uint32_t threads;   /**< Kernel threads ("cpu"), else multiprocessors. */
+    uint32_t warp_size; /**< Threads in lock-step: 32 or 64; 1 on "cpu". */
+    uint32_t virtual_memory; /**< 1 where memory can be mapped page by page. */
+    uint64_t total_memory;   /**< Bytes of device memory. */
+    uint64_t granularity;    /**< Bytes of the smallest page that can be mapped. */
+} memopt_device_properties;
+
+/** @brief Device and pinned memory in bytes. */
+typedef struct memopt_memory_info {
+    size_t struct_size;   /**< Set by the caller. */
+    uint64_t total;       /**< Device memory in all. */
+    uint64_t free;        /**< Device memory that could be allocated now, by anyone. */
+    uint64_t used;        /**< Device memory that this handle holds (mapped or allocated). */
+    uint64_t used_peak;   /**< The most that this handle has held. */
+    uint64_t reserved_va; /**< Virtual addresses that this handle has reserved. */
+    uint64_t pinned;      /**< Page-locked host bytes that this handle allocated. */
+    uint64_t pinned_peak; /**< The most page-locked host bytes that this handle had allocated. */
+    uint64_t registered;  /**< Host bytes of the caller registered as page-locked. */
+} memopt_memory_info;
+
+/**
+ * @brief The number of devices of a back end.
+ * @param backend "cpu" (always 1), "cuda" or "hip".
+ * @param[out] out_count how many there are; 0 is a success.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @retval MEMOPT_NOT_FOUND there is no such back end.
+ * @retval MEMOPT_DRIVER_MISSING its driver cannot be loaded; memopt_last_error() says why.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_device_count(const char *backend, int32_t *out_count);
+
+/**
+ * @brief Opens a device.
+ * @param name "cpu", "cuda:N" or "hip:N" (":N" may be left out and means 0).
+ * @param options NULL for defaults.
+ * @param[out] out_device the device; ended by memopt_device_close().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or an option is out of range.
+ * @retval MEMOPT_UNSUPPORTED an unknown option is set, or one that this back end lacks.
+ * @retval MEMOPT_NOT_FOUND no such back end or index.
+ * @retval MEMOPT_DRIVER_MISSING its driver cannot be loaded.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
+ * @retval MEMOPT_DRIVER_ERROR the driver or the system refused.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_device_open(const char *name, const memopt_device_options *options,
+                                            memopt_device **out_device);
+
+/**
+ * @brief Closes a device after waiting for all its work.
+ * @param device the device; NULL is fine.
+ * @retval MEMOPT_OK closed.
+ * @retval MEMOPT_BUSY allocations, streams, events or page-locked memory of it are left; the
+ * message counts them; nothing is changed.
+ * @retval MEMOPT_DEVICE_FAULT closed, but misuse of device memory had been found (adversarial
+ * order).
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_device_close(memopt_device *device);
+
+/**
+ * @brief What a device is and can do.
+ * @param device the device.
+ * @param[in,out] out_properties struct_size set by the caller; filled as far as it reaches.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_device_get_properties(memopt_device *device,
+                                                      memopt_device_properties *out_properties);
+
+/**
+ * @brief Device and page-locked memory: total, free, this handle's.
+ * @param device the device.
+ * @param[in,out] out_info struct_size set by the caller; filled as far as it reaches.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
+ * @retval MEMOPT_DRIVER_ERROR the driver refused.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_device_memory_info(memopt_device *device,
+                                                   memopt_memory_info *out_info);
+
+/**
+ * @brief Waits for all work on every stream of the device that this handle knows, NULL included.
+ * @param device the device.
+ * @retval MEMOPT_OK all done.
+ * @retval MEMOPT_INVALID_ARGUMENT device is NULL.
+ * @retval MEMOPT_DEVICE_FAULT misuse of device memory was found; the message names the operation.
+ * @retval MEMOPT_DRIVER_ERROR or #MEMOPT_DEVICE_LOST as the driver says.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_device_sync(memopt_device *device);
+
+/**
+ * @brief Makes a stream that runs beside all others.
+ * @param device the device.
+ * @param[out] out_stream the stream; ended by memopt_stream_destroy().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream);
+
+/**
+ * @brief Ends a stream after waiting for its work.
+ * @param device the stream's device.
+ * @param stream the stream; NULL is fine and does nothing.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR as told; the stream is gone all the same.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream);
+
+/**
+ * @brief Waits for all work that is on a stream now.
+ * @param device the stream's device.
+ * @param stream the stream; NULL is the default stream.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_stream_sync(memopt_device *device, memopt_stream stream);
+
+/**
+ * @brief Asks whether a stream's work is done, without waiting.
+ * @param device the stream's device.
+ * @param stream the stream.
+ * @retval MEMOPT_OK it is.
+ * @retval MEMOPT_NOT_READY it is not (the last error is not written).
+ * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_stream_query(memopt_device *device, memopt_stream stream);
+
+/**
+ * @brief Makes later work of a stream wait for an event's last record.
+ * @param device the device.
+ * @param stream the stream that waits.
+ * @param event the event; one never recorded is already complete.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT a handle is NULL or of another device.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_stream_wait_event(memopt_device *device, memopt_stream stream,
+                                                  memopt_event *event);
+
+/**
+ * @brief Calls a function of the host when a stream's work so far is done, in stream order.
+ * @param device the device.
+ * @param stream the stream.
+ * @param function called once, on a thread of the library or the driver. It must not call the
+ *        library, and must not wait for device work.
+ * @param user handed to function.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT device or function is NULL, or stream is not a live stream of it.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_stream_host_callback(memopt_device *device, memopt_stream stream,
+                                                     void (*function)(void *user), void *user);
+
+/**
+ * @brief Makes an event.
+ * @param device the device.
+ * @param timing 1 where memopt_event_elapsed() will be asked, else 0 (cheaper).
+ * @param[out] out_event the event; ended by memopt_event_destroy().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or timing is not 0 or 1.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_event_create(memopt_device *device, int32_t timing,
+                                             memopt_event **out_event);
+
+/**
+ * @brief Ends an event; work that waits for it is not disturbed.
+ * @param event the event; NULL is fine.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_DRIVER_ERROR as told; the event is gone all the same.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_event_destroy(memopt_event *event);
+
+/**
+ * @brief Marks the end of a stream's work so far. A later record replaces this one.
+ * @param event the event.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT event is NULL or stream is not a live stream of its device.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the event is as it was.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_event_record(memopt_event *event, memopt_stream stream);
+
+/**
+ * @brief Asks whether an event's last record is complete, without waiting.
+ * @param event the event.
+ * @retval MEMOPT_OK it is, or it was never recorded.
+ * @retval MEMOPT_NOT_READY it is not (the last error is not written).
+ * @retval MEMOPT_INVALID_ARGUMENT event is NULL.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_event_query(memopt_event *event);
+
+/**
+ * @brief Waits until an event's last record is complete.
+ * @param event the event.
+ * @retval MEMOPT_OK it is, or it was never recorded.
+ * @retval MEMOPT_INVALID_ARGUMENT event is NULL.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_event_sync(memopt_event *event);
+
+/**
+ * @brief The time between two complete records.
+ * @param start the earlier event, made with timing.
+ * @param end the later event, made with timing.
+ * @param[out] out_seconds the time in seconds.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an event has no timing or was never recorded.
+ * @retval MEMOPT_NOT_READY one is not complete yet.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_event_elapsed(memopt_event *start, memopt_event *end,
+                                              double *out_seconds);
+
+/**
+ * @brief Copies bytes between any two of device and host memory, in stream order.
+ *
+ * The direction is told by the pointers. The ranges must not overlap. A copy from or to pageable
+ * host memory may run before the call returns; the host range must stay valid until the copy is
+ * done.
+ * @param device the device.
+ * @param destination where to; device, page-locked or pageable host memory.
+ * @param source where from.
+ * @param bytes how many; 0 does nothing.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT device is NULL, a pointer is NULL while bytes is not 0, the
+ * ranges overlap, or stream is not a live stream of it.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_copy(memopt_device *device, void *destination, const void *source,
+                                     uint64_t bytes, memopt_stream stream);
+
+/**
+ * @brief Sets every byte of a range of device memory, in stream order.
+ * @param device the device.
+ * @param destination device memory.
+ * @param value the byte, 0 to 255.
+ * @param bytes how many; 0 does nothing.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT device is NULL, destination is NULL while bytes is not 0, value
+ * is out of range, or stream is not a live stream of it.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_fill(memopt_device *device, void *destination, int32_t value,
+                                     uint64_t bytes, memopt_stream stream);
+
+/**
+ * @brief Allocates page-locked host memory, aligned to a page.
+ * @param device the device whose copies will use it.
+ * @param bytes how many, at least 1.
+ * @param[out] out_pointer the memory; ended by memopt_host_free().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY the system or the driver has none left.
+ * @retval MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_host_alloc(memopt_device *device, uint64_t bytes,
+                                           void **out_pointer);
+
+/**
+ * @brief Frees page-locked host memory. The caller has made sure that no copy uses it any more.
+ * @param device the device it was allocated with.
+ * @param pointer as given by memopt_host_alloc(); NULL is fine.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT device is NULL, or pointer is none of its page-locked
+ * allocations.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_host_free(memopt_device *device, void *pointer);
+
+/**
+ * @brief Page-locks host memory of the caller, so that copies from and to it are asynchronous.
+ * @param device the device.
+ * @param pointer the memory; any alignment (the system locks whole pages).
+ * @param bytes how many, at least 1.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, bytes is 0, or the range overlaps one that is
+ *         registered already.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY it cannot be locked.
+ * @retval MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_host_register(memopt_device *device, void *pointer, uint64_t bytes);
+
+/**
+ * @brief Undoes memopt_host_register().
+ * @param device the device.
+ * @param pointer as given there.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT device or pointer is NULL, or pointer is not registered.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_host_unregister(memopt_device *device, void *pointer);
+
+MEMOPT_END_DECLS
+
+#endif /* MEMOPT_DEVICE_H */

@@ -1,0 +1,256 @@
+/**
+ * @file offload.h
+ * @brief Save-on-CPU: parks device values in page-locked host memory between forward and backward.
+ *
+ * Copies run on two streams of the offloader's own (to the host, and back), tied to the caller's by
+ * events; no call waits for the device unless its line says so.
+ *
+ * **Threads.** One thread at a time per offloader; pack and unpack may be on different threads.
+ */
+#ifndef MEMOPT_OFFLOAD_H
+#define MEMOPT_OFFLOAD_H
+
+#include <memopt/allocator.h>
+
+MEMOPT_BEGIN_DECLS
+
+/** @brief A store of offloaded values. */
+typedef struct memopt_offloader memopt_offloader;
+
+/** @brief A packed value; 0 is never one. Tickets are not used again within an offloader's life. */
+typedef uint64_t memopt_ticket;
+
+/** @brief What to do when a value does not fit below the host limit. */
+typedef enum memopt_overflow {
+    MEMOPT_OVERFLOW_KEEP = 0, /**< Keep it on the device. */
+    /** Wait for host memory that released tickets are about to give back; where nothing is on its
+     * way, fail as with ::MEMOPT_OVERFLOW_FAIL. */
+    MEMOPT_OVERFLOW_WAIT = 1,
+    MEMOPT_OVERFLOW_FAIL = 2 /**< Fail with #MEMOPT_LIMIT_REACHED; nothing is changed. */
+} memopt_overflow;
+
+/** @brief How to make an offloader; zero means the default. */
+typedef struct memopt_offloader_options {
+    size_t struct_size;  /**< sizeof(memopt_offloader_options). */
+    uint64_t host_limit; /**< Most page-locked bytes to hold, cached ones included; 0: no limit. */
+    uint64_t min_bytes;  /**< Smaller values stay on the device. */
+    uint32_t overflow;   /**< A ::memopt_overflow. */
+    uint32_t reserved;   /**< Must be 0. */
+} memopt_offloader_options;
+
+/** @brief Initialiser of ::memopt_offloader_options. */
+#define MEMOPT_OFFLOADER_OPTIONS_INIT                                                              \
+    {                                                                                              \
+        sizeof(memopt_offloader_options), 0, 0, 0, 0                                               \
+    }
+
+/**
+ * @brief Makes an offloader with its copy streams.
+ * @param device the device.
+ * @param allocator where packed blocks come from and unpacked ones go; of the same device; it must
+ *        outlive the offloader.
+ * @param options NULL for defaults.
+ * @param[out] out_offloader the offloader; ended by memopt_offloader_destroy().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or an option is out of range.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *allocator,
+                                                 const memopt_offloader_options *options,
+                                                 memopt_offloader **out_offloader);
+
+/**
+ * @brief Ends an offloader after waiting for its copies.
+ * @param offloader the offloader; NULL is fine.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_BUSY tickets are not released; the message counts them; nothing changed.
+ * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offloader_destroy(memopt_offloader *offloader);
+
+/**
+ * @brief The same, releasing every ticket first.
+ * @param offloader the offloader; NULL is fine.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader);
+
+/**
+ * @brief Packs a block of the offloader's allocator and takes it over: it is copied to the host
+ * after the stream's work so far and freed when the copy is done.
+ * @param offloader the offloader.
+ * @param data a live block's first byte. On success it belongs to the ticket.
+ * @param bytes how many of its bytes to keep, at least 1 and at most the block's size.
+ * @param stream the stream whose work so far wrote it.
+ * @param[out] out_ticket the ticket; ended by memopt_offload_release().
+ * @retval MEMOPT_OK enqueued, or kept on the device (min_bytes, or overflow with the keep policy).
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, data is not a live block, or bytes is out of
+ *         range.
+ * @retval MEMOPT_LIMIT_REACHED the host limit, by policy; the message has the numbers.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told. On failure the block is still the
+ *         caller's, unchanged.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *data,
+                                             uint64_t bytes, memopt_stream stream,
+                                             memopt_ticket *out_ticket);
+
+/**
+ * @brief Packs device memory that stays the caller's (a framework's tensor).
+ *
+ * The caller must not overwrite or free it before the copy is done: enqueue
+ * memopt_offload_wait_packed() on the stream that will, or keep it until
+ * memopt_offload_query_packed() is #MEMOPT_OK.
+ * @param offloader the offloader.
+ * @param data device memory.
+ * @param bytes how many, at least 1.
+ * @param stream the stream whose work so far wrote it.
+ * @param[out] out_ticket the ticket.
+ * @param[out] out_kept 1 where the value was not copied (min_bytes or overflow): then the caller
+ * must keep it unchanged until memopt_offload_release(). Else 0.
+ * @retval MEMOPT_OK as told.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
+ * @retval MEMOPT_LIMIT_REACHED, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing
+ *         changed.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloader, const void *data,
+                                                      uint64_t bytes, memopt_stream stream,
+                                                      memopt_ticket *out_ticket, int32_t *out_kept);
+
+/**
+ * @brief Makes later work of a stream wait until a ticket's copy to the host is done.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_wait_packed(memopt_offloader *offloader,
+                                                    memopt_ticket ticket, memopt_stream stream);
+
+/**
+ * @brief Asks whether a ticket's copy to the host is done, without waiting.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @retval MEMOPT_OK it is, or there is none to make.
+ * @retval MEMOPT_NOT_READY it is not (the last error is not written).
+ * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader,
+                                                     memopt_ticket ticket);
+
+/**
+ * @brief Starts bringing a value back, so that a later unpack need not wait.
+ * @param offloader the offloader.
+ * @param ticket the ticket; one that is on the device or on its way is left as it is.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
+ *         value is still on the host.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket ticket);
+
+/**
+ * @brief Gives a value back on the device, valid in the order of a stream. It may be asked again
+ * and gives the same memory until release.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @param stream the stream that will use it.
+ * @param[out] out_data device memory that belongs to the ticket.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
+ *         value is still on the host.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket ticket,
+                                               memopt_stream stream, void **out_data);
+
+/**
+ * @brief Copies a value into device memory of the caller's, in the order of a stream.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @param destination device memory for all of the ticket's bytes.
+ * @param bytes its size, at least the ticket's.
+ * @param stream the stream that will use it (and that destination is free on).
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
+                                                    memopt_ticket ticket, void *destination,
+                                                    uint64_t bytes, memopt_stream stream);
+
+/**
+ * @brief Ends a ticket: its device memory is freed after the stream's work so far, its host memory
+ *        is kept for the next value of that size or given back under the limit.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @param stream the stream that used the unpacked value last.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
+ * @retval MEMOPT_NOT_FOUND no such ticket (released before, for example).
+ * @retval MEMOPT_DRIVER_ERROR as told; the ticket is still there.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_release(memopt_offloader *offloader, memopt_ticket ticket,
+                                                memopt_stream stream);
+
+/**
+ * @brief Gives cached host memory back. Waits for copies that still use it.
+ * @param offloader the offloader.
+ * @param[out] out_released bytes given back; may be NULL.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
+ * @retval MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offloader_trim(memopt_offloader *offloader, uint64_t *out_released);
+
+/** @brief What an offloader holds and has done. */
+typedef struct memopt_offloader_stats {
+    size_t struct_size;         /**< Set by the caller. */
+    uint64_t tickets;           /**< Live tickets. */
+    uint64_t host_bytes;        /**< Page-locked bytes held, cached ones included. */
+    uint64_t host_bytes_peak;   /**< The most held. */
+    uint64_t host_bytes_used;   /**< Payload bytes of live tickets on the host. */
+    uint64_t kept_bytes;        /**< Payload bytes of live tickets kept on the device. */
+    uint64_t copied_out_bytes;  /**< Bytes copied to the host in all. */
+    uint64_t copied_back_bytes; /**< Bytes copied back in all. */
+    uint64_t packs;             /**< Values packed in all. */
+    uint64_t kept_small;        /**< Kept because of min_bytes. */
+    uint64_t kept_overflow;     /**< Kept because of the host limit. */
+    uint64_t prefetch_hits;     /**< Unpacks whose copy had been started by a prefetch. */
+    uint64_t waits;             /**< Times a pack waited for host memory. */
+} memopt_offloader_stats;
+
+/**
+ * @brief What an offloader holds and has done.
+ * @param offloader the offloader.
+ * @param[in,out] out_stats struct_size set by the caller; filled as far as it reaches.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offloader_get_stats(memopt_offloader *offloader,
+                                                    memopt_offloader_stats *out_stats);
+
+MEMOPT_END_DECLS
+
+#endif /* MEMOPT_OFFLOAD_H */

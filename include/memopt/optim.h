@@ -1,0 +1,345 @@
+/**
+ * @file optim.h
+ * @brief Optimizers with 8-bit or 32-bit states and one fused multi-tensor step.
+ *
+ * Step count, learning rates and flags that a step reads live in device memory, so a step never
+ * synchronises. States come from the allocator under the tag `optimizer`.
+ *
+ * **Threads.** One thread at a time per optimizer, any thread.
+ */
+#ifndef MEMOPT_OPTIM_H
+#define MEMOPT_OPTIM_H
+
+#include <memopt/allocator.h>
+#include <memopt/cast.h>
+
+MEMOPT_BEGIN_DECLS
+
+/** @brief An optimizer over groups of parameters. */
+typedef struct memopt_optimizer memopt_optimizer;
+
+/** @brief The update rule. */
+typedef enum memopt_optimizer_kind {
+    MEMOPT_OPTIMIZER_ADAMW = 1 /**< Adam with decoupled weight decay (Loshchilov & Hutter 2019). */
+} memopt_optimizer_kind;
+
+/** @brief How states are kept. */
+typedef enum memopt_state_format {
+    MEMOPT_STATE_F32 = 1, /**< 32-bit floats. */
+    MEMOPT_STATE_8BIT = 2 /**< Block-wise codes of the dynamic map with an absmax per block
+                               (Dettmers et al. 2022). */
+} memopt_state_format;
+
+/** @brief How to make an optimizer; zero means the default. */
+typedef struct memopt_optimizer_options {
+    size_t struct_size;           /**< sizeof(memopt_optimizer_options). */
+    uint32_t kind;                /**< A ::memopt_optimizer_kind; 0: AdamW. */
+    uint32_t state_format;        /**< A ::memopt_state_format; 0: 32-bit. */
+    uint32_t block_size;          /**< Elements per absmax; 0: 256 (the only one supported yet). */
+    uint32_t stochastic_rounding; /**< 1: bf16/f16 parameters are rounded stochastically. */
+    uint64_t min_8bit_size;       /**< Smaller tensors keep 32-bit states; 0: 4096; 1: none does. */
+    uint64_t seed;                /**< Key of the generator for stochastic rounding. */
+} memopt_optimizer_options;
+
+/** @brief Initialiser of ::memopt_optimizer_options. */
+#define MEMOPT_OPTIMIZER_OPTIONS_INIT                                                              \
+    {                                                                                              \
+        sizeof(memopt_optimizer_options), 0, 0, 0, 0, 0, 0                                         \
+    }
+
+/** @brief Hyperparameters of a group. There are no defaults behind zero here: use the initialiser.
+ */
+typedef struct memopt_optimizer_group {
+    size_t struct_size;  /**< sizeof(memopt_optimizer_group). */
+    double lr;           /**< Learning rate, finite, ≥ 0. */
+    double beta1;        /**< Decay of the first moment, in [0, 1). */
+    double beta2;        /**< Decay of the second moment, in [0, 1). */
+    double eps;          /**< Added to the root, finite, ≥ 0. */
+    double weight_decay; /**< Decoupled decay, finite, ≥ 0. */
+    uint32_t maximize;   /**< 1: climb instead of descend. */
+    uint32_t reserved;   /**< Must be 0. */
+} memopt_optimizer_group;
+
+/** @brief Initialiser of ::memopt_optimizer_group with torch's AdamW defaults. */
+#define MEMOPT_OPTIMIZER_GROUP_INIT                                                                \
+    {                                                                                              \
+        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0                         \
+    }
+
+/**
+ * @brief Makes an optimizer without groups or parameters.
+ * @param allocator where states come from; it must outlive the optimizer.
+ * @param options NULL for defaults.
+ * @param[out] out_optimizer the optimizer; ended by memopt_optimizer_destroy().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or an option is out of range.
+ * @retval MEMOPT_UNSUPPORTED an option that this version lacks.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_create(memopt_allocator *allocator,
+                                                 const memopt_optimizer_options *options,
+                                                 memopt_optimizer **out_optimizer);
+
+/**
+ * @brief Ends an optimizer and frees its states (in order of the streams that used them).
+ * @param optimizer the optimizer; NULL is fine.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_destroy(memopt_optimizer *optimizer);
+
+/**
+ * @brief Adds a group.
+ * @param optimizer the optimizer.
+ * @param group its hyperparameters.
+ * @param[out] out_group its number, from 0.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or a value is out of range.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_add_group(memopt_optimizer *optimizer,
+                                                    const memopt_optimizer_group *group,
+                                                    uint32_t *out_group);
+
+/**
+ * @brief Changes a group's hyperparameters for later steps.
+ * @param optimizer the optimizer.
+ * @param group its number.
+ * @param values the new hyperparameters.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, no such group, or a value is out of range.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_set_group(memopt_optimizer *optimizer, uint32_t group,
+                                                    const memopt_optimizer_group *values);
+
+/**
+ * @brief Reads a group's hyperparameters.
+ * @param optimizer the optimizer.
+ * @param group its number.
+ * @param[in,out] out_values struct_size set by the caller; filled as far as it reaches.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, no such group, or struct_size is too small.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_get_group(memopt_optimizer *optimizer, uint32_t group,
+                                                    memopt_optimizer_group *out_values);
+
+/**
+ * @brief Adds a parameter with states of zero.
+ * @param optimizer the optimizer.
+ * @param group its group.
+ * @param parameter f32, f16 or bf16 in device memory; it must stay where it is.
+ * @param model_copy f16 or bf16 tensor of the same count that receives the rounded parameter at
+ * each step (mixed precision with an f32 master), or NULL.
+ * @param stream the stream in whose order the states are zeroed.
+ * @param[out] out_index the parameter's number, from 0.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, no such group, a misaligned tensor, one that
+ *         overlaps another parameter, or a model_copy of another count.
+ * @retval MEMOPT_UNSUPPORTED an element type that cannot be trained.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told;
+ *         nothing added.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimizer, uint32_t group,
+                                                        const memopt_tensor *parameter,
+                                                        const memopt_tensor *model_copy,
+                                                        memopt_stream stream, uint64_t *out_index);
+
+/** @brief What a step does beside the update; zero means the default. */
+typedef struct memopt_step_options {
+    size_t struct_size; /**< sizeof(memopt_step_options). */
+    /** Gradients are scaled by this scaler's scale: the step unscales them (in registers; the
+     * gradients stay as they are), and notes non-finite ones in its flag. NULL: unscaled. */
+    memopt_scaler *scaler;
+    /** Clip the gradients' global norm to this, after unscaling; 0: no clipping. */
+    double max_norm;
+    /** 1: check the gradients, and leave everything as it is if one is not finite. With a scaler or
+     * max_norm the check is always made. */
+    uint32_t skip_non_finite;
+    /** 1: the scaler's flag already holds the verdict on these gradients and they are unscaled
+     * (memopt_scaler_unscale() was called); neither check nor unscale again. */
+    uint32_t already_unscaled;
+    /** One f32 in device memory that receives the global norm before clipping; or NULL. */
+    float *out_norm;
+} memopt_step_options;
+
+/** @brief Initialiser of ::memopt_step_options. */
+#define MEMOPT_STEP_OPTIONS_INIT                                                                   \
+    {                                                                                              \
+        sizeof(memopt_step_options), NULL, 0, 0, 0, NULL                                           \
+    }
+
+/**
+ * @brief One fused step over all parameters that have a gradient.
+ *
+ * If the check finds a non-finite gradient, parameters, states and step count stay bit-identical.
+ * Parameter and model copy are rounded once, at the end.
+ * @param optimizer the optimizer.
+ * @param gradients by parameter number; data NULL: no gradient (its step count does not grow). f32,
+ *        f16 or bf16, whatever the parameter's type.
+ * @param count must be the number of parameters.
+ * @param options NULL for defaults.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT NULL, a wrong count, a misaligned gradient or one that overlaps
+ * its parameter; the message names the parameter's number.
+ * @retval MEMOPT_UNSUPPORTED an element type that cannot be a gradient.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told; no
+ *         parameter is changed.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
+                                               const memopt_tensor *gradients, uint64_t count,
+                                               const memopt_step_options *options,
+                                               memopt_stream stream);
+
+/** @brief One state tensor of a parameter. */
+typedef struct memopt_state_view {
+    size_t struct_size;   /**< Set by the caller. */
+    const char *name;     /**< "exp_avg", "exp_avg_sq", "absmax1", "absmax2": static. */
+    memopt_tensor tensor; /**< Device memory owned by the optimizer; lives as long as it. */
+} memopt_state_view;
+
+/**
+ * @brief A state tensor of a parameter, to read or write in stream order.
+ *
+ * For 8-bit states exp_avg and exp_avg_sq are u8 codes and absmax1 and absmax2 f32 per block.
+ * @param optimizer the optimizer.
+ * @param parameter its number.
+ * @param index from 0.
+ * @param[in,out] out_view struct_size set by the caller; filled as far as it reaches.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, no such parameter, or struct_size is too
+ * small.
+ * @retval MEMOPT_NOT_FOUND index is behind the last.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_state(memopt_optimizer *optimizer, uint64_t parameter,
+                                                uint64_t index, memopt_state_view *out_view);
+
+/**
+ * @brief Steps that a parameter has taken. Waits for the stream.
+ * @param optimizer the optimizer.
+ * @param parameter its number.
+ * @param stream the stream.
+ * @param[out] out_steps the count.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or no such parameter.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_get_steps_sync(memopt_optimizer *optimizer,
+                                                         uint64_t parameter, memopt_stream stream,
+                                                         uint64_t *out_steps);
+
+/**
+ * @brief Sets the steps that a parameter has taken. Waits for the stream.
+ * @param optimizer the optimizer.
+ * @param parameter its number.
+ * @param stream the stream.
+ * @param steps the count, below 2^53.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT optimizer is NULL, no such parameter, or steps is out of range.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_set_steps_sync(memopt_optimizer *optimizer,
+                                                         uint64_t parameter, memopt_stream stream,
+                                                         uint64_t steps);
+
+/**
+ * @brief The bytes that memopt_optimizer_export_sync() will write.
+ * @param optimizer the optimizer.
+ * @param[out] out_bytes the size.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_export_size(memopt_optimizer *optimizer,
+                                                      uint64_t *out_bytes);
+
+/**
+ * @brief Writes groups, step counts and states into host memory, in a versioned, checksummed format
+ *        that is the same on every back end. Waits for the stream.
+ * @param optimizer the optimizer.
+ * @param buffer host memory.
+ * @param bytes its size, at least memopt_optimizer_export_size().
+ * @param stream the stream.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_export_sync(memopt_optimizer *optimizer, void *buffer,
+                                                      uint64_t bytes, memopt_stream stream);
+
+/**
+ * @brief Reads what memopt_optimizer_export_sync() wrote. Everything is checked before anything
+ *        changes. Waits for the stream.
+ * @param optimizer an optimizer with the same parameters (count, sizes, state formats).
+ * @param buffer host memory.
+ * @param bytes its size.
+ * @param stream the stream.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or the parameters are not the same; the
+ * message names the first that differs.
+ * @retval MEMOPT_CORRUPT the bytes are damaged, cut short, or not an export.
+ * @retval MEMOPT_UNSUPPORTED the export is of a newer version of the format.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimizer,
+                                                      const void *buffer, uint64_t bytes,
+                                                      memopt_stream stream);
+
+/**
+ * @brief Quantises blocks with the dynamic map: code = nearest of x / absmax, ties to the smaller
+ *        magnitude.
+ * @param device the device.
+ * @param source f32, f16 or bf16.
+ * @param codes u8 tensor of the same count.
+ * @param absmax f32 tensor of ceil(count / block_size).
+ * @param is_signed 1: the signed map; 0: the unsigned map for values ≥ 0 (a positive value never
+ * gets code 0).
+ * @param block_size 256.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT NULL, misaligned or overlapping tensors, wrong counts.
+ * @retval MEMOPT_UNSUPPORTED an element type or block size that is not supported.
+ * @retval MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_quantize_blockwise(memopt_device *device,
+                                                   const memopt_tensor *source,
+                                                   const memopt_tensor *codes,
+                                                   const memopt_tensor *absmax, int32_t is_signed,
+                                                   uint32_t block_size, memopt_stream stream);
+
+/**
+ * @brief The inverse: map[code] * absmax, one f32 multiplication, rounded once to the destination.
+ *
+ * Parameters and status as of memopt_quantize_blockwise(); destination is f32, f16 or bf16.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_dequantize_blockwise(
+    memopt_device *device, const memopt_tensor *codes, const memopt_tensor *absmax,
+    const memopt_tensor *destination, int32_t is_signed, uint32_t block_size, memopt_stream stream);
+
+/**
+ * @brief The 256 values of the dynamic map, sorted.
+ * @param is_signed 1: signed; 0: unsigned.
+ * @param[out] out_values room for 256 floats of host memory.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT out_values is NULL.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_dynamic_map(int32_t is_signed, float *out_values);
+
+MEMOPT_END_DECLS
+
+#endif /* MEMOPT_OPTIM_H */

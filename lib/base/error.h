@@ -1,0 +1,29 @@
+/*
+ * The thread's last error. Only the layer that first sees an error writes it: it calls mo_fail,
+ * and everyone above returns the status unchanged. Success never clears it.
+ */
+#ifndef MO_BASE_ERROR_H
+#define MO_BASE_ERROR_H
+
+#include "memopt/base.h"
+
+#define MO_PRINTF(text, first) __attribute__((format(printf, text, first)))
+
+/* Records "subject: what happened, with numbers and names; what to do" and returns status. */
+memopt_status mo_fail(memopt_status status, const char *format, ...) MO_PRINTF(2, 3);
+
+/* The same with the driver's (or errno's) own code and name. */
+memopt_status mo_fail_driver(memopt_status status, int32_t code, const char *name,
+                             const char *format, ...) MO_PRINTF(4, 5);
+
+/* Room for one size as text, "1.50 GiB". */
+#define MO_SIZE_TEXT 24
+
+/* Writes bytes as people read them ("512 B", "1.50 GiB") into text[MO_SIZE_TEXT]; returns text. */
+const char *mo_size_text(char *text, uint64_t bytes);
+
+/* Several sizes in one message: MO_SIZE(n) is a temporary that lives as long as the statement's
+ * block. */
+#define MO_SIZE(bytes) mo_size_text((char[MO_SIZE_TEXT]){0}, (bytes))
+
+#endif

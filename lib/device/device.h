@@ -1,0 +1,144 @@
+/*
+ * The one internal interface between primitives and back ends.
+ *
+ * A back end is a mo_device_ops table; its handle starts with a struct memopt_device. Every
+ * operation may be called from any thread. Primitives call the mo_* and memopt_* functions below
+ * and in memopt/device.h, never the table: those check arguments, count the fault points that
+ * torture tests use, and fall back where an optional operation is missing.
+ *
+ * Contract of all operations: on failure nothing is changed, the back end has called mo_fail (or
+ * mo_fail_driver), and outputs are untouched. None synchronises unless its line says so. None
+ * changes the caller's current device or context.
+ */
+#ifndef MO_DEVICE_DEVICE_H
+#define MO_DEVICE_DEVICE_H
+
+#include "kernels/kernel.h"
+#include "memopt/device.h"
+
+#include "base/error.h"
+
+/* Physical memory that can be mapped. */
+typedef struct mo_vm_handle_opaque *mo_vm_handle;
+
+typedef struct mo_device_ops {
+    /* Ends the handle. Pre: nothing is live (the front end has checked) and all work is done. */
+    memopt_status (*close)(memopt_device *device);
+    /* Fills every field but struct_size. */
+    memopt_status (*properties)(memopt_device *device, memopt_device_properties *out);
+    /* Fills total and free; the front end keeps the rest. */
+    memopt_status (*memory_info)(memopt_device *device, memopt_memory_info *out);
+    /* Waits for all streams. */
+    memopt_status (*sync)(memopt_device *device);
+
+    /* Plain device memory. size > 0. Aligned to 512 bytes at least. OUT_OF_DEVICE_MEMORY with
+     * asked, free and total in the message. mem_free may synchronise. */
+    memopt_status (*mem_alloc)(memopt_device *device, uint64_t size, void **out_pointer);
+    memopt_status (*mem_free)(memopt_device *device, void *pointer, uint64_t size);
+
+    /* Virtual memory; sizes and addresses are multiples of the granularity. NULL (all or none)
+     * where the device has none. reserve: addresses without memory. unreserve: pre: nothing mapped
+     * in them; whole ranges only. create: physical memory, counted against the capacity;
+     * OUT_OF_DEVICE_MEMORY when spent. map: pre: [address, +size) lies in one reservation and is
+     * unmapped; size is the handle's whole size. The memory is not accessible yet. A handle may be
+     * mapped at several addresses. set_access: pre: the range is mapped (one or several adjacent
+     * mappings). unmap: pre: exactly the range of one mapping; the caller has made sure that no
+     * work uses it. Contents of the handle survive while it is not released. release: pre: not
+     * mapped anywhere. The pages go back to the system at once. */
+    memopt_status (*vm_reserve)(memopt_device *device, uint64_t size, void **out_address);
+    memopt_status (*vm_unreserve)(memopt_device *device, void *address, uint64_t size);
+    memopt_status (*vm_create)(memopt_device *device, uint64_t size, mo_vm_handle *out_handle);
+    memopt_status (*vm_map)(memopt_device *device, void *address, uint64_t size,
+                            mo_vm_handle handle);
+    memopt_status (*vm_set_access)(memopt_device *device, void *address, uint64_t size);
+    memopt_status (*vm_unmap)(memopt_device *device, void *address, uint64_t size);
+    memopt_status (*vm_release)(memopt_device *device, mo_vm_handle handle, uint64_t size);
+
+    /* Streams. A GPU back end takes any stream of its context, also foreign ones; a back end that
+     * can tell a dead stream says INVALID_ARGUMENT. stream_destroy waits for the stream's work. */
+    memopt_status (*stream_create)(memopt_device *device, memopt_stream *out_stream);
+    memopt_status (*stream_destroy)(memopt_device *device, memopt_stream stream);
+    memopt_status (*stream_sync)(memopt_device *device, memopt_stream stream);
+    memopt_status (*stream_query)(memopt_device *device, memopt_stream stream);
+    memopt_status (*stream_wait_event)(memopt_device *device, memopt_stream stream,
+                                       memopt_event *event);
+    /* 1 in *out_capturing while the stream records a graph. Optional: 0. */
+    memopt_status (*stream_capturing)(memopt_device *device, memopt_stream stream,
+                                      int32_t *out_capturing);
+
+    /* Events. The back end's event starts with a struct memopt_event. */
+    memopt_status (*event_create)(memopt_device *device, int32_t timing, memopt_event **out_event);
+    memopt_status (*event_destroy)(memopt_device *device, memopt_event *event);
+    memopt_status (*event_record)(memopt_device *device, memopt_event *event, memopt_stream stream);
+    memopt_status (*event_query)(memopt_device *device, memopt_event *event);
+    memopt_status (*event_sync)(memopt_device *device, memopt_event *event);
+    memopt_status (*event_elapsed)(memopt_device *device, memopt_event *start, memopt_event *end,
+                                   double *out_seconds);
+
+    /* Work in stream order. launch copies the argument struct before it returns. */
+    memopt_status (*copy)(memopt_device *device, void *destination, const void *source,
+                          uint64_t bytes, memopt_stream stream);
+    memopt_status (*fill)(memopt_device *device, void *destination, uint8_t value, uint64_t bytes,
+                          memopt_stream stream);
+    memopt_status (*host_callback)(memopt_device *device, memopt_stream stream,
+                                   void (*function)(void *user), void *user);
+    memopt_status (*launch)(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
+                            const void *args, uint64_t items);
+
+    /* Page-locked host memory. */
+    memopt_status (*host_alloc)(memopt_device *device, uint64_t bytes, void **out_pointer);
+    memopt_status (*host_free)(memopt_device *device, void *pointer, uint64_t bytes);
+    memopt_status (*host_register)(memopt_device *device, void *pointer, uint64_t bytes);
+    memopt_status (*host_unregister)(memopt_device *device, void *pointer, uint64_t bytes);
+
+    /* Told by sub-allocators that [pointer, +bytes) came into use or out of use, as of now in the
+     * order of `stream`. The adversarial CPU device poisons and watches such ranges; optional
+     * elsewhere. They cannot fail: a back end that cannot record drops the note. */
+    void (*note_alloc)(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
+    void (*note_free)(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
+} mo_device_ops;
+
+/* --- what primitives call beyond memopt/device.h ------------------------------------------- */
+
+memopt_status mo_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);
+memopt_status mo_mem_free(memopt_device *device, void *pointer, uint64_t size);
+
+int mo_vm_supported(memopt_device *device);
+uint64_t mo_device_granularity(memopt_device *device);
+uint64_t mo_device_total_memory(memopt_device *device);
+memopt_status mo_vm_reserve(memopt_device *device, uint64_t size, void **out_address);
+memopt_status mo_vm_unreserve(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle);
+memopt_status mo_vm_map(memopt_device *device, void *address, uint64_t size, mo_vm_handle handle);
+memopt_status mo_vm_set_access(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_vm_unmap(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size);
+
+memopt_status mo_stream_capturing(memopt_device *device, memopt_stream stream,
+                                  int32_t *out_capturing);
+
+/* Runs kernel over `items` items in stream order; items = 0 does nothing. args is kernel->args_size
+ * bytes and is copied. */
+memopt_status mo_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
+                        const void *args, uint64_t items);
+
+void mo_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
+void mo_note_free(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
+
+/* True if [a, +a_bytes) and [b, +b_bytes) share a byte. */
+static inline int mo_ranges_overlap(const void *a, uint64_t a_bytes, const void *b,
+                                    uint64_t b_bytes)
+{
+    uintptr_t x = (uintptr_t)a, y = (uintptr_t)b;
+    return x < y + b_bytes && y < x + a_bytes;
+}
+
+/* --- for tests ----------------------------------------------------------------------------- */
+
+/* Makes the n-th device operation from now (any fallible operation of the table, sync and query
+ * included, destructors excluded) fail once with DRIVER_ERROR, or with OUT_OF_DEVICE_MEMORY where
+ * it allocates; 0 turns faults off. */
+void mo_device_fail_at(memopt_device *device, int64_t n);
+int mo_device_fault_struck(memopt_device *device);
+
+#endif
