@@ -120,11 +120,13 @@ MEMOPT_API const float *memopt_scaler_device_scale(const memopt_scaler *scaler);
 /**
  * @brief Where the found-inf flag lies: 1.0f where a check since the last update found a non-finite
  *        gradient, else 0.0f.
+ *
+ * Checks of the caller's own may set it to 1.0f in stream order.
  * @param scaler the scaler.
  * @return one f32 in device memory, living as long as the scaler; NULL if scaler is NULL.
  * @since 1.0
  */
-MEMOPT_API const float *memopt_scaler_device_found_inf(const memopt_scaler *scaler);
+MEMOPT_API float *memopt_scaler_device_found_inf(const memopt_scaler *scaler);
 
 /**
  * @brief Multiplies gradients by float(1 / double(scale)) in place and notes non-finite ones.
