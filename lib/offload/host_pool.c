@@ -21,9 +21,9 @@ void mo_host_pool_open(mo_host_pool *pool, memopt_device *device, mo_timeline *o
 void mo_host_pool_close(mo_host_pool *pool)
 {
     for (uint64_t i = 0; i < pool->slab_count; i++) {
-        mo_slab *slab = pool->slabs[i];
-        for (mo_range *range = slab->first; range != NULL;) {
-            mo_range *next = range->next;
+        mo_host_slab *slab = pool->slabs[i];
+        for (mo_host_range *range = slab->first; range != NULL;) {
+            mo_host_range *next = range->next;
             mo_free(range);
             range = next;
         }
@@ -31,7 +31,7 @@ void mo_host_pool_close(mo_host_pool *pool)
         mo_free(slab);
     }
     while (pool->spare != NULL) {
-        mo_range *next = pool->spare->next;
+        mo_host_range *next = pool->spare->next;
         mo_free(pool->spare);
         pool->spare = next;
     }
@@ -41,7 +41,7 @@ void mo_host_pool_close(mo_host_pool *pool)
     memset(pool, 0, sizeof *pool);
 }
 
-static memopt_status copies_done(mo_host_pool *pool, const mo_slab *slab, int *out_done)
+static memopt_status copies_done(mo_host_pool *pool, const mo_host_slab *slab, int *out_done)
 {
     memopt_status status = mo_timeline_query(pool->out, slab->first->written, out_done);
     if (status == MEMOPT_OK && *out_done)
@@ -55,9 +55,9 @@ static memopt_status oldest_idle(mo_host_pool *pool, int complete, uint64_t *out
 {
     uint64_t best = pool->slab_count;
     for (uint64_t i = 0; i < pool->slab_count; i++) {
-        const mo_slab *slab = pool->slabs[i];
+        const mo_host_slab *slab = pool->slabs[i];
         int eligible = 1;
-        if (!mo_slab_idle(slab) ||
+        if (!mo_host_slab_idle(slab) ||
             (best < pool->slab_count && pool->slabs[best]->last_use < slab->last_use))
             continue;
         memopt_status status = complete ? copies_done(pool, slab, &eligible) : MEMOPT_OK;
@@ -96,7 +96,7 @@ static memopt_status wait_for_idle(mo_host_pool *pool, int *out_found)
     *out_found = position < pool->slab_count;
     if (!*out_found)
         return MEMOPT_OK;
-    const mo_range *range = pool->slabs[position]->first;
+    const mo_host_range *range = pool->slabs[position]->first;
     status = mo_timeline_sync(pool->out, range->written);
     return status == MEMOPT_OK ? mo_timeline_sync(pool->back, range->read) : status;
 }
@@ -161,7 +161,8 @@ static memopt_status grow(mo_host_pool *pool, uint64_t need, uint64_t payload, i
     }
 }
 
-memopt_status mo_host_pool_take(mo_host_pool *pool, uint64_t bytes, int wait, mo_range **out_range)
+memopt_status mo_host_pool_take(mo_host_pool *pool, uint64_t bytes, int wait,
+                                mo_host_range **out_range)
 {
     int small = bytes < MO_HOST_SMALL;
     uint64_t need;
@@ -170,7 +171,7 @@ memopt_status mo_host_pool_take(mo_host_pool *pool, uint64_t bytes, int wait, mo
     memopt_status status = mo_host_pool_reserve(pool);
     if (status != MEMOPT_OK)
         return status;
-    mo_range *range = mo_host_pool_find(pool, need, small);
+    mo_host_range *range = mo_host_pool_find(pool, need, small);
     if (range == NULL) {
         status = grow(pool, need, bytes, small, wait);
         if (status == MEMOPT_OK)
@@ -186,7 +187,7 @@ memopt_status mo_host_pool_take(mo_host_pool *pool, uint64_t bytes, int wait, mo
     return MEMOPT_OK;
 }
 
-void mo_host_pool_give(mo_host_pool *pool, mo_range *range)
+void mo_host_pool_give(mo_host_pool *pool, mo_host_range *range)
 {
     pool->used -= range->payload;
     range->payload = 0;

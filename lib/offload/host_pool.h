@@ -26,33 +26,33 @@
 
 enum { MO_HOST_UNIT = 64, MO_HOST_PAGE = 4096, MO_HOST_SMALL = 128 * 1024 };
 
-typedef struct mo_slab mo_slab;
+typedef struct mo_host_slab mo_host_slab;
 
-typedef struct mo_range {
-    mo_slab *slab;
+typedef struct mo_host_range {
+    mo_host_slab *slab;
     unsigned char *base;
-    uint64_t bytes;               /* of the range */
-    uint64_t payload;             /* of the value in it; 0 while free */
-    struct mo_range *prev, *next; /* neighbours in the slab; next links the spare ones, too */
-    uint64_t written;             /* mark of the last copy into it, on the timeline out */
-    uint64_t read;                /* mark of the last copy from it, on the timeline back */
+    uint64_t bytes;                    /* of the range */
+    uint64_t payload;                  /* of the value in it; 0 while free */
+    struct mo_host_range *prev, *next; /* neighbours in the slab; next links the spare ones, too */
+    uint64_t written;                  /* mark of the last copy into it, on the timeline out */
+    uint64_t read;                     /* mark of the last copy from it, on the timeline back */
     int free;
-} mo_range;
+} mo_host_range;
 
-struct mo_slab {
+struct mo_host_slab {
     unsigned char *base;
     uint64_t bytes;
     uint64_t last_use;
-    mo_range *first;
+    mo_host_range *first;
     int small;
 };
 
 /* Free ranges by size, then address. */
-typedef struct mo_range_index {
-    mo_range **items;
+typedef struct mo_host_index {
+    mo_host_range **items;
     uint64_t count;
     uint64_t capacity;
-} mo_range_index;
+} mo_host_index;
 
 typedef struct mo_host_pool {
     memopt_device *device;
@@ -60,12 +60,12 @@ typedef struct mo_host_pool {
     mo_timeline *back;
     uint64_t limit; /* UINT64_MAX: none */
 
-    mo_slab **slabs;
+    mo_host_slab **slabs;
     uint64_t slab_count;
     uint64_t slab_capacity;
-    mo_range_index small;
-    mo_range_index large;
-    mo_range *spare;
+    mo_host_index small;
+    mo_host_index large;
+    mo_host_range *spare;
     uint64_t spare_count;
     uint64_t range_count; /* in slabs */
 
@@ -84,10 +84,11 @@ void mo_host_pool_close(mo_host_pool *pool);
 
 /* A range for `bytes` of payload. LIMIT_REACHED without a message (the caller knows more) where it
  * does not fit below the limit; with `wait`, copies of idle slabs are waited for before that. */
-memopt_status mo_host_pool_take(mo_host_pool *pool, uint64_t bytes, int wait, mo_range **out_range);
+memopt_status mo_host_pool_take(mo_host_pool *pool, uint64_t bytes, int wait,
+                                mo_host_range **out_range);
 
 /* Gives a range back. Its written and read numbers say until when its memory is in use. */
-void mo_host_pool_give(mo_host_pool *pool, mo_range *range);
+void mo_host_pool_give(mo_host_pool *pool, mo_host_range *range);
 
 /* Waits for the copies of idle slabs and gives them back to the system. */
 memopt_status mo_host_pool_trim(mo_host_pool *pool, uint64_t *out_released);
@@ -99,18 +100,18 @@ memopt_status mo_host_pool_reserve(mo_host_pool *pool);
 
 /* The best free range for `need` bytes (a multiple of the unit, or of a page if large), out of the
  * index and cut to size; NULL if there is none. Pre: reserved. */
-mo_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small);
+mo_host_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small);
 
 /* A new slab with one free range. Pre: reserved; it fits below the limit. */
 memopt_status mo_host_pool_add_slab(mo_host_pool *pool, uint64_t bytes, int small);
 
 /* True where no value is in the slab. */
-int mo_slab_idle(const mo_slab *slab);
+int mo_host_slab_idle(const mo_host_slab *slab);
 
 /* Gives an idle slab whose copies are complete back to the system. */
 void mo_host_pool_drop_slab(mo_host_pool *pool, uint64_t position);
 
 /* Puts a range that is not in use back into its index, joined with free neighbours. */
-void mo_host_pool_insert(mo_host_pool *pool, mo_range *range);
+void mo_host_pool_insert(mo_host_pool *pool, mo_host_range *range);
 
 #endif

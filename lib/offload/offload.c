@@ -87,18 +87,30 @@ memopt_status memopt_offloader_destroy(memopt_offloader *offloader)
     return dismantle(offloader);
 }
 
+/* Ends a ticket without its owner. Streams that use its memory were told to the allocator by
+ * unpack; what wrote a kept value is behind the offloader's own stream by now, which is alive for
+ * sure. */
+static memopt_status abandon(memopt_offloader *offloader, mo_packed *value)
+{
+    memopt_stream last =
+        value->origin == MO_ORIGIN_HOST ? value->device_stream : offloader->out.stream;
+    memopt_status status = mo_offload_drop(offloader, value, last);
+    if (status == MEMOPT_OK)
+        return status;
+    /* The block would be lost with the ticket: once more, when nothing uses it any longer. */
+    (void)memopt_device_sync(offloader->device);
+    return mo_offload_drop(offloader, value, last) == MEMOPT_OK ? MEMOPT_OK : status;
+}
+
 memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader)
 {
     memopt_status first = MEMOPT_OK;
     if (offloader == NULL)
         return MEMOPT_OK;
     for (uint64_t i = 0; i < offloader->packed_count; i++) {
-        mo_packed *value = &offloader->packed[i];
-        if (value->ticket == 0)
+        if (offloader->packed[i].ticket == 0)
             continue;
-        /* Every stream that uses the memory has been told to the allocator by unpack; the one that
-         * wrote a kept value is pack_stream. */
-        memopt_status status = mo_offload_drop(offloader, value, value->pack_stream);
+        memopt_status status = abandon(offloader, &offloader->packed[i]);
         if (first == MEMOPT_OK)
             first = status;
     }

@@ -45,7 +45,7 @@ typedef enum mo_origin {
 typedef struct mo_packed {
     memopt_ticket ticket; /* 0: the place is free */
     uint64_t bytes;
-    mo_range *range;             /* NULL: not on the host */
+    mo_host_range *range;        /* NULL: not on the host */
     void *device;                /* NULL: not on the device */
     memopt_stream pack_stream;   /* wrote the value */
     memopt_stream device_stream; /* device was allocated on it; of origin host only */

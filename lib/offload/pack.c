@@ -49,7 +49,8 @@ static memopt_status limit_reached(const memopt_offloader *offloader, uint64_t b
 }
 
 /* Finds host memory for the value, or leaves *out_range NULL where it is to be kept. */
-static memopt_status choose_place(memopt_offloader *offloader, uint64_t bytes, mo_range **out_range)
+static memopt_status choose_place(memopt_offloader *offloader, uint64_t bytes,
+                                  mo_host_range **out_range)
 {
     if (bytes < offloader->options.min_bytes) {
         *out_range = NULL;
@@ -67,8 +68,8 @@ static memopt_status choose_place(memopt_offloader *offloader, uint64_t bytes, m
 }
 
 /* Enqueues the copy (none where range is NULL) and the mark behind it. */
-static memopt_status enqueue(memopt_offloader *offloader, const request *r, const mo_range *range,
-                             uint64_t *out_mark)
+static memopt_status enqueue(memopt_offloader *offloader, const request *r,
+                             const mo_host_range *range, uint64_t *out_mark)
 {
     memopt_stream out = offloader->out.stream;
     memopt_status status =
@@ -114,7 +115,7 @@ static void count(memopt_offloader *offloader, const mo_packed *value)
 static memopt_status pack(memopt_offloader *offloader, const request *r, memopt_ticket *out_ticket,
                           int32_t *out_kept)
 {
-    mo_range *range = NULL;
+    mo_host_range *range = NULL;
     uint64_t mark = 0;
     memopt_status status = mo_tickets_reserve(offloader);
     if (status == MEMOPT_OK)

@@ -10,13 +10,13 @@ enum { SPARE_RANGES = 2, EQUALS_LOOKED_AT = 8 };
 
 /* --- indices */
 
-static int before(const mo_range *range, uint64_t bytes, const unsigned char *base)
+static int before(const mo_host_range *range, uint64_t bytes, const unsigned char *base)
 {
     return range->bytes != bytes ? range->bytes < bytes : (uintptr_t)range->base < (uintptr_t)base;
 }
 
 /* The first place whose range does not come before (bytes, base). */
-static uint64_t lower_bound(const mo_range_index *index, uint64_t bytes, const unsigned char *base)
+static uint64_t lower_bound(const mo_host_index *index, uint64_t bytes, const unsigned char *base)
 {
     uint64_t low = 0, high = index->count;
     while (low < high) {
@@ -29,7 +29,7 @@ static uint64_t lower_bound(const mo_range_index *index, uint64_t bytes, const u
     return low;
 }
 
-static void index_insert(mo_range_index *index, mo_range *range)
+static void index_insert(mo_host_index *index, mo_host_range *range)
 {
     uint64_t at = lower_bound(index, range->bytes, range->base);
     memmove(index->items + at + 1, index->items + at, (index->count - at) * sizeof *index->items);
@@ -37,20 +37,20 @@ static void index_insert(mo_range_index *index, mo_range *range)
     index->count++;
 }
 
-static void index_remove_at(mo_range_index *index, uint64_t at)
+static void index_remove_at(mo_host_index *index, uint64_t at)
 {
     index->count--;
     memmove(index->items + at, index->items + at + 1, (index->count - at) * sizeof *index->items);
 }
 
-static mo_range_index *index_of(mo_host_pool *pool, const mo_slab *slab)
+static mo_host_index *index_of(mo_host_pool *pool, const mo_host_slab *slab)
 {
     return slab->small ? &pool->small : &pool->large;
 }
 
-static void index_remove(mo_host_pool *pool, const mo_range *range)
+static void index_remove(mo_host_pool *pool, const mo_host_range *range)
 {
-    mo_range_index *index = index_of(pool, range->slab);
+    mo_host_index *index = index_of(pool, range->slab);
     index_remove_at(index, lower_bound(index, range->bytes, range->base));
 }
 
@@ -65,7 +65,7 @@ memopt_status mo_host_pool_reserve(mo_host_pool *pool)
                  sizeof *pool->large.items))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     while (pool->spare_count < SPARE_RANGES) {
-        mo_range *range = mo_malloc(sizeof *range);
+        mo_host_range *range = mo_malloc(sizeof *range);
         if (range == NULL)
             return MEMOPT_OUT_OF_HOST_MEMORY;
         range->next = pool->spare;
@@ -75,9 +75,10 @@ memopt_status mo_host_pool_reserve(mo_host_pool *pool)
     return MEMOPT_OK;
 }
 
-static mo_range *new_range(mo_host_pool *pool, mo_slab *slab, unsigned char *base, uint64_t bytes)
+static mo_host_range *new_range(mo_host_pool *pool, mo_host_slab *slab, unsigned char *base,
+                                uint64_t bytes)
 {
-    mo_range *range = pool->spare;
+    mo_host_range *range = pool->spare;
     pool->spare = range->next;
     pool->spare_count--;
     pool->range_count++;
@@ -89,7 +90,7 @@ static mo_range *new_range(mo_host_pool *pool, mo_slab *slab, unsigned char *bas
     return range;
 }
 
-static void retire_range(mo_host_pool *pool, mo_range *range)
+static void retire_range(mo_host_pool *pool, mo_host_range *range)
 {
     range->next = pool->spare;
     pool->spare = range;
@@ -98,9 +99,9 @@ static void retire_range(mo_host_pool *pool, mo_range *range)
 }
 
 /* Joins `range` with the one behind it; the union is in use as long as either is. */
-static void join_next(mo_host_pool *pool, mo_range *range)
+static void join_next(mo_host_pool *pool, mo_host_range *range)
 {
-    mo_range *next = range->next;
+    mo_host_range *next = range->next;
     range->bytes += next->bytes;
     range->written = mo_max_u64(range->written, next->written);
     range->read = mo_max_u64(range->read, next->read);
@@ -110,7 +111,7 @@ static void join_next(mo_host_pool *pool, mo_range *range)
     retire_range(pool, next);
 }
 
-void mo_host_pool_insert(mo_host_pool *pool, mo_range *range)
+void mo_host_pool_insert(mo_host_pool *pool, mo_host_range *range)
 {
     range->free = 1;
     if (range->next != NULL && range->next->free) {
@@ -126,9 +127,9 @@ void mo_host_pool_insert(mo_host_pool *pool, mo_range *range)
 }
 
 /* Cuts what is not needed off the end; it has the same copies behind it. */
-static void split(mo_host_pool *pool, mo_range *range, uint64_t need)
+static void split(mo_host_pool *pool, mo_host_range *range, uint64_t need)
 {
-    mo_range *rest = new_range(pool, range->slab, range->base + need, range->bytes - need);
+    mo_host_range *rest = new_range(pool, range->slab, range->base + need, range->bytes - need);
     rest->written = range->written;
     rest->read = range->read;
     rest->prev = range;
@@ -140,9 +141,9 @@ static void split(mo_host_pool *pool, mo_range *range, uint64_t need)
     index_insert(index_of(pool, rest->slab), rest);
 }
 
-mo_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small)
+mo_host_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small)
 {
-    mo_range_index *index = small ? &pool->small : &pool->large;
+    mo_host_index *index = small ? &pool->small : &pool->large;
     uint64_t at = lower_bound(index, need, NULL);
     if (at == index->count)
         return NULL;
@@ -154,7 +155,7 @@ mo_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small)
     for (uint64_t i = at + 1; i < end && index->items[i]->bytes == bytes; i++)
         if (index->items[i]->read < index->items[at]->read)
             at = i;
-    mo_range *range = index->items[at];
+    mo_host_range *range = index->items[at];
     index_remove_at(index, at);
     range->free = 0;
     if (small && range->bytes > need)
@@ -169,7 +170,7 @@ memopt_status mo_host_pool_add_slab(mo_host_pool *pool, uint64_t bytes, int smal
     if (!mo_grow((void **)&pool->slabs, &pool->slab_capacity, pool->slab_count + 1,
                  sizeof *pool->slabs))
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    mo_slab *slab = mo_calloc(1, sizeof *slab);
+    mo_host_slab *slab = mo_calloc(1, sizeof *slab);
     if (slab == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     void *base = NULL;
@@ -190,14 +191,14 @@ memopt_status mo_host_pool_add_slab(mo_host_pool *pool, uint64_t bytes, int smal
     return MEMOPT_OK;
 }
 
-int mo_slab_idle(const mo_slab *slab)
+int mo_host_slab_idle(const mo_host_slab *slab)
 {
     return slab->first->free && slab->first->next == NULL;
 }
 
 void mo_host_pool_drop_slab(mo_host_pool *pool, uint64_t position)
 {
-    mo_slab *slab = pool->slabs[position];
+    mo_host_slab *slab = pool->slabs[position];
     index_remove(pool, slab->first);
     retire_range(pool, slab->first);
     (void)memopt_host_free(pool->device, slab->base);
