@@ -131,7 +131,7 @@ static __attribute__((noinline)) void step_tail(const mo_optim_span *s, uint64_t
 {
     float p[BLOCK] = {0}, g[BLOCK] = {0}, copy[BLOCK];
     uint8_t m[BLOCK], v[BLOCK] = {0};
-    uint64_t n = s->count - at, p_bytes = n * mo_element_size(s->parameter_dtype);
+    uint64_t n = s->count - at, p_bytes = n * mo_element_size((uint32_t)s->parameter_dtype);
     void *p_at = mo_element_at(s->parameter, at, s->parameter_dtype);
     mo_optim_span tail = *s;
     memset(m, MO_SIGNED_ZERO, sizeof m);
@@ -139,7 +139,7 @@ static __attribute__((noinline)) void step_tail(const mo_optim_span *s, uint64_t
     memcpy(v, (uint8_t *)s->v + at, n);
     memcpy(p, p_at, p_bytes);
     memcpy(g, mo_element_at(s->gradient, at, s->gradient_dtype),
-           n * mo_element_size(s->gradient_dtype));
+           n * mo_element_size((uint32_t)s->gradient_dtype));
     tail.parameter = p;
     tail.gradient = g;
     tail.copy = s->copy != NULL ? copy : NULL;
@@ -155,7 +155,7 @@ static __attribute__((noinline)) void step_tail(const mo_optim_span *s, uint64_t
     memcpy(p_at, p, p_bytes);
     if (s->copy != NULL)
         memcpy(mo_element_at(s->copy, at, s->copy_dtype), copy,
-               n * mo_element_size(s->copy_dtype));
+               n * mo_element_size((uint32_t)s->copy_dtype));
 }
 
 #define BLOCKS_FOR(name, p_dtype, g_dtype)                                                         \

@@ -2,8 +2,7 @@
  * The optimizer's kernels: argument structs and the tables in device memory that they read.
  *
  * One step is: reduce (optional, one item per chunk) -> prologue (one item) -> step (one item per
- * chunk). A chunk is MO_CHUNK elements of one tensor; the tensor of a chunk is found by binary
- * search over first_chunk, so no table grows with the elements. Tables are written by the upload
+ * chunk; see chunks.h, so no table grows with the elements). Tables are written by the upload
  * kernel, whose payload travels in its argument struct: nothing to keep alive, nothing to wait for.
  *
  * The prologue writes only scratch (coefficients, control block, verdicts); parameters, states and
@@ -14,11 +13,10 @@
 #define MO_KERNELS_OPTIM_H
 
 #include "kernels/adamw.h"
+#include "kernels/chunks.h"
 #include "kernels/kernel.h"
 
 #include <stddef.h>
-
-enum { MO_CHUNK = 16384 }; /* a multiple of MO_BLOCK_SIZE */
 
 /* One parameter; addresses are device memory. */
 typedef struct mo_optim_tensor {
@@ -92,7 +90,7 @@ typedef struct mo_optim_step_args {
     uint32_t stochastic, reserved;
 } mo_optim_step_args;
 
-/* Block-wise quantisation of one tensor; an item is MO_CHUNK elements. */
+/* Block-wise quantisation of one tensor; an item is a chunk. */
 typedef struct mo_blockcode_args {
     void *values; /* f32, f16 or bf16 */
     uint8_t *codes;
@@ -104,25 +102,5 @@ typedef struct mo_blockcode_args {
 
 extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_reduce, mo_kernel_optim_prologue,
     mo_kernel_optim_step, mo_kernel_quantize, mo_kernel_dequantize;
-
-static inline uint64_t mo_chunks_of(uint64_t count)
-{
-    return count / MO_CHUNK + (count % MO_CHUNK != 0);
-}
-
-/* The tensor that a chunk belongs to. Tensors without elements own no chunk. */
-MO_HD static inline uint64_t mo_optim_tensor_of(const mo_optim_tensor *tensors, uint64_t count,
-                                                uint64_t chunk)
-{
-    uint64_t low = 0, high = count - 1;
-    while (low < high) {
-        uint64_t middle = (low + high + 1) / 2;
-        if (tensors[middle].first_chunk <= chunk)
-            low = middle;
-        else
-            high = middle - 1;
-    }
-    return low;
-}
 
 #endif

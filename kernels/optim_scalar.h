@@ -17,18 +17,13 @@ typedef struct mo_optim_span {
     void *v;
     float *absmax1; /* NULL: 32-bit states */
     float *absmax2;
-    uint64_t start; /* index of the first element in its tensor, a multiple of MO_CHUNK */
+    uint64_t start; /* index of the first element in its tensor, a multiple of a chunk */
     uint64_t count;
     int32_t parameter_dtype, copy_dtype, gradient_dtype;
     uint32_t stochastic;
     mo_adamw_coef coef;
     mo_random_stream random;
 } mo_optim_span;
-
-MO_HD static inline uint32_t mo_element_size(int32_t dtype)
-{
-    return dtype == MO_DTYPE_F32 ? 4 : 2;
-}
 
 MO_HD static inline float mo_load_element(const void *data, uint64_t i, int32_t dtype)
 {
@@ -71,18 +66,19 @@ MO_HD static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, floa
 
 static inline void *mo_element_at(const void *data, uint64_t i, int32_t dtype)
 {
-    return data == NULL ? NULL : (unsigned char *)(uintptr_t)data + i * mo_element_size(dtype);
+    return data == NULL ? NULL : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
 }
 
 /* Fills the span of a chunk; 0 where there is nothing to do. */
 static inline int mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk, mo_optim_span *s)
 {
-    uint64_t index = mo_optim_tensor_of(a->tensors, a->tensor_count, chunk);
+    uint32_t index = mo_chunk_segment(&a->tensors->first_chunk, sizeof *a->tensors,
+                                      (uint32_t)a->tensor_count, chunk);
     const mo_optim_tensor *t = &a->tensors[index];
     const mo_optim_gradient *g = &a->gradients[index];
     if (g->data == NULL)
         return 0;
-    uint64_t start = (chunk - t->first_chunk) * MO_CHUNK;
+    uint64_t start = (chunk - t->first_chunk) * MO_CHUNK_ELEMENTS;
     uint64_t state = t->absmax1 != NULL ? start : start * 4, block = start / MO_BLOCK_SIZE;
     s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
     s->copy = mo_element_at(t->copy, start, t->copy_dtype);
@@ -92,7 +88,7 @@ static inline int mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk, 
     s->absmax1 = t->absmax1 != NULL ? t->absmax1 + block : NULL;
     s->absmax2 = t->absmax2 != NULL ? t->absmax2 + block : NULL;
     s->start = start;
-    s->count = t->count - start < MO_CHUNK ? t->count - start : MO_CHUNK;
+    s->count = mo_chunk_length(t->count, chunk - t->first_chunk);
     s->parameter_dtype = t->parameter_dtype;
     s->copy_dtype = t->copy_dtype;
     s->gradient_dtype = g->dtype;
@@ -141,6 +137,33 @@ static inline void mo_adamw8_scalar(const mo_optim_span *s, uint64_t begin)
     }
     *absmax1 = scale1.absmax;
     *absmax2 = scale2.absmax;
+}
+
+/* Elements [first, first + n), one block. */
+static inline void mo_quantize_scalar(const mo_blockcode_args *a, uint64_t first, uint32_t n)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits = mo_f32_bits(mo_load_element(a->values, first + i, a->dtype)) & 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+    }
+    mo_block_scale scale = mo_block_scale_of(largest);
+    for (uint32_t i = 0; i < n; i++) {
+        float x = mo_load_element(a->values, first + i, a->dtype);
+        float y = x * scale.prescale * scale.inverse;
+        a->codes[first + i] = a->is_signed ? mo_code_signed(y) : mo_code_unsigned(x, y);
+    }
+    a->absmax[first / MO_BLOCK_SIZE] = scale.absmax;
+}
+
+static inline void mo_dequantize_scalar(const mo_blockcode_args *a, uint64_t first, uint64_t last)
+{
+    for (uint64_t i = first; i < last; i++) {
+        float absmax = a->absmax[i / MO_BLOCK_SIZE];
+        mo_store_element(a->values, i, a->dtype,
+                         a->is_signed ? mo_decode_signed(a->codes[i], absmax)
+                                      : mo_decode_unsigned(a->codes[i], absmax));
+    }
 }
 
 #endif
