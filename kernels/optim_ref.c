@@ -1,0 +1,101 @@
+/*
+ * The optimizer's kernels, scalar forms: the specification; and the kernels' table entries.
+ */
+#include "kernels/optim_forms.h"
+
+#include <string.h>
+
+static void upload_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_optim_upload_args *a = args;
+    if (begin < end)
+        memcpy(a->destination, a->payload, (size_t)a->bytes);
+}
+
+/* The verdict on the gradients in the order of the chunks, the same on every back end. */
+static int verdict(const mo_optim_prologue_args *a, double *out_norm)
+{
+    double sum = 0.0;
+    int found = 0;
+    for (uint64_t i = 0; a->partials != NULL && i < a->chunk_count; i++) {
+        sum += a->partials[i].sum_of_squares;
+        found |= a->partials[i].non_finite != 0;
+    }
+    *out_norm = mo_sqrt(sum);
+    return found;
+}
+
+static void prologue_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_optim_prologue_args *a = args;
+    double norm, factor = 1.0;
+    if (begin >= end)
+        return;
+    int found = verdict(a, &norm);
+    if (a->scale != NULL)
+        factor = (double)(float)(1.0 / (double)*a->scale);
+    norm *= factor;
+    if (found && a->found_inf != NULL)
+        *a->found_inf = 1.0f;
+    if (a->out_norm != NULL)
+        *a->out_norm = (float)norm;
+    if (a->max_norm > 0.0) {
+        double clip = a->max_norm / (norm + 1e-6);
+        factor *= clip < 1.0 ? clip : 1.0;
+    }
+    a->control->skip = found || (a->found_inf != NULL && *a->found_inf != 0.0f);
+    for (uint64_t i = 0; i < a->tensor_count; i++)
+        if (a->gradients[i].data != NULL)
+            a->coefs[i] = mo_adamw_coef_of(&a->groups[a->tensors[i].group],
+                                           *a->tensors[i].steps + 1, factor);
+}
+
+static void step_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_optim_step_args *a = args;
+    mo_optim_span span;
+    for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
+        if (!mo_optim_span_of(a, chunk, &span))
+            continue;
+        if (span.absmax1 == NULL) {
+            mo_adamw32_scalar(&span, 0, span.count);
+            continue;
+        }
+        for (uint64_t i = 0; i < span.count; i += MO_BLOCK_SIZE)
+            mo_adamw8_scalar(&span, i);
+    }
+}
+
+static void quantize_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_blockcode_args *a = args;
+    uint64_t first = begin * MO_CHUNK_ELEMENTS;
+    uint64_t last = end * MO_CHUNK_ELEMENTS < a->count ? end * MO_CHUNK_ELEMENTS : a->count;
+    for (uint64_t i = first; i < last; i += MO_BLOCK_SIZE)
+        mo_quantize_scalar(a, i, last - i < MO_BLOCK_SIZE ? (uint32_t)(last - i) : MO_BLOCK_SIZE);
+}
+
+static void dequantize_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_blockcode_args *a = args;
+    uint64_t first = begin * MO_CHUNK_ELEMENTS;
+    uint64_t last = end * MO_CHUNK_ELEMENTS < a->count ? end * MO_CHUNK_ELEMENTS : a->count;
+    mo_dequantize_scalar(a, first, last);
+}
+
+#if defined(__x86_64__)
+#define FORMS(scalar, name) {scalar, name##_avx2, name##_avx512}
+#else
+#define FORMS(scalar, name) {scalar, NULL, NULL}
+#endif
+
+const mo_kernel mo_kernel_optim_upload = {
+    "mo_optim_upload", sizeof(mo_optim_upload_args), 256, {upload_ref, NULL, NULL}};
+const mo_kernel mo_kernel_optim_prologue = {
+    "mo_optim_prologue", sizeof(mo_optim_prologue_args), 256, {prologue_ref, NULL, NULL}};
+const mo_kernel mo_kernel_optim_step = {
+    "mo_optim_step", sizeof(mo_optim_step_args), 256, FORMS(step_ref, mo_optim_step)};
+const mo_kernel mo_kernel_quantize = {
+    "mo_quantize", sizeof(mo_blockcode_args), 256, FORMS(quantize_ref, mo_quantize)};
+const mo_kernel mo_kernel_dequantize = {
+    "mo_dequantize", sizeof(mo_blockcode_args), 256, FORMS(dequantize_ref, mo_dequantize)};
