@@ -27,8 +27,8 @@ static void square_product(attention_shape s, CBLAS_TRANSPOSE form, float alpha,
                            size_t c_row)
 {
     int n = (int)s.context;
-    cblas_sgemm(CblasRowMajor, form, CblasNoTrans, n, (int)(s.width / s.heads), n, alpha, square,
-                n, b, (int)b_row, 0.0F, c, (int)c_row);
+    cblas_sgemm(CblasRowMajor, form, CblasNoTrans, n, (int)(s.width / s.heads), n, alpha, square, n,
+                b, (int)b_row, 0.0F, c, (int)c_row);
 }
 
 /* square[context, context] = alpha * A · Bᵀ over the columns of one head. */

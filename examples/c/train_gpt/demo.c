@@ -14,10 +14,10 @@
 #include <string.h>
 
 #define CAPACITY ((uint64_t)128 << 20)
-#define STEPS 40          /* of the two runs whose losses are compared */
-#define MEASURED_STEPS 3  /* of every other row; the first is not timed */
+#define STEPS 40         /* of the two runs whose losses are compared */
+#define MEASURED_STEPS 3 /* of every other row; the first is not timed */
 #define HELD_OUT_BATCHES 4
-#define TOLERANCE 0.10    /* between the held-out losses of the two runs */
+#define TOLERANCE 0.10 /* between the held-out losses of the two runs */
 #define EXPANDABLE "expandable_segments:True"
 
 static options demo_options(const options *o)
@@ -90,7 +90,7 @@ typedef struct outcome {
 static memopt_status keep_gradients(trainer *t, outcome *out)
 {
     size_t bytes = 0;
-    const parameters *p = &t->model.parameters;
+    const parameter_set *p = &t->model.parameters;
     for (uint64_t i = 0; i < p->count; i++)
         bytes += p->list[i].gradient.count * memopt_dtype_size(p->list[i].gradient.dtype);
     out->gradients = malloc(bytes);
@@ -100,8 +100,8 @@ static memopt_status keep_gradients(trainer *t, outcome *out)
     uint8_t *at = out->gradients;
     for (uint64_t i = 0; i < p->count; i++) {
         const memopt_tensor *g = &p->list[i].gradient;
-        TRY(memopt_copy(t->memory.device, at, g->data,
-                        g->count * memopt_dtype_size(g->dtype), NULL));
+        TRY(memopt_copy(t->memory.device, at, g->data, g->count * memopt_dtype_size(g->dtype),
+                        NULL));
         at += g->count * memopt_dtype_size(g->dtype);
     }
     return memory_sync(&t->memory);
@@ -131,7 +131,7 @@ static memopt_status run_steps(trainer *t, uint64_t steps, int keep, outcome *ou
 }
 
 /* Trains one variant; keep: its gradients after the first backward are kept in the outcome. */
-static memopt_status run_variant(const options *base, variant v, const text *text, uint64_t steps,
+static memopt_status run_variant(const options *base, variant v, const corpus *text, uint64_t steps,
                                  int keep, outcome *out)
 {
     trainer t;
@@ -155,7 +155,7 @@ static void title(const char *text)
 }
 
 /* The plain run on the small device must fail, and say what would have been needed. */
-static int act_plain(const options *base, const text *text)
+static int act_plain(const options *base, const corpus *text)
 {
     outcome out;
     options o = *base;
@@ -172,7 +172,7 @@ static int act_plain(const options *base, const text *text)
     return 1;
 }
 
-static memopt_status act_savers(const options *base, const text *text, outcome *out)
+static memopt_status act_savers(const options *base, const corpus *text, outcome *out)
 {
     title("2. The same model on the same device with every saver on");
     printf("   --dtype bf16 --master off --optimizer adamw8bit --checkpoint on --offload on\n"
@@ -180,7 +180,7 @@ static memopt_status act_savers(const options *base, const text *text, outcome *
     return run_variant(base, ALL, text, STEPS, 0, out);
 }
 
-static memopt_status act_table(const options *base, const text *text, outcome *outcomes)
+static memopt_status act_table(const options *base, const corpus *text, outcome *outcomes)
 {
     report_row rows[VARIANTS];
     options o = *base;
@@ -217,7 +217,8 @@ static int act_checks(const outcome *outcomes)
     double difference = fabs(all->held_out - plain->held_out);
     int good = 1;
     title("4. What is claimed");
-    snprintf(line, sizeof line, "gradients with checkpointing are bit-identical to plain's (%zu bytes)",
+    snprintf(line, sizeof line,
+             "gradients with checkpointing are bit-identical to plain's (%zu bytes)",
              plain->gradient_bytes);
     good &= check(same_gradients(plain, &outcomes[CHECKPOINTING]), line);
     snprintf(line, sizeof line, "gradients with offload are bit-identical to plain's (%zu bytes)",
@@ -236,7 +237,7 @@ static int act_checks(const outcome *outcomes)
     return good;
 }
 
-static void introduce(const options *o, const text *text)
+static void introduce(const options *o, const corpus *text)
 {
     char capacity[SIZE_TEXT];
     printf("train_gpt: a byte-level GPT of %u layers, width %u, %u heads, context %u, batch %u\n"
@@ -248,7 +249,7 @@ static void introduce(const options *o, const text *text)
 int demo_run(const options *o)
 {
     outcome outcomes[VARIANTS];
-    text text;
+    corpus text;
     options base = demo_options(o);
     double start = seconds_now();
     memset(outcomes, 0, sizeof outcomes);

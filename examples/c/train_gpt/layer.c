@@ -161,8 +161,8 @@ static memopt_status layer_run(void *user, memopt_region *region, memopt_region_
     TRY(memopt_region_check(region, "active", &l->values[ACTIVE].tensor));
     if (pass == MEMOPT_PASS_RECOMPUTE)
         return MEMOPT_OK;
-    return add_branch(l, ACTIVE, DOWN_WEIGHT, 4 * width, &l->values[MIDDLE].tensor,
-                      l->mask_keys[1], &l->output);
+    return add_branch(l, ACTIVE, DOWN_WEIGHT, 4 * width, &l->values[MIDDLE].tensor, l->mask_keys[1],
+                      &l->output);
 }
 
 static memopt_status save_random(void *user, void *state)
@@ -179,8 +179,8 @@ static memopt_status restore_random(void *user, const void *state)
 
 /* --- backward ------------------------------------------------------------------------------ */
 
-static memopt_status linear_gradients(layer *l, int in, int weight, const float *d_out,
-                                      float *d_in, size_t inner, size_t columns)
+static memopt_status linear_gradients(layer *l, int in, int weight, const float *d_out, float *d_in,
+                                      size_t inner, size_t columns)
 {
     frame f = frame_begin(l->memory);
     const float *x = frame_read(&f, &l->values[in].tensor);

@@ -36,7 +36,7 @@ static memopt_status train(trainer *t)
     return MEMOPT_OK;
 }
 
-static memopt_status run(const options *o, const text *text)
+static memopt_status run(const options *o, const corpus *text)
 {
     trainer t;
     TRY(trainer_create(&t, o, text));
@@ -63,7 +63,7 @@ int main(int argc, char **argv)
     if (o.demo)
         return demo_run(&o);
 
-    text text;
+    corpus text;
     memopt_status status = text_read(&text, o.text, (size_t)o.context + 1);
     if (status == MEMOPT_OK) {
         status = run(&o, &text);

@@ -41,8 +41,7 @@ memopt_status memory_free(memory *m, memopt_tensor *tensor);
 memopt_status memory_zero(memory *m, const memopt_tensor *tensor);
 
 /* Converts one tensor into another of the same count (rounding to nearest even). */
-memopt_status memory_cast(memory *m, const memopt_tensor *destination,
-                          const memopt_tensor *source);
+memopt_status memory_cast(memory *m, const memopt_tensor *destination, const memopt_tensor *source);
 
 /* --- views --------------------------------------------------------------------------------- */
 
@@ -86,8 +85,8 @@ memopt_status frame_end(frame *f);
 /* What the memory of a run came to, in bytes. */
 typedef struct memory_figures {
     uint64_t weights, gradients, optimizer, activations, workspace; /* peaks by tag */
-    uint64_t live, live_peak;         /* bytes in blocks */
-    uint64_t reserved, reserved_peak; /* bytes held from the device */
+    uint64_t live, live_peak;                                       /* bytes in blocks */
+    uint64_t reserved, reserved_peak;                               /* bytes held from the device */
     uint64_t capacity;
     uint64_t pinned_peak; /* page-locked host memory */
 } memory_figures;

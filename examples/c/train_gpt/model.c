@@ -16,19 +16,19 @@ static uint64_t stream_count(const model *m)
     return (uint64_t)rows_of(m) * m->options->width;
 }
 
-memopt_status model_create(model *m, memory *memory, const options *o, random_state *random)
+memopt_status model_create(model *m, memory *device, const options *o, random_state *random)
 {
     memset(m, 0, sizeof *m);
-    m->memory = memory;
+    m->memory = device;
     m->options = o;
     m->random = random;
     m->layers = calloc(o->layers, sizeof *m->layers);
     m->inputs = calloc((size_t)o->layers + 1, sizeof *m->inputs);
     if (!m->layers || !m->inputs)
         return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "model: no memory for %u layers", o->layers);
-    TRY(parameters_create(&m->parameters, memory, o));
+    TRY(parameters_create(&m->parameters, device, o));
     for (uint32_t i = 0; i < o->layers; i++)
-        TRY(layer_create(&m->layers[i], memory, o,
+        TRY(layer_create(&m->layers[i], device, o,
                          m->parameters.layers + (size_t)i * LAYER_PARAMETERS, random, i));
     return MEMOPT_OK;
 }
@@ -111,7 +111,7 @@ static memopt_status head_gradients(model *m, const head_buffers *b, const float
 }
 
 /* The loss, and where d is not NULL the gradient of the last layer's output. */
-static memopt_status head(model *m, const batch *batch, float scale, float *d, double *out_loss)
+static memopt_status head(model *m, const batch *given, float scale, float *d, double *out_loss)
 {
     size_t rows = rows_of(m), width = m->options->width;
     parameter *list = m->parameters.list;
@@ -128,7 +128,7 @@ static memopt_status head(model *m, const batch *batch, float scale, float *d, d
     if (frame_ok(&f)) {
         norm_forward(x, gain, bias, b.normed, b.stats, rows, width);
         head_forward(b.normed, weight, b.logits, rows, width, CLASSES);
-        double sum = cross_entropy(b.logits, batch->targets, scale / (float)rows,
+        double sum = cross_entropy(b.logits, given->targets, scale / (float)rows,
                                    d ? b.logits : NULL, b.scratch, rows, CLASSES);
         if (d)
             f.status = head_gradients(m, &b, x, gain, weight, d);

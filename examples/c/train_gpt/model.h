@@ -12,7 +12,7 @@ typedef struct model {
     memory *memory;
     const options *options;
     random_state *random;
-    parameters parameters;
+    parameter_set parameters;
     layer *layers;
     saved *inputs; /* of layer i; the last is what the head reads */
 } model;
@@ -22,16 +22,16 @@ typedef struct batch {
     const uint8_t *inputs, *targets;
 } batch;
 
-/* Makes the model. o, m and random must outlive it. On failure model_destroy() cleans up. */
-memopt_status model_create(model *model, memory *m, const options *o, random_state *random);
+/* Makes the model. o, device and random must outlive it. On failure model_destroy() cleans up. */
+memopt_status model_create(model *m, memory *device, const options *o, random_state *random);
 
-memopt_status model_destroy(model *model);
+memopt_status model_destroy(model *m);
 
 /* Forward and backward: gradients of the mean loss times `scale` are added to the parameters'.
  * *out_loss is the (unscaled) mean loss. */
-memopt_status model_learn(model *model, const batch *b, float scale, double *out_loss);
+memopt_status model_learn(model *m, const batch *b, float scale, double *out_loss);
 
 /* Forward alone, without dropout. */
-memopt_status model_evaluate(model *model, const batch *b, double *out_loss);
+memopt_status model_evaluate(model *m, const batch *b, double *out_loss);
 
 #endif

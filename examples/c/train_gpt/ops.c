@@ -221,9 +221,8 @@ void norm_forward(const float *in, const float *gain, const float *bias, float *
  * d_in += inverse * (g - mean(g) - z * mean(g * z)). scratch holds z and g. */
 static void norm_backward_row(const float *restrict x, float mean, float inverse,
                               const float *restrict gain, const float *restrict d_out,
-                              float *restrict d_in, float *restrict d_gain,
-                              float *restrict d_bias, float *restrict z, float *restrict g,
-                              size_t width)
+                              float *restrict d_in, float *restrict d_gain, float *restrict d_bias,
+                              float *restrict z, float *restrict g, size_t width)
 {
     for (size_t i = 0; i < width; i++) {
         z[i] = (x[i] - mean) * inverse;

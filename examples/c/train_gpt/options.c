@@ -11,14 +11,14 @@
 #include <string.h>
 
 typedef enum kind {
-    SECTION,     /* a heading of --help */
-    COUNT32,     /* a whole number, uint32_t */
-    COUNT64,     /* a whole number, uint64_t */
-    REAL,        /* a number, double */
-    SIZE,        /* "512MiB", uint64_t */
-    TEXT,        /* const char * */
-    CHOICE,      /* one of `values`, by its position in `codes`; uint32_t */
-    FLAG,        /* no argument; sets a uint32_t to 1 */
+    SECTION, /* a heading of --help */
+    COUNT32, /* a whole number, uint32_t */
+    COUNT64, /* a whole number, uint64_t */
+    REAL,    /* a number, double */
+    SIZE,    /* "512MiB", uint64_t */
+    TEXT,    /* const char * */
+    CHOICE,  /* one of `values`, by its position in `codes`; uint32_t */
+    FLAG,    /* no argument; sets a uint32_t to 1 */
 } kind;
 
 typedef struct choice {
@@ -27,10 +27,8 @@ typedef struct choice {
 } choice;
 
 static const choice on_off[] = {{"on", 1}, {"off", 0}, {NULL, 0}};
-static const choice dtypes[] = {{"fp32", MEMOPT_DTYPE_F32},
-                                {"bf16", MEMOPT_DTYPE_BF16},
-                                {"fp16", MEMOPT_DTYPE_F16},
-                                {NULL, 0}};
+static const choice dtypes[] = {
+    {"fp32", MEMOPT_DTYPE_F32}, {"bf16", MEMOPT_DTYPE_BF16}, {"fp16", MEMOPT_DTYPE_F16}, {NULL, 0}};
 static const choice optimizers[] = {{"adamw", 0}, {"adamw8bit", 1}, {NULL, 0}};
 static const choice orders[] = {{"eager", 0}, {"adversarial", 1}, {NULL, 0}};
 static const choice checks[] = {{"none", MEMOPT_CHECK_NONE},
@@ -100,7 +98,8 @@ static const option table[] = {
 
     {"Run", SECTION, 0, 0, 0, NULL, NULL, NULL},
     {"save", TEXT, AT(save), 0, 0, NULL, "FILE", "write a resume file, atomically"},
-    {"save-every", COUNT64, AT(save_every), 0, 1e15, NULL, "N", "every N steps and at the end (0: end)"},
+    {"save-every", COUNT64, AT(save_every), 0, 1e15, NULL, "N",
+     "every N steps and at the end (0: end)"},
     {"resume", TEXT, AT(resume), 0, 0, NULL, "FILE", "go on from a resume file"},
     {"threads", COUNT32, AT(threads), 0, 4096, NULL, "N", "kernel and BLAS threads (0: all cores)"},
     {"stream-order", CHOICE, AT(adversarial), 0, 0, orders, "eager|adversarial",
@@ -148,8 +147,11 @@ static void print_help(void)
         char left[64];
         snprintf(left, sizeof left, "--%s %s", entry->name, entry->argument ? entry->argument : "");
         printf("  %-27s ", left);
-        for (const char *c = entry->help; *c; c++)
-            printf(*c == '\n' ? "\n%30s" : "%c", *c == '\n' ? "" : c[0]);
+        for (const char *c = entry->help; *c; c++) {
+            putchar(*c);
+            if (*c == '\n')
+                printf("%30s", "");
+        }
         printf("\n");
     }
     printf("\n  --help, --version\n\n"

@@ -21,17 +21,17 @@ typedef struct options {
     const char *text; /* a file or a folder; NULL: the repository, else the current folder */
 
     /* memory */
-    memopt_dtype dtype;       /* of weights, gradients and activations */
-    uint32_t master;          /* 1: fp32 master weights beside narrower ones */
-    uint32_t adamw8bit;       /* 1: 8-bit optimizer states */
-    uint32_t checkpoint;      /* 1: layers are recomputed in backward */
-    uint32_t offload;         /* 1: values kept for backward go to host memory */
-    uint32_t check;           /* a memopt_region_check_mode */
-    const char *allocator;    /* configuration string */
-    uint64_t capacity;        /* of the device; 0: the machine's memory */
-    uint64_t host_limit;      /* most page-locked host bytes; 0: no limit */
-    double init_scale;        /* first loss scale (fp16); 0: the library's default */
-    uint32_t scale_growth;    /* clean steps before the loss scale grows; 0: the default */
+    memopt_dtype dtype;    /* of weights, gradients and activations */
+    uint32_t master;       /* 1: fp32 master weights beside narrower ones */
+    uint32_t adamw8bit;    /* 1: 8-bit optimizer states */
+    uint32_t checkpoint;   /* 1: layers are recomputed in backward */
+    uint32_t offload;      /* 1: values kept for backward go to host memory */
+    uint32_t check;        /* a memopt_region_check_mode */
+    const char *allocator; /* configuration string */
+    uint64_t capacity;     /* of the device; 0: the machine's memory */
+    uint64_t host_limit;   /* most page-locked host bytes; 0: no limit */
+    double init_scale;     /* first loss scale (fp16); 0: the library's default */
+    uint32_t scale_growth; /* clean steps before the loss scale grows; 0: the default */
 
     /* the run */
     uint32_t threads;     /* 0: one per core */

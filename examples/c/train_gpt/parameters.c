@@ -11,32 +11,32 @@
 #include <string.h>
 
 /* How a parameter begins. */
-typedef struct plan {
+typedef struct start {
     const char *name;
     uint64_t count;
     float deviation; /* of random values; 0: all are `value` */
     float value;
-} plan;
+} start;
 
-static memopt_status fill_parameter(const parameter *p, memory *m, const plan *plan, uint64_t key)
+static memopt_status fill_parameter(const parameter *p, memory *m, const start *s, uint64_t key)
 {
-    float *values = malloc(plan->count * sizeof *values);
+    float *values = malloc(s->count * sizeof *values);
     if (!values)
         return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "parameters: no memory to initialise %s",
                         p->name);
-    if (plan->deviation > 0)
-        random_normal(key, plan->deviation, values, plan->count);
-    for (uint64_t i = 0; plan->deviation <= 0 && i < plan->count; i++)
-        values[i] = plan->value;
+    if (s->deviation > 0)
+        random_normal(key, s->deviation, values, s->count);
+    for (uint64_t i = 0; s->deviation <= 0 && i < s->count; i++)
+        values[i] = s->value;
 
     /* Values go to the fp32 tensor first; a narrower one is rounded from it on the device. */
     memopt_tensor wide = p->master.data ? p->master : p->weight;
     int temporary = wide.dtype != MEMOPT_DTYPE_F32;
     memopt_status status = MEMOPT_OK;
     if (temporary)
-        status = memory_tensor(m, MEMOPT_DTYPE_F32, plan->count, m->workspace, &wide);
+        status = memory_tensor(m, MEMOPT_DTYPE_F32, s->count, m->workspace, &wide);
     if (status == MEMOPT_OK)
-        status = memopt_copy(m->device, wide.data, values, plan->count * sizeof *values, NULL);
+        status = memopt_copy(m->device, wide.data, values, s->count * sizeof *values, NULL);
     if (status == MEMOPT_OK)
         status = memory_sync(m);
     if (status == MEMOPT_OK && wide.data != p->weight.data)
@@ -49,26 +49,26 @@ static memopt_status fill_parameter(const parameter *p, memory *m, const plan *p
     return status;
 }
 
-static memopt_status create_parameter(parameters *list, memory *m, const options *o,
-                                      const char *prefix, const plan *plan)
+static memopt_status create_parameter(parameter_set *list, memory *m, const options *o,
+                                      const char *prefix, const start *s)
 {
     uint64_t index = list->count;
     parameter *p = &list->list[list->count++];
-    snprintf(p->name, sizeof p->name, "%s%s", prefix, plan->name);
-    p->decays = plan->deviation > 0;
-    list->elements += plan->count;
-    TRY(memory_tensor(m, o->dtype, plan->count, MEMOPT_TAG_WEIGHTS, &p->weight));
+    snprintf(p->name, sizeof p->name, "%s%s", prefix, s->name);
+    p->decays = s->deviation > 0;
+    list->elements += s->count;
+    TRY(memory_tensor(m, o->dtype, s->count, MEMOPT_TAG_WEIGHTS, &p->weight));
     if (o->dtype != MEMOPT_DTYPE_F32 && o->master)
-        TRY(memory_tensor(m, MEMOPT_DTYPE_F32, plan->count, MEMOPT_TAG_WEIGHTS, &p->master));
-    TRY(memory_tensor(m, o->dtype, plan->count, MEMOPT_TAG_GRADIENTS, &p->gradient));
-    return fill_parameter(p, m, plan, random_draw(o->seed, UINT64_MAX - index));
+        TRY(memory_tensor(m, MEMOPT_DTYPE_F32, s->count, MEMOPT_TAG_WEIGHTS, &p->master));
+    TRY(memory_tensor(m, o->dtype, s->count, MEMOPT_TAG_GRADIENTS, &p->gradient));
+    return fill_parameter(p, m, s, random_draw(o->seed, UINT64_MAX - index));
 }
 
-static memopt_status create_layer(parameters *p, memory *m, const options *o, uint32_t number)
+static memopt_status create_layer(parameter_set *p, memory *m, const options *o, uint32_t number)
 {
     uint64_t d = o->width;
     float narrow = 0.02F / sqrtf(2.0F * (float)o->layers); /* keeps the residual stream's size */
-    const plan plans[LAYER_PARAMETERS] = {
+    const start plans[LAYER_PARAMETERS] = {
         [NORM1_GAIN] = {"norm1.gain", d, 0, 1},
         [NORM1_BIAS] = {"norm1.bias", d, 0, 0},
         [QKV_WEIGHT] = {"qkv.weight", 3 * d * d, 0.02F, 0},
@@ -82,17 +82,17 @@ static memopt_status create_layer(parameters *p, memory *m, const options *o, ui
         [DOWN_WEIGHT] = {"down.weight", 4 * d * d, narrow, 0},
         [DOWN_BIAS] = {"down.bias", d, 0, 0},
     };
-    char prefix[16];
+    char prefix[24];
     snprintf(prefix, sizeof prefix, "layer%u.", number);
     for (int i = 0; i < LAYER_PARAMETERS; i++)
         TRY(create_parameter(p, m, o, prefix, &plans[i]));
     return MEMOPT_OK;
 }
 
-memopt_status parameters_create(parameters *p, memory *m, const options *o)
+memopt_status parameters_create(parameter_set *p, memory *m, const options *o)
 {
     uint64_t d = o->width;
-    const plan plans[] = {
+    const start plans[] = {
         [TOKEN_EMBEDDING] = {"token.embedding", CLASSES * d, 0.02F, 0},
         [POSITION_EMBEDDING] = {"position.embedding", o->context * d, 0.02F, 0},
         [FINAL_GAIN] = {"final.gain", d, 0, 1},
@@ -114,7 +114,7 @@ memopt_status parameters_create(parameters *p, memory *m, const options *o)
     return MEMOPT_OK;
 }
 
-memopt_status parameters_free(parameters *p, memory *m)
+memopt_status parameters_free(parameter_set *p, memory *m)
 {
     memopt_status first = MEMOPT_OK;
     for (uint64_t i = 0; i < p->count; i++) {
@@ -129,7 +129,7 @@ memopt_status parameters_free(parameters *p, memory *m)
     return first;
 }
 
-memopt_status parameters_zero_gradients(parameters *p, memory *m)
+memopt_status parameters_zero_gradients(parameter_set *p, memory *m)
 {
     for (uint64_t i = 0; i < p->count; i++) {
         const memopt_tensor *g = &p->list[i].gradient;

@@ -8,7 +8,7 @@
 #include "memory.h"
 
 typedef struct parameter {
-    char name[32];
+    char name[48];
     memopt_tensor weight;   /* in the run's dtype */
     memopt_tensor master;   /* fp32; no memory where weight is all there is */
     memopt_tensor gradient; /* in the run's dtype */
@@ -35,22 +35,22 @@ enum {
 /* Those outside the layers; the layers' follow behind HEAD_OR_LAYERS (HEAD only where untied). */
 enum { TOKEN_EMBEDDING, POSITION_EMBEDDING, FINAL_GAIN, FINAL_BIAS, HEAD_OR_LAYERS };
 
-typedef struct parameters {
+typedef struct parameter_set {
     parameter *list; /* host memory */
     uint64_t count;
     uint64_t elements; /* of all of them */
     parameter *head;   /* the token embedding where tied */
     parameter *layers; /* layer i begins at layers + i * LAYER_PARAMETERS */
-} parameters;
+} parameter_set;
 
 #define CLASSES 256 /* one per byte */
 
 /* Allocates and initialises all of them. On failure parameters_free() frees what there is. */
-memopt_status parameters_create(parameters *p, memory *m, const options *o);
+memopt_status parameters_create(parameter_set *p, memory *m, const options *o);
 
-memopt_status parameters_free(parameters *p, memory *m);
+memopt_status parameters_free(parameter_set *p, memory *m);
 
 /* Sets all gradients to zero. */
-memopt_status parameters_zero_gradients(parameters *p, memory *m);
+memopt_status parameters_zero_gradients(parameter_set *p, memory *m);
 
 #endif

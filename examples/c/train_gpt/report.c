@@ -28,9 +28,9 @@ void report_summary(const trainer *t, const memory_figures *f, double loss, doub
         const char *name;
         uint64_t bytes;
     } lines[] = {
-        {"weights", f->weights},         {"gradients", f->gradients},
-        {"optimizer", f->optimizer},     {"activations", f->activations},
-        {"workspace", f->workspace},     {"held from device", f->reserved_peak},
+        {"weights", f->weights},           {"gradients", f->gradients},
+        {"optimizer", f->optimizer},       {"activations", f->activations},
+        {"workspace", f->workspace},       {"held from device", f->reserved_peak},
         {"host (pinned)", f->pinned_peak},
     };
     printf("%llu steps, %.2f M parameters: loss %.4f, %.4f on held-out text\n", (ull)t->step,

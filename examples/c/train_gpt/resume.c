@@ -28,9 +28,8 @@ static uint32_t describe(const trainer *t, char *text)
         "scale-growth=%u text=%zu:%08x",
         o->layers, o->width, o->heads, o->context, o->tied, o->dropout, o->batch, o->accumulation,
         memopt_dtype_name(o->dtype), o->dtype == MEMOPT_DTYPE_F32 ? 0 : o->master,
-        o->adamw8bit ? "adamw8bit" : "adamw", o->lr, (unsigned long long)o->warmup,
-        o->weight_decay, o->clip, (unsigned long long)o->seed, o->scale_growth, t->text->length,
-        t->text->crc);
+        o->adamw8bit ? "adamw8bit" : "adamw", o->lr, (unsigned long long)o->warmup, o->weight_decay,
+        o->clip, (unsigned long long)o->seed, o->scale_growth, t->text->length, t->text->crc);
     return (uint32_t)length;
 }
 
@@ -297,10 +296,10 @@ static memopt_status find_parts(const trainer *t, image *i, const char *path, pa
         memcpy(&out->counters, p, sizeof out->counters);
     out->parameters = at;
     for (uint64_t n = 0; p && n < t->model.parameters.count; n++) {
-        const parameter *parameter = &t->model.parameters.list[n];
+        const parameter *expected = &t->model.parameters.list[n];
         p = take(i, &at, 8);
-        if (p && memcmp(p, &parameter->weight.count, 8) == 0)
-            p = take(i, &at, tensor_bytes(&parameter->weight) + tensor_bytes(&parameter->master));
+        if (p && memcmp(p, &expected->weight.count, 8) == 0)
+            p = take(i, &at, tensor_bytes(&expected->weight) + tensor_bytes(&expected->master));
         else
             p = NULL;
     }
@@ -321,10 +320,10 @@ static memopt_status take_tensor(trainer *t, const memopt_tensor *tensor, image 
 }
 
 /* The optimizer checks its part once more before it changes anything; then the rest follows. */
-static memopt_status apply(trainer *t, image *i, const parts *parts)
+static memopt_status apply(trainer *t, image *i, const parts *found)
 {
-    size_t at = parts->parameters;
-    TRY(memopt_optimizer_import_sync(t->optimizer, parts->optimizer, parts->optimizer_length,
+    size_t at = found->parameters;
+    TRY(memopt_optimizer_import_sync(t->optimizer, found->optimizer, found->optimizer_length,
                                      NULL));
     for (uint64_t n = 0; n < t->model.parameters.count; n++) {
         const parameter *p = &t->model.parameters.list[n];
@@ -333,20 +332,20 @@ static memopt_status apply(trainer *t, image *i, const parts *parts)
         TRY(take_tensor(t, &p->master, i, &at));
     }
     TRY(memory_sync(&t->memory));
-    return counters_set(t, &parts->counters);
+    return counters_set(t, &found->counters);
 }
 
 memopt_status resume_load(trainer *t, const char *path)
 {
     image i = {NULL, 0, 0};
-    parts parts;
+    parts found = {{0, 0, 0, 0, 0}, 0, NULL, 0};
     memopt_status status = read_image(path, &i);
     if (status == MEMOPT_OK)
         status = check_image(&i, path);
     if (status == MEMOPT_OK)
-        status = find_parts(t, &i, path, &parts);
+        status = find_parts(t, &i, path, &found);
     if (status == MEMOPT_OK)
-        status = apply(t, &i, &parts);
+        status = apply(t, &i, &found);
     free(i.bytes);
     return status;
 }

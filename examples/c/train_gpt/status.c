@@ -37,7 +37,8 @@ static const char *advice(memopt_status status)
     case MEMOPT_LIMIT_REACHED:
         return "Raise --host-limit, or leave it out to pin as much as is needed.";
     case MEMOPT_CORRUPT:
-        return "The file cannot be used; resume from an older copy or start again without --resume.";
+        return "The file cannot be used; resume from an older copy or start again without "
+               "--resume.";
     case MEMOPT_DEVICE_FAULT:
         return "Some work ran without waiting for the work before it: a bug in the program.";
     default:

@@ -16,7 +16,7 @@
 #define TOTAL_MOST ((size_t)256 << 20) /* of all text */
 #define PATH_MOST 4096
 
-static memopt_status append(text *t, const uint8_t *bytes, size_t length)
+static memopt_status append(corpus *t, const uint8_t *bytes, size_t length)
 {
     uint8_t *grown = realloc(t->bytes, t->length + length + 1);
     if (!grown)
@@ -27,7 +27,7 @@ static memopt_status append(text *t, const uint8_t *bytes, size_t length)
     return MEMOPT_OK;
 }
 
-static memopt_status read_file(text *t, const char *path, size_t size, int in_folder)
+static memopt_status read_file(corpus *t, const char *path, size_t size, int in_folder)
 {
     FILE *file = fopen(path, "rb");
     if (!file && in_folder)
@@ -64,9 +64,9 @@ static int by_name(const struct dirent **a, const struct dirent **b)
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static memopt_status read_folder(text *t, const char *folder);
+static memopt_status read_folder(corpus *t, const char *folder);
 
-static memopt_status read_entry(text *t, const char *folder, const char *name)
+static memopt_status read_entry(corpus *t, const char *folder, const char *name)
 {
     char path[PATH_MOST];
     struct stat about;
@@ -81,7 +81,7 @@ static memopt_status read_entry(text *t, const char *folder, const char *name)
     return read_file(t, path, size, 1);
 }
 
-static memopt_status read_folder(text *t, const char *folder)
+static memopt_status read_folder(corpus *t, const char *folder)
 {
     struct dirent **entries;
     int count = scandir(folder, &entries, wanted, by_name);
@@ -113,7 +113,7 @@ static void find_repository(char *path)
     memcpy(path, ".", 2);
 }
 
-static memopt_status read_path(text *t, const char *path)
+static memopt_status read_path(corpus *t, const char *path)
 {
     struct stat about;
     if (stat(path, &about) != 0)
@@ -126,7 +126,7 @@ static memopt_status read_path(text *t, const char *path)
     return read_file(t, path, (size_t)about.st_size, 0);
 }
 
-memopt_status text_read(text *t, const char *path, size_t least)
+memopt_status text_read(corpus *t, const char *path, size_t least)
 {
     char repository[PATH_MOST];
     memset(t, 0, sizeof *t);
@@ -152,13 +152,13 @@ memopt_status text_read(text *t, const char *path, size_t least)
     return MEMOPT_OK;
 }
 
-void text_free(text *t)
+void text_free(corpus *t)
 {
     free(t->bytes);
     memset(t, 0, sizeof *t);
 }
 
-void text_batch(const text *t, uint64_t key, int held_out, uint32_t rows, uint32_t context,
+void text_batch(const corpus *t, uint64_t key, int held_out, uint32_t rows, uint32_t context,
                 uint8_t *inputs, uint8_t *targets)
 {
     const uint8_t *part = held_out ? t->bytes + t->training : t->bytes;
@@ -182,8 +182,7 @@ uint32_t crc32_add(uint32_t crc, const void *bytes, size_t length)
         }
         for (int slice = 1; slice < 8; slice++)
             for (uint32_t i = 0; i < 256; i++)
-                table[slice][i] =
-                    table[slice - 1][i] >> 8 ^ table[0][table[slice - 1][i] & 255];
+                table[slice][i] = table[slice - 1][i] >> 8 ^ table[0][table[slice - 1][i] & 255];
     }
     const uint8_t *p = bytes;
     crc = ~crc;

@@ -59,11 +59,11 @@ static memopt_status add_parameters(trainer *t)
 static memopt_status create_optimizer(trainer *t)
 {
     const options *o = &t->options;
-    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
-    options.state_format = o->adamw8bit ? MEMOPT_STATE_8BIT : MEMOPT_STATE_F32;
-    options.stochastic_rounding = o->dtype != MEMOPT_DTYPE_F32 && !o->master;
-    options.seed = o->seed;
-    TRY(memopt_optimizer_create(t->memory.allocator, &options, &t->optimizer));
+    memopt_optimizer_options how = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    how.state_format = o->adamw8bit ? MEMOPT_STATE_8BIT : MEMOPT_STATE_F32;
+    how.stochastic_rounding = o->dtype != MEMOPT_DTYPE_F32 && !o->master;
+    how.seed = o->seed;
+    TRY(memopt_optimizer_create(t->memory.allocator, &how, &t->optimizer));
     for (uint32_t group = 0; group < GROUPS; group++) {
         memopt_optimizer_group values = group_values(t, group);
         uint32_t number;
@@ -77,11 +77,11 @@ static memopt_status create_optimizer(trainer *t)
 
 static memopt_status create_scaler(trainer *t)
 {
-    memopt_scaler_options options = MEMOPT_SCALER_OPTIONS_INIT;
-    options.init_scale = t->options.init_scale;
-    options.growth_interval = t->options.scale_growth;
+    memopt_scaler_options how = MEMOPT_SCALER_OPTIONS_INIT;
+    how.init_scale = t->options.init_scale;
+    how.growth_interval = t->options.scale_growth;
     return t->options.dtype == MEMOPT_DTYPE_F16
-               ? memopt_scaler_create(t->memory.device, &options, &t->scaler)
+               ? memopt_scaler_create(t->memory.device, &how, &t->scaler)
                : MEMOPT_OK;
 }
 
@@ -100,7 +100,7 @@ static memopt_status create_all(trainer *t)
     return create_optimizer(t);
 }
 
-memopt_status trainer_create(trainer *t, const options *o, const text *text)
+memopt_status trainer_create(trainer *t, const options *o, const corpus *text)
 {
     memset(t, 0, sizeof *t);
     t->options = *o;
@@ -162,13 +162,12 @@ memopt_status trainer_update(trainer *t, step_result *result)
     }
     result->lr = learning_rate(t);
 
-    memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
-    options.scaler = t->scaler;
-    options.max_norm = t->options.clip;
-    options.skip_non_finite = 1;
-    options.out_norm = t->norm.data;
-    TRY(memopt_optimizer_step(t->optimizer, t->gradients, t->model.parameters.count, &options,
-                              NULL));
+    memopt_step_options how = MEMOPT_STEP_OPTIONS_INIT;
+    how.scaler = t->scaler;
+    how.max_norm = t->options.clip;
+    how.skip_non_finite = 1;
+    how.out_norm = t->norm.data;
+    TRY(memopt_optimizer_step(t->optimizer, t->gradients, t->model.parameters.count, &how, NULL));
     if (t->scaler)
         TRY(memopt_scaler_update(t->scaler, NULL));
     TRY(memory_sync(&t->memory));

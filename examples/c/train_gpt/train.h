@@ -9,14 +9,14 @@
 
 typedef struct trainer {
     options options;
-    const text *text;
+    const corpus *text;
     memory memory;
     random_state random; /* of dropout */
     model model;
     memopt_optimizer *optimizer;
-    memopt_scaler *scaler;    /* fp16 only, else NULL */
-    memopt_tensor norm;       /* one fp32 that each step writes the gradients' norm to */
-    memopt_tensor *gradients; /* by parameter, as the optimizer wants them */
+    memopt_scaler *scaler;     /* fp16 only, else NULL */
+    memopt_tensor norm;        /* one fp32 that each step writes the gradients' norm to */
+    memopt_tensor *gradients;  /* by parameter, as the optimizer wants them */
     uint8_t *inputs, *targets; /* one micro-batch */
     uint64_t step;             /* steps taken */
 } trainer;
@@ -32,7 +32,7 @@ typedef struct step_result {
 } step_result;
 
 /* Opens a device and makes everything on it; o is copied. On failure nothing is left behind. */
-memopt_status trainer_create(trainer *t, const options *o, const text *text);
+memopt_status trainer_create(trainer *t, const options *o, const corpus *text);
 
 memopt_status trainer_destroy(trainer *t);
 
