@@ -93,7 +93,8 @@ typedef struct memopt_memory_info {
  * @param[out] out_count how many there are; 0 is a success.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
- * @retval MEMOPT_NOT_FOUND there is no such back end.
+ * @retval MEMOPT_NOT_FOUND there is no such back end; the message names those there are.
+ * @retval MEMOPT_UNSUPPORTED this build of the library was made without that back end.
  * @retval MEMOPT_DRIVER_MISSING its driver cannot be loaded; memopt_last_error() says why.
  * @since 1.0
  */
@@ -106,7 +107,8 @@ MEMOPT_API memopt_status memopt_device_count(const char *backend, int32_t *out_c
  * @param[out] out_device the device; ended by memopt_device_close().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or an option is out of range.
- * @retval MEMOPT_UNSUPPORTED an unknown option is set, or one that this back end lacks.
+ * @retval MEMOPT_UNSUPPORTED an unknown option is set, or one that this back end lacks, or this
+ * build of the library was made without that back end.
  * @retval MEMOPT_NOT_FOUND no such back end or index.
  * @retval MEMOPT_DRIVER_MISSING its driver cannot be loaded.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
@@ -368,9 +370,9 @@ MEMOPT_API memopt_status memopt_host_free(memopt_device *device, void *pointer);
  * @param pointer the memory; any alignment (the system locks whole pages).
  * @param bytes how many, at least 1.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, bytes is 0, or the range overlaps one that is
- *         registered already.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY it cannot be locked.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, bytes is 0, part of the range is not mapped
+ * memory, or it overlaps one that is page-locked already.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the bookkeeping, or it cannot be locked.
  * @retval MEMOPT_DRIVER_ERROR as told.
  * @since 1.0
  */

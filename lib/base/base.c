@@ -1,9 +1,8 @@
 /* Version, status names, element types and sizes: the tables of base.h. */
+#include "base/checked.h"
 #include "base/error.h"
 
 #include <ctype.h>
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -100,15 +99,26 @@ memopt_status memopt_dtype_parse(const char *name, memopt_dtype *out_dtype)
 }
 
 /* The factor of a size's suffix, or 0 where there is no such suffix. */
-static double suffix_factor(const char *suffix)
+static uint64_t suffix_factor(const char *suffix)
 {
     static const struct {
         const char *name;
-        double factor;
+        uint64_t factor;
     } rows[] = {
-        {"", 1},       {"b", 1},        {"k", 0x1p10},   {"kib", 0x1p10}, {"kb", 1e3},
-        {"m", 0x1p20}, {"mib", 0x1p20}, {"mb", 1e6},     {"g", 0x1p30},   {"gib", 0x1p30},
-        {"gb", 1e9},   {"t", 0x1p40},   {"tib", 0x1p40}, {"tb", 1e12},
+        {"", 1},
+        {"b", 1},
+        {"k", UINT64_C(1) << 10},
+        {"kib", UINT64_C(1) << 10},
+        {"kb", UINT64_C(1000)},
+        {"m", UINT64_C(1) << 20},
+        {"mib", UINT64_C(1) << 20},
+        {"mb", UINT64_C(1000000)},
+        {"g", UINT64_C(1) << 30},
+        {"gib", UINT64_C(1) << 30},
+        {"gb", UINT64_C(1000000000)},
+        {"t", UINT64_C(1) << 40},
+        {"tib", UINT64_C(1) << 40},
+        {"tb", UINT64_C(1000000000000)},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (strcasecmp(rows[i].name, suffix) == 0)
@@ -116,60 +126,49 @@ static double suffix_factor(const char *suffix)
     return 0;
 }
 
-/* A plain whole number keeps all 64 bits; anything else goes through double. */
-static int parse_whole(const char *text, uint64_t *out_bytes)
+/* Reads digits with an optional fraction, whatever the locale. The whole part keeps all 64 bits.
+ * NULL where there is no digit or the whole part overflows. */
+static const char *parse_decimal(const char *text, uint64_t *out_whole, double *out_fraction)
 {
-    char *end;
-    if (!isdigit((unsigned char)*text))
-        return 0;
-    errno = 0;
-    unsigned long long value = strtoull(text, &end, 10);
-    while (isspace((unsigned char)*end))
-        end++;
-    if (*end != '\0' || errno != 0)
-        return 0;
-    *out_bytes = value;
-    return 1;
-}
-
-/* Reads digits with an optional fraction, whatever the locale; NULL where there is no digit. */
-static const char *parse_decimal(const char *text, double *out_value)
-{
-    double value = 0, unit = 1;
+    uint64_t whole = 0;
+    double fraction = 0, place = 0.1;
     int digits = 0;
     for (; isdigit((unsigned char)*text); text++, digits++)
-        value = value * 10 + (*text - '0');
+        if (!mo_mul_u64(whole, 10, &whole) || !mo_add_u64(whole, (uint64_t)(*text - '0'), &whole))
+            return NULL;
     if (*text == '.')
-        for (text++; isdigit((unsigned char)*text); text++, digits++, unit *= 10)
-            value = value * 10 + (*text - '0');
-    *out_value = value / unit;
+        for (text++; isdigit((unsigned char)*text); text++, digits++, place /= 10)
+            fraction += place * (*text - '0');
+    *out_whole = whole;
+    *out_fraction = fraction;
     return digits > 0 ? text : NULL;
+}
+
+/* The last word of `text`, as a suffix's factor; 0 where it is none. */
+static uint64_t parse_suffix(const char *text)
+{
+    static const char blanks[] = " \t\n";
+    char suffix[8] = "";
+    text += strspn(text, blanks);
+    size_t length = strcspn(text, blanks);
+    if (length >= sizeof suffix || text[length + strspn(text + length, blanks)] != '\0')
+        return 0;
+    memcpy(suffix, text, length);
+    return suffix_factor(suffix);
 }
 
 memopt_status memopt_parse_size(const char *text, uint64_t *out_bytes)
 {
-    static const char blanks[] = " \t\n";
-    char suffix[8] = "";
-    double value, factor = 0;
+    uint64_t whole, factor, bytes;
+    double fraction;
     if (text == NULL || out_bytes == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "parse_size: a pointer is NULL");
-    const char *start = text + strspn(text, blanks);
-    if (parse_whole(start, out_bytes))
-        return MEMOPT_OK;
-    const char *end = parse_decimal(start, &value);
-    if (end != NULL) {
-        end += strspn(end, blanks);
-        size_t length = strcspn(end, blanks);
-        int last_word = end[length + strspn(end + length, blanks)] == '\0';
-        if (length < sizeof suffix && last_word) {
-            memcpy(suffix, end, length);
-            factor = suffix_factor(suffix);
-        }
-    }
-    if (factor <= 0 || !(value * factor < 0x1p64))
+    const char *end = parse_decimal(text + strspn(text, " \t\n"), &whole, &fraction);
+    if (end == NULL || (factor = parse_suffix(end)) == 0 || !mo_mul_u64(whole, factor, &bytes) ||
+        !mo_add_u64(bytes, (uint64_t)(fraction * (double)factor + 0.5), &bytes))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "parse_size: \"%.40s\" is not a size; write 1536, 512MiB, 1.5GiB or 2GB",
                        text);
-    *out_bytes = (uint64_t)(value * factor + 0.5);
+    *out_bytes = bytes;
     return MEMOPT_OK;
 }

@@ -71,7 +71,8 @@ void mo_log(memopt_log_level level, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     pthread_rwlock_rdlock(&sink_lock);
-    if (sink_callback != NULL)
+    /* The sink may have been replaced by a quieter one since the line was formatted. */
+    if (sink_callback != NULL && (int)level <= atomic_load(&sink_level))
         sink_callback(sink_user, level, text);
     pthread_rwlock_unlock(&sink_lock);
 }

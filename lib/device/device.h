@@ -136,8 +136,9 @@ static inline int mo_ranges_overlap(const void *a, uint64_t a_bytes, const void 
 /* --- for tests ----------------------------------------------------------------------------- */
 
 /* Makes the n-th device operation from now (any fallible operation of the table, sync and query
- * included, destructors excluded) fail once with DRIVER_ERROR, or with OUT_OF_DEVICE_MEMORY where
- * it allocates; 0 turns faults off. */
+ * included; what ends or undoes something excluded) fail once with DRIVER_ERROR, or where it
+ * allocates with OUT_OF_DEVICE_MEMORY (mem_alloc, vm_create) or OUT_OF_HOST_MEMORY (host_alloc);
+ * 0 turns faults off. */
 void mo_device_fail_at(memopt_device *device, int64_t n);
 int mo_device_fault_struck(memopt_device *device);
 

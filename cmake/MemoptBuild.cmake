@@ -1,0 +1,80 @@
+# How every target of this project is compiled. Nothing here leaks into a parent project.
+
+# Debian's default of lib/<triplet> is for its own packages; ours is lib unless the user says so.
+if(NOT DEFINED CMAKE_INSTALL_LIBDIR)
+  set(CMAKE_INSTALL_LIBDIR lib CACHE STRING "Where libraries go below the prefix")
+endif()
+include(GNUInstallDirs)
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+set(CMAKE_C_STANDARD 11)
+set(CMAKE_C_STANDARD_REQUIRED ON)
+set(CMAKE_C_EXTENSIONS ON)
+if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_library(MEMOPT_PTHREADPOOL pthreadpool)
+find_path(MEMOPT_PTHREADPOOL_INCLUDE pthreadpool.h)
+mark_as_advanced(MEMOPT_PTHREADPOOL MEMOPT_PTHREADPOOL_INCLUDE)
+if(NOT MEMOPT_PTHREADPOOL OR NOT MEMOPT_PTHREADPOOL_INCLUDE)
+  message(FATAL_ERROR "libmemopt needs pthreadpool (Debian: libpthreadpool-dev); ./setup installs it")
+endif()
+
+set(MEMOPT_WARNINGS -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
+set(MEMOPT_TEST_WARNINGS -Wall -Wextra -Wshadow -Werror)
+
+if(MEMOPT_SANITIZE)
+  if(NOT MEMOPT_SANITIZE MATCHES "^(address|undefined|thread)$")
+    message(FATAL_ERROR "MEMOPT_SANITIZE is \"${MEMOPT_SANITIZE}\"; address, undefined or thread")
+  endif()
+  add_compile_options(-fsanitize=${MEMOPT_SANITIZE} -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer -g)
+  add_link_options(-fsanitize=${MEMOPT_SANITIZE})
+endif()
+
+# One rounding per operation, as written, on every target that computes.
+function(memopt_compile_options target)
+  target_compile_options(${target} PRIVATE -ffp-contract=off)
+  if(MEMOPT_PTHREADPOOL_INCLUDE)
+    target_include_directories(${target} SYSTEM PRIVATE ${MEMOPT_PTHREADPOOL_INCLUDE})
+  endif()
+  if(MEMOPT_DEVELOPER)
+    target_compile_options(${target} PRIVATE ${MEMOPT_WARNINGS})
+  endif()
+endfunction()
+
+function(memopt_public_headers target)
+  target_include_directories(${target} PUBLIC
+                             $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endfunction()
+
+# A program that is linked with the library's insides.
+function(memopt_internal_program name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE memopt_test_support memopt_internal)
+  target_compile_options(${name} PRIVATE -ffp-contract=off)
+  if(MEMOPT_DEVELOPER)
+    target_compile_options(${name} PRIVATE ${MEMOPT_TEST_WARNINGS})
+  endif()
+endfunction()
+
+# memopt_add_test(NAME name SOURCES file... [LIBRARIES lib...] [LABELS label...] [ARGUMENTS a...]
+#                 [TIMEOUT seconds]): a cmocka program linked with the insides. Exit status 77 is a
+# counted skip. The label is `unit` where none is given.
+function(memopt_add_test)
+  cmake_parse_arguments(T "" "NAME;TIMEOUT" "SOURCES;LIBRARIES;LABELS;ARGUMENTS" ${ARGN})
+  if(NOT T_LABELS)
+    set(T_LABELS unit)
+  endif()
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 300)
+  endif()
+  memopt_internal_program(${T_NAME} ${T_SOURCES})
+  target_link_libraries(${T_NAME} PRIVATE ${MEMOPT_CMOCKA} ${T_LIBRARIES})
+  add_test(NAME ${T_NAME} COMMAND ${T_NAME} ${T_ARGUMENTS})
+  set_tests_properties(${T_NAME} PROPERTIES LABELS "${T_LABELS}" SKIP_RETURN_CODE 77
+                                            TIMEOUT ${T_TIMEOUT})
+endfunction()

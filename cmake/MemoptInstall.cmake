@@ -1,0 +1,32 @@
+# Installs the library, its headers, memopt.pc and the CMake package. Paths are relative to the
+# prefix, so an installed tree can be moved.
+include(CMakePackageConfigHelpers)
+
+set(memopt_targets memopt)
+if(MEMOPT_STATIC)
+  list(APPEND memopt_targets memopt_static)
+endif()
+set(memopt_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/memopt)
+
+install(TARGETS ${memopt_targets} EXPORT memoptTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+        ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/memopt DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
+        FILES_MATCHING PATTERN "*.h")
+
+install(EXPORT memoptTargets NAMESPACE memopt:: DESTINATION ${memopt_cmake_dir})
+configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/memoptConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/memoptConfig.cmake
+                              INSTALL_DESTINATION ${memopt_cmake_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/memoptConfigVersion.cmake
+                                 COMPATIBILITY SameMajorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/memoptConfig.cmake
+              ${PROJECT_BINARY_DIR}/memoptConfigVersion.cmake
+        DESTINATION ${memopt_cmake_dir})
+
+# From the folder of memopt.pc back to the prefix, however deep the library folder is.
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
+           BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
+           OUTPUT_VARIABLE memopt_pc_to_prefix)
+configure_file(${PROJECT_SOURCE_DIR}/pkgconfig/memopt.pc.in ${PROJECT_BINARY_DIR}/memopt.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/memopt.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,194 @@
+/* The front end's part for streams, events and the work on them. */
+#include "device/handle.h"
+
+#include <inttypes.h>
+
+static memopt_status enter(memopt_device *device, const char *operation)
+{
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: device is NULL", operation);
+    return mo_device_fault(device, operation, MEMOPT_DRIVER_ERROR);
+}
+
+static memopt_status enter_event(const memopt_event *event, const char *operation)
+{
+    if (event == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: event is NULL", operation);
+    return mo_device_fault(event->device, operation, MEMOPT_DRIVER_ERROR);
+}
+
+static void count(memopt_device *device, uint64_t *objects, int created)
+{
+    pthread_mutex_lock(&device->lock);
+    *objects = created ? *objects + 1 : *objects - 1;
+    pthread_mutex_unlock(&device->lock);
+}
+
+memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream)
+{
+    if (out_stream == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_create: out_stream is NULL");
+    memopt_status status = enter(device, "stream_create");
+    if (status == MEMOPT_OK)
+        status = device->ops->stream_create(device, out_stream);
+    if (status == MEMOPT_OK)
+        count(device, &device->account.streams, 1);
+    return status;
+}
+
+memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
+{
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_destroy: device is NULL");
+    if (stream == NULL)
+        return MEMOPT_OK;
+    memopt_status status = device->ops->stream_destroy(device, stream);
+    if (status != MEMOPT_INVALID_ARGUMENT)
+        count(device, &device->account.streams, 0);
+    return status;
+}
+
+memopt_status memopt_stream_sync(memopt_device *device, memopt_stream stream)
+{
+    memopt_status status = enter(device, "stream_sync");
+    return status != MEMOPT_OK ? status : device->ops->stream_sync(device, stream);
+}
+
+memopt_status memopt_stream_query(memopt_device *device, memopt_stream stream)
+{
+    memopt_status status = enter(device, "stream_query");
+    return status != MEMOPT_OK ? status : device->ops->stream_query(device, stream);
+}
+
+memopt_status memopt_stream_wait_event(memopt_device *device, memopt_stream stream,
+                                       memopt_event *event)
+{
+    if (event == NULL || event->device != device)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_wait_event: event is %s",
+                       event == NULL ? "NULL" : "of another device");
+    memopt_status status = enter(device, "stream_wait_event");
+    return status != MEMOPT_OK ? status : device->ops->stream_wait_event(device, stream, event);
+}
+
+memopt_status memopt_stream_host_callback(memopt_device *device, memopt_stream stream,
+                                          void (*function)(void *user), void *user)
+{
+    if (function == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_host_callback: function is NULL");
+    memopt_status status = enter(device, "stream_host_callback");
+    return status != MEMOPT_OK ? status
+                               : device->ops->host_callback(device, stream, function, user);
+}
+
+memopt_status mo_stream_capturing(memopt_device *device, memopt_stream stream,
+                                  int32_t *out_capturing)
+{
+    if (device->ops->stream_capturing != NULL)
+        return device->ops->stream_capturing(device, stream, out_capturing);
+    *out_capturing = 0;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_event_create(memopt_device *device, int32_t timing, memopt_event **out_event)
+{
+    if (out_event == NULL || (timing != 0 && timing != 1))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "event_create: out_event is NULL or timing is %" PRId32 ", not 0 or 1",
+                       timing);
+    memopt_status status = enter(device, "event_create");
+    if (status == MEMOPT_OK)
+        status = device->ops->event_create(device, timing, out_event);
+    if (status == MEMOPT_OK)
+        count(device, &device->account.events, 1);
+    return status;
+}
+
+memopt_status memopt_event_destroy(memopt_event *event)
+{
+    if (event == NULL)
+        return MEMOPT_OK;
+    memopt_device *device = event->device;
+    memopt_status status = device->ops->event_destroy(device, event);
+    count(device, &device->account.events, 0);
+    return status;
+}
+
+memopt_status memopt_event_record(memopt_event *event, memopt_stream stream)
+{
+    memopt_status status = enter_event(event, "event_record");
+    return status != MEMOPT_OK ? status
+                               : event->device->ops->event_record(event->device, event, stream);
+}
+
+memopt_status memopt_event_query(memopt_event *event)
+{
+    memopt_status status = enter_event(event, "event_query");
+    return status != MEMOPT_OK ? status : event->device->ops->event_query(event->device, event);
+}
+
+memopt_status memopt_event_sync(memopt_event *event)
+{
+    memopt_status status = enter_event(event, "event_sync");
+    return status != MEMOPT_OK ? status : event->device->ops->event_sync(event->device, event);
+}
+
+memopt_status memopt_event_elapsed(memopt_event *start, memopt_event *end, double *out_seconds)
+{
+    if (start == NULL || end == NULL || out_seconds == NULL || start->device != end->device)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "event_elapsed: an event or out_seconds is NULL, or the events are of two "
+                       "devices");
+    if (!start->timing || !end->timing)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "event_elapsed: the %s event was made without timing",
+                       start->timing ? "end" : "start");
+    memopt_status status = enter_event(start, "event_elapsed");
+    return status != MEMOPT_OK
+               ? status
+               : start->device->ops->event_elapsed(start->device, start, end, out_seconds);
+}
+
+memopt_status memopt_copy(memopt_device *device, void *destination, const void *source,
+                          uint64_t bytes, memopt_stream stream)
+{
+    uintptr_t from = (uintptr_t)source, to = (uintptr_t)destination;
+    if (bytes != 0 && (source == NULL || destination == NULL || from > UINTPTR_MAX - bytes ||
+                       to > UINTPTR_MAX - bytes))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "copy: %" PRIu64 " bytes from %p to %p: NULL or beyond the address space",
+                       bytes, source, destination);
+    if (bytes != 0 && mo_ranges_overlap(source, bytes, destination, bytes))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "copy: %" PRIu64 " bytes from %p to %p: the ranges overlap", bytes, source,
+                       destination);
+    memopt_status status = enter(device, "copy");
+    return status != MEMOPT_OK ? status
+                               : device->ops->copy(device, destination, source, bytes, stream);
+}
+
+memopt_status memopt_fill(memopt_device *device, void *destination, int32_t value, uint64_t bytes,
+                          memopt_stream stream)
+{
+    if (value < 0 || value > 255)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "fill: the value %" PRId32 " is not a byte", value);
+    if (bytes != 0 && (destination == NULL || (uintptr_t)destination > UINTPTR_MAX - bytes))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "fill: %" PRIu64 " bytes at %p: NULL or beyond the address space", bytes,
+                       destination);
+    memopt_status status = enter(device, "fill");
+    return status != MEMOPT_OK
+               ? status
+               : device->ops->fill(device, destination, (uint8_t)value, bytes, stream);
+}
+
+memopt_status mo_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
+                        const void *args, uint64_t items)
+{
+    if (kernel->args_size > MO_KERNEL_ARGS_MAX || kernel->cpu[MO_ISA_SCALAR] == NULL)
+        return mo_fail(MEMOPT_INTERNAL,
+                       "launch: kernel %s has %" PRIu32 " bytes of arguments (at most %d) or no "
+                       "scalar form",
+                       kernel->name, kernel->args_size, MO_KERNEL_ARGS_MAX);
+    memopt_status status = enter(device, kernel->name);
+    return status != MEMOPT_OK ? status : device->ops->launch(device, stream, kernel, args, items);
+}

@@ -1,0 +1,64 @@
+"""Adds up JUnit files.
+
+results.py --failed FILE   names the failed tests of one file; status 1 where it has none
+results.py --total FOLDER  "N passed, N failed, N skipped" over FOLDER/*.xml; every FOLDER/*.broken
+                           is a step that failed without results, and counts as one failure
+"""
+import pathlib
+import sys
+import xml.etree.ElementTree as ElementTree
+
+
+def cases(path):
+    """Yields (name, outcome, text) of each test case; CTest's and pytest's dialects."""
+    for case in ElementTree.parse(path).getroot().iter("testcase"):
+        bad = [x for x in case if x.tag in ("failure", "error")]
+        skipped = [x for x in case if x.tag == "skipped"]
+        status = case.get("status")
+        if bad or status == "fail":
+            outcome = "failed"
+        elif skipped or status in ("notrun", "disabled"):
+            outcome = "skipped"
+        else:
+            outcome = "passed"
+        out = case.find("system-out")
+        text = "".join((x.text or x.get("message") or "") for x in bad)
+        yield case.get("name"), outcome, text or (out.text if out is not None else "") or ""
+
+
+def show_failed(path):
+    try:
+        failed = [(name, text) for name, outcome, text in cases(path) if outcome == "failed"]
+    except (OSError, ElementTree.ParseError):
+        failed = []
+    for name, text in failed:
+        print(f"  {name}")
+        for line in text.strip().splitlines()[-25:]:
+            print(f"    {line}")
+    return 0 if failed else 1
+
+
+def show_total(folder):
+    count = {"passed": 0, "failed": 0, "skipped": 0}
+    for path in sorted(folder.glob("*.xml")):
+        try:
+            for name, outcome, text in cases(path):
+                count[outcome] += 1
+                if outcome == "skipped":
+                    reason = next((x for x in reversed(text.strip().splitlines()) if x.strip()), "")
+                    print(f"skipped    {path.stem}: {name} {reason.strip()}".rstrip())
+        except ElementTree.ParseError:
+            count["failed"] += 1
+            print(f"broken     {path.name} is no JUnit file")
+    for path in sorted(folder.glob("*.broken")):
+        count["failed"] += 1
+        print(f"broken     {path.stem}: see {path.with_suffix('.log')}")
+    print("{passed} passed, {failed} failed, {skipped} skipped".format(**count))
+    return 0 if count["failed"] == 0 and count["passed"] > 0 else 1
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] not in ("--failed", "--total"):
+        sys.exit(__doc__)
+    target = pathlib.Path(sys.argv[2])
+    sys.exit(show_failed(target) if sys.argv[1] == "--failed" else show_total(target))

@@ -1,0 +1,154 @@
+/* The last error: one per thread, written by failures only. */
+#include "cmocka_first.h"
+
+#include "base/error.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static memopt_error_info info_of_this_thread(void)
+{
+    memopt_error_info info = {sizeof info, 0, 0, NULL, NULL};
+    assert_int_equal(memopt_last_error_info(&info), MEMOPT_OK);
+    return info;
+}
+
+static void a_failure_is_told_in_parts(void **state)
+{
+    (void)state;
+    assert_int_equal(mo_fail_driver(MEMOPT_IO_ERROR, ENOSPC, "ENOSPC", "disk: %d bytes asked", 7),
+                     MEMOPT_IO_ERROR);
+    memopt_error_info info = info_of_this_thread();
+    assert_int_equal(info.status, MEMOPT_IO_ERROR);
+    assert_int_equal(info.driver_code, ENOSPC);
+    assert_string_equal(info.message, "disk: 7 bytes asked");
+    assert_string_equal(info.driver_message, "ENOSPC");
+    assert_ptr_equal(info.message, memopt_last_error());
+    mo_fail(MEMOPT_BUSY, "plain");
+    info = info_of_this_thread();
+    assert_int_equal(info.driver_code, 0);
+    assert_string_equal(info.driver_message, "");
+}
+
+static void success_does_not_clear_it(void **state)
+{
+    uint64_t bytes;
+    (void)state;
+    mo_fail(MEMOPT_BUSY, "still here");
+    assert_int_equal(memopt_parse_size("1", &bytes), MEMOPT_OK);
+    assert_string_equal(memopt_last_error(), "still here");
+}
+
+static void a_message_may_quote_the_one_before(void **state)
+{
+    (void)state;
+    mo_fail(MEMOPT_INTERNAL, "inner");
+    mo_fail(MEMOPT_INTERNAL, "outer (%s)", memopt_last_error());
+    assert_string_equal(memopt_last_error(), "outer (inner)");
+}
+
+static void an_endless_message_is_cut(void **state)
+{
+    char *text = malloc(100000);
+    (void)state;
+    assert_non_null(text);
+    memset(text, 'x', 99999);
+    text[99999] = '\0';
+    mo_fail_driver(MEMOPT_INTERNAL, 1, text, "%s", text);
+    memopt_error_info info = info_of_this_thread();
+    assert_in_range(strlen(info.message), 500, 5000);
+    assert_in_range(strlen(info.driver_message), 50, 500);
+    free(text);
+}
+
+static void *fail_elsewhere(void *argument)
+{
+    int number = *(int *)argument;
+    char expected[64];
+    if (strcmp(memopt_last_error(), "") != 0)
+        return (void *)1; /* a new thread has no error */
+    snprintf(expected, sizeof expected, "thread %d", number);
+    for (int i = 0; i < 1000; i++) {
+        mo_fail(MEMOPT_STATUS_USER + number, "thread %d", number);
+        memopt_error_info info = {sizeof info, 0, 0, NULL, NULL};
+        memopt_last_error_info(&info);
+        if (info.status != MEMOPT_STATUS_USER + number || strcmp(info.message, expected) != 0)
+            return (void *)2;
+    }
+    return NULL;
+}
+
+static void threads_do_not_see_each_other(void **state)
+{
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    int numbers[THREADS];
+    (void)state;
+    mo_fail(MEMOPT_BUSY, "mine");
+    for (int i = 0; i < THREADS; i++) {
+        numbers[i] = i;
+        assert_int_equal(pthread_create(&threads[i], NULL, fail_elsewhere, &numbers[i]), 0);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        void *result;
+        pthread_join(threads[i], &result);
+        assert_null(result);
+    }
+    assert_string_equal(memopt_last_error(), "mine");
+}
+
+/* A program compiled against an older header has a shorter struct. */
+static void an_older_caller_gets_its_part(void **state)
+{
+    memopt_error_info info;
+    (void)state;
+    mo_fail_driver(MEMOPT_DRIVER_ERROR, 42, "name", "text");
+    memset(&info, 0x5a, sizeof info);
+    info.struct_size = offsetof(memopt_error_info, message);
+    assert_int_equal(memopt_last_error_info(&info), MEMOPT_OK);
+    assert_int_equal(info.struct_size, offsetof(memopt_error_info, message));
+    assert_int_equal(info.driver_code, 42);
+    for (size_t i = offsetof(memopt_error_info, message); i < sizeof info; i++)
+        assert_int_equal(((unsigned char *)&info)[i], 0x5a);
+}
+
+static void a_newer_caller_keeps_its_tail(void **state)
+{
+    struct {
+        memopt_error_info known;
+        uint64_t later;
+    } info = {{sizeof info, 0, 0, NULL, NULL}, 1234};
+    (void)state;
+    mo_fail(MEMOPT_BUSY, "text");
+    assert_int_equal(memopt_last_error_info(&info.known), MEMOPT_OK);
+    assert_int_equal(info.known.status, MEMOPT_BUSY);
+    assert_int_equal(info.later, 1234);
+}
+
+static void bad_structs(void **state)
+{
+    memopt_error_info info = {sizeof(size_t) - 1, -5, -5, NULL, NULL};
+    (void)state;
+    assert_int_equal(memopt_last_error_info(NULL), MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_last_error_info(&info), MEMOPT_INVALID_ARGUMENT);
+    assert_non_null(strstr(memopt_last_error(), "struct_size is 7"));
+    assert_int_equal(info.status, -5);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_failure_is_told_in_parts),
+        cmocka_unit_test(success_does_not_clear_it),
+        cmocka_unit_test(a_message_may_quote_the_one_before),
+        cmocka_unit_test(an_endless_message_is_cut),
+        cmocka_unit_test(threads_do_not_see_each_other),
+        cmocka_unit_test(an_older_caller_gets_its_part),
+        cmocka_unit_test(a_newer_caller_keeps_its_tail),
+        cmocka_unit_test(bad_structs),
+    };
+    return cmocka_run_group_tests_name("error", tests, NULL, NULL);
+}

@@ -1,0 +1,196 @@
+/* The log sink: levels, the environment, and callbacks replaced while threads log. */
+#include "cmocka_first.h"
+
+#include "base/log.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct receiver {
+    atomic_int lines;
+    memopt_log_level level;
+    char last[256];
+} receiver;
+
+static void receive(void *user, memopt_log_level level, const char *message)
+{
+    receiver *to = user;
+    atomic_fetch_add(&to->lines, 1);
+    to->level = level;
+    snprintf(to->last, sizeof to->last, "%s", message);
+}
+
+static void lines_above_the_level_are_dropped(void **state)
+{
+    receiver to = {0};
+    (void)state;
+    assert_int_equal(memopt_set_log(receive, &to, MEMOPT_LOG_WARNING), MEMOPT_OK);
+    mo_log(MEMOPT_LOG_INFO, "too quiet");
+    assert_int_equal(to.lines, 0);
+    mo_log(MEMOPT_LOG_WARNING, "number %d", 7);
+    assert_int_equal(to.lines, 1);
+    assert_int_equal(to.level, MEMOPT_LOG_WARNING);
+    assert_string_equal(to.last, "number 7");
+    memopt_set_log(receive, &to, MEMOPT_LOG_OFF);
+    mo_log(MEMOPT_LOG_ERROR, "off is off");
+    assert_int_equal(to.lines, 1);
+    memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
+}
+
+static void failures_are_lines_of_level_error(void **state)
+{
+    receiver to = {0};
+    (void)state;
+    memopt_set_log(receive, &to, MEMOPT_LOG_ERROR);
+    mo_fail(MEMOPT_BUSY, "allocator: %d blocks live", 3);
+    assert_int_equal(to.lines, 1);
+    assert_int_equal(to.level, MEMOPT_LOG_ERROR);
+    assert_string_equal(to.last, "BUSY: allocator: 3 blocks live");
+    memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
+}
+
+static void a_bad_level_changes_nothing(void **state)
+{
+    receiver to = {0};
+    (void)state;
+    memopt_set_log(receive, &to, MEMOPT_LOG_DEBUG);
+    assert_int_equal(memopt_set_log(NULL, NULL, (memopt_log_level)5), MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_set_log(NULL, NULL, (memopt_log_level)-1), MEMOPT_INVALID_ARGUMENT);
+    int lines = to.lines;
+    mo_log(MEMOPT_LOG_DEBUG, "still there");
+    assert_int_equal(to.lines, lines + 1);
+    memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
+}
+
+/* What the default sink writes to standard error with MEMOPT_LOG set to `value`. */
+static void default_sink_output(const char *value, char *text, size_t size)
+{
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    int saved = dup(STDERR_FILENO);
+    fflush(stderr);
+    dup2(fileno(file), STDERR_FILENO);
+    if (value != NULL)
+        setenv("MEMOPT_LOG", value, 1);
+    else
+        unsetenv("MEMOPT_LOG");
+    memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
+    mo_log(MEMOPT_LOG_ERROR, "e");
+    mo_log(MEMOPT_LOG_INFO, "i");
+    mo_log(MEMOPT_LOG_DEBUG, "d");
+    fflush(stderr);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    rewind(file);
+    text[fread(text, 1, size - 1, file)] = '\0';
+    fclose(file);
+    unsetenv("MEMOPT_LOG");
+    memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
+}
+
+static void the_environment_turns_it_on(void **state)
+{
+    char text[256];
+    (void)state;
+    default_sink_output(NULL, text, sizeof text);
+    assert_string_equal(text, "");
+    default_sink_output("error", text, sizeof text);
+    assert_string_equal(text, "memopt error: e\n");
+    default_sink_output("info", text, sizeof text);
+    assert_string_equal(text, "memopt error: e\nmemopt info: i\n");
+    default_sink_output("debug", text, sizeof text);
+    assert_string_equal(text, "memopt error: e\nmemopt info: i\nmemopt debug: d\n");
+}
+
+static void a_line_of_any_length(void **state)
+{
+    receiver to = {0};
+    char text[5000];
+    (void)state;
+    memset(text, 'y', sizeof text);
+    text[sizeof text - 1] = '\0';
+    memopt_set_log(receive, &to, MEMOPT_LOG_DEBUG);
+    mo_log(MEMOPT_LOG_DEBUG, "%s", text);
+    assert_int_equal(to.lines, 1);
+    assert_int_equal(to.last[0], 'y');
+    memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
+}
+
+/* --- replacing the callback while other threads log ---------------------------------------- */
+
+typedef struct scope {
+    atomic_int alive; /* set while set_log promises that it may be called */
+    atomic_int late;  /* calls after the promise ended */
+    atomic_long calls;
+} scope;
+
+static atomic_int stop;
+
+static void check_alive(void *user, memopt_log_level level, const char *message)
+{
+    scope *to = user;
+    (void)level;
+    (void)message;
+    if (!atomic_load(&to->alive))
+        atomic_fetch_add(&to->late, 1);
+    atomic_fetch_add(&to->calls, 1);
+    if (!atomic_load(&to->alive)) /* and it has not ended meanwhile */
+        atomic_fetch_add(&to->late, 1);
+}
+
+static void *log_all_the_time(void *argument)
+{
+    (void)argument;
+    while (!atomic_load(&stop))
+        mo_log(MEMOPT_LOG_INFO, "line");
+    return NULL;
+}
+
+static void a_replaced_callback_is_not_called_again(void **state)
+{
+    enum { THREADS = 3, ROUNDS = 200 };
+    pthread_t threads[THREADS];
+    static scope scopes[ROUNDS];
+    (void)state;
+    atomic_store(&stop, 0);
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, log_all_the_time, NULL), 0);
+    for (int i = 0; i < ROUNDS; i++) {
+        atomic_store(&scopes[i].alive, 1);
+        memopt_set_log(check_alive, &scopes[i], MEMOPT_LOG_INFO);
+        while (i % 20 == 0 && atomic_load(&scopes[i].calls) == 0)
+            usleep(100);
+        if (i > 0)
+            atomic_store(&scopes[i - 1].alive, 0);
+    }
+    memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
+    atomic_store(&scopes[ROUNDS - 1].alive, 0);
+    usleep(2000);
+    atomic_store(&stop, 1);
+    long calls = 0;
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < ROUNDS; i++) {
+        assert_int_equal(scopes[i].late, 0);
+        calls += scopes[i].calls;
+    }
+    assert_true(calls > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_above_the_level_are_dropped),
+        cmocka_unit_test(failures_are_lines_of_level_error),
+        cmocka_unit_test(a_bad_level_changes_nothing),
+        cmocka_unit_test(the_environment_turns_it_on),
+        cmocka_unit_test(a_line_of_any_length),
+        cmocka_unit_test(a_replaced_callback_is_not_called_again),
+    };
+    unsetenv("MEMOPT_LOG");
+    return cmocka_run_group_tests_name("log", tests, NULL, NULL);
+}

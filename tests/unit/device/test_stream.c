@@ -1,0 +1,292 @@
+/* Streams, events, callbacks and kernels in eager order. */
+#include "support.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+static int open_device(void **state)
+{
+    *state = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    return 0;
+}
+
+static int close_device(void **state)
+{
+    memopt_device *device = *state;
+    memopt_memory_info info = info_of(device);
+    assert_int_equal(info.used, 0);
+    return memopt_device_close(device) != MEMOPT_OK;
+}
+
+/* A callback that holds its stream until it is told to go on. */
+typedef struct gate {
+    atomic_int open;
+    atomic_int passed;
+} gate;
+
+static void wait_at_gate(void *user)
+{
+    gate *g = user;
+    while (!atomic_load(&g->open))
+        sched_yield();
+    atomic_store(&g->passed, 1);
+}
+
+static void the_null_stream_runs_inline(void **state)
+{
+    memopt_device *device = *state;
+    char bytes[256];
+    OK(memopt_fill(device, bytes, 7, sizeof bytes, NULL));
+    assert_true(all_bytes(bytes, 7, sizeof bytes));
+    gate g = {1, 0};
+    OK(memopt_stream_host_callback(device, NULL, wait_at_gate, &g));
+    assert_true(g.passed);
+    OK(memopt_stream_query(device, NULL));
+}
+
+static void streams_run_beside_the_caller_in_order(void **state)
+{
+    memopt_device *device = *state;
+    memopt_stream stream;
+    gate g = {0, 0};
+    char bytes[256];
+    memset(bytes, 1, sizeof bytes);
+    OK(memopt_stream_create(device, &stream));
+    OK(memopt_stream_host_callback(device, stream, wait_at_gate, &g));
+    OK(memopt_fill(device, bytes, 2, sizeof bytes, stream));
+    OK(memopt_fill(device, bytes, 3, sizeof bytes, stream));
+    assert_int_equal(memopt_stream_query(device, stream), MEMOPT_NOT_READY);
+    assert_true(all_bytes(bytes, 1, sizeof bytes));
+    atomic_store(&g.open, 1);
+    OK(memopt_stream_sync(device, stream));
+    OK(memopt_stream_query(device, stream));
+    assert_true(all_bytes(bytes, 3, sizeof bytes));
+    OK(memopt_stream_destroy(device, stream));
+}
+
+/* A wait keeps the record that was the last when it was called. */
+static void a_wait_keeps_its_record(void **state)
+{
+    memopt_device *device = *state;
+    memopt_stream a, b;
+    memopt_event *event;
+    gate first = {0, 0}, second = {0, 0};
+    char seen = 0;
+    OK(memopt_stream_create(device, &a));
+    OK(memopt_stream_create(device, &b));
+    OK(memopt_event_create(device, 0, &event));
+    OK(memopt_stream_host_callback(device, a, wait_at_gate, &first));
+    OK(memopt_event_record(event, a));
+    OK(memopt_stream_wait_event(device, b, event));
+    OK(memopt_stream_host_callback(device, a, wait_at_gate, &second));
+    OK(memopt_event_record(event, a));
+    OK(memopt_fill(device, &seen, 1, 1, b));
+    assert_int_equal(memopt_stream_query(device, b), MEMOPT_NOT_READY);
+    atomic_store(&first.open, 1);
+    OK(memopt_stream_sync(device, b)); /* does not need the second gate */
+    assert_int_equal(seen, 1);
+    assert_int_equal(memopt_event_query(event), MEMOPT_NOT_READY);
+    OK(memopt_event_destroy(event)); /* while its record waits */
+    atomic_store(&second.open, 1);
+    OK(memopt_stream_destroy(device, a));
+    OK(memopt_stream_destroy(device, b));
+}
+
+static void destroying_an_event_keeps_its_waits(void **state)
+{
+    memopt_device *device = *state;
+    memopt_stream a, b;
+    memopt_event *event;
+    gate g = {0, 0};
+    int from = 0, to = 0, value = 42;
+    OK(memopt_stream_create(device, &a));
+    OK(memopt_stream_create(device, &b));
+    OK(memopt_event_create(device, 0, &event));
+    OK(memopt_stream_host_callback(device, a, wait_at_gate, &g));
+    OK(memopt_copy(device, &from, &value, sizeof from, a));
+    OK(memopt_event_record(event, a));
+    OK(memopt_stream_wait_event(device, b, event));
+    OK(memopt_copy(device, &to, &from, sizeof to, b));
+    OK(memopt_event_destroy(event));
+    atomic_store(&g.open, 1);
+    OK(memopt_device_sync(device));
+    assert_int_equal(to, 42);
+    OK(memopt_stream_destroy(device, a));
+    OK(memopt_stream_destroy(device, b));
+}
+
+static void *open_later(void *user)
+{
+    gate *g = user;
+    for (int i = 0; i < 1000; i++)
+        sched_yield();
+    atomic_store(&g->open, 1);
+    return NULL;
+}
+
+static void the_null_stream_waits_inline(void **state)
+{
+    memopt_device *device = *state;
+    memopt_stream a;
+    memopt_event *event;
+    gate g = {0, 0};
+    pthread_t opener;
+    OK(memopt_stream_create(device, &a));
+    OK(memopt_event_create(device, 0, &event));
+    OK(memopt_stream_host_callback(device, a, wait_at_gate, &g));
+    OK(memopt_event_record(event, a));
+    assert_int_equal(pthread_create(&opener, NULL, open_later, &g), 0);
+    OK(memopt_stream_wait_event(device, NULL, event));
+    assert_true(atomic_load(&g.passed));
+    pthread_join(opener, NULL);
+    OK(memopt_event_destroy(event));
+    OK(memopt_stream_destroy(device, a));
+}
+
+static void elapsed_time_is_of_completion(void **state)
+{
+    memopt_device *device = *state;
+    memopt_event *start, *end, *silent;
+    double seconds = -1;
+    OK(memopt_event_create(device, 1, &start));
+    OK(memopt_event_create(device, 1, &end));
+    OK(memopt_event_create(device, 0, &silent));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_event_elapsed(start, end, &seconds));
+    SAYS("never recorded");
+    memopt_stream stream;
+    gate g = {0, 0};
+    OK(memopt_stream_create(device, &stream));
+    OK(memopt_event_record(start, stream));
+    OK(memopt_stream_host_callback(device, stream, wait_at_gate, &g));
+    OK(memopt_event_record(end, stream));
+    assert_int_equal(memopt_event_elapsed(start, end, &seconds), MEMOPT_NOT_READY);
+    assert_true(seconds == -1);
+    atomic_store(&g.open, 1);
+    OK(memopt_event_sync(end));
+    OK(memopt_event_elapsed(start, end, &seconds));
+    assert_true(seconds > 0 && seconds < 3600);
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_event_elapsed(start, silent, &seconds));
+    SAYS("end event was made without timing");
+    OK(memopt_stream_destroy(device, stream));
+    OK(memopt_event_destroy(start));
+    OK(memopt_event_destroy(end));
+    OK(memopt_event_destroy(silent));
+}
+
+static void events_never_recorded_are_complete(void **state)
+{
+    memopt_device *device = *state;
+    memopt_event *event;
+    OK(memopt_event_create(device, 0, &event));
+    OK(memopt_event_query(event));
+    OK(memopt_event_sync(event));
+    OK(memopt_stream_wait_event(device, NULL, event));
+    OK(memopt_event_destroy(event));
+}
+
+/* --- kernels -------------------------------------------------------------------------------- */
+
+typedef struct square_args {
+    uint64_t *out;
+    uint64_t factor;
+} square_args;
+
+static void square(const void *args, uint64_t begin, uint64_t end)
+{
+    const square_args *a = args;
+    for (uint64_t i = begin; i < end; i++)
+        a->out[i] += i * i * a->factor;
+}
+
+static const mo_kernel square_kernel = {
+    "test_square", sizeof(square_args), 1, {square, NULL, NULL}};
+
+static void kernels_cover_every_item_once(void **state)
+{
+    memopt_device *device = *state;
+    static const uint64_t counts[] = {0, 1, 2, 3, 4, 5, 15, 16, 17, 1000, 4099};
+    memopt_stream streams[2] = {NULL, NULL};
+    OK(memopt_stream_create(device, &streams[1]));
+    for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+        for (size_t s = 0; s < 2; s++) {
+            uint64_t *out = calloc(counts[c] + 1, sizeof *out);
+            square_args args = {out, 3};
+            OK(mo_launch(device, streams[s], &square_kernel, &args, counts[c]));
+            args.out = NULL; /* it was copied */
+            OK(memopt_stream_sync(device, streams[s]));
+            for (uint64_t i = 0; i < counts[c]; i++)
+                assert_int_equal(out[i], i * i * 3);
+            assert_int_equal(out[counts[c]], 0);
+            free(out);
+        }
+    }
+    OK(memopt_stream_destroy(device, streams[1]));
+}
+
+enum { LAUNCHES = 100, ITEMS = 512 };
+
+typedef struct launcher {
+    memopt_device *device;
+    uint64_t inline_out[ITEMS], stream_out[ITEMS];
+    memopt_status status;
+} launcher;
+
+static void *launch_often(void *user)
+{
+    launcher *l = user;
+    memopt_stream stream;
+    l->status = memopt_stream_create(l->device, &stream);
+    if (l->status != MEMOPT_OK)
+        return NULL;
+    square_args here = {l->inline_out, 1}, there = {l->stream_out, 2};
+    for (int i = 0; i < LAUNCHES && l->status == MEMOPT_OK; i++) {
+        l->status = mo_launch(l->device, stream, &square_kernel, &there, ITEMS);
+        if (l->status == MEMOPT_OK)
+            l->status = mo_launch(l->device, NULL, &square_kernel, &here, ITEMS);
+    }
+    memopt_status ended = memopt_stream_destroy(l->device, stream); /* waits */
+    if (l->status == MEMOPT_OK)
+        l->status = ended;
+    return NULL;
+}
+
+static void threads_and_streams_launch_at_once(void **state)
+{
+    enum { THREADS = 4 };
+    launcher *all = calloc(THREADS, sizeof *all);
+    pthread_t threads[THREADS];
+    for (int t = 0; t < THREADS; t++) {
+        all[t].device = *state;
+        assert_int_equal(pthread_create(&threads[t], NULL, launch_often, &all[t]), 0);
+    }
+    for (int t = 0; t < THREADS; t++)
+        pthread_join(threads[t], NULL);
+    for (int t = 0; t < THREADS; t++) {
+        OK(all[t].status);
+        for (uint64_t i = 0; i < ITEMS; i++) {
+            assert_int_equal(all[t].inline_out[i], i * i * LAUNCHES);
+            assert_int_equal(all[t].stream_out[i], i * i * 2 * LAUNCHES);
+        }
+    }
+    free(all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_null_stream_runs_inline, open_device, close_device),
+        cmocka_unit_test_setup_teardown(streams_run_beside_the_caller_in_order, open_device,
+                                        close_device),
+        cmocka_unit_test_setup_teardown(a_wait_keeps_its_record, open_device, close_device),
+        cmocka_unit_test_setup_teardown(destroying_an_event_keeps_its_waits, open_device,
+                                        close_device),
+        cmocka_unit_test_setup_teardown(the_null_stream_waits_inline, open_device, close_device),
+        cmocka_unit_test_setup_teardown(elapsed_time_is_of_completion, open_device, close_device),
+        cmocka_unit_test_setup_teardown(events_never_recorded_are_complete, open_device,
+                                        close_device),
+        cmocka_unit_test_setup_teardown(kernels_cover_every_item_once, open_device, close_device),
+        cmocka_unit_test_setup_teardown(threads_and_streams_launch_at_once, open_device,
+                                        close_device),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
