@@ -1,0 +1,384 @@
+/* Every fallible call of a device, with each host allocation and device operation in it failed. */
+#include "support/torture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+
+#include <string.h>
+
+#define GRANULE ((uint64_t)2 << 20)
+#define REGISTERED_BYTES 5000
+
+typedef struct fixture {
+    uint32_t order;
+    memopt_stream stream, other;
+    memopt_event *event, *second;
+    void *pointer, *address;
+    mo_vm_handle handle;
+    double seconds;
+    char from[64], to[64];
+    _Alignas(4096) char host[REGISTERED_BYTES];
+} fixture;
+
+static memopt_device *open_cpu(void *context)
+{
+    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+    memopt_device *device = NULL;
+    options.capacity = 32 * GRANULE;
+    options.threads = 2;
+    options.stream_order = ((fixture *)context)->order;
+    assert_int_equal(memopt_device_open("cpu", &options, &device), MEMOPT_OK);
+    return device;
+}
+
+static void make(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(memopt_stream_create(device, &f->stream), MEMOPT_OK);
+    assert_int_equal(memopt_event_create(device, 1, &f->event), MEMOPT_OK);
+    assert_int_equal(memopt_event_create(device, 1, &f->second), MEMOPT_OK);
+    assert_int_equal(memopt_event_record(f->event, f->stream), MEMOPT_OK);
+    assert_int_equal(memopt_event_record(f->second, f->stream), MEMOPT_OK);
+    assert_int_equal(mo_vm_reserve(device, 2 * GRANULE, &f->address), MEMOPT_OK);
+    assert_int_equal(mo_vm_create(device, GRANULE, &f->handle), MEMOPT_OK);
+    assert_int_equal(mo_vm_map(device, f->address, GRANULE, f->handle), MEMOPT_OK);
+    assert_int_equal(mo_vm_set_access(device, f->address, GRANULE), MEMOPT_OK);
+    memset(f->from, 5, sizeof f->from);
+    memset(f->to, 9, sizeof f->to);
+}
+
+static void end(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(memopt_device_sync(device), MEMOPT_OK);
+    assert_int_equal(mo_vm_unmap(device, f->address, GRANULE), MEMOPT_OK);
+    assert_int_equal(mo_vm_release(device, f->handle, GRANULE), MEMOPT_OK);
+    assert_int_equal(mo_vm_unreserve(device, f->address, 2 * GRANULE), MEMOPT_OK);
+    assert_int_equal(memopt_event_destroy(f->event), MEMOPT_OK);
+    assert_int_equal(memopt_event_destroy(f->second), MEMOPT_OK);
+    assert_int_equal(memopt_stream_destroy(device, f->stream), MEMOPT_OK);
+}
+
+/* --- one call each; its undo ---------------------------------------------------------------- */
+
+static memopt_status stream_create(memopt_device *device, void *context)
+{
+    return memopt_stream_create(device, &((fixture *)context)->other);
+}
+
+static void stream_destroy(memopt_device *device, void *context)
+{
+    assert_int_equal(memopt_stream_destroy(device, ((fixture *)context)->other), MEMOPT_OK);
+}
+
+static memopt_status event_create(memopt_device *device, void *context)
+{
+    return memopt_event_create(device, 1, (memopt_event **)&((fixture *)context)->pointer);
+}
+
+static void event_destroy(memopt_device *device, void *context)
+{
+    (void)device;
+    assert_int_equal(memopt_event_destroy(((fixture *)context)->pointer), MEMOPT_OK);
+}
+
+static memopt_status event_record(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_event_record(f->event, f->stream);
+}
+
+/* The event still has its old record: the time between the two is known and not negative. */
+static void record_unchanged(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(memopt_event_sync(f->second), MEMOPT_OK);
+    assert_int_equal(memopt_event_elapsed(f->event, f->second, &f->seconds), MEMOPT_OK);
+    assert_true(f->seconds >= 0);
+}
+
+static memopt_status event_query(memopt_device *device, void *context)
+{
+    memopt_status status;
+    (void)device;
+    do
+        status = memopt_event_query(((fixture *)context)->event);
+    while (status == MEMOPT_NOT_READY);
+    return status;
+}
+
+static memopt_status event_sync(memopt_device *device, void *context)
+{
+    (void)device;
+    return memopt_event_sync(((fixture *)context)->event);
+}
+
+static memopt_status event_elapsed(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_event_elapsed(f->event, f->second, &f->seconds);
+}
+
+static memopt_status stream_wait_event(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    return memopt_stream_wait_event(device, f->stream, f->event);
+}
+
+static memopt_status stream_query(memopt_device *device, void *context)
+{
+    memopt_status status;
+    do
+        status = memopt_stream_query(device, ((fixture *)context)->stream);
+    while (status == MEMOPT_NOT_READY);
+    return status;
+}
+
+static memopt_status stream_sync(memopt_device *device, void *context)
+{
+    return memopt_stream_sync(device, ((fixture *)context)->stream);
+}
+
+static memopt_status device_sync(memopt_device *device, void *context)
+{
+    (void)context;
+    return memopt_device_sync(device);
+}
+
+static memopt_status memory_info(memopt_device *device, void *context)
+{
+    memopt_memory_info info = {.struct_size = sizeof info};
+    (void)context;
+    return memopt_device_memory_info(device, &info);
+}
+
+static memopt_status copy(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    return memopt_copy(device, f->to, f->from, sizeof f->to, f->stream);
+}
+
+static memopt_status fill(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    return memopt_fill(device, f->to, 5, sizeof f->to, f->stream);
+}
+
+static void nothing_written(memopt_device *device, void *context)
+{
+    const fixture *f = context;
+    (void)device;
+    for (size_t i = 0; i < sizeof f->to; i++)
+        assert_int_equal(f->to[i], 9);
+}
+
+static void written(memopt_device *device, void *context)
+{
+    const fixture *f = context;
+    assert_int_equal(memopt_stream_sync(device, f->stream), MEMOPT_OK);
+    for (size_t i = 0; i < sizeof f->to; i++)
+        assert_int_equal(f->to[i], 5);
+}
+
+static void set_five(void *user)
+{
+    memset(user, 5, 64);
+}
+
+static memopt_status host_callback(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    return memopt_stream_host_callback(device, f->stream, set_five, f->to);
+}
+
+typedef struct five_args {
+    char *out;
+} five_args;
+
+static void five(const void *args, uint64_t begin, uint64_t end_item)
+{
+    const five_args *a = args;
+    memset(a->out + begin, 5, end_item - begin);
+}
+
+static const mo_kernel five_kernel = {"test_five", sizeof(five_args), 1, {five, NULL, NULL}};
+
+static memopt_status launch(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    five_args args = {f->to};
+    return mo_launch(device, f->stream, &five_kernel, &args, sizeof f->to);
+}
+
+static memopt_status mem_alloc(memopt_device *device, void *context)
+{
+    return mo_mem_alloc(device, 1000, &((fixture *)context)->pointer);
+}
+
+static void mem_free(memopt_device *device, void *context)
+{
+    assert_int_equal(mo_mem_free(device, ((fixture *)context)->pointer, 1000), MEMOPT_OK);
+}
+
+static memopt_status vm_reserve(memopt_device *device, void *context)
+{
+    return mo_vm_reserve(device, 3 * GRANULE, &((fixture *)context)->pointer);
+}
+
+static void vm_unreserve(memopt_device *device, void *context)
+{
+    assert_int_equal(mo_vm_unreserve(device, ((fixture *)context)->pointer, 3 * GRANULE),
+                     MEMOPT_OK);
+}
+
+static memopt_status vm_create(memopt_device *device, void *context)
+{
+    return mo_vm_create(device, GRANULE, (mo_vm_handle *)&((fixture *)context)->pointer);
+}
+
+static void vm_release(memopt_device *device, void *context)
+{
+    assert_int_equal(mo_vm_release(device, ((fixture *)context)->pointer, GRANULE), MEMOPT_OK);
+}
+
+static memopt_status vm_map(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    return mo_vm_map(device, (char *)f->address + GRANULE, GRANULE, f->handle);
+}
+
+static memopt_status vm_map_and_access(memopt_device *device, void *context)
+{
+    memopt_status status = vm_map(device, context);
+    if (status != MEMOPT_OK)
+        return status;
+    char *address = (char *)((fixture *)context)->address + GRANULE;
+    status = mo_vm_set_access(device, address, GRANULE);
+    if (status == MEMOPT_OK)
+        address[0] = 1;
+    else
+        assert_int_equal(mo_vm_unmap(device, address, GRANULE), MEMOPT_OK);
+    return status;
+}
+
+static void vm_unmap(memopt_device *device, void *context)
+{
+    assert_int_equal(mo_vm_unmap(device, (char *)((fixture *)context)->address + GRANULE, GRANULE),
+                     MEMOPT_OK);
+}
+
+static memopt_status host_alloc(memopt_device *device, void *context)
+{
+    return memopt_host_alloc(device, 10000, &((fixture *)context)->pointer);
+}
+
+static void host_free(memopt_device *device, void *context)
+{
+    assert_int_equal(memopt_host_free(device, ((fixture *)context)->pointer), MEMOPT_OK);
+}
+
+static memopt_status host_register(memopt_device *device, void *context)
+{
+    return memopt_host_register(device, ((fixture *)context)->host, REGISTERED_BYTES);
+}
+
+static void host_unregister(memopt_device *device, void *context)
+{
+    assert_int_equal(memopt_host_unregister(device, ((fixture *)context)->host), MEMOPT_OK);
+}
+
+#define ONE(call, undo_call, unchanged)                                                            \
+    {                                                                                              \
+        .name = #call, .open = open_cpu, .setup = make, .run = call, .undo = undo_call,            \
+        .check_unchanged = unchanged, .teardown = end                                              \
+    }
+
+static const torture_scenario scenarios[] = {
+    ONE(stream_create, stream_destroy, NULL),
+    ONE(event_create, event_destroy, NULL),
+    ONE(event_record, NULL, record_unchanged),
+    ONE(event_query, NULL, NULL),
+    ONE(event_sync, NULL, NULL),
+    ONE(event_elapsed, NULL, NULL),
+    ONE(stream_wait_event, NULL, NULL),
+    ONE(stream_query, NULL, NULL),
+    ONE(stream_sync, NULL, NULL),
+    ONE(device_sync, NULL, NULL),
+    ONE(memory_info, NULL, NULL),
+    ONE(copy, written, nothing_written),
+    ONE(fill, written, nothing_written),
+    ONE(host_callback, written, nothing_written),
+    ONE(launch, written, nothing_written),
+    ONE(mem_alloc, mem_free, NULL),
+    ONE(vm_reserve, vm_unreserve, NULL),
+    ONE(vm_create, vm_release, NULL),
+    ONE(vm_map, vm_unmap, NULL),
+    ONE(vm_map_and_access, vm_unmap, NULL),
+    ONE(host_alloc, host_free, NULL),
+    ONE(host_register, host_unregister, NULL),
+};
+
+static void each_call(uint32_t order)
+{
+    static fixture f;
+    for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
+        f.order = order;
+        assert_true(torture(&scenarios[i], &f) > 0);
+    }
+}
+
+static void eager(void **state)
+{
+    (void)state;
+    each_call(MEMOPT_STREAM_ORDER_EAGER);
+}
+
+static void adversarial(void **state)
+{
+    (void)state;
+    each_call(MEMOPT_STREAM_ORDER_ADVERSARIAL);
+}
+
+/* There is no device yet whose operations could fail, so only host memory is refused. */
+static void opening(void **state)
+{
+    (void)state;
+    for (uint32_t order = 0; order < 2; order++) {
+        memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+        options.capacity = GRANULE;
+        options.stream_order = order;
+        memopt_device *device = NULL;
+        int64_t blocks = mo_memory_live_blocks();
+        for (int64_t n = 1; device == NULL; n++) {
+            mo_memory_fail_at(n);
+            memopt_status status = memopt_device_open("cpu", &options, &device);
+            int struck = mo_memory_fault_struck();
+            mo_memory_fail_at(0);
+            assert_int_equal(status, struck ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_OK);
+            assert_true(n > 4 || struck);
+            if (struck)
+                assert_int_equal(mo_memory_live_blocks(), blocks);
+        }
+        assert_int_equal(memopt_device_close(device), MEMOPT_OK);
+        assert_int_equal(mo_memory_live_blocks(), blocks);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(opening),
+        cmocka_unit_test(eager),
+        cmocka_unit_test(adversarial),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
