@@ -1,8 +1,8 @@
 /*
  * The optimizer's kernels: argument structs and the tables in device memory that they read.
  *
- * One step is: reduce (optional, one item per chunk) -> prologue (one item) -> step (one item per
- * chunk; see chunks.h, so no table grows with the elements). Tables are written by the upload
+ * One step is: the reductions of reduce.h (optional) -> prologue (one item) -> step (one item per
+ * chunk; see chunks.h, so that no table grows with the elements). Tables are written by the upload
  * kernel, whose payload travels in its argument struct: nothing to keep alive, nothing to wait for.
  *
  * The prologue writes only scratch (coefficients, control block, verdicts); parameters, states and
@@ -13,8 +13,7 @@
 #define MO_KERNELS_OPTIM_H
 
 #include "kernels/adamw.h"
-#include "kernels/chunks.h"
-#include "kernels/kernel.h"
+#include "kernels/reduce.h"
 
 #include <stddef.h>
 
@@ -27,24 +26,12 @@ typedef struct mo_optim_tensor {
     float *absmax1; /* NULL: 32-bit states */
     float *absmax2;
     uint64_t *steps; /* steps taken */
-    uint64_t count;
-    uint64_t first_chunk; /* chunks of all tensors before this one */
     int32_t parameter_dtype, copy_dtype;
     uint32_t group, reserved;
 } mo_optim_tensor;
 
-typedef struct mo_optim_gradient {
-    const void *data; /* NULL: the tensor sits this step out */
-    int32_t dtype;
-    uint32_t reserved;
-} mo_optim_gradient;
-
-/* What a chunk adds to the verdict on the gradients. */
-typedef struct mo_optim_partial {
-    double sum_of_squares;
-    uint32_t non_finite;
-    uint32_t reserved;
-} mo_optim_partial;
+/* A gradient is a mo_segment whose `reserved` is the number of its parameter; a parameter that sits
+ * the step out has none. The reductions and the step share this table and its chunks. */
 
 /* What the prologue tells the step. */
 typedef struct mo_optim_control {
@@ -60,34 +47,29 @@ typedef struct mo_optim_upload_args {
     unsigned char payload[MO_UPLOAD_BYTES];
 } mo_optim_upload_args;
 
-typedef struct mo_optim_reduce_args {
-    const mo_optim_tensor *tensors;
-    const mo_optim_gradient *gradients;
-    mo_optim_partial *partials; /* by chunk */
-    uint64_t tensor_count;
-} mo_optim_reduce_args;
-
 typedef struct mo_optim_prologue_args {
     const mo_optim_tensor *tensors;
-    const mo_optim_gradient *gradients;
+    const mo_segment *gradients;
     const mo_adamw_group *groups;
-    mo_adamw_coef *coefs; /* by tensor */
+    mo_adamw_coef *coefs; /* by gradient */
     mo_optim_control *control;
-    const mo_optim_partial *partials; /* NULL: no check was made */
-    const float *scale;               /* NULL: gradients are not scaled */
-    float *found_inf;                 /* NULL: no scaler */
-    float *out_norm;                  /* or NULL */
-    uint64_t tensor_count, chunk_count;
-    double max_norm; /* 0: no clipping */
+    const double *square_sum; /* of all gradients as they are; NULL: not taken */
+    const float *scale;       /* NULL: gradients are not scaled */
+    float *found_inf;         /* NULL: no scaler */
+    float *out_norm;          /* or NULL */
+    double max_norm;          /* 0: no clipping */
+    uint32_t count;           /* gradients */
+    uint32_t check;           /* 1: a square_sum that is not finite skips the step */
 } mo_optim_prologue_args;
 
 typedef struct mo_optim_step_args {
     const mo_optim_tensor *tensors;
-    const mo_optim_gradient *gradients;
+    const mo_segment *gradients;
     const mo_adamw_coef *coefs;
     const mo_optim_control *control;
-    uint64_t tensor_count, seed;
-    uint32_t stochastic, reserved;
+    uint64_t seed;
+    uint32_t count; /* gradients */
+    uint32_t stochastic;
 } mo_optim_step_args;
 
 /* Block-wise quantisation of one tensor; an item is a chunk. */
@@ -100,7 +82,7 @@ typedef struct mo_blockcode_args {
     uint32_t is_signed;
 } mo_blockcode_args;
 
-extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_reduce, mo_kernel_optim_prologue,
-    mo_kernel_optim_step, mo_kernel_quantize, mo_kernel_dequantize;
+extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
+    mo_kernel_quantize, mo_kernel_dequantize;
 
 #endif

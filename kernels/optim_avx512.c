@@ -7,8 +7,7 @@ void mo_optim_step_avx512(const void *args, uint64_t begin, uint64_t end)
     const mo_optim_step_args *a = args;
     mo_optim_span span;
     for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
-        if (!mo_optim_span_of(a, chunk, &span))
-            continue;
+        mo_optim_span_of(a, chunk, &span);
         if (span.absmax1 != NULL)
             mo_adamw8_span_avx512(&span);
         else

@@ -5,6 +5,8 @@
 
 #include <string.h>
 
+#define MO_F64_INF_BITS UINT64_C(0x7ff0000000000000)
+
 static void upload_ref(const void *args, uint64_t begin, uint64_t end)
 {
     const mo_optim_upload_args *a = args;
@@ -12,42 +14,33 @@ static void upload_ref(const void *args, uint64_t begin, uint64_t end)
         memcpy(a->destination, a->payload, (size_t)a->bytes);
 }
 
-/* The verdict on the gradients in the order of the chunks, the same on every back end. */
-static int verdict(const mo_optim_prologue_args *a, double *out_norm)
+/* Unscale and clip in one factor; sets the verdict and the norm. */
+static double verdict(const mo_optim_prologue_args *a)
 {
-    double sum = 0.0;
-    int found = 0;
-    for (uint64_t i = 0; a->partials != NULL && i < a->chunk_count; i++) {
-        sum += a->partials[i].sum_of_squares;
-        found |= a->partials[i].non_finite != 0;
-    }
-    *out_norm = mo_sqrt(sum);
-    return found;
+    double factor = a->scale != NULL ? (double)(float)(1.0 / (double)*a->scale) : 1.0;
+    double norm = a->square_sum != NULL ? mo_sqrt(*a->square_sum) * factor : 0.0;
+    int finite = a->square_sum == NULL || (mo_f64_bits(*a->square_sum) & MO_F64_INF_BITS) != MO_F64_INF_BITS;
+    if (!finite && a->found_inf != NULL)
+        *a->found_inf = 1.0f;
+    a->control->skip =
+        (a->check && !finite) || (a->found_inf != NULL && *a->found_inf != 0.0f);
+    if (a->out_norm != NULL)
+        *a->out_norm = norm != norm ? mo_f32_from_bits(MO_F32_NAN_BITS) : (float)norm;
+    if (a->max_norm > 0.0 && a->max_norm < norm + 1e-6)
+        factor *= a->max_norm / (norm + 1e-6);
+    return factor;
 }
 
 static void prologue_ref(const void *args, uint64_t begin, uint64_t end)
 {
     const mo_optim_prologue_args *a = args;
-    double norm, factor = 1.0;
     if (begin >= end)
         return;
-    int found = verdict(a, &norm);
-    if (a->scale != NULL)
-        factor = (double)(float)(1.0 / (double)*a->scale);
-    norm *= factor;
-    if (found && a->found_inf != NULL)
-        *a->found_inf = 1.0f;
-    if (a->out_norm != NULL)
-        *a->out_norm = (float)norm;
-    if (a->max_norm > 0.0) {
-        double clip = a->max_norm / (norm + 1e-6);
-        factor *= clip < 1.0 ? clip : 1.0;
+    double factor = verdict(a);
+    for (uint32_t i = 0; i < a->count; i++) {
+        const mo_optim_tensor *t = &a->tensors[a->gradients[i].reserved];
+        a->coefs[i] = mo_adamw_coef_of(&a->groups[t->group], *t->steps + 1, factor);
     }
-    a->control->skip = found || (a->found_inf != NULL && *a->found_inf != 0.0f);
-    for (uint64_t i = 0; i < a->tensor_count; i++)
-        if (a->gradients[i].data != NULL)
-            a->coefs[i] = mo_adamw_coef_of(&a->groups[a->tensors[i].group],
-                                           *a->tensors[i].steps + 1, factor);
 }
 
 static void step_ref(const void *args, uint64_t begin, uint64_t end)
@@ -55,8 +48,7 @@ static void step_ref(const void *args, uint64_t begin, uint64_t end)
     const mo_optim_step_args *a = args;
     mo_optim_span span;
     for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
-        if (!mo_optim_span_of(a, chunk, &span))
-            continue;
+        mo_optim_span_of(a, chunk, &span);
         if (span.absmax1 == NULL) {
             mo_adamw32_scalar(&span, 0, span.count);
             continue;

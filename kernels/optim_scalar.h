@@ -69,35 +69,32 @@ static inline void *mo_element_at(const void *data, uint64_t i, int32_t dtype)
     return data == NULL ? NULL : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
 }
 
-/* Fills the span of a chunk; 0 where there is nothing to do. */
-static inline int mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk, mo_optim_span *s)
+/* Fills the span of a chunk. */
+static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk, mo_optim_span *s)
 {
-    uint32_t index = mo_chunk_segment(&a->tensors->first_chunk, sizeof *a->tensors,
-                                      (uint32_t)a->tensor_count, chunk);
-    const mo_optim_tensor *t = &a->tensors[index];
-    const mo_optim_gradient *g = &a->gradients[index];
-    if (g->data == NULL)
-        return 0;
-    uint64_t start = (chunk - t->first_chunk) * MO_CHUNK_ELEMENTS;
+    uint32_t index =
+        mo_chunk_segment(&a->gradients->first_chunk, sizeof *a->gradients, a->count, chunk);
+    const mo_segment *g = &a->gradients[index];
+    const mo_optim_tensor *t = &a->tensors[g->reserved];
+    uint64_t start = (chunk - g->first_chunk) * MO_CHUNK_ELEMENTS;
     uint64_t state = t->absmax1 != NULL ? start : start * 4, block = start / MO_BLOCK_SIZE;
     s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
     s->copy = mo_element_at(t->copy, start, t->copy_dtype);
-    s->gradient = mo_element_at(g->data, start, g->dtype);
+    s->gradient = mo_element_at(g->data, start, (int32_t)g->dtype);
     s->m = (unsigned char *)t->m + state;
     s->v = (unsigned char *)t->v + state;
     s->absmax1 = t->absmax1 != NULL ? t->absmax1 + block : NULL;
     s->absmax2 = t->absmax2 != NULL ? t->absmax2 + block : NULL;
     s->start = start;
-    s->count = mo_chunk_length(t->count, chunk - t->first_chunk);
+    s->count = mo_chunk_length(g->count, chunk - g->first_chunk);
     s->parameter_dtype = t->parameter_dtype;
     s->copy_dtype = t->copy_dtype;
-    s->gradient_dtype = g->dtype;
+    s->gradient_dtype = (int32_t)g->dtype;
     s->stochastic = a->stochastic;
     s->coef = a->coefs[index];
-    s->random = mo_random_stream_of(a->seed, s->coef.step, index);
+    s->random = mo_random_stream_of(a->seed, s->coef.step, g->reserved);
     if (start == 0) /* one item of each tensor counts the step */
         *t->steps = s->coef.step;
-    return 1;
 }
 
 /* 32-bit states: elements [begin, end) of the span. */

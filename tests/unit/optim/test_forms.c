@@ -89,16 +89,15 @@ static void run(const step_case *c, buffers *b, int isa)
         .absmax1 = c->eight ? b->absmax1 : NULL,
         .absmax2 = c->eight ? b->absmax2 : NULL,
         .steps = &b->steps,
-        .count = c->n,
         .parameter_dtype = c->p,
         .copy_dtype = c->copy,
     };
-    mo_optim_gradient g = {mo_element_at(b->g, c->offset, c->g), c->g, 0};
+    mo_segment g = {mo_element_at(b->g, c->offset, c->g), c->n, 0, (uint32_t)c->g, 0};
     mo_optim_step_args args = {.tensors = &t,
                                .gradients = &g,
                                .coefs = &coef,
                                .control = &control,
-                               .tensor_count = 1,
+                               .count = 1,
                                .seed = c->seed,
                                .stochastic = (uint32_t)c->stochastic};
     mo_kernel_optim_step.cpu[isa](&args, 0, mo_chunks_of(c->n));
@@ -191,11 +190,11 @@ static void test_skip(void **state)
         mo_adamw_coef coef = {0};
         mo_optim_tensor t = {.parameter = after.p,       .m = after.m, .v = after.v,
                              .absmax1 = after.absmax1,   .absmax2 = after.absmax2,
-                             .steps = &after.steps,      .count = c.n,
+                             .steps = &after.steps,
                              .parameter_dtype = c.p};
-        mo_optim_gradient g = {after.g, c.g, 0};
+        mo_segment g = {after.g, c.n, 0, (uint32_t)c.g, 0};
         mo_optim_step_args args = {
-            .tensors = &t, .gradients = &g, .coefs = &coef, .control = &control, .tensor_count = 1};
+            .tensors = &t, .gradients = &g, .coefs = &coef, .control = &control, .count = 1};
         after = before;
         mo_kernel_optim_step.cpu[isa](&args, 0, 1);
         assert_memory_equal(&before, &after, sizeof before);
