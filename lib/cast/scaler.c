@@ -5,8 +5,6 @@
 #include "base/options.h"
 
 #include <inttypes.h>
-#include <stddef.h>
-#include <string.h>
 
 /* --- states ---------------------------------------------------------------------------------- */
 
@@ -34,16 +32,6 @@ static memopt_status check_state(const char *subject, const memopt_scaler_state 
     return MEMOPT_OK;
 }
 
-static mo_scaler_block block_of(const memopt_scaler_state *state)
-{
-    mo_scaler_block block = {.scale = (float)state->scale,
-                             .growth_tracker = state->growth_tracker,
-                             .growth_interval = state->growth_interval,
-                             .growth_factor = state->growth_factor,
-                             .backoff_factor = state->backoff_factor};
-    return block;
-}
-
 static memopt_status read_options(memopt_scaler_state *state, uint32_t *disabled,
                                   const memopt_scaler_options *options)
 {
@@ -68,16 +56,32 @@ static memopt_status read_options(memopt_scaler_state *state, uint32_t *disabled
     return MEMOPT_OK;
 }
 
-/* Copies between host and device and waits, so that `host` may lie on the caller's stack. */
-static memopt_status copy_sync(memopt_device *device, void *destination, const void *source,
-                               uint64_t bytes, memopt_stream stream)
+/* Writes a state into a block and waits. Where waiting fails, the work may still be under way. */
+static memopt_status write_block(memopt_device *device, mo_scaler_block *block,
+                                 const memopt_scaler_state *state, uint32_t clear,
+                                 memopt_stream stream)
 {
-    memopt_status status = memopt_copy(device, destination, source, bytes, stream);
-    memopt_status waited;
+    mo_scaler_set_args args = {.block = block,
+                               .scale = (float)state->scale,
+                               .growth_tracker = state->growth_tracker,
+                               .growth_interval = state->growth_interval,
+                               .clear = clear,
+                               .growth_factor = state->growth_factor,
+                               .backoff_factor = state->backoff_factor};
+    memopt_status status = mo_launch(device, stream, &mo_kernel_scaler_set, &args, 1);
+    return status == MEMOPT_OK ? memopt_stream_sync(device, stream) : status;
+}
+
+static memopt_status read_block(memopt_device *device, mo_scaler_block *copy,
+                                const mo_scaler_block *block, memopt_stream stream)
+{
+    memopt_status status = memopt_copy(device, copy, block, sizeof *copy, stream);
     if (status != MEMOPT_OK)
         return status;
-    waited = memopt_stream_sync(device, stream);
-    return waited;
+    status = memopt_stream_sync(device, stream);
+    if (status != MEMOPT_OK)
+        memopt_device_sync(device); /* the copy may still write to the caller's stack */
+    return status;
 }
 
 /* --- life ------------------------------------------------------------------------------------ */
@@ -86,7 +90,7 @@ memopt_status memopt_scaler_create(memopt_device *device, const memopt_scaler_op
                                    memopt_scaler **out_scaler)
 {
     memopt_scaler_state state;
-    uint32_t disabled;
+    uint32_t disabled = 0;
     memopt_status status;
     if (device == NULL || out_scaler == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler: %s is NULL",
@@ -103,10 +107,9 @@ memopt_status memopt_scaler_create(memopt_device *device, const memopt_scaler_op
         mo_free(scaler);
         return status;
     }
-    mo_scaler_block initial = block_of(&state);
-    status = copy_sync(device, block, &initial, sizeof initial, NULL);
+    status = write_block(device, block, &state, 1, NULL);
     if (status != MEMOPT_OK) {
-        memopt_device_sync(device); /* the copy may still read `initial` */
+        memopt_device_sync(device); /* the work may still write to the block */
         mo_mem_free(device, block, sizeof *scaler->block);
         mo_free(scaler);
         return status;
@@ -201,15 +204,6 @@ memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream)
 
 /* --- state ----------------------------------------------------------------------------------- */
 
-/* What a state occupies of the block: all but the flag and the results of norm and clip. */
-static memopt_status read_block(memopt_scaler *scaler, mo_scaler_block *block, memopt_stream stream)
-{
-    memopt_status status = copy_sync(scaler->device, block, scaler->block, sizeof *block, stream);
-    if (status != MEMOPT_OK)
-        memopt_device_sync(scaler->device); /* the copy may still write `block` */
-    return status;
-}
-
 memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_scaler_state *out_state,
                                            memopt_stream stream)
 {
@@ -223,7 +217,7 @@ memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_scaler_
                        "scaler get state: struct_size is %zu; set it to "
                        "sizeof(memopt_scaler_state)",
                        out_state->struct_size);
-    status = read_block(scaler, &block, stream);
+    status = read_block(scaler->device, &block, scaler->block, stream);
     if (status != MEMOPT_OK)
         return status;
     memopt_scaler_state state = {sizeof state,         block.scale,           block.growth_factor,
@@ -246,11 +240,5 @@ memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler, const memopt_s
         return status;
     if (scaler->disabled)
         copy.scale = 1.0;
-    mo_scaler_set_args args = {
-        scaler->block,      (float)copy.scale,  copy.growth_tracker, copy.growth_interval, 0,
-        copy.growth_factor, copy.backoff_factor};
-    status = mo_launch(scaler->device, stream, &mo_kernel_scaler_set, &args, 1);
-    if (status != MEMOPT_OK)
-        return status;
-    return memopt_stream_sync(scaler->device, stream);
+    return write_block(scaler->device, scaler->block, &copy, 0, stream);
 }
