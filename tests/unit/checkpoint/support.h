@@ -12,6 +12,7 @@
 #include "device/device.h"
 #include "memopt/checkpoint.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

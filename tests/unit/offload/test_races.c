@@ -54,11 +54,15 @@ static int back_after_out(world *w)
     memopt_ticket old = packed(w, BYTES, B, w->s); /* leaves other bytes in the slab */
     OK(memopt_device_sync(w->device));
     OK(memopt_offload_release(w->offloader, old, w->s));
-    memopt_ticket ticket = packed(w, BYTES, A, w->s);
-    void *data = NULL;
+    void *source = filled_block(w, BYTES, A, w->s), *data = NULL;
+    memopt_ticket ticket = 0;
+    int32_t kept;
+    OK(memopt_offload_pack_borrowed(w->offloader, source, BYTES, w->s, &ticket, &kept));
     OK(memopt_offload_unpack(w->offloader, ticket, w->t, &data));
     int good = right(w, data, A, w->t);
     OK(memopt_offload_release(w->offloader, ticket, w->t));
+    OK(memopt_device_sync(w->device));
+    OK(memopt_allocator_free(w->allocator, source));
     return good;
 }
 
@@ -101,9 +105,13 @@ static int consumer_waits(world *w)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
-    void *data = NULL;
+    OK(memopt_allocator_trim(w->allocator, NULL));
+    void *former = filled_block(w, BYTES, B, w->s), *data = NULL;
+    OK(memopt_device_sync(w->device));
+    OK(memopt_allocator_free(w->allocator, former)); /* leaves other bytes in the memory */
     OK(memopt_offload_prefetch(w->offloader, ticket));
     OK(memopt_offload_unpack(w->offloader, ticket, w->t, &data));
+    assert_ptr_equal(data, former);
     int good = right(w, data, A, w->t);
     OK(memopt_device_sync(w->device));
     OK(memopt_offload_release(w->offloader, ticket, w->t));

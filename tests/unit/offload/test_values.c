@@ -158,18 +158,18 @@ static void test_out_of_device_memory(void **unused)
     (void)unused;
     world w;
     void *data = NULL;
-    world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 8 * MIB, NULL);
-    memopt_ticket ticket = packed(&w, 4 * MIB, 3, w.s);
+    world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 40 * MIB, NULL);
+    memopt_ticket ticket = packed(&w, 12 * MIB, 3, w.s);
     OK(memopt_device_sync(w.device));
     OK(memopt_allocator_trim(w.allocator, NULL));
-    void *full = device_block(&w, 6 * MIB, w.s);
+    void *full = device_block(&w, 30 * MIB, w.s);
     FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_offload_prefetch(w.offloader, ticket));
     FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_offload_unpack(w.offloader, ticket, w.s, &data));
     assert_null(data);
     assert_int_equal(stats_of(&w).copied_back_bytes, 0);
     OK(memopt_allocator_free(w.allocator, full));
     OK(memopt_offload_unpack(w.offloader, ticket, w.s, &data));
-    assert_true(holds(&w, data, 3, 4 * MIB, w.s));
+    assert_true(holds(&w, data, 3, 12 * MIB, w.s));
     OK(memopt_offload_release(w.offloader, ticket, w.s));
     world_close(&w);
 }
