@@ -188,9 +188,9 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
     RegionMode: "MEMOPT_REGION_",
     CheckMode: "MEMOPT_CHECK_",
 }
-ENUM_SPELLINGS: Dict[enum.IntEnum, str] = {
-    Status.USER: "MEMOPT_STATUS_USER",
-    StateFormat.BITS8: "MEMOPT_STATE_8BIT",
+ENUM_SPELLINGS: Dict[Tuple[Type[enum.IntEnum], str], str] = {
+    (Status, "USER"): "MEMOPT_STATUS_USER",
+    (StateFormat, "BITS8"): "MEMOPT_STATE_8BIT",
 }
 
 
@@ -319,7 +319,7 @@ class CastOptions(Struct):
     _fields_ = [
         ("struct_size", c_size_t),
         ("rounding", c_uint32),
-        ("reserved", c_uint32),
+        ("saturate", c_uint32),
         ("seed", c_uint64),
         ("sequence", c_uint64),
     ]

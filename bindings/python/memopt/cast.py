@@ -21,14 +21,16 @@ def cast(
     sources: Tensors,
     *,
     rounding: Union[str, Rounding] = Rounding.NEAREST_EVEN,
+    saturate: bool = False,
     seed: int = 0,
     sequence: int = 0,
     stream: StreamLike = None,
 ) -> None:
-    """Casts tensors between f32, f16 and bf16, many in one call.
+    """Casts tensors between the floating-point types, many in one call.
 
     `rounding` is "nearest_even" or "stochastic"; the latter is a function of `seed`, `sequence` (a
-    number of the caller's such as the step) and the element's place.
+    number of the caller's such as the step) and the element's place. With `saturate`, what overflows
+    an 8-bit float becomes its largest number.
     """
     into, outputs = tensor_array(tensor_list(destinations), device, "destination", writable=True)
     start, inputs = tensor_array(tensor_list(sources), device, "source")
@@ -36,6 +38,7 @@ def cast(
         raise ValueError("cast: %d destinations, %d sources" % (len(outputs), len(inputs)))
     options = _abi.CastOptions(
         rounding=choice(Rounding, rounding, "rounding"),
+        saturate=int(bool(saturate)),
         seed=unsigned(seed, 64, "seed"),
         sequence=unsigned(sequence, 64, "sequence"),
     )

@@ -14,17 +14,6 @@ __all__ = ["DType", "DTypeLike", "dtype_of"]
 #: A DType, its name ("bf16", "bfloat16", "float32", "uint8" …), or a dtype of torch or NumPy.
 DTypeLike = Union[DType, str, Any]
 
-# Names of the frameworks that the library does not know.
-_FRAMEWORK_NAMES = {
-    "float8_e4m3fn": DType.F8_E4M3,
-    "float8_e5m2": DType.F8_E5M2,
-    "uint8": DType.U8,
-    "int32": DType.I32,
-    "int64": DType.I64,
-    "float64": DType.F64,
-    "half": DType.F16,
-    "double": DType.F64,
-}
 _seen: Dict[Any, DType] = {}  # a framework has few dtype objects, and a step looks up many tensors
 
 
@@ -52,8 +41,6 @@ def _look_up(value: DTypeLike) -> Optional[DType]:
         except ValueError:
             return None
     name = value if isinstance(value, str) else _framework_name(value)
-    if name in _FRAMEWORK_NAMES:
-        return _FRAMEWORK_NAMES[name]
     result = ctypes.c_int32()
     try:
         lib.memopt_dtype_parse(c_text(name, "a dtype"), ctypes.byref(result))
