@@ -138,4 +138,46 @@ static inline uint64_t active_bytes(world *w)
     return bytes;
 }
 
+/* The invariants of host_pool.h. Returns a description of the first broken one, or NULL. */
+static inline const char *broken_pool(const mo_host_pool *pool)
+{
+    uint64_t held = 0, small = 0, used = 0, ranges = 0, free_small = 0, free_large = 0;
+    for (uint64_t i = 0; i < pool->slab_count; i++) {
+        const mo_host_slab *slab = pool->slabs[i];
+        uint64_t offset = 0;
+        held += slab->bytes;
+        small += slab->small ? slab->bytes : 0;
+        for (const mo_host_range *r = slab->first; r != NULL; r = r->next) {
+            if (r->base != slab->base + offset || r->slab != slab || r->bytes == 0)
+                return "ranges do not tile their slab";
+            if (r->next != NULL && (r->next->prev != r || (r->free && r->next->free)))
+                return "neighbours are wrong, or both free";
+            if (r->free != (r->payload == 0) || r->payload > r->bytes)
+                return "payload does not match the range";
+            offset += r->bytes;
+            used += r->payload;
+            ranges++;
+            *(slab->small ? &free_small : &free_large) += (uint64_t)r->free;
+        }
+        if (offset != slab->bytes)
+            return "ranges do not fill their slab";
+    }
+    if (held != pool->held || small != pool->held_small || used != pool->used ||
+        ranges != pool->range_count)
+        return "sums are wrong";
+    if (held > pool->limit || pool->held_peak > pool->limit)
+        return "the limit is exceeded";
+    if (free_small != pool->small.count || free_large != pool->large.count)
+        return "an index does not list the free ranges";
+    if (pool->small.capacity < ranges || pool->large.capacity < ranges)
+        return "an index has no room for a free";
+    for (uint64_t i = 1; i < pool->small.count; i++)
+        if (pool->small.items[i - 1]->bytes > pool->small.items[i]->bytes)
+            return "an index is out of order";
+    for (uint64_t i = 1; i < pool->large.count; i++)
+        if (pool->large.items[i - 1]->bytes > pool->large.items[i]->bytes)
+            return "an index is out of order";
+    return NULL;
+}
+
 #endif

@@ -277,6 +277,9 @@ static void test_never_above_the_limit(void **unused)
                 tickets[at] = 0;
             }
             assert_true(stats_of(&w).host_bytes <= limit);
+            const char *broken = i % 16 == 0 ? broken_pool(&w.offloader->pool) : NULL;
+            if (broken != NULL)
+                fail_msg("after %d operations: %s", i, broken);
         }
         check_accounts(&w, limit);
         assert_true(stats_of(&w).host_bytes_peak > 2 * MIB);
