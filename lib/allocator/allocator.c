@@ -1,0 +1,380 @@
+/* The public functions that make, end and configure an allocator and that give and take blocks. */
+#include "allocator/internal.h"
+
+#include "base/checked.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/options.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* --- making and ending
+ * ----------------------------------------------------------------------------- */
+
+static void apply_config(memopt_allocator *allocator)
+{
+    const mo_config *config = &allocator->config;
+    allocator->expandable = config->expandable_segments;
+    allocator->large_segment = config->large_segment_size_mb * MO_MIB;
+    allocator->max_split =
+        config->max_split_size_mb != 0 ? config->max_split_size_mb * MO_MIB : UINT64_MAX;
+    allocator->non_split_rounding = config->max_non_split_rounding_mb != 0
+                                        ? config->max_non_split_rounding_mb * MO_MIB
+                                        : allocator->large_segment;
+    allocator->stats.counter[MO_STAT_MAX_SPLIT_SIZE] = allocator->max_split;
+    allocator->limit = allocator->options.limit;
+}
+
+memopt_status memopt_allocator_create(memopt_device *device, const char *config,
+                                      const memopt_allocator_options *options,
+                                      memopt_allocator **out_allocator)
+{
+    mo_config parsed;
+    memopt_allocator_options copy;
+    if (device == NULL || out_allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_create: %s is NULL",
+                       device == NULL ? "device" : "out_allocator");
+    memopt_status status = mo_config_parse(config, &parsed);
+    if (status == MEMOPT_OK)
+        status = mo_options_read(&copy, sizeof copy, options, "memopt_allocator_options");
+    if (status != MEMOPT_OK)
+        return status;
+    if (parsed.expandable_segments && !mo_vm_supported(device))
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "allocator_create: expandable_segments:True needs virtual memory, which "
+                       "this device lacks; leave the key out");
+    memopt_allocator *allocator = mo_calloc(1, sizeof *allocator);
+    if (allocator == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    pthread_mutex_init(&allocator->slow, NULL);
+    pthread_mutex_init(&allocator->lock, NULL);
+    allocator->device = device;
+    allocator->options = copy;
+    allocator->config = parsed;
+    allocator->granularity = mo_device_granularity(device);
+    allocator->device_total = mo_device_total_memory(device);
+    apply_config(allocator);
+    mo_tags_init(allocator);
+    *out_allocator = allocator;
+    return MEMOPT_OK;
+}
+
+/* Frees blocks that are still allocated; the device has been waited for. */
+static void retire_live(memopt_allocator *allocator)
+{
+    for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
+        for (mo_block *block = segment->first; block != NULL; block = block->next) {
+            if (block->state != MO_BLOCK_LIVE)
+                continue;
+            mo_block *prev = block->prev; /* it takes a freed block in if it is free */
+            mo_block *resume = prev != NULL && prev->state == MO_BLOCK_FREE ? prev : block;
+            mo_events_drop(allocator, block);
+            mo_table_remove(&allocator->live, block->address);
+            mo_block_retire(allocator, block);
+            block = resume;
+        }
+    }
+}
+
+/* Returns everything to the device; the first error is told. */
+static memopt_status end(memopt_allocator *allocator)
+{
+    mo_release all = MO_RELEASE_ALL;
+    uint64_t released = 0;
+    int found;
+    pthread_mutex_lock(&allocator->slow);
+    pthread_mutex_lock(&allocator->lock);
+    memopt_status status = MEMOPT_OK, waited;
+    do {
+        waited = mo_events_wait_one(allocator, NULL, &found);
+        if (status == MEMOPT_OK)
+            status = waited;
+    } while (found && (waited == MEMOPT_OK || waited == MEMOPT_DEVICE_FAULT));
+    memopt_status release = mo_release_memory(allocator, &all, &released);
+    if (status == MEMOPT_OK)
+        status = release;
+    pthread_mutex_unlock(&allocator->lock);
+    pthread_mutex_unlock(&allocator->slow);
+    memopt_status rest = mo_segments_end(allocator);
+    if (status == MEMOPT_OK)
+        status = rest;
+    rest = mo_events_end(allocator);
+    if (status == MEMOPT_OK)
+        status = rest;
+    while (allocator->pools != NULL) {
+        mo_pool *pool = allocator->pools;
+        allocator->pools = pool->next;
+        mo_free(pool);
+    }
+    mo_slab_end(&allocator->slab);
+    mo_table_end(&allocator->live);
+    pthread_mutex_destroy(&allocator->lock);
+    pthread_mutex_destroy(&allocator->slow);
+    mo_free(allocator);
+    return status;
+}
+
+memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
+{
+    char tags[400];
+    if (allocator == NULL)
+        return MEMOPT_OK;
+    pthread_mutex_lock(&allocator->lock);
+    uint64_t blocks = allocator->live.count;
+    mo_report_tags(allocator, MO_TAGS, tags, sizeof tags);
+    pthread_mutex_unlock(&allocator->lock);
+    if (blocks != 0)
+        return mo_fail(MEMOPT_BUSY,
+                       "allocator_destroy: %" PRIu64 " blocks are still allocated (%s); free them, "
+                       "or call memopt_allocator_destroy_force",
+                       blocks, tags);
+    return end(allocator);
+}
+
+memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
+{
+    if (allocator == NULL)
+        return MEMOPT_OK;
+    memopt_status status = memopt_device_sync(allocator->device);
+    pthread_mutex_lock(&allocator->lock);
+    retire_live(allocator);
+    pthread_mutex_unlock(&allocator->lock);
+    memopt_status ended = end(allocator);
+    return status != MEMOPT_OK ? status : ended;
+}
+
+memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t limit)
+{
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_set_limit: allocator is NULL");
+    pthread_mutex_lock(&allocator->lock);
+    allocator->limit = limit;
+    pthread_mutex_unlock(&allocator->lock);
+    return MEMOPT_OK;
+}
+
+/* --- allocating
+ * ---------------------------------------------------------------------------------------- */
+
+int mo_reserve_bookkeeping(memopt_allocator *allocator)
+{
+    return mo_slab_reserve(&allocator->slab, 2) && mo_table_reserve(&allocator->live);
+}
+
+void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request)
+{
+    unsigned kind = request->pool->kind;
+    mo_stats *stats = &allocator->stats;
+    block->state = MO_BLOCK_LIVE;
+    block->requested = request->asked;
+    block->tag = request->tag;
+    mo_table_insert(&allocator->live, block);
+    mo_stat_add(stats, kind, MO_STAT_ALLOCATION, 1);
+    mo_stat_add(stats, kind, MO_STAT_ACTIVE, 1);
+    mo_stat_add(stats, kind, MO_STAT_ALLOCATED_BYTES, block->size);
+    mo_stat_add(stats, kind, MO_STAT_ACTIVE_BYTES, block->size);
+    mo_stat_add(stats, kind, MO_STAT_REQUESTED_BYTES, request->asked);
+    if (block->size >= allocator->max_split)
+        mo_stat_add_one(&stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS], 1);
+    mo_tag_add(allocator, request->tag, request->asked);
+    allocator->clock++;
+    mo_note_alloc(allocator->device, block->address, block->size, request->stream);
+    return block->address;
+}
+
+/* From the cache; OK without a block if there is none. */
+static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *request,
+                                  void **out_pointer)
+{
+    unsigned kind = request->size <= MO_SMALL_LIMIT ? MO_POOL_SMALL : MO_POOL_LARGE;
+    request->pool = mo_pool_get(allocator, request->stream, kind);
+    if (request->pool == NULL || !mo_reserve_bookkeeping(allocator))
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    if (allocator->events.pending != 0)
+        mo_events_process(allocator);
+    mo_block *block = mo_pool_take(allocator, request->pool, request->size);
+    if (block != NULL)
+        *out_pointer = mo_block_activate(allocator, block, request);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes, memopt_tag tag,
+                                     memopt_stream stream, void **out_pointer)
+{
+    void *pointer = NULL;
+    if (allocator == NULL || out_pointer == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_alloc: %s is NULL",
+                       allocator == NULL ? "allocator" : "out_pointer");
+    if (bytes == 0) {
+        *out_pointer = NULL;
+        return MEMOPT_OK;
+    }
+    mo_request request = {bytes, mo_round_size(allocator, bytes), tag, stream, NULL};
+    if (request.size == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "allocator_alloc: %" PRIu64 " bytes overflow when rounded", bytes);
+    pthread_mutex_lock(&allocator->lock);
+    int known = tag < allocator->tag_count;
+    memopt_status status = known ? alloc_cached(allocator, &request, &pointer) : MEMOPT_OK;
+    pthread_mutex_unlock(&allocator->lock);
+    if (!known)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "allocator_alloc: tag %" PRIu32 " is not registered; see "
+                       "memopt_allocator_register_tag",
+                       tag);
+    if (status == MEMOPT_OK && pointer == NULL)
+        status = mo_alloc_slow(allocator, &request, &pointer);
+    if (status == MEMOPT_OK)
+        *out_pointer = pointer;
+    return status;
+}
+
+/* --- freeing
+ * ------------------------------------------------------------------------------------------- */
+
+enum { REASON_BYTES = 128 };
+
+/* Says what a pointer is that is no live block's; lock held. */
+static void explain(const memopt_allocator *allocator, const void *pointer, char *reason)
+{
+    const mo_block *block = mo_block_at(allocator, pointer);
+    if (block == NULL)
+        snprintf(reason, REASON_BYTES, "does not come from this allocator");
+    else if (block->state == MO_BLOCK_LIVE)
+        snprintf(reason, REASON_BYTES,
+                 "lies %" PRIu64 " bytes inside the live block at %p; pass the block's start",
+                 (uint64_t)((const char *)pointer - block->address), (void *)block->address);
+    else
+        snprintf(reason, REASON_BYTES, "is in memory that is free already (a double free?)");
+}
+
+static memopt_status fail_not_live(const char *function, const void *pointer, const char *reason)
+{
+    return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: pointer %p %s", function, pointer, reason);
+}
+
+void mo_block_retire(memopt_allocator *allocator, mo_block *block)
+{
+    mo_pool *pool = block->segment->pool;
+    mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE, 1);
+    mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE_BYTES, block->size);
+    mo_note_free(allocator->device, block->address, block->size, pool->stream);
+    block->freed_at = allocator->clock;
+    block->requested = 0;
+    mo_pool_put(allocator, block);
+}
+
+static void count_free(memopt_allocator *allocator, const mo_block *block)
+{
+    unsigned kind = block->segment->pool->kind;
+    mo_stats *stats = &allocator->stats;
+    mo_stat_subtract(stats, kind, MO_STAT_ALLOCATION, 1);
+    mo_stat_subtract(stats, kind, MO_STAT_ALLOCATED_BYTES, block->size);
+    mo_stat_subtract(stats, kind, MO_STAT_REQUESTED_BYTES, block->requested);
+    if (block->size >= allocator->max_split)
+        stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS].current--;
+    mo_tag_subtract(allocator, block->tag, block->requested);
+}
+
+static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
+{
+    if (block->uses != NULL) {
+        memopt_status status = mo_events_free(allocator, block);
+        if (status != MEMOPT_OK)
+            return status;
+    }
+    mo_table_remove(&allocator->live, block->address);
+    count_free(allocator, block);
+    if (block->state == MO_BLOCK_LIVE)
+        mo_block_retire(allocator, block);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer)
+{
+    char reason[REASON_BYTES];
+    memopt_status status = MEMOPT_OK;
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_free: allocator is NULL");
+    if (pointer == NULL)
+        return MEMOPT_OK;
+    pthread_mutex_lock(&allocator->lock);
+    mo_block *block = mo_table_find(&allocator->live, pointer);
+    if (block != NULL)
+        status = free_block(allocator, block);
+    else
+        explain(allocator, pointer, reason);
+    pthread_mutex_unlock(&allocator->lock);
+    return block != NULL ? status : fail_not_live("allocator_free", pointer, reason);
+}
+
+memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *pointer,
+                                             memopt_stream stream)
+{
+    char reason[REASON_BYTES];
+    memopt_status status = MEMOPT_OK;
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_record_stream: allocator is NULL");
+    pthread_mutex_lock(&allocator->lock);
+    mo_block *block = mo_table_find(&allocator->live, pointer);
+    if (block != NULL)
+        status = mo_events_note(allocator, block, stream);
+    else
+        explain(allocator, pointer, reason);
+    pthread_mutex_unlock(&allocator->lock);
+    return block != NULL ? status : fail_not_live("allocator_record_stream", pointer, reason);
+}
+
+memopt_device *memopt_allocator_device(const memopt_allocator *allocator)
+{
+    return allocator == NULL ? NULL : allocator->device;
+}
+
+memopt_status memopt_allocator_block(memopt_allocator *allocator, const void *pointer,
+                                     void **out_base, uint64_t *out_bytes)
+{
+    char reason[REASON_BYTES];
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_block: allocator is NULL");
+    pthread_mutex_lock(&allocator->lock);
+    const mo_block *block = mo_table_find(&allocator->live, pointer);
+    if (block == NULL)
+        block = mo_block_at(allocator, pointer);
+    int live = block != NULL && block->state == MO_BLOCK_LIVE;
+    if (live && out_base != NULL)
+        *out_base = block->address;
+    if (live && out_bytes != NULL)
+        *out_bytes = block->size;
+    if (!live)
+        explain(allocator, pointer, reason);
+    pthread_mutex_unlock(&allocator->lock);
+    return live ? MEMOPT_OK : fail_not_live("allocator_block", pointer, reason);
+}
+
+/* --- giving back
+ * ------------------------------------------------------------------------------------------ */
+
+memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint64_t *out_released)
+{
+    mo_release all = MO_RELEASE_ALL;
+    uint64_t released = 0;
+    int found;
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trim: allocator is NULL");
+    pthread_mutex_lock(&allocator->slow);
+    pthread_mutex_lock(&allocator->lock);
+    memopt_status status = MEMOPT_OK;
+    if (!mo_capturing(allocator)) {
+        do {
+            status = mo_events_wait_one(allocator, NULL, &found);
+        } while (status == MEMOPT_OK && found);
+        if (status == MEMOPT_OK)
+            status = mo_release_memory(allocator, &all, &released);
+    }
+    pthread_mutex_unlock(&allocator->lock);
+    pthread_mutex_unlock(&allocator->slow);
+    if (status == MEMOPT_OK && out_released != NULL)
+        *out_released = released;
+    return status;
+}

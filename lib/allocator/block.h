@@ -1,0 +1,97 @@
+/*
+ * Blocks: runs of addresses in one state, and the table from a live block's pointer to it.
+ *
+ * A segment's blocks form a list in address order that covers it without a gap. No two free
+ * blocks, and no two unmapped ones, are neighbours. Block structs come from slabs and are
+ * reserved before a state change begins, so that no change fails half way.
+ */
+#ifndef MO_ALLOCATOR_BLOCK_H
+#define MO_ALLOCATOR_BLOCK_H
+
+#include "memopt/allocator.h"
+
+/* Every block's size and address are multiples of it. */
+#define MO_BLOCK_UNIT UINT64_C(512)
+
+typedef enum mo_block_state {
+    MO_BLOCK_FREE,     /* mapped, in its pool's bins */
+    MO_BLOCK_LIVE,     /* allocated; in the table */
+    MO_BLOCK_PENDING,  /* freed; work of a recorded stream may use it still */
+    MO_BLOCK_UNMAPPED, /* addresses without memory; in its segment's list of these */
+    MO_BLOCK_CLAIMED   /* held by the slow path while the lock is released; in no structure */
+} mo_block_state;
+
+struct mo_segment;
+struct mo_stream_use;
+
+typedef struct mo_block {
+    char *address;
+    uint64_t size;
+    uint64_t fit;           /* FREE: the key in the bins, size plus an unmapped neighbour */
+    struct mo_block *left;  /* FREE: children in the bins. UNMAPPED: neighbours in the list. */
+    struct mo_block *right; /* CLAIMED: the claim's next block. Unused: the slab's next. */
+    struct mo_block *prev;  /* neighbours by address in the segment */
+    struct mo_block *next;
+    struct mo_segment *segment;
+    uint64_t requested;         /* LIVE, PENDING: bytes asked for */
+    uint64_t freed_at;          /* FREE: the allocator's clock at its last free */
+    struct mo_stream_use *uses; /* LIVE, PENDING: recorded streams */
+    uint32_t pending;           /* PENDING: events not complete yet */
+    memopt_tag tag;
+    uint8_t state;
+    uint8_t mapped; /* CLAIMED: whether it has memory */
+    uint8_t split;  /* FREE: counted as inactive_split */
+} mo_block;
+
+/* --- slabs ---------------------------------------------------------------------------------- */
+
+typedef struct mo_slab {
+    mo_block *unused;
+    uint64_t unused_count;
+    struct mo_slab_chunk *chunks;
+} mo_slab;
+
+/* Makes sure that `count` blocks can be taken. 1 on success, else 0 (the last error is set). */
+int mo_slab_refill(mo_slab *slab, uint64_t count);
+static inline int mo_slab_reserve(mo_slab *slab, uint64_t count)
+{
+    return slab->unused_count >= count || mo_slab_refill(slab, count);
+}
+/* Pre: reserved. The block is zero but for nothing. */
+mo_block *mo_slab_take(mo_slab *slab);
+void mo_slab_return(mo_slab *slab, mo_block *block);
+void mo_slab_end(mo_slab *slab);
+
+/* --- splitting and joining ------------------------------------------------------------------ */
+
+/* Cuts block to `size` bytes; returns the rest, its next neighbour, in the same state but in no
+ * structure. Pre: 0 < size < block->size, one block reserved. */
+mo_block *mo_block_split(mo_slab *slab, mo_block *block, uint64_t size);
+/* Adds the next neighbour's bytes to block and returns its struct to the slab. */
+void mo_block_absorb_next(mo_slab *slab, mo_block *block);
+
+/* --- the table of live blocks ---------------------------------------------------------------- */
+
+/* Open addressing with linear probing, at most half full; deletion moves entries back. */
+typedef struct mo_table {
+    struct mo_table_slot {
+        const void *address;
+        mo_block *block;
+    } * slots;
+    uint64_t capacity; /* a power of two, or 0 */
+    uint64_t count;
+    unsigned shift; /* 64 - log2(capacity) */
+} mo_table;
+
+int mo_table_grow(mo_table *table);
+/* Makes room for one more entry. 1 on success, else 0. */
+static inline int mo_table_reserve(mo_table *table)
+{
+    return table->count * 2 < table->capacity || mo_table_grow(table);
+}
+void mo_table_insert(mo_table *table, mo_block *block);
+mo_block *mo_table_find(const mo_table *table, const void *address);
+void mo_table_remove(mo_table *table, const void *address);
+void mo_table_end(mo_table *table);
+
+#endif

@@ -1,0 +1,187 @@
+/*
+ * The invariant checker of tests: walks over every segment, block, bin and table entry, and counts
+ * the statistics anew.
+ */
+#include "allocator/internal.h"
+
+#include <string.h>
+
+#define BROKEN(...) mo_fail(MEMOPT_INTERNAL, "allocator check: " __VA_ARGS__)
+
+typedef struct totals {
+    uint64_t live, free;
+    uint64_t values[MO_POOL_KINDS][MO_STAT_COUNT];
+    uint64_t tag_bytes[MO_TAGS], tag_blocks[MO_TAGS];
+} totals;
+
+static void count(totals *sum, unsigned kind, enum mo_stat_id id, uint64_t amount)
+{
+    sum->values[MO_POOL_ALL][id] += amount;
+    sum->values[kind][id] += amount;
+}
+
+static void count_block(totals *sum, const mo_block *block)
+{
+    unsigned kind = block->segment->pool->kind;
+    if (block->state == MO_BLOCK_LIVE) {
+        sum->live++;
+        count(sum, kind, MO_STAT_ALLOCATION, 1);
+        count(sum, kind, MO_STAT_ALLOCATED_BYTES, block->size);
+        count(sum, kind, MO_STAT_REQUESTED_BYTES, block->requested);
+        sum->tag_bytes[block->tag] += block->requested;
+        sum->tag_blocks[block->tag]++;
+    }
+    if (block->state == MO_BLOCK_LIVE || block->state == MO_BLOCK_PENDING) {
+        count(sum, kind, MO_STAT_ACTIVE, 1);
+        count(sum, kind, MO_STAT_ACTIVE_BYTES, block->size);
+    }
+    if (block->state == MO_BLOCK_FREE) {
+        sum->free++;
+        if (!mo_segment_is_expandable(block->segment) && block->size != block->segment->size) {
+            count(sum, kind, MO_STAT_INACTIVE_SPLIT, 1);
+            count(sum, kind, MO_STAT_INACTIVE_SPLIT_BYTES, block->size);
+        }
+    }
+}
+
+static memopt_status check_neighbours(const mo_block *block)
+{
+    const mo_block *next = block->next;
+    if (next == NULL)
+        return MEMOPT_OK;
+    if (next->prev != block || next->address != block->address + block->size)
+        return BROKEN("the blocks at %p and %p do not join", (void *)block->address,
+                      (void *)next->address);
+    if (block->state == next->state &&
+        (block->state == MO_BLOCK_FREE || block->state == MO_BLOCK_UNMAPPED))
+        return BROKEN("the blocks at %p and %p should be one", (void *)block->address,
+                      (void *)next->address);
+    return MEMOPT_OK;
+}
+
+static memopt_status check_block(const memopt_allocator *allocator, const mo_segment *segment,
+                                 const mo_block *block)
+{
+    uint64_t offset = (uint64_t)(block->address - segment->address);
+    if (block->segment != segment || block->size == 0 || block->size % MO_BLOCK_UNIT != 0 ||
+        (uintptr_t)block->address % MO_BLOCK_UNIT != 0)
+        return BROKEN("the block at %p is malformed", (void *)block->address);
+    if (block->state == MO_BLOCK_UNMAPPED &&
+        (offset % allocator->granularity != 0 || block->size % allocator->granularity != 0))
+        return BROKEN("the unmapped block at %p is not whole pages", (void *)block->address);
+    if ((block->state == MO_BLOCK_LIVE) !=
+        (mo_table_find(&allocator->live, block->address) == block))
+        return BROKEN("the block at %p is live or in the table, not both", (void *)block->address);
+    if (block->state == MO_BLOCK_LIVE && block->requested > block->size)
+        return BROKEN("the block at %p is smaller than asked for", (void *)block->address);
+    if (block->state == MO_BLOCK_PENDING && block->pending == 0)
+        return BROKEN("the block at %p waits for nothing", (void *)block->address);
+    if (block->state == MO_BLOCK_CLAIMED)
+        return BROKEN("the block at %p is claimed by nobody", (void *)block->address);
+    return check_neighbours(block);
+}
+
+static memopt_status check_pages(const memopt_allocator *allocator, const mo_segment *segment)
+{
+    const mo_block *listed = segment->unmapped;
+    uint64_t page_bytes = allocator->granularity;
+    for (const mo_block *block = segment->first; block != NULL; block = block->next) {
+        uint64_t start = (uint64_t)(block->address - segment->address);
+        if (block->state == MO_BLOCK_UNMAPPED) {
+            if (block != listed)
+                return BROKEN("the unmapped block at %p is not in its list's place",
+                              (void *)block->address);
+            listed = listed->right;
+            continue;
+        }
+        for (uint64_t page = start / page_bytes; page * page_bytes < start + block->size; page++)
+            if (segment->pages[page] == NULL)
+                return BROKEN("page %llu of the segment at %p is in use without memory",
+                              (unsigned long long)page, (void *)segment->address);
+    }
+    return listed == NULL ? MEMOPT_OK : BROKEN("the list of unmapped blocks is too long");
+}
+
+static memopt_status check_segment(const memopt_allocator *allocator, const mo_segment *segment,
+                                   totals *sum)
+{
+    uint64_t size = 0, mapped = 0;
+    for (const mo_block *block = segment->first; block != NULL; block = block->next) {
+        memopt_status status = check_block(allocator, segment, block);
+        if (status != MEMOPT_OK)
+            return status;
+        size += block->size;
+        mapped += block->state == MO_BLOCK_UNMAPPED ? 0 : block->size;
+        count_block(sum, block);
+    }
+    if (segment->first->address != segment->address || segment->first->prev != NULL ||
+        size != segment->size || mapped != segment->mapped)
+        return BROKEN("the blocks of the segment at %p do not cover it", (void *)segment->address);
+    count(sum, segment->pool->kind, MO_STAT_RESERVED_BYTES, mapped);
+    if (mapped > 0)
+        count(sum, segment->pool->kind, MO_STAT_SEGMENT, 1);
+    return mo_segment_is_expandable(segment) ? check_pages(allocator, segment) : MEMOPT_OK;
+}
+
+/* Every block that best fit would find, in order; counts them in *found. */
+static memopt_status check_bins(const mo_pool *pool, uint64_t *found)
+{
+    const mo_block *block = mo_bins_at_least(&pool->bins, 0, 0);
+    uint64_t fit = 0;
+    while (block != NULL) {
+        uint64_t tail =
+            block->next != NULL && block->next->state == MO_BLOCK_UNMAPPED ? block->next->size : 0;
+        if (block->state != MO_BLOCK_FREE || block->segment->pool != pool || block->fit < fit ||
+            block->fit != block->size + tail)
+            return BROKEN("the block at %p is in the wrong bin", (void *)block->address);
+        fit = block->fit;
+        (*found)++;
+        block = mo_bins_at_least(&pool->bins, fit, (uintptr_t)block->address + 1);
+    }
+    return MEMOPT_OK;
+}
+
+static memopt_status check_totals(const memopt_allocator *allocator, const totals *sum)
+{
+    if (sum->live != allocator->live.count)
+        return BROKEN("%llu blocks are live, the table has %llu", (unsigned long long)sum->live,
+                      (unsigned long long)allocator->live.count);
+    for (int pool = 0; pool < MO_POOL_KINDS; pool++)
+        for (int id = 0; id < MO_STAT_COUNT; id++)
+            if (allocator->stats.by_pool[pool][id].current != sum->values[pool][id])
+                return BROKEN("%s is %llu, counted %llu",
+                              memopt_allocator_stat_name((uint64_t)(id * MO_POOL_KINDS + pool) * 4),
+                              (unsigned long long)allocator->stats.by_pool[pool][id].current,
+                              (unsigned long long)sum->values[pool][id]);
+    for (uint32_t tag = 0; tag < allocator->tag_count; tag++)
+        if (allocator->tags[tag].current != sum->tag_bytes[tag] ||
+            allocator->tags[tag].blocks != sum->tag_blocks[tag])
+            return BROKEN("tag %s does not match its blocks", allocator->tags[tag].name);
+    return MEMOPT_OK;
+}
+
+static memopt_status check_all(const memopt_allocator *allocator)
+{
+    totals sum;
+    uint64_t in_bins = 0;
+    memopt_status status = MEMOPT_OK;
+    memset(&sum, 0, sizeof sum);
+    for (const mo_segment *s = allocator->segments; s != NULL && status == MEMOPT_OK; s = s->next)
+        status = check_segment(allocator, s, &sum);
+    for (const mo_pool *p = allocator->pools; p != NULL && status == MEMOPT_OK; p = p->next)
+        status = check_bins(p, &in_bins);
+    if (status == MEMOPT_OK && in_bins != sum.free)
+        status = BROKEN("%llu blocks are free, the bins have %llu", (unsigned long long)sum.free,
+                        (unsigned long long)in_bins);
+    return status == MEMOPT_OK ? check_totals(allocator, &sum) : status;
+}
+
+memopt_status mo_allocator_check(memopt_allocator *allocator)
+{
+    pthread_mutex_lock(&allocator->slow);
+    pthread_mutex_lock(&allocator->lock);
+    memopt_status status = check_all(allocator);
+    pthread_mutex_unlock(&allocator->lock);
+    pthread_mutex_unlock(&allocator->slow);
+    return status;
+}

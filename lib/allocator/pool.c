@@ -1,0 +1,134 @@
+/* Pools: how sizes are rounded, and how free blocks are taken, cut, joined and put back. */
+#include "allocator/internal.h"
+
+#include "base/checked.h"
+#include "base/memory.h"
+
+mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind)
+{
+    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
+        if (pool->stream == stream && pool->kind == kind)
+            return pool;
+    mo_pool *pool = mo_calloc(1, sizeof *pool);
+    if (pool == NULL)
+        return NULL;
+    pool->stream = stream;
+    pool->kind = kind;
+    pool->next = allocator->pools;
+    allocator->pools = pool;
+    return pool;
+}
+
+/* The divisions of the power of two below a size. */
+static uint64_t divisions_of(const memopt_allocator *allocator, uint64_t bytes)
+{
+    unsigned octave = 63u - (unsigned)__builtin_clzll(bytes);
+    unsigned slot = octave < 20 ? 0 : octave - 20;
+    if (slot >= MO_CONFIG_SLOTS)
+        slot = MO_CONFIG_SLOTS - 1;
+    return allocator->config.roundup_power2_divisions.slot[slot];
+}
+
+uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes)
+{
+    uint64_t unit = MO_BLOCK_UNIT, rounded;
+    uint64_t divisions = divisions_of(allocator, bytes);
+    if (divisions > 1 && bytes > MO_BLOCK_UNIT * divisions) {
+        uint64_t power = UINT64_C(1) << (63 - __builtin_clzll(bytes));
+        unit = mo_max_u64(power / divisions, MO_BLOCK_UNIT);
+    }
+    return mo_round_up_u64(bytes, unit, &rounded) && rounded < UINT64_MAX / 4 ? rounded : 0;
+}
+
+uint64_t mo_segment_size(const memopt_allocator *allocator, uint64_t size)
+{
+    uint64_t bytes = mo_max_u64(size, MO_SMALL_SEGMENT);
+    if (size > MO_SMALL_LIMIT && size < MO_OWN_SEGMENT)
+        bytes = mo_max_u64(size, allocator->large_segment);
+    if (!mo_round_up_u64(bytes, MO_SMALL_SEGMENT, &bytes) ||
+        !mo_round_up_u64(bytes, allocator->granularity, &bytes))
+        return UINT64_MAX;
+    return bytes;
+}
+
+static int is_unmapped(const mo_block *block)
+{
+    return block != NULL && block->state == MO_BLOCK_UNMAPPED;
+}
+
+static int is_free(const mo_block *block)
+{
+    return block != NULL && block->state == MO_BLOCK_FREE;
+}
+
+void mo_pool_insert(memopt_allocator *allocator, mo_block *block)
+{
+    mo_pool *pool = block->segment->pool;
+    block->state = MO_BLOCK_FREE;
+    block->mapped = 1;
+    block->fit = block->size + (is_unmapped(block->next) ? block->next->size : 0);
+    mo_bins_insert(&pool->bins, block);
+    block->split =
+        !mo_segment_is_expandable(block->segment) && (block->prev != NULL || block->next != NULL);
+    if (block->split) {
+        mo_stat_add(&allocator->stats, pool->kind, MO_STAT_INACTIVE_SPLIT, 1);
+        mo_stat_add(&allocator->stats, pool->kind, MO_STAT_INACTIVE_SPLIT_BYTES, block->size);
+    }
+}
+
+void mo_pool_remove(memopt_allocator *allocator, mo_block *block)
+{
+    mo_pool *pool = block->segment->pool;
+    mo_bins_remove(&pool->bins, block);
+    if (block->split) {
+        mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_INACTIVE_SPLIT, 1);
+        mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_INACTIVE_SPLIT_BYTES, block->size);
+        block->split = 0;
+    }
+}
+
+/* A block of max_split bytes or more is kept whole for requests of its own class. */
+static int serves(const memopt_allocator *allocator, const mo_block *block, uint64_t size)
+{
+    if (allocator->max_split == UINT64_MAX || mo_segment_is_expandable(block->segment))
+        return 1;
+    if (size < allocator->max_split)
+        return block->size < allocator->max_split;
+    return block->size < size + allocator->non_split_rounding;
+}
+
+static int worth_splitting(const memopt_allocator *allocator, const mo_block *block, uint64_t size)
+{
+    uint64_t rest = block->size - size;
+    if (mo_segment_is_expandable(block->segment) || block->segment->pool->kind == MO_POOL_SMALL)
+        return rest >= MO_BLOCK_UNIT;
+    return rest > MO_SMALL_LIMIT && size < allocator->max_split;
+}
+
+mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
+{
+    mo_block *block = mo_bins_best_fit(&pool->bins, size);
+    if (block == NULL || !serves(allocator, block, size))
+        return NULL;
+    mo_pool_remove(allocator, block);
+    if (worth_splitting(allocator, block, size)) {
+        mo_block *rest = mo_block_split(&allocator->slab, block, size);
+        mo_pool_insert(allocator, rest);
+    }
+    return block;
+}
+
+void mo_pool_put(memopt_allocator *allocator, mo_block *block)
+{
+    if (is_free(block->next)) {
+        mo_pool_remove(allocator, block->next);
+        mo_block_absorb_next(&allocator->slab, block);
+    }
+    if (is_free(block->prev)) {
+        mo_block *prev = block->prev;
+        mo_pool_remove(allocator, prev);
+        mo_block_absorb_next(&allocator->slab, prev);
+        block = prev;
+    }
+    mo_pool_insert(allocator, block);
+}

@@ -1,0 +1,219 @@
+/*
+ * What is tried when no cached block fits, in the field's order. Each attempt may release the lock
+ * for a callback or a driver call; each ends with another look at the pool, since other threads
+ * free meanwhile.
+ */
+#include "allocator/internal.h"
+
+#include "base/checked.h"
+#include "base/log.h"
+
+#include <inttypes.h>
+
+/* OK with *out_block set: found. OK without: go on. OUT_OF_DEVICE_MEMORY: go on. Else: fail. */
+typedef memopt_status attempt(memopt_allocator *allocator, mo_request *request,
+                              mo_block **out_block);
+
+static memopt_status search(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
+{
+    if (!mo_reserve_bookkeeping(allocator))
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    mo_events_process(allocator);
+    *out_block = mo_pool_take(allocator, request->pool, request->size);
+    return MEMOPT_OK;
+}
+
+static memopt_status ask_callback(memopt_allocator *allocator, mo_request *request,
+                                  mo_block **out_block)
+{
+    if (allocator->options.pressure == NULL)
+        return MEMOPT_OK;
+    pthread_mutex_unlock(&allocator->lock);
+    pthread_mutex_unlock(&allocator->slow);
+    uint64_t freed = allocator->options.pressure(allocator->options.pressure_user, request->asked);
+    pthread_mutex_lock(&allocator->slow);
+    pthread_mutex_lock(&allocator->lock);
+    mo_log(MEMOPT_LOG_DEBUG, "allocator: the pressure callback freed %" PRIu64 " bytes", freed);
+    return search(allocator, request, out_block);
+}
+
+static memopt_status grow(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
+{
+    memopt_status status = mo_segment_grow(allocator, request);
+    return status == MEMOPT_OK ? search(allocator, request, out_block) : status;
+}
+
+/* True if garbage collection looks at the block: whole segments, or pages of an expandable one. */
+static int collectable(const memopt_allocator *allocator, const mo_block *block)
+{
+    const mo_segment *segment = block->segment;
+    if (block->state != MO_BLOCK_FREE || segment->pool->kind != MO_POOL_LARGE)
+        return 0;
+    return mo_segment_is_expandable(segment) ? block->size >= allocator->granularity
+                                             : block->size == segment->size;
+}
+
+/* The mean age of what could be collected, in allocations; 0 in *out_count if there is nothing. */
+static uint64_t mean_age(const memopt_allocator *allocator, uint64_t *out_count)
+{
+    uint64_t sum = 0, count = 0;
+    for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
+        for (mo_block *block = segment->first; block != NULL; block = block->next) {
+            if (collectable(allocator, block)) {
+                sum += allocator->clock - block->freed_at;
+                count++;
+            }
+        }
+    }
+    *out_count = count;
+    return count > 0 ? sum / count : 0;
+}
+
+/* Above the threshold, free blocks of at least the mean age go back until it is met. */
+static memopt_status collect(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
+{
+    double threshold = allocator->config.garbage_collection_threshold;
+    (void)request;
+    (void)out_block;
+    if (threshold <= 0 || mo_capturing(allocator))
+        return MEMOPT_OK;
+    uint64_t most = mo_min_u64(mo_allowed(allocator), allocator->device_total);
+    uint64_t aim = (uint64_t)(threshold * (double)most);
+    for (;;) {
+        uint64_t held = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
+        uint64_t count, released = 0;
+        uint64_t age = mean_age(allocator, &count);
+        if (held <= aim || count == 0)
+            return MEMOPT_OK;
+        mo_release what = MO_RELEASE_ALL;
+        what.wanted = held - aim;
+        what.freed_before = allocator->clock - age;
+        what.large_only = 1;
+        memopt_status status = mo_release_memory(allocator, &what, &released);
+        if (status != MEMOPT_OK || released == 0)
+            return status;
+    }
+}
+
+/* Blocks that max_split_size_mb keeps whole: those of this pool, as far as needed. */
+static memopt_status release_oversize(memopt_allocator *allocator, mo_request *request,
+                                      mo_block **out_block)
+{
+    uint64_t released = 0;
+    allocator->stats.counter[MO_STAT_NUM_ALLOC_RETRIES]++;
+    if (allocator->max_split == UINT64_MAX || allocator->expandable || mo_capturing(allocator))
+        return MEMOPT_OK;
+    mo_release what = MO_RELEASE_ALL;
+    what.pool = request->pool;
+    what.at_least = allocator->max_split;
+    what.wanted = mo_max_u64(request->size, allocator->max_split);
+    memopt_status status = mo_release_memory(allocator, &what, &released);
+    if (status != MEMOPT_OK || released == 0)
+        return status;
+    return grow(allocator, request, out_block);
+}
+
+/* Waits for pending frees: first those of the request's own pool, one by one, until one will do. */
+static memopt_status wait_for_events(memopt_allocator *allocator, mo_request *request,
+                                     mo_block **out_block)
+{
+    int found;
+    if (mo_capturing(allocator))
+        return MEMOPT_OK;
+    allocator->stats.counter[MO_STAT_NUM_SYNC_ALL_STREAMS]++;
+    do {
+        memopt_status status = mo_events_wait_one(allocator, request->pool, &found);
+        if (status == MEMOPT_OK && found)
+            status = search(allocator, request, out_block);
+        if (status != MEMOPT_OK || *out_block != NULL)
+            return status;
+    } while (found);
+    do {
+        memopt_status status = mo_events_wait_one(allocator, NULL, &found);
+        if (status != MEMOPT_OK)
+            return status;
+    } while (found);
+    return MEMOPT_OK;
+}
+
+static memopt_status release_and_grow(memopt_allocator *allocator, mo_request *request,
+                                      uint64_t wanted, mo_block **out_block)
+{
+    uint64_t released = 0;
+    if (mo_capturing(allocator))
+        return MEMOPT_OK;
+    mo_release what = MO_RELEASE_ALL;
+    what.wanted = wanted;
+    memopt_status status = mo_release_memory(allocator, &what, &released);
+    return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
+}
+
+/* Pages can go anywhere, so as many as the request has are enough, unless others take them. */
+static memopt_status release_some(memopt_allocator *allocator, mo_request *request,
+                                  mo_block **out_block)
+{
+    if (!allocator->expandable)
+        return MEMOPT_OK;
+    return release_and_grow(allocator, request, request->size, out_block);
+}
+
+static memopt_status release_all(memopt_allocator *allocator, mo_request *request,
+                                 mo_block **out_block)
+{
+    return release_and_grow(allocator, request, UINT64_MAX, out_block);
+}
+
+static attempt *const attempts[] = {
+    search,           /* pending frees whose events are complete, then best fit */
+    ask_callback,     /* the user's callback, then best fit */
+    collect,          /* garbage collection, if the threshold is set */
+    grow,             /* a device allocation or mapped pages */
+    release_oversize, /* if max_split_size_mb is set */
+    wait_for_events,  /* pending frees */
+    release_some,     /* free pages, as many as needed, then growth */
+    release_all,      /* all unsplit segments or free pages, then growth */
+    search,           /* what other threads freed meanwhile */
+};
+
+static memopt_status climb(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
+{
+    for (size_t i = 0; i < sizeof attempts / sizeof attempts[0]; i++) {
+        memopt_status status = attempts[i](allocator, request, out_block);
+        if (status != MEMOPT_OK && status != MEMOPT_OUT_OF_DEVICE_MEMORY)
+            return status;
+        if (*out_block != NULL)
+            return MEMOPT_OK;
+    }
+    return MEMOPT_OUT_OF_DEVICE_MEMORY;
+}
+
+/* Without a lock. */
+static memopt_status fail_out_of_memory(memopt_allocator *allocator, uint64_t asked,
+                                        uint64_t device_free, const char *report)
+{
+    if (allocator->options.oom != NULL)
+        allocator->options.oom(allocator->options.oom_user, asked, device_free, report);
+    return mo_fail(MEMOPT_OUT_OF_DEVICE_MEMORY, "%s", report);
+}
+
+memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, void **out_pointer)
+{
+    char report[MO_REPORT_BYTES];
+    mo_block *block = NULL;
+    memopt_memory_info info = {.struct_size = sizeof info};
+    pthread_mutex_lock(&allocator->slow);
+    pthread_mutex_lock(&allocator->lock);
+    memopt_status status = climb(allocator, request, &block);
+    if (status == MEMOPT_OK) {
+        *out_pointer = mo_block_activate(allocator, block, request);
+    } else if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
+        allocator->stats.counter[MO_STAT_NUM_OOMS]++;
+        (void)memopt_device_memory_info(allocator->device, &info);
+        mo_report_oom(allocator, request, info.free, report);
+    }
+    pthread_mutex_unlock(&allocator->lock);
+    pthread_mutex_unlock(&allocator->slow);
+    if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
+        return fail_out_of_memory(allocator, request->asked, info.free, report);
+    return status;
+}

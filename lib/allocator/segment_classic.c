@@ -1,0 +1,114 @@
+/*
+ * Classic segments: one device allocation each, given back when one free block covers it.
+ */
+#include "allocator/internal.h"
+
+#include "base/checked.h"
+#include "base/memory.h"
+
+/* One driver call without the lock; the segment is entered when it has succeeded. */
+memopt_status mo_classic_grow(memopt_allocator *allocator, const mo_request *request)
+{
+    uint64_t bytes = mo_segment_size(allocator, request->size);
+    memopt_status status = mo_may_grow(allocator, bytes);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_segment *segment = mo_calloc(1, sizeof *segment);
+    if (segment == NULL || !mo_slab_reserve(&allocator->slab, 1)) {
+        mo_free(segment);
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    }
+    mo_block *block = mo_slab_take(&allocator->slab);
+    pthread_mutex_unlock(&allocator->lock);
+    void *address;
+    status = mo_mem_alloc(allocator->device, bytes, &address);
+    pthread_mutex_lock(&allocator->lock);
+    if (status != MEMOPT_OK) {
+        mo_slab_return(&allocator->slab, block);
+        mo_free(segment);
+        return status;
+    }
+    segment->pool = request->pool;
+    segment->address = block->address = address;
+    segment->size = block->size = bytes;
+    segment->first = block;
+    block->segment = segment;
+    block->freed_at = allocator->clock;
+    mo_segment_link(allocator, segment);
+    mo_count_mapped(allocator, segment, bytes, 1);
+    if (bytes >= allocator->max_split)
+        mo_stat_add_one(&allocator->stats.oversize[MO_STAT_OVERSIZE_SEGMENTS], 1);
+    mo_pool_insert(allocator, block);
+    return MEMOPT_OK;
+}
+
+/* Takes wholly free segments out of the bins, chained by their blocks' right. */
+static mo_block *claim(memopt_allocator *allocator, const mo_release *what)
+{
+    mo_block *claims = NULL;
+    uint64_t claimed = 0;
+    for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
+        mo_block *block = segment->first;
+        if (claimed >= what->wanted)
+            break;
+        if (block->size != segment->size || !mo_release_matches(what, block))
+            continue;
+        mo_pool_remove(allocator, block);
+        block->state = MO_BLOCK_CLAIMED;
+        block->right = claims;
+        claims = block;
+        claimed += block->size;
+    }
+    return claims;
+}
+
+/* Enters and leaves with the lock held. */
+static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
+{
+    mo_block *block = segment->first;
+    pthread_mutex_unlock(&allocator->lock);
+    memopt_status status = mo_drain_pool(allocator, segment->pool);
+    if (status == MEMOPT_OK)
+        status = mo_mem_free(allocator->device, segment->address, segment->size);
+    pthread_mutex_lock(&allocator->lock);
+    if (status != MEMOPT_OK) {
+        mo_pool_insert(allocator, block);
+        return status;
+    }
+    mo_segment_unlink(allocator, segment);
+    mo_count_unmapped(allocator, segment, segment->size, 1);
+    if (segment->size >= allocator->max_split)
+        allocator->stats.oversize[MO_STAT_OVERSIZE_SEGMENTS].current--;
+    mo_slab_return(&allocator->slab, block);
+    mo_free(segment);
+    return MEMOPT_OK;
+}
+
+memopt_status mo_classic_release(memopt_allocator *allocator, const mo_release *what,
+                                 uint64_t *released)
+{
+    memopt_status result = MEMOPT_OK;
+    mo_block *next;
+    for (mo_block *block = claim(allocator, what); block != NULL; block = next) {
+        uint64_t bytes = block->size;
+        next = block->right;
+        memopt_status status = give_back(allocator, block->segment);
+        if (status == MEMOPT_OK)
+            *released += bytes;
+        else if (result == MEMOPT_OK)
+            result = status;
+    }
+    return result;
+}
+
+memopt_status mo_classic_end(memopt_allocator *allocator, mo_segment *segment)
+{
+    memopt_status status = mo_mem_free(allocator->device, segment->address, segment->size);
+    for (mo_block *block = segment->first, *next; block != NULL; block = next) {
+        next = block->next;
+        mo_slab_return(&allocator->slab, block);
+    }
+    mo_segment_unlink(allocator, segment);
+    mo_free(segment);
+    return status;
+}

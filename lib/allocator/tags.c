@@ -1,0 +1,89 @@
+/* What blocks are for. A tag is its position in the allocator's fixed table. */
+#include "allocator/internal.h"
+
+#include "base/checked.h"
+#include "base/options.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+void mo_tags_init(memopt_allocator *allocator)
+{
+    static const char *const built_in[MEMOPT_TAG_USER] = {"other", "weights", "gradients",
+                                                          "optimizer", "activations"};
+    for (uint32_t i = 0; i < MEMOPT_TAG_USER; i++)
+        snprintf(allocator->tags[i].name, MO_TAG_NAME, "%s", built_in[i]);
+    allocator->tag_count = MEMOPT_TAG_USER;
+}
+
+void mo_tag_add(memopt_allocator *allocator, memopt_tag tag, uint64_t bytes)
+{
+    mo_tag *entry = &allocator->tags[tag];
+    entry->current += bytes;
+    entry->blocks++;
+    entry->peak = mo_max_u64(entry->peak, entry->current);
+}
+
+void mo_tag_subtract(memopt_allocator *allocator, memopt_tag tag, uint64_t bytes)
+{
+    allocator->tags[tag].current -= bytes;
+    allocator->tags[tag].blocks--;
+}
+
+/* The tag of a name, a new one if there is room; MO_TAGS if not. Lock held. */
+static uint32_t find_or_add(memopt_allocator *allocator, const char *name)
+{
+    for (uint32_t i = 0; i < allocator->tag_count; i++)
+        if (strcmp(allocator->tags[i].name, name) == 0)
+            return i;
+    if (allocator->tag_count == MO_TAGS)
+        return MO_TAGS;
+    snprintf(allocator->tags[allocator->tag_count].name, MO_TAG_NAME, "%s", name);
+    return allocator->tag_count++;
+}
+
+memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const char *name,
+                                            memopt_tag *out_tag)
+{
+    if (allocator == NULL || name == NULL || out_tag == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_register_tag: a pointer is NULL");
+    size_t length = strlen(name);
+    if (length == 0 || length >= MO_TAG_NAME)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "allocator_register_tag: the name has %zu characters; give it 1 to %d",
+                       length, MO_TAG_NAME - 1);
+    pthread_mutex_lock(&allocator->lock);
+    uint32_t tag = find_or_add(allocator, name);
+    pthread_mutex_unlock(&allocator->lock);
+    if (tag == MO_TAGS)
+        return mo_fail(MEMOPT_LIMIT_REACHED,
+                       "allocator_register_tag: all %d tags are taken, \"%s\" is one too many",
+                       MO_TAGS, name);
+    *out_tag = tag;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_allocator_tag_stats(memopt_allocator *allocator, memopt_tag tag,
+                                         memopt_tag_stats *out_stats)
+{
+    memopt_tag_stats full = {.struct_size = sizeof full};
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_tag_stats: allocator is NULL");
+    pthread_mutex_lock(&allocator->lock);
+    uint32_t count = allocator->tag_count;
+    if (tag < count) {
+        const mo_tag *entry = &allocator->tags[tag];
+        full.name = entry->name;
+        full.current_bytes = entry->current;
+        full.peak_bytes = entry->peak;
+        full.blocks = entry->blocks;
+    }
+    pthread_mutex_unlock(&allocator->lock);
+    if (tag >= count)
+        return mo_fail(MEMOPT_NOT_FOUND,
+                       "allocator_tag_stats: tag %" PRIu32 " is not among the %" PRIu32
+                       " registered ones",
+                       tag, count);
+    return mo_result_write(out_stats, &full, sizeof full, "memopt_tag_stats");
+}
