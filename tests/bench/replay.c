@@ -4,9 +4,10 @@
  *   replay [--config STRING] [--capacity SIZE] [--find-capacity] [--passes N] [FILE]
  *
  * FILE (standard input if left out) is CSV with the header Thread,Time,Action,Pointer,Size,Stream;
- * sizes are bytes, actions allocate and free. Keys: peak_live_bytes (requested), peak_reserved_bytes
- * and ratio of both on a device of `capacity` (64 GiB if not given); ns_per_event of the first pass
- * and of the best warm one; smallest_capacity_bytes with --find-capacity.
+ * sizes are bytes, actions allocate and free. Keys: peak_live_bytes (requested),
+ * peak_reserved_bytes and ratio of both on a device of `capacity` (64 GiB if not given);
+ * ns_per_event of the first pass and of the best warm one; smallest_capacity_bytes with
+ * --find-capacity.
  *
  * The search is a bisection over pages from the peak of live bytes up. It assumes that a capacity
  * above one that completes completes too, which traces of varying shapes can break by a page or so.
@@ -194,7 +195,8 @@ static int completes(const trace *t, const char *config, uint64_t capacity)
 
 static uint64_t smallest_capacity(const trace *t, const char *config, uint64_t enough)
 {
-    uint64_t low = t->peak_live / PAGE, high = (enough + PAGE - 1) / PAGE; /* low may be too small */
+    uint64_t low = t->peak_live / PAGE,
+             high = (enough + PAGE - 1) / PAGE; /* low may be too small */
     if (low > 0)
         low--;
     while (high - low > 1) {
@@ -232,7 +234,8 @@ int main(int argc, char **argv)
         else if (argv[i][0] != '-' && path == NULL)
             path = argv[i];
         else
-            stop("usage: replay [--config S] [--capacity SIZE] [--find-capacity] [--passes N] [FILE]");
+            stop("usage: replay [--config S] [--capacity SIZE] [--find-capacity] [--passes N] "
+                 "[FILE]");
     }
     FILE *file = path != NULL ? fopen(path, "r") : stdin;
     if (file == NULL)
@@ -253,9 +256,9 @@ int main(int argc, char **argv)
            "\"peak_live_bytes\": %" PRIu64 ", \"peak_reserved_bytes\": %" PRIu64
            ", \"ratio\": %.4f, \"out_of_memory\": %s, \"device_calls\": %" PRIu64
            ", \"retries\": %" PRIu64 ", \"ns_per_event_cold\": %.1f, \"ns_per_event\": %.1f",
-           config, capacity, t.count, t.peak_live, reserved,
-           (double)reserved / (double)t.peak_live, complete ? "false" : "true", calls, retries,
-           cold / (double)t.count, warm / (double)t.count);
+           config, capacity, t.count, t.peak_live, reserved, (double)reserved / (double)t.peak_live,
+           complete ? "false" : "true", calls, retries, cold / (double)t.count,
+           warm / (double)t.count);
     if (find_capacity) {
         uint64_t smallest = smallest_capacity(&t, config, reserved);
         printf(", \"smallest_capacity_bytes\": %" PRIu64 ", \"smallest_capacity_ratio\": %.4f",

@@ -36,7 +36,7 @@ typedef struct shared {
 typedef struct worker {
     shared *all;
     uint64_t random;
-    unsigned char *scratch; /* device memory that readers copy to */
+    unsigned char *scratch; /* device memory that readers copy to, 4 KiB for each stream */
     pthread_t thread;
 } worker;
 
@@ -72,7 +72,8 @@ static void fill_slot(worker *w, slot *s)
     shared *all = w->all;
     void *block;
     int stream = (int)(next_random(&w->random) % STREAMS);
-    uint64_t bytes = 1 + next_random(&w->random) % (UINT64_C(1) << (8 + next_random(&w->random) % 15));
+    uint64_t bytes =
+        1 + next_random(&w->random) % (UINT64_C(1) << (8 + next_random(&w->random) % 15));
     memopt_status status =
         memopt_allocator_alloc(all->allocator, bytes, (memopt_tag)(next_random(&w->random) % 5),
                                all->streams[stream], &block);
@@ -93,13 +94,14 @@ static void read_elsewhere(worker *w, slot *s)
 {
     shared *all = w->all;
     memopt_event *filled;
-    memopt_stream other = all->streams[next_random(&w->random) % STREAMS];
+    uint64_t reader = next_random(&w->random) % STREAMS;
+    memopt_stream other = all->streams[reader];
     uint64_t bytes = s->bytes < 4096 ? s->bytes : 4096;
     NEED(memopt_event_create(all->device, 0, &filled));
     NEED(memopt_event_record(filled, all->streams[s->stream]));
     NEED(memopt_stream_wait_event(all->device, other, filled));
     NEED(memopt_event_destroy(filled));
-    NEED(memopt_copy(all->device, w->scratch, s->block, bytes, other));
+    NEED(memopt_copy(all->device, w->scratch + reader * 4096, s->block, bytes, other));
     NEED(memopt_allocator_record_stream(all->allocator, s->block, other));
 }
 
@@ -162,7 +164,7 @@ static void run(const char *config, uint64_t seed, double seconds)
     memopt_device_options device = MEMOPT_DEVICE_OPTIONS_INIT;
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     memset(&all, 0, sizeof all);
-    device.capacity = 48 * MIB;
+    device.capacity = 24 * MIB;
     device.threads = 1;
     options.pressure = on_pressure;
     options.pressure_user = &pressed;
@@ -174,7 +176,7 @@ static void run(const char *config, uint64_t seed, double seconds)
         pthread_mutex_init(&all.slots[i].lock, NULL);
     for (int i = 0; i < THREADS; i++) {
         void *scratch;
-        NEED(memopt_allocator_alloc(all.allocator, 4096, 0, NULL, &scratch));
+        NEED(memopt_allocator_alloc(all.allocator, STREAMS * 4096, 0, NULL, &scratch));
         workers[i] = (worker){&all, seed * 1000 + (uint64_t)i, scratch, 0};
         pthread_create(&workers[i].thread, NULL, work, &workers[i]);
     }
