@@ -19,7 +19,7 @@
 #endif
 
 /* Below this many items a thread's wake-up costs more than it brings. */
-enum { ITEMS_WORTH_THREADS = 4, CHUNKS_PER_THREAD = 8 };
+enum { ITEMS_WORTH_THREADS = 8, CHUNKS_PER_THREAD = 8 };
 
 static const char *const isa_names[MO_ISA_COUNT] = {"scalar", "avx2", "avx512"};
 

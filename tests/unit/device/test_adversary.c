@@ -6,7 +6,8 @@
 
 #include "device/cpu_adversary.h"
 
-enum { SEEDS = 200, BYTES = 4096 };
+/* Two items are too few for the pool: thousands of devices would start threads for nothing. */
+enum { SEEDS = 200, BYTES = 4096, ITEM_BYTES = 2048, ITEMS = BYTES / ITEM_BYTES };
 
 typedef struct rig {
     memopt_device *device;
@@ -168,7 +169,7 @@ typedef struct copy_args {
 static void copy_items(const void *args, uint64_t begin, uint64_t end)
 {
     const copy_args *a = args;
-    memcpy(a->out + begin, a->in + begin, end - begin);
+    memcpy(a->out + begin * ITEM_BYTES, a->in + begin * ITEM_BYTES, (end - begin) * ITEM_BYTES);
 }
 
 static const mo_kernel copy_kernel = {"test_copy", sizeof(copy_args), 1, {copy_items, NULL, NULL}};
@@ -178,12 +179,12 @@ static int kernel_saw_it(uint64_t seed, waiter wait, int with_event)
     rig r;
     build(&r, seed);
     copy_args produce = {r.x, r.host}, consume = {r.result, r.x};
-    OK(mo_launch(r.device, NULL, &copy_kernel, &produce, BYTES));
+    OK(mo_launch(r.device, NULL, &copy_kernel, &produce, ITEMS));
     if (with_event) {
         OK(memopt_event_record(r.event, NULL));
         OK(memopt_stream_wait_event(r.device, r.b, r.event));
     }
-    OK(mo_launch(r.device, r.b, &copy_kernel, &consume, BYTES));
+    OK(mo_launch(r.device, r.b, &copy_kernel, &consume, ITEMS));
     wait(&r);
     int right = all_bytes(r.result, 1, BYTES);
     demolish(&r);
@@ -321,7 +322,7 @@ static void a_late_kernel_reads_poison(void **state)
         OK(memopt_copy(r.device, r.x, r.host, BYTES, r.a));
         OK(memopt_stream_sync(r.device, r.a));
         copy_args args = {r.result, r.x};
-        OK(mo_launch(r.device, r.b, &copy_kernel, &args, BYTES));
+        OK(mo_launch(r.device, r.b, &copy_kernel, &args, ITEMS));
         mo_note_free(r.device, r.x, BYTES, r.a);
         OK(memopt_stream_sync(r.device, r.b));
         uint16_t word;
