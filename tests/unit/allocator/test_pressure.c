@@ -198,9 +198,8 @@ static void test_fraction_and_rejection(void **state)
 /* Above the threshold, what was free the longest goes back; it needs no memory fraction. */
 static void test_garbage_collection(void **state)
 {
-    static const char *const with[] = {
-        "garbage_collection_threshold:0.7",
-        "garbage_collection_threshold:0.7,expandable_segments:True"};
+    static const char *const with[] = {"garbage_collection_threshold:0.7",
+                                       "garbage_collection_threshold:0.7,expandable_segments:True"};
     (void)state;
     for (int c = 0; c < 2; c++) {
         memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
