@@ -143,7 +143,7 @@ static void on_out_of_memory(void *user, uint64_t asked, uint64_t free_bytes, co
     ++*(int *)user;
 }
 
-/* 4. Half of the device at most, for this allocator. */
+/* 4. This allocator may hold a quarter of the device. */
 static int out_of_memory(memopt_device *device)
 {
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
