@@ -127,6 +127,14 @@ MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
 MEMOPT_API memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator);
 
 /**
+ * @brief The device that an allocator takes its memory from.
+ * @param allocator the allocator.
+ * @return the device given to memopt_allocator_create(); NULL if allocator is NULL.
+ * @since 1.0
+ */
+MEMOPT_API memopt_device *memopt_allocator_device(const memopt_allocator *allocator);
+
+/**
  * @brief Allocates device memory for work on a stream.
  * @param allocator the allocator.
  * @param bytes the size, rounded up to 512 bytes (or as roundup_power2_divisions says); 0 gives a

@@ -18,14 +18,15 @@ MEMOPT_BEGIN_DECLS
 /** @brief How a value between two representable ones is rounded. */
 typedef enum memopt_rounding {
     MEMOPT_ROUND_NEAREST_EVEN = 0, /**< IEEE round to nearest, ties to even. */
-    MEMOPT_ROUND_STOCHASTIC = 1    /**< Up or down with probability by distance (bf16, f16). */
+    MEMOPT_ROUND_STOCHASTIC = 1    /**< Up or down with probability by distance. */
 } memopt_rounding;
 
 /** @brief How to cast; zero means the default. */
 typedef struct memopt_cast_options {
     size_t struct_size; /**< sizeof(memopt_cast_options). */
     uint32_t rounding;  /**< A ::memopt_rounding. */
-    uint32_t reserved;  /**< Must be 0. */
+    uint32_t saturate;  /**< 1: what overflows an 8-bit float, infinity included, becomes its
+                             largest number; 0: e4m3 gets NaN, e5m2 infinity. */
     uint64_t seed;      /**< Stochastic: the key of the counter-based generator. */
     uint64_t sequence;  /**< Stochastic: a number of the caller's, such as the step. */
 } memopt_cast_options;
@@ -38,19 +39,25 @@ typedef struct memopt_cast_options {
 
 /**
  * @brief Casts tensors, many in one call (few launches, however many tensors).
+ *
+ * Types: f32, f16, bf16, f8_e4m3 and f8_e5m2 in any combination; each value is rounded once. Where
+ * the destination holds every value of the source, the rounding mode plays no part; the same type
+ * copies bits. Under stochastic rounding element i of tensor t always takes the same random bits,
+ * which depend on (seed, sequence, t, i) alone.
  * @param device the device.
- * @param destinations `count` tensors.
- * @param sources `count` tensors; sources[i].count = destinations[i].count. A destination may be
- * the very range of its source where the element sizes are equal; it must not overlap otherwise,
- *        nor overlap any other tensor of the call.
- * @param count how many tensors; 0 does nothing. f32, f16 and bf16 in any combination.
+ * @param destinations `count` tensors. A destination may start where its source starts if their
+ *        element sizes are equal (a cast in place); otherwise it must not overlap its source, nor
+ *        any other tensor of the call. Sources may overlap each other.
+ * @param sources `count` tensors; sources[i].count = destinations[i].count.
+ * @param count how many tensors, below 2^32; 0 does nothing.
  * @param options NULL for defaults.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT NULL, counts differ, a misaligned or overlapping range, an option
- *         out of range; the message names the tensor's index.
- * @retval MEMOPT_UNSUPPORTED this pair of types, or stochastic rounding into it, is not supported.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ *         out of range; the message names the tensor's index. Nothing is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type that is not one of the five. Nothing is enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY as told. Nothing is enqueued.
+ * @retval MEMOPT_DRIVER_ERROR as told; some destinations may be written.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinations,
@@ -146,8 +153,11 @@ MEMOPT_API memopt_status memopt_scaler_unscale(memopt_scaler *scaler,
 
 /**
  * @brief Notes non-finite gradients without changing them.
- *
- * Parameters and status as of memopt_scaler_unscale().
+ * @param scaler the scaler.
+ * @param gradients `count` tensors of f32, f16 or bf16.
+ * @param count how many; 0 does nothing.
+ * @param stream the stream.
+ * @return the status as of memopt_scaler_unscale().
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gradients,

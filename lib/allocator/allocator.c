@@ -327,6 +327,11 @@ memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *
     return block != NULL ? status : fail_not_live("allocator_record_stream", pointer, reason);
 }
 
+memopt_device *memopt_allocator_device(const memopt_allocator *allocator)
+{
+    return allocator == NULL ? NULL : allocator->device;
+}
+
 memopt_status memopt_allocator_block(memopt_allocator *allocator, const void *pointer,
                                      void **out_base, uint64_t *out_bytes)
 {

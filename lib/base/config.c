@@ -218,7 +218,7 @@ static memopt_status read_divisions(const struct key *key, const char **cursor,
     size_t next_slot = 0;
     int entries = 0;
     do {
-        uint64_t megabytes, value;
+        uint64_t megabytes = 0, value;
         text = read_token(text, size_token);
         int rest = strcmp(size_token, ">") == 0;
         if (*text != ':' || (!rest && !parse_integer(size_token, &megabytes)))

@@ -1,0 +1,17 @@
+/* What the forms of the step kernel for one instruction set are made of. */
+#ifndef MO_KERNELS_OPTIM_FORMS_H
+#define MO_KERNELS_OPTIM_FORMS_H
+
+#include "kernels/optim_scalar.h"
+
+void mo_adamw8_span_avx512(const mo_optim_span *span);
+void mo_adamw32_span_avx512(const mo_optim_span *span);
+
+void mo_optim_step_avx2(const void *args, uint64_t begin, uint64_t end);
+void mo_optim_step_avx512(const void *args, uint64_t begin, uint64_t end);
+void mo_quantize_avx2(const void *args, uint64_t begin, uint64_t end);
+void mo_quantize_avx512(const void *args, uint64_t begin, uint64_t end);
+void mo_dequantize_avx2(const void *args, uint64_t begin, uint64_t end);
+void mo_dequantize_avx512(const void *args, uint64_t begin, uint64_t end);
+
+#endif

@@ -1,0 +1,166 @@
+/*
+ * One step on a run of elements, scalar: the specification that the SIMD forms equal, and what they
+ * use themselves where a block holds values that are not finite.
+ */
+#ifndef MO_KERNELS_OPTIM_SCALAR_H
+#define MO_KERNELS_OPTIM_SCALAR_H
+
+#include "kernels/blockcode.h"
+#include "kernels/optim.h"
+
+/* A chunk of a tensor with all that a step needs; pointers are to its first element. */
+typedef struct mo_optim_span {
+    void *parameter;
+    void *copy; /* or NULL */
+    const void *gradient;
+    void *m;
+    void *v;
+    float *absmax1; /* NULL: 32-bit states */
+    float *absmax2;
+    uint64_t start; /* index of the first element in its tensor, a multiple of a chunk */
+    uint64_t count;
+    int32_t parameter_dtype, copy_dtype, gradient_dtype;
+    uint32_t stochastic;
+    mo_adamw_coef coef;
+    mo_random_stream random;
+} mo_optim_span;
+
+MO_HD static inline float mo_load_element(const void *data, uint64_t i, int32_t dtype)
+{
+    if (dtype == MO_DTYPE_F32)
+        return ((const float *)data)[i];
+    uint16_t code = ((const uint16_t *)data)[i];
+    return dtype == MO_DTYPE_BF16 ? mo_bf16_to_f32(code) : mo_f16_to_f32(code);
+}
+
+MO_HD static inline void mo_store_element(void *data, uint64_t i, int32_t dtype, float value)
+{
+    if (dtype == MO_DTYPE_F32)
+        ((float *)data)[i] = value;
+    else
+        ((uint16_t *)data)[i] =
+            dtype == MO_DTYPE_BF16 ? mo_f32_to_bf16(value) : mo_f32_to_f16(value);
+}
+
+MO_HD static inline void mo_store_element_stochastic(void *data, uint64_t i, int32_t dtype,
+                                                     float value, uint32_t random)
+{
+    if (dtype == MO_DTYPE_F32)
+        ((float *)data)[i] = value;
+    else
+        ((uint16_t *)data)[i] = dtype == MO_DTYPE_BF16 ? mo_f32_to_bf16_stochastic(value, random)
+                                                       : mo_f32_to_f16_stochastic(value, random);
+}
+
+/* Writes the new parameter: the one rounding of the step. i is relative to the span. */
+MO_HD static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, float value)
+{
+    if (s->stochastic && s->parameter_dtype != MO_DTYPE_F32)
+        mo_store_element_stochastic(s->parameter, i, s->parameter_dtype, value,
+                                    mo_random_element(&s->random, s->start + i));
+    else
+        mo_store_element(s->parameter, i, s->parameter_dtype, value);
+    if (s->copy != 0)
+        mo_store_element(s->copy, i, s->copy_dtype, value);
+}
+
+static inline void *mo_element_at(const void *data, uint64_t i, int32_t dtype)
+{
+    return data == NULL ? NULL : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
+}
+
+/* Fills the span of a chunk. */
+static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk, mo_optim_span *s)
+{
+    uint32_t index =
+        mo_chunk_segment(&a->gradients->first_chunk, sizeof *a->gradients, a->count, chunk);
+    const mo_segment *g = &a->gradients[index];
+    const mo_optim_tensor *t = &a->tensors[g->reserved];
+    uint64_t start = (chunk - g->first_chunk) * MO_CHUNK_ELEMENTS;
+    uint64_t state = t->absmax1 != NULL ? start : start * 4, block = start / MO_BLOCK_SIZE;
+    s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
+    s->copy = mo_element_at(t->copy, start, t->copy_dtype);
+    s->gradient = mo_element_at(g->data, start, (int32_t)g->dtype);
+    s->m = (unsigned char *)t->m + state;
+    s->v = (unsigned char *)t->v + state;
+    s->absmax1 = t->absmax1 != NULL ? t->absmax1 + block : NULL;
+    s->absmax2 = t->absmax2 != NULL ? t->absmax2 + block : NULL;
+    s->start = start;
+    s->count = mo_chunk_length(g->count, chunk - g->first_chunk);
+    s->parameter_dtype = t->parameter_dtype;
+    s->copy_dtype = t->copy_dtype;
+    s->gradient_dtype = (int32_t)g->dtype;
+    s->stochastic = a->stochastic;
+    s->coef = a->coefs[index];
+    s->random = mo_random_stream_of(a->seed, s->coef.step, g->reserved);
+    if (start == 0) /* one item of each tensor counts the step */
+        *t->steps = s->coef.step;
+}
+
+/* 32-bit states: elements [begin, end) of the span. */
+static inline void mo_adamw32_scalar(const mo_optim_span *s, uint64_t begin, uint64_t end)
+{
+    float *m = s->m, *v = s->v;
+    for (uint64_t i = begin; i < end; i++) {
+        float g = mo_load_element(s->gradient, i, s->gradient_dtype);
+        float p = mo_load_element(s->parameter, i, s->parameter_dtype);
+        mo_optim_store(s, i, mo_adamw_update(&s->coef, g, p, &m[i], &v[i]));
+    }
+}
+
+/* 8-bit states: the block that starts at element `begin` of the span. */
+static inline void mo_adamw8_scalar(const mo_optim_span *s, uint64_t begin)
+{
+    float m[MO_BLOCK_SIZE], v[MO_BLOCK_SIZE];
+    uint8_t *m_codes = (uint8_t *)s->m + begin, *v_codes = (uint8_t *)s->v + begin;
+    float *absmax1 = s->absmax1 + begin / MO_BLOCK_SIZE;
+    float *absmax2 = s->absmax2 + begin / MO_BLOCK_SIZE;
+    uint32_t n = s->count - begin < MO_BLOCK_SIZE ? (uint32_t)(s->count - begin) : MO_BLOCK_SIZE;
+    uint32_t largest1 = 0, largest2 = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        float g = mo_load_element(s->gradient, begin + i, s->gradient_dtype);
+        float p = mo_load_element(s->parameter, begin + i, s->parameter_dtype);
+        m[i] = mo_decode_signed(m_codes[i], *absmax1);
+        v[i] = mo_decode_unsigned(v_codes[i], *absmax2);
+        mo_optim_store(s, begin + i, mo_adamw_update(&s->coef, g, p, &m[i], &v[i]));
+        uint32_t bits1 = mo_f32_bits(m[i]) & 0x7fffffffu, bits2 = mo_f32_bits(v[i]) & 0x7fffffffu;
+        largest1 = bits1 > largest1 ? bits1 : largest1;
+        largest2 = bits2 > largest2 ? bits2 : largest2;
+    }
+    mo_block_scale scale1 = mo_block_scale_of(largest1), scale2 = mo_block_scale_of(largest2);
+    for (uint32_t i = 0; i < n; i++) {
+        m_codes[i] = mo_code_signed(m[i] * scale1.prescale * scale1.inverse);
+        v_codes[i] = mo_code_unsigned(v[i], v[i] * scale2.prescale * scale2.inverse);
+    }
+    *absmax1 = scale1.absmax;
+    *absmax2 = scale2.absmax;
+}
+
+/* Elements [first, first + n), one block. */
+static inline void mo_quantize_scalar(const mo_blockcode_args *a, uint64_t first, uint32_t n)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits = mo_f32_bits(mo_load_element(a->values, first + i, a->dtype)) & 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+    }
+    mo_block_scale scale = mo_block_scale_of(largest);
+    for (uint32_t i = 0; i < n; i++) {
+        float x = mo_load_element(a->values, first + i, a->dtype);
+        float y = x * scale.prescale * scale.inverse;
+        a->codes[first + i] = a->is_signed ? mo_code_signed(y) : mo_code_unsigned(x, y);
+    }
+    a->absmax[first / MO_BLOCK_SIZE] = scale.absmax;
+}
+
+static inline void mo_dequantize_scalar(const mo_blockcode_args *a, uint64_t first, uint64_t last)
+{
+    for (uint64_t i = first; i < last; i++) {
+        float absmax = a->absmax[i / MO_BLOCK_SIZE];
+        mo_store_element(a->values, i, a->dtype,
+                         a->is_signed ? mo_decode_signed(a->codes[i], absmax)
+                                      : mo_decode_unsigned(a->codes[i], absmax));
+    }
+}
+
+#endif

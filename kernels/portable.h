@@ -1,0 +1,113 @@
+/*
+ * The words that let one source be compiled as C11, C++, CUDA and HIP.
+ *
+ * Functions of the numerics headers are `MO_HD static inline`. They use fixed-width types, the
+ * operations + - * / on floats (IEEE, never contracted: everything is built with
+ * -ffp-contract=off, --fmad=false under nvcc), and from here bit casts, fma and square root.
+ */
+#ifndef MO_KERNELS_PORTABLE_H
+#define MO_KERNELS_PORTABLE_H
+
+#include <stdint.h>
+
+#if defined(__CUDACC__) || defined(__HIPCC__) || defined(__CUDA__) || defined(__HIP__)
+/* The attribute form needs no vendor header. */
+#if defined(__clang__)
+#define MO_HD __attribute__((host)) __attribute__((device))
+#else
+#define MO_HD __host__ __device__
+#endif
+#else
+#define MO_HD
+#endif
+
+/* nvcc's and NVRTC's device pass have their own words for what the others do by builtins. */
+#if defined(__CUDA_ARCH__) && !defined(__clang__)
+#define MO_NVCC_DEVICE 1
+#else
+#define MO_NVCC_DEVICE 0
+#endif
+
+MO_HD static inline uint32_t mo_f32_bits(float value)
+{
+#if MO_NVCC_DEVICE
+    return __float_as_uint(value);
+#else
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return bits;
+#endif
+}
+
+MO_HD static inline float mo_f32_from_bits(uint32_t bits)
+{
+#if MO_NVCC_DEVICE
+    return __uint_as_float(bits);
+#else
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+#endif
+}
+
+MO_HD static inline uint64_t mo_f64_bits(double value)
+{
+#if MO_NVCC_DEVICE
+    return (uint64_t)__double_as_longlong(value);
+#else
+    uint64_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return bits;
+#endif
+}
+
+MO_HD static inline double mo_f64_from_bits(uint64_t bits)
+{
+#if MO_NVCC_DEVICE
+    return __longlong_as_double((long long)bits);
+#else
+    double value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
+#endif
+}
+
+/* a * b + c, rounded once. */
+MO_HD static inline float mo_fmaf(float a, float b, float c)
+{
+#if MO_NVCC_DEVICE
+    return __fmaf_rn(a, b, c);
+#else
+    return __builtin_fmaf(a, b, c);
+#endif
+}
+
+MO_HD static inline double mo_fma(double a, double b, double c)
+{
+#if MO_NVCC_DEVICE
+    return __fma_rn(a, b, c);
+#else
+    return __builtin_fma(a, b, c);
+#endif
+}
+
+/* Correctly rounded square roots. */
+MO_HD static inline float mo_sqrtf(float value)
+{
+#if MO_NVCC_DEVICE
+    return __fsqrt_rn(value);
+#else
+    return __builtin_sqrtf(value);
+#endif
+}
+
+MO_HD static inline double mo_sqrt(double value)
+{
+#if MO_NVCC_DEVICE
+    return __dsqrt_rn(value);
+#else
+    return __builtin_sqrt(value);
+#endif
+}
+
+#endif

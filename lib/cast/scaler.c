@@ -1,0 +1,244 @@
+/* The loss scaler: making, ending, unscale, check, update and state. */
+#include "cast/scaler.h"
+
+#include "base/memory.h"
+#include "base/options.h"
+
+#include <inttypes.h>
+
+/* --- states ---------------------------------------------------------------------------------- */
+
+static memopt_status check_state(const char *subject, const memopt_scaler_state *state)
+{
+    float scale = (float)state->scale;
+    if (!(scale > 0.0f) || !mo_f32_is_finite(scale))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: the scale %g is not a positive finite f32",
+                       subject, state->scale);
+    if (!(state->growth_factor > 1.0) || !(state->growth_factor <= 3.4028234663852886e38))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: growth_factor is %g; it must be finite and above 1", subject,
+                       state->growth_factor);
+    if (!(state->backoff_factor > 0.0) || !(state->backoff_factor < 1.0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: backoff_factor is %g; it must be between 0 and 1", subject,
+                       state->backoff_factor);
+    if (state->growth_interval == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: growth_interval is 0", subject);
+    if (state->growth_tracker >= state->growth_interval)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: growth_tracker is %" PRIu32 "; it must be below growth_interval, "
+                       "%" PRIu32,
+                       subject, state->growth_tracker, state->growth_interval);
+    return MEMOPT_OK;
+}
+
+static memopt_status read_options(memopt_scaler_state *state, uint32_t *disabled,
+                                  const memopt_scaler_options *options)
+{
+    memopt_scaler_options o;
+    memopt_status status = mo_options_read(&o, sizeof o, options, "memopt_scaler_options");
+    if (status != MEMOPT_OK)
+        return status;
+    if (o.disabled > 1)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler: disabled is %" PRIu32 "; it is 0 or 1",
+                       o.disabled);
+    state->scale = o.init_scale != 0 ? o.init_scale : 65536.0;
+    state->growth_factor = o.growth_factor != 0 ? o.growth_factor : 2.0;
+    state->backoff_factor = o.backoff_factor != 0 ? o.backoff_factor : 0.5;
+    state->growth_interval = o.growth_interval != 0 ? o.growth_interval : 2000;
+    state->growth_tracker = 0;
+    status = check_state("scaler", state);
+    if (status != MEMOPT_OK)
+        return status;
+    *disabled = o.disabled;
+    if (o.disabled)
+        state->scale = 1.0;
+    return MEMOPT_OK;
+}
+
+/* Writes a state into a block and waits. Where waiting fails, the work may still be under way. */
+static memopt_status write_block(memopt_device *device, mo_scaler_block *block,
+                                 const memopt_scaler_state *state, uint32_t clear,
+                                 memopt_stream stream)
+{
+    mo_scaler_set_args args = {.block = block,
+                               .scale = (float)state->scale,
+                               .growth_tracker = state->growth_tracker,
+                               .growth_interval = state->growth_interval,
+                               .clear = clear,
+                               .growth_factor = state->growth_factor,
+                               .backoff_factor = state->backoff_factor};
+    memopt_status status = mo_launch(device, stream, &mo_kernel_scaler_set, &args, 1);
+    return status == MEMOPT_OK ? memopt_stream_sync(device, stream) : status;
+}
+
+static memopt_status read_block(memopt_device *device, mo_scaler_block *copy,
+                                const mo_scaler_block *block, memopt_stream stream)
+{
+    memopt_status status = memopt_copy(device, copy, block, sizeof *copy, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    status = memopt_stream_sync(device, stream);
+    if (status != MEMOPT_OK)
+        memopt_device_sync(device); /* the copy may still write to the caller's stack */
+    return status;
+}
+
+/* --- life ------------------------------------------------------------------------------------ */
+
+memopt_status memopt_scaler_create(memopt_device *device, const memopt_scaler_options *options,
+                                   memopt_scaler **out_scaler)
+{
+    memopt_scaler_state state;
+    uint32_t disabled = 0;
+    memopt_status status;
+    if (device == NULL || out_scaler == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler: %s is NULL",
+                       device == NULL ? "device" : "out_scaler");
+    status = read_options(&state, &disabled, options);
+    if (status != MEMOPT_OK)
+        return status;
+    memopt_scaler *scaler = mo_calloc(1, sizeof *scaler);
+    if (scaler == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    void *block = NULL;
+    status = mo_mem_alloc(device, sizeof *scaler->block, &block);
+    if (status != MEMOPT_OK) {
+        mo_free(scaler);
+        return status;
+    }
+    status = write_block(device, block, &state, 1, NULL);
+    if (status != MEMOPT_OK) {
+        memopt_device_sync(device); /* the work may still write to the block */
+        mo_mem_free(device, block, sizeof *scaler->block);
+        mo_free(scaler);
+        return status;
+    }
+    scaler->device = device;
+    scaler->block = block;
+    scaler->disabled = disabled;
+    *out_scaler = scaler;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_scaler_destroy(memopt_scaler *scaler)
+{
+    memopt_status status, first;
+    if (scaler == NULL)
+        return MEMOPT_OK;
+    first = memopt_device_sync(scaler->device);
+    for (uint32_t i = 0; i < scaler->scratch_count; i++) {
+        status = mo_mem_free(scaler->device, scaler->scratch[i], scaler->scratch_bytes[i]);
+        first = first == MEMOPT_OK ? status : first;
+    }
+    status = mo_mem_free(scaler->device, scaler->block, sizeof *scaler->block);
+    first = first == MEMOPT_OK ? status : first;
+    mo_free(scaler);
+    return first;
+}
+
+const float *memopt_scaler_device_scale(const memopt_scaler *scaler)
+{
+    return scaler == NULL ? NULL : &scaler->block->scale;
+}
+
+float *memopt_scaler_device_found_inf(const memopt_scaler *scaler)
+{
+    return scaler == NULL ? NULL : &scaler->block->found_inf;
+}
+
+memopt_status mo_scaler_reserve(memopt_scaler *scaler, uint64_t doubles, double **out_scratch)
+{
+    uint32_t last = scaler->scratch_count;
+    uint64_t bytes = doubles * sizeof(double);
+    if (last > 0 && scaler->scratch_bytes[last - 1] >= bytes) {
+        *out_scratch = scaler->scratch[last - 1];
+        return MEMOPT_OK;
+    }
+    if (last > 0 && bytes < 2 * scaler->scratch_bytes[last - 1])
+        bytes = 2 * scaler->scratch_bytes[last - 1];
+    if (bytes < 4096)
+        bytes = 4096;
+    void *scratch = NULL;
+    memopt_status status = mo_mem_alloc(scaler->device, bytes, &scratch);
+    if (status != MEMOPT_OK)
+        return status;
+    scaler->scratch[last] = scratch;
+    scaler->scratch_bytes[last] = bytes;
+    scaler->scratch_count = last + 1;
+    *out_scratch = scratch;
+    return MEMOPT_OK;
+}
+
+/* --- steps ----------------------------------------------------------------------------------- */
+
+memopt_status memopt_scaler_unscale(memopt_scaler *scaler, const memopt_tensor *gradients,
+                                    uint64_t count, memopt_stream stream)
+{
+    uint64_t chunks;
+    memopt_status status = mo_gradients_check("unscale", scaler, gradients, count, 1, &chunks);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_scale_args args = {.scale = &scaler->block->scale, .found_inf = &scaler->block->found_inf};
+    return mo_gradients_scale(scaler, &args, gradients, count, stream);
+}
+
+memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gradients,
+                                  uint64_t count, memopt_stream stream)
+{
+    uint64_t chunks;
+    memopt_status status = mo_gradients_check("check", scaler, gradients, count, 0, &chunks);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_reduce_args args = {.found_inf = &scaler->block->found_inf};
+    return mo_gradients_reduce(scaler, &mo_kernel_check, &args, gradients, count, stream);
+}
+
+memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream)
+{
+    if (scaler == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler update: scaler is NULL");
+    mo_scaler_update_args args = {scaler->block, scaler->disabled, 0};
+    return mo_launch(scaler->device, stream, &mo_kernel_scaler_update, &args, 1);
+}
+
+/* --- state ----------------------------------------------------------------------------------- */
+
+memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_scaler_state *out_state,
+                                           memopt_stream stream)
+{
+    mo_scaler_block block;
+    memopt_status status;
+    if (scaler == NULL || out_state == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler get state: %s is NULL",
+                       scaler == NULL ? "scaler" : "out_state");
+    if (out_state->struct_size < sizeof out_state->struct_size)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "scaler get state: struct_size is %zu; set it to "
+                       "sizeof(memopt_scaler_state)",
+                       out_state->struct_size);
+    status = read_block(scaler->device, &block, scaler->block, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    memopt_scaler_state state = {sizeof state,         block.scale,           block.growth_factor,
+                                 block.backoff_factor, block.growth_interval, block.growth_tracker};
+    return mo_result_write(out_state, &state, sizeof state, "memopt_scaler_state");
+}
+
+memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler, const memopt_scaler_state *state,
+                                           memopt_stream stream)
+{
+    memopt_scaler_state copy;
+    memopt_status status;
+    if (scaler == NULL || state == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler set state: %s is NULL",
+                       scaler == NULL ? "scaler" : "state");
+    status = mo_options_read(&copy, sizeof copy, state, "memopt_scaler_state");
+    if (status == MEMOPT_OK)
+        status = check_state("scaler set state", &copy);
+    if (status != MEMOPT_OK)
+        return status;
+    if (scaler->disabled)
+        copy.scale = 1.0;
+    return write_block(scaler->device, scaler->block, &copy, 0, stream);
+}

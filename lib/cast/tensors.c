@@ -1,0 +1,118 @@
+#include "cast/tensors.h"
+
+#include "base/checked.h"
+
+#include <inttypes.h>
+
+int mo_dtype_is_gradient(memopt_dtype dtype)
+{
+    return dtype == MEMOPT_DTYPE_F32 || dtype == MEMOPT_DTYPE_F16 || dtype == MEMOPT_DTYPE_BF16;
+}
+
+int mo_dtype_is_float(memopt_dtype dtype)
+{
+    return mo_dtype_is_gradient(dtype) || dtype == MEMOPT_DTYPE_F8_E4M3 ||
+           dtype == MEMOPT_DTYPE_F8_E5M2;
+}
+
+static memopt_status check_type(const char *subject, uint64_t index, const memopt_tensor *tensor,
+                                int (*type_allowed)(memopt_dtype))
+{
+    if (memopt_dtype_size(tensor->dtype) == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s[%" PRIu64 "]: dtype %d is not an element type",
+                       subject, index, (int)tensor->dtype);
+    if (!type_allowed(tensor->dtype))
+        return mo_fail(MEMOPT_UNSUPPORTED, "%s[%" PRIu64 "]: the element type %s is not supported",
+                       subject, index, memopt_dtype_name(tensor->dtype));
+    if (tensor->reserved != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s[%" PRIu64 "]: reserved is %d; set it to 0",
+                       subject, index, (int)tensor->reserved);
+    return MEMOPT_OK;
+}
+
+memopt_status mo_tensor_check(const char *subject, uint64_t index, const memopt_tensor *tensor,
+                              int (*type_allowed)(memopt_dtype))
+{
+    uint64_t size, bytes, end;
+    memopt_status status = check_type(subject, index, tensor, type_allowed);
+    if (status != MEMOPT_OK)
+        return status;
+    size = memopt_dtype_size(tensor->dtype);
+    if (!mo_mul_u64(tensor->count, size, &bytes) ||
+        !mo_add_u64((uintptr_t)tensor->data, bytes, &end))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s[%" PRIu64 "]: %" PRIu64 " elements of %s at %p do not fit the address "
+                       "space",
+                       subject, index, tensor->count, memopt_dtype_name(tensor->dtype),
+                       tensor->data);
+    if (tensor->count != 0 && tensor->data == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s[%" PRIu64 "]: data is NULL but count is %" PRIu64, subject, index,
+                       tensor->count);
+    if ((uintptr_t)tensor->data % size != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s[%" PRIu64 "]: %p is not aligned to an element of %s (%" PRIu64 " bytes)",
+                       subject, index, tensor->data, memopt_dtype_name(tensor->dtype), size);
+    return MEMOPT_OK;
+}
+
+/* --- overlap --------------------------------------------------------------------------------- */
+
+static void sink(mo_range *ranges, uint64_t at, uint64_t count)
+{
+    mo_range value = ranges[at];
+    for (;;) {
+        uint64_t child = 2 * at + 1;
+        if (child >= count)
+            break;
+        if (child + 1 < count && ranges[child + 1].begin > ranges[child].begin)
+            child++;
+        if (ranges[child].begin <= value.begin)
+            break;
+        ranges[at] = ranges[child];
+        at = child;
+    }
+    ranges[at] = value;
+}
+
+/* Heapsort by begin: no recursion, no allocation (qsort of the C library may make one). */
+static void sort_ranges(mo_range *ranges, uint64_t count)
+{
+    for (uint64_t i = count / 2; i-- > 0;)
+        sink(ranges, i, count);
+    for (uint64_t rest = count; rest > 1; rest--) {
+        mo_range last = ranges[rest - 1];
+        ranges[rest - 1] = ranges[0];
+        ranges[0] = last;
+        sink(ranges, 0, rest - 1);
+    }
+}
+
+/* The later end of two ranges; *reach is updated. */
+static void extend(const mo_range **reach, const mo_range *range)
+{
+    if (*reach == NULL || range->end > (*reach)->end)
+        *reach = range;
+}
+
+memopt_status mo_ranges_check(const char *subject, mo_range *ranges, uint64_t count)
+{
+    const mo_range *any = NULL, *written = NULL; /* those that reach farthest so far */
+    sort_ranges(ranges, count);
+    for (uint64_t i = 0; i < count; i++) {
+        const mo_range *range = &ranges[i];
+        const mo_range *before = range->written ? any : written;
+        if (before != NULL && before->end > range->begin) {
+            uint64_t low = mo_min_u64(before->index, range->index);
+            uint64_t high = mo_max_u64(before->index, range->index);
+            return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                           "%s: tensors %" PRIu64 " and %" PRIu64
+                           " overlap at %p and one of them is written",
+                           subject, low, high, (void *)range->begin);
+        }
+        extend(&any, range);
+        if (range->written)
+            extend(&written, range);
+    }
+    return MEMOPT_OK;
+}

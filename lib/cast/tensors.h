@@ -1,0 +1,41 @@
+/*
+ * Checks of the tensor lists that callers hand in. Each function names the list and the index of
+ * the first tensor that is wrong.
+ */
+#ifndef MO_CAST_TENSORS_H
+#define MO_CAST_TENSORS_H
+
+#include "memopt/base.h"
+
+#include "base/error.h"
+
+/* 1 where kernels know the type (f32, f16, bf16 and the 8-bit floats). */
+int mo_dtype_is_float(memopt_dtype dtype);
+/* 1 where the loss scaler knows the type (f32, f16, bf16). */
+int mo_dtype_is_gradient(memopt_dtype dtype);
+
+/* One tensor: type known, reserved 0, bytes within the address space, data neither NULL nor
+ * misaligned (unless count is 0). subject is "cast: sources" or the like. */
+memopt_status mo_tensor_check(const char *subject, uint64_t index, const memopt_tensor *tensor,
+                              int (*type_allowed)(memopt_dtype));
+
+/* A range of bytes of tensor number `index`. */
+typedef struct mo_range {
+    uintptr_t begin, end; /* begin < end */
+    uint64_t index;
+    int32_t written; /* 1: nothing else may overlap it; 0: others that are read may */
+} mo_range;
+
+/* Sorts ranges, and fails if one that is written shares a byte with any other. O(n log n). */
+memopt_status mo_ranges_check(const char *subject, mo_range *ranges, uint64_t count);
+
+/* The range of a tensor of at least one element that has passed mo_tensor_check. */
+static inline mo_range mo_range_of(const memopt_tensor *tensor, uint64_t index, int32_t written)
+{
+    uintptr_t begin = (uintptr_t)tensor->data;
+    mo_range range = {begin, begin + tensor->count * memopt_dtype_size(tensor->dtype), index,
+                      written};
+    return range;
+}
+
+#endif

@@ -1,0 +1,9 @@
+/* CRC-32 as in zlib and PNG (polynomial 0xedb88320, reflected). */
+#ifndef MO_OPTIM_CRC32_H
+#define MO_OPTIM_CRC32_H
+
+#include <stdint.h>
+
+uint32_t mo_crc32(const void *data, uint64_t size);
+
+#endif

@@ -1,0 +1,169 @@
+/* Reads an export; layout.h has the format. Everything is checked before anything changes. */
+#include "optim/crc32.h"
+#include "optim/layout.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Where the sections of checked bytes start. */
+typedef struct sections {
+    const unsigned char *groups, *parameters, *states;
+} sections;
+
+static memopt_status check_frame(const unsigned char *b, uint64_t bytes)
+{
+    if (bytes < MO_EXPORT_HEADER + MO_EXPORT_END ||
+        memcmp(b, mo_export_magic, sizeof mo_export_magic) != 0)
+        return mo_fail(MEMOPT_CORRUPT, "optimizer import: %" PRIu64 " bytes that are no export",
+                       bytes);
+    if (mo_get_u32(b + 8) > MO_EXPORT_VERSION)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "optimizer import: version %" PRIu32
+                       " of the format; this library knows up to %d; update libmemopt",
+                       mo_get_u32(b + 8), MO_EXPORT_VERSION);
+    uint64_t total = mo_get_u64(b + 16);
+    if (mo_get_u32(b + 8) == 0 || mo_get_u32(b + 12) != MO_EXPORT_HEADER || total > bytes ||
+        total < MO_EXPORT_HEADER + MO_EXPORT_END)
+        return mo_fail(MEMOPT_CORRUPT,
+                       "optimizer import: the header tells of %" PRIu64 " bytes, %" PRIu64
+                       " are there; the export is cut short or damaged",
+                       total, bytes);
+    uint32_t crc = mo_crc32(b, total - MO_EXPORT_END);
+    if (crc != mo_get_u32(b + total - 8))
+        return mo_fail(MEMOPT_CORRUPT,
+                       "optimizer import: checksum %08" PRIx32 ", %08" PRIx32
+                       " was written; the export is damaged",
+                       crc, mo_get_u32(b + total - 8));
+    return MEMOPT_OK;
+}
+
+/* The same optimizer? Counts and sizes first, so that the sections can be found. */
+static memopt_status check_shape(const memopt_optimizer *o, const unsigned char *b)
+{
+    if (mo_get_u32(b + 24) != o->options.kind || mo_get_u32(b + 28) != o->options.block_size)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer import: kind %" PRIu32 " with blocks of %" PRIu32
+                       " was exported; this is kind %" PRIu32 " with blocks of %" PRIu32,
+                       mo_get_u32(b + 24), mo_get_u32(b + 28), o->options.kind,
+                       o->options.block_size);
+    if (mo_get_u64(b + 32) != o->group_count || mo_get_u64(b + 40) != o->parameter_count)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer import: %" PRIu64 " groups and %" PRIu64
+                       " parameters were exported; this optimizer has %" PRIu64 " and %" PRIu64,
+                       mo_get_u64(b + 32), mo_get_u64(b + 40), o->group_count, o->parameter_count);
+    uint64_t least = MO_EXPORT_HEADER + MO_EXPORT_END + o->group_count * MO_EXPORT_GROUP +
+                     o->parameter_count * MO_EXPORT_PARAMETER;
+    if (mo_get_u64(b + 16) < least)
+        return mo_fail(MEMOPT_CORRUPT, "optimizer import: %" PRIu64 " bytes, %" PRIu64 " at least",
+                       mo_get_u64(b + 16), least);
+    return MEMOPT_OK;
+}
+
+static memopt_optimizer_group get_group(const unsigned char *at)
+{
+    memopt_optimizer_group g = MEMOPT_OPTIMIZER_GROUP_INIT;
+    g.lr = mo_get_f64(at);
+    g.beta1 = mo_get_f64(at + 8);
+    g.beta2 = mo_get_f64(at + 16);
+    g.eps = mo_get_f64(at + 24);
+    g.weight_decay = mo_get_f64(at + 32);
+    g.maximize = mo_get_u32(at + 40);
+    g.reserved = mo_get_u32(at + 44);
+    return g;
+}
+
+static memopt_status check_groups(const memopt_optimizer *o, const unsigned char *at)
+{
+    for (uint64_t i = 0; i < o->group_count; i++) {
+        memopt_optimizer_group group = get_group(at + i * MO_EXPORT_GROUP);
+        if (mo_optimizer_group_check(&group) != MEMOPT_OK)
+            return mo_fail(MEMOPT_CORRUPT,
+                           "optimizer import: a value of group %" PRIu64 " is out of range", i);
+    }
+    return MEMOPT_OK;
+}
+
+static memopt_status check_parameters(const memopt_optimizer *o, const unsigned char *at)
+{
+    for (uint64_t i = 0; i < o->parameter_count; i++, at += MO_EXPORT_PARAMETER) {
+        const mo_parameter *p = &o->parameters[i];
+        if (mo_get_u64(at) != p->tensor.count || mo_get_u32(at + 8) != p->format ||
+            mo_get_u32(at + 12) != p->group)
+            return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                           "optimizer import: parameter %" PRIu64 " was exported with %" PRIu64
+                           " elements, state format %" PRIu32 ", group %" PRIu32
+                           "; here it has %" PRIu64 ", %" PRIu32 ", %" PRIu32,
+                           i, mo_get_u64(at), mo_get_u32(at + 8), mo_get_u32(at + 12),
+                           p->tensor.count, p->format, p->group);
+        if (mo_get_u64(at + 16) >= MO_STEPS_LIMIT)
+            return mo_fail(MEMOPT_CORRUPT,
+                           "optimizer import: parameter %" PRIu64 " has taken %" PRIu64
+                           " steps, not below 2^53",
+                           i, mo_get_u64(at + 16));
+    }
+    return MEMOPT_OK;
+}
+
+static memopt_status check(const memopt_optimizer *o, const unsigned char *b, uint64_t bytes,
+                           sections *out)
+{
+    memopt_status status = check_frame(b, bytes);
+    if (status == MEMOPT_OK)
+        status = check_shape(o, b);
+    if (status != MEMOPT_OK)
+        return status;
+    out->groups = b + MO_EXPORT_HEADER;
+    out->parameters = out->groups + o->group_count * MO_EXPORT_GROUP;
+    out->states = out->parameters + o->parameter_count * MO_EXPORT_PARAMETER;
+    status = check_groups(o, out->groups);
+    if (status == MEMOPT_OK)
+        status = check_parameters(o, out->parameters);
+    if (status == MEMOPT_OK && mo_get_u64(b + 16) != mo_export_bytes(o))
+        status = mo_fail(MEMOPT_CORRUPT,
+                         "optimizer import: %" PRIu64 " bytes for parameters that take %" PRIu64,
+                         mo_get_u64(b + 16), mo_export_bytes(o));
+    return status;
+}
+
+static memopt_status send(memopt_optimizer *o, const sections *s, memopt_stream stream)
+{
+    memopt_status status = MEMOPT_OK;
+    const unsigned char *states = s->states;
+    for (uint64_t i = 0; i < o->parameter_count && status == MEMOPT_OK; i++) {
+        const mo_parameter *p = &o->parameters[i];
+        mo_state_part parts[MO_EXPORT_PARTS];
+        int n = mo_state_parts(p, parts);
+        status = memopt_copy(o->device, p->device.steps,
+                             s->parameters + i * MO_EXPORT_PARAMETER + 16, sizeof(uint64_t),
+                             stream);
+        for (int k = 0; k < n && status == MEMOPT_OK; k++) {
+            status = memopt_copy(o->device, parts[k].data, states, parts[k].bytes, stream);
+            states += parts[k].padded;
+        }
+    }
+    return status;
+}
+
+memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buffer, uint64_t bytes,
+                                           memopt_stream stream)
+{
+    sections s;
+    if (o == NULL || buffer == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer import: %s is NULL",
+                       o == NULL ? "the handle" : "buffer");
+    memopt_status status = check(o, buffer, bytes, &s);
+    if (status == MEMOPT_OK)
+        status = mo_optimizer_use_stream(o, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    status = send(o, &s, stream);
+    memopt_status waited = memopt_stream_sync(o->device, stream); /* copies read the buffer */
+    if (status == MEMOPT_OK)
+        status = waited;
+    if (status != MEMOPT_OK)
+        return status;
+    for (uint64_t i = 0; i < o->group_count; i++)
+        o->groups[i] = get_group(s.groups + i * MO_EXPORT_GROUP);
+    o->group_table.current = 0;
+    return MEMOPT_OK;
+}

@@ -1,0 +1,68 @@
+#include "optim/layout.h"
+
+#include <string.h>
+
+const unsigned char mo_export_magic[8] = {'M', 'E', 'M', 'O', 'P', 'T', 'O', 'S'};
+
+static mo_state_part part_of(void *data, uint64_t bytes)
+{
+    return (mo_state_part){data, bytes, (bytes + 7) / 8 * 8};
+}
+
+int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS])
+{
+    uint64_t count = p->tensor.count, absmax = mo_parameter_blocks(p) * 4;
+    uint64_t moment = p->format == MEMOPT_STATE_8BIT ? count : count * 4;
+    parts[0] = part_of(p->device.m, moment);
+    parts[1] = part_of(p->device.v, moment);
+    if (p->format != MEMOPT_STATE_8BIT)
+        return 2;
+    parts[2] = part_of(p->device.absmax1, absmax);
+    parts[3] = part_of(p->device.absmax2, absmax);
+    return 4;
+}
+
+uint64_t mo_export_bytes(const memopt_optimizer *o)
+{
+    uint64_t bytes = MO_EXPORT_HEADER + MO_EXPORT_END + o->group_count * MO_EXPORT_GROUP +
+                     o->parameter_count * MO_EXPORT_PARAMETER;
+    for (uint64_t i = 0; i < o->parameter_count; i++) {
+        mo_state_part parts[MO_EXPORT_PARTS];
+        int n = mo_state_parts(&o->parameters[i], parts);
+        for (int k = 0; k < n; k++)
+            bytes += parts[k].padded;
+    }
+    return bytes;
+}
+
+void mo_put_u32(unsigned char *at, uint32_t value)
+{
+    for (int i = 0; i < 4; i++)
+        at[i] = (unsigned char)(value >> (8 * i));
+}
+
+void mo_put_u64(unsigned char *at, uint64_t value)
+{
+    mo_put_u32(at, (uint32_t)value);
+    mo_put_u32(at + 4, (uint32_t)(value >> 32));
+}
+
+void mo_put_f64(unsigned char *at, double value)
+{
+    mo_put_u64(at, mo_f64_bits(value));
+}
+
+uint32_t mo_get_u32(const unsigned char *at)
+{
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
+
+uint64_t mo_get_u64(const unsigned char *at)
+{
+    return mo_get_u32(at) | (uint64_t)mo_get_u32(at + 4) << 32;
+}
+
+double mo_get_f64(const unsigned char *at)
+{
+    return mo_f64_from_bits(mo_get_u64(at));
+}

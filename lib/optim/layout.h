@@ -1,0 +1,48 @@
+/*
+ * The export format, version 1. Little-endian, no gaps beyond those named:
+ *
+ *   header      64 bytes: magic "MEMOPTOS", u32 version, u32 header bytes, u64 bytes in all,
+ *               u32 optimizer kind, u32 block size, u64 groups, u64 parameters, 16 zero bytes
+ *   groups      48 bytes each: f64 lr, beta1, beta2, eps, weight_decay, u32 maximize, u32 0
+ *   parameters  32 bytes each: u64 elements, u32 state format, u32 group, u64 steps, u64 0
+ *   states      per parameter: exp_avg, exp_avg_sq, absmax1, absmax2 (the last two where the states
+ *               are 8-bit), each padded with zeros to 8 bytes
+ *   end         u32 CRC-32 of all bytes before, u32 0
+ */
+#ifndef MO_OPTIM_LAYOUT_H
+#define MO_OPTIM_LAYOUT_H
+
+#include "optim/optim.h"
+
+enum {
+    MO_EXPORT_VERSION = 1,
+    MO_EXPORT_HEADER = 64,
+    MO_EXPORT_GROUP = 48,
+    MO_EXPORT_PARAMETER = 32,
+    MO_EXPORT_END = 8,
+    MO_EXPORT_PARTS = 4
+};
+
+extern const unsigned char mo_export_magic[8];
+
+/* A state tensor of a parameter. */
+typedef struct mo_state_part {
+    void *data; /* device memory */
+    uint64_t bytes;
+    uint64_t padded; /* to 8 bytes */
+} mo_state_part;
+
+/* Fills parts; returns how many there are (2 or 4). */
+int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS]);
+
+/* Bytes of an export of this optimizer; it fits, since its states do. */
+uint64_t mo_export_bytes(const memopt_optimizer *o);
+
+void mo_put_u32(unsigned char *at, uint32_t value);
+void mo_put_u64(unsigned char *at, uint64_t value);
+void mo_put_f64(unsigned char *at, double value);
+uint32_t mo_get_u32(const unsigned char *at);
+uint64_t mo_get_u64(const unsigned char *at);
+double mo_get_f64(const unsigned char *at);
+
+#endif

@@ -1,0 +1,95 @@
+/*
+ * The optimizer's handle, and which file owns what:
+ *
+ *   optimizer.c   create, destroy, groups; the streams that have used it
+ *   parameters.c  parameters, their states, state views
+ *   tables.c      the tables in device memory that the kernels read
+ *   step.c        one step: checks, reductions, prologue, update
+ *   steps.c       step counts of parameters
+ *   layout.c      the export format; export.c and import.c write and read it
+ *   blockwise.c   block-wise quantisation of the caller's tensors
+ *   arguments.c   checks of tensors
+ *
+ * Invariants. Everything the kernels read lies in device memory and is written in stream order: a
+ * step in flight is never disturbed. A parameter's state is one block of the allocator that holds
+ * its step count too; only the update kernel (and an import) writes there. The host keeps copies of
+ * the tables to know what the device has; `uploaded` parts are equal on both sides.
+ */
+#ifndef MO_OPTIM_OPTIM_H
+#define MO_OPTIM_OPTIM_H
+
+#include "kernels/blockcode.h"
+#include "kernels/optim.h"
+#include "memopt/optim.h"
+
+#include "device/device.h"
+
+/* Steps beyond this do not fit a double exactly. */
+#define MO_STEPS_LIMIT (UINT64_C(1) << 53)
+
+typedef struct mo_parameter {
+    memopt_tensor tensor;
+    memopt_tensor copy; /* data NULL: none */
+    uint32_t group;
+    uint32_t format; /* a memopt_state_format */
+    void *state;     /* the allocator's block */
+    uint64_t state_bytes;
+    mo_optim_tensor device; /* what the device's table says */
+} mo_parameter;
+
+/* A table in device memory. */
+typedef struct mo_table {
+    void *data;
+    uint64_t capacity; /* bytes */
+    int current;       /* 1: the device has what the host has */
+} mo_table;
+
+struct memopt_optimizer {
+    memopt_allocator *allocator;
+    memopt_device *device;
+    memopt_optimizer_options options; /* defaults filled in */
+
+    memopt_optimizer_group *groups;
+    uint64_t group_count, group_capacity;
+    mo_parameter *parameters;
+    uint64_t parameter_count, parameter_capacity;
+
+    mo_segment *segments; /* the gradients of the last step, as uploaded */
+    mo_segment *next;     /* those of the step being made */
+    uint64_t segment_count, segments_capacity, next_capacity;
+
+    mo_table tensor_table, segment_table, group_table, coef_table, scratch;
+    mo_table control;
+
+    memopt_stream *streams; /* that have used any of it */
+    uint64_t stream_count, stream_capacity;
+    uint64_t mailbox; /* where step counts are read into: it outlives a failed wait */
+};
+
+/* optimizer.c */
+memopt_status mo_optimizer_use_stream(memopt_optimizer *o, memopt_stream stream);
+/* Frees a block in order of all streams that have used it. */
+memopt_status mo_optimizer_release(memopt_optimizer *o, void *block);
+memopt_status mo_optimizer_group_check(const memopt_optimizer_group *group);
+
+/* tables.c */
+/* Makes room for `bytes` in a table; what was in it is lost and it is no longer current. */
+memopt_status mo_table_reserve(memopt_optimizer *o, mo_table *table, uint64_t bytes,
+                               memopt_stream stream);
+/* Writes host bytes to device memory in stream order; the host's may change at once. */
+memopt_status mo_upload(memopt_optimizer *o, void *destination, const void *source, uint64_t bytes,
+                        memopt_stream stream);
+memopt_status mo_upload_tensors(memopt_optimizer *o, memopt_stream stream);
+memopt_status mo_upload_groups(memopt_optimizer *o, memopt_stream stream);
+/* Takes o->next[0 .. count) as the gradients of this step. */
+memopt_status mo_upload_segments(memopt_optimizer *o, uint64_t count, memopt_stream stream);
+
+/* parameters.c */
+uint64_t mo_parameter_blocks(const mo_parameter *p);
+
+/* arguments.c: subject is "optimizer: gradient" or the like; index names the tensor. */
+memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
+                                    const memopt_tensor *tensor);
+int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b);
+
+#endif

@@ -1,0 +1,201 @@
+/* Parameters and their states. */
+#include "optim/optim.h"
+
+#include "base/checked.h"
+#include "base/memory.h"
+#include "base/options.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* Parts of a state block start at multiples of this. */
+enum { PART_ALIGNMENT = 256 };
+
+uint64_t mo_parameter_blocks(const mo_parameter *p)
+{
+    return mo_ceil_div_u64(p->tensor.count, MO_BLOCK_SIZE);
+}
+
+/* Where the parts of a state block lie: m, v, absmax1, absmax2, steps. */
+typedef struct state_layout {
+    uint64_t v, absmax1, absmax2, steps, bytes;
+} state_layout;
+
+static int layout_of(const mo_parameter *p, state_layout *out)
+{
+    int eight = p->format == MEMOPT_STATE_8BIT;
+    uint64_t moment, absmax, bytes;
+    if (!mo_mul_u64(p->tensor.count, eight ? 1 : 4, &moment) ||
+        !mo_round_up_u64(moment, PART_ALIGNMENT, &moment) || moment > UINT64_MAX / 8)
+        return 0;
+    absmax = eight ? mo_parameter_blocks(p) * 4 : 0;
+    if (!mo_round_up_u64(absmax, PART_ALIGNMENT, &absmax))
+        return 0;
+    bytes = 2 * moment + 2 * absmax;
+    *out = (state_layout){moment, 2 * moment, 2 * moment + absmax, bytes, bytes + sizeof(uint64_t)};
+    return 1;
+}
+
+static void describe(mo_parameter *p, const state_layout *layout)
+{
+    unsigned char *state = p->state;
+    int eight = p->format == MEMOPT_STATE_8BIT;
+    p->device = (mo_optim_tensor){
+        .parameter = p->tensor.data,
+        .copy = p->copy.data,
+        .m = state,
+        .v = state + layout->v,
+        .absmax1 = eight ? (float *)(void *)(state + layout->absmax1) : NULL,
+        .absmax2 = eight ? (float *)(void *)(state + layout->absmax2) : NULL,
+        .steps = (uint64_t *)(void *)(state + layout->steps),
+        .parameter_dtype = p->tensor.dtype,
+        .copy_dtype = p->copy.dtype,
+        .group = p->group,
+    };
+}
+
+/* Allocates the state and zeroes it in stream order. */
+static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t index,
+                                memopt_stream stream)
+{
+    state_layout layout;
+    if (!layout_of(p, &layout))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: parameter %" PRIu64 ": states of %" PRIu64
+                       " elements do not fit 64 bits",
+                       index, p->tensor.count);
+    p->state_bytes = layout.bytes;
+    memopt_status status = memopt_allocator_alloc(o->allocator, layout.bytes,
+                                                  MEMOPT_TAG_OPTIMIZER, stream, &p->state);
+    if (status != MEMOPT_OK)
+        return status;
+    int zero_code = p->format == MEMOPT_STATE_8BIT ? MO_SIGNED_ZERO : 0;
+    unsigned char *rest = (unsigned char *)p->state + layout.v;
+    status = memopt_fill(o->device, p->state, zero_code, layout.v, stream);
+    if (status == MEMOPT_OK)
+        status = memopt_fill(o->device, rest, 0, layout.bytes - layout.v, stream);
+    if (status != MEMOPT_OK)
+        (void)memopt_allocator_free(o->allocator, p->state);
+    else
+        describe(p, &layout);
+    return status;
+}
+
+static memopt_status check_copy(const memopt_tensor *parameter, const memopt_tensor *copy,
+                                uint64_t index)
+{
+    if (copy->dtype == MEMOPT_DTYPE_F32)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "optimizer: model copy %" PRIu64 " is f32; f16 and bf16 are supported",
+                       index);
+    memopt_status status = mo_optim_tensor_check("optimizer: model copy", index, copy);
+    if (status != MEMOPT_OK)
+        return status;
+    if (copy->count != parameter->count)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: model copy %" PRIu64 " has %" PRIu64
+                       " elements, its parameter %" PRIu64,
+                       index, copy->count, parameter->count);
+    if (mo_optim_tensors_overlap(parameter, copy))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: model copy %" PRIu64 " overlaps its parameter", index);
+    return MEMOPT_OK;
+}
+
+static memopt_status check_overlap(const memopt_optimizer *o, const memopt_tensor *tensor,
+                                   const char *what)
+{
+    for (uint64_t i = 0; i < o->parameter_count; i++)
+        if (mo_optim_tensors_overlap(tensor, &o->parameters[i].tensor) ||
+            mo_optim_tensors_overlap(tensor, &o->parameters[i].copy))
+            return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                           "optimizer: %s %" PRIu64 " overlaps parameter %" PRIu64
+                           " or its model copy",
+                           what, o->parameter_count, i);
+    return MEMOPT_OK;
+}
+
+static memopt_status check_parameter(const memopt_optimizer *o, uint32_t group,
+                                     const memopt_tensor *parameter, const memopt_tensor *copy)
+{
+    if (group >= o->group_count)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: no group %" PRIu32 "; there are %" PRIu64, group,
+                       o->group_count);
+    if (o->parameter_count >= UINT32_MAX)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: too many parameters");
+    memopt_status status =
+        mo_optim_tensor_check("optimizer: parameter", o->parameter_count, parameter);
+    if (status == MEMOPT_OK)
+        status = check_overlap(o, parameter, "parameter");
+    if (status == MEMOPT_OK && copy != NULL)
+        status = check_copy(parameter, copy, o->parameter_count);
+    if (status == MEMOPT_OK && copy != NULL)
+        status = check_overlap(o, copy, "model copy");
+    return status;
+}
+
+memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group,
+                                             const memopt_tensor *parameter,
+                                             const memopt_tensor *model_copy, memopt_stream stream,
+                                             uint64_t *out_index)
+{
+    if (o == NULL || parameter == NULL || out_index == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: %s is NULL",
+                       o == NULL           ? "the handle"
+                       : parameter == NULL ? "parameter"
+                                           : "out_index");
+    memopt_status status = check_parameter(o, group, parameter, model_copy);
+    if (status != MEMOPT_OK)
+        return status;
+    if (!mo_grow((void **)&o->parameters, &o->parameter_capacity, o->parameter_count + 1,
+                 sizeof *o->parameters))
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    mo_parameter p = {.tensor = *parameter, .group = group, .format = o->options.state_format};
+    if (model_copy != NULL)
+        p.copy = *model_copy;
+    if (parameter->count < o->options.min_8bit_size)
+        p.format = MEMOPT_STATE_F32;
+    status = mo_optimizer_use_stream(o, stream);
+    if (status == MEMOPT_OK)
+        status = make_state(o, &p, o->parameter_count, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    o->parameters[o->parameter_count] = p;
+    o->tensor_table.current = 0;
+    *out_index = o->parameter_count++;
+    return MEMOPT_OK;
+}
+
+static memopt_tensor view_tensor(void *data, uint64_t count, memopt_dtype dtype)
+{
+    return (memopt_tensor){data, count, dtype, 0};
+}
+
+memopt_status memopt_optimizer_state(memopt_optimizer *o, uint64_t parameter, uint64_t index,
+                                     memopt_state_view *out_view)
+{
+    static const char *const names[] = {"exp_avg", "exp_avg_sq", "absmax1", "absmax2"};
+    if (o == NULL || out_view == NULL || parameter >= o->parameter_count)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer state: a pointer is NULL or there is no parameter %" PRIu64,
+                       parameter);
+    const mo_parameter *p = &o->parameters[parameter];
+    int eight = p->format == MEMOPT_STATE_8BIT;
+    uint64_t views = eight ? 4 : 2, blocks = mo_parameter_blocks(p);
+    if (index >= views)
+        return mo_fail(MEMOPT_NOT_FOUND,
+                       "optimizer state: parameter %" PRIu64 " has %" PRIu64
+                       " state tensors, asked for index %" PRIu64,
+                       parameter, views, index);
+    memopt_dtype dtype = eight ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_F32;
+    memopt_state_view view = {.name = names[index]};
+    if (index == 0)
+        view.tensor = view_tensor(p->device.m, p->tensor.count, dtype);
+    else if (index == 1)
+        view.tensor = view_tensor(p->device.v, p->tensor.count, dtype);
+    else
+        view.tensor = view_tensor(index == 2 ? p->device.absmax1 : p->device.absmax2, blocks,
+                                  MEMOPT_DTYPE_F32);
+    return mo_result_write(out_view, &view, sizeof view, "memopt_state_view");
+}

@@ -1,0 +1,179 @@
+/*
+ * One step. Everything that can fail on the host comes first; then, in stream order: tables that
+ * changed, the reductions (if a verdict or a norm is asked for), the prologue, and as the very last
+ * launch the update, the only one that writes parameters, states and step counts.
+ */
+#include "optim/optim.h"
+
+#include "base/checked.h"
+#include "base/memory.h"
+#include "base/options.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static memopt_status check_options(const memopt_step_options *s)
+{
+    if (!isfinite(s->max_norm) || s->max_norm < 0.0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: max_norm is %g; it must be finite and at least 0",
+                       s->max_norm);
+    if (s->skip_non_finite > 1 || s->already_unscaled > 1)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: skip_non_finite is %" PRIu32 ", already_unscaled %" PRIu32
+                       "; each must be 0 or 1",
+                       s->skip_non_finite, s->already_unscaled);
+    if (s->already_unscaled && s->scaler == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: already_unscaled needs the scaler whose flag holds the "
+                       "verdict");
+    if ((uintptr_t)s->out_norm % sizeof(float) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: out_norm %p is not aligned to an f32",
+                       (const void *)s->out_norm);
+    return MEMOPT_OK;
+}
+
+static memopt_status check_gradient(const mo_parameter *p, uint64_t index, const memopt_tensor *g)
+{
+    memopt_status status = mo_optim_tensor_check("optimizer step: gradient", index, g);
+    if (status != MEMOPT_OK)
+        return status;
+    if (g->count != p->tensor.count)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: gradient %" PRIu64 " has %" PRIu64
+                       " elements, its parameter %" PRIu64,
+                       index, g->count, p->tensor.count);
+    if (mo_optim_tensors_overlap(g, &p->tensor) || mo_optim_tensors_overlap(g, &p->copy))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: gradient %" PRIu64
+                       " overlaps its parameter or its model copy",
+                       index);
+    return MEMOPT_OK;
+}
+
+/* Fills o->next with the gradients that are there; *out_chunks counts their chunks. */
+static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
+                            uint64_t *out_count, uint64_t *out_chunks)
+{
+    uint64_t count = 0, chunks = 0;
+    if (!mo_grow((void **)&o->next, &o->next_capacity, o->parameter_count, sizeof *o->next))
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    for (uint64_t i = 0; i < o->parameter_count; i++) {
+        const memopt_tensor *g = &gradients[i];
+        if (g->data == NULL)
+            continue;
+        memopt_status status = check_gradient(&o->parameters[i], i, g);
+        if (status != MEMOPT_OK)
+            return status;
+        o->next[count++] =
+            (mo_segment){g->data, g->count, chunks, (uint32_t)g->dtype, (uint32_t)i};
+        chunks += mo_chunks_of(g->count);
+    }
+    *out_count = count;
+    *out_chunks = chunks;
+    return MEMOPT_OK;
+}
+
+static memopt_status upload_tables(memopt_optimizer *o, uint64_t count, memopt_stream stream)
+{
+    memopt_status status =
+        mo_table_reserve(o, &o->coef_table, mo_max_u64(count, 8) * sizeof(mo_adamw_coef), stream);
+    if (status == MEMOPT_OK)
+        status = mo_table_reserve(o, &o->control, sizeof(mo_optim_control), stream);
+    if (status == MEMOPT_OK)
+        status = mo_upload_tensors(o, stream);
+    if (status == MEMOPT_OK)
+        status = mo_upload_groups(o, stream);
+    if (status == MEMOPT_OK)
+        status = mo_upload_segments(o, count, stream);
+    return status;
+}
+
+/* The total of squares of all gradients; *out_sum is where it will lie. */
+static memopt_status reduce(memopt_optimizer *o, uint64_t count, uint64_t chunks,
+                            memopt_stream stream, const double **out_sum)
+{
+    uint64_t bytes = mo_total_scratch(chunks) * sizeof(double);
+    memopt_status status = mo_table_reserve(o, &o->scratch, bytes, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    double *scratch = o->scratch.data;
+    mo_reduce_args args = {
+        .table = o->segment_table.data, .partials = scratch, .count = (uint32_t)count};
+    status = mo_launch(o->device, stream, &mo_kernel_square_sum, &args, chunks);
+    for (uint64_t values = chunks; status == MEMOPT_OK && values > 1;) {
+        uint64_t sums = mo_ceil_div_u64(values, MO_STRIPE_ELEMENTS);
+        mo_sum_args level = {scratch, scratch + values, values};
+        status = mo_launch(o->device, stream, &mo_kernel_sum, &level, sums);
+        scratch += values;
+        values = sums;
+    }
+    *out_sum = scratch;
+    return status;
+}
+
+static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, uint64_t count,
+                            uint64_t chunks, memopt_stream stream)
+{
+    int verdict = s->skip_non_finite || s->scaler != NULL || s->max_norm > 0.0;
+    int sum = s->already_unscaled ? s->max_norm > 0.0 || s->out_norm != NULL
+                                  : verdict || s->out_norm != NULL;
+    mo_optim_prologue_args prologue = {
+        .tensors = o->tensor_table.data,
+        .gradients = o->segment_table.data,
+        .groups = o->group_table.data,
+        .coefs = o->coef_table.data,
+        .control = o->control.data,
+        .scale = s->already_unscaled ? NULL : memopt_scaler_device_scale(s->scaler),
+        .found_inf = memopt_scaler_device_found_inf(s->scaler),
+        .out_norm = s->out_norm,
+        .max_norm = s->max_norm,
+        .count = (uint32_t)count,
+        .check = (uint32_t)verdict,
+    };
+    memopt_status status = MEMOPT_OK;
+    if (sum && chunks != 0)
+        status = reduce(o, count, chunks, stream, &prologue.square_sum);
+    if (status == MEMOPT_OK)
+        status = mo_launch(o->device, stream, &mo_kernel_optim_prologue, &prologue, 1);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_optim_step_args step = {
+        .tensors = prologue.tensors,
+        .gradients = prologue.gradients,
+        .coefs = prologue.coefs,
+        .control = prologue.control,
+        .seed = o->options.seed,
+        .count = (uint32_t)count,
+        .stochastic = o->options.stochastic_rounding,
+    };
+    return mo_launch(o->device, stream, &mo_kernel_optim_step, &step, chunks);
+}
+
+memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gradients,
+                                    uint64_t count, const memopt_step_options *options,
+                                    memopt_stream stream)
+{
+    memopt_step_options s;
+    uint64_t present, chunks;
+    if (o == NULL || (gradients == NULL && count != 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer step: %s is NULL",
+                       o == NULL ? "the handle" : "gradients");
+    if (count != o->parameter_count)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: %" PRIu64 " gradients for %" PRIu64 " parameters", count,
+                       o->parameter_count);
+    memopt_status status = mo_options_read(&s, sizeof s, options, "memopt_step_options");
+    if (status == MEMOPT_OK)
+        status = check_options(&s);
+    if (status == MEMOPT_OK)
+        status = gather(o, gradients, &present, &chunks);
+    if (status == MEMOPT_OK)
+        status = mo_optimizer_use_stream(o, stream);
+    if (status == MEMOPT_OK)
+        status = upload_tables(o, present, stream);
+    if (status == MEMOPT_OK)
+        status = launch(o, &s, present, chunks, stream);
+    return status;
+}

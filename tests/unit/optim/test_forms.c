@@ -1,0 +1,213 @@
+/* The SIMD forms of the step equal the scalar form bit for bit: every pair of types, every kind of
+ * data, every ragged size, unaligned, with and without model copy and stochastic rounding. */
+#include "support.h"
+
+#include <math.h>
+
+enum { MOST = 2048, KINDS = 10 };
+
+typedef struct buffers {
+    float p[MOST + 64], copy[MOST + 64], g[MOST + 64], m[MOST + 64], v[MOST + 64];
+    float absmax1[MOST / 256 + 1], absmax2[MOST / 256 + 1];
+    uint64_t steps;
+} buffers;
+
+typedef struct step_case {
+    uint64_t n;
+    unsigned offset; /* in elements, for all but the absmax */
+    int kind, p, g, copy, eight, stochastic;
+    uint64_t seed;
+} step_case;
+
+static const char *const kind_names[KINDS] = {"normal", "2^20 wide", "sparse", "subnormal", "tiny",
+                                              "huge",   "zero",      "not finite", "minus zero",
+                                              "overflowing"};
+
+static float datum(int kind, uint64_t *state)
+{
+    float x = normal(state);
+    uint64_t r = next_random(state);
+    switch (kind) {
+    case 0:
+        return x * 0.01f;
+    case 1:
+        return x * ldexpf(1.0f, -(int)(r % 21));
+    case 2:
+        return r % 50 == 0 ? x : 0.0f;
+    case 3:
+        return x * 0x1p-128f;
+    case 4:
+        return x * 0x1p-115f;
+    case 5:
+        return x * 0x1p40f;
+    case 6:
+        return 0.0f;
+    case 7:
+        return r % 300 == 0 ? INFINITY : r % 300 == 1 ? -INFINITY : r % 300 == 2 ? NAN : x;
+    case 8:
+        return r % 2 ? -0.0f : x * 0x1p-100f;
+    default:
+        return x * 0x1p68f * (r % 7 == 0 ? 0x1p20f : 1.0f);
+    }
+}
+
+static void prepare(const step_case *c, buffers *b)
+{
+    uint64_t state = c->seed * 2 + 1;
+    memset(b, 0, sizeof *b);
+    for (uint64_t i = 0; i < MOST + 64; i++) {
+        int p_kind = c->kind == 3 || c->kind == 7 ? c->kind : 0;
+        if (i < MOST) {
+            mo_store_element(b->p, i, c->p, datum(p_kind, &state));
+            mo_store_element(b->g, i, c->g, datum(c->kind, &state));
+        }
+        if (!c->eight && i < MOST) {
+            b->m[i] = datum(c->kind, &state);
+            b->v[i] = fabsf(datum(c->kind, &state));
+        } else {
+            ((uint8_t *)b->m)[i] = (uint8_t)next_random(&state);
+            ((uint8_t *)b->v)[i] = (uint8_t)next_random(&state);
+        }
+    }
+    for (uint64_t i = 0; i < MOST / 256 + 1; i++) {
+        b->absmax1[i] = fabsf(datum(c->kind == 7 && i % 2 ? 0 : c->kind, &state));
+        b->absmax2[i] = fabsf(datum(c->kind == 7 && i % 3 ? 0 : c->kind, &state));
+    }
+    b->steps = c->seed % 5;
+}
+
+static void run(const step_case *c, buffers *b, int isa)
+{
+    static const mo_adamw_group group = {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0};
+    mo_optim_control control = {0, 0};
+    mo_adamw_coef coef = mo_adamw_coef_of(&group, b->steps + 1, 0.75);
+    mo_optim_tensor t = {
+        .parameter = mo_element_at(b->p, c->offset, c->p),
+        .copy = c->copy ? mo_element_at(b->copy, c->offset, c->copy) : NULL,
+        .m = c->eight ? (uint8_t *)b->m + c->offset : (uint8_t *)(b->m + c->offset),
+        .v = c->eight ? (uint8_t *)b->v + c->offset : (uint8_t *)(b->v + c->offset),
+        .absmax1 = c->eight ? b->absmax1 : NULL,
+        .absmax2 = c->eight ? b->absmax2 : NULL,
+        .steps = &b->steps,
+        .parameter_dtype = c->p,
+        .copy_dtype = c->copy,
+    };
+    mo_segment g = {mo_element_at(b->g, c->offset, c->g), c->n, 0, (uint32_t)c->g, 0};
+    mo_optim_step_args args = {.tensors = &t,
+                               .gradients = &g,
+                               .coefs = &coef,
+                               .control = &control,
+                               .count = 1,
+                               .seed = c->seed,
+                               .stochastic = (uint32_t)c->stochastic};
+    mo_kernel_optim_step.cpu[isa](&args, 0, mo_chunks_of(c->n));
+}
+
+static void check(const step_case *c)
+{
+    static buffers expected, actual;
+    prepare(c, &expected);
+    run(c, &expected, MO_ISA_SCALAR);
+    for (int isa = MO_ISA_AVX2; isa <= best_isa(); isa++) {
+        int same = 1;
+        prepare(c, &actual);
+        run(c, &actual, isa);
+        for (uint64_t i = 0; i < MOST; i++) {
+            same &= same_element(expected.p, actual.p, i, c->p);
+            same &= c->copy == 0 || same_element(expected.copy, actual.copy, i, c->copy);
+            same &= c->eight || same_float(expected.m[i], actual.m[i]);
+            same &= c->eight || same_float(expected.v[i], actual.v[i]);
+        }
+        if (c->eight)
+            same &= memcmp(expected.m, actual.m, MOST) == 0 &&
+                    memcmp(expected.v, actual.v, MOST) == 0 &&
+                    memcmp(expected.absmax1, actual.absmax1, sizeof actual.absmax1) == 0 &&
+                    memcmp(expected.absmax2, actual.absmax2, sizeof actual.absmax2) == 0;
+        same &= expected.steps == actual.steps;
+        if (!same)
+            fail_msg("isa %d, n %d, offset %u, %s, p %d, g %d, copy %d, 8-bit %d, stochastic %d", isa,
+                     (int)c->n, c->offset, kind_names[c->kind], c->p, c->g, c->copy, c->eight,
+                     c->stochastic);
+    }
+}
+
+static void test_every_size(void **state)
+{
+    (void)state;
+    for (uint64_t n = 1; n <= 600; n++)
+        for (int eight = 0; eight < 2; eight++)
+            check(&(step_case){n, (unsigned)(n % 5), (int)(n % KINDS), 1 + (int)(n % 3),
+                               1 + (int)(n / 3 % 3), (int)(n / 9 % 4), eight, (int)(n / 2 % 2), n});
+}
+
+static void test_every_kind_and_type(void **state)
+{
+    (void)state;
+    uint64_t seed = 1000;
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int p = 1; p <= 3; p++)
+            for (int g = 1; g <= 3; g++)
+                for (int copy = 0; copy <= 3; copy++)
+                    for (int mode = 0; mode < 4; mode++)
+                        check(&(step_case){1800, 3, kind, p, g, copy, mode & 1, mode >> 1, seed++});
+}
+
+/* Many steps in a row from zero states: what one form leaves, the next takes up. */
+static void test_many_steps(void **state)
+{
+    (void)state;
+    static buffers expected, actual;
+    for (int kind = 0; kind < KINDS; kind++) {
+        step_case c = {1111, 0, kind, MO_DTYPE_BF16, MO_DTYPE_F32, MO_DTYPE_F16, 1, 0, 77};
+        for (int isa = MO_ISA_AVX2; isa <= best_isa(); isa++) {
+            prepare(&c, &expected);
+            memset(expected.m, MO_SIGNED_ZERO, sizeof expected.m);
+            memset(expected.v, 0, sizeof expected.v);
+            memset(expected.absmax1, 0, sizeof expected.absmax1);
+            memset(expected.absmax2, 0, sizeof expected.absmax2);
+            actual = expected;
+            for (int step = 0; step < 40; step++) {
+                run(&c, &expected, MO_ISA_SCALAR);
+                run(&c, &actual, isa);
+            }
+            assert_memory_equal(expected.m, actual.m, 1111);
+            assert_memory_equal(expected.v, actual.v, 1111);
+            assert_memory_equal(expected.absmax1, actual.absmax1, sizeof actual.absmax1);
+            assert_memory_equal(expected.absmax2, actual.absmax2, sizeof actual.absmax2);
+        }
+    }
+}
+
+/* A skipped step touches nothing. */
+static void test_skip(void **state)
+{
+    (void)state;
+    static buffers before, after;
+    step_case c = {1500, 0, 0, MO_DTYPE_F32, MO_DTYPE_F32, 0, 1, 0, 5};
+    prepare(&c, &before);
+    for (int isa = MO_ISA_SCALAR; isa <= best_isa(); isa++) {
+        mo_optim_control control = {1, 0};
+        mo_adamw_coef coef = {0};
+        mo_optim_tensor t = {.parameter = after.p,       .m = after.m, .v = after.v,
+                             .absmax1 = after.absmax1,   .absmax2 = after.absmax2,
+                             .steps = &after.steps,
+                             .parameter_dtype = c.p};
+        mo_segment g = {after.g, c.n, 0, (uint32_t)c.g, 0};
+        mo_optim_step_args args = {
+            .tensors = &t, .gradients = &g, .coefs = &coef, .control = &control, .count = 1};
+        after = before;
+        mo_kernel_optim_step.cpu[isa](&args, 0, 1);
+        assert_memory_equal(&before, &after, sizeof before);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_size),
+        cmocka_unit_test(test_every_kind_and_type),
+        cmocka_unit_test(test_many_steps),
+        cmocka_unit_test(test_skip),
+    };
+    return cmocka_run_group_tests_name("optimizer forms", tests, NULL, NULL);
+}
