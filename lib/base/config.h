@@ -48,7 +48,12 @@ typedef struct mo_config_divisions {
 #define MO_CONFIG_INITIAL_BOOLEAN(value) value
 #define MO_CONFIG_INITIAL_FRACTION(value) value
 #define MO_CONFIG_INITIAL_NUMBER(value) value
-#define MO_CONFIG_INITIAL_DIVISIONS(value) {{value}}
+#define MO_CONFIG_INITIAL_DIVISIONS(value)                                                         \
+    {                                                                                              \
+        {                                                                                          \
+            value                                                                                  \
+        }                                                                                          \
+    }
 #define MO_CONFIG_INITIAL_BACKEND(value) value
 
 /* The values as given, in the units of the keys; 0 in max_split_size_mb is unlimited, in
