@@ -19,7 +19,8 @@ extern "C" {
 #include "device/device.h"
 }
 
-namespace {
+namespace
+{
 
 constexpr int kLayers = 8;
 constexpr uint64_t kBytes = uint64_t{4} << 20;
@@ -109,8 +110,8 @@ bool step_offload(Bench &b)
     for (memopt_ticket &ticket : tickets) {
         void *activation = b.alloc(kBytes);
         b.compute(activation, 1);
-        good &= memopt_offload_pack(b.offloader, activation, kBytes, b.stream, &ticket) ==
-                MEMOPT_OK;
+        good &=
+            memopt_offload_pack(b.offloader, activation, kBytes, b.stream, &ticket) == MEMOPT_OK;
     }
     for (int i = kLayers - 1; i >= 0; i--) {
         void *activation = nullptr;
