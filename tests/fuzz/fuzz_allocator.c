@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define MIB ((uint64_t)1 << 20)
 
-enum { MOST_LIVE = 48, STREAMS = 3, MOST_STEPS = 400 };
+enum { MOST_LIVE = 48, STREAMS = 3, MOST_STEPS = 120 };
 
 #define REQUIRE(condition)                                                                         \
     do {                                                                                           \
