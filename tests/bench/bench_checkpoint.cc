@@ -13,7 +13,8 @@
 
 #include "memopt/memopt.h"
 
-namespace {
+namespace
+{
 
 constexpr uint64_t kLease = 4096;
 constexpr uint64_t kChecked = uint64_t{16} << 20;
