@@ -153,8 +153,11 @@ MEMOPT_API memopt_status memopt_scaler_unscale(memopt_scaler *scaler,
 
 /**
  * @brief Notes non-finite gradients without changing them.
- *
- * Parameters and status as of memopt_scaler_unscale().
+ * @param scaler the scaler.
+ * @param gradients `count` tensors of f32, f16 or bf16.
+ * @param count how many; 0 does nothing.
+ * @param stream the stream.
+ * @return the status as of memopt_scaler_unscale().
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gradients,

@@ -340,7 +340,7 @@ MEMOPT_API memopt_status memopt_fill(memopt_device *device, void *destination, i
                                      uint64_t bytes, memopt_stream stream);
 
 /**
- * @brief Allocates page-locked host memory, aligned to a page.
+ * @brief Allocates page-locked host memory, aligned to a page and counted in whole pages.
  * @param device the device whose copies will use it.
  * @param bytes how many, at least 1.
  * @param[out] out_pointer the memory; ended by memopt_host_free().

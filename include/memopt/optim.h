@@ -325,8 +325,14 @@ MEMOPT_API memopt_status memopt_quantize_blockwise(memopt_device *device,
 
 /**
  * @brief The inverse: map[code] * absmax, one f32 multiplication, rounded once to the destination.
- *
- * Parameters and status as of memopt_quantize_blockwise(); destination is f32, f16 or bf16.
+ * @param device the device.
+ * @param codes u8 tensor.
+ * @param absmax f32 tensor of ceil(count / block_size).
+ * @param destination f32, f16 or bf16 tensor of the same count as codes.
+ * @param is_signed as it was when the codes were made.
+ * @param block_size as it was when the codes were made.
+ * @param stream the stream.
+ * @return the status as of memopt_quantize_blockwise().
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_dequantize_blockwise(

@@ -85,10 +85,12 @@ static memopt_status end(memopt_allocator *allocator)
     int found;
     pthread_mutex_lock(&allocator->slow);
     pthread_mutex_lock(&allocator->lock);
-    memopt_status status = MEMOPT_OK;
+    memopt_status status = MEMOPT_OK, waited;
     do {
-        status = mo_events_wait_one(allocator, NULL, &found);
-    } while (status == MEMOPT_OK && found);
+        waited = mo_events_wait_one(allocator, NULL, &found);
+        if (status == MEMOPT_OK)
+            status = waited;
+    } while (found && (waited == MEMOPT_OK || waited == MEMOPT_DEVICE_FAULT));
     memopt_status release = mo_release_memory(allocator, &all, &released);
     if (status == MEMOPT_OK)
         status = release;

@@ -248,7 +248,7 @@ memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *poo
     pthread_mutex_unlock(&allocator->lock);
     memopt_status status = memopt_event_sync(use->event);
     pthread_mutex_lock(&allocator->lock);
-    if (status == MEMOPT_OK)
+    if (status == MEMOPT_OK || status == MEMOPT_DEVICE_FAULT) /* a fault is told, but it is done */
         complete(allocator, use);
     else
         prepend(queue, use);

@@ -136,15 +136,31 @@ static memopt_status wait_for_events(memopt_allocator *allocator, mo_request *re
     return MEMOPT_OK;
 }
 
-static memopt_status release_cached(memopt_allocator *allocator, mo_request *request,
-                                    mo_block **out_block)
+static memopt_status release_and_grow(memopt_allocator *allocator, mo_request *request,
+                                      uint64_t wanted, mo_block **out_block)
 {
     uint64_t released = 0;
     if (mo_capturing(allocator))
         return MEMOPT_OK;
     mo_release what = MO_RELEASE_ALL;
+    what.wanted = wanted;
     memopt_status status = mo_release_memory(allocator, &what, &released);
     return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
+}
+
+/* Pages can go anywhere, so as many as the request has are enough, unless others take them. */
+static memopt_status release_some(memopt_allocator *allocator, mo_request *request,
+                                  mo_block **out_block)
+{
+    if (!allocator->expandable)
+        return MEMOPT_OK;
+    return release_and_grow(allocator, request, request->size, out_block);
+}
+
+static memopt_status release_all(memopt_allocator *allocator, mo_request *request,
+                                 mo_block **out_block)
+{
+    return release_and_grow(allocator, request, UINT64_MAX, out_block);
 }
 
 static attempt *const attempts[] = {
@@ -154,7 +170,8 @@ static attempt *const attempts[] = {
     grow,             /* a device allocation or mapped pages */
     release_oversize, /* if max_split_size_mb is set */
     wait_for_events,  /* pending frees */
-    release_cached,   /* unsplit segments or free pages, then growth */
+    release_some,     /* free pages, as many as needed, then growth */
+    release_all,      /* all unsplit segments or free pages, then growth */
     search,           /* what other threads freed meanwhile */
 };
 

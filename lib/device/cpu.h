@@ -98,7 +98,9 @@ typedef struct mo_cpu_op {
 
 typedef struct mo_cpu_stream {
     struct mo_cpu_device *device;
-    mo_cpu_op *head, **tail; /* the head stays in the queue while it runs */
+    struct mo_cpu_stream *next; /* by age, the default stream first */
+    uint64_t ordinal;           /* of its creation */
+    mo_cpu_op *head, **tail;    /* the head stays in the queue while it runs */
     uint64_t submitted, completed;
     int closing;
     pthread_t worker;    /* eager */
@@ -132,7 +134,8 @@ typedef struct mo_cpu_device {
     pthread_mutex_t lock;
     pthread_cond_t progress; /* an operation has completed */
     mo_cpu_stream default_stream;
-    mo_ranges streams; /* live streams by address */
+    mo_ranges streams; /* live streams but the default one, by address */
+    uint64_t next_ordinal;
     mo_cpu_adversary adversary;
 } mo_cpu_device;
 

@@ -95,21 +95,13 @@ static int seed_lets_overtake(mo_cpu_device *cpu, mo_cpu_stream *stream, uint64_
     return stream->may_overtake;
 }
 
-/* The i-th stream of the device, the default stream last; NULL past the end. */
-static mo_cpu_stream *stream_at(mo_cpu_device *cpu, uint64_t i)
-{
-    if (i < cpu->streams.count)
-        return cpu->streams.items[i].value;
-    return i == cpu->streams.count ? &cpu->default_stream : NULL;
-}
-
 /* The stream that goes before the head of `needed`: of those that can without it, the one with the
  * latest work; NULL if there is none. */
 static mo_cpu_stream *overtaker(mo_cpu_device *cpu, const mo_cpu_stream *needed)
 {
     uint64_t x = needed->head->number, latest = x;
-    mo_cpu_stream *chosen = NULL, *stream;
-    for (uint64_t i = 0; (stream = stream_at(cpu, i)) != NULL; i++) {
+    mo_cpu_stream *chosen = NULL;
+    for (mo_cpu_stream *stream = &cpu->default_stream; stream != NULL; stream = stream->next) {
         if (stream == needed || stream->head == NULL || stream->last_number <= latest)
             continue;
         mo_cpu_stream *first = runnable(stream, needed);
@@ -219,8 +211,7 @@ static void prune_tombstones(mo_cpu_device *cpu)
 {
     mo_cpu_adversary *adversary = &cpu->adversary;
     uint64_t oldest = UINT64_MAX, kept = 0;
-    const mo_cpu_stream *stream;
-    for (uint64_t i = 0; (stream = stream_at(cpu, i)) != NULL; i++)
+    for (const mo_cpu_stream *stream = &cpu->default_stream; stream != NULL; stream = stream->next)
         if (stream->head != NULL && stream->head->number < oldest)
             oldest = stream->head->number;
     for (uint64_t i = 0; i < adversary->tombstone_count; i++)
@@ -314,6 +305,28 @@ void mo_cpu_force(mo_cpu_device *cpu, mo_cpu_stream *stream, uint64_t target)
         return;
     enter(cpu);
     while (stream->completed < target)
+        step(cpu, stream);
+    leave(cpu);
+}
+
+/* One of the streams that hold operations up to `bound`, by the seed; NULL if there is none. */
+static mo_cpu_stream *any_stream(mo_cpu_device *cpu, uint64_t bound)
+{
+    mo_cpu_stream *chosen = NULL;
+    uint64_t found = 0;
+    for (mo_cpu_stream *stream = &cpu->default_stream; stream != NULL; stream = stream->next)
+        if (stream->head != NULL && stream->head->number <= bound &&
+            next_random(&cpu->adversary) % ++found == 0)
+            chosen = stream;
+    return chosen;
+}
+
+void mo_cpu_force_all(mo_cpu_device *cpu)
+{
+    uint64_t bound = cpu->adversary.next_number;
+    mo_cpu_stream *stream;
+    enter(cpu);
+    while ((stream = any_stream(cpu, bound)) != NULL)
         step(cpu, stream);
     leave(cpu);
 }

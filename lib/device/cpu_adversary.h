@@ -17,6 +17,8 @@ void mo_cpu_adversary_fini(mo_cpu_adversary *adversary);
  * done; and, before each operation, what may legally overtake it. Pre: device.lock is held; it is
  * given up while operations run. */
 void mo_cpu_force(mo_cpu_device *cpu, mo_cpu_stream *stream, uint64_t target);
+/* All that is enqueued now, starting with the stream that the seed picks. */
+void mo_cpu_force_all(mo_cpu_device *cpu);
 void mo_cpu_force_marker(mo_cpu_device *cpu, mo_cpu_marker *marker);
 
 /* True once something was asked often enough: a seeded number of times. Pre: device.lock. */

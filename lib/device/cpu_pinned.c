@@ -25,20 +25,19 @@ static void refused(uint64_t bytes)
                MO_SIZE(bytes), strerror(error));
 }
 
+/* The front end asks for whole pages. */
 memopt_status mo_cpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer)
 {
-    uint64_t rounded;
     (void)device;
     void *pointer = MAP_FAILED;
     errno = ENOMEM;
-    if (mo_round_up_u64(bytes, (uint64_t)sysconf(_SC_PAGESIZE), &rounded) &&
-        rounded <= SIZE_MAX / 2)
-        pointer = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (bytes <= SIZE_MAX / 2)
+        pointer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pointer == MAP_FAILED)
         return mo_fail_driver(MEMOPT_OUT_OF_HOST_MEMORY, errno, strerror(errno),
                               "cpu: the system has no %s of host memory to page-lock",
                               MO_SIZE(bytes));
-    if (mlock(pointer, rounded) != 0)
+    if (mlock(pointer, bytes) != 0)
         refused(bytes);
     *out_pointer = pointer;
     return MEMOPT_OK;
@@ -46,9 +45,8 @@ memopt_status mo_cpu_host_alloc(memopt_device *device, uint64_t bytes, void **ou
 
 memopt_status mo_cpu_host_free(memopt_device *device, void *pointer, uint64_t bytes)
 {
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
     (void)device;
-    munmap(pointer, (bytes + page - 1) / page * page);
+    munmap(pointer, bytes);
     return MEMOPT_OK;
 }
 

@@ -221,6 +221,15 @@ static void *worker_main(void *argument)
     return NULL;
 }
 
+static void append_stream(mo_cpu_device *cpu, mo_cpu_stream *stream)
+{
+    mo_cpu_stream **link = &cpu->default_stream.next;
+    while (*link != NULL)
+        link = &(*link)->next;
+    *link = stream;
+    stream->ordinal = ++cpu->next_ordinal;
+}
+
 memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_stream)
 {
     mo_cpu_device *cpu = mo_cpu(device);
@@ -229,11 +238,13 @@ memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_str
         return MEMOPT_OUT_OF_HOST_MEMORY;
     queue_init(stream, cpu);
     pthread_mutex_lock(&cpu->lock);
-    int kept = mo_ranges_insert(&cpu->streams, (uintptr_t)stream, sizeof *stream, stream);
+    int kept = mo_ranges_insert(&cpu->streams, (uintptr_t)stream, sizeof *stream, NULL);
     int error =
         kept && !cpu->adversarial ? pthread_create(&stream->worker, NULL, worker_main, stream) : 0;
     if (error != 0)
         mo_ranges_remove(&cpu->streams, mo_ranges_find(&cpu->streams, (uintptr_t)stream));
+    else if (kept)
+        append_stream(cpu, stream);
     pthread_mutex_unlock(&cpu->lock);
     if (!kept || error != 0) {
         pthread_cond_destroy(&stream->work);
@@ -267,6 +278,10 @@ memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream handle)
     }
     wait_completed(stream, stream->submitted);
     mo_ranges_remove(&cpu->streams, mo_ranges_find(&cpu->streams, (uintptr_t)handle));
+    mo_cpu_stream **link = &cpu->default_stream.next;
+    while (*link != stream)
+        link = &(*link)->next;
+    *link = stream->next;
     stream->closing = 1;
     pthread_cond_signal(&stream->work);
     pthread_mutex_unlock(&cpu->lock);
@@ -304,17 +319,19 @@ memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)
     return status;
 }
 
-/* A stream that another thread creates or destroys meanwhile is not waited for. */
+/* A stream that another thread creates or destroys meanwhile is not waited for: the lock is given
+ * up while one is waited for, so the next is looked up by age. */
 void mo_cpu_settle(mo_cpu_device *cpu)
 {
-    uintptr_t after = 0;
-    const mo_range *next;
     pthread_mutex_lock(&cpu->lock);
-    wait_completed(&cpu->default_stream, cpu->default_stream.submitted);
-    while ((next = mo_ranges_overlapping(&cpu->streams, after, UINTPTR_MAX - after)) != NULL) {
-        mo_cpu_stream *stream = next->value;
-        after = next->start + next->size;
+    if (cpu->adversarial)
+        mo_cpu_force_all(cpu);
+    mo_cpu_stream *stream = &cpu->default_stream;
+    while (stream != NULL) {
+        uint64_t ordinal = stream->ordinal;
         wait_completed(stream, stream->submitted);
+        for (stream = &cpu->default_stream; stream != NULL && stream->ordinal <= ordinal;)
+            stream = stream->next;
     }
     pthread_mutex_unlock(&cpu->lock);
 }

@@ -85,7 +85,8 @@ typedef struct mo_device_ops {
     memopt_status (*launch)(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
                             const void *args, uint64_t items);
 
-    /* Page-locked host memory. */
+    /* Page-locked host memory. host_alloc, host_free: whole pages of the system. host_register: any
+     * range, not overlapping another one. */
     memopt_status (*host_alloc)(memopt_device *device, uint64_t bytes, void **out_pointer);
     memopt_status (*host_free)(memopt_device *device, void *pointer, uint64_t bytes);
     memopt_status (*host_register)(memopt_device *device, void *pointer, uint64_t bytes);

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 
 #include <inttypes.h>
+#include <unistd.h>
 
 memopt_status memopt_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer)
 {
@@ -11,6 +12,8 @@ memopt_status memopt_host_alloc(memopt_device *device, uint64_t bytes, void **ou
     if (device == NULL || out_pointer == NULL || bytes == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "host_alloc: device or out_pointer is NULL, or 0 bytes are asked");
+    if (!mo_round_up_u64(bytes, (uint64_t)sysconf(_SC_PAGESIZE), &bytes))
+        return mo_fail(MEMOPT_OUT_OF_HOST_MEMORY, "host_alloc: %" PRIu64 " bytes are asked", bytes);
     memopt_status status = mo_device_fault(device, "host_alloc", MEMOPT_OUT_OF_HOST_MEMORY);
     if (status == MEMOPT_OK)
         status = device->ops->host_alloc(device, bytes, &pointer);

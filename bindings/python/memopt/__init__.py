@@ -1,0 +1,120 @@
+"""Training-memory savers: a caching allocator, checkpoint regions, save-on-CPU, 8-bit optimizers,
+casts and loss scaling, over libmemopt by ctypes. Only the standard library is needed.
+
+    import memopt
+
+    device = memopt.Device("cpu", capacity="512MiB")
+    allocator = memopt.Allocator(device, "expandable_segments:True")
+    optimizer = memopt.AdamW8bit(allocator, model.parameters(), lr=1e-3)
+
+The library is the one that MEMOPT_LIBRARY names, or the one bundled with this package.
+"""
+
+from ._abi import (
+    BlockState,
+    CheckMode,
+    LogLevel,
+    Overflow,
+    Pass,
+    RegionMode,
+    Rounding,
+    StateFormat,
+    Status,
+    StreamOrder,
+    Tag,
+)
+from ._library import lib as _lib
+from ._library import path as library_path
+from .allocator import Allocator, Buffer, TagStats
+from .cast import Scaler, cast, dequantize_blockwise, dynamic_map, quantize_blockwise
+from .checkpoint import Lease, RandomState, Region
+from .device import (
+    Device,
+    DeviceProperties,
+    Event,
+    MemoryInfo,
+    PinnedMemory,
+    Registration,
+    Stream,
+)
+from .dtypes import DType, dtype_of
+from .errors import (
+    BusyError,
+    ClosedError,
+    CorruptError,
+    DeviceError,
+    InvalidArgumentError,
+    LimitReachedError,
+    MemoptError,
+    MismatchError,
+    NotFoundError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from .log import set_log
+from .memory import Memory
+from .offload import Offloader, Ticket
+from .optim import AdamW, AdamW8bit, Group, Optimizer
+from .sizes import format_size, parse_size
+from .tensors import Tensor, tensor
+
+#: The version of the library that is loaded.
+__version__: str = _lib.memopt_version_string().decode()
+
+__all__ = [
+    "AdamW",
+    "AdamW8bit",
+    "Allocator",
+    "BlockState",
+    "Buffer",
+    "BusyError",
+    "CheckMode",
+    "ClosedError",
+    "CorruptError",
+    "DType",
+    "Device",
+    "DeviceError",
+    "DeviceProperties",
+    "Event",
+    "Group",
+    "InvalidArgumentError",
+    "Lease",
+    "LimitReachedError",
+    "LogLevel",
+    "MemoptError",
+    "Memory",
+    "MemoryInfo",
+    "MismatchError",
+    "NotFoundError",
+    "Offloader",
+    "Optimizer",
+    "OutOfMemoryError",
+    "Overflow",
+    "Pass",
+    "PinnedMemory",
+    "RandomState",
+    "Region",
+    "RegionMode",
+    "Registration",
+    "Rounding",
+    "Scaler",
+    "StateFormat",
+    "Status",
+    "Stream",
+    "StreamOrder",
+    "Tag",
+    "TagStats",
+    "Tensor",
+    "Ticket",
+    "UnsupportedError",
+    "cast",
+    "dequantize_blockwise",
+    "dtype_of",
+    "dynamic_map",
+    "format_size",
+    "library_path",
+    "parse_size",
+    "quantize_blockwise",
+    "set_log",
+    "tensor",
+]

@@ -1,0 +1,125 @@
+"""Finds and loads libmemopt and gives its functions their prototypes.
+
+Order: the path in the environment variable MEMOPT_LIBRARY (then nothing else is tried: who names a
+library wants that one), the library bundled beside this file, and what the system's loader finds as
+libmemopt.so.1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, List, Optional, Tuple
+
+from . import _abi, errors
+
+_SONAME = "libmemopt.so.1"
+
+
+def _candidates() -> List[Tuple[str, str]]:
+    """What to try, as (path, where it comes from)."""
+    named = os.environ.get("MEMOPT_LIBRARY")
+    if named:
+        return [(named, "MEMOPT_LIBRARY")]
+    here = os.path.dirname(os.path.abspath(__file__))
+    return [
+        (os.path.join(here, "lib", _SONAME), "bundled with this package"),
+        (_SONAME, "the system's library path"),
+    ]
+
+
+def _open(path: str) -> ctypes.CDLL:
+    """Loads one candidate; OSError or AttributeError says why it cannot be used."""
+    if os.path.sep in path and not os.path.exists(path):
+        raise OSError("no such file")
+    library = ctypes.CDLL(os.path.expanduser(path))
+    _check_version(library)
+    _set_prototypes(library)
+    return library
+
+
+def _check_version(library: ctypes.CDLL) -> None:
+    try:
+        function = library.memopt_version
+    except AttributeError:
+        raise OSError("it is not libmemopt (it has no memopt_version)") from None
+    function.restype, function.argtypes = ctypes.c_uint32, []
+    version = function()
+    major, minor = version // 10000, version // 100 % 100
+    if major != _abi.HEADER_VERSION[0] or minor < _abi.HEADER_VERSION[1]:
+        wanted = "{}.{}".format(*_abi.HEADER_VERSION)
+        raise OSError(
+            "it is version %d.%d; this package needs %s or a later %s.x"
+            % (major, minor, wanted, _abi.HEADER_VERSION[0])
+        )
+
+
+def _set_prototypes(library: ctypes.CDLL) -> None:
+    for name, (result, parameters) in _abi.PROTOTYPES.items():
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise OSError("it lacks the function " + name) from None
+        function.argtypes = parameters
+        if result is _abi.CHECKED:
+            function.restype = ctypes.c_int32
+            function.errcheck = _check
+        else:
+            function.restype = result
+
+
+def _check(status: int, function: Any, arguments: Any) -> int:
+    """Raises what a failed call means; the innermost layer's exception where a callback had one."""
+    if status != 0:
+        raise errors.take_callback_exception() or from_status(status)
+    if errors.has_callback_exception():
+        errors.report_callback_exception()
+    return status
+
+
+def from_status(status: int) -> errors.MemoptError:
+    """The exception for a status, with the library's message where the message belongs to it."""
+    info = _abi.ErrorInfo()
+    lib.memopt_last_error_info(ctypes.byref(info))
+    if info.status == status:
+        return errors.make(
+            status,
+            _text(info.message),
+            driver_code=info.driver_code,
+            driver_message=_text(info.driver_message),
+        )
+    if status >= _abi.Status.USER:
+        return errors.make(status, "a callback returned status %#x" % status)
+    return errors.make(status, _text(lib.memopt_status_message(status)))
+
+
+def _text(raw: Optional[bytes]) -> str:
+    return (raw or b"").decode("utf-8", "replace")
+
+
+def c_text(text: str, what: str) -> bytes:
+    """Text for C, which would stop reading at a NUL character."""
+    if not isinstance(text, str):
+        raise TypeError("%s is text, not %s" % (what, type(text).__name__))
+    if "\0" in text:
+        raise ValueError("%s has a NUL character in it: %r" % (what, text))
+    return text.encode()
+
+
+def load() -> Tuple[ctypes.CDLL, str]:
+    """The loaded library and the path it came from; ImportError tells every path and its reason."""
+    failures = []
+    for path, origin in _candidates():
+        try:
+            return _open(path), path
+        except OSError as error:
+            failures.append("  %s (%s): %s" % (path, origin, error))
+    raise ImportError(
+        "memopt: the library libmemopt cannot be loaded. Tried:\n"
+        + "\n".join(failures)
+        + "\nBuild it (cmake --preset test && cmake --build --preset test) and set MEMOPT_LIBRARY"
+        " to its path, or reinstall this package."
+    )
+
+
+lib, path = load()

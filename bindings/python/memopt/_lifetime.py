@@ -1,0 +1,167 @@
+"""Native handles: when they end, and in which order.
+
+A Handle owns one native object. It counts its holds: handles made from it (children) and memory
+views that were given out (exports). Three ways lead to its end:
+
+- close(): at once; BusyError or BufferError where there are holds.
+- the Python object is collected: abandon(). With holds left the end waits for the last of them,
+  because Python may collect the objects of a cycle in any order.
+- the interpreter exits: weakref.finalize abandons what is left, the youngest first, before modules
+  are torn down; what still has exported views stays for the system to take back.
+
+Invariant: a parent's native object outlives those of its children. `_lock` guards the counts and is
+never held across a call of the library (ending a stream waits for workers that may need Python).
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Callable, List, Optional, Tuple
+
+from . import errors
+from ._abi import Status
+
+_lock = threading.RLock()  # reentrant: a collection may run a finalizer inside the locked part
+
+
+class Handle:
+    """Owner of one native object; see the module's text."""
+
+    __slots__ = ("kind", "keep", "_pointer", "_end", "_parents", "_children", "_exports", "_given_up")
+
+    def __init__(
+        self,
+        kind: str,
+        pointer: int,
+        end: Callable[[int, bool], None],
+        parents: Tuple["Handle", ...] = (),
+        keep: Any = None,
+    ) -> None:
+        self.kind = kind
+        self.keep = keep  # what the native object refers to: callback thunks
+        self._pointer: Optional[int] = pointer
+        self._end = end  # end(pointer, force)
+        self._parents = parents
+        self._children: List["Handle"] = []
+        self._exports = 0
+        self._given_up = False
+        with _lock:
+            for parent in parents:
+                parent._children.append(self)
+
+    @property
+    def pointer(self) -> int:
+        """The native pointer; ClosedError after the end."""
+        pointer = self._pointer
+        if pointer is None:
+            raise errors.ClosedError(self.kind + " is closed")
+        return pointer
+
+    @property
+    def closed(self) -> bool:
+        """Whether the native object is gone."""
+        return self._pointer is None
+
+    def add_export(self) -> None:
+        """Counts a view of memory that lives as long as the native object."""
+        with _lock:
+            self._exports += 1
+
+    def drop_export(self) -> None:
+        """Undoes add_export(); ends an object that only waited for this."""
+        with _lock:
+            self._exports -= 1
+        self._end_if_given_up()
+
+    def close(self, force: bool = False) -> None:
+        """Ends the native object now; harmless when it has ended. Unchanged where this raises."""
+        with _lock:
+            pointer = self._pointer
+            if pointer is None:
+                return
+            self._refuse_holds()
+            self._pointer = None
+        try:
+            self._end(pointer, force)
+        except errors.BusyError:
+            self._pointer = pointer
+            raise
+        except BaseException:
+            self._detach()
+            raise
+        self._detach()
+
+    def _refuse_holds(self) -> None:
+        if self._exports:
+            raise BufferError(
+                "%s cannot be closed: %d memory views of it are in use" % (self.kind, self._exports)
+            )
+        if self._children:
+            names = sorted({child.kind for child in self._children})
+            raise errors.BusyError(
+                Status.BUSY,
+                "%s cannot be closed: %d objects made from it are open (%s); close them first"
+                % (self.kind, len(self._children), ", ".join(names)),
+            )
+
+    def _detach(self) -> None:
+        """Tells the parents; one that only waited for this child ends too."""
+        with _lock:
+            parents, self._parents = self._parents, ()
+            for parent in parents:
+                parent._children.remove(self)
+        self.keep = None
+        for parent in parents:
+            parent._end_if_given_up()
+
+    def abandon(self) -> None:
+        """The Python object is gone: end by force now, or when the last hold goes."""
+        with _lock:
+            self._given_up = True
+        self._end_if_given_up()
+
+    def _end_if_given_up(self) -> None:
+        with _lock:
+            if not self._given_up or self._pointer is None or self._children or self._exports:
+                return
+            pointer, self._pointer = self._pointer, None
+        try:
+            self._end(pointer, True)
+        except errors.MemoptError as error:
+            errors.report_unraisable(error, "while a forgotten %s was ended" % self.kind)
+        self._detach()
+
+
+def finalize(owner: object, handle: Handle) -> None:
+    """Abandons the handle when the owner is collected, or at exit in the reverse order of making."""
+    weakref.finalize(owner, handle.abandon)
+
+
+class Closing:
+    """close(), closed and the context manager for an object with a `_handle`."""
+
+    __slots__ = ()
+    _handle: Handle
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Ends it now. Harmless a second time."""
+        self._handle.close()
+
+    def __enter__(self) -> Any:
+        self._handle.pointer  # raises where it is closed
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            self.close()
+            return
+        try:  # never hide the exception that is on its way
+            self._handle.close(force=True)
+        except (errors.MemoptError, BufferError):
+            pass  # a frame of the traceback still uses it: it ends when that goes

@@ -1,0 +1,364 @@
+"""The caching, stream-ordered allocator of device memory."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
+
+from . import _abi, _lifetime, errors
+from ._abi import BlockState, Tag
+from ._library import c_text, lib
+from .device import Device, StreamLike, stream_pointer, unsigned
+from .memory import Memory
+from .sizes import Size, parse_size
+
+#: A tag by name ("weights", or one that was registered), by :class:`Tag`, or by number.
+TagLike = Union[str, Tag, int]
+
+
+class TagStats(NamedTuple):
+    """What a tag's blocks take."""
+
+    current_bytes: int
+    peak_bytes: int
+    blocks: int
+
+
+class Buffer(Memory):
+    """A block of an allocator.
+
+    Freed by ``allocator.free(buffer)``, ``buffer.free()``, on leaving ``with``, or when it is
+    forgotten. Wherever an address is wanted, ``int(buffer)`` is it.
+    """
+
+    __slots__ = ("_allocator", "_stream")
+
+    _kind = "buffer"
+
+    def __init__(
+        self, allocator: "Allocator", address: Optional[int], nbytes: int, stream: StreamLike
+    ) -> None:
+        super().__init__(allocator.device, address, nbytes, allocator._handle)
+        self._allocator = allocator
+        self._stream = stream  # a Stream must not end before its blocks
+
+    @property
+    def allocator(self) -> "Allocator":
+        """Where it came from."""
+        return self._allocator
+
+    def free(self) -> None:
+        """Gives the block back. Work of its own stream may still be pending. ClosedError twice."""
+        self._allocator.free(self)
+
+    def record_stream(self, stream: StreamLike) -> None:
+        """Says that work on another stream uses it."""
+        self._allocator.record_stream(self, stream)
+
+    def __enter__(self) -> "Buffer":
+        self.pointer
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if not self.freed and (error is None or not self._exports):
+            self.free()
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # An instance whose making failed has no address; one that was freed has None.
+        if finalizing() or not getattr(self, "_address", None) or self._handle.closed:
+            return
+        self._allocator._give_back(self)
+
+    def _take(self) -> int:
+        """The address, which from here on belongs to someone else."""
+        self._refuse_exports()
+        address = self.pointer
+        self._address = None
+        return address
+
+
+class Allocator(_lifetime.Closing):
+    """A caching allocator of one device.
+
+    `config` is the field's string, as in PYTORCH_CUDA_ALLOC_CONF:
+    "expandable_segments:True,max_split_size_mb:128". `limit` is the most it may hold from the
+    device. ``on_pressure(bytes_needed)`` is called when memory is short and returns the bytes it
+    freed; ``on_oom(asked, free, report)`` when an allocation fails for good.
+    """
+
+    __slots__ = (
+        "_device",
+        "_handle",
+        "_live",
+        "_tags",
+        "_names",
+        "_on_pressure",
+        "_on_oom",
+        "__weakref__",
+    )
+
+    def __init__(
+        self,
+        device: Device,
+        config: str = "",
+        *,
+        limit: Size = 0,
+        on_pressure: Optional[Callable[[int], Optional[int]]] = None,
+        on_oom: Optional[Callable[[int, int, str], Any]] = None,
+    ) -> None:
+        self._device = device
+        self._on_pressure = on_pressure
+        self._on_oom = on_oom
+        self._live: Dict[int, "weakref.ref[Buffer]"] = {}  # Buffers by address
+        self._tags = {tag.name.lower(): int(tag) for tag in Tag if tag is not Tag.USER}
+        options = _abi.AllocatorOptions(limit=parse_size(limit))
+        options.pressure, options.oom = thunks = _thunks(weakref.ref(self))
+        out = ctypes.c_void_p()
+        lib.memopt_allocator_create(
+            device._handle.pointer,
+            c_text(config, "a configuration"),
+            ctypes.byref(options),
+            ctypes.byref(out),
+        )
+        self._handle = _lifetime.Handle(
+            "allocator", out.value or 0, _end_allocator, (device._handle,), keep=thunks
+        )
+        _lifetime.finalize(self, self._handle)
+        self._names = _stat_names()
+
+    @property
+    def device(self) -> Device:
+        """The device whose memory it gives out."""
+        return self._device
+
+    def close(self, force: bool = False) -> None:
+        """Gives all memory back to the device. BusyError while blocks are allocated.
+
+        With `force`, blocks that are still allocated are freed. BufferError where one of them has
+        views in use.
+        """
+        self._handle.close(force)
+
+    # --- blocks ---
+
+    def alloc(self, nbytes: Size, stream: StreamLike = None, tag: TagLike = "other") -> Buffer:
+        """Allocates device memory for work on a stream; OutOfMemoryError says what there is."""
+        size = parse_size(nbytes)
+        out = ctypes.c_void_p()
+        lib.memopt_allocator_alloc(
+            self._handle.pointer,
+            size,
+            self.tag(tag),
+            stream_pointer(stream),
+            ctypes.byref(out),
+        )
+        buffer = Buffer(self, out.value, size, stream)
+        if out.value:
+            self._live[out.value] = weakref.ref(buffer)
+        return buffer
+
+    def free(self, block: Union[Buffer, int, None]) -> None:
+        """Frees a block: the Buffer, or its address. None is fine."""
+        if block is None:
+            return
+        if not isinstance(block, Buffer):
+            known = self._live.get(int(block))
+            buffer = known() if known is not None else None
+            if buffer is None:
+                lib.memopt_allocator_free(self._handle.pointer, int(block))
+                return
+            block = buffer
+        if block._allocator is not self:
+            raise ValueError("free: the buffer belongs to another allocator")
+        self._give_back(block)
+
+    def _give_back(self, buffer: Buffer) -> None:
+        address = buffer._take()
+        known = self._live.pop(address, None)  # before another thread can be given the address
+        try:
+            lib.memopt_allocator_free(self._handle.pointer, address)
+        except errors.MemoptError:
+            if known is not None:
+                self._live[address] = known
+            buffer._address = address
+            raise
+
+    def _disown(self, buffer: Buffer) -> None:
+        """Another object has taken the block over: an offloader's ticket."""
+        self._live.pop(buffer._take(), None)
+
+    def record_stream(self, block: Union[Buffer, int], stream: StreamLike) -> None:
+        """Says that work on another stream uses a block, so that its memory waits for it."""
+        lib.memopt_allocator_record_stream(
+            self._handle.pointer, int(block), stream_pointer(stream)
+        )
+
+    def block(self, pointer: Union[Buffer, int]) -> Tuple[int, int]:
+        """The first byte and the usable size of the live block that holds an address."""
+        base, size = ctypes.c_void_p(), ctypes.c_uint64()
+        lib.memopt_allocator_block(
+            self._handle.pointer, int(pointer), ctypes.byref(base), ctypes.byref(size)
+        )
+        return base.value or 0, size.value
+
+    def trim(self) -> int:
+        """Gives cached memory back to the device; the bytes given back."""
+        released = ctypes.c_uint64()
+        lib.memopt_allocator_trim(self._handle.pointer, ctypes.byref(released))
+        return released.value
+
+    def set_limit(self, limit: Size) -> None:
+        """Sets the most bytes to hold from the device; 0: no limit."""
+        lib.memopt_allocator_set_limit(self._handle.pointer, parse_size(limit))
+
+    # --- tags ---
+
+    def register_tag(self, name: str) -> int:
+        """Registers a tag, or finds it; from then on `name` can be given to alloc()."""
+        out = ctypes.c_uint32()
+        lib.memopt_allocator_register_tag(
+            self._handle.pointer, c_text(name, "a tag"), ctypes.byref(out)
+        )
+        self._tags[name] = out.value
+        return out.value
+
+    def tag(self, tag: TagLike) -> int:
+        """The number of a tag."""
+        if isinstance(tag, str):
+            try:
+                return self._tags[tag]
+            except KeyError:
+                names = ", ".join(sorted(self._tags))
+                raise ValueError(
+                    "tag %r is not registered; there are %s" % (tag, names)
+                ) from None
+        return unsigned(int(tag), 32, "tag")
+
+    def tags(self) -> Dict[str, TagStats]:
+        """Current and peak bytes of every tag, by name."""
+        result: Dict[str, TagStats] = {}
+        while True:
+            raw = _abi.TagStatsStruct()
+            try:
+                lib.memopt_allocator_tag_stats(
+                    self._handle.pointer, len(result), ctypes.byref(raw)
+                )
+            except errors.NotFoundError:
+                return result
+            values = TagStats(raw.current_bytes, raw.peak_bytes, raw.blocks)
+            result[raw.name.decode("utf-8", "replace")] = values
+
+    # --- statistics ---
+
+    def stats(self) -> Dict[str, int]:
+        """All statistics at one moment, under the field's keys: "reserved_bytes.all.peak" …"""
+        values = (ctypes.c_uint64 * len(self._names))()
+        lib.memopt_allocator_stats(self._handle.pointer, values, len(self._names), None)
+        return dict(zip(self._names, values))
+
+    def stat(self, name: str) -> int:
+        """One statistic by its key."""
+        value = ctypes.c_uint64()
+        lib.memopt_allocator_stat(
+            self._handle.pointer, c_text(name, "a statistic"), ctypes.byref(value)
+        )
+        return value.value
+
+    def reset_peaks(self) -> None:
+        """Makes every peak the current value."""
+        lib.memopt_allocator_reset_peaks(self._handle.pointer)
+
+    def snapshot(self) -> List[Dict[str, Any]]:
+        """Segments with their blocks as they were at one moment, in PyTorch's words."""
+        segments: List[Dict[str, Any]] = []
+
+        def visit(_user: object, pointer: Any) -> int:
+            def call() -> int:
+                _add_to_snapshot(segments, pointer.contents)
+                return _abi.Status.OK
+
+            return errors.run_callback(call, lambda error: _abi.Status.USER)
+
+        lib.memopt_allocator_snapshot(self._handle.pointer, _abi.BlockVisitor(visit), None)
+        return segments
+
+
+def _end_allocator(pointer: int, force: bool) -> None:
+    if force:
+        lib.memopt_allocator_destroy_force(pointer)
+    else:
+        lib.memopt_allocator_destroy(pointer)
+
+
+def _stat_names() -> List[str]:
+    names: List[str] = []
+    while True:
+        name = lib.memopt_allocator_stat_name(len(names))
+        if name is None:
+            return names
+        names.append(name.decode())
+
+
+def _thunks(owner: "weakref.ref[Allocator]") -> Tuple[Any, Any]:
+    """The C callbacks of an allocator. They reach it weakly, so that it can be collected."""
+
+    def pressure(_user: object, bytes_needed: int) -> int:
+        def call() -> int:
+            allocator = owner()
+            if allocator is None or allocator._on_pressure is None:
+                return 0
+            return max(int(allocator._on_pressure(bytes_needed) or 0), 0)
+
+        return errors.run_callback(call, lambda error: 0)
+
+    def oom(_user: object, asked: int, free: int, report: bytes) -> None:
+        def call() -> None:
+            allocator = owner()
+            if allocator is not None and allocator._on_oom is not None:
+                allocator._on_oom(asked, free, (report or b"").decode("utf-8", "replace"))
+
+        errors.run_callback(call, lambda error: None)
+
+    # No thunk where there is no callback: C then skips that step of the order under pressure.
+    allocator = owner()
+    assert allocator is not None
+    return (
+        _abi.PressureCallback(pressure) if allocator._on_pressure else _abi.PressureCallback(),
+        _abi.OomCallback(oom) if allocator._on_oom else _abi.OomCallback(),
+    )
+
+
+def _add_to_snapshot(segments: List[Dict[str, Any]], raw: _abi.BlockInfoStruct) -> None:
+    address = raw.segment_address or 0
+    if not segments or segments[-1]["address"] != address:
+        segments.append(
+            {
+                "address": address,
+                "total_size": raw.segment_bytes,
+                "stream": raw.stream or 0,
+                "segment_type": "large" if raw.segment_large else "small",
+                "is_expandable": bool(raw.segment_expandable),
+                "allocated_size": 0,
+                "active_size": 0,
+                "requested_size": 0,
+                "blocks": [],
+            }
+        )
+    segment = segments[-1]
+    state = BlockState(raw.state)
+    if state is BlockState.ACTIVE_ALLOCATED:
+        segment["allocated_size"] += raw.bytes
+        segment["requested_size"] += raw.requested_bytes
+    if state in (BlockState.ACTIVE_ALLOCATED, BlockState.ACTIVE_PENDING_FREE):
+        segment["active_size"] += raw.bytes
+    segment["blocks"].append(
+        {
+            "address": raw.address or 0,
+            "size": raw.bytes,
+            "requested_size": raw.requested_bytes,
+            "state": state.name.lower(),
+            "tag": raw.tag,
+        }
+    )

@@ -1,0 +1,311 @@
+"""Casts, block-wise quantisation, and the dynamic loss scaler."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
+
+from . import _abi, _lifetime
+from ._abi import DType, Rounding
+from ._library import lib
+from .device import Device, StreamLike, choice, stream_pointer, unsigned
+from .memory import Part
+from .tensors import Tensor, TensorLike, tensor, tensor_array, tensor_list
+
+Tensors = Union[TensorLike, Sequence[TensorLike]]
+
+
+def cast(
+    device: Device,
+    destinations: Tensors,
+    sources: Tensors,
+    *,
+    rounding: Union[str, Rounding] = Rounding.NEAREST_EVEN,
+    saturate: bool = False,
+    seed: int = 0,
+    sequence: int = 0,
+    stream: StreamLike = None,
+) -> None:
+    """Casts tensors between the floating-point types, many in one call.
+
+    `rounding` is "nearest_even" or "stochastic"; the latter is a function of `seed`, `sequence` (a
+    number of the caller's such as the step) and the element's place. With `saturate`, what overflows
+    an 8-bit float becomes its largest number.
+    """
+    into, outputs = tensor_array(tensor_list(destinations), device, "destination", writable=True)
+    start, inputs = tensor_array(tensor_list(sources), device, "source")
+    if len(outputs) != len(inputs):
+        raise ValueError("cast: %d destinations, %d sources" % (len(outputs), len(inputs)))
+    options = _abi.CastOptions(
+        rounding=choice(Rounding, rounding, "rounding"),
+        saturate=int(bool(saturate)),
+        seed=unsigned(seed, 64, "seed"),
+        sequence=unsigned(sequence, 64, "sequence"),
+    )
+    lib.memopt_cast(
+        device._handle.pointer,
+        into,
+        start,
+        len(inputs),
+        ctypes.byref(options),
+        stream_pointer(stream),
+    )
+    device._keep(stream, outputs, inputs)
+
+
+def quantize_blockwise(
+    device: Device,
+    source: TensorLike,
+    codes: TensorLike,
+    absmax: TensorLike,
+    *,
+    signed: bool = True,
+    block_size: int = 256,
+    stream: StreamLike = None,
+) -> None:
+    """Quantises blocks with the dynamic map: u8 codes and one f32 absmax per block."""
+    _blockwise(
+        lib.memopt_quantize_blockwise,
+        device,
+        (("source", source, False), ("codes", codes, True), ("absmax", absmax, True)),
+        signed,
+        block_size,
+        stream,
+    )
+
+
+def dequantize_blockwise(
+    device: Device,
+    codes: TensorLike,
+    absmax: TensorLike,
+    destination: TensorLike,
+    *,
+    signed: bool = True,
+    block_size: int = 256,
+    stream: StreamLike = None,
+) -> None:
+    """The inverse of :func:`quantize_blockwise`: map[code] * absmax."""
+    _blockwise(
+        lib.memopt_dequantize_blockwise,
+        device,
+        (("codes", codes, False), ("absmax", absmax, False), ("destination", destination, True)),
+        signed,
+        block_size,
+        stream,
+    )
+
+
+def _blockwise(
+    function: Any,
+    device: Device,
+    parts: Tuple[Tuple[str, TensorLike, bool], ...],
+    signed: bool,
+    block_size: int,
+    stream: StreamLike,
+) -> None:
+    arrays, views = [], []
+    for name, part, writable in parts:
+        array, view = tensor_array([part], device, name, writable=writable)
+        arrays.append(array)
+        views.append(view)
+    size = unsigned(block_size, 32, "block_size")
+    function(device._handle.pointer, *arrays, int(bool(signed)), size, stream_pointer(stream))
+    device._keep(stream, views)
+
+
+def dynamic_map(signed: bool = True) -> Tuple[float, ...]:
+    """The 256 values of the dynamic map, sorted."""
+    values = (ctypes.c_float * 256)()
+    lib.memopt_dynamic_map(int(bool(signed)), values)
+    return tuple(values)
+
+
+class Scaler(_lifetime.Closing):
+    """The dynamic loss scaler, with torch's GradScaler's rules and state, and the reductions.
+
+    Scale and found-inf flag live in device memory; nothing here waits for the device but what reads
+    a value back: get_scale(), found_inf(), state_dict(), load_state_dict() and norm() without `out`.
+    """
+
+    __slots__ = ("_device", "_handle", "__weakref__")
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        init_scale: float = 65536.0,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        for name, value in (
+            ("init_scale", init_scale),
+            ("growth_factor", growth_factor),
+            ("backoff_factor", backoff_factor),
+            ("growth_interval", growth_interval),
+        ):
+            if not value > 0:  # 0 would mean the default to the library
+                raise ValueError("%s is above 0, not %r" % (name, value))
+        options = _abi.ScalerOptions(
+            init_scale=init_scale,
+            growth_factor=growth_factor,
+            backoff_factor=backoff_factor,
+            growth_interval=unsigned(growth_interval, 32, "growth_interval"),
+            disabled=int(not enabled),
+        )
+        out = ctypes.c_void_p()
+        lib.memopt_scaler_create(
+            device._handle.pointer, ctypes.byref(options), ctypes.byref(out)
+        )
+        self._device = device
+        self._handle = _lifetime.Handle(
+            "scaler", out.value or 0, _end_scaler, (device._handle,)
+        )
+        _lifetime.finalize(self, self._handle)
+
+    @property
+    def device(self) -> Device:
+        """The device it lives on."""
+        return self._device
+
+    def scale_tensor(self) -> Tensor:
+        """The scale in device memory (one f32), to multiply a loss by. Not to be written."""
+        pointer = lib.memopt_scaler_device_scale(self._handle.pointer)
+        return self._cell(pointer, readonly=True)
+
+    def found_inf_tensor(self) -> Tensor:
+        """The flag in device memory (one f32); checks of your own may set it to 1.0."""
+        pointer = lib.memopt_scaler_device_found_inf(self._handle.pointer)
+        return self._cell(pointer, readonly=False)
+
+    def _cell(self, pointer: int, readonly: bool) -> Tensor:
+        part = Part(self._device, pointer, DType.F32.itemsize, self._handle, self)
+        cell = part.tensor(DType.F32)
+        cell.readonly = readonly
+        return cell
+
+    def unscale(self, gradients: Tensors, stream: StreamLike = None) -> None:
+        """Multiplies gradients by 1 / scale in place and notes non-finite ones."""
+        array, views = self._tensors(gradients, "gradient", writable=True)
+        lib.memopt_scaler_unscale(
+            self._handle.pointer, array, len(views), stream_pointer(stream)
+        )
+        self._device._keep(stream, views)
+
+    def check(self, gradients: Tensors, stream: StreamLike = None) -> None:
+        """Notes non-finite gradients without changing them."""
+        array, views = self._tensors(gradients, "gradient")
+        lib.memopt_scaler_check(self._handle.pointer, array, len(views), stream_pointer(stream))
+        self._device._keep(stream, views)
+
+    def norm(
+        self, tensors: Tensors, out: Optional[TensorLike] = None, stream: StreamLike = None
+    ) -> Optional[float]:
+        """The Euclidean norm over all elements of all tensors.
+
+        With `out` (one f32 in device memory) it is written there in stream order. Without, on a
+        "cpu" device, this waits for the stream and returns it.
+        """
+        array, views = self._tensors(tensors, "tensor")
+        return self._with_norm(
+            out,
+            stream,
+            views,
+            lambda pointer: lib.memopt_scaler_norm(
+                self._handle.pointer, array, len(views), pointer, stream_pointer(stream)
+            ),
+        )
+
+    def clip(
+        self,
+        tensors: Tensors,
+        max_norm: float,
+        out: Optional[TensorLike] = None,
+        stream: StreamLike = None,
+    ) -> Optional[float]:
+        """Scales all tensors by min(1, max_norm / (norm + 1e-6)); the norm before as in norm()."""
+        array, views = self._tensors(tensors, "tensor", writable=True)
+        return self._with_norm(
+            out,
+            stream,
+            views,
+            lambda pointer: lib.memopt_scaler_clip(
+                self._handle.pointer, array, len(views), max_norm, pointer, stream_pointer(stream)
+            ),
+        )
+
+    def _with_norm(
+        self, out: Optional[TensorLike], stream: StreamLike, views: Any, enqueue: Any
+    ) -> Optional[float]:
+        if out is not None:
+            view = self._device_cell(out)
+            enqueue(view.pointer)
+            self._device._keep(stream, views, view)
+            return None
+        if self._device.backend != "cpu":
+            raise ValueError("norm: on %s give `out` in device memory" % self._device.backend)
+        cell = ctypes.c_float()
+        enqueue(ctypes.addressof(cell))
+        self._device.sync_stream(stream)
+        return cell.value
+
+    def _device_cell(self, out: TensorLike) -> Tensor:
+        view = tensor(out, writable=True)
+        self._device._check_tensor(view)
+        if view.dtype is not DType.F32 or view.count < 1:
+            raise ValueError("norm: `out` is one f32, not %d of %s" % (view.count, view.dtype.name))
+        return view
+
+    def update(self, stream: StreamLike = None) -> None:
+        """Ends a step: shrinks or grows the scale and clears the flag."""
+        lib.memopt_scaler_update(self._handle.pointer, stream_pointer(stream))
+
+    def get_scale(self, stream: StreamLike = None) -> float:
+        """The scale after the stream's work so far."""
+        return float(self._state(stream).scale)
+
+    def found_inf(self, stream: StreamLike = None) -> bool:
+        """Whether a check since the last update found a non-finite gradient."""
+        cell = (ctypes.c_float * 1)()
+        self._device.copy(cell, self.found_inf_tensor(), stream=stream)
+        self._device.sync_stream(stream)
+        return bool(cell[0])
+
+    def state_dict(self, stream: StreamLike = None) -> Dict[str, Any]:
+        """The state under the keys of torch's GradScaler."""
+        state = self._state(stream)
+        return {
+            "scale": state.scale,
+            "growth_factor": state.growth_factor,
+            "backoff_factor": state.backoff_factor,
+            "growth_interval": state.growth_interval,
+            "_growth_tracker": state.growth_tracker,
+        }
+
+    def load_state_dict(self, state: Dict[str, Any], stream: StreamLike = None) -> None:
+        """Sets the state; every value is checked before anything changes."""
+        raw = _abi.ScalerState(
+            scale=state["scale"],
+            growth_factor=state["growth_factor"],
+            backoff_factor=state["backoff_factor"],
+            growth_interval=unsigned(state["growth_interval"], 32, "growth_interval"),
+            growth_tracker=unsigned(state["_growth_tracker"], 32, "_growth_tracker"),
+        )
+        lib.memopt_scaler_set_state_sync(
+            self._handle.pointer, ctypes.byref(raw), stream_pointer(stream)
+        )
+
+    def _state(self, stream: StreamLike) -> _abi.ScalerState:
+        raw = _abi.ScalerState()
+        lib.memopt_scaler_get_state_sync(
+            self._handle.pointer, ctypes.byref(raw), stream_pointer(stream)
+        )
+        return raw
+
+    def _tensors(self, sources: Tensors, what: str, writable: bool = False) -> Tuple[Any, Any]:
+        return tensor_array(tensor_list(sources), self._device, what, writable=writable)
+
+
+def _end_scaler(pointer: int, force: bool) -> None:
+    lib.memopt_scaler_destroy(pointer)

@@ -1,0 +1,254 @@
+"""Save-on-CPU: parks device values in page-locked host memory between forward and backward."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any, Callable, Dict, Optional, Union
+
+from . import _abi, _lifetime, errors
+from ._abi import Overflow
+from ._library import lib
+from .allocator import Allocator, Buffer
+from .device import StreamLike, choice, ready, stream_pointer
+from .memory import Memory
+from .sizes import Size, parse_size
+from .tensors import Tensor, TensorLike, tensor
+
+
+class Offloader(_lifetime.Closing):
+    """A store of offloaded values.
+
+    `host_limit` is the most page-locked memory it may hold (0: no limit); what does not fit is kept
+    on the device, waited for, or refused, as `overflow` says ("keep", "wait", "fail"). Values below
+    `min_bytes` stay on the device.
+    """
+
+    __slots__ = ("_allocator", "_handle", "__weakref__")
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        *,
+        host_limit: Size = 0,
+        min_bytes: Size = 0,
+        overflow: Union[str, Overflow] = "keep",
+    ) -> None:
+        options = _abi.OffloaderOptions(
+            host_limit=parse_size(host_limit),
+            min_bytes=parse_size(min_bytes),
+            overflow=choice(Overflow, overflow, "overflow"),
+        )
+        device = allocator.device
+        out = ctypes.c_void_p()
+        lib.memopt_offloader_create(
+            device._handle.pointer,
+            allocator._handle.pointer,
+            ctypes.byref(options),
+            ctypes.byref(out),
+        )
+        self._allocator = allocator
+        self._handle = _lifetime.Handle(
+            "offloader", out.value or 0, _end_offloader, (allocator._handle, device._handle)
+        )
+        _lifetime.finalize(self, self._handle)
+
+    @property
+    def allocator(self) -> Allocator:
+        """Where packed blocks come from and unpacked ones go."""
+        return self._allocator
+
+    def close(self, force: bool = False) -> None:
+        """Ends it after its copies. BusyError while tickets are not released, unless `force`."""
+        self._handle.close(force)
+
+    def pack(
+        self, buffer: Buffer, nbytes: Optional[Size] = None, stream: StreamLike = None
+    ) -> "Ticket":
+        """Takes a buffer over: it is copied to the host after the stream's work so far, and freed.
+
+        On success the buffer belongs to the ticket and is as freed; on failure nothing has changed.
+        """
+        if buffer.allocator is not self._allocator:
+            raise ValueError("pack: the buffer is of another allocator; use pack_borrowed()")
+        buffer._refuse_exports()
+        size = buffer.nbytes if nbytes is None else parse_size(nbytes)
+        out = ctypes.c_uint64()
+        lib.memopt_offload_pack(
+            self._handle.pointer, buffer.pointer, size, stream_pointer(stream), ctypes.byref(out)
+        )
+        self._allocator._disown(buffer)
+        return Ticket(self, out.value, size, stream, None)
+
+    def pack_borrowed(self, source: TensorLike, stream: StreamLike = None) -> "Ticket":
+        """Copies device memory that stays the caller's, such as a framework's tensor.
+
+        The ticket keeps `source` alive until the copy is done (or, where it had to stay on the
+        device, until release). Do not overwrite it before ``ticket.packed`` or
+        ``ticket.wait_packed(stream)``.
+        """
+        view = tensor(source)
+        self._allocator.device._check_tensor(view)
+        out, kept = ctypes.c_uint64(), ctypes.c_int32()
+        lib.memopt_offload_pack_borrowed(
+            self._handle.pointer,
+            view.pointer,
+            view.nbytes,
+            stream_pointer(stream),
+            ctypes.byref(out),
+            ctypes.byref(kept),
+        )
+        return Ticket(self, out.value, view.nbytes, stream, view, kept=bool(kept.value))
+
+    def trim(self) -> int:
+        """Gives cached host memory back; the bytes given back."""
+        released = ctypes.c_uint64()
+        lib.memopt_offloader_trim(self._handle.pointer, ctypes.byref(released))
+        return released.value
+
+    def stats(self) -> Dict[str, int]:
+        """What it holds and has done."""
+        raw = _abi.OffloaderStats()
+        lib.memopt_offloader_get_stats(self._handle.pointer, ctypes.byref(raw))
+        return {name: getattr(raw, name) for name, _ in raw._fields_[1:]}
+
+
+def _end_offloader(pointer: int, force: bool) -> None:
+    if force:
+        lib.memopt_offloader_destroy_force(pointer)
+    else:
+        lib.memopt_offloader_destroy(pointer)
+
+
+class Unpacked(Memory):
+    """A ticket's value on the device; there until the ticket is released."""
+
+    __slots__ = ("_ticket",)
+
+    _kind = "unpacked value"
+
+    def __init__(self, ticket: "Ticket", address: Optional[int]) -> None:
+        offloader = ticket._offloader
+        super().__init__(
+            offloader.allocator.device, address, ticket.nbytes, offloader._handle
+        )
+        self._ticket = ticket
+
+
+class Ticket:
+    """A packed value. Released by release(), on leaving ``with``, or when it is forgotten."""
+
+    __slots__ = (
+        "_offloader",
+        "_number",
+        "nbytes",
+        "kept",
+        "_stream",
+        "_source",
+        "_memory",
+        "__weakref__",
+    )
+
+    def __init__(
+        self,
+        offloader: Offloader,
+        number: int,
+        nbytes: int,
+        stream: StreamLike,
+        source: Optional[Tensor],
+        kept: bool = False,
+    ) -> None:
+        self._offloader = offloader
+        self._number = number
+        #: Size of the value.
+        self.nbytes = nbytes
+        #: Whether borrowed memory was not copied (min_bytes or overflow) and must stay unchanged.
+        self.kept = kept
+        self._stream = stream  # the one that used the value last
+        self._source = source  # borrowed memory, while the copy or the keeping needs it
+        self._memory: Optional[Unpacked] = None
+
+    def _id(self) -> int:
+        if self._number == 0:
+            raise errors.ClosedError("ticket: it was released")
+        return self._number
+
+    @property
+    def released(self) -> bool:
+        """Whether it is over."""
+        return self._number == 0
+
+    @property
+    def packed(self) -> bool:
+        """Whether the copy to the host is done (or there is none to make), without waiting."""
+        pointer = self._offloader._handle.pointer
+        done = ready(lib.memopt_offload_query_packed(pointer, self._id()))
+        if done and not self.kept:
+            self._source = None
+        return done
+
+    def wait_packed(self, stream: StreamLike = None) -> None:
+        """Makes later work of a stream wait until the copy to the host is done."""
+        lib.memopt_offload_wait_packed(
+            self._offloader._handle.pointer, self._id(), stream_pointer(stream)
+        )
+
+    def prefetch(self) -> None:
+        """Begins the copy back, so that unpack() need not wait for all of it."""
+        lib.memopt_offload_prefetch(self._offloader._handle.pointer, self._id())
+
+    def unpack(self, stream: StreamLike = None) -> Unpacked:
+        """The value on the device, valid in the order of a stream until release."""
+        out = ctypes.c_void_p()
+        lib.memopt_offload_unpack(
+            self._offloader._handle.pointer, self._id(), stream_pointer(stream), ctypes.byref(out)
+        )
+        self._stream = stream
+        if self._memory is None or self._memory._address != out.value:
+            self._memory = Unpacked(self, out.value)
+        return self._memory
+
+    def unpack_into(self, destination: TensorLike, stream: StreamLike = None) -> None:
+        """Copies the value into device memory of the caller's, in the order of a stream."""
+        view = tensor(destination, writable=True)
+        device = self._offloader.allocator.device
+        device._check_tensor(view)
+        lib.memopt_offload_unpack_into(
+            self._offloader._handle.pointer,
+            self._id(),
+            view.pointer,
+            view.nbytes,
+            stream_pointer(stream),
+        )
+        device._keep(stream, view)
+
+    def release(self, stream: StreamLike = None) -> None:
+        """Ends the ticket; `stream` is the one that used the value last. Harmless a second time."""
+        if self._number == 0:
+            return
+        memory = self._memory
+        if memory is not None:
+            memory._refuse_exports()
+        lib.memopt_offload_release(
+            self._offloader._handle.pointer, self._number, stream_pointer(stream)
+        )
+        self._number = 0
+        if memory is not None:
+            memory._address = None
+        self._memory = None
+        source, self._source = self._source, None
+        if source is not None and not self.kept:  # its copy may still be running
+            self._offloader.allocator.device._keep(stream, source)
+
+    def __enter__(self) -> "Ticket":
+        self._id()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None or self._memory is None or not self._memory._exports:
+            self.release(self._stream)
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if finalizing() or not getattr(self, "_number", 0) or self._offloader._handle.closed:
+            return
+        self.release(self._stream)

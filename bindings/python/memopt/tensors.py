@@ -1,0 +1,380 @@
+"""Tensors: typed, contiguous ranges of memory, seen without a copy.
+
+:func:`tensor` takes whatever holds numbers: our own Memory, an object of a framework
+(``data_ptr()``, ``numel()``, ``dtype``), anything with the buffer protocol or ``__dlpack__``, or a
+tuple ``(pointer, count, dtype)``. A Tensor keeps what it looks at alive, but for a bare pointer.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Iterable, List, Optional, Sequence, Tuple, Union
+
+from . import _dlpack, errors
+from ._abi import DType, TensorStruct
+from .dtypes import DTypeLike, dtype_of
+from .memory import Memory
+
+if TYPE_CHECKING:
+    from .device import Device
+
+_FORMATS = {  # of a memoryview; what Python has no type for is shown as raw bits
+    DType.F32: "f",
+    DType.F64: "d",
+    DType.I32: "i",
+    DType.I64: "q",
+    DType.U8: "B",
+    DType.F16: "H",
+    DType.BF16: "H",
+    DType.F8_E4M3: "B",
+    DType.F8_E5M2: "B",
+}
+_BUFFER_DTYPES = {
+    "f": DType.F32,
+    "d": DType.F64,
+    "e": DType.F16,
+    "i": DType.I32,
+    "q": DType.I64,
+    "B": DType.U8,
+    "c": DType.U8,
+}
+_KINDS_OF_DEVICE = {
+    "cpu": _dlpack.CPU,
+    "cuda": _dlpack.CUDA,
+    "hip": _dlpack.ROCM,
+}
+
+
+class Tensor:
+    """A typed view of contiguous memory. Make one with :func:`tensor` or ``Memory.tensor``."""
+
+    __slots__ = (
+        "_pointer",
+        "count",
+        "dtype",
+        "shape",
+        "device_type",
+        "device_id",
+        "readonly",
+        "_owner",
+        "__weakref__",
+    )
+
+    def __init__(
+        self,
+        pointer: int,
+        shape: Tuple[int, ...],
+        dtype: DType,
+        device: Optional[Tuple[int, int]],
+        readonly: bool,
+        owner: Any,
+        count: Optional[int] = None,
+    ) -> None:
+        self._pointer = pointer
+        self.shape = shape
+        #: Elements, the product of the shape.
+        self.count: int = _product(shape) if count is None else count
+        self.dtype = dtype
+        #: DLPack's number of the kind of device; None where nobody told (a bare pointer).
+        self.device_type, self.device_id = device if device is not None else (None, 0)
+        #: Whether writing is forbidden; such a tensor is refused where a call writes.
+        self.readonly = readonly
+        self._owner = owner
+
+    @property
+    def pointer(self) -> int:
+        """The address of the first element. ClosedError once our own memory is freed."""
+        if isinstance(self._owner, Memory):
+            self._owner.pointer  # raises
+        return self._pointer
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.count * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    def __repr__(self) -> str:
+        return "<memopt.Tensor %s %s at %#x>" % (
+            self.dtype.name.lower(),
+            list(self.shape),
+            self._pointer,
+        )
+
+    def as_memoryview(self) -> memoryview:
+        """The elements as a memoryview (f16, bf16 and 8-bit floats as raw bits); host memory only."""
+        if not self._is_host():
+            raise BufferError("the tensor is in the memory of a %s device" % self._device_text())
+        if self.count == 0:
+            return memoryview(b"").cast(_FORMATS[self.dtype])
+        owner, pointer = self._owner, self.pointer
+        if isinstance(owner, Memory):
+            view = owner._view_bytes(pointer, self.nbytes)
+        else:
+            array = type("Bytes", (ctypes.c_ubyte * self.nbytes,), {}).from_address(pointer)
+            array.owner = owner  # type: ignore[attr-defined]
+            view = memoryview(array).cast("B")
+        typed = view.cast(_FORMATS[self.dtype], self.shape or (1,))  # type: ignore[call-overload]
+        return typed.toreadonly() if self.readonly else typed  # type: ignore[no-any-return]
+
+    def tolist(self) -> Any:
+        """The elements as (nested) lists, raw bits where as_memoryview() gives them."""
+        return self.as_memoryview().tolist()
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return (self.device_type or _dlpack.CPU, self.device_id)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        """A DLPack capsule over the same memory, for ``torch.from_dlpack`` and the like.
+
+        Work of streams that still writes it is the caller's to wait for.
+        """
+        if copy:
+            raise BufferError("a memopt tensor gives no copies")
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError("a memopt tensor stays on its device")
+        versioned = max_version is not None and max_version[0] >= 1
+        pointer = self.pointer
+        if isinstance(self._owner, Memory):
+            return self._owner._give_dlpack(
+                pointer, self.shape, self.dtype, self.readonly, versioned
+            )
+        owner = [self._owner]  # kept until the consumer is done
+        return _dlpack.give(
+            pointer,
+            self.shape,
+            self.dtype,
+            self.__dlpack_device__(),
+            self.readonly,
+            versioned,
+            owner.clear,
+        )
+
+    def _is_host(self) -> bool:
+        return self.device_type in (None, _dlpack.CPU, _dlpack.CUDA_HOST, _dlpack.ROCM_HOST)
+
+    def _device_text(self) -> str:
+        if self.device_type is None:
+            return "unknown"
+        name = _dlpack.DEVICE_NAMES.get(self.device_type, "DLPack type %d" % self.device_type)
+        return name if self._is_host() else "%s:%d" % (name, self.device_id)
+
+
+TensorLike = Union[Tensor, Memory, Tuple[int, int, DTypeLike], Any]
+
+
+def _product(shape: Iterable[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def tensor(source: TensorLike, dtype: Optional[DTypeLike] = None, *, writable: bool = False) -> Tensor:
+    """A view of `source`, without a copy.
+
+    `dtype` sees the same bytes as another type. `writable` refuses read-only memory. TypeError where
+    `source` holds no such memory; ValueError where it is not contiguous.
+    """
+    if type(source) is Tensor:
+        view = source
+    elif isinstance(source, Memory):
+        view = source.tensor()
+    elif isinstance(source, tuple):
+        view = _from_tuple(source)
+    elif hasattr(source, "data_ptr"):
+        view = _from_framework(source)
+    else:
+        view = _from_protocols(source)
+    if writable and view.readonly:
+        raise TypeError("%s is read-only, and the call writes to it" % _type_name(source))
+    return view if dtype is None else _reinterpret(view, dtype_of(dtype))
+
+
+def _type_name(value: object) -> str:
+    return "a " + type(value).__name__
+
+
+def _from_tuple(source: Tuple[Any, ...]) -> Tensor:
+    if len(source) != 3:
+        raise TypeError("a tuple is (pointer, count, dtype), not %d items" % len(source))
+    pointer, count, dtype = source
+    pointer, count = int(pointer), int(count)
+    if pointer < 0 or count < 0 or pointer >= 1 << 64 or count >= 1 << 63:
+        raise ValueError("pointer %#x or count %d is out of range" % (pointer, count))
+    return Tensor(pointer, (count,), dtype_of(dtype), None, False, source[0])
+
+
+def _from_framework(source: Any) -> Tensor:
+    """torch's way, without DLPack: it works for tensors that require a gradient, and is quicker."""
+    layout = getattr(source, "layout", None)
+    if layout is not None and str(layout) != "torch.strided":
+        raise TypeError("%s of layout %s; only dense ones can be used" % (_type_name(source), layout))
+    dtype = dtype_of(source.dtype)
+    if not source.is_contiguous():
+        raise ValueError(
+            "%s of shape %s is not contiguous; call .contiguous() first"
+            % (_type_name(source), tuple(source.shape))
+        )
+    device = source.device
+    kind = _KINDS_OF_DEVICE.get(device.type)
+    if kind is None:
+        raise TypeError("%s on device %s has no memory that can be used" % (_type_name(source), device))
+    pointer, count = source.data_ptr(), source.numel()
+    if pointer == 0 and count:
+        raise TypeError("%s of %d elements has no memory" % (_type_name(source), count))
+    # An alias holds the storage even where the tensor's own is replaced later (p.data = …).
+    owner = source.detach() if hasattr(source, "detach") else source
+    return Tensor(pointer, tuple(source.shape), dtype, (kind, device.index or 0), False, owner, count)
+
+
+def _from_protocols(source: Any) -> Tensor:
+    try:
+        view = memoryview(source)
+    except (TypeError, ValueError, BufferError):
+        view = None
+    if view is not None and _buffer_dtype(view) is not None:
+        return _from_buffer(source, view)
+    if hasattr(source, "__dlpack__"):
+        return _from_dlpack(source)
+    if view is not None:
+        raise TypeError(
+            "%s with items of format %r is of no element type of this library"
+            % (_type_name(source), view.format)
+        )
+    raise TypeError(
+        "%s is no tensor: it has neither data_ptr(), nor a buffer, nor __dlpack__, and is no"
+        " (pointer, count, dtype)" % _type_name(source)
+    )
+
+
+def _buffer_dtype(view: memoryview) -> Optional[DType]:
+    code = view.format.lstrip("@=<")  # this library runs on little-endian machines
+    if code in ("l", "b"):  # long: by its size; signed bytes have no type of their own
+        return {8: DType.I64, 4: DType.I32}.get(view.itemsize)
+    dtype = _BUFFER_DTYPES.get(code)
+    return dtype if dtype is not None and dtype.itemsize == view.itemsize else None
+
+
+def _from_buffer(source: Any, view: memoryview) -> Tensor:
+    if not view.c_contiguous:
+        raise ValueError("%s of shape %s is not contiguous" % (_type_name(source), view.shape))
+    dtype = _buffer_dtype(view)
+    assert dtype is not None
+    pointer = _address_of(view)
+    shape = tuple(view.shape or ())
+    return Tensor(pointer, shape, dtype, (_dlpack.CPU, 0), view.readonly, view)
+
+
+class _PyBuffer(ctypes.Structure):
+    """The head of Python's Py_buffer, with room for the rest."""
+
+    _fields_ = [("buf", ctypes.c_void_p), ("rest", ctypes.c_ubyte * 120)]
+
+
+_get_buffer = ctypes.pythonapi["PyObject_GetBuffer"]
+_get_buffer.argtypes = [ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int]
+_get_buffer.restype = ctypes.c_int
+_release_buffer = ctypes.pythonapi["PyBuffer_Release"]
+_release_buffer.argtypes, _release_buffer.restype = [ctypes.POINTER(_PyBuffer)], None
+
+
+def _address_of(view: memoryview) -> int:
+    """Where a memoryview points; it keeps the memory where it is as long as it lives."""
+    buffer = _PyBuffer()
+    _get_buffer(view, ctypes.byref(buffer), 0)
+    address = buffer.buf or 0
+    _release_buffer(ctypes.byref(buffer))
+    return address
+
+
+def _from_dlpack(source: Any) -> Tensor:
+    view = _dlpack.read(source)
+    if view.dtype is None:
+        raise TypeError(
+            "%s is of no element type of this library (%s)" % (_type_name(source), view.dtype_text)
+        )
+    if not view.contiguous:
+        raise ValueError("%s of shape %s is not contiguous" % (_type_name(source), view.shape))
+    device = (view.device_type, view.device_id)
+    return Tensor(view.pointer, view.shape, view.dtype, device, view.read_only, view.keep)
+
+
+def _reinterpret(view: Tensor, dtype: DType) -> Tensor:
+    if dtype == view.dtype:
+        return view
+    if view.nbytes % dtype.itemsize:
+        raise ValueError("%d bytes are no whole number of %s" % (view.nbytes, dtype.name.lower()))
+    shape: Tuple[int, ...] = (view.nbytes // dtype.itemsize,)
+    if dtype.itemsize == view.dtype.itemsize:
+        shape = view.shape
+    device = None if view.device_type is None else (view.device_type, view.device_id)
+    return Tensor(view._pointer, shape, dtype, device, view.readonly, view._owner)
+
+
+def tensor_of_memory(
+    memory: Memory, dtype: DTypeLike, shape: Union[None, int, Sequence[int]], offset: int
+) -> Tensor:
+    """What Memory.tensor() gives."""
+    kind = dtype_of(dtype)
+    if not 0 <= offset <= memory.nbytes:
+        raise ValueError("offset %d is outside the %d bytes" % (offset, memory.nbytes))
+    room = memory.nbytes - offset
+    if shape is None:
+        sizes: Tuple[int, ...] = (room // kind.itemsize,)
+    elif isinstance(shape, int):
+        sizes = (shape,)
+    else:
+        sizes = tuple(int(size) for size in shape)
+    if any(size < 0 for size in sizes) or _product(sizes) * kind.itemsize > room:
+        raise ValueError(
+            "shape %s of %s does not fit %d bytes" % (list(sizes), kind.name.lower(), room)
+        )
+    device = memory.__dlpack_device__()
+    return Tensor(memory.pointer + offset, sizes, kind, device, False, memory)
+
+
+def tensor_array(
+    sources: Sequence[TensorLike], device: "Device", what: str, *, writable: bool = False
+) -> Tuple[Any, List[Tensor]]:
+    """A C array of tensors for a device, and the views, which must outlive its use."""
+    views: List[Tensor] = []
+    array = (TensorStruct * max(len(sources), 1))()
+    for i, source in enumerate(sources):
+        try:
+            view = tensor(source, writable=writable)
+            device._check_tensor(view)
+        except errors.MemoptError as error:
+            raise errors.make(error.status, "%s %d: %s" % (what, i, error)) from None
+        except (TypeError, ValueError, BufferError) as error:
+            raise type(error)("%s %d: %s" % (what, i, error)) from None
+        views.append(view)
+        fill_struct(array[i], view)
+    return array, views
+
+
+def fill_struct(struct: TensorStruct, view: Tensor) -> None:
+    """Writes a view into a C tensor."""
+    struct.data = view.pointer
+    struct.count = view.count
+    struct.dtype = view.dtype
+
+
+def tensor_list(sources: Union[TensorLike, Sequence[TensorLike]]) -> List[TensorLike]:
+    """One tensor or a sequence of them as a list."""
+    if isinstance(sources, (list, set, frozenset)) or hasattr(sources, "__next__"):
+        return list(sources)
+    if isinstance(sources, tuple) and not (
+        len(sources) == 3 and isinstance(sources[0], int) and isinstance(sources[1], int)
+    ):
+        return list(sources)
+    return [sources]

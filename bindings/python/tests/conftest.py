@@ -1,0 +1,41 @@
+"""Fixtures, and the rule for every test: whatever was opened is closed, and nothing leaks."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from typing import Iterator
+
+import pytest
+
+# From the source tree when the package is not installed (MEMOPT_LIBRARY then names the library).
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import memopt  # noqa: E402
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def device() -> Iterator[memopt.Device]:
+    """A small card; after the test nothing of it may be left but what the test still holds."""
+    device = memopt.Device("cpu", capacity=64 * MIB, threads=2)
+    yield device
+    gc.collect()
+    if not device.closed:
+        info = device.memory_info()
+        assert info.used == 0, "device memory leaked"
+        assert info.pinned == 0, "page-locked memory leaked"
+        assert info.registered == 0, "a registration leaked"
+        device.close()
+
+
+@pytest.fixture
+def allocator(device: memopt.Device) -> Iterator[memopt.Allocator]:
+    """An allocator of the small card; every block must be freed by the end."""
+    allocator = memopt.Allocator(device, "expandable_segments:True")
+    yield allocator
+    gc.collect()
+    if not allocator.closed:
+        allocator.close()  # BusyError where a block leaked

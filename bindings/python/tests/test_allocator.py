@@ -1,0 +1,345 @@
+"""The allocator through Python: blocks, statistics, snapshot, tags, callbacks, misuse."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+import memopt
+
+hypothesis = pytest.importorskip("hypothesis")
+from hypothesis import HealthCheck, given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+MIB = 1 << 20
+
+
+def test_alloc_and_free(device, allocator):
+    buffer = allocator.alloc("1MiB")
+    assert buffer.pointer % 512 == 0 and buffer.nbytes == MIB and int(buffer) == buffer.pointer
+    base, size = allocator.block(buffer.pointer + 100)
+    assert base == buffer.pointer and size >= MIB
+    assert device.memory_info().used >= MIB
+    allocator.free(buffer)
+    assert buffer.freed
+    assert allocator.trim() > 0
+    assert device.memory_info().used == 0
+
+
+def test_a_block_can_be_freed_by_its_address(allocator):
+    buffer = allocator.alloc(1000)
+    allocator.free(int(buffer))
+    assert buffer.freed
+    other = allocator.alloc(1000)
+    del buffer  # must not free the block a second time: it may be the other's now
+    gc.collect()
+    assert allocator.block(other)[0] == other.pointer
+    other.free()
+
+
+def test_a_forgotten_buffer_is_freed(allocator):
+    buffer = allocator.alloc(5000)
+    assert allocator.stat("allocated_bytes.all.current") > 0
+    del buffer
+    assert allocator.stat("allocated_bytes.all.current") == 0
+
+
+def test_no_bytes(allocator):
+    buffer = allocator.alloc(0)
+    assert buffer.pointer == 0 and not buffer
+    assert buffer.as_memoryview().nbytes == 0
+    allocator.free(buffer)
+    allocator.free(None)
+
+
+def test_context_manager_and_repeated_free(allocator):
+    with allocator.alloc(100) as buffer:
+        pass
+    assert buffer.freed
+    for use in (buffer.free, buffer.as_memoryview, lambda: buffer.pointer, buffer.tensor):
+        with pytest.raises(memopt.ClosedError):
+            use()
+
+
+def test_misuse(allocator):
+    with pytest.raises(memopt.InvalidArgumentError):
+        allocator.free(0xDEAD000)
+    buffer = allocator.alloc(4096)
+    with pytest.raises(memopt.InvalidArgumentError):
+        allocator.free(int(buffer) + 512)
+    address = int(buffer)
+    allocator.free(buffer)
+    with pytest.raises(memopt.InvalidArgumentError):
+        allocator.free(address)
+    for bad in (-1, 2**64, 2**64 - 1, "lots"):
+        with pytest.raises(ValueError):
+            allocator.alloc(bad)
+    with pytest.raises(ValueError):
+        allocator.alloc(10, tag="luggage")
+    with pytest.raises(ValueError):
+        allocator.alloc(10, tag=63)
+    with pytest.raises(ValueError):
+        allocator.record_stream(0xDEAD000, None)
+
+
+def test_unknown_configuration_names_the_nearest_key(device):
+    with pytest.raises(memopt.InvalidArgumentError) as caught:
+        memopt.Allocator(device, "expandable_segment:True")
+    assert "expandable_segments" in str(caught.value)
+    with pytest.raises(ValueError):
+        memopt.Allocator(device, "max_split_size_mb:many")
+    with pytest.raises(TypeError):
+        memopt.Allocator(device, None)
+
+
+def test_stats_have_the_field_s_keys(allocator):
+    buffer = allocator.alloc(3 * MIB)
+    stats = allocator.stats()
+    for what in ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"):
+        for pool in ("all", "small_pool", "large_pool"):
+            for kind in ("current", "peak", "allocated", "freed"):
+                assert "%s.%s.%s" % (what, pool, kind) in stats
+    assert stats["requested_bytes.all.current"] == 3 * MIB
+    assert stats["reserved_bytes.all.peak"] >= 3 * MIB
+    assert all(isinstance(value, int) for value in stats.values())
+    buffer.free()
+    after = allocator.stats()
+    assert after["requested_bytes.all.current"] == 0
+    assert after["requested_bytes.all.peak"] == 3 * MIB
+    assert after["requested_bytes.all.peak"] == allocator.stat("requested_bytes.all.peak")
+    allocator.reset_peaks()
+    assert allocator.stat("requested_bytes.all.peak") == 0
+    with pytest.raises(memopt.NotFoundError):
+        allocator.stat("no.such.key")
+
+
+def test_tags(allocator):
+    mine = allocator.register_tag("embeddings")
+    assert mine >= memopt.Tag.USER and allocator.register_tag("embeddings") == mine
+    with allocator.alloc(1000, tag="weights"), allocator.alloc(
+        2000, tag=memopt.Tag.GRADIENTS
+    ), allocator.alloc(500, tag="embeddings"):
+        tags = allocator.tags()
+        assert tags["weights"].current_bytes == 1000 and tags["weights"].blocks == 1
+        assert tags["gradients"].current_bytes == 2000
+        assert tags["embeddings"].current_bytes == 500
+    tags = allocator.tags()
+    assert tags["weights"] == memopt.TagStats(0, 1000, 0)
+    with pytest.raises(ValueError):
+        allocator.register_tag("")
+    with pytest.raises(ValueError):
+        allocator.register_tag("x" * 100)
+
+
+def test_snapshot(allocator):
+    with allocator.alloc(1000, tag="weights") as small, allocator.alloc(3 * MIB) as large:
+        segments = allocator.snapshot()
+        blocks = {b["address"]: b for s in segments for b in s["blocks"]}
+        assert blocks[small.pointer]["state"] == "active_allocated"
+        assert blocks[small.pointer]["requested_size"] == 1000
+        assert blocks[small.pointer]["tag"] == memopt.Tag.WEIGHTS
+        assert blocks[large.pointer]["requested_size"] == 3 * MIB
+        assert {s["segment_type"] for s in segments} == {"small", "large"}
+        assert sum(s["requested_size"] for s in segments) == 1000 + 3 * MIB
+        assert all(s["is_expandable"] for s in segments)
+    states = {b["state"] for s in allocator.snapshot() for b in s["blocks"]}
+    assert "active_allocated" not in states
+
+
+def test_record_stream(device, allocator):
+    gate = threading.Event()
+    with device.stream() as stream:
+        stream.call(gate.wait)
+        buffer = allocator.alloc(4096)
+        address = int(buffer)
+        device.fill(buffer, 9, stream=stream)
+        buffer.record_stream(stream)
+        buffer.free()
+        with allocator.alloc(4096) as other:
+            assert int(other) != address, "the stream still works on the first"
+        gate.set()
+        stream.sync()
+
+
+def test_out_of_memory_says_what_there_is(device):
+    reports = []
+    allocator = memopt.Allocator(
+        device, on_oom=lambda asked, free, report: reports.append((asked, report))
+    )
+    with allocator, allocator.alloc("40MiB", tag="weights"):
+        with pytest.raises(memopt.OutOfMemoryError) as caught:
+            allocator.alloc("1GiB", tag="activations")
+        error = caught.value
+        assert isinstance(error, MemoryError)
+        assert error.status is memopt.Status.OUT_OF_DEVICE_MEMORY
+        assert "1.00 GiB" in error.message and "weights" in error.message
+        assert reports == [(1 << 30, error.message)]
+        with allocator.alloc("1MiB"):  # and it works on
+            pass
+
+
+def test_pressure(device):
+    cache, asked = [], []
+
+    def give_back(needed):
+        freed = sum(buffer.nbytes for buffer in cache)
+        asked.append(needed)
+        cache.clear()  # frees the buffers, inside the callback
+        return freed
+
+    with memopt.Allocator(device, on_pressure=give_back) as allocator:
+        cache.append(allocator.alloc("40MiB"))
+        with allocator.alloc("30MiB"):
+            assert not cache and asked[-1] >= 30 * MIB
+
+
+def test_an_exception_in_a_callback_comes_out(device, monkeypatch):
+    class Odd(Exception):
+        pass
+
+    def fail(needed):
+        raise Odd(needed)
+
+    allocator = memopt.Allocator(device, on_pressure=fail)
+    with allocator:
+        with pytest.raises(Odd):
+            allocator.alloc("1GiB")
+    # Where the call goes well all the same, it is told, not raised.
+    told = []
+    monkeypatch.setattr("sys.unraisablehook", lambda raised: told.append(raised.exc_value))
+    with memopt.Allocator(device, on_pressure=fail) as allocator:
+        with allocator.alloc("40MiB"):
+            told.clear()
+            with pytest.raises(Odd):
+                allocator.alloc("30MiB")
+        with allocator.alloc("1MiB"):
+            pass
+    assert all(type(error) is Odd for error in told)
+
+
+def test_limit(device):
+    with memopt.Allocator(device, limit="8MiB") as allocator:
+        with pytest.raises(memopt.MemoptError):
+            allocator.alloc("9MiB")
+        allocator.set_limit("20MiB")
+        allocator.alloc("9MiB").free()
+
+
+def test_close_with_live_blocks(device):
+    allocator = memopt.Allocator(device)
+    buffer = allocator.alloc(100, tag="weights")
+    with pytest.raises(memopt.BusyError) as caught:
+        allocator.close()
+    assert "weights" in str(caught.value)
+    view = buffer.as_memoryview()
+    with pytest.raises(BufferError):
+        allocator.close(force=True)
+    del view
+    allocator.close(force=True)
+    assert buffer.freed and allocator.closed
+    with pytest.raises(memopt.ClosedError):
+        buffer.pointer
+    with pytest.raises(memopt.ClosedError):
+        allocator.alloc(1)
+    del buffer
+    gc.collect()
+
+
+def test_an_exception_in_a_with_block_is_not_hidden(device):
+    with pytest.raises(KeyError):
+        with memopt.Allocator(device) as allocator:
+            buffer = allocator.alloc(100)
+            view = buffer.as_memoryview()
+            raise KeyError("mine")
+    del view, buffer
+    allocator.close(force=True)
+
+
+def test_a_buffer_keeps_its_allocator_and_device():
+    def make():
+        device = memopt.Device("cpu", capacity=4 * MIB)
+        return memopt.Allocator(device).alloc(1000)
+
+    buffer = make()
+    gc.collect()
+    view = buffer.as_memoryview()
+    del buffer
+    gc.collect()
+    view[:3] = b"abc"
+    assert bytes(view[:3]) == b"abc"
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("alloc"), st.integers(0, 6 * MIB), st.integers(0, 4)),
+            st.tuples(st.just("free"), st.integers(0, 30), st.booleans()),
+            st.tuples(st.just("forget"), st.integers(0, 30), st.booleans()),
+            st.tuples(st.just("trim"), st.just(0), st.just(0)),
+        ),
+        max_size=60,
+    )
+)
+def test_any_sequence(device, operations):
+    """Blocks never overlap, keep their bytes, and the statistics add up."""
+    with memopt.Allocator(device, "expandable_segments:True") as allocator:
+        live = []
+        for number, (what, size, extra) in enumerate(operations):
+            if what == "alloc":
+                allocate(allocator, live, size, extra, number % 256)
+            elif what == "trim":
+                allocator.trim()
+            elif live:
+                end(allocator, live.pop(size % len(live)), what == "free", extra)
+            spans = sorted((b.pointer, b.pointer + b.nbytes) for b, _ in live if b.nbytes)
+            assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:]))
+            total = sum(b.nbytes for b, _ in live)
+            assert allocator.stat("requested_bytes.all.current") == total
+        live.clear()
+        assert allocator.stat("requested_bytes.all.current") == 0
+
+
+def allocate(allocator, live, size, tag, mark):
+    try:
+        buffer = allocator.alloc(size, tag=tag)
+    except memopt.OutOfMemoryError:
+        return
+    if size:
+        view = buffer.as_memoryview()
+        view[0] = view[size - 1] = mark
+    live.append((buffer, mark))
+
+
+def end(allocator, entry, explicit, by_address):
+    buffer, mark = entry
+    if buffer.nbytes:
+        view = buffer.as_memoryview()
+        assert view[0] == view[buffer.nbytes - 1] == mark
+        del view
+    if explicit:
+        allocator.free(int(buffer) if by_address and buffer.nbytes else buffer)
+
+
+def test_many_threads(allocator):
+    failures = []
+
+    def work(seed):
+        try:
+            for turn in range(200):
+                buffer = allocator.alloc((seed * 7919 + turn * 104729) % 100000 + 1)
+                view = buffer.as_memoryview()
+                view[0] = seed
+                assert view[0] == seed
+                del view
+                if turn % 3:
+                    allocator.free(buffer)
+                del buffer
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    [thread.start() for thread in threads], [thread.join() for thread in threads]
+    assert not failures

@@ -1,0 +1,105 @@
+"""Finding and loading the library, and what an ImportError says."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import memopt
+
+PACKAGE = os.path.dirname(memopt.__file__)
+BUNDLED = os.path.join(PACKAGE, "lib", "libmemopt.so.1")
+
+
+def run(code, tmp_path, **environment):
+    values = {key: value for key, value in os.environ.items() if key != "MEMOPT_LIBRARY"}
+    values.update(environment)
+    values["PYTHONPATH"] = os.path.dirname(PACKAGE)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=values, capture_output=True, text=True
+    )
+
+
+def test_version_and_path():
+    assert memopt.__version__.startswith("1.")
+    assert os.path.basename(memopt.library_path)
+
+
+def test_a_named_library_that_is_missing(tmp_path):
+    result = run("import memopt", tmp_path, MEMOPT_LIBRARY=str(tmp_path / "none.so"))
+    assert result.returncode != 0
+    assert "ImportError: memopt: the library libmemopt cannot be loaded" in result.stderr
+    assert str(tmp_path / "none.so") + " (MEMOPT_LIBRARY): no such file" in result.stderr
+    assert "bundled" not in result.stderr, "whoever names a library wants that one"
+
+
+def test_a_named_library_that_is_no_library(tmp_path):
+    file = tmp_path / "text.so"
+    file.write_text("not an ELF file")
+    result = run("import memopt", tmp_path, MEMOPT_LIBRARY=str(file))
+    assert result.returncode != 0 and "text.so (MEMOPT_LIBRARY)" in result.stderr
+
+
+def test_a_library_that_is_another(tmp_path):
+    import ctypes.util
+
+    other = ctypes.util.find_library("m")
+    if not other:
+        pytest.skip("no libm to load")
+    result = run("import memopt", tmp_path, MEMOPT_LIBRARY=other)
+    assert result.returncode != 0 and "it is not libmemopt" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "version, text",
+    [("20000", "it is version 2.0; this package needs 1.0"), ("10000", "lacks the function")],
+)
+def test_a_library_of_another_version(tmp_path, version, text):
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not compiler:
+        pytest.skip("no C compiler")
+    source, library = tmp_path / "old.c", tmp_path / "old.so"
+    source.write_text("unsigned memopt_version(void) { return %s; }" % version)
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    result = run("import memopt", tmp_path, MEMOPT_LIBRARY=str(library))
+    assert result.returncode != 0 and text in result.stderr
+
+
+@pytest.mark.skipif(os.path.exists(BUNDLED), reason="a library is bundled with this package")
+def test_every_path_is_told(tmp_path):
+    result = run("import memopt", tmp_path)
+    if result.returncode == 0:
+        pytest.skip("the system has a libmemopt")
+    assert BUNDLED + " (bundled with this package): no such file" in result.stderr
+    assert "libmemopt.so.1 (the system's library path)" in result.stderr
+
+
+def test_only_the_standard_library_is_imported(tmp_path):
+    code = (
+        "import sys, memopt\n"
+        "names = {n.partition('.')[0] for n in sys.modules} - {'memopt', '__main__'}\n"
+        "bad = [n for n in names if n not in sys.stdlib_module_names and not n.startswith('_')]\n"
+        "assert not bad, bad\n"
+    )
+    if sys.version_info < (3, 10):
+        pytest.skip("sys.stdlib_module_names needs Python 3.10")
+    result = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        cwd=tmp_path,
+        env={"MEMOPT_LIBRARY": memopt.library_path, "PYTHONPATH": os.path.dirname(PACKAGE)},
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_library_named_with_a_relative_path_from_another_directory(tmp_path):
+    if not os.path.isabs(memopt.library_path):
+        pytest.skip("the library was found by the loader")
+    relative = os.path.relpath(memopt.library_path, tmp_path)
+    result = run("import memopt; print(memopt.__version__)", tmp_path, MEMOPT_LIBRARY=relative)
+    assert result.stdout.strip() == memopt.__version__, result.stderr

@@ -1,0 +1,121 @@
+/*
+ * The content check by hash: one 64-bit hash per 4 KiB (kernels/hash.h), in device memory, computed
+ * and compared in stream order. The host looks once, at the end of a recompute run.
+ *
+ * The hashes of the forward run stay until the next forward run takes their place, since a region
+ * may be recomputed more than once.
+ */
+#include "checkpoint/region.h"
+
+#include "base/checked.h"
+#include "device/device.h"
+#include "kernels/hash.h"
+
+enum { VERDICT_WORDS = 2 };
+
+memopt_status mo_check_hash_drop(memopt_region *region, mo_check *check)
+{
+    memopt_status status = memopt_allocator_free(region->allocator, check->hashes);
+    if (status == MEMOPT_OK) {
+        check->hashes = NULL;
+        check->granules = 0;
+    }
+    return status;
+}
+
+static memopt_status alloc_words(memopt_region *region, uint64_t words, uint64_t **out_words)
+{
+    void *pointer = NULL;
+    memopt_status status = memopt_allocator_alloc(region->allocator, words * sizeof(uint64_t),
+                                                  MEMOPT_TAG_ACTIVATIONS, region->stream, &pointer);
+    if (status == MEMOPT_OK)
+        *out_words = pointer;
+    return status;
+}
+
+static memopt_status hash(memopt_region *region, const void *data, uint64_t bytes, uint64_t *hashes)
+{
+    mo_hash_granules_args args = {data, hashes, bytes};
+    return mo_launch(region->device, region->stream, &mo_kernel_hash_granules, &args,
+                     mo_ceil_div_u64(bytes, MO_HASH_GRANULE));
+}
+
+memopt_status mo_check_hash_first(memopt_region *region, mo_check *check, const void *data)
+{
+    uint64_t granules = mo_ceil_div_u64(check->bytes, MO_HASH_GRANULE);
+    if (check->granules != granules || check->stream != region->stream) {
+        memopt_status status = mo_check_hash_drop(region, check);
+        if (status == MEMOPT_OK)
+            status = alloc_words(region, granules, &check->hashes);
+        if (status != MEMOPT_OK)
+            return status;
+        check->granules = granules;
+        check->stream = region->stream;
+    }
+    return hash(region, data, check->bytes, check->hashes);
+}
+
+/* The verdict begins as "no difference": all bits set. */
+static memopt_status ensure_verdict(memopt_region *region)
+{
+    if (region->verdict != NULL)
+        return MEMOPT_OK;
+    uint64_t *verdict = NULL;
+    memopt_status status = alloc_words(region, VERDICT_WORDS, &verdict);
+    if (status != MEMOPT_OK)
+        return status;
+    region->verdict = verdict;
+    status = memopt_fill(region->device, verdict, 0xFF, sizeof region->found, region->stream);
+    if (status != MEMOPT_OK)
+        (void)mo_region_checks_drop_verdict(region);
+    return status;
+}
+
+memopt_status mo_check_hash_again(memopt_region *region, mo_check *check, const void *data)
+{
+    uint64_t *again = NULL;
+    memopt_status status = ensure_verdict(region);
+    if (status == MEMOPT_OK && check->stream != region->stream)
+        status = memopt_allocator_record_stream(region->allocator, check->hashes, region->stream);
+    if (status == MEMOPT_OK)
+        status = alloc_words(region, check->granules, &again);
+    if (status != MEMOPT_OK)
+        return status;
+    status = hash(region, data, check->bytes, again);
+    if (status == MEMOPT_OK) {
+        mo_hash_compare_args args = {check->hashes, again, region->verdict, check->granules,
+                                     region->check_next};
+        status = mo_launch(region->device, region->stream, &mo_kernel_hash_compare, &args, 1);
+    }
+    memopt_status freed = memopt_allocator_free(region->allocator, again);
+    return status != MEMOPT_OK ? status : freed;
+}
+
+static memopt_status tell_difference(memopt_region *region)
+{
+    const mo_check *check = &region->checks[region->found[0]];
+    uint64_t begin = region->found[1] * MO_HASH_GRANULE;
+    uint64_t end = mo_min_u64(begin + MO_HASH_GRANULE, check->bytes);
+    return mo_region_mismatch(region,
+                              "checkpoint: region '%s': recomputed value '%s' differs from the "
+                              "first run in bytes %llu to %llu of %llu; is a random state not "
+                              "restored, an input changed, or an operation not deterministic? "
+                              "MEMOPT_CHECK_EXACT names the byte",
+                              region->name, check->name, (unsigned long long)begin,
+                              (unsigned long long)end - 1, (unsigned long long)check->bytes);
+}
+
+memopt_status mo_check_hash_verdict(memopt_region *region)
+{
+    if (region->verdict == NULL) /* only empty values were declared */
+        return MEMOPT_OK;
+    memopt_status status = memopt_copy(region->device, region->found, region->verdict,
+                                       sizeof region->found, region->stream);
+    if (status == MEMOPT_OK)
+        status = mo_region_settle_mark(region);
+    if (status == MEMOPT_OK)
+        status = mo_region_settle_wait(region);
+    if (status != MEMOPT_OK)
+        return status;
+    return region->found[0] == UINT64_MAX ? MEMOPT_OK : tell_difference(region);
+}

@@ -1,0 +1,202 @@
+/*
+ * The two passes of a region and the release between them.
+ *
+ * A pass that fails leaves nothing behind: its leases are freed in stream order, and the caller's
+ * random state is put back to what it was when the call began, whatever the callback did to it.
+ */
+#include "checkpoint/region.h"
+
+static memopt_status refuse_if_busy(const memopt_region *region, const char *verb)
+{
+    if (region->activity != MO_ACTIVITY_NONE)
+        return mo_fail(MEMOPT_BUSY, "checkpoint: region '%s' cannot %s inside its own callback",
+                       region->name, verb);
+    return MEMOPT_OK;
+}
+
+static memopt_status refuse_if_held(const memopt_region *region, const char *verb)
+{
+    if (region->state != MO_REGION_KEPT && region->state != MO_REGION_HELD)
+        return MEMOPT_OK;
+    return mo_fail(
+        MEMOPT_BUSY,
+        "checkpoint: region '%s' cannot %s while it holds %s of leases; release it first",
+        region->name, verb, MO_SIZE(mo_region_leased_bytes(region)));
+}
+
+static memopt_status random_save(memopt_region *region, void *state)
+{
+    if (region->random_bytes == 0)
+        return MEMOPT_OK;
+    region->activity = MO_ACTIVITY_RANDOM;
+    memopt_status status = region->callbacks.random_save(region->callbacks.user, state);
+    region->activity = MO_ACTIVITY_NONE;
+    return status;
+}
+
+static memopt_status random_restore(memopt_region *region, const void *state)
+{
+    if (region->random_bytes == 0)
+        return MEMOPT_OK;
+    region->activity = MO_ACTIVITY_RANDOM;
+    memopt_status status = region->callbacks.random_restore(region->callbacks.user, state);
+    region->activity = MO_ACTIVITY_NONE;
+    return status;
+}
+
+/* Calls the callback. What it leased and declared stays for the caller of this function. */
+static memopt_status run(memopt_region *region, memopt_region_pass pass, memopt_stream stream)
+{
+    region->pass = pass;
+    region->stream = stream;
+    region->lease_next = 0;
+    region->check_next = 0;
+    region->mismatch[0] = '\0';
+    memopt_status status = mo_region_checks_begin(region);
+    if (status != MEMOPT_OK)
+        return status;
+    region->activity = MO_ACTIVITY_RUN;
+    status = region->callbacks.run(region->callbacks.user, region, pass, stream);
+    region->activity = MO_ACTIVITY_NONE;
+    memopt_status end = mo_region_checks_end(region);
+    return status != MEMOPT_OK ? status : end;
+}
+
+memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream)
+{
+    if (region == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_forward: region is NULL");
+    memopt_status status = refuse_if_busy(region, "run forward");
+    if (status == MEMOPT_OK)
+        status = refuse_if_held(region, "run forward");
+    if (status == MEMOPT_OK)
+        status = mo_region_drop_leases(region);
+    if (status != MEMOPT_OK)
+        return status;
+
+    region->state = MO_REGION_IDLE;
+    region->lease_total = 0;
+    region->check_total = 0;
+    status = random_save(region, region->random_first);
+    if (status != MEMOPT_OK)
+        return status;
+    status = run(region, MEMOPT_PASS_FORWARD, stream);
+    region->lease_total = region->lease_next;
+    region->check_total = region->check_next;
+    uint64_t leased = mo_region_leased_bytes(region);
+    if (status == MEMOPT_OK && region->mode == MEMOPT_REGION_KEEP) {
+        region->state = MO_REGION_KEPT;
+        region->stats.forwards++;
+        return MEMOPT_OK;
+    }
+    memopt_status drop = mo_region_drop_leases(region);
+    if (status == MEMOPT_OK)
+        status = drop;
+    if (status != MEMOPT_OK) {
+        (void)random_restore(region, region->random_first);
+        return status;
+    }
+    region->state = MO_REGION_FORWARDED;
+    region->stats.dropped_bytes = leased;
+    region->stats.forwards++;
+    return MEMOPT_OK;
+}
+
+/* The run leased and declared as much as the first; sizes were compared as they came. */
+static memopt_status compare_counts(memopt_region *region)
+{
+    if (region->mismatch[0] != '\0') /* the callback went on after one */
+        return mo_fail(MEMOPT_MISMATCH, "%s", region->mismatch);
+    if (region->lease_next != region->lease_total)
+        return mo_region_mismatch(region,
+                                  "checkpoint: region '%s' made %llu leases in recompute, but %llu "
+                                  "in forward; lease %llu of %llu bytes is missing",
+                                  region->name, (unsigned long long)region->lease_next,
+                                  (unsigned long long)region->lease_total,
+                                  (unsigned long long)region->lease_next,
+                                  (unsigned long long)region->leases[region->lease_next].bytes);
+    if (region->check_next != region->check_total)
+        return mo_region_mismatch(region,
+                                  "checkpoint: region '%s' declared %llu values in recompute, but "
+                                  "%llu in forward; '%s' of %llu bytes is missing",
+                                  region->name, (unsigned long long)region->check_next,
+                                  (unsigned long long)region->check_total,
+                                  region->checks[region->check_next].name,
+                                  (unsigned long long)region->checks[region->check_next].bytes);
+    return MEMOPT_OK;
+}
+
+/* Runs the callback with the first run's random state and puts the caller's back. */
+static memopt_status run_again(memopt_region *region, memopt_stream stream)
+{
+    memopt_status status = random_save(region, region->random_now);
+    if (status != MEMOPT_OK)
+        return status;
+    status = random_restore(region, region->random_first);
+    if (status == MEMOPT_OK)
+        status = run(region, MEMOPT_PASS_RECOMPUTE, stream);
+    memopt_status restored = random_restore(region, region->random_now);
+    if (status == MEMOPT_OK)
+        status = restored;
+    if (status == MEMOPT_OK)
+        status = compare_counts(region);
+    if (status == MEMOPT_OK)
+        status = mo_region_checks_verdict(region);
+    memopt_status drop = mo_region_checks_drop_verdict(region);
+    return status != MEMOPT_OK ? status : drop;
+}
+
+/* Keep mode: the leases are there. They are the forward stream's; backward may use another. */
+static memopt_status take_kept(memopt_region *region, memopt_stream stream)
+{
+    if (stream != region->stream) {
+        memopt_status status = mo_region_share_leases(region, stream);
+        if (status != MEMOPT_OK)
+            return status;
+    }
+    region->state = MO_REGION_HELD;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_region_recompute(memopt_region *region, memopt_stream stream)
+{
+    if (region == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_recompute: region is NULL");
+    memopt_status status = refuse_if_busy(region, "recompute");
+    if (status != MEMOPT_OK)
+        return status;
+    if (region->state == MO_REGION_KEPT)
+        return take_kept(region, stream);
+    status = refuse_if_held(region, "recompute");
+    if (status != MEMOPT_OK)
+        return status;
+    if (region->state == MO_REGION_IDLE)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "checkpoint: region '%s' cannot recompute before it was run forward",
+                       region->name);
+    status = mo_region_drop_leases(region);
+    if (status != MEMOPT_OK)
+        return status;
+    status = run_again(region, stream);
+    if (status != MEMOPT_OK) {
+        (void)mo_region_drop_leases(region);
+        return status;
+    }
+    region->state = MO_REGION_HELD;
+    region->stats.recomputes++;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_region_release(memopt_region *region)
+{
+    if (region == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_release: region is NULL");
+    memopt_status status = refuse_if_busy(region, "be released");
+    if (status == MEMOPT_OK)
+        status = mo_region_drop_leases(region);
+    if (status != MEMOPT_OK)
+        return status;
+    if (region->state == MO_REGION_KEPT || region->state == MO_REGION_HELD)
+        region->state = MO_REGION_FORWARDED;
+    return MEMOPT_OK;
+}

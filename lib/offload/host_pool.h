@@ -1,0 +1,117 @@
+/*
+ * Page-locked host memory of exact size below a hard limit.
+ *
+ * Memory comes from the device in slabs. A large value (HOST_SMALL bytes and more) has a slab of
+ * its own, rounded to a page; small values share slabs, cut in units of 64 bytes and joined again
+ * when freed. A shared slab holds a whole number of the value that it is made for and is about a
+ * 64th of the small memory held, so that unused ends stay below the 3 % that rounding may cost in
+ * all, for few values as for many.
+ *
+ * A free range keeps the numbers of the last copy that wrote it and the last that read it
+ * (timeline.h). It may be taken at once: writes are in order on one stream, and the taker makes
+ * that stream wait for the last read. Only giving a slab back to the system needs both complete.
+ *
+ * Idle slabs go back, least recently used first, when what is held would otherwise pass the limit
+ * or 1/64 over the most payload ever held at once: sizes that change from step to step do not pile
+ * up.
+ *
+ * Invariants: held is the sum of all slabs and never above the limit; a slab's ranges tile it in
+ * address order, no two free ones side by side; both indices have room for every range that exists,
+ * so that freeing needs no memory.
+ */
+#ifndef MO_OFFLOAD_HOST_POOL_H
+#define MO_OFFLOAD_HOST_POOL_H
+
+#include "offload/timeline.h"
+
+enum { MO_HOST_UNIT = 64, MO_HOST_PAGE = 4096, MO_HOST_SMALL = 128 * 1024 };
+
+typedef struct mo_host_slab mo_host_slab;
+
+typedef struct mo_host_range {
+    mo_host_slab *slab;
+    unsigned char *base;
+    uint64_t bytes;                    /* of the range */
+    uint64_t payload;                  /* of the value in it; 0 while free */
+    struct mo_host_range *prev, *next; /* neighbours in the slab; next links the spare ones, too */
+    uint64_t written;                  /* mark of the last copy into it, on the timeline out */
+    uint64_t read;                     /* mark of the last copy from it, on the timeline back */
+    int free;
+} mo_host_range;
+
+struct mo_host_slab {
+    unsigned char *base;
+    uint64_t bytes;
+    uint64_t last_use;
+    mo_host_range *first;
+    int small;
+};
+
+/* Free ranges by size, then address. */
+typedef struct mo_host_index {
+    mo_host_range **items;
+    uint64_t count;
+    uint64_t capacity;
+} mo_host_index;
+
+typedef struct mo_host_pool {
+    memopt_device *device;
+    mo_timeline *out;
+    mo_timeline *back;
+    uint64_t limit; /* UINT64_MAX: none */
+
+    mo_host_slab **slabs;
+    uint64_t slab_count;
+    uint64_t slab_capacity;
+    mo_host_index small;
+    mo_host_index large;
+    mo_host_range *spare;
+    uint64_t spare_count;
+    uint64_t range_count; /* in slabs */
+
+    uint64_t held, held_peak; /* bytes of slabs */
+    uint64_t held_small;      /* of shared slabs */
+    uint64_t used, used_peak; /* payload */
+    uint64_t clock;
+    uint64_t waits;
+} mo_host_pool;
+
+void mo_host_pool_open(mo_host_pool *pool, memopt_device *device, mo_timeline *out,
+                       mo_timeline *back, uint64_t limit);
+
+/* Pre: no copy is under way. */
+void mo_host_pool_close(mo_host_pool *pool);
+
+/* A range for `bytes` of payload. LIMIT_REACHED without a message (the caller knows more) where it
+ * does not fit below the limit; with `wait`, copies of idle slabs are waited for before that. */
+memopt_status mo_host_pool_take(mo_host_pool *pool, uint64_t bytes, int wait,
+                                mo_host_range **out_range);
+
+/* Gives a range back. Its written and read numbers say until when its memory is in use. */
+void mo_host_pool_give(mo_host_pool *pool, mo_host_range *range);
+
+/* Waits for the copies of idle slabs and gives them back to the system. */
+memopt_status mo_host_pool_trim(mo_host_pool *pool, uint64_t *out_released);
+
+/* --- slabs.c: what host_pool.c is built from */
+
+/* Makes room for two more ranges, so that taking one cannot fail half-way. */
+memopt_status mo_host_pool_reserve(mo_host_pool *pool);
+
+/* The best free range for `need` bytes (a multiple of the unit, or of a page if large), out of the
+ * index and cut to size; NULL if there is none. Pre: reserved. */
+mo_host_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small);
+
+/* A new slab with one free range. Pre: reserved; it fits below the limit. */
+memopt_status mo_host_pool_add_slab(mo_host_pool *pool, uint64_t bytes, int small);
+
+/* True where no value is in the slab. */
+int mo_host_slab_idle(const mo_host_slab *slab);
+
+/* Gives an idle slab whose copies are complete back to the system. */
+void mo_host_pool_drop_slab(mo_host_pool *pool, uint64_t position);
+
+/* Puts a range that is not in use back into its index, joined with free neighbours. */
+void mo_host_pool_insert(mo_host_pool *pool, mo_host_range *range);
+
+#endif

@@ -1,0 +1,191 @@
+/* Packing: from the device to the host; see offload.h for the order of the work. */
+#include "offload/offload.h"
+
+#include "base/error.h"
+
+/* What a pack is about to do. */
+typedef struct request {
+    void *data;
+    uint64_t bytes;
+    memopt_stream stream;
+    int owned; /* data is a block to take over */
+} request;
+
+static memopt_status check_request(memopt_offloader *offloader, const request *r, const char *call,
+                                   const void *out)
+{
+    if (offloader == NULL || r->data == NULL || out == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s is NULL", call,
+                       offloader == NULL ? "offloader"
+                       : r->data == NULL ? "data"
+                                         : "an output pointer");
+    if (r->bytes == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: bytes is 0; a value has at least 1", call);
+    if (!r->owned)
+        return MEMOPT_OK;
+    void *base = NULL;
+    uint64_t size = 0;
+    memopt_status status = memopt_allocator_block(offloader->allocator, r->data, &base, &size);
+    if (status != MEMOPT_OK)
+        return status;
+    if (base != r->data)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: data points into a block, %llu bytes behind its first byte", call,
+                       (unsigned long long)((uintptr_t)r->data - (uintptr_t)base));
+    if (r->bytes > size)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %llu bytes asked of a block of %llu", call,
+                       (unsigned long long)r->bytes, (unsigned long long)size);
+    return MEMOPT_OK;
+}
+
+static memopt_status limit_reached(const memopt_offloader *offloader, uint64_t bytes)
+{
+    const mo_host_pool *pool = &offloader->pool;
+    return mo_fail(MEMOPT_LIMIT_REACHED,
+                   "offload: %s to pack, but %s of the host limit of %s are held, %s of them by "
+                   "%llu live tickets; release tickets, raise host_limit, or use the keep policy",
+                   MO_SIZE(bytes), MO_SIZE(pool->held), MO_SIZE(pool->limit), MO_SIZE(pool->used),
+                   (unsigned long long)offloader->stats.tickets);
+}
+
+/* Finds host memory for the value, or leaves *out_range NULL where it is to be kept. */
+static memopt_status choose_place(memopt_offloader *offloader, uint64_t bytes,
+                                  mo_host_range **out_range)
+{
+    if (bytes < offloader->options.min_bytes) {
+        *out_range = NULL;
+        return MEMOPT_OK;
+    }
+    uint32_t policy = offloader->options.overflow;
+    memopt_status status =
+        mo_host_pool_take(&offloader->pool, bytes, policy == MEMOPT_OVERFLOW_WAIT, out_range);
+    if (status != MEMOPT_LIMIT_REACHED)
+        return status;
+    if (policy != MEMOPT_OVERFLOW_KEEP)
+        return limit_reached(offloader, bytes);
+    *out_range = NULL;
+    return MEMOPT_OK;
+}
+
+/* Enqueues the copy (none where range is NULL) and the mark behind it. */
+static memopt_status enqueue(memopt_offloader *offloader, const request *r,
+                             const mo_host_range *range, uint64_t *out_mark)
+{
+    memopt_stream out = offloader->out.stream;
+    memopt_status status =
+        MO_OMITTED(MO_OMIT_PACK_WAIT) ? MEMOPT_OK : mo_offload_follow(offloader, r->stream, out);
+    if (status == MEMOPT_OK && range != NULL) {
+        if (!MO_OMITTED(MO_OMIT_REUSE_WAIT))
+            status = mo_timeline_order(&offloader->back, range->read, out);
+        if (status == MEMOPT_OK)
+            status = memopt_copy(offloader->device, range->base, r->data, r->bytes, out);
+    }
+    return status == MEMOPT_OK ? mo_timeline_mark(&offloader->out, out_mark) : status;
+}
+
+/* Frees the block that was taken over, to be given out again after the copy. */
+static memopt_status free_source(memopt_offloader *offloader, const request *r, uint64_t mark)
+{
+    memopt_status status =
+        MO_OMITTED(MO_OMIT_FREE_RECORD)
+            ? MEMOPT_OK
+            : memopt_allocator_record_stream(offloader->allocator, r->data, offloader->out.stream);
+    if (status == MEMOPT_OK)
+        status = memopt_allocator_free(offloader->allocator, r->data);
+    if (status != MEMOPT_OK && mo_timeline_order(&offloader->out, mark, r->stream) != MEMOPT_OK)
+        (void)mo_timeline_sync(&offloader->out, mark);
+    return status;
+}
+
+static void count(memopt_offloader *offloader, const mo_packed *value)
+{
+    memopt_offloader_stats *stats = &offloader->stats;
+    stats->packs++;
+    if (value->range != NULL) {
+        stats->copied_out_bytes += value->bytes;
+        return;
+    }
+    stats->kept_bytes += value->bytes;
+    if (value->bytes < offloader->options.min_bytes)
+        stats->kept_small++;
+    else
+        stats->kept_overflow++;
+}
+
+static memopt_status pack(memopt_offloader *offloader, const request *r, memopt_ticket *out_ticket,
+                          int32_t *out_kept)
+{
+    mo_host_range *range = NULL;
+    uint64_t mark = 0;
+    memopt_status status = mo_tickets_reserve(offloader);
+    if (status == MEMOPT_OK)
+        status = mo_timeline_reserve(&offloader->out);
+    if (status == MEMOPT_OK)
+        status = choose_place(offloader, r->bytes, &range);
+    if (status != MEMOPT_OK)
+        return status;
+    status = enqueue(offloader, r, range, &mark);
+    if (status == MEMOPT_OK && range != NULL) {
+        range->written = mark;
+        if (r->owned)
+            status = free_source(offloader, r, mark);
+    }
+    if (status != MEMOPT_OK) {
+        if (range != NULL)
+            mo_host_pool_give(&offloader->pool, range);
+        return status;
+    }
+    mo_packed value = {0};
+    value.bytes = r->bytes;
+    value.range = range;
+    value.device = range != NULL ? NULL : r->data;
+    value.pack_stream = r->stream;
+    value.written = mark;
+    value.origin = range != NULL ? MO_ORIGIN_HOST : r->owned ? MO_ORIGIN_KEPT : MO_ORIGIN_BORROWED;
+    count(offloader, &value);
+    *out_ticket = mo_tickets_add(offloader, &value);
+    *out_kept = range == NULL;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_offload_pack(memopt_offloader *offloader, void *data, uint64_t bytes,
+                                  memopt_stream stream, memopt_ticket *out_ticket)
+{
+    request r = {data, bytes, stream, 1};
+    int32_t kept;
+    memopt_status status = check_request(offloader, &r, "offload_pack", out_ticket);
+    return status == MEMOPT_OK ? pack(offloader, &r, out_ticket, &kept) : status;
+}
+
+memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloader, const void *data,
+                                           uint64_t bytes, memopt_stream stream,
+                                           memopt_ticket *out_ticket, int32_t *out_kept)
+{
+    /* The pointer leaves this library again only as it came: to the caller, by unpack. */
+    request r = {(void *)(uintptr_t)data, bytes, stream, 0};
+    memopt_status status = check_request(offloader, &r, "offload_pack_borrowed",
+                                         out_ticket != NULL ? (const void *)out_kept : NULL);
+    return status == MEMOPT_OK ? pack(offloader, &r, out_ticket, out_kept) : status;
+}
+
+memopt_status memopt_offload_wait_packed(memopt_offloader *offloader, memopt_ticket ticket,
+                                         memopt_stream stream)
+{
+    mo_packed *value = NULL;
+    memopt_status status = mo_tickets_find(offloader, ticket, "offload_wait_packed", &value);
+    if (status != MEMOPT_OK || value->range == NULL)
+        return status;
+    return mo_timeline_order(&offloader->out, value->written, stream);
+}
+
+memopt_status memopt_offload_query_packed(memopt_offloader *offloader, memopt_ticket ticket)
+{
+    mo_packed *value = NULL;
+    int done = 1;
+    memopt_status status = mo_tickets_find(offloader, ticket, "offload_query_packed", &value);
+    if (status == MEMOPT_OK && value->range != NULL)
+        status = mo_timeline_query(&offloader->out, value->written, &done);
+    if (status != MEMOPT_OK)
+        return status;
+    return done ? MEMOPT_OK : MEMOPT_NOT_READY;
+}

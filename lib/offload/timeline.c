@@ -1,0 +1,115 @@
+#include "offload/timeline.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+enum { FIRST_CAPACITY = 16 };
+
+memopt_status mo_timeline_open(mo_timeline *timeline, memopt_device *device)
+{
+    memset(timeline, 0, sizeof *timeline);
+    memopt_status status = memopt_stream_create(device, &timeline->stream);
+    if (status == MEMOPT_OK)
+        timeline->device = device;
+    return status;
+}
+
+memopt_status mo_timeline_close(mo_timeline *timeline)
+{
+    if (timeline->device == NULL)
+        return MEMOPT_OK;
+    memopt_status first = memopt_stream_destroy(timeline->device, timeline->stream);
+    for (uint64_t i = 0; i < timeline->capacity; i++) {
+        memopt_status status = memopt_event_destroy(timeline->ring[i]);
+        if (first == MEMOPT_OK)
+            first = status;
+    }
+    mo_free(timeline->ring);
+    memset(timeline, 0, sizeof *timeline);
+    return first;
+}
+
+/* Moves `done` forward over the marks that are complete. */
+static memopt_status poll(mo_timeline *timeline)
+{
+    while (timeline->done < timeline->last) {
+        uint64_t next = timeline->done + 1;
+        memopt_status status = memopt_event_query(timeline->ring[next % timeline->capacity]);
+        if (status == MEMOPT_NOT_READY)
+            return MEMOPT_OK;
+        if (status != MEMOPT_OK)
+            return status;
+        timeline->done = next;
+    }
+    return MEMOPT_OK;
+}
+
+/* Twice the room; open marks and spare events move to their places in the new ring. */
+static memopt_status grow(mo_timeline *timeline)
+{
+    uint64_t old = timeline->capacity, capacity = old == 0 ? FIRST_CAPACITY : 2 * old;
+    memopt_event **ring = mo_calloc(capacity, sizeof *ring);
+    if (ring == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    for (uint64_t i = 1; i <= old; i++) {
+        /* A full window of `old` numbers hits every old place once and no new place twice. */
+        uint64_t mark = timeline->done + i;
+        ring[mark % capacity] = timeline->ring[mark % old];
+    }
+    mo_free(timeline->ring);
+    timeline->ring = ring;
+    timeline->capacity = capacity;
+    return MEMOPT_OK;
+}
+
+memopt_status mo_timeline_reserve(mo_timeline *timeline)
+{
+    memopt_status status = poll(timeline);
+    if (status == MEMOPT_OK && timeline->last - timeline->done == timeline->capacity)
+        status = grow(timeline);
+    if (status != MEMOPT_OK)
+        return status;
+    memopt_event **place = &timeline->ring[(timeline->last + 1) % timeline->capacity];
+    return *place != NULL ? MEMOPT_OK : memopt_event_create(timeline->device, 0, place);
+}
+
+memopt_status mo_timeline_mark(mo_timeline *timeline, uint64_t *out_mark)
+{
+    uint64_t mark = timeline->last + 1;
+    memopt_status status =
+        memopt_event_record(timeline->ring[mark % timeline->capacity], timeline->stream);
+    if (status != MEMOPT_OK) {
+        (void)memopt_stream_sync(timeline->device, timeline->stream);
+        return status;
+    }
+    timeline->last = mark;
+    *out_mark = mark;
+    return MEMOPT_OK;
+}
+
+memopt_status mo_timeline_query(mo_timeline *timeline, uint64_t mark, int *out_done)
+{
+    memopt_status status = mark <= timeline->done ? MEMOPT_OK : poll(timeline);
+    if (status == MEMOPT_OK)
+        *out_done = mark <= timeline->done;
+    return status;
+}
+
+memopt_status mo_timeline_order(mo_timeline *timeline, uint64_t mark, memopt_stream stream)
+{
+    if (mark <= timeline->done)
+        return MEMOPT_OK;
+    return memopt_stream_wait_event(timeline->device, stream,
+                                    timeline->ring[mark % timeline->capacity]);
+}
+
+memopt_status mo_timeline_sync(mo_timeline *timeline, uint64_t mark)
+{
+    if (mark <= timeline->done)
+        return MEMOPT_OK;
+    memopt_status status = memopt_event_sync(timeline->ring[mark % timeline->capacity]);
+    if (status == MEMOPT_OK)
+        timeline->done = mark; /* a stream runs in order: all before it are complete, too */
+    return status;
+}

@@ -1,0 +1,198 @@
+/* Bringing values back and ending tickets; see offload.h for the order of the work. */
+#include "offload/offload.h"
+
+#include "base/error.h"
+
+/* Enqueues the copy of a value on the host to `destination`, which is free in the order of
+ * `stream`, and the mark behind it. On failure nothing of it is under way. Pre: back reserved. */
+static memopt_status enqueue_back(memopt_offloader *offloader, mo_packed *value, void *destination,
+                                  memopt_stream stream, uint64_t *out_mark)
+{
+    memopt_stream back = offloader->back.stream;
+    memopt_status status =
+        MO_OMITTED(MO_OMIT_MEMORY_WAIT) ? MEMOPT_OK : mo_offload_follow(offloader, stream, back);
+    if (status == MEMOPT_OK && !MO_OMITTED(MO_OMIT_BRING_WAIT))
+        status = mo_timeline_order(&offloader->out, value->written, back);
+    if (status == MEMOPT_OK)
+        status =
+            memopt_copy(offloader->device, destination, value->range->base, value->bytes, back);
+    if (status == MEMOPT_OK)
+        status = mo_timeline_mark(&offloader->back, out_mark);
+    if (status != MEMOPT_OK)
+        return status;
+    value->range->read = *out_mark;
+    offloader->stats.copied_back_bytes += value->bytes;
+    return MEMOPT_OK;
+}
+
+/* Starts bringing a value to device memory of its own, allocated in the order of `stream`. */
+static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt_stream stream)
+{
+    void *device = NULL;
+    uint64_t mark = 0;
+    memopt_status status = mo_timeline_reserve(&offloader->back);
+    if (status == MEMOPT_OK)
+        status = memopt_allocator_alloc(offloader->allocator, value->bytes, MEMOPT_TAG_ACTIVATIONS,
+                                        stream, &device);
+    if (status != MEMOPT_OK)
+        return status;
+    status = enqueue_back(offloader, value, device, stream, &mark);
+    if (status != MEMOPT_OK) {
+        (void)memopt_allocator_free(offloader->allocator, device);
+        return status;
+    }
+    value->device = device;
+    value->device_stream = stream;
+    value->brought = mark;
+    value->awaited = 0;
+    value->prefetched = 0;
+    return MEMOPT_OK;
+}
+
+/* Tells the allocator that `stream` uses the ticket's device memory. */
+static memopt_status record_user(memopt_offloader *offloader, const mo_packed *value,
+                                 memopt_stream stream)
+{
+    if (value->origin == MO_ORIGIN_BORROWED || MO_OMITTED(MO_OMIT_RELEASE_RECORD))
+        return MEMOPT_OK;
+    if (value->origin == MO_ORIGIN_HOST && stream == value->device_stream)
+        return MEMOPT_OK;
+    return memopt_allocator_record_stream(offloader->allocator, value->device, stream);
+}
+
+/* Makes the ticket's device memory readable in the order of `stream`. */
+static memopt_status make_ready(memopt_offloader *offloader, mo_packed *value, memopt_stream stream)
+{
+    memopt_status status = record_user(offloader, value, stream);
+    if (status != MEMOPT_OK || MO_OMITTED(MO_OMIT_UNPACK_WAIT))
+        return status;
+    if (value->origin == MO_ORIGIN_HOST) {
+        status = mo_timeline_order(&offloader->back, value->brought, stream);
+        if (status == MEMOPT_OK)
+            value->awaited = 1;
+        return status;
+    }
+    return stream == value->pack_stream
+               ? MEMOPT_OK
+               : mo_timeline_order(&offloader->out, value->written, stream);
+}
+
+memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket ticket)
+{
+    mo_packed *value = NULL;
+    memopt_status status = mo_tickets_find(offloader, ticket, "offload_prefetch", &value);
+    if (status != MEMOPT_OK || value->device != NULL)
+        return status;
+    status = bring(offloader, value, value->pack_stream);
+    if (status == MEMOPT_OK)
+        value->prefetched = 1;
+    return status;
+}
+
+memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket ticket,
+                                    memopt_stream stream, void **out_data)
+{
+    mo_packed *value = NULL;
+    memopt_status status = mo_tickets_find(offloader, ticket, "offload_unpack", &value);
+    if (status != MEMOPT_OK)
+        return status;
+    if (out_data == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offload_unpack: out_data is NULL");
+    if (value->device == NULL)
+        status = bring(offloader, value, stream);
+    if (status == MEMOPT_OK)
+        status = make_ready(offloader, value, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
+    value->prefetched = 0;
+    *out_data = value->device;
+    return MEMOPT_OK;
+}
+
+/* From the ticket's memory on the device: on the caller's stream, no detour. */
+static memopt_status copy_from_device(memopt_offloader *offloader, mo_packed *value,
+                                      void *destination, memopt_stream stream)
+{
+    memopt_status status = make_ready(offloader, value, stream);
+    if (status != MEMOPT_OK || destination == value->device)
+        return status;
+    return memopt_copy(offloader->device, destination, value->device, value->bytes, stream);
+}
+
+static memopt_status copy_from_host(memopt_offloader *offloader, mo_packed *value,
+                                    void *destination, memopt_stream stream)
+{
+    uint64_t mark = 0;
+    memopt_status status = mo_timeline_reserve(&offloader->back);
+    if (status == MEMOPT_OK)
+        status = enqueue_back(offloader, value, destination, stream, &mark);
+    if (status != MEMOPT_OK || MO_OMITTED(MO_OMIT_UNPACK_WAIT))
+        return status;
+    status = mo_timeline_order(&offloader->back, mark, stream);
+    if (status != MEMOPT_OK) /* the caller will not expect a copy into its memory any more */
+        (void)mo_timeline_sync(&offloader->back, mark);
+    return status;
+}
+
+memopt_status memopt_offload_unpack_into(memopt_offloader *offloader, memopt_ticket ticket,
+                                         void *destination, uint64_t bytes, memopt_stream stream)
+{
+    mo_packed *value = NULL;
+    memopt_status status = mo_tickets_find(offloader, ticket, "offload_unpack_into", &value);
+    if (status != MEMOPT_OK)
+        return status;
+    if (destination == NULL || bytes < value->bytes)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "offload_unpack_into: %s; the ticket has %llu bytes",
+                       destination == NULL ? "destination is NULL" : "bytes is too small",
+                       (unsigned long long)value->bytes);
+    status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
+                                   : copy_from_host(offloader, value, destination, stream);
+    if (status == MEMOPT_OK) {
+        offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
+        value->prefetched = 0;
+    }
+    return status;
+}
+
+/* Frees the ticket's device memory behind every stream that uses it. */
+static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
+                                 memopt_stream stream)
+{
+    memopt_status status = MEMOPT_OK;
+    if (value->origin == MO_ORIGIN_KEPT && stream != value->pack_stream)
+        status = mo_timeline_order(&offloader->out, value->written, stream);
+    if (status == MEMOPT_OK)
+        status = record_user(offloader, value, stream);
+    if (status == MEMOPT_OK && value->origin == MO_ORIGIN_HOST && !value->awaited &&
+        !MO_OMITTED(MO_OMIT_RELEASE_RECORD))
+        status = memopt_allocator_record_stream(offloader->allocator, value->device,
+                                                offloader->back.stream);
+    if (status == MEMOPT_OK)
+        status = memopt_allocator_free(offloader->allocator, value->device);
+    return status;
+}
+
+memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, memopt_stream stream)
+{
+    if (value->device != NULL && value->origin != MO_ORIGIN_BORROWED) {
+        memopt_status status = drop_device(offloader, value, stream);
+        if (status != MEMOPT_OK)
+            return status;
+    }
+    if (value->range != NULL)
+        mo_host_pool_give(&offloader->pool, value->range);
+    else
+        offloader->stats.kept_bytes -= value->bytes;
+    mo_tickets_remove(offloader, value);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_offload_release(memopt_offloader *offloader, memopt_ticket ticket,
+                                     memopt_stream stream)
+{
+    mo_packed *value = NULL;
+    memopt_status status = mo_tickets_find(offloader, ticket, "offload_release", &value);
+    return status == MEMOPT_OK ? mo_offload_drop(offloader, value, stream) : status;
+}

@@ -1,0 +1,272 @@
+/* Every call of the allocator with the n-th host allocation, then the n-th device operation
+ * failing. What the allocator keeps for later (block structs, the table, events, pools) may grow in
+ * a failing call; what its user sees may not, and at the end nothing is left. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "allocator/internal.h"
+#include "support/torture.h"
+
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+enum { STATS = 128 };
+
+typedef struct fixture {
+    const char *config;
+    memopt_allocator *allocator;
+    memopt_stream other;
+    void *block, *kept, *cached;
+    uint64_t before[STATS];
+} fixture;
+
+static void read_stats(fixture *f, uint64_t values[STATS])
+{
+    uint64_t total = 0;
+    memset(values, 0, STATS * sizeof *values);
+    assert_int_equal(memopt_allocator_stats(f->allocator, values, STATS, &total), MEMOPT_OK);
+    assert_true(total <= STATS + 1);
+}
+
+static void make(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(memopt_allocator_create(device, f->config, NULL, &f->allocator), MEMOPT_OK);
+    assert_int_equal(memopt_stream_create(device, &f->other), MEMOPT_OK);
+    f->block = NULL;
+    read_stats(f, f->before);
+}
+
+static void end(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(mo_allocator_check(f->allocator), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_destroy(f->allocator), MEMOPT_OK);
+    assert_int_equal(memopt_stream_destroy(device, f->other), MEMOPT_OK);
+}
+
+/* What blocks there are is as before; cached memory may have gone back. */
+static void check_unchanged(memopt_device *device, void *context)
+{
+    static const char *const same[] = {"allocation.all.current", "allocated_bytes.all.current",
+                                       "requested_bytes.all.current", "active.all.current",
+                                       "active_bytes.small_pool.current"};
+    fixture *f = context;
+    uint64_t now[STATS];
+    (void)device;
+    assert_int_equal(mo_allocator_check(f->allocator), MEMOPT_OK);
+    read_stats(f, now);
+    for (uint64_t i = 0; i < STATS && memopt_allocator_stat_name(i) != NULL; i++)
+        for (size_t s = 0; s < sizeof same / sizeof same[0]; s++)
+            if (strcmp(memopt_allocator_stat_name(i), same[s]) == 0)
+                assert_int_equal(now[i], f->before[i]);
+}
+
+/* --- create ---------------------------------------------------------------------------------- */
+
+static memopt_status run_create(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    return memopt_allocator_create(device, f->config, NULL, &f->allocator);
+}
+
+static void undo_create(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(memopt_allocator_destroy(f->allocator), MEMOPT_OK);
+}
+
+/* --- the first allocation, and one that needs a page more than the cache has -------------------
+ */
+
+static memopt_status run_alloc(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_allocator_alloc(f->allocator, 21 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &f->block);
+}
+
+static void undo_alloc(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_non_null(f->block);
+    memset(f->block, 1, 7 * MIB);
+    assert_int_equal(memopt_allocator_free(f->allocator, f->block), MEMOPT_OK);
+    f->block = NULL;
+}
+
+static void make_cached(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make(device, context);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 3 * MIB, 0, NULL, &f->kept), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 3 * MIB, 0, NULL, &f->cached), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->allocator, f->cached), MEMOPT_OK);
+    read_stats(f, f->before);
+}
+
+static void end_cached(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(memopt_allocator_free(f->allocator, f->kept), MEMOPT_OK);
+    end(device, context);
+}
+
+/* --- under pressure: 64 MiB, all cached elsewhere or pending -----------------------------------
+ */
+
+static void make_pressed(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make(device, context);
+    void *pending;
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 30 * MIB, 0, f->other, &f->cached),
+                     MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 28 * MIB, 0, f->other, &pending),
+                     MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->allocator, f->cached), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->allocator, pending), MEMOPT_OK);
+    read_stats(f, f->before);
+}
+
+/* --- record_stream, free, trim, snapshot ---------------------------------------------------------
+ */
+
+static void make_block(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make(device, context);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 7 * MIB, 0, NULL, &f->block), MEMOPT_OK);
+    read_stats(f, f->before);
+}
+
+static memopt_status run_record(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_allocator_record_stream(f->allocator, f->block, f->other);
+}
+
+static void make_recorded(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make_block(device, context);
+    assert_int_equal(memopt_allocator_record_stream(f->allocator, f->block, f->other), MEMOPT_OK);
+}
+
+static memopt_status run_free(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_allocator_free(f->allocator, f->block);
+}
+
+static void make_pending(memopt_device *device, void *context)
+{
+    make_recorded(device, context);
+    assert_int_equal(run_free(device, context), MEMOPT_OK);
+}
+
+static memopt_status run_trim(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_allocator_trim(f->allocator, NULL);
+}
+
+static memopt_status visit(void *user, const memopt_block_info *block)
+{
+    (void)block;
+    ++*(int *)user;
+    return MEMOPT_OK;
+}
+
+static memopt_status run_snapshot(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    int blocks = 0;
+    (void)device;
+    memopt_status status = memopt_allocator_snapshot(f->allocator, visit, &blocks);
+    assert_int_equal(blocks > 0, status == MEMOPT_OK);
+    return status;
+}
+
+/* --- the matrix
+ * ------------------------------------------------------------------------------------ */
+
+static const torture_scenario create = {.name = "create", .run = run_create, .undo = undo_create};
+static const torture_scenario scenarios[] = {
+    {.name = "alloc",
+     .setup = make,
+     .run = run_alloc,
+     .undo = undo_alloc,
+     .check_unchanged = check_unchanged,
+     .teardown = end,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "alloc beside a cache",
+     .setup = make_cached,
+     .run = run_alloc,
+     .undo = undo_alloc,
+     .check_unchanged = check_unchanged,
+     .teardown = end_cached,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "alloc under pressure",
+     .setup = make_pressed,
+     .run = run_alloc,
+     .undo = undo_alloc,
+     .check_unchanged = check_unchanged,
+     .teardown = end,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "record_stream",
+     .setup = make_block,
+     .run = run_record,
+     .undo = undo_alloc,
+     .check_unchanged = check_unchanged,
+     .teardown = end,
+     .caches = 1},
+    {.name = "free",
+     .setup = make_recorded,
+     .run = run_free,
+     .check_unchanged = check_unchanged,
+     .teardown = end,
+     .caches = 1},
+    {.name = "trim", .setup = make_pending, .run = run_trim, .teardown = end, .caches = 1},
+    {.name = "snapshot",
+     .setup = make_block,
+     .run = run_snapshot,
+     .undo = undo_alloc,
+     .check_unchanged = check_unchanged,
+     .teardown = end},
+};
+
+static void test_all(void **state)
+{
+    static const char *const configs[] = {"", "expandable_segments:True"};
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        fixture f = {.config = configs[c]};
+        assert_true(torture(&create, &f) > 0);
+        for (size_t i = 0; i < sizeof scenarios / sizeof scenarios[0]; i++) {
+            int64_t struck = torture(&scenarios[i], &f);
+            print_message("%s, \"%s\": %lld faults\n", scenarios[i].name, configs[c],
+                          (long long)struck);
+            assert_true(struck > 0);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

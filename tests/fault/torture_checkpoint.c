@@ -1,0 +1,264 @@
+/* Every host allocation and every device operation of the regions fails once. */
+#include "support/torture.h"
+#include "unit/checkpoint/layer.h"
+
+enum { WORDS = 1500 };
+
+typedef struct fixture {
+    uint32_t mode, check;
+    int adversarial;
+    bench b;
+    memopt_stream other;
+    layer l;
+    random_state random;
+    random_state before;
+    uint64_t out; /* the first word of the first run's output */
+} fixture;
+
+static memopt_device *open_device(void *context)
+{
+    fixture *f = context;
+    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+    memopt_device *device = NULL;
+    options.capacity = (uint64_t)64 << 20;
+    options.threads = 1;
+    options.stream_order =
+        f->adversarial ? MEMOPT_STREAM_ORDER_ADVERSARIAL : MEMOPT_STREAM_ORDER_EAGER;
+    OK(memopt_device_open("cpu", &options, &device));
+    return device;
+}
+
+static void setup_bench(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    f->b.device = device;
+    OK(memopt_allocator_create(device, NULL, NULL, &f->b.allocator));
+    OK(memopt_stream_create(device, &f->b.stream));
+    OK(memopt_stream_create(device, &f->other));
+}
+
+static void teardown_bench(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    OK(memopt_device_sync(device));
+    OK(memopt_stream_destroy(device, f->other));
+    OK(memopt_stream_destroy(device, f->b.stream));
+    OK(memopt_allocator_destroy(f->b.allocator));
+}
+
+static void setup_region(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_bench(device, context);
+    f->random.counter = 4711;
+    layer_open(&f->l, &f->b, "tortured", f->mode, f->check, &f->random, WORDS);
+    OK(memopt_device_sync(device));
+    f->before = f->random;
+}
+
+static void setup_forwarded(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_region(device, context);
+    OK(memopt_region_forward(f->l.region, f->b.stream));
+    OK(memopt_copy(device, &f->out, f->l.out, 8, f->b.stream));
+    OK(memopt_device_sync(device));
+    f->before = f->random;
+}
+
+static void setup_held(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_forwarded(device, context);
+    OK(memopt_region_recompute(f->l.region, f->other));
+}
+
+static void teardown_region(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    layer_close(&f->l);
+    teardown_bench(device, context);
+}
+
+static memopt_status run_create(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_region_callbacks callbacks = {sizeof callbacks, layer_run, layer_random_save,
+                                         layer_random_restore, &f->l};
+    memopt_region_options options = MEMOPT_REGION_OPTIONS_INIT;
+    options.name = "tortured";
+    options.check = f->check;
+    options.random_bytes = sizeof(random_state);
+    return memopt_region_create(device, f->b.allocator, &callbacks, &options, &f->l.region);
+}
+
+static void undo_create(memopt_device *device, void *context)
+{
+    (void)device;
+    OK(memopt_region_destroy(((fixture *)context)->l.region));
+}
+
+static memopt_status run_forward(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_region_forward(f->l.region, f->b.stream);
+}
+
+/* The generator is where it was, nothing is leased. */
+static void nothing_leased(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(f->random.counter, f->before.counter);
+    assert_int_equal(region_stats(f->l.region).leased_bytes, 0);
+}
+
+static void forward_worked(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(region_stats(f->l.region).forwards, 1);
+    OK(memopt_device_sync(device));
+    OK(memopt_region_recompute(f->l.region, f->b.stream)); /* and passes its check */
+    OK(memopt_region_release(f->l.region));
+}
+
+static memopt_status run_recompute(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_region_recompute(f->l.region, f->other);
+}
+
+static void recompute_worked(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    uint64_t out = 0;
+    OK(memopt_device_sync(device));
+    OK(memopt_copy(device, &out, f->l.out, 8, f->other));
+    OK(memopt_stream_sync(device, f->other));
+    assert_int_equal(out, f->out);
+    assert_int_equal(f->random.counter, f->before.counter);
+    assert_int_equal(region_stats(f->l.region).leased_bytes, WORDS * 8);
+}
+
+static void still_kept(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(region_stats(f->l.region).leased_bytes, WORDS * 8);
+}
+
+static memopt_status run_release(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_region_release(f->l.region);
+}
+
+static void released(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(region_stats(f->l.region).leased_bytes, 0);
+    OK(memopt_region_forward(f->l.region, f->b.stream));
+}
+
+/* In all check modes and both orders. */
+static void in_all_modes(const torture_scenario *scenario, uint32_t mode)
+{
+    for (uint32_t check = 0; check <= MEMOPT_CHECK_EXACT; check++) {
+        for (int adversarial = 0; adversarial < 2; adversarial++) {
+            fixture f = {.mode = mode, .check = check, .adversarial = adversarial};
+            (void)torture(scenario, &f);
+        }
+    }
+}
+
+static void test_create(void **unused)
+{
+    static const torture_scenario create = {.name = "region_create",
+                                            .open = open_device,
+                                            .setup = setup_bench,
+                                            .run = run_create,
+                                            .undo = undo_create,
+                                            .teardown = teardown_bench};
+    (void)unused;
+    in_all_modes(&create, MEMOPT_REGION_RECOMPUTE);
+    fixture f = {.check = MEMOPT_CHECK_HASH};
+    assert_true(torture(&create, &f) >= 5);
+}
+
+static void test_forward(void **unused)
+{
+    static const torture_scenario forward = {.name = "region_forward",
+                                             .open = open_device,
+                                             .setup = setup_region,
+                                             .run = run_forward,
+                                             .check_unchanged = nothing_leased,
+                                             .undo = forward_worked,
+                                             .teardown = teardown_region,
+                                             .absorbs = 1,
+                                             .caches = 1};
+    (void)unused;
+    in_all_modes(&forward, MEMOPT_REGION_RECOMPUTE);
+    fixture f = {.check = MEMOPT_CHECK_EXACT};
+    assert_true(torture(&forward, &f) >= 8);
+}
+
+static void test_recompute(void **unused)
+{
+    static const torture_scenario recompute = {.name = "region_recompute",
+                                               .open = open_device,
+                                               .setup = setup_forwarded,
+                                               .run = run_recompute,
+                                               .check_unchanged = nothing_leased,
+                                               .undo = recompute_worked,
+                                               .teardown = teardown_region,
+                                               .absorbs = 1,
+                                               .caches = 1};
+    (void)unused;
+    in_all_modes(&recompute, MEMOPT_REGION_RECOMPUTE);
+    fixture f = {.check = MEMOPT_CHECK_HASH};
+    assert_true(torture(&recompute, &f) >= 10);
+}
+
+static void test_recompute_of_kept(void **unused)
+{
+    static const torture_scenario recompute = {.name = "region_recompute, kept",
+                                               .open = open_device,
+                                               .setup = setup_forwarded,
+                                               .run = run_recompute,
+                                               .check_unchanged = still_kept,
+                                               .undo = still_kept,
+                                               .teardown = teardown_region,
+                                               .absorbs = 1,
+                                               .caches = 1};
+    (void)unused;
+    in_all_modes(&recompute, MEMOPT_REGION_KEEP);
+}
+
+static void test_release(void **unused)
+{
+    static const torture_scenario release = {.name = "region_release",
+                                             .open = open_device,
+                                             .setup = setup_held,
+                                             .run = run_release,
+                                             .check_unchanged = still_kept,
+                                             .undo = released,
+                                             .teardown = teardown_region,
+                                             .absorbs = 1,
+                                             .caches = 1};
+    (void)unused;
+    in_all_modes(&release, MEMOPT_REGION_KEEP); /* on two streams: its frees can fail */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create),    cmocka_unit_test(test_forward),
+        cmocka_unit_test(test_recompute), cmocka_unit_test(test_recompute_of_kept),
+        cmocka_unit_test(test_release),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,443 @@
+/* Every host allocation and every device operation of the offloader fails once. */
+#include "support/torture.h"
+#include "unit/offload/support.h"
+
+enum { BYTES = 300000, SMALL = 5000, VALUE = 0x37 };
+
+typedef struct fixture {
+    int adversarial;
+    uint64_t bytes;
+    uint64_t min_bytes;
+    uint32_t overflow;
+    uint64_t host_limit;
+    int trim_first; /* unpack needs memory from the device */
+    world w;
+    void *block, *into;
+    memopt_ticket ticket, other;
+    void *data;
+} fixture;
+
+static memopt_device *open_device(void *context)
+{
+    fixture *f = context;
+    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+    memopt_device *device = NULL;
+    options.capacity = 64 * MIB;
+    options.threads = 1;
+    options.stream_order =
+        f->adversarial ? MEMOPT_STREAM_ORDER_ADVERSARIAL : MEMOPT_STREAM_ORDER_EAGER;
+    OK(memopt_device_open("cpu", &options, &device));
+    return device;
+}
+
+static void setup_device(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    f->w.device = device;
+    OK(memopt_allocator_create(device, NULL, NULL, &f->w.allocator));
+    OK(memopt_stream_create(device, &f->w.s));
+    OK(memopt_stream_create(device, &f->w.t));
+}
+
+static void teardown_device(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    OK(memopt_device_sync(device));
+    OK(memopt_stream_destroy(device, f->w.s));
+    OK(memopt_stream_destroy(device, f->w.t));
+    OK(memopt_allocator_destroy(f->w.allocator));
+}
+
+static memopt_status run_create(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
+    options.min_bytes = f->min_bytes;
+    options.overflow = f->overflow;
+    options.host_limit = f->host_limit;
+    return memopt_offloader_create(device, f->w.allocator, &options, &f->w.offloader);
+}
+
+static void undo_create(memopt_device *device, void *context)
+{
+    (void)device;
+    OK(memopt_offloader_destroy(((fixture *)context)->w.offloader));
+}
+
+static void setup_block(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_device(device, context);
+    OK(run_create(device, context));
+    f->block = filled_block(&f->w, f->bytes, VALUE, f->w.s);
+    f->into = filled_block(&f->w, f->bytes, 0, f->w.t);
+    OK(memopt_device_sync(device));
+    f->ticket = 0;
+    f->data = NULL;
+}
+
+static void setup_ticket(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_block(device, context);
+    OK(memopt_offload_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket));
+    OK(memopt_device_sync(device));
+    if (f->trim_first)
+        OK(memopt_allocator_trim(f->w.allocator, NULL));
+}
+
+static void setup_unpacked(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_ticket(device, context);
+    OK(memopt_offload_prefetch(f->w.offloader, f->ticket));
+    OK(memopt_offload_unpack(f->w.offloader, f->ticket, f->w.t, &f->data));
+}
+
+static void setup_prefetched(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_ticket(device, context);
+    OK(memopt_offload_prefetch(f->w.offloader, f->ticket));
+}
+
+static void teardown_offloader(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    OK(memopt_offloader_destroy(f->w.offloader));
+    OK(memopt_allocator_free(f->w.allocator, f->into));
+    teardown_device(device, context);
+}
+
+static memopt_status run_pack(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_offload_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket);
+}
+
+/* The block is still the caller's and has its value; there is no ticket. */
+static void not_packed(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(f->ticket, 0);
+    assert_int_equal(stats_of(&f->w).tickets, 0);
+    assert_int_equal(stats_of(&f->w).packs, 0);
+    assert_int_equal(stats_of(&f->w).host_bytes_used, 0);
+    assert_true(holds(&f->w, f->block, VALUE, f->bytes, f->w.s));
+}
+
+static void unpack_and_release(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    OK(memopt_offload_unpack(f->w.offloader, f->ticket, f->w.t, &f->data));
+    assert_true(holds(&f->w, f->data, VALUE, f->bytes, f->w.t));
+    OK(memopt_offload_release(f->w.offloader, f->ticket, f->w.t));
+    f->ticket = 0;
+}
+
+static memopt_status run_borrow(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    int32_t kept;
+    (void)device;
+    return memopt_offload_pack_borrowed(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket,
+                                        &kept);
+}
+
+static void unpack_and_free(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    unpack_and_release(device, context);
+    OK(memopt_device_sync(device));
+    OK(memopt_allocator_free(f->w.allocator, f->block));
+}
+
+static void still_there(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(stats_of(&f->w).tickets, 1);
+    assert_int_equal(stats_of(&f->w).prefetch_hits, f->data != NULL);
+}
+
+static memopt_status run_prefetch(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_offload_prefetch(f->w.offloader, f->ticket);
+}
+
+static memopt_status run_unpack(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_offload_unpack(f->w.offloader, f->ticket, f->w.t, &f->data);
+}
+
+static memopt_status run_unpack_into(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_offload_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t);
+}
+
+static void into_and_release(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_true(holds(&f->w, f->into, VALUE, f->bytes, f->w.t));
+    unpack_and_release(device, context);
+}
+
+static memopt_status run_release(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_offload_release(f->w.offloader, f->ticket, f->w.t);
+}
+
+static void released(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    void *data = NULL;
+    (void)device;
+    FAILS(MEMOPT_NOT_FOUND, memopt_offload_unpack(f->w.offloader, f->ticket, f->w.t, &data));
+}
+
+static memopt_status run_wait(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_offload_wait_packed(f->w.offloader, f->ticket, f->w.t);
+}
+
+static memopt_status run_query(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    memopt_status status = memopt_offload_query_packed(f->w.offloader, f->ticket);
+    return status == MEMOPT_NOT_READY ? MEMOPT_OK : status;
+}
+
+static memopt_status run_trim(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_offloader_trim(f->w.offloader, NULL);
+}
+
+static void setup_cached(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_ticket(device, context);
+    OK(memopt_offload_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t));
+    OK(memopt_offload_release(f->w.offloader, f->ticket, f->w.t));
+}
+
+static void trimmed(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(stats_of(&f->w).host_bytes, 0);
+    assert_true(holds(&f->w, f->into, VALUE, f->bytes, f->w.t));
+}
+
+/* A pack that has to wait for host memory of another size. */
+static void setup_full(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    setup_block(device, context);
+    void *first = filled_block(&f->w, 2 * f->bytes, 1, f->w.s);
+    OK(memopt_offload_pack(f->w.offloader, first, 2 * f->bytes, f->w.s, &f->other));
+    OK(memopt_offload_release(f->w.offloader, f->other, f->w.s));
+}
+
+static void not_packed_again(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    assert_int_equal(f->ticket, 0);
+    assert_int_equal(stats_of(&f->w).tickets, 0);
+    assert_true(holds(&f->w, f->block, VALUE, f->bytes, f->w.s));
+}
+
+/* The handle is gone whatever happens, and takes everything with it. */
+static memopt_status run_force(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    memopt_offloader *offloader = f->w.offloader;
+    f->w.offloader = NULL;
+    return memopt_offloader_destroy_force(offloader);
+}
+
+/* Copied, and kept on the device. */
+static const fixture kinds[] = {
+    {.bytes = BYTES},
+    {.bytes = SMALL},
+    {.bytes = BYTES, .adversarial = 1},
+    {.bytes = BYTES, .trim_first = 1},
+    {.bytes = SMALL, .min_bytes = SMALL + 1},
+    {.bytes = SMALL, .min_bytes = SMALL + 1, .adversarial = 1},
+};
+
+static void in_all_kinds(torture_scenario scenario)
+{
+    int64_t struck = 0;
+    scenario.open = open_device;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        fixture f = kinds[i];
+        struck += torture(&scenario, &f);
+    }
+    assert_true(struck > 0);
+}
+
+static void test_create(void **unused)
+{
+    (void)unused;
+    in_all_kinds((torture_scenario){.name = "offloader_create",
+                                    .setup = setup_device,
+                                    .run = run_create,
+                                    .undo = undo_create,
+                                    .teardown = teardown_device});
+}
+
+static void test_pack(void **unused)
+{
+    (void)unused;
+    in_all_kinds((torture_scenario){.name = "offload_pack",
+                                    .setup = setup_block,
+                                    .run = run_pack,
+                                    .check_unchanged = not_packed,
+                                    .undo = unpack_and_release,
+                                    .teardown = teardown_offloader,
+                                    .absorbs = 1,
+                                    .caches = 1});
+    in_all_kinds((torture_scenario){.name = "offload_pack_borrowed",
+                                    .setup = setup_block,
+                                    .run = run_borrow,
+                                    .check_unchanged = not_packed,
+                                    .undo = unpack_and_free,
+                                    .teardown = teardown_offloader,
+                                    .absorbs = 1,
+                                    .caches = 1});
+}
+
+static void test_pack_that_waits(void **unused)
+{
+    (void)unused;
+    const torture_scenario scenario = {.name = "offload_pack, waiting",
+                                       .open = open_device,
+                                       .setup = setup_full,
+                                       .run = run_pack,
+                                       .check_unchanged = not_packed_again,
+                                       .undo = unpack_and_release,
+                                       .teardown = teardown_offloader,
+                                       .absorbs = 1,
+                                       .caches = 1};
+    fixture f = {.bytes = BYTES,
+                 .adversarial = 1,
+                 .overflow = MEMOPT_OVERFLOW_WAIT,
+                 .host_limit = 2 * BYTES + 4096};
+    assert_true(torture(&scenario, &f) > 5);
+}
+
+static void test_unpack(void **unused)
+{
+    (void)unused;
+    in_all_kinds((torture_scenario){.name = "offload_prefetch",
+                                    .setup = setup_ticket,
+                                    .run = run_prefetch,
+                                    .check_unchanged = still_there,
+                                    .undo = unpack_and_release,
+                                    .teardown = teardown_offloader,
+                                    .absorbs = 1,
+                                    .caches = 1});
+    in_all_kinds((torture_scenario){.name = "offload_unpack",
+                                    .setup = setup_ticket,
+                                    .run = run_unpack,
+                                    .check_unchanged = still_there,
+                                    .undo = unpack_and_release,
+                                    .teardown = teardown_offloader,
+                                    .absorbs = 1,
+                                    .caches = 1});
+    in_all_kinds((torture_scenario){.name = "offload_unpack, prefetched",
+                                    .setup = setup_prefetched,
+                                    .run = run_unpack,
+                                    .check_unchanged = still_there,
+                                    .undo = unpack_and_release,
+                                    .teardown = teardown_offloader,
+                                    .caches = 1});
+    in_all_kinds((torture_scenario){.name = "offload_unpack_into",
+                                    .setup = setup_ticket,
+                                    .run = run_unpack_into,
+                                    .check_unchanged = still_there,
+                                    .undo = into_and_release,
+                                    .teardown = teardown_offloader,
+                                    .caches = 1});
+}
+
+static void test_release(void **unused)
+{
+    (void)unused;
+    in_all_kinds((torture_scenario){.name = "offload_release",
+                                    .setup = setup_unpacked,
+                                    .run = run_release,
+                                    .undo = released,
+                                    .teardown = teardown_offloader,
+                                    .absorbs = 1,
+                                    .caches = 1});
+    in_all_kinds((torture_scenario){.name = "offload_release, prefetched",
+                                    .setup = setup_prefetched,
+                                    .run = run_release,
+                                    .undo = released,
+                                    .teardown = teardown_offloader,
+                                    .absorbs = 1,
+                                    .caches = 1});
+}
+
+static void test_the_rest(void **unused)
+{
+    (void)unused;
+    in_all_kinds((torture_scenario){.name = "offload_wait_packed",
+                                    .setup = setup_ticket,
+                                    .run = run_wait,
+                                    .check_unchanged = still_there,
+                                    .undo = unpack_and_release,
+                                    .teardown = teardown_offloader,
+                                    .caches = 1});
+    in_all_kinds((torture_scenario){.name = "offload_query_packed",
+                                    .setup = setup_ticket,
+                                    .run = run_query,
+                                    .check_unchanged = still_there,
+                                    .undo = unpack_and_release,
+                                    .teardown = teardown_offloader,
+                                    .caches = 1});
+    const torture_scenario trim = {.name = "offloader_trim",
+                                   .open = open_device,
+                                   .setup = setup_cached,
+                                   .run = run_trim,
+                                   .undo = trimmed,
+                                   .teardown = teardown_offloader,
+                                   .caches = 1};
+    fixture f = {.bytes = BYTES, .adversarial = 1};
+    assert_true(torture(&trim, &f) > 0);
+    in_all_kinds((torture_scenario){.name = "offloader_destroy_force",
+                                    .setup = setup_unpacked,
+                                    .run = run_force,
+                                    .teardown = teardown_offloader,
+                                    .absorbs = 1,
+                                    .caches = 1});
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_create),          cmocka_unit_test(test_pack),
+        cmocka_unit_test(test_pack_that_waits), cmocka_unit_test(test_unpack),
+        cmocka_unit_test(test_release),         cmocka_unit_test(test_the_rest),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

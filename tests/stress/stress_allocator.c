@@ -1,0 +1,213 @@
+/*
+ * Threads × streams on one allocator, in eager order: every block is filled on its stream, some are
+ * read on another after record_stream, and what a block holds is verified before it is freed, by
+ * any thread. Invariants are checked all along. Both kinds of segments, tight capacities.
+ */
+#include "allocator/internal.h"
+
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+enum { THREADS = 4, STREAMS = 4, SLOTS = 96 };
+
+typedef struct slot {
+    pthread_mutex_t lock; /* the slot's owner of the moment */
+    unsigned char *block;
+    uint64_t bytes;
+    unsigned char pattern;
+    int stream;
+} slot;
+
+typedef struct shared {
+    memopt_device *device;
+    memopt_allocator *allocator;
+    memopt_stream streams[STREAMS];
+    slot slots[SLOTS];
+    atomic_int stop;
+    atomic_uint_fast64_t operations, refused;
+} shared;
+
+typedef struct worker {
+    shared *all;
+    uint64_t random;
+    unsigned char *scratch; /* device memory that readers copy to, 4 KiB for each stream */
+    pthread_t thread;
+} worker;
+
+static void need(memopt_status status, const char *what)
+{
+    if (status == MEMOPT_OK)
+        return;
+    fprintf(stderr, "%s: %s\n", what, memopt_last_error());
+    abort();
+}
+
+#define NEED(call) need((call), #call)
+
+/* splitmix64 */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+/* A pressure callback that frees nothing, from whatever thread it is called on. */
+static uint64_t on_pressure(void *user, uint64_t bytes)
+{
+    (void)bytes;
+    atomic_fetch_add((atomic_uint_fast64_t *)user, 1);
+    return 0;
+}
+
+static void fill_slot(worker *w, slot *s)
+{
+    shared *all = w->all;
+    void *block;
+    int stream = (int)(next_random(&w->random) % STREAMS);
+    uint64_t bytes =
+        1 + next_random(&w->random) % (UINT64_C(1) << (8 + next_random(&w->random) % 15));
+    memopt_status status =
+        memopt_allocator_alloc(all->allocator, bytes, (memopt_tag)(next_random(&w->random) % 5),
+                               all->streams[stream], &block);
+    if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
+        atomic_fetch_add(&all->refused, 1);
+        return;
+    }
+    need(status, "alloc");
+    s->block = block;
+    s->bytes = bytes;
+    s->stream = stream;
+    s->pattern = (unsigned char)next_random(&w->random);
+    NEED(memopt_fill(all->device, block, s->pattern, bytes, all->streams[stream]));
+}
+
+/* Work of another stream on the block: it waits for the fill, and is recorded. */
+static void read_elsewhere(worker *w, slot *s)
+{
+    shared *all = w->all;
+    memopt_event *filled;
+    uint64_t reader = next_random(&w->random) % STREAMS;
+    memopt_stream other = all->streams[reader];
+    uint64_t bytes = s->bytes < 4096 ? s->bytes : 4096;
+    NEED(memopt_event_create(all->device, 0, &filled));
+    NEED(memopt_event_record(filled, all->streams[s->stream]));
+    NEED(memopt_stream_wait_event(all->device, other, filled));
+    NEED(memopt_event_destroy(filled));
+    NEED(memopt_copy(all->device, w->scratch + reader * 4096, s->block, bytes, other));
+    NEED(memopt_allocator_record_stream(all->allocator, s->block, other));
+}
+
+static void verify_and_free(worker *w, slot *s)
+{
+    shared *all = w->all;
+    if (next_random(&w->random) % 4 == 0) {
+        NEED(memopt_stream_sync(all->device, all->streams[s->stream]));
+        for (uint64_t i = 0; i < s->bytes; i += 1 + s->bytes / 64) {
+            if (s->block[i] != s->pattern) {
+                fprintf(stderr, "byte %" PRIu64 " of %" PRIu64 " is %d, not %d\n", i, s->bytes,
+                        s->block[i], s->pattern);
+                abort();
+            }
+        }
+    }
+    if (next_random(&w->random) % 3 == 0)
+        read_elsewhere(w, s);
+    NEED(memopt_allocator_free(all->allocator, s->block));
+    s->block = NULL;
+}
+
+static void *work(void *argument)
+{
+    worker *w = argument;
+    shared *all = w->all;
+    while (!atomic_load(&all->stop)) {
+        slot *s = &all->slots[next_random(&w->random) % SLOTS];
+        pthread_mutex_lock(&s->lock);
+        if (s->block == NULL)
+            fill_slot(w, s);
+        else
+            verify_and_free(w, s);
+        pthread_mutex_unlock(&s->lock);
+        uint64_t done = atomic_fetch_add(&all->operations, 1);
+        if (done % 256 == 0)
+            NEED(mo_allocator_check(all->allocator));
+        if (done % 2048 == 0)
+            NEED(memopt_allocator_trim(all->allocator, NULL));
+    }
+    return NULL;
+}
+
+static void finish(shared *all)
+{
+    for (int i = 0; i < SLOTS; i++)
+        NEED(memopt_allocator_free(all->allocator, all->slots[i].block));
+    NEED(mo_allocator_check(all->allocator));
+    NEED(memopt_allocator_destroy(all->allocator));
+    for (int i = 0; i < STREAMS; i++)
+        NEED(memopt_stream_destroy(all->device, all->streams[i]));
+    NEED(memopt_device_close(all->device));
+}
+
+static void run(const char *config, uint64_t seed, double seconds)
+{
+    static shared all;
+    static atomic_uint_fast64_t pressed;
+    worker workers[THREADS];
+    memopt_device_options device = MEMOPT_DEVICE_OPTIONS_INIT;
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    memset(&all, 0, sizeof all);
+    device.capacity = 24 * MIB;
+    device.threads = 1;
+    options.pressure = on_pressure;
+    options.pressure_user = &pressed;
+    NEED(memopt_device_open("cpu", &device, &all.device));
+    NEED(memopt_allocator_create(all.device, config, &options, &all.allocator));
+    for (int i = 1; i < STREAMS; i++)
+        NEED(memopt_stream_create(all.device, &all.streams[i]));
+    for (int i = 0; i < SLOTS; i++)
+        pthread_mutex_init(&all.slots[i].lock, NULL);
+    for (int i = 0; i < THREADS; i++) {
+        void *scratch;
+        NEED(memopt_allocator_alloc(all.allocator, STREAMS * 4096, 0, NULL, &scratch));
+        workers[i] = (worker){&all, seed * 1000 + (uint64_t)i, scratch, 0};
+        pthread_create(&workers[i].thread, NULL, work, &workers[i]);
+    }
+    struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    nanosleep(&pause, NULL);
+    atomic_store(&all.stop, 1);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(workers[i].thread, NULL);
+    NEED(memopt_device_sync(all.device));
+    for (int i = 0; i < THREADS; i++)
+        NEED(memopt_allocator_free(all.allocator, workers[i].scratch));
+    printf("\"%s\": %" PRIuFAST64 " operations, %" PRIuFAST64 " refused, %" PRIuFAST64
+           " pressure calls\n",
+           config, atomic_load(&all.operations), atomic_load(&all.refused), atomic_load(&pressed));
+    finish(&all);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const configs[] = {"", "expandable_segments:True",
+                                          "max_split_size_mb:20,garbage_collection_threshold:0.6",
+                                          "expandable_segments:True,roundup_power2_divisions:4"};
+    uint64_t seed = 1;
+    double seconds = 2;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--seed") == 0)
+            seed = strtoull(argv[i + 1], NULL, 10);
+        else if (strcmp(argv[i], "--seconds") == 0)
+            seconds = strtod(argv[i + 1], NULL);
+    }
+    for (int i = 0; i < 4; i++)
+        run(configs[i], seed, seconds / 4);
+    return 0;
+}

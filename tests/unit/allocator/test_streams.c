@@ -1,0 +1,285 @@
+/* Streams: reuse in order, record_stream, deferred frees, and what the adversarial order finds. */
+#include "support.h"
+
+#define CAPACITY (64 * MIB)
+
+static const char *const configs[] = {"", "expandable_segments:True"};
+
+/* A producer's block is read on another stream while its own stream frees and reuses it. With
+ * `record` the read is told to the allocator; `wait` makes the reader wait for the producer. */
+static memopt_status share_block(const char *config, uint64_t seed, int record, int wait)
+{
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+    memopt_allocator *allocator = new_allocator(device, config);
+    memopt_stream producer, reader;
+    memopt_event *filled;
+    OK(memopt_stream_create(device, &producer));
+    OK(memopt_stream_create(device, &reader));
+    OK(memopt_event_create(device, 0, &filled));
+    unsigned char *target = alloc_on(allocator, 1000, reader);
+    OK(memopt_stream_sync(device, reader)); /* nothing older keeps the reader from running ahead */
+    unsigned char *block = alloc_on(allocator, 1000, producer);
+    OK(memopt_fill(device, block, 7, 1000, producer));
+    OK(memopt_event_record(filled, producer));
+    if (wait)
+        OK(memopt_stream_wait_event(device, reader, filled));
+    OK(memopt_copy(device, target, block, 1000, reader));
+    if (record)
+        OK(memopt_allocator_record_stream(allocator, block, reader));
+    OK(memopt_allocator_free(allocator, block));
+    unsigned char *again = alloc_on(allocator, 1000, producer);
+    OK(memopt_fill(device, again, 9, 1000, producer));
+    memopt_status fault = memopt_stream_sync(device, producer);
+    if (fault == MEMOPT_OK)
+        fault = memopt_device_sync(device);
+    if (fault == MEMOPT_OK && (target[0] != 7 || target[999] != 7))
+        fault = MEMOPT_MISMATCH;
+    OK(memopt_event_destroy(filled));
+    OK(memopt_allocator_free(allocator, again));
+    OK(memopt_allocator_free(allocator, target));
+    (void)memopt_allocator_destroy(allocator);
+    (void)memopt_stream_destroy(device, producer);
+    (void)memopt_stream_destroy(device, reader);
+    (void)memopt_device_close(device);
+    return fault;
+}
+
+static void test_correct_program_is_clean(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 200; seed++)
+        for (int c = 0; c < 2; c++)
+            assert_int_equal(share_block(configs[c], seed, 1, 1), MEMOPT_OK);
+}
+
+static void test_missing_record_stream_is_caught(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 200; seed++)
+        for (int c = 0; c < 2; c++)
+            assert_int_not_equal(share_block(configs[c], seed, 0, 1), MEMOPT_OK);
+}
+
+static void test_missing_wait_is_caught(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 200; seed++)
+        for (int c = 0; c < 2; c++)
+            assert_int_not_equal(share_block(configs[c], seed, 1, 0), MEMOPT_OK);
+}
+
+/* A correct program of many streams, blocks and frees never gives a fault or wrong bytes. */
+static void random_program(const char *config, uint64_t seed)
+{
+    enum { STREAMS = 3, STEPS = 200, LIVE = 12 };
+    memopt_device *device = open_cpu(12 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+    memopt_allocator *allocator = new_allocator(device, config);
+    memopt_stream streams[STREAMS] = {NULL};
+    memopt_event *done;
+    struct {
+        unsigned char *at;
+        int stream;
+        uint64_t bytes;
+        unsigned char value;
+    } live[LIVE] = {{0}};
+    uint64_t random = seed * 77 + 1;
+    unsigned char seen[64];
+    OK(memopt_event_create(device, 0, &done));
+    for (int i = 1; i < STREAMS; i++)
+        OK(memopt_stream_create(device, &streams[i]));
+    for (int step = 0; step < STEPS; step++) {
+        random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
+        unsigned r = (unsigned)(random >> 33);
+        unsigned i = r % LIVE;
+        if (live[i].at == NULL) {
+            live[i].stream = (int)(r / LIVE % STREAMS);
+            live[i].bytes = 64 + r % (1500 * KIB);
+            void *at = NULL;
+            memopt_status status =
+                memopt_allocator_alloc(allocator, live[i].bytes, 0, streams[live[i].stream], &at);
+            if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
+                continue;
+            OK(status);
+            live[i].at = at;
+            live[i].value = (unsigned char)r;
+            OK(memopt_fill(device, at, live[i].value, live[i].bytes, streams[live[i].stream]));
+            continue;
+        }
+        memopt_stream other = streams[r / LIVE % STREAMS];
+        unsigned char *last = live[i].at + live[i].bytes - sizeof seen;
+        OK(memopt_event_record(done, streams[live[i].stream]));
+        OK(memopt_stream_wait_event(device, other, done));
+        OK(memopt_copy(device, seen, last, sizeof seen, other));
+        OK(memopt_allocator_record_stream(allocator, live[i].at, other));
+        if (r % 3 == 0) { /* the host waits for the reader, and looks */
+            OK(memopt_stream_sync(device, other));
+            assert_int_equal(seen[0], live[i].value);
+            assert_int_equal(seen[sizeof seen - 1], live[i].value);
+        }
+        OK(memopt_allocator_free(allocator, live[i].at));
+        live[i].at = NULL;
+        if (step % 10 == 0)
+            OK(mo_allocator_check(allocator));
+        if (step % 60 == 59)
+            OK(memopt_allocator_trim(allocator, NULL));
+    }
+    OK(memopt_device_sync(device));
+    for (int i = 0; i < LIVE; i++)
+        OK(memopt_allocator_free(allocator, live[i].at));
+    OK(memopt_event_destroy(done));
+    OK(memopt_allocator_destroy(allocator));
+    for (int i = 1; i < STREAMS; i++)
+        OK(memopt_stream_destroy(device, streams[i]));
+    OK(memopt_device_close(device));
+}
+
+static void test_random_correct_programs(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 40; seed++)
+        for (int c = 0; c < 2; c++)
+            random_program(configs[c], seed);
+}
+
+/* A block freed on its stream is given out again at once on that stream, and not on others. */
+static void test_reuse_is_by_stream(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = new_allocator(device, configs[c]);
+        memopt_stream stream;
+        OK(memopt_stream_create(device, &stream));
+        void *first = alloc_on(allocator, 3 * MIB, stream);
+        OK(memopt_allocator_free(allocator, first));
+        void *other = alloc_on(allocator, 3 * MIB, NULL);
+        assert_ptr_not_equal(other, first);
+        assert_ptr_equal(alloc_on(allocator, 3 * MIB, stream), first);
+        OK(memopt_allocator_free(allocator, first));
+        OK(memopt_allocator_free(allocator, other));
+        OK(memopt_allocator_trim(allocator, NULL));
+        OK(memopt_stream_destroy(device, stream));
+        finish(allocator, device);
+    }
+}
+
+static void pause_stream(void *user)
+{
+    pthread_mutex_lock(user);
+    pthread_mutex_unlock(user);
+}
+
+/* A recorded block is pending until the other stream is done; then it is reused. */
+static void test_free_is_deferred(void **state)
+{
+    (void)state;
+    pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "");
+    memopt_stream other;
+    OK(memopt_stream_create(device, &other));
+    void *block = alloc(allocator, 1000);
+    pthread_mutex_lock(&gate);
+    OK(memopt_stream_host_callback(device, other, pause_stream, &gate));
+    OK(memopt_allocator_record_stream(allocator, block, NULL)); /* its own: nothing to do */
+    OK(memopt_allocator_record_stream(allocator, block, other));
+    OK(memopt_allocator_record_stream(allocator, block, other));
+    OK(memopt_allocator_free(allocator, block));
+    assert_int_equal(stat_of(allocator, "allocation.all.current"), 0);
+    assert_int_equal(stat_of(allocator, "active.all.current"), 1);
+    void *second = alloc(allocator, 1000);
+    assert_ptr_not_equal(second, block);
+    OK(mo_allocator_check(allocator));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "free already", memopt_allocator_free(allocator, block));
+    pthread_mutex_unlock(&gate);
+    OK(memopt_stream_sync(device, other));
+    assert_ptr_equal(alloc(allocator, 1000), block);
+    assert_int_equal(stat_of(allocator, "active.all.current"), 2);
+    OK(memopt_allocator_free(allocator, block));
+    OK(memopt_allocator_free(allocator, second));
+    OK(memopt_stream_destroy(device, other));
+    finish(allocator, device);
+}
+
+/* A recorded stream that is destroyed before the free has no work left. */
+static void test_destroyed_streams(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = new_allocator(device, configs[c]);
+        memopt_stream own, other;
+        OK(memopt_stream_create(device, &own));
+        OK(memopt_stream_create(device, &other));
+        void *block = alloc_on(allocator, 1000, own);
+        OK(memopt_allocator_record_stream(allocator, block, other));
+        OK(memopt_stream_destroy(device, other));
+        OK(memopt_stream_destroy(device, own));
+        OK(memopt_allocator_free(allocator, block));
+        uint64_t released = 0;
+        OK(memopt_allocator_trim(allocator, &released));
+        assert_int_equal(released, 2 * MIB);
+        finish(allocator, device);
+    }
+}
+
+/* Under pressure only the pending block that is needed is waited for. */
+static void test_pressure_waits_for_pending_frees(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(40 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 3);
+        memopt_allocator *allocator = new_allocator(device, configs[c]);
+        memopt_stream other;
+        OK(memopt_stream_create(device, &other));
+        void *block = alloc(allocator, 30 * MIB);
+        OK(memopt_fill(device, block, 1, 30 * MIB, NULL));
+        OK(memopt_allocator_record_stream(allocator, block, other));
+        OK(memopt_allocator_free(allocator, block));
+        assert_ptr_equal(alloc(allocator, 30 * MIB), block);
+        assert_int_equal(stat_of(allocator, "num_alloc_retries"), 1);
+        assert_int_equal(stat_of(allocator, "num_ooms"), 0);
+        OK(memopt_allocator_free(allocator, block));
+        OK(memopt_device_sync(device));
+        OK(memopt_stream_destroy(device, other));
+        finish(allocator, device);
+    }
+}
+
+/* Destroy waits for pending frees; destroy by force frees what is live and recorded. */
+static void test_destroy_with_pending(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
+        memopt_allocator *allocator = new_allocator(device, configs[c]);
+        memopt_stream other;
+        OK(memopt_stream_create(device, &other));
+        void *pending = alloc(allocator, 3000), *live = alloc(allocator, 5 * MIB);
+        (void)alloc(allocator, 100);
+        (void)alloc(allocator, 2 * MIB);
+        OK(memopt_allocator_record_stream(allocator, pending, other));
+        OK(memopt_allocator_record_stream(allocator, live, other));
+        OK(memopt_fill(device, live, 1, MIB, other));
+        OK(memopt_allocator_free(allocator, pending));
+        OK(memopt_allocator_destroy_force(allocator));
+        OK(memopt_stream_destroy(device, other));
+        OK(memopt_device_close(device));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_correct_program_is_clean),
+        cmocka_unit_test(test_missing_record_stream_is_caught),
+        cmocka_unit_test(test_missing_wait_is_caught),
+        cmocka_unit_test(test_random_correct_programs),
+        cmocka_unit_test(test_reuse_is_by_stream),
+        cmocka_unit_test(test_free_is_deferred),
+        cmocka_unit_test(test_destroyed_streams),
+        cmocka_unit_test(test_pressure_waits_for_pending_frees),
+        cmocka_unit_test(test_destroy_with_pending),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

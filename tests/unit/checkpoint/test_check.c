@@ -1,0 +1,235 @@
+/* The content check: what it finds, what it says, and that it finds nothing where nothing is. */
+#include "layer.h"
+
+enum { WORDS = 3000 };
+
+static const uint32_t modes[] = {MEMOPT_CHECK_HASH, MEMOPT_CHECK_EXACT};
+
+static void test_equal_runs_pass(void **unused)
+{
+    (void)unused;
+    for (int m = 0; m < 2; m++) {
+        for (uint64_t seed = 0; seed < 30; seed++) {
+            bench b;
+            layer l;
+            random_state random = {seed};
+            bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+            layer_open(&l, &b, "block", 0, modes[m], &random, WORDS + seed);
+            for (int step = 0; step < 3; step++) {
+                OK(memopt_region_forward(l.region, step == 1 ? NULL : b.stream));
+                OK(memopt_device_sync(b.device)); /* inputs and outputs of two streams */
+                OK(memopt_region_recompute(l.region, step == 2 ? NULL : b.stream));
+                OK(memopt_region_release(l.region));
+                OK(memopt_device_sync(b.device));
+                l.words += step; /* sizes may change from step to step */
+                l.words -= step;
+            }
+            assert_int_equal(region_stats(l.region).checked_bytes, 3 * 2 * (WORDS + seed) * 8);
+            layer_close(&l);
+            bench_close(&b);
+        }
+    }
+}
+
+/* A region whose random state was not restored (here: it draws one more) is caught. */
+static void test_wrong_random_state(void **unused)
+{
+    (void)unused;
+    for (int m = 0; m < 2; m++) {
+        bench b;
+        layer l;
+        random_state random = {3};
+        bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
+        layer_open(&l, &b, "dropout.7", 0, modes[m], &random, WORDS);
+        OK(memopt_region_forward(l.region, b.stream));
+        l.draw_more = 1;
+        FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
+        SAYS("'dropout.7'");
+        SAYS("'hidden'");
+        SAYS("random state");
+        assert_int_equal(region_stats(l.region).leased_bytes, 0);
+        l.draw_more = 0;
+        OK(memopt_region_recompute(l.region, b.stream));
+        OK(memopt_region_release(l.region));
+        layer_close(&l);
+        bench_close(&b);
+    }
+}
+
+/* One byte of a value differs: the place is named. */
+static void test_place_is_named(void **unused)
+{
+    (void)unused;
+    const uint64_t places[] = {0, 1, 4095, 4096, 12345, WORDS * 8 - 1};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        for (int m = 0; m < 2; m++) {
+            bench b;
+            layer l;
+            char text[96];
+            bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, i);
+            layer_open(&l, &b, "attention", 0, modes[m], NULL, WORDS);
+            OK(memopt_region_forward(l.region, b.stream));
+            OK(memopt_region_recompute(l.region, b.stream));
+            uint64_t *saved = layer_saved(&l);
+            unsigned char was = ((unsigned char *)saved)[places[i]];
+            free(saved);
+            OK(memopt_region_release(l.region));
+            l.drift = was ^ 0x10u; /* the byte of the recomputed value */
+            l.drift += l.drift == 0 ? 1 : 0;
+            l.drift_at = places[i];
+            FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
+            SAYS("region 'attention'");
+            SAYS("'hidden'");
+            if (modes[m] == MEMOPT_CHECK_EXACT) {
+                snprintf(text, sizeof text, "at byte %llu of %d: 0x%02x was 0x%02x",
+                         (unsigned long long)places[i], WORDS * 8, (unsigned)l.drift, was);
+            } else {
+                uint64_t begin = places[i] / 4096 * 4096;
+                uint64_t end = begin + 4096 < WORDS * 8 ? begin + 4096 : WORDS * 8;
+                snprintf(text, sizeof text, "bytes %llu to %llu of %d", (unsigned long long)begin,
+                         (unsigned long long)end - 1, WORDS * 8);
+            }
+            SAYS(text);
+            l.drift = 0;
+            OK(memopt_region_recompute(l.region, b.stream));
+            layer_close(&l);
+            bench_close(&b);
+        }
+    }
+}
+
+static void test_declarations_must_agree(void **unused)
+{
+    (void)unused;
+    for (int m = 0; m < 2; m++) {
+        for (int ignore = 0; ignore < 2; ignore++) {
+            bench b;
+            layer l;
+            bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+            layer_open(&l, &b, "block", 0, modes[m], NULL, WORDS);
+            OK(memopt_region_forward(l.region, b.stream));
+            l.ignore_status = ignore;
+            l.no_declaration = 1;
+            FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
+            SAYS("'out' of 24000 bytes is missing");
+            l.no_declaration = 0;
+            l.extra_declaration = 1;
+            FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
+            SAYS("'more' of 24000 bytes");
+            l.extra_declaration = 0;
+            l.other_name = "value";
+            FAILS(MEMOPT_MISMATCH, memopt_region_recompute(l.region, b.stream));
+            SAYS("is 'value' of 24000 bytes in recompute, but was 'hidden' of 24000 bytes");
+            l.other_name = NULL;
+            OK(memopt_region_recompute(l.region, b.stream));
+            layer_close(&l);
+            bench_close(&b);
+        }
+    }
+}
+
+/* Without a check mode a declaration is looked at and forgotten. */
+static void test_no_check_costs_nothing(void **unused)
+{
+    (void)unused;
+    bench b;
+    layer l;
+    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    layer_open(&l, &b, "block", 0, MEMOPT_CHECK_NONE, NULL, WORDS);
+    OK(memopt_region_forward(l.region, b.stream));
+    assert_int_equal(active_bytes(&b), 0);
+    l.drift = 1;
+    OK(memopt_region_recompute(l.region, b.stream));
+    assert_int_equal(region_stats(l.region).checked_bytes, 0);
+    layer_close(&l);
+    bench_close(&b);
+}
+
+static memopt_status declare_bad(void *user, memopt_region *region, memopt_region_pass pass,
+                                 memopt_stream stream)
+{
+    static char memory[64];
+    const memopt_tensor bad[] = {
+        {memory, 1, 77, 0},
+        {memory, 1, MEMOPT_DTYPE_F32, 1},
+        {memory, UINT64_MAX / 2, MEMOPT_DTYPE_F64, 0},
+        {NULL, 1, MEMOPT_DTYPE_F32, 0},
+    };
+    const memopt_tensor empty = {NULL, 0, MEMOPT_DTYPE_F32, 0};
+    (void)user;
+    (void)pass;
+    (void)stream;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        FAILS(MEMOPT_INVALID_ARGUMENT, memopt_region_check(region, "bad", &bad[i]));
+        SAYS("'bad'");
+    }
+    return memopt_region_check(region, "empty", &empty);
+}
+
+static void test_bad_tensors(void **unused)
+{
+    (void)unused;
+    bench b;
+    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    for (uint32_t check = 0; check <= MEMOPT_CHECK_EXACT; check++) {
+        memopt_region *region;
+        memopt_region_callbacks callbacks = {sizeof callbacks, declare_bad, NULL, NULL, NULL};
+        memopt_region_options options = MEMOPT_REGION_OPTIONS_INIT;
+        options.check = check;
+        OK(memopt_region_create(b.device, b.allocator, &callbacks, &options, &region));
+        OK(memopt_region_forward(region, b.stream));
+        OK(memopt_region_recompute(region, b.stream));
+        OK(memopt_region_destroy(region));
+    }
+    bench_close(&b);
+}
+
+/* The device is asked for the values in stream order: what the callback does to them after the
+ * declaration does not count, in either run. */
+static memopt_status overwrite_after(void *user, memopt_region *region, memopt_region_pass pass,
+                                     memopt_stream stream)
+{
+    layer *l = user;
+    l->region = region;
+    memopt_status status = layer_run(user, region, pass, stream);
+    if (status == MEMOPT_OK)
+        status = memopt_fill(l->b->device, l->out, pass == MEMOPT_PASS_FORWARD ? 1 : 2,
+                             l->words * 8, stream);
+    return status;
+}
+
+static void test_values_count_as_declared(void **unused)
+{
+    (void)unused;
+    for (int m = 0; m < 2; m++) {
+        for (uint64_t seed = 0; seed < 30; seed++) {
+            bench b;
+            layer l;
+            bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+            layer_open(&l, &b, "block", 0, modes[m], NULL, WORDS);
+            OK(memopt_region_destroy(l.region));
+            memopt_region_callbacks callbacks = {sizeof callbacks, overwrite_after, NULL, NULL, &l};
+            memopt_region_options options = MEMOPT_REGION_OPTIONS_INIT;
+            options.check = modes[m];
+            OK(memopt_region_create(b.device, b.allocator, &callbacks, &options, &l.region));
+            OK(memopt_region_forward(l.region, b.stream));
+            OK(memopt_region_recompute(l.region, b.stream));
+            layer_close(&l);
+            bench_close(&b);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equal_runs_pass),
+        cmocka_unit_test(test_wrong_random_state),
+        cmocka_unit_test(test_place_is_named),
+        cmocka_unit_test(test_declarations_must_agree),
+        cmocka_unit_test(test_no_check_costs_nothing),
+        cmocka_unit_test(test_bad_tensors),
+        cmocka_unit_test(test_values_count_as_declared),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

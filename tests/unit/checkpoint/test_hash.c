@@ -1,0 +1,238 @@
+/* The content hash: its specification, every form of it, and what it finds. */
+#include "support.h"
+
+#include "kernels/hash.h"
+
+#include <stdio.h>
+
+enum { MOST = 3 * MO_HASH_GRANULE };
+
+static uint64_t state = 88172645463325252u;
+
+static uint64_t next(void)
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    return state ^= state << 17;
+}
+
+static void fill(unsigned char *bytes, uint64_t count)
+{
+    for (uint64_t i = 0; i < count; i++)
+        bytes[i] = (unsigned char)(next() >> 24);
+}
+
+static uint64_t hash_one(const void *data, uint64_t bytes)
+{
+    uint64_t hash = 0;
+    mo_hash_granules_args args = {data, &hash, bytes};
+    mo_kernel_hash_granules.cpu[MO_ISA_SCALAR](&args, 0, 1);
+    return hash;
+}
+
+/* The specification again, written from its text: bytes, not words. */
+static uint64_t oracle(const unsigned char *data, uint64_t bytes)
+{
+    const uint64_t key = 0x6A09E667F3BCC909u, mix1 = 0xBB67AE8584CAA73Bu;
+    const uint64_t mix2 = 0x3C6EF372FE94F82Bu, length = 0xA54FF53A5F1D36F1u;
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i * 8 < bytes; i++) {
+        uint64_t w = 0;
+        for (uint64_t k = 0; k < 8 && i * 8 + k < bytes; k++)
+            w += (uint64_t)data[i * 8 + k] << (8 * k);
+        uint64_t t1 = w + (i + 1) * key;
+        uint64_t t2 = (t1 ^ (t1 >> 32)) * mix1;
+        uint64_t t3 = t2 ^ (t2 >> 29);
+        uint64_t t4 = t3 * mix2;
+        sum += t4 ^ (t4 >> 32);
+    }
+    uint64_t f1 = sum + bytes * length;
+    uint64_t f2 = (f1 ^ (f1 >> 31)) * mix1;
+    return f2 ^ (f2 >> 33);
+}
+
+static int has_avx512(void)
+{
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+           __builtin_cpu_supports("avx512vbmi");
+#else
+    return 0;
+#endif
+}
+
+static void test_forms_are_equal(void **unused)
+{
+    (void)unused;
+    static unsigned char data[MOST + 8];
+    fill(data, sizeof data);
+    for (int round = 0; round < 3000; round++) {
+        uint64_t shift = next() % 8, bytes = round < 300 ? (uint64_t)round + 1 : 1 + next() % MOST;
+        uint64_t granules = (bytes + MO_HASH_GRANULE - 1) / MO_HASH_GRANULE;
+        for (uint64_t g = 0; g < granules; g++) {
+            uint64_t rest = bytes - g * MO_HASH_GRANULE;
+            uint64_t size = rest < MO_HASH_GRANULE ? rest : MO_HASH_GRANULE;
+            uint64_t expected = oracle(data + shift + g * MO_HASH_GRANULE, size);
+            for (int isa = 0; isa < MO_ISA_COUNT; isa++) {
+                mo_cpu_kernel form = mo_kernel_hash_granules.cpu[isa];
+                if (form == NULL || (isa == MO_ISA_AVX512 && !has_avx512()))
+                    continue;
+                uint64_t hashes[3] = {1, 2, 3};
+                mo_hash_granules_args args = {data + shift, hashes, bytes};
+                form(&args, g, g + 1);
+                assert_int_equal(hashes[g], expected);
+            }
+        }
+    }
+}
+
+/* Written down once: the hash must never change, stored values of other machines depend on it. */
+static void test_golden(void **unused)
+{
+    (void)unused;
+    static unsigned char data[MO_HASH_GRANULE];
+    assert_int_equal(hash_one(data, 1), 0xA1D4565C908B3348u);
+    assert_int_equal(hash_one(data, MO_HASH_GRANULE), 0xCCDB9065AC6BD926u);
+    for (int i = 0; i < MO_HASH_GRANULE; i++)
+        data[i] = (unsigned char)(i * 7 + 3);
+    assert_int_equal(hash_one(data, MO_HASH_GRANULE), 0x646253A68C41D9E9u);
+    assert_int_equal(hash_one(data, 1001), 0xF39AE24FE253B5B6u);
+}
+
+static void test_every_single_bit_is_seen(void **unused)
+{
+    (void)unused;
+    static unsigned char data[MO_HASH_GRANULE];
+    const uint64_t sizes[] = {MO_HASH_GRANULE, 333, 8, 1};
+    for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
+        fill(data, sizes[s]);
+        uint64_t before = hash_one(data, sizes[s]);
+        for (uint64_t bit = 0; bit < 8 * sizes[s]; bit++) {
+            data[bit / 8] ^= (unsigned char)(1 << bit % 8);
+            if (hash_one(data, sizes[s]) == before)
+                fail_msg("bit %d of %d bytes is not seen", (int)bit, (int)sizes[s]);
+            data[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        }
+        assert_int_equal(hash_one(data, sizes[s]), before);
+    }
+}
+
+/* A changed input bit changes each output bit about half the time, wherever it lies. */
+static void test_avalanche(void **unused)
+{
+    (void)unused;
+    enum { ROUNDS = 4000 };
+    static unsigned char data[MO_HASH_GRANULE];
+    int flips[64] = {0};
+    for (int round = 0; round < ROUNDS; round++) {
+        if (round % 50 == 0)
+            fill(data, sizeof data);
+        uint64_t bit = next() % (8 * sizeof data), before = hash_one(data, sizeof data);
+        data[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        uint64_t changed = before ^ hash_one(data, sizeof data);
+        for (int i = 0; i < 64; i++)
+            flips[i] += (int)(changed >> i & 1);
+    }
+    for (int i = 0; i < 64; i++)
+        if (flips[i] < ROUNDS * 45 / 100 || flips[i] > ROUNDS * 55 / 100)
+            fail_msg("output bit %d flips in %d of %d cases", i, flips[i], ROUNDS);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* What real mistakes look like: sparse values, exchanged words, shifted rows, other lengths. */
+static void test_no_collisions(void **unused)
+{
+    (void)unused;
+    enum { COUNT = 60000 };
+    uint64_t *hashes = malloc(COUNT * sizeof *hashes), words[16], used = 0;
+    assert_non_null(hashes);
+    for (uint64_t i = 0; i < 16 && used < COUNT; i++) { /* two small values in zeros */
+        for (uint64_t k = i + 1; k < 16; k++) {
+            for (uint64_t v = 1; v <= 300 && used < COUNT; v++) {
+                memset(words, 0, sizeof words);
+                words[i] = v;
+                words[k] = v % 7 + 1;
+                hashes[used++] = hash_one(words, sizeof words);
+            }
+        }
+    }
+    static unsigned char zeros[MO_HASH_GRANULE];
+    for (uint64_t bytes = 1; bytes <= MO_HASH_GRANULE && used < COUNT; bytes++)
+        hashes[used++] = hash_one(zeros, bytes);
+    assert_true(used > 35000);
+    qsort(hashes, used, sizeof *hashes, by_value);
+    for (uint64_t i = 1; i < used; i++)
+        assert_int_not_equal(hashes[i - 1], hashes[i]);
+    free(hashes);
+
+    fill((unsigned char *)words, sizeof words);
+    uint64_t before = hash_one(words, sizeof words), keep = words[3];
+    words[3] = words[11];
+    words[11] = keep;
+    assert_int_not_equal(hash_one(words, sizeof words), before);
+}
+
+static void test_on_the_device(void **unused)
+{
+    (void)unused;
+    enum { WORDS = 5 * MO_HASH_GRANULE / 8 + 11 };
+    bench b;
+    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    void *data, *first, *second, *result;
+    uint64_t bytes = WORDS * 8 - 3, host[6], found[2];
+    OK(memopt_allocator_alloc(b.allocator, WORDS * 8, MEMOPT_TAG_OTHER, b.stream, &data));
+    OK(memopt_allocator_alloc(b.allocator, 6 * 8, MEMOPT_TAG_OTHER, b.stream, &first));
+    OK(memopt_allocator_alloc(b.allocator, 6 * 8, MEMOPT_TAG_OTHER, b.stream, &second));
+    OK(memopt_allocator_alloc(b.allocator, 16, MEMOPT_TAG_OTHER, b.stream, &result));
+    fill(data, WORDS * 8);
+    OK(memopt_fill(b.device, result, 0xFF, 16, b.stream));
+    for (int round = 0; round < 2; round++) {
+        mo_hash_granules_args args = {data, round == 0 ? first : second, bytes};
+        OK(mo_launch(b.device, b.stream, &mo_kernel_hash_granules, &args, 6));
+    }
+    mo_hash_compare_args compare = {first, second, result, 6, 0};
+    for (uint64_t label = 0; label < 3; label++) { /* equal, different, different again */
+        compare.label = label;
+        OK(mo_launch(b.device, b.stream, &mo_kernel_hash_compare, &compare, 1));
+        OK(memopt_copy(b.device, found, result, 16, b.stream));
+        OK(memopt_copy(b.device, host, second, sizeof host, b.stream));
+        OK(memopt_stream_sync(b.device, b.stream));
+        assert_int_equal(found[0], label == 0 ? UINT64_MAX : 1);
+        if (label > 0)
+            assert_int_equal(found[1], 4);
+        if (label < 2)
+            ((uint64_t *)second)[label == 0 ? 4 : 2] ^= 1;
+    }
+    for (uint64_t g = 0; g < 6; g++) {
+        uint64_t rest = bytes - g * MO_HASH_GRANULE;
+        uint64_t size = rest < MO_HASH_GRANULE ? rest : MO_HASH_GRANULE;
+        uint64_t flipped = g == 4 || g == 2;
+        assert_int_equal(((uint64_t *)first)[g],
+                         oracle((unsigned char *)data + g * MO_HASH_GRANULE, size));
+        assert_int_equal(((uint64_t *)second)[g] ^ flipped, ((uint64_t *)first)[g]);
+    }
+    OK(memopt_allocator_free(b.allocator, data));
+    OK(memopt_allocator_free(b.allocator, first));
+    OK(memopt_allocator_free(b.allocator, second));
+    OK(memopt_allocator_free(b.allocator, result));
+    bench_close(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_forms_are_equal),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_every_single_bit_is_seen),
+        cmocka_unit_test(test_avalanche),
+        cmocka_unit_test(test_no_collisions),
+        cmocka_unit_test(test_on_the_device),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,522 @@
+/*
+ * The adversarial order: right programs pass for every seed, and programs that lack a dependency
+ * are caught for every seed, whatever they wait for.
+ */
+#include "support.h"
+
+#include "device/cpu_adversary.h"
+
+enum { SEEDS = 200, BYTES = 4096 };
+
+typedef struct rig {
+    memopt_device *device;
+    memopt_stream a, b, c;
+    memopt_event *event;
+    char *x, *y; /* device memory */
+    mapped memory;
+    char host[BYTES], result[BYTES];
+} rig;
+
+static void build(rig *r, uint64_t seed)
+{
+    memset(r, 0, sizeof *r);
+    r->device = open_cpu(32 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+    OK(memopt_stream_create(r->device, &r->a));
+    OK(memopt_stream_create(r->device, &r->b));
+    OK(memopt_stream_create(r->device, &r->c));
+    OK(memopt_event_create(r->device, 1, &r->event));
+    r->memory = map_new(r->device, GRANULE);
+    r->x = r->memory.address;
+    r->y = r->x + BYTES;
+    memset(r->host, 1, BYTES);
+}
+
+/* Violations that the test has not looked for make the close fail. */
+static void demolish(rig *r)
+{
+    OK(memopt_device_sync(r->device));
+    OK(memopt_event_destroy(r->event));
+    OK(memopt_stream_destroy(r->device, r->a));
+    OK(memopt_stream_destroy(r->device, r->b));
+    OK(memopt_stream_destroy(r->device, r->c));
+    unmap(r->device, &r->memory);
+    OK(memopt_device_close(r->device));
+}
+
+typedef void (*waiter)(rig *r);
+
+static void wait_for_device(rig *r)
+{
+    (void)memopt_device_sync(r->device);
+}
+
+static void wait_for_a(rig *r)
+{
+    (void)memopt_stream_sync(r->device, r->a);
+    (void)memopt_device_sync(r->device);
+}
+
+static void wait_for_b(rig *r)
+{
+    (void)memopt_stream_sync(r->device, r->b);
+    (void)memopt_device_sync(r->device);
+}
+
+static void poll_a(rig *r)
+{
+    while (memopt_stream_query(r->device, r->a) == MEMOPT_NOT_READY)
+        ;
+    (void)memopt_device_sync(r->device);
+}
+
+static void destroy_and_remake_b(rig *r)
+{
+    (void)memopt_stream_destroy(r->device, r->b);
+    OK(memopt_stream_create(r->device, &r->b));
+    (void)memopt_device_sync(r->device);
+}
+
+static const waiter waiters[] = {wait_for_device, wait_for_a, wait_for_b, poll_a,
+                                 destroy_and_remake_b};
+enum { WAITERS = sizeof waiters / sizeof waiters[0] };
+
+/* --- nothing runs before it has to --------------------------------------------------------- */
+
+static void nothing_runs_early(void **state)
+{
+    (void)state;
+    rig r;
+    build(&r, 1);
+    char out[8] = {0};
+    memopt_stream all[] = {NULL, r.a, r.b};
+    for (size_t i = 0; i < 3; i++) {
+        OK(memopt_fill(r.device, out, 1 + (int)i, sizeof out, all[i]));
+        assert_true(all_bytes(out, (int)i, sizeof out));
+        OK(memopt_event_record(r.event, all[i]));
+        assert_true(all_bytes(out, (int)i, sizeof out));
+        OK(memopt_event_sync(r.event));
+        assert_true(all_bytes(out, 1 + (int)i, sizeof out));
+    }
+    demolish(&r);
+}
+
+static void polling_ends(void **state)
+{
+    (void)state;
+    int not_ready = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        rig r;
+        int polls = 0;
+        build(&r, seed);
+        OK(memopt_fill(r.device, r.x, 1, BYTES, r.a));
+        OK(memopt_event_record(r.event, r.a));
+        while (memopt_event_query(r.event) == MEMOPT_NOT_READY)
+            assert_true(++polls < 100);
+        not_ready += polls > 0;
+        assert_int_equal(r.x[0], 1);
+        OK(memopt_stream_query(r.device, r.a));
+        demolish(&r);
+    }
+    assert_true(not_ready > SEEDS / 2);
+}
+
+/* --- a consumer on another stream ---------------------------------------------------------- */
+
+/* host → x on a; x → result on b. Only the wait between them makes the result right. */
+static int consumer_saw_it(uint64_t seed, waiter wait, int with_event)
+{
+    rig r;
+    build(&r, seed);
+    OK(memopt_fill(r.device, r.x, 0, BYTES, r.a));
+    OK(memopt_device_sync(r.device));
+    OK(memopt_copy(r.device, r.x, r.host, BYTES, r.a));
+    if (with_event) {
+        OK(memopt_event_record(r.event, r.a));
+        OK(memopt_stream_wait_event(r.device, r.b, r.event));
+    }
+    OK(memopt_copy(r.device, r.result, r.x, BYTES, r.b));
+    wait(&r);
+    int right = all_bytes(r.result, 1, BYTES);
+    demolish(&r);
+    return right;
+}
+
+static void a_missing_event_wait_is_caught(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++)
+        for (int w = 0; w < WAITERS; w++)
+            if (consumer_saw_it(seed, waiters[w], 0))
+                fail_msg("seed %d, waiter %d: not caught", (int)seed, w);
+}
+
+static void an_event_wait_makes_it_right(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++)
+        for (int w = 0; w < WAITERS; w++)
+            if (!consumer_saw_it(seed, waiters[w], 1))
+                fail_msg("seed %d, waiter %d: a right program is wrong", (int)seed, w);
+}
+
+/* The same with kernels, whose ranges nobody knows, and the NULL stream as the producer. */
+typedef struct copy_args {
+    char *out;
+    const char *in;
+} copy_args;
+
+static void copy_items(const void *args, uint64_t begin, uint64_t end)
+{
+    const copy_args *a = args;
+    memcpy(a->out + begin, a->in + begin, end - begin);
+}
+
+static const mo_kernel copy_kernel = {"test_copy", sizeof(copy_args), 1, {copy_items, NULL, NULL}};
+
+static int kernel_saw_it(uint64_t seed, waiter wait, int with_event)
+{
+    rig r;
+    build(&r, seed);
+    copy_args produce = {r.x, r.host}, consume = {r.result, r.x};
+    OK(mo_launch(r.device, NULL, &copy_kernel, &produce, BYTES));
+    if (with_event) {
+        OK(memopt_event_record(r.event, NULL));
+        OK(memopt_stream_wait_event(r.device, r.b, r.event));
+    }
+    OK(mo_launch(r.device, r.b, &copy_kernel, &consume, BYTES));
+    wait(&r);
+    int right = all_bytes(r.result, 1, BYTES);
+    demolish(&r);
+    return right;
+}
+
+static void kernels_without_a_wait_are_caught(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++)
+        for (int w = 0; w < WAITERS; w++) {
+            assert_false(kernel_saw_it(seed, waiters[w], 0));
+            assert_true(kernel_saw_it(seed, waiters[w], 1));
+        }
+}
+
+/* A chain a → b → c where either wait may be missing. */
+static int chain_is_right(uint64_t seed, waiter wait, int first_wait, int second_wait)
+{
+    rig r;
+    build(&r, seed);
+    OK(memopt_copy(r.device, r.x, r.host, BYTES, r.a));
+    OK(memopt_event_record(r.event, r.a));
+    if (first_wait)
+        OK(memopt_stream_wait_event(r.device, r.b, r.event));
+    OK(memopt_copy(r.device, r.y, r.x, BYTES, r.b));
+    OK(memopt_event_record(r.event, r.b));
+    if (second_wait)
+        OK(memopt_stream_wait_event(r.device, r.c, r.event));
+    OK(memopt_copy(r.device, r.result, r.y, BYTES, r.c));
+    wait(&r);
+    int right = all_bytes(r.result, 1, BYTES);
+    demolish(&r);
+    return right;
+}
+
+static void a_gap_in_a_chain_is_caught(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++)
+        for (int w = 0; w < WAITERS; w++) {
+            assert_true(chain_is_right(seed, waiters[w], 1, 1));
+            assert_false(chain_is_right(seed, waiters[w], 0, 1));
+            assert_false(chain_is_right(seed, waiters[w], 1, 0));
+            assert_false(chain_is_right(seed, waiters[w], 0, 0));
+        }
+}
+
+/* The host reads after too little waiting. */
+static void a_missing_sync_is_caught(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        rig r;
+        build(&r, seed);
+        OK(memopt_copy(r.device, r.result, r.host, BYTES, r.a));
+        OK(memopt_stream_sync(r.device, r.b));
+        OK(memopt_stream_sync(r.device, NULL));
+        assert_true(all_bytes(r.result, 0, BYTES));
+        demolish(&r);
+    }
+}
+
+/* A source that the host changes before the copy is done. */
+static void a_host_buffer_changed_too_early_is_caught(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        rig r;
+        build(&r, seed);
+        OK(memopt_copy(r.device, r.x, r.host, BYTES, r.a));
+        memset(r.host, 2, BYTES);
+        OK(memopt_device_sync(r.device));
+        assert_true(all_bytes(r.x, 2, BYTES));
+        demolish(&r);
+    }
+}
+
+/* --- use after free ------------------------------------------------------------------------ */
+
+typedef enum reuse { FREED_ONLY, FREED_AND_REUSED } reuse;
+
+/* x belongs to stream a, and b copies out of it. Without an event before the free (what
+ * record_stream does) the copy may run on memory that is somebody else's by then. Returns the
+ * status of the first synchronising call. */
+static memopt_status late_copy(uint64_t seed, int wait_on_stream, reuse again, int with_event)
+{
+    rig r;
+    build(&r, seed);
+    mo_note_alloc(r.device, r.x, BYTES, r.a);
+    OK(memopt_copy(r.device, r.x, r.host, BYTES, r.a));
+    OK(memopt_stream_sync(r.device, r.a));
+    OK(memopt_copy(r.device, r.result, r.x, BYTES, r.b));
+    if (with_event) {
+        OK(memopt_event_record(r.event, r.b));
+        OK(memopt_stream_wait_event(r.device, r.a, r.event));
+    }
+    mo_note_free(r.device, r.x, BYTES, r.a);
+    if (again == FREED_AND_REUSED) {
+        mo_note_alloc(r.device, r.x, BYTES, r.a);
+        OK(memopt_fill(r.device, r.x, 9, BYTES, r.a));
+    }
+    memopt_stream streams[] = {r.a, r.b};
+    memopt_status status = wait_on_stream < 2
+                               ? memopt_stream_sync(r.device, streams[wait_on_stream])
+                               : memopt_device_sync(r.device);
+    if (status == MEMOPT_OK)
+        status = memopt_device_sync(r.device);
+    if (status == MEMOPT_OK)
+        assert_true(all_bytes(r.result, 1, BYTES));
+    demolish(&r);
+    return status;
+}
+
+static void a_missing_record_stream_is_caught(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++)
+        for (int w = 0; w < 3; w++)
+            for (int again = 0; again < 2; again++) {
+                assert_int_equal(late_copy(seed, w, (reuse)again, 0), MEMOPT_DEVICE_FAULT);
+                SAYS("copy of 4096 bytes from");
+                SAYS("was freed in the order of stream");
+                assert_int_equal(late_copy(seed, w, (reuse)again, 1), MEMOPT_OK);
+            }
+}
+
+/* The same when b's work is a kernel: what it reads is poison or the next owner's. */
+static void a_late_kernel_reads_poison(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        rig r;
+        build(&r, seed);
+        OK(memopt_copy(r.device, r.x, r.host, BYTES, r.a));
+        OK(memopt_stream_sync(r.device, r.a));
+        copy_args args = {r.result, r.x};
+        OK(mo_launch(r.device, r.b, &copy_kernel, &args, BYTES));
+        mo_note_free(r.device, r.x, BYTES, r.a);
+        OK(memopt_stream_sync(r.device, r.b));
+        uint16_t word;
+        memcpy(&word, r.result, sizeof word);
+        assert_int_equal(word, MO_POISON_HIGH << 8 | MO_POISON_LOW);
+        uint32_t bits;
+        float value;
+        memcpy(&bits, r.result + 4, sizeof bits);
+        memcpy(&value, &bits, sizeof value);
+        assert_true(value != value);
+        demolish(&r);
+    }
+}
+
+static void use_of_free_memory_is_caught(void **state)
+{
+    (void)state;
+    rig r;
+    build(&r, 3);
+    mo_note_alloc(r.device, r.x, BYTES, r.a);
+    mo_note_free(r.device, r.x, BYTES, r.a);
+    OK(memopt_fill(r.device, r.x + BYTES - 1, 1, 1, r.a));
+    FAILS(MEMOPT_DEVICE_FAULT, memopt_stream_sync(r.device, r.a));
+    SAYS("fill of 1 bytes");
+    SAYS("memory that is free");
+    OK(memopt_stream_sync(r.device, r.a)); /* told once */
+    OK(memopt_fill(r.device, r.x + BYTES, 1, 1, r.a));
+    mo_note_alloc(r.device, r.x, 100, r.a);
+    OK(memopt_fill(r.device, r.x, 1, 100, r.a)); /* the part in use again */
+    OK(memopt_stream_sync(r.device, r.a));
+    OK(memopt_fill(r.device, r.x, 1, 101, r.a));
+    FAILS(MEMOPT_DEVICE_FAULT, memopt_event_record(r.event, r.a) + memopt_event_sync(r.event));
+    demolish(&r);
+}
+
+/* Each synchronising call reports; ending a stream does too, and the stream is gone. */
+static void the_end_of_a_stream_reports(void **state)
+{
+    (void)state;
+    rig r;
+    build(&r, 4);
+    mo_note_free(r.device, r.x, BYTES, r.b);
+    OK(memopt_fill(r.device, r.x, 1, BYTES, r.b));
+    FAILS(MEMOPT_DEVICE_FAULT, memopt_stream_destroy(r.device, r.b));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_stream_sync(r.device, r.b));
+    OK(memopt_stream_create(r.device, &r.b));
+    demolish(&r);
+}
+
+static void closing_reports(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(8 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 0);
+    char bytes[16];
+    mo_note_free(device, bytes, sizeof bytes, NULL);
+    OK(memopt_fill(device, bytes, 1, sizeof bytes, NULL));
+    FAILS(MEMOPT_DEVICE_FAULT, memopt_device_close(device));
+}
+
+static void work_on_unmapped_memory_is_left_out(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        rig r;
+        build(&r, seed);
+        mapped other = map_new(r.device, GRANULE);
+        OK(memopt_copy(r.device, r.result, other.address, BYTES, r.a));
+        OK(memopt_fill(r.device, r.x, 5, BYTES, r.a));
+        OK(mo_vm_unmap(r.device, other.address, GRANULE));
+        FAILS(MEMOPT_DEVICE_FAULT, memopt_stream_sync(r.device, r.a));
+        SAYS("nothing was mapped there");
+        assert_true(all_bytes(r.x, 5, BYTES)); /* later work runs */
+        OK(mo_vm_map(r.device, other.address, GRANULE, other.handle));
+        OK(mo_vm_set_access(r.device, other.address, GRANULE));
+        unmap(r.device, &other);
+        demolish(&r);
+    }
+}
+
+/* mem_free waits for work that may use the memory, as drivers do. */
+static void freeing_plain_memory_waits(void **state)
+{
+    (void)state;
+    rig r;
+    void *plain;
+    build(&r, 5);
+    OK(mo_mem_alloc(r.device, BYTES, &plain));
+    OK(memopt_fill(r.device, plain, 3, BYTES, r.a));
+    OK(memopt_copy(r.device, r.result, plain, BYTES, r.a));
+    OK(mo_mem_free(r.device, plain, BYTES));
+    assert_true(all_bytes(r.result, 3, BYTES));
+    demolish(&r);
+}
+
+static void count_call(void *user)
+{
+    ++*(int *)user;
+}
+
+static void callbacks_run_once_in_order(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        rig r;
+        int calls = 0;
+        build(&r, seed);
+        OK(memopt_copy(r.device, r.result, r.host, BYTES, r.a));
+        OK(memopt_stream_host_callback(r.device, r.a, count_call, &calls));
+        OK(memopt_event_record(r.event, r.a));
+        OK(memopt_stream_wait_event(r.device, r.b, r.event));
+        assert_int_equal(calls, 0);
+        OK(memopt_stream_sync(r.device, r.b));
+        assert_int_equal(calls, 1);
+        assert_true(all_bytes(r.result, 1, BYTES));
+        demolish(&r);
+        assert_int_equal(calls, 1);
+    }
+}
+
+/* Equal seeds give equal runs: the order is the only source of chance. */
+typedef struct order_log {
+    int count, order[64];
+} order_log;
+
+typedef struct log_entry {
+    order_log *log;
+    int number;
+} log_entry;
+
+static void log_call(void *user)
+{
+    const log_entry *entry = user;
+    entry->log->order[entry->log->count++] = entry->number;
+}
+
+static order_log order_of(uint64_t seed)
+{
+    enum { CALLS = 60 };
+    rig r;
+    order_log log = {0};
+    log_entry entries[CALLS];
+    int last[3] = {-1, -1, -1};
+    build(&r, seed);
+    memopt_stream streams[] = {r.a, r.b, r.c};
+    for (int i = 0; i < CALLS; i++) {
+        entries[i] = (log_entry){&log, i};
+        OK(memopt_stream_host_callback(r.device, streams[(i * i + i / 5) % 3], log_call,
+                                       &entries[i]));
+    }
+    for (int s = 0; s < 3; s++)
+        OK(memopt_stream_sync(r.device, streams[2 - s]));
+    assert_int_equal(log.count, CALLS);
+    for (int i = 0; i < CALLS; i++) { /* each stream in its own order */
+        int number = log.order[i], *previous = &last[(number * number + number / 5) % 3];
+        assert_true(number > *previous);
+        *previous = number;
+    }
+    demolish(&r);
+    return log;
+}
+
+static void the_seed_decides(void **state)
+{
+    (void)state;
+    order_log first = order_of(0);
+    int different = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        order_log log = order_of(seed), again = order_of(seed);
+        assert_memory_equal(&log, &again, sizeof log);
+        different += memcmp(&log, &first, sizeof log) != 0;
+    }
+    if (different <= SEEDS / 4)
+        fail_msg("only %d of %d seeds gave another order", different, SEEDS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_runs_early),
+        cmocka_unit_test(polling_ends),
+        cmocka_unit_test(a_missing_event_wait_is_caught),
+        cmocka_unit_test(an_event_wait_makes_it_right),
+        cmocka_unit_test(kernels_without_a_wait_are_caught),
+        cmocka_unit_test(a_gap_in_a_chain_is_caught),
+        cmocka_unit_test(a_missing_sync_is_caught),
+        cmocka_unit_test(a_host_buffer_changed_too_early_is_caught),
+        cmocka_unit_test(a_missing_record_stream_is_caught),
+        cmocka_unit_test(a_late_kernel_reads_poison),
+        cmocka_unit_test(use_of_free_memory_is_caught),
+        cmocka_unit_test(the_end_of_a_stream_reports),
+        cmocka_unit_test(closing_reports),
+        cmocka_unit_test(work_on_unmapped_memory_is_left_out),
+        cmocka_unit_test(freeing_plain_memory_waits),
+        cmocka_unit_test(callbacks_run_once_in_order),
+        cmocka_unit_test(the_seed_decides),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,255 @@
+/* Device memory: capacity, virtual memory, strictness, and pages that go back to the system. */
+#include "support.h"
+
+#include <stdio.h>
+
+static int open_device(void **state)
+{
+    *state = open_cpu(64 * MIB + 5, MEMOPT_STREAM_ORDER_EAGER, 0);
+    return 0;
+}
+
+static int close_device(void **state)
+{
+    memopt_device *device = *state;
+    memopt_memory_info info = info_of(device);
+    assert_int_equal(info.used, 0);
+    assert_int_equal(info.free, info.total);
+    assert_int_equal(info.reserved_va, 0);
+    return memopt_device_close(device) != MEMOPT_OK;
+}
+
+/* A line "Name:   123 kB" of a file of /proc, in bytes. */
+static uint64_t proc_bytes(const char *path, const char *name)
+{
+    char line[256];
+    unsigned long long kib = 0;
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, name, strlen(name)) == 0)
+            sscanf(line + strlen(name), ": %llu", &kib);
+    fclose(file);
+    return (uint64_t)kib << 10;
+}
+
+static void capacity_is_counted_at_create(void **state)
+{
+    memopt_device *device = *state;
+    mo_vm_handle handles[33];
+    memopt_memory_info info = info_of(device);
+    assert_int_equal(info.total, 64 * MIB);
+    for (int i = 0; i < 31; i++)
+        OK(mo_vm_create(device, GRANULE, &handles[i]));
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, mo_vm_create(device, 2 * GRANULE, &handles[31]));
+    SAYS("4.00 MiB asked, 2.00 MiB free of 64.00 MiB");
+    void *plain;
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, mo_mem_alloc(device, GRANULE + 1, &plain));
+    OK(mo_mem_alloc(device, GRANULE, &plain));
+    info = info_of(device);
+    assert_int_equal(info.used, 64 * MIB);
+    assert_int_equal(info.free, 0);
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, mo_mem_alloc(device, 1, &plain));
+    OK(mo_mem_free(device, plain, GRANULE));
+    for (int i = 0; i < 31; i++)
+        OK(mo_vm_release(device, handles[i], GRANULE));
+    assert_int_equal(info_of(device).used_peak, 64 * MIB);
+}
+
+static void physical_memory_does_not_fragment(void **state)
+{
+    memopt_device *device = *state;
+    mo_vm_handle handles[32], large;
+    for (int i = 0; i < 32; i++)
+        OK(mo_vm_create(device, GRANULE, &handles[i]));
+    for (int i = 0; i < 32; i += 2)
+        OK(mo_vm_release(device, handles[i], GRANULE));
+    OK(mo_vm_create(device, 16 * GRANULE, &large)); /* no hole is larger than one granule */
+    for (int i = 1; i < 32; i += 2)
+        OK(mo_vm_release(device, handles[i], GRANULE));
+    OK(mo_vm_release(device, large, 16 * GRANULE));
+    OK(mo_vm_create(device, 32 * GRANULE, &large));
+    OK(mo_vm_release(device, large, 32 * GRANULE));
+}
+
+static void contents_survive_a_move(void **state)
+{
+    memopt_device *device = *state;
+    mapped m = map_new(device, 2 * GRANULE);
+    void *elsewhere;
+    assert_true(all_bytes(m.address, 0, m.size));
+    memset(m.address, 0x5A, m.size);
+    OK(mo_vm_unmap(device, m.address, m.size));
+    OK(mo_vm_reserve(device, 4 * GRANULE, &elsewhere));
+    char *place = (char *)elsewhere + GRANULE;
+    OK(mo_vm_map(device, place, m.size, m.handle));
+    OK(mo_vm_set_access(device, place, m.size));
+    assert_true(all_bytes(place, 0x5A, m.size));
+    OK(mo_vm_map(device, m.address, m.size, m.handle)); /* at two places at once */
+    OK(mo_vm_set_access(device, m.address, m.size));
+    place[GRANULE] = 1;
+    assert_int_equal(m.address[GRANULE], 1);
+    OK(mo_vm_unmap(device, place, m.size));
+    OK(mo_vm_unreserve(device, elsewhere, 4 * GRANULE));
+    unmap(device, &m);
+}
+
+/* Several mappings side by side are one range to programs, and one call gives access to all. */
+static void mappings_join(void **state)
+{
+    memopt_device *device = *state;
+    mo_vm_handle handles[3];
+    void *base;
+    OK(mo_vm_reserve(device, 3 * GRANULE, &base));
+    for (int i = 0; i < 3; i++) {
+        OK(mo_vm_create(device, GRANULE, &handles[i]));
+        OK(mo_vm_map(device, (char *)base + (uint64_t)i * GRANULE, GRANULE, handles[i]));
+    }
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_unmap(device, base, 2 * GRANULE));
+    OK(mo_vm_set_access(device, base, 3 * GRANULE));
+    OK(memopt_fill(device, (char *)base + GRANULE - 7, 3, GRANULE + 14, NULL));
+    assert_true(all_bytes((char *)base + GRANULE - 7, 3, GRANULE + 14));
+    for (int i = 0; i < 3; i++)
+        OK(mo_vm_unmap(device, (char *)base + (uint64_t)i * GRANULE, GRANULE));
+    for (int i = 0; i < 3; i++)
+        OK(mo_vm_release(device, handles[i], GRANULE));
+    OK(mo_vm_unreserve(device, base, 3 * GRANULE));
+}
+
+static void released_pages_go_back(void **state)
+{
+    enum { BYTES = 32 << 20, SLACK = 4 << 20 };
+    memopt_device *device = *state;
+    uint64_t empty = proc_bytes("/proc/self/status", "RssShmem");
+    mapped m = map_new(device, BYTES);
+    assert_true(proc_bytes("/proc/self/status", "RssShmem") < empty + SLACK);
+    memset(m.address, 1, BYTES);
+    assert_true(proc_bytes("/proc/self/status", "RssShmem") >= empty + BYTES);
+    uint64_t full_system = proc_bytes("/proc/meminfo", "Shmem");
+    assert_true(full_system >= BYTES);
+    OK(mo_vm_unmap(device, m.address, BYTES));
+    assert_true(proc_bytes("/proc/self/status", "RssShmem") < empty + SLACK);
+    OK(mo_vm_release(device, m.handle, BYTES));
+    OK(mo_vm_unreserve(device, m.address, BYTES));
+    mapped again = map_new(device, BYTES);
+    assert_true(all_bytes(again.address, 0, BYTES)); /* other pages, not the old ones */
+    unmap(device, &again);
+}
+
+/* The pages themselves, not only this process's view of them: what the device's file holds. */
+static void the_file_shrinks(void **state)
+{
+    memopt_device *device = *state;
+    enum { BYTES = 16 << 20 };
+    uint64_t before = proc_bytes("/proc/meminfo", "Shmem");
+    for (int round = 0; round < 8; round++) {
+        mapped m = map_new(device, BYTES);
+        memset(m.address, round, BYTES);
+        unmap(device, &m);
+    }
+    /* 128 MiB were written in all; others may use shared memory meanwhile, but not that much. */
+    assert_true(proc_bytes("/proc/meminfo", "Shmem") < before + 100 * MIB);
+}
+
+static void misuse_is_refused(void **state)
+{
+    memopt_device *device = *state;
+    mapped m = map_new(device, 2 * GRANULE);
+    void *address = (void *)1;
+    mo_vm_handle other, handle = (mo_vm_handle)1;
+    memopt_memory_info before = info_of(device);
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_reserve(device, 0, &address));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_reserve(device, GRANULE + 4096, &address));
+    SAYS("not a multiple of 2097152");
+    FAILS(MEMOPT_OUT_OF_HOST_MEMORY, mo_vm_reserve(device, (uint64_t)1 << 62, &address));
+    assert_true(address == (void *)1);
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_create(device, 4096, &handle));
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, mo_vm_create(device, UINT64_MAX - GRANULE + 1, &handle));
+    assert_true(handle == (mo_vm_handle)1);
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_map(device, m.address, m.size, m.handle));
+    SAYS("is mapped already");
+    OK(mo_vm_create(device, GRANULE, &other));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_map(device, m.address + m.size, GRANULE, other));
+    SAYS("does not lie in one reservation");
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_map(device, m.address, 2 * GRANULE, other));
+    SAYS("the handle has 2097152");
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_map(device, m.address, GRANULE, (mo_vm_handle)&m));
+    SAYS("not a live handle");
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_map(device, m.address + 1, GRANULE, other));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_set_access(device, m.address, GRANULE));
+    SAYS("not a run of whole mappings");
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_set_access(device, m.address + m.size, GRANULE));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_unmap(device, m.address, GRANULE));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_unmap(device, m.address + GRANULE, GRANULE));
+    SAYS("not exactly one mapping");
+    FAILS(MEMOPT_BUSY, mo_vm_release(device, m.handle, m.size));
+    SAYS("still mapped at 1 places");
+    FAILS(MEMOPT_BUSY, mo_vm_unreserve(device, m.address, m.size));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_unreserve(device, m.address, GRANULE));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_release(device, other, 2 * GRANULE));
+    OK(mo_vm_release(device, other, GRANULE));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_vm_release(device, other, GRANULE));
+    memopt_memory_info after = info_of(device);
+    before.used_peak = after.used_peak;
+    assert_memory_equal(&before, &after, sizeof after);
+    memset(m.address, 1, m.size);
+    unmap(device, &m);
+}
+
+static void plain_allocations(void **state)
+{
+    memopt_device *device = *state;
+    void *one = NULL, *two = NULL;
+    OK(mo_mem_alloc(device, 1, &one));
+    OK(mo_mem_alloc(device, 5 * MIB + 1, &two));
+    assert_int_equal((uintptr_t)one % 512, 0);
+    assert_int_equal((uintptr_t)two % 512, 0);
+    assert_int_equal(info_of(device).used, 512 + 5 * MIB + 512);
+    memset(two, 1, 5 * MIB + 1);
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_mem_alloc(device, 0, &two));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_mem_alloc(device, UINT64_MAX, &two));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_mem_free(device, (char *)two + 4096, 4096));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_mem_free(device, two, 1));
+    OK(mo_mem_free(device, two, 5 * MIB + 1));
+    FAILS(MEMOPT_INVALID_ARGUMENT, mo_mem_free(device, two, 5 * MIB + 1));
+    OK(mo_mem_free(device, one, 1));
+    OK(mo_mem_free(device, NULL, 1));
+}
+
+static void other_granularities(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {4096, 65536, 1 << 20, 32 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+        memopt_device *device;
+        options.capacity = 64 * MIB;
+        options.granularity = sizes[i];
+        OK(memopt_device_open("cpu", &options, &device));
+        assert_int_equal(mo_device_granularity(device), sizes[i]);
+        mapped m = map_new(device, sizes[i]), n = map_new(device, sizes[i]);
+        memset(m.address, 1, sizes[i]);
+        memset(n.address, 2, sizes[i]);
+        assert_true(all_bytes(m.address, 1, sizes[i]));
+        unmap(device, &m);
+        unmap(device, &n);
+        OK(memopt_device_close(device));
+    }
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, open_device, close_device)
+    const struct CMUnitTest tests[] = {
+        TEST(capacity_is_counted_at_create),
+        TEST(physical_memory_does_not_fragment),
+        TEST(contents_survive_a_move),
+        TEST(mappings_join),
+        TEST(released_pages_go_back),
+        TEST(the_file_shrinks),
+        TEST(misuse_is_refused),
+        TEST(plain_allocations),
+        cmocka_unit_test(other_granularities),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,91 @@
+/* The set of ranges against a naive model: one owner per unit. */
+#include "support.h"
+
+#include "device/ranges.h"
+
+enum { UNITS = 256, STEPS = 200000 };
+
+static uint64_t random_state = 1;
+
+static uint64_t random_below(uint64_t n)
+{
+    random_state = random_state * 6364136223846793005U + 1442695040888963407U;
+    return (random_state >> 33) % n;
+}
+
+static void check(const mo_ranges *set, const int *owner)
+{
+    uint64_t covered = 0, expected = 0;
+    for (int u = 0; u < UNITS; u++)
+        expected += owner[u] != 0;
+    for (uint64_t i = 0; i < set->count; i++) {
+        const mo_range *r = &set->items[i];
+        assert_true(r->size > 0);
+        assert_true(i == 0 || r[-1].start + r[-1].size <= r->start);
+        for (uint64_t u = r->start; u < r->start + r->size; u++)
+            assert_true(owner[u] == (int)(intptr_t)r->value);
+        covered += r->size;
+    }
+    assert_int_equal(covered, expected);
+}
+
+static uint64_t count_owned(const int *owner, uint64_t start, uint64_t size)
+{
+    uint64_t owned = 0;
+    for (uint64_t u = start; u < start + size; u++)
+        owned += owner[u] != 0;
+    return owned;
+}
+
+static void against_a_naive_model(void **state)
+{
+    (void)state;
+    mo_ranges set;
+    int owner[UNITS] = {0}, next = 1;
+    assert_true(mo_ranges_init(&set));
+    for (int step = 0; step < STEPS; step++) {
+        uint64_t start = random_below(UNITS - 1),
+                 size = 1 + random_below(UNITS - start < 20 ? UNITS - start : 20);
+        uint64_t owned = count_owned(owner, start, size);
+        mo_range *overlap = mo_ranges_overlapping(&set, start, size);
+        assert_true((overlap != NULL) == (owned != 0));
+        assert_true(mo_ranges_cover(&set, start, size) == (owned == size));
+        mo_range *found = mo_ranges_find(&set, start);
+        int starts = owner[start] != 0 && (start == 0 || owner[start - 1] != owner[start]);
+        assert_true((found != NULL) == starts);
+        if (random_below(2) && owned == 0) {
+            assert_true(mo_ranges_insert(&set, start, size, (void *)(intptr_t)next));
+            for (uint64_t u = start; u < start + size; u++)
+                owner[u] = next;
+            next++;
+        } else if (random_below(2) && found != NULL) {
+            uint64_t end = found->start + found->size;
+            mo_ranges_remove(&set, found);
+            for (uint64_t u = start; u < end; u++)
+                owner[u] = 0;
+        } else if (random_below(2)) {
+            mo_ranges_subtract(&set, start, size);
+            for (uint64_t u = start; u < start + size; u++)
+                owner[u] = 0;
+            /* The upper part of a split range is a range of its own from now on. */
+            int value = start + size < UNITS ? owner[start + size] : 0;
+            if (value != 0 && start > 0 && owner[start - 1] == value) {
+                mo_range *upper = mo_ranges_find(&set, start + size);
+                assert_non_null(upper);
+                upper->value = (void *)(intptr_t)next;
+                for (uint64_t u = upper->start; u < upper->start + upper->size; u++)
+                    owner[u] = next;
+                next++;
+            }
+        }
+        if (step % 16 == 0)
+            check(&set, owner);
+    }
+    mo_ranges_fini(&set);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(against_a_naive_model)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,183 @@
+/* What the offload tests share: a world of device, allocator, two streams and an offloader. */
+#ifndef TEST_OFFLOAD_SUPPORT_H
+#define TEST_OFFLOAD_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "device/device.h"
+#include "memopt/offload.h"
+#include "offload/offload.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define KIB ((uint64_t)1024)
+#define MIB (KIB * KIB)
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        memopt_status ok_status_ = (call);                                                         \
+        if (ok_status_ != MEMOPT_OK)                                                               \
+            fail_msg("%s: %s: %s", #call, memopt_status_name(ok_status_), memopt_last_error());    \
+    } while (0)
+
+#define FAILS(wanted, call)                                                                        \
+    do {                                                                                           \
+        memopt_status got_ = (call);                                                               \
+        if (got_ != (wanted))                                                                      \
+            fail_msg("%s: %s, not %s", #call, memopt_status_name(got_),                            \
+                     memopt_status_name(wanted));                                                  \
+    } while (0)
+
+#define SAYS(text)                                                                                 \
+    do {                                                                                           \
+        if (strstr(memopt_last_error(), (text)) == NULL)                                           \
+            fail_msg("\"%s\" is not in \"%s\"", (text), memopt_last_error());                      \
+    } while (0)
+
+typedef struct world {
+    memopt_device *device;
+    memopt_allocator *allocator;
+    memopt_offloader *offloader;
+    memopt_stream s, t;
+} world;
+
+static inline void world_open(world *w, uint32_t order, uint64_t seed, uint64_t capacity,
+                              const memopt_offloader_options *options)
+{
+    memopt_device_options device_options = MEMOPT_DEVICE_OPTIONS_INIT;
+    device_options.capacity = capacity;
+    device_options.threads = 1;
+    device_options.stream_order = order;
+    device_options.seed = seed;
+    memset(w, 0, sizeof *w);
+    OK(memopt_device_open("cpu", &device_options, &w->device));
+    OK(memopt_allocator_create(w->device, NULL, NULL, &w->allocator));
+    OK(memopt_stream_create(w->device, &w->s));
+    OK(memopt_stream_create(w->device, &w->t));
+    OK(memopt_offloader_create(w->device, w->allocator, options, &w->offloader));
+}
+
+static inline void world_close(world *w)
+{
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offloader_destroy(w->offloader));
+    OK(memopt_stream_destroy(w->device, w->s));
+    OK(memopt_stream_destroy(w->device, w->t));
+    OK(memopt_allocator_destroy(w->allocator));
+    OK(memopt_device_close(w->device));
+}
+
+static inline void *device_block(world *w, uint64_t bytes, memopt_stream stream)
+{
+    void *block = NULL;
+    OK(memopt_allocator_alloc(w->allocator, bytes, MEMOPT_TAG_OTHER, stream, &block));
+    return block;
+}
+
+/* A block with `value` in each byte, in the order of the stream. */
+static inline void *filled_block(world *w, uint64_t bytes, int value, memopt_stream stream)
+{
+    void *block = device_block(w, bytes, stream);
+    OK(memopt_fill(w->device, block, value, bytes, stream));
+    return block;
+}
+
+static inline memopt_ticket packed(world *w, uint64_t bytes, int value, memopt_stream stream)
+{
+    memopt_ticket ticket = 0;
+    OK(memopt_offload_pack(w->offloader, filled_block(w, bytes, value, stream), bytes, stream,
+                           &ticket));
+    assert_int_not_equal(ticket, 0);
+    return ticket;
+}
+
+static inline int all_bytes(const void *start, int value, uint64_t count)
+{
+    const unsigned char *bytes = start;
+    for (uint64_t i = 0; i < count; i++)
+        if (bytes[i] != value)
+            return 0;
+    return 1;
+}
+
+/* Reads device memory behind a stream's work; 1 if each byte is `value`. */
+static inline int holds(world *w, const void *device, int value, uint64_t bytes,
+                        memopt_stream stream)
+{
+    unsigned char *copy = malloc(bytes);
+    assert_non_null(copy);
+    OK(memopt_copy(w->device, copy, device, bytes, stream));
+    OK(memopt_stream_sync(w->device, stream));
+    int same = all_bytes(copy, value, bytes);
+    free(copy);
+    return same;
+}
+
+static inline memopt_offloader_stats stats_of(world *w)
+{
+    memopt_offloader_stats stats = {.struct_size = sizeof stats};
+    OK(memopt_offloader_get_stats(w->offloader, &stats));
+    return stats;
+}
+
+static inline uint64_t active_bytes(world *w)
+{
+    memopt_tag_stats tag = {.struct_size = sizeof tag};
+    uint64_t bytes = 0;
+    for (memopt_tag i = 0; i < MEMOPT_TAG_USER; i++) {
+        OK(memopt_allocator_tag_stats(w->allocator, i, &tag));
+        bytes += tag.current_bytes;
+    }
+    return bytes;
+}
+
+/* The invariants of host_pool.h. Returns a description of the first broken one, or NULL. */
+static inline const char *broken_pool(const mo_host_pool *pool)
+{
+    uint64_t held = 0, small = 0, used = 0, ranges = 0, free_small = 0, free_large = 0;
+    for (uint64_t i = 0; i < pool->slab_count; i++) {
+        const mo_host_slab *slab = pool->slabs[i];
+        uint64_t offset = 0;
+        held += slab->bytes;
+        small += slab->small ? slab->bytes : 0;
+        for (const mo_host_range *r = slab->first; r != NULL; r = r->next) {
+            if (r->base != slab->base + offset || r->slab != slab || r->bytes == 0)
+                return "ranges do not tile their slab";
+            if (r->next != NULL && (r->next->prev != r || (r->free && r->next->free)))
+                return "neighbours are wrong, or both free";
+            if (r->free != (r->payload == 0) || r->payload > r->bytes)
+                return "payload does not match the range";
+            offset += r->bytes;
+            used += r->payload;
+            ranges++;
+            *(slab->small ? &free_small : &free_large) += (uint64_t)r->free;
+        }
+        if (offset != slab->bytes)
+            return "ranges do not fill their slab";
+    }
+    if (held != pool->held || small != pool->held_small || used != pool->used ||
+        ranges != pool->range_count)
+        return "sums are wrong";
+    if (held > pool->limit || pool->held_peak > pool->limit)
+        return "the limit is exceeded";
+    if (free_small != pool->small.count || free_large != pool->large.count)
+        return "an index does not list the free ranges";
+    if (pool->small.capacity < ranges || pool->large.capacity < ranges)
+        return "an index has no room for a free";
+    for (uint64_t i = 1; i < pool->small.count; i++)
+        if (pool->small.items[i - 1]->bytes > pool->small.items[i]->bytes)
+            return "an index is out of order";
+    for (uint64_t i = 1; i < pool->large.count; i++)
+        if (pool->large.items[i - 1]->bytes > pool->large.items[i]->bytes)
+            return "an index is out of order";
+    return NULL;
+}
+
+#endif

@@ -1,0 +1,282 @@
+/*
+ * The races of the field's offloaders, each as a small program under the adversarial order, where
+ * every operation runs as late as it legally may and all others overtake it. Each program is run
+ * twice: as the library is, it must be right for every seed; with the one dependency left out that
+ * protects it, the same program must go wrong for every seed, which shows that it would be noticed.
+ */
+#include "support.h"
+
+enum { SEEDS = 300, BYTES = 40000, A = 0x11, B = 0x22, C = 0x33 };
+
+/* 1 if what the stream reads there is `value` and the device saw no misuse. */
+static int right(world *w, const void *device, int value, memopt_stream stream)
+{
+    unsigned char *copy = malloc(BYTES);
+    assert_non_null(copy);
+    memopt_status status = memopt_copy(w->device, copy, device, BYTES, stream);
+    if (status == MEMOPT_OK)
+        status = memopt_stream_sync(w->device, stream);
+    int same = all_bytes(copy, value, BYTES);
+    free(copy);
+    if (status != MEMOPT_OK && status != MEMOPT_DEVICE_FAULT)
+        fail_msg("sync: %s", memopt_last_error());
+    return status == MEMOPT_OK && same;
+}
+
+/* The copy to the host must come after the work that wrote the value. */
+static int copy_after_value(world *w)
+{
+    memopt_ticket ticket = packed(w, BYTES, A, w->s);
+    void *data = NULL;
+    OK(memopt_offload_unpack(w->offloader, ticket, w->s, &data));
+    int good = right(w, data, A, w->s);
+    OK(memopt_offload_release(w->offloader, ticket, w->s));
+    return good;
+}
+
+/* The source is given to the next owner only after the copy (freed source before copy done). */
+static int source_kept_until_copied(world *w)
+{
+    memopt_ticket ticket = packed(w, BYTES, A, w->s);
+    void *next = filled_block(w, BYTES, B, w->s); /* likely the same memory */
+    int synced = right(w, next, B, w->s);
+    void *data = NULL;
+    OK(memopt_offload_unpack(w->offloader, ticket, w->t, &data));
+    int good = right(w, data, A, w->t);
+    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    OK(memopt_allocator_free(w->allocator, next));
+    return good && synced;
+}
+
+/* The copy back must come after the copy to the host (unpack before the pack is done). */
+static int back_after_out(world *w)
+{
+    memopt_ticket old = packed(w, BYTES, B, w->s); /* leaves other bytes in the slab */
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offload_release(w->offloader, old, w->s));
+    void *source = filled_block(w, BYTES, A, w->s), *data = NULL;
+    memopt_ticket ticket = 0;
+    int32_t kept;
+    OK(memopt_offload_pack_borrowed(w->offloader, source, BYTES, w->s, &ticket, &kept));
+    OK(memopt_offload_unpack(w->offloader, ticket, w->t, &data));
+    int good = right(w, data, A, w->t);
+    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    OK(memopt_device_sync(w->device));
+    OK(memopt_allocator_free(w->allocator, source));
+    return good;
+}
+
+/* Host memory is written again only after the copy back that reads it. */
+static int slab_kept_until_read(world *w)
+{
+    void *result = filled_block(w, BYTES, C, w->s);
+    memopt_ticket first = packed(w, BYTES, A, w->s);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offload_unpack_into(w->offloader, first, result, BYTES, w->s));
+    OK(memopt_offload_release(w->offloader, first, w->s));
+    memopt_ticket second = packed(w, BYTES, B, w->t); /* the same host memory */
+    OK(memopt_offload_wait_packed(w->offloader, second, w->t));
+    OK(memopt_stream_sync(w->device, w->t));
+    int good = right(w, result, A, w->s);
+    OK(memopt_offload_release(w->offloader, second, w->t));
+    OK(memopt_allocator_free(w->allocator, result));
+    return good;
+}
+
+/* Device memory for the copy back may still be in use by its former owner's work. */
+static int memory_free_before_back(world *w)
+{
+    memopt_ticket ticket = packed(w, BYTES, A, w->s);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_allocator_trim(w->allocator, NULL));
+    void *former = filled_block(w, BYTES, B, w->s);
+    OK(memopt_allocator_free(w->allocator, former));
+    OK(memopt_offload_prefetch(w->offloader, ticket));
+    void *data = NULL;
+    OK(memopt_offload_unpack(w->offloader, ticket, w->s, &data));
+    assert_ptr_equal(data, former);
+    int good = right(w, data, A, w->s);
+    OK(memopt_offload_release(w->offloader, ticket, w->s));
+    return good;
+}
+
+/* The stream that uses the value waits for the copy back, prefetched or not. */
+static int consumer_waits(world *w)
+{
+    memopt_ticket ticket = packed(w, BYTES, A, w->s);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_allocator_trim(w->allocator, NULL));
+    void *former = filled_block(w, BYTES, B, w->s), *data = NULL;
+    OK(memopt_device_sync(w->device));
+    OK(memopt_allocator_free(w->allocator, former)); /* leaves other bytes in the memory */
+    OK(memopt_offload_prefetch(w->offloader, ticket));
+    OK(memopt_offload_unpack(w->offloader, ticket, w->t, &data));
+    assert_ptr_equal(data, former);
+    int good = right(w, data, A, w->t);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    return good;
+}
+
+/* Device memory that another stream reads is given to the next owner only after that. */
+static int memory_kept_for_other_stream(world *w)
+{
+    void *result = filled_block(w, BYTES, C, w->t);
+    memopt_ticket ticket = packed(w, BYTES, A, w->s);
+    OK(memopt_device_sync(w->device));
+    void *data = NULL;
+    OK(memopt_offload_prefetch(w->offloader, ticket)); /* allocated in the order of s */
+    OK(memopt_offload_unpack(w->offloader, ticket, w->t, &data));
+    OK(memopt_copy(w->device, result, data, BYTES, w->t)); /* the consumer */
+    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    void *next = filled_block(w, BYTES, B, w->s);
+    memopt_status status = memopt_stream_sync(w->device, w->s);
+    int good = right(w, result, A, w->t) && status == MEMOPT_OK;
+    OK(memopt_allocator_free(w->allocator, next));
+    OK(memopt_allocator_free(w->allocator, result));
+    return good;
+}
+
+/* The same for a prefetch that nobody unpacked: the late copy must not hit the next owner. */
+static int unused_prefetch(world *w)
+{
+    memopt_ticket ticket = packed(w, BYTES, A, w->s);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_allocator_trim(w->allocator, NULL));
+    OK(memopt_offload_prefetch(w->offloader, ticket));
+    OK(memopt_offload_release(w->offloader, ticket, w->s));
+    void *next = filled_block(w, BYTES, B, w->s);
+    memopt_status status = memopt_stream_sync(w->device, w->s);
+    memopt_status device = memopt_device_sync(w->device);
+    int good = right(w, next, B, w->s) && status == MEMOPT_OK && device == MEMOPT_OK;
+    OK(memopt_allocator_free(w->allocator, next));
+    return good;
+}
+
+typedef int (*race)(world *w);
+
+static int run(race program, uint32_t omitted, uint64_t seed)
+{
+    world w;
+    world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
+    mo_offload_omitted = omitted;
+    int good = program(&w);
+    mo_offload_omitted = MO_OMIT_NOTHING;
+    memopt_status late = memopt_device_sync(w.device); /* misuse that nobody has read yet */
+    if (omitted == MO_OMIT_NOTHING)
+        OK(late);
+    world_close(&w);
+    return good && late == MEMOPT_OK;
+}
+
+static void check_race(race program, uint32_t guard)
+{
+    int noticed = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        if (!run(program, MO_OMIT_NOTHING, seed))
+            fail_msg("seed %d goes wrong: %s", (int)seed, memopt_last_error());
+        noticed += !run(program, guard, seed);
+    }
+    if (noticed != SEEDS)
+        fail_msg("without its guard, only %d of %d seeds go wrong", noticed, SEEDS);
+}
+
+static void test_copy_after_value(void **unused)
+{
+    (void)unused;
+    check_race(copy_after_value, MO_OMIT_PACK_WAIT);
+}
+
+static void test_source_kept_until_copied(void **unused)
+{
+    (void)unused;
+    check_race(source_kept_until_copied, MO_OMIT_FREE_RECORD);
+}
+
+static void test_back_after_out(void **unused)
+{
+    (void)unused;
+    check_race(back_after_out, MO_OMIT_BRING_WAIT);
+}
+
+static void test_slab_kept_until_read(void **unused)
+{
+    (void)unused;
+    check_race(slab_kept_until_read, MO_OMIT_REUSE_WAIT);
+}
+
+static void test_memory_free_before_back(void **unused)
+{
+    (void)unused;
+    check_race(memory_free_before_back, MO_OMIT_MEMORY_WAIT);
+}
+
+static void test_consumer_waits(void **unused)
+{
+    (void)unused;
+    check_race(consumer_waits, MO_OMIT_UNPACK_WAIT);
+}
+
+static void test_memory_kept_for_other_stream(void **unused)
+{
+    (void)unused;
+    check_race(memory_kept_for_other_stream, MO_OMIT_RELEASE_RECORD);
+}
+
+static void test_unused_prefetch(void **unused)
+{
+    (void)unused;
+    check_race(unused_prefetch, MO_OMIT_RELEASE_RECORD);
+}
+
+/* Two steps of a small training loop, everything in flight at once, host limit and all. */
+static void test_two_steps(void **unused)
+{
+    (void)unused;
+    enum { LAYERS = 6 };
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        world w;
+        memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
+        memopt_ticket tickets[LAYERS];
+        options.host_limit = LAYERS * 40960;
+        world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
+        void *results = device_block(&w, 2 * LAYERS * BYTES, w.s);
+        for (int step = 0; step < 2; step++) {
+            for (int i = 0; i < LAYERS; i++)
+                tickets[i] = packed(&w, BYTES, 16 * step + i + 1, w.s);
+            for (int i = LAYERS - 1; i >= 0; i--) {
+                void *data = NULL;
+                if (i > 0)
+                    OK(memopt_offload_prefetch(w.offloader, tickets[i - 1]));
+                OK(memopt_offload_unpack(w.offloader, tickets[i], w.s, &data));
+                OK(memopt_copy(w.device, (char *)results + (step * LAYERS + i) * BYTES, data, BYTES,
+                               w.s));
+                OK(memopt_offload_release(w.offloader, tickets[i], w.s));
+            }
+        }
+        OK(memopt_stream_sync(w.device, w.s));
+        for (int i = 0; i < 2 * LAYERS; i++)
+            assert_true(
+                all_bytes((char *)results + i * BYTES, 16 * (i / LAYERS) + i % LAYERS + 1, BYTES));
+        assert_int_equal(stats_of(&w).kept_overflow, 0);
+        assert_int_equal(stats_of(&w).prefetch_hits, 2 * (LAYERS - 1));
+        OK(memopt_allocator_free(w.allocator, results));
+        world_close(&w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copy_after_value),
+        cmocka_unit_test(test_source_kept_until_copied),
+        cmocka_unit_test(test_back_after_out),
+        cmocka_unit_test(test_slab_kept_until_read),
+        cmocka_unit_test(test_memory_free_before_back),
+        cmocka_unit_test(test_consumer_waits),
+        cmocka_unit_test(test_memory_kept_for_other_stream),
+        cmocka_unit_test(test_unused_prefetch),
+        cmocka_unit_test(test_two_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
