@@ -146,7 +146,9 @@ static void print_help(void)
         }
         char left[64];
         snprintf(left, sizeof left, "--%s %s", entry->name, entry->argument ? entry->argument : "");
-        printf("  %-27s ", left);
+        printf("  %-27s%s", left, strlen(left) > 27 ? "\n" : " ");
+        if (strlen(left) > 27)
+            printf("%30s", "");
         for (const char *c = entry->help; *c; c++) {
             putchar(*c);
             if (*c == '\n')

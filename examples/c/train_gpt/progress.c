@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #define BAR_CELLS 24
-#define LINE_SECONDS 2.0 /* between two plain lines */
+#define LINE_SECONDS 4.0 /* between two plain lines */
 
 void progress_begin(progress *p, const trainer *t, uint64_t steps)
 {
@@ -54,7 +54,7 @@ static int format_figures(char *line, size_t room, const progress *p, const trai
     return snprintf(line, room, "step %llu/%llu  loss %.4f%s  %.0f tok/s  live %s  peak %s of %s",
                     (unsigned long long)t->step, (unsigned long long)p->steps, r->loss,
                     r->skipped ? " (overflow, step skipped)" : "", p->tokens_per_second,
-                    size_text(live, f->live_peak), size_text(peak, f->reserved_peak),
+                    size_text(live, f->live), size_text(peak, f->reserved_peak),
                     size_text(capacity, f->capacity));
 }
 
