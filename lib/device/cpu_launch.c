@@ -19,7 +19,7 @@
 #endif
 
 /* Below this many items a thread's wake-up costs more than it brings. */
-enum { ITEMS_WORTH_THREADS = 4, CHUNKS_PER_THREAD = 8 };
+enum { ITEMS_WORTH_THREADS = 8, CHUNKS_PER_THREAD = 8 };
 
 static const char *const isa_names[MO_ISA_COUNT] = {"scalar", "avx2", "avx512"};
 
@@ -73,7 +73,7 @@ void mo_cpu_model(char *name, size_t size)
     char text[49] = "";
 #if defined(__x86_64__)
     unsigned words[12] = {0};
-    if (__get_cpuid_max(0x80000000U, NULL) >= 0x80000004U)
+    if ((unsigned)__get_cpuid_max(0x80000000U, NULL) >= 0x80000004U)
         for (unsigned leaf = 0; leaf < 3; leaf++)
             __get_cpuid(0x80000002U + leaf, &words[4 * leaf], &words[4 * leaf + 1],
                         &words[4 * leaf + 2], &words[4 * leaf + 3]);
