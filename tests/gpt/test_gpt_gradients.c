@@ -81,7 +81,7 @@ static void check_all_parameters(uint32_t tied)
     for (uint64_t i = 0; i < t.model.parameters.count; i++) {
         parameter *p = &t.model.parameters.list[i];
         double error = directional_error(&t, p, random_draw(5, i));
-        if (error > 0.01)
+        if (error > 0.002)
             fail_msg("%s: the gradient is off by %.2f %%", p->name, 100 * error);
     }
     assert_ok(trainer_destroy(&t));

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define STEPS 40
+#define STEPS 160
 #define KILLS 12
 
 static const char *program;
@@ -38,7 +38,7 @@ static pid_t start(int resume, int save)
         "2",       "--dropout",   "0.1",       "--dtype",      "bf16", "--master",
         "off",     "--optimizer", "adamw8bit", "--checkpoint", "on",   "--offload",
         "on",      "--capacity",  "128MiB",    "--threads",    "1",    "--json",
-        "--steps", "40"};
+        "--steps", "160"};
     int count = 32;
     if (save) {
         const char *more[] = {"--save", save_path, "--save-every", "1"};
@@ -114,8 +114,8 @@ static void a_killed_run_resumes_to_the_same_losses(void **state)
     while (!ends) {
         pid_t child = start(access(save_path, R_OK) == 0, 1);
         if (kills < KILLS) {
-            /* Anywhere from before the first step to a third of the way. */
-            sleep_for(whole * (double)(random_next(&random) % 1000) / 3000);
+            /* Anywhere from before the first step to a sixth of the way. */
+            sleep_for(whole * (double)(random_next(&random) % 1000) / 6000);
             kill(child, SIGKILL);
         }
         int status = finish(child);

@@ -161,6 +161,11 @@ class Optimizer(_lifetime.Closing):
         """Where parameters live."""
         return self._device
 
+    def close(self) -> None:
+        """Frees the states, and lets go of the parameters."""
+        self._handle.close()
+        self._parameters.clear()
+
     def __len__(self) -> int:
         """Parameters."""
         return len(self._parameters)

@@ -89,7 +89,8 @@ static const option table[] = {
      "park what backward needs in host memory (off): the layers'\n"
      "inputs with --checkpoint on, else all of it"},
     {"host-limit", SIZE, AT(host_limit), 0, 0, NULL, "SIZE",
-     "most page-locked host memory; the rest stays on the device"},
+     "most page-locked host memory; the rest stays on the device\n"
+     "(no limit)"},
     {"allocator", TEXT, AT(allocator), 0, 0, NULL, "CONFIG",
      "such as expandable_segments:True,max_split_size_mb:64"},
     {"init-scale", REAL, AT(init_scale), 0, 1e38, NULL, "X", "first loss scale of fp16 (65536)"},

@@ -29,24 +29,15 @@ static memopt_status fill_parameter(const parameter *p, memory *m, const start *
     for (uint64_t i = 0; s->deviation <= 0 && i < s->count; i++)
         values[i] = s->value;
 
-    /* Values go to the fp32 tensor first; a narrower one is rounded from it on the device. */
-    memopt_tensor wide = p->master.data ? p->master : p->weight;
-    int temporary = wide.dtype != MEMOPT_DTYPE_F32;
-    memopt_status status = MEMOPT_OK;
-    if (temporary)
-        status = memory_tensor(m, MEMOPT_DTYPE_F32, s->count, m->workspace, &wide);
-    if (status == MEMOPT_OK)
-        status = memopt_copy(m->device, wide.data, values, s->count * sizeof *values, NULL);
-    if (status == MEMOPT_OK)
-        status = memory_sync(m);
-    if (status == MEMOPT_OK && wide.data != p->weight.data)
-        status = memory_cast(m, &p->weight, &wide);
-    if (temporary && wide.dtype == MEMOPT_DTYPE_F32) {
-        memopt_status freed = memory_free(m, &wide);
-        status = status == MEMOPT_OK ? freed : status;
-    }
+    /* The view rounds them into a narrower weight on the device. */
+    frame f = frame_begin(m);
+    float *weight = frame_write(&f, &p->weight);
+    if (frame_ok(&f))
+        memcpy(weight, values, s->count * sizeof *values);
+    if (frame_ok(&f) && p->master.data)
+        memcpy(p->master.data, values, s->count * sizeof *values);
     free(values);
-    return status;
+    return frame_end(&f);
 }
 
 static memopt_status create_parameter(parameter_set *list, memory *m, const options *o,

@@ -50,17 +50,17 @@ static void cell(uint64_t bytes)
 
 void report_table(const report_row *rows, size_t count)
 {
-    printf("%-26s %11s %11s %11s %11s %11s %11s %9s\n", "peak MiB", "weights", "gradients",
+    printf("%-22s %11s %11s %11s %11s %11s %11s %8s\n", "peak MiB", "weights", "gradients",
            "optimizer", "activations", "reserved", "host pinned", "s/step");
     for (size_t i = 0; i < count; i++) {
         const memory_figures *f = &rows[i].memory;
-        printf("%-26s", rows[i].name);
+        printf("%-22s", rows[i].name);
         cell(f->weights);
         cell(f->gradients);
         cell(f->optimizer);
         cell(f->activations);
         cell(f->reserved_peak);
         cell(f->pinned_peak);
-        printf(" %9.2f\n", rows[i].step_seconds);
+        printf(" %8.2f\n", rows[i].step_seconds);
     }
 }
