@@ -104,8 +104,7 @@ static __attribute__((noinline)) void store_parameters(const mo_optim_span *s, u
     }
 }
 
-static __attribute__((noinline)) void store_copy(const mo_optim_span *s, uint64_t at,
-                                                 const work *w)
+static __attribute__((noinline)) void store_copy(const mo_optim_span *s, uint64_t at, const work *w)
 {
     for (uint64_t i = 0; i < BLOCK; i += 64) {
         mo_f32x64 p = load64(w->p + i);

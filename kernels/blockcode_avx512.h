@@ -43,7 +43,7 @@ typedef struct mo_f32x64 {
 MO_PLANES const uint8_t mo_spread[64] = {MO_SPREAD(0), MO_SPREAD(1), MO_SPREAD(2), MO_SPREAD(3)};
 /* High bytes of 64 words in two vectors, spread and in order. */
 MO_PLANES const uint8_t mo_high_spread[64] = {MO_ODD_SPREAD(0), MO_ODD_SPREAD(1), MO_ODD_SPREAD(2),
-                                        MO_ODD_SPREAD(3)};
+                                              MO_ODD_SPREAD(3)};
 MO_PLANES const uint8_t mo_high_bytes[64] = {MO_ODD16(0), MO_ODD16(16), MO_ODD16(32), MO_ODD16(48)};
 /* High words of 32 floats in two vectors. */
 MO_PLANES const uint16_t mo_high_words[32] = {MO_ODD16(0), MO_ODD16(16)};
@@ -115,9 +115,9 @@ MO_INLINE mo_f32x64 mo_decode64_unsigned(const uint8_t *codes, __m512 absmax)
  * several chains at once, and it looks ahead no further than about 200 of them.
  */
 typedef struct mo_encode64 {
-    mo_f32x64 y[2];    /* normalised: signed, unsigned */
+    mo_f32x64 y[2];     /* normalised: signed, unsigned */
     __m512i line[2][2]; /* 32 words each: the candidate code in the high byte */
-    __m512i code[2];   /* candidates in order */
+    __m512i code[2];    /* candidates in order */
     __mmask64 reached[2];
     __mmask64 negative;
 } mo_encode64;
@@ -166,11 +166,11 @@ MO_INLINE void mo_encode64_compare(mo_encode64 *e)
     __m512i spread[2], p[4], q[4];
     __mmask16 k[4], l[4];
     for (int i = 0; i < 2; i++)
-        spread[i] = _mm512_permutex2var_epi8(e->line[i][0], mo_table64(mo_high_spread),
-                                             e->line[i][1]);
+        spread[i] =
+            _mm512_permutex2var_epi8(e->line[i][0], mo_table64(mo_high_spread), e->line[i][1]);
     for (int i = 0; i < 2; i++)
-        e->code[i] = _mm512_permutex2var_epi8(e->line[i][0], mo_table64(mo_high_bytes),
-                                              e->line[i][1]);
+        e->code[i] =
+            _mm512_permutex2var_epi8(e->line[i][0], mo_table64(mo_high_bytes), e->line[i][1]);
     __mmask64 upper = _mm512_movepi8_mask(spread[1]);
     MO_EACH p[i] = mo_look128(mo_plane_threshold_signed[i], spread[0]);
     MO_EACH q[i] = mo_look256(mo_plane_threshold_unsigned[i], spread[1], upper);
@@ -218,8 +218,7 @@ MO_INLINE float mo_normalize_block(float *x, const mo_block_scale *scale, int is
         value = _mm512_mul_ps(value, _mm512_set1_ps(scale->prescale));
         value = _mm512_mul_ps(value, _mm512_set1_ps(scale->inverse));
         if (!is_signed)
-            value =
-                _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(value), least));
+            value = _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(value), least));
         _mm512_store_ps(x + i, value);
     }
     return 1.0f;

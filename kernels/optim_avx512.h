@@ -138,10 +138,10 @@ typedef struct mo_coef16 {
 MO_INLINE mo_coef16 mo_coef16_of(const mo_adamw_coef *c)
 {
     return (mo_coef16){
-        _mm512_set1_ps(c->beta1),           _mm512_set1_ps(c->one_minus_beta1),
-        _mm512_set1_ps(c->beta2),           _mm512_set1_ps(c->one_minus_beta2),
-        _mm512_set1_ps(c->decay),           _mm512_set1_ps(c->rate),
-        _mm512_set1_ps(c->eps),             _mm512_set1_ps(c->factor),
+        _mm512_set1_ps(c->beta1), _mm512_set1_ps(c->one_minus_beta1),
+        _mm512_set1_ps(c->beta2), _mm512_set1_ps(c->one_minus_beta2),
+        _mm512_set1_ps(c->decay), _mm512_set1_ps(c->rate),
+        _mm512_set1_ps(c->eps),   _mm512_set1_ps(c->factor),
     };
 }
 

@@ -4,7 +4,7 @@
 // and compare the minima of a pair: `copy_of/adamw8_bf16/2` moves the bytes that `adamw8_bf16/2`
 // must move at least. The last number is the threads; ns_per_element is the time over elements.
 //
-// MEMOPT_BENCH_ELEMENTS: elements (a size such as 64Mi; default 64 Mi).
+// MEMOPT_BENCH_ELEMENTS: elements (as a size is written: 32M is 32 Mi; default 64 Mi).
 // MEMOPT_BENCH_CONFIG: the allocator's configuration; the default, expandable_segments:False, gives
 // huge pages where the system has them, and so is nearest to device memory.
 #include <benchmark/benchmark.h>
@@ -64,9 +64,8 @@ __attribute__((target("avx512f"))) void copy_lines(const copy_args *a, uint64_t 
 __attribute__((target("avx2"))) void copy_half_lines(const copy_args *a, uint64_t at, uint64_t end)
 {
     for (; at < end; at += 32)
-        _mm256_stream_si256(
-            reinterpret_cast<__m256i *>(a->destination + at),
-            _mm256_load_si256(reinterpret_cast<const __m256i *>(a->source + at)));
+        _mm256_stream_si256(reinterpret_cast<__m256i *>(a->destination + at),
+                            _mm256_load_si256(reinterpret_cast<const __m256i *>(a->source + at)));
     _mm_sfence();
 }
 #endif
@@ -147,8 +146,8 @@ bench &with_threads(uint32_t threads)
 memopt_tensor tensor(bench &b, uint64_t n, memopt_dtype dtype)
 {
     memopt_tensor t = {nullptr, n, dtype, 0};
-    must(memopt_allocator_alloc(b.allocator, n * memopt_dtype_size(dtype), MEMOPT_TAG_OTHER, nullptr,
-                                &t.data));
+    must(memopt_allocator_alloc(b.allocator, n * memopt_dtype_size(dtype), MEMOPT_TAG_OTHER,
+                                nullptr, &t.data));
     return t;
 }
 
