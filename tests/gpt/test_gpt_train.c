@@ -24,6 +24,7 @@ static options learning_options(void)
     options o = tiny_options();
     o.batch = 8;
     o.dropout = 0;
+    o.threads = 1; /* many small steps */
     o.lr = 1e-2;
     return o;
 }
