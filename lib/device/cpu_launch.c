@@ -16,6 +16,7 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <xmmintrin.h>
 #endif
 
 /* Below this many items a thread's wake-up costs more than it brings. */
@@ -108,13 +109,28 @@ void mo_cpu_pool_fini(mo_cpu_pool *pool)
     pthread_mutex_destroy(&pool->lock);
 }
 
+/* Kernels round to nearest and keep subnormals whatever the caller has set for its own arithmetic
+ * (a framework may flush subnormals to zero): the same bits for every caller. */
+static void run_form(mo_cpu_kernel function, const void *args, uint64_t begin, uint64_t end)
+{
+#if defined(__x86_64__)
+    const unsigned standard = 0x1F80;
+    unsigned callers = _mm_getcsr();
+    _mm_setcsr(standard);
+    function(args, begin, end);
+    _mm_setcsr(callers);
+#else
+    function(args, begin, end);
+#endif
+}
+
 /* The pool hands work over by means that a sanitizer of our code alone cannot see, so each chunk
  * acquires what the launch published and releases what it wrote. */
 static void run_chunk(void *context, size_t begin, size_t count)
 {
     mo_cpu_pool *pool = context;
     (void)atomic_load_explicit(&pool->published, memory_order_acquire);
-    pool->function(pool->args, begin, begin + count);
+    run_form(pool->function, pool->args, begin, begin + count);
     atomic_fetch_add_explicit(&pool->finished, 1, memory_order_release);
 }
 
@@ -132,7 +148,7 @@ void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *
     mo_cpu_pool *pool = &cpu->pool;
     mo_cpu_kernel function = form_for(kernel, cpu->isa);
     if (pool->thread_count == 1 || items < ITEMS_WORTH_THREADS) {
-        function(args, 0, items);
+        run_form(function, args, 0, items);
         return;
     }
     pthread_mutex_lock(&pool->lock);

@@ -5,6 +5,10 @@
 #include <stdatomic.h>
 #include <unistd.h>
 
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
 static int open_device(void **state)
 {
     *state = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
@@ -211,6 +215,38 @@ static void square(const void *args, uint64_t begin, uint64_t end)
 static const mo_kernel square_kernel = {
     "test_square", sizeof(square_args), 1, {square, NULL, NULL}};
 
+#if defined(__x86_64__)
+/* Halves its numbers: a subnormal result is lost where the processor flushes them. */
+static void halve(const void *args, uint64_t begin, uint64_t end)
+{
+    volatile float *numbers = *(float *const *)args;
+    for (uint64_t i = begin; i < end; i++)
+        numbers[i] *= 0.5F;
+}
+
+static void kernels_keep_subnormals_whatever_the_caller_flushes(void **state)
+{
+    static const mo_kernel kernel = {"test_halve", sizeof(float *), 1, {halve, NULL, NULL}};
+    enum { MANY = 4096, FLUSH = 0x8040 };
+    static float numbers[MANY];
+    float *there = numbers;
+    memopt_device *device = *state;
+    for (uint64_t items = 1; items <= MANY; items *= 64) {
+        for (int i = 0; i < MANY; i++)
+            numbers[i] = 0x1p-126F;
+        unsigned before = _mm_getcsr();
+        _mm_setcsr(before | FLUSH);
+        memopt_status status = mo_launch(device, NULL, &kernel, &there, items);
+        unsigned after = _mm_getcsr();
+        _mm_setcsr(before);
+        assert_int_equal(status, MEMOPT_OK);
+        assert_int_equal(after & FLUSH, FLUSH);
+        for (uint64_t i = 0; i < items; i++)
+            assert_true(numbers[i] == 0x1p-127F);
+    }
+}
+#endif
+
 static void kernels_cover_every_item_once(void **state)
 {
     memopt_device *device = *state;
@@ -295,6 +331,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(events_never_recorded_are_complete, open_device,
                                         close_device),
         cmocka_unit_test_setup_teardown(kernels_cover_every_item_once, open_device, close_device),
+#if defined(__x86_64__)
+        cmocka_unit_test_setup_teardown(kernels_keep_subnormals_whatever_the_caller_flushes,
+                                        open_device, close_device),
+#endif
         cmocka_unit_test_setup_teardown(threads_and_streams_launch_at_once, open_device,
                                         close_device),
     };
