@@ -28,7 +28,7 @@ class DeviceProperties(NamedTuple):
     name: str
     backend: str
     isa: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, as C calls it so
     threads: int
     warp_size: int
     virtual_memory: bool
@@ -213,9 +213,7 @@ class Device(_lifetime.Closing):
         lib.memopt_fill(self._handle.pointer, into, value, count, stream_pointer(stream))
         self._keep(stream, owner)
 
-    def _memory(
-        self, place: TensorLike, writable: bool
-    ) -> Tuple[int, Optional[int], Any]:
+    def _memory(self, place: TensorLike, writable: bool) -> Tuple[int, Optional[int], Any]:
         if isinstance(place, int):
             return place, None, None
         view = tensor(place, writable=writable)
@@ -312,9 +310,7 @@ class Stream(_lifetime.Closing):
 
     def query(self) -> bool:
         """Whether the stream's work is done, without waiting."""
-        return ready(
-            lib.memopt_stream_query(self._device._handle.pointer, self._handle.pointer)
-        )
+        return ready(lib.memopt_stream_query(self._device._handle.pointer, self._handle.pointer))
 
     def wait(self, event: "Event") -> None:
         """Makes later work of this stream wait for an event's last record."""
@@ -366,7 +362,7 @@ StreamLike = Union[None, Stream, int, Any]
 
 
 class PinnedMemory(Memory):
-    """Page-locked host memory of a device; freed by free(), on leaving `with`, or when forgotten."""
+    """Page-locked host memory; freed by free(), on leaving `with`, or when forgotten."""
 
     __slots__ = ()
     _kind = "pinned memory"
@@ -426,14 +422,16 @@ _calls: Dict[int, Callable[[], Any]] = {}
 _call_numbers = itertools.count(1)
 
 
-@_abi.HostCallback
-def _host_callback(number: int) -> None:
+def _run_host_call(number: int) -> None:
     function = _calls.pop(number, None)
     try:
         if function is not None:
             function()
     except BaseException as error:
         errors.report_unraisable(error, "in a function called in stream order")
+
+
+_host_callback = _abi.HostCallback(_run_host_call)
 
 
 def _address(out: ctypes.c_void_p) -> int:

@@ -177,9 +177,7 @@ class Optimizer(_lifetime.Closing):
         raw = _abi.OptimizerGroup(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=1e-2)
         _set_group(raw, values)
         out = ctypes.c_uint32()
-        lib.memopt_optimizer_add_group(
-            self._handle.pointer, ctypes.byref(raw), ctypes.byref(out)
-        )
+        lib.memopt_optimizer_add_group(self._handle.pointer, ctypes.byref(raw), ctypes.byref(out))
         group = Group(self, out.value)
         self.groups.append(group)
         return group
@@ -267,13 +265,15 @@ class Optimizer(_lifetime.Closing):
             views.append(norm)
             options.out_norm = norm.pointer
         lib.memopt_optimizer_step(
-            self._handle.pointer, array, len(gradients), ctypes.byref(options), stream_pointer(stream)
+            self._handle.pointer,
+            array,
+            len(gradients),
+            ctypes.byref(options),
+            stream_pointer(stream),
         )
         self._device._keep(stream, views)
 
-    def _gradients(
-        self, gradients: Sequence[Optional[TensorLike]]
-    ) -> Tuple[Any, List[Tensor]]:
+    def _gradients(self, gradients: Sequence[Optional[TensorLike]]) -> Tuple[Any, List[Tensor]]:
         array = (TensorStruct * max(len(gradients), 1))()
         views: List[Tensor] = []
         for i, (gradient, parameter) in enumerate(zip(gradients, self._parameters)):
@@ -334,9 +334,7 @@ class Optimizer(_lifetime.Closing):
     @property
     def state_bytes(self) -> int:
         """Bytes of all state tensors."""
-        return sum(
-            view.nbytes for i in range(len(self)) for view in self.state(i).values()
-        )
+        return sum(view.nbytes for i in range(len(self)) for view in self.state(i).values())
 
     def steps(self, parameter: int, stream: StreamLike = None) -> int:
         """Steps that a parameter has taken. Waits for the stream."""
@@ -427,9 +425,7 @@ class AdamW(Optimizer):
             self.close()
             raise
 
-    def _add_all(
-        self, params: List[Any], defaults: Dict[str, Any], stream: StreamLike
-    ) -> None:
+    def _add_all(self, params: List[Any], defaults: Dict[str, Any], stream: StreamLike) -> None:
         if not params:
             raise ValueError("the optimizer got no parameters")
         groups = params if isinstance(params[0], dict) else [{"params": params}]

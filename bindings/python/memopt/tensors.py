@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Iterable, List, Optional, Sequence, Tuple
 from . import _dlpack, errors
 from ._abi import DType, TensorStruct
 from .dtypes import DTypeLike, dtype_of
-from .memory import Memory
+from .memory import Memory, view_bytes
 
 if TYPE_CHECKING:
     from .device import Device
@@ -76,7 +76,8 @@ class Tensor:
         self.count: int = _product(shape) if count is None else count
         self.dtype = dtype
         #: DLPack's number of the kind of device; None where nobody told (a bare pointer).
-        self.device_type, self.device_id = device if device is not None else (None, 0)
+        self.device_type: Optional[int] = None if device is None else device[0]
+        self.device_id: int = 0 if device is None else device[1]
         #: Whether writing is forbidden; such a tensor is refused where a call writes.
         self.readonly = readonly
         self._owner = owner
@@ -104,7 +105,7 @@ class Tensor:
         )
 
     def as_memoryview(self) -> memoryview:
-        """The elements as a memoryview (f16, bf16 and 8-bit floats as raw bits); host memory only."""
+        """The elements as a memoryview (raw bits of f16, bf16, 8-bit floats); host memory only."""
         if not self._is_host():
             raise BufferError("the tensor is in the memory of a %s device" % self._device_text())
         if self.count == 0:
@@ -113,11 +114,10 @@ class Tensor:
         if isinstance(owner, Memory):
             view = owner._view_bytes(pointer, self.nbytes)
         else:
-            array = type("Bytes", (ctypes.c_ubyte * self.nbytes,), {}).from_address(pointer)
-            array.owner = owner  # type: ignore[attr-defined]
-            view = memoryview(array).cast("B")
-        typed = view.cast(_FORMATS[self.dtype], self.shape or (1,))  # type: ignore[call-overload]
-        return typed.toreadonly() if self.readonly else typed  # type: ignore[no-any-return]
+            view = view_bytes(pointer, self.nbytes, owner)
+        # To type checkers, cast() wants a literal format.
+        typed: memoryview = getattr(view, "cast")(_FORMATS[self.dtype], self.shape or (1,))
+        return typed.toreadonly() if self.readonly else typed
 
     def tolist(self) -> Any:
         """The elements as (nested) lists, raw bits where as_memoryview() gives them."""
@@ -179,11 +179,13 @@ def _product(shape: Iterable[int]) -> int:
     return count
 
 
-def tensor(source: TensorLike, dtype: Optional[DTypeLike] = None, *, writable: bool = False) -> Tensor:
+def tensor(
+    source: TensorLike, dtype: Optional[DTypeLike] = None, *, writable: bool = False
+) -> Tensor:
     """A view of `source`, without a copy.
 
-    `dtype` sees the same bytes as another type. `writable` refuses read-only memory. TypeError where
-    `source` holds no such memory; ValueError where it is not contiguous.
+    `dtype` sees the same bytes as another type. `writable` refuses read-only memory. TypeError
+    where `source` holds no such memory; ValueError where it is not contiguous.
     """
     if type(source) is Tensor:
         view = source
@@ -218,7 +220,9 @@ def _from_framework(source: Any) -> Tensor:
     """torch's way, without DLPack: it works for tensors that require a gradient, and is quicker."""
     layout = getattr(source, "layout", None)
     if layout is not None and str(layout) != "torch.strided":
-        raise TypeError("%s of layout %s; only dense ones can be used" % (_type_name(source), layout))
+        raise TypeError(
+            "%s of layout %s; only dense ones can be used" % (_type_name(source), layout)
+        )
     dtype = dtype_of(source.dtype)
     if not source.is_contiguous():
         raise ValueError(
@@ -228,13 +232,17 @@ def _from_framework(source: Any) -> Tensor:
     device = source.device
     kind = _KINDS_OF_DEVICE.get(device.type)
     if kind is None:
-        raise TypeError("%s on device %s has no memory that can be used" % (_type_name(source), device))
+        raise TypeError(
+            "%s on device %s has no memory that can be used" % (_type_name(source), device)
+        )
     pointer, count = source.data_ptr(), source.numel()
     if pointer == 0 and count:
         raise TypeError("%s of %d elements has no memory" % (_type_name(source), count))
     # An alias holds the storage even where the tensor's own is replaced later (p.data = …).
     owner = source.detach() if hasattr(source, "detach") else source
-    return Tensor(pointer, tuple(source.shape), dtype, (kind, device.index or 0), False, owner, count)
+    return Tensor(
+        pointer, tuple(source.shape), dtype, (kind, device.index or 0), False, owner, count
+    )
 
 
 def _from_protocols(source: Any) -> Tensor:
@@ -371,8 +379,9 @@ def fill_struct(struct: TensorStruct, view: Tensor) -> None:
 
 def tensor_list(sources: Union[TensorLike, Sequence[TensorLike]]) -> List[TensorLike]:
     """One tensor or a sequence of them as a list."""
-    if isinstance(sources, (list, set, frozenset)) or hasattr(sources, "__next__"):
-        return list(sources)
+    some: Any = sources
+    if isinstance(sources, list) or hasattr(sources, "__next__"):
+        return list(some)  # a generator, such as model.parameters()
     if isinstance(sources, tuple) and not (
         len(sources) == 3 and isinstance(sources[0], int) and isinstance(sources[1], int)
     ):
