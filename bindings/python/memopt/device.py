@@ -56,7 +56,7 @@ class Device(_lifetime.Closing):
     card of that size. The keyword arguments are for "cpu" only.
     """
 
-    __slots__ = ("_handle", "_properties", "_inline", "_pending", "_lock", "__weakref__")
+    __slots__ = ("_handle", "_properties", "_is_cpu", "_inline", "_pending", "_lock", "__weakref__")
 
     def __init__(
         self,
@@ -84,7 +84,8 @@ class Device(_lifetime.Closing):
         self._handle = _lifetime.Handle("device %s" % name, _address(out), _close_device)
         _lifetime.finalize(self, self._handle)
         self._properties = _read_properties(self._handle.pointer)
-        self._inline = self.backend == "cpu" and options.stream_order == StreamOrder.EAGER
+        self._is_cpu = self.backend == "cpu"
+        self._inline = self._is_cpu and options.stream_order == StreamOrder.EAGER
         self._pending: Deque[Tuple[Event, Any]] = collections.deque()
         self._lock = threading.Lock()
 
@@ -240,11 +241,11 @@ class Device(_lifetime.Closing):
 
     def _check_tensor(self, view: Tensor, host_too: bool = False) -> None:
         """Refuses a tensor that this device's work cannot reach."""
-        if view.device_type is None:
+        kind = view.device_type
+        if kind is None or (kind == _dlpack.CPU and (self._is_cpu or host_too)):
             return
-        if self.backend == "cpu" or host_too:
-            if view._is_host():
-                return
+        if (self._is_cpu or host_too) and view._is_host():
+            return
         if view.device_id == self._properties.index:
             if self.backend == "cuda" and view.device_type in (_dlpack.CUDA, _dlpack.CUDA_MANAGED):
                 return

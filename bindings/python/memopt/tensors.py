@@ -109,7 +109,8 @@ class Tensor:
         if not self._is_host():
             raise BufferError("the tensor is in the memory of a %s device" % self._device_text())
         if self.count == 0:
-            return memoryview(b"").cast(_FORMATS[self.dtype])
+            nothing: memoryview = getattr(memoryview(b""), "cast")(_FORMATS[self.dtype])
+            return nothing
         owner, pointer = self._owner, self.pointer
         if isinstance(owner, Memory):
             view = owner._view_bytes(pointer, self.nbytes)
@@ -194,7 +195,7 @@ def tensor(
     elif isinstance(source, tuple):
         view = _from_tuple(source)
     elif hasattr(source, "data_ptr"):
-        view = _from_framework(source)
+        view = _from_framework(source, keep_storage=True)
     else:
         view = _from_protocols(source)
     if writable and view.readonly:
@@ -216,10 +217,17 @@ def _from_tuple(source: Tuple[Any, ...]) -> Tensor:
     return Tensor(pointer, (count,), dtype_of(dtype), None, False, source[0])
 
 
-def _from_framework(source: Any) -> Tensor:
+def passing(source: TensorLike) -> Tensor:
+    """As tensor(), for the length of a call: a framework's object is kept, but not its storage."""
+    if type(source) is not Tensor and hasattr(source, "data_ptr"):
+        return _from_framework(source, keep_storage=False)
+    return tensor(source)
+
+
+def _from_framework(source: Any, keep_storage: bool) -> Tensor:
     """torch's way, without DLPack: it works for tensors that require a gradient, and is quicker."""
     layout = getattr(source, "layout", None)
-    if layout is not None and str(layout) != "torch.strided":
+    if layout not in _dense_layouts and not _is_dense(layout):
         raise TypeError(
             "%s of layout %s; only dense ones can be used" % (_type_name(source), layout)
         )
@@ -239,10 +247,20 @@ def _from_framework(source: Any) -> Tensor:
     if pointer == 0 and count:
         raise TypeError("%s of %d elements has no memory" % (_type_name(source), count))
     # An alias holds the storage even where the tensor's own is replaced later (p.data = …).
-    owner = source.detach() if hasattr(source, "detach") else source
+    owner = source.detach() if keep_storage and hasattr(source, "detach") else source
     return Tensor(
         pointer, tuple(source.shape), dtype, (kind, device.index or 0), False, owner, count
     )
+
+
+_dense_layouts = {None}  # layouts seen: None where an object has none, and torch.strided
+
+
+def _is_dense(layout: Any) -> bool:
+    if str(layout) != "torch.strided":
+        return False
+    _dense_layouts.add(layout)
+    return True
 
 
 def _from_protocols(source: Any) -> Tensor:
@@ -358,16 +376,34 @@ def tensor_array(
     views: List[Tensor] = []
     array = (TensorStruct * max(len(sources), 1))()
     for i, source in enumerate(sources):
-        try:
-            view = tensor(source, writable=writable)
+        with naming(what, i):
+            view = tensor(source, writable=True) if writable else passing(source)
             device._check_tensor(view)
-        except errors.MemoptError as error:
-            raise errors.make(error.status, "%s %d: %s" % (what, i, error)) from None
-        except (TypeError, ValueError, BufferError) as error:
-            raise type(error)("%s %d: %s" % (what, i, error)) from None
         views.append(view)
         fill_struct(array[i], view)
     return array, views
+
+
+class naming:
+    """Puts what a tensor is, and its number, before the message of an error in the block."""
+
+    __slots__ = ("_what", "_number")
+
+    def __init__(self, what: str, number: int) -> None:
+        self._what = what
+        self._number = number
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            return
+        text = "%s %d: %s" % (self._what, self._number, error)
+        if isinstance(error, errors.MemoptError):
+            raise errors.make(error.status, text) from None
+        if isinstance(error, (TypeError, ValueError, BufferError)):
+            raise type(error)(text) from None
 
 
 def fill_struct(struct: TensorStruct, view: Tensor) -> None:
