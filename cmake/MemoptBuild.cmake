@@ -61,9 +61,19 @@ function(memopt_internal_program name)
   endif()
 endfunction()
 
+# memopt_test_properties(name timeout label...): what all tests have in common. Exit status 77 is a
+# counted skip; a refused allocation is NULL under a sanitizer too.
+function(memopt_test_properties name timeout)
+  set_tests_properties(${name} PROPERTIES LABELS "${ARGN}" SKIP_RETURN_CODE 77 TIMEOUT ${timeout})
+  if(MEMOPT_SANITIZE)
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT
+      "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=allocator_may_return_null=1")
+  endif()
+endfunction()
+
 # memopt_add_test(NAME name SOURCES file... [LIBRARIES lib...] [LABELS label...] [ARGUMENTS a...]
-#                 [TIMEOUT seconds]): a cmocka program linked with the insides. Exit status 77 is a
-# counted skip. The label is `unit` where none is given.
+#                 [TIMEOUT seconds]): a cmocka program linked with the insides. The label is `unit`
+# where none is given.
 function(memopt_add_test)
   cmake_parse_arguments(T "" "NAME;TIMEOUT" "SOURCES;LIBRARIES;LABELS;ARGUMENTS" ${ARGN})
   if(NOT T_LABELS)
@@ -75,6 +85,5 @@ function(memopt_add_test)
   memopt_internal_program(${T_NAME} ${T_SOURCES})
   target_link_libraries(${T_NAME} PRIVATE ${MEMOPT_CMOCKA} ${T_LIBRARIES})
   add_test(NAME ${T_NAME} COMMAND ${T_NAME} ${T_ARGUMENTS})
-  set_tests_properties(${T_NAME} PROPERTIES LABELS "${T_LABELS}" SKIP_RETURN_CODE 77
-                                            TIMEOUT ${T_TIMEOUT})
+  memopt_test_properties(${T_NAME} ${T_TIMEOUT} ${T_LABELS})
 endfunction()

@@ -36,7 +36,7 @@ static void *account(void *block, uint64_t size)
 
 void *mo_malloc(uint64_t size)
 {
-    int fits = size <= SIZE_MAX && !fault_now();
+    int fits = size <= PTRDIFF_MAX && !fault_now();
     return account(fits ? malloc(size ? (size_t)size : 1) : NULL, size);
 }
 

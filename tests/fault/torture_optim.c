@@ -1,10 +1,12 @@
 /* Every public function of the optimizer under failing host allocations and device operations. */
+/* clang-format off */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <cmocka.h>
+/* clang-format on */
 
 #include "memopt/optim.h"
 
@@ -129,9 +131,9 @@ static void make_parameters(memopt_device *device, void *context)
     assert_int_equal(create(device, f), MEMOPT_OK);
     assert_int_equal(add_group(device, f), MEMOPT_OK);
     assert_int_equal(add_parameter(device, f), MEMOPT_OK);
-    assert_int_equal(memopt_optimizer_add_parameter(f->optimizer, 0, &f->p[1], NULL, NULL,
-                                                    &f->index),
-                     MEMOPT_OK);
+    assert_int_equal(
+        memopt_optimizer_add_parameter(f->optimizer, 0, &f->p[1], NULL, NULL, &f->index),
+        MEMOPT_OK);
     remember(device, f);
 }
 
@@ -219,24 +221,61 @@ static memopt_status dequantize(memopt_device *device, void *context)
 }
 
 static const torture_scenario scenarios[] = {
-    {.name = "create", .setup = make_allocator, .run = create, .undo = end_optimizer,
+    {.name = "create",
+     .setup = make_allocator,
+     .run = create,
+     .undo = end_optimizer,
      .teardown = end_all},
-    {.name = "add_group", .setup = make_optimizer, .run = add_group, .teardown = end_all,
-     .check_unchanged = check_unchanged, .caches = 1},
-    {.name = "add_parameter", .setup = make_group, .run = add_parameter, .teardown = end_all,
-     .check_unchanged = check_unchanged, .caches = 1, .absorbs = 1},
-    {.name = "first step", .setup = make_parameters, .run = plain_step, .teardown = end_all,
-     .check_unchanged = check_unchanged, .caches = 1, .absorbs = 1},
-    {.name = "first full step", .setup = make_parameters, .run = full_step, .teardown = end_all,
-     .check_unchanged = check_unchanged, .caches = 1, .absorbs = 1},
-    {.name = "later step", .setup = make_stepped, .run = plain_step, .teardown = end_all,
-     .check_unchanged = check_unchanged, .caches = 1},
-    {.name = "later full step", .setup = make_stepped, .run = full_step, .teardown = end_all,
-     .check_unchanged = check_unchanged, .caches = 1, .absorbs = 1},
-    {.name = "get_steps", .setup = make_stepped, .run = get_steps, .teardown = end_all,
+    {.name = "add_group",
+     .setup = make_optimizer,
+     .run = add_group,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1},
+    {.name = "add_parameter",
+     .setup = make_group,
+     .run = add_parameter,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "first step",
+     .setup = make_parameters,
+     .run = plain_step,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "first full step",
+     .setup = make_parameters,
+     .run = full_step,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "later step",
+     .setup = make_stepped,
+     .run = plain_step,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1},
+    {.name = "later full step",
+     .setup = make_stepped,
+     .run = full_step,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "get_steps",
+     .setup = make_stepped,
+     .run = get_steps,
+     .teardown = end_all,
      .check_unchanged = check_unchanged},
     {.name = "export", .setup = make_stepped, .run = export_all, .teardown = end_all},
-    {.name = "import", .setup = make_stepped, .run = import_all, .teardown = end_all,
+    {.name = "import",
+     .setup = make_stepped,
+     .run = import_all,
+     .teardown = end_all,
      .check_unchanged = check_unchanged},
     {.name = "quantize", .setup = make_allocator, .run = quantize, .teardown = end_all},
     {.name = "dequantize", .setup = make_allocator, .run = dequantize, .teardown = end_all},

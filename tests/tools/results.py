@@ -22,8 +22,11 @@ def cases(path):
         else:
             outcome = "passed"
         out = case.find("system-out")
-        text = "".join((x.text or x.get("message") or "") for x in bad)
-        yield case.get("name"), outcome, text or (out.text if out is not None else "") or ""
+        said = (out.text if out is not None else "") or ""
+        reason = "".join((x.text or x.get("message") or "") for x in bad)
+        if outcome == "skipped" and not said:
+            reason = "".join(x.get("message") or "" for x in skipped)
+        yield case.get("name"), outcome, reason + said
 
 
 def show_failed(path):

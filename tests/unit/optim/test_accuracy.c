@@ -53,8 +53,8 @@ static errors compare(const double *expected, const float *actual, uint64_t n)
 }
 
 /* `steps` steps on normal gradients of 0.01; spread: the gradients of a block span 2^spread. */
-static errors train(uint32_t format, memopt_dtype p_type, memopt_dtype g_type, uint64_t n, int steps,
-                    int spread)
+static errors train(uint32_t format, memopt_dtype p_type, memopt_dtype g_type, uint64_t n,
+                    int steps, int spread)
 {
     world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
@@ -69,10 +69,10 @@ static errors train(uint32_t format, memopt_dtype p_type, memopt_dtype g_type, u
     OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, w.stream, &index));
     for (int step = 0; step < steps; step++) {
         for (uint64_t i = 0; i < n; i++)
-            gradient[i] = normal(&seed) * 0.01f *
-                          (spread ? ldexpf(1.0f, -(int)(i * 2654435761u % 1000003u %
-                                                         (uint64_t)(spread + 1)))
-                                  : 1.0f);
+            gradient[i] =
+                normal(&seed) * 0.01f *
+                (spread ? ldexpf(1.0f, -(int)(i * 2654435761u % 1000003u % (uint64_t)(spread + 1)))
+                        : 1.0f);
         write_tensor(&w, &g, gradient);
         read_floats(&w, &g, gradient);
         OK(memopt_optimizer_step(o, &g, 1, NULL, w.stream));
@@ -198,8 +198,8 @@ static void test_untouched_rows_stay_zero(void **state)
     }
 }
 
-/* Weight decay acts in bf16: with stochastic rounding also where lr * weight_decay is far below half
- * a unit in the last place; and with one rounding a decay of 0.4 % is not lost. */
+/* Weight decay acts in bf16: with stochastic rounding also where lr * weight_decay is far below
+ * half a unit in the last place; and with one rounding a decay of 0.4 % is not lost. */
 static void test_bf16_decay(void **state)
 {
     (void)state;

@@ -1,0 +1,236 @@
+/*
+ * Forward and backward over the whole model (model.h).
+ */
+#include "model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t rows_of(const model *m)
+{
+    return (size_t)m->options->batch * m->options->context;
+}
+
+static uint64_t stream_count(const model *m)
+{
+    return (uint64_t)rows_of(m) * m->options->width;
+}
+
+memopt_status model_create(model *m, memory *device, const options *o, random_state *random)
+{
+    memset(m, 0, sizeof *m);
+    m->memory = device;
+    m->options = o;
+    m->random = random;
+    m->layers = calloc(o->layers, sizeof *m->layers);
+    m->inputs = calloc((size_t)o->layers + 1, sizeof *m->inputs);
+    if (!m->layers || !m->inputs)
+        return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "model: no memory for %u layers", o->layers);
+    TRY(parameters_create(&m->parameters, device, o));
+    for (uint32_t i = 0; i < o->layers; i++)
+        TRY(layer_create(&m->layers[i], device, o,
+                         m->parameters.layers + (size_t)i * LAYER_PARAMETERS, random, i));
+    return MEMOPT_OK;
+}
+
+memopt_status model_destroy(model *m)
+{
+    memopt_status first = MEMOPT_OK;
+    for (uint32_t i = 0; m->layers && i < m->options->layers; i++) {
+        memopt_status status = layer_destroy(&m->layers[i]);
+        first = first == MEMOPT_OK ? status : first;
+    }
+    if (m->memory) {
+        memopt_status status = parameters_free(&m->parameters, m->memory);
+        first = first == MEMOPT_OK ? status : first;
+    }
+    free(m->layers);
+    free(m->inputs);
+    memset(m, 0, sizeof *m);
+    return first;
+}
+
+/* --- embeddings ---------------------------------------------------------------------------- */
+
+static memopt_status embed(model *m, const batch *b, uint64_t mask_key, double probability)
+{
+    size_t width = m->options->width, context = m->options->context;
+    TRY(saved_create(m->memory, m->options->dtype, stream_count(m), &m->inputs[0]));
+    frame f = frame_begin(m->memory);
+    const float *tokens = frame_read(&f, &m->parameters.list[TOKEN_EMBEDDING].weight);
+    const float *places = frame_read(&f, &m->parameters.list[POSITION_EMBEDDING].weight);
+    float *out = frame_write(&f, &m->inputs[0].tensor);
+    if (frame_ok(&f)) {
+        for (size_t row = 0; row < rows_of(m); row++)
+            add(tokens + b->inputs[row] * width, places + row % context * width, out + row * width,
+                width);
+        dropout(mask_key, probability, out, stream_count(m));
+    }
+    return frame_end(&f);
+}
+
+static memopt_status embed_backward(model *m, const batch *b, uint64_t mask_key, float *d)
+{
+    size_t width = m->options->width, context = m->options->context;
+    dropout(mask_key, m->options->dropout, d, stream_count(m));
+    frame f = frame_begin(m->memory);
+    float *d_tokens = frame_update(&f, &m->parameters.list[TOKEN_EMBEDDING].gradient);
+    float *d_places = frame_update(&f, &m->parameters.list[POSITION_EMBEDDING].gradient);
+    for (size_t row = 0; frame_ok(&f) && row < rows_of(m); row++) {
+        float *token = d_tokens + b->inputs[row] * width;
+        float *place = d_places + row % context * width;
+        add(token, d + row * width, token, width);
+        add(place, d + row * width, place, width);
+    }
+    return frame_end(&f);
+}
+
+/* --- the head ------------------------------------------------------------------------------ */
+
+/* The buffers of the head in one frame. */
+typedef struct head_buffers {
+    float *normed, *stats, *logits, *scratch;
+} head_buffers;
+
+static memopt_status head_gradients(model *m, const head_buffers *b, const float *x,
+                                    const float *gain, const float *weight, float *d)
+{
+    size_t rows = rows_of(m), width = m->options->width;
+    parameter *list = m->parameters.list;
+    frame f = frame_begin(m->memory);
+    float *d_weight = frame_update(&f, &m->parameters.head->gradient);
+    float *d_gain = frame_update(&f, &list[FINAL_GAIN].gradient);
+    float *d_bias = frame_update(&f, &list[FINAL_BIAS].gradient);
+    float *d_normed = frame_scratch(&f, stream_count(m));
+    if (frame_ok(&f)) {
+        head_backward(b->normed, weight, b->logits, d_normed, d_weight, rows, width, CLASSES);
+        memset(d, 0, stream_count(m) * sizeof *d);
+        norm_backward(x, b->stats, gain, d_normed, d, d_gain, d_bias, b->scratch, rows, width);
+    }
+    return frame_end(&f);
+}
+
+/* The loss, and where d is not NULL the gradient of the last layer's output. */
+static memopt_status head(model *m, const batch *given, float scale, float *d, double *out_loss)
+{
+    size_t rows = rows_of(m), width = m->options->width;
+    parameter *list = m->parameters.list;
+    frame f = frame_begin(m->memory);
+    const float *x = frame_read(&f, &m->inputs[m->options->layers].tensor);
+    const float *gain = frame_read(&f, &list[FINAL_GAIN].weight);
+    const float *bias = frame_read(&f, &list[FINAL_BIAS].weight);
+    const float *weight = frame_read(&f, &m->parameters.head->weight);
+    head_buffers b;
+    b.normed = frame_scratch(&f, stream_count(m));
+    b.stats = frame_scratch(&f, 2 * rows);
+    b.logits = frame_scratch(&f, rows * CLASSES);
+    b.scratch = frame_scratch(&f, 2 * width + CLASSES);
+    if (frame_ok(&f)) {
+        norm_forward(x, gain, bias, b.normed, b.stats, rows, width);
+        head_forward(b.normed, weight, b.logits, rows, width, CLASSES);
+        double sum = cross_entropy(b.logits, given->targets, scale / (float)rows,
+                                   d ? b.logits : NULL, b.scratch, rows, CLASSES);
+        if (d)
+            f.status = head_gradients(m, &b, x, gain, weight, d);
+        *out_loss = sum / (double)rows;
+    }
+    return frame_end(&f);
+}
+
+/* --- the chain of layers ------------------------------------------------------------------- */
+
+/* Whether what layer i keeps is sent to the host. The last layer's backward follows at once. */
+static int is_sent(const model *m, uint32_t i)
+{
+    return m->memory->offloader && i + 1 < m->options->layers;
+}
+
+/* Starts sending what layer i keeps, and holds compute back until that of layer i - 2 has gone:
+ * so at most three layers' values are on the device, however slow the copies are. */
+static memopt_status send_layer(model *m, uint32_t i)
+{
+    if (is_sent(m, i)) {
+        TRY(saved_send(m->memory, &m->inputs[i]));
+        TRY(layer_send(&m->layers[i]));
+    }
+    if (i < 2 || !is_sent(m, i - 2))
+        return MEMOPT_OK;
+    TRY(saved_wait(m->memory, &m->inputs[i - 2]));
+    return layer_wait_sent(&m->layers[i - 2]);
+}
+
+static memopt_status prefetch_layer(model *m, uint32_t i)
+{
+    TRY(saved_prefetch(m->memory, &m->inputs[i]));
+    return layer_prefetch(&m->layers[i]);
+}
+
+static memopt_status run_layer(model *m, uint32_t i, double probability)
+{
+    layer *l = &m->layers[i];
+    TRY(saved_create(m->memory, m->options->dtype, stream_count(m), &m->inputs[i + 1]));
+    l->dropout = probability;
+    l->input = m->inputs[i].tensor;
+    l->output = m->inputs[i + 1].tensor;
+    return layer_forward(l);
+}
+
+static memopt_status forward(model *m)
+{
+    for (uint32_t i = 0; i < m->options->layers; i++) {
+        TRY(run_layer(m, i, m->options->dropout));
+        TRY(send_layer(m, i));
+    }
+    return MEMOPT_OK;
+}
+
+/* Backward of one layer, while the values of the one before it are coming back. */
+static memopt_status backward_layer(model *m, uint32_t i, float *d)
+{
+    layer *l = &m->layers[i];
+    if (i > 0)
+        TRY(prefetch_layer(m, i - 1));
+    TRY(saved_fetch(m->memory, &m->inputs[i]));
+    l->input = m->inputs[i].tensor;
+    TRY(layer_restore(l));
+    TRY(layer_backward(l, d));
+    TRY(layer_release(l));
+    return saved_drop(m->memory, &m->inputs[i]);
+}
+
+static memopt_status backward(model *m, const batch *b, float scale, uint64_t mask_key, float *d,
+                              double *out_loss)
+{
+    uint32_t layers = m->options->layers;
+    TRY(head(m, b, scale, d, out_loss));
+    TRY(saved_drop(m->memory, &m->inputs[layers]));
+    for (uint32_t i = layers; i-- > 0;)
+        TRY(backward_layer(m, i, d));
+    return embed_backward(m, b, mask_key, d);
+}
+
+memopt_status model_learn(model *m, const batch *b, float scale, double *out_loss)
+{
+    uint64_t mask_key = m->options->dropout > 0 ? random_next(m->random) : 0;
+    TRY(embed(m, b, mask_key, m->options->dropout));
+    TRY(forward(m));
+    /* The gradient of the residual stream: one buffer, from the head down to the embeddings. */
+    frame f = frame_begin(m->memory);
+    float *d = frame_scratch(&f, stream_count(m));
+    if (frame_ok(&f))
+        f.status = backward(m, b, scale, mask_key, d, out_loss);
+    return frame_end(&f);
+}
+
+memopt_status model_evaluate(model *m, const batch *b, double *out_loss)
+{
+    uint32_t layers = m->options->layers;
+    TRY(embed(m, b, 0, 0));
+    for (uint32_t i = 0; i < layers; i++) {
+        TRY(run_layer(m, i, 0));
+        TRY(layer_release(&m->layers[i]));
+        TRY(saved_drop(m->memory, &m->inputs[i]));
+    }
+    TRY(head(m, b, 1, NULL, out_loss));
+    return saved_drop(m->memory, &m->inputs[layers]);
+}

@@ -1,0 +1,130 @@
+/*
+ * Making and initialising the model's parameters (parameters.h).
+ */
+#include "parameters.h"
+
+#include "ops.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* How a parameter begins. */
+typedef struct start {
+    const char *name;
+    uint64_t count;
+    float deviation; /* of random values; 0: all are `value` */
+    float value;
+} start;
+
+static memopt_status fill_parameter(const parameter *p, memory *m, const start *s, uint64_t key)
+{
+    float *values = malloc(s->count * sizeof *values);
+    if (!values)
+        return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "parameters: no memory to initialise %s",
+                        p->name);
+    if (s->deviation > 0)
+        random_normal(key, s->deviation, values, s->count);
+    for (uint64_t i = 0; s->deviation <= 0 && i < s->count; i++)
+        values[i] = s->value;
+
+    /* The view rounds them into a narrower weight on the device. */
+    frame f = frame_begin(m);
+    float *weight = frame_write(&f, &p->weight);
+    if (frame_ok(&f))
+        memcpy(weight, values, s->count * sizeof *values);
+    if (frame_ok(&f) && p->master.data)
+        memcpy(p->master.data, values, s->count * sizeof *values);
+    free(values);
+    return frame_end(&f);
+}
+
+static memopt_status create_parameter(parameter_set *list, memory *m, const options *o,
+                                      const char *prefix, const start *s)
+{
+    uint64_t index = list->count;
+    parameter *p = &list->list[list->count++];
+    snprintf(p->name, sizeof p->name, "%s%s", prefix, s->name);
+    p->decays = s->deviation > 0;
+    list->elements += s->count;
+    TRY(memory_tensor(m, o->dtype, s->count, MEMOPT_TAG_WEIGHTS, &p->weight));
+    if (o->dtype != MEMOPT_DTYPE_F32 && o->master)
+        TRY(memory_tensor(m, MEMOPT_DTYPE_F32, s->count, MEMOPT_TAG_WEIGHTS, &p->master));
+    TRY(memory_tensor(m, o->dtype, s->count, MEMOPT_TAG_GRADIENTS, &p->gradient));
+    return fill_parameter(p, m, s, random_draw(o->seed, UINT64_MAX - index));
+}
+
+static memopt_status create_layer(parameter_set *p, memory *m, const options *o, uint32_t number)
+{
+    uint64_t d = o->width;
+    float narrow = 0.02F / sqrtf(2.0F * (float)o->layers); /* keeps the residual stream's size */
+    const start plans[LAYER_PARAMETERS] = {
+        [NORM1_GAIN] = {"norm1.gain", d, 0, 1},
+        [NORM1_BIAS] = {"norm1.bias", d, 0, 0},
+        [QKV_WEIGHT] = {"qkv.weight", 3 * d * d, 0.02F, 0},
+        [QKV_BIAS] = {"qkv.bias", 3 * d, 0, 0},
+        [PROJECT_WEIGHT] = {"project.weight", d * d, narrow, 0},
+        [PROJECT_BIAS] = {"project.bias", d, 0, 0},
+        [NORM2_GAIN] = {"norm2.gain", d, 0, 1},
+        [NORM2_BIAS] = {"norm2.bias", d, 0, 0},
+        [UP_WEIGHT] = {"up.weight", 4 * d * d, 0.02F, 0},
+        [UP_BIAS] = {"up.bias", 4 * d, 0, 0},
+        [DOWN_WEIGHT] = {"down.weight", 4 * d * d, narrow, 0},
+        [DOWN_BIAS] = {"down.bias", d, 0, 0},
+    };
+    char prefix[24];
+    snprintf(prefix, sizeof prefix, "layer%u.", number);
+    for (int i = 0; i < LAYER_PARAMETERS; i++)
+        TRY(create_parameter(p, m, o, prefix, &plans[i]));
+    return MEMOPT_OK;
+}
+
+memopt_status parameters_create(parameter_set *p, memory *m, const options *o)
+{
+    uint64_t d = o->width;
+    const start plans[] = {
+        [TOKEN_EMBEDDING] = {"token.embedding", CLASSES * d, 0.02F, 0},
+        [POSITION_EMBEDDING] = {"position.embedding", o->context * d, 0.02F, 0},
+        [FINAL_GAIN] = {"final.gain", d, 0, 1},
+        [FINAL_BIAS] = {"final.bias", d, 0, 0},
+        [HEAD_OR_LAYERS] = {"head", CLASSES * d, 0.02F, 0},
+    };
+    int outside = o->tied ? HEAD_OR_LAYERS : HEAD_OR_LAYERS + 1;
+    memset(p, 0, sizeof *p);
+    p->list = calloc((size_t)outside + (size_t)o->layers * LAYER_PARAMETERS, sizeof *p->list);
+    if (!p->list)
+        return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "parameters: no memory for %u layers",
+                        o->layers);
+    p->head = &p->list[o->tied ? TOKEN_EMBEDDING : HEAD_OR_LAYERS];
+    p->layers = p->list + outside;
+    for (int i = 0; i < outside; i++)
+        TRY(create_parameter(p, m, o, "", &plans[i]));
+    for (uint32_t i = 0; i < o->layers; i++)
+        TRY(create_layer(p, m, o, i));
+    return MEMOPT_OK;
+}
+
+memopt_status parameters_free(parameter_set *p, memory *m)
+{
+    memopt_status first = MEMOPT_OK;
+    for (uint64_t i = 0; i < p->count; i++) {
+        memopt_tensor *tensors[] = {&p->list[i].weight, &p->list[i].master, &p->list[i].gradient};
+        for (int t = 0; t < 3; t++) {
+            memopt_status status = memory_free(m, tensors[t]);
+            first = first == MEMOPT_OK ? status : first;
+        }
+    }
+    free(p->list);
+    memset(p, 0, sizeof *p);
+    return first;
+}
+
+memopt_status parameters_zero_gradients(parameter_set *p, memory *m)
+{
+    for (uint64_t i = 0; i < p->count; i++) {
+        const memopt_tensor *g = &p->list[i].gradient;
+        TRY(memopt_fill(m->device, g->data, 0, g->count * memopt_dtype_size(g->dtype), NULL));
+    }
+    return memory_sync(m);
+}

@@ -1,0 +1,66 @@
+/*
+ * The summary of a run and the table of many (report.h).
+ */
+#include "report.h"
+
+#include <stdio.h>
+
+typedef unsigned long long ull;
+
+static void summary_json(const trainer *t, const memory_figures *f, double loss, double held_out)
+{
+    printf("{\"steps\":%llu,\"parameters\":%llu,\"loss\":%.6f,\"held_out_loss\":%.6f,"
+           "\"memory\":{\"weights\":%llu,\"gradients\":%llu,\"optimizer\":%llu,"
+           "\"activations\":%llu,\"workspace\":%llu,\"live_peak\":%llu,\"reserved_peak\":%llu,"
+           "\"capacity\":%llu,\"host_pinned_peak\":%llu}}\n",
+           (ull)t->step, (ull)t->model.parameters.elements, loss, held_out, (ull)f->weights,
+           (ull)f->gradients, (ull)f->optimizer, (ull)f->activations, (ull)f->workspace,
+           (ull)f->live_peak, (ull)f->reserved_peak, (ull)f->capacity, (ull)f->pinned_peak);
+}
+
+void report_summary(const trainer *t, const memory_figures *f, double loss, double held_out)
+{
+    if (t->options.json) {
+        summary_json(t, f, loss, held_out);
+        return;
+    }
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } lines[] = {
+        {"weights", f->weights},           {"gradients", f->gradients},
+        {"optimizer", f->optimizer},       {"activations", f->activations},
+        {"workspace", f->workspace},       {"held from device", f->reserved_peak},
+        {"host (pinned)", f->pinned_peak},
+    };
+    printf("%llu steps, %.2f M parameters: loss %.4f, %.4f on held-out text\n", (ull)t->step,
+           (double)t->model.parameters.elements / 1e6, loss, held_out);
+    printf("peak memory:");
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        char text[SIZE_TEXT];
+        printf("%s %s %s", i ? "," : "", lines[i].name, size_text(text, lines[i].bytes));
+    }
+    printf("\n");
+}
+
+static void cell(uint64_t bytes)
+{
+    printf(" %11.1f", (double)bytes / (1 << 20));
+}
+
+void report_table(const report_row *rows, size_t count)
+{
+    printf("%-22s %11s %11s %11s %11s %11s %11s %8s\n", "peak MiB", "weights", "gradients",
+           "optimizer", "activations", "reserved", "host pinned", "s/step");
+    for (size_t i = 0; i < count; i++) {
+        const memory_figures *f = &rows[i].memory;
+        printf("%-22s", rows[i].name);
+        cell(f->weights);
+        cell(f->gradients);
+        cell(f->optimizer);
+        cell(f->activations);
+        cell(f->reserved_peak);
+        cell(f->pinned_peak);
+        printf(" %8.2f\n", rows[i].step_seconds);
+    }
+}

@@ -1,0 +1,51 @@
+/*
+ * Values between forward and backward (saved.h): the whole of what save-on-CPU asks of a trainer.
+ */
+#include "saved.h"
+
+memopt_status saved_create(memory *m, memopt_dtype dtype, uint64_t count, saved *out_value)
+{
+    out_value->ticket = 0;
+    return memory_tensor(m, dtype, count, MEMOPT_TAG_ACTIVATIONS, &out_value->tensor);
+}
+
+memopt_status saved_send(memory *m, saved *value)
+{
+    memopt_tensor *tensor = &value->tensor;
+    TRY(memopt_offload_pack(m->offloader, tensor->data,
+                            tensor->count * memopt_dtype_size(tensor->dtype), NULL,
+                            &value->ticket));
+    tensor->data = NULL; /* the block belongs to the ticket now */
+    return MEMOPT_OK;
+}
+
+memopt_status saved_wait(memory *m, const saved *value)
+{
+    if (!value->ticket)
+        return MEMOPT_OK;
+    TRY(memopt_offload_wait_packed(m->offloader, value->ticket, NULL));
+    return memory_sync(m);
+}
+
+memopt_status saved_prefetch(memory *m, const saved *value)
+{
+    return value->ticket ? memopt_offload_prefetch(m->offloader, value->ticket) : MEMOPT_OK;
+}
+
+memopt_status saved_fetch(memory *m, saved *value)
+{
+    if (!value->ticket)
+        return MEMOPT_OK;
+    TRY(memopt_offload_unpack(m->offloader, value->ticket, NULL, &value->tensor.data));
+    return memory_sync(m);
+}
+
+memopt_status saved_drop(memory *m, saved *value)
+{
+    if (!value->ticket)
+        return memory_free(m, &value->tensor);
+    TRY(memopt_offload_release(m->offloader, value->ticket, NULL));
+    value->ticket = 0;
+    value->tensor.data = NULL;
+    return MEMOPT_OK;
+}

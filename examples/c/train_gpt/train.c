@@ -1,0 +1,203 @@
+/*
+ * One optimizer step after another (train.h).
+ */
+#include "train.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <cblas.h>
+
+/* Groups of the optimizer: matrices decay, gains and biases do not. */
+enum { GROUP_PLAIN, GROUP_DECAY, GROUPS };
+
+/* Streams of the seed's random numbers beside dropout's own. */
+#define BATCH_SEED UINT64_C(0x6261746368)
+#define HELD_OUT_SEED UINT64_C(0x68656C64)
+
+double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+/* --- making and ending --------------------------------------------------------------------- */
+
+static double learning_rate(const trainer *t)
+{
+    const options *o = &t->options;
+    return t->step + 1 < o->warmup ? o->lr * (double)(t->step + 1) / (double)o->warmup : o->lr;
+}
+
+static memopt_optimizer_group group_values(const trainer *t, uint32_t group)
+{
+    memopt_optimizer_group values = MEMOPT_OPTIMIZER_GROUP_INIT;
+    values.lr = learning_rate(t);
+    values.beta2 = 0.99; /* short runs: a second moment that follows sooner */
+    values.weight_decay = group == GROUP_DECAY ? t->options.weight_decay : 0;
+    return values;
+}
+
+static memopt_status add_parameters(trainer *t)
+{
+    for (uint64_t i = 0; i < t->model.parameters.count; i++) {
+        parameter *p = &t->model.parameters.list[i];
+        /* With masters the optimizer updates those and rounds them into the weights. */
+        const memopt_tensor *trained = p->master.data ? &p->master : &p->weight;
+        const memopt_tensor *copy = p->master.data ? &p->weight : NULL;
+        uint64_t index;
+        TRY(memopt_optimizer_add_parameter(t->optimizer, p->decays ? GROUP_DECAY : GROUP_PLAIN,
+                                           trained, copy, NULL, &index));
+        t->gradients[index] = p->gradient;
+    }
+    return memory_sync(&t->memory);
+}
+
+static memopt_status create_optimizer(trainer *t)
+{
+    const options *o = &t->options;
+    memopt_optimizer_options how = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    how.state_format = o->adamw8bit ? MEMOPT_STATE_8BIT : MEMOPT_STATE_F32;
+    how.stochastic_rounding = o->dtype != MEMOPT_DTYPE_F32 && !o->master;
+    how.seed = o->seed;
+    TRY(memopt_optimizer_create(t->memory.allocator, &how, &t->optimizer));
+    for (uint32_t group = 0; group < GROUPS; group++) {
+        memopt_optimizer_group values = group_values(t, group);
+        uint32_t number;
+        TRY(memopt_optimizer_add_group(t->optimizer, &values, &number));
+    }
+    t->gradients = calloc(t->model.parameters.count, sizeof *t->gradients);
+    if (!t->gradients)
+        return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "trainer: no memory for the gradients' list");
+    return add_parameters(t);
+}
+
+static memopt_status create_scaler(trainer *t)
+{
+    memopt_scaler_options how = MEMOPT_SCALER_OPTIONS_INIT;
+    how.init_scale = t->options.init_scale;
+    how.growth_interval = t->options.scale_growth;
+    return t->options.dtype == MEMOPT_DTYPE_F16
+               ? memopt_scaler_create(t->memory.device, &how, &t->scaler)
+               : MEMOPT_OK;
+}
+
+static memopt_status create_all(trainer *t)
+{
+    const options *o = &t->options;
+    size_t bytes = (size_t)o->batch * o->context;
+    TRY(memory_open(&t->memory, o));
+    t->inputs = malloc(bytes);
+    t->targets = malloc(bytes);
+    if (!t->inputs || !t->targets)
+        return gpt_fail(MEMOPT_OUT_OF_HOST_MEMORY, "trainer: no memory for a batch");
+    TRY(model_create(&t->model, &t->memory, o, &t->random));
+    TRY(memory_tensor(&t->memory, MEMOPT_DTYPE_F32, 1, MEMOPT_TAG_OTHER, &t->norm));
+    TRY(create_scaler(t));
+    return create_optimizer(t);
+}
+
+memopt_status trainer_create(trainer *t, const options *o, const corpus *text)
+{
+    memset(t, 0, sizeof *t);
+    t->options = *o;
+    t->text = text;
+    t->random.seed = o->seed;
+    if (o->threads)
+        openblas_set_num_threads((int)o->threads);
+    memopt_status status = create_all(t);
+    if (status != MEMOPT_OK)
+        trainer_destroy(t);
+    return status;
+}
+
+memopt_status trainer_destroy(trainer *t)
+{
+    memopt_status results[5] = {MEMOPT_OK};
+    results[0] = memopt_optimizer_destroy(t->optimizer);
+    results[1] = memopt_scaler_destroy(t->scaler);
+    if (t->memory.device) {
+        results[2] = memory_free(&t->memory, &t->norm);
+        results[3] = model_destroy(&t->model);
+        results[4] = memory_close(&t->memory);
+    }
+    free(t->gradients);
+    free(t->inputs);
+    free(t->targets);
+    memset(t, 0, sizeof *t);
+    for (int i = 0; i < 5; i++)
+        TRY(results[i]);
+    return MEMOPT_OK;
+}
+
+/* --- a step -------------------------------------------------------------------------------- */
+
+memopt_status trainer_gradients(trainer *t, step_result *result)
+{
+    const options *o = &t->options;
+    result->scale = t->scaler ? (double)*memopt_scaler_device_scale(t->scaler) : 1;
+    result->loss = 0;
+    float scale = (float)(result->scale / o->accumulation);
+    TRY(parameters_zero_gradients(&t->model.parameters, &t->memory));
+    for (uint32_t micro = 0; micro < o->accumulation; micro++) {
+        uint64_t number = t->step * o->accumulation + micro;
+        uint64_t key = random_draw(o->seed ^ BATCH_SEED, number);
+        batch b = {t->inputs, t->targets};
+        double loss;
+        text_batch(t->text, key, 0, o->batch, o->context, t->inputs, t->targets);
+        TRY(model_learn(&t->model, &b, scale, &loss));
+        result->loss += loss / o->accumulation;
+    }
+    return MEMOPT_OK;
+}
+
+memopt_status trainer_update(trainer *t, step_result *result)
+{
+    for (uint32_t group = 0; group < GROUPS; group++) {
+        memopt_optimizer_group values = group_values(t, group);
+        TRY(memopt_optimizer_set_group(t->optimizer, group, &values));
+    }
+    result->lr = learning_rate(t);
+
+    memopt_step_options how = MEMOPT_STEP_OPTIONS_INIT;
+    how.scaler = t->scaler;
+    how.max_norm = t->options.clip;
+    how.skip_non_finite = 1;
+    how.out_norm = t->norm.data;
+    TRY(memopt_optimizer_step(t->optimizer, t->gradients, t->model.parameters.count, &how, NULL));
+    if (t->scaler)
+        TRY(memopt_scaler_update(t->scaler, NULL));
+    TRY(memory_sync(&t->memory));
+    result->norm = (double)*(const float *)t->norm.data;
+    result->skipped = !isfinite(result->norm);
+    t->step++;
+    return MEMOPT_OK;
+}
+
+memopt_status trainer_step(trainer *t, step_result *out_result)
+{
+    double start = seconds_now();
+    TRY(trainer_gradients(t, out_result));
+    TRY(trainer_update(t, out_result));
+    out_result->seconds = seconds_now() - start;
+    return MEMOPT_OK;
+}
+
+memopt_status trainer_evaluate(trainer *t, uint32_t batches, double *out_loss)
+{
+    const options *o = &t->options;
+    double sum = 0;
+    for (uint32_t i = 0; i < batches; i++) {
+        batch b = {t->inputs, t->targets};
+        double loss;
+        text_batch(t->text, random_draw(HELD_OUT_SEED, i), 1, o->batch, o->context, t->inputs,
+                   t->targets);
+        TRY(model_evaluate(&t->model, &b, &loss));
+        sum += loss;
+    }
+    *out_loss = sum / batches;
+    return MEMOPT_OK;
+}

@@ -1,0 +1,117 @@
+"""Checks the order of dependency between the folders, and a few rules of the whole library.
+
+    layers.py ROOT
+
+Order: include/ is used by all; lib/base by the rest of lib/; kernels/ know only themselves;
+lib/device knows base and kernels; a primitive (any other folder of lib/) knows itself, base,
+kernels, the public headers and lib/device/device.h, but neither a back end nor another primitive's
+insides.
+
+Rules: one file calls malloc and its family (it is the fault point of the torture tests); nothing
+prints, exits or aborts; a primitive has no #if of a back end.
+"""
+import pathlib
+import re
+import sys
+
+ALLOCATION = re.compile(
+    r"(?<![\w.>])(malloc|calloc|realloc|reallocarray|free|aligned_alloc|posix_memalign|memalign|"
+    r"valloc|strdup|strndup|asprintf|vasprintf|getline|open_memstream)\s*\("
+)
+ENDING = re.compile(
+    r"(?<![\w.>])(abort|exit|_exit|_Exit|quick_exit|assert|printf|vprintf|puts|putchar|fprintf|"
+    r"vfprintf|fputs|perror|psignal)\s*\("
+)
+BACK_END = re.compile(r"#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|HIP|NVCC|ROCM|AMDGPU)")
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
+NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+
+ALLOCATES = {"lib/base/memory.c"}
+PRINTS = {"lib/base/log.c"}  # the default sink, when MEMOPT_LOG asks for it
+DEVICE_INTERFACE = "lib/device/device.h"
+SOURCES = {".c", ".h", ".cc", ".cu", ".inc"}
+
+
+def without_text(source):
+    """The source with comments and literals blanked, line numbers kept."""
+    return NOT_CODE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
+
+
+def resolve(root, path, name):
+    """The project file an #include names, or None for a system header."""
+    for base in (path.parent, root / "lib", root / "include", root):
+        candidate = base / name
+        if candidate.is_file():
+            return candidate.resolve().relative_to(root).as_posix()
+    return None
+
+
+def may_include(source, target):
+    """None where `source` may include `target`, else why not."""
+    from_parts, to_parts = source.split("/"), target.split("/")
+    if from_parts[0] == "include":
+        return None if to_parts[0] == "include" else "a public header knows public headers only"
+    if from_parts[0] == "kernels":
+        return None if to_parts[0] == "kernels" else "kernels know only themselves"
+    layer = from_parts[1]
+    if to_parts[0] == "include":
+        lower = {"base": {"base.h"}, "device": {"base.h", "device.h"}}.get(layer)
+        if lower is not None and to_parts[-1] not in lower:
+            return f"lib/{layer} is below what {target} declares"
+        return None
+    if to_parts[0] == "kernels":
+        return "lib/base is below the kernels" if layer == "base" else None
+    if to_parts[0] != "lib":
+        return "the library includes nothing outside include/, lib/ and kernels/"
+    if to_parts[1] in (layer, "base"):
+        return None
+    if layer in ("base", "device"):
+        return f"lib/{layer} is below lib/{to_parts[1]}"
+    if to_parts[1] == "device":
+        return None if target == DEVICE_INTERFACE else "primitives know only " + DEVICE_INTERFACE
+    return "primitives know each other by their public headers only"
+
+
+def problems(root):
+    """Yields 'file:line: what is wrong'."""
+    for path in sorted(p for top in ("include", "lib", "kernels") for p in (root / top).rglob("*")):
+        if path.suffix not in SOURCES:
+            continue
+        name = path.relative_to(root).as_posix()
+        source = path.read_text(encoding="utf-8")
+        code = without_text(source)
+
+        def line(match):
+            return source.count("\n", 0, match.start()) + 1
+
+        for match in INCLUDE.finditer(source):
+            target = resolve(root, path, match.group(2))
+            if target is None:
+                if match.group(1) == '"':
+                    yield f"{name}:{line(match)}: \"{match.group(2)}\" is not a file of the project"
+                continue
+            reason = may_include(name, target)
+            if reason:
+                yield f"{name}:{line(match)}: includes {target}: {reason}"
+        for pattern, allowed, reason in (
+            (ALLOCATION, ALLOCATES, "host memory comes from lib/base/memory.h only"),
+            (ENDING, PRINTS, "the library neither prints nor ends the program"),
+        ):
+            for match in pattern.finditer(code) if name not in allowed else ():
+                yield f"{name}:{line(match)}: calls {match.group(1)}: {reason}"
+        if re.match(r"lib/(?!base/|device/)", name):
+            for match in BACK_END.finditer(code):
+                yield f"{name}:{line(match)}: a primitive has no #if of a back end"
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    root = pathlib.Path(sys.argv[1]).resolve()
+    found = list(problems(root))
+    print("\n".join(found) if found else "the folders depend on each other in one direction only")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

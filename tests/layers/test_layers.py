@@ -1,0 +1,96 @@
+"""layers.py finds what it is there to find, and nothing else."""
+import pathlib
+import tempfile
+import unittest
+
+import layers
+
+TREE = {
+    "include/memopt/base.h": "#include <stdint.h>\n",
+    "include/memopt/device.h": "#include <memopt/base.h>\n",
+    "include/memopt/allocator.h": "#include <memopt/device.h>\n",
+    "include/memopt/optim.h": "#include <memopt/allocator.h>\n",
+    "kernels/kernel.h": "#include <stdint.h>\n",
+    "kernels/optim.c": '#include "kernels/kernel.h"\n#include "kernel.h"\n',
+    "lib/base/memory.c": '#include "base/error.h"\nvoid *f(void) { return malloc(1); }\n',
+    "lib/base/error.h": '#include "memopt/base.h"\n',
+    "lib/base/log.c": 'void f(void) { fprintf(stderr, "x"); }\n',
+    "lib/device/device.h": '#include "kernels/kernel.h"\n#include "base/error.h"\n',
+    "lib/device/cpu.h": '#include "device/device.h"\n',
+    "lib/device/cpu.c": '#include "cpu.h"\n#include "device.h"\n',
+    "lib/allocator/pool.h": '#include "device/device.h"\n#include <memopt/allocator.h>\n',
+    "lib/allocator/pool.c": '#include "pool.h"\n',
+    "lib/optim/step.c": '#include "memopt/allocator.h"\n#include "kernels/kernel.h"\n',
+}
+
+
+def found_in(changes):
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder).resolve()
+        for name, text in {**TREE, **changes}.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        return list(layers.problems(root))
+
+
+class Layers(unittest.TestCase):
+    def expect(self, name, text, part):
+        found = found_in({name: text})
+        self.assertEqual(len(found), 1, found)
+        self.assertIn(part, found[0])
+        self.assertTrue(found[0].startswith(f"{name}:{text.count(chr(10))}: "), found[0])
+
+    def test_a_good_tree(self):
+        self.assertEqual(found_in({}), [])
+
+    def test_public_header_includes_the_inside(self):
+        self.expect("include/memopt/x.h", '#include "base/error.h"\n', "public headers only")
+
+    def test_base_includes_what_is_above(self):
+        self.expect("lib/base/x.c", '#include "device/device.h"\n', "below lib/device")
+        self.expect("lib/base/x.c", "#include <memopt/device.h>\n", "below what")
+        self.expect("lib/base/x.c", '#include "kernels/kernel.h"\n', "below the kernels")
+
+    def test_device_includes_a_primitive(self):
+        self.expect("lib/device/x.c", '#include "allocator/pool.h"\n', "below lib/allocator")
+        self.expect("lib/device/x.c", '#include "memopt/allocator.h"\n', "below what")
+
+    def test_primitive_includes_a_back_end(self):
+        self.expect("lib/optim/x.c", '\n#include "device/cpu.h"\n', "only lib/device/device.h")
+
+    def test_primitive_includes_a_primitive(self):
+        self.expect("lib/optim/x.c", '#include "allocator/pool.h"\n', "public headers only")
+        self.expect("lib/optim/x.c", '#include "../allocator/pool.h"\n', "public headers only")
+
+    def test_kernel_includes_the_library(self):
+        self.expect("kernels/x.c", '#include "base/error.h"\n', "only themselves")
+        self.expect("kernels/x.c", '#include "memopt/base.h"\n', "only themselves")
+
+    def test_missing_header(self):
+        self.expect("lib/optim/x.c", '#include "optim/nothing.h"\n', "not a file")
+
+    def test_allocation_elsewhere(self):
+        for call in ("malloc(1)", "free (p)", "strdup(s)", "realloc(p, 1)"):
+            self.expect("lib/optim/x.c", f"/* x */\nvoid f(void) {{ {call}; }}\n", "memory.h only")
+
+    def test_allocation_that_is_none(self):
+        text = (
+            "/* malloc(1) */ // free(p)\n"
+            'const char *s = "malloc(1)";\n'
+            "void f(void) { mo_malloc(1); ops->free(p); ops.free(p); mem_free(p); }\n"
+        )
+        self.assertEqual(found_in({"lib/optim/x.c": text}), [])
+
+    def test_ending_the_program(self):
+        for call in ("abort()", "exit(1)", 'printf("x")', 'fprintf(stderr, "x")', "assert(0)"):
+            self.expect("lib/device/x.c", f"void f(void) {{ {call}; }}\n", "neither prints nor ends")
+        self.assertEqual(
+            found_in({"lib/device/x.c": "_Static_assert(1, \"\"); void f(void) { snprintf(t); }\n"}), []
+        )
+
+    def test_back_end_condition_in_a_primitive(self):
+        self.expect("lib/optim/x.c", "\n#ifdef __CUDACC__\n", "no #if of a back end")
+
+
+if __name__ == "__main__":
+    unittest.main()
