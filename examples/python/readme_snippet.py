@@ -17,4 +17,6 @@ for step in range(20):
     optimizer.step()  # takes each parameter's .grad
 
 parameters = sum(p.numel() for p in model.parameters())
-print(f"loss {loss.item():.3f}, {optimizer.state_bytes / parameters:.2f} bytes of state a parameter")
+print(
+    f"loss {loss.item():.3f}, {optimizer.state_bytes / parameters:.2f} bytes of state a parameter"
+)

@@ -138,7 +138,9 @@ def main():
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1, help="more do not help a model this small")
+    parser.add_argument(
+        "--threads", type=int, default=1, help="more do not help a model this small"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     data = torch.frombuffer(bytearray(read_text(options.text)), dtype=torch.uint8)

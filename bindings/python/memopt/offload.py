@@ -111,7 +111,7 @@ class Offloader(_lifetime.Closing):
         """What it holds and has done."""
         raw = _abi.OffloaderStats()
         lib.memopt_offloader_get_stats(self._handle.pointer, ctypes.byref(raw))
-        return {name: getattr(raw, name) for name, _ in raw._fields_[1:]}
+        return {field[0]: getattr(raw, field[0]) for field in raw._fields_[1:]}
 
 
 def _end_offloader(pointer: int, force: bool) -> None:
@@ -130,9 +130,7 @@ class Unpacked(Memory):
 
     def __init__(self, ticket: "Ticket", address: Optional[int]) -> None:
         offloader = ticket._offloader
-        super().__init__(
-            offloader.allocator.device, address, ticket.nbytes, offloader._handle
-        )
+        super().__init__(offloader.allocator.device, address, ticket.nbytes, offloader._handle)
         self._ticket = ticket
 
 

@@ -142,8 +142,13 @@ def test_norm_and_clip(device):
 
 
 def test_bad_scalers(device):
-    for bad in (dict(init_scale=0), dict(growth_factor=1.0), dict(backoff_factor=2.0),
-                dict(growth_interval=0), dict(init_scale=float("nan"))):
+    for bad in (
+        dict(init_scale=0),
+        dict(growth_factor=1.0),
+        dict(backoff_factor=2.0),
+        dict(growth_interval=0),
+        dict(init_scale=float("nan")),
+    ):
         with pytest.raises(ValueError):
             memopt.Scaler(device, **bad)
 

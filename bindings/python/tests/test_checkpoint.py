@@ -185,9 +185,7 @@ def test_random_state(allocator):
         lease.tensor("f64").as_memoryview()[0] = drawn[-1]
         region.check("drawn", lease.tensor("f64"))
 
-    with memopt.Region(
-        allocator, run, check="exact", random=random_state(generator)
-    ) as region:
+    with memopt.Region(allocator, run, check="exact", random=random_state(generator)) as region:
         region.forward()
         between = generator.getstate()
         region.recompute()

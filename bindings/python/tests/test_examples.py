@@ -64,7 +64,7 @@ def readme_snippets():
                     yield pytest.param(code, id=name + ":" + code[:20].replace("\n", " "))
 
 
-@pytest.mark.parametrize("code", readme_snippets())
+@pytest.mark.parametrize("code", list(readme_snippets()))
 def test_snippets_of_documents_run(code, tmp_path):
     """Every Python snippet of the documents is a program; those with torch need it."""
     if "torch" in code:

@@ -35,11 +35,24 @@ class World:
         self.optimizer = memopt.AdamW8bit(self.allocator, [self.allocator.alloc(64).tensor("f32")])
 
 
-NAMES = ["device", "allocator", "stream", "event", "pinned", "buffer", "scaler", "offloader",
-         "ticket", "region", "optimizer"]
+NAMES = [
+    "device",
+    "allocator",
+    "stream",
+    "event",
+    "pinned",
+    "buffer",
+    "scaler",
+    "offloader",
+    "ticket",
+    "region",
+    "optimizer",
+]
 
 
-@pytest.mark.parametrize("order", [NAMES, NAMES[::-1], NAMES[5:] + NAMES[:5], NAMES[::2] + NAMES[1::2]])
+@pytest.mark.parametrize(
+    "order", [NAMES, NAMES[::-1], NAMES[5:] + NAMES[:5], NAMES[::2] + NAMES[1::2]]
+)
 def test_forgotten_in_any_order(order, recwarn):
     world = World()
     handle = world.device._handle
@@ -65,8 +78,19 @@ def test_forgotten_as_a_cycle():
 
 def test_everything_raises_after_close():
     world = World()
-    ends = ["ticket", "optimizer", "offloader", "region", "scaler", "buffer", "pinned", "event",
-            "stream", "allocator", "device"]
+    ends = [
+        "ticket",
+        "optimizer",
+        "offloader",
+        "region",
+        "scaler",
+        "buffer",
+        "pinned",
+        "event",
+        "stream",
+        "allocator",
+        "device",
+    ]
     for name in ends:
         thing = getattr(world, name)
         if name == "ticket":
@@ -78,10 +102,18 @@ def test_everything_raises_after_close():
             thing.close()
             assert thing.closed
     uses = [
-        world.device.stream, world.allocator.stats, lambda: world.allocator.alloc(1),
-        world.stream.query, world.event.query, lambda: world.pinned.pointer,
-        lambda: world.buffer.pointer, world.scaler.get_scale, world.offloader.stats,
-        world.ticket.unpack, world.region.forward, world.optimizer.step,
+        world.device.stream,
+        world.allocator.stats,
+        lambda: world.allocator.alloc(1),
+        world.stream.query,
+        world.event.query,
+        lambda: world.pinned.pointer,
+        lambda: world.buffer.pointer,
+        world.scaler.get_scale,
+        world.offloader.stats,
+        world.ticket.unpack,
+        world.region.forward,
+        world.optimizer.step,
     ]
     for use in uses:
         with pytest.raises(memopt.ClosedError):
@@ -121,9 +153,7 @@ EXITS = {
         "threading.Thread(target=work, daemon=True).start()\n"
         "time.sleep(0.05)"
     ),
-    "an array of NumPy": (
-        "import numpy; world = World(); array = numpy.from_dlpack(world.buffer)"
-    ),
+    "an array of NumPy": ("import numpy; world = World(); array = numpy.from_dlpack(world.buffer)"),
     "a tensor of torch": "import torch; world = World(); tensor = torch.from_dlpack(world.buffer)",
 }
 

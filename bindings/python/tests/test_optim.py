@@ -108,7 +108,12 @@ def test_groups(allocator):
         assert math.isclose(a[0], 0.9, rel_tol=1e-5)
         assert math.isclose(b[0], 1 * (1 - 0.02 * 0.5) + 0.02, rel_tol=1e-5)
         optimizer.groups[0].lr = 0.0
-        for bad in (dict(lr=-1.0), dict(betas=(1.0, 0.9)), dict(eps=float("nan")), dict(lr=math.inf)):
+        for bad in (
+            dict(lr=-1.0),
+            dict(betas=(1.0, 0.9)),
+            dict(eps=float("nan")),
+            dict(lr=math.inf),
+        ):
             with pytest.raises(ValueError):
                 optimizer.groups[0].set(**bad)
         with pytest.raises(TypeError):

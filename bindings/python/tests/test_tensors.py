@@ -85,8 +85,18 @@ def test_another_type_for_the_same_bytes():
 class FakeDLPack:
     """A producer written here: any struct, old or new protocol, with a count of its releases."""
 
-    def __init__(self, versioned=False, code=2, bits=32, shape=(2, 3), strides=None, flags=0,
-                 device=(1, 0), major=1, offset=0):
+    def __init__(
+        self,
+        versioned=False,
+        code=2,
+        bits=32,
+        shape=(2, 3),
+        strides=None,
+        flags=0,
+        device=(1, 0),
+        major=1,
+        offset=0,
+    ):
         self.memory = (ctypes.c_ubyte * 256)()
         self.released = 0
         self.versioned = versioned
@@ -130,8 +140,16 @@ def test_dlpack_in(versioned):
 
 @pytest.mark.parametrize(
     "code, bits, dtype",
-    [(4, 16, "BF16"), (2, 16, "F16"), (2, 64, "F64"), (1, 8, "U8"), (0, 32, "I32"), (0, 64, "I64"),
-     (10, 8, "F8_E4M3"), (12, 8, "F8_E5M2")],
+    [
+        (4, 16, "BF16"),
+        (2, 16, "F16"),
+        (2, 64, "F64"),
+        (1, 8, "U8"),
+        (0, 32, "I32"),
+        (0, 64, "I64"),
+        (10, 8, "F8_E4M3"),
+        (12, 8, "F8_E5M2"),
+    ],
 )
 def test_dlpack_types(code, bits, dtype):
     assert memopt.tensor(FakeDLPack(code=code, bits=bits)).dtype is memopt.DType[dtype]

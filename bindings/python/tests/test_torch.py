@@ -16,9 +16,16 @@ def test_views_of_tensors():
     values = torch.arange(6, dtype=torch.float32).reshape(2, 3)
     view = memopt.tensor(values)
     assert view.pointer == values.data_ptr() and view.shape == (2, 3)
-    for name, dtype in (("bfloat16", "BF16"), ("float16", "F16"), ("float64", "F64"),
-                        ("uint8", "U8"), ("int32", "I32"), ("int64", "I64"),
-                        ("float8_e4m3fn", "F8_E4M3"), ("float8_e5m2", "F8_E5M2")):
+    for name, dtype in (
+        ("bfloat16", "BF16"),
+        ("float16", "F16"),
+        ("float64", "F64"),
+        ("uint8", "U8"),
+        ("int32", "I32"),
+        ("int64", "I64"),
+        ("float8_e4m3fn", "F8_E4M3"),
+        ("float8_e5m2", "F8_E5M2"),
+    ):
         tensor = torch.zeros(3, dtype=getattr(torch, name))
         assert memopt.tensor(tensor).dtype is memopt.DType[dtype]
     assert memopt.tensor(torch.zeros(0)).count == 0
@@ -94,7 +101,9 @@ TOLERANCES = {
 @pytest.mark.parametrize("dtype", list(TOLERANCES))
 def test_32bit_states_step_like_torch(allocator, dtype):
     generator = torch.Generator().manual_seed(0)
-    start = [torch.randn(shape, generator=generator) for shape in ((64, 33), (1024,), (1,), (7, 300))]
+    start = [
+        torch.randn(shape, generator=generator) for shape in ((64, 33), (1024,), (1,), (7, 300))
+    ]
     ours = [value.to(dtype) for value in start]
     theirs = [value.to(dtype).float().requires_grad_() for value in start]
     reference = torch.optim.AdamW(theirs, lr=1e-3, weight_decay=1e-2)
@@ -143,8 +152,12 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.body = torch.nn.Sequential(
-            torch.nn.Linear(32, 128), torch.nn.GELU(), torch.nn.LayerNorm(128),
-            torch.nn.Linear(128, 128), torch.nn.GELU(), torch.nn.Linear(128, 10),
+            torch.nn.Linear(32, 128),
+            torch.nn.GELU(),
+            torch.nn.LayerNorm(128),
+            torch.nn.Linear(128, 128),
+            torch.nn.GELU(),
+            torch.nn.Linear(128, 10),
         )
 
     def forward(self, x):
