@@ -317,8 +317,8 @@ def test_exports_of_views_of_other_objects():
     numpy = np()
     values = array.array("f", [1, 2, 3])
     view = numpy.from_dlpack(memopt.tensor(values))
-    view[0] = 9
-    assert values[0] == 9
+    values[0] = 9
+    assert view[0] == 9
     with pytest.raises(BufferError):
         values.append(1)
     del view
