@@ -62,7 +62,8 @@ MO_HD static inline mo_adamw_coef mo_adamw_coef_of(const mo_adamw_group *group, 
     return c;
 }
 
-/* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type. */
+/* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type.
+ */
 MO_HD static inline float mo_adamw_update(const mo_adamw_coef *c, float gradient, float parameter,
                                           float *m, float *v)
 {

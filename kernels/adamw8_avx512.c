@@ -15,114 +15,183 @@ typedef struct work {
     _Alignas(64) float m[BLOCK];
     float v[BLOCK];
     float p[BLOCK];
-    mo_block_scale scale1, scale2;
-    int special1, special2;
+    float inverse1, inverse2; /* what normalises m and v */
     /* where the block goes */
     uint8_t *m_codes, *v_codes;
-    void *parameter, *copy;
-    uint64_t first; /* index of its first element in the tensor */
+    void *parameter;
 } work;
 
 /* Where a block goes that the scalar form has written already. */
 typedef struct spill {
     uint8_t m_codes[BLOCK], v_codes[BLOCK];
-    float parameter[BLOCK], copy[BLOCK];
+    float parameter[BLOCK];
 } spill;
 
 typedef struct largest {
     __m512 m;
     __m512i v;
+    __mmask16 odd; /* parameters that the hardware does not round as specified */
 } largest;
 
-MO_INLINE void update64(const mo_optim_span *s, const mo_coef16 *c, uint64_t at, work *w, int part,
-                        int p_dtype, int g_dtype, largest *top)
+/* Decoded states of 64 elements. */
+typedef struct moments {
+    mo_f32x64 m, v;
+} moments;
+
+MO_INLINE moments decode64(const mo_optim_span *s, uint64_t at, int part)
 {
     uint64_t i = at + 64 * (uint64_t)part, block = at / BLOCK;
+    moments x;
+    x.m = mo_decode64_signed((const uint8_t *)s->m + i, _mm512_set1_ps(s->absmax1[block]));
+    x.v = mo_decode64_unsigned((const uint8_t *)s->v + i, _mm512_set1_ps(s->absmax2[block]));
+    return x;
+}
+
+MO_INLINE void update64(const mo_optim_span *s, const mo_coef16 *c, uint64_t at, work *w, int part,
+                        int p_dtype, int g_dtype, moments *x, largest *top)
+{
+    uint64_t i = at + 64 * (uint64_t)part;
     float *wm = w->m + 64 * part, *wv = w->v + 64 * part, *wp = w->p + 64 * part;
-    mo_f32x64 m =
-        mo_decode64_signed((const uint8_t *)s->m + i, _mm512_set1_ps(s->absmax1[block]));
-    mo_f32x64 v =
-        mo_decode64_unsigned((const uint8_t *)s->v + i, _mm512_set1_ps(s->absmax2[block]));
     for (int k = 0; k < 4; k++) {
         __m512 g = mo_load16(s->gradient, i + 16 * (uint64_t)k, g_dtype);
         __m512 p = mo_load16(s->parameter, i + 16 * (uint64_t)k, p_dtype);
-        p = mo_update16(c, g, p, &m.part[k], &v.part[k], 0);
-        _mm512_store_ps(wm + 16 * k, m.part[k]);
-        _mm512_store_ps(wv + 16 * k, v.part[k]);
+        p = mo_update16(c, g, p, &x->m.part[k], &x->v.part[k], 0);
+        _mm512_store_ps(wm + 16 * k, x->m.part[k]);
+        _mm512_store_ps(wv + 16 * k, x->v.part[k]);
         _mm512_store_ps(wp + 16 * k, p);
-        top->m = _mm512_range_ps(top->m, m.part[k], 0x0b); /* the larger magnitude */
-        top->v = _mm512_max_epu32(top->v, _mm512_castps_si512(v.part[k]));
+        top->m = _mm512_range_ps(top->m, x->m.part[k], 0x0b); /* the larger magnitude */
+        top->v = _mm512_max_epu32(top->v, _mm512_castps_si512(x->v.part[k]));
+        if (p_dtype == MO_DTYPE_BF16)
+            top->odd = _kor_mask16(top->odd, mo_bf16_odd(p));
     }
 }
 
-MO_INLINE void finish64(const mo_optim_span *s, const work *w, int part, int p_dtype)
+MO_INLINE void begin64(const work *w, int part, mo_encode64 *e)
 {
-    int i = 64 * part;
-    mo_quantize64(w->m + i, &w->scale1, w->special1, 1, w->m_codes + i);
-    mo_quantize64(w->v + i, &w->scale2, w->special2, 0, w->v_codes + i);
-    mo_f32x64 p;
-    for (int k = 0; k < 4; k++)
-        p.part[k] = _mm512_load_ps(w->p + i + 16 * k);
-    if (p_dtype != MO_DTYPE_F32 && s->stochastic)
-        mo_store64_stochastic(w->parameter, (uint64_t)i, p_dtype, &p, &s->random,
-                              w->first + (uint64_t)i);
-    else
-        mo_store64(w->parameter, (uint64_t)i, p_dtype, &p);
-    if (w->copy != NULL)
-        mo_store64(w->copy, (uint64_t)i, s->copy_dtype, &p);
+    e->y[0] = mo_normalize64(w->m + 64 * part, w->inverse1);
+    e->y[1] = mo_normalize64(w->v + 64 * part, w->inverse2);
+    mo_encode64_lines(e);
 }
 
-/* After the update: the block's scales, or the scalar form where it is not finite. */
+MO_INLINE mo_f32x64 load64(const float *x)
+{
+    mo_f32x64 out;
+    for (int k = 0; k < 4; k++)
+        out.part[k] = _mm512_load_ps(x + 16 * k);
+    return out;
+}
+
+MO_INLINE void finish64(const work *w, int part, int p_dtype, const mo_encode64 *e)
+{
+    int i = 64 * part;
+    mo_f32x64 p = load64(w->p + i);
+    _mm512_storeu_si512(w->m_codes + i, mo_encode64_signed(e));
+    _mm512_storeu_si512(w->v_codes + i, mo_encode64_unsigned(e));
+    mo_store64_plain(w->parameter, (uint64_t)i, p_dtype, &p);
+}
+
+/* The block's parameters where finish64 would not do: stochastic, or with odd values. */
+static __attribute__((noinline)) void store_parameters(const mo_optim_span *s, uint64_t at,
+                                                       const work *w)
+{
+    for (uint64_t i = 0; i < BLOCK; i += 64) {
+        mo_f32x64 p = load64(w->p + i);
+        if (s->parameter_dtype != MO_DTYPE_F32 && s->stochastic)
+            mo_store64_stochastic(s->parameter, at + i, s->parameter_dtype, &p, &s->random,
+                                  s->start + at + i);
+        else
+            mo_store64(s->parameter, at + i, s->parameter_dtype, &p);
+    }
+}
+
+static __attribute__((noinline)) void store_copy(const mo_optim_span *s, uint64_t at, const work *w)
+{
+    for (uint64_t i = 0; i < BLOCK; i += 64) {
+        mo_f32x64 p = load64(w->p + i);
+        mo_store64(s->copy, at + i, s->copy_dtype, &p);
+    }
+}
+
+/* The scalar form does the block; what the coding stages write goes nowhere. */
+static __attribute__((noinline)) void settle_not_finite(const mo_optim_span *s, uint64_t at,
+                                                        work *w, spill *away)
+{
+    mo_adamw8_scalar(s, at);
+    memset(w->m, 0, sizeof w->m);
+    memset(w->v, 0, sizeof w->v);
+    memset(w->p, 0, sizeof w->p);
+    w->inverse1 = w->inverse2 = 1.0f;
+    w->m_codes = away->m_codes;
+    w->v_codes = away->v_codes;
+    w->parameter = away->parameter;
+}
+
+/* After the update: the block's scales and where it goes. */
 MO_INLINE void settle(const mo_optim_span *s, uint64_t at, work *w, const largest *top, spill *away,
                       int p_dtype)
 {
     uint64_t block = at / BLOCK;
-    uint32_t top2 = _mm512_reduce_max_epu32(top->v);
     uint32_t top1 = mo_f32_bits(_mm512_reduce_max_ps(top->m));
-    int finite = mo_f32_is_finite(s->absmax1[block]) && top2 < MO_F32_INF_BITS &&
-                 top1 < MO_F32_INF_BITS;
-    w->scale1 = mo_block_scale_of(finite ? top1 : 0);
-    w->scale2 = mo_block_scale_of(finite ? top2 : 0);
-    w->special1 = mo_scale_special(&w->scale1);
-    w->special2 = mo_scale_special(&w->scale2);
-    if (__builtin_expect(!finite, 0)) {
-        mo_adamw8_scalar(s, at);
-        w->m_codes = away->m_codes;
-        w->v_codes = away->v_codes;
-        w->parameter = away->parameter;
-        w->copy = NULL;
-        memset(w->m, 0, sizeof w->m);
-        memset(w->v, 0, sizeof w->v);
-        memset(w->p, 0, sizeof w->p);
+    uint32_t top2 = _mm512_reduce_max_epu32(top->v);
+    if (__builtin_expect(!mo_f32_is_finite(s->absmax1[block]) || top1 >= MO_F32_INF_BITS ||
+                             top2 >= MO_F32_INF_BITS,
+                         0)) {
+        settle_not_finite(s, at, w, away);
         return;
     }
-    s->absmax1[block] = w->scale1.absmax;
-    s->absmax2[block] = w->scale2.absmax;
+    mo_block_scale scale1 = mo_block_scale_of(top1), scale2 = mo_block_scale_of(top2);
+    w->inverse1 = mo_normalize_block(w->m, &scale1, 1);
+    w->inverse2 = mo_normalize_block(w->v, &scale2, 0);
+    s->absmax1[block] = scale1.absmax;
+    s->absmax2[block] = scale2.absmax;
     w->m_codes = (uint8_t *)s->m + at;
     w->v_codes = (uint8_t *)s->v + at;
     w->parameter = mo_element_at(s->parameter, at, p_dtype);
-    w->copy = mo_element_at(s->copy, at, s->copy_dtype);
-    w->first = s->start + at;
+    if (__builtin_expect(top->odd || (p_dtype != MO_DTYPE_F32 && s->stochastic), 0)) {
+        store_parameters(s, at, w);
+        w->parameter = away->parameter;
+    }
+    if (s->copy != NULL)
+        store_copy(s, at, w);
 }
 
-/* Whole blocks of a span. */
+/* One block's update, with the coding of the block before it in between; either may be absent. The
+ * two share no data, and their stages take turns. */
+MO_INLINE void step_pair(const mo_optim_span *s, const mo_coef16 *c, uint64_t at, work *now,
+                         const work *before, int p_dtype, int g_dtype, largest *top)
+{
+    for (int part = 0; part < 4; part++) {
+        mo_encode64 e;
+        moments x;
+        if (before != NULL)
+            begin64(before, part, &e);
+        if (now != NULL)
+            x = decode64(s, at, part);
+        if (before != NULL)
+            mo_encode64_compare(&e);
+        if (now != NULL)
+            update64(s, c, at, now, part, p_dtype, g_dtype, &x, top);
+        if (before != NULL)
+            finish64(before, part, p_dtype, &e);
+    }
+}
+
+/* Whole blocks of a span, at least one. */
 MO_INLINE void step_blocks(const mo_optim_span *s, uint64_t blocks, int p_dtype, int g_dtype)
 {
     work works[2];
     spill away;
     mo_coef16 c = mo_coef16_of(&s->coef);
-    for (uint64_t b = 0; b < blocks; b++) {
-        work *now = &works[b & 1], *before = &works[~b & 1];
-        largest top = {_mm512_setzero_ps(), _mm512_setzero_si512()};
-        for (int part = 0; part < 4; part++) {
-            if (b != 0)
-                finish64(s, before, part, p_dtype);
-            update64(s, &c, b * BLOCK, now, part, p_dtype, g_dtype, &top);
-        }
+    largest top = {_mm512_setzero_ps(), _mm512_setzero_si512(), 0};
+    step_pair(s, &c, 0, &works[0], NULL, p_dtype, g_dtype, &top);
+    settle(s, 0, &works[0], &top, &away, p_dtype);
+    for (uint64_t b = 1; b < blocks; b++) {
+        work *now = &works[b & 1];
+        top = (largest){_mm512_setzero_ps(), _mm512_setzero_si512(), 0};
+        step_pair(s, &c, b * BLOCK, now, &works[~b & 1], p_dtype, g_dtype, &top);
         settle(s, b * BLOCK, now, &top, &away, p_dtype);
     }
-    for (int part = 0; part < 4; part++)
-        finish64(s, &works[~blocks & 1], part, p_dtype);
+    step_pair(s, &c, 0, NULL, &works[~blocks & 1], p_dtype, g_dtype, &top);
 }
 
 /* The last, shorter block: padded with elements that stay zero. */

@@ -9,8 +9,7 @@ static void quantize_block(const mo_blockcode_args *a, uint64_t first)
     for (uint64_t i = 0; i < MO_BLOCK_SIZE; i += 8) {
         __m256 value = mo_load8(a->values, first + i, a->dtype);
         __m256i bits = _mm256_castps_si256(value);
-        largest =
-            _mm256_max_epu32(largest, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
+        largest = _mm256_max_epu32(largest, _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff)));
         if (!a->is_signed) /* negatives, -0 included, count as 0 */
             value = _mm256_castsi256_ps(_mm256_max_epi32(bits, _mm256_setzero_si256()));
         _mm256_storeu_ps(x + i, value);

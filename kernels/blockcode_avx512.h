@@ -43,7 +43,7 @@ typedef struct mo_f32x64 {
 MO_PLANES const uint8_t mo_spread[64] = {MO_SPREAD(0), MO_SPREAD(1), MO_SPREAD(2), MO_SPREAD(3)};
 /* High bytes of 64 words in two vectors, spread and in order. */
 MO_PLANES const uint8_t mo_high_spread[64] = {MO_ODD_SPREAD(0), MO_ODD_SPREAD(1), MO_ODD_SPREAD(2),
-                                        MO_ODD_SPREAD(3)};
+                                              MO_ODD_SPREAD(3)};
 MO_PLANES const uint8_t mo_high_bytes[64] = {MO_ODD16(0), MO_ODD16(16), MO_ODD16(32), MO_ODD16(48)};
 /* High words of 32 floats in two vectors. */
 MO_PLANES const uint16_t mo_high_words[32] = {MO_ODD16(0), MO_ODD16(16)};
@@ -109,18 +109,18 @@ MO_INLINE mo_f32x64 mo_decode64_unsigned(const uint8_t *codes, __m512 absmax)
     return x;
 }
 
-/* The line's value for 32 upper halves of |y|; its high byte is the candidate code. */
-MO_INLINE __m512i mo_line(const uint16_t lines[4][32], __m512i half, int umin)
-{
-    __m512i u = _mm512_max_epu16(_mm512_and_si512(half, _mm512_set1_epi16(0x7fff)),
-                                 _mm512_set1_epi16((short)umin));
-    __m512i exponent = _mm512_srli_epi16(u, 7);
-    __m512i a = _mm512_mullo_epi16(u, _mm512_permutexvar_epi16(exponent, mo_table64(lines[0])));
-    __m512i b = _mm512_mullo_epi16(u, _mm512_permutexvar_epi16(exponent, mo_table64(lines[2])));
-    a = _mm512_add_epi16(a, _mm512_permutexvar_epi16(exponent, mo_table64(lines[1])));
-    b = _mm512_add_epi16(b, _mm512_permutexvar_epi16(exponent, mo_table64(lines[3])));
-    return _mm512_min_epu16(a, b);
-}
+/*
+ * Coding goes in stages over a pair of states, 64 signed and 64 unsigned values side by side: each
+ * stage alone is a chain of dependent instructions, so a processor is kept busy only by running
+ * several chains at once, and it looks ahead no further than about 200 of them.
+ */
+typedef struct mo_encode64 {
+    mo_f32x64 y[2];     /* normalised: signed, unsigned */
+    __m512i line[2][2]; /* 32 words each: the candidate code in the high byte */
+    __m512i code[2];    /* candidates in order */
+    __mmask64 reached[2];
+    __mmask64 negative;
+} mo_encode64;
 
 MO_INLINE __m512i mo_halves(__m512 a, __m512 b)
 {
@@ -128,80 +128,100 @@ MO_INLINE __m512i mo_halves(__m512 a, __m512 b)
                                      _mm512_castps_si512(b));
 }
 
-/* Where |y| >= t, by element; y and t are compared as bits. */
-MO_INLINE __mmask64 mo_reaches(const mo_f32x64 *y, const mo_f32x64 *t, __m512i and_mask)
+#define MO_EACH for (int i = 0; i < 4; i++)
+
+/* The lines' values for upper halves of |y|: 64 signed, then 64 unsigned (each two vectors). The
+ * vectors go through each instruction together. */
+MO_INLINE void mo_encode64_lines(mo_encode64 *e)
 {
-    __mmask16 k[4];
-    for (int i = 0; i < 4; i++)
-        k[i] = _mm512_cmpge_epu32_mask(_mm512_and_si512(_mm512_castps_si512(y->part[i]), and_mask),
-                                       _mm512_castps_si512(t->part[i]));
+    __m512i u[4], exponent[4], a[4], b[4], t[4];
+    const uint16_t(*const lines[4])[32] = {mo_lines_signed, mo_lines_signed, mo_lines_unsigned,
+                                           mo_lines_unsigned};
+    MO_EACH u[i] = mo_halves(e->y[i / 2].part[2 * (i % 2)], e->y[i / 2].part[2 * (i % 2) + 1]);
+    e->negative = _mm512_kunpackd(_mm512_movepi16_mask(u[1]), _mm512_movepi16_mask(u[0]));
+    u[0] = _mm512_and_si512(u[0], _mm512_set1_epi16(0x7fff));
+    u[1] = _mm512_and_si512(u[1], _mm512_set1_epi16(0x7fff));
+    MO_EACH u[i] = _mm512_max_epu16(
+        u[i], _mm512_set1_epi16((short)(i < 2 ? MO_SIGNED_UMIN : MO_UNSIGNED_UMIN)));
+    MO_EACH exponent[i] = _mm512_srli_epi16(u[i], 7);
+    MO_EACH a[i] = _mm512_permutexvar_epi16(exponent[i], mo_table64(lines[i][0]));
+    MO_EACH b[i] = _mm512_permutexvar_epi16(exponent[i], mo_table64(lines[i][2]));
+    MO_EACH a[i] = _mm512_mullo_epi16(u[i], a[i]);
+    MO_EACH b[i] = _mm512_mullo_epi16(u[i], b[i]);
+    MO_EACH t[i] = _mm512_permutexvar_epi16(exponent[i], mo_table64(lines[i][1]));
+    MO_EACH a[i] = _mm512_add_epi16(a[i], t[i]);
+    MO_EACH t[i] = _mm512_permutexvar_epi16(exponent[i], mo_table64(lines[i][3]));
+    MO_EACH b[i] = _mm512_add_epi16(b[i], t[i]);
+    MO_EACH e->line[i / 2][i % 2] = _mm512_min_epu16(a[i], b[i]);
+}
+
+MO_INLINE __mmask64 mo_join_masks(const __mmask16 k[4])
+{
     return _mm512_kunpackd(_mm512_kunpackw(k[3], k[2]), _mm512_kunpackw(k[1], k[0]));
 }
 
-/* The codes of 64 normalised values; none may be NaN. */
-MO_INLINE __m512i mo_encode64_signed(const mo_f32x64 *y)
+/* The candidates' thresholds and where |y| reaches them; floats are compared as bits. */
+MO_INLINE void mo_encode64_compare(mo_encode64 *e)
 {
-    __m512i half0 = mo_halves(y->part[0], y->part[1]), half1 = mo_halves(y->part[2], y->part[3]);
-    __m512i line0 = mo_line(mo_lines_signed, half0, MO_SIGNED_UMIN);
-    __m512i line1 = mo_line(mo_lines_signed, half1, MO_SIGNED_UMIN);
-    __m512i spread = _mm512_permutex2var_epi8(line0, mo_table64(mo_high_spread), line1);
-    __m512i code = _mm512_permutex2var_epi8(line0, mo_table64(mo_high_bytes), line1);
-    mo_f32x64 t = mo_unpack_planes(mo_look128(mo_plane_threshold_signed[0], spread),
-                                   mo_look128(mo_plane_threshold_signed[1], spread),
-                                   mo_look128(mo_plane_threshold_signed[2], spread),
-                                   mo_look128(mo_plane_threshold_signed[3], spread));
-    __mmask64 reached = mo_reaches(y, &t, _mm512_set1_epi32(0x7fffffff));
-    __mmask64 negative = _mm512_kunpackd(_mm512_movepi16_mask(half1), _mm512_movepi16_mask(half0));
-    __m512i zero = _mm512_set1_epi8(MO_SIGNED_ZERO);
-    code = _mm512_mask_sub_epi8(code, reached, code, _mm512_set1_epi8(-1));
-    return _mm512_mask_subs_epu8(_mm512_add_epi8(code, zero), negative, zero, code);
+    __m512i spread[2], p[4], q[4];
+    __mmask16 k[4], l[4];
+    for (int i = 0; i < 2; i++)
+        spread[i] =
+            _mm512_permutex2var_epi8(e->line[i][0], mo_table64(mo_high_spread), e->line[i][1]);
+    for (int i = 0; i < 2; i++)
+        e->code[i] =
+            _mm512_permutex2var_epi8(e->line[i][0], mo_table64(mo_high_bytes), e->line[i][1]);
+    __mmask64 upper = _mm512_movepi8_mask(spread[1]);
+    MO_EACH p[i] = mo_look128(mo_plane_threshold_signed[i], spread[0]);
+    MO_EACH q[i] = mo_look256(mo_plane_threshold_unsigned[i], spread[1], upper);
+    mo_f32x64 t = mo_unpack_planes(p[0], p[1], p[2], p[3]);
+    mo_f32x64 r = mo_unpack_planes(q[0], q[1], q[2], q[3]);
+    MO_EACH k[i] = _mm512_cmpge_epu32_mask(
+        _mm512_and_si512(_mm512_castps_si512(e->y[0].part[i]), _mm512_set1_epi32(0x7fffffff)),
+        _mm512_castps_si512(t.part[i]));
+    MO_EACH l[i] = _mm512_cmplt_epu32_mask(_mm512_castps_si512(e->y[1].part[i]),
+                                           _mm512_castps_si512(r.part[i]));
+    e->reached[0] = mo_join_masks(k);
+    e->reached[1] = mo_join_masks(l);
 }
 
-/* The same for values >= 0; a y that underflowed from x > 0 must have been made positive. */
-MO_INLINE __m512i mo_encode64_unsigned(const mo_f32x64 *y)
+MO_INLINE __m512i mo_encode64_signed(const mo_encode64 *e)
 {
-    __m512i line0 =
-        mo_line(mo_lines_unsigned, mo_halves(y->part[0], y->part[1]), MO_UNSIGNED_UMIN);
-    __m512i line1 =
-        mo_line(mo_lines_unsigned, mo_halves(y->part[2], y->part[3]), MO_UNSIGNED_UMIN);
-    __m512i spread = _mm512_permutex2var_epi8(line0, mo_table64(mo_high_spread), line1);
-    __m512i code = _mm512_permutex2var_epi8(line0, mo_table64(mo_high_bytes), line1);
-    __mmask64 upper = _mm512_movepi8_mask(spread);
-    mo_f32x64 t = mo_unpack_planes(mo_look256(mo_plane_threshold_unsigned[0], spread, upper),
-                                   mo_look256(mo_plane_threshold_unsigned[1], spread, upper),
-                                   mo_look256(mo_plane_threshold_unsigned[2], spread, upper),
-                                   mo_look256(mo_plane_threshold_unsigned[3], spread, upper));
-    __mmask64 below = ~mo_reaches(y, &t, _mm512_set1_epi32(-1));
-    return _mm512_mask_add_epi8(code, below, code, _mm512_set1_epi8(-1));
+    __m512i zero = _mm512_set1_epi8(MO_SIGNED_ZERO), code = e->code[0];
+    code = _mm512_mask_sub_epi8(code, e->reached[0], code, _mm512_set1_epi8(-1));
+    return _mm512_mask_subs_epu8(_mm512_add_epi8(code, zero), e->negative, zero, code);
 }
 
-/* Normalises 64 values and writes their codes. special: the block's prescale is not 1, or the
- * quotient of a positive value may underflow. */
-MO_INLINE void mo_quantize64(const float *x, const mo_block_scale *scale, int special,
-                             int is_signed, uint8_t *codes)
+/* reached[1] says where y is below the threshold. */
+MO_INLINE __m512i mo_encode64_unsigned(const mo_encode64 *e)
+{
+    return _mm512_mask_add_epi8(e->code[1], e->reached[1], e->code[1], _mm512_set1_epi8(-1));
+}
+
+MO_INLINE mo_f32x64 mo_normalize64(const float *x, float inverse)
 {
     mo_f32x64 y;
-    for (int i = 0; i < 4; i++) {
-        __m512 value = _mm512_load_ps(x + 16 * i);
-        if (special) {
-            __m512i least = _mm512_min_epu32(_mm512_castps_si512(value), _mm512_set1_epi32(1));
-            value = _mm512_mul_ps(value, _mm512_set1_ps(scale->prescale));
-            value = _mm512_mul_ps(value, _mm512_set1_ps(scale->inverse));
-            y.part[i] = is_signed ? value
-                                  : _mm512_castsi512_ps(_mm512_max_epu32(
-                                        _mm512_castps_si512(value), least));
-        } else {
-            y.part[i] = _mm512_mul_ps(value, _mm512_set1_ps(scale->inverse));
-        }
-    }
-    __m512i code = is_signed ? mo_encode64_signed(&y) : mo_encode64_unsigned(&y);
-    _mm512_storeu_si512(codes, code);
+    MO_EACH y.part[i] = _mm512_mul_ps(_mm512_load_ps(x + 16 * i), _mm512_set1_ps(inverse));
+    return y;
 }
 
-/* True where mo_quantize64 needs its careful form. */
-MO_INLINE int mo_scale_special(const mo_block_scale *scale)
+/* Some blocks are normalised with more care and beforehand: where the prescale is not 1, and where
+ * the quotient of a positive value may underflow (an unsigned y is then made positive). Returns the
+ * factor that is left for mo_normalize64. */
+MO_INLINE float mo_normalize_block(float *x, const mo_block_scale *scale, int is_signed)
 {
-    return scale->prescale != 1.0f || scale->absmax > 1.0f;
+    if (__builtin_expect(scale->prescale == 1.0f && scale->absmax <= 1.0f, 1))
+        return scale->inverse;
+    for (int i = 0; i < MO_BLOCK_SIZE; i += 16) {
+        __m512 value = _mm512_load_ps(x + i);
+        __m512i least = _mm512_min_epu32(_mm512_castps_si512(value), _mm512_set1_epi32(1));
+        value = _mm512_mul_ps(value, _mm512_set1_ps(scale->prescale));
+        value = _mm512_mul_ps(value, _mm512_set1_ps(scale->inverse));
+        if (!is_signed)
+            value = _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(value), least));
+        _mm512_store_ps(x + i, value);
+    }
+    return 1.0f;
 }
 
 #endif

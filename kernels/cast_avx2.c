@@ -319,12 +319,23 @@ INLINE void dither_e5m2(const mo_cast_piece *p, uint64_t i, __m256i v[4], const 
 
 /* --- pieces ---------------------------------------------------------------------------------- */
 
+/* Asks for the lines that 32 elements further on will need, a page ahead: one core's own prefetcher
+ * stops at each page and leaves a fifth of the bandwidth unused. Asking is harmless anywhere. */
+INLINE void ask_ahead(const mo_cast_piece *piece, uint64_t i, uint32_t size)
+{
+    const unsigned char *at = piece->source + i * size;
+    if (piece->streaming)
+        for (uint32_t line = 0; line < 32 * size; line += 64)
+            _mm_prefetch((const char *)at + 4096 + line, _MM_HINT_T0);
+}
+
 #define NEAREST(from, to, from_dtype, to_dtype)                                                    \
     static void nearest_##from##_##to(const mo_cast_piece *piece, uint64_t start)                  \
     {                                                                                              \
         uint64_t i = start;                                                                        \
         for (; i + 32 <= piece->count; i += 32) {                                                  \
             __m256i v[4];                                                                          \
+            ask_ahead(piece, i, mo_element_size(from_dtype));                                      \
             load_##from(piece->source, i, v);                                                      \
             store_##to(piece, i, v);                                                               \
         }                                                                                          \
@@ -338,6 +349,8 @@ INLINE void dither_e5m2(const mo_cast_piece *p, uint64_t i, __m256i v[4], const 
         for (; i + 64 <= piece->count; i += 64) {                                                  \
             __m256i v[4], random[4];                                                               \
             random_64(&piece->stream, piece->first + i, random);                                   \
+            ask_ahead(piece, i, mo_element_size(from_dtype));                                      \
+            ask_ahead(piece, i + 32, mo_element_size(from_dtype));                                 \
             load_##from(piece->source, i, v);                                                      \
             dither_##to(piece, i, v, random);                                                      \
             load_##from(piece->source, i + 32, v);                                                 \

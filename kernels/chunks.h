@@ -41,7 +41,7 @@ MO_HD static inline uint32_t mo_chunk_segment(const uint64_t *first_chunks, uint
 MO_HD static inline uint64_t mo_chunk_length(uint64_t count, uint64_t chunk)
 {
     uint64_t rest = count - chunk * MO_CHUNK_ELEMENTS;
-    return rest < MO_CHUNK_ELEMENTS ? rest : MO_CHUNK_ELEMENTS;
+    return rest < MO_CHUNK_ELEMENTS ? rest : (uint64_t)MO_CHUNK_ELEMENTS;
 }
 
 /* Bytes of an element type as kernels know it (kernels/numerics.h). */

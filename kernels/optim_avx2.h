@@ -105,8 +105,8 @@ MO_INLINE __m256i mo_encode8_unsigned(__m256 x, __m256 y)
 
 MO_INLINE void mo_store_codes8(uint8_t *codes, __m256i code)
 {
-    __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(code),
-                                     _mm256_extracti128_si256(code, 1));
+    __m128i words =
+        _mm_packus_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1));
     _mm_storel_epi64((__m128i *)(void *)codes, _mm_packus_epi16(words, words));
 }
 
@@ -118,8 +118,8 @@ MO_INLINE void mo_quantize_block8(const float *x, const mo_block_scale *scale, i
     for (int i = 0; i < MO_BLOCK_SIZE; i += 8) {
         __m256 value = _mm256_loadu_ps(x + i);
         __m256 y = _mm256_mul_ps(_mm256_mul_ps(value, prescale), inverse);
-        mo_store_codes8(codes + i, is_signed ? mo_encode8_signed(y)
-                                             : mo_encode8_unsigned(value, y));
+        mo_store_codes8(codes + i,
+                        is_signed ? mo_encode8_signed(y) : mo_encode8_unsigned(value, y));
     }
 }
 

@@ -22,12 +22,11 @@ MO_INLINE void quantize_block(const mo_blockcode_args *a, uint64_t first, int32_
     __m512i largest = _mm512_setzero_si512();
     for (uint64_t i = 0; i < MO_BLOCK_SIZE; i += 16) {
         __m512 value = mo_load16(a->values, first + i, dtype);
-        __m512i bits =
-            _mm512_and_si512(_mm512_castps_si512(value), _mm512_set1_epi32(0x7fffffff));
+        __m512i bits = _mm512_and_si512(_mm512_castps_si512(value), _mm512_set1_epi32(0x7fffffff));
         largest = _mm512_max_epu32(largest, bits);
         if (!is_signed) /* negatives, -0 included, count as 0 */
-            value = _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(value),
-                                                          _mm512_setzero_si512()));
+            value = _mm512_castsi512_ps(
+                _mm512_max_epi32(_mm512_castps_si512(value), _mm512_setzero_si512()));
         _mm512_store_ps(x + i, value);
     }
     uint32_t top = _mm512_reduce_max_epu32(largest);
@@ -36,9 +35,15 @@ MO_INLINE void quantize_block(const mo_blockcode_args *a, uint64_t first, int32_
         return;
     }
     mo_block_scale scale = mo_block_scale_of(top);
-    int special = mo_scale_special(&scale);
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 64)
-        mo_quantize64(x + i, &scale, special, is_signed, a->codes + first + (uint64_t)i);
+    float factor = mo_normalize_block(x, &scale, is_signed);
+    for (int i = 0; i < MO_BLOCK_SIZE; i += 64) {
+        mo_encode64 e; /* one half of the pair is what is wanted; the other falls away */
+        e.y[0] = e.y[1] = mo_normalize64(x + i, factor);
+        mo_encode64_lines(&e);
+        mo_encode64_compare(&e);
+        _mm512_storeu_si512(a->codes + first + (uint64_t)i,
+                            is_signed ? mo_encode64_signed(&e) : mo_encode64_unsigned(&e));
+    }
     a->absmax[first / MO_BLOCK_SIZE] = scale.absmax;
 }
 

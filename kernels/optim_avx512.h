@@ -40,25 +40,29 @@ MO_INLINE void mo_store16(void *data, uint64_t i, int32_t dtype, __m512 value)
                             _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
 }
 
-/* 32 bf16 by the hardware's conversion, which flushes subnormals: those go the careful way. */
-MO_INLINE void mo_store32_bf16(uint16_t *data, __m512 a, __m512 b)
+/* Where the hardware's conversion to bf16 differs from the specification: it flushes subnormals
+ * (and NaNs are left to the careful way too). */
+MO_INLINE __mmask16 mo_bf16_odd(__m512 value)
 {
-    __mmask16 odd = _kor_mask16(_mm512_fpclass_ps_mask(a, 0xa1), _mm512_fpclass_ps_mask(b, 0xa1));
-    if (__builtin_expect(!_kortestz_mask16_u8(odd, odd), 0)) {
-        _mm256_storeu_si256((__m256i *)(void *)data, mo_bf16_careful(a));
-        _mm256_storeu_si256((__m256i *)(void *)(data + 16), mo_bf16_careful(b));
-        return;
-    }
-    _mm512_storeu_si512(data, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+    return _mm512_fpclass_ps_mask(value, 0xa1);
 }
 
-MO_INLINE void mo_store64(void *data, uint64_t i, int32_t dtype, const mo_f32x64 *x)
+/* Nearest even, with values that are not mo_bf16_odd. */
+MO_INLINE void mo_store64_plain(void *data, uint64_t i, int32_t dtype, const mo_f32x64 *x)
 {
     if (dtype == MO_DTYPE_BF16) {
-        mo_store32_bf16((uint16_t *)data + i, x->part[0], x->part[1]);
-        mo_store32_bf16((uint16_t *)data + i + 32, x->part[2], x->part[3]);
+        uint16_t *halves = (uint16_t *)data + i;
+        _mm512_storeu_si512(halves, (__m512i)_mm512_cvtne2ps_pbh(x->part[1], x->part[0]));
+        _mm512_storeu_si512(halves + 32, (__m512i)_mm512_cvtne2ps_pbh(x->part[3], x->part[2]));
         return;
     }
+    for (uint64_t k = 0; k < 4; k++)
+        mo_store16(data, i + 16 * k, dtype, x->part[k]);
+}
+
+/* Nearest even. */
+MO_INLINE void mo_store64(void *data, uint64_t i, int32_t dtype, const mo_f32x64 *x)
+{
     for (uint64_t k = 0; k < 4; k++)
         mo_store16(data, i + 16 * k, dtype, x->part[k]);
 }
@@ -134,10 +138,10 @@ typedef struct mo_coef16 {
 MO_INLINE mo_coef16 mo_coef16_of(const mo_adamw_coef *c)
 {
     return (mo_coef16){
-        _mm512_set1_ps(c->beta1),           _mm512_set1_ps(c->one_minus_beta1),
-        _mm512_set1_ps(c->beta2),           _mm512_set1_ps(c->one_minus_beta2),
-        _mm512_set1_ps(c->decay),           _mm512_set1_ps(c->rate),
-        _mm512_set1_ps(c->eps),             _mm512_set1_ps(c->factor),
+        _mm512_set1_ps(c->beta1), _mm512_set1_ps(c->one_minus_beta1),
+        _mm512_set1_ps(c->beta2), _mm512_set1_ps(c->one_minus_beta2),
+        _mm512_set1_ps(c->decay), _mm512_set1_ps(c->rate),
+        _mm512_set1_ps(c->eps),   _mm512_set1_ps(c->factor),
     };
 }
 

@@ -19,11 +19,11 @@ static double verdict(const mo_optim_prologue_args *a)
 {
     double factor = a->scale != NULL ? (double)(float)(1.0 / (double)*a->scale) : 1.0;
     double norm = a->square_sum != NULL ? mo_sqrt(*a->square_sum) * factor : 0.0;
-    int finite = a->square_sum == NULL || (mo_f64_bits(*a->square_sum) & MO_F64_INF_BITS) != MO_F64_INF_BITS;
+    int finite =
+        a->square_sum == NULL || (mo_f64_bits(*a->square_sum) & MO_F64_INF_BITS) != MO_F64_INF_BITS;
     if (!finite && a->found_inf != NULL)
         *a->found_inf = 1.0f;
-    a->control->skip =
-        (a->check && !finite) || (a->found_inf != NULL && *a->found_inf != 0.0f);
+    a->control->skip = (a->check && !finite) || (a->found_inf != NULL && *a->found_inf != 0.0f);
     if (a->out_norm != NULL)
         *a->out_norm = norm != norm ? mo_f32_from_bits(MO_F32_NAN_BITS) : (float)norm;
     if (a->max_norm > 0.0 && a->max_norm < norm + 1e-6)
@@ -76,18 +76,24 @@ static void dequantize_ref(const void *args, uint64_t begin, uint64_t end)
 }
 
 #if defined(__x86_64__)
-#define FORMS(scalar, name) {scalar, name##_avx2, name##_avx512}
+#define FORMS(scalar, name)                                                                        \
+    {                                                                                              \
+        scalar, name##_avx2, name##_avx512                                                         \
+    }
 #else
-#define FORMS(scalar, name) {scalar, NULL, NULL}
+#define FORMS(scalar, name)                                                                        \
+    {                                                                                              \
+        scalar, NULL, NULL                                                                         \
+    }
 #endif
 
 const mo_kernel mo_kernel_optim_upload = {
     "mo_optim_upload", sizeof(mo_optim_upload_args), 256, {upload_ref, NULL, NULL}};
 const mo_kernel mo_kernel_optim_prologue = {
     "mo_optim_prologue", sizeof(mo_optim_prologue_args), 256, {prologue_ref, NULL, NULL}};
-const mo_kernel mo_kernel_optim_step = {
-    "mo_optim_step", sizeof(mo_optim_step_args), 256, FORMS(step_ref, mo_optim_step)};
-const mo_kernel mo_kernel_quantize = {
-    "mo_quantize", sizeof(mo_blockcode_args), 256, FORMS(quantize_ref, mo_quantize)};
-const mo_kernel mo_kernel_dequantize = {
-    "mo_dequantize", sizeof(mo_blockcode_args), 256, FORMS(dequantize_ref, mo_dequantize)};
+const mo_kernel mo_kernel_optim_step = {"mo_optim_step", sizeof(mo_optim_step_args), 256,
+                                        FORMS(step_ref, mo_optim_step)};
+const mo_kernel mo_kernel_quantize = {"mo_quantize", sizeof(mo_blockcode_args), 256,
+                                      FORMS(quantize_ref, mo_quantize)};
+const mo_kernel mo_kernel_dequantize = {"mo_dequantize", sizeof(mo_blockcode_args), 256,
+                                        FORMS(dequantize_ref, mo_dequantize)};

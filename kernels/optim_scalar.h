@@ -66,7 +66,8 @@ MO_HD static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, floa
 
 static inline void *mo_element_at(const void *data, uint64_t i, int32_t dtype)
 {
-    return data == NULL ? NULL : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
+    return data == NULL ? NULL
+                        : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
 }
 
 /* Fills the span of a chunk. */

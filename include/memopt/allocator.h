@@ -8,7 +8,14 @@
  * memopt_allocator_record_stream() before the block is freed.
  *
  * **Threads.** Every function may be called from any thread at any time, except destroy while
- * another call is running. Callbacks are called without a lock held.
+ * another call is running. Callbacks are called without a lock held. A call that is served from the
+ * cache never waits for one that is in the driver.
+ *
+ * **Streams.** Allocating and freeing are host operations: nothing is enqueued but, at the free of
+ * a block with recorded streams, an event on each of them. Only trim, destroy and an allocation
+ * under memory pressure wait for device work, and those for the events and streams they need. While
+ * one of the streams that the allocator knows records a graph, no event is recorded, asked or
+ * waited for, and no memory is given back; frees that need events are finished after the capture.
  */
 #ifndef MEMOPT_ALLOCATOR_H
 #define MEMOPT_ALLOCATOR_H
@@ -34,12 +41,15 @@ enum {
 };
 
 /**
- * @brief Called when memory is short, before anything of the cache is given back.
+ * @brief Called when no cached block fits, before the device is asked for more and before anything
+ * of the cache is given back.
  * @param user as given in the options.
  * @param bytes_needed the size that could not be served.
- * @return the bytes that the callee has freed through this or another handle; 0 if none.
+ * @return the bytes that the callee has freed through this or another handle, for the log; 0 if
+ *         none. The cache is searched again whatever it says.
  *
- * It may call the allocator (free, above all), but must not allocate from it.
+ * It may call the allocator (free, above all), but must not allocate from it. It runs on the thread
+ * that allocates, and may run on several at once.
  */
 typedef uint64_t (*memopt_pressure_callback)(void *user, uint64_t bytes_needed);
 
@@ -48,7 +58,9 @@ typedef uint64_t (*memopt_pressure_callback)(void *user, uint64_t bytes_needed);
  * @param user as given in the options.
  * @param asked bytes of the request.
  * @param free_bytes device memory free at that moment.
- * @param report the text that memopt_last_error() will give.
+ * @param report the text that memopt_last_error() will give; valid during the call only.
+ *
+ * It may call the allocator; what it frees does not rescue the failing call.
  */
 typedef void (*memopt_oom_callback)(void *user, uint64_t asked, uint64_t free_bytes,
                                     const char *report);
@@ -74,13 +86,17 @@ typedef struct memopt_allocator_options {
  * @param device the device; it must outlive the allocator.
  * @param config the field's configuration string, as in PYTORCH_CUDA_ALLOC_CONF:
  *        "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8"; NULL or
- *        "" for defaults. See the allocator guide for every key.
+ *        "" for defaults. White space and a trailing comma are ignored. See the allocator guide
+ *        for every key; those that concern only PyTorch's insides are taken without an effect,
+ *        with a line in the log.
  * @param options NULL for defaults.
  * @param[out] out_allocator the allocator; ended by memopt_allocator_destroy().
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or config has an unknown key (the message
- * names the nearest valid one) or a value out of range.
- * @retval MEMOPT_UNSUPPORTED expandable segments are asked for on a device without virtual memory.
+ * @retval MEMOPT_INVALID_ARGUMENT device or out_allocator is NULL, options->struct_size is too
+ *         small, or config has an unknown key (the message names the nearest valid one) or a value
+ *         out of range.
+ * @retval MEMOPT_UNSUPPORTED expandable segments are asked for on a device without virtual memory,
+ *         or options has an unknown part set.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
  * @since 1.0
  */
@@ -89,11 +105,13 @@ MEMOPT_API memopt_status memopt_allocator_create(memopt_device *device, const ch
                                                  memopt_allocator **out_allocator);
 
 /**
- * @brief Gives all memory back to the device and ends the allocator.
+ * @brief Gives all memory back to the device and ends the allocator. Waits for pending frees and
+ * for the work of the streams whose memory goes back.
  * @param allocator the allocator; NULL is fine.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_BUSY blocks are still allocated; the message counts them by tag; nothing changed.
- * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT as told; the handle is gone
+ *         all the same.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
@@ -102,7 +120,8 @@ MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
  * @brief The same, freeing blocks that are still allocated. Waits for the device first.
  * @param allocator the allocator; NULL is fine.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT as told; the handle is gone
+ *         all the same.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator);
@@ -118,7 +137,8 @@ MEMOPT_API memopt_device *memopt_allocator_device(const memopt_allocator *alloca
 /**
  * @brief Allocates device memory for work on a stream.
  * @param allocator the allocator.
- * @param bytes the size; 0 gives a NULL pointer and MEMOPT_OK.
+ * @param bytes the size, rounded up to 512 bytes (or as roundup_power2_divisions says); 0 gives a
+ *        NULL pointer and MEMOPT_OK.
  * @param tag what it is for.
  * @param stream the stream whose work will use it first.
  * @param[out] out_pointer the block, aligned to 512 bytes.
@@ -127,7 +147,14 @@ MEMOPT_API memopt_device *memopt_allocator_device(const memopt_allocator *alloca
  *         when rounded.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY the order of attempts on memory pressure is exhausted; the
  *         message says asked, free, cached, the largest free block, the top tags and what to try.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing allocated.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told; nothing
+ *         allocated.
+ * @retval MEMOPT_DEVICE_FAULT under pressure, when waiting for work showed misuse of device memory;
+ *         nothing allocated.
+ *
+ * The order of attempts when no cached block fits: pending frees whose events are complete; the
+ * pressure callback; garbage collection; the device; oversize blocks; waiting for pending frees;
+ * giving cached memory back and the device once more; the cache once more.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes,
@@ -141,8 +168,8 @@ MEMOPT_API memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uin
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or pointer is not a live block of it (a double
  *         free, a foreign pointer, or one into a block; the message tells which).
- * @retval MEMOPT_DRIVER_ERROR an event of a recorded stream could not be recorded; the block stays
- *         allocated.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR an event of a recorded stream could not be
+ *         recorded; the block stays allocated. Never for a block without recorded streams.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer);
@@ -152,10 +179,11 @@ MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void
  * again only when that work is done.
  * @param allocator the allocator.
  * @param pointer a live block.
- * @param stream the other stream; the block's own is fine and does nothing.
+ * @param stream the other stream; the block's own is fine and does nothing, as does one recorded
+ *        already. It may be destroyed before the block is freed, since that waits for its work.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or pointer is not a live block of it.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory to note it.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR no memory or no event to note it.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *pointer,
@@ -178,9 +206,12 @@ MEMOPT_API memopt_status memopt_allocator_block(memopt_allocator *allocator, con
  * @brief Gives cached memory that no block uses back to the device. Waits for pending frees.
  * @param allocator the allocator.
  * @param[out] out_released bytes given back; may be NULL.
- * @retval MEMOPT_OK done.
+ * @retval MEMOPT_OK done (nothing is given back while a known stream records a graph).
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
- * @retval MEMOPT_DRIVER_ERROR as told; what was not given back stays cached.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT
+ *         as told; what was not given back stays cached.
+ *
+ * Classic segments go back when they are wholly free, expandable ones page by page.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint64_t *out_released);

@@ -7,6 +7,9 @@
  * is the specification.
  *
  * **Threads.** A scaler may be used by one thread at a time; the stateless functions by any.
+ *
+ * **Streams.** A scaler's scale, flag and scratch are shared by all its calls: where they go to
+ * different streams, order them by events.
  */
 #ifndef MEMOPT_CAST_H
 #define MEMOPT_CAST_H
@@ -95,6 +98,8 @@ typedef struct memopt_scaler_state {
 
 /**
  * @brief Makes a scaler. Its scale and found-inf flag live in device memory.
+ *
+ * Waits for the default stream once, so that the scaler can be used on any stream at once.
  * @param device the device; it must outlive the scaler.
  * @param options NULL for defaults.
  * @param[out] out_scaler the scaler; ended by memopt_scaler_destroy().
@@ -137,6 +142,9 @@ MEMOPT_API float *memopt_scaler_device_found_inf(const memopt_scaler *scaler);
 
 /**
  * @brief Multiplies gradients by float(1 / double(scale)) in place and notes non-finite ones.
+ *
+ * An element is judged before it is multiplied. The product is computed in f32 and rounded once to
+ * the element's type. Nothing of the list may overlap.
  * @param scaler the scaler.
  * @param gradients `count` tensors of f32, f16 or bf16.
  * @param count how many; 0 does nothing.
@@ -180,6 +188,10 @@ MEMOPT_API memopt_status memopt_scaler_norm(memopt_scaler *scaler, const memopt_
 
 /**
  * @brief Scales all tensors by min(1, max_norm / (norm + 1e-6)), as torch's clip_grad_norm_.
+ *
+ * The coefficient is computed in double from the norm in double and rounded to f32 once; where it
+ * is 1 nothing is written. An infinite element makes it 0, a NaN makes it NaN, as in torch with
+ * error_if_nonfinite=False. The found-inf flag stays as it is.
  * @param scaler the scaler (owns the scratch memory).
  * @param tensors `count` tensors of f32, f16 or bf16.
  * @param count how many; 0 does nothing but write 0 as the norm.

@@ -21,6 +21,11 @@
  * Regions nest: a callback may run other regions forward; when it is run again they run forward
  * again, and their own recompute follows inside the backward.
  *
+ * **Streams.** Everything is enqueued on the stream handed in; leases belong to it and are freed in
+ * its order. Where recompute is on another stream than forward, the caller orders the two, as for
+ * the region's inputs. Work of further streams on a lease is the caller's to tell, with
+ * memopt_allocator_record_stream(). No call waits for the device unless its line says so.
+ *
  * **Threads.** One thread at a time per region, any thread; forward and backward may be on
  * different ones.
  */
@@ -43,7 +48,8 @@ typedef enum memopt_region_pass {
 /** @brief What a region does with its leases. */
 typedef enum memopt_region_mode {
     MEMOPT_REGION_RECOMPUTE = 0, /**< Drop after forward, recompute for backward. */
-    MEMOPT_REGION_KEEP = 1       /**< Keep: recompute() does nothing. */
+    /** Keep: recompute() does nothing, except after a release (a second backward pass). */
+    MEMOPT_REGION_KEEP = 1
 } memopt_region_mode;
 
 /** @brief How recomputed values are compared with those of the first run. */
@@ -62,7 +68,8 @@ typedef struct memopt_region_callbacks {
     /** Enqueues the segment on stream. Must enqueue the same work each time. Required. */
     memopt_status (*run)(void *user, memopt_region *region, memopt_region_pass pass,
                          memopt_stream stream);
-    /** Writes the state of the caller's random generators (random_bytes bytes); NULL if none. */
+    /** Writes the state of the caller's random generators (random_bytes bytes); NULL if none. It
+     * must not depend on work that is still enqueued. */
     memopt_status (*random_save)(void *user, void *state);
     /** Sets it again. Required where random_save is set. */
     memopt_status (*random_restore)(void *user, const void *state);
@@ -104,23 +111,28 @@ MEMOPT_API memopt_status memopt_region_create(memopt_device *device, memopt_allo
                                               memopt_region **out_region);
 
 /**
- * @brief Ends a region and its leases.
+ * @brief Ends a region and its leases. With a check mode it waits for that mode's own work.
  * @param region the region; NULL is fine.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_BUSY its callback is running; nothing changed.
+ * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_region_destroy(memopt_region *region);
 
 /**
  * @brief Runs the segment for the first time: saves the random state, calls run, drops the leases.
+ *
+ * With ::MEMOPT_CHECK_EXACT it waits for the run before where a declared value has grown.
  * @param region a region that is not between forward and release (one that was run forward and not
  *        yet recomputed may be run forward again: the newer run counts).
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT region is NULL.
  * @retval MEMOPT_BUSY it holds leases of an earlier run, or its callback is running.
- * @return a callback's own value otherwise; the region is then as if never run.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @return a callback's own value otherwise. After any of the last three the region is as if never
+ *         run, and the caller's random state is what it was before the call.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream);
@@ -129,7 +141,8 @@ MEMOPT_API memopt_status memopt_region_forward(memopt_region *region, memopt_str
  * @brief Runs the segment again with the random state of the first run, keeps the leases, compares
  *        what was declared, and puts the caller's random state back as it was.
  *
- * With a check mode other than none it waits for the stream.
+ * With a check mode other than none it waits for the stream, once (::MEMOPT_CHECK_HASH) or for each
+ * value (::MEMOPT_CHECK_EXACT). In keep mode the kept leases become usable on the stream instead.
  * @param region a region that was run forward.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued; leases are valid in stream order.
@@ -137,7 +150,10 @@ MEMOPT_API memopt_status memopt_region_forward(memopt_region *region, memopt_str
  * @retval MEMOPT_BUSY it holds leases already, or its callback is running.
  * @retval MEMOPT_MISMATCH recomputed values differ, or the run declared or leased other things than
  *         the first; the message names the region and the place. Leases are released.
- * @return a callback's own value otherwise; the region is as it was before, the random state too.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DEVICE_FAULT,
+ *         MEMOPT_DRIVER_ERROR as told.
+ * @return a callback's own value otherwise. After every failure the region is as it was before, the
+ *         random state too.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_region_recompute(memopt_region *region, memopt_stream stream);
@@ -157,7 +173,7 @@ MEMOPT_API memopt_status memopt_region_release(memopt_region *region);
 /**
  * @brief Leases memory for a value that backward needs; only inside the region's callback.
  * @param region the region.
- * @param bytes the size; the n-th lease of each run must have the same size.
+ * @param bytes the size; the n-th lease of each run must have the same size. 0 gives NULL.
  * @param[out] out_pointer the memory, aligned to 512 bytes, on the run's stream.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or no callback of this region is running.
@@ -170,13 +186,20 @@ MEMOPT_API memopt_status memopt_region_alloc(memopt_region *region, uint64_t byt
 
 /**
  * @brief Declares a computed value for the content check; only inside the region's callback, after
- *        the work that computes it is enqueued.
+ *        the work that computes it is enqueued. It counts as it is then: later work may overwrite
+ *        it.
+ *
+ * Both runs declare the same values in the same order. A value that differs is told by
+ * memopt_region_recompute(), not here, so that the callback runs to its end.
  * @param region the region.
  * @param name for messages; copied.
  * @param tensor device memory.
  * @retval MEMOPT_OK done (nothing is done with check mode none).
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or no callback of this region is running.
- * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, tensor is not a tensor, or no callback of this
+ *         region is running.
+ * @retval MEMOPT_MISMATCH the first run declared another name or size at this place.
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DEVICE_FAULT,
+ *         MEMOPT_DRIVER_ERROR as told.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_region_check(memopt_region *region, const char *name,

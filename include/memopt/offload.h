@@ -5,6 +5,22 @@
  * Copies run on two streams of the offloader's own (to the host, and back), tied to the caller's by
  * events; no call waits for the device unless its line says so.
  *
+ *     forward:   for each layer: compute the activation on the stream
+ *                                memopt_offload_pack(activation)          it is the ticket's now
+ *     backward:  for each layer, last first:
+ *                    memopt_offload_prefetch(ticket of the layer below)
+ *                    memopt_offload_unpack(ticket of this layer)          valid in stream order
+ *                    ... backward of the layer, reads it ...
+ *                    memopt_offload_release(ticket of this layer)
+ *
+ * **Order.** A copy to the host starts after the work that was on the packing stream at the call. A
+ * copy back starts after the work that was, at the call, on the stream whose memory it writes: what
+ * is enqueued after a prefetch overlaps with it. Streams that are handed in must exist until the
+ * ticket is released.
+ *
+ * **Host memory** is page-locked, of the size of the values (rounded to a page; values below
+ * 128 KiB share pages), used again for later values, and never more than the limit.
+ *
  * **Threads.** One thread at a time per offloader; pack and unpack may be on different threads.
  */
 #ifndef MEMOPT_OFFLOAD_H
@@ -33,7 +49,7 @@ typedef enum memopt_overflow {
 typedef struct memopt_offloader_options {
     size_t struct_size;  /**< sizeof(memopt_offloader_options). */
     uint64_t host_limit; /**< Most page-locked bytes to hold, cached ones included; 0: no limit. */
-    uint64_t min_bytes;  /**< Smaller values stay on the device. */
+    uint64_t min_bytes;  /**< Smaller values stay on the device, and cost no host memory. */
     uint32_t overflow;   /**< A ::memopt_overflow. */
     uint32_t reserved;   /**< Must be 0. */
 } memopt_offloader_options;
@@ -65,16 +81,18 @@ MEMOPT_API memopt_status memopt_offloader_create(memopt_device *device, memopt_a
  * @param offloader the offloader; NULL is fine.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_BUSY tickets are not released; the message counts them; nothing changed.
- * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offloader_destroy(memopt_offloader *offloader);
 
 /**
  * @brief The same, releasing every ticket first.
+ *
+ * Device memory of the tickets is freed in the order of the streams that they were unpacked on.
  * @param offloader the offloader; NULL is fine.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader);
@@ -82,6 +100,9 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
 /**
  * @brief Packs a block of the offloader's allocator and takes it over: it is copied to the host
  * after the stream's work so far and freed when the copy is done.
+ *
+ * With ::MEMOPT_OVERFLOW_WAIT it may wait for copies of released tickets; else it waits for
+ * nothing.
  * @param offloader the offloader.
  * @param data a live block's first byte. On success it belongs to the ticket.
  * @param bytes how many of its bytes to keep, at least 1 and at most the block's size.
@@ -90,9 +111,10 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  * @retval MEMOPT_OK enqueued, or kept on the device (min_bytes, or overflow with the keep policy).
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, data is not a live block, or bytes is out of
  *         range.
- * @retval MEMOPT_LIMIT_REACHED the host limit, by policy; the message has the numbers.
+ * @retval MEMOPT_LIMIT_REACHED the host limit, by policy, or 2^24 tickets are live; the message has
+ *         the numbers.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told. On failure the block is still the
- *         caller's, unchanged.
+ *         caller's, unchanged; the stream may have been made to wait for a copy that had begun.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *data,
@@ -111,7 +133,8 @@ MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *
  * @param stream the stream whose work so far wrote it.
  * @param[out] out_ticket the ticket.
  * @param[out] out_kept 1 where the value was not copied (min_bytes or overflow): then the caller
- * must keep it unchanged until memopt_offload_release(). Else 0.
+ *        must keep it unchanged until memopt_offload_release(), and free it himself behind the
+ *        streams that unpacked it. Else 0.
  * @retval MEMOPT_OK as told.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
  * @retval MEMOPT_LIMIT_REACHED, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing
@@ -152,6 +175,9 @@ MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader
 
 /**
  * @brief Starts bringing a value back, so that a later unpack need not wait.
+ *
+ * Device memory is allocated in the order of the stream that packed the value; the copy starts when
+ * that stream's work so far is done. So call it before enqueuing the work to overlap with.
  * @param offloader the offloader.
  * @param ticket the ticket; one that is on the device or on its way is left as it is.
  * @retval MEMOPT_OK enqueued.
@@ -164,8 +190,9 @@ MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader
 MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket ticket);
 
 /**
- * @brief Gives a value back on the device, valid in the order of a stream. It may be asked again
- * and gives the same memory until release.
+ * @brief Gives a value back on the device, valid in the order of a stream. It may be asked again,
+ * also for other streams, and gives the same memory until release. Work of every stream that it was
+ * unpacked on may use the memory until memopt_offload_release() is called.
  * @param offloader the offloader.
  * @param ticket the ticket.
  * @param stream the stream that will use it.
@@ -182,6 +209,8 @@ MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memo
 
 /**
  * @brief Copies a value into device memory of the caller's, in the order of a stream.
+ *
+ * It starts after the stream's work so far; later work of the stream comes after it.
  * @param offloader the offloader.
  * @param ticket the ticket.
  * @param destination device memory for all of the ticket's bytes.
@@ -198,8 +227,9 @@ MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
                                                     uint64_t bytes, memopt_stream stream);
 
 /**
- * @brief Ends a ticket: its device memory is freed after the stream's work so far, its host memory
- *        is kept for the next value of that size or given back under the limit.
+ * @brief Ends a ticket: its device memory is freed after the work so far of the stream and of those
+ *        that it was unpacked on; its host memory is kept for the next value of that size, or given
+ *        back where it would keep more than the limit (or than the payload's peak) page-locked.
  * @param offloader the offloader.
  * @param ticket the ticket.
  * @param stream the stream that used the unpacked value last.

@@ -82,7 +82,8 @@ MEMOPT_API memopt_status memopt_optimizer_create(memopt_allocator *allocator,
                                                  memopt_optimizer **out_optimizer);
 
 /**
- * @brief Ends an optimizer and frees its states (in order of the streams that used them).
+ * @brief Ends an optimizer and frees its states in order of the streams that used them, without
+ *        waiting. A stream that was ended before is left out.
  * @param optimizer the optimizer; NULL is fine.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
@@ -132,14 +133,15 @@ MEMOPT_API memopt_status memopt_optimizer_get_group(memopt_optimizer *optimizer,
  * @brief Adds a parameter with states of zero.
  * @param optimizer the optimizer.
  * @param group its group.
- * @param parameter f32, f16 or bf16 in device memory; it must stay where it is.
+ * @param parameter f32, f16 or bf16 in device memory, at least one element; it must stay where it
+ *        is.
  * @param model_copy f16 or bf16 tensor of the same count that receives the rounded parameter at
  * each step (mixed precision with an f32 master), or NULL.
  * @param stream the stream in whose order the states are zeroed.
  * @param[out] out_index the parameter's number, from 0.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, no such group, a misaligned tensor, one that
- *         overlaps another parameter, or a model_copy of another count.
+ *         overlaps another parameter or model copy, or a model_copy of another count.
  * @retval MEMOPT_UNSUPPORTED an element type that cannot be trained.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told;
  *         nothing added.
@@ -290,7 +292,8 @@ MEMOPT_API memopt_status memopt_optimizer_export_sync(memopt_optimizer *optimize
  * message names the first that differs.
  * @retval MEMOPT_CORRUPT the bytes are damaged, cut short, or not an export.
  * @retval MEMOPT_UNSUPPORTED the export is of a newer version of the format.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told. If the
+ * device fails while states are being copied, some may hold imported values: import again.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimizer,

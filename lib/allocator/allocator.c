@@ -157,11 +157,6 @@ memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t l
 /* --- allocating
  * ---------------------------------------------------------------------------------------- */
 
-int mo_reserve_bookkeeping(memopt_allocator *allocator)
-{
-    return mo_slab_reserve(&allocator->slab, 2) && mo_table_reserve(&allocator->live);
-}
-
 void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request)
 {
     unsigned kind = request->pool->kind;
@@ -183,13 +178,19 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
     return block->address;
 }
 
+int mo_request_enter(memopt_allocator *allocator, mo_request *request)
+{
+    unsigned kind = request->size <= MO_SMALL_LIMIT ? MO_POOL_SMALL : MO_POOL_LARGE;
+    request->pool = mo_pool_get(allocator, request->stream, kind);
+    return request->pool != NULL && mo_slab_reserve(&allocator->slab, 2) &&
+           mo_table_reserve(&allocator->live);
+}
+
 /* From the cache; OK without a block if there is none. */
 static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *request,
                                   void **out_pointer)
 {
-    unsigned kind = request->size <= MO_SMALL_LIMIT ? MO_POOL_SMALL : MO_POOL_LARGE;
-    request->pool = mo_pool_get(allocator, request->stream, kind);
-    if (request->pool == NULL || !mo_reserve_bookkeeping(allocator))
+    if (!mo_request_enter(allocator, request))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     if (allocator->events.pending != 0)
         mo_events_process(allocator);
@@ -371,6 +372,10 @@ memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint64_t *out_r
         } while (status == MEMOPT_OK && found);
         if (status == MEMOPT_OK)
             status = mo_release_memory(allocator, &all, &released);
+        if (status == MEMOPT_OK)
+            status = mo_expandable_trim(allocator);
+        mo_pools_trim(allocator);
+        mo_events_trim(allocator);
     }
     pthread_mutex_unlock(&allocator->lock);
     pthread_mutex_unlock(&allocator->slow);

@@ -83,11 +83,13 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
     for (use = block->uses; use != NULL; use = use->next)
         if (use->stream == stream)
             return MEMOPT_OK;
-    if (get_queue(allocator, stream) == NULL)
+    mo_use_queue *queue = get_queue(allocator, stream);
+    if (queue == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     memopt_status status = mo_events_borrow(allocator, &use);
     if (status != MEMOPT_OK)
         return status;
+    queue->uses++;
     use->stream = stream;
     use->block = block;
     use->next = block->uses;
@@ -100,6 +102,7 @@ void mo_events_drop(memopt_allocator *allocator, mo_block *block)
     while (block->uses != NULL) {
         mo_stream_use *use = block->uses;
         block->uses = use->next;
+        find_queue(allocator, use->stream)->uses--;
         mo_events_return(allocator, use);
     }
 }
@@ -133,6 +136,7 @@ static memopt_status record(mo_stream_use *use, int *out_gone)
 static void complete(memopt_allocator *allocator, mo_stream_use *use)
 {
     mo_block *block = use->block;
+    find_queue(allocator, use->stream)->uses--;
     mo_events_return(allocator, use);
     allocator->events.pending--;
     if (--block->pending == 0)
@@ -253,6 +257,20 @@ memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *poo
     else
         prepend(queue, use);
     return status;
+}
+
+void mo_events_trim(memopt_allocator *allocator)
+{
+    mo_use_queue **place = &allocator->events.queues;
+    while (*place != NULL) {
+        mo_use_queue *queue = *place;
+        if (queue->uses != 0) {
+            place = &queue->next;
+            continue;
+        }
+        *place = queue->next;
+        mo_free(queue);
+    }
 }
 
 /* Destroys a list's events; the first error is kept in *result. */

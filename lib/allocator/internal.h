@@ -39,8 +39,9 @@
 
 typedef struct mo_pool {
     memopt_stream stream;
-    unsigned kind;    /* MO_POOL_SMALL or MO_POOL_LARGE */
-    uint64_t drained; /* the last release pass that waited for the stream */
+    unsigned kind;     /* MO_POOL_SMALL or MO_POOL_LARGE */
+    uint64_t drained;  /* the last release pass that waited for the stream */
+    uint64_t segments; /* how many belong to it */
     struct mo_pool *next;
     mo_bins bins;
 } mo_pool;
@@ -69,6 +70,7 @@ typedef struct mo_stream_use {
 typedef struct mo_use_queue {
     struct mo_use_queue *next;
     memopt_stream stream;
+    uint64_t uses; /* live and pending ones of this stream */
     mo_stream_use *head;
     mo_stream_use **tail;
 } mo_use_queue;
@@ -136,6 +138,8 @@ uint64_t mo_segment_size(const memopt_allocator *allocator, uint64_t size);
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
 /* Joins a block that is in no structure with its free neighbours and puts it into the bins. */
 void mo_pool_put(memopt_allocator *allocator, mo_block *block);
+/* Ends pools without a segment; slow held. */
+void mo_pools_trim(memopt_allocator *allocator);
 /* Into and out of the bins, without joining. */
 void mo_pool_insert(memopt_allocator *allocator, mo_block *block);
 void mo_pool_remove(memopt_allocator *allocator, mo_block *block);
@@ -148,6 +152,9 @@ void mo_pool_remove(memopt_allocator *allocator, mo_block *block);
 memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *request);
 memopt_status mo_classic_grow(memopt_allocator *allocator, const mo_request *request);
 memopt_status mo_expandable_grow(memopt_allocator *allocator, const mo_request *request);
+
+/* Gives the addresses of wholly unmapped expandable segments back. */
+memopt_status mo_expandable_trim(memopt_allocator *allocator);
 
 /* Which free memory to give back. */
 typedef struct mo_release {
@@ -204,8 +211,7 @@ memopt_status mo_expandable_end(memopt_allocator *allocator, mo_segment *segment
 /* --- pressure.c --------------------------------------------------------------------------------
  */
 
-/* The order of attempts. Enters and leaves without a lock; on success *out_block is taken and
- * entered as live. */
+/* The order of attempts. Enters and leaves without a lock. */
 memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, void **out_pointer);
 
 /* --- allocator.c -------------------------------------------------------------------------------
@@ -215,8 +221,9 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
 void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request);
 /* A freed block whose streams are done goes back to its pool; lock held. */
 void mo_block_retire(memopt_allocator *allocator, mo_block *block);
-/* Makes sure that an allocation can be finished without host memory; lock held. */
-int mo_reserve_bookkeeping(memopt_allocator *allocator);
+/* Finds the request's pool and makes sure that it can be served without host memory; 0 if not. Lock
+ * held; needed again whenever both locks were released, since a trim may have ended the pool. */
+int mo_request_enter(memopt_allocator *allocator, mo_request *request);
 
 /* --- events.c: lock held ------------------------------------------------------------------------
  */
@@ -233,6 +240,8 @@ memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *poo
 void mo_events_drop(memopt_allocator *allocator, mo_block *block);
 /* True while a stream that the allocator knows records a graph. */
 int mo_capturing(memopt_allocator *allocator);
+/* Ends the queues of streams that no block is recorded on. */
+void mo_events_trim(memopt_allocator *allocator);
 /* An event of the pool, for the slow path; given back by mo_events_return. */
 memopt_status mo_events_borrow(memopt_allocator *allocator, mo_stream_use **out_use);
 void mo_events_return(memopt_allocator *allocator, mo_stream_use *use);

@@ -19,6 +19,20 @@ mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned
     return pool;
 }
 
+void mo_pools_trim(memopt_allocator *allocator)
+{
+    mo_pool **place = &allocator->pools;
+    while (*place != NULL) {
+        mo_pool *pool = *place;
+        if (pool->segments != 0) {
+            place = &pool->next;
+            continue;
+        }
+        *place = pool->next;
+        mo_free(pool);
+    }
+}
+
 /* The divisions of the power of two below a size. */
 static uint64_t divisions_of(const memopt_allocator *allocator, uint64_t bytes)
 {

@@ -16,7 +16,7 @@ typedef memopt_status attempt(memopt_allocator *allocator, mo_request *request,
 
 static memopt_status search(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
 {
-    if (!mo_reserve_bookkeeping(allocator))
+    if (!mo_request_enter(allocator, request))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     mo_events_process(allocator);
     *out_block = mo_pool_take(allocator, request->pool, request->size);

@@ -90,7 +90,7 @@ static void say_advice(writer *out, const memopt_allocator *allocator, const mo_
     if (tags[MEMOPT_TAG_OPTIMIZER].current > live / 4)
         say(out, "8-bit optimizer states, ");
     if (mo_allowed(allocator) < allocator->device_total)
-        say(out, "a higher limit (now %s), ", MO_SIZE(mo_allowed(allocator)));
+        say(out, "a higher limit, ");
     say(out, "a smaller batch with accumulation");
 }
 
@@ -106,6 +106,8 @@ void mo_report_oom(memopt_allocator *allocator, const mo_request *request, uint6
         allocator->tags[request->tag].name);
     say(&out, ", %s free of %s on the device", MO_SIZE(device_free),
         MO_SIZE(allocator->device_total));
+    if (mo_allowed(allocator) < allocator->device_total)
+        say(&out, ", limited to %s here", MO_SIZE(mo_allowed(allocator)));
     say(&out, "; held here: %s allocated, %s cached",
         MO_SIZE(mo_stat_current(stats, MO_STAT_ALLOCATED_BYTES)), MO_SIZE(cached));
     if (pending > 0)

@@ -5,6 +5,7 @@
 
 void mo_segment_link(memopt_allocator *allocator, mo_segment *segment)
 {
+    segment->pool->segments++;
     segment->prev = NULL;
     segment->next = allocator->segments;
     if (segment->next != NULL)
@@ -14,6 +15,7 @@ void mo_segment_link(memopt_allocator *allocator, mo_segment *segment)
 
 void mo_segment_unlink(memopt_allocator *allocator, mo_segment *segment)
 {
+    segment->pool->segments--;
     if (segment->prev != NULL)
         segment->prev->next = segment->next;
     else

@@ -176,6 +176,20 @@ memopt_status mo_expandable_end(memopt_allocator *allocator, mo_segment *segment
     return end_segment(allocator, segment);
 }
 
+memopt_status mo_expandable_trim(memopt_allocator *allocator)
+{
+    memopt_status result = MEMOPT_OK;
+    for (mo_segment *segment = allocator->segments, *next; segment != NULL; segment = next) {
+        next = segment->next;
+        if (!mo_segment_is_expandable(segment) || segment->mapped != 0)
+            continue;
+        memopt_status status = end_segment(allocator, segment);
+        if (result == MEMOPT_OK)
+            result = status;
+    }
+    return result;
+}
+
 /* --- growth --------------------------------------------------------------------------------------
  */
 

@@ -45,25 +45,24 @@ static const char *read_token(const char *text, char token[TOKEN_BYTES])
     return text;
 }
 
-/* Edits (insert, delete, replace, case for free) that make one word of the other. */
+/* What it costs to make b of a: letters that a left out are cheap, since people abbreviate; wrong
+ * ones are not. Case is free. */
 static size_t edit_distance(const char *a, const char *b)
 {
+    enum { ADD = 1, DROP = 2, REPLACE = 3 };
     size_t row[TOKEN_BYTES + 1];
     size_t columns = strlen(b);
     for (size_t j = 0; j <= columns; j++)
-        row[j] = j;
+        row[j] = j * ADD;
     for (size_t i = 1; a[i - 1] != '\0'; i++) {
         size_t diagonal = row[0];
-        row[0] = i;
+        row[0] = i * DROP;
         for (size_t j = 1; j <= columns; j++) {
             int same = tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]);
-            size_t best = diagonal + !same;
+            size_t best = diagonal + (same ? 0 : REPLACE);
             diagonal = row[j];
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
-            if (row[j - 1] + 1 < best)
-                best = row[j - 1] + 1;
-            row[j] = best;
+            best = mo_min_u64(best, row[j] + DROP);
+            row[j] = mo_min_u64(best, row[j - 1] + ADD);
         }
     }
     return row[columns];
@@ -95,19 +94,19 @@ static int parse_integer(const char *token, uint64_t *out_value)
     return 1;
 }
 
-/* Digits with an optional fraction, whatever the locale. */
+/* Digits with an optional fraction, whatever the locale; exact to the last bit up to 15 digits. */
 static int parse_decimal(const char *token, double *out_value)
 {
-    double value = 0, unit = 1;
-    int digits = 0;
-    for (; isdigit((unsigned char)*token); token++, digits++)
-        value = value * 10 + (*token - '0');
+    double digits = 0, unit = 1;
+    int count = 0;
+    for (; isdigit((unsigned char)*token); token++, count++)
+        digits = digits * 10 + (*token - '0');
     if (*token == '.')
-        for (token++; isdigit((unsigned char)*token); token++, digits++)
-            value += (*token - '0') * (unit /= 10);
-    if (digits == 0 || *token != '\0')
+        for (token++; isdigit((unsigned char)*token); token++, count++, unit *= 10)
+            digits = digits * 10 + (*token - '0');
+    if (count == 0 || *token != '\0')
         return 0;
-    *out_value = value;
+    *out_value = digits / unit;
     return 1;
 }
 
@@ -219,7 +218,7 @@ static memopt_status read_divisions(const struct key *key, const char **cursor,
     size_t next_slot = 0;
     int entries = 0;
     do {
-        uint64_t megabytes, value;
+        uint64_t megabytes = 0, value;
         text = read_token(text, size_token);
         int rest = strcmp(size_token, ">") == 0;
         if (*text != ':' || (!rest && !parse_integer(size_token, &megabytes)))
@@ -311,11 +310,11 @@ static memopt_status check_together(const mo_config *config)
 
 memopt_status mo_config_parse(const char *text, mo_config *out_config)
 {
-    mo_config config;
-    memset(&config, 0, sizeof config);
-    config.large_segment_size_mb = 20;
-    config.per_process_memory_fraction = 1;
-    config.pinned_num_register_threads = 1;
+    mo_config config = {
+#define INITIAL(key, kind, low, high, initial, acts) .key = MO_CONFIG_INITIAL_##kind(initial),
+        MO_CONFIG_KEYS(INITIAL)
+#undef INITIAL
+    };
     const char *cursor = skip_blanks(text == NULL ? "" : text);
     while (*cursor != '\0') {
         memopt_status status = read_entry(&cursor, &config);

@@ -43,6 +43,19 @@ typedef struct mo_config_divisions {
 #define MO_CONFIG_TYPE_DIVISIONS mo_config_divisions
 #define MO_CONFIG_TYPE_BACKEND int32_t
 
+#define MO_CONFIG_INITIAL_INTEGER(value) value
+#define MO_CONFIG_INITIAL_POWER_OF_TWO(value) value
+#define MO_CONFIG_INITIAL_BOOLEAN(value) value
+#define MO_CONFIG_INITIAL_FRACTION(value) value
+#define MO_CONFIG_INITIAL_NUMBER(value) value
+#define MO_CONFIG_INITIAL_DIVISIONS(value)                                                         \
+    {                                                                                              \
+        {                                                                                          \
+            value                                                                                  \
+        }                                                                                          \
+    }
+#define MO_CONFIG_INITIAL_BACKEND(value) value
+
 /* The values as given, in the units of the keys; 0 in max_split_size_mb is unlimited, in
  * max_non_split_rounding_mb the large segment's size, in the threshold no collection. */
 typedef struct mo_config {

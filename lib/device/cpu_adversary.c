@@ -1,11 +1,13 @@
 /*
  * The adversarial order of the "cpu" device: a scheduler that makes missing dependencies show.
  *
- * Nothing runs until a thread waits for it. Then, before each operation X that is needed, every
- * other stream runs first what was enqueued after X and does not depend on it: the order that a
- * program without the right waits does not expect. What is not needed and was enqueued before X
- * stays undone, so a consumer that does not wait for its producer reads old bytes. Where a stream
- * would have to run operations from before X to reach those from after it, the seed decides.
+ * Nothing runs until a thread waits for it. Then, before each operation X that is needed, other
+ * streams run first what was enqueued after X and does not depend on it: the order that a program
+ * without the right waits does not expect. What is not needed and was enqueued before X stays
+ * undone, so a consumer that does not wait for its producer reads old bytes. Operations whose
+ * ranges are known (copies, fills, frees) are put against the order of their calls wherever that is
+ * legal; for the rest, where a stream would have to run operations from before X to reach those
+ * from after it, the seed decides.
  *
  * mo_note_free poisons a range in the order of its stream. A copy or fill on a range is a violation
  * if it was enqueued before a free of it and runs after that free (whoever owns the range by then),
@@ -84,6 +86,57 @@ static mo_cpu_stream *runnable(mo_cpu_stream *stream, const mo_cpu_stream *avoid
     return NULL;
 }
 
+static int writes_into(const mo_cpu_op *op, const void *start, uint64_t size)
+{
+    return (op->kind == MO_CPU_COPY || op->kind == MO_CPU_FILL || op->kind == MO_CPU_NOTE_FREE) &&
+           mo_ranges_overlap(op->destination, op->bytes, start, size);
+}
+
+/* True if the order of two operations is known to matter. */
+static int conflict(const mo_cpu_op *a, const mo_cpu_op *b)
+{
+    return writes_into(a, b->destination, b->bytes) || writes_into(b, a->destination, a->bytes) ||
+           (b->kind == MO_CPU_COPY && writes_into(a, b->source, b->bytes)) ||
+           (a->kind == MO_CPU_COPY && writes_into(b, a->source, a->bytes));
+}
+
+/* A stream through which an operation runs that was enqueued after the head of `needed`, conflicts
+ * with it and does not wait for it; NULL if there is none. */
+static mo_cpu_stream *rival(mo_cpu_device *cpu, const mo_cpu_stream *needed)
+{
+    const mo_cpu_op *x = needed->head;
+    for (mo_cpu_stream *stream = &cpu->default_stream; stream != NULL; stream = stream->next) {
+        if (stream == needed || stream->last_number < x->number)
+            continue;
+        const mo_cpu_op *op = stream->head;
+        while (op != NULL && !(op->number > x->number && conflict(op, x))) {
+            if (op->kind == MO_CPU_WAIT && op->marker->stream == needed)
+                op = NULL; /* what follows waits for x */
+            else
+                op = op->next;
+        }
+        mo_cpu_stream *first = op != NULL ? runnable(stream, needed) : NULL;
+        if (first != NULL)
+            return first;
+    }
+    return NULL;
+}
+
+/* True if running the stream's head now would put it before a conflicting operation that was
+ * enqueued later: the order that a program without waits hopes for. */
+static int would_hide(mo_cpu_device *cpu, const mo_cpu_stream *stream)
+{
+    const mo_cpu_op *head = stream->head;
+    for (const mo_cpu_stream *other = &cpu->default_stream; other != NULL; other = other->next) {
+        if (other == stream || other->last_number < head->number)
+            continue;
+        for (const mo_cpu_op *op = other->head; op != NULL; op = op->next)
+            if (op->number > head->number && conflict(op, head))
+                return 1;
+    }
+    return 0;
+}
+
 /* Whether a stream that holds operations from before and after number `x` runs ahead of it: decided
  * once for each x. */
 static int seed_lets_overtake(mo_cpu_device *cpu, mo_cpu_stream *stream, uint64_t x)
@@ -95,17 +148,20 @@ static int seed_lets_overtake(mo_cpu_device *cpu, mo_cpu_stream *stream, uint64_
     return stream->may_overtake;
 }
 
-/* The stream that goes before the head of `needed`: of those that can without it, the one with the
- * latest work; NULL if there is none. */
+/* The stream that goes before the head of `needed`: one with a rival of it, or of those that can
+ * without it, the one with the latest work; NULL if there is none. */
 static mo_cpu_stream *overtaker(mo_cpu_device *cpu, const mo_cpu_stream *needed)
 {
     uint64_t x = needed->head->number, latest = x;
-    mo_cpu_stream *chosen = NULL;
+    mo_cpu_stream *chosen = rival(cpu, needed);
+    if (chosen != NULL)
+        return chosen;
     for (mo_cpu_stream *stream = &cpu->default_stream; stream != NULL; stream = stream->next) {
         if (stream == needed || stream->head == NULL || stream->last_number <= latest)
             continue;
         mo_cpu_stream *first = runnable(stream, needed);
-        if (first == NULL || (stream->head->number < x && !seed_lets_overtake(cpu, stream, x)))
+        if (first == NULL || would_hide(cpu, first) ||
+            (stream->head->number < x && !seed_lets_overtake(cpu, stream, x)))
             continue;
         latest = stream->last_number;
         chosen = first;

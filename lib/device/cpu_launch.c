@@ -16,10 +16,11 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <xmmintrin.h>
 #endif
 
 /* Below this many items a thread's wake-up costs more than it brings. */
-enum { ITEMS_WORTH_THREADS = 4, CHUNKS_PER_THREAD = 8 };
+enum { ITEMS_WORTH_THREADS = 8, CHUNKS_PER_THREAD = 8 };
 
 static const char *const isa_names[MO_ISA_COUNT] = {"scalar", "avx2", "avx512"};
 
@@ -73,7 +74,7 @@ void mo_cpu_model(char *name, size_t size)
     char text[49] = "";
 #if defined(__x86_64__)
     unsigned words[12] = {0};
-    if (__get_cpuid_max(0x80000000U, NULL) >= 0x80000004U)
+    if ((unsigned)__get_cpuid_max(0x80000000U, NULL) >= 0x80000004U)
         for (unsigned leaf = 0; leaf < 3; leaf++)
             __get_cpuid(0x80000002U + leaf, &words[4 * leaf], &words[4 * leaf + 1],
                         &words[4 * leaf + 2], &words[4 * leaf + 3]);
@@ -108,13 +109,28 @@ void mo_cpu_pool_fini(mo_cpu_pool *pool)
     pthread_mutex_destroy(&pool->lock);
 }
 
+/* Kernels round to nearest and keep subnormals whatever the caller has set for its own arithmetic
+ * (a framework may flush subnormals to zero): the same bits for every caller. */
+static void run_form(mo_cpu_kernel function, const void *args, uint64_t begin, uint64_t end)
+{
+#if defined(__x86_64__)
+    const unsigned standard = 0x1F80;
+    unsigned callers = _mm_getcsr();
+    _mm_setcsr(standard);
+    function(args, begin, end);
+    _mm_setcsr(callers);
+#else
+    function(args, begin, end);
+#endif
+}
+
 /* The pool hands work over by means that a sanitizer of our code alone cannot see, so each chunk
  * acquires what the launch published and releases what it wrote. */
 static void run_chunk(void *context, size_t begin, size_t count)
 {
     mo_cpu_pool *pool = context;
     (void)atomic_load_explicit(&pool->published, memory_order_acquire);
-    pool->function(pool->args, begin, begin + count);
+    run_form(pool->function, pool->args, begin, begin + count);
     atomic_fetch_add_explicit(&pool->finished, 1, memory_order_release);
 }
 
@@ -132,7 +148,7 @@ void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *
     mo_cpu_pool *pool = &cpu->pool;
     mo_cpu_kernel function = form_for(kernel, cpu->isa);
     if (pool->thread_count == 1 || items < ITEMS_WORTH_THREADS) {
-        function(args, 0, items);
+        run_form(function, args, 0, items);
         return;
     }
     pthread_mutex_lock(&pool->lock);

@@ -22,17 +22,20 @@
 typedef struct mo_vm_handle_opaque *mo_vm_handle;
 
 typedef struct mo_device_ops {
-    /* Ends the handle. Pre: nothing is live (the front end has checked) and all work is done. */
+    /* Waits for all work and ends the handle, whatever it returns. Pre: nothing is live (the front
+     * end has checked). */
     memopt_status (*close)(memopt_device *device);
     /* Fills every field but struct_size. */
     memopt_status (*properties)(memopt_device *device, memopt_device_properties *out);
     /* Fills total and free; the front end keeps the rest. */
     memopt_status (*memory_info)(memopt_device *device, memopt_memory_info *out);
-    /* Waits for all streams. */
+    /* Waits for all streams. This and every other synchronising operation returns DEVICE_FAULT once
+     * where misuse of device memory was found since the last one, and DEVICE_LOST for good. */
     memopt_status (*sync)(memopt_device *device);
 
-    /* Plain device memory. size > 0. Aligned to 512 bytes at least. OUT_OF_DEVICE_MEMORY with
-     * asked, free and total in the message. mem_free may synchronise. */
+    /* Plain device memory. size is a positive multiple of 512, and memory is aligned to that at
+     * least. OUT_OF_DEVICE_MEMORY with asked, free and total in the message. mem_free: pre: the
+     * whole of one allocation; waits for work that may use it. */
     memopt_status (*mem_alloc)(memopt_device *device, uint64_t size, void **out_pointer);
     memopt_status (*mem_free)(memopt_device *device, void *pointer, uint64_t size);
 
@@ -55,7 +58,11 @@ typedef struct mo_device_ops {
     memopt_status (*vm_release)(memopt_device *device, mo_vm_handle handle, uint64_t size);
 
     /* Streams. A GPU back end takes any stream of its context, also foreign ones; a back end that
-     * can tell a dead stream says INVALID_ARGUMENT. stream_destroy waits for the stream's work. */
+     * can tell a dead stream says INVALID_ARGUMENT, in each operation that takes one and without
+     * touching it. stream_destroy takes a stream of stream_create only and waits for its work; but
+     * for INVALID_ARGUMENT the stream is gone whatever it returns. stream_query: OK, or NOT_READY
+     * without mo_fail; never waits. stream_wait_event: pre: the event is this device's; it takes
+     * the event's last record at the time of the call, and one never recorded is complete. */
     memopt_status (*stream_create)(memopt_device *device, memopt_stream *out_stream);
     memopt_status (*stream_destroy)(memopt_device *device, memopt_stream stream);
     memopt_status (*stream_sync)(memopt_device *device, memopt_stream stream);
@@ -66,7 +73,10 @@ typedef struct mo_device_ops {
     memopt_status (*stream_capturing)(memopt_device *device, memopt_stream stream,
                                       int32_t *out_capturing);
 
-    /* Events. The back end's event starts with a struct memopt_event. */
+    /* Events. The back end's event starts with a struct memopt_event, with device and timing filled
+     * in. event_destroy does not disturb work that waits; the event is gone whatever it returns.
+     * event_record: on failure the event keeps its last record. event_query: as stream_query.
+     * event_elapsed: pre: both have timing and are of this device; NOT_READY without mo_fail. */
     memopt_status (*event_create)(memopt_device *device, int32_t timing, memopt_event **out_event);
     memopt_status (*event_destroy)(memopt_device *device, memopt_event *event);
     memopt_status (*event_record)(memopt_device *device, memopt_event *event, memopt_stream stream);
@@ -75,7 +85,9 @@ typedef struct mo_device_ops {
     memopt_status (*event_elapsed)(memopt_device *device, memopt_event *start, memopt_event *end,
                                    double *out_seconds);
 
-    /* Work in stream order. launch copies the argument struct before it returns. */
+    /* Work in stream order; pre: ranges are not NULL, do not wrap around and (copy) do not overlap,
+     * unless bytes is 0: then only the stream is checked, as with items = 0. launch copies the
+     * argument struct before it returns. host_callback: the function runs with no lock held. */
     memopt_status (*copy)(memopt_device *device, void *destination, const void *source,
                           uint64_t bytes, memopt_stream stream);
     memopt_status (*fill)(memopt_device *device, void *destination, uint8_t value, uint64_t bytes,

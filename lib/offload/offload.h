@@ -101,13 +101,15 @@ memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, mem
 /* --- for tests: leaves out one of the dependencies above, to show that its absence is noticed. */
 enum {
     MO_OMIT_NOTHING = 0,
-    MO_OMIT_PACK_WAIT = 1,      /* out does not wait for the caller's stream */
-    MO_OMIT_REUSE_WAIT = 2,     /* out does not wait for the last copy back */
-    MO_OMIT_FREE_RECORD = 4,    /* a block taken over is freed without recording out */
-    MO_OMIT_BRING_WAIT = 8,     /* back does not wait for the copy to the host */
-    MO_OMIT_MEMORY_WAIT = 16,   /* back does not wait for the memory's last user */
-    MO_OMIT_UNPACK_WAIT = 32,   /* the caller's stream does not wait for the copy back */
-    MO_OMIT_RELEASE_RECORD = 64 /* memory in use on other streams is freed without recording them */
+    MO_OMIT_PACK_WAIT = 1,    /* out does not wait for the caller's stream */
+    MO_OMIT_REUSE_WAIT = 2,   /* out does not wait for the last copy back */
+    MO_OMIT_FREE_RECORD = 4,  /* a block taken over is freed without recording out */
+    MO_OMIT_BRING_WAIT = 8,   /* back does not wait for the copy to the host */
+    MO_OMIT_MEMORY_WAIT = 16, /* back does not wait for the memory's last user */
+    MO_OMIT_UNPACK_WAIT = 32, /* the caller's stream does not wait for the copy back */
+    MO_OMIT_RELEASE_RECORD =
+        64,                 /* memory in use on other streams is freed without recording them */
+    MO_OMIT_KEPT_WAIT = 128 /* release of a kept value does not wait for what wrote it */
 };
 extern uint32_t mo_offload_omitted;
 

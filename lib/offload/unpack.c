@@ -161,7 +161,8 @@ static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
                                  memopt_stream stream)
 {
     memopt_status status = MEMOPT_OK;
-    if (value->origin == MO_ORIGIN_KEPT && stream != value->pack_stream)
+    if (value->origin == MO_ORIGIN_KEPT && stream != value->pack_stream &&
+        !MO_OMITTED(MO_OMIT_KEPT_WAIT))
         status = mo_timeline_order(&offloader->out, value->written, stream);
     if (status == MEMOPT_OK)
         status = record_user(offloader, value, stream);

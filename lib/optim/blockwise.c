@@ -10,9 +10,8 @@ static memopt_status check_values(const char *verb, const memopt_tensor *values)
 {
     memopt_dtype t = values->dtype;
     if (t != MEMOPT_DTYPE_F32 && t != MEMOPT_DTYPE_F16 && t != MEMOPT_DTYPE_BF16)
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "%s: values of type %s; f32, f16 and bf16 are supported", verb,
-                       memopt_dtype_name(t));
+        return mo_fail(MEMOPT_UNSUPPORTED, "%s: values of type %s; f32, f16 and bf16 are supported",
+                       verb, memopt_dtype_name(t));
     return MEMOPT_OK;
 }
 
@@ -20,9 +19,8 @@ static memopt_status check_values(const char *verb, const memopt_tensor *values)
 static memopt_status check_range(const char *verb, const char *name, const memopt_tensor *t)
 {
     uint64_t size = memopt_dtype_size(t->dtype), bytes;
-    if (t->reserved != 0 || (t->data == NULL && t->count != 0) ||
-        (uintptr_t)t->data % size != 0 || !mo_mul_u64(t->count, size, &bytes) ||
-        bytes > UINTPTR_MAX - (uintptr_t)t->data)
+    if (t->reserved != 0 || (t->data == NULL && t->count != 0) || (uintptr_t)t->data % size != 0 ||
+        !mo_mul_u64(t->count, size, &bytes) || bytes > UINTPTR_MAX - (uintptr_t)t->data)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s: %s: address %p with %" PRIu64 " elements of %" PRIu64
                        " bytes, reserved %d",
@@ -79,8 +77,7 @@ static memopt_status run(const char *verb, memopt_device *device, const mo_kerne
                          const memopt_tensor *absmax, int32_t is_signed, uint32_t block_size,
                          memopt_stream stream)
 {
-    memopt_status status =
-        check(verb, device, values, codes, absmax, is_signed, block_size);
+    memopt_status status = check(verb, device, values, codes, absmax, is_signed, block_size);
     if (status != MEMOPT_OK)
         return status;
     mo_blockcode_args args = {values->data,  codes->data,   absmax->data,

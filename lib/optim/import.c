@@ -133,9 +133,9 @@ static memopt_status send(memopt_optimizer *o, const sections *s, memopt_stream 
         const mo_parameter *p = &o->parameters[i];
         mo_state_part parts[MO_EXPORT_PARTS];
         int n = mo_state_parts(p, parts);
-        status = memopt_copy(o->device, p->device.steps,
-                             s->parameters + i * MO_EXPORT_PARAMETER + 16, sizeof(uint64_t),
-                             stream);
+        status =
+            memopt_copy(o->device, p->device.steps, s->parameters + i * MO_EXPORT_PARAMETER + 16,
+                        sizeof(uint64_t), stream);
         for (int k = 0; k < n && status == MEMOPT_OK; k++) {
             status = memopt_copy(o->device, parts[k].data, states, parts[k].bytes, stream);
             states += parts[k].padded;

@@ -21,7 +21,8 @@ static memopt_status options_check(memopt_optimizer_options *o)
                        o->kind);
     if (o->state_format != MEMOPT_STATE_F32 && o->state_format != MEMOPT_STATE_8BIT)
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "optimizer: state_format %" PRIu32 "; 32-bit (1) and 8-bit (2) are supported",
+                       "optimizer: state_format %" PRIu32
+                       "; 32-bit (1) and 8-bit (2) are supported",
                        o->state_format);
     if (o->block_size != MO_BLOCK_SIZE)
         return mo_fail(MEMOPT_UNSUPPORTED, "optimizer: block_size %" PRIu32 "; 256 is supported",
@@ -77,8 +78,7 @@ memopt_status mo_optimizer_release(memopt_optimizer *o, void *block)
         /* A stream that the caller has ended since has no work left. */
         if (memopt_stream_query(o->device, o->streams[i]) == MEMOPT_INVALID_ARGUMENT)
             continue;
-        memopt_status status =
-            memopt_allocator_record_stream(o->allocator, block, o->streams[i]);
+        memopt_status status = memopt_allocator_record_stream(o->allocator, block, o->streams[i]);
         result = result == MEMOPT_OK ? status : result;
     }
     if (result != MEMOPT_OK) /* it cannot be told which work is pending: wait for all */
@@ -156,8 +156,8 @@ static memopt_status group_read(const memopt_optimizer *o, const memopt_optimize
 
 static memopt_status no_such_group(const memopt_optimizer *o, uint32_t group)
 {
-    return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                   "optimizer: no group %" PRIu32 "; there are %" PRIu64, group, o->group_count);
+    return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: no group %" PRIu32 "; there are %" PRIu64,
+                   group, o->group_count);
 }
 
 memopt_status memopt_optimizer_add_group(memopt_optimizer *o, const memopt_optimizer_group *group,

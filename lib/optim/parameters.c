@@ -65,8 +65,8 @@ static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t i
                        " elements do not fit 64 bits",
                        index, p->tensor.count);
     p->state_bytes = layout.bytes;
-    memopt_status status = memopt_allocator_alloc(o->allocator, layout.bytes,
-                                                  MEMOPT_TAG_OPTIMIZER, stream, &p->state);
+    memopt_status status =
+        memopt_allocator_alloc(o->allocator, layout.bytes, MEMOPT_TAG_OPTIMIZER, stream, &p->state);
     if (status != MEMOPT_OK)
         return status;
     int zero_code = p->format == MEMOPT_STATE_8BIT ? MO_SIGNED_ZERO : 0;

@@ -45,10 +45,9 @@ static memopt_status check_gradient(const mo_parameter *p, uint64_t index, const
                        " elements, its parameter %" PRIu64,
                        index, g->count, p->tensor.count);
     if (mo_optim_tensors_overlap(g, &p->tensor) || mo_optim_tensors_overlap(g, &p->copy))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer step: gradient %" PRIu64
-                       " overlaps its parameter or its model copy",
-                       index);
+        return mo_fail(
+            MEMOPT_INVALID_ARGUMENT,
+            "optimizer step: gradient %" PRIu64 " overlaps its parameter or its model copy", index);
     return MEMOPT_OK;
 }
 
@@ -66,8 +65,7 @@ static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
         memopt_status status = check_gradient(&o->parameters[i], i, g);
         if (status != MEMOPT_OK)
             return status;
-        o->next[count++] =
-            (mo_segment){g->data, g->count, chunks, (uint32_t)g->dtype, (uint32_t)i};
+        o->next[count++] = (mo_segment){g->data, g->count, chunks, (uint32_t)g->dtype, (uint32_t)i};
         chunks += mo_chunks_of(g->count);
     }
     *out_count = count;

@@ -5,9 +5,9 @@
 
 NAME is a program without bench_ ("optim"); all by default. Repetitions are interleaved at random
 within a program, and the best of them counts: other load on the machine can only make a run slower.
-Names go in pairs: a benchmark with the word `ours` is compared with those that have the same name
-but for another word in its place (`copy`, or a rival's name). Results go to
-docs/benchmarks/<NAME>.json and .md, unless --no-write.
+Names go in pairs: a benchmark is compared with those that have the same name but for one word, which
+is copy, malloc, plain, peer or torch there (BM_cast/ours/4096 with BM_cast/copy/4096), and with
+copy_of/<its name>. Results go to docs/benchmarks/<NAME>.json and .md, unless --no-write.
 """
 import argparse
 import json
@@ -19,6 +19,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# What ours is measured against: a plain copy of the same bytes, malloc, the same work without us, …
+PEER = re.compile(r"(?<![A-Za-z0-9])(copy|malloc|plain|peer|torch)(?![A-Za-z0-9])")
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 USUAL = {
     "name", "run_name", "run_type", "repetitions", "repetition_index", "threads", "iterations",
@@ -84,15 +86,18 @@ def pair_key(name):
 
 
 def peers(name, rows):
-    """[(word, row)] of the benchmarks that differ from `name` in the word `ours` alone."""
-    match = re.search(r"(?<![A-Za-z0-9])ours(?![A-Za-z0-9])", name)
-    if not match:
+    """[(word, row)] of what `name` is measured against."""
+    if PEER.search(name):
         return []
-    pattern = re.compile(
-        re.escape(name[: match.start()]) + r"([A-Za-z0-9-]+)" + re.escape(name[match.end():])
-    )
-    found = ((pattern.fullmatch(other), row) for other, row in rows.items())
-    return [(m.group(1), row) for m, row in found if m and m.group(1) != "ours" and "seconds" in row]
+    found = []
+    for other, row in rows.items():
+        match = PEER.search(other)
+        if "seconds" not in row or not match:
+            continue
+        before, after = re.escape(other[: match.start()]), re.escape(other[match.end():])
+        if other == f"{match.group()}_of/{name}" or re.fullmatch(f"{before}[A-Za-z0-9]+{after}", name):
+            found.append((match.group(), row))
+    return found
 
 
 def time_text(seconds):

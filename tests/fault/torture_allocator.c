@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "allocator/internal.h"
+#include "base/memory.h"
 #include "support/torture.h"
 
 #include <string.h>
@@ -265,8 +266,59 @@ static void test_all(void **state)
     }
 }
 
+/* --- the end -------------------------------------------------------------------------------------
+ */
+
+/* Destroy with a fault: the handle is gone, and nothing is left whatever failed. 1 if one struck.
+ */
+static int end_with_fault(const char *config, int by_force, int host, int64_t n)
+{
+    int64_t blocks = mo_memory_live_blocks();
+    fixture f = {.config = config};
+    memopt_device *device = NULL;
+    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+    options.capacity = 64 * MIB;
+    options.threads = 1;
+    assert_int_equal(memopt_device_open("cpu", &options, &device), MEMOPT_OK);
+    make_pending(device, &f);
+    if (by_force)
+        assert_int_equal(memopt_allocator_alloc(f.allocator, 3 * MIB, 0, NULL, &f.kept), MEMOPT_OK);
+    if (host)
+        mo_memory_fail_at(n);
+    else
+        mo_device_fail_at(device, n);
+    memopt_status status = by_force ? memopt_allocator_destroy_force(f.allocator)
+                                    : memopt_allocator_destroy(f.allocator);
+    int struck = host ? mo_memory_fault_struck() : mo_device_fault_struck(device);
+    mo_memory_fail_at(0);
+    mo_device_fail_at(device, 0);
+    if (!struck)
+        assert_int_equal(status, MEMOPT_OK);
+    assert_int_equal(memopt_stream_destroy(device, f.other), MEMOPT_OK);
+    assert_int_equal(memopt_device_close(device), MEMOPT_OK); /* nothing of it is left */
+    assert_int_equal(mo_memory_live_blocks(), blocks);
+    return struck;
+}
+
+static void test_end(void **state)
+{
+    static const char *const configs[] = {"", "expandable_segments:True"};
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        for (int by_force = 0; by_force < 2; by_force++) {
+            int64_t struck = 0;
+            for (int host = 0; host < 2; host++)
+                for (int64_t n = 1; end_with_fault(configs[c], by_force, host, n); n++)
+                    struck++;
+            print_message("destroy%s, \"%s\": %lld faults\n", by_force ? " by force" : "",
+                          configs[c], (long long)struck);
+            assert_true(struck > 0);
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_end)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -537,6 +537,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     ),
     "memopt_allocator_destroy": (CHECKED, [_HANDLE]),
     "memopt_allocator_destroy_force": (CHECKED, [_HANDLE]),
+    "memopt_allocator_device": (c_void_p, [_HANDLE]),
     "memopt_allocator_alloc": (CHECKED, [_HANDLE, _U64, c_uint32, _HANDLE, _OUT_HANDLE]),
     "memopt_allocator_free": (CHECKED, [_HANDLE, c_void_p]),
     "memopt_allocator_record_stream": (CHECKED, [_HANDLE, c_void_p, _HANDLE]),

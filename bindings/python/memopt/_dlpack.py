@@ -3,8 +3,8 @@
 A capsule that is read stays unconsumed and is kept by the view: when the view goes, the capsule's
 own destructor frees what it holds. A capsule that is given has no destructor, since Python code
 must not run there with an exception in flight; `_given` keeps it instead, and sweep() forgets those
-that nobody took. Consumers call `_release` when they are done; at exit it is taken out of the structs
-that are still theirs, so a late free never calls into an interpreter that is gone.
+that nobody took. Consumers call `_release` when they are done; at exit it is taken out of the
+structs that are still theirs, so a late free never calls into an interpreter that is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEVICE_NAMES = {
 _READ_ONLY = 1
 _VERSION = (1, 0)
 
-# (kind, bits) of every element type; kinds: 0 int, 1 unsigned, 2 float, 4 bfloat, 10/12 8-bit floats.
+# (kind, bits) of every element type; kinds: 0 int, 1 unsigned, 2 float, 4 bfloat, 10/12 f8.
 _KINDS = {
     DType.F32: (2, 32),
     DType.F16: (2, 16),
@@ -94,12 +94,8 @@ def _python_api(name: str, result: Any, *parameters: Any) -> Any:
     return function
 
 
-_capsule_new = _python_api(
-    "PyCapsule_New", ctypes.py_object, c_void_p, ctypes.c_char_p, c_void_p
-)
-_capsule_pointer = _python_api(
-    "PyCapsule_GetPointer", c_void_p, ctypes.py_object, ctypes.c_char_p
-)
+_capsule_new = _python_api("PyCapsule_New", ctypes.py_object, c_void_p, ctypes.c_char_p, c_void_p)
+_capsule_pointer = _python_api("PyCapsule_GetPointer", c_void_p, ctypes.py_object, ctypes.c_char_p)
 _capsule_is_valid = _python_api(
     "PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p
 )
@@ -118,9 +114,7 @@ def read(source: Any) -> View:
     except TypeError:  # a producer from before DLPack 1.0
         capsule = source.__dlpack__(stream=stream)
     if _capsule_is_valid(capsule, b"dltensor_versioned"):
-        versioned = _ManagedVersioned.from_address(
-            _capsule_pointer(capsule, b"dltensor_versioned")
-        )
+        versioned = _ManagedVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if versioned.major != _VERSION[0]:
             raise BufferError("DLPack version %d is not known here" % versioned.major)
         return _describe(versioned.tensor, bool(versioned.flags & _READ_ONLY), capsule)
@@ -173,7 +167,6 @@ class _Given(NamedTuple):
 _given: Dict[int, _Given] = {}
 
 
-@ctypes.CFUNCTYPE(None, c_void_p)
 def _release(address: int) -> None:
     """The consumer is done with a tensor."""
     entry = _given.pop(address, None)
@@ -181,7 +174,8 @@ def _release(address: int) -> None:
         entry.done()
 
 
-_RELEASE = ctypes.cast(_release, c_void_p).value
+_release_thunk = ctypes.CFUNCTYPE(None, c_void_p)(_release)
+_RELEASE = ctypes.cast(_release_thunk, c_void_p).value
 
 
 def give(

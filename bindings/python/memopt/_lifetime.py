@@ -28,7 +28,16 @@ _lock = threading.RLock()  # reentrant: a collection may run a finalizer inside 
 class Handle:
     """Owner of one native object; see the module's text."""
 
-    __slots__ = ("kind", "keep", "_pointer", "_end", "_parents", "_children", "_exports", "_given_up")
+    __slots__ = (
+        "kind",
+        "keep",
+        "_pointer",
+        "_end",
+        "_parents",
+        "_children",
+        "_exports",
+        "_given_up",
+    )
 
     def __init__(
         self,
@@ -134,7 +143,7 @@ class Handle:
 
 
 def finalize(owner: object, handle: Handle) -> None:
-    """Abandons the handle when the owner is collected, or at exit in the reverse order of making."""
+    """Abandons the handle when the owner is collected, or at exit, the youngest first."""
     weakref.finalize(owner, handle.abandon)
 
 

@@ -191,9 +191,7 @@ class Allocator(_lifetime.Closing):
 
     def record_stream(self, block: Union[Buffer, int], stream: StreamLike) -> None:
         """Says that work on another stream uses a block, so that its memory waits for it."""
-        lib.memopt_allocator_record_stream(
-            self._handle.pointer, int(block), stream_pointer(stream)
-        )
+        lib.memopt_allocator_record_stream(self._handle.pointer, int(block), stream_pointer(stream))
 
     def block(self, pointer: Union[Buffer, int]) -> Tuple[int, int]:
         """The first byte and the usable size of the live block that holds an address."""
@@ -231,9 +229,7 @@ class Allocator(_lifetime.Closing):
                 return self._tags[tag]
             except KeyError:
                 names = ", ".join(sorted(self._tags))
-                raise ValueError(
-                    "tag %r is not registered; there are %s" % (tag, names)
-                ) from None
+                raise ValueError("tag %r is not registered; there are %s" % (tag, names)) from None
         return unsigned(int(tag), 32, "tag")
 
     def tags(self) -> Dict[str, TagStats]:
@@ -242,9 +238,7 @@ class Allocator(_lifetime.Closing):
         while True:
             raw = _abi.TagStatsStruct()
             try:
-                lib.memopt_allocator_tag_stats(
-                    self._handle.pointer, len(result), ctypes.byref(raw)
-                )
+                lib.memopt_allocator_tag_stats(self._handle.pointer, len(result), ctypes.byref(raw))
             except errors.NotFoundError:
                 return result
             values = TagStats(raw.current_bytes, raw.peak_bytes, raw.blocks)

@@ -29,8 +29,8 @@ def cast(
     """Casts tensors between the floating-point types, many in one call.
 
     `rounding` is "nearest_even" or "stochastic"; the latter is a function of `seed`, `sequence` (a
-    number of the caller's such as the step) and the element's place. With `saturate`, what overflows
-    an 8-bit float becomes its largest number.
+    number of the caller's such as the step) and the element's place. With `saturate`, what
+    overflows an 8-bit float becomes its largest number.
     """
     into, outputs = tensor_array(tensor_list(destinations), device, "destination", writable=True)
     start, inputs = tensor_array(tensor_list(sources), device, "source")
@@ -123,8 +123,9 @@ def dynamic_map(signed: bool = True) -> Tuple[float, ...]:
 class Scaler(_lifetime.Closing):
     """The dynamic loss scaler, with torch's GradScaler's rules and state, and the reductions.
 
-    Scale and found-inf flag live in device memory; nothing here waits for the device but what reads
-    a value back: get_scale(), found_inf(), state_dict(), load_state_dict() and norm() without `out`.
+    Scale and found-inf flag live in device memory; nothing here waits for the device but what
+    reads a value back: get_scale(), found_inf(), state_dict(), load_state_dict(), and norm() and
+    clip() without `out`.
     """
 
     __slots__ = ("_device", "_handle", "__weakref__")
@@ -155,13 +156,9 @@ class Scaler(_lifetime.Closing):
             disabled=int(not enabled),
         )
         out = ctypes.c_void_p()
-        lib.memopt_scaler_create(
-            device._handle.pointer, ctypes.byref(options), ctypes.byref(out)
-        )
+        lib.memopt_scaler_create(device._handle.pointer, ctypes.byref(options), ctypes.byref(out))
         self._device = device
-        self._handle = _lifetime.Handle(
-            "scaler", out.value or 0, _end_scaler, (device._handle,)
-        )
+        self._handle = _lifetime.Handle("scaler", out.value or 0, _end_scaler, (device._handle,))
         _lifetime.finalize(self, self._handle)
 
     @property
@@ -188,9 +185,7 @@ class Scaler(_lifetime.Closing):
     def unscale(self, gradients: Tensors, stream: StreamLike = None) -> None:
         """Multiplies gradients by 1 / scale in place and notes non-finite ones."""
         array, views = self._tensors(gradients, "gradient", writable=True)
-        lib.memopt_scaler_unscale(
-            self._handle.pointer, array, len(views), stream_pointer(stream)
-        )
+        lib.memopt_scaler_unscale(self._handle.pointer, array, len(views), stream_pointer(stream))
         self._device._keep(stream, views)
 
     def check(self, gradients: Tensors, stream: StreamLike = None) -> None:

@@ -172,7 +172,7 @@ class Region(_lifetime.Closing):
         """What the region has done."""
         raw = _abi.RegionStats()
         lib.memopt_region_get_stats(self._handle.pointer, ctypes.byref(raw))
-        return {field: getattr(raw, field) for field, _ in raw._fields_[1:]}
+        return {field[0]: getattr(raw, field[0]) for field in raw._fields_[1:]}
 
     def _refuse_exports(self) -> None:
         """C ends leases when `run` returns: nobody may look at them any more."""
@@ -200,7 +200,7 @@ def _guarded(call: Callable[[], Optional[int]]) -> int:
 def _callbacks(
     owner: "weakref.ref[Region]", with_random: bool
 ) -> Tuple[_abi.RegionCallbacks, Tuple[Any, ...]]:
-    """The C callbacks of a region and their thunks. They reach it weakly, so it can be collected."""
+    """The C callbacks of a region and their thunks, which reach it weakly: it can be collected."""
 
     def region() -> Region:
         found = owner()
@@ -243,7 +243,5 @@ def _callbacks(
         _abi.RandomState(save) if with_random else _abi.RandomState(),
         _abi.RandomState(restore) if with_random else _abi.RandomState(),
     )
-    callbacks = _abi.RegionCallbacks(
-        run=thunks[0], random_save=thunks[1], random_restore=thunks[2]
-    )
+    callbacks = _abi.RegionCallbacks(run=thunks[0], random_save=thunks[1], random_restore=thunks[2])
     return callbacks, thunks

@@ -28,7 +28,7 @@ class DeviceProperties(NamedTuple):
     name: str
     backend: str
     isa: str
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, as C calls it so
     threads: int
     warp_size: int
     virtual_memory: bool
@@ -56,7 +56,7 @@ class Device(_lifetime.Closing):
     card of that size. The keyword arguments are for "cpu" only.
     """
 
-    __slots__ = ("_handle", "_properties", "_inline", "_pending", "_lock", "__weakref__")
+    __slots__ = ("_handle", "_properties", "_is_cpu", "_inline", "_pending", "_lock", "__weakref__")
 
     def __init__(
         self,
@@ -84,7 +84,8 @@ class Device(_lifetime.Closing):
         self._handle = _lifetime.Handle("device %s" % name, _address(out), _close_device)
         _lifetime.finalize(self, self._handle)
         self._properties = _read_properties(self._handle.pointer)
-        self._inline = self.backend == "cpu" and options.stream_order == StreamOrder.EAGER
+        self._is_cpu = self.backend == "cpu"
+        self._inline = self._is_cpu and options.stream_order == StreamOrder.EAGER
         self._pending: Deque[Tuple[Event, Any]] = collections.deque()
         self._lock = threading.Lock()
 
@@ -213,9 +214,7 @@ class Device(_lifetime.Closing):
         lib.memopt_fill(self._handle.pointer, into, value, count, stream_pointer(stream))
         self._keep(stream, owner)
 
-    def _memory(
-        self, place: TensorLike, writable: bool
-    ) -> Tuple[int, Optional[int], Any]:
+    def _memory(self, place: TensorLike, writable: bool) -> Tuple[int, Optional[int], Any]:
         if isinstance(place, int):
             return place, None, None
         view = tensor(place, writable=writable)
@@ -242,11 +241,11 @@ class Device(_lifetime.Closing):
 
     def _check_tensor(self, view: Tensor, host_too: bool = False) -> None:
         """Refuses a tensor that this device's work cannot reach."""
-        if view.device_type is None:
+        kind = view.device_type
+        if kind is None or (kind == _dlpack.CPU and (self._is_cpu or host_too)):
             return
-        if self.backend == "cpu" or host_too:
-            if view._is_host():
-                return
+        if (self._is_cpu or host_too) and view._is_host():
+            return
         if view.device_id == self._properties.index:
             if self.backend == "cuda" and view.device_type in (_dlpack.CUDA, _dlpack.CUDA_MANAGED):
                 return
@@ -312,9 +311,7 @@ class Stream(_lifetime.Closing):
 
     def query(self) -> bool:
         """Whether the stream's work is done, without waiting."""
-        return ready(
-            lib.memopt_stream_query(self._device._handle.pointer, self._handle.pointer)
-        )
+        return ready(lib.memopt_stream_query(self._device._handle.pointer, self._handle.pointer))
 
     def wait(self, event: "Event") -> None:
         """Makes later work of this stream wait for an event's last record."""
@@ -366,7 +363,7 @@ StreamLike = Union[None, Stream, int, Any]
 
 
 class PinnedMemory(Memory):
-    """Page-locked host memory of a device; freed by free(), on leaving `with`, or when forgotten."""
+    """Page-locked host memory; freed by free(), on leaving `with`, or when forgotten."""
 
     __slots__ = ()
     _kind = "pinned memory"
@@ -426,14 +423,16 @@ _calls: Dict[int, Callable[[], Any]] = {}
 _call_numbers = itertools.count(1)
 
 
-@_abi.HostCallback
-def _host_callback(number: int) -> None:
+def _run_host_call(number: int) -> None:
     function = _calls.pop(number, None)
     try:
         if function is not None:
             function()
     except BaseException as error:
         errors.report_unraisable(error, "in a function called in stream order")
+
+
+_host_callback = _abi.HostCallback(_run_host_call)
 
 
 def _address(out: ctypes.c_void_p) -> int:

@@ -27,9 +27,7 @@ def dtype_of(value: DTypeLike) -> DType:
         pass
     found = _look_up(value)
     if found is None:
-        raise errors.make(
-            2, "dtype: %s is not an element type of this library" % (value,)
-        )
+        raise errors.make(2, "dtype: %s is not an element type of this library" % (value,))
     _seen[value] = found
     return found
 

@@ -127,8 +127,8 @@ def make(
     return _CLASSES.get(status, MemoptError)(status, message, driver_code, driver_message)
 
 
-# An exception cannot pass through C. A callback leaves it here, on its thread, and returns a failing
-# status; the binding raises it, the same object, when the C call that made the callback fails.
+# An exception cannot pass through C. A callback leaves it here, on its thread, and returns a
+# failing status; the binding raises it, the same object, when the C call around it fails.
 _pending = threading.local()
 
 

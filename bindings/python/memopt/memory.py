@@ -138,9 +138,7 @@ class Memory:
             raise BufferError("%s of %s is not host memory" % (self._kind, self._device.name))
         if nbytes == 0:
             return memoryview(bytearray())
-        array = _exported_array(nbytes).from_address(address)
-        array.export = _Export(self)
-        return memoryview(array).cast("B")
+        return view_bytes(address, nbytes, _Export(self))
 
     def _give_dlpack(
         self, address: int, shape: Tuple[int, ...], dtype: DType, read_only: bool, versioned: bool
@@ -185,6 +183,10 @@ class Part(Memory):
         self._whole = whole
 
 
-def _exported_array(nbytes: int) -> Any:
-    # A class of its own, so that instances have a __dict__ to hold the export.
-    return type("Bytes", (ctypes.c_ubyte * nbytes,), {})
+def view_bytes(address: int, nbytes: int, keep: object) -> memoryview:
+    """A memoryview of bytes at an address; it holds `keep` as long as any part of it lives."""
+    # A class of its own, so that the instance has a __dict__ to hold it in.
+    kind: Any = type("Bytes", (ctypes.c_ubyte * nbytes,), {})
+    array = kind.from_address(address)
+    array.keep = keep
+    return memoryview(array).cast("B")

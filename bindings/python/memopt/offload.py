@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from typing import Any, Callable, Dict, Optional, Union
 
 from . import _abi, _lifetime, errors
@@ -110,7 +111,7 @@ class Offloader(_lifetime.Closing):
         """What it holds and has done."""
         raw = _abi.OffloaderStats()
         lib.memopt_offloader_get_stats(self._handle.pointer, ctypes.byref(raw))
-        return {name: getattr(raw, name) for name, _ in raw._fields_[1:]}
+        return {field[0]: getattr(raw, field[0]) for field in raw._fields_[1:]}
 
 
 def _end_offloader(pointer: int, force: bool) -> None:
@@ -129,9 +130,7 @@ class Unpacked(Memory):
 
     def __init__(self, ticket: "Ticket", address: Optional[int]) -> None:
         offloader = ticket._offloader
-        super().__init__(
-            offloader.allocator.device, address, ticket.nbytes, offloader._handle
-        )
+        super().__init__(offloader.allocator.device, address, ticket.nbytes, offloader._handle)
         self._ticket = ticket
 
 
@@ -145,7 +144,7 @@ class Ticket:
         "kept",
         "_stream",
         "_source",
-        "_memory",
+        "_view",
         "__weakref__",
     )
 
@@ -166,7 +165,11 @@ class Ticket:
         self.kept = kept
         self._stream = stream  # the one that used the value last
         self._source = source  # borrowed memory, while the copy or the keeping needs it
-        self._memory: Optional[Unpacked] = None
+        self._view: Optional["weakref.ref[Unpacked]"] = None  # it keeps the ticket, not we it
+
+    @property
+    def _memory(self) -> "Optional[Unpacked]":
+        return None if self._view is None else self._view()
 
     def _id(self) -> int:
         if self._number == 0:
@@ -204,9 +207,11 @@ class Ticket:
             self._offloader._handle.pointer, self._id(), stream_pointer(stream), ctypes.byref(out)
         )
         self._stream = stream
-        if self._memory is None or self._memory._address != out.value:
-            self._memory = Unpacked(self, out.value)
-        return self._memory
+        memory = self._memory
+        if memory is None or memory._address != out.value:
+            memory = Unpacked(self, out.value)
+            self._view = weakref.ref(memory)
+        return memory
 
     def unpack_into(self, destination: TensorLike, stream: StreamLike = None) -> None:
         """Copies the value into device memory of the caller's, in the order of a stream."""
@@ -235,7 +240,6 @@ class Ticket:
         self._number = 0
         if memory is not None:
             memory._address = None
-        self._memory = None
         source, self._source = self._source, None
         if source is not None and not self.kept:  # its copy may still be running
             self._offloader.allocator.device._keep(stream, source)
@@ -245,7 +249,8 @@ class Ticket:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None or self._memory is None or not self._memory._exports:
+        memory = self._memory
+        if error is None or memory is None or not memory._exports:
             self.release(self._stream)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

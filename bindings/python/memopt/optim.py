@@ -18,7 +18,7 @@ from .cast import Scaler
 from .device import Device, StreamLike, choice, stream_pointer, unsigned
 from .memory import Part
 from .sizes import Size, parse_size
-from .tensors import Tensor, TensorLike, fill_struct, tensor
+from .tensors import Tensor, TensorLike, fill_struct, naming, passing, tensor
 
 _FORMAT_NAMES = {"f32": StateFormat.F32, "32bit": StateFormat.F32, "8bit": StateFormat.BITS8}
 
@@ -161,6 +161,11 @@ class Optimizer(_lifetime.Closing):
         """Where parameters live."""
         return self._device
 
+    def close(self) -> None:
+        """Frees the states, and lets go of the parameters."""
+        self._handle.close()
+        self._parameters.clear()
+
     def __len__(self) -> int:
         """Parameters."""
         return len(self._parameters)
@@ -172,9 +177,7 @@ class Optimizer(_lifetime.Closing):
         raw = _abi.OptimizerGroup(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=1e-2)
         _set_group(raw, values)
         out = ctypes.c_uint32()
-        lib.memopt_optimizer_add_group(
-            self._handle.pointer, ctypes.byref(raw), ctypes.byref(out)
-        )
+        lib.memopt_optimizer_add_group(self._handle.pointer, ctypes.byref(raw), ctypes.byref(out))
         group = Group(self, out.value)
         self.groups.append(group)
         return group
@@ -192,11 +195,10 @@ class Optimizer(_lifetime.Closing):
         `model_copy` is an f16 or bf16 tensor that receives the rounded parameter at each step, for
         mixed precision with an f32 master.
         """
-        view, struct = self._struct(parameter, "parameter %d" % len(self), writable=True)
+        view, struct = self._struct(parameter, "parameter", writable=True)
         copy = copy_struct = None
         if model_copy is not None:
-            what = "model copy of parameter %d" % len(self)
-            copy, copy_struct = self._struct(model_copy, what, writable=True)
+            copy, copy_struct = self._struct(model_copy, "model copy of parameter", writable=True)
         out = ctypes.c_uint64()
         lib.memopt_optimizer_add_parameter(
             self._handle.pointer,
@@ -212,13 +214,9 @@ class Optimizer(_lifetime.Closing):
     def _struct(
         self, source: TensorLike, what: str, writable: bool = False
     ) -> Tuple[Tensor, TensorStruct]:
-        try:
+        with naming(what, len(self)):
             view = tensor(source, writable=writable)
             self._device._check_tensor(view)
-        except errors.MemoptError as error:
-            raise errors.make(error.status, "%s: %s" % (what, error)) from None
-        except (TypeError, ValueError, BufferError) as error:
-            raise type(error)("%s: %s" % (what, error)) from None
         struct = TensorStruct()
         fill_struct(struct, view)
         return view, struct
@@ -262,13 +260,15 @@ class Optimizer(_lifetime.Closing):
             views.append(norm)
             options.out_norm = norm.pointer
         lib.memopt_optimizer_step(
-            self._handle.pointer, array, len(gradients), ctypes.byref(options), stream_pointer(stream)
+            self._handle.pointer,
+            array,
+            len(gradients),
+            ctypes.byref(options),
+            stream_pointer(stream),
         )
         self._device._keep(stream, views)
 
-    def _gradients(
-        self, gradients: Sequence[Optional[TensorLike]]
-    ) -> Tuple[Any, List[Tensor]]:
+    def _gradients(self, gradients: Sequence[Optional[TensorLike]]) -> Tuple[Any, List[Tensor]]:
         array = (TensorStruct * max(len(gradients), 1))()
         views: List[Tensor] = []
         for i, (gradient, parameter) in enumerate(zip(gradients, self._parameters)):
@@ -277,7 +277,8 @@ class Optimizer(_lifetime.Closing):
                 array[i].dtype = parameter.view.dtype
                 array[i].count = parameter.view.count
                 continue
-            view, array[i] = self._struct(gradient, "gradient %d" % i)
+            view = self._gradient(i, gradient)
+            fill_struct(array[i], view)
             if view.count != parameter.view.count:
                 raise ValueError(
                     "gradient %d has %d elements, its parameter %d"
@@ -286,11 +287,17 @@ class Optimizer(_lifetime.Closing):
             views.append(view)
         return array, views
 
+    def _gradient(self, index: int, gradient: TensorLike) -> Tensor:
+        with naming("gradient", index):
+            view = passing(gradient)
+            self._device._check_tensor(view)
+            return view
+
     @staticmethod
     def _check_in_place(index: int, parameter: _Parameter) -> None:
         """A framework may give a tensor other memory (p.data = …), which a step would not see."""
         data_ptr = getattr(parameter.source, "data_ptr", None)
-        if data_ptr is not None and data_ptr() != parameter.view.pointer:
+        if data_ptr is not None and data_ptr() != parameter.view._pointer:
             raise ValueError(
                 "parameter %d is not where it was when it was added; make a new optimizer after"
                 " moving a model" % index
@@ -329,9 +336,7 @@ class Optimizer(_lifetime.Closing):
     @property
     def state_bytes(self) -> int:
         """Bytes of all state tensors."""
-        return sum(
-            view.nbytes for i in range(len(self)) for view in self.state(i).values()
-        )
+        return sum(view.nbytes for i in range(len(self)) for view in self.state(i).values())
 
     def steps(self, parameter: int, stream: StreamLike = None) -> int:
         """Steps that a parameter has taken. Waits for the stream."""
@@ -422,9 +427,7 @@ class AdamW(Optimizer):
             self.close()
             raise
 
-    def _add_all(
-        self, params: List[Any], defaults: Dict[str, Any], stream: StreamLike
-    ) -> None:
+    def _add_all(self, params: List[Any], defaults: Dict[str, Any], stream: StreamLike) -> None:
         if not params:
             raise ValueError("the optimizer got no parameters")
         groups = params if isinstance(params[0], dict) else [{"params": params}]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Iterable, List, Optional, Sequence, Tuple
 from . import _dlpack, errors
 from ._abi import DType, TensorStruct
 from .dtypes import DTypeLike, dtype_of
-from .memory import Memory
+from .memory import Memory, view_bytes
 
 if TYPE_CHECKING:
     from .device import Device
@@ -76,7 +76,8 @@ class Tensor:
         self.count: int = _product(shape) if count is None else count
         self.dtype = dtype
         #: DLPack's number of the kind of device; None where nobody told (a bare pointer).
-        self.device_type, self.device_id = device if device is not None else (None, 0)
+        self.device_type: Optional[int] = None if device is None else device[0]
+        self.device_id: int = 0 if device is None else device[1]
         #: Whether writing is forbidden; such a tensor is refused where a call writes.
         self.readonly = readonly
         self._owner = owner
@@ -104,20 +105,20 @@ class Tensor:
         )
 
     def as_memoryview(self) -> memoryview:
-        """The elements as a memoryview (f16, bf16 and 8-bit floats as raw bits); host memory only."""
+        """The elements as a memoryview (raw bits of f16, bf16, 8-bit floats); host memory only."""
         if not self._is_host():
             raise BufferError("the tensor is in the memory of a %s device" % self._device_text())
         if self.count == 0:
-            return memoryview(b"").cast(_FORMATS[self.dtype])
+            nothing: memoryview = getattr(memoryview(b""), "cast")(_FORMATS[self.dtype])
+            return nothing
         owner, pointer = self._owner, self.pointer
         if isinstance(owner, Memory):
             view = owner._view_bytes(pointer, self.nbytes)
         else:
-            array = type("Bytes", (ctypes.c_ubyte * self.nbytes,), {}).from_address(pointer)
-            array.owner = owner  # type: ignore[attr-defined]
-            view = memoryview(array).cast("B")
-        typed = view.cast(_FORMATS[self.dtype], self.shape or (1,))  # type: ignore[call-overload]
-        return typed.toreadonly() if self.readonly else typed  # type: ignore[no-any-return]
+            view = view_bytes(pointer, self.nbytes, owner)
+        # To type checkers, cast() wants a literal format.
+        typed: memoryview = getattr(view, "cast")(_FORMATS[self.dtype], self.shape or (1,))
+        return typed.toreadonly() if self.readonly else typed
 
     def tolist(self) -> Any:
         """The elements as (nested) lists, raw bits where as_memoryview() gives them."""
@@ -179,11 +180,13 @@ def _product(shape: Iterable[int]) -> int:
     return count
 
 
-def tensor(source: TensorLike, dtype: Optional[DTypeLike] = None, *, writable: bool = False) -> Tensor:
+def tensor(
+    source: TensorLike, dtype: Optional[DTypeLike] = None, *, writable: bool = False
+) -> Tensor:
     """A view of `source`, without a copy.
 
-    `dtype` sees the same bytes as another type. `writable` refuses read-only memory. TypeError where
-    `source` holds no such memory; ValueError where it is not contiguous.
+    `dtype` sees the same bytes as another type. `writable` refuses read-only memory. TypeError
+    where `source` holds no such memory; ValueError where it is not contiguous.
     """
     if type(source) is Tensor:
         view = source
@@ -192,7 +195,7 @@ def tensor(source: TensorLike, dtype: Optional[DTypeLike] = None, *, writable: b
     elif isinstance(source, tuple):
         view = _from_tuple(source)
     elif hasattr(source, "data_ptr"):
-        view = _from_framework(source)
+        view = _from_framework(source, keep_storage=True)
     else:
         view = _from_protocols(source)
     if writable and view.readonly:
@@ -214,11 +217,20 @@ def _from_tuple(source: Tuple[Any, ...]) -> Tensor:
     return Tensor(pointer, (count,), dtype_of(dtype), None, False, source[0])
 
 
-def _from_framework(source: Any) -> Tensor:
+def passing(source: TensorLike) -> Tensor:
+    """As tensor(), for the length of a call: a framework's object is kept, but not its storage."""
+    if type(source) is not Tensor and hasattr(source, "data_ptr"):
+        return _from_framework(source, keep_storage=False)
+    return tensor(source)
+
+
+def _from_framework(source: Any, keep_storage: bool) -> Tensor:
     """torch's way, without DLPack: it works for tensors that require a gradient, and is quicker."""
     layout = getattr(source, "layout", None)
-    if layout is not None and str(layout) != "torch.strided":
-        raise TypeError("%s of layout %s; only dense ones can be used" % (_type_name(source), layout))
+    if layout not in _dense_layouts and not _is_dense(layout):
+        raise TypeError(
+            "%s of layout %s; only dense ones can be used" % (_type_name(source), layout)
+        )
     dtype = dtype_of(source.dtype)
     if not source.is_contiguous():
         raise ValueError(
@@ -228,13 +240,27 @@ def _from_framework(source: Any) -> Tensor:
     device = source.device
     kind = _KINDS_OF_DEVICE.get(device.type)
     if kind is None:
-        raise TypeError("%s on device %s has no memory that can be used" % (_type_name(source), device))
+        raise TypeError(
+            "%s on device %s has no memory that can be used" % (_type_name(source), device)
+        )
     pointer, count = source.data_ptr(), source.numel()
     if pointer == 0 and count:
         raise TypeError("%s of %d elements has no memory" % (_type_name(source), count))
     # An alias holds the storage even where the tensor's own is replaced later (p.data = …).
-    owner = source.detach() if hasattr(source, "detach") else source
-    return Tensor(pointer, tuple(source.shape), dtype, (kind, device.index or 0), False, owner, count)
+    owner = source.detach() if keep_storage and hasattr(source, "detach") else source
+    return Tensor(
+        pointer, tuple(source.shape), dtype, (kind, device.index or 0), False, owner, count
+    )
+
+
+_dense_layouts = {None}  # layouts seen: None where an object has none, and torch.strided
+
+
+def _is_dense(layout: Any) -> bool:
+    if str(layout) != "torch.strided":
+        return False
+    _dense_layouts.add(layout)
+    return True
 
 
 def _from_protocols(source: Any) -> Tensor:
@@ -350,16 +376,34 @@ def tensor_array(
     views: List[Tensor] = []
     array = (TensorStruct * max(len(sources), 1))()
     for i, source in enumerate(sources):
-        try:
-            view = tensor(source, writable=writable)
+        with naming(what, i):
+            view = tensor(source, writable=True) if writable else passing(source)
             device._check_tensor(view)
-        except errors.MemoptError as error:
-            raise errors.make(error.status, "%s %d: %s" % (what, i, error)) from None
-        except (TypeError, ValueError, BufferError) as error:
-            raise type(error)("%s %d: %s" % (what, i, error)) from None
         views.append(view)
         fill_struct(array[i], view)
     return array, views
+
+
+class naming:
+    """Puts what a tensor is, and its number, before the message of an error in the block."""
+
+    __slots__ = ("_what", "_number")
+
+    def __init__(self, what: str, number: int) -> None:
+        self._what = what
+        self._number = number
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None:
+            return
+        text = "%s %d: %s" % (self._what, self._number, error)
+        if isinstance(error, errors.MemoptError):
+            raise errors.make(error.status, text) from None
+        if isinstance(error, (TypeError, ValueError, BufferError)):
+            raise type(error)(text) from None
 
 
 def fill_struct(struct: TensorStruct, view: Tensor) -> None:
@@ -371,8 +415,9 @@ def fill_struct(struct: TensorStruct, view: Tensor) -> None:
 
 def tensor_list(sources: Union[TensorLike, Sequence[TensorLike]]) -> List[TensorLike]:
     """One tensor or a sequence of them as a list."""
-    if isinstance(sources, (list, set, frozenset)) or hasattr(sources, "__next__"):
-        return list(sources)
+    some: Any = sources
+    if isinstance(sources, list) or hasattr(sources, "__next__"):
+        return list(some)  # a generator, such as model.parameters()
     if isinstance(sources, tuple) and not (
         len(sources) == 3 and isinstance(sources[0], int) and isinstance(sources[1], int)
     ):

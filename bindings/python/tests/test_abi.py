@@ -16,7 +16,9 @@ from memopt._library import lib
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 INCLUDE = os.path.join(ROOT, "include")
-COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+COMPILER = (
+    os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+)
 
 
 def enumerators():
@@ -35,7 +37,8 @@ def c_facts(tmp_path_factory):
         lines.append('printf("sizeof %s=%%zu\\n", sizeof(%s));' % (name, name))
         for field, *_ in struct._fields_:
             lines.append(
-                'printf("offsetof %s.%s=%%zu size %%zu\\n", offsetof(%s, %s), sizeof(((%s *)0)->%s));'
+                'printf("offsetof %s.%s=%%zu size %%zu\\n", '
+                "offsetof(%s, %s), sizeof(((%s *)0)->%s));"
                 % (name, field, name, field, name, field)
             )
     for name, _ in enumerators():

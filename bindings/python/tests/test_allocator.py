@@ -118,9 +118,11 @@ def test_stats_have_the_field_s_keys(allocator):
 def test_tags(allocator):
     mine = allocator.register_tag("embeddings")
     assert mine >= memopt.Tag.USER and allocator.register_tag("embeddings") == mine
-    with allocator.alloc(1000, tag="weights"), allocator.alloc(
-        2000, tag=memopt.Tag.GRADIENTS
-    ), allocator.alloc(500, tag="embeddings"):
+    with (
+        allocator.alloc(1000, tag="weights"),
+        allocator.alloc(2000, tag=memopt.Tag.GRADIENTS),
+        allocator.alloc(500, tag="embeddings"),
+    ):
         tags = allocator.tags()
         assert tags["weights"].current_bytes == 1000 and tags["weights"].blocks == 1
         assert tags["gradients"].current_bytes == 2000
@@ -271,7 +273,9 @@ def test_a_buffer_keeps_its_allocator_and_device():
     assert bytes(view[:3]) == b"abc"
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.lists(
         st.one_of(

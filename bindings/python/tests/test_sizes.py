@@ -48,8 +48,18 @@ def test_bad_type(value):
         memopt.parse_size(value)
 
 
-UNITS = {"": 1, "K": 2**10, "KiB": 2**10, "KB": 10**3, "MiB": 2**20, "MB": 10**6, "GiB": 2**30,
-         "GB": 10**9, "TiB": 2**40, "TB": 10**12}
+UNITS = {
+    "": 1,
+    "K": 2**10,
+    "KiB": 2**10,
+    "KB": 10**3,
+    "MiB": 2**20,
+    "MB": 10**6,
+    "GiB": 2**30,
+    "GB": 10**9,
+    "TiB": 2**40,
+    "TB": 10**12,
+}
 
 
 @given(st.integers(0, 2**20), st.sampled_from(sorted(UNITS)), st.sampled_from(["", " ", "  "]))

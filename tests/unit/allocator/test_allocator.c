@@ -68,8 +68,266 @@ static void test_random(void **state)
     }
 }
 
+/* --- sizes ------------------------------------------------------------------------------------ */
+
+static uint64_t usable(memopt_allocator *allocator, void *pointer)
+{
+    uint64_t bytes = 0;
+    OK(memopt_allocator_block(allocator, pointer, NULL, &bytes));
+    return bytes;
+}
+
+/* What a first allocation of a size takes, as a block and from the device. */
+static void check_sizes(const char *config, uint64_t asked, uint64_t block, uint64_t reserved)
+{
+    memopt_device *device = open_cpu(256 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, config);
+    void *pointer = alloc(allocator, asked);
+    assert_int_equal((uintptr_t)pointer % 512, 0);
+    assert_int_equal(usable(allocator, pointer), block);
+    assert_int_equal(stat_of(allocator, "allocated_bytes.all.current"), block);
+    assert_int_equal(stat_of(allocator, "requested_bytes.all.current"), asked);
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), reserved);
+    OK(memopt_allocator_free(allocator, pointer));
+    finish(allocator, device);
+}
+
+static void test_sizes(void **state)
+{
+    (void)state;
+    check_sizes("", 1, 512, 2 * MIB);
+    check_sizes("", 513, 1024, 2 * MIB);
+    check_sizes("", MIB, MIB, 2 * MIB);
+    check_sizes("", MIB + 1, MIB + 512, 20 * MIB);
+    check_sizes("", 10 * MIB - 512, 10 * MIB - 512, 20 * MIB);
+    check_sizes("", 10 * MIB, 10 * MIB, 10 * MIB);
+    check_sizes("", 11 * MIB, 12 * MIB, 12 * MIB); /* the rest, up to 1 MiB, is not split off */
+    check_sizes("large_segment_size_mb:32", 3 * MIB, 3 * MIB, 32 * MIB);
+    check_sizes("expandable_segments:True", 1, 512, 2 * MIB);
+    check_sizes("expandable_segments:True", 3 * MIB, 3 * MIB, 4 * MIB);
+    check_sizes("expandable_segments:True", 11 * MIB, 11 * MIB, 12 * MIB);
+    check_sizes("roundup_power2_divisions:4", 1200, 1536, 2 * MIB);
+    check_sizes("roundup_power2_divisions:4", 5 * MIB + 1, 6 * MIB, 20 * MIB);
+    check_sizes("roundup_power2_divisions:[4:4,8:1,>:1]", 2 * MIB + 1, 5 * MIB / 2, 20 * MIB);
+    check_sizes("roundup_power2_divisions:[4:4,8:1,>:1]", 9 * MIB + 1, 9 * MIB + 512, 20 * MIB);
+}
+
+/* --- fit ----------------------------------------------------------------------------------------
+ */
+
+/* Holes of several sizes between live blocks: the smallest that fits is taken, the lowest first. */
+static void test_best_fit(void **state)
+{
+    static const uint64_t sizes[] = {8, 5, 3, 5, 9, 3};
+    enum { HOLES = 6 };
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
+        void *hole[HOLES], *wall[HOLES];
+        for (int i = 0; i < HOLES; i++) {
+            hole[i] = alloc(allocator, sizes[i] * KIB);
+            wall[i] = alloc(allocator, KIB);
+            assert_ptr_equal(wall[i], (char *)hole[i] + sizes[i] * KIB);
+        }
+        for (int i = 0; i < HOLES; i++)
+            OK(memopt_allocator_free(allocator, hole[i]));
+        assert_ptr_equal(alloc(allocator, 3 * KIB), hole[2]);
+        assert_ptr_equal(alloc(allocator, 2 * KIB), hole[5]);
+        assert_ptr_equal(alloc(allocator, 4 * KIB), hole[1]);
+        assert_ptr_equal(alloc(allocator, 5 * KIB), hole[3]);
+        assert_ptr_equal(alloc(allocator, 6 * KIB), hole[0]);
+        assert_ptr_equal(alloc(allocator, 9 * KIB), hole[4]);
+        assert_ptr_equal(alloc(allocator, KIB), (char *)hole[1] + 4 * KIB);
+        OK(mo_allocator_check(allocator));
+        OK(memopt_allocator_destroy_force(allocator));
+        OK(memopt_device_close(device));
+    }
+}
+
+/* Many equal holes: always the lowest. */
+static void test_ties_go_to_the_lowest_address(void **state)
+{
+    enum { BLOCKS = 600 };
+    void *block[BLOCKS];
+    (void)state;
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    for (int i = 0; i < BLOCKS; i++)
+        block[i] = alloc(allocator, 700);
+    for (int i = 0; i < BLOCKS / 2; i++) /* every second, in a scattered order */
+        OK(memopt_allocator_free(allocator, block[(i * 77 % (BLOCKS / 2)) * 2]));
+    OK(mo_allocator_check(allocator));
+    for (int i = 0; i < BLOCKS / 2; i++)
+        assert_ptr_equal(alloc(allocator, 700), block[i * 2]);
+    for (int i = 0; i < BLOCKS; i++)
+        OK(memopt_allocator_free(allocator, block[i]));
+    finish(allocator, device);
+}
+
+/* --- expandable segments -------------------------------------------------------------------------
+ */
+
+/* 8 × 16 MiB freed, then 4 × 32 MiB: the same memory serves both. */
+static void test_expandable_reuses_what_classic_cannot(void **state)
+{
+    static const uint64_t wanted[] = {256, 128};
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
+        void *block[8];
+        for (int i = 0; i < 8; i++)
+            block[i] = alloc(allocator, 16 * MIB);
+        for (int i = 0; i < 8; i++)
+            OK(memopt_allocator_free(allocator, block[i]));
+        for (int i = 0; i < 4; i++)
+            block[i] = alloc(allocator, 32 * MIB);
+        assert_int_equal(stat_of(allocator, "reserved_bytes.all.peak"), wanted[c] * MIB);
+        for (int i = 0; i < 4; i++)
+            OK(memopt_allocator_free(allocator, block[i]));
+        finish(allocator, device);
+    }
+}
+
+/* Trim gives back every whole free page and no other; what stays keeps its bytes; growth fills the
+ * hole again at the same addresses. */
+static void test_trim_of_pages(void **state)
+{
+    uint64_t released = 0;
+    (void)state;
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    unsigned char *low = alloc(allocator, 3 * MIB), *hole = alloc(allocator, 10 * MIB);
+    unsigned char *high = alloc(allocator, 3 * MIB);
+    memset(low, 1, 3 * MIB);
+    memset(high, 2, 3 * MIB);
+    OK(memopt_allocator_free(allocator, hole));
+    OK(memopt_allocator_trim(allocator, &released));
+    assert_int_equal(released, 8 * MIB); /* [3, 13) MiB holds the pages of [4, 12) */
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 8 * MIB);
+    OK(mo_allocator_check(allocator));
+    for (uint64_t i = 0; i < 3 * MIB; i += 4096)
+        assert_true(low[i] == 1 && high[i] == 2);
+    assert_ptr_equal(alloc(allocator, 10 * MIB), hole);
+    memset(hole, 3, 10 * MIB);
+    assert_true(low[3 * MIB - 1] == 1 && high[0] == 2);
+    OK(mo_allocator_check(allocator));
+    OK(memopt_allocator_free(allocator, low));
+    OK(memopt_allocator_free(allocator, hole));
+    OK(memopt_allocator_free(allocator, high));
+    OK(memopt_allocator_trim(allocator, &released));
+    assert_int_equal(released, 16 * MIB);
+    finish(allocator, device);
+}
+
+/* --- bad input
+ * ------------------------------------------------------------------------------------- */
+
+static void test_bad_pointers(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
+        char *block = alloc(allocator, 1000), *live = alloc(allocator, 1000);
+        int foreign;
+        void *base = &foreign;
+        FAILS(MEMOPT_INVALID_ARGUMENT, "lies 100 bytes inside the live block",
+              memopt_allocator_free(allocator, live + 100));
+        FAILS(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
+              memopt_allocator_free(allocator, &foreign));
+        OK(memopt_allocator_free(allocator, block));
+        FAILS(MEMOPT_INVALID_ARGUMENT, "a double free?", memopt_allocator_free(allocator, block));
+        FAILS(MEMOPT_INVALID_ARGUMENT, "a double free?",
+              memopt_allocator_record_stream(allocator, block, NULL));
+        FAILS(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
+              memopt_allocator_record_stream(allocator, NULL, NULL));
+        FAILS(MEMOPT_INVALID_ARGUMENT, "a double free?",
+              memopt_allocator_block(allocator, block, &base, NULL));
+        assert_ptr_equal(base, &foreign);
+        OK(memopt_allocator_block(allocator, live + 1023, &base, NULL));
+        assert_ptr_equal(base, live);
+        OK(memopt_allocator_free(allocator, NULL));
+        OK(memopt_allocator_free(allocator, live));
+        finish(allocator, device);
+    }
+}
+
+static void test_bad_arguments(void **state)
+{
+    struct {
+        memopt_allocator_options known;
+        uint64_t tail;
+    } newer = {{sizeof newer, 0, NULL, NULL, NULL, NULL}, 1};
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = NULL, *untouched = NULL;
+    void *pointer = device;
+    (void)state;
+    FAILS(MEMOPT_INVALID_ARGUMENT, "device", memopt_allocator_create(NULL, "", NULL, &allocator));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "out_", memopt_allocator_create(device, "", NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "expandable_segments",
+          memopt_allocator_create(device, "expandable:True", NULL, &untouched));
+    FAILS(MEMOPT_UNSUPPORTED, "is set",
+          memopt_allocator_create(device, "", &newer.known, &untouched));
+    newer.known.struct_size = 3;
+    FAILS(MEMOPT_INVALID_ARGUMENT, "struct_size",
+          memopt_allocator_create(device, "", &newer.known, &untouched));
+    assert_null(untouched);
+    allocator = new_allocator(device, "");
+    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_alloc(NULL, 1, 0, NULL, &pointer));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_alloc(allocator, 1, 0, NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "tag 5 is not registered",
+          memopt_allocator_alloc(allocator, 1, 5, NULL, &pointer));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "overflow",
+          memopt_allocator_alloc(allocator, UINT64_MAX, 0, NULL, &pointer));
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, "asked",
+          memopt_allocator_alloc(allocator, UINT64_MAX / 8, 0, NULL, &pointer));
+    assert_ptr_equal(pointer, device);
+    OK(memopt_allocator_alloc(allocator, 0, 0, NULL, &pointer));
+    assert_null(pointer);
+    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_free(NULL, device));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_record_stream(NULL, device, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_block(NULL, device, NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_trim(NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_set_limit(NULL, 1));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_reset_peaks(NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_stats(allocator, NULL, 1, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_snapshot(allocator, NULL, NULL));
+    OK(memopt_allocator_destroy(NULL));
+    OK(memopt_allocator_destroy_force(NULL));
+    finish(allocator, device);
+}
+
+static void test_destroy_with_live_blocks(void **state)
+{
+    memopt_tag mine;
+    void *pointer;
+    (void)state;
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "");
+    OK(memopt_allocator_register_tag(allocator, "cache", &mine));
+    OK(memopt_allocator_alloc(allocator, 3 * MIB, mine, NULL, &pointer));
+    (void)alloc(allocator, 100);
+    FAILS(MEMOPT_BUSY, "2 blocks are still allocated (cache 3.00 MiB in 1, other 100 B in 1)",
+          memopt_allocator_destroy(allocator));
+    OK(memopt_allocator_free(allocator, pointer)); /* nothing was changed */
+    OK(memopt_allocator_destroy_force(allocator));
+    OK(memopt_device_close(device));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_best_fit),
+        cmocka_unit_test(test_ties_go_to_the_lowest_address),
+        cmocka_unit_test(test_expandable_reuses_what_classic_cannot),
+        cmocka_unit_test(test_trim_of_pages),
+        cmocka_unit_test(test_bad_pointers),
+        cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_destroy_with_live_blocks),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static void test_missing_record_stream_is_caught(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 200; seed++)
         for (int c = 0; c < 2; c++)
-            assert_int_not_equal(share_block(configs[c], seed, 0, 1), MEMOPT_OK);
+            assert_int_equal(share_block(configs[c], seed, 0, 1), MEMOPT_DEVICE_FAULT);
 }
 
 static void test_missing_wait_is_caught(void **state)
@@ -66,6 +66,28 @@ static void test_missing_wait_is_caught(void **state)
     for (uint64_t seed = 0; seed < 200; seed++)
         for (int c = 0; c < 2; c++)
             assert_int_not_equal(share_block(configs[c], seed, 1, 0), MEMOPT_OK);
+}
+
+/* Work on a block behind its free is told even if nobody has taken the block since. */
+static void test_use_after_free_is_caught(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        for (int c = 0; c < 2; c++) {
+            memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
+            memopt_allocator *allocator = new_allocator(device, configs[c]);
+            void *block = alloc(allocator, 1000);
+            OK(memopt_fill(device, block, 1, 1000, NULL));
+            OK(memopt_allocator_free(allocator, block));
+            OK(memopt_fill(device, block, 2, 1000, NULL));
+            FAILS(MEMOPT_DEVICE_FAULT, "free", memopt_device_sync(device));
+            assert_ptr_equal(alloc(allocator, 1000), block);
+            OK(memopt_fill(device, block, 3, 1000, NULL)); /* its new owner may */
+            OK(memopt_device_sync(device));
+            OK(memopt_allocator_free(allocator, block));
+            finish(allocator, device);
+        }
+    }
 }
 
 /* A correct program of many streams, blocks and frees never gives a fault or wrong bytes. */
@@ -274,6 +296,7 @@ int main(void)
         cmocka_unit_test(test_correct_program_is_clean),
         cmocka_unit_test(test_missing_record_stream_is_caught),
         cmocka_unit_test(test_missing_wait_is_caught),
+        cmocka_unit_test(test_use_after_free_is_caught),
         cmocka_unit_test(test_random_correct_programs),
         cmocka_unit_test(test_reuse_is_by_stream),
         cmocka_unit_test(test_free_is_deferred),

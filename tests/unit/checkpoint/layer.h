@@ -134,6 +134,7 @@ static inline void layer_open(layer *l, bench *b, const char *name, uint32_t mod
     OK(memopt_allocator_alloc(b->allocator, words * 8, MEMOPT_TAG_OTHER, b->stream, &in));
     OK(memopt_allocator_alloc(b->allocator, words * 8, MEMOPT_TAG_OTHER, b->stream, &out));
     OK(memopt_fill(b->device, in, 0x5A, words * 8, b->stream));
+    OK(memopt_stream_sync(b->device, b->stream)); /* runs may be on any stream */
     l->in = in;
     l->out = out;
     OK(memopt_region_create(b->device, b->allocator, &callbacks, &options, &l->region));

@@ -6,7 +6,8 @@
 
 #include "device/cpu_adversary.h"
 
-enum { SEEDS = 200, BYTES = 4096 };
+/* Two items are too few for the pool: thousands of devices would start threads for nothing. */
+enum { SEEDS = 200, BYTES = 4096, ITEM_BYTES = 2048, ITEMS = BYTES / ITEM_BYTES };
 
 typedef struct rig {
     memopt_device *device;
@@ -159,6 +160,47 @@ static void an_event_wait_makes_it_right(void **state)
                 fail_msg("seed %d, waiter %d: a right program is wrong", (int)seed, w);
 }
 
+/* Other work before and after on the same streams does not hide the bug. */
+static int saw_it_in_a_crowd(uint64_t seed, waiter wait, int with_event)
+{
+    rig r;
+    build(&r, seed);
+    for (int i = 0; i < 3; i++) {
+        OK(memopt_fill(r.device, r.y, i, BYTES, r.a));
+        OK(memopt_fill(r.device, r.y + BYTES, i, BYTES, r.b));
+        OK(memopt_fill(r.device, r.y + 2 * BYTES, i, BYTES, r.c));
+    }
+    OK(memopt_copy(r.device, r.x, r.host, BYTES, r.a));
+    if (with_event) {
+        OK(memopt_event_record(r.event, r.a));
+        OK(memopt_fill(r.device, r.y, 7, BYTES, r.a));
+        OK(memopt_stream_wait_event(r.device, r.b, r.event));
+    }
+    OK(memopt_copy(r.device, r.result, r.x, BYTES, r.b));
+    for (int i = 0; i < 3; i++) {
+        OK(memopt_fill(r.device, r.y, i, BYTES, r.a));
+        OK(memopt_fill(r.device, r.y + BYTES, i, BYTES, r.b));
+        OK(memopt_fill(r.device, r.y + 2 * BYTES, i, BYTES, r.c));
+    }
+    wait(&r);
+    int right = all_bytes(r.result, 1, BYTES);
+    demolish(&r);
+    return right;
+}
+
+static void a_crowd_does_not_hide_it(void **state)
+{
+    (void)state;
+    int hidden = 0;
+    for (uint64_t seed = 0; seed < SEEDS; seed++)
+        for (int w = 0; w < WAITERS; w++) {
+            assert_true(saw_it_in_a_crowd(seed, waiters[w], 1));
+            hidden += saw_it_in_a_crowd(seed, waiters[w], 0);
+        }
+    if (hidden != 0)
+        fail_msg("not caught in %d of %d runs", hidden, SEEDS * WAITERS);
+}
+
 /* The same with kernels, whose ranges nobody knows, and the NULL stream as the producer. */
 typedef struct copy_args {
     char *out;
@@ -168,7 +210,7 @@ typedef struct copy_args {
 static void copy_items(const void *args, uint64_t begin, uint64_t end)
 {
     const copy_args *a = args;
-    memcpy(a->out + begin, a->in + begin, end - begin);
+    memcpy(a->out + begin * ITEM_BYTES, a->in + begin * ITEM_BYTES, (end - begin) * ITEM_BYTES);
 }
 
 static const mo_kernel copy_kernel = {"test_copy", sizeof(copy_args), 1, {copy_items, NULL, NULL}};
@@ -178,12 +220,12 @@ static int kernel_saw_it(uint64_t seed, waiter wait, int with_event)
     rig r;
     build(&r, seed);
     copy_args produce = {r.x, r.host}, consume = {r.result, r.x};
-    OK(mo_launch(r.device, NULL, &copy_kernel, &produce, BYTES));
+    OK(mo_launch(r.device, NULL, &copy_kernel, &produce, ITEMS));
     if (with_event) {
         OK(memopt_event_record(r.event, NULL));
         OK(memopt_stream_wait_event(r.device, r.b, r.event));
     }
-    OK(mo_launch(r.device, r.b, &copy_kernel, &consume, BYTES));
+    OK(mo_launch(r.device, r.b, &copy_kernel, &consume, ITEMS));
     wait(&r);
     int right = all_bytes(r.result, 1, BYTES);
     demolish(&r);
@@ -198,6 +240,41 @@ static void kernels_without_a_wait_are_caught(void **state)
             assert_false(kernel_saw_it(seed, waiters[w], 0));
             assert_true(kernel_saw_it(seed, waiters[w], 1));
         }
+}
+
+/* A copy out of x on b, and then new bytes in x on a: the copy must not see them. And two writes of
+ * x: the later one must stand. */
+static int survives_overwriting(uint64_t seed, waiter wait, int with_event, int second_reads)
+{
+    rig r;
+    build(&r, seed);
+    OK(memopt_fill(r.device, r.x, 1, BYTES, r.a));
+    OK(memopt_device_sync(r.device));
+    if (second_reads)
+        OK(memopt_copy(r.device, r.result, r.x, BYTES, r.b));
+    else
+        OK(memopt_fill(r.device, r.x, 3, BYTES, r.b));
+    if (with_event) {
+        OK(memopt_event_record(r.event, r.b));
+        OK(memopt_stream_wait_event(r.device, r.a, r.event));
+    }
+    OK(memopt_fill(r.device, r.x, 2, BYTES, r.a));
+    OK(memopt_fill(r.device, r.y, 9, BYTES, r.b));
+    wait(&r);
+    int right = second_reads ? all_bytes(r.result, 1, BYTES) : all_bytes(r.x, 2, BYTES);
+    demolish(&r);
+    return right;
+}
+
+static void overwriting_too_early_is_caught(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < SEEDS; seed++)
+        for (int w = 0; w < WAITERS; w++)
+            for (int reads = 0; reads < 2; reads++) {
+                assert_true(survives_overwriting(seed, waiters[w], 1, reads));
+                assert_false(survives_overwriting(seed, waiters[w], 0, reads));
+            }
 }
 
 /* A chain a → b → c where either wait may be missing. */
@@ -321,7 +398,7 @@ static void a_late_kernel_reads_poison(void **state)
         OK(memopt_copy(r.device, r.x, r.host, BYTES, r.a));
         OK(memopt_stream_sync(r.device, r.a));
         copy_args args = {r.result, r.x};
-        OK(mo_launch(r.device, r.b, &copy_kernel, &args, BYTES));
+        OK(mo_launch(r.device, r.b, &copy_kernel, &args, ITEMS));
         mo_note_free(r.device, r.x, BYTES, r.a);
         OK(memopt_stream_sync(r.device, r.b));
         uint16_t word;
@@ -504,6 +581,8 @@ int main(void)
         cmocka_unit_test(polling_ends),
         cmocka_unit_test(a_missing_event_wait_is_caught),
         cmocka_unit_test(an_event_wait_makes_it_right),
+        cmocka_unit_test(a_crowd_does_not_hide_it),
+        cmocka_unit_test(overwriting_too_early_is_caught),
         cmocka_unit_test(kernels_without_a_wait_are_caught),
         cmocka_unit_test(a_gap_in_a_chain_is_caught),
         cmocka_unit_test(a_missing_sync_is_caught),

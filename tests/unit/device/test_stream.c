@@ -3,6 +3,11 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 static int open_device(void **state)
 {
@@ -32,6 +37,12 @@ static void wait_at_gate(void *user)
     atomic_store(&g->passed, 1);
 }
 
+/* Time for a worker to do what it must not. A right device never fails for want of it. */
+static void let_workers_run(void)
+{
+    usleep(20000);
+}
+
 static void the_null_stream_runs_inline(void **state)
 {
     memopt_device *device = *state;
@@ -55,6 +66,7 @@ static void streams_run_beside_the_caller_in_order(void **state)
     OK(memopt_stream_host_callback(device, stream, wait_at_gate, &g));
     OK(memopt_fill(device, bytes, 2, sizeof bytes, stream));
     OK(memopt_fill(device, bytes, 3, sizeof bytes, stream));
+    let_workers_run();
     assert_int_equal(memopt_stream_query(device, stream), MEMOPT_NOT_READY);
     assert_true(all_bytes(bytes, 1, sizeof bytes));
     atomic_store(&g.open, 1);
@@ -81,6 +93,7 @@ static void a_wait_keeps_its_record(void **state)
     OK(memopt_stream_host_callback(device, a, wait_at_gate, &second));
     OK(memopt_event_record(event, a));
     OK(memopt_fill(device, &seen, 1, 1, b));
+    let_workers_run();
     assert_int_equal(memopt_stream_query(device, b), MEMOPT_NOT_READY);
     atomic_store(&first.open, 1);
     OK(memopt_stream_sync(device, b)); /* does not need the second gate */
@@ -108,6 +121,7 @@ static void destroying_an_event_keeps_its_waits(void **state)
     OK(memopt_stream_wait_event(device, b, event));
     OK(memopt_copy(device, &to, &from, sizeof to, b));
     OK(memopt_event_destroy(event));
+    let_workers_run();
     atomic_store(&g.open, 1);
     OK(memopt_device_sync(device));
     assert_int_equal(to, 42);
@@ -201,6 +215,38 @@ static void square(const void *args, uint64_t begin, uint64_t end)
 static const mo_kernel square_kernel = {
     "test_square", sizeof(square_args), 1, {square, NULL, NULL}};
 
+#if defined(__x86_64__)
+/* Halves its numbers: a subnormal result is lost where the processor flushes them. */
+static void halve(const void *args, uint64_t begin, uint64_t end)
+{
+    volatile float *numbers = *(float *const *)args;
+    for (uint64_t i = begin; i < end; i++)
+        numbers[i] *= 0.5F;
+}
+
+static void kernels_keep_subnormals_whatever_the_caller_flushes(void **state)
+{
+    static const mo_kernel kernel = {"test_halve", sizeof(float *), 1, {halve, NULL, NULL}};
+    enum { MANY = 4096, FLUSH = 0x8040 };
+    static float numbers[MANY];
+    float *there = numbers;
+    memopt_device *device = *state;
+    for (uint64_t items = 1; items <= MANY; items *= 64) {
+        for (int i = 0; i < MANY; i++)
+            numbers[i] = 0x1p-126F;
+        unsigned before = _mm_getcsr();
+        _mm_setcsr(before | FLUSH);
+        memopt_status status = mo_launch(device, NULL, &kernel, &there, items);
+        unsigned after = _mm_getcsr();
+        _mm_setcsr(before);
+        assert_int_equal(status, MEMOPT_OK);
+        assert_int_equal(after & FLUSH, FLUSH);
+        for (uint64_t i = 0; i < items; i++)
+            assert_true(numbers[i] == 0x1p-127F);
+    }
+}
+#endif
+
 static void kernels_cover_every_item_once(void **state)
 {
     memopt_device *device = *state;
@@ -285,6 +331,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(events_never_recorded_are_complete, open_device,
                                         close_device),
         cmocka_unit_test_setup_teardown(kernels_cover_every_item_once, open_device, close_device),
+#if defined(__x86_64__)
+        cmocka_unit_test_setup_teardown(kernels_keep_subnormals_whatever_the_caller_flushes,
+                                        open_device, close_device),
+#endif
         cmocka_unit_test_setup_teardown(threads_and_streams_launch_at_once, open_device,
                                         close_device),
     };

@@ -151,6 +151,31 @@ static void segments_and_splits(void **state)
         }
 }
 
+/* Elements beyond 2^36 of one tensor: only their chunk exists, at the end of a range of addresses.
+ */
+static void far_elements(void **state)
+{
+    const uint64_t chunk = (uint64_t)1 << 22, first = chunk * MO_CHUNK_ELEMENTS, count = 1000;
+    mo_random_stream stream = mo_random_stream_of(0x1234567890abcdefu, 7, 3);
+    (void)state;
+    fill(&formats[0], source, count, 31);
+    for (int isa = 0; isa <= (int)mo_cpu_best_isa(); isa++) {
+        mo_cast_args args =
+            cast_args((void *)((uintptr_t)got - 2 * first), &formats[2],
+                      (void *)((uintptr_t)source - 4 * first), &formats[0], first + count);
+        args.stochastic = 1;
+        mo_kernel_cast.cpu[isa](&args, chunk, chunk + 1);
+        for (uint64_t i = 0; i < count; i++) {
+            float value;
+            uint16_t code;
+            memcpy(&value, source + 4 * i, 4);
+            memcpy(&code, got + 2 * i, 2);
+            assert_int_equal(
+                code, mo_f32_to_bf16_stochastic(value, mo_random_element(&stream, first + i)));
+        }
+    }
+}
+
 /* CRC-32 of 10,007 outputs for each pair, to nearest and stochastic: other back ends must give the
  * same. Rows: from; columns: to. */
 #include "golden_cast.h"
@@ -182,6 +207,7 @@ int main(void)
         cmocka_unit_test(several_chunks),
         cmocka_unit_test(in_place),
         cmocka_unit_test(segments_and_splits),
+        cmocka_unit_test(far_elements),
         cmocka_unit_test(golden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

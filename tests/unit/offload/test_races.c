@@ -6,6 +6,8 @@
  */
 #include "support.h"
 
+#include "base/memory.h"
+
 enum { SEEDS = 300, BYTES = 40000, A = 0x11, B = 0x22, C = 0x33 };
 
 /* 1 if what the stream reads there is `value` and the device saw no misuse. */
@@ -153,6 +155,55 @@ static int unused_prefetch(world *w)
     return good;
 }
 
+/* The same for small values that shared a slab, whose places are one again. */
+static int joined_slab_kept_until_read(world *w)
+{
+    enum { HALF = 20032 };
+    void *result = filled_block(w, BYTES, C, w->s), *mine = filled_block(w, BYTES, A, w->s);
+    memopt_ticket whole = packed(w, 2 * HALF, B, w->s), first = 0, second = 0;
+    int32_t kept;
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offload_release(w->offloader, whole, w->s));
+    OK(memopt_offload_pack_borrowed(w->offloader, mine, HALF, w->s, &first, &kept));
+    OK(memopt_offload_pack_borrowed(w->offloader, mine, HALF, w->s, &second, &kept));
+    OK(memopt_device_sync(w->device));
+    OK(memopt_fill(w->device, result, A, BYTES, w->s));
+    OK(memopt_offload_unpack_into(w->offloader, second, result, HALF, w->s));
+    OK(memopt_offload_release(w->offloader, second, w->s));
+    OK(memopt_offload_release(w->offloader, first, w->s));
+    memopt_ticket third = packed(w, 2 * HALF, B, w->t); /* over both */
+    assert_int_equal(w->offloader->pool.slab_count, 1);
+    OK(memopt_offload_wait_packed(w->offloader, third, w->t));
+    OK(memopt_stream_sync(w->device, w->t));
+    int good = right(w, result, A, w->s);
+    OK(memopt_offload_release(w->offloader, third, w->t));
+    OK(memopt_allocator_free(w->allocator, result));
+    OK(memopt_allocator_free(w->allocator, mine));
+    return good;
+}
+
+/* A value that was kept on the device, released on another stream than the one that wrote it. */
+static int kept_value_written_before_reuse(world *w)
+{
+    memopt_ticket ticket = 0;
+    memopt_event *event = NULL;
+    void *block = device_block(w, BYTES, w->t);
+    w->offloader->options.min_bytes = BYTES + 1;
+    OK(memopt_event_create(w->device, 0, &event));
+    OK(memopt_event_record(event, w->t));
+    OK(memopt_stream_wait_event(w->device, w->s, event));
+    OK(memopt_fill(w->device, block, A, BYTES, w->s));
+    OK(memopt_offload_pack(w->offloader, block, BYTES, w->s, &ticket));
+    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    void *next = filled_block(w, BYTES, B, w->t);
+    OK(memopt_stream_sync(w->device, w->t));
+    memopt_status status = memopt_device_sync(w->device);
+    int good = right(w, next, B, w->t) && status == MEMOPT_OK;
+    OK(memopt_allocator_free(w->allocator, next));
+    OK(memopt_event_destroy(event));
+    return good;
+}
+
 typedef int (*race)(world *w);
 
 static int run(race program, uint32_t omitted, uint64_t seed)
@@ -205,6 +256,18 @@ static void test_slab_kept_until_read(void **unused)
     check_race(slab_kept_until_read, MO_OMIT_REUSE_WAIT);
 }
 
+static void test_joined_slab_kept_until_read(void **unused)
+{
+    (void)unused;
+    check_race(joined_slab_kept_until_read, MO_OMIT_REUSE_WAIT);
+}
+
+static void test_kept_value_written_before_reuse(void **unused)
+{
+    (void)unused;
+    check_race(kept_value_written_before_reuse, MO_OMIT_KEPT_WAIT);
+}
+
 static void test_memory_free_before_back(void **unused)
 {
     (void)unused;
@@ -227,6 +290,42 @@ static void test_unused_prefetch(void **unused)
 {
     (void)unused;
     check_race(unused_prefetch, MO_OMIT_RELEASE_RECORD);
+}
+
+/* A pack that fails after its copy was enqueued gives the block back as it was: the caller may
+ * overwrite and free it in stream order at once. */
+static void test_failed_pack_gives_the_block_back(void **unused)
+{
+    (void)unused;
+    int failures = 0;
+    for (int device_fault = 0; device_fault < 2; device_fault++) {
+        memopt_status status = MEMOPT_BUSY;
+        for (int64_t n = 1; status != MEMOPT_OK; n++) {
+            world w;
+            memopt_ticket ticket = 0;
+            world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, (uint64_t)n, 16 * MIB, NULL);
+            void *block = filled_block(&w, BYTES, A, w.s);
+            if (device_fault)
+                mo_device_fail_at(w.device, n);
+            else
+                mo_memory_fail_at(n);
+            status = memopt_offload_pack(w.offloader, block, BYTES, w.s, &ticket);
+            mo_device_fail_at(w.device, 0);
+            mo_memory_fail_at(0);
+            if (status == MEMOPT_OK) {
+                OK(memopt_offload_release(w.offloader, ticket, w.s));
+            } else {
+                OK(memopt_allocator_free(w.allocator, block));
+                void *next = filled_block(&w, BYTES, B, w.s);
+                OK(memopt_stream_sync(w.device, w.s));
+                OK(memopt_device_sync(w.device)); /* says DEVICE_FAULT after a late copy */
+                OK(memopt_allocator_free(w.allocator, next));
+                failures++;
+            }
+            world_close(&w);
+        }
+    }
+    assert_true(failures > 10);
 }
 
 /* Two steps of a small training loop, everything in flight at once, host limit and all. */
@@ -272,10 +371,13 @@ int main(void)
         cmocka_unit_test(test_source_kept_until_copied),
         cmocka_unit_test(test_back_after_out),
         cmocka_unit_test(test_slab_kept_until_read),
+        cmocka_unit_test(test_joined_slab_kept_until_read),
+        cmocka_unit_test(test_kept_value_written_before_reuse),
         cmocka_unit_test(test_memory_free_before_back),
         cmocka_unit_test(test_consumer_waits),
         cmocka_unit_test(test_memory_kept_for_other_stream),
         cmocka_unit_test(test_unused_prefetch),
+        cmocka_unit_test(test_failed_pack_gives_the_block_back),
         cmocka_unit_test(test_two_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

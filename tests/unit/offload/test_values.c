@@ -152,6 +152,38 @@ static void test_kept_small(void **unused)
     }
 }
 
+/* More copies under way than the first ring of events holds, in both directions. */
+static void test_many_in_flight(void **unused)
+{
+    (void)unused;
+    enum { MANY = 300 };
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        world w;
+        memopt_ticket tickets[MANY];
+        int32_t kept;
+        world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
+        unsigned char *mine = device_block(&w, MANY * 100, w.s);
+        unsigned char *back = device_block(&w, MANY * 100, w.t);
+        for (int i = 0; i < MANY; i++)
+            OK(memopt_fill(w.device, mine + i * 100, i % 250 + 1, 100, w.s));
+        for (int i = 0; i < MANY; i++)
+            OK(memopt_offload_pack_borrowed(w.offloader, mine + i * 100, 100, w.s, &tickets[i],
+                                            &kept));
+        for (int i = 0; i < MANY; i++)
+            OK(memopt_offload_unpack_into(w.offloader, tickets[i], back + i * 100, 100, w.t));
+        for (int i = 0; i < MANY; i++)
+            OK(memopt_offload_release(w.offloader, tickets[i], w.t));
+        assert_true(w.offloader->out.capacity > 16);
+        OK(memopt_stream_sync(w.device, w.t));
+        for (int i = 0; i < MANY; i++)
+            assert_true(all_bytes(back + i * 100, i % 250 + 1, 100));
+        OK(memopt_device_sync(w.device));
+        OK(memopt_allocator_free(w.allocator, mine));
+        OK(memopt_allocator_free(w.allocator, back));
+        world_close(&w);
+    }
+}
+
 /* No room on the device: the value stays on the host, and the next try brings it. */
 static void test_out_of_device_memory(void **unused)
 {
@@ -305,6 +337,7 @@ int main(void)
         cmocka_unit_test(test_borrowed),
         cmocka_unit_test(test_query_packed),
         cmocka_unit_test(test_kept_small),
+        cmocka_unit_test(test_many_in_flight),
         cmocka_unit_test(test_out_of_device_memory),
         cmocka_unit_test(test_tickets_are_never_reused),
         cmocka_unit_test(test_destroy),

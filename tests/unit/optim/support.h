@@ -1,7 +1,9 @@
-/* What the optimizer's tests share: which CPU forms run here, random numbers, comparison of bits. */
+/* What the optimizer's tests share: which CPU forms run here, random numbers, comparison of bits.
+ */
 #ifndef TEST_OPTIM_SUPPORT_H
 #define TEST_OPTIM_SUPPORT_H
 
+/* clang-format off */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +12,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+/* clang-format on */
 
 #include "kernels/optim_scalar.h"
 

@@ -1,6 +1,6 @@
 /* The dynamic maps are the canonical ones, their thresholds are the midpoints, and every form finds
- * the nearest code: at each threshold and beside it, and over all fp32 in [0, 1] at a stride (1 with
- * MEMOPT_TEST_LONG set). */
+ * the nearest code: at each threshold and beside it, and over all fp32 in [0, 1] at a stride (1
+ * with MEMOPT_TEST_LONG set). */
 #include "support.h"
 
 static uint32_t crc32_of(const void *data, size_t size)
@@ -137,8 +137,8 @@ static void test_forms_at_thresholds(void **state)
                 x[i] = i == 0 || i > top || t[i] < 4
                            ? 1.0f
                            : mo_f32_from_bits((t[i] + shift - 4) | (is_signed ? shift << 31 : 0));
-            mo_blockcode_args args = {x, codes, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32,
-                                      (uint32_t)is_signed};
+            mo_blockcode_args args = {
+                x, codes, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed};
             for (int isa = MO_ISA_SCALAR; isa <= best_isa(); isa++) {
                 mo_kernel_quantize.cpu[isa](&args, 0, 1);
                 for (uint32_t i = 0; i < MO_BLOCK_SIZE; i++)

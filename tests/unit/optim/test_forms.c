@@ -19,9 +19,9 @@ typedef struct step_case {
     uint64_t seed;
 } step_case;
 
-static const char *const kind_names[KINDS] = {"normal", "2^20 wide", "sparse", "subnormal", "tiny",
-                                              "huge",   "zero",      "not finite", "minus zero",
-                                              "overflowing"};
+static const char *const kind_names[KINDS] = {"normal",     "2^20 wide",  "sparse", "subnormal",
+                                              "tiny",       "huge",       "zero",   "not finite",
+                                              "minus zero", "overflowing"};
 
 static float datum(int kind, uint64_t *state)
 {
@@ -125,8 +125,8 @@ static void check(const step_case *c)
                     memcmp(expected.absmax2, actual.absmax2, sizeof actual.absmax2) == 0;
         same &= expected.steps == actual.steps;
         if (!same)
-            fail_msg("isa %d, n %d, offset %u, %s, p %d, g %d, copy %d, 8-bit %d, stochastic %d", isa,
-                     (int)c->n, c->offset, kind_names[c->kind], c->p, c->g, c->copy, c->eight,
+            fail_msg("isa %d, n %d, offset %u, %s, p %d, g %d, copy %d, 8-bit %d, stochastic %d",
+                     isa, (int)c->n, c->offset, kind_names[c->kind], c->p, c->g, c->copy, c->eight,
                      c->stochastic);
     }
 }
@@ -188,8 +188,11 @@ static void test_skip(void **state)
     for (int isa = MO_ISA_SCALAR; isa <= best_isa(); isa++) {
         mo_optim_control control = {1, 0};
         mo_adamw_coef coef = {0};
-        mo_optim_tensor t = {.parameter = after.p,       .m = after.m, .v = after.v,
-                             .absmax1 = after.absmax1,   .absmax2 = after.absmax2,
+        mo_optim_tensor t = {.parameter = after.p,
+                             .m = after.m,
+                             .v = after.v,
+                             .absmax1 = after.absmax1,
+                             .absmax2 = after.absmax2,
                              .steps = &after.steps,
                              .parameter_dtype = c.p};
         mo_segment g = {after.g, c.n, 0, (uint32_t)c.g, 0};

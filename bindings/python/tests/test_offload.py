@@ -1,0 +1,167 @@
+"""Save-on-CPU through Python."""
+
+from __future__ import annotations
+
+import array
+import gc
+import threading
+import weakref
+
+import pytest
+
+import memopt
+
+MIB = 1 << 20
+
+
+def filled(allocator, byte, nbytes=MIB, stream=None):
+    buffer = allocator.alloc(nbytes, stream=stream, tag="activations")
+    allocator.device.fill(buffer, byte, stream=stream)
+    return buffer
+
+
+def test_pack_and_unpack(device, allocator):
+    with memopt.Offloader(allocator) as offloader:
+        buffer = filled(allocator, 7)
+        ticket = offloader.pack(buffer)
+        assert buffer.freed and ticket.nbytes == MIB
+        with pytest.raises(memopt.ClosedError):
+            buffer.pointer
+        device.sync()
+        assert ticket.packed
+        stats = offloader.stats()
+        assert stats["tickets"] == 1 and stats["host_bytes_used"] == MIB
+        ticket.prefetch()
+        value = ticket.unpack()
+        device.sync()
+        assert bytes(value.as_memoryview()) == b"\x07" * MIB
+        assert ticket.unpack() is value
+        ticket.release()
+        ticket.release()  # harmless
+        assert ticket.released and value.freed
+        for use in (ticket.unpack, ticket.prefetch, lambda: ticket.packed, lambda: value.pointer):
+            with pytest.raises(memopt.ClosedError):
+                use()
+        assert offloader.trim() >= MIB
+    assert device.memory_info().pinned == 0
+
+
+def test_many_values_back_in_reverse(device, allocator):
+    with memopt.Offloader(allocator) as offloader, device.stream() as stream:
+        tickets = []
+        for number in range(1, 21):
+            buffer = filled(allocator, number, stream=stream)
+            tickets.append(offloader.pack(buffer, stream=stream))
+        for number in range(20, 0, -1):
+            with tickets.pop() as ticket:
+                if tickets:
+                    tickets[-1].prefetch()
+                value = ticket.unpack(stream)
+                stream.sync()
+                assert bytes(value.as_memoryview()[:: MIB - 1]) == bytes([number] * 2)
+        assert offloader.stats()["tickets"] == 0
+
+
+def test_borrowed_memory_is_kept_until_it_is_copied(device, allocator):
+    class Bytes(bytearray):
+        pass
+
+    with memopt.Offloader(allocator) as offloader, device.stream() as stream:
+        source = Bytes(b"abcd" * 1024)
+        forgotten = weakref.ref(source)
+        gate = threading.Event()
+        stream.call(gate.wait)
+        ticket = offloader.pack_borrowed(source, stream)
+        assert not ticket.kept and not ticket.packed
+        del source
+        gc.collect()
+        assert forgotten() is not None
+        gate.set()
+        ticket.wait_packed(stream)
+        stream.sync()
+        assert ticket.packed
+        gc.collect()
+        assert forgotten() is None
+        into = bytearray(4096)
+        ticket.unpack_into(into, stream)
+        stream.sync()
+        assert into == b"abcd" * 1024
+        with pytest.raises(ValueError):
+            ticket.unpack_into(bytearray(4095))
+        with pytest.raises(TypeError):
+            ticket.unpack_into(b"x" * 4096)
+        ticket.release()
+
+
+def test_small_values_stay(device, allocator):
+    with memopt.Offloader(allocator, min_bytes="1KiB") as offloader:
+        with offloader.pack(filled(allocator, 3, 512)) as ticket:
+            assert bytes(ticket.unpack().as_memoryview()) == b"\x03" * 512
+        source = array.array("f", [1, 2])
+        with offloader.pack_borrowed(source) as ticket:
+            assert ticket.kept
+        assert offloader.stats()["kept_small"] == 2
+        assert offloader.stats()["copied_out_bytes"] == 0
+
+
+def test_the_host_limit_and_its_policies(device, allocator):
+    with memopt.Offloader(allocator, host_limit="2MiB", overflow="fail") as offloader:
+        tickets = [offloader.pack(filled(allocator, i)) for i in range(2)]
+        buffer = filled(allocator, 9)
+        with pytest.raises(memopt.LimitReachedError):
+            offloader.pack(buffer)
+        assert bytes(buffer.as_memoryview()[:2]) == b"\x09\x09", "still the caller's"
+        buffer.free()
+        [ticket.release() for ticket in tickets]
+    with memopt.Offloader(allocator, host_limit="2MiB", overflow="keep") as offloader:
+        tickets = [offloader.pack(filled(allocator, i)) for i in range(5)]
+        assert offloader.stats()["kept_overflow"] == 3
+        assert offloader.stats()["host_bytes_peak"] <= 2 * MIB
+        for number, ticket in enumerate(tickets):
+            assert ticket.unpack().as_memoryview()[0] == number
+        [ticket.release() for ticket in tickets]
+    with pytest.raises(ValueError):
+        memopt.Offloader(allocator, overflow="explode")
+
+
+def test_misuse(device, allocator):
+    other = memopt.Allocator(device)
+    with other, memopt.Offloader(allocator) as offloader:
+        with other.alloc(100) as buffer, pytest.raises(ValueError):
+            offloader.pack(buffer)
+        with allocator.alloc(1000) as buffer:
+            for size in (0, 1 << 30):
+                with pytest.raises(ValueError):
+                    offloader.pack(buffer, size)
+            view = buffer.as_memoryview()
+            with pytest.raises(BufferError):
+                offloader.pack(buffer)
+            del view
+        with pytest.raises(ValueError):
+            offloader.pack_borrowed(b"")
+
+
+def test_close_with_live_tickets(device, allocator):
+    offloader = memopt.Offloader(allocator)
+    ticket = offloader.pack(filled(allocator, 1))
+    with pytest.raises(memopt.BusyError):
+        offloader.close()
+    offloader.close(force=True)
+    with pytest.raises(memopt.ClosedError):
+        ticket.unpack()
+    with pytest.raises(memopt.ClosedError):
+        offloader.stats()
+
+
+def test_forgotten_tickets_are_released(device, allocator):
+    with memopt.Offloader(allocator) as offloader:
+        for number in range(10):
+            offloader.pack(filled(allocator, number)).unpack()
+        gc.collect()
+        assert offloader.stats()["tickets"] == 0
+        view = offloader.pack(filled(allocator, 5)).unpack().as_memoryview()
+        gc.collect()
+        device.sync()
+        assert offloader.stats()["tickets"] == 1 and view[0] == 5, "the view keeps the ticket"
+        del view
+        assert offloader.stats()["tickets"] == 0

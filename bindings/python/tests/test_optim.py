@@ -1,0 +1,282 @@
+"""Optimizers through Python, against the formula in double."""
+
+from __future__ import annotations
+
+import array
+import gc
+import math
+import random
+
+import pytest
+
+import memopt
+
+
+def f32(values):
+    return array.array("f", values)
+
+
+def numbers(count, seed, scale=1.0):
+    generator = random.Random(seed)
+    return [generator.gauss(0, scale) for _ in range(count)]
+
+
+class Reference:
+    """AdamW in double, as Loshchilov and Hutter write it."""
+
+    def __init__(self, values, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2):
+        self.p = list(values)
+        self.m = [0.0] * len(self.p)
+        self.v = [0.0] * len(self.p)
+        self.t, self.lr, self.betas, self.eps, self.wd = 0, lr, betas, eps, weight_decay
+
+    def step(self, gradient):
+        self.t += 1
+        b1, b2 = self.betas
+        c1, c2 = 1 - b1**self.t, math.sqrt(1 - b2**self.t)
+        for i, g in enumerate(gradient):
+            self.m[i] = b1 * self.m[i] + (1 - b1) * g
+            self.v[i] = b2 * self.v[i] + (1 - b2) * g * g
+            update = (self.m[i] / c1) / (math.sqrt(self.v[i]) / c2 + self.eps)
+            self.p[i] = self.p[i] * (1 - self.lr * self.wd) - self.lr * update
+
+
+def test_adamw_follows_the_formula(allocator):
+    start = numbers(1000, 1)
+    parameter, reference = f32(start), Reference(start, lr=1e-2)
+    with memopt.AdamW(allocator, [parameter], lr=1e-2) as optimizer:
+        for step in range(20):
+            gradient = f32(numbers(1000, step + 2))
+            optimizer.step([gradient])
+            reference.step(gradient)
+        assert optimizer.steps(0) == 20
+        assert optimizer.state_bytes == 8000
+        assert allocator.tags()["optimizer"].current_bytes >= 8000
+        state = optimizer.state(0)
+        assert set(state) == {"exp_avg", "exp_avg_sq"}
+        for ours, theirs in zip(state["exp_avg"].tolist(), reference.m):
+            assert math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-6)
+        del state
+    for ours, theirs in zip(parameter, reference.p):
+        assert math.isclose(ours, theirs, rel_tol=1e-5, abs_tol=1e-6)
+    assert allocator.stat("allocated_bytes.all.current") == 0
+
+
+def test_8bit_states_are_small_and_close(allocator):
+    start = numbers(10000, 1)
+    parameter, reference = f32(start), Reference(start, lr=1e-3)
+    with memopt.AdamW8bit(allocator, [parameter]) as optimizer:
+        for step in range(30):
+            gradient = f32(numbers(10000, step + 2, 0.01))
+            optimizer.step([gradient])
+            reference.step(gradient)
+        state = optimizer.state(0)
+        assert {name: (view.dtype.name, view.count) for name, view in state.items()} == {
+            "exp_avg": ("U8", 10000),
+            "exp_avg_sq": ("U8", 10000),
+            "absmax1": ("F32", 40),
+            "absmax2": ("F32", 40),
+        }
+        assert optimizer.state_bytes == 20000 + 320
+        del state
+    error = sum(abs(a - b) for a, b in zip(parameter, reference.p)) / len(parameter)
+    moved = sum(abs(a - b) for a, b in zip(start, reference.p)) / len(parameter)
+    assert error < moved / 20
+
+
+def test_min_8bit_size(allocator):
+    with memopt.AdamW8bit(allocator, [f32([0] * 100)]) as optimizer:
+        assert optimizer.state(0)["exp_avg"].dtype is memopt.DType.F32
+    with memopt.AdamW8bit(allocator, [f32([0] * 100)], min_8bit_size=0) as optimizer:
+        assert optimizer.state(0)["exp_avg"].dtype is memopt.DType.U8
+
+
+def test_groups(allocator):
+    a, b = f32([1.0] * 8), f32([1.0] * 8)
+    groups = [{"params": [a], "lr": 0.1, "weight_decay": 0.0}, {"params": [b]}]
+    with memopt.AdamW(allocator, groups, lr=0.01, weight_decay=0.5) as optimizer:
+        assert optimizer.groups[0].lr == 0.1 and optimizer.groups[1].lr == 0.01
+        assert optimizer.groups[1].as_dict() == {
+            "lr": 0.01,
+            "betas": (0.9, 0.999),
+            "eps": 1e-8,
+            "weight_decay": 0.5,
+            "maximize": False,
+        }
+        optimizer.groups[1].set(maximize=True, lr=0.02)
+        optimizer.step([f32([1.0] * 8), f32([1.0] * 8)])
+        assert math.isclose(a[0], 0.9, rel_tol=1e-5)
+        assert math.isclose(b[0], 1 * (1 - 0.02 * 0.5) + 0.02, rel_tol=1e-5)
+        optimizer.groups[0].lr = 0.0
+        for bad in (
+            dict(lr=-1.0),
+            dict(betas=(1.0, 0.9)),
+            dict(eps=float("nan")),
+            dict(lr=math.inf),
+        ):
+            with pytest.raises(ValueError):
+                optimizer.groups[0].set(**bad)
+        with pytest.raises(TypeError):
+            optimizer.groups[0].set(momentum=0.9)
+        assert optimizer.groups[0].lr == 0.0
+
+
+def test_missing_gradients_and_step_counts(allocator):
+    a, b = f32([1.0] * 4), f32([1.0] * 4)
+    with memopt.AdamW(allocator, [a, b]) as optimizer:
+        optimizer.step([f32([1.0] * 4), None])
+        optimizer.step([f32([1.0] * 4), None])
+        assert (optimizer.steps(0), optimizer.steps(1)) == (2, 0)
+        assert list(b) == [1.0] * 4
+        optimizer.set_steps(1, 10)
+        assert optimizer.steps(1) == 10
+        with pytest.raises(ValueError):
+            optimizer.set_steps(1, 1 << 60)
+        with pytest.raises(ValueError):
+            optimizer.steps(2)
+
+
+def test_non_finite_gradients_change_nothing(device, allocator):
+    values = numbers(5000, 3)
+    parameter = f32(values)
+    with memopt.AdamW8bit(allocator, [parameter]) as optimizer, memopt.Scaler(device) as scaler:
+        optimizer.step([f32(numbers(5000, 4))])
+        before, states = parameter.tobytes(), optimizer.export_bytes()
+        gradient = f32(numbers(5000, 5))
+        gradient[4999] = float("nan")
+        optimizer.step([gradient], skip_non_finite=True)
+        optimizer.step([gradient], max_norm=1.0)
+        optimizer.step([gradient], scaler=scaler)
+        assert scaler.found_inf()
+        assert parameter.tobytes() == before and optimizer.export_bytes() == states
+        assert optimizer.steps(0) == 1
+
+
+def test_unscale_and_clip_in_the_step(device, allocator):
+    start = numbers(300, 1)
+    plain, fused = f32(start), f32(start)
+    gradient = numbers(300, 2)
+    norm = math.sqrt(sum(g * g for g in gradient))
+    with memopt.AdamW(allocator, [plain]) as a, memopt.AdamW(allocator, [fused]) as b:
+        with memopt.Scaler(device, init_scale=1024.0) as scaler:
+            a.step([f32([g / norm for g in gradient])])
+            out = f32([0])
+            b.step([f32([g * 1024 for g in gradient])], scaler=scaler, max_norm=1.0, out_norm=out)
+            assert math.isclose(out[0], norm, rel_tol=1e-5)
+    for x, y in zip(plain, fused):
+        assert math.isclose(x, y, rel_tol=1e-5, abs_tol=1e-6)
+
+
+def test_mixed_precision_with_a_master(device, allocator):
+    master = f32(numbers(500, 1))
+    copy = memopt.tensor(bytearray(1000), "bf16")
+    with memopt.Optimizer(allocator) as optimizer:
+        optimizer.add_group(lr=0.1)
+        optimizer.add_parameter(master, model_copy=copy)
+        optimizer.step([f32(numbers(500, 2))])
+    rounded = bytearray(1000)
+    memopt.cast(device, memopt.tensor(rounded, "bf16"), master)
+    assert memopt.tensor(rounded, "bf16").tolist() == copy.tolist()
+
+
+def test_parameters_in_device_memory_and_streams(device, allocator):
+    with device.stream() as stream, allocator.alloc(4 * 5000, stream, "weights") as memory:
+        parameter = memory.tensor("f32")
+        device.fill(memory, 0, stream=stream)
+        with memopt.AdamW8bit(allocator, [parameter], lr=0.5, stream=stream) as optimizer:
+            optimizer.step([f32([1.0] * 5000)], stream=stream)
+            stream.sync()
+            assert math.isclose(parameter.as_memoryview()[4999], -0.5, rel_tol=1e-3)
+
+
+def test_export_and_import(allocator):
+    start = numbers(9000, 1)
+    gradients = [f32(numbers(9000, step)) for step in range(6)]
+
+    def run(steps, optimizer, parameter):
+        for gradient in steps:
+            optimizer.step([gradient])
+        return parameter.tobytes()
+
+    parameter = f32(start)
+    with memopt.AdamW8bit(allocator, [parameter]) as optimizer:
+        halfway = run(gradients[:3], optimizer, parameter)
+        data = optimizer.export_bytes()
+        whole = run(gradients[3:], optimizer, parameter)
+        again = f32(halfway)
+        with memopt.AdamW8bit(allocator, [again]) as other:
+            other.import_bytes(bytes(data))
+            assert run(gradients[3:], other, again) == whole
+            before = other.export_bytes()
+            for damage in (0, len(data) // 2, len(data) - 8):
+                broken = bytearray(data)
+                broken[damage] ^= 1
+                with pytest.raises(memopt.MemoptError):
+                    other.import_bytes(broken)
+            with pytest.raises(memopt.CorruptError):
+                other.import_bytes(data[:-5])
+            assert other.export_bytes() == before
+    with memopt.AdamW8bit(allocator, [f32([0.0] * 8999)]) as other:
+        with pytest.raises(memopt.InvalidArgumentError):
+            other.import_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "params, options, error",
+    [
+        ([], {}, ValueError),
+        ([b"12345678"], {}, TypeError),
+        ([array.array("q", [1])], {}, memopt.UnsupportedError),
+        ([None], {}, TypeError),
+        ([f32([1.0])], dict(lr=-1), ValueError),
+        ([f32([1.0])], dict(betas=(0.9, 1.0)), ValueError),
+        ([f32([1.0])], dict(block_size=100), memopt.MemoptError),
+        ([f32([1.0])], dict(seed=-1), ValueError),
+        ([{"params": [f32([1.0])], "momentum": 1}], {}, TypeError),
+    ],
+)
+def test_bad_construction(allocator, params, options, error):
+    with pytest.raises(error):
+        memopt.AdamW8bit(allocator, params, **options)
+    gc.collect()
+    assert allocator.stat("allocated_bytes.all.current") == 0
+
+
+def test_bad_steps(device, allocator):
+    parameter = f32([1.0] * 8)
+    with memopt.AdamW(allocator, [parameter]) as optimizer:
+        for gradients, error, text in (
+            ([], ValueError, "0 gradients for 1 parameters"),
+            ([f32([1.0] * 7)], ValueError, "gradient 0 has 7 elements, its parameter 8"),
+            (["text"], TypeError, "gradient 0"),
+            ([array.array("i", [1] * 8)], memopt.UnsupportedError, "0"),
+            ([parameter], ValueError, "0"),
+        ):
+            with pytest.raises(error) as caught:
+                optimizer.step(gradients)
+            assert text in str(caught.value)
+        with pytest.raises(ValueError):
+            optimizer.step([f32([1.0] * 8)], max_norm=-1.0)
+        with pytest.raises(ValueError):
+            optimizer.add_parameter(memoryview(parameter)[2:4])  # overlaps the first
+        with pytest.raises(ValueError):
+            optimizer.add_parameter(f32([1.0]), 7)
+        assert len(optimizer) == 1 and list(parameter) == [1.0] * 8
+        assert optimizer.steps(0) == 0
+
+
+def test_stochastic_rounding_moves_bf16_that_nearest_would_not(allocator):
+    def train(**options):
+        memory = bytearray(b"\x80\x3f" * 5000)  # 1.0
+        parameter = memopt.tensor(memory, "bf16")
+        with memopt.AdamW8bit(
+            allocator, [parameter], lr=1e-4, weight_decay=0.0, **options
+        ) as optimizer:
+            for _ in range(10):
+                optimizer.step([f32([1.0] * 5000)])
+        return memory
+
+    assert train() == b"\x80\x3f" * 5000, "each step is below half of the last place"
+    moved = train(stochastic_rounding=True, seed=5)
+    assert moved != b"\x80\x3f" * 5000
+    assert train(stochastic_rounding=True, seed=5) == moved

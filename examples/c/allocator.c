@@ -1,0 +1,200 @@
+/*
+ * The caching allocator: give memory out again instead of asking the driver, and grow page by page.
+ *
+ * Five things a trainer wants to know of its allocator, each in a few lines:
+ *   1. a freed block comes back without a driver call, and who holds what is counted by tag;
+ *   2. expandable segments serve new sizes from old memory where classic ones cannot;
+ *   3. a block that another stream uses is given out again only when that work is done;
+ *   4. when memory ends, the report says who holds it and what to try;
+ *   5. what an allocation costs.
+ *
+ * Build it with:  cc allocator.c $(pkg-config --cflags --libs memopt)
+ */
+#define _POSIX_C_SOURCE 199309L /* clock_gettime */
+
+#include <memopt/memopt.h>
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* Any status but OK ends the example with the library's own words. */
+#define CHECK(call)                                                                                \
+    do {                                                                                           \
+        memopt_status status_ = (call);                                                            \
+        if (status_ != MEMOPT_OK) {                                                                \
+            fprintf(stderr, "%s\n  %s: %s\n", #call, memopt_status_name(status_),                  \
+                    memopt_last_error());                                                          \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
+
+#define MIB ((uint64_t)1 << 20)
+
+static uint64_t stat_of(memopt_allocator *allocator, const char *name)
+{
+    uint64_t value = 0;
+    (void)memopt_allocator_stat(allocator, name, &value);
+    return value;
+}
+
+/* 1. Allocate, free, allocate again: the driver is asked once. */
+static int caching(memopt_device *device)
+{
+    memopt_allocator *allocator;
+    memopt_tag cache_tag;
+    void *weights, *scratch, *again;
+    CHECK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+    CHECK(memopt_allocator_register_tag(allocator, "kv cache", &cache_tag));
+    CHECK(memopt_allocator_alloc(allocator, 40 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &weights));
+    CHECK(memopt_allocator_alloc(allocator, 24 * MIB, cache_tag, NULL, &scratch));
+    CHECK(memopt_allocator_free(allocator, scratch));
+    uint64_t calls = stat_of(allocator, "num_device_alloc");
+    CHECK(memopt_allocator_alloc(allocator, 20 * MIB, cache_tag, NULL, &again));
+    int cached = again == scratch && stat_of(allocator, "num_device_alloc") == calls;
+    printf("1. freed and allocated again: %s, %llu driver calls more\n",
+           cached ? "the same address" : "ANOTHER ADDRESS",
+           (unsigned long long)(stat_of(allocator, "num_device_alloc") - calls));
+
+    memopt_tag_stats stats = {.struct_size = sizeof stats};
+    for (memopt_tag tag = 0; tag <= cache_tag; tag++) {
+        CHECK(memopt_allocator_tag_stats(allocator, tag, &stats));
+        if (stats.peak_bytes > 0)
+            printf("   %-8s now %3llu MiB, at most %3llu MiB\n", stats.name,
+                   (unsigned long long)(stats.current_bytes / MIB),
+                   (unsigned long long)(stats.peak_bytes / MIB));
+    }
+    CHECK(memopt_allocator_free(allocator, again));
+    CHECK(memopt_allocator_free(allocator, weights));
+    CHECK(memopt_allocator_destroy(allocator));
+    return cached ? 0 : 1;
+}
+
+/* 8 blocks of 16 MiB, freed, then 4 of 32 MiB: the most memory that was held. */
+static int reserved_peak(memopt_device *device, const char *config, uint64_t *out_bytes)
+{
+    memopt_allocator *allocator;
+    void *block[8];
+    CHECK(memopt_allocator_create(device, config, NULL, &allocator));
+    for (int i = 0; i < 8; i++)
+        CHECK(memopt_allocator_alloc(allocator, 16 * MIB, 0, NULL, &block[i]));
+    for (int i = 0; i < 8; i++)
+        CHECK(memopt_allocator_free(allocator, block[i]));
+    for (int i = 0; i < 4; i++)
+        CHECK(memopt_allocator_alloc(allocator, 32 * MIB, 0, NULL, &block[i]));
+    *out_bytes = stat_of(allocator, "reserved_bytes.all.peak");
+    for (int i = 0; i < 4; i++)
+        CHECK(memopt_allocator_free(allocator, block[i]));
+    CHECK(memopt_allocator_destroy(allocator));
+    return 0;
+}
+
+/* 2. The batch changes its shape. */
+static int fragmentation(memopt_device *device)
+{
+    uint64_t classic, expandable;
+    if (reserved_peak(device, "", &classic) != 0 ||
+        reserved_peak(device, "expandable_segments:True", &expandable) != 0)
+        return 1;
+    printf("2. 8 x 16 MiB, then 4 x 32 MiB: classic segments hold %llu MiB, expandable %llu MiB\n",
+           (unsigned long long)(classic / MIB), (unsigned long long)(expandable / MIB));
+    return expandable == 128 * MIB && classic > expandable ? 0 : 1;
+}
+
+/* 3. A copy to the host runs on a stream of its own. Without record_stream, the next owner of the
+ * block could overwrite it under the copy. */
+static int other_streams(memopt_device *device)
+{
+    static unsigned char host[1 << 20];
+    memopt_allocator *allocator;
+    memopt_stream copies;
+    memopt_event *computed;
+    void *result, *next;
+    CHECK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+    CHECK(memopt_stream_create(device, &copies));
+    CHECK(memopt_event_create(device, 0, &computed));
+
+    CHECK(memopt_allocator_alloc(allocator, sizeof host, 0, NULL, &result));
+    CHECK(memopt_fill(device, result, 42, sizeof host, NULL)); /* the work that makes it */
+    CHECK(memopt_event_record(computed, NULL));
+    CHECK(memopt_stream_wait_event(device, copies, computed));
+    CHECK(memopt_copy(device, host, result, sizeof host, copies));
+    CHECK(memopt_allocator_record_stream(allocator, result, copies));
+    CHECK(memopt_allocator_free(allocator, result)); /* at once: no need to wait for the copy */
+
+    CHECK(memopt_allocator_alloc(allocator, sizeof host, 0, NULL, &next));
+    CHECK(memopt_fill(device, next, 7, sizeof host, NULL));
+    CHECK(memopt_stream_sync(device, copies));
+    int right = host[0] == 42 && host[sizeof host - 1] == 42;
+    printf("3. freed while a copy reads it: the copy is %s\n", right ? "right" : "WRONG");
+
+    CHECK(memopt_allocator_free(allocator, next));
+    CHECK(memopt_event_destroy(computed));
+    CHECK(memopt_stream_destroy(device, copies));
+    CHECK(memopt_allocator_destroy(allocator));
+    return right ? 0 : 1;
+}
+
+static void on_out_of_memory(void *user, uint64_t asked, uint64_t free_bytes, const char *report)
+{
+    (void)report; /* the same text as memopt_last_error() below */
+    printf("4. observer: %llu MiB asked, %llu MiB free\n", (unsigned long long)(asked / MIB),
+           (unsigned long long)(free_bytes / MIB));
+    ++*(int *)user;
+}
+
+/* 4. This allocator may hold a quarter of the device. */
+static int out_of_memory(memopt_device *device)
+{
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    memopt_allocator *allocator;
+    void *weights, *activations, *more;
+    int observed = 0;
+    options.limit = 128 * MIB;
+    options.oom = on_out_of_memory;
+    options.oom_user = &observed;
+    CHECK(memopt_allocator_create(device, "expandable_segments:True", &options, &allocator));
+    CHECK(memopt_allocator_alloc(allocator, 30 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &weights));
+    CHECK(memopt_allocator_alloc(allocator, 70 * MIB, MEMOPT_TAG_ACTIVATIONS, NULL, &activations));
+    memopt_status status =
+        memopt_allocator_alloc(allocator, 40 * MIB, MEMOPT_TAG_GRADIENTS, NULL, &more);
+    printf("   %s\n", memopt_last_error());
+    int told = status == MEMOPT_OUT_OF_DEVICE_MEMORY && observed == 1 &&
+               strstr(memopt_last_error(), "activations 70.00 MiB") != NULL;
+    CHECK(memopt_allocator_free(allocator, weights));
+    CHECK(memopt_allocator_free(allocator, activations));
+    CHECK(memopt_allocator_destroy(allocator));
+    return told ? 0 : 1;
+}
+
+/* 5. From the cache, an allocation is a lock, a look at a bitmap and a hash table. */
+static int cost(memopt_device *device)
+{
+    enum { PAIRS = 1000000 };
+    memopt_allocator *allocator;
+    struct timespec start, end;
+    void *block;
+    CHECK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    for (int i = 0; i < PAIRS; i++) {
+        CHECK(memopt_allocator_alloc(allocator, 4096, 0, NULL, &block));
+        CHECK(memopt_allocator_free(allocator, block));
+    }
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double ns = (double)(end.tv_sec - start.tv_sec) * 1e9 + (double)(end.tv_nsec - start.tv_nsec);
+    printf("5. %.0f ns for an allocation and its free\n", ns / PAIRS);
+    CHECK(memopt_allocator_destroy(allocator));
+    return 0;
+}
+
+int main(void)
+{
+    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+    memopt_device *device;
+    options.capacity = 512 * MIB;
+    CHECK(memopt_device_open("cpu", &options, &device));
+    int failed = caching(device) || fragmentation(device) || other_streams(device) ||
+                 out_of_memory(device) || cost(device);
+    CHECK(memopt_device_close(device));
+    return failed;
+}

@@ -1,0 +1,151 @@
+/*
+ * Save-on-CPU: park activations in page-locked host memory between forward and backward.
+ *
+ * A chain of 24 layers produces 8 MiB of activations each on a device of 64 MiB. Without help the
+ * ninth layer does not fit. With an offloader each activation is packed as soon as it is written
+ * (the copy runs on the offloader's own stream while the next layer computes), and prefetched one
+ * layer ahead in backward. A host limit below the whole shows the overflow policy.
+ *
+ * Build it with:  cc offload.c $(pkg-config --cflags --libs memopt)
+ */
+#include <memopt/memopt.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { LAYERS = 24 };
+
+#define MIB ((uint64_t)1 << 20)
+#define BYTES (8 * MIB)
+#define CAPACITY (64 * MIB)
+#define HOST_LIMIT (180 * MIB) /* less than 24 × 8 MiB: the rest stays on the device */
+
+static void check(memopt_status status, const char *what)
+{
+    if (status == MEMOPT_OK)
+        return;
+    fprintf(stderr, "%s: %s: %s\n", what, memopt_status_name(status), memopt_last_error());
+    exit(1);
+}
+
+/* The "layer": enqueues work that writes an activation. On a GPU, a kernel on the stream. */
+static memopt_status forward_layer(memopt_device *device, void *activation, int layer,
+                                   memopt_stream stream)
+{
+    return memopt_fill(device, activation, layer + 1, BYTES, stream);
+}
+
+/* Its backward reads the activation: here it takes one byte of each MiB to the host. */
+static memopt_status backward_layer(memopt_device *device, const char *activation,
+                                    unsigned char *seen, memopt_stream stream)
+{
+    for (uint64_t i = 0; i < BYTES / MIB; i++) {
+        memopt_status status = memopt_copy(device, seen + i, activation + i * MIB, 1, stream);
+        if (status != MEMOPT_OK)
+            return status;
+    }
+    return MEMOPT_OK;
+}
+
+/* How many layers fit when every activation stays on the device. */
+static int layers_without_offload(memopt_device *device, memopt_allocator *allocator,
+                                  memopt_stream stream)
+{
+    void *activations[LAYERS];
+    int layers = 0;
+    while (layers < LAYERS && memopt_allocator_alloc(allocator, BYTES, MEMOPT_TAG_ACTIVATIONS,
+                                                     stream, &activations[layers]) == MEMOPT_OK) {
+        check(forward_layer(device, activations[layers], layers, stream), "forward");
+        layers++;
+    }
+    for (int i = 0; i < layers; i++)
+        check(memopt_allocator_free(allocator, activations[i]), "free");
+    return layers;
+}
+
+static void forward_pass(memopt_device *device, memopt_allocator *allocator,
+                         memopt_offloader *offloader, memopt_stream stream, memopt_ticket *tickets)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        void *activation = NULL;
+        check(memopt_allocator_alloc(allocator, BYTES, MEMOPT_TAG_ACTIVATIONS, stream, &activation),
+              "alloc");
+        check(forward_layer(device, activation, i, stream), "forward");
+        /* The offloader takes the block over: copied after the work above, then freed. */
+        check(memopt_offload_pack(offloader, activation, BYTES, stream, &tickets[i]), "pack");
+    }
+}
+
+static void backward_pass(memopt_device *device, memopt_offloader *offloader, memopt_stream stream,
+                          const memopt_ticket *tickets, unsigned char (*seen)[BYTES / MIB])
+{
+    for (int i = LAYERS - 1; i >= 0; i--) {
+        void *activation = NULL;
+        /* Before the work that it shall overlap with: the copy of the layer below. */
+        if (i > 0)
+            check(memopt_offload_prefetch(offloader, tickets[i - 1]), "prefetch");
+        check(memopt_offload_unpack(offloader, tickets[i], stream, &activation), "unpack");
+        check(backward_layer(device, activation, seen[i], stream), "backward");
+        check(memopt_offload_release(offloader, tickets[i], stream), "release");
+    }
+}
+
+int main(void)
+{
+    memopt_device_options device_options = MEMOPT_DEVICE_OPTIONS_INIT;
+    memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
+    memopt_offloader_stats stats = {.struct_size = sizeof stats};
+    memopt_memory_info info = {.struct_size = sizeof info};
+    static unsigned char seen[LAYERS][BYTES / MIB];
+    memopt_ticket tickets[LAYERS];
+    memopt_device *device = NULL;
+    memopt_allocator *allocator = NULL;
+    memopt_offloader *offloader = NULL;
+    memopt_stream stream = NULL;
+
+    device_options.capacity = CAPACITY;
+    check(memopt_device_open("cpu", &device_options, &device), "device");
+    check(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator),
+          "allocator");
+    check(memopt_stream_create(device, &stream), "stream");
+
+    int fits = layers_without_offload(device, allocator, stream);
+    printf("A device of %d MiB, activations of %d MiB a layer\n", (int)(CAPACITY / MIB),
+           (int)(BYTES / MIB));
+    printf("  everything on the device: %d of %d layers fit\n    %s\n", fits, LAYERS,
+           memopt_last_error());
+
+    options.host_limit = HOST_LIMIT;
+    options.overflow = MEMOPT_OVERFLOW_KEEP;
+    check(memopt_offloader_create(device, allocator, &options, &offloader), "offloader");
+    forward_pass(device, allocator, offloader, stream, tickets);
+    check(memopt_offloader_get_stats(offloader, &stats), "stats");
+    printf("  offloaded: %d layers, %" PRIu64 " MiB on the host (limit %d), %" PRIu64
+           " MiB kept on the device by the overflow policy\n",
+           LAYERS, stats.host_bytes / MIB, (int)(HOST_LIMIT / MIB), stats.kept_bytes / MIB);
+
+    backward_pass(device, offloader, stream, tickets, seen);
+    check(memopt_stream_sync(device, stream), "sync");
+    int right = 1;
+    for (int i = 0; i < LAYERS; i++)
+        for (uint64_t k = 0; k < BYTES / MIB; k++)
+            right = right && seen[i][k] == i + 1;
+    check(memopt_offloader_get_stats(offloader, &stats), "stats");
+    check(memopt_device_memory_info(device, &info), "memory_info");
+    printf("  backward read %s values; %" PRIu64 " of %" PRIu64
+           " copies back had been started by a prefetch\n",
+           right ? "the right" : "WRONG", stats.prefetch_hits, stats.copied_back_bytes / BYTES);
+    printf("  peaks: %" PRIu64 " MiB of the device, %" PRIu64 " MiB page-locked\n",
+           info.used_peak / MIB, info.pinned_peak / MIB);
+
+    int good = fits < LAYERS && right && stats.kept_overflow > 0 &&
+               stats.host_bytes_peak <= HOST_LIMIT && info.used_peak <= CAPACITY;
+    check(memopt_offloader_destroy(offloader), "offloader_destroy");
+    check(memopt_stream_destroy(device, stream), "stream_destroy");
+    check(memopt_allocator_destroy(allocator), "allocator_destroy");
+    check(memopt_device_close(device), "device_close");
+    printf("%s\n", good ? "Three times the layers in the same device memory."
+                        : "FAILED: this is not what should have happened");
+    return good ? 0 : 1;
+}

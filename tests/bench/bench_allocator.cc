@@ -1,0 +1,166 @@
+// What an allocation and its free cost the host, in the cases the field measures. glibc's malloc of
+// the same sizes stands beside each as the yardstick of the machine and the moment.
+#include <benchmark/benchmark.h>
+
+#include <memopt/memopt.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace
+{
+
+void need(memopt_status status)
+{
+    if (status != MEMOPT_OK) {
+        std::fprintf(stderr, "%s\n", memopt_last_error());
+        std::abort();
+    }
+}
+
+// splitmix64
+uint64_t next_random(uint64_t &state)
+{
+    uint64_t z = (state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+// From 512 B to about 512 KiB, as activations of a small model are.
+uint64_t random_size(uint64_t &state)
+{
+    uint64_t r = next_random(state);
+    return ((r >> 8) % 512 + 1) << (r % 11);
+}
+
+struct Memopt {
+    memopt_device *device = nullptr;
+    memopt_allocator *allocator = nullptr;
+
+    explicit Memopt(const char *config)
+    {
+        memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+        options.capacity = UINT64_C(16) << 30;
+        options.threads = 1;
+        need(memopt_device_open("cpu", &options, &device));
+        need(memopt_allocator_create(device, config, nullptr, &allocator));
+    }
+    ~Memopt()
+    {
+        need(memopt_allocator_destroy_force(allocator));
+        need(memopt_device_close(device));
+    }
+    void *take(uint64_t bytes)
+    {
+        void *pointer;
+        need(memopt_allocator_alloc(allocator, bytes, MEMOPT_TAG_ACTIVATIONS, nullptr, &pointer));
+        return pointer;
+    }
+    void give(void *pointer)
+    {
+        need(memopt_allocator_free(allocator, pointer));
+    }
+};
+
+struct Glibc {
+    explicit Glibc(const char *)
+    {
+    }
+    void *take(uint64_t bytes)
+    {
+        void *pointer = std::malloc(bytes);
+        benchmark::DoNotOptimize(pointer);
+        return pointer;
+    }
+    void give(void *pointer)
+    {
+        std::free(pointer);
+    }
+};
+
+// The same size again and again.
+template <class A> void ping_pong(benchmark::State &state, const char *config)
+{
+    A a(config);
+    for (auto _ : state)
+        a.give(a.take(4096));
+}
+
+// `live` blocks of random sizes; each step replaces a random one.
+template <class A> void with_live(benchmark::State &state, const char *config)
+{
+    A a(config);
+    uint64_t random = 1;
+    std::vector<void *> live(static_cast<size_t>(state.range(0)));
+    for (void *&block : live)
+        block = a.take(random_size(random));
+    for (auto _ : state) {
+        void *&block = live[next_random(random) % live.size()];
+        a.give(block);
+        block = a.take(random_size(random));
+    }
+    for (void *block : live)
+        a.give(block);
+}
+
+// Threads share one allocator and one stream.
+template <class A> void threads(benchmark::State &state, const char *config)
+{
+    static A *shared;
+    if (state.thread_index() == 0)
+        shared = new A(config);
+    for (auto _ : state)
+        shared->give(shared->take(4096));
+    if (state.thread_index() == 0) {
+        delete shared;
+        shared = nullptr;
+    }
+}
+
+const char expandable[] = "expandable_segments:True";
+
+void ping_pong_classic(benchmark::State &state)
+{
+    ping_pong<Memopt>(state, "");
+}
+void ping_pong_expandable(benchmark::State &state)
+{
+    ping_pong<Memopt>(state, expandable);
+}
+void ping_pong_malloc(benchmark::State &state)
+{
+    ping_pong<Glibc>(state, "");
+}
+void live_classic(benchmark::State &state)
+{
+    with_live<Memopt>(state, "");
+}
+void live_expandable(benchmark::State &state)
+{
+    with_live<Memopt>(state, expandable);
+}
+void live_malloc(benchmark::State &state)
+{
+    with_live<Glibc>(state, "");
+}
+void threads_expandable(benchmark::State &state)
+{
+    threads<Memopt>(state, expandable);
+}
+void threads_malloc(benchmark::State &state)
+{
+    threads<Glibc>(state, "");
+}
+
+BENCHMARK(ping_pong_classic);
+BENCHMARK(ping_pong_expandable);
+BENCHMARK(ping_pong_malloc);
+BENCHMARK(live_classic)->Arg(200)->Arg(2000)->Arg(20000);
+BENCHMARK(live_expandable)->Arg(200)->Arg(2000)->Arg(20000);
+BENCHMARK(live_malloc)->Arg(200)->Arg(2000)->Arg(20000);
+BENCHMARK(threads_expandable)->Threads(1)->Threads(2)->Threads(4);
+BENCHMARK(threads_malloc)->Threads(1)->Threads(2)->Threads(4);
+
+} // namespace

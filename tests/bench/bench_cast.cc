@@ -1,0 +1,186 @@
+// Casts, scaling and reductions of 64 Mi elements beside a copy with non-temporal stores that moves
+// the same number of bytes over the same threads. Run with
+//   --benchmark_enable_random_interleaving=true --benchmark_repetitions=N
+// and compare the minima of a pair: `copy_6/2` moves as many bytes as `f32_bf16/2`. The number
+// behind the slash is how many threads.
+#include <benchmark/benchmark.h>
+
+extern "C" {
+#include "device/device.h"
+#include "memopt/cast.h"
+}
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <immintrin.h>
+#include <map>
+#include <string>
+
+namespace
+{
+
+constexpr uint64_t kElements = uint64_t{64} << 20;
+constexpr uint64_t kCopyItem = 64 << 10;
+
+void must(memopt_status status)
+{
+    if (status != MEMOPT_OK) {
+        std::fprintf(stderr, "bench_cast: %s\n", memopt_last_error());
+        std::exit(1);
+    }
+}
+
+// The yardstick: half of the bytes read, half written past the caches.
+struct copy_args {
+    const unsigned char *source;
+    unsigned char *destination;
+};
+
+__attribute__((target("avx512f"))) void copy_wide(const void *args, uint64_t begin, uint64_t end)
+{
+    const copy_args *a = static_cast<const copy_args *>(args);
+    for (uint64_t at = begin * kCopyItem; at < end * kCopyItem; at += 256)
+        for (uint64_t k = 0; k < 256; k += 64)
+            _mm512_stream_si512(reinterpret_cast<__m512i *>(a->destination + at + k),
+                                _mm512_loadu_si512(a->source + at + k));
+    _mm_sfence();
+}
+
+__attribute__((target("avx2"))) void copy_narrow(const void *args, uint64_t begin, uint64_t end)
+{
+    const copy_args *a = static_cast<const copy_args *>(args);
+    for (uint64_t at = begin * kCopyItem; at < end * kCopyItem; at += 128)
+        for (uint64_t k = 0; k < 128; k += 32)
+            _mm256_stream_si256(
+                reinterpret_cast<__m256i *>(a->destination + at + k),
+                _mm256_loadu_si256(reinterpret_cast<const __m256i *>(a->source + at + k)));
+    _mm_sfence();
+}
+
+void copy_plain(const void *args, uint64_t begin, uint64_t end)
+{
+    const copy_args *a = static_cast<const copy_args *>(args);
+    std::memcpy(a->destination + begin * kCopyItem, a->source + begin * kCopyItem,
+                (end - begin) * kCopyItem);
+}
+
+const mo_kernel kCopy = {
+    "bench_copy", sizeof(copy_args), 256, {copy_plain, copy_narrow, copy_wide}};
+
+// One device per thread count; two buffers of 256 MiB, touched once.
+struct bench_device {
+    memopt_device *device = nullptr;
+    memopt_scaler *scaler = nullptr;
+    unsigned char *from = nullptr, *to = nullptr;
+
+    explicit bench_device(uint32_t threads)
+    {
+        memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+        options.threads = threads;
+        void *memory = nullptr;
+        must(memopt_device_open("cpu", &options, &device));
+        must(mo_mem_alloc(device, 4 * kElements, &memory));
+        from = static_cast<unsigned char *>(memory);
+        must(mo_mem_alloc(device, 4 * kElements, &memory));
+        to = static_cast<unsigned char *>(memory);
+        must(memopt_scaler_create(device, nullptr, &scaler));
+        // Small ordinary floats: as f32, as f16 and as bf16.
+        must(memopt_fill(device, from, 0x3b, 4 * kElements, nullptr));
+        must(memopt_fill(device, to, 0x3b, 4 * kElements, nullptr));
+    }
+};
+
+bench_device &device_of(int64_t threads)
+{
+    static std::map<int64_t, bench_device> devices;
+    return devices.try_emplace(threads, static_cast<uint32_t>(threads)).first->second;
+}
+
+void finish(benchmark::State &state, double bytes_per_element)
+{
+    state.SetBytesProcessed(static_cast<int64_t>(static_cast<double>(state.iterations()) *
+                                                 bytes_per_element * kElements));
+    state.counters["ns_per_element"] =
+        benchmark::Counter(static_cast<double>(state.iterations()) * kElements * 1e-9,
+                           benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+}
+
+// `bytes`: what is read and written in all, per element.
+void copy(benchmark::State &state, uint64_t bytes)
+{
+    bench_device &d = device_of(state.range(0));
+    copy_args args = {d.from, d.to};
+    for (auto _ : state)
+        must(mo_launch(d.device, nullptr, &kCopy, &args, kElements * bytes / 2 / kCopyItem));
+    finish(state, static_cast<double>(bytes));
+}
+
+void cast(benchmark::State &state, memopt_dtype from, memopt_dtype to, bool stochastic)
+{
+    bench_device &d = device_of(state.range(0));
+    memopt_cast_options options = MEMOPT_CAST_OPTIONS_INIT;
+    memopt_tensor source = {d.from, kElements, from, 0}, result = {d.to, kElements, to, 0};
+    options.rounding = stochastic ? MEMOPT_ROUND_STOCHASTIC : MEMOPT_ROUND_NEAREST_EVEN;
+    for (auto _ : state)
+        must(memopt_cast(d.device, &result, &source, 1, &options, nullptr));
+    finish(state, static_cast<double>(memopt_dtype_size(from) + memopt_dtype_size(to)));
+}
+
+using scaler_call = memopt_status (*)(memopt_scaler *, const memopt_tensor *, uint64_t,
+                                      memopt_stream);
+
+// The scale is set to 1 beforehand, so that unscaling again and again changes nothing.
+void scaler(benchmark::State &state, scaler_call call, memopt_dtype dtype, double passes)
+{
+    bench_device &d = device_of(state.range(0));
+    memopt_scaler_state one = {sizeof one, 1.0, 2.0, 0.5, 2000, 0};
+    memopt_tensor tensor = {d.from, kElements, dtype, 0};
+    must(memopt_scaler_set_state_sync(d.scaler, &one, nullptr));
+    for (auto _ : state)
+        must(call(d.scaler, &tensor, 1, nullptr));
+    finish(state, passes * static_cast<double>(memopt_dtype_size(dtype)));
+}
+
+memopt_status norm(memopt_scaler *s, const memopt_tensor *tensors, uint64_t count,
+                   memopt_stream stream)
+{
+    static float *result = nullptr;
+    if (result == nullptr) {
+        void *memory = nullptr;
+        must(mo_mem_alloc(device_of(1).device, 64, &memory));
+        result = static_cast<float *>(memory);
+    }
+    return memopt_scaler_norm(s, tensors, count, result, stream);
+}
+
+void threads(benchmark::internal::Benchmark *b)
+{
+    b->Arg(1)->Arg(2)->UseRealTime()->Unit(benchmark::kMillisecond);
+}
+
+constexpr memopt_dtype F32 = MEMOPT_DTYPE_F32, F16 = MEMOPT_DTYPE_F16, BF16 = MEMOPT_DTYPE_BF16,
+                       E4M3 = MEMOPT_DTYPE_F8_E4M3, E5M2 = MEMOPT_DTYPE_F8_E5M2;
+
+BENCHMARK_CAPTURE(copy, 6, 6)->Apply(threads);
+BENCHMARK_CAPTURE(cast, f32_bf16, F32, BF16, false)->Apply(threads);
+BENCHMARK_CAPTURE(cast, f32_f16, F32, F16, false)->Apply(threads);
+BENCHMARK_CAPTURE(cast, bf16_f32, BF16, F32, false)->Apply(threads);
+BENCHMARK_CAPTURE(cast, f16_f32, F16, F32, false)->Apply(threads);
+BENCHMARK_CAPTURE(cast, f32_bf16_stochastic, F32, BF16, true)->Apply(threads);
+BENCHMARK_CAPTURE(cast, f32_f16_stochastic, F32, F16, true)->Apply(threads);
+BENCHMARK_CAPTURE(copy, 5, 5)->Apply(threads);
+BENCHMARK_CAPTURE(cast, f32_e4m3, F32, E4M3, false)->Apply(threads);
+BENCHMARK_CAPTURE(cast, f32_e5m2, F32, E5M2, false)->Apply(threads);
+BENCHMARK_CAPTURE(cast, e4m3_f32, E4M3, F32, false)->Apply(threads);
+BENCHMARK_CAPTURE(copy, 3, 3)->Apply(threads);
+BENCHMARK_CAPTURE(cast, e4m3_bf16, E4M3, BF16, false)->Apply(threads);
+BENCHMARK_CAPTURE(copy, 4, 4)->Apply(threads);
+BENCHMARK_CAPTURE(copy, 8, 8)->Apply(threads);
+BENCHMARK_CAPTURE(scaler, unscale_f32, memopt_scaler_unscale, F32, 2.0)->Apply(threads);
+BENCHMARK_CAPTURE(scaler, unscale_bf16, memopt_scaler_unscale, BF16, 2.0)->Apply(threads);
+BENCHMARK_CAPTURE(scaler, check_f32, memopt_scaler_check, F32, 1.0)->Apply(threads);
+BENCHMARK_CAPTURE(scaler, norm_f32, norm, F32, 1.0)->Apply(threads);
+BENCHMARK_CAPTURE(scaler, norm_bf16, norm, BF16, 1.0)->Apply(threads);
+
+} // namespace

@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Our optimizer steps and casts beside torch's, in one process, in interleaved rounds.
+
+    MEMOPT_LIBRARY=build/demo/libmemopt.so PYTHONPATH=bindings/python \\
+        python tests/bench/torch_compare.py [--parameters 64Mi] [--rounds 5] [--json FILE]
+
+Both sides work on tensors of torch that were made the same way, in one order, and touched before;
+every case runs once unmeasured. A round runs each case once, so that a disturbance of the machine
+meets all alike; what counts is each case's best round, and the ratio of bests. It reports and never
+fails on a time.
+"""
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # idle threads of torch must not spin beside us
+
+import memopt
+import torch
+
+LR, WD = 1e-3, 1e-2
+
+
+def gpt2_shapes(parameters):
+    """The 148 tensors of a 12-layer GPT-2, its width scaled so that they are about `parameters`."""
+    vocabulary, context, layers = 50257, 1024, 12
+    width = 64
+    while True:
+        shapes = [(vocabulary, width), (context, width)]
+        for _ in range(layers):
+            shapes += [
+                (width,), (width,), (width, 3 * width), (3 * width,), (width, width), (width,),
+                (width,), (width,), (width, 4 * width), (4 * width,), (4 * width, width), (width,),
+            ]  # fmt: skip
+        shapes += [(width,), (width,)]
+        if sum(map(count, shapes)) >= parameters:
+            return shapes
+        width += 64
+
+
+def count(shape):
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def big_shapes(parameters):
+    """Four tensors that share the parameters."""
+    return [(parameters // 4,)] * 4
+
+
+def values(shapes, dtype, scale):
+    """Random tensors, written by one thread so that their pages are placed alike."""
+    return [torch.empty(shape, dtype=dtype).normal_(0, scale) for shape in shapes]
+
+
+class TorchStep:
+    """torch's fused AdamW."""
+
+    def __init__(self, shapes, dtype):
+        self.parameters = [p.requires_grad_() for p in values(shapes, dtype, 0.02)]
+        self.gradients = values(shapes, dtype, 0.01)
+        for parameter, gradient in zip(self.parameters, self.gradients):
+            parameter.grad = gradient
+        self.optimizer = torch.optim.AdamW(self.parameters, lr=LR, weight_decay=WD, fused=True)
+
+    def run(self):
+        self.optimizer.step()
+
+    def close(self):
+        pass
+
+
+class OurStep:
+    """memopt's AdamW over the same kind of tensors."""
+
+    def __init__(self, shapes, dtype, kind, threads):
+        self.parameters = values(shapes, dtype, 0.02)
+        self.gradients = values(shapes, dtype, 0.01)
+        self.device = memopt.Device("cpu", threads=threads)
+        self.allocator = memopt.Allocator(self.device)
+        self.optimizer = kind(self.allocator, self.parameters, lr=LR, weight_decay=WD)
+
+    def run(self):
+        self.optimizer.step(self.gradients)
+
+    def close(self):
+        self.optimizer.close()
+        self.allocator.close()
+        self.device.close()
+
+
+class Copy:
+    """torch's own copy of fp32 tensors: what the memory gives for the bytes it moves."""
+
+    def __init__(self, shapes):
+        self.sources = values(shapes, torch.float32, 1.0)
+        self.into = [torch.zeros_like(source) for source in self.sources]
+
+    def run(self):
+        for into, source in zip(self.into, self.sources):
+            into.copy_(source)
+
+    def close(self):
+        pass
+
+
+class TorchCast(Copy):
+    """What .to() does without its allocation: a copy into a tensor of the other type."""
+
+    def __init__(self, shapes, source, into):
+        self.sources = [value.to(source) for value in values(shapes, torch.float32, 1.0)]
+        self.into = [torch.zeros(value.shape, dtype=into) for value in self.sources]
+
+
+class TorchTo(TorchCast):
+    """.to() as it is written in programs: it allocates the result each time."""
+
+    def __init__(self, shapes, source, into):
+        super().__init__(shapes, source, into)
+        self.dtype, self.into = into, []
+
+    def run(self):
+        for source in self.sources:
+            source.to(self.dtype)
+
+
+class OurCast(TorchCast):
+    """memopt's cast, all tensors in one call."""
+
+    def __init__(self, shapes, source, into, threads):
+        super().__init__(shapes, source, into)
+        self.device = memopt.Device("cpu", threads=threads)
+
+    def run(self):
+        memopt.cast(self.device, self.into, self.sources)
+
+    def close(self):
+        self.device.close()
+
+
+def steps(shapes, threads):
+    """The optimizers: name, maker, bytes that a step moves per parameter, the case to beat."""
+    f32, bf16 = torch.float32, torch.bfloat16
+    return [
+        ("copy fp32", lambda: Copy(shapes), 8, None),
+        ("torch AdamW fused fp32", lambda: TorchStep(shapes, f32), 28, None),
+        ("memopt AdamW fp32", lambda: OurStep(shapes, f32, memopt.AdamW, threads), 28,
+         "torch AdamW fused fp32"),
+        ("memopt AdamW8bit fp32", lambda: OurStep(shapes, f32, memopt.AdamW8bit, threads), 16.06,
+         "torch AdamW fused fp32"),
+        ("torch AdamW fused bf16", lambda: TorchStep(shapes, bf16), 14, None),
+        ("memopt AdamW bf16", lambda: OurStep(shapes, bf16, memopt.AdamW, threads), 22,
+         "torch AdamW fused bf16"),
+        ("memopt AdamW8bit bf16", lambda: OurStep(shapes, bf16, memopt.AdamW8bit, threads), 10.06,
+         "torch AdamW fused bf16"),
+    ]  # fmt: skip
+
+
+def casts(shapes, threads):
+    """The casts, likewise."""
+    cases = []
+    types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    for source, into in (("fp32", "bf16"), ("fp32", "fp16"), ("bf16", "fp32"), ("fp16", "fp32")):
+        a, b = types[source], types[into]
+        name = "%s to %s" % (source, into)
+        cases += [
+            ("torch %s" % name, lambda a=a, b=b: TorchCast(shapes, a, b), 6, None),
+            ("torch .to() %s" % name, lambda a=a, b=b: TorchTo(shapes, a, b), 6, None),
+            ("memopt %s" % name, lambda a=a, b=b: OurCast(shapes, a, b, threads), 6,
+             "torch %s" % name),
+        ]  # fmt: skip
+    return cases
+
+
+def measure(cases, rounds):
+    """Seconds of every round of every case, interleaved after one unmeasured run of each."""
+    made = [(name, make()) for name, make, _, _ in cases]
+    try:
+        for _, case in made:
+            case.run()
+        times = {name: [] for name, _ in made}
+        gc.collect()
+        gc.disable()
+        for _ in range(rounds):
+            for name, case in made:
+                begin = time.perf_counter()
+                case.run()
+                times[name].append(time.perf_counter() - begin)
+        gc.enable()
+        return times
+    finally:
+        for _, case in made:
+            case.close()
+
+
+def report(title, cases, times, parameters, rows):
+    """Prints one table and adds its rows to the list."""
+    print("\n%s\n%-28s %9s %9s %8s   %s" % (title, "", "ns/param", "GB/s", "ratio", "of"))
+    for name, _, size, peer in cases:
+        best = min(times[name])
+        ratio = best / min(times[peer]) if peer else None
+        print(
+            "%-28s %9.3f %9.1f %8s   %s"
+            % (
+                name,
+                best / parameters * 1e9,
+                size * parameters / best / 1e9,
+                "%.2f" % ratio if ratio else "",
+                peer or "",
+            )
+        )
+        rows.append(
+            {
+                "table": title,
+                "case": name,
+                "ns_per_parameter": best / parameters * 1e9,
+                "bytes_per_parameter": size,
+                "gigabytes_per_second": size * parameters / best / 1e9,
+                "compared_with": peer,
+                "ratio": ratio,
+                "seconds": times[name],
+            }
+        )
+
+
+def huge_pages():
+    """Whether the system gives huge pages unasked: to torch's memory, to shared memory (ours)."""
+    found = []
+    for name in ("enabled", "shmem_enabled"):
+        try:
+            with open("/sys/kernel/mm/transparent_hugepage/" + name, encoding="ascii") as file:
+                found.append(name + "=" + file.read().partition("[")[2].partition("]")[0])
+        except OSError:
+            found.append(name + "=unknown")
+    return ", ".join(found)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--parameters", default="64M", help="how many (64M = 64 * 2**20)")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--only", choices=["big", "gpt2", "casts"], nargs="+",
+                        default=["big", "gpt2", "casts"])  # fmt: skip
+    parser.add_argument("--json", help="write all figures to this file")
+    options = parser.parse_args()
+    wanted = memopt.parse_size(options.parameters)
+    with memopt.Device("cpu") as device:
+        isa = device.properties.isa
+    print(
+        "torch %s, memopt %s (%s), %d cores, best of %d interleaved rounds"
+        % (torch.__version__, memopt.__version__, isa, os.cpu_count(), options.rounds)
+    )
+    print("huge pages: " + huge_pages())
+    rows = []
+    for threads in options.threads:
+        torch.set_num_threads(threads)
+        for what in options.only:
+            shapes = gpt2_shapes(wanted) if what == "gpt2" else big_shapes(wanted)
+            cases = casts(shapes, threads) if what == "casts" else steps(shapes, threads)
+            total = sum(map(count, shapes))
+            title = "%s: %d tensors, %.1f Mi elements, %d thread%s" % (
+                what, len(shapes), total / 2**20, threads, "s" * (threads > 1))  # fmt: skip
+            report(title, cases, measure(cases, options.rounds), total, rows)
+            sys.stdout.flush()
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"torch": torch.__version__, "isa": isa, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+/* Every call of cast.h with each host allocation and device operation in it failed. */
+#include "support/torture.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "memopt/cast.h"
+
+#include <string.h>
+
+enum { COUNT = 1000, FLOATS = 4096, BYTES = 4 * FLOATS };
+
+/* Device memory: COUNT gradients, then the outputs. Its contents before the call are in `before`.
+ */
+typedef struct fixture {
+    memopt_scaler *scaler;
+    float *memory;
+    float before[FLOATS];
+    memopt_scaler_state state; /* before the call */
+    memopt_scaler_state result;
+    uint64_t gradients;
+} fixture;
+
+static void read_state(fixture *f, memopt_scaler_state *state)
+{
+    memset(state, 0, sizeof *state);
+    state->struct_size = sizeof *state;
+    assert_int_equal(memopt_scaler_get_state_sync(f->scaler, state, NULL), MEMOPT_OK);
+}
+
+static void make(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    void *memory = NULL;
+    assert_int_equal(mo_mem_alloc(device, BYTES, &memory), MEMOPT_OK);
+    f->memory = memory;
+    for (int i = 0; i < FLOATS; i++)
+        f->memory[i] = (float)(i % 97) - 40.0f;
+    memcpy(f->before, f->memory, BYTES);
+    assert_int_equal(memopt_scaler_create(device, NULL, &f->scaler), MEMOPT_OK);
+    read_state(f, &f->state);
+}
+
+static void end(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(memopt_scaler_destroy(f->scaler), MEMOPT_OK);
+    assert_int_equal(mo_mem_free(device, f->memory, BYTES), MEMOPT_OK);
+}
+
+/* Gradients and outputs of the failed call are as before, and so is the scaler. The norm, which
+ * clip writes before it scales, is left out. */
+static void unchanged(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_scaler_state now;
+    (void)device;
+    assert_memory_equal(f->memory, f->before, BYTES - sizeof(float));
+    read_state(f, &now);
+    assert_memory_equal(&now, &f->state, sizeof now);
+    assert_true(*memopt_scaler_device_found_inf(f->scaler) == 0.0f);
+}
+
+static memopt_tensor gradients_of(fixture *f)
+{
+    memopt_tensor tensor = {f->memory, f->gradients, MEMOPT_DTYPE_F32, 0};
+    return tensor;
+}
+
+static memopt_status cast(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor from = gradients_of(f);
+    memopt_tensor to = {f->memory + 2 * COUNT, COUNT, MEMOPT_DTYPE_BF16, 0};
+    return memopt_cast(device, &to, &from, 1, NULL, NULL);
+}
+
+static memopt_status unscale(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor tensor = gradients_of(f);
+    (void)device;
+    return memopt_scaler_unscale(f->scaler, &tensor, 1, NULL);
+}
+
+static memopt_status check(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor tensor = gradients_of(f);
+    (void)device;
+    return memopt_scaler_check(f->scaler, &tensor, 1, NULL);
+}
+
+static memopt_status norm(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor tensor = gradients_of(f);
+    (void)device;
+    return memopt_scaler_norm(f->scaler, &tensor, 1, f->memory + FLOATS - 1, NULL);
+}
+
+static memopt_status clip(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor tensor = gradients_of(f);
+    (void)device;
+    return memopt_scaler_clip(f->scaler, &tensor, 1, 1.0, f->memory + FLOATS - 1, NULL);
+}
+
+static memopt_status update(memopt_device *device, void *context)
+{
+    (void)device;
+    return memopt_scaler_update(((fixture *)context)->scaler, NULL);
+}
+
+static memopt_status get_state(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    f->result.struct_size = sizeof f->result;
+    return memopt_scaler_get_state_sync(f->scaler, &f->result, NULL);
+}
+
+/* The same state again: where waiting fails, the state may be set all the same. */
+static memopt_status set_state(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    (void)device;
+    return memopt_scaler_set_state_sync(f->scaler, &f->state, NULL);
+}
+
+static memopt_status create(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_scaler *untouched = f->scaler = (memopt_scaler *)(void *)&f->result;
+    memopt_status status = memopt_scaler_create(device, NULL, &f->scaler);
+    if (status != MEMOPT_OK)
+        assert_ptr_equal(f->scaler, untouched);
+    return status;
+}
+
+static void destroy(memopt_device *device, void *context)
+{
+    (void)device;
+    assert_int_equal(memopt_scaler_destroy(((fixture *)context)->scaler), MEMOPT_OK);
+}
+
+#define SCENARIO(call, keeps)                                                                      \
+    {                                                                                              \
+        .name = #call, .setup = make, .run = call, .check_unchanged = unchanged, .teardown = end,  \
+        .caches = keeps                                                                            \
+    }
+
+static void each_call(void **state)
+{
+    static const torture_scenario calls[] = {
+        SCENARIO(cast, 0), SCENARIO(unscale, 0), SCENARIO(check, 0),     SCENARIO(norm, 1),
+        SCENARIO(clip, 1), SCENARIO(update, 0),  SCENARIO(get_state, 0), SCENARIO(set_state, 0),
+    };
+    static fixture f;
+    (void)state;
+    f.gradients = COUNT;
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        assert_true(torture(&calls[i], &f) > 0);
+}
+
+static void making_one(void **state)
+{
+    static const torture_scenario making = {.name = "create", .run = create, .undo = destroy};
+    static fixture f;
+    (void)state;
+    assert_true(torture(&making, &f) > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_call), cmocka_unit_test(making_one)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

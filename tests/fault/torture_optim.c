@@ -1,0 +1,300 @@
+/* Every public function of the optimizer under failing host allocations and device operations. */
+/* clang-format off */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+/* clang-format on */
+
+#include "memopt/optim.h"
+
+#include "support/torture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 20000 };
+
+typedef struct fixture {
+    memopt_allocator *allocator;
+    memopt_scaler *scaler;
+    memopt_optimizer *optimizer;
+    memopt_tensor p[2], g[2], codes, absmax;
+    float *norm;
+    unsigned char *before, *buffer; /* host */
+    uint64_t bytes, index;
+    uint32_t group;
+} fixture;
+
+static void *device_block(fixture *f, uint64_t bytes)
+{
+    void *block = NULL;
+    assert_int_equal(memopt_allocator_alloc(f->allocator, bytes, MEMOPT_TAG_OTHER, NULL, &block),
+                     MEMOPT_OK);
+    memset(block, 0, bytes);
+    return block;
+}
+
+static void make_allocator(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memset(f, 0, sizeof *f);
+    assert_int_equal(memopt_allocator_create(device, NULL, NULL, &f->allocator), MEMOPT_OK);
+    assert_int_equal(memopt_scaler_create(device, NULL, &f->scaler), MEMOPT_OK);
+    for (int i = 0; i < 2; i++) {
+        uint64_t count = i == 0 ? N : 100;
+        f->p[i] = (memopt_tensor){device_block(f, count * 4), count, MEMOPT_DTYPE_F32, 0};
+        f->g[i] = (memopt_tensor){device_block(f, count * 4), count, MEMOPT_DTYPE_F32, 0};
+        for (uint64_t k = 0; k < count; k++)
+            ((float *)f->g[i].data)[k] = (float)(k % 13) - 6.0f;
+    }
+    f->codes = (memopt_tensor){device_block(f, N), N, MEMOPT_DTYPE_U8, 0};
+    f->absmax = (memopt_tensor){device_block(f, 400), (N + 255) / 256, MEMOPT_DTYPE_F32, 0};
+    f->norm = device_block(f, 4);
+}
+
+static memopt_status create(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    options.state_format = MEMOPT_STATE_8BIT;
+    return memopt_optimizer_create(f->allocator, &options, &f->optimizer);
+}
+
+static memopt_status add_group(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    return memopt_optimizer_add_group(f->optimizer, &group, &f->group);
+}
+
+static memopt_status add_parameter(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    return memopt_optimizer_add_parameter(f->optimizer, f->group, &f->p[0], NULL, NULL, &f->index);
+}
+
+/* All that must not change, through public functions. */
+static void remember(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    assert_int_equal(memopt_optimizer_export_size(f->optimizer, &f->bytes), MEMOPT_OK);
+    uint64_t all = f->bytes + (N + 100) * 4;
+    f->before = calloc(1, all);
+    f->buffer = calloc(1, all);
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->before, f->bytes, NULL),
+                     MEMOPT_OK);
+    memcpy(f->before + f->bytes, f->p[0].data, N * 4);
+    memcpy(f->before + f->bytes + N * 4, f->p[1].data, 400);
+}
+
+static void check_unchanged(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    uint64_t bytes;
+    assert_int_equal(memopt_optimizer_export_size(f->optimizer, &bytes), MEMOPT_OK);
+    assert_int_equal(bytes, f->bytes);
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->buffer, bytes, NULL), MEMOPT_OK);
+    assert_memory_equal(f->buffer, f->before, bytes);
+    assert_memory_equal(f->before + bytes, f->p[0].data, N * 4);
+    assert_memory_equal(f->before + bytes + N * 4, f->p[1].data, 400);
+}
+
+static void make_optimizer(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make_allocator(device, f);
+    assert_int_equal(create(device, f), MEMOPT_OK);
+    remember(device, f);
+}
+
+static void make_group(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make_allocator(device, f);
+    assert_int_equal(create(device, f), MEMOPT_OK);
+    assert_int_equal(add_group(device, f), MEMOPT_OK);
+    remember(device, f);
+}
+
+static void make_parameters(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make_allocator(device, f);
+    assert_int_equal(create(device, f), MEMOPT_OK);
+    assert_int_equal(add_group(device, f), MEMOPT_OK);
+    assert_int_equal(add_parameter(device, f), MEMOPT_OK);
+    assert_int_equal(
+        memopt_optimizer_add_parameter(f->optimizer, 0, &f->p[1], NULL, NULL, &f->index),
+        MEMOPT_OK);
+    remember(device, f);
+}
+
+static void make_stepped(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make_parameters(device, f);
+    assert_int_equal(memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->before, f->bytes, NULL),
+                     MEMOPT_OK);
+    memcpy(f->before + f->bytes, f->p[0].data, N * 4);
+    memcpy(f->before + f->bytes + N * 4, f->p[1].data, 400);
+}
+
+static void end_optimizer(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    assert_int_equal(memopt_optimizer_destroy(f->optimizer), MEMOPT_OK);
+    f->optimizer = NULL;
+}
+
+static void end_all(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    if (f->optimizer != NULL)
+        end_optimizer(device, f);
+    assert_int_equal(memopt_scaler_destroy(f->scaler), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_destroy_force(f->allocator), MEMOPT_OK);
+    free(f->before);
+    free(f->buffer);
+    memset(f, 0, sizeof *f);
+}
+
+static memopt_status plain_step(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    return memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL);
+}
+
+static memopt_status full_step(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
+    options.scaler = f->scaler;
+    options.max_norm = 1.0;
+    options.out_norm = f->norm;
+    return memopt_optimizer_step(f->optimizer, f->g, 2, &options, NULL);
+}
+
+static memopt_status get_steps(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    return memopt_optimizer_get_steps_sync(f->optimizer, 0, NULL, &f->index);
+}
+
+static memopt_status export_all(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    return memopt_optimizer_export_sync(f->optimizer, f->buffer, f->bytes, NULL);
+}
+
+/* The export of the state as it is: an import that fails half-way has changed nothing either. */
+static memopt_status import_all(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    return memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL);
+}
+
+static memopt_status quantize(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    return memopt_quantize_blockwise(device, &f->g[0], &f->codes, &f->absmax, 1, 256, NULL);
+}
+
+static memopt_status dequantize(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    return memopt_dequantize_blockwise(device, &f->codes, &f->absmax, &f->g[0], 1, 256, NULL);
+}
+
+static const torture_scenario scenarios[] = {
+    {.name = "create",
+     .setup = make_allocator,
+     .run = create,
+     .undo = end_optimizer,
+     .teardown = end_all},
+    {.name = "add_group",
+     .setup = make_optimizer,
+     .run = add_group,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1},
+    {.name = "add_parameter",
+     .setup = make_group,
+     .run = add_parameter,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "first step",
+     .setup = make_parameters,
+     .run = plain_step,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "first full step",
+     .setup = make_parameters,
+     .run = full_step,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "later step",
+     .setup = make_stepped,
+     .run = plain_step,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1},
+    {.name = "later full step",
+     .setup = make_stepped,
+     .run = full_step,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "get_steps",
+     .setup = make_stepped,
+     .run = get_steps,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged},
+    {.name = "export", .setup = make_stepped, .run = export_all, .teardown = end_all},
+    {.name = "import",
+     .setup = make_stepped,
+     .run = import_all,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged},
+    {.name = "quantize", .setup = make_allocator, .run = quantize, .teardown = end_all},
+    {.name = "dequantize", .setup = make_allocator, .run = dequantize, .teardown = end_all},
+};
+
+static void every_function(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+        fixture f;
+        memset(&f, 0, sizeof f);
+        int64_t faults = torture(&scenarios[i], &f);
+        print_message("  %s: %d faults\n", scenarios[i].name, (int)faults);
+        assert_true(faults > 0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_function)};
+    return cmocka_run_group_tests_name("optimizer faults", tests, NULL, NULL);
+}

@@ -1,0 +1,141 @@
+/* What the allocator does when a back end differs: a stream that records a graph, a device without
+ * virtual memory. The cpu device's operations are replaced one by one. */
+#include "support.h"
+
+#include "device/handle.h"
+
+#define CAPACITY (64 * MIB)
+
+static mo_device_ops ops;
+static const mo_device_ops *real;
+static memopt_stream captured;
+static int capturing, events_touched;
+
+static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
+{
+    (void)device;
+    *out = capturing && stream == captured;
+    return MEMOPT_OK;
+}
+
+static memopt_status event_record(memopt_device *device, memopt_event *event, memopt_stream stream)
+{
+    events_touched++;
+    return real->event_record(device, event, stream);
+}
+
+static memopt_status event_query(memopt_device *device, memopt_event *event)
+{
+    events_touched++;
+    return real->event_query(device, event);
+}
+
+static memopt_status event_sync(memopt_device *device, memopt_event *event)
+{
+    events_touched++;
+    return real->event_sync(device, event);
+}
+
+static memopt_device *open_watched(void)
+{
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    real = device->ops;
+    ops = *real;
+    ops.stream_capturing = stream_capturing;
+    ops.event_record = event_record;
+    ops.event_query = event_query;
+    ops.event_sync = event_sync;
+    device->ops = &ops;
+    capturing = events_touched = 0;
+    return device;
+}
+
+/* During a capture: frees are deferred, nothing is asked or waited for, and memory still comes from
+ * the cache and the device. Afterwards the deferred block is given out again. */
+static void test_capture_defers(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_watched();
+        memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
+        memopt_stream other;
+        uint64_t released = 7;
+        void *none = NULL;
+        OK(memopt_stream_create(device, &other));
+        captured = other;
+        void *block = alloc(allocator, 40 * MIB), *plain = alloc(allocator, 1000);
+        OK(memopt_allocator_record_stream(allocator, block, other));
+        capturing = 1;
+        OK(memopt_allocator_free(allocator, block));
+        OK(memopt_allocator_free(allocator, plain)); /* no recorded stream: free at once */
+        assert_ptr_equal(alloc(allocator, 1000), plain);
+        assert_int_equal(stat_of(allocator, "active_bytes.large_pool.current"), 40 * MIB);
+        void *more = alloc(allocator, 12 * MIB);
+        assert_int_equal(memopt_allocator_alloc(allocator, 40 * MIB, 0, NULL, &none),
+                         MEMOPT_OUT_OF_DEVICE_MEMORY);
+        OK(memopt_allocator_trim(allocator, &released));
+        assert_int_equal(released, 0);
+        assert_int_equal(events_touched, 0);
+        OK(mo_allocator_check(allocator));
+        capturing = 0;
+        assert_ptr_equal(alloc(allocator, 40 * MIB), block);
+        assert_true(events_touched > 0);
+        OK(memopt_allocator_free(allocator, block));
+        OK(memopt_allocator_free(allocator, plain));
+        OK(memopt_allocator_free(allocator, more));
+        OK(memopt_stream_destroy(device, other));
+        finish(allocator, device);
+    }
+}
+
+static void test_without_virtual_memory(void **state)
+{
+    (void)state;
+    memopt_device *device = open_watched();
+    memopt_allocator *allocator = NULL;
+    ops.vm_reserve = NULL;
+    FAILS(MEMOPT_UNSUPPORTED, "virtual memory",
+          memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+    assert_null(allocator);
+    allocator = new_allocator(device, "expandable_segments:False");
+    OK(memopt_allocator_free(allocator, alloc(allocator, 1000)));
+    finish(allocator, device);
+}
+
+/* Streams that come and go leave nothing behind after a trim. */
+static void test_stream_churn(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
+        memopt_memory_info info = {.struct_size = sizeof info};
+        for (int i = 0; i < 50; i++) {
+            memopt_stream stream;
+            OK(memopt_stream_create(device, &stream));
+            void *block = alloc_on(allocator, 1000, stream), *own = alloc(allocator, 1000);
+            OK(memopt_allocator_record_stream(allocator, own, stream));
+            OK(memopt_allocator_free(allocator, own));
+            OK(memopt_allocator_free(allocator, block));
+            OK(memopt_stream_destroy(device, stream));
+            if (i % 10 == 9)
+                OK(memopt_allocator_trim(allocator, NULL));
+        }
+        OK(memopt_device_memory_info(device, &info));
+        assert_int_equal(info.used, 0);
+        assert_int_equal(info.reserved_va, 0);
+        assert_null(allocator->pools);
+        assert_null(allocator->events.queues);
+        finish(allocator, device);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_capture_defers),
+        cmocka_unit_test(test_without_virtual_memory),
+        cmocka_unit_test(test_stream_churn),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

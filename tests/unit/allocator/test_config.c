@@ -1,0 +1,135 @@
+/* The configuration string: every key, its range, its effect on the parsed values, and messages. */
+#include "support.h"
+
+static mo_config parse(const char *text)
+{
+    mo_config config;
+    memset(&config, 0xA5, sizeof config);
+    OK(mo_config_parse(text, &config));
+    return config;
+}
+
+static void test_defaults(void **state)
+{
+    (void)state;
+    static const char *const empty[] = {NULL, "", "  \n\t "};
+    for (int i = 0; i < 3; i++) {
+        mo_config c = parse(empty[i]);
+        assert_int_equal(c.large_segment_size_mb, 20);
+        assert_int_equal(c.max_split_size_mb, 0);
+        assert_int_equal(c.max_non_split_rounding_mb, 0);
+        assert_true(c.garbage_collection_threshold == 0);
+        assert_true(c.per_process_memory_fraction == 1);
+        assert_false(c.expandable_segments);
+        assert_false(c.throw_on_cudamalloc_oom);
+        assert_int_equal(c.roundup_power2_divisions.slot[7], 0);
+        assert_int_equal(c.pinned_num_register_threads, 1);
+    }
+}
+
+static void test_every_key(void **state)
+{
+    (void)state;
+    mo_config c = parse(" large_segment_size_mb : 12 , max_split_size_mb:128,"
+                        "max_non_split_rounding_mb:64, garbage_collection_threshold:0.75,"
+                        "expandable_segments:True,per_process_memory_fraction:.5,"
+                        "throw_on_cudamalloc_oom:True,release_lock_on_cudamalloc:True,"
+                        "graph_capture_record_stream_reuse:True,pinned_use_cuda_host_register:True,"
+                        "pinned_use_background_threads:True,pinned_num_register_threads:128,"
+                        "backend:hipMallocAsync,roundup_power2_divisions:8,");
+    assert_int_equal(c.large_segment_size_mb, 12);
+    assert_int_equal(c.max_split_size_mb, 128);
+    assert_int_equal(c.max_non_split_rounding_mb, 64);
+    assert_true(c.garbage_collection_threshold == 0.75);
+    assert_true(c.expandable_segments && c.throw_on_cudamalloc_oom);
+    assert_true(c.per_process_memory_fraction == 0.5);
+    assert_int_equal(c.pinned_num_register_threads, 128);
+    assert_int_equal(c.backend, 2);
+    for (int i = 0; i < MO_CONFIG_SLOTS; i++)
+        assert_int_equal(c.roundup_power2_divisions.slot[i], 8);
+    assert_false(parse("expandable_segments:True,expandable_segments:False").expandable_segments);
+}
+
+static void test_divisions_by_size(void **state)
+{
+    (void)state;
+    mo_config c = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]");
+    static const uint64_t wanted[MO_CONFIG_SLOTS] = {1, 1, 1, 1, 1, 1, 1, 1,
+                                                     1, 2, 4, 8, 8, 8, 8, 8};
+    assert_memory_equal(c.roundup_power2_divisions.slot, wanted, sizeof wanted);
+    c = parse("roundup_power2_divisions : [ 4 : 2 ] , expandable_segments:True");
+    assert_int_equal(c.roundup_power2_divisions.slot[0], 2);
+    assert_int_equal(c.roundup_power2_divisions.slot[15], 2);
+}
+
+static void test_refused(void **state)
+{
+    static const struct {
+        const char *text, *says;
+    } rows[] = {
+        {"expandable_segment:True", "nearest valid one is \"expandable_segments\""},
+        {"Max_Split_Size_MB:64", "nearest valid one is \"max_split_size_mb\""},
+        {"gc_threshold:0.5", "nearest valid one is \"garbage_collection_threshold\""},
+        {"per_process_fraction:0.5", "nearest valid one is \"per_process_memory_fraction\""},
+        {"expandable_segments:true", "\"true\" is not a value of expandable_segments; write True"},
+        {"expandable_segments", "has no value"},
+        {"expandable_segments:True max_split_size_mb:64", "not a value"},
+        {"expandable_segments:True;", "not a value"},
+        {"roundup_power2_divisions:[4:2]x", "separate keys by a comma"},
+        {",", "unknown key"},
+        {"max_split_size_mb:19", "below the large segment's 20"},
+        {"max_split_size_mb:-1", "not a value"},
+        {"max_split_size_mb:99999999999999999999", "not a value"},
+        {"large_segment_size_mb:10", "from 11"},
+        {"max_non_split_rounding_mb:19", "from 20"},
+        {"garbage_collection_threshold:0", "both excluded"},
+        {"garbage_collection_threshold:1.0", "both excluded"},
+        {"garbage_collection_threshold:", "not a value"},
+        {"per_process_memory_fraction:1.01", "from 0 to 1"},
+        {"pinned_num_register_threads:3", "a power of two from 1 to 128"},
+        {"pinned_num_register_threads:256", "a power of two from 1 to 128"},
+        {"backend:jemalloc", "native, cudaMallocAsync or hipMallocAsync"},
+        {"roundup_power2_divisions:3", "a power of two"},
+        {"roundup_power2_divisions:[256:1,128:2]", "ascending"},
+        {"roundup_power2_divisions:[256:1", "unfinished"},
+        {"roundup_power2_divisions:[]", "not a value"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        mo_config config, before;
+        memset(&config, 0x5A, sizeof config);
+        memcpy(&before, &config, sizeof config);
+        FAILS(MEMOPT_INVALID_ARGUMENT, rows[i].says, mo_config_parse(rows[i].text, &config));
+        assert_memory_equal(&config, &before, sizeof config);
+    }
+}
+
+static void count_lines(void *user, memopt_log_level level, const char *message)
+{
+    (void)level;
+    if (strstr(message, "no effect") != NULL)
+        ++*(int *)user;
+}
+
+/* Keys that concern only PyTorch's insides are told in the log. */
+static void test_ineffective_keys_are_told(void **state)
+{
+    int lines = 0;
+    (void)state;
+    OK(memopt_set_log(count_lines, &lines, MEMOPT_LOG_INFO));
+    (void)parse("backend:native,expandable_segments:True,release_lock_on_cudamalloc:True");
+    OK(memopt_set_log(NULL, NULL, MEMOPT_LOG_INFO));
+    assert_int_equal(lines, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_every_key),
+        cmocka_unit_test(test_divisions_by_size),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_ineffective_keys_are_told),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,289 @@
+/* Memory pressure: the order of attempts, limits, collection, reports and callbacks. */
+#include "support.h"
+
+#define CAPACITY (64 * MIB)
+
+static const char *const configs[] = {"", "expandable_segments:True"};
+
+typedef struct seen {
+    memopt_allocator *allocator;
+    void *to_free;
+    int pressed, failed;
+    uint64_t needed, asked, free_bytes;
+    char report[1200];
+} seen;
+
+static uint64_t on_pressure(void *user, uint64_t bytes)
+{
+    seen *s = user;
+    s->pressed++;
+    s->needed = bytes;
+    if (s->to_free == NULL)
+        return 0;
+    OK(memopt_allocator_free(s->allocator, s->to_free)); /* no lock is held */
+    s->to_free = NULL;
+    return bytes;
+}
+
+static void on_oom(void *user, uint64_t asked, uint64_t free_bytes, const char *report)
+{
+    seen *s = user;
+    s->failed++;
+    s->asked = asked;
+    s->free_bytes = free_bytes;
+    (void)stat_of(s->allocator, "num_ooms"); /* no lock is held */
+    snprintf(s->report, sizeof s->report, "%s", report);
+}
+
+static memopt_allocator *observed(memopt_device *device, const char *config, seen *s)
+{
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    memset(s, 0, sizeof *s);
+    options.pressure = on_pressure;
+    options.oom = on_oom;
+    options.pressure_user = options.oom_user = s;
+    OK(memopt_allocator_create(device, config, &options, &s->allocator));
+    return s->allocator;
+}
+
+static void *tagged(memopt_allocator *allocator, uint64_t bytes, memopt_tag tag)
+{
+    void *pointer = NULL;
+    OK(memopt_allocator_alloc(allocator, bytes, tag, NULL, &pointer));
+    return pointer;
+}
+
+static void test_report(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        seen s;
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = observed(device, configs[c], &s);
+        void *weights = tagged(allocator, 16 * MIB, MEMOPT_TAG_WEIGHTS);
+        void *activations = tagged(allocator, 24 * MIB, MEMOPT_TAG_ACTIVATIONS);
+        void *states = tagged(allocator, 4 * MIB, MEMOPT_TAG_OPTIMIZER);
+        void *gradients = tagged(allocator, MIB, MEMOPT_TAG_GRADIENTS);
+        void *none = &s;
+        FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, "allocator: 40.00 MiB asked for other, ",
+              memopt_allocator_alloc(allocator, 40 * MIB, MEMOPT_TAG_OTHER, NULL, &none));
+        assert_ptr_equal(none, &s);
+        static const char *const parts[] = {
+            "free of 64.00 MiB on the device",
+            "held here: 45.00 MiB allocated",
+            " cached",
+            "largest free block",
+            "largest tags: activations 24.00 MiB in 1, weights 16.00 MiB in 1, optimizer 4.00 MiB",
+            "checkpoint regions or offload for the activations",
+        };
+        for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+            if (strstr(memopt_last_error(), parts[i]) == NULL)
+                fail_msg("\"%s\" is not in \"%s\"", parts[i], memopt_last_error());
+        assert_null(strstr(memopt_last_error(), "gradients"));
+        assert_int_equal(s.failed, 1);
+        assert_int_equal(s.asked, 40 * MIB);
+        assert_string_equal(s.report, memopt_last_error());
+        assert_int_equal(stat_of(allocator, "num_ooms"), 1);
+        OK(memopt_allocator_free(allocator, weights));
+        OK(memopt_allocator_free(allocator, activations));
+        OK(memopt_allocator_free(allocator, states));
+        OK(memopt_allocator_free(allocator, gradients));
+        OK(memopt_allocator_free(allocator, tagged(allocator, 40 * MIB, 0)));
+        finish(allocator, device);
+    }
+}
+
+/* Fragmented: much is cached, nothing fits; classic segments are told to become expandable. */
+static void test_fragmentation_advice(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(80 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = new_allocator(device, configs[c]);
+        void *big[4], *small[4], *block = NULL;
+        for (int i = 0; i < 4; i++) {
+            big[i] = alloc(allocator, 9 * MIB);
+            small[i] = alloc(allocator, 9 * MIB);
+        }
+        for (int i = 0; i < 4; i++)
+            OK(memopt_allocator_free(allocator, big[i]));
+        memopt_status status = memopt_allocator_alloc(allocator, 30 * MIB, 0, NULL, &block);
+        if (c == 0) {
+            assert_int_equal(status, MEMOPT_OUT_OF_DEVICE_MEMORY);
+            assert_non_null(strstr(memopt_last_error(), "try: expandable_segments:True"));
+        } else {
+            OK(status); /* the holes' pages were moved behind the rest */
+        }
+        OK(memopt_allocator_free(allocator, block));
+        for (int i = 0; i < 4; i++)
+            OK(memopt_allocator_free(allocator, small[i]));
+        finish(allocator, device);
+    }
+}
+
+static void test_pressure_callback_frees(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        seen s;
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = observed(device, configs[c], &s);
+        void *block = alloc(allocator, 60 * MIB);
+        s.to_free = block;
+        int before = s.pressed;
+        assert_ptr_equal(alloc(allocator, 50 * MIB), block);
+        assert_int_equal(s.pressed, before + 1);
+        assert_int_equal(s.needed, 50 * MIB);
+        assert_int_equal(stat_of(allocator, "num_alloc_retries"), 0);
+        OK(memopt_allocator_free(allocator, block));
+        finish(allocator, device);
+    }
+}
+
+/* Cached memory of other sizes and streams goes back before the allocation fails. */
+static void test_cache_is_given_back(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = new_allocator(device, configs[c]);
+        memopt_stream stream;
+        OK(memopt_stream_create(device, &stream));
+        OK(memopt_allocator_free(allocator, alloc_on(allocator, 30 * MIB, stream)));
+        OK(memopt_allocator_free(allocator, alloc_on(allocator, 28 * MIB, NULL)));
+        OK(memopt_allocator_free(allocator, alloc_on(allocator, 1000, NULL)));
+        void *block = alloc_on(allocator, 64 * MIB, NULL);
+        assert_int_equal(stat_of(allocator, "num_alloc_retries"), 1);
+        assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 64 * MIB);
+        OK(memopt_allocator_free(allocator, block));
+        OK(memopt_stream_destroy(device, stream));
+        finish(allocator, device);
+    }
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = new_allocator(device, configs[c]);
+        void *none = NULL;
+        OK(memopt_allocator_set_limit(allocator, 20 * MIB));
+        void *block = alloc(allocator, 12 * MIB);
+        FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, "limited to 20.00 MiB here",
+              memopt_allocator_alloc(allocator, 12 * MIB, 0, NULL, &none));
+        assert_int_equal(stat_of(allocator, "num_oom_rejections"), 0);
+        OK(memopt_allocator_set_limit(allocator, 0));
+        OK(memopt_allocator_free(allocator, alloc(allocator, 40 * MIB)));
+        OK(memopt_allocator_free(allocator, block));
+        finish(allocator, device);
+    }
+}
+
+static void test_fraction_and_rejection(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator =
+        new_allocator(device, "per_process_memory_fraction:0.5,throw_on_cudamalloc_oom:True");
+    void *none = NULL, *block = alloc(allocator, 30 * MIB);
+    assert_int_equal(memopt_allocator_alloc(allocator, 4 * MIB, 0, NULL, &none),
+                     MEMOPT_OUT_OF_DEVICE_MEMORY);
+    assert_true(stat_of(allocator, "num_oom_rejections") >= 1);
+    assert_int_equal(stat_of(allocator, "num_device_alloc"), 1); /* the driver was not asked */
+    OK(memopt_allocator_free(allocator, block));
+    finish(allocator, device);
+}
+
+/* Above the threshold, what was free the longest goes back; it needs no memory fraction. */
+static void test_garbage_collection(void **state)
+{
+    static const char *const with[] = {"garbage_collection_threshold:0.7",
+                                       "garbage_collection_threshold:0.7,expandable_segments:True"};
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_allocator *allocator = new_allocator(device, with[c]);
+        void *old = alloc(allocator, 14 * MIB), *live = alloc(allocator, 14 * MIB);
+        void *young = alloc(allocator, 16 * MIB);
+        OK(memopt_allocator_free(allocator, old));
+        for (int i = 0; i < 50; i++)
+            OK(memopt_allocator_free(allocator, alloc(allocator, 600)));
+        OK(memopt_allocator_free(allocator, young));
+        assert_int_equal(stat_of(allocator, "num_device_free"), 0);
+        void *more = alloc(allocator, 20 * MIB);
+        uint64_t held = stat_of(allocator, "reserved_bytes.all.current");
+        assert_true(stat_of(allocator, "num_device_free") > 0);
+        assert_int_equal(stat_of(allocator, "num_alloc_retries"), 0);
+        assert_true(held <= (14 + 16 + 20 + 2) * MIB);
+        OK(memopt_allocator_free(allocator, live));
+        OK(memopt_allocator_free(allocator, more));
+        finish(allocator, device);
+    }
+}
+
+/* Blocks of max_split_size and more stay whole, serve only their like, and go back first. */
+static void test_max_split(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(160 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "max_split_size_mb:30");
+    assert_int_equal(stat_of(allocator, "max_split_size"), 30 * MIB);
+    void *big = alloc(allocator, 60 * MIB);
+    assert_int_equal(stat_of(allocator, "oversize_allocations.current"), 1);
+    assert_int_equal(stat_of(allocator, "oversize_segments.current"), 1);
+    OK(memopt_allocator_free(allocator, big));
+    assert_int_equal(stat_of(allocator, "oversize_allocations.current"), 0);
+    void *small = alloc(allocator, 12 * MIB); /* not out of the big one */
+    assert_int_equal(stat_of(allocator, "segment.all.current"), 2);
+    void *similar = alloc(allocator, 50 * MIB); /* within the rounding of 20 MiB */
+    assert_ptr_equal(similar, big);
+    OK(memopt_allocator_free(allocator, similar));
+    void *other = alloc(allocator, 36 * MIB); /* 60 MiB would waste more than 20 */
+    assert_ptr_not_equal(other, big);
+    void *needs_room = alloc(allocator, 100 * MIB); /* the idle 60 MiB go back */
+    assert_int_equal(stat_of(allocator, "num_device_free"), 1);
+    OK(memopt_allocator_free(allocator, needs_room));
+    OK(memopt_allocator_free(allocator, other));
+    OK(memopt_allocator_free(allocator, small));
+    finish(allocator, device);
+}
+
+/* The peers' unbounded case: max_split with expandable segments, cycles of two sizes that go and a
+ * third that stays. What is held follows what is live. */
+static void test_expandable_with_max_split_stays_bounded(void **state)
+{
+    enum { CYCLES = 40 };
+    (void)state;
+    memopt_device *device = open_cpu(2048 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator =
+        new_allocator(device, "expandable_segments:True,max_split_size_mb:128");
+    void *kept[CYCLES];
+    for (int i = 0; i < CYCLES; i++) {
+        void *a = alloc(allocator, 91 * MIB), *b = alloc(allocator, 91 * MIB / 2);
+        kept[i] = alloc(allocator, 2 * MIB);
+        OK(memopt_allocator_free(allocator, a));
+        OK(memopt_allocator_free(allocator, b));
+    }
+    assert_true(stat_of(allocator, "reserved_bytes.all.peak") <
+                stat_of(allocator, "requested_bytes.all.peak") * 3 / 2);
+    for (int i = 0; i < CYCLES; i++)
+        OK(memopt_allocator_free(allocator, kept[i]));
+    finish(allocator, device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_report),
+        cmocka_unit_test(test_fragmentation_advice),
+        cmocka_unit_test(test_pressure_callback_frees),
+        cmocka_unit_test(test_cache_is_given_back),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_fraction_and_rejection),
+        cmocka_unit_test(test_garbage_collection),
+        cmocka_unit_test(test_max_split),
+        cmocka_unit_test(test_expandable_with_max_split_stays_bounded),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,194 @@
+/* What can be seen from outside: statistics, tags, snapshots. */
+#include "support.h"
+
+static void test_stat_names(void **state)
+{
+    static const char *const some[] = {"allocation.all.current",
+                                       "segment.small_pool.peak",
+                                       "active.large_pool.allocated",
+                                       "inactive_split.all.freed",
+                                       "allocated_bytes.all.peak",
+                                       "reserved_bytes.all.peak",
+                                       "active_bytes.all.current",
+                                       "inactive_split_bytes.all.current",
+                                       "requested_bytes.all.freed",
+                                       "oversize_allocations.current",
+                                       "oversize_segments.freed",
+                                       "max_split_size",
+                                       "num_alloc_retries",
+                                       "num_ooms",
+                                       "num_sync_all_streams",
+                                       "num_device_alloc",
+                                       "num_device_free",
+                                       "num_oom_rejections"};
+    uint64_t total = 0, values[256];
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "");
+    (void)state;
+    OK(memopt_allocator_stats(allocator, NULL, 0, &total));
+    assert_int_equal(total, 9 * 3 * 4 + 2 * 4 + 7);
+    assert_null(memopt_allocator_stat_name(total));
+    void *small = alloc(allocator, 1000), *large = alloc(allocator, 3 * MIB);
+    OK(memopt_allocator_stats(allocator, values, 256, NULL));
+    for (uint64_t i = 0; i < total; i++) {
+        const char *name = memopt_allocator_stat_name(i);
+        assert_int_equal(stat_of(allocator, name), values[i]);
+        for (uint64_t j = 0; j < i; j++)
+            assert_string_not_equal(name, memopt_allocator_stat_name(j));
+    }
+    for (size_t i = 0; i < sizeof some / sizeof some[0]; i++)
+        (void)stat_of(allocator, some[i]);
+    FAILS(MEMOPT_NOT_FOUND, "no statistic", memopt_allocator_stat(allocator, "x", values));
+    OK(memopt_allocator_free(allocator, small));
+    OK(memopt_allocator_free(allocator, large));
+    finish(allocator, device);
+}
+
+static void test_stats_follow(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "");
+    void *a = alloc(allocator, 1000), *b = alloc(allocator, 3 * MIB), *c = alloc(allocator, 600);
+    assert_int_equal(stat_of(allocator, "allocation.all.current"), 3);
+    assert_int_equal(stat_of(allocator, "allocation.small_pool.current"), 2);
+    assert_int_equal(stat_of(allocator, "segment.all.current"), 2);
+    assert_int_equal(stat_of(allocator, "reserved_bytes.large_pool.current"), 20 * MIB);
+    assert_int_equal(stat_of(allocator, "inactive_split.all.current"), 2);
+    assert_int_equal(stat_of(allocator, "inactive_split_bytes.small_pool.current"), 2 * MIB - 2048);
+    OK(memopt_allocator_free(allocator, a));
+    assert_int_equal(stat_of(allocator, "inactive_split.small_pool.current"), 2);
+    OK(memopt_allocator_free(allocator, c));
+    assert_int_equal(stat_of(allocator, "inactive_split.small_pool.current"), 0);
+    assert_int_equal(stat_of(allocator, "allocated_bytes.all.current"), 3 * MIB);
+    assert_int_equal(stat_of(allocator, "allocated_bytes.all.freed"), 2048);
+    assert_int_equal(stat_of(allocator, "allocated_bytes.all.peak"), 3 * MIB + 2048);
+    OK(memopt_allocator_reset_peaks(allocator));
+    assert_int_equal(stat_of(allocator, "allocated_bytes.all.peak"), 3 * MIB);
+    assert_int_equal(stat_of(allocator, "allocation.all.allocated"), 3);
+    OK(memopt_allocator_free(allocator, b));
+    assert_int_equal(stat_of(allocator, "num_device_alloc"), 2);
+    OK(memopt_allocator_trim(allocator, NULL));
+    assert_int_equal(stat_of(allocator, "num_device_free"), 2);
+    assert_int_equal(stat_of(allocator, "segment.all.current"), 0);
+    finish(allocator, device);
+}
+
+static memopt_tag_stats tag_of(memopt_allocator *allocator, memopt_tag tag)
+{
+    memopt_tag_stats stats = {.struct_size = sizeof stats};
+    OK(memopt_allocator_tag_stats(allocator, tag, &stats));
+    return stats;
+}
+
+static void test_tags(void **state)
+{
+    char name[40];
+    memopt_tag tag = 0, again = 0;
+    void *a, *b;
+    (void)state;
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "");
+    assert_string_equal(tag_of(allocator, MEMOPT_TAG_ACTIVATIONS).name, "activations");
+    OK(memopt_allocator_register_tag(allocator, "kv", &tag));
+    OK(memopt_allocator_register_tag(allocator, "kv", &again));
+    assert_int_equal(tag, MEMOPT_TAG_USER);
+    assert_int_equal(again, tag);
+    OK(memopt_allocator_register_tag(allocator, "weights", &again));
+    assert_int_equal(again, MEMOPT_TAG_WEIGHTS);
+    OK(memopt_allocator_alloc(allocator, 1000, tag, NULL, &a));
+    OK(memopt_allocator_alloc(allocator, 500, tag, NULL, &b));
+    OK(memopt_allocator_free(allocator, a));
+    memopt_tag_stats stats = tag_of(allocator, tag);
+    assert_int_equal(stats.current_bytes, 500);
+    assert_int_equal(stats.peak_bytes, 1500);
+    assert_int_equal(stats.blocks, 1);
+    OK(memopt_allocator_reset_peaks(allocator));
+    assert_int_equal(tag_of(allocator, tag).peak_bytes, 500);
+    FAILS(MEMOPT_NOT_FOUND, "tag 6", memopt_allocator_tag_stats(allocator, 6, &stats));
+    stats.struct_size = 1;
+    FAILS(MEMOPT_INVALID_ARGUMENT, "struct_size",
+          memopt_allocator_tag_stats(allocator, tag, &stats));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "characters",
+          memopt_allocator_register_tag(allocator, "", &again));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "32 characters",
+          memopt_allocator_register_tag(allocator, "01234567890123456789012345678901", &again));
+    for (int i = MEMOPT_TAG_USER + 1; i < 64; i++) {
+        snprintf(name, sizeof name, "tag-%d", i);
+        OK(memopt_allocator_register_tag(allocator, name, &again));
+        assert_int_equal(again, i);
+    }
+    FAILS(MEMOPT_LIMIT_REACHED, "64", memopt_allocator_register_tag(allocator, "one more", &again));
+    OK(memopt_allocator_free(allocator, b));
+    finish(allocator, device);
+}
+
+typedef struct walk {
+    memopt_allocator *allocator;
+    uint64_t blocks, live, pending, inactive, unmapped, requested;
+    const char *last;
+    memopt_status answer;
+} walk;
+
+static memopt_status visit(void *user, const memopt_block_info *block)
+{
+    walk *w = user;
+    assert_int_equal(block->struct_size, sizeof *block);
+    assert_true(block->address >= block->segment_address);
+    assert_true((char *)block->address >= w->last);
+    w->last = (char *)block->address + block->bytes;
+    (void)stat_of(w->allocator, "num_ooms"); /* no lock is held */
+    w->blocks++;
+    w->live += block->state == MEMOPT_BLOCK_ACTIVE_ALLOCATED ? block->bytes : 0;
+    w->pending += block->state == MEMOPT_BLOCK_ACTIVE_PENDING_FREE ? block->bytes : 0;
+    w->inactive += block->state == MEMOPT_BLOCK_INACTIVE ? block->bytes : 0;
+    w->unmapped += block->state == MEMOPT_BLOCK_UNMAPPED ? block->bytes : 0;
+    w->requested += block->requested_bytes;
+    return w->answer;
+}
+
+static void test_snapshot(void **state)
+{
+    enum { BLOCKS = 200 };
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        memopt_device *device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 0);
+        memopt_allocator *allocator = new_allocator(device, c ? "expandable_segments:True" : "");
+        walk w = {.allocator = allocator};
+        void *block[BLOCKS];
+        memopt_stream other;
+        OK(memopt_stream_create(device, &other));
+        for (int i = 0; i < BLOCKS; i++)
+            block[i] = alloc(allocator, 1000 + (uint64_t)i * 10000);
+        OK(memopt_fill(device, block[1], 0, 16, other));
+        OK(memopt_allocator_record_stream(allocator, block[1], other));
+        for (int i = 0; i < BLOCKS; i += 3)
+            OK(memopt_allocator_free(allocator, block[i]));
+        OK(memopt_allocator_free(allocator, block[1]));
+        OK(memopt_allocator_snapshot(allocator, visit, &w));
+        assert_int_equal(w.live, stat_of(allocator, "allocated_bytes.all.current"));
+        assert_int_equal(w.live + w.pending, stat_of(allocator, "active_bytes.all.current"));
+        assert_true(w.pending > 0);
+        assert_int_equal(w.live + w.pending + w.inactive,
+                         stat_of(allocator, "reserved_bytes.all.current"));
+        assert_int_equal(w.unmapped > 0, c);
+        walk stopped = {.allocator = allocator, .answer = MEMOPT_STATUS_USER + 5};
+        assert_int_equal(memopt_allocator_snapshot(allocator, visit, &stopped),
+                         MEMOPT_STATUS_USER + 5);
+        assert_int_equal(stopped.blocks, 1);
+        OK(memopt_allocator_destroy_force(allocator));
+        OK(memopt_stream_destroy(device, other));
+        OK(memopt_device_close(device));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_stat_names),
+        cmocka_unit_test(test_stats_follow),
+        cmocka_unit_test(test_tags),
+        cmocka_unit_test(test_snapshot),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,232 @@
+/* Norm and clip: the specified order of additions over many tensors and levels, the same bits for
+ * any thread count, and torch's clipping rule. */
+#include "support.h"
+
+#include "kernels/scale.h"
+
+static double square_at(const memopt_tensor *tensor, uint64_t i)
+{
+    float value;
+    uint16_t code;
+    if (tensor->dtype == MEMOPT_DTYPE_F32) {
+        value = ((const float *)tensor->data)[i];
+    } else {
+        code = ((const uint16_t *)tensor->data)[i];
+        value = tensor->dtype == MEMOPT_DTYPE_F16 ? mo_f16_to_f32(code) : mo_bf16_to_f32(code);
+    }
+    return (double)value * (double)value;
+}
+
+/* The specification, index by index. */
+static double stripe(const double *values, uint64_t count)
+{
+    double lanes[32] = {0};
+    for (uint64_t i = 0; i < count; i++)
+        lanes[i % 32] += values[i];
+    for (int distance = 16; distance >= 1; distance /= 2)
+        for (int lane = 0; lane < distance; lane++)
+            lanes[lane] += lanes[lane + distance];
+    return lanes[0];
+}
+
+static double chunk(const memopt_tensor *tensor, uint64_t start)
+{
+    double values[1024], sum = 0;
+    uint64_t end = start + 16384 < tensor->count ? start + 16384 : tensor->count;
+    for (; start < end; start += 1024) {
+        uint64_t n = end - start < 1024 ? end - start : 1024;
+        for (uint64_t i = 0; i < n; i++)
+            values[i] = square_at(tensor, start + i);
+        sum += stripe(values, n);
+    }
+    return sum;
+}
+
+static double total(const memopt_tensor *tensors, uint64_t count)
+{
+    uint64_t used = 0, room = 1;
+    for (uint64_t t = 0; t < count; t++)
+        room += tensors[t].count / 16384 + 1;
+    double *values = calloc(room, sizeof *values), result;
+    for (uint64_t t = 0; t < count; t++)
+        for (uint64_t start = 0; start < tensors[t].count; start += 16384)
+            values[used++] = chunk(&tensors[t], start);
+    while (used > 1) {
+        uint64_t sums = (used + 1023) / 1024;
+        for (uint64_t i = 0; i < sums; i++)
+            values[i] = stripe(values + 1024 * i, used - 1024 * i < 1024 ? used - 1024 * i : 1024);
+        used = sums;
+    }
+    result = values[0];
+    free(values);
+    return result;
+}
+
+/* Three hundred small tensors and one of 17 Mi elements, whose chunks make a second level. */
+static void order_of_additions(void **state)
+{
+    enum { SMALL = 300, LARGE = 17 << 20 };
+    (void)state;
+    uint32_t bits[2];
+    for (uint32_t threads = 1; threads <= 2; threads++) {
+        memopt_device *device = open_cpu(threads);
+        memopt_scaler *scaler = NULL;
+        uint64_t seed = 21;
+        uint16_t *large = device_memory(device, LARGE * 2);
+        float *small = device_memory(device, SMALL * 1000 * 4), *norm = device_memory(device, 64);
+        memopt_tensor tensors[SMALL + 1];
+        OK(memopt_scaler_create(device, NULL, &scaler));
+        for (int i = 0; i < LARGE; i++)
+            large[i] = mo_f32_to_bf16(next_float(&seed));
+        for (int i = 0; i < SMALL * 1000; i++)
+            small[i] = next_float(&seed) * 1e3f;
+        for (uint64_t i = 0; i < SMALL; i++)
+            tensors[i] = tensor_of(small + 1000 * i, 1 + i * 13 % 1000, MEMOPT_DTYPE_F32);
+        tensors[SMALL] = tensors[100];
+        tensors[100] = tensor_of(large, LARGE, MEMOPT_DTYPE_BF16);
+        OK(memopt_scaler_norm(scaler, tensors, 50, norm + 1, NULL)); /* scratch grows after this */
+        OK(memopt_scaler_norm(scaler, tensors, SMALL + 1, norm, NULL));
+        assert_true(norm[1] == (float)sqrt(total(tensors, 50)));
+        assert_true(norm[0] == (float)sqrt(total(tensors, SMALL + 1)));
+        memcpy(&bits[threads - 1], norm, 4);
+        OK(memopt_scaler_destroy(scaler));
+        OK(mo_mem_free(device, large, LARGE * 2));
+        OK(mo_mem_free(device, small, SMALL * 1000 * 4));
+        OK(mo_mem_free(device, norm, 64));
+        OK(memopt_device_close(device));
+    }
+    assert_int_equal(bits[0], bits[1]);
+}
+
+typedef struct fixture {
+    memopt_device *device;
+    memopt_scaler *scaler;
+    float *data; /* 1024 floats; norm is the last but one */
+    float *norm;
+    memopt_tensor tensor; /* four elements */
+} fixture;
+
+static int begin(void **state)
+{
+    fixture *f = calloc(1, sizeof *f);
+    f->device = open_cpu(2);
+    OK(memopt_scaler_create(f->device, NULL, &f->scaler));
+    f->data = device_memory(f->device, 4096);
+    f->norm = f->data + 1022;
+    f->tensor = tensor_of(f->data, 4, MEMOPT_DTYPE_F32);
+    *state = f;
+    return 0;
+}
+
+static int end(void **state)
+{
+    fixture *f = *state;
+    OK(memopt_scaler_destroy(f->scaler));
+    OK(mo_mem_free(f->device, f->data, 4096));
+    OK(memopt_device_close(f->device));
+    free(f);
+    return 0;
+}
+
+static void set(fixture *f, float a, float b, float c, float d)
+{
+    f->data[0] = a;
+    f->data[1] = b;
+    f->data[2] = c;
+    f->data[3] = d;
+}
+
+static void clip_scales_large_norms(void **state)
+{
+    fixture *f = *state;
+    set(f, 3, -4, 0, -0.0f);
+    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 1.0, f->norm, NULL));
+    float factor = (float)(1.0 / (5.0 + 1e-6));
+    assert_true(*f->norm == 5.0f);
+    assert_true(f->data[0] == 3 * factor && f->data[1] == -4 * factor && f->data[2] == 0);
+    assert_true(signbit(f->data[3]));
+}
+
+static void clip_leaves_small_norms(void **state)
+{
+    fixture *f = *state;
+    set(f, 3, -4, 1e-40f, 0);
+    float before[4];
+    memcpy(before, f->data, sizeof before);
+    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 5.1, f->norm, NULL));
+    assert_memory_equal(before, f->data, sizeof before);
+    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 1e300, NULL, NULL));
+    assert_memory_equal(before, f->data, sizeof before);
+}
+
+/* As torch without error_if_nonfinite: inf scales by 0, NaN makes everything NaN. */
+static void clip_non_finite(void **state)
+{
+    fixture *f = *state;
+    set(f, INFINITY, 2, -3, 0);
+    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 1.0, f->norm, NULL));
+    assert_true(isinf(*f->norm) && *f->norm > 0);
+    assert_true(isnan(f->data[0]) && f->data[1] == 0 && f->data[2] == 0 && signbit(f->data[2]));
+    set(f, NAN, 2, -3, 0);
+    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 1.0, f->norm, NULL));
+    uint32_t norm;
+    memcpy(&norm, f->norm, 4);
+    assert_int_equal(norm, 0x7fc00000);
+    for (int i = 0; i < 4; i++)
+        assert_true(isnan(f->data[i]));
+    assert_true(*memopt_scaler_device_found_inf(f->scaler) == 0.0f); /* clip sets no flag */
+}
+
+static void norm_beyond_f32(void **state)
+{
+    fixture *f = *state;
+    set(f, 3e38f, 3e38f, 0, 0); /* finite in double, 4.2e38 as the norm */
+    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 1.0, f->norm, NULL));
+    assert_true(isinf(*f->norm));
+    assert_true(fabsf(f->data[0] - 0.70710677f) < 1e-6f);
+}
+
+static void nothing_has_norm_zero(void **state)
+{
+    fixture *f = *state;
+    memopt_tensor empty = tensor_of(NULL, 0, MEMOPT_DTYPE_BF16);
+    *f->norm = -1;
+    OK(memopt_scaler_norm(f->scaler, NULL, 0, f->norm, NULL));
+    assert_true(*f->norm == 0.0f);
+    *f->norm = -1;
+    OK(memopt_scaler_norm(f->scaler, &empty, 1, f->norm, NULL));
+    assert_true(*f->norm == 0.0f);
+    *f->norm = -1;
+    OK(memopt_scaler_clip(f->scaler, NULL, 0, 1.0, f->norm, NULL));
+    assert_true(*f->norm == 0.0f);
+}
+
+static void refuses(void **state)
+{
+    fixture *f = *state;
+    const double bounds[] = {0.0, -1.0, (double)INFINITY, (double)NAN};
+    set(f, 100, 100, 100, 100);
+    for (int i = 0; i < 4; i++)
+        FAILS(MEMOPT_INVALID_ARGUMENT, "max_norm",
+              memopt_scaler_clip(f->scaler, &f->tensor, 1, bounds[i], f->norm, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "out_norm",
+          memopt_scaler_norm(f->scaler, &f->tensor, 1, NULL, NULL));
+    FAILS(
+        MEMOPT_INVALID_ARGUMENT, "not aligned",
+        memopt_scaler_norm(f->scaler, &f->tensor, 1, (float *)(void *)((char *)f->norm + 1), NULL));
+    assert_true(f->data[0] == 100);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(order_of_additions),
+        cmocka_unit_test_setup_teardown(clip_scales_large_norms, begin, end),
+        cmocka_unit_test_setup_teardown(clip_leaves_small_norms, begin, end),
+        cmocka_unit_test_setup_teardown(clip_non_finite, begin, end),
+        cmocka_unit_test_setup_teardown(norm_beyond_f32, begin, end),
+        cmocka_unit_test_setup_teardown(nothing_has_norm_zero, begin, end),
+        cmocka_unit_test_setup_teardown(refuses, begin, end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,415 @@
+/* The loss scaler: GradScaler's semantics step by step, its state, and what it refuses. */
+#include "support.h"
+
+typedef struct fixture {
+    memopt_device *device;
+    memopt_scaler *scaler;
+} fixture;
+
+static void begin(fixture *f, const memopt_scaler_options *options)
+{
+    f->device = open_cpu(2);
+    f->scaler = NULL;
+    OK(memopt_scaler_create(f->device, options, &f->scaler));
+}
+
+static void end(fixture *f)
+{
+    OK(memopt_scaler_destroy(f->scaler));
+    OK(memopt_device_close(f->device));
+}
+
+static memopt_scaler_state state_of(memopt_scaler *scaler)
+{
+    memopt_scaler_state state = {.struct_size = sizeof state};
+    OK(memopt_scaler_get_state_sync(scaler, &state, NULL));
+    return state;
+}
+
+static void expect_state(memopt_scaler *scaler, double scale, uint32_t tracker)
+{
+    memopt_scaler_state state = state_of(scaler);
+    assert_true(state.scale == scale);
+    assert_int_equal(state.growth_tracker, tracker);
+    assert_true((double)*memopt_scaler_device_scale(scaler) == scale);
+}
+
+static void overflow(memopt_scaler *scaler)
+{
+    *memopt_scaler_device_found_inf(scaler) = 1.0f;
+    OK(memopt_scaler_update(scaler, NULL));
+    assert_true(*memopt_scaler_device_found_inf(scaler) == 0.0f);
+}
+
+static void defaults(void **unused)
+{
+    fixture f;
+    (void)unused;
+    begin(&f, NULL);
+    memopt_scaler_state state = state_of(f.scaler);
+    assert_true(state.scale == 65536.0 && state.growth_factor == 2.0);
+    assert_true(state.backoff_factor == 0.5 && state.growth_interval == 2000);
+    assert_int_equal(state.growth_tracker, 0);
+    assert_true(*memopt_scaler_device_found_inf(f.scaler) == 0.0f);
+    for (int i = 0; i < 1999; i++)
+        OK(memopt_scaler_update(f.scaler, NULL));
+    expect_state(f.scaler, 65536.0, 1999);
+    OK(memopt_scaler_update(f.scaler, NULL));
+    expect_state(f.scaler, 131072.0, 0);
+    end(&f);
+}
+
+static void growth_and_backoff(void **unused)
+{
+    fixture f;
+    memopt_scaler_options options = {sizeof options, 1024.0, 1.5, 0.25, 3, 0};
+    (void)unused;
+    begin(&f, &options);
+    OK(memopt_scaler_update(f.scaler, NULL));
+    OK(memopt_scaler_update(f.scaler, NULL));
+    expect_state(f.scaler, 1024.0, 2);
+    overflow(f.scaler); /* shrinks and forgets the clean steps */
+    expect_state(f.scaler, 256.0, 0);
+    for (int i = 0; i < 3; i++)
+        OK(memopt_scaler_update(f.scaler, NULL));
+    expect_state(f.scaler, 384.0, 0);
+    end(&f);
+}
+
+/* Growth beyond FLT_MAX does not happen; the interval starts again all the same. */
+static void growth_stays_finite(void **unused)
+{
+    fixture f;
+    memopt_scaler_options options = {sizeof options, 0x1p127, 2.0, 0.5, 1, 0};
+    (void)unused;
+    begin(&f, &options);
+    for (int i = 0; i < 3; i++)
+        OK(memopt_scaler_update(f.scaler, NULL));
+    expect_state(f.scaler, 0x1p127, 0);
+    overflow(f.scaler);
+    expect_state(f.scaler, 0x1p126, 0);
+    end(&f);
+}
+
+/* scale * factor is computed in double and rounded to f32 once. */
+static void factors_are_doubles(void **unused)
+{
+    fixture f;
+    memopt_scaler_options options = {sizeof options, 3.0, 1.1, 0.7, 1, 0};
+    (void)unused;
+    begin(&f, &options);
+    OK(memopt_scaler_update(f.scaler, NULL));
+    expect_state(f.scaler, (double)(float)(3.0 * 1.1), 0);
+    overflow(f.scaler);
+    expect_state(f.scaler, (double)(float)((double)(float)(3.0 * 1.1) * 0.7), 0);
+    end(&f);
+}
+
+static void disabled_never_changes(void **unused)
+{
+    fixture f;
+    memopt_scaler_options options = {sizeof options, 1024.0, 2.0, 0.5, 1, 1};
+    (void)unused;
+    begin(&f, &options);
+    expect_state(f.scaler, 1.0, 0);
+    OK(memopt_scaler_update(f.scaler, NULL));
+    overflow(f.scaler);
+    expect_state(f.scaler, 1.0, 0);
+    memopt_scaler_state state = {sizeof state, 512.0, 2.0, 0.5, 7, 3};
+    OK(memopt_scaler_set_state_sync(f.scaler, &state, NULL));
+    expect_state(f.scaler, 1.0, 3);
+    end(&f);
+}
+
+static void state_round_trip(void **unused)
+{
+    fixture f, g;
+    (void)unused;
+    begin(&f, NULL);
+    begin(&g, NULL);
+    OK(memopt_scaler_update(f.scaler, NULL));
+    overflow(f.scaler);
+    for (int i = 0; i < 5; i++)
+        OK(memopt_scaler_update(f.scaler, NULL));
+    memopt_scaler_state saved = state_of(f.scaler);
+    *memopt_scaler_device_found_inf(g.scaler) = 1.0f;
+    OK(memopt_scaler_set_state_sync(g.scaler, &saved, NULL));
+    memopt_scaler_state loaded = state_of(g.scaler);
+    assert_memory_equal(&saved, &loaded, sizeof saved);
+    assert_true(*memopt_scaler_device_found_inf(g.scaler) == 1.0f); /* not part of the state */
+    struct { /* an older caller's struct ends early: the rest stays as it is */
+        size_t struct_size;
+        double scale, next;
+    } old = {sizeof(size_t) + sizeof(double), 0.0, 42.0};
+    OK(memopt_scaler_get_state_sync(f.scaler, (memopt_scaler_state *)(void *)&old, NULL));
+    assert_true(old.scale == 32768.0 && old.next == 42.0);
+    end(&f);
+    end(&g);
+}
+
+/* --- unscale and check ----------------------------------------------------------------------- */
+
+static void unscale_values(void **unused)
+{
+    fixture f;
+    memopt_scaler_options options = {sizeof options, 3.0, 0, 0, 0, 0};
+    enum { COUNT = 40001 };
+    uint64_t seed = 4;
+    (void)unused;
+    begin(&f, &options);
+    float *wide = device_memory(f.device, COUNT * 4), *before = malloc(COUNT * 4);
+    uint16_t *half = device_memory(f.device, COUNT * 2), *half_before = malloc(COUNT * 2);
+    uint16_t *brain = device_memory(f.device, COUNT * 2), *brain_before = malloc(COUNT * 2);
+    for (int i = 0; i < COUNT; i++) {
+        before[i] = wide[i] = next_float(&seed);
+        half_before[i] = half[i] = (uint16_t)(next_random(&seed) % 0x7c00);
+        brain_before[i] = brain[i] = (uint16_t)(next_random(&seed) % 0x7f80);
+    }
+    memopt_tensor all[4] = {
+        tensor_of(wide, COUNT, MEMOPT_DTYPE_F32), tensor_of(half, COUNT, MEMOPT_DTYPE_F16),
+        tensor_of(NULL, 0, MEMOPT_DTYPE_F32), tensor_of(brain, COUNT, MEMOPT_DTYPE_BF16)};
+    OK(memopt_scaler_unscale(f.scaler, all, 4, NULL));
+    float inverse = (float)(1.0 / 3.0);
+    for (int i = 0; i < COUNT; i++) {
+        float product = before[i] * inverse;
+        assert_true(wide[i] == product);
+        assert_int_equal(half[i], mo_f32_to_f16(mo_f16_to_f32(half_before[i]) * inverse));
+        assert_int_equal(brain[i], mo_f32_to_bf16(mo_bf16_to_f32(brain_before[i]) * inverse));
+    }
+    assert_true(*memopt_scaler_device_found_inf(f.scaler) == 0.0f);
+    OK(mo_mem_free(f.device, wide, COUNT * 4));
+    OK(mo_mem_free(f.device, half, COUNT * 2));
+    OK(mo_mem_free(f.device, brain, COUNT * 2));
+    free(before);
+    free(half_before);
+    free(brain_before);
+    end(&f);
+}
+
+/* Inf and NaN in the first, a middle and the last element of any of many tensors. */
+static void non_finite_is_noted(void **unused)
+{
+    enum { TENSORS = 130, COUNT = 301 };
+    fixture f;
+    (void)unused;
+    begin(&f, NULL);
+    float *memory = device_memory(f.device, TENSORS * COUNT * 4);
+    memopt_tensor tensors[TENSORS];
+    for (int i = 0; i < TENSORS * COUNT; i++)
+        memory[i] = 3e38f;
+    for (int i = 0; i < TENSORS; i++)
+        tensors[i] = tensor_of(memory + i * COUNT, COUNT, MEMOPT_DTYPE_F32);
+    float *flag = memopt_scaler_device_found_inf(f.scaler);
+    OK(memopt_scaler_check(f.scaler, tensors, TENSORS, NULL));
+    assert_true(*flag == 0.0f);
+    for (int t = 0; t < TENSORS; t += 43)
+        for (int place = 0; place < 3; place++)
+            for (int kind = 0; kind < 3; kind++) {
+                float *at = memory + t * COUNT + place * (COUNT - 1) / 2;
+                *at = kind == 0 ? INFINITY : kind == 1 ? -INFINITY : NAN;
+                OK(memopt_scaler_check(f.scaler, tensors, TENSORS, NULL));
+                assert_true(*flag == 1.0f);
+                *flag = 0.0f;
+                OK(memopt_scaler_unscale(f.scaler, &tensors[t], 1, NULL));
+                assert_true(*flag == 1.0f);
+                OK(memopt_scaler_check(f.scaler, tensors, 1,
+                                       NULL)); /* clean tensors do not clear */
+                assert_true(*flag == 1.0f);
+                OK(memopt_scaler_update(f.scaler, NULL));
+                for (int i = 0; i < COUNT; i++)
+                    memory[t * COUNT + i] = 3e38f;
+            }
+    OK(mo_mem_free(f.device, memory, TENSORS * COUNT * 4));
+    end(&f);
+}
+
+/* Overflow caused by the multiplication itself is not noted, as in torch: the input counts. */
+static void unscale_judges_the_input(void **unused)
+{
+    fixture f;
+    memopt_scaler_options options = {sizeof options, 0x1p-100, 0, 0, 0, 0};
+    (void)unused;
+    begin(&f, &options);
+    float *memory = device_memory(f.device, 4096);
+    memory[0] = 1e30f;
+    memopt_tensor tensor = tensor_of(memory, 1, MEMOPT_DTYPE_F32);
+    OK(memopt_scaler_unscale(f.scaler, &tensor, 1, NULL));
+    assert_true(isinf(memory[0]));
+    assert_true(*memopt_scaler_device_found_inf(f.scaler) == 0.0f);
+    OK(mo_mem_free(f.device, memory, 4096));
+    end(&f);
+}
+
+/* On a stream of its own under the adversarial order: nothing waits, all in order. */
+static void stream_order(void **unused)
+{
+    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
+    memopt_device *device = NULL;
+    memopt_stream stream;
+    memopt_scaler *scaler = NULL;
+    memopt_scaler_options scaler_options = {sizeof scaler_options, 8.0, 2.0, 0.5, 1, 0};
+    memopt_scaler_state state = {.struct_size = sizeof state};
+    (void)unused;
+    options.capacity = 64 << 20;
+    options.threads = 2;
+    options.stream_order = 1;
+    OK(memopt_device_open("cpu", &options, &device));
+    OK(memopt_stream_create(device, &stream));
+    OK(memopt_scaler_create(device, &scaler_options, &scaler));
+    float *memory = device_memory(device, 4096), norm[2];
+    norm[0] = norm[1] = -1;
+    OK(memopt_fill(device, memory, 0, 4096, stream));
+    memopt_tensor tensor = tensor_of(memory, 1000, MEMOPT_DTYPE_F32);
+    float eight = 8.0f;
+    OK(memopt_copy(device, memory + 7, &eight, sizeof eight, stream));
+    OK(memopt_scaler_unscale(scaler, &tensor, 1, stream));
+    OK(memopt_scaler_norm(scaler, &tensor, 1, memory + 1020, stream));
+    OK(memopt_scaler_update(scaler, stream));
+    OK(memopt_copy(device, norm, memory + 1020, sizeof *norm, stream));
+    OK(memopt_scaler_get_state_sync(scaler, &state, stream));
+    assert_true(norm[0] == 1.0f);
+    assert_true(state.scale == 16.0);
+    OK(mo_mem_free(device, memory, 4096));
+    OK(memopt_scaler_destroy(scaler));
+    OK(memopt_stream_destroy(device, stream));
+    OK(memopt_device_close(device));
+}
+
+/* --- what is refused ------------------------------------------------------------------------- */
+
+static void refuses_options(void **unused)
+{
+    memopt_device *device = open_cpu(1);
+    memopt_scaler *scaler = NULL;
+    const memopt_scaler_options good = MEMOPT_SCALER_OPTIONS_INIT;
+    memopt_scaler_options bad;
+    (void)unused;
+#define REFUSE(field, value)                                                                       \
+    do {                                                                                           \
+        bad = good;                                                                                \
+        bad.field = value;                                                                         \
+        FAILS(MEMOPT_INVALID_ARGUMENT, "scale", memopt_scaler_create(device, &bad, &scaler));      \
+        assert_null(scaler);                                                                       \
+    } while (0)
+    REFUSE(init_scale, -1.0);
+    REFUSE(init_scale, INFINITY);
+    REFUSE(init_scale, NAN);
+    REFUSE(init_scale, 1e39);
+    REFUSE(init_scale, 1e-60);
+    REFUSE(growth_factor, 1.0);
+    REFUSE(growth_factor, NAN);
+    REFUSE(growth_factor, INFINITY);
+    REFUSE(backoff_factor, 1.0);
+    REFUSE(backoff_factor, -0.5);
+    REFUSE(backoff_factor, NAN);
+    REFUSE(disabled, 2);
+    REFUSE(struct_size, 4);
+    FAILS(MEMOPT_INVALID_ARGUMENT, "device", memopt_scaler_create(NULL, NULL, &scaler));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "out_scaler", memopt_scaler_create(device, NULL, NULL));
+    OK(memopt_scaler_destroy(NULL));
+    assert_null(memopt_scaler_device_scale(NULL));
+    assert_null(memopt_scaler_device_found_inf(NULL));
+    OK(memopt_device_close(device));
+}
+
+static void refuses_states(void **unused)
+{
+    fixture f;
+    const memopt_scaler_state good = {sizeof good, 8.0, 2.0, 0.5, 10, 9};
+    memopt_scaler_state bad;
+    (void)unused;
+    begin(&f, NULL);
+#define REFUSE_STATE(field, value)                                                                 \
+    do {                                                                                           \
+        bad = good;                                                                                \
+        bad.field = value;                                                                         \
+        FAILS(MEMOPT_INVALID_ARGUMENT, "scale",                                                    \
+              memopt_scaler_set_state_sync(f.scaler, &bad, NULL));                                 \
+        expect_state(f.scaler, 65536.0, 0);                                                        \
+    } while (0)
+    REFUSE_STATE(scale, 0.0);
+    REFUSE_STATE(scale, NAN);
+    REFUSE_STATE(growth_factor, 0.5);
+    REFUSE_STATE(backoff_factor, 0.0);
+    REFUSE_STATE(growth_interval, 0);
+    REFUSE_STATE(growth_tracker, 10);
+    REFUSE_STATE(struct_size, 1);
+    FAILS(MEMOPT_INVALID_ARGUMENT, "state", memopt_scaler_set_state_sync(f.scaler, NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_set_state_sync(NULL, &good, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_get_state_sync(NULL, &bad, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "state", memopt_scaler_get_state_sync(f.scaler, NULL, NULL));
+    bad.struct_size = 2;
+    FAILS(MEMOPT_INVALID_ARGUMENT, "struct_size",
+          memopt_scaler_get_state_sync(f.scaler, &bad, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_update(NULL, NULL));
+    end(&f);
+}
+
+static memopt_status call_norm(memopt_scaler *scaler, const memopt_tensor *tensors, uint64_t count,
+                               memopt_stream stream)
+{
+    static float norm;
+    return memopt_scaler_norm(scaler, tensors, count, &norm, stream);
+}
+
+static memopt_status call_clip(memopt_scaler *scaler, const memopt_tensor *tensors, uint64_t count,
+                               memopt_stream stream)
+{
+    return memopt_scaler_clip(scaler, tensors, count, 1.0, NULL, stream);
+}
+
+static void refuses_tensors(void **unused)
+{
+    typedef memopt_status (*call)(memopt_scaler *, const memopt_tensor *, uint64_t, memopt_stream);
+    const call calls[] = {memopt_scaler_unscale, memopt_scaler_check, call_norm, call_clip};
+    fixture f;
+    (void)unused;
+    begin(&f, NULL);
+    float *memory = device_memory(f.device, 4096);
+    memset(memory, 0x11, 4096);
+    for (int i = 0; i < 4; i++) {
+        memopt_tensor t[2] = {tensor_of(memory, 10, MEMOPT_DTYPE_F32),
+                              tensor_of(memory + 100, 10, MEMOPT_DTYPE_F8_E4M3)};
+        FAILS(MEMOPT_UNSUPPORTED, "tensors[1]", calls[i](f.scaler, t, 2, NULL));
+        t[1].dtype = -5;
+        FAILS(MEMOPT_INVALID_ARGUMENT, "dtype -5", calls[i](f.scaler, t, 2, NULL));
+        t[1] = tensor_of((char *)memory + 2, 10, MEMOPT_DTYPE_F32);
+        FAILS(MEMOPT_INVALID_ARGUMENT, "tensors[1]", calls[i](f.scaler, t, 2, NULL));
+        t[1] = tensor_of(NULL, 10, MEMOPT_DTYPE_F32);
+        FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", calls[i](f.scaler, t, 2, NULL));
+        t[1] = tensor_of(memory, UINT64_MAX / 2, MEMOPT_DTYPE_F32);
+        FAILS(MEMOPT_INVALID_ARGUMENT, "address space", calls[i](f.scaler, t, 2, NULL));
+        FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", calls[i](f.scaler, NULL, 1, NULL));
+        FAILS(MEMOPT_INVALID_ARGUMENT, "2^32", calls[i](f.scaler, t, (uint64_t)1 << 32, NULL));
+        FAILS(MEMOPT_INVALID_ARGUMENT, "scaler is NULL", calls[i](NULL, t, 1, NULL));
+        t[1] = tensor_of(memory + 9, 10, MEMOPT_DTYPE_F32);
+        if (i == 0 || i == 3) /* those that write */
+            FAILS(MEMOPT_INVALID_ARGUMENT, "tensors 0 and 1 overlap",
+                  calls[i](f.scaler, t, 2, NULL));
+        OK(calls[i](f.scaler, NULL, 0, NULL));
+    }
+    for (int i = 0; i < 1024; i++)
+        assert_int_equal(((uint32_t *)(void *)memory)[i], 0x11111111);
+    OK(mo_mem_free(f.device, memory, 4096));
+    end(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults),
+        cmocka_unit_test(growth_and_backoff),
+        cmocka_unit_test(growth_stays_finite),
+        cmocka_unit_test(factors_are_doubles),
+        cmocka_unit_test(disabled_never_changes),
+        cmocka_unit_test(state_round_trip),
+        cmocka_unit_test(unscale_values),
+        cmocka_unit_test(non_finite_is_noted),
+        cmocka_unit_test(unscale_judges_the_input),
+        cmocka_unit_test(stream_order),
+        cmocka_unit_test(refuses_options),
+        cmocka_unit_test(refuses_states),
+        cmocka_unit_test(refuses_tensors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

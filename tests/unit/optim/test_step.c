@@ -1,0 +1,461 @@
+/* What a step does beside the update: verdict, unscale, clip, groups, copies, counts; and what it
+ * refuses. */
+#include "fixture.h"
+
+#include <math.h>
+
+enum { N = 20000 };
+
+typedef struct setup {
+    world w;
+    memopt_optimizer *o;
+    memopt_tensor p[3], g[3];
+} setup;
+
+static float values[N];
+
+static float *noise(uint64_t seed, float scale)
+{
+    for (int i = 0; i < N; i++)
+        values[i] = normal(&seed) * scale;
+    return values;
+}
+
+/* Three parameters: 8-bit bf16, 32-bit f32 (small), 8-bit f32 ragged. */
+static setup make(uint32_t order, int own_stream)
+{
+    setup s;
+    static const uint64_t counts[3] = {N, 100, 777};
+    static const memopt_dtype types[3] = {MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F32};
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    uint32_t number;
+    s.w = open_world(order, own_stream);
+    options.state_format = MEMOPT_STATE_8BIT;
+    options.min_8bit_size = 101;
+    OK(memopt_optimizer_create(s.w.allocator, &options, &s.o));
+    OK(memopt_optimizer_add_group(s.o, &group, &number));
+    for (int i = 0; i < 3; i++) {
+        uint64_t index;
+        s.p[i] = new_tensor(&s.w, counts[i], types[i], noise((uint64_t)i + 1, 0.5f));
+        s.g[i] = new_tensor(&s.w, counts[i], types[i], noise((uint64_t)i + 9, 0.01f));
+        OK(memopt_optimizer_add_parameter(s.o, 0, &s.p[i], NULL, s.w.stream, &index));
+        assert_int_equal(index, i);
+    }
+    return s;
+}
+
+static void end(setup *s)
+{
+    OK(memopt_optimizer_destroy(s->o));
+    close_world(&s->w);
+}
+
+/* All that a step may change, in one buffer. */
+static unsigned char *everything(setup *s, uint64_t *bytes)
+{
+    unsigned char *all = export_all(&s->w, s->o, bytes);
+    for (int i = 0; i < 3; i++) {
+        uint64_t size = s->p[i].count * memopt_dtype_size(s->p[i].dtype);
+        void *p = read_bytes(&s->w, &s->p[i]);
+        all = realloc(all, *bytes + size);
+        memcpy(all + *bytes, p, size);
+        *bytes += size;
+        free(p);
+    }
+    return all;
+}
+
+static uint64_t steps_of(setup *s, uint64_t parameter)
+{
+    uint64_t steps = 99;
+    OK(memopt_optimizer_get_steps_sync(s->o, parameter, s->w.stream, &steps));
+    return steps;
+}
+
+static void poison(setup *s, int tensor, uint64_t at, float value)
+{
+    float host[4];
+    uint64_t size = memopt_dtype_size(s->g[tensor].dtype);
+    mo_store_element(host, 0, s->g[tensor].dtype, value);
+    OK(memopt_copy(s->w.device, (char *)s->g[tensor].data + at * size, host, size, s->w.stream));
+    OK(memopt_stream_sync(s->w.device, s->w.stream));
+}
+
+/* Inf and NaN in the first, a middle and the last element of each tensor: nothing changes. */
+static void test_non_finite_changes_nothing(void **state)
+{
+    (void)state;
+    memopt_step_options check = MEMOPT_STEP_OPTIONS_INIT;
+    check.skip_non_finite = 1;
+    for (int tensor = 0; tensor < 3; tensor++) {
+        for (int place = 0; place < 3; place++) {
+            setup s = make(MEMOPT_STREAM_ORDER_EAGER, place == 1);
+            uint64_t bytes, after, at = place == 0 ? 0 : s.g[tensor].count / (place == 1 ? 2 : 1);
+            at -= place == 2;
+            OK(memopt_optimizer_step(s.o, s.g, 3, &check, s.w.stream));
+            assert_int_equal(steps_of(&s, 0), 1);
+            unsigned char *was = everything(&s, &bytes);
+            poison(&s, tensor, at, place == 0 ? -INFINITY : place == 1 ? NAN : INFINITY);
+            OK(memopt_optimizer_step(s.o, s.g, 3, &check, s.w.stream));
+            unsigned char *is = everything(&s, &after);
+            assert_int_equal(bytes, after);
+            assert_memory_equal(was, is, bytes);
+            poison(&s, tensor, at, 0.0f);
+            OK(memopt_optimizer_step(s.o, s.g, 3, &check, s.w.stream));
+            assert_int_equal(steps_of(&s, 0), 2);
+            free(was);
+            free(is);
+            end(&s);
+        }
+    }
+}
+
+/* A scaled gradient gives what the unscaled one gives, bit for bit (powers of two). */
+static void test_unscale(void **state)
+{
+    (void)state;
+    setup a = make(MEMOPT_STREAM_ORDER_EAGER, 0), b = make(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_scaler *scaler;
+    uint64_t bytes, bytes_b;
+    OK(memopt_scaler_create(b.w.device, NULL, &scaler));
+    memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
+    options.scaler = scaler;
+    for (int i = 0; i < 3; i++) {
+        float *x = noise((uint64_t)i + 9, 0.01f);
+        for (int k = 0; k < N; k++)
+            x[k] *= 65536.0f;
+        write_tensor(&b.w, &b.g[i], x);
+    }
+    OK(memopt_optimizer_step(a.o, a.g, 3, NULL, a.w.stream));
+    OK(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
+    unsigned char *x = everything(&a, &bytes), *y = everything(&b, &bytes_b);
+    assert_memory_equal(x, y, bytes);
+    free(y);
+
+    /* an overflow is noted in the scaler's flag, skips the step, and shrinks the scale */
+    poison(&b, 2, 700, INFINITY);
+    OK(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
+    y = everything(&b, &bytes_b);
+    assert_memory_equal(x, y, bytes);
+    assert_true(*memopt_scaler_device_found_inf(scaler) == 1.0f);
+    OK(memopt_scaler_update(scaler, b.w.stream));
+    memopt_scaler_state now = {.struct_size = sizeof now};
+    OK(memopt_scaler_get_state_sync(scaler, &now, b.w.stream));
+    assert_true(now.scale == 32768.0);
+    free(x);
+    free(y);
+    OK(memopt_scaler_destroy(scaler));
+    end(&a);
+    end(&b);
+}
+
+/* After memopt_scaler_unscale() the step takes the flag's verdict and does not unscale again. */
+static void test_already_unscaled(void **state)
+{
+    (void)state;
+    setup a = make(MEMOPT_STREAM_ORDER_EAGER, 0), b = make(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_scaler *scaler;
+    uint64_t bytes, bytes_b;
+    OK(memopt_scaler_create(b.w.device, NULL, &scaler));
+    memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
+    options.scaler = scaler;
+    options.already_unscaled = 1;
+    OK(memopt_optimizer_step(a.o, a.g, 3, NULL, a.w.stream));
+    OK(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
+    unsigned char *x = everything(&a, &bytes), *y = everything(&b, &bytes_b);
+    assert_memory_equal(x, y, bytes);
+    free(y);
+    *memopt_scaler_device_found_inf(scaler) = 1.0f;
+    OK(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
+    y = everything(&b, &bytes_b);
+    assert_memory_equal(x, y, bytes);
+    options.scaler = NULL;
+    assert_int_equal(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream),
+                     MEMOPT_INVALID_ARGUMENT);
+    free(x);
+    free(y);
+    OK(memopt_scaler_destroy(scaler));
+    end(&a);
+    end(&b);
+}
+
+/* The norm is the scaler's norm; a clipped step is the step of the clipped gradients. */
+static void test_norm_and_clip(void **state)
+{
+    (void)state;
+    setup a = make(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_scaler *scaler;
+    OK(memopt_scaler_create(a.w.device, NULL, &scaler));
+    memopt_tensor norm = new_tensor(&a.w, 2, MEMOPT_DTYPE_F32, NULL);
+    float *norms = norm.data;
+    memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
+    options.out_norm = norms;
+    OK(memopt_scaler_norm(scaler, a.g, 3, norms + 1, a.w.stream));
+    OK(memopt_optimizer_step(a.o, a.g, 3, &options, a.w.stream));
+    assert_true(norms[0] > 1.0f);
+    assert_int_equal(mo_f32_bits(norms[0]), mo_f32_bits(norms[1]));
+
+    /* clip to half: the first moments of a fresh optimizer are half as large */
+    setup b = make(MEMOPT_STREAM_ORDER_EAGER, 0), c = make(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_state_view x = {.struct_size = sizeof x}, y = x;
+    options.out_norm = NULL;
+    OK(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
+    options.max_norm = (double)norms[0] / 2;
+    OK(memopt_optimizer_step(c.o, c.g, 3, &options, c.w.stream));
+    OK(memopt_optimizer_state(b.o, 1, 0, &x));
+    OK(memopt_optimizer_state(c.o, 1, 0, &y));
+    for (int i = 0; i < 100; i++)
+        assert_true(fabsf(((float *)x.tensor.data)[i] / 2 - ((float *)y.tensor.data)[i]) <=
+                    1e-6f * fabsf(((float *)x.tensor.data)[i]));
+    options.max_norm = (double)norms[0] * 2; /* not reached: the same bits as without */
+    setup d = make(MEMOPT_STREAM_ORDER_EAGER, 0);
+    OK(memopt_optimizer_step(d.o, d.g, 3, &options, d.w.stream));
+    uint64_t bytes;
+    unsigned char *u = everything(&b, &bytes), *v = everything(&d, &bytes);
+    assert_memory_equal(u, v, bytes);
+    free(u);
+    free(v);
+    OK(memopt_scaler_destroy(scaler));
+    end(&a);
+    end(&b);
+    end(&c);
+    end(&d);
+}
+
+/* The same bits on an own stream, in adversarial order, and for every split over threads. */
+static void test_streams_and_orders(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t order;
+        int own;
+    } ways[] = {{MEMOPT_STREAM_ORDER_EAGER, 0},
+                {MEMOPT_STREAM_ORDER_EAGER, 1},
+                {MEMOPT_STREAM_ORDER_ADVERSARIAL, 0},
+                {MEMOPT_STREAM_ORDER_ADVERSARIAL, 1}};
+    unsigned char *expected = NULL;
+    uint64_t bytes = 0, now;
+    for (size_t k = 0; k < 4; k++) {
+        setup s = make(ways[k].order, ways[k].own);
+        memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+        memopt_tensor g[3] = {s.g[0], s.g[1], s.g[2]};
+        memopt_step_options check = MEMOPT_STEP_OPTIONS_INIT;
+        check.max_norm = 0.5;
+        for (int step = 0; step < 6; step++) { /* all enqueued before anything is waited for */
+            group.lr = 1e-3 * (step + 1);
+            OK(memopt_optimizer_set_group(s.o, 0, &group));
+            g[1].data = step % 2 ? NULL : s.g[1].data; /* another table each time */
+            OK(memopt_optimizer_step(s.o, g, 3, &check, s.w.stream));
+        }
+        unsigned char *all = everything(&s, &now);
+        if (expected == NULL) {
+            expected = all;
+            bytes = now;
+        } else {
+            assert_int_equal(bytes, now);
+            assert_memory_equal(expected, all, bytes);
+            free(all);
+        }
+        assert_int_equal(steps_of(&s, 0), 6);
+        assert_int_equal(steps_of(&s, 1), 3); /* it sat three steps out */
+        end(&s);
+    }
+    free(expected);
+}
+
+/* Parameters added later, tables that grow while steps are in flight. */
+static void test_growing(void **state)
+{
+    (void)state;
+    setup s = make(MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
+    memopt_tensor p[15], g[15];
+    uint64_t index;
+    memcpy(p, s.p, sizeof s.p);
+    memcpy(g, s.g, sizeof s.g);
+    for (uint64_t n = 3; n < 15; n++) {
+        OK(memopt_optimizer_step(s.o, g, n, NULL, s.w.stream));
+        p[n] = new_tensor(&s.w, 500 * n, MEMOPT_DTYPE_F32, noise(n, 1.0f));
+        g[n] = new_tensor(&s.w, 500 * n, MEMOPT_DTYPE_F16, noise(n + 50, 0.1f));
+        OK(memopt_optimizer_add_parameter(s.o, 0, &p[n], NULL, s.w.stream, &index));
+    }
+    OK(memopt_optimizer_step(s.o, g, 15, NULL, s.w.stream));
+    for (uint64_t n = 3; n < 15; n++)
+        assert_int_equal(steps_of(&s, n), 15 - n);
+    end(&s);
+}
+
+/* Groups have their own values; maximize climbs by what minimising falls. */
+static void test_groups_and_copies(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_optimizer *o = new_optimizer(&w, MEMOPT_STATE_F32, NULL);
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    uint32_t number;
+    uint64_t index;
+    float zero[300] = {0}, out[3][300], copies[300];
+    group.maximize = 1;
+    group.weight_decay = 0.0;
+    OK(memopt_optimizer_add_group(o, &group, &number));
+    assert_int_equal(number, 1);
+    memopt_tensor p[2], g[2], copy = new_tensor(&w, 300, MEMOPT_DTYPE_BF16, NULL);
+    for (int i = 0; i < 2; i++) {
+        p[i] = new_tensor(&w, 300, MEMOPT_DTYPE_F32, zero);
+        g[i] = new_tensor(&w, 300, MEMOPT_DTYPE_F32, noise(4, 1.0f));
+        OK(memopt_optimizer_add_parameter(o, (uint32_t)i, &p[i], i == 0 ? &copy : NULL, NULL,
+                                          &index));
+    }
+    OK(memopt_optimizer_step(o, g, 2, NULL, NULL));
+    read_floats(&w, &p[0], out[0]);
+    read_floats(&w, &p[1], out[1]);
+    read_floats(&w, &copy, copies);
+    for (int i = 0; i < 300; i++) {
+        assert_true(out[0][i] == -out[1][i] && out[0][i] != 0.0f);
+        assert_true(copies[i] == mo_bf16_to_f32(mo_f32_to_bf16(out[0][i])));
+    }
+    group.lr = 0.0; /* from now on: the states move, the parameter does not */
+    OK(memopt_optimizer_set_group(o, 1, &group));
+    OK(memopt_optimizer_step(o, g, 2, NULL, NULL));
+    read_floats(&w, &p[1], out[2]);
+    assert_memory_equal(out[1], out[2], sizeof out[1]);
+    group.lr = 1e-3;
+    OK(memopt_optimizer_set_group(o, 1, &group));
+    memopt_optimizer_group back = {.struct_size = sizeof back};
+    OK(memopt_optimizer_get_group(o, 1, &back));
+    assert_true(back.maximize == 1 && back.lr == 1e-3);
+    OK(memopt_optimizer_destroy(o));
+    close_world(&w);
+}
+
+static void test_bad_input(void **state)
+{
+    (void)state;
+    setup s = make(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_optimizer *none;
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    memopt_state_view view = {.struct_size = sizeof view};
+    memopt_step_options step = MEMOPT_STEP_OPTIONS_INIT;
+    uint32_t number;
+    uint64_t index, bytes, after;
+    unsigned char *was = everything(&s, &bytes);
+#define REFUSED(status, call) assert_int_equal(call, MEMOPT_##status)
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_create(NULL, NULL, &none));
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_create(s.w.allocator, NULL, NULL));
+    options.block_size = 128;
+    REFUSED(UNSUPPORTED, memopt_optimizer_create(s.w.allocator, &options, &none));
+    options.block_size = 0;
+    options.kind = 9;
+    REFUSED(UNSUPPORTED, memopt_optimizer_create(s.w.allocator, &options, &none));
+    options.kind = 0;
+    options.struct_size = 4;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_create(s.w.allocator, &options, &none));
+    group.lr = NAN;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(s.o, &group, &number));
+    group.lr = 0.1;
+    group.beta2 = 1.0;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_set_group(s.o, 0, &group));
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_get_group(s.o, 1, &group));
+
+    memopt_tensor p = s.g[0];
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 7, &p, NULL, NULL, &index));
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &s.p[0], NULL, NULL, &index));
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, &s.p[0], NULL, &index));
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, NULL, NULL, NULL, &index));
+    p.data = (char *)p.data + 1;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
+    p = s.g[0];
+    p.dtype = MEMOPT_DTYPE_I32;
+    REFUSED(UNSUPPORTED, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
+    p.dtype = 77;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
+    p = s.g[0];
+    p.count = UINT64_MAX / 2;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
+    p.count = 0;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_parameter(s.o, 0, &p, NULL, NULL, &index));
+
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(NULL, s.g, 3, NULL, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 2, NULL, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.p, 3, NULL, NULL)); /* overlap */
+    memopt_tensor g[3] = {s.g[0], s.g[1], s.g[2]};
+    g[2].count--;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, g, 3, NULL, NULL));
+    assert_non_null(strstr(memopt_last_error(), "gradient 2"));
+    g[2] = s.g[2];
+    g[1].dtype = MEMOPT_DTYPE_U8;
+    REFUSED(UNSUPPORTED, memopt_optimizer_step(s.o, g, 3, NULL, NULL));
+    step.max_norm = -1;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 3, &step, NULL));
+
+    REFUSED(NOT_FOUND, memopt_optimizer_state(s.o, 0, 4, &view));
+    REFUSED(NOT_FOUND, memopt_optimizer_state(s.o, 1, 2, &view)); /* 32-bit: it is small */
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_state(s.o, 3, 0, &view));
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_set_steps_sync(s.o, 0, NULL, UINT64_C(1) << 53));
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_get_steps_sync(s.o, 3, NULL, &index));
+#undef REFUSED
+    OK(memopt_optimizer_state(s.o, 0, 2, &view));
+    assert_string_equal(view.name, "absmax1");
+    assert_int_equal(view.tensor.count, (N + 255) / 256);
+    unsigned char *is = everything(&s, &after);
+    assert_int_equal(bytes, after);
+    assert_memory_equal(was, is, bytes);
+    OK(memopt_optimizer_set_steps_sync(s.o, 2, NULL, 41));
+    OK(memopt_optimizer_step(s.o, s.g, 3, NULL, NULL));
+    assert_int_equal(steps_of(&s, 2), 42);
+    free(was);
+    free(is);
+    end(&s);
+}
+
+static void test_blockwise(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
+    memopt_tensor x = new_tensor(&w, 1000, MEMOPT_DTYPE_F32, noise(5, 3.0f));
+    memopt_tensor y = new_tensor(&w, 1000, MEMOPT_DTYPE_BF16, NULL);
+    memopt_tensor absmax = new_tensor(&w, 4, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor bytes = new_tensor(&w, 500, MEMOPT_DTYPE_F16, NULL);
+    memopt_tensor codes = {bytes.data, 1000, MEMOPT_DTYPE_U8, 0};
+    static float in[1000], out[1000];
+    OK(memopt_quantize_blockwise(w.device, &x, &codes, &absmax, 1, 256, w.stream));
+    OK(memopt_dequantize_blockwise(w.device, &codes, &absmax, &y, 1, 256, w.stream));
+    read_floats(&w, &x, in);
+    read_floats(&w, &y, out);
+    double error = 0.0;
+    for (int i = 0; i < 1000; i++)
+        error += fabs((double)in[i] - (double)out[i]) / 1000;
+    assert_true(error < 0.06 && error > 0.0);
+    absmax.count = 3;
+    assert_int_equal(memopt_quantize_blockwise(w.device, &x, &codes, &absmax, 1, 256, w.stream),
+                     MEMOPT_INVALID_ARGUMENT);
+    absmax.count = 4;
+    assert_int_equal(memopt_quantize_blockwise(w.device, &x, &codes, &absmax, 1, 64, w.stream),
+                     MEMOPT_UNSUPPORTED);
+    assert_int_equal(memopt_quantize_blockwise(w.device, &codes, &codes, &absmax, 1, 256, w.stream),
+                     MEMOPT_UNSUPPORTED);
+    assert_int_equal(memopt_quantize_blockwise(NULL, &x, &codes, &absmax, 1, 256, w.stream),
+                     MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_dynamic_map(1, NULL), MEMOPT_INVALID_ARGUMENT);
+    float map[256];
+    OK(memopt_dynamic_map(0, map));
+    assert_true(map[0] == 0.0f && map[255] == 1.0f);
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_non_finite_changes_nothing),
+        cmocka_unit_test(test_unscale),
+        cmocka_unit_test(test_already_unscaled),
+        cmocka_unit_test(test_norm_and_clip),
+        cmocka_unit_test(test_streams_and_orders),
+        cmocka_unit_test(test_growing),
+        cmocka_unit_test(test_groups_and_copies),
+        cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_blockwise),
+    };
+    return cmocka_run_group_tests_name("optimizer step", tests, NULL, NULL);
+}
