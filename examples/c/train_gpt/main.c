@@ -4,6 +4,7 @@
  * Where to look: memory.c has the library's handles, layer.c the checkpoint regions, saved.c
  * save-on-CPU, train.c the optimizer and the loss scaler, resume.c what a run must keep to go on.
  */
+#include "blas.h"
 #include "demo.h"
 #include "progress.h"
 #include "report.h"
@@ -52,6 +53,7 @@ static memopt_status run(const options *o, const corpus *text)
 int main(int argc, char **argv)
 {
     options o = options_default();
+    blas_choose_kernels(argv);
     switch (options_parse(&o, argc, argv)) {
     case OPTIONS_HELP:
         return EXIT_CODE_OK;
