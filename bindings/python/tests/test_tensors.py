@@ -354,3 +354,14 @@ def test_no_references_leak(allocator):
         cycle()
     gc.collect()
     assert len(gc.get_objects()) - before < 100
+
+
+def test_at_exit_consumers_stop_calling_back(allocator):
+    with allocator.alloc(64) as buffer:
+        capsule = buffer.__dlpack__()
+        ((address, entry),) = _dlpack._given.items()
+        assert entry.struct.deleter
+        _dlpack._at_exit()  # what the interpreter calls at its end
+        assert entry.struct.deleter is None
+        del _dlpack._given[address], capsule
+        entry.done()
