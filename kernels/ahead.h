@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* Asks for the lines of [at, +bytes) a page further on: one core's own prefetcher stops at each page
- * and leaves a fifth of the bandwidth unused. Harmless wherever the page is. */
+/* Asks for the lines of [at, +bytes) a page further on: one core's own prefetcher stops at each
+ * page and leaves a fifth of the bandwidth unused. Harmless wherever the page is. */
 static inline __attribute__((always_inline)) void mo_ask_ahead(const void *at, uint64_t bytes)
 {
     for (uint64_t line = 0; line < bytes; line += 64)
