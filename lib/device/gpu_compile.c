@@ -150,16 +150,11 @@ memopt_status mo_gpu_compile(const mo_gpu_device *gpu, void **out_binary, uint64
     /* The same bits as everywhere: no contraction, IEEE division and square root, denormals. */
     const char *const cuda_options[] = {target, "--std=c++17", "--fmad=false"};
     const char *const hip_options[] = {target, "-std=c++17", "-O3", "-ffp-contract=off"};
-    char *source = mo_malloc(vendor->images->source_bytes + 1);
-    if (source == NULL)
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    memcpy(source, vendor->images->source, vendor->images->source_bytes);
-    source[vendor->images->source_bytes] = '\0';
     mo_log(MEMOPT_LOG_INFO, "%s:%d: compiling the kernels for %s with %s", vendor->name, gpu->index,
            gpu->isa, c->file);
     program p = NULL;
     memopt_status status = MEMOPT_OK;
-    int code = c->create(&p, source, "memopt.cu", 0, NULL, NULL);
+    int code = c->create(&p, vendor->images->source, "memopt.cu", 0, NULL, NULL);
     if (code == 0) {
         code = is_cuda(gpu->driver) ? c->compile(p, 3, cuda_options) : c->compile(p, 4, hip_options);
         if (code == 0)
@@ -171,6 +166,5 @@ memopt_status mo_gpu_compile(const mo_gpu_device *gpu, void **out_binary, uint64
         status = mo_fail_driver(MEMOPT_UNSUPPORTED, code, vendor->compiler_prefix,
                                 "%s:%d: %s takes no program (error %d)", vendor->name, gpu->index,
                                 c->file, code);
-    mo_free(source);
     return status;
 }

@@ -8,7 +8,6 @@
 #include "base/memory.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 enum { MOST_IMAGES = 64 };
 
@@ -20,33 +19,14 @@ static int says_unfit(int code)
            code == MO_GPU_PTX_COMPILER_OFF || code == MO_GPU_NOT_SUPPORTED;
 }
 
-/* Text must end in a NUL, which a file that was embedded as it is does not. */
-static memopt_status load_text(mo_gpu_device *gpu, const mo_image *image, mo_gpu_module *out_module,
-                               int *out_code)
-{
-    char *text = mo_malloc(image->bytes + 1);
-    if (text == NULL)
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    memcpy(text, image->data, image->bytes);
-    text[image->bytes] = '\0';
-    *out_code = mo_gpu_call(gpu)->module_load(out_module, text);
-    mo_free(text);
-    return MEMOPT_OK;
-}
-
 /* OK with *out_unfit = 1 where the driver says that the image is not for it. */
 static memopt_status load_image(mo_gpu_device *gpu, const mo_image *image,
                                 mo_gpu_module *out_module, int *out_unfit)
 {
-    int code = MO_GPU_SUCCESS;
-    memopt_status status = MEMOPT_OK;
-    if (strncmp(image->target, "ptx", 3) == 0)
-        status = load_text(gpu, image, out_module, &code);
-    else
-        code = mo_gpu_call(gpu)->module_load(out_module, image->data);
+    int code = mo_gpu_call(gpu)->module_load(out_module, image->data);
     *out_unfit = says_unfit(code);
-    if (status != MEMOPT_OK || code == MO_GPU_SUCCESS)
-        return status;
+    if (code == MO_GPU_SUCCESS)
+        return MEMOPT_OK;
     if (!*out_unfit)
         return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "loading the kernels");
     gpu->driver->vendor->clear_error(gpu->driver);
