@@ -13,10 +13,14 @@
 
 #include "kernels/numerics.h"
 
-#if defined(__CUDACC__) || defined(__HIP__)
-#define MO_TABLE static __constant__
+/* On a GPU, global memory: threads look up different entries, which constant memory would serve one
+ * by one. clang takes `const` there for constant memory. */
+#if defined(__clang__) && defined(__CUDA__)
+#define MO_TABLE static __device__ __attribute__((aligned(16)))
+#elif defined(__CUDACC__) || defined(__HIP__)
+#define MO_TABLE static __device__ __attribute__((aligned(16))) const
 #else
-#define MO_TABLE static __attribute__((unused))
+#define MO_TABLE static __attribute__((unused)) const
 #endif
 
 #include "kernels/blockcode_tables.h"
@@ -68,16 +72,21 @@ MO_HD static inline uint32_t mo_code_search(const uint32_t *threshold, uint32_t 
     return low;
 }
 
+/* The signed map's code of a magnitude code and the sign of y. */
+MO_HD static inline uint8_t mo_signed_code(uint32_t magnitude, float y)
+{
+    if (mo_f32_bits(y) >> 31)
+        return (uint8_t)(magnitude > MO_SIGNED_ZERO ? 0 : MO_SIGNED_ZERO - magnitude);
+    return (uint8_t)(MO_SIGNED_ZERO + magnitude);
+}
+
 /* The nearest code of a normalised value. The map has no -1: negatives end at code 0. */
 MO_HD static inline uint8_t mo_code_signed(float y)
 {
     uint32_t bits = mo_f32_bits(y) & 0x7fffffffu;
     if (bits > 0x7f800000u)
         return MO_SIGNED_ZERO;
-    uint32_t magnitude = mo_code_search(mo_threshold_signed, MO_SIGNED_TOP, bits);
-    if (mo_f32_bits(y) >> 31)
-        return (uint8_t)(magnitude > MO_SIGNED_ZERO ? 0 : MO_SIGNED_ZERO - magnitude);
-    return (uint8_t)(MO_SIGNED_ZERO + magnitude);
+    return mo_signed_code(mo_code_search(mo_threshold_signed, MO_SIGNED_TOP, bits), y);
 }
 
 /* x is the value before it was normalised to y. Negative values get code 0. */

@@ -127,7 +127,7 @@ def array(kind, name, dims, values, form, per_line):
     body = ""
     for i in range(0, len(values), per_line):
         body += "    " + ", ".join(form % v for v in values[i:i + per_line]) + ",\n"
-    return "MO_TABLE const %s %s%s = {\n%s};\n\n" % (kind, name, dims, body)
+    return "MO_TABLE %s %s%s = {\n%s};\n\n" % (kind, name, dims, body)
 
 
 def planes(name, table):

@@ -20,7 +20,7 @@ typedef struct mo_cast_segment {
     uint16_t destination_dtype;
 } mo_cast_segment;
 
-enum { MO_CAST_SEGMENTS = 98 };
+enum { MO_CAST_SEGMENTS = 98, MO_CAST_THREADS = 256 };
 
 typedef struct mo_cast_args {
     uint64_t seed, sequence;      /* of stochastic rounding */

@@ -200,7 +200,7 @@ _Static_assert(sizeof(mo_cast_args) <= MO_KERNEL_ARGS_MAX, "arguments too large"
 const mo_kernel mo_kernel_cast = {
     .name = "mo_cast",
     .args_size = sizeof(mo_cast_args),
-    .threads = 256,
+    .threads = MO_CAST_THREADS,
 #if defined(__x86_64__)
     .cpu = {mo_cast_ref, mo_cast_avx2, mo_cast_avx512},
 #else

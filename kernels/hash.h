@@ -28,7 +28,7 @@
 #include "kernels/kernel.h"
 #include "kernels/portable.h"
 
-enum { MO_HASH_GRANULE = 4096 };
+enum { MO_HASH_GRANULE = 4096, MO_HASH_THREADS = 128, MO_HASH_COMPARE_THREADS = 256 };
 
 #define MO_HASH_KEY 0x6A09E667F3BCC909ull
 #define MO_HASH_MIX1 0xBB67AE8584CAA73Bull

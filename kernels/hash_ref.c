@@ -37,9 +37,11 @@ static void compare_scalar(const void *args, uint64_t begin, uint64_t end)
     }
 #endif
 
-const mo_kernel mo_kernel_hash_granules = {"mo_hash_granules", sizeof(mo_hash_granules_args), 128,
-                                           FORMS};
+const mo_kernel mo_kernel_hash_granules = {"mo_hash_granules", sizeof(mo_hash_granules_args),
+                                           MO_HASH_THREADS, FORMS};
 
 /* 0.2 % of the data, compared by one item: a wider form would not pay. */
-const mo_kernel mo_kernel_hash_compare = {
-    "mo_hash_compare", sizeof(mo_hash_compare_args), 256, {compare_scalar, 0, 0}};
+const mo_kernel mo_kernel_hash_compare = {"mo_hash_compare",
+                                          sizeof(mo_hash_compare_args),
+                                          MO_HASH_COMPARE_THREADS,
+                                          {compare_scalar, 0, 0}};

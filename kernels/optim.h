@@ -15,8 +15,6 @@
 #include "kernels/adamw.h"
 #include "kernels/reduce.h"
 
-#include <stddef.h>
-
 /* One parameter; addresses are device memory. */
 typedef struct mo_optim_tensor {
     void *parameter;
@@ -39,7 +37,7 @@ typedef struct mo_optim_control {
     uint32_t reserved;
 } mo_optim_control;
 
-enum { MO_UPLOAD_BYTES = 3968 };
+enum { MO_UPLOAD_BYTES = 3968, MO_OPTIM_THREADS = 256 };
 
 typedef struct mo_optim_upload_args {
     void *destination;

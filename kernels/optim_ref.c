@@ -5,8 +5,6 @@
 
 #include <string.h>
 
-#define MO_F64_INF_BITS UINT64_C(0x7ff0000000000000)
-
 static void upload_ref(const void *args, uint64_t begin, uint64_t end)
 {
     const mo_optim_upload_args *a = args;
@@ -14,33 +12,14 @@ static void upload_ref(const void *args, uint64_t begin, uint64_t end)
         memcpy(a->destination, a->payload, (size_t)a->bytes);
 }
 
-/* Unscale and clip in one factor; sets the verdict and the norm. */
-static double verdict(const mo_optim_prologue_args *a)
-{
-    double factor = a->scale != NULL ? (double)(float)(1.0 / (double)*a->scale) : 1.0;
-    double norm = a->square_sum != NULL ? mo_sqrt(*a->square_sum) * factor : 0.0;
-    int finite =
-        a->square_sum == NULL || (mo_f64_bits(*a->square_sum) & MO_F64_INF_BITS) != MO_F64_INF_BITS;
-    if (!finite && a->found_inf != NULL)
-        *a->found_inf = 1.0f;
-    a->control->skip = (a->check && !finite) || (a->found_inf != NULL && *a->found_inf != 0.0f);
-    if (a->out_norm != NULL)
-        *a->out_norm = norm != norm ? mo_f32_from_bits(MO_F32_NAN_BITS) : (float)norm;
-    if (a->max_norm > 0.0 && a->max_norm < norm + 1e-6)
-        factor *= a->max_norm / (norm + 1e-6);
-    return factor;
-}
-
 static void prologue_ref(const void *args, uint64_t begin, uint64_t end)
 {
     const mo_optim_prologue_args *a = args;
     if (begin >= end)
         return;
-    double factor = verdict(a);
-    for (uint32_t i = 0; i < a->count; i++) {
-        const mo_optim_tensor *t = &a->tensors[a->gradients[i].reserved];
-        a->coefs[i] = mo_adamw_coef_of(&a->groups[t->group], *t->steps + 1, factor);
-    }
+    double factor = mo_optim_verdict(a);
+    for (uint32_t i = 0; i < a->count; i++)
+        mo_optim_prepare(a, i, factor);
 }
 
 static void step_ref(const void *args, uint64_t begin, uint64_t end)
@@ -88,12 +67,14 @@ static void dequantize_ref(const void *args, uint64_t begin, uint64_t end)
 #endif
 
 const mo_kernel mo_kernel_optim_upload = {
-    "mo_optim_upload", sizeof(mo_optim_upload_args), 256, {upload_ref, NULL, NULL}};
-const mo_kernel mo_kernel_optim_prologue = {
-    "mo_optim_prologue", sizeof(mo_optim_prologue_args), 256, {prologue_ref, NULL, NULL}};
-const mo_kernel mo_kernel_optim_step = {"mo_optim_step", sizeof(mo_optim_step_args), 256,
-                                        FORMS(step_ref, mo_optim_step)};
-const mo_kernel mo_kernel_quantize = {"mo_quantize", sizeof(mo_blockcode_args), 256,
+    "mo_optim_upload", sizeof(mo_optim_upload_args), MO_OPTIM_THREADS, {upload_ref, NULL, NULL}};
+const mo_kernel mo_kernel_optim_prologue = {"mo_optim_prologue",
+                                            sizeof(mo_optim_prologue_args),
+                                            MO_OPTIM_THREADS,
+                                            {prologue_ref, NULL, NULL}};
+const mo_kernel mo_kernel_optim_step = {"mo_optim_step", sizeof(mo_optim_step_args),
+                                        MO_OPTIM_THREADS, FORMS(step_ref, mo_optim_step)};
+const mo_kernel mo_kernel_quantize = {"mo_quantize", sizeof(mo_blockcode_args), MO_OPTIM_THREADS,
                                       FORMS(quantize_ref, mo_quantize)};
-const mo_kernel mo_kernel_dequantize = {"mo_dequantize", sizeof(mo_blockcode_args), 256,
-                                        FORMS(dequantize_ref, mo_dequantize)};
+const mo_kernel mo_kernel_dequantize = {"mo_dequantize", sizeof(mo_blockcode_args),
+                                        MO_OPTIM_THREADS, FORMS(dequantize_ref, mo_dequantize)};

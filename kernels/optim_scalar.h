@@ -52,6 +52,31 @@ MO_HD static inline void mo_store_element_stochastic(void *data, uint64_t i, int
                                                        : mo_f32_to_f16_stochastic(value, random);
 }
 
+/* The prologue's verdict: unscale and clip in one factor; sets the control block and the norm. */
+MO_HD static inline double mo_optim_verdict(const mo_optim_prologue_args *a)
+{
+    const uint64_t infinity = 0x7ff0000000000000u;
+    double factor = a->scale != 0 ? (double)(float)(1.0 / (double)*a->scale) : 1.0;
+    double norm = a->square_sum != 0 ? mo_sqrt(*a->square_sum) * factor : 0.0;
+    int finite = a->square_sum == 0 || (mo_f64_bits(*a->square_sum) & infinity) != infinity;
+    if (!finite && a->found_inf != 0)
+        *a->found_inf = 1.0f;
+    a->control->skip = (a->check && !finite) || (a->found_inf != 0 && *a->found_inf != 0.0f);
+    if (a->out_norm != 0)
+        *a->out_norm = norm != norm ? mo_f32_from_bits(MO_F32_NAN_BITS) : (float)norm;
+    if (a->max_norm > 0.0 && a->max_norm < norm + 1e-6)
+        factor *= a->max_norm / (norm + 1e-6);
+    return factor;
+}
+
+/* ... and its coefficients of gradient i. */
+MO_HD static inline void mo_optim_prepare(const mo_optim_prologue_args *a, uint32_t i,
+                                          double factor)
+{
+    const mo_optim_tensor *t = &a->tensors[a->gradients[i].reserved];
+    a->coefs[i] = mo_adamw_coef_of(&a->groups[t->group], *t->steps + 1, factor);
+}
+
 /* Writes the new parameter: the one rounding of the step. i is relative to the span. */
 MO_HD static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, float value)
 {
@@ -64,28 +89,28 @@ MO_HD static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, floa
         mo_store_element(s->copy, i, s->copy_dtype, value);
 }
 
-static inline void *mo_element_at(const void *data, uint64_t i, int32_t dtype)
+MO_HD static inline void *mo_element_at(const void *data, uint64_t i, int32_t dtype)
 {
-    return data == NULL ? NULL
-                        : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
+    return data == 0 ? 0 : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
 }
 
 /* Fills the span of a chunk. */
-static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk, mo_optim_span *s)
+MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk,
+                                          mo_optim_span *s)
 {
     uint32_t index =
         mo_chunk_segment(&a->gradients->first_chunk, sizeof *a->gradients, a->count, chunk);
     const mo_segment *g = &a->gradients[index];
     const mo_optim_tensor *t = &a->tensors[g->reserved];
     uint64_t start = (chunk - g->first_chunk) * MO_CHUNK_ELEMENTS;
-    uint64_t state = t->absmax1 != NULL ? start : start * 4, block = start / MO_BLOCK_SIZE;
+    uint64_t state = t->absmax1 != 0 ? start : start * 4, block = start / MO_BLOCK_SIZE;
     s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
     s->copy = mo_element_at(t->copy, start, t->copy_dtype);
     s->gradient = mo_element_at(g->data, start, (int32_t)g->dtype);
     s->m = (unsigned char *)t->m + state;
     s->v = (unsigned char *)t->v + state;
-    s->absmax1 = t->absmax1 != NULL ? t->absmax1 + block : NULL;
-    s->absmax2 = t->absmax2 != NULL ? t->absmax2 + block : NULL;
+    s->absmax1 = t->absmax1 != 0 ? t->absmax1 + block : 0;
+    s->absmax2 = t->absmax2 != 0 ? t->absmax2 + block : 0;
     s->start = start;
     s->count = mo_chunk_length(g->count, chunk - g->first_chunk);
     s->parameter_dtype = t->parameter_dtype;
@@ -101,7 +126,7 @@ static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk,
 /* 32-bit states: elements [begin, end) of the span. */
 static inline void mo_adamw32_scalar(const mo_optim_span *s, uint64_t begin, uint64_t end)
 {
-    float *m = s->m, *v = s->v;
+    float *m = (float *)s->m, *v = (float *)s->v;
     for (uint64_t i = begin; i < end; i++) {
         float g = mo_load_element(s->gradient, i, s->gradient_dtype);
         float p = mo_load_element(s->parameter, i, s->parameter_dtype);
@@ -116,7 +141,8 @@ static inline void mo_adamw8_scalar(const mo_optim_span *s, uint64_t begin)
     uint8_t *m_codes = (uint8_t *)s->m + begin, *v_codes = (uint8_t *)s->v + begin;
     float *absmax1 = s->absmax1 + begin / MO_BLOCK_SIZE;
     float *absmax2 = s->absmax2 + begin / MO_BLOCK_SIZE;
-    uint32_t n = s->count - begin < MO_BLOCK_SIZE ? (uint32_t)(s->count - begin) : MO_BLOCK_SIZE;
+    uint32_t n =
+        s->count - begin < MO_BLOCK_SIZE ? (uint32_t)(s->count - begin) : (uint32_t)MO_BLOCK_SIZE;
     uint32_t largest1 = 0, largest2 = 0;
     for (uint32_t i = 0; i < n; i++) {
         float g = mo_load_element(s->gradient, begin + i, s->gradient_dtype);

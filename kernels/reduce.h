@@ -34,6 +34,13 @@ typedef struct mo_segment {
 
 enum { MO_SEGMENTS = 120 };
 
+/* square_sum: a thread for each lane of a chunk's stripes. sum: a stripe, and whole warps. */
+enum {
+    MO_SQUARE_SUM_THREADS = MO_CHUNK_ELEMENTS / MO_STRIPE_ELEMENTS * MO_STRIPE_LANES,
+    MO_CHECK_THREADS = 256,
+    MO_SUM_THREADS = 64
+};
+
 /* One item per chunk. */
 typedef struct mo_reduce_args {
     const mo_segment *table; /* in device memory, or NULL: `segments` below */

@@ -170,20 +170,20 @@ _Static_assert(sizeof(mo_reduce_args) <= MO_KERNEL_ARGS_MAX, "arguments too larg
 const mo_kernel mo_kernel_square_sum = {
     .name = "mo_square_sum",
     .args_size = sizeof(mo_reduce_args),
-    .threads = 512,
+    .threads = MO_SQUARE_SUM_THREADS,
     .cpu = FORMS(square_sum),
 };
 
 const mo_kernel mo_kernel_check = {
     .name = "mo_check",
     .args_size = sizeof(mo_reduce_args),
-    .threads = 512,
+    .threads = MO_CHECK_THREADS,
     .cpu = FORMS(check),
 };
 
 const mo_kernel mo_kernel_sum = {
     .name = "mo_sum",
     .args_size = sizeof(mo_sum_args),
-    .threads = 32,
+    .threads = MO_SUM_THREADS,
     .cpu = {sum_ref, sum_ref, sum_ref},
 };

@@ -20,6 +20,8 @@ typedef struct mo_scaler_block {
     uint32_t reserved;
 } mo_scaler_block;
 
+enum { MO_SCALE_THREADS = 256 };
+
 /* One item per chunk: x = x * factor, in f32, rounded once to x's type. A NaN stays itself but
  * quiet; a NaN that arises is MO_F32_NAN_BITS. */
 typedef struct mo_scale_args {
@@ -92,6 +94,19 @@ MO_HD static inline float mo_clip_coefficient(double sum, double max_norm)
     if (ratio != ratio)
         return mo_f32_from_bits(MO_F32_NAN_BITS);
     return ratio < 1.0 ? (float)ratio : 1.0f;
+}
+
+/* The block takes the state in `args`. */
+MO_HD static inline void mo_scaler_assign(const mo_scaler_set_args *args)
+{
+    mo_scaler_block *block = args->block;
+    if (args->clear)
+        block->found_inf = 0.0f;
+    block->scale = args->scale;
+    block->growth_tracker = args->growth_tracker;
+    block->growth_interval = args->growth_interval;
+    block->growth_factor = args->growth_factor;
+    block->backoff_factor = args->backoff_factor;
 }
 
 /* GradScaler's update. */

@@ -83,16 +83,9 @@ static void scaler_update_ref(const void *args, uint64_t begin, uint64_t end)
 
 static void scaler_set_ref(const void *args, uint64_t begin, uint64_t end)
 {
-    const mo_scaler_set_args *a = args;
     (void)begin;
     (void)end;
-    if (a->clear)
-        a->block->found_inf = 0.0f;
-    a->block->scale = a->scale;
-    a->block->growth_tracker = a->growth_tracker;
-    a->block->growth_interval = a->growth_interval;
-    a->block->growth_factor = a->growth_factor;
-    a->block->backoff_factor = a->backoff_factor;
+    mo_scaler_assign(args);
 }
 
 _Static_assert(sizeof(mo_scale_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
@@ -101,7 +94,7 @@ _Static_assert(sizeof(mo_scaler_block) == 40, "layout shared with the GPU");
 const mo_kernel mo_kernel_scale = {
     .name = "mo_scale",
     .args_size = sizeof(mo_scale_args),
-    .threads = 256,
+    .threads = MO_SCALE_THREADS,
 #if defined(__x86_64__)
     .cpu = {mo_scale_ref, mo_scale_avx2, mo_scale_avx512},
 #else
@@ -112,20 +105,20 @@ const mo_kernel mo_kernel_scale = {
 const mo_kernel mo_kernel_norm = {
     .name = "mo_norm",
     .args_size = sizeof(mo_norm_args),
-    .threads = 32,
+    .threads = MO_ONE_THREADS,
     .cpu = {norm_ref, norm_ref, norm_ref},
 };
 
 const mo_kernel mo_kernel_scaler_update = {
     .name = "mo_scaler_update",
     .args_size = sizeof(mo_scaler_update_args),
-    .threads = 32,
+    .threads = MO_ONE_THREADS,
     .cpu = {scaler_update_ref, scaler_update_ref, scaler_update_ref},
 };
 
 const mo_kernel mo_kernel_scaler_set = {
     .name = "mo_scaler_set",
     .args_size = sizeof(mo_scaler_set_args),
-    .threads = 32,
+    .threads = MO_ONE_THREADS,
     .cpu = {scaler_set_ref, scaler_set_ref, scaler_set_ref},
 };

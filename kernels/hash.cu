@@ -1,0 +1,87 @@
+/* The content hash on a GPU: 128 threads a granule. The sum may be formed in any order. */
+#include "kernels/pack.h"
+
+#include "kernels/hash.h"
+
+/* One word for every warp of a block; 32-wide ones are the more. */
+typedef struct mo_hash_partials {
+    uint64_t of[MO_HASH_COMPARE_THREADS / 32];
+} mo_hash_partials;
+
+/* The word that starts `offset` bytes into a granule of `count` bytes, padded with zeros. */
+MO_DEVICE uint64_t mo_hash_word(const unsigned char *granule, uint64_t offset, uint64_t count,
+                                int aligned)
+{
+    if (aligned && offset + 8 <= count)
+        return *(const uint64_t *)(const void *)(granule + offset);
+    uint64_t word = 0;
+    for (uint32_t k = 0; k < 8 && offset + k < count; k++)
+        word |= (uint64_t)granule[offset + k] << (8 * k);
+    return word;
+}
+
+/* Both words of 16 bytes at once where they lie so. */
+MO_DEVICE uint64_t mo_hash_pair(const unsigned char *granule, uint64_t index, uint64_t count,
+                                int aligned8, int aligned16)
+{
+    uint64_t offset = index * 8;
+    if (aligned16 && offset + 16 <= count) {
+        mo_vector<16> raw = *(const mo_vector<16> *)(const void *)(granule + offset);
+        uint64_t low = raw.words[0] | (uint64_t)raw.words[1] << 32;
+        uint64_t high = raw.words[2] | (uint64_t)raw.words[3] << 32;
+        return mo_hash_term(low, index) + mo_hash_term(high, index + 1);
+    }
+    uint64_t sum = 0;
+    for (uint32_t k = 0; k < 2; k++)
+        if (offset + 8 * k < count)
+            sum += mo_hash_term(mo_hash_word(granule, offset + 8 * k, count, aligned8), index + k);
+    return sum;
+}
+
+MO_GLOBAL(mo_hash_granules, mo_hash_granules_args, MO_HASH_THREADS)
+{
+    MO_SHARED(mo_hash_partials, partials);
+    uint64_t item = first_item + mo_block(), rest = args.bytes - item * MO_HASH_GRANULE;
+    const unsigned char *granule = (const unsigned char *)args.data + item * MO_HASH_GRANULE;
+    uint64_t count = rest < MO_HASH_GRANULE ? rest : (uint64_t)MO_HASH_GRANULE, sum = 0;
+    int aligned8 = mo_aligned_to(granule, 8), aligned16 = mo_aligned_to(granule, 16);
+    for (uint64_t index = 2 * mo_thread(); index < MO_HASH_GRANULE / 8;
+         index += 2 * MO_HASH_THREADS)
+        sum += mo_hash_pair(granule, index, count, aligned8, aligned16);
+    for (uint32_t mask = mo_warp_size() / 2; mask > 0; mask /= 2)
+        sum += mo_shuffle_xor_u64(sum, mask);
+    if (mo_thread() % mo_warp_size() == 0)
+        partials.of[mo_thread() / mo_warp_size()] = sum;
+    mo_barrier();
+    if (mo_thread() != 0)
+        return;
+    for (uint32_t w = 1; w < MO_HASH_THREADS / mo_warp_size(); w++)
+        sum += partials.of[w];
+    args.hashes[item] = mo_hash_finish(sum, count);
+}
+
+MO_GLOBAL(mo_hash_compare, mo_hash_compare_args, MO_HASH_COMPARE_THREADS)
+{
+    MO_SHARED(mo_hash_partials, places);
+    (void)first_item;
+    uint64_t place = UINT64_MAX;
+    for (uint64_t i = mo_thread(); i < args.count && place == UINT64_MAX;
+         i += MO_HASH_COMPARE_THREADS)
+        if (args.first[i] != args.second[i])
+            place = i;
+    for (uint32_t mask = mo_warp_size() / 2; mask > 0; mask /= 2) {
+        uint64_t other = mo_shuffle_xor_u64(place, mask);
+        place = other < place ? other : place;
+    }
+    if (mo_thread() % mo_warp_size() == 0)
+        places.of[mo_thread() / mo_warp_size()] = place;
+    mo_barrier();
+    if (mo_thread() != 0)
+        return;
+    for (uint32_t w = 1; w < MO_HASH_COMPARE_THREADS / mo_warp_size(); w++)
+        place = places.of[w] < place ? places.of[w] : place;
+    if (place != UINT64_MAX && args.result[0] == UINT64_MAX) {
+        args.result[0] = args.label;
+        args.result[1] = place;
+    }
+}

@@ -1,0 +1,228 @@
+/*
+ * Packs: N (4 or 8) consecutive elements of a tensor in the registers of one GPU thread.
+ *
+ * A whole pack whose tensor is aligned to the pack's bytes (at most 16) travels in vectors of up to
+ * 16 bytes; others by element. Pack i holds elements N * i .. N * i + N - 1 of a piece.
+ */
+#ifndef MO_KERNELS_PACK_H
+#define MO_KERNELS_PACK_H
+
+#include "kernels/gpu.h"
+
+#include "kernels/chunks.h"
+#include "kernels/numerics.h"
+
+template <int BYTES> struct alignas(BYTES < 16 ? BYTES : 16) mo_vector {
+    uint32_t words[BYTES / 4];
+};
+
+MO_DEVICE int mo_aligned_to(const void *data, uint32_t bytes)
+{
+    return ((uintptr_t)data & (bytes - 1)) == 0;
+}
+
+/* True if packs of N elements of this tensor may travel as vectors. */
+template <int N> MO_DEVICE int mo_pack_aligned(const void *data, uint32_t dtype)
+{
+    uint32_t bytes = N * mo_element_size(dtype);
+    return mo_aligned_to(data, bytes < 16 ? bytes : 16);
+}
+
+/* --- one element ----------------------------------------------------------------------------- */
+
+MO_DEVICE uint32_t mo_read_code(const void *data, uint64_t i, uint32_t size)
+{
+    if (size == 4)
+        return ((const uint32_t *)data)[i];
+    return size == 2 ? ((const uint16_t *)data)[i] : ((const uint8_t *)data)[i];
+}
+
+MO_DEVICE void mo_write_code(void *data, uint64_t i, uint32_t size, uint32_t code)
+{
+    if (size == 4)
+        ((uint32_t *)data)[i] = code;
+    else if (size == 2)
+        ((uint16_t *)data)[i] = (uint16_t)code;
+    else
+        ((uint8_t *)data)[i] = (uint8_t)code;
+}
+
+/* --- packs of codes: the bits of the elements ------------------------------------------------ */
+
+template <int N, int SIZE> MO_DEVICE void mo_read_vector(const void *at, uint32_t codes[N])
+{
+    mo_vector<N *SIZE> raw = *(const mo_vector<N * SIZE> *)at;
+    MO_UNROLL
+    for (int k = 0; k < N; k++) {
+        uint32_t word = raw.words[k * SIZE / 4];
+        codes[k] = SIZE == 4   ? word
+                   : SIZE == 2 ? (word >> (k % 2 * 16) & 0xffffu)
+                               : (word >> (k % 4 * 8) & 0xffu);
+    }
+}
+
+template <int N, int SIZE> MO_DEVICE void mo_write_vector(void *at, const uint32_t codes[N])
+{
+    mo_vector<N * SIZE> raw;
+    MO_UNROLL
+    for (int w = 0; w < N * SIZE / 4; w++) {
+        if (SIZE == 4)
+            raw.words[w] = codes[w];
+        else if (SIZE == 2)
+            raw.words[w] = codes[2 * w] | codes[2 * w + 1] << 16;
+        else
+            raw.words[w] = codes[4 * w] | codes[4 * w + 1] << 8 | codes[4 * w + 2] << 16 |
+                           codes[4 * w + 3] << 24;
+    }
+    *(mo_vector<N * SIZE> *)at = raw;
+}
+
+/* Reads the pack that starts at element `first`; `rest` elements (at most N) exist, the others
+ * become 0. */
+template <int N>
+MO_DEVICE void mo_read_pack(const void *data, uint64_t first, uint32_t rest, uint32_t size,
+                            int aligned, uint32_t codes[N])
+{
+    const unsigned char *at = (const unsigned char *)data + first * size;
+    if (aligned && rest == N) {
+        if (size == 4)
+            mo_read_vector<N, 4>(at, codes);
+        else if (size == 2)
+            mo_read_vector<N, 2>(at, codes);
+        else
+            mo_read_vector<N, 1>(at, codes);
+        return;
+    }
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        codes[k] = (uint32_t)k < rest ? mo_read_code(at, (uint64_t)k, size) : 0;
+}
+
+template <int N>
+MO_DEVICE void mo_write_pack(void *data, uint64_t first, uint32_t rest, uint32_t size, int aligned,
+                             const uint32_t codes[N])
+{
+    unsigned char *at = (unsigned char *)data + first * size;
+    if (aligned && rest == N) {
+        if (size == 4)
+            mo_write_vector<N, 4>(at, codes);
+        else if (size == 2)
+            mo_write_vector<N, 2>(at, codes);
+        else
+            mo_write_vector<N, 1>(at, codes);
+        return;
+    }
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        if ((uint32_t)k < rest)
+            mo_write_code(at, (uint64_t)k, size, codes[k]);
+}
+
+/* --- codes of a type to f32 and back --------------------------------------------------------- */
+
+template <uint32_t DTYPE> MO_DEVICE float mo_decode_as(uint32_t code)
+{
+    return DTYPE == MO_DTYPE_F32       ? mo_f32_from_bits(code)
+           : DTYPE == MO_DTYPE_F16     ? mo_f16_to_f32((uint16_t)code)
+           : DTYPE == MO_DTYPE_BF16    ? mo_bf16_to_f32((uint16_t)code)
+           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_e4m3_to_f32((uint8_t)code)
+                                       : mo_e5m2_to_f32((uint8_t)code);
+}
+
+template <uint32_t DTYPE> MO_DEVICE uint32_t mo_encode_as(float value, int saturate)
+{
+    return DTYPE == MO_DTYPE_F32       ? mo_f32_bits(value)
+           : DTYPE == MO_DTYPE_F16     ? mo_f32_to_f16(value)
+           : DTYPE == MO_DTYPE_BF16    ? mo_f32_to_bf16(value)
+           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_f32_to_e4m3(value, saturate)
+                                       : mo_f32_to_e5m2(value, saturate);
+}
+
+/* f32 is not rounded, so it takes no random bits. */
+template <uint32_t DTYPE>
+MO_DEVICE uint32_t mo_dither_as(float value, int saturate, uint32_t random)
+{
+    return DTYPE == MO_DTYPE_F32       ? mo_f32_bits(value)
+           : DTYPE == MO_DTYPE_F16     ? mo_f32_to_f16_stochastic(value, random)
+           : DTYPE == MO_DTYPE_BF16    ? mo_f32_to_bf16_stochastic(value, random)
+           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_f32_to_e4m3_stochastic(value, saturate, random)
+                                       : mo_f32_to_e5m2_stochastic(value, saturate, random);
+}
+
+/* Calls function<N, type>(...) for the type that a launch finds in its segment: one branch for a
+ * pack, not one for an element. */
+#define MO_BY_FLOAT(dtype, function, ...)                                                          \
+    do {                                                                                           \
+        if ((dtype) == MO_DTYPE_F32)                                                               \
+            function<N, MO_DTYPE_F32>(__VA_ARGS__);                                                \
+        else if ((dtype) == MO_DTYPE_BF16)                                                         \
+            function<N, MO_DTYPE_BF16>(__VA_ARGS__);                                               \
+        else                                                                                       \
+            function<N, MO_DTYPE_F16>(__VA_ARGS__);                                                \
+    } while (0)
+
+#define MO_BY_DTYPE(dtype, function, ...)                                                          \
+    do {                                                                                           \
+        if ((dtype) == MO_DTYPE_F8_E4M3)                                                           \
+            function<N, MO_DTYPE_F8_E4M3>(__VA_ARGS__);                                            \
+        else if ((dtype) == MO_DTYPE_F8_E5M2)                                                      \
+            function<N, MO_DTYPE_F8_E5M2>(__VA_ARGS__);                                            \
+        else                                                                                       \
+            MO_BY_FLOAT(dtype, function, __VA_ARGS__);                                             \
+    } while (0)
+
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_decode_codes(const uint32_t codes[N], float values[N])
+{
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        values[k] = mo_decode_as<DTYPE>(codes[k]);
+}
+
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_encode_values(const float values[N], int saturate, uint32_t codes[N])
+{
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        codes[k] = mo_encode_as<DTYPE>(values[k], saturate);
+}
+
+/* slot: which element of its eight the first one is; block: their random bits. */
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_dither_values(const float values[N], int saturate, const uint32_t block[4],
+                                uint32_t slot, uint32_t codes[N])
+{
+    MO_UNROLL
+    for (uint32_t k = 0; k < N; k++) {
+        uint32_t word = N == 8 ? block[k / 2] : slot == 0 ? block[k / 2] : block[2 + k / 2];
+        codes[k] = mo_dither_as<DTYPE>(values[k], saturate, word >> (k % 2 * 16) & 0xffffu);
+    }
+}
+
+/* --- packs of f32, f16 and bf16 as values ---------------------------------------------------- */
+
+template <int N>
+MO_DEVICE void mo_load_pack(const void *data, uint64_t first, uint32_t rest, uint32_t dtype,
+                            int aligned, float values[N])
+{
+    uint32_t codes[N];
+    mo_read_pack<N>(data, first, rest, mo_element_size(dtype), aligned, codes);
+    MO_BY_FLOAT(dtype, mo_decode_codes, codes, values);
+}
+
+template <int N>
+MO_DEVICE void mo_store_pack(void *data, uint64_t first, uint32_t rest, uint32_t dtype, int aligned,
+                             const float values[N])
+{
+    uint32_t codes[N];
+    MO_BY_FLOAT(dtype, mo_encode_values, values, 0, codes);
+    mo_write_pack<N>(data, first, rest, mo_element_size(dtype), aligned, codes);
+}
+
+/* How many of the elements from `first` on exist among `count`: N, fewer at the end, 0 beyond. */
+template <int N> MO_DEVICE uint32_t mo_pack_rest(uint64_t count, uint64_t first)
+{
+    return first >= count ? 0 : count - first < N ? (uint32_t)(count - first) : (uint32_t)N;
+}
+
+#endif
