@@ -628,6 +628,30 @@ SIM_EXPORT CUresult cuLaunchHostFunc(sim_stream *stream, void (*function)(void *
     return leave(sim_host_function(stream, function, user));
 }
 
+SIM_EXPORT CUresult cuStreamAddCallback(sim_stream *stream,
+                                        void (*function)(sim_stream *, CUresult, void *),
+                                        void *user, unsigned flags)
+{
+    sim_stream *named = stream;
+    ENTER_CONTEXT("cuStreamAddCallback");
+    FIND_STREAM();
+    return leave(flags == 0 ? sim_stream_callback(stream, named, function, user)
+                            : SIM_INVALID_VALUE);
+}
+
+/* The mode decides which other calls a capture forbids; here none is forbidden by it. */
+SIM_EXPORT CUresult cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    static __thread int current;
+    ENTER("cuThreadExchangeStreamCaptureMode");
+    if (mode == NULL || *mode < 0 || *mode > 2)
+        return leave(SIM_INVALID_VALUE);
+    int earlier = current;
+    current = *mode;
+    *mode = earlier;
+    return leave(SIM_OK);
+}
+
 SIM_EXPORT CUresult cuEventCreate(sim_event **out, unsigned flags)
 {
     ENTER_CONTEXT("cuEventCreate");
@@ -949,6 +973,8 @@ static const entry entries[] = {
     E(cuGraphDestroy, 10000),
     E(cuGraphExecDestroy, 10000),
     E(cuLaunchHostFunc, 10000),
+    E(cuStreamAddCallback, 5000),
+    E(cuThreadExchangeStreamCaptureMode, 10010),
     E(cuEventCreate, 2000),
     V2(cuEventDestroy, 4000),
     E(cuEventRecord, 2000),

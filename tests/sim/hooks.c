@@ -150,3 +150,23 @@ void *__tsan_memset(void *to, int value, unsigned long bytes)
     sim_touch((uintptr_t)to, bytes, 1, SIM_UNALIGNED);
     return memset(to, value, bytes);
 }
+
+#define ATOMIC(bits)                                                                               \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *p, int order);        \
+    uint##bits##_t __tsan_atomic##bits##_load(const volatile uint##bits##_t *p, int order)         \
+    {                                                                                              \
+        (void)order;                                                                               \
+        sim_touch((uintptr_t)p, sizeof *p, 0, SIM_ATOMIC);                                         \
+        return *p;                                                                                 \
+    }                                                                                              \
+    void __tsan_atomic##bits##_store(volatile uint##bits##_t *p, uint##bits##_t value, int order); \
+    void __tsan_atomic##bits##_store(volatile uint##bits##_t *p, uint##bits##_t value, int order)  \
+    {                                                                                              \
+        (void)order;                                                                               \
+        sim_touch((uintptr_t)p, sizeof *p, 1, SIM_ATOMIC);                                         \
+        *p = value;                                                                                \
+    }
+ATOMIC(8)
+ATOMIC(16)
+ATOMIC(32)
+ATOMIC(64)

@@ -228,3 +228,35 @@ sim_status sim_host_function(sim_stream *stream, void (*function)(void *), void 
     op->user = user;
     return sim_submit(stream, op);
 }
+
+typedef struct callback {
+    void (*function)(sim_stream *, int32_t, void *);
+    sim_stream *stream;
+    void *user;
+} callback;
+
+static void run_callback(void *user)
+{
+    callback c = *(callback *)user;
+    free(user);
+    c.function(c.stream, 0, c.user);
+}
+
+sim_status sim_stream_callback(sim_stream *stream, sim_stream *handle,
+                               void (*function)(sim_stream *, int32_t, void *), void *user)
+{
+    if (function == NULL)
+        return SIM_INVALID_VALUE;
+    if (stream->capture != NULL) {
+        sim_capture_invalidate(stream->capture);
+        return SIM_CAPTURE_UNSUPPORTED;
+    }
+    callback *c = malloc(sizeof *c);
+    if (c == NULL)
+        return SIM_OUT_OF_MEMORY;
+    *c = (callback){function, handle, user};
+    sim_status status = sim_host_function(stream, run_callback, c);
+    if (status != SIM_OK)
+        free(c);
+    return status;
+}

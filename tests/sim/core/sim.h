@@ -311,6 +311,9 @@ sim_status sim_copy(sim_stream *stream, uintptr_t destination, uintptr_t source,
 sim_status sim_fill(sim_stream *stream, uintptr_t destination, uint32_t value, uint32_t value_bytes,
                     uint64_t count);
 sim_status sim_host_function(sim_stream *stream, void (*function)(void *), void *user);
+/* The older form, which is told the stream's handle and an outcome; not in a capture. */
+sim_status sim_stream_callback(sim_stream *stream, sim_stream *handle,
+                               void (*function)(sim_stream *, int32_t, void *), void *user);
 
 /* --- graph.c ------------------------------------------------------------------------------- */
 
