@@ -1,0 +1,234 @@
+# The GPU kernels: which compilers and targets there are, and the images that the library carries.
+#
+# No vendor's toolkit is needed: a plain clang from 17 on compiles PTX and every AMD target. nvcc,
+# where found, adds SASS. Each target is tried when the build is configured; the lists that came out
+# are cache variables, and may be given instead (-DMEMOPT_CUDA_TARGETS="80;90").
+#
+# memopt_gpu_images(target) adds the generated C file to a target.
+
+set(MEMOPT_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (what a compiler is found for), ON or OFF")
+set(MEMOPT_HIP AUTO CACHE STRING "HIP kernels: AUTO (what a compiler is found for), ON or OFF")
+set_property(CACHE MEMOPT_CUDA MEMOPT_HIP PROPERTY STRINGS AUTO ON OFF)
+
+set(memopt_cuda_wanted 75 80 86 89 90 100 120)
+set(memopt_hip_wanted gfx900 gfx906 gfx908 gfx90a gfx942 gfx1010 gfx1030 gfx1031 gfx1100 gfx1101
+                      gfx1102 gfx1150 gfx1151 gfx1200 gfx1201)
+# What a sanitizer looks at is the host's code: fewer images do.
+if(MEMOPT_SANITIZE)
+  set(memopt_cuda_wanted "")
+  set(memopt_hip_wanted gfx90a gfx1030)
+endif()
+
+set(MEMOPT_NVCC_FLAGS --std=c++17 -O3 --fmad=false --prec-div=true --prec-sqrt=true --ftz=false
+    --diag-suppress=177) # unused functions of the shared headers
+set(MEMOPT_CLANG_PTX_FLAGS -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_75
+    --cuda-feature=+ptx63 -std=c++17 -O3 -ffp-contract=off -Wno-unknown-cuda-version)
+# Code object version 4 is the one that every ROCm from 5.0 on loads.
+set(MEMOPT_HIP_FLAGS -x hip --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc
+    -mcode-object-version=4 -std=c++17 -O3 -ffp-contract=off)
+
+# --- compilers -----------------------------------------------------------------------------------
+
+# clang from 17 on. `extra` are folders to look in first.
+function(memopt_find_clang variable)
+  if(${variable})
+    return()
+  endif()
+  set(names "")
+  foreach(version RANGE 30 17 -1)
+    list(APPEND names clang-${version})
+  endforeach()
+  find_program(${variable}_any NAMES clang ${names} NAMES_PER_DIR HINTS ${ARGN} NO_CACHE
+               VALIDATOR memopt_is_clang_17)
+  set(${variable} "${${variable}_any}" CACHE FILEPATH "clang >= 17 for GPU kernels")
+  mark_as_advanced(${variable})
+endfunction()
+
+function(memopt_is_clang_17 result program)
+  execute_process(COMMAND ${program} -dumpversion OUTPUT_VARIABLE version ERROR_QUIET
+                  OUTPUT_STRIP_TRAILING_WHITESPACE RESULT_VARIABLE failed)
+  if(failed OR version VERSION_LESS 17)
+    set(${result} FALSE PARENT_SCOPE)
+  endif()
+endfunction()
+
+find_program(MEMOPT_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda /opt/cuda
+             PATH_SUFFIXES bin DOC "nvcc")
+find_program(MEMOPT_HIPCC hipcc HINTS ENV ROCM_PATH PATHS /opt/rocm PATH_SUFFIXES bin DOC "hipcc")
+mark_as_advanced(MEMOPT_NVCC MEMOPT_HIPCC)
+memopt_find_clang(MEMOPT_CLANG)
+memopt_find_clang(MEMOPT_ROCM_CLANG $ENV{ROCM_PATH}/llvm/bin /opt/rocm/llvm/bin)
+
+# ROCm's own clang, another one, or else hipcc, which takes the same flags.
+set(memopt_hip_compiler "${MEMOPT_HIPCC}")
+if(MEMOPT_ROCM_CLANG)
+  set(memopt_hip_compiler "${MEMOPT_ROCM_CLANG}")
+elseif(MEMOPT_CLANG)
+  set(memopt_hip_compiler "${MEMOPT_CLANG}")
+endif()
+
+# --- targets -------------------------------------------------------------------------------------
+
+set(memopt_probe ${PROJECT_BINARY_DIR}/gpu/probe.cu)
+file(CONFIGURE OUTPUT ${memopt_probe} CONTENT [[
+#if defined(__clang__)
+#define __global__ __attribute__((global))
+#endif
+extern "C" __global__ void probe(float *x) { *x = *x / 3.0f; }
+]])
+
+function(memopt_probe_compiles result)
+  execute_process(COMMAND ${ARGN} ${memopt_probe} -o ${memopt_probe}.out OUTPUT_QUIET ERROR_QUIET
+                  RESULT_VARIABLE failed)
+  set(works NO)
+  if(failed EQUAL 0)
+    set(works YES)
+  endif()
+  set(${result} ${works} PARENT_SCOPE)
+endfunction()
+
+# All at once costs little; one by one only where that fails.
+function(memopt_probe_cuda out)
+  set(all "")
+  foreach(arch ${memopt_cuda_wanted})
+    list(APPEND all -gencode arch=compute_${arch},code=sm_${arch})
+  endforeach()
+  memopt_probe_compiles(works ${MEMOPT_NVCC} -x cu --fatbin ${all})
+  set(targets ${memopt_cuda_wanted})
+  if(NOT works)
+    set(targets "")
+    foreach(arch ${memopt_cuda_wanted})
+      memopt_probe_compiles(works ${MEMOPT_NVCC} -x cu --fatbin
+                            -gencode arch=compute_${arch},code=sm_${arch})
+      if(works)
+        list(APPEND targets ${arch})
+      endif()
+    endforeach()
+  endif()
+  set(${out} "${targets}" PARENT_SCOPE)
+endfunction()
+
+function(memopt_probe_hip out)
+  set(targets "")
+  foreach(target ${memopt_hip_wanted})
+    memopt_probe_compiles(works ${memopt_hip_compiler} ${MEMOPT_HIP_FLAGS} --offload-arch=${target}
+                          -c)
+    if(works)
+      list(APPEND targets ${target})
+    endif()
+  endforeach()
+  set(${out} "${targets}" PARENT_SCOPE)
+endfunction()
+
+foreach(vendor CUDA HIP)
+  if(NOT "${MEMOPT_${vendor}}" MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "MEMOPT_${vendor} is \"${MEMOPT_${vendor}}\"; AUTO, ON or OFF")
+  endif()
+endforeach()
+
+set(memopt_ptx_by_clang NO)
+if(NOT MEMOPT_CUDA STREQUAL "OFF")
+  if(MEMOPT_NVCC AND memopt_cuda_wanted AND NOT DEFINED CACHE{MEMOPT_CUDA_TARGETS})
+    memopt_probe_cuda(found)
+    set(MEMOPT_CUDA_TARGETS "${found}" CACHE STRING "Compute capabilities with SASS (as 80)")
+  endif()
+  if(MEMOPT_CLANG)
+    memopt_probe_compiles(memopt_ptx_by_clang ${MEMOPT_CLANG} ${MEMOPT_CLANG_PTX_FLAGS} -S)
+  endif()
+  if(MEMOPT_CUDA STREQUAL "ON" AND NOT MEMOPT_CUDA_TARGETS AND NOT memopt_ptx_by_clang)
+    message(FATAL_ERROR "MEMOPT_CUDA=ON needs nvcc, or clang from 17 on (./setup installs one)")
+  endif()
+endif()
+if(NOT MEMOPT_HIP STREQUAL "OFF")
+  if(memopt_hip_compiler AND NOT DEFINED CACHE{MEMOPT_HIP_TARGETS})
+    memopt_probe_hip(found)
+    set(MEMOPT_HIP_TARGETS "${found}" CACHE STRING "AMD targets with a code object (as gfx90a)")
+  endif()
+  if(MEMOPT_HIP STREQUAL "ON" AND NOT MEMOPT_HIP_TARGETS)
+    message(FATAL_ERROR "MEMOPT_HIP=ON needs clang from 17 on with lld (./setup installs one), or "
+                        "a hipcc")
+  endif()
+endif()
+
+# --- images --------------------------------------------------------------------------------------
+
+function(memopt_gpu_images target)
+  set(folder ${PROJECT_BINARY_DIR}/gpu)
+  set(source ${folder}/kernels.cu)
+  file(GLOB inputs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cu
+       ${PROJECT_SOURCE_DIR}/kernels/*.h)
+  add_custom_command(OUTPUT ${source}
+    COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DOUTPUT=${source}
+            -P ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake
+    DEPENDS ${inputs} ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake
+    COMMENT "GPU kernels: one source" VERBATIM)
+  set(files "")
+  set(cuda "")
+  set(hip "")
+  set(cuda_source ON)
+  set(hip_source ON)
+  if(MEMOPT_CUDA STREQUAL "OFF")
+    set(cuda_source OFF)
+  else()
+    memopt_cuda_images(${folder} ${source})
+  endif()
+  if(MEMOPT_HIP STREQUAL "OFF")
+    set(hip_source OFF)
+  else()
+    memopt_hip_images(${folder} ${source})
+  endif()
+  list(JOIN cuda "|" cuda)
+  list(JOIN hip "|" hip)
+  add_custom_command(OUTPUT ${folder}/images.c
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${folder}/images.c -DSOURCE=${source} "-DCUDA=${cuda}"
+            "-DHIP=${hip}" -DCUDA_SOURCE=${cuda_source} -DHIP_SOURCE=${hip_source}
+            -P ${PROJECT_SOURCE_DIR}/cmake/MemoptEmbed.cmake
+    DEPENDS ${source} ${files} ${PROJECT_SOURCE_DIR}/cmake/MemoptEmbed.cmake
+    COMMENT "GPU kernels: the table of images" VERBATIM)
+  set_source_files_properties(${folder}/images.c TARGET_DIRECTORY ${target}
+                              PROPERTIES OBJECT_DEPENDS "${source};${files}")
+  target_sources(${target} PRIVATE ${folder}/images.c)
+endfunction()
+
+# Add to files and cuda of the caller.
+macro(memopt_cuda_images folder source)
+  if(MEMOPT_CUDA_TARGETS)
+    set(code "")
+    foreach(arch ${MEMOPT_CUDA_TARGETS})
+      list(APPEND code -gencode arch=compute_${arch},code=sm_${arch})
+    endforeach()
+    list(GET MEMOPT_CUDA_TARGETS 0 oldest)
+    list(GET MEMOPT_CUDA_TARGETS -1 newest)
+    foreach(arch ${oldest} ${newest})
+      set(ptx -gencode arch=compute_${arch},code=compute_${arch})
+      if(NOT ptx IN_LIST code)
+        list(APPEND code ${ptx})
+      endif()
+    endforeach()
+    add_custom_command(OUTPUT ${folder}/kernels.fatbin
+      COMMAND ${MEMOPT_NVCC} -x cu --fatbin ${MEMOPT_NVCC_FLAGS} ${code} ${source}
+              -o ${folder}/kernels.fatbin
+      DEPENDS ${source} COMMENT "GPU kernels: sm ${MEMOPT_CUDA_TARGETS}" VERBATIM)
+    list(APPEND files ${folder}/kernels.fatbin)
+    list(APPEND cuda fatbin=${folder}/kernels.fatbin)
+  endif()
+  if(memopt_ptx_by_clang)
+    add_custom_command(OUTPUT ${folder}/kernels.ptx
+      COMMAND ${MEMOPT_CLANG} ${MEMOPT_CLANG_PTX_FLAGS} -S ${source} -o ${folder}/kernels.ptx
+      DEPENDS ${source} COMMENT "GPU kernels: PTX" VERBATIM)
+    list(APPEND files ${folder}/kernels.ptx)
+    list(APPEND cuda ptx75=${folder}/kernels.ptx)
+  endif()
+endmacro()
+
+# Add to files and hip of the caller.
+macro(memopt_hip_images folder source)
+  foreach(gfx ${MEMOPT_HIP_TARGETS})
+    add_custom_command(OUTPUT ${folder}/kernels.${gfx}.co
+      COMMAND ${memopt_hip_compiler} ${MEMOPT_HIP_FLAGS} --offload-arch=${gfx} -c ${source}
+              -o ${folder}/kernels.${gfx}.co
+      DEPENDS ${source} COMMENT "GPU kernels: ${gfx}" VERBATIM)
+    list(APPEND files ${folder}/kernels.${gfx}.co)
+    list(APPEND hip ${gfx}=${folder}/kernels.${gfx}.co)
+  endforeach()
+endmacro()
