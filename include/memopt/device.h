@@ -9,8 +9,8 @@
  * **Streams.** A ::memopt_stream is the driver's own handle (`CUstream`, `cudaStream_t`,
  * `hipStream_t`) on a GPU; NULL is the device's default stream. Work on one stream runs in order;
  * streams do not wait for each other unless told to (NULL included: it never synchronises
- * implicitly, except with blocking streams that others made on a GPU). On "cpu" the NULL stream runs
- * on the calling thread before the call returns and other streams run on a worker each.
+ * implicitly, except with blocking streams that others made on a GPU). On "cpu" the NULL stream
+ * runs on the calling thread before the call returns and other streams run on a worker each.
  *
  * **Threads.** Every function here may be called from any thread at any time, except that a handle
  * must not be in use by another call while it is destroyed or closed.

@@ -91,8 +91,8 @@ struct mo_gpu_device {
     int32_t handle; /* the driver's own number of the device */
     mo_gpu_context context;
     char name[64];
-    char target[MO_GPU_TARGET_BYTES]; /* "sm_90", "gfx90a": without features */
-    char isa[MO_GPU_TARGET_BYTES];    /* as the driver says it, with features */
+    char target[MO_GPU_TARGET_BYTES];                /* "sm_90", "gfx90a": without features */
+    char isa[MO_GPU_TARGET_BYTES];                   /* as the driver says it, with features */
     uint32_t multiprocessors, warp_size, capability; /* capability: 90 is sm_90 */
     uint64_t total_memory, granularity;
     int can_map;     /* the device supports virtual memory, and the driver has the calls */
@@ -157,7 +157,8 @@ memopt_status mo_gpu_open(mo_gpu_driver *driver, int32_t index,
 
 /* --- gpu_error.c --- */
 /* Records the failed driver call. `memory` is what running out of memory means there. */
-memopt_status mo_gpu_fail(mo_gpu_device *gpu, int code, memopt_status memory, const char *operation);
+memopt_status mo_gpu_fail(mo_gpu_device *gpu, int code, memopt_status memory,
+                          const char *operation);
 /* The same where code may be success; NOT_READY writes no error. */
 memopt_status mo_gpu_result(mo_gpu_device *gpu, int code, memopt_status memory,
                             const char *operation);

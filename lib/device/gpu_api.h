@@ -131,7 +131,7 @@ typedef enum mo_gpu_need {
       cuDeviceGetAttribute, 2000, hipDeviceGetAttribute)                                           \
     X(synchronize, (void), REQUIRED, cuCtxSynchronize, cuCtxSynchronize, 2000,                     \
       hipDeviceSynchronize)                                                                        \
-    X(memory_info, (size_t * out_free, size_t *out_total), REQUIRED, cuMemGetInfo,                 \
+    X(memory_info, (size_t * out_free, size_t * out_total), REQUIRED, cuMemGetInfo,                \
       cuMemGetInfo_v2, 3020, hipMemGetInfo)                                                        \
     X(mem_alloc, (void **out, size_t bytes), REQUIRED, cuMemAlloc, cuMemAlloc_v2, 3020, hipMalloc) \
     X(mem_free, (void *pointer), REQUIRED, cuMemFree, cuMemFree_v2, 3020, hipFree)                 \

@@ -79,8 +79,7 @@ static const compiler *find_compiler(const mo_gpu_driver *driver, char *out_prob
     out_problem[0] = '\0';
     pthread_mutex_lock(&compiler_lock);
     if (c->library == NULL) {
-        c->library =
-            mo_gpu_open_library(driver->vendor->compilers, c->file, tried, out_problem);
+        c->library = mo_gpu_open_library(driver->vendor->compilers, c->file, tried, out_problem);
         if (c->library != NULL && !find_entries(c, driver, out_problem)) {
             dlclose(c->library);
             c->library = NULL;
@@ -116,8 +115,8 @@ static memopt_status refused(const mo_gpu_device *gpu, const compiler *c, progra
     return status;
 }
 
-static memopt_status take_code(const compiler *c, program p, void **out_binary,
-                               uint64_t *out_bytes, int *out_code)
+static memopt_status take_code(const compiler *c, program p, void **out_binary, uint64_t *out_bytes,
+                               int *out_code)
 {
     size_t bytes = 0;
     *out_code = c->code_size(p, &bytes);
@@ -156,7 +155,8 @@ memopt_status mo_gpu_compile(const mo_gpu_device *gpu, void **out_binary, uint64
     memopt_status status = MEMOPT_OK;
     int code = c->create(&p, vendor->images->source, "memopt.cu", 0, NULL, NULL);
     if (code == 0) {
-        code = is_cuda(gpu->driver) ? c->compile(p, 3, cuda_options) : c->compile(p, 4, hip_options);
+        code =
+            is_cuda(gpu->driver) ? c->compile(p, 3, cuda_options) : c->compile(p, 4, hip_options);
         if (code == 0)
             status = take_code(c, p, out_binary, out_bytes, &code);
         if (status == MEMOPT_OK && code != 0)

@@ -172,15 +172,16 @@ static void ask_granularity(mo_gpu_device *gpu)
     gpu->granularity = PLAIN_GRANULARITY;
     if (!gpu->can_map)
         return;
-    int code = mo_gpu_call(gpu)->vm_granularity(&granularity, &allocation,
-                                                MO_GPU_GRANULARITY_MINIMUM);
+    int code =
+        mo_gpu_call(gpu)->vm_granularity(&granularity, &allocation, MO_GPU_GRANULARITY_MINIMUM);
     if (code == MO_GPU_SUCCESS && granularity != 0) {
         gpu->granularity = granularity;
         return;
     }
     gpu->driver->vendor->clear_error(gpu->driver);
     gpu->can_map = 0;
-    mo_log(MEMOPT_LOG_WARNING, "%s:%d: the driver tells no granularity (%s); plain allocations are used",
+    mo_log(MEMOPT_LOG_WARNING,
+           "%s:%d: the driver tells no granularity (%s); plain allocations are used",
            gpu->driver->vendor->name, gpu->index,
            gpu->driver->vendor->error_name(gpu->driver, code));
 }

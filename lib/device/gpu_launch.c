@@ -98,9 +98,8 @@ static uint64_t most_items(const mo_gpu_device *gpu, const mo_kernel *kernel)
     return threads == 0 ? MOST_BLOCKS : mo_min_u64(MOST_BLOCKS, threads / kernel->threads);
 }
 
-static memopt_status launch_all(mo_gpu_device *gpu, mo_gpu_function function,
-                                memopt_stream stream, const mo_kernel *kernel, const void *args,
-                                uint64_t items)
+static memopt_status launch_all(mo_gpu_device *gpu, mo_gpu_function function, memopt_stream stream,
+                                const mo_kernel *kernel, const void *args, uint64_t items)
 {
     /* The driver only reads parameters; it copies them before it returns. */
     union {

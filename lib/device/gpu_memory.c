@@ -66,7 +66,8 @@ static memopt_status allocation_failed(mo_gpu_device *gpu, int code, const char 
 /* --- plain allocations --------------------------------------------------------------------- */
 
 /* Drivers promise 256 bytes of alignment and give 512; one that does not gets asked for more. */
-static int alloc_aligned(const mo_gpu_calls *call, uint64_t size, void **out_raw, void **out_aligned)
+static int alloc_aligned(const mo_gpu_calls *call, uint64_t size, void **out_raw,
+                         void **out_aligned)
 {
     void *raw = NULL;
     int code = call->mem_alloc(&raw, size);
@@ -162,15 +163,14 @@ memopt_status mo_gpu_vm_unreserve(memopt_device *device, void *address, uint64_t
     mapped = mo_ranges_overlapping(&gpu->mappings, (uintptr_t)address, size) != NULL;
     pthread_mutex_unlock(&gpu->lock);
     if (mapped)
-        return mo_fail(MEMOPT_BUSY,
-                       "vm_unreserve: [%p, +%" PRIu64 ") has mapped memory; unmap it", address,
-                       size);
+        return mo_fail(MEMOPT_BUSY, "vm_unreserve: [%p, +%" PRIu64 ") has mapped memory; unmap it",
+                       address, size);
     if (!take_range(gpu, &gpu->reservations, address, size, &value))
         return not_ours(gpu, "vm_unreserve", address, size, "whole reservation");
     memopt_status status = mo_gpu_enter_end(gpu, "vm_unreserve", &saved, &dead);
     if (status == MEMOPT_OK && !dead) {
-        status = mo_gpu_end_result(gpu, mo_gpu_call(gpu)->vm_unreserve(address, size),
-                                   "vm_unreserve");
+        status =
+            mo_gpu_end_result(gpu, mo_gpu_call(gpu)->vm_unreserve(address, size), "vm_unreserve");
         mo_gpu_leave(gpu, saved);
     }
     if (status != MEMOPT_OK)
@@ -299,10 +299,10 @@ memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **ou
     if (code == MO_GPU_OUT_OF_MEMORY) {
         const mo_gpu_vendor *vendor = gpu->driver->vendor;
         vendor->clear_error(gpu->driver);
-        status = mo_fail_driver(MEMOPT_OUT_OF_HOST_MEMORY, code,
-                                vendor->error_name(gpu->driver, code),
-                                "%s:%d: host_alloc: the driver page-locks no %s of host memory",
-                                vendor->name, gpu->index, MO_SIZE(bytes));
+        status =
+            mo_fail_driver(MEMOPT_OUT_OF_HOST_MEMORY, code, vendor->error_name(gpu->driver, code),
+                           "%s:%d: host_alloc: the driver page-locks no %s of host memory",
+                           vendor->name, gpu->index, MO_SIZE(bytes));
     } else
         status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "host_alloc");
     mo_gpu_leave(gpu, saved);
@@ -348,8 +348,7 @@ memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint6
     memopt_status status = mo_gpu_enter_end(gpu, "host_unregister", &saved, &dead);
     if (status != MEMOPT_OK || dead)
         return status;
-    status =
-        mo_gpu_end_result(gpu, mo_gpu_call(gpu)->host_unregister(pointer), "host_unregister");
+    status = mo_gpu_end_result(gpu, mo_gpu_call(gpu)->host_unregister(pointer), "host_unregister");
     mo_gpu_leave(gpu, saved);
     return status;
 }

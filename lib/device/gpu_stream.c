@@ -311,8 +311,7 @@ memopt_status mo_gpu_host_callback(memopt_device *device, memopt_stream stream,
     if (status != MEMOPT_OK)
         return status;
     if (direct)
-        status = mo_gpu_result(gpu,
-                               mo_gpu_call(gpu)->host_function(native(stream), function, user),
+        status = mo_gpu_result(gpu, mo_gpu_call(gpu)->host_function(native(stream), function, user),
                                MEMOPT_OUT_OF_HOST_MEMORY, "stream_host_callback");
     else
         status = add_callback(gpu, stream, function, user);
