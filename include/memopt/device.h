@@ -9,8 +9,8 @@
  * **Streams.** A ::memopt_stream is the driver's own handle (`CUstream`, `cudaStream_t`,
  * `hipStream_t`) on a GPU; NULL is the device's default stream. Work on one stream runs in order;
  * streams do not wait for each other unless told to (NULL included: it never synchronises
- * implicitly). On "cpu" the NULL stream runs on the calling thread before the call returns and
- * other streams run on a worker each.
+ * implicitly, except with blocking streams that others made on a GPU). On "cpu" the NULL stream
+ * runs on the calling thread before the call returns and other streams run on a worker each.
  *
  * **Threads.** Every function here may be called from any thread at any time, except that a handle
  * must not be in use by another call while it is destroyed or closed.
@@ -96,9 +96,53 @@ typedef struct memopt_memory_info {
  * @retval MEMOPT_NOT_FOUND there is no such back end; the message names those there are.
  * @retval MEMOPT_UNSUPPORTED this build of the library was made without that back end.
  * @retval MEMOPT_DRIVER_MISSING its driver cannot be loaded; memopt_last_error() says why.
+ * @retval MEMOPT_DRIVER_ERROR its driver does not start, or refused.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_device_count(const char *backend, int32_t *out_count);
+
+/** @brief What a back end's driver can do; bits of memopt_backend_info::features. */
+typedef enum memopt_backend_feature {
+    MEMOPT_BACKEND_VIRTUAL_MEMORY = 1,  /**< The driver maps memory page by page. */
+    MEMOPT_BACKEND_HOST_FUNCTIONS = 2,  /**< Functions of the host run in stream order. */
+    MEMOPT_BACKEND_GRAPH_CAPTURE = 4,   /**< Streams can be captured into graphs. */
+    MEMOPT_BACKEND_RUNTIME_COMPILER = 8 /**< Kernels can be compiled for a device with no image. */
+} memopt_backend_feature;
+
+/** @brief What was found of a back end. Lists are separated by ", "; texts are cut where they do
+ * not fit. */
+typedef struct memopt_backend_info {
+    size_t struct_size; /**< Set by the caller. */
+    /** #MEMOPT_OK: devices can be opened, if there are any. Otherwise what opening one returns:
+     * #MEMOPT_UNSUPPORTED (left out of this build), #MEMOPT_DRIVER_MISSING or
+     * #MEMOPT_DRIVER_ERROR. */
+    memopt_status status;
+    int32_t driver_code;    /**< The driver's own code of the problem; 0 if it has none. */
+    int32_t driver_version; /**< As the driver counts, e.g. 12040; 0 where it is not loaded. */
+    int32_t device_count;   /**< Devices. */
+    uint32_t features;      /**< Bits of ::memopt_backend_feature. */
+    char library[256];      /**< The driver's file that was opened; "" if none. */
+    char tried[512];        /**< The names that were tried. */
+    char problem[512];      /**< Why it does not work, with the loader's or driver's words; "". */
+    char missing[512];      /**< Entry points it lacks; without the required ones it is not used. */
+    char targets[512];      /**< What kernels are built in for, e.g. "gfx90a, gfx1100". */
+    char compiler[256];     /**< The run-time compiler's file; "" if none was found. */
+} memopt_backend_info;
+
+/**
+ * @brief Tells what was found of a back end: its driver, what that lacks, the kernels built in.
+ *
+ * Loads the driver and the run-time compiler where that has not been done. That a driver is missing
+ * is an answer, not a failure of this call: see memopt_backend_info::status.
+ * @param backend "cpu", "cuda" or "hip".
+ * @param[in,out] out_info struct_size set by the caller; filled as far as it reaches.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
+ * @retval MEMOPT_NOT_FOUND there is no such back end; the message names those there are.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_backend_get_info(const char *backend,
+                                                 memopt_backend_info *out_info);
 
 /**
  * @brief Opens a device.
@@ -126,6 +170,7 @@ MEMOPT_API memopt_status memopt_device_open(const char *name, const memopt_devic
  * message counts them; nothing is changed.
  * @retval MEMOPT_DEVICE_FAULT closed, but misuse of device memory had been found (adversarial
  * order).
+ * @retval MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR closed, but waiting for the work said so.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_device_close(memopt_device *device);

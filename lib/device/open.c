@@ -1,10 +1,11 @@
 /* Which back end a name means. */
-#include "device/handle.h"
+#include "device/gpu.h"
 
 #include "base/options.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,6 +33,21 @@ static memopt_status not_built(backend which)
     return mo_fail(MEMOPT_UNSUPPORTED,
                    "device: this build of libmemopt has no %s back end; use \"cpu\"",
                    backend_names[which]);
+}
+
+/* The driver of a GPU back end; NULL where it was left out of the build. */
+static mo_gpu_driver *find_driver(backend which)
+{
+#ifndef MO_WITHOUT_CUDA
+    if (which == BACKEND_CUDA)
+        return &mo_cuda_driver;
+#endif
+#ifndef MO_WITHOUT_HIP
+    if (which == BACKEND_HIP)
+        return &mo_hip_driver;
+#endif
+    (void)which;
+    return NULL;
 }
 
 /* "cuda:1" → back end and index; the number may be left out. */
@@ -64,10 +80,35 @@ memopt_status memopt_device_count(const char *backend_name, int32_t *out_count)
     backend which = find_backend(backend_name, strlen(backend_name));
     if (which == BACKEND_NONE)
         return no_backend(backend_name);
-    if (which != BACKEND_CPU)
-        return not_built(which);
+    if (which != BACKEND_CPU) {
+        mo_gpu_driver *driver = find_driver(which);
+        return driver != NULL ? mo_gpu_count(driver, out_count) : not_built(which);
+    }
     *out_count = 1;
     return MEMOPT_OK;
+}
+
+memopt_status memopt_backend_get_info(const char *backend_name, memopt_backend_info *out_info)
+{
+    memopt_backend_info info = {.struct_size = sizeof info};
+    if (backend_name == NULL || out_info == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "backend_get_info: backend or out_info is NULL");
+    backend which = find_backend(backend_name, strlen(backend_name));
+    if (which == BACKEND_NONE)
+        return no_backend(backend_name);
+    if (out_info->struct_size < sizeof(size_t)) /* before a driver is loaded in vain */
+        return mo_result_write(out_info, &info, sizeof info, "memopt_backend_info");
+    mo_gpu_driver *driver = find_driver(which);
+    if (driver != NULL)
+        mo_gpu_report(driver, &info);
+    else if (which == BACKEND_CPU) {
+        info.device_count = 1;
+        info.features = MEMOPT_BACKEND_VIRTUAL_MEMORY | MEMOPT_BACKEND_HOST_FUNCTIONS;
+    } else {
+        info.status = MEMOPT_UNSUPPORTED;
+        snprintf(info.problem, sizeof info.problem, "this build was made without it");
+    }
+    return mo_result_write(out_info, &info, sizeof info, "memopt_backend_info");
 }
 
 memopt_status memopt_device_open(const char *name, const memopt_device_options *options,
@@ -84,8 +125,10 @@ memopt_status memopt_device_open(const char *name, const memopt_device_options *
         status = mo_options_read(&copy, sizeof copy, options, "memopt_device_options");
     if (status != MEMOPT_OK)
         return status;
-    if (which != BACKEND_CPU)
-        return not_built(which);
+    if (which != BACKEND_CPU) {
+        mo_gpu_driver *driver = find_driver(which);
+        return driver != NULL ? mo_gpu_open(driver, index, &copy, out_device) : not_built(which);
+    }
     if (index != 0)
         return mo_fail(MEMOPT_NOT_FOUND, "device: \"%s\": there is one cpu device, \"cpu:0\"",
                        name);

@@ -1,0 +1,38 @@
+/*
+ * What kernels compiled for the host (MO_GPU_SIM) and the emulator tell each other.
+ */
+#ifndef MEMOPT_SIM_KERNELS_H
+#define MEMOPT_SIM_KERNELS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct mo_sim_kernel {
+    const char *name; /* NULL ends a registry */
+    uint32_t args_size;
+    void (*run)(const void *args, uint64_t first_item);
+} mo_sim_kernel;
+
+/* The registry of the library's own kernels. */
+extern const mo_sim_kernel mo_sim_kernels[];
+
+uint32_t mo_sim_thread(void);
+uint32_t mo_sim_block(void);
+uint32_t mo_sim_threads(void);
+uint32_t mo_sim_warp_size(void);
+/* Every thread of the block comes to this place before any goes on. */
+void mo_sim_barrier(const char *file, int line);
+/* The bits that the lane with this number exclusive-or mask gives; every lane of the warp calls it
+ * from the same place with the same mask. */
+uint64_t mo_sim_shuffle_xor(uint64_t bits, uint32_t mask, const char *file, int line);
+/* Memory of the block: the same for every thread that asks with this key. */
+void *mo_sim_shared(uint64_t size, const void *key);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

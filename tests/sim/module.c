@@ -1,0 +1,266 @@
+/*
+ * Modules. An image is looked at as far as a driver would reject it: its kind, whether it is for
+ * this device, and whether it holds the kernel that is asked for. What runs then is the kernel of
+ * that name compiled for the host.
+ */
+#include "module.h"
+
+#include "emulator.h"
+
+#include <elf.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MODULE_MAGIC 0x6D6F64756C653031u
+#define FUNCTION_MAGIC 0x66756E6374696F6Eu
+
+struct sim_module {
+    uint64_t magic;
+    sim_context *context;
+    char *names; /* the image's bytes where kernel names can be found in them, or NULL */
+    uint64_t bytes;
+    int unloaded;
+};
+
+struct sim_function {
+    uint64_t magic;
+    sim_module *module;
+    const mo_sim_kernel *kernel;
+};
+
+/* --- images -------------------------------------------------------------------------------- */
+
+static uint64_t elf_bytes(const void *image)
+{
+    const Elf64_Ehdr *header = image;
+    return header->e_shoff + (uint64_t)header->e_shnum * header->e_shentsize;
+}
+
+/* The oldest driver that takes a PTX version: CUDA 11.x came with 7.x, 12.x with 8.x, … */
+static uint32_t driver_for_ptx(unsigned major, unsigned minor)
+{
+    return major < 7 ? 10000 : (major + 4) * 1000 + minor * 10;
+}
+
+static sim_status check_ptx(const char *text)
+{
+    unsigned major = 0, minor = 0, target = 0;
+    const char *version = strstr(text, ".version"), *arch = strstr(text, ".target sm_");
+    if (version == NULL || arch == NULL || sscanf(version, ".version %u.%u", &major, &minor) != 2 ||
+        sscanf(arch, ".target sm_%u", &target) != 1)
+        return SIM_INVALID_IMAGE;
+    if (driver_for_ptx(major, minor) > sim_options.driver_version)
+        return SIM_UNSUPPORTED_PTX;
+    return target <= sim_options.major * 10 + sim_options.minor ? SIM_OK : SIM_NO_BINARY;
+}
+
+/* The machine number of a gfx target in an ELF's flags (LLVM's AMDGPU usage guide). */
+static unsigned gfx_machine(const char *gfx)
+{
+    static const struct {
+        const char *name;
+        unsigned machine;
+    } known[] = {{"gfx900", 0x2C},  {"gfx906", 0x2F},  {"gfx908", 0x30},  {"gfx90a", 0x3F},
+                 {"gfx940", 0x40},  {"gfx942", 0x4C},  {"gfx950", 0x4F},  {"gfx1010", 0x33},
+                 {"gfx1030", 0x36}, {"gfx1031", 0x37}, {"gfx1100", 0x41}, {"gfx1101", 0x46},
+                 {"gfx1102", 0x47}, {"gfx1150", 0x43}, {"gfx1151", 0x4A}, {"gfx1200", 0x48},
+                 {"gfx1201", 0x4E}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
+        if (strcmp(known[i].name, gfx) == 0)
+            return known[i].machine;
+    return 0;
+}
+
+static sim_status check_elf(const void *image)
+{
+    const Elf64_Ehdr *header = image;
+    if (!sim_is_hip)
+        return header->e_machine == 190 ? SIM_OK : SIM_INVALID_IMAGE; /* EM_CUDA */
+    if (header->e_machine != 224)                                     /* EM_AMDGPU */
+        return SIM_INVALID_IMAGE;
+    return (header->e_flags & 0xFF) == gfx_machine(sim_options.gfx) ? SIM_OK : SIM_NO_BINARY;
+}
+
+static sim_status check_image(const void *image, uint64_t *out_named_bytes)
+{
+    static const unsigned char fatbin[4] = {0x50, 0xED, 0x55, 0xBA};
+    *out_named_bytes = 0;
+    if (memcmp(image, ELFMAG, SELFMAG) == 0) {
+        *out_named_bytes = elf_bytes(image);
+        return check_elf(image);
+    }
+    if (sim_is_hip)
+        return SIM_INVALID_IMAGE;
+    if (memcmp(image, fatbin, sizeof fatbin) == 0)
+        return SIM_OK;
+    if (strstr(image, ".version") == NULL)
+        return SIM_INVALID_IMAGE;
+    *out_named_bytes = strlen(image);
+    return check_ptx(image);
+}
+
+/* --- modules ------------------------------------------------------------------------------- */
+
+sim_status sim_module_load(sim_context *context, const void *image, sim_module **out_module)
+{
+    uint64_t bytes = 0;
+    sim_status status = check_image(image, &bytes);
+    if (status != SIM_OK)
+        return status;
+    sim_module *module = calloc(1, sizeof *module);
+    if (module == NULL)
+        return SIM_OUT_OF_MEMORY;
+    module->magic = MODULE_MAGIC;
+    module->context = context;
+    module->bytes = bytes;
+    if (bytes != 0) {
+        module->names = malloc(bytes);
+        if (module->names == NULL) {
+            free(module);
+            return SIM_OUT_OF_MEMORY;
+        }
+        memcpy(module->names, image, bytes);
+    }
+    *out_module = module;
+    return SIM_OK;
+}
+
+static sim_status check_module(const sim_module *module, const sim_context *context)
+{
+    if ((uintptr_t)module < SIM_PAGE || (uintptr_t)module % sizeof(void *) != 0 ||
+        module->magic != MODULE_MAGIC || module->unloaded || module->context != context)
+        return SIM_INVALID_HANDLE;
+    return SIM_OK;
+}
+
+sim_status sim_module_unload(sim_module *module, const sim_context *context)
+{
+    sim_status status = check_module(module, context);
+    if (status != SIM_OK)
+        return status;
+    free(module->names);
+    module->names = NULL;
+    module->unloaded = 1;
+    return SIM_OK;
+}
+
+/* The name as a whole word of the image: in a symbol table or in front of a parenthesis. */
+static int image_names(const sim_module *module, const char *name)
+{
+    size_t length = strlen(name);
+    const char *end = module->names + module->bytes;
+    for (const char *at = module->names;
+         (at = memmem(at, (size_t)(end - at), name, length)) != NULL; at++) {
+        char after = at + length < end ? at[length] : '\0';
+        char before = at > module->names ? at[-1] : '\0';
+        if ((after == '\0' || after == '(' || after == ' ' || after == '\n') &&
+            (before == '\0' || before == ' ' || before == '\t'))
+            return 1;
+    }
+    return 0;
+}
+
+sim_status sim_module_function(sim_module *module, const sim_context *context, const char *name,
+                               sim_function **out_function)
+{
+    sim_status status = check_module(module, context);
+    if (status != SIM_OK)
+        return status;
+    const mo_sim_kernel *kernel = sim_find_kernel(name);
+    if (kernel == NULL || (module->names != NULL && !image_names(module, name)))
+        return SIM_NOT_FOUND;
+    sim_function *function = calloc(1, sizeof *function);
+    if (function == NULL)
+        return SIM_OUT_OF_MEMORY;
+    *function = (sim_function){FUNCTION_MAGIC, module, kernel};
+    *out_function = function;
+    return SIM_OK;
+}
+
+sim_status sim_function_check(const sim_function *function, const sim_context *context)
+{
+    if ((uintptr_t)function < SIM_PAGE || (uintptr_t)function % sizeof(void *) != 0 ||
+        function->magic != FUNCTION_MAGIC)
+        return SIM_INVALID_HANDLE;
+    return check_module(function->module, context);
+}
+
+/* --- launches ------------------------------------------------------------------------------ */
+
+static sim_status check_dimensions(const sim_launch *launch)
+{
+    uint64_t threads = (uint64_t)launch->block[0] * launch->block[1] * launch->block[2];
+    for (int i = 0; i < 3; i++)
+        if (launch->grid[i] == 0 || launch->block[i] == 0)
+            return SIM_INVALID_VALUE;
+    if (threads > 1024 || launch->block[2] > 64 || launch->grid[0] > INT32_MAX ||
+        launch->grid[1] > 65535 || launch->grid[2] > 65535 || launch->shared > 48 << 10)
+        return SIM_INVALID_VALUE;
+    if (sim_is_hip && (uint64_t)launch->grid[0] * launch->block[0] > UINT32_MAX)
+        return SIM_INVALID_VALUE;
+    if (launch->grid[1] * launch->grid[2] != 1 || launch->block[1] * launch->block[2] != 1) {
+        sim_violation(0, 0, "a launch in more than one dimension, which no kernel here expects");
+        return SIM_INVALID_VALUE;
+    }
+    return SIM_OK;
+}
+
+/* The list ends with end_key; a buffer holds the arguments at their aligned offsets. */
+static sim_status read_extra(const sim_launch *launch, const mo_sim_kernel *kernel,
+                             sim_kernel_call *call)
+{
+    const unsigned char *buffer = NULL;
+    size_t bytes = 0, first_item = (kernel->args_size + 7u) / 8u * 8u;
+    for (void **at = launch->extra; (uintptr_t)at[0] != launch->end_key; at += 2)
+        if ((uintptr_t)at[0] == launch->buffer_key)
+            buffer = at[1];
+        else if ((uintptr_t)at[0] == launch->size_key)
+            bytes = *(const size_t *)at[1];
+        else
+            return SIM_INVALID_VALUE;
+    if (buffer == NULL || bytes != first_item + sizeof call->first_item || bytes > SIM_PARAMS)
+        return SIM_INVALID_VALUE;
+    memcpy(call->args, buffer, kernel->args_size);
+    memcpy(&call->first_item, buffer + first_item, sizeof call->first_item);
+    return SIM_OK;
+}
+
+static sim_status read_arguments(const sim_launch *launch, const mo_sim_kernel *kernel,
+                                 sim_kernel_call *call)
+{
+    if (kernel->args_size + sizeof call->first_item > SIM_PARAMS)
+        return SIM_INVALID_VALUE;
+    if ((launch->parameters != NULL) == (launch->extra != NULL))
+        return SIM_INVALID_VALUE;
+    if (launch->extra != NULL)
+        return read_extra(launch, kernel, call);
+    memcpy(call->args, launch->parameters[0], kernel->args_size);
+    memcpy(&call->first_item, launch->parameters[1], sizeof call->first_item);
+    return SIM_OK;
+}
+
+sim_status sim_module_launch(sim_function *function, sim_context *context, sim_stream *stream,
+                             const sim_launch *launch)
+{
+    sim_status status = sim_function_check(function, context);
+    if (status == SIM_OK)
+        status = check_dimensions(launch);
+    if (status != SIM_OK)
+        return status;
+    sim_op *op = sim_op_new(SIM_LAUNCH, context);
+    sim_kernel_call *call = op != NULL ? calloc(1, sizeof *call) : NULL;
+    if (call == NULL) {
+        free(op);
+        return SIM_OUT_OF_MEMORY;
+    }
+    call->kernel = function->kernel;
+    call->grid = launch->grid[0];
+    call->block = launch->block[0];
+    op->launch = call;
+    status = read_arguments(launch, function->kernel, call);
+    if (status == SIM_OK)
+        return sim_submit(stream, op);
+    sim_op_free(op);
+    return status;
+}

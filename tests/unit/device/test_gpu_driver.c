@@ -1,0 +1,118 @@
+/*
+ * What is told about drivers that are missing, broken or incomplete. The argument says which driver
+ * files the environment makes the loader find: none, broken (no library at all), empty (a library
+ * without entry points), partial (simulated ones that lack what is optional).
+ */
+#include "support.h"
+
+#include "base/memory.h"
+
+static const char *mode = "none";
+static const char *const backends[] = {"cuda", "hip"};
+
+static memopt_backend_info info_about(const char *backend)
+{
+    memopt_backend_info info = {.struct_size = sizeof info};
+    OK(memopt_backend_get_info(backend, &info));
+    return info;
+}
+
+static void contains(const char *text, const char *part)
+{
+    if (strstr(text, part) == NULL)
+        fail_msg("\"%s\" is not in \"%s\"", part, text);
+}
+
+/* The words in `problem` are those of dlerror or name the file, and opening says the same. */
+static void refused(const char *backend, const char *word, const char *missing)
+{
+    memopt_device *device = (memopt_device *)1;
+    int32_t count = -7;
+    char name[16];
+    int64_t blocks = mo_memory_live_blocks();
+    snprintf(name, sizeof name, "%s:0", backend);
+    memopt_backend_info info = info_about(backend);
+    assert_int_equal(info.status, MEMOPT_DRIVER_MISSING);
+    assert_int_equal(info.device_count, 0);
+    assert_int_equal(info.driver_version, 0);
+    contains(info.tried, backend[0] == 'c' ? "libcuda.so.1" : "libamdhip64.so");
+    contains(info.problem, word);
+    contains(info.missing, missing);
+    FAILS(MEMOPT_DRIVER_MISSING, memopt_device_count(backend, &count));
+    SAYS(info.problem);
+    SAYS(missing);
+    assert_int_equal(count, -7);
+    FAILS(MEMOPT_DRIVER_MISSING, memopt_device_open(name, NULL, &device));
+    SAYS(info.problem);
+    assert_true(device == (memopt_device *)1);
+    assert_int_equal(mo_memory_live_blocks(), blocks);
+}
+
+static void drivers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        memopt_backend_info info = info_about(backends[i]);
+        if (strcmp(mode, "none") == 0 && info.status == MEMOPT_OK)
+            print_message("%s: this machine has a driver; skipped\n", backends[i]);
+        else if (strcmp(mode, "none") == 0)
+            refused(backends[i], "cannot open shared object file", "");
+        else if (strcmp(mode, "broken") == 0)
+            refused(backends[i], i == 0 ? "broken/libcuda.so.1" : "broken/libamdhip64.so", "");
+        else if (strcmp(mode, "empty") == 0)
+            refused(backends[i], "lacks entry points",
+                    i == 0 ? "cuMemAlloc (required)" : "hipMalloc (required)");
+    }
+}
+
+static void a_partial_driver(void **state)
+{
+    (void)state;
+    if (strcmp(mode, "partial") != 0)
+        return;
+    for (size_t i = 0; i < 2; i++) {
+        memopt_device *device;
+        memopt_device_properties p = {.struct_size = sizeof p};
+        void *pointer;
+        memopt_backend_info info = info_about(backends[i]);
+        assert_int_equal(info.status, MEMOPT_OK);
+        assert_int_equal(info.features & MEMOPT_BACKEND_VIRTUAL_MEMORY, 0);
+        contains(info.missing, i == 0 ? "cuMemCreate" : "hipMemCreate");
+        OK(memopt_device_open(backends[i], NULL, &device));
+        OK(memopt_device_get_properties(device, &p));
+        assert_int_equal(p.virtual_memory, 0);
+        FAILS(MEMOPT_UNSUPPORTED, mo_vm_reserve(device, p.granularity, &pointer));
+        OK(mo_mem_alloc(device, 1000, &pointer));
+        OK(memopt_fill(device, pointer, 5, 1000, NULL));
+        OK(mo_mem_free(device, pointer, 1000));
+        OK(memopt_device_close(device));
+    }
+}
+
+static void arguments(void **state)
+{
+    (void)state;
+    memopt_backend_info info = {.struct_size = sizeof info};
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_backend_get_info(NULL, &info));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_backend_get_info("cuda", NULL));
+    FAILS(MEMOPT_NOT_FOUND, memopt_backend_get_info("tpu", &info));
+    info.struct_size = 3;
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_backend_get_info("cuda", &info));
+    info = (memopt_backend_info){.struct_size = offsetof(memopt_backend_info, library)};
+    strcpy(info.library, "untouched");
+    OK(memopt_backend_get_info("cpu", &info));
+    assert_int_equal(info.device_count, 1);
+    assert_string_equal(info.library, "untouched");
+}
+
+int main(int count, char **values)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(drivers),
+        cmocka_unit_test(a_partial_driver),
+        cmocka_unit_test(arguments),
+    };
+    if (count > 1)
+        mode = values[1];
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
