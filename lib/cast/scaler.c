@@ -5,6 +5,7 @@
 #include "base/options.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 
 /* --- states ---------------------------------------------------------------------------------- */
 
@@ -72,10 +73,12 @@ static memopt_status write_block(memopt_device *device, mo_scaler_block *block,
     return status == MEMOPT_OK ? memopt_stream_sync(device, stream) : status;
 }
 
+/* The state's fields; the coefficient behind them is written by a clip only. */
 static memopt_status read_block(memopt_device *device, mo_scaler_block *copy,
                                 const mo_scaler_block *block, memopt_stream stream)
 {
-    memopt_status status = memopt_copy(device, copy, block, sizeof *copy, stream);
+    uint64_t bytes = offsetof(mo_scaler_block, coefficient);
+    memopt_status status = memopt_copy(device, copy, block, bytes, stream);
     if (status != MEMOPT_OK)
         return status;
     status = memopt_stream_sync(device, stream);

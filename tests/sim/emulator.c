@@ -31,7 +31,7 @@ typedef struct fiber {
     thread_state state;
     const char *file;
     int line;
-    uint32_t mask;
+    uint32_t mask, shuffles;
     uint64_t bits;
 } fiber;
 
@@ -201,6 +201,7 @@ static void try_shuffle(uint32_t thread)
     }
     for (uint32_t i = first; i < end; i++) {
         fibers[i].bits = bits[i - first];
+        fibers[i].shuffles++;
         fibers[i].state = RUNS;
     }
 }
@@ -282,6 +283,7 @@ static int run_block(void)
             return 0;
         }
         sim_now.thread = thread;
+        sim_now.shuffles = fibers[thread].shuffles;
         sim_switch(&scheduler, fibers[thread].stack_pointer);
         if (sim_now.failed)
             return 0;

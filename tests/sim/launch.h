@@ -7,8 +7,9 @@
 typedef struct sim_launch_state {
     const sim_op *op; /* NULL: no launch runs */
     uint32_t thread, block, threads;
-    uint32_t launch; /* counts launches */
-    uint32_t phase;  /* counts barriers */
+    uint32_t launch;   /* counts launches */
+    uint32_t phase;    /* counts barriers */
+    uint32_t shuffles; /* that the running thread has passed in this block */
     int failed, reported;
     uintptr_t stacks, shared;
     uint64_t stacks_bytes, shared_bytes;

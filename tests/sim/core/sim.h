@@ -150,7 +150,7 @@ typedef struct sim_config {
     uint32_t major, minor, warp_size, multiprocessors;
     uint32_t driver_version;
     const char *gfx, *name, *missing;
-    int virtual_memory, eager, uninitialised, races, free_waits, pool_support;
+    int virtual_memory, eager, uninitialised, races, free_waits, dead_stream;
     uint64_t seed;
 } sim_config;
 

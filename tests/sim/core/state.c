@@ -105,6 +105,7 @@ static void read_options(void)
     sim_options.uninitialised = read_number("MEMOPT_SIM_UNINITIALISED", 1) != 0;
     sim_options.races = read_number("MEMOPT_SIM_RACES", 1) != 0;
     sim_options.free_waits = read_number("MEMOPT_SIM_FREE_WAITS", 1) != 0;
+    sim_options.dead_stream = (int)read_number("MEMOPT_SIM_DEAD_STREAM", 400);
     sim_options.seed = read_number("MEMOPT_SIM_SEED", 1);
     sim_options.gfx =
         read_text("MEMOPT_SIM_GFX", sim_options.warp_size == 64 ? "gfx90a" : "gfx1030");

@@ -139,7 +139,7 @@ sim_status sim_stream_check(const sim_stream *stream, const sim_context *context
         stream->magic != STREAM_MAGIC)
         return SIM_INVALID_HANDLE;
     if (stream->destroyed)
-        return SIM_CONTEXT_DESTROYED;
+        return sim_options.dead_stream == 709 ? SIM_CONTEXT_DESTROYED : SIM_INVALID_HANDLE;
     return context == NULL || stream->context == context ? SIM_OK : SIM_INVALID_HANDLE;
 }
 

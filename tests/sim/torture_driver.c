@@ -1,0 +1,200 @@
+/*
+ * Every call of the driver fails once: a scenario over the whole library is run with the n-th call
+ * of any entry point failing, n = 1, 2, … until it comes through. Each failure must come out as a
+ * status with a message, leave handles that can be ended, and give all device memory back. Then the
+ * device is lost at each of these points for good: nothing may hang, and handles still end.
+ *
+ * torture_driver cuda:0|hip:0 LIBRARY; exits with 77 where the back end cannot be opened.
+ */
+#include "memopt/memopt.h"
+#include "memopt/offload.h"
+#include "memopt/optim.h"
+
+#include "base/memory.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct control {
+    void (*fail_at)(const char *call, int64_t n, int32_t code);
+    int64_t (*pending)(void);
+    int64_t (*calls)(void);
+    void (*lose)(int32_t code);
+    uint64_t (*used)(int32_t device);
+    uint32_t (*violations)(void);
+} control;
+
+static control sim;
+static const char *device_name;
+
+static int load(const char *library)
+{
+    void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 0;
+    }
+    *(void **)&sim.fail_at = dlsym(handle, "memopt_sim_fail_at");
+    *(void **)&sim.pending = dlsym(handle, "memopt_sim_fault_pending");
+    *(void **)&sim.calls = dlsym(handle, "memopt_sim_calls");
+    *(void **)&sim.lose = dlsym(handle, "memopt_sim_lose_device");
+    *(void **)&sim.used = dlsym(handle, "memopt_sim_used");
+    *(void **)&sim.violations = dlsym(handle, "memopt_sim_violations");
+    return sim.fail_at != NULL && sim.pending != NULL && sim.calls != NULL && sim.lose != NULL &&
+           sim.used != NULL && sim.violations != NULL;
+}
+
+typedef struct world {
+    memopt_device *device;
+    memopt_allocator *allocator;
+    memopt_stream stream;
+    memopt_event *event;
+    memopt_optimizer *optimizer;
+    void *pinned, *block, *gradient;
+} world;
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        memopt_status try_status_ = (call);                                                        \
+        if (try_status_ != MEMOPT_OK)                                                              \
+            return try_status_;                                                                    \
+    } while (0)
+
+static memopt_status train(world *w)
+{
+    enum { COUNT = 1000 };
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    memopt_tensor parameter = {w->block, COUNT, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor gradient = {w->gradient, COUNT, MEMOPT_DTYPE_F32, 0};
+    uint32_t number = 0;
+    uint64_t index = 0;
+    options.kind = MEMOPT_OPTIMIZER_ADAMW;
+    options.state_format = MEMOPT_STATE_F32;
+    TRY(memopt_optimizer_create(w->allocator, &options, &w->optimizer));
+    TRY(memopt_optimizer_add_group(w->optimizer, &group, &number));
+    TRY(memopt_optimizer_add_parameter(w->optimizer, number, &parameter, NULL, w->stream, &index));
+    return memopt_optimizer_step(w->optimizer, &gradient, 1, NULL, w->stream);
+}
+
+static memopt_status scenario(world *w)
+{
+    memset(w, 0, sizeof *w);
+    TRY(memopt_device_open(device_name, NULL, &w->device));
+    TRY(memopt_allocator_create(w->device, "expandable_segments:True", NULL, &w->allocator));
+    TRY(memopt_stream_create(w->device, &w->stream));
+    TRY(memopt_event_create(w->device, 1, &w->event));
+    TRY(memopt_host_alloc(w->device, 4096, &w->pinned));
+    memset(w->pinned, 0, 4096);
+    TRY(memopt_allocator_alloc(w->allocator, 4096, MEMOPT_TAG_OTHER, w->stream, &w->block));
+    TRY(memopt_allocator_alloc(w->allocator, 4096, MEMOPT_TAG_OTHER, w->stream, &w->gradient));
+    TRY(memopt_fill(w->device, w->block, 0, 4096, w->stream));
+    TRY(memopt_fill(w->device, w->gradient, 1, 4096, w->stream));
+    TRY(train(w));
+    TRY(memopt_copy(w->device, w->pinned, w->block, 4096, w->stream));
+    TRY(memopt_event_record(w->event, w->stream));
+    TRY(memopt_stream_wait_event(w->device, w->stream, w->event));
+    TRY(memopt_event_sync(w->event));
+    return memopt_stream_sync(w->device, w->stream);
+}
+
+/* Ends what is there. The first failing call of a kind is tried once more: a fault strikes once. */
+#define END(handle, call)                                                                          \
+    do {                                                                                           \
+        if (handle) {                                                                              \
+            memopt_status end_status_ = (call);                                                    \
+            if (end_status_ != MEMOPT_OK)                                                          \
+                end_status_ = (call);                                                              \
+            if (end_status_ != MEMOPT_OK) {                                                        \
+                fprintf(stderr, "%s: %s: %s\n", #call, memopt_status_name(end_status_),            \
+                        memopt_last_error());                                                      \
+                return 0;                                                                          \
+            }                                                                                      \
+        }                                                                                          \
+    } while (0)
+
+static int end(world *w)
+{
+    if (w->device != NULL)
+        (void)memopt_device_sync(w->device);
+    END(w->optimizer != NULL, memopt_optimizer_destroy(w->optimizer));
+    END(w->gradient != NULL, memopt_allocator_free(w->allocator, w->gradient));
+    END(w->block != NULL, memopt_allocator_free(w->allocator, w->block));
+    END(w->pinned != NULL, memopt_host_free(w->device, w->pinned));
+    END(w->event != NULL, memopt_event_destroy(w->event));
+    END(w->allocator != NULL, memopt_allocator_destroy(w->allocator));
+    if (w->stream != NULL)
+        (void)memopt_stream_destroy(w->device, w->stream); /* gone whatever it returns */
+    END(w->device != NULL, memopt_device_close(w->device));
+    return 1;
+}
+
+/* One run with the fault armed. *out_status: of the scenario. 0: a rule is broken. */
+static int run(int64_t n, int lost, memopt_status *out_status)
+{
+    world w;
+    if (lost)
+        sim.fail_at("*", n, 719);
+    else if (n > 0)
+        sim.fail_at("*", n, 0);
+    *out_status = scenario(&w);
+    int struck = sim.pending() == 0;
+    sim.fail_at("*", 0, 0);
+    if (*out_status == MEMOPT_OK && struck && n > 0 && !lost)
+        fprintf(stderr, "call %lld: its failure went unnoticed\n", (long long)n);
+    if (*out_status != MEMOPT_OK && memopt_last_error()[0] == '\0') {
+        fprintf(stderr, "call %lld: no message\n", (long long)n);
+        return 0;
+    }
+    if (lost && struck)
+        sim.lose(719);
+    int ended = end(&w);
+    sim.lose(0);
+    if (!ended)
+        return 0;
+    return 1;
+}
+
+int main(int count, char **words)
+{
+    memopt_status status = MEMOPT_OK;
+    memopt_device *probe = NULL;
+    if (count != 3 || !load(words[2]))
+        return count != 3 ? 2 : 1;
+    device_name = words[1];
+    if (memopt_device_open(device_name, NULL, &probe) != MEMOPT_OK) {
+        fprintf(stderr, "%s: %s\n", device_name, memopt_last_error());
+        return 77;
+    }
+    if (memopt_device_close(probe) != MEMOPT_OK || !run(0, 0, &status) || status != MEMOPT_OK) {
+        fprintf(stderr, "the scenario fails by itself: %s\n", memopt_last_error());
+        return 1;
+    }
+    int64_t before = sim.calls();
+    if (!run(0, 0, &status))
+        return 1;
+    int64_t calls = sim.calls() - before, failures = 0, losses = 0;
+    int64_t blocks = mo_memory_live_blocks();
+    for (int64_t n = 1; n <= calls; n++) {
+        if (!run(n, 0, &status))
+            return fprintf(stderr, "failing call %lld\n", (long long)n), 1;
+        failures += status != MEMOPT_OK;
+        if (sim.used(0) != 0 || mo_memory_live_blocks() != blocks)
+            return fprintf(stderr, "call %lld leaks: %llu device bytes, %lld host blocks\n",
+                           (long long)n, (unsigned long long)sim.used(0),
+                           (long long)(mo_memory_live_blocks() - blocks)),
+                   1;
+    }
+    for (int64_t n = 1; n <= calls; n++) {
+        if (!run(n, 1, &status))
+            return fprintf(stderr, "device lost at call %lld\n", (long long)n), 1;
+        losses += status != MEMOPT_OK;
+    }
+    if (!run(0, 0, &status) || status != MEMOPT_OK || failures == 0)
+        return 1;
+    printf("%s: %lld calls, %lld failures told, %lld losses told\n", device_name, (long long)calls,
+           (long long)failures, (long long)losses);
+    return sim.violations() == 0 ? 0 : 1;
+}
