@@ -80,9 +80,14 @@ typedef struct mo_sim_kernel {
 #endif
 
 #define MO_DEVICE __attribute__((device)) static inline
+#if defined(__HIP__)
+#define MO_THREADS(threads) __attribute__((amdgpu_flat_work_group_size(1, threads)))
+#else
+#define MO_THREADS(threads) __attribute__((launch_bounds(threads)))
+#endif
 #define MO_GLOBAL(name, args_type, threads)                                                        \
-    extern "C" __attribute__((global)) __attribute__((launch_bounds(threads))) void name(          \
-        const args_type args, uint64_t first_item)
+    extern "C" __attribute__((global)) MO_THREADS(threads) void name(const args_type args,         \
+                                                                     uint64_t first_item)
 #define MO_SHARED(type, name) __attribute__((shared)) static type name
 #define MO_UNROLL _Pragma("unroll")
 

@@ -124,7 +124,7 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
 }
 
 /* 32-bit states: elements [begin, end) of the span. */
-static inline void mo_adamw32_scalar(const mo_optim_span *s, uint64_t begin, uint64_t end)
+MO_HD static inline void mo_adamw32_scalar(const mo_optim_span *s, uint64_t begin, uint64_t end)
 {
     float *m = (float *)s->m, *v = (float *)s->v;
     for (uint64_t i = begin; i < end; i++) {
@@ -135,7 +135,7 @@ static inline void mo_adamw32_scalar(const mo_optim_span *s, uint64_t begin, uin
 }
 
 /* 8-bit states: the block that starts at element `begin` of the span. */
-static inline void mo_adamw8_scalar(const mo_optim_span *s, uint64_t begin)
+MO_HD static inline void mo_adamw8_scalar(const mo_optim_span *s, uint64_t begin)
 {
     float m[MO_BLOCK_SIZE], v[MO_BLOCK_SIZE];
     uint8_t *m_codes = (uint8_t *)s->m + begin, *v_codes = (uint8_t *)s->v + begin;
@@ -164,7 +164,7 @@ static inline void mo_adamw8_scalar(const mo_optim_span *s, uint64_t begin)
 }
 
 /* Elements [first, first + n), one block. */
-static inline void mo_quantize_scalar(const mo_blockcode_args *a, uint64_t first, uint32_t n)
+MO_HD static inline void mo_quantize_scalar(const mo_blockcode_args *a, uint64_t first, uint32_t n)
 {
     uint32_t largest = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -180,7 +180,8 @@ static inline void mo_quantize_scalar(const mo_blockcode_args *a, uint64_t first
     a->absmax[first / MO_BLOCK_SIZE] = scale.absmax;
 }
 
-static inline void mo_dequantize_scalar(const mo_blockcode_args *a, uint64_t first, uint64_t last)
+MO_HD static inline void mo_dequantize_scalar(const mo_blockcode_args *a, uint64_t first,
+                                              uint64_t last)
 {
     for (uint64_t i = first; i < last; i++) {
         float absmax = a->absmax[i / MO_BLOCK_SIZE];

@@ -64,7 +64,7 @@ extern const mo_kernel mo_kernel_sum;        /* mo_sum_args */
 
 /* Doubles of scratch that a total over `chunks` chunks needs: the partials, then each level. The
  * total is the last of them, at index mo_total_scratch(chunks) - 1; one chunk needs no level. */
-static inline uint64_t mo_total_scratch(uint64_t chunks)
+MO_HD static inline uint64_t mo_total_scratch(uint64_t chunks)
 {
     uint64_t scratch = chunks;
     while (chunks > 1) {

@@ -37,8 +37,8 @@ const void *entry_args;
 
 [[noreturn]] void fail(const char *what, const Fiber &fiber)
 {
-    fprintf(stderr, "%s: thread %u of block %u at %s:%d\n", what, (unsigned)(&fiber - fibers), block,
-            fiber.file ? fiber.file : "?", fiber.line);
+    fprintf(stderr, "%s: thread %u of block %u at %s:%d\n", what, (unsigned)(&fiber - fibers),
+            block, fiber.file ? fiber.file : "?", fiber.line);
     exit(1);
 }
 

@@ -351,9 +351,8 @@ void run_step(int form, const StepCase &c, State &s, Bytes &gradient, double squ
     mo_segment segment = {gradient.data() + offset * mo_element_size(c.gradient), n, 0, c.gradient,
                           1};
     float scale = 8.0f, found = 0.0f, norm = 0.0f;
-    mo_optim_prologue_args prologue = {tensors, &segment,     &group, &coef,  &control,
-                                       nullptr, &scale,       &found, &norm,  3.0,
-                                       1,       1};
+    mo_optim_prologue_args prologue = {tensors, &segment, &group, &coef, &control, nullptr,
+                                       &scale,  &found,   &norm,  3.0,   1,        1};
     prologue.square_sum = &square_sum;
     mo_optim_step_args step = {tensors, &segment, &coef, &control, 77, 1, (uint32_t)c.stochastic};
     run_one(form, mo_kernel_optim_prologue, prologue);
@@ -458,8 +457,13 @@ void check_all()
     for (uint32_t p = 1; p <= 3; p++)
         for (uint32_t g = 1; g <= 3; g++)
             for (int flags = 0; flags < 4; flags++) {
-                StepCase c = {p, g, flags == 2 ? 0u : (p + g) % 3 + 1, flags & 1, flags >> 1,
-                              flags == 1, (int)(p + g) % 2};
+                StepCase c = {p,
+                              g,
+                              flags == 2 ? 0u : (p + g) % 3 + 1,
+                              flags & 1,
+                              flags >> 1,
+                              flags == 1,
+                              (int)(p + g) % 2};
                 check_step(c);
             }
     for (int flags = 0; flags < 8; flags++)

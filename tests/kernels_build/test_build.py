@@ -1,0 +1,155 @@
+"""The GPU kernels compile with every compiler that is there, and as they must: no spills, no stack,
+no more shared memory than 48 KiB, nothing contracted, divisions and roots correctly rounded; and
+the images of a build are those of its targets.
+
+    test_build.py BUILD --nvcc P --clang P --hip-compiler P --cuda-targets 75,80 --hip-targets gfx90a
+
+An empty argument means: not found. Exit status 77 where no GPU compiler is.
+"""
+import argparse
+import ctypes
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+import unittest
+
+from compilers import (CLANG_PTX_FLAGS, NVCC_FLAGS, assemble_kernels, code_object_target,
+                       fatbin_targets, hip_kernels, nvcc_kernels, run)
+
+OPTIONS = None
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def kernel_names():
+    """The names in the tables of the CPU forms: each must have its GPU form."""
+    names = set()
+    for path in (ROOT / "kernels").glob("*_ref.c"):
+        names |= set(re.findall(r'"(mo_\w+)"', path.read_text()))
+    return names
+
+
+class Kernels(unittest.TestCase):
+    def setUp(self):
+        self.build = pathlib.Path(OPTIONS.build) / "gpu"
+        self.source = self.build / "kernels.cu"
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def need(self, program):
+        if not program:
+            self.skipTest("not found")
+        return program
+
+    def ptxas(self):
+        beside = pathlib.Path(OPTIONS.nvcc or "/").resolve().parent / "ptxas"
+        return self.need(str(beside) if beside.exists() else shutil.which("ptxas"))
+
+    def check(self, kernels):
+        self.assertEqual(set(kernels), kernel_names())
+        for name, kernel in kernels.items():
+            with self.subTest(name):
+                self.assertEqual(kernel["spill"], 0)
+                self.assertEqual(kernel["stack"], 0)
+                self.assertLessEqual(kernel["shared"], 48 << 10)
+
+    def check_ptx(self, text):
+        """An instruction without a rounding may be contracted by ptxas."""
+        for pattern in (r"\b(add|sub|mul|fma)(\.ftz)?\.f(32|64)\b", r"\.ftz\.", r"\.approx\b",
+                        r"\bdiv\.full\b"):
+            self.assertIsNone(re.search(pattern, text), pattern)
+        for needed in ("div.rn.f32", "sqrt.rn.f32", "fma.rn.f32", "div.rn.f64", "sqrt.rn.f64"):
+            self.assertIn(needed, text)
+        body = text.split(".entry mo_square_sum(", 1)[1].split(".entry", 1)[0]
+        self.assertIn("mul.rn.f64", body)
+        self.assertIn("add.rn.f64", body)
+        self.assertNotIn("fma", body)
+        self.assertIn("ld.global.v4", text)
+        self.assertIn("st.global.v4", text)
+
+    def test_source_stands_alone(self):
+        text = self.source.read_text()
+        self.assertEqual(re.findall(r'#\s*include\s*(\S+)', text), ["<stdint.h>"])
+
+    def test_nvcc(self):
+        nvcc = self.need(OPTIONS.nvcc)
+        for arch in (80, 90):
+            self.check(nvcc_kernels(nvcc, self.source, arch, self.folder))
+        ptx = self.folder / "nvcc.ptx"
+        run(nvcc, *NVCC_FLAGS, "--ptx", "-arch=compute_75", self.source, "-o", ptx)
+        self.check_ptx(ptx.read_text().replace(".global.nc", ".global"))
+
+    def test_clang_ptx(self):
+        ptx = self.folder / "clang.ptx"
+        run(self.need(OPTIONS.clang), *CLANG_PTX_FLAGS, "-S", self.source, "-o", ptx)
+        self.check_ptx(ptx.read_text())
+
+    def test_clang_ptx_assembles(self):
+        ptx = self.folder / "clang.ptx"
+        run(self.need(OPTIONS.clang), *CLANG_PTX_FLAGS, "-S", self.source, "-o", ptx)
+        for arch in (75, 90):
+            self.check(assemble_kernels(self.ptxas(), ptx, arch, self.folder))
+
+    def test_hip(self):
+        compiler = self.need(OPTIONS.hip_compiler)
+        for target in [t for t in ("gfx90a", "gfx1030") if t in OPTIONS.hip_targets]:
+            self.check(hip_kernels(compiler, self.source, target, self.folder))
+            text = (self.folder / f"kernels.{target}.s").read_text()
+            body = text.split("\nmo_square_sum:", 1)[1].split("s_endpgm", 1)[0]
+            self.assertIn("v_mul_f64", body)
+            self.assertNotIn("v_fma_f64", body)
+
+    def test_runtime_compilation(self):
+        """NVRTC takes the text that the library carries."""
+        try:
+            nvrtc = ctypes.CDLL("libnvrtc.so")
+        except OSError as error:
+            self.skipTest(str(error))
+        program, size = ctypes.c_void_p(), ctypes.c_size_t()
+        self.assertEqual(nvrtc.nvrtcCreateProgram(ctypes.byref(program), self.source.read_bytes(),
+                                                  b"kernels.cu", 0, None, None), 0)
+        options = (ctypes.c_char_p * 3)(b"--gpu-architecture=sm_90", b"--fmad=false", b"--std=c++17")
+        status = nvrtc.nvrtcCompileProgram(program, 3, options)
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        self.assertEqual(status, 0, log.value.decode())
+        nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+        self.assertGreater(size.value, 10000)
+        nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def test_fatbin(self):
+        targets = OPTIONS.cuda_targets
+        if not targets:
+            self.skipTest("no SASS in this build")
+        expected = {("elf", t) for t in targets} | {("ptx", targets[0]), ("ptx", targets[-1])}
+        self.assertEqual(set(fatbin_targets(self.build / "kernels.fatbin")), expected)
+        if cuobjdump := shutil.which("cuobjdump"):
+            listing = run(cuobjdump, "--list-elf", self.build / "kernels.fatbin")
+            self.assertEqual({int(a) for a in re.findall(r"sm_(\d+)", listing)}, set(targets))
+
+    def test_code_objects(self):
+        if not OPTIONS.hip_targets:
+            self.skipTest("no code objects in this build")
+        for target in OPTIONS.hip_targets:
+            self.assertEqual(code_object_target(self.build / f"kernels.{target}.co"), target)
+
+
+def main():
+    global OPTIONS
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build")
+    for option in ("--nvcc", "--clang", "--hip-compiler", "--cuda-targets", "--hip-targets"):
+        parser.add_argument(option, default="")
+    OPTIONS = parser.parse_args()
+    OPTIONS.cuda_targets = [int(t) for t in OPTIONS.cuda_targets.split(",") if t]
+    OPTIONS.hip_targets = [t for t in OPTIONS.hip_targets.split(",") if t]
+    if not (OPTIONS.nvcc or OPTIONS.clang or OPTIONS.hip_compiler):
+        print("no GPU compiler found")
+        sys.exit(77)
+    unittest.main(argv=sys.argv[:1], verbosity=2)
+
+
+main()
