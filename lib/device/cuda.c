@@ -56,7 +56,8 @@ static const mo_gpu_entry own_entries[] = {
 #undef ENTRY
 };
 
-/* The driver's own way first: it knows which form of a function a version means. */
+/* The driver's own way where it has one: it knows which form of a function a version means, and its
+ * no is final for what is optional. */
 static void *find_entry(const mo_gpu_driver *driver, const mo_gpu_entry *entry)
 {
     union {
@@ -72,6 +73,8 @@ static void *find_entry(const mo_gpu_driver *driver, const mo_gpu_entry *entry)
         code = ask.since_11_3(entry->name, &address, entry->version, 0);
     if (code == MO_GPU_SUCCESS && found == 0 && address != NULL)
         return address;
+    if (ask.address != NULL && entry->need != MO_GPU_REQUIRED)
+        return NULL;
     address = mo_gpu_symbol(driver, entry->symbol);
     /* The only symbol whose older form takes the same arguments and is still met. */
     if (address == NULL && strcmp(entry->name, "cuDevicePrimaryCtxRelease") == 0)

@@ -95,6 +95,15 @@ _ITEM_SIZES = {
 }
 
 
+class BackendFeature(enum.IntEnum):
+    """What a back end's driver can do; bits of BackendInfoStruct.features."""
+
+    VIRTUAL_MEMORY = 1
+    HOST_FUNCTIONS = 2
+    GRAPH_CAPTURE = 4
+    RUNTIME_COMPILER = 8
+
+
 class StreamOrder(enum.IntEnum):
     """How the streams of a "cpu" device run."""
 
@@ -177,6 +186,7 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
     Status: "MEMOPT_",
     LogLevel: "MEMOPT_LOG_",
     DType: "MEMOPT_DTYPE_",
+    BackendFeature: "MEMOPT_BACKEND_",
     StreamOrder: "MEMOPT_STREAM_ORDER_",
     Tag: "MEMOPT_TAG_",
     BlockState: "MEMOPT_BLOCK_",
@@ -243,6 +253,23 @@ class DeviceOptions(Struct):
         ("stream_order", c_uint32),
         ("seed", c_uint64),
         ("granularity", c_uint64),
+    ]
+
+
+class BackendInfoStruct(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("status", c_int32),
+        ("driver_code", c_int32),
+        ("driver_version", c_int32),
+        ("device_count", c_int32),
+        ("features", c_uint32),
+        ("library", c_char * 256),
+        ("tried", c_char * 512),
+        ("problem", c_char * 512),
+        ("missing", c_char * 512),
+        ("targets", c_char * 512),
+        ("compiler", c_char * 256),
     ]
 
 
@@ -455,6 +482,7 @@ STRUCTS: Dict[str, Type[Struct]] = {
     "memopt_error_info": ErrorInfo,
     "memopt_tensor": TensorStruct,
     "memopt_device_options": DeviceOptions,
+    "memopt_backend_info": BackendInfoStruct,
     "memopt_device_properties": DevicePropertiesStruct,
     "memopt_memory_info": MemoryInfoStruct,
     "memopt_allocator_options": AllocatorOptions,
@@ -507,6 +535,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_parse_size": (CHECKED, [c_char_p, _OUT_U64]),
     # device.h
     "memopt_device_count": (CHECKED, [c_char_p, _OUT_I32]),
+    "memopt_backend_get_info": (CHECKED, [c_char_p, POINTER(BackendInfoStruct)]),
     "memopt_device_open": (CHECKED, [c_char_p, POINTER(DeviceOptions), _OUT_HANDLE]),
     "memopt_device_close": (CHECKED, [_HANDLE]),
     "memopt_device_get_properties": (CHECKED, [_HANDLE, POINTER(DevicePropertiesStruct)]),
