@@ -3,6 +3,7 @@
  * vectors of f32 bits. Its parts are those of the AVX-512 form. Adding to round subnormals of 8-bit
  * floats relies on the default rounding mode.
  */
+#include "kernels/ahead.h"
 #include "kernels/cast_cpu.h"
 
 #include <immintrin.h>
@@ -319,14 +320,10 @@ INLINE void dither_e5m2(const mo_cast_piece *p, uint64_t i, __m256i v[4], const 
 
 /* --- pieces ---------------------------------------------------------------------------------- */
 
-/* Asks for the lines that 32 elements further on will need, a page ahead: one core's own prefetcher
- * stops at each page and leaves a fifth of the bandwidth unused. Asking is harmless anywhere. */
 INLINE void ask_ahead(const mo_cast_piece *piece, uint64_t i, uint32_t size)
 {
-    const unsigned char *at = piece->source + i * size;
     if (piece->streaming)
-        for (uint32_t line = 0; line < 32 * size; line += 64)
-            _mm_prefetch((const char *)at + 4096 + line, _MM_HINT_T0);
+        mo_ask_ahead(piece->source + i * size, 32 * size);
 }
 
 #define NEAREST(from, to, from_dtype, to_dtype)                                                    \

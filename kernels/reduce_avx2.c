@@ -1,16 +1,10 @@
 /* The AVX2 forms of the sum of squares and of the check. */
+#include "kernels/ahead.h"
 #include "kernels/reduce_cpu.h"
 
 #include <immintrin.h>
 
 #define INLINE static inline __attribute__((always_inline))
-
-/* Asks for the line a page ahead: one core's own prefetcher stops at each page. Harmless anywhere.
- */
-INLINE void ask_ahead(const unsigned char *at)
-{
-    _mm_prefetch((const char *)at + 4096, _MM_HINT_T0);
-}
 
 /* 8 elements as f32. */
 INLINE __m256 load(const unsigned char *data, uint64_t i, uint32_t dtype)
@@ -50,9 +44,7 @@ INLINE double stripe(const unsigned char *data, uint64_t count, uint32_t dtype)
         sums[k] = _mm256_setzero_pd();
     for (; i + 32 <= count; i += 32) {
         const unsigned char *at = data + i * mo_element_size(dtype);
-        ask_ahead(at);
-        if (dtype == MO_DTYPE_F32)
-            ask_ahead(at + 64);
+        mo_ask_ahead(at, 32 * mo_element_size(dtype));
         for (int k = 0; k < 4; k++) {
             __m256 values = load(data, i + 8 * (uint64_t)k, dtype);
             sums[2 * k] = add_square(sums[2 * k], _mm256_castps256_ps128(values));
@@ -91,7 +83,7 @@ static int check(const unsigned char *data, uint64_t count, uint32_t dtype)
     if (dtype == MO_DTYPE_F32) {
         const __m256i exponent = _mm256_set1_epi32(0x7f800000);
         for (; at + 32 <= bytes; at += 32) {
-            ask_ahead(data + at);
+            mo_ask_ahead(data + at, 64);
             __m256i u = _mm256_loadu_si256((const __m256i *)(const void *)(data + at));
             u = _mm256_cmpeq_epi32(_mm256_and_si256(u, exponent), exponent);
             found = _mm256_or_si256(found, u);
@@ -99,7 +91,7 @@ static int check(const unsigned char *data, uint64_t count, uint32_t dtype)
     } else {
         const __m256i exponent = _mm256_set1_epi16(dtype == MO_DTYPE_F16 ? 0x7c00 : 0x7f80);
         for (; at + 32 <= bytes; at += 32) {
-            ask_ahead(data + at);
+            mo_ask_ahead(data + at, 64);
             __m256i u = _mm256_loadu_si256((const __m256i *)(const void *)(data + at));
             u = _mm256_cmpeq_epi16(_mm256_and_si256(u, exponent), exponent);
             found = _mm256_or_si256(found, u);

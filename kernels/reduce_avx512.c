@@ -1,16 +1,10 @@
 /* The AVX-512 forms of the sum of squares and of the check. */
+#include "kernels/ahead.h"
 #include "kernels/reduce_cpu.h"
 
 #include <immintrin.h>
 
 #define INLINE static inline __attribute__((always_inline))
-
-/* Asks for the line a page ahead: one core's own prefetcher stops at each page. Harmless anywhere.
- */
-INLINE void ask_ahead(const unsigned char *at)
-{
-    _mm_prefetch((const char *)at + 4096, _MM_HINT_T0);
-}
 
 /* 16 elements as f32. */
 INLINE __m512 load(const unsigned char *data, uint64_t i, uint32_t dtype)
@@ -48,9 +42,7 @@ INLINE double stripe(const unsigned char *data, uint64_t count, uint32_t dtype)
     uint64_t i = 0;
     for (; i + 32 <= count; i += 32) {
         const unsigned char *at = data + i * mo_element_size(dtype);
-        ask_ahead(at);
-        if (dtype == MO_DTYPE_F32)
-            ask_ahead(at + 64);
+        mo_ask_ahead(at, 32 * mo_element_size(dtype));
         __m512 low = load(data, i, dtype), high = load(data, i + 16, dtype);
         sums[0] = add_square(sums[0], _mm512_castps512_ps256(low));
         sums[1] = add_square(sums[1], _mm512_extractf32x8_ps(low, 1));
@@ -90,14 +82,14 @@ static int check(const unsigned char *data, uint64_t count, uint32_t dtype)
     if (dtype == MO_DTYPE_F32) {
         const __m512i exponent = _mm512_set1_epi32(0x7f800000);
         for (; at + 64 <= bytes; at += 64) {
-            ask_ahead(data + at);
+            mo_ask_ahead(data + at, 64);
             __m512i u = _mm512_and_si512(_mm512_loadu_si512(data + at), exponent);
             found |= _mm512_cmpeq_epi32_mask(u, exponent);
         }
     } else {
         const __m512i exponent = _mm512_set1_epi16(dtype == MO_DTYPE_F16 ? 0x7c00 : 0x7f80);
         for (; at + 64 <= bytes; at += 64) {
-            ask_ahead(data + at);
+            mo_ask_ahead(data + at, 64);
             __m512i u = _mm512_and_si512(_mm512_loadu_si512(data + at), exponent);
             found |= _mm512_cmpeq_epi16_mask(u, exponent);
         }

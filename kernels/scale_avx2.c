@@ -1,16 +1,10 @@
 /* The AVX2 form of the scale kernel, 16 elements at a time. */
+#include "kernels/ahead.h"
 #include "kernels/reduce_cpu.h"
 
 #include <immintrin.h>
 
 #define INLINE static inline __attribute__((always_inline))
-
-/* Asks for the line a page ahead: one core's own prefetcher stops at each page. Harmless anywhere.
- */
-INLINE void ask_ahead(const unsigned char *at)
-{
-    _mm_prefetch((const char *)at + 4096, _MM_HINT_T0);
-}
 
 /* mo_scale_element on 8 values; *bad collects those that were not finite. */
 INLINE __m256i scale_bits(__m256i u, __m256 factor, __m256i *bad)
@@ -68,7 +62,7 @@ INLINE int scale_typed(unsigned char *data, uint64_t count, uint32_t dtype, floa
     __m256i bad = _mm256_setzero_si256();
     for (; i + 16 <= count; i += 16) {
         unsigned char *at = data + i * size;
-        ask_ahead(at);
+        mo_ask_ahead(at, 64);
         __m256i low = scale_bits(load(at, dtype), wide, &bad);
         __m256i high = scale_bits(load(at + 8 * size, dtype), wide, &bad);
         store(at, low, dtype);

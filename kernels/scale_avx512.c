@@ -1,16 +1,10 @@
 /* The AVX-512 form of the scale kernel, 32 elements at a time. */
+#include "kernels/ahead.h"
 #include "kernels/reduce_cpu.h"
 
 #include <immintrin.h>
 
 #define INLINE static inline __attribute__((always_inline))
-
-/* Asks for the line a page ahead: one core's own prefetcher stops at each page. Harmless anywhere.
- */
-INLINE void ask_ahead(const unsigned char *at)
-{
-    _mm_prefetch((const char *)at + 4096, _MM_HINT_T0);
-}
 
 /* mo_scale_element on 16 values; *bad collects those that were not finite. */
 INLINE __m512i scale_bits(__m512i u, __m512 factor, __mmask16 *bad)
@@ -65,9 +59,7 @@ INLINE int scale_typed(unsigned char *data, uint64_t count, uint32_t dtype, floa
     __mmask16 bad = 0;
     for (; i + 32 <= count; i += 32) {
         unsigned char *at = data + i * size;
-        ask_ahead(at);
-        if (dtype == MO_DTYPE_F32)
-            ask_ahead(at + 64);
+        mo_ask_ahead(at, 32 * mo_element_size(dtype));
         __m512i low = scale_bits(load(at, dtype), wide, &bad);
         __m512i high = scale_bits(load(at + 16 * size, dtype), wide, &bad);
         store(at, low, dtype);

@@ -154,7 +154,8 @@ MEMOPT_API memopt_device *memopt_allocator_device(const memopt_allocator *alloca
  *
  * The order of attempts when no cached block fits: pending frees whose events are complete; the
  * pressure callback; garbage collection; the device; oversize blocks; waiting for pending frees;
- * giving cached memory back and the device once more; the cache once more.
+ * giving cached memory back and the device once more; a classic segment no larger than the block;
+ * the cache once more.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes,

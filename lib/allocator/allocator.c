@@ -211,7 +211,7 @@ memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes
         *out_pointer = NULL;
         return MEMOPT_OK;
     }
-    mo_request request = {bytes, mo_round_size(allocator, bytes), tag, stream, NULL};
+    mo_request request = {bytes, mo_round_size(allocator, bytes), tag, stream, NULL, 0};
     if (request.size == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_alloc: %" PRIu64 " bytes overflow when rounded", bytes);

@@ -124,6 +124,7 @@ typedef struct mo_request {
     memopt_tag tag;
     memopt_stream stream;
     mo_pool *pool;
+    int least; /* 1: a segment no larger than the block needs */
 } mo_request;
 
 /* --- pool.c: under lock ---------------------------------------------------------------------- */
@@ -133,7 +134,7 @@ mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned
 /* The size of a block for `bytes`; 0 where it overflows. */
 uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes);
 /* Bytes of memory the device must give for a block of this size in a classic segment. */
-uint64_t mo_segment_size(const memopt_allocator *allocator, uint64_t size);
+uint64_t mo_segment_size(const memopt_allocator *allocator, const mo_request *request);
 /* Takes the best fit out of the bins, cut to size; NULL if none. Pre: one block reserved. */
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
 /* Joins a block that is in no structure with its free neighbours and puts it into the bins. */

@@ -54,11 +54,11 @@ uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes)
     return mo_round_up_u64(bytes, unit, &rounded) && rounded < UINT64_MAX / 4 ? rounded : 0;
 }
 
-uint64_t mo_segment_size(const memopt_allocator *allocator, uint64_t size)
+uint64_t mo_segment_size(const memopt_allocator *allocator, const mo_request *request)
 {
-    uint64_t bytes = mo_max_u64(size, MO_SMALL_SEGMENT);
-    if (size > MO_SMALL_LIMIT && size < MO_OWN_SEGMENT)
-        bytes = mo_max_u64(size, allocator->large_segment);
+    uint64_t bytes = mo_max_u64(request->size, MO_SMALL_SEGMENT);
+    if (request->size > MO_SMALL_LIMIT && request->size < MO_OWN_SEGMENT && !request->least)
+        bytes = mo_max_u64(request->size, allocator->large_segment);
     if (!mo_round_up_u64(bytes, MO_SMALL_SEGMENT, &bytes) ||
         !mo_round_up_u64(bytes, allocator->granularity, &bytes))
         return UINT64_MAX;

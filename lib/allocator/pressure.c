@@ -163,6 +163,16 @@ static memopt_status release_all(memopt_allocator *allocator, mo_request *reques
     return release_and_grow(allocator, request, UINT64_MAX, out_block);
 }
 
+/* A segment for many blocks does not fit the device any more; one for this block may. */
+static memopt_status grow_least(memopt_allocator *allocator, mo_request *request,
+                                mo_block **out_block)
+{
+    if (allocator->expandable)
+        return MEMOPT_OK;
+    request->least = 1;
+    return grow(allocator, request, out_block);
+}
+
 static attempt *const attempts[] = {
     search,           /* pending frees whose events are complete, then best fit */
     ask_callback,     /* the user's callback, then best fit */
@@ -172,6 +182,7 @@ static attempt *const attempts[] = {
     wait_for_events,  /* pending frees */
     release_some,     /* free pages, as many as needed, then growth */
     release_all,      /* all unsplit segments or free pages, then growth */
+    grow_least,       /* a classic segment of the block's own size */
     search,           /* what other threads freed meanwhile */
 };
 

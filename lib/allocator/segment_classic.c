@@ -9,7 +9,7 @@
 /* One driver call without the lock; the segment is entered when it has succeeded. */
 memopt_status mo_classic_grow(memopt_allocator *allocator, const mo_request *request)
 {
-    uint64_t bytes = mo_segment_size(allocator, request->size);
+    uint64_t bytes = mo_segment_size(allocator, request);
     memopt_status status = mo_may_grow(allocator, bytes);
     if (status != MEMOPT_OK)
         return status;

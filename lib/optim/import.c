@@ -29,7 +29,7 @@ static memopt_status check_frame(const unsigned char *b, uint64_t bytes)
                        " are there; the export is cut short or damaged",
                        total, bytes);
     uint32_t crc = mo_crc32(b, total - MO_EXPORT_END);
-    if (crc != mo_get_u32(b + total - 8))
+    if (crc != mo_get_u32(b + total - 8) || mo_get_u32(b + total - 4) != 0)
         return mo_fail(MEMOPT_CORRUPT,
                        "optimizer import: checksum %08" PRIx32 ", %08" PRIx32
                        " was written; the export is damaged",

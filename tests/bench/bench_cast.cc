@@ -1,8 +1,8 @@
 // Casts, scaling and reductions of 64 Mi elements beside a copy with non-temporal stores that moves
 // the same number of bytes over the same threads. Run with
 //   --benchmark_enable_random_interleaving=true --benchmark_repetitions=N
-// and compare the minima of a pair: `copy_6/2` moves as many bytes as `f32_bf16/2`. The number
-// behind the slash is how many threads.
+// and compare the members of a pair: `copy_of/cast/f32_bf16/2` moves as many bytes as
+// `cast/f32_bf16/2`. The last number is how many threads.
 #include <benchmark/benchmark.h>
 
 extern "C" {
@@ -162,25 +162,26 @@ void threads(benchmark::internal::Benchmark *b)
 constexpr memopt_dtype F32 = MEMOPT_DTYPE_F32, F16 = MEMOPT_DTYPE_F16, BF16 = MEMOPT_DTYPE_BF16,
                        E4M3 = MEMOPT_DTYPE_F8_E4M3, E5M2 = MEMOPT_DTYPE_F8_E5M2;
 
-BENCHMARK_CAPTURE(copy, 6, 6)->Apply(threads);
-BENCHMARK_CAPTURE(cast, f32_bf16, F32, BF16, false)->Apply(threads);
-BENCHMARK_CAPTURE(cast, f32_f16, F32, F16, false)->Apply(threads);
-BENCHMARK_CAPTURE(cast, bf16_f32, BF16, F32, false)->Apply(threads);
-BENCHMARK_CAPTURE(cast, f16_f32, F16, F32, false)->Apply(threads);
-BENCHMARK_CAPTURE(cast, f32_bf16_stochastic, F32, BF16, true)->Apply(threads);
-BENCHMARK_CAPTURE(cast, f32_f16_stochastic, F32, F16, true)->Apply(threads);
-BENCHMARK_CAPTURE(copy, 5, 5)->Apply(threads);
-BENCHMARK_CAPTURE(cast, f32_e4m3, F32, E4M3, false)->Apply(threads);
-BENCHMARK_CAPTURE(cast, f32_e5m2, F32, E5M2, false)->Apply(threads);
-BENCHMARK_CAPTURE(cast, e4m3_f32, E4M3, F32, false)->Apply(threads);
-BENCHMARK_CAPTURE(copy, 3, 3)->Apply(threads);
-BENCHMARK_CAPTURE(cast, e4m3_bf16, E4M3, BF16, false)->Apply(threads);
-BENCHMARK_CAPTURE(copy, 4, 4)->Apply(threads);
-BENCHMARK_CAPTURE(copy, 8, 8)->Apply(threads);
-BENCHMARK_CAPTURE(scaler, unscale_f32, memopt_scaler_unscale, F32, 2.0)->Apply(threads);
-BENCHMARK_CAPTURE(scaler, unscale_bf16, memopt_scaler_unscale, BF16, 2.0)->Apply(threads);
-BENCHMARK_CAPTURE(scaler, check_f32, memopt_scaler_check, F32, 1.0)->Apply(threads);
-BENCHMARK_CAPTURE(scaler, norm_f32, norm, F32, 1.0)->Apply(threads);
-BENCHMARK_CAPTURE(scaler, norm_bf16, norm, BF16, 1.0)->Apply(threads);
+// A benchmark and the copy of as many bytes.
+#define PAIR(function, name, bytes, ...)                                                           \
+    BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->Apply(threads);                                \
+    BENCHMARK_CAPTURE(copy, function##_##name, bytes)                                              \
+        ->Apply(threads)                                                                           \
+        ->Name("copy_of/" #function "/" #name)
 
+PAIR(cast, f32_bf16, 6, F32, BF16, false);
+PAIR(cast, f32_f16, 6, F32, F16, false);
+PAIR(cast, bf16_f32, 6, BF16, F32, false);
+PAIR(cast, f16_f32, 6, F16, F32, false);
+PAIR(cast, f32_bf16_stochastic, 6, F32, BF16, true);
+PAIR(cast, f32_f16_stochastic, 6, F32, F16, true);
+PAIR(cast, f32_e4m3, 5, F32, E4M3, false);
+PAIR(cast, f32_e5m2, 5, F32, E5M2, false);
+PAIR(cast, e4m3_f32, 5, E4M3, F32, false);
+PAIR(cast, e4m3_bf16, 3, E4M3, BF16, false);
+PAIR(scaler, unscale_f32, 8, memopt_scaler_unscale, F32, 2.0);
+PAIR(scaler, unscale_bf16, 4, memopt_scaler_unscale, BF16, 2.0);
+PAIR(scaler, check_f32, 4, memopt_scaler_check, F32, 1.0);
+PAIR(scaler, norm_f32, 4, norm, F32, 1.0);
+PAIR(scaler, norm_bf16, 2, norm, BF16, 1.0);
 } // namespace

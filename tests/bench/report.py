@@ -4,7 +4,8 @@
     tests/bench/report.py [--build FOLDER] [--filter REGEX] [--repetitions N] [--no-write] [NAME...]
 
 NAME is a program without bench_ ("optim"); all by default. Repetitions are interleaved at random
-within a program, and the best of them counts: other load on the machine can only make a run slower.
+within a program. Times are of the best; ratios are given between the best and between the medians of
+both, since a machine that others use can favour either side once.
 Names go in pairs: a benchmark is compared with those that have the same name but for one word, which
 is copy, malloc, plain, peer or torch there (BM_cast/ours/4096 with BM_cast/copy/4096), and with
 copy_of/<its name>. Results go to docs/benchmarks/<NAME>.json and .md, unless --no-write.
@@ -14,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -67,6 +69,7 @@ def best(result):
             rows.setdefault(name, {"error": entry.get("error_message", "failed")})
             continue
         seconds = entry["real_time"] * UNITS[entry["time_unit"]]
+        all_seconds = [*rows.get(name, {}).get("all", []), seconds]
         if name not in rows or seconds < rows[name].get("seconds", float("inf")):
             rows[name] = {
                 "seconds": seconds,
@@ -75,6 +78,7 @@ def best(result):
                 "label": entry.get("label", ""),
                 "counters": {k: v for k, v in entry.items() if k not in USUAL},
             }
+        rows[name]["all"] = all_seconds
     return dict(sorted(rows.items(), key=lambda row: pair_key(row[0])))
 
 
@@ -115,6 +119,11 @@ def rate_text(row):
     return ""
 
 
+def ratio_text(row, other, word):
+    medians = statistics.median(row["all"]) / statistics.median(other["all"])
+    return f"{row['seconds'] / other['seconds']:.2f} / {medians:.2f} × {word}"
+
+
 def number_text(value):
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -122,12 +131,12 @@ def number_text(value):
 def table(rows):
     """Rows of text cells, the header first."""
     counters = sorted({c for row in rows.values() for c in row.get("counters", {})})
-    lines = [["benchmark", "time", "rate", "time ÷ peer's", *counters, "note"]]
+    lines = [["benchmark", "time", "rate", "time ÷ peer's: best / median", *counters, "note"]]
     for name, row in rows.items():
         if "error" in row:
             lines.append([name, "–", "", "", *[""] * len(counters), row["error"]])
             continue
-        ratios = [f"{row['seconds'] / other['seconds']:.2f} × {word}" for word, other in peers(name, rows)]
+        ratios = [ratio_text(row, other, word) for word, other in peers(name, rows)]
         values = [number_text(row["counters"].get(c, "")) for c in counters]
         lines.append([name, time_text(row["seconds"]), rate_text(row), ", ".join(ratios), *values,
                       row["label"]])
@@ -153,7 +162,7 @@ def write(name, result, lines, command):
         f"# Benchmark: {name}",
         "",
         f"{cpu_model()}, {os.cpu_count()} cores, {str(context.get('date', ''))[:10]}. "
-        "Best of the repetitions, interleaved at random:",
+        "Repetitions interleaved at random; times are of the best:",
         "",
         f"    {command}",
         "",

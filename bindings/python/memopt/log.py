@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import atexit
-import logging
-from typing import Any, Callable, Optional, Union
+import sys
+from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _abi, errors
 from ._abi import LogLevel
 from ._library import lib
 
-_LEVELS = {
-    LogLevel.ERROR: logging.ERROR,
-    LogLevel.WARNING: logging.WARNING,
-    LogLevel.INFO: logging.INFO,
-    LogLevel.DEBUG: logging.DEBUG,
-}
+if TYPE_CHECKING:
+    import logging
+
+_LEVELS = {LogLevel.ERROR: 40, LogLevel.WARNING: 30, LogLevel.INFO: 20, LogLevel.DEBUG: 10}
 _thunk: Any = None  # the C callback that is set; C calls it from any thread
 
 
 def set_log(
-    receiver: Union[None, logging.Logger, Callable[[LogLevel, str], Any]],
+    receiver: Union[None, "logging.Logger", Callable[[LogLevel, str], Any]],
     level: Union[str, LogLevel] = LogLevel.WARNING,
 ) -> None:
     """Sends log lines up to a level to a function or a logger; None restores the default.
@@ -38,11 +36,14 @@ def set_log(
 
 
 def _receive(receiver: Any) -> Callable[[Any, int, bytes], None]:
+    logging = sys.modules.get("logging")  # whoever has a Logger has imported it
+    is_logger = logging is not None and isinstance(receiver, logging.Logger)
+
     def receive(_user: Any, level: int, message: Optional[bytes]) -> None:
         text = (message or b"").decode("utf-8", "replace")
         try:
-            if isinstance(receiver, logging.Logger):
-                receiver.log(_LEVELS.get(LogLevel(level), logging.INFO), "%s", text)
+            if is_logger:
+                receiver.log(_LEVELS.get(LogLevel(level), 20), "%s", text)
             else:
                 receiver(LogLevel(level), text)
         except BaseException as error:

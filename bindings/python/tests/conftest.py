@@ -39,3 +39,15 @@ def allocator(device: memopt.Device) -> Iterator[memopt.Allocator]:
     gc.collect()
     if not allocator.closed:
         allocator.close()  # BusyError where a block leaked
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """For runs from the repository's root, where this package's own settings are not read."""
+    try:
+        from hypothesis import settings
+    except ImportError:
+        pass
+    else:  # nothing is written beside the tests
+        settings.register_profile("memopt", database=None, deadline=None)
+        settings.load_profile("memopt")
+    config.addinivalue_line("markers", "slow: takes a minute (builds a wheel, trains a model)")

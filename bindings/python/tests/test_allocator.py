@@ -304,6 +304,7 @@ def test_any_sequence(device, operations):
             assert allocator.stat("requested_bytes.all.current") == total
         live.clear()
         assert allocator.stat("requested_bytes.all.current") == 0
+        assert not allocator._live, "what the binding knows of blocks goes with them"
 
 
 def allocate(allocator, live, size, tag, mark):

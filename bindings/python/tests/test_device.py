@@ -270,3 +270,16 @@ def test_log_lines():
     assert lines and all(isinstance(level, memopt.LogLevel) for level, _ in lines)
     with pytest.raises(ValueError):
         memopt.set_log(print, "loud")
+
+
+def test_log_lines_to_a_logger(caplog):
+    import logging
+
+    caplog.set_level(logging.DEBUG, "memopt")
+    memopt.set_log(logging.getLogger("memopt"), "debug")
+    try:
+        with memopt.Device("cpu", capacity=4 * MIB):
+            pass
+    finally:
+        memopt.set_log(None)
+    assert caplog.records and {record.name for record in caplog.records} == {"memopt"}

@@ -317,8 +317,8 @@ def test_exports_of_views_of_other_objects():
     numpy = np()
     values = array.array("f", [1, 2, 3])
     view = numpy.from_dlpack(memopt.tensor(values))
-    view[0] = 9
-    assert values[0] == 9
+    values[0] = 9
+    assert view[0] == 9
     with pytest.raises(BufferError):
         values.append(1)
     del view
@@ -354,3 +354,14 @@ def test_no_references_leak(allocator):
         cycle()
     gc.collect()
     assert len(gc.get_objects()) - before < 100
+
+
+def test_at_exit_consumers_stop_calling_back(allocator):
+    with allocator.alloc(64) as buffer:
+        capsule = buffer.__dlpack__()
+        ((address, entry),) = _dlpack._given.items()
+        assert entry.struct.deleter
+        _dlpack._at_exit()  # what the interpreter calls at its end
+        assert entry.struct.deleter is None
+        del _dlpack._given[address], capsule
+        entry.done()

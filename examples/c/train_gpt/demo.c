@@ -14,8 +14,8 @@
 #include <string.h>
 
 #define CAPACITY ((uint64_t)128 << 20)
-#define STEPS 30         /* of the two runs whose losses are compared */
-#define MEASURED_STEPS 3 /* of every other row; the first is not timed */
+#define STEPS 30      /* of the two runs whose losses are compared */
+#define SHORT_STEPS 5 /* of every other row; the best step behind the first is its time */
 #define HELD_OUT_BATCHES 4
 #define TOLERANCE 0.15 /* between the held-out losses of the two runs */
 #define EXPANDABLE "expandable_segments:True"
@@ -190,7 +190,7 @@ static memopt_status act_table(const options *base, const corpus *text, outcome 
     for (int v = 0; v < VARIANTS; v++) {
         int keep = v == PLAIN || v == CHECKPOINTING || v == OFFLOADING;
         if (v != ALL)
-            TRY(run_variant(&o, (variant)v, text, v == PLAIN ? STEPS : MEASURED_STEPS, keep,
+            TRY(run_variant(&o, (variant)v, text, v == PLAIN ? STEPS : SHORT_STEPS, keep,
                             &outcomes[v]));
         rows[v] = outcomes[v].row;
     }

@@ -180,6 +180,24 @@ static void test_limits(void **state)
     }
 }
 
+/* Where a segment for many blocks does not fit any more, one of the block's own size does. */
+static void test_last_megabytes(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "");
+    void *none = NULL, *most = alloc(allocator, 54 * MIB), *blocks[4];
+    for (int i = 0; i < 4; i++)
+        blocks[i] = alloc(allocator, 1200 * 1024);
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 62 * MIB);
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, "2.34 MiB asked",
+          memopt_allocator_alloc(allocator, 2400 * 1024, 0, NULL, &none));
+    for (int i = 0; i < 4; i++)
+        OK(memopt_allocator_free(allocator, blocks[i]));
+    OK(memopt_allocator_free(allocator, most));
+    finish(allocator, device);
+}
+
 static void test_fraction_and_rejection(void **state)
 {
     (void)state;
@@ -280,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_pressure_callback_frees),
         cmocka_unit_test(test_cache_is_given_back),
         cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_last_megabytes),
         cmocka_unit_test(test_fraction_and_rejection),
         cmocka_unit_test(test_garbage_collection),
         cmocka_unit_test(test_max_split),

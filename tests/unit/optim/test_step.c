@@ -314,6 +314,13 @@ static void test_groups_and_copies(void **state)
         assert_true(out[0][i] == -out[1][i] && out[0][i] != 0.0f);
         assert_true(copies[i] == mo_bf16_to_f32(mo_f32_to_bf16(out[0][i])));
     }
+    group.lr = 0.0; /* from now on: the states move, the parameter does not */
+    OK(memopt_optimizer_set_group(o, 1, &group));
+    OK(memopt_optimizer_step(o, g, 2, NULL, NULL));
+    read_floats(&w, &p[1], out[2]);
+    assert_memory_equal(out[1], out[2], sizeof out[1]);
+    group.lr = 1e-3;
+    OK(memopt_optimizer_set_group(o, 1, &group));
     memopt_optimizer_group back = {.struct_size = sizeof back};
     OK(memopt_optimizer_get_group(o, 1, &back));
     assert_true(back.maximize == 1 && back.lr == 1e-3);
