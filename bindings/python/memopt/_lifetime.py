@@ -7,7 +7,8 @@ views that were given out (exports). Three ways lead to its end:
 - the Python object is collected: abandon(). With holds left the end waits for the last of them,
   because Python may collect the objects of a cycle in any order.
 - the interpreter exits: weakref.finalize abandons what is left, the youngest first, before modules
-  are torn down; what still has exported views stays for the system to take back.
+  are torn down; what still has exported views stays for the system to take back. With a daemon
+  thread alive all of it stays: that thread may be inside a call of the library.
 
 Invariant: a parent's native object outlives those of its children. `_lock` guards the counts and is
 never held across a call of the library (ending a stream waits for workers that may need Python).
@@ -15,6 +16,7 @@ never held across a call of the library (ending a stream waits for workers that 
 
 from __future__ import annotations
 
+import atexit
 import threading
 import weakref
 from typing import Any, Callable, List, Optional, Tuple
@@ -134,12 +136,29 @@ class Handle:
         with _lock:
             if not self._given_up or self._pointer is None or self._children or self._exports:
                 return
+            if _leave_all:
+                return
             pointer, self._pointer = self._pointer, None
         try:
             self._end(pointer, True)
         except errors.MemoptError as error:
             errors.report_unraisable(error, "while a forgotten %s was ended" % self.kind)
         self._detach()
+
+
+_leave_all = False
+
+
+def _at_exit() -> None:
+    """Other threads have been joined by now, but for daemons."""
+    global _leave_all
+    _leave_all = threading.active_count() > 1
+
+
+# Exit functions run last in, first out: ours must run before the one of weakref.finalize, which
+# registers itself when the first finalizer is made.
+weakref.finalize(Handle, _at_exit).detach()
+atexit.register(_at_exit)
 
 
 def finalize(owner: object, handle: Handle) -> None:
