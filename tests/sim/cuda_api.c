@@ -330,8 +330,12 @@ SIM_EXPORT CUresult cuCtxPushCurrent_v2(sim_context *context)
 
 SIM_EXPORT CUresult cuCtxPopCurrent_v2(sim_context **out)
 {
-    ENTER("cuCtxPopCurrent");
     sim_context *context = NULL;
+    CUresult armed = 0;
+    if (!sim_enter("cuCtxPopCurrent", &armed)) {
+        (void)sim_context_pop(&context); /* an earlier failure is told, the stack is right */
+        return armed;
+    }
     sim_status status = sim_context_pop(&context);
     if (status == SIM_OK && out != NULL)
         *out = context;
