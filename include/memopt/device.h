@@ -170,7 +170,8 @@ MEMOPT_API memopt_status memopt_device_open(const char *name, const memopt_devic
  * message counts them; nothing is changed.
  * @retval MEMOPT_DEVICE_FAULT closed, but misuse of device memory had been found (adversarial
  * order).
- * @retval MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR closed, but waiting for the work said so.
+ * @retval MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR closed, but waiting for the work said so, for the
+ * first time.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_device_close(memopt_device *device);

@@ -87,7 +87,8 @@ static memopt_status gpu_close(memopt_device *device)
     mo_gpu_device *gpu = mo_gpu(device);
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     void *saved;
-    memopt_status status = gpu_sync(device);
+    /* As for everything else that ends: a loss that was told before is no failure of this. */
+    memopt_status status = atomic_load(&gpu->lost) != 0 ? MEMOPT_OK : gpu_sync(device);
     if (gpu->module_state == MO_GPU_MODULE_READY &&
         vendor->enter_context(gpu, &saved) == MO_GPU_SUCCESS) {
         if (mo_gpu_call(gpu)->module_unload(gpu->module) != MO_GPU_SUCCESS)
