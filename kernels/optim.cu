@@ -187,9 +187,9 @@ MO_DEVICE void mo_step8_block(const mo_optim_span *s, const mo_adamw_coef *coef,
     float m[N] = {0}, v[N] = {0};
     if (rest > 0) {
         mo_read_pack<N>(s->m, at, rest, 1, aligned->m, codes);
-        mo_decode_map(tables->map_signed, codes, s->absmax1[block], m);
+        mo_decode_map(tables->map_signed, codes, mo_load_as<float>(&s->absmax1[block]), m);
         mo_read_pack<N>(s->v, at, rest, 1, aligned->v, codes);
-        mo_decode_map(tables->map_unsigned, codes, s->absmax2[block], v);
+        mo_decode_map(tables->map_unsigned, codes, mo_load_as<float>(&s->absmax2[block]), v);
         mo_update_pack<N>(s, coef, at, rest, aligned, m, v);
     }
     mo_block_scale scale1 = mo_block_scale_of(mo_block_largest(m, rest));
@@ -201,12 +201,12 @@ MO_DEVICE void mo_step8_block(const mo_optim_span *s, const mo_adamw_coef *coef,
     mo_encode_unsigned(tables, v, &scale2, codes);
     mo_write_pack<N>(s->v, at, rest, 1, aligned->v, codes);
     if (lane == 0) {
-        s->absmax1[block] = scale1.absmax;
-        s->absmax2[block] = scale2.absmax;
+        mo_store_as<float>(&s->absmax1[block], scale1.absmax);
+        mo_store_as<float>(&s->absmax2[block], scale2.absmax);
     }
 }
 
-MO_GLOBAL(mo_optim_step, mo_optim_step_args, MO_OPTIM_THREADS)
+MO_GLOBAL_ROOM(mo_optim_step, mo_optim_step_args, MO_OPTIM_THREADS, 3)
 {
     MO_SHARED(mo_optim_span, span);
     MO_SHARED(mo_code_tables, tables);

@@ -2,7 +2,8 @@
  * Packs: N (4 or 8) consecutive elements of a tensor in the registers of one GPU thread.
  *
  * A whole pack whose tensor is aligned to the pack's bytes (at most 16) travels in vectors of up to
- * 16 bytes; others by element. Pack i holds elements N * i .. N * i + N - 1 of a piece.
+ * 16 bytes; others by element. Pack i holds elements N * i .. N * i + N - 1 of a piece. STREAMING
+ * is gpu.h's.
  */
 #ifndef MO_KERNELS_PACK_H
 #define MO_KERNELS_PACK_H
@@ -11,10 +12,6 @@
 
 #include "kernels/chunks.h"
 #include "kernels/numerics.h"
-
-template <int BYTES> struct alignas(BYTES < 16 ? BYTES : 16) mo_vector {
-    uint32_t words[BYTES / 4];
-};
 
 MO_DEVICE int mo_aligned_to(const void *data, uint32_t bytes)
 {
@@ -32,65 +29,83 @@ template <int N> MO_DEVICE int mo_pack_aligned(const void *data, uint32_t dtype)
 
 MO_DEVICE uint32_t mo_read_code(const void *data, uint64_t i, uint32_t size)
 {
+    const unsigned char *at = (const unsigned char *)data + i * size;
     if (size == 4)
-        return ((const uint32_t *)data)[i];
-    return size == 2 ? ((const uint16_t *)data)[i] : ((const uint8_t *)data)[i];
+        return mo_load_as<uint32_t>(at);
+    return size == 2 ? mo_load_as<uint16_t>(at) : mo_load_as<uint8_t>(at);
 }
 
 MO_DEVICE void mo_write_code(void *data, uint64_t i, uint32_t size, uint32_t code)
 {
+    unsigned char *at = (unsigned char *)data + i * size;
     if (size == 4)
-        ((uint32_t *)data)[i] = code;
+        mo_store_as<uint32_t>(at, code);
     else if (size == 2)
-        ((uint16_t *)data)[i] = (uint16_t)code;
+        mo_store_as<uint16_t>(at, (uint16_t)code);
     else
-        ((uint8_t *)data)[i] = (uint8_t)code;
+        mo_store_as<uint8_t>(at, (uint8_t)code);
 }
 
 /* --- packs of codes: the bits of the elements ------------------------------------------------ */
 
-template <int N, int SIZE> MO_DEVICE void mo_read_vector(const void *at, uint32_t codes[N])
+/* The words of a pack; a pack of more than 16 bytes is two vectors. */
+template <int N, int SIZE, int STREAMING>
+MO_DEVICE void mo_read_vector(const unsigned char *at, uint32_t codes[N])
 {
-    mo_vector<N *SIZE> raw = *(const mo_vector<N * SIZE> *)at;
+    enum { WORDS = N * SIZE / 4, PART = WORDS < 4 ? WORDS : 4 };
+    uint32_t words[WORDS];
+    MO_UNROLL
+    for (int w = 0; w < WORDS; w += PART) {
+        mo_words<PART> raw = mo_load_words<PART, STREAMING>(at + 4 * w);
+        MO_UNROLL
+        for (int k = 0; k < PART; k++)
+            words[w + k] = raw.of[k];
+    }
     MO_UNROLL
     for (int k = 0; k < N; k++) {
-        uint32_t word = raw.words[k * SIZE / 4];
+        uint32_t word = words[k * SIZE / 4];
         codes[k] = SIZE == 4   ? word
                    : SIZE == 2 ? (word >> (k % 2 * 16) & 0xffffu)
                                : (word >> (k % 4 * 8) & 0xffu);
     }
 }
 
-template <int N, int SIZE> MO_DEVICE void mo_write_vector(void *at, const uint32_t codes[N])
+template <int N, int SIZE, int STREAMING>
+MO_DEVICE void mo_write_vector(unsigned char *at, const uint32_t codes[N])
 {
-    mo_vector<N * SIZE> raw;
+    enum { WORDS = N * SIZE / 4, PART = WORDS < 4 ? WORDS : 4 };
     MO_UNROLL
-    for (int w = 0; w < N * SIZE / 4; w++) {
-        if (SIZE == 4)
-            raw.words[w] = codes[w];
-        else if (SIZE == 2)
-            raw.words[w] = codes[2 * w] | codes[2 * w + 1] << 16;
-        else
-            raw.words[w] = codes[4 * w] | codes[4 * w + 1] << 8 | codes[4 * w + 2] << 16 |
-                           codes[4 * w + 3] << 24;
+    for (int w = 0; w < WORDS; w += PART) {
+        mo_words<PART> raw;
+        MO_UNROLL
+        for (int k = 0; k < PART; k++) {
+            const uint32_t *c = &codes[(w + k) * 4 / SIZE];
+            raw.of[k] = SIZE == 4   ? c[0]
+                        : SIZE == 2 ? (c[0] | c[1] << 16)
+                                    : (c[0] | c[1] << 8 | c[2] << 16 | c[3] << 24);
+        }
+        mo_store_words<PART, STREAMING>(at + 4 * w, raw);
     }
-    *(mo_vector<N * SIZE> *)at = raw;
 }
+
+/* Merged with the elements' loads and stores, as some compilers do, vectors would fall apart: hence
+ * MO_APART. */
 
 /* Reads the pack that starts at element `first`; `rest` elements (at most N) exist, the others
  * become 0. */
-template <int N>
+template <int N, int STREAMING = 0>
 MO_DEVICE void mo_read_pack(const void *data, uint64_t first, uint32_t rest, uint32_t size,
                             int aligned, uint32_t codes[N])
 {
     const unsigned char *at = (const unsigned char *)data + first * size;
     if (aligned && rest == N) {
         if (size == 4)
-            mo_read_vector<N, 4>(at, codes);
+            mo_read_vector<N, 4, STREAMING>(at, codes);
         else if (size == 2)
-            mo_read_vector<N, 2>(at, codes);
+            mo_read_vector<N, 2, STREAMING>(at, codes);
         else
-            mo_read_vector<N, 1>(at, codes);
+            mo_read_vector<N, 1, STREAMING>(at, codes);
+        MO_APART;
         return;
     }
     MO_UNROLL
@@ -98,18 +113,19 @@ MO_DEVICE void mo_read_pack(const void *data, uint64_t first, uint32_t rest, uin
         codes[k] = (uint32_t)k < rest ? mo_read_code(at, (uint64_t)k, size) : 0;
 }
 
-template <int N>
+template <int N, int STREAMING = 0>
 MO_DEVICE void mo_write_pack(void *data, uint64_t first, uint32_t rest, uint32_t size, int aligned,
                              const uint32_t codes[N])
 {
     unsigned char *at = (unsigned char *)data + first * size;
     if (aligned && rest == N) {
         if (size == 4)
-            mo_write_vector<N, 4>(at, codes);
+            mo_write_vector<N, 4, STREAMING>(at, codes);
         else if (size == 2)
-            mo_write_vector<N, 2>(at, codes);
+            mo_write_vector<N, 2, STREAMING>(at, codes);
         else
-            mo_write_vector<N, 1>(at, codes);
+            mo_write_vector<N, 1, STREAMING>(at, codes);
+        MO_APART;
         return;
     }
     MO_UNROLL
@@ -201,22 +217,22 @@ MO_DEVICE void mo_dither_values(const float values[N], int saturate, const uint3
 
 /* --- packs of f32, f16 and bf16 as values ---------------------------------------------------- */
 
-template <int N>
+template <int N, int STREAMING = 0>
 MO_DEVICE void mo_load_pack(const void *data, uint64_t first, uint32_t rest, uint32_t dtype,
                             int aligned, float values[N])
 {
     uint32_t codes[N];
-    mo_read_pack<N>(data, first, rest, mo_element_size(dtype), aligned, codes);
+    mo_read_pack<N, STREAMING>(data, first, rest, mo_element_size(dtype), aligned, codes);
     MO_BY_FLOAT(dtype, mo_decode_codes, codes, values);
 }
 
-template <int N>
+template <int N, int STREAMING = 0>
 MO_DEVICE void mo_store_pack(void *data, uint64_t first, uint32_t rest, uint32_t dtype, int aligned,
                              const float values[N])
 {
     uint32_t codes[N];
     MO_BY_FLOAT(dtype, mo_encode_values, values, 0, codes);
-    mo_write_pack<N>(data, first, rest, mo_element_size(dtype), aligned, codes);
+    mo_write_pack<N, STREAMING>(data, first, rest, mo_element_size(dtype), aligned, codes);
 }
 
 /* How many of the elements from `first` on exist among `count`: N, fewer at the end, 0 beyond. */

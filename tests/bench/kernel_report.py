@@ -75,7 +75,7 @@ def block_sizes():
     stripe = int(re.search(r"MO_STRIPE_ELEMENTS = (\d+)", text)[1])
     words["MO_SQUARE_SUM_THREADS"] = chunk // stripe * 32
     for path in (ROOT / "kernels").glob("*.cu"):
-        for name, word in re.findall(r"^MO_GLOBAL\((\w+), \w+, (\w+)\)", path.read_text(), re.M):
+        for name, word in re.findall(r"^MO_GLOBAL(?:_ROOM)?\((\w+), \w+, (\w+)", path.read_text(), re.M):
             sizes[name] = words[word]
     return sizes
 
