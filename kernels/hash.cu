@@ -21,17 +21,21 @@ MO_DEVICE uint64_t mo_hash_word(const unsigned char *granule, uint64_t offset, u
     return word;
 }
 
-/* The thread's share of a whole granule that lies at a multiple of 16 bytes. */
+/* Pair number `pair` of the words of a granule that lies at a multiple of 16 bytes. */
+MO_DEVICE uint64_t mo_hash_pair(const unsigned char *granule, uint32_t pair)
+{
+    mo_words<4> raw = mo_load_words<4, 1>(granule + pair * 16);
+    return mo_hash_term(raw.of[0] | (uint64_t)raw.of[1] << 32, 2 * pair) +
+           mo_hash_term(raw.of[2] | (uint64_t)raw.of[3] << 32, 2 * pair + 1);
+}
+
+/* The thread's share of such a granule that is whole. */
 MO_DEVICE uint64_t mo_hash_share_whole(const unsigned char *granule)
 {
     uint64_t sum = 0;
     MO_UNROLL
-    for (uint32_t i = 0; i < MO_HASH_GRANULE / 16 / MO_HASH_THREADS; i++) {
-        uint32_t pair = mo_thread() + i * MO_HASH_THREADS;
-        mo_words<4> raw = mo_load_words<4, 1>(granule + pair * 16);
-        sum += mo_hash_term(raw.of[0] | (uint64_t)raw.of[1] << 32, 2 * pair);
-        sum += mo_hash_term(raw.of[2] | (uint64_t)raw.of[3] << 32, 2 * pair + 1);
-    }
+    for (uint32_t i = 0; i < MO_HASH_GRANULE / 16 / MO_HASH_THREADS; i++)
+        sum += mo_hash_pair(granule, mo_thread() + i * MO_HASH_THREADS);
     return sum;
 }
 

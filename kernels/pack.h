@@ -136,22 +136,76 @@ MO_DEVICE void mo_write_pack(void *data, uint64_t first, uint32_t rest, uint32_t
 
 /* --- codes of a type to f32 and back --------------------------------------------------------- */
 
+/* The same as numerics.h's conversions, without branches: threads of a warp take one path whatever
+ * their values are. */
+
+/* A small float's code at the lower end of an f32's exponent, times a power of two: exact,
+ * subnormals included. `shift` brings its mantissa to the f32's. */
+template <uint32_t BIAS> MO_DEVICE uint32_t mo_widen(uint32_t magnitude, uint32_t shift)
+{
+    const uint32_t power = (127 + 127 - BIAS) << 23;
+    return mo_f32_bits(mo_f32_from_bits(magnitude << shift) * mo_f32_from_bits(power));
+}
+
+MO_DEVICE float mo_half_as_f32(uint32_t code)
+{
+    uint32_t magnitude = code & 0x7fffu, bits = mo_widen<15>(magnitude, 13);
+    bits |= magnitude >= 0x7c00u ? MO_F32_INF_BITS : 0;
+    bits |= magnitude > 0x7c00u ? MO_F32_QUIET_BIT : 0;
+    return mo_f32_from_bits(bits | (code & 0x8000u) << 16);
+}
+
+MO_DEVICE float mo_e4m3_as_f32(uint32_t code)
+{
+    uint32_t magnitude = code & 0x7fu, bits = mo_widen<7>(magnitude, 20);
+    bits = magnitude == 0x7fu ? MO_F32_NAN_BITS : bits;
+    return mo_f32_from_bits(bits | (code & 0x80u) << 24);
+}
+
+/* mo_round_nearest: below the smallest normal, adding a number whose unit in the last place is the
+ * quantum rounds to it. `a` may be any magnitude. */
+template <uint32_t MANTISSA, uint32_t BIAS> MO_DEVICE uint32_t mo_narrow(uint32_t a)
+{
+    const uint32_t shift = 23 - MANTISSA, magic = (151 - BIAS - MANTISSA) << 23;
+    uint32_t normal = a - ((127 - BIAS) << 23) + ((1u << (shift - 1)) - 1) + (a >> shift & 1);
+    uint32_t small = mo_f32_bits(mo_f32_from_bits(a) + mo_f32_from_bits(magic)) - magic;
+    return a >= (128 - BIAS) << 23 ? normal >> shift : small;
+}
+
+MO_DEVICE uint32_t mo_f32_as_half(float value)
+{
+    uint32_t u = mo_f32_bits(value), a = u & 0x7fffffffu, code = mo_narrow<10, 15>(a);
+    code = code < 0x7c00u ? code : 0x7c00u;
+    code = a > MO_F32_INF_BITS ? 0x7e00u | (a >> 13 & 0x3ffu) : code;
+    return code | (u >> 16 & 0x8000u);
+}
+
+/* The formats of 8 bits: `top` is what overflow becomes, 0x7f stands for NaN. */
+template <uint32_t MANTISSA, uint32_t BIAS>
+MO_DEVICE uint32_t mo_f32_as_eight(float value, uint32_t top)
+{
+    uint32_t u = mo_f32_bits(value), a = u & 0x7fffffffu, code = mo_narrow<MANTISSA, BIAS>(a);
+    code = code < top ? code : top;
+    code = a > MO_F32_INF_BITS ? 0x7fu : code;
+    return code | (u >> 24 & 0x80u);
+}
+
 template <uint32_t DTYPE> MO_DEVICE float mo_decode_as(uint32_t code)
 {
     return DTYPE == MO_DTYPE_F32       ? mo_f32_from_bits(code)
-           : DTYPE == MO_DTYPE_F16     ? mo_f16_to_f32((uint16_t)code)
+           : DTYPE == MO_DTYPE_F16     ? mo_half_as_f32(code)
            : DTYPE == MO_DTYPE_BF16    ? mo_bf16_to_f32((uint16_t)code)
-           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_e4m3_to_f32((uint8_t)code)
-                                       : mo_e5m2_to_f32((uint8_t)code);
+           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_e4m3_as_f32(code)
+                                       : mo_half_as_f32(code << 8);
 }
 
 template <uint32_t DTYPE> MO_DEVICE uint32_t mo_encode_as(float value, int saturate)
 {
     return DTYPE == MO_DTYPE_F32       ? mo_f32_bits(value)
-           : DTYPE == MO_DTYPE_F16     ? mo_f32_to_f16(value)
+           : DTYPE == MO_DTYPE_F16     ? mo_f32_as_half(value)
            : DTYPE == MO_DTYPE_BF16    ? mo_f32_to_bf16(value)
-           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_f32_to_e4m3(value, saturate)
-                                       : mo_f32_to_e5m2(value, saturate);
+           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_f32_as_eight<3, 7>(value, saturate ? 0x7eu : 0x7fu)
+                                       : mo_f32_as_eight<2, 15>(value, saturate ? 0x7bu : 0x7cu);
 }
 
 /* f32 is not rounded, so it takes no random bits. */
