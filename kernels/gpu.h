@@ -248,6 +248,18 @@ MO_DEVICE double mo_shuffle_xor_f64(double value, uint32_t mask)
 
 enum { MO_LANES = 32 };
 
+/* A condition that hardly ever holds: its branch goes out of the way. kernel_report.py defines
+ * MO_RARE_NEVER to count the instructions of what is left. */
+#if defined(MO_RARE_NEVER)
+#define MO_RARE(condition) (mo_rare_test(condition), 0)
+MO_DEVICE void mo_rare_test(int condition)
+{
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p trap;}" ::"r"(condition));
+}
+#else
+#define MO_RARE(condition) __builtin_expect(!!(condition), 0)
+#endif
+
 /* --- global memory -------------------------------------------------------------------------------
  *
  * mo_load_words and mo_store_words move 1, 2 or 4 words (the address is a multiple of their bytes)

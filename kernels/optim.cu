@@ -48,7 +48,8 @@ MO_DEVICE uint32_t mo_cell_code(const uint8_t *cells, const uint32_t *threshold,
 {
     int32_t cell = (int32_t)(bits >> 16) - (int32_t)umin;
     uint32_t code = cells[cell < 0 ? 0 : cell];
-    return code - (bits < threshold[code]);
+    /* Less by 1 where bits < threshold: both are below 2^31. */
+    return code - ((bits - threshold[code]) >> 31);
 }
 
 /* mo_code_signed for finite y of at most 1: 127 plus or minus the magnitude's code, at least 0. */
@@ -66,7 +67,7 @@ MO_DEVICE uint32_t mo_cell_code_unsigned(const mo_code_tables *t, float x, float
 {
     uint32_t code = mo_cell_code(t->cell_unsigned, t->threshold_unsigned, MO_UNSIGNED_UMIN,
                                  mo_f32_bits(y) & 0x7fffffffu);
-    code = code == 0 ? 1 : code;
+    code = code < 1 ? 1 : code;
     return x > 0.0f ? code : 0;
 }
 
@@ -80,16 +81,37 @@ MO_DEVICE uint32_t mo_group_largest(uint32_t value)
     return value;
 }
 
-/* Of the first `rest` values of each thread, over the group. */
-MO_DEVICE uint32_t mo_block_largest(const float values[8], uint32_t rest)
+/* Of the first `rest` values of each thread, over the group; the others become 0. */
+MO_DEVICE uint32_t mo_block_largest(float values[8], uint32_t rest)
 {
     uint32_t largest = 0;
+    if (MO_RARE(rest < 8)) {
+        MO_UNROLL
+        for (uint32_t k = 0; k < 8; k++)
+            values[k] = k < rest ? values[k] : 0.0f;
+    }
     MO_UNROLL
     for (uint32_t k = 0; k < 8; k++) {
         uint32_t bits = mo_f32_bits(values[k]) & 0x7fffffffu;
-        largest = k < rest && bits > largest ? bits : largest;
+        largest = bits > largest ? bits : largest;
     }
     return mo_group_largest(largest);
+}
+
+/* x * prescale * inverse; the first factor is nearly always 1, for all of a group. */
+MO_DEVICE void mo_normalise(const float values[8], const mo_block_scale *scale, float y[8])
+{
+    MO_UNROLL
+    for (int k = 0; k < 8; k++)
+        y[k] = values[k];
+    if (MO_RARE(scale->prescale != 1.0f)) {
+        MO_UNROLL
+        for (int k = 0; k < 8; k++)
+            y[k] *= scale->prescale;
+    }
+    MO_UNROLL
+    for (int k = 0; k < 8; k++)
+        y[k] *= scale->inverse;
 }
 
 /* mo_encode_* take values whose block has this scale; the same branch for the whole group. A block
@@ -97,30 +119,33 @@ MO_DEVICE uint32_t mo_block_largest(const float values[8], uint32_t rest)
 MO_DEVICE void mo_encode_signed(const mo_code_tables *t, const float values[8],
                                 const mo_block_scale *scale, uint32_t codes[8])
 {
-    if (mo_f32_is_nan(scale->inverse)) {
+    if (MO_RARE(mo_f32_is_nan(scale->inverse))) {
         MO_UNROLL
         for (int k = 0; k < 8; k++)
             codes[k] = MO_SIGNED_ZERO;
         return;
     }
+    float y[8];
+    mo_normalise(values, scale, y);
     MO_UNROLL
     for (int k = 0; k < 8; k++)
-        codes[k] = mo_cell_code_signed(t, values[k] * scale->prescale * scale->inverse);
+        codes[k] = mo_cell_code_signed(t, y[k]);
 }
 
 MO_DEVICE void mo_encode_unsigned(const mo_code_tables *t, const float values[8],
                                   const mo_block_scale *scale, uint32_t codes[8])
 {
-    if (mo_f32_is_nan(scale->inverse)) {
+    if (MO_RARE(mo_f32_is_nan(scale->inverse))) {
         MO_UNROLL
         for (int k = 0; k < 8; k++)
             codes[k] = 0;
         return;
     }
+    float y[8];
+    mo_normalise(values, scale, y);
     MO_UNROLL
     for (int k = 0; k < 8; k++)
-        codes[k] =
-            mo_cell_code_unsigned(t, values[k], values[k] * scale->prescale * scale->inverse);
+        codes[k] = mo_cell_code_unsigned(t, values[k], y[k]);
 }
 
 MO_DEVICE void mo_decode_map(const uint32_t *map, const uint32_t codes[8], float absmax,

@@ -249,12 +249,49 @@ MO_DEVICE void mo_decode_codes(const uint32_t codes[N], float values[N])
         values[k] = mo_decode_as<DTYPE>(codes[k]);
 }
 
+/* mo_f32_to_bf16 of two numbers that are not NaN: the codes, the first one lower. */
+MO_DEVICE void mo_bf16_pair(float low, float high, uint32_t codes[2])
+{
+#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    codes[0] = both & 0xffffu;
+    codes[1] = both >> 16;
+#else
+    uint32_t a = mo_f32_bits(low), b = mo_f32_bits(high);
+    codes[0] = (a + 0x7fffu + (a >> 16 & 1)) >> 16;
+    codes[1] = (b + 0x7fffu + (b >> 16 & 1)) >> 16;
+#endif
+}
+
+template <int N> MO_DEVICE void mo_encode_bf16(const float values[N], uint32_t codes[N])
+{
+    /* NaN if a value is (or if infinities meet): one test for all. */
+    float sum = values[0];
+    MO_UNROLL
+    for (int k = 1; k < N; k++)
+        sum += values[k];
+    if (MO_RARE(mo_f32_is_nan(sum))) {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            codes[k] = mo_f32_to_bf16(values[k]);
+        return;
+    }
+    MO_UNROLL
+    for (int k = 0; k < N; k += 2)
+        mo_bf16_pair(values[k], values[k + 1], codes + k);
+}
+
 template <int N, uint32_t DTYPE>
 MO_DEVICE void mo_encode_values(const float values[N], int saturate, uint32_t codes[N])
 {
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        codes[k] = mo_encode_as<DTYPE>(values[k], saturate);
+    if (DTYPE == MO_DTYPE_BF16) {
+        mo_encode_bf16<N>(values, codes);
+    } else {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            codes[k] = mo_encode_as<DTYPE>(values[k], saturate);
+    }
 }
 
 /* slot: which element of its eight the first one is; block: their random bits. */
