@@ -259,9 +259,10 @@ static void steps_agree(world *w)
     for (int type = 0; type < WIDE_TYPES; type++)
         for (int slope = 0; slope < WIDE_TYPES; slope++)
             train(w, &variants[0], float_types[type], float_types[slope]);
+    int small = w->options->scale == SCALE_SMALL; /* then each with one type, in turn */
     for (int i = 1; i < VARIANTS; i++)
         for (int type = 0; type < WIDE_TYPES; type++)
-            if (type == 0 || variants[i].copy == NO_COPY)
+            if (variants[i].copy != NO_COPY ? type == 0 : !small || type == i % WIDE_TYPES)
                 train(w, &variants[i], float_types[type], float_types[type]);
     train_thousands(w);
 }
