@@ -271,9 +271,9 @@ sim_status sim_mem_free(sim_context *context, uintptr_t address)
     if (m == NULL || !m->plain || m->address != address)
         return SIM_INVALID_VALUE;
     if (sim_options.free_waits) {
-        sim_status status = sim_context_sync(context);
-        if (status != SIM_OK)
-            return status;
+        sim_context_wait(context);
+        if (context->sticky != SIM_OK)
+            return context->sticky;
         m = sim_find_mapping(arena, address); /* another thread may have freed it meanwhile */
         if (m == NULL)
             return SIM_INVALID_VALUE;

@@ -247,10 +247,8 @@ sim_status sim_stream_callback(sim_stream *stream, sim_stream *handle,
 {
     if (function == NULL)
         return SIM_INVALID_VALUE;
-    if (stream->capture != NULL) {
-        sim_capture_invalidate(stream->capture);
-        return SIM_CAPTURE_UNSUPPORTED;
-    }
+    if (stream->capture != NULL)
+        return sim_capture_break(stream->capture, SIM_CAPTURE_UNSUPPORTED);
     callback *c = malloc(sizeof *c);
     if (c == NULL)
         return SIM_OUT_OF_MEMORY;
