@@ -99,9 +99,11 @@ sim_status sim_capture_conflict(const sim_context *context, int ends)
 
 sim_status sim_capture_break(sim_graph *graph, sim_status status)
 {
+    if (graph->ended)
+        return status; /* an event of a capture that is over */
     if (graph->invalid)
         return SIM_CAPTURE_INVALIDATED;
-    graph->invalid = !graph->ended;
+    graph->invalid = 1;
     return status;
 }
 

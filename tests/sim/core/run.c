@@ -204,8 +204,9 @@ sim_status sim_fill(sim_stream *stream, uintptr_t destination, uint32_t value, u
     uint64_t bytes = count * value_bytes;
     if (count == 0)
         return stream->context->sticky;
-    if (destination % value_bytes != 0 || sim_arena_of(destination) == NULL ||
-        !sim_accessible(destination, bytes))
+    const sim_arena *arena = sim_arena_of(destination);
+    if (destination % value_bytes != 0 || arena == NULL || !sim_accessible(destination, bytes) ||
+        (arena != &sim_host && arena->index != stream->context->device))
         return SIM_INVALID_VALUE;
     sim_op *op = sim_op_new(SIM_FILL, stream->context);
     if (op == NULL)
