@@ -108,7 +108,7 @@ sim_status sim_module_load(sim_context *context, const void *image, sim_module *
     sim_status status = check_image(image, &bytes);
     if (status != SIM_OK)
         return status;
-    sim_module *module = calloc(1, sizeof *module);
+    sim_module *module = sim_handle_new(sizeof *module);
     if (module == NULL)
         return SIM_OUT_OF_MEMORY;
     module->magic = MODULE_MAGIC;
@@ -170,7 +170,7 @@ sim_status sim_module_function(sim_module *module, const sim_context *context, c
     const mo_sim_kernel *kernel = sim_find_kernel(name);
     if (kernel == NULL || (module->names != NULL && !image_names(module, name)))
         return SIM_NOT_FOUND;
-    sim_function *function = calloc(1, sizeof *function);
+    sim_function *function = sim_handle_new(sizeof *function);
     if (function == NULL)
         return SIM_OUT_OF_MEMORY;
     *function = (sim_function){FUNCTION_MAGIC, module, kernel};

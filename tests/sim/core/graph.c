@@ -113,7 +113,7 @@ sim_status sim_capture_begin(sim_stream *stream, int mode)
 {
     if (stream->capture != NULL)
         return SIM_ILLEGAL_STATE;
-    sim_graph *graph = calloc(1, sizeof *graph);
+    sim_graph *graph = sim_handle_new(sizeof *graph);
     if (graph == NULL)
         return SIM_OUT_OF_MEMORY;
     graph->magic = GRAPH_MAGIC;
@@ -301,7 +301,7 @@ sim_status sim_graph_destroy(sim_graph *graph)
 sim_status sim_graph_instantiate(sim_graph *graph, sim_graph **out_executable)
 {
     sim_status status = graph->executable ? SIM_INVALID_VALUE : SIM_OK;
-    sim_graph *run = status == SIM_OK ? calloc(1, sizeof *run) : NULL;
+    sim_graph *run = status == SIM_OK ? sim_handle_new(sizeof *run) : NULL;
     if (run == NULL)
         return status != SIM_OK ? status : SIM_OUT_OF_MEMORY;
     run->magic = GRAPH_MAGIC;

@@ -223,7 +223,7 @@ void sim_close_mappings(void)
 static sim_physical *new_physical(sim_arena *arena, uint64_t bytes)
 {
     uint64_t offset = take_physical(arena, bytes);
-    sim_physical *p = offset != UINT64_MAX ? calloc(1, sizeof *p) : NULL;
+    sim_physical *p = offset != UINT64_MAX ? sim_handle_new(sizeof *p) : NULL;
     if (p == NULL)
         return NULL;
     *p = (sim_physical){.arena = arena, .offset = offset, .bytes = bytes, .magic = PHYSICAL_MAGIC};

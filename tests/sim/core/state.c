@@ -161,6 +161,17 @@ uint64_t sim_nanoseconds(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Told to a leak check, where the program has one. */
+extern void __lsan_ignore_object(const void *p) __attribute__((weak));
+
+void *sim_handle_new(size_t bytes)
+{
+    void *p = calloc(1, bytes);
+    if (p != NULL && __lsan_ignore_object != NULL)
+        __lsan_ignore_object(p);
+    return p;
+}
+
 void *sim_grow(void *items, uint64_t count, uint64_t *capacity, size_t size)
 {
     if (count < *capacity)

@@ -116,7 +116,7 @@ sim_status sim_stream_create(sim_context *context, int blocking, sim_stream **ou
     int slot = (last_slot + 1) % SIM_SLOTS;
     while (slots[slot] != NULL && slot != last_slot)
         slot = (slot + 1) % SIM_SLOTS;
-    sim_stream *stream = slots[slot] == NULL ? calloc(1, sizeof *stream) : NULL;
+    sim_stream *stream = slots[slot] == NULL ? sim_handle_new(sizeof *stream) : NULL;
     if (stream == NULL)
         return SIM_OUT_OF_MEMORY;
     last_slot = slot;
@@ -252,7 +252,7 @@ sim_status sim_submit_after(sim_stream *stream, sim_op *op, const sim_clock *als
 
 sim_status sim_event_create(sim_context *context, int timing, sim_event **out_event)
 {
-    sim_event *event = calloc(1, sizeof *event);
+    sim_event *event = sim_handle_new(sizeof *event);
     if (event == NULL)
         return SIM_OUT_OF_MEMORY;
     event->magic = EVENT_MAGIC;
