@@ -318,6 +318,9 @@ static void virtual_memory(void **state)
     FAILS(1, hipMemsetD8Async(at, 1, 10, NULL)); /* no access yet */
     OK(hipMemMap(at + GRANULE, GRANULE, 0, second, 0));
     FAILS(1, hipMemSetAccess(at, GRANULE, NULL, 1));
+    FAILS(1, hipMemSetAccess(at, GRANULE, &(access){1, 0, 2}, 1)); /* write only */
+    FAILS(1, hipMemSetAccess(at, GRANULE, &(access){2, 0, 3}, 1)); /* no device */
+    FAILS(1, hipMemSetAccess(at, GRANULE, &(access){1, 2, 3}, 1)); /* no such device */
     FAILS(1, hipMemSetAccess(at, 3 * GRANULE, &read_write, 1));
     OK(hipMemSetAccess(at, 2 * GRANULE, &read_write, 1));
     OK(hipMemsetD8Async(at + GRANULE - 4, 1, 8, NULL));

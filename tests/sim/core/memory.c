@@ -13,8 +13,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#ifdef SIM_SMALL /* ThreadSanitizer leaves 1.5 TiB of addresses to all mappings of a program */
+#define SIM_SPAN ((uint64_t)1 << 32)
+#define SIM_VA ((uint64_t)1 << 37)
+#else
 #define SIM_SPAN ((uint64_t)1 << 38) /* physical addresses of an arena */
 #define SIM_VA ((uint64_t)1 << 40)   /* addresses of an arena that programs see */
+#endif
 #define CELL_BYTES 12u               /* of shadow for 4 bytes */
 #define TAG_BYTES 16u                /* of race shadow for a byte */
 #define PHYSICAL_MAGIC 0x7068797369636C31u
