@@ -31,8 +31,8 @@ typedef struct mo_gpu_vendor {
     const char *const *compilers; /* the same for the run-time compiler */
     const char *compiler_prefix;  /* of its entry points: "nvrtc" */
     const mo_images *images;
-    /* The oldest driver whose numbers mean what they do here, by its own count, and its name; 0: any
-     * that has the required entry points. */
+    /* The oldest driver whose numbers mean what they do here, by its own count, and its name; 0:
+     * any that has the required entry points. */
     int oldest_version;
     const char *oldest_name;
     uint32_t most_launch_threads; /* threads of one launch in all; 0: no limit but the grid's */

@@ -218,12 +218,12 @@ void sim_violation(uint32_t first, uint32_t second, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 int sim_symbol_missing(const char *symbol);
 void sim_enter_host_function(int inside);
-/* Zeroed memory for a struct that stays for the life of the process: what the program holds a handle
- * to, so that dead handles are known for what they are. */
+/* Zeroed memory for a struct that stays for the life of the process: what the program holds a
+ * handle to, so that dead handles are known for what they are. */
 void *sim_handle_new(size_t bytes);
 void *sim_grow(void *items, uint64_t count, uint64_t *capacity, size_t size);
 
-/* --- memory.c ------------------------------------------------------------------------------ */
+/* --- arena.c, memory.c -------------------------------------------------------------------- */
 
 int sim_arena_init(sim_arena *arena, int index);
 sim_arena *sim_arena_of(uintptr_t address); /* NULL: not device or pinned memory */
