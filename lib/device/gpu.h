@@ -177,6 +177,11 @@ memopt_status mo_gpu_enter_end(mo_gpu_device *gpu, const char *operation, void *
 /* The result of a call that ends something: success where the device is lost. */
 memopt_status mo_gpu_end_result(mo_gpu_device *gpu, int code, const char *operation);
 void mo_gpu_leave(mo_gpu_device *gpu, void *saved);
+/* Around calls that a driver counts as unsafe while something captures (allocating, asking an
+ * event, loading a module): they are no part of anybody's graph, and must not break a capture of
+ * the program. Returns what mo_gpu_restrict needs to undo it. */
+int mo_gpu_relax(const mo_gpu_device *gpu);
+void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier);
 
 /* --- gpu_memory.c, gpu_stream.c, gpu_launch.c: the operations of the table --- */
 memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);

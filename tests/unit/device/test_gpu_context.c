@@ -322,6 +322,69 @@ static void what_is_of_another_device_is_refused(void **state)
     OK(memopt_device_close(device));
 }
 
+/* --- captures of the program --------------------------------------------------------------- */
+
+/* The program captures a stream in the strictest mode. What the library does meanwhile, and the
+ * loading of its kernels, are no part of the graph and do not break it; what it puts on the stream
+ * is in the graph. */
+static void captures_of_the_program_survive(void **state)
+{
+    int (*begin)(void *, int), (*end)(void *, void **), (*instantiate)(void **, void *, uint64_t);
+    int (*replay)(void *, void *), (*destroy)(void *), (*destroy_run)(void *);
+    void *captured = NULL, *graph = NULL, *run = NULL, *pinned = NULL, *memory = NULL,
+         *other = NULL;
+    char *block = malloc(MIB);
+    int32_t capturing = 0;
+    float values[4] = {1, 2, 3, 4};
+    uint16_t bits[4] = {0, 0, 0, 0};
+    memopt_event *event = NULL;
+    (void)state;
+    find(&begin, is_cuda() ? "cuStreamBeginCapture_v2" : "hipStreamBeginCapture");
+    find(&end, is_cuda() ? "cuStreamEndCapture" : "hipStreamEndCapture");
+    find(&instantiate, is_cuda() ? "cuGraphInstantiateWithFlags" : "hipGraphInstantiateWithFlags");
+    find(&replay, is_cuda() ? "cuGraphLaunch" : "hipGraphLaunch");
+    find(&destroy, is_cuda() ? "cuGraphDestroy" : "hipGraphDestroy");
+    find(&destroy_run, is_cuda() ? "cuGraphExecDestroy" : "hipGraphExecDestroy");
+    expected = 1;
+    make_current(1);
+    assert_int_equal(make_stream(&captured, 1), 0);
+    memopt_stream stream = (memopt_stream)captured;
+    OK(memopt_device_open(own_name, NULL, &device));
+    OK(memopt_event_create(device, 0, &event));
+    OK(mo_mem_alloc(device, 4096, &memory));
+    OK(memopt_copy(device, memory, values, sizeof values, NULL));
+    OK(memopt_stream_sync(device, NULL));
+    memopt_tensor in = {memory, 4, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor out = {(char *)memory + 2048, 4, MEMOPT_DTYPE_BF16, 0};
+    assert_int_equal(begin(captured, 0), 0);
+    KEEPS(mo_stream_capturing(device, stream, &capturing));
+    assert_int_equal(capturing, 1);
+    KEEPS(mo_mem_alloc(device, MIB, &other));
+    KEEPS(memopt_host_alloc(device, MIB, &pinned));
+    KEEPS(memopt_host_free(device, pinned));
+    KEEPS(memopt_host_register(device, block, MIB));
+    KEEPS(memopt_host_unregister(device, block));
+    KEEPS(memopt_event_record(event, NULL)); /* another stream, which it does not wait for */
+    KEEPS(memopt_event_sync(event));
+    KEEPS(memopt_event_query(event));
+    KEEPS(memopt_cast(device, &out, &in, 1, NULL, stream)); /* the first: loads the kernels */
+    assert_int_equal(end(captured, &graph), 0);
+    assert_int_equal(instantiate(&run, graph, 0), 0);
+    assert_int_equal(replay(run, captured), 0);
+    OK(memopt_copy(device, bits, out.data, sizeof bits, stream));
+    OK(memopt_stream_sync(device, stream));
+    assert_int_equal(bits[0], 0x3F80); /* 1 and 4 in bf16 */
+    assert_int_equal(bits[3], 0x4080);
+    assert_int_equal(destroy_run(run), 0);
+    assert_int_equal(destroy(graph), 0);
+    OK(mo_mem_free(device, memory, 4096));
+    OK(mo_mem_free(device, other, MIB));
+    OK(memopt_event_destroy(event));
+    OK(memopt_device_close(device));
+    assert_int_equal(end_stream(captured), 0);
+    free(block);
+}
+
 /* --- grids larger than the driver takes ---------------------------------------------------- */
 
 enum { MOST_PIECES = 600 };
@@ -420,6 +483,7 @@ int main(int count, char **values)
         cmocka_unit_test(failing_calls_keep_what_is_current),
         cmocka_unit_test(foreign_streams_are_taken),
         cmocka_unit_test(what_is_of_another_device_is_refused),
+        cmocka_unit_test(captures_of_the_program_survive),
         cmocka_unit_test(large_grids_are_split),
         cmocka_unit_test(a_lost_device_keeps_what_is_current),
         cmocka_unit_test(no_violations),
