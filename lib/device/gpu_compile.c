@@ -82,7 +82,7 @@ static mo_gpu_compiler cuda_compilers[MOST_COMPILERS], hip_compilers[MOST_COMPIL
 
 static int is_cuda(const mo_gpu_driver *driver)
 {
-    return driver == &mo_cuda_driver;
+    return strcmp(driver->vendor->compiler_prefix, "nvrtc") == 0;
 }
 
 /* Appends to problem[MO_GPU_PROBLEM_BYTES] as far as it fits. */
