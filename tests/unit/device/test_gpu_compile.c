@@ -126,6 +126,39 @@ static void every_generation(void **state)
     assert_true(compiled >= 3);
 }
 
+/* The code of this NVRTC goes where the embedded image would: to a driver (a simulated one) of the
+ * device that it was compiled for, and no other. */
+static void loads_where_it_fits(void **state)
+{
+    (void)state;
+    static const uint32_t capabilities[] = {90, 80};
+    memopt_device *device = open_device("cuda:0"); /* of capability 9.0 */
+    mo_gpu_device *gpu = mo_gpu(device);
+    void *saved;
+    OK(mo_gpu_enter(gpu, "test", &saved));
+    for (int i = 0; i < 2; i++) {
+        made_device made;
+        mo_gpu_recipe recipe;
+        mo_gpu_module module = NULL;
+        mo_gpu_function function = NULL;
+        void *binary = NULL;
+        uint64_t bytes = 0;
+        char name[64];
+        make_device(&made, capabilities[i], 0, NULL);
+        OK(mo_gpu_find_recipe(&made.gpu, &recipe));
+        OK(mo_gpu_compile(&made.gpu, &recipe, &binary, &bytes));
+        int code = mo_gpu_call(gpu)->module_load(&module, binary);
+        assert_int_equal(code, i == 0 ? MO_GPU_SUCCESS : MO_GPU_NO_BINARY);
+        for (int n = 0; i == 0 && kernel_name(n, name, sizeof name); n++)
+            assert_int_equal(mo_gpu_call(gpu)->module_function(&function, module, name), 0);
+        if (i == 0)
+            assert_int_equal(mo_gpu_call(gpu)->module_unload(module), 0);
+        mo_free(binary);
+    }
+    mo_gpu_leave(gpu, saved);
+    OK(memopt_device_close(device));
+}
+
 /* A device that is newer than the compiler gets PTX for the newest target that it knows. */
 static void newer_device(void **state)
 {
@@ -333,9 +366,9 @@ static void hip_unknown(void **state)
 
 int main(int count, char **values)
 {
-    const struct CMUnitTest real[] = {cmocka_unit_test(every_generation),
-                                      cmocka_unit_test(newer_device),
-                                      cmocka_unit_test(wrong_source)};
+    const struct CMUnitTest real[] = {
+        cmocka_unit_test(every_generation), cmocka_unit_test(loads_where_it_fits),
+        cmocka_unit_test(newer_device), cmocka_unit_test(wrong_source)};
     const struct CMUnitTest choice[] = {cmocka_unit_test(best_compiler)};
     const struct CMUnitTest missing[] = {cmocka_unit_test(says_what_is_missing)};
     const struct CMUnitTest faults[] = {cmocka_unit_test(compile_faults),
