@@ -127,6 +127,21 @@ int rtc_read_options(int count, const char *const *options, rtc_job *job)
     return RTC_OK;
 }
 
+/* Without clang: as much of a PTX text as the simulated driver reads. */
+static char *make_text(const char *target, const char *names, size_t name_bytes)
+{
+    char *text = NULL;
+    size_t size = 0;
+    FILE *file = open_memstream(&text, &size);
+    if (file == NULL)
+        return NULL;
+    fprintf(file, ".version 6.3\n.target sm_%s\n", strchr(target, '_') + 1);
+    for (const char *name = names; name < names + name_bytes; name += strlen(name) + 1)
+        fprintf(file, ".visible .entry %s()\n", name);
+    fclose(file);
+    return text;
+}
+
 int rtc_finish(rtc_program *p, const rtc_job *job, char *output, size_t bytes)
 {
     size_t name_bytes = 0;
@@ -135,7 +150,8 @@ int rtc_finish(rtc_program *p, const rtc_job *job, char *output, size_t bytes)
     if (names == NULL)
         return RTC_OUT_OF_MEMORY;
     free(p->text);
-    p->text = strdup(output != NULL && bytes != 0 ? output : "");
+    p->text =
+        output != NULL && bytes != 0 ? strdup(output) : make_text(job->target, names, name_bytes);
     p->text_bytes = p->text != NULL ? strlen(p->text) + 1 : 0;
     if (!job->no_code) {
         uint32_t flags = (uint32_t)atoi(job->target + 3) << 8;

@@ -128,7 +128,7 @@ static void results(void **state)
     assert_int_equal(code_size(p, &size), 0);
     assert_int_equal(size, 0);
     assert_int_equal(text_size(p, &size), 0);
-    assert_true(size > 1 || getenv("MEMOPT_SIM_WITHOUT_CLANG") != NULL);
+    assert_true(size > 1);
     assert_int_equal(destroy(&p), 0);
 
     /* There is no header, and what is wrong is refused and told with its line. */
