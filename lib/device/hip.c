@@ -179,8 +179,9 @@ static void target_option(const mo_gpu_device *gpu, char *text, size_t size)
 
 static const char *const libraries[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
                                         "libamdhip64.so.5", NULL};
-static const char *const compilers[] = {"libhiprtc.so",   "libhiprtc.so.7", "libhiprtc.so.6",
-                                        "libhiprtc.so.5", "libamdhip64.so", NULL};
+static const char *const compilers[] = {
+    "libhiprtc.so",   "libhiprtc.so.7",   "libhiprtc.so.6",   "libhiprtc.so.5",
+    "libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.5", NULL};
 
 static const mo_gpu_vendor vendor = {
     .name = "hip",
