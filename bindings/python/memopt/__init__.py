@@ -26,6 +26,7 @@ from ._abi import (
 from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, TagStats
+from .backends import BackendInfo, backend_info
 from .cast import Scaler, cast, dequantize_blockwise, dynamic_map, quantize_blockwise
 from .checkpoint import Lease, RandomState, Region
 from .device import (
@@ -53,6 +54,7 @@ from .errors import (
 )
 from .log import set_log
 from .memory import Memory
+from .monitor import Monitor, MonitorInfo, Process, Reading
 from .offload import Offloader, Ticket
 from .optim import AdamW, AdamW8bit, Group, Optimizer
 from .sizes import format_size, parse_size
@@ -65,6 +67,7 @@ __all__ = [
     "AdamW",
     "AdamW8bit",
     "Allocator",
+    "BackendInfo",
     "BlockState",
     "Buffer",
     "BusyError",
@@ -85,6 +88,8 @@ __all__ = [
     "Memory",
     "MemoryInfo",
     "MismatchError",
+    "Monitor",
+    "MonitorInfo",
     "NotFoundError",
     "Offloader",
     "Optimizer",
@@ -92,7 +97,9 @@ __all__ = [
     "Overflow",
     "Pass",
     "PinnedMemory",
+    "Process",
     "RandomState",
+    "Reading",
     "Region",
     "RegionMode",
     "Registration",
@@ -107,6 +114,7 @@ __all__ = [
     "Tensor",
     "Ticket",
     "UnsupportedError",
+    "backend_info",
     "cast",
     "dequantize_blockwise",
     "dtype_of",
