@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import List, NamedTuple, Tuple, Union
+import enum
+from typing import NamedTuple, Tuple, Type, Union
 
 from . import _abi
 from ._abi import BackendFeature, Status
@@ -71,8 +72,6 @@ def words(raw: bytes) -> Tuple[str, ...]:
     return tuple(text(raw).split(", ")) if raw else ()
 
 
-def names_of(kind: "type[BackendFeature] | type[_abi.MonitorField] | type[_abi.ProcessKind]",
-             bits: int) -> Tuple[str, ...]:
+def names_of(kind: Type[enum.IntEnum], bits: int) -> Tuple[str, ...]:
     """The bits of an enumeration by name, in its order; those of a later library are left out."""
-    found: List[str] = [member.name.lower() for member in kind if bits & member]
-    return tuple(found)
+    return tuple(member.name.lower() for member in kind if bits & member)
