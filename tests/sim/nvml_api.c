@@ -18,6 +18,13 @@ enum {
 #define EXPORT SIM_EXPORT
 
 static int users;
+
+/* Starts that were not ended. */
+EXPORT int memopt_sim_users(void);
+EXPORT int memopt_sim_users(void)
+{
+    return users;
+}
 static char handles[16]; /* a device's handle is the address of its element */
 
 #define ENTER(name)                                                                                \

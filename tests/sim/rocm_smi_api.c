@@ -20,6 +20,13 @@ enum {
 
 static int users;
 
+/* Starts that were not ended. */
+EXPORT int memopt_sim_users(void);
+EXPORT int memopt_sim_users(void)
+{
+    return users;
+}
+
 #define ENTER(name)                                                                                \
     do {                                                                                           \
         int enter_code_ = sim_monitor_call(name);                                                  \

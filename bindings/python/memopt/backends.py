@@ -36,7 +36,7 @@ class BackendInfo(NamedTuple):
 
 
 def backend_info(backend: str) -> BackendInfo:
-    """Asks about "cpu", "cuda" or "hip"; that a driver is missing is an answer, not an exception."""
+    """Asks about "cpu", "cuda" or "hip"; a missing driver is an answer, not an exception."""
     raw = _abi.BackendInfoStruct()
     lib.memopt_backend_get_info(c_text(backend, "a back end"), ctypes.byref(raw))
     return BackendInfo(

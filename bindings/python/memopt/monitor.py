@@ -169,9 +169,7 @@ class Monitor(_lifetime.Closing):
 
             return errors.run_callback(call, lambda error: _abi.Status.USER)
 
-        lib.memopt_monitor_processes(
-            self._handle.pointer, index, _abi.ProcessVisitor(visit), None
-        )
+        lib.memopt_monitor_processes(self._handle.pointer, index, _abi.ProcessVisitor(visit), None)
         return found
 
 

@@ -368,6 +368,27 @@ static void unreadable_files(void **state)
     assert_int_equal(mo_monitor_errno_outcome(EIO), MO_FIELD_FAILED);
 }
 
+static void cards_are_sorted(void **state)
+{
+    static const char *const places[] = {"0000:43:00.0", "0000:03:00.0", "0001:01:00.0",
+                                         "0000:03:00.1", "0000:03:1f.0", "0000:c1:00.0"};
+    static const char *const sorted[] = {"0000:03:00.0", "0000:03:00.1", "0000:03:1f.0",
+                                         "0000:43:00.0", "0000:c1:00.0", "0001:01:00.0"};
+    (void)state;
+    memopt_monitor_info info;
+    for (int i = 0; i < 6; i++) {
+        char name[64], text[80];
+        snprintf(name, sizeof name, "sys/class/drm/card%d/device/uevent", i);
+        snprintf(text, sizeof text, "DRIVER=amdgpu\nPCI_SLOT_NAME=%s\n", places[i]);
+        put(name, text);
+    }
+    memopt_monitor *monitor = open_files(&info);
+    assert_int_equal(monitor->device_count, 6);
+    for (int i = 0; i < 6; i++)
+        assert_string_equal(read_device(monitor, i).pci, sorted[i]);
+    OK(memopt_monitor_close(monitor));
+}
+
 static void no_cards(void **state)
 {
     (void)state;
@@ -408,6 +429,8 @@ static void host_files(void **state)
     reading = read_device(monitor, 0);
     assert_true(reading.fields & MEMOPT_MONITOR_UTILIZATION);
     assert_true(reading.utilization == 25.0); /* 25 of 100 ticks */
+    put("proc/stat", "cpu  125 5 50 950 65 0 0 5 0 0\n");
+    assert_true(read_device(monitor, 0).utilization == 10.0); /* since the last reading */
     OK(memopt_monitor_processes(monitor, 0, take_process, &p));
     assert_int_equal(p.count, 1);
     is_process(&p.seen[0], 77, MEMOPT_PROCESS_HOST, 30 * sysconf(_SC_PAGESIZE));
@@ -423,6 +446,7 @@ typedef struct control {
     void (*fail_at)(const char *call, int64_t n, int32_t code);
     int64_t (*pending)(void), (*calls)(void);
     int (*take_violation)(char *out, uint64_t bytes);
+    int (*users)(void);
 } control;
 
 static control find_control(int gpu)
@@ -435,7 +459,9 @@ static control find_control(int gpu)
     *(void **)&sim.pending = dlsym(library, "memopt_sim_fault_pending");
     *(void **)&sim.calls = dlsym(library, "memopt_sim_calls");
     *(void **)&sim.take_violation = dlsym(library, "memopt_sim_take_violation");
+    *(void **)&sim.users = dlsym(library, "memopt_sim_users");
     assert_non_null(sim.fail_at);
+    assert_non_null(sim.users);
     return sim;
 }
 
@@ -444,6 +470,13 @@ static void no_violation(int gpu)
     char text[256];
     if (find_control(gpu).take_violation(text, sizeof text))
         fail_msg("%s", text);
+}
+
+/* Every start of the library was ended. */
+static void ended(int gpu)
+{
+    no_violation(gpu);
+    assert_int_equal(find_control(gpu).users(), 0);
 }
 
 static int clean(void **state)
@@ -486,8 +519,9 @@ static void simulated_values(void **state)
         assert_int_equal(r.memory_reserved, i == 0 ? 32 * MIB : 0);
         assert_true(r.utilization == 38 && r.memory_utilization == 12 && r.temperature == 55);
         assert_true(r.power == 123.5 && r.power_limit == 300);
+        assert_int_equal(find_control(i).users(), 1);
         OK(memopt_monitor_close(monitor));
-        no_violation(i);
+        ended(i);
     }
 }
 
@@ -593,6 +627,23 @@ static void fields_fail_by_themselves(void **state)
     }
 }
 
+/* The problem that is told is the first one. */
+static void several_fields_fail(void **state)
+{
+    (void)state;
+    setenv("MEMOPT_SIM_FAIL",
+           "nvmlDeviceGetUUID:*=4,nvmlDeviceGetPowerUsage:*=999,rsmi_dev_pci_id_get:*=4,"
+           "rsmi_dev_power_cap_get:*=6",
+           1);
+    for (int i = 0; i < 2; i++) {
+        memopt_monitor_reading r = read_once(gpus[i], 0);
+        assert_int_equal(r.denied, i == 0 ? MEMOPT_MONITOR_UUID : MEMOPT_MONITOR_PCI);
+        assert_int_equal(r.failed, i == 0 ? MEMOPT_MONITOR_POWER : MEMOPT_MONITOR_POWER_LIMIT);
+        assert_int_equal(r.driver_code, 4);
+        assert_memory_equal(r.problem, i == 0 ? "uuid: " : "bus address: ", 6);
+    }
+}
+
 static void second_choices(void **state)
 {
     (void)state;
@@ -687,8 +738,8 @@ static void starting_fails(void **state)
     setenv("MEMOPT_SIM_DEVICES", "0", 1);
     for (int i = 0; i < 2; i++)
         assert_int_equal(info_about(gpus[i]).status, MEMOPT_OK);
-    no_violation(0);
-    no_violation(1);
+    ended(0);
+    ended(1);
 }
 
 /* --- torture --------------------------------------------------------------------------------- */
@@ -924,22 +975,24 @@ int main(int count, char **values)
 #define WITH_ROOT(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
 #define SIMULATED(test) cmocka_unit_test_setup_teardown(test, clean, clean)
     const struct CMUnitTest none[] = {
-        cmocka_unit_test(arguments),
-        cmocka_unit_test(this_machine),
-        WITH_ROOT(amdgpu_files),
-        WITH_ROOT(unreadable_files),
-        WITH_ROOT(no_cards),
-        WITH_ROOT(host_files),
-        cmocka_unit_test(torture_host),
-        WITH_ROOT(torture_files),
-        cmocka_unit_test(nothing_there),
+        cmocka_unit_test(arguments), cmocka_unit_test(this_machine),
+        WITH_ROOT(amdgpu_files),     WITH_ROOT(unreadable_files),
+        WITH_ROOT(no_cards),         WITH_ROOT(cards_are_sorted),
+        WITH_ROOT(host_files),       cmocka_unit_test(torture_host),
+        WITH_ROOT(torture_files),    cmocka_unit_test(nothing_there),
     };
     const struct CMUnitTest sim[] = {
-        SIMULATED(simulated_values),          SIMULATED(simulated_processes),
-        SIMULATED(processes_start_meanwhile), SIMULATED(own_name_is_found),
-        SIMULATED(fields_fail_by_themselves), SIMULATED(second_choices),
-        SIMULATED(whole_devices_fail),        SIMULATED(starting_fails),
-        SIMULATED(torture_libraries),         WITH_ROOT(every_entry_point_may_lack),
+        SIMULATED(simulated_values),
+        SIMULATED(simulated_processes),
+        SIMULATED(processes_start_meanwhile),
+        SIMULATED(own_name_is_found),
+        SIMULATED(fields_fail_by_themselves),
+        SIMULATED(second_choices),
+        SIMULATED(several_fields_fail),
+        SIMULATED(whole_devices_fail),
+        SIMULATED(starting_fails),
+        SIMULATED(torture_libraries),
+        WITH_ROOT(every_entry_point_may_lack),
     };
     const struct CMUnitTest empty[] = {cmocka_unit_test(empty_libraries)};
     const struct CMUnitTest lacking[] = {cmocka_unit_test(one_is_lacking)};

@@ -137,7 +137,8 @@ class Output:
                     for c in row
                 )
             )
-        self._console.print(table)
+        console: Any = self._console
+        console.print(table)
 
     def _plain_table(
         self, columns: Sequence[str], rows: List[List[str]], right: List[bool]
