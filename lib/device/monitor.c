@@ -13,18 +13,21 @@
 
 typedef memopt_status (*open_source)(memopt_monitor_info *info, memopt_monitor **out_monitor);
 
+#if defined MO_WITHOUT_CUDA || defined MO_WITHOUT_HIP
 static memopt_status not_built(memopt_monitor_info *info, memopt_monitor **out_monitor)
 {
     (void)out_monitor;
     snprintf(info->problem, sizeof info->problem, "this build was made without it");
     return MEMOPT_UNSUPPORTED;
 }
+#endif
 
 static memopt_status open_host(memopt_monitor_info *info, memopt_monitor **out_monitor)
 {
     return mo_host_monitor_open("", info, out_monitor);
 }
 
+#ifndef MO_WITHOUT_HIP
 /* The library if it works, else the driver's files if there are any. */
 static memopt_status open_hip(memopt_monitor_info *info, memopt_monitor **out_monitor)
 {
@@ -44,6 +47,7 @@ static memopt_status open_hip(memopt_monitor_info *info, memopt_monitor **out_mo
     memcpy(info->version, files.version, sizeof info->version);
     return MEMOPT_OK;
 }
+#endif
 
 static const struct {
     const char *name;
@@ -68,7 +72,6 @@ static memopt_status open_named(const char *name, memopt_monitor_info *info,
                                 memopt_monitor **out_monitor)
 {
     *info = (memopt_monitor_info){.struct_size = sizeof *info};
-    (void)not_built; /* unused where everything is built */
     for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
         if (strcmp(name, backends[i].name) != 0)
             continue;

@@ -131,7 +131,9 @@ def test_simulated_cuda():
     assert properties["memory_total"] == properties["memory_free"] == 64 << 20
     assert properties["warp_size"] == 32 and properties["units"] == 8
     assert properties["allocation"] == "mapped" and properties["granularity"] == 2 << 20
-    assert properties["kernels"]["image"] in cuda["kernels"]["built_in"] + ["source"]
+    built_in = cuda["kernels"]["built_in"]
+    images = [image for image in ("fatbin", "sm_86", "ptx75") if image in built_in] + ["source"]
+    assert properties["kernels"]["image"] == images[0]  # the best that is there
     monitoring = cuda["monitoring"]
     assert monitoring["source"] == "nvml" and monitoring["version"] == "580.65.06"
     assert monitoring["library"] == os.path.join(MONITORS, "libnvidia-ml.so.1")
@@ -151,6 +153,8 @@ def test_simulated_hip_without_virtual_memory():
     assert device["properties"]["virtual_memory"] is False
     assert device["properties"]["allocation"] == "plain"
     assert device["properties"]["isa"] == "gfx1030" and device["properties"]["warp_size"] == 32
+    if "gfx1030" in hip["kernels"]["built_in"]:
+        assert device["properties"]["kernels"] == {"form": "code_object", "image": "gfx1030"}
     assert hip["monitoring"]["source"] == "rocm_smi" and hip["monitoring"]["version"] == "7.3.0"
     shown = text(DRIVERS, MONITORS, **variables)
     assert re.search(r"hip:0 +no virtual memory .*falls back to plain allocation", shown)
@@ -189,6 +193,22 @@ def test_driver_that_does_not_start(code, status):
     assert "does not start" in cuda["problem"] and "(%d)" % code in cuda["problem"]
     shown = text(DRIVERS, **variables)
     assert "does not start" in shown and "update or reinstall the NVIDIA driver" in shown
+
+
+@pytest.mark.parametrize(
+    "backend, number, text",
+    [
+        ("cuda", 12040, "12.4"),
+        ("cuda", 11080, "11.8"),
+        ("cuda", 0, None),
+        ("hip", 60443482, "6.4.43482"),
+        ("hip", 71025424, "7.10.25424"),
+    ],
+)
+def test_versions_of_drivers(backend, number, text):
+    from memopt.cli.info import driver_version
+
+    assert driver_version(backend, number) == text
 
 
 @simulated
@@ -305,7 +325,8 @@ def test_rich_tables_on_a_terminal():
     assert "─" in shown and "\x1b[1m" in shown and "\x1b[32m" in shown
     colourless = on_a_terminal(NO_COLOR="1")
     assert "─" in colourless and not re.search("\x1b\\[[0-9;]*3[0-9]", colourless)
-    assert "\x1b" not in on_a_terminal(TERM="dumb")
+    dumb = on_a_terminal(TERM="dumb")
+    assert "\x1b" not in dumb and "─" not in dumb
 
 
 def test_plain_tables_without_rich(tmp_path):
