@@ -18,6 +18,7 @@ from ._abi import (
     Pass,
     RegionMode,
     Rounding,
+    ScheduleOperation,
     StateFormat,
     Status,
     StreamOrder,
@@ -57,6 +58,7 @@ from .memory import Memory
 from .monitor import Monitor, MonitorInfo, Process, Reading
 from .offload import Offloader, Ticket
 from .optim import AdamW, AdamW8bit, Group, Optimizer
+from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
 
@@ -105,6 +107,9 @@ __all__ = [
     "Registration",
     "Rounding",
     "Scaler",
+    "Schedule",
+    "ScheduleOperation",
+    "Stage",
     "StateFormat",
     "Status",
     "Stream",
