@@ -111,12 +111,14 @@ memopt_status memopt_monitor_open(const char *backend, memopt_monitor **out_moni
     memopt_status status = open_named(backend, &info, &monitor);
     if (status == MEMOPT_NOT_FOUND || status == MEMOPT_OUT_OF_HOST_MEMORY)
         return status;
-    if (status != MEMOPT_OK)
+    if (status != MEMOPT_OK) {
+        int incomplete = strstr(info.missing, "(required)") != NULL;
         return mo_fail_driver(status, info.driver_code, info.driver_code != 0 ? info.problem : "",
                               "monitor: nothing to read %s devices from: %s%s%s; install it, or "
                               "use \"cpu\"",
-                              backend, info.problem, info.missing[0] == '\0' ? "" : ": ",
-                              info.missing);
+                              backend, info.problem, incomplete ? ": " : "",
+                              incomplete ? info.missing : "");
+    }
     *out_monitor = monitor;
     return MEMOPT_OK;
 }

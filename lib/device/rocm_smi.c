@@ -89,8 +89,10 @@ typedef struct rsmi_monitor {
     int started;
 } rsmi_monitor;
 
+/* .so.1 is Debian's name of it, whatever the version. */
 static const char *const libraries[] = {"librocm_smi64.so.7", "librocm_smi64.so.6",
-                                        "librocm_smi64.so.5", "librocm_smi64.so", NULL};
+                                        "librocm_smi64.so.5", "librocm_smi64.so.1",
+                                        "librocm_smi64.so",   NULL};
 
 #define ASK(monitor, field, ...)                                                                   \
     ((monitor)->call.field != NULL ? (monitor)->call.field(__VA_ARGS__) : RSMI_NOT_SUPPORTED)
