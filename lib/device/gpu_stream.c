@@ -197,10 +197,9 @@ memopt_status mo_gpu_event_query(memopt_device *device, memopt_event *event)
     memopt_status status = mo_gpu_enter(gpu, "event_query", &saved);
     if (status != MEMOPT_OK)
         return status;
-    int mode = mo_gpu_relax(gpu);
-    status = mo_gpu_result(gpu, mo_gpu_call(gpu)->event_query(object_of(event)->event),
-                           MEMOPT_OUT_OF_DEVICE_MEMORY, "event_query");
-    mo_gpu_restore_mode(gpu, mode);
+    int mode = mo_gpu_relax(gpu), code = mo_gpu_call(gpu)->event_query(object_of(event)->event);
+    mo_gpu_restrict(gpu, mode);
+    status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "event_query");
     mo_gpu_leave(gpu, saved);
     return status;
 }
@@ -212,10 +211,9 @@ memopt_status mo_gpu_event_sync(memopt_device *device, memopt_event *event)
     memopt_status status = mo_gpu_enter(gpu, "event_sync", &saved);
     if (status != MEMOPT_OK)
         return status;
-    int mode = mo_gpu_relax(gpu);
-    status = mo_gpu_result(gpu, mo_gpu_call(gpu)->event_sync(object_of(event)->event),
-                           MEMOPT_OUT_OF_DEVICE_MEMORY, "event_sync");
-    mo_gpu_restore_mode(gpu, mode);
+    int mode = mo_gpu_relax(gpu), code = mo_gpu_call(gpu)->event_sync(object_of(event)->event);
+    mo_gpu_restrict(gpu, mode);
+    status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "event_sync");
     mo_gpu_leave(gpu, saved);
     return status;
 }
