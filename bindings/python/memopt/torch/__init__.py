@@ -19,3 +19,7 @@ except ImportError as error:
         "memopt.torch needs PyTorch, and it cannot be imported: %s. Install it with"
         " `pip install torch`." % error
     ) from error
+
+from .checkpoint import CheckpointError, checkpoint  # noqa: E402
+
+__all__ = ["CheckpointError", "checkpoint"]
