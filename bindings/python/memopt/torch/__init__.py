@@ -20,6 +20,7 @@ except ImportError as error:
         " `pip install torch`." % error
     ) from error
 
+from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
 
-__all__ = ["CheckpointError", "checkpoint"]
+__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential"]

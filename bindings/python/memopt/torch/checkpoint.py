@@ -1,7 +1,7 @@
 """checkpoint(): run a function without keeping what its backward needs, and again in backward.
 
 The semantics of torch's non-reentrant form, at a fraction of its overhead. While the function runs,
-a hook replaces every tensor that autograd saves by a :class:`_Holder`. The first holder that
+a hook replaces every tensor that autograd saves by a :class:`Holder`. The first holder that
 backward asks for runs the function again, with the random state and autocast settings of the first
 run, and fills all holders; the run stops as soon as the last one is filled.
 
@@ -30,12 +30,12 @@ CheckpointError = torch.utils.checkpoint.CheckpointError
 _graph_task = torch._C._current_graph_task_id
 
 
-class _Holder:
+class Holder:
     """Stands for a saved tensor: the `index`-th of its frame."""
 
     __slots__ = ("frame", "index", "task", "value", "__weakref__")
 
-    def __init__(self, frame: "_Frame", index: int) -> None:
+    def __init__(self, frame: "Frame", index: int) -> None:
         self.frame = frame
         self.index = index
         self.task: Any = None  # the backward pass that `value` was recomputed for
@@ -46,7 +46,7 @@ class _Stop(Exception):
     """All holders of a frame are filled."""
 
 
-class _SaveInputs(torch.autograd.Function):
+class SaveInputs(torch.autograd.Function):
     """Lets autograd keep the inputs: outer hooks see them, and changes in place are found."""
 
     @staticmethod
@@ -59,10 +59,10 @@ class _SaveInputs(torch.autograd.Function):
         raise AssertionError("checkpoint: nobody uses this output")
 
 
-_anchor = torch.empty(0, requires_grad=True)
+anchor = torch.empty(0, requires_grad=True)
 
 
-class _Frame:
+class Frame:
     """One call of checkpoint()."""
 
     __slots__ = (
@@ -75,6 +75,7 @@ class _Frame:
         "check",
         "holders",
         "facts",
+        "__weakref__",
     )
 
     def __init__(
@@ -92,11 +93,11 @@ class _Frame:
         self.context = context  # of the recomputation
         self.check = check
         self.early_stop = early_stop
-        self.holders: List["weakref.ref[_Holder]"] = []
+        self.holders: List["weakref.ref[Holder]"] = []
         self.facts: List[Any] = []  # by holder: what the recomputed value must agree with
         tensors = arguments.tensors
         #: The node whose saved tensors are the inputs; None where there are none.
-        self.saver: Any = _SaveInputs.apply(_anchor, *tensors).grad_fn if tensors else None
+        self.saver: Any = SaveInputs.apply(anchor, *tensors).grad_fn if tensors else None
 
     @property
     def name(self) -> str:
@@ -106,8 +107,8 @@ class _Frame:
 
     # --- first run ---
 
-    def pack(self, tensor: torch.Tensor) -> _Holder:
-        holder = _Holder(self, len(self.holders))
+    def pack(self, tensor: torch.Tensor) -> Holder:
+        holder = Holder(self, len(self.holders))
         self.holders.append(weakref.ref(holder))
         if self.check != "none":
             self.facts.append(_content.facts(tensor, self.check))
@@ -117,6 +118,15 @@ class _Frame:
 
     def recompute(self, task: Any) -> Dict[int, torch.Tensor]:
         """Runs the function again; the values of all holders that live, by number."""
+        saved = () if self.saver is None else self.saver.saved_tensors
+        arguments, keywords = self.arguments.with_tensors(saved)
+        return self.run_again(task, arguments, keywords, self.early_stop)[0]
+
+    def run_again(
+        self, task: Any, arguments: Tuple[Any, ...], keywords: Dict[str, Any], early_stop: bool
+    ) -> Tuple[Dict[int, torch.Tensor], Any]:
+        """The values and the result, which is None where the run stopped early."""
+        result = None
         values: Dict[int, torch.Tensor] = {}
         wanted = [reference() is not None for reference in self.holders]
         last = len(wanted) - 1
@@ -134,16 +144,14 @@ class _Frame:
                 self._compare(index, tensor)
             if wanted[index]:
                 values[index] = tensor
-            if index == last and self.early_stop:
+            if index == last and early_stop:
                 raise _Stop
             return tensor
 
-        saved = () if self.saver is None else self.saver.saved_tensors
-        arguments, keywords = self.arguments.with_tensors(saved)
         with self.ambient.restored(), self.context:
             try:
                 with torch.enable_grad(), saved_tensors_hooks(pack, _identity):
-                    self.function(*arguments, **keywords)
+                    result = self.function(*arguments, **keywords)
             except _Stop:
                 pass
         if count <= last:
@@ -153,7 +161,14 @@ class _Frame:
                 holder = reference()
                 if holder is not None and holder.index in values:
                     holder.task, holder.value = task, values[holder.index]
-        return values
+        return values, result
+
+    def forget(self) -> None:
+        """Drops the values that nobody came for."""
+        for reference in self.holders:
+            holder = reference()
+            if holder is not None:
+                holder.value = None
 
     def _compare(self, index: int, tensor: torch.Tensor) -> None:
         difference = _content.difference(self.facts[index], tensor, self.check)
@@ -183,7 +198,7 @@ def _identity(tensor: Any) -> Any:
     return tensor
 
 
-def _unpack(holder: _Holder) -> torch.Tensor:
+def unpack(holder: Holder) -> torch.Tensor:
     task = _graph_task()
     value = holder.value
     if value is not None and holder.task == task:
@@ -194,7 +209,7 @@ def _unpack(holder: _Holder) -> torch.Tensor:
     return value
 
 
-def _no_contexts() -> Tuple[ContextManager[Any], ContextManager[Any]]:
+def without_contexts() -> Tuple[ContextManager[Any], ContextManager[Any]]:
     return _NOTHING, _NOTHING
 
 
@@ -206,10 +221,11 @@ def checkpoint(
     *args: Any,
     use_reentrant: Optional[bool] = None,
     preserve_rng_state: bool = True,
-    context_fn: Contexts = _no_contexts,
+    context_fn: Contexts = without_contexts,
     determinism_check: str = "default",
     debug: bool = False,
     early_stop: bool = True,
+    respect_saved_tensors_hooks: Optional[bool] = None,
     **kwargs: Any,
 ) -> Any:
     """Calls ``function(*args, **kwargs)`` without keeping what its backward needs.
@@ -224,6 +240,8 @@ def checkpoint(
 
     `preserve_rng_state`: the random numbers of both runs are the same, on the CPU and on the GPUs
     of the inputs. `context_fn` gives two context managers, for the first run and the recomputation.
+    Tensors that torch's selective contexts keep do not go through hooks such as save_on_cpu
+    (`respect_saved_tensors_hooks` may only be None or False).
     `early_stop`: the recomputation ends once the last needed tensor is there. `debug` has no
     effect beyond what messages always say. Without `function` the call is a decorator.
 
@@ -234,6 +252,11 @@ def checkpoint(
         raise ValueError(
             "checkpoint: determinism_check is one of %s, not %r"
             % (", ".join(map(repr, _content.MODES)), determinism_check)
+        )
+    if respect_saved_tensors_hooks:
+        raise NotImplementedError(
+            "checkpoint: respect_saved_tensors_hooks=True is not there; tensors of selective"
+            " contexts stay on the device"
         )
     if function is None:
         return functools.partial(
@@ -253,10 +276,12 @@ def checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, **kwargs
         )
     first, again = context_fn()
+    if hasattr(first, "respect_saved_tensors_hooks"):
+        first.respect_saved_tensors_hooks = False  # the hooks around it are ours
     arguments = Arguments(args, kwargs)
     ambient = Ambient(arguments.tensors, preserve_rng_state)
-    frame = _Frame(function, arguments, ambient, again, determinism_check, early_stop)
-    with saved_tensors_hooks(frame.pack, _unpack):
+    frame = Frame(function, arguments, ambient, again, determinism_check, early_stop)
+    with saved_tensors_hooks(frame.pack, unpack):
         if first is _NOTHING:
             return function(*args, **kwargs)
         with first:
