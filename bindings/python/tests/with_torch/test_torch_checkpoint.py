@@ -61,9 +61,7 @@ def test_gradients_are_the_same(block, x, mode):
     inputs = [x, *block.parameters()]
     plain = results(lambda: block(x), inputs)
     runs = block.runs
-    assert_same(
-        plain, results(lambda: mt.checkpoint(block, x, determinism_check=mode), inputs)
-    )
+    assert_same(plain, results(lambda: mt.checkpoint(block, x, determinism_check=mode), inputs))
     assert block.runs == runs + 2
 
 
@@ -203,9 +201,7 @@ def test_parts_of_the_graph(block, x):
     plain = results(lambda: block(x), [block.two.weight])
     loss, part = results(lambda: mt.checkpoint(block, x), [block.two.weight], retain_graph=True)
     assert_same(plain, (loss, part))
-    assert torch.equal(
-        results(lambda: block(x), [x])[1][0], torch.autograd.grad(loss, [x])[0]
-    )
+    assert torch.equal(results(lambda: block(x), [x])[1][0], torch.autograd.grad(loss, [x])[0])
 
 
 @pytest.mark.parametrize("depth", [2, 4])
@@ -381,7 +377,9 @@ def test_more_tensors(x):
 
 def test_another_shape_or_dtype(x):
     y = mt.checkpoint(changing(lambda x: x.sin(), lambda x: x[:2].sin()), x)
-    with pytest.raises(mt.CheckpointError, match=r"tensor 0 of 1 was float32 of \[8, 16\].*\[2, 16\]"):
+    with pytest.raises(
+        mt.CheckpointError, match=r"tensor 0 of 1 was float32 of \[8, 16\].*\[2, 16\]"
+    ):
         y.sum().backward()
     y = mt.checkpoint(changing(lambda x: x.sin(), lambda x: x.double().sin()), x)
     with pytest.raises(mt.CheckpointError, match="float32 .* float64"):
