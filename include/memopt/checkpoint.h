@@ -231,6 +231,29 @@ typedef struct memopt_region_stats {
 MEMOPT_API memopt_status memopt_region_get_stats(memopt_region *region,
                                                  memopt_region_stats *out_stats);
 
+/** @brief Bytes of a tensor that one content hash stands for. */
+#define MEMOPT_CONTENT_GRANULE 4096u
+
+/**
+ * @brief Hashes a tensor's bytes: 64 bits for each #MEMOPT_CONTENT_GRANULE of it, the same on every
+ *        back end.
+ *
+ * What #MEMOPT_CHECK_HASH uses, for programs that keep their activations elsewhere. Granules that
+ * differ in one aligned 8-byte word never have the same hash, others meet with a chance of about
+ * 2^-64; it finds mistakes, not forgery.
+ * @param device the device.
+ * @param tensor any element type, in device memory, at any address.
+ * @param out_hashes device memory for ceil(bytes / #MEMOPT_CONTENT_GRANULE) hashes, aligned to 8.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued; nothing for an empty tensor.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or misaligned, the element type is none, the
+ *         size does not fit 64 bits, or out_hashes overlaps the tensor.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_content_hash(memopt_device *device, const memopt_tensor *tensor,
+                                             uint64_t *out_hashes, memopt_stream stream);
+
 /** @brief What to run, and when, so that a chain of stages trains within a byte budget. */
 typedef struct memopt_schedule memopt_schedule;
 

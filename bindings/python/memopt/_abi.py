@@ -803,6 +803,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_region_alloc": (CHECKED, [_HANDLE, _U64, _OUT_HANDLE]),
     "memopt_region_check": (CHECKED, [_HANDLE, c_char_p, _TENSORS]),
     "memopt_region_get_stats": (CHECKED, [_HANDLE, POINTER(RegionStats)]),
+    "memopt_content_hash": (CHECKED, [_HANDLE, _TENSORS, _OUT_U64, _HANDLE]),
     "memopt_schedule_create": (
         CHECKED,
         [POINTER(ChainStage), _U64, POINTER(ScheduleOptions), _OUT_HANDLE],

@@ -224,6 +224,44 @@ static void test_on_the_device(void **unused)
     bench_close(&b);
 }
 
+static void test_of_a_callers_tensor(void **unused)
+{
+    (void)unused;
+    bench b;
+    bench_open(&b, MEMOPT_STREAM_ORDER_ADVERSARIAL, 3);
+    unsigned char *data = NULL;
+    uint64_t *hashes = NULL;
+    const uint64_t bytes = 2 * MO_HASH_GRANULE + 6;
+    OK(memopt_allocator_alloc(b.allocator, bytes + 2, MEMOPT_TAG_OTHER, b.stream, (void **)&data));
+    OK(memopt_allocator_alloc(b.allocator, 64, MEMOPT_TAG_OTHER, b.stream, (void **)&hashes));
+    unsigned char host[MOST];
+    fill(host, bytes);
+    OK(memopt_copy(b.device, data + 2, host, bytes, b.stream));
+    memopt_tensor tensor = {data + 2, bytes / 2, MEMOPT_DTYPE_BF16, 0}; /* not aligned to words */
+    OK(memopt_content_hash(b.device, &tensor, hashes, b.stream));
+    OK(memopt_stream_sync(b.device, b.stream));
+    for (uint64_t g = 0; g < 3; g++)
+        assert_int_equal(hashes[g],
+                         oracle(host + g * MO_HASH_GRANULE, g < 2 ? MO_HASH_GRANULE : 6));
+
+    memopt_tensor bad = tensor;
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(NULL, &tensor, hashes, b.stream));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, NULL, hashes, b.stream));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, &tensor, NULL, b.stream));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_content_hash(b.device, &tensor, (uint64_t *)(void *)(data + 8), b.stream));
+    bad.dtype = MEMOPT_DTYPE_INVALID;
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, &bad, hashes, b.stream));
+    bad = tensor;
+    bad.count = UINT64_MAX / 2 + 1;
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, &bad, hashes, b.stream));
+    bad.count = 0;
+    OK(memopt_content_hash(b.device, &bad, NULL, b.stream));
+    OK(memopt_allocator_free(b.allocator, data));
+    OK(memopt_allocator_free(b.allocator, hashes));
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -233,6 +271,7 @@ int main(void)
         cmocka_unit_test(test_avalanche),
         cmocka_unit_test(test_no_collisions),
         cmocka_unit_test(test_on_the_device),
+        cmocka_unit_test(test_of_a_callers_tensor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,3 +19,8 @@ except ImportError as error:
         "memopt.torch needs PyTorch, and it cannot be imported: %s. Install it with"
         " `pip install torch`." % error
     ) from error
+
+from .chain import checkpoint_sequential  # noqa: E402
+from .checkpoint import CheckpointError, checkpoint  # noqa: E402
+
+__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential"]

@@ -1,0 +1,240 @@
+"""checkpoint_sequential(): a chain of modules within a byte budget.
+
+The chain is measured once, module by module; the library's schedule says which modules keep what
+backward needs, which inputs are kept, and what runs again when. The first run builds autograd's
+graph with a :class:`_StageFrame` for each module that does not save; when backward asks one of its
+holders for a value, the chain follows its schedule up to the step that saves this module.
+
+What backward asks for out of the schedule's order (a second backward pass, parts of the graph) is
+recomputed from the nearest input that is there.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from .._abi import ScheduleOperation as Operation
+from ..schedule import Schedule
+from ..sizes import Size
+from . import _measure
+from ._ambient import Ambient
+from ._arguments import Arguments
+from .checkpoint import Frame, checkpoint, unpack, without_contexts
+
+Stage = Callable[[torch.Tensor], torch.Tensor]
+
+
+class _StageFrame(Frame):
+    """A stage of a chain that is run again."""
+
+    __slots__ = ("chain", "number")
+
+    def __init__(self, chain: "_Chain", number: int) -> None:
+        nothing, _ = without_contexts()
+        stage, ambient = chain.stages[number], chain.ambients[number]
+        super().__init__(stage, Arguments((), {}), ambient, nothing, chain.check, True)
+        self.chain = chain
+        self.number = number
+
+    @property
+    def name(self) -> str:
+        stage: Any = self.function
+        return "module %d of a chain (%s)" % (self.number, stage.name)
+
+    def recompute(self, task: Any) -> Dict[int, torch.Tensor]:
+        return self.chain.save(self.number, task)
+
+
+class _Chain:
+    """One run of a chain through a schedule."""
+
+    def __init__(
+        self, stages: Sequence[Stage], plan: Schedule, x: torch.Tensor, check: str, random: bool
+    ) -> None:
+        self.stages = stages
+        self.check = check
+        self.steps = plan.steps
+        self.next = next(
+            n for n, (operation, _) in enumerate(plan.steps) if operation is Operation.BACKWARD
+        )
+        self.random = random
+        #: What each stage met in the first run.
+        self.ambients: List[Ambient] = []
+        #: Whether its input needed a gradient.
+        self.needs_gradient: List[bool] = []
+        #: Of the stages that did not save. Autograd's graph holds them, and they hold the chain.
+        self.frames: "weakref.WeakValueDictionary[int, _StageFrame]" = weakref.WeakValueDictionary()
+        #: Inputs of stages by number, as they were when they were kept.
+        self.inputs: Dict[int, _Kept] = {0: _Kept(x)}
+
+    # --- first run ---
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for operation, number in self.steps[: self.next]:
+            stage = self.stages[number]
+            self.ambients.append(Ambient([x], self.random))
+            self.needs_gradient.append(x.requires_grad)
+            if operation is Operation.FORWARD_SAVE:
+                x = _tensor(stage(x), number)
+                continue
+            if operation is Operation.FORWARD_KEEP:
+                self.inputs[number] = _Kept(x)
+            self.frames[number] = frame = _StageFrame(self, number)
+            with saved_tensors_hooks(frame.pack, unpack):
+                x = _tensor(stage(x), number)
+        return x
+
+    # --- backward ---
+
+    def save(self, number: int, task: Any) -> Dict[int, torch.Tensor]:
+        """What the saved tensors of a stage were, and whatever the schedule does on the way."""
+        wanted = (Operation.FORWARD_SAVE, number)
+        if task != -1 and wanted in self.steps[self.next :]:
+            while True:
+                operation, stage = self.steps[self.next]
+                self.next += 1
+                values = self._step(operation, stage, task)
+                if (operation, stage) == wanted:
+                    return values
+        return self._out_of_order(number, task)
+
+    def _step(self, operation: Operation, number: int, task: Any) -> Dict[int, torch.Tensor]:
+        if operation is Operation.BACKWARD:
+            self._drop(number)
+            return {}
+        x = self.inputs[number].value()
+        frame = self.frames.get(number)
+        values: Dict[int, torch.Tensor] = {}
+        if operation is Operation.FORWARD_SAVE and frame is not None:
+            # Where its output is needed next, the run must reach its end.
+            stop = self.steps[self.next][0] is Operation.BACKWARD
+            x.requires_grad_(self.needs_gradient[number])
+            values, result = frame.run_again(task, (x,), {}, stop)
+            if stop:
+                return values
+        else:  # a frame that nobody holds has nothing to fill
+            result = self._run(number, x)
+        if operation is Operation.FORWARD:
+            del self.inputs[number]
+        self.inputs[number + 1] = _Kept(result)
+        return values
+
+    def _run(self, number: int, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), self.ambients[number].restored():
+            return _tensor(self.stages[number](x), number)
+
+    def _drop(self, number: int) -> None:
+        """After the backward of a stage nothing of it is needed in this pass."""
+        self.inputs.pop(number + 1, None)
+        if number > 0:
+            self.inputs.pop(number, None)
+        frame = self.frames.get(number)
+        if frame is not None:
+            frame.forget()
+
+    def _out_of_order(self, number: int, task: Any) -> Dict[int, torch.Tensor]:
+        start = max(i for i in self.inputs if i <= number)
+        x = self.inputs[start].value()
+        for i in range(start, number):
+            x = self._run(i, x)
+        x = x.detach().requires_grad_(self.needs_gradient[number])
+        return self.frames[number].run_again(task, (x,), {}, True)[0]
+
+
+class _Kept:
+    """A value, and its version when it was kept: changes in place are found."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor.detach()
+        self.version = tensor._version
+
+    def value(self) -> torch.Tensor:
+        if self.tensor._version != self.version:
+            raise RuntimeError(
+                "checkpoint_sequential: a value that a module of the chain reads was changed in"
+                " place after it was kept (version %d, expected %d)"
+                % (self.tensor._version, self.version)
+            )
+        return self.tensor.detach()
+
+
+def _tensor(value: Any, number: int) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            "checkpoint_sequential: module %d gives a %s; in a chain each takes one tensor and"
+            " gives one" % (number, type(value).__name__)
+        )
+    return value
+
+
+def checkpoint_sequential(
+    functions: Union[torch.nn.Sequential, Sequence[Stage]],
+    segments: Any,
+    input: Optional[torch.Tensor] = None,
+    use_reentrant: Optional[bool] = None,
+    *,
+    budget: Optional[Size] = None,
+    preserve_rng_state: bool = True,
+    determinism_check: str = "default",
+) -> torch.Tensor:
+    """Runs a chain of modules so that its forward and backward fit a byte budget.
+
+        y = checkpoint_sequential(model.blocks, x, budget="2GiB")
+
+    With `budget` (bytes, or text such as "2GiB") the second argument is the input. The modules are
+    measured at the first call for a shape of the input (a forward and a backward of each, whose
+    gradients go nowhere), and the fastest schedule is taken. The budget covers the chain's values,
+    what its modules save, and gradients of values; not parameters and their gradients. Where it is
+    too small, LimitReachedError says which would do.
+
+    Without `budget` this is torch's form: ``checkpoint_sequential(functions, segments, input)``
+    cuts the chain into `segments` parts and checkpoints all but the last.
+
+    Each module takes one tensor and gives one. `use_reentrant` has no effect.
+    """
+    stages: List[Any] = list(functions)
+    if not stages:
+        raise ValueError("checkpoint_sequential: there are no modules")
+    if budget is None:
+        return _in_segments(stages, segments, input, preserve_rng_state, determinism_check)
+    x = segments if input is None else input
+    if not isinstance(x, torch.Tensor):
+        raise TypeError(
+            "checkpoint_sequential: with a budget the second argument is the input, a tensor, not"
+            " %s" % type(x).__name__
+        )
+    if not torch.is_grad_enabled():
+        return _plain(stages, x)
+    stages, plan = _measure.plan(stages, x, budget)
+    return _Chain(stages, plan, x, determinism_check, preserve_rng_state).forward(x)
+
+
+def _plain(stages: Sequence[Stage], x: torch.Tensor) -> torch.Tensor:
+    for stage in stages:
+        x = stage(x)
+    return x
+
+
+def _in_segments(
+    stages: List[Stage], segments: Any, x: Any, random: bool, check: str
+) -> torch.Tensor:
+    if not isinstance(segments, int) or not isinstance(x, torch.Tensor):
+        raise TypeError(
+            "checkpoint_sequential: give (functions, input, budget=…), or torch's (functions,"
+            " segments, input)"
+        )
+    if segments < 1:
+        raise ValueError("checkpoint_sequential: segments is %d; it is at least 1" % segments)
+    size = max(len(stages) // segments, 1)
+    cuts = [size * i for i in range(min(segments, len(stages)))]
+    for start, end in zip(cuts, cuts[1:]):
+        x = checkpoint(
+            _plain, stages[start:end], x, preserve_rng_state=random, determinism_check=check
+        )
+    return _plain(stages[cuts[-1] :], x)

@@ -1,0 +1,288 @@
+"""checkpoint(): run a function without keeping what its backward needs, and again in backward.
+
+The semantics of torch's non-reentrant form, at a fraction of its overhead. While the function runs,
+a hook replaces every tensor that autograd saves by a :class:`Holder`. The first holder that
+backward asks for runs the function again, with the random state and autocast settings of the first
+run, and fills all holders; the run stops as soon as the last one is filled.
+
+Nothing is kept per thread: backward may run on any thread, and more than once (``retain_graph``).
+A holder has room for the value of one backward pass, which is handed out once and then dropped; a
+second request recomputes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import weakref
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from . import _content
+from ._ambient import Ambient
+from ._arguments import Arguments
+
+Contexts = Callable[[], Tuple[ContextManager[Any], ContextManager[Any]]]
+CheckpointError = torch.utils.checkpoint.CheckpointError
+
+_graph_task = torch._C._current_graph_task_id
+
+
+class Holder:
+    """Stands for a saved tensor: the `index`-th of its frame."""
+
+    __slots__ = ("frame", "index", "task", "value", "__weakref__")
+
+    def __init__(self, frame: "Frame", index: int) -> None:
+        self.frame = frame
+        self.index = index
+        self.task: Any = None  # the backward pass that `value` was recomputed for
+        self.value: Optional[torch.Tensor] = None
+
+
+class _Stop(Exception):
+    """All holders of a frame are filled."""
+
+
+class SaveInputs(torch.autograd.Function):
+    """Lets autograd keep the inputs: outer hooks see them, and changes in place are found."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(*inputs)
+        return torch.empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        raise AssertionError("checkpoint: nobody uses this output")
+
+
+anchor = torch.empty(0, requires_grad=True)
+
+
+class Frame:
+    """One call of checkpoint()."""
+
+    __slots__ = (
+        "function",
+        "arguments",
+        "saver",
+        "ambient",
+        "context",
+        "early_stop",
+        "check",
+        "holders",
+        "facts",
+        "__weakref__",
+    )
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        arguments: Arguments,
+        ambient: Ambient,
+        context: ContextManager[Any],
+        check: str,
+        early_stop: bool,
+    ) -> None:
+        self.function = function
+        self.arguments = arguments
+        self.ambient = ambient
+        self.context = context  # of the recomputation
+        self.check = check
+        self.early_stop = early_stop
+        self.holders: List["weakref.ref[Holder]"] = []
+        self.facts: List[Any] = []  # by holder: what the recomputed value must agree with
+        tensors = arguments.tensors
+        #: The node whose saved tensors are the inputs; None where there are none.
+        self.saver: Any = SaveInputs.apply(anchor, *tensors).grad_fn if tensors else None
+
+    @property
+    def name(self) -> str:
+        """What messages call the function."""
+        function = self.function
+        return getattr(function, "__qualname__", None) or type(function).__qualname__
+
+    # --- first run ---
+
+    def pack(self, tensor: torch.Tensor) -> Holder:
+        holder = Holder(self, len(self.holders))
+        self.holders.append(weakref.ref(holder))
+        if self.check != "none":
+            self.facts.append(_content.facts(tensor, self.check))
+        return holder
+
+    # --- backward ---
+
+    def recompute(self, task: Any) -> Dict[int, torch.Tensor]:
+        """Runs the function again; the values of all holders that live, by number."""
+        saved = () if self.saver is None else self.saver.saved_tensors
+        arguments, keywords = self.arguments.with_tensors(saved)
+        return self.run_again(task, arguments, keywords, self.early_stop)[0]
+
+    def run_again(
+        self, task: Any, arguments: Tuple[Any, ...], keywords: Dict[str, Any], early_stop: bool
+    ) -> Tuple[Dict[int, torch.Tensor], Any]:
+        """The values and the result, which is None where the run stopped early."""
+        result = None
+        values: Dict[int, torch.Tensor] = {}
+        wanted = [reference() is not None for reference in self.holders]
+        last = len(wanted) - 1
+        while last >= 0 and not wanted[last]:
+            last -= 1
+        count = 0
+
+        def pack(tensor: torch.Tensor) -> torch.Tensor:
+            nonlocal count
+            index, count = count, count + 1
+            tensor = tensor.detach()
+            if index >= len(wanted):
+                raise CheckpointError(self._more_text(count))
+            if self.check != "none":
+                self._compare(index, tensor)
+            if wanted[index]:
+                values[index] = tensor
+            if index == last and early_stop:
+                raise _Stop
+            return tensor
+
+        with self.ambient.restored(), self.context:
+            try:
+                with torch.enable_grad(), saved_tensors_hooks(pack, _identity):
+                    result = self.function(*arguments, **keywords)
+            except _Stop:
+                pass
+        if count <= last:
+            raise CheckpointError(self._fewer_text(count))
+        if task != -1:  # else nobody would come for them
+            for reference in self.holders:
+                holder = reference()
+                if holder is not None and holder.index in values:
+                    holder.task, holder.value = task, values[holder.index]
+        return values, result
+
+    def forget(self) -> None:
+        """Drops the values that nobody came for."""
+        for reference in self.holders:
+            holder = reference()
+            if holder is not None:
+                holder.value = None
+
+    def _compare(self, index: int, tensor: torch.Tensor) -> None:
+        difference = _content.difference(self.facts[index], tensor, self.check)
+        if difference is not None:
+            raise CheckpointError(
+                "checkpoint of %s: saved tensor %d of %d %s. Is a random state not restored, an"
+                " input or a global changed since the first run, or an operation not deterministic?"
+                % (self.name, index, len(self.holders), difference)
+            )
+
+    def _more_text(self, count: int) -> str:
+        return (
+            "checkpoint of %s: the first run saved %d tensors for backward, the recomputation"
+            " at least %d; the function must do the same work each time"
+            % (self.name, len(self.holders), count)
+        )
+
+    def _fewer_text(self, count: int) -> str:
+        return (
+            "checkpoint of %s: the first run saved %d tensors for backward, the recomputation"
+            " only %d; the function must do the same work each time"
+            % (self.name, len(self.holders), count)
+        )
+
+
+def _identity(tensor: Any) -> Any:
+    return tensor
+
+
+def unpack(holder: Holder) -> torch.Tensor:
+    task = _graph_task()
+    value = holder.value
+    if value is not None and holder.task == task:
+        holder.value = None  # backward needs it once; what asks again pays again
+        return value
+    value = holder.frame.recompute(task)[holder.index]
+    holder.value = None
+    return value
+
+
+def without_contexts() -> Tuple[ContextManager[Any], ContextManager[Any]]:
+    return _NOTHING, _NOTHING
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+def checkpoint(
+    function: Optional[Callable[..., Any]] = None,
+    *args: Any,
+    use_reentrant: Optional[bool] = None,
+    preserve_rng_state: bool = True,
+    context_fn: Contexts = without_contexts,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    respect_saved_tensors_hooks: Optional[bool] = None,
+    **kwargs: Any,
+) -> Any:
+    """Calls ``function(*args, **kwargs)`` without keeping what its backward needs.
+
+    As ``torch.utils.checkpoint.checkpoint(…, use_reentrant=False)``, with these differences:
+
+    * Tensors inside lists, tuples, dicts and keyword arguments are kept as inputs as well, so that
+      changes in place are found and outer hooks (save_on_cpu) take them.
+    * `determinism_check` "default" compares number, shapes, dtypes and devices; "hash" compares
+      the contents too, and names the tensor and the first 4 KiB that differ; "none" nothing.
+    * Reentrant checkpointing does not exist here: `use_reentrant` is taken and has no effect.
+
+    `preserve_rng_state`: the random numbers of both runs are the same, on the CPU and on the GPUs
+    of the inputs. `context_fn` gives two context managers, for the first run and the recomputation.
+    Tensors that torch's selective contexts keep do not go through hooks such as save_on_cpu
+    (`respect_saved_tensors_hooks` may only be None or False).
+    `early_stop`: the recomputation ends once the last needed tensor is there. `debug` has no
+    effect beyond what messages always say. Without `function` the call is a decorator.
+
+    CheckpointError where the recomputation does not do what the first run did. What the function
+    raises comes out unchanged, from the first run or from backward.
+    """
+    if determinism_check not in _content.MODES:
+        raise ValueError(
+            "checkpoint: determinism_check is one of %s, not %r"
+            % (", ".join(map(repr, _content.MODES)), determinism_check)
+        )
+    if respect_saved_tensors_hooks:
+        raise NotImplementedError(
+            "checkpoint: respect_saved_tensors_hooks=True is not there; tensors of selective"
+            " contexts stay on the device"
+        )
+    if function is None:
+        return functools.partial(
+            functools.partial,
+            checkpoint,
+            use_reentrant=use_reentrant,
+            preserve_rng_state=preserve_rng_state,
+            context_fn=context_fn,
+            determinism_check=determinism_check,
+            debug=debug,
+            early_stop=early_stop,
+        )
+    if not torch.is_grad_enabled():
+        return function(*args, **kwargs)
+    if torch.compiler.is_compiling():
+        return torch.utils.checkpoint.checkpoint(
+            function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, **kwargs
+        )
+    first, again = context_fn()
+    if hasattr(first, "respect_saved_tensors_hooks"):
+        first.respect_saved_tensors_hooks = False  # the hooks around it are ours
+    arguments = Arguments(args, kwargs)
+    ambient = Ambient(arguments.tensors, preserve_rng_state)
+    frame = Frame(function, arguments, ambient, again, determinism_check, early_stop)
+    with saved_tensors_hooks(frame.pack, unpack):
+        if first is _NOTHING:
+            return function(*args, **kwargs)
+        with first:
+            return function(*args, **kwargs)

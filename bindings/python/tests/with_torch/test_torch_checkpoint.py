@@ -1,0 +1,507 @@
+"""checkpoint(): the same numbers as without it, less memory, and every mistake told."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import threading
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import memopt.torch as mt  # noqa: E402
+from memopt.torch._live import LiveBytes  # noqa: E402
+
+MODES = ("none", "default", "hash")
+
+
+class Block(nn.Module):
+    """Two layers with dropout in between."""
+
+    def __init__(self, width=16):
+        super().__init__()
+        self.one, self.two = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.drop = nn.Dropout(0.3)
+        self.runs = 0
+
+    def forward(self, x, scale=1.0):
+        self.runs += 1
+        return x + scale * self.drop(self.two(torch.tanh(self.one(x))))
+
+
+@pytest.fixture
+def block(device):
+    return Block().to(device)
+
+
+@pytest.fixture
+def x(device):
+    return torch.randn(8, 16, device=device, requires_grad=True)
+
+
+def results(function, inputs, **options):
+    torch.manual_seed(7)
+    loss = function().square().sum()
+    return loss, torch.autograd.grad(loss, inputs, **options)
+
+
+def assert_same(one, other):
+    assert torch.equal(one[0], other[0])
+    assert all(torch.equal(a, b) for a, b in zip(one[1], other[1]))
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_gradients_are_the_same(block, x, mode):
+    inputs = [x, *block.parameters()]
+    plain = results(lambda: block(x), inputs)
+    runs = block.runs
+    assert_same(plain, results(lambda: mt.checkpoint(block, x, determinism_check=mode), inputs))
+    assert block.runs == runs + 2
+
+
+def test_backward_accumulates_into_parameters(block, x):
+    results(lambda: block(x), [x])
+    torch.manual_seed(7)
+    block(x).square().sum().backward()
+    wanted = [p.grad.clone() for p in block.parameters()]
+    block.zero_grad()
+    torch.manual_seed(7)
+    mt.checkpoint(block, x, use_reentrant=False).square().sum().backward()
+    assert all(torch.equal(p.grad, w) for p, w in zip(block.parameters(), wanted))
+
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+def test_arguments_of_every_shape(block, x):
+    y = torch.randn_like(x).requires_grad_()
+    inputs = [x, y, *block.parameters()]
+
+    def function(pair, options, number, *, items, flag):
+        assert type(pair) is Pair and flag == "on" and number == 3
+        assert type(options) is collections.OrderedDict and options["none"] is None
+        return block(pair.left * items[0][1], scale=options["scale"]) + pair.right
+
+    def arguments():
+        scale = torch.full((), 2.0, device=x.device)
+        options = collections.OrderedDict(scale=scale, none=None)
+        return (Pair(x, y), options, 3), dict(items=[(5, y.sin())], flag="on")
+
+    def plain():
+        args, kwargs = arguments()
+        return function(*args, **kwargs)
+
+    def ours():
+        args, kwargs = arguments()
+        return mt.checkpoint(function, *args, **kwargs)
+
+    assert_same(results(plain, inputs), results(ours, inputs))
+
+
+def test_results_of_every_shape(block, x):
+    def function(x):
+        return {"a": block(x), "b": [x.sin(), 4]}
+
+    result = mt.checkpoint(function, x)
+    assert result["b"][1] == 4
+    (result["a"].sum() + result["b"][0].sum()).backward()
+    assert x.grad is not None
+
+
+def test_no_tensor_arguments(block, device):
+    base = torch.ones(2, 16, device=device)
+    inputs = list(block.parameters())
+    assert_same(
+        results(lambda: block(base), inputs),
+        results(lambda: mt.checkpoint(lambda: block(base)), inputs),
+    )
+
+
+def test_inputs_that_need_no_gradient(block, x):
+    data, inputs = x.detach(), list(block.parameters())
+    assert_same(
+        results(lambda: block(data), inputs), results(lambda: mt.checkpoint(block, data), inputs)
+    )
+
+
+def test_without_gradients_it_is_a_plain_call(block, x):
+    with torch.no_grad():
+        y = mt.checkpoint(block, x)
+    assert not y.requires_grad and block.runs == 1
+
+
+def test_decorator(block, x):
+    @mt.checkpoint(determinism_check="hash")
+    def function(x):
+        return block(x)
+
+    assert_same(results(lambda: block(x), [x]), results(lambda: function(x), [x]))
+
+
+def test_random_state_after_backward_is_as_without(block, x):
+    results(lambda: block(x), [x])
+    plain = torch.rand(3, device=x.device)
+    results(lambda: mt.checkpoint(block, x), [x])
+    assert torch.equal(plain, torch.rand(3, device=x.device))
+
+
+def test_random_state_not_preserved_is_another_dropout(block, x):
+    plain = results(lambda: block(x), [x])
+    other = results(lambda: mt.checkpoint(block, x, preserve_rng_state=False), [x])
+    assert torch.equal(plain[0], other[0]) and not torch.equal(plain[1][0], other[1][0])
+
+
+def test_autocast_holds_in_the_second_run(block, x):
+    kinds = []
+
+    def function(x):
+        y = block.one(x)
+        kinds.append(y.dtype)
+        return block.two(y.sin())
+
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        plain = function(x)
+        y = mt.checkpoint(function, x)
+    wanted = torch.autograd.grad(plain.float().sum(), x)
+    with torch.autocast(x.device.type, dtype=torch.float16, enabled=False):
+        got = torch.autograd.grad(y.float().sum(), x)
+    assert kinds == [torch.bfloat16] * 3 and torch.equal(wanted[0], got[0])
+
+
+# --- autograd's ways ------------------------------------------------------------------------------
+
+
+def test_backward_twice(block, x):
+    inputs = [x, *block.parameters()]
+    plain = results(lambda: block(x), inputs)
+    loss, first = results(lambda: mt.checkpoint(block, x), inputs, retain_graph=True)
+    assert_same(plain, (loss, first))
+    assert_same(plain, (loss, torch.autograd.grad(loss, inputs)))
+    assert block.runs == 4
+
+
+def test_double_backward(block, x):
+    def second(function):
+        torch.manual_seed(7)
+        (gradient,) = torch.autograd.grad(function().square().sum(), x, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), [x, *block.parameters()][:3])
+
+    plain = second(lambda: block(x))
+    ours = second(lambda: mt.checkpoint(block, x))
+    assert all(torch.equal(a, b) for a, b in zip(plain, ours))
+
+
+def test_parts_of_the_graph(block, x):
+    plain = results(lambda: block(x), [block.two.weight])
+    loss, part = results(lambda: mt.checkpoint(block, x), [block.two.weight], retain_graph=True)
+    assert_same(plain, (loss, part))
+    assert torch.equal(results(lambda: block(x), [x])[1][0], torch.autograd.grad(loss, [x])[0])
+
+
+@pytest.mark.parametrize("depth", [2, 4])
+def test_nested(device, depth):
+    blocks = nn.ModuleList(Block() for _ in range(depth)).to(device)
+    x = torch.randn(8, 16, device=device, requires_grad=True)
+    inputs = [x, *blocks.parameters()]
+
+    def run(x, level, wrap):
+        for block in (blocks[level],):
+            x = block(x)
+        if level + 1 < depth:
+            x = wrap(run, x, level + 1, wrap)
+        return block(x).sin()
+
+    plain = results(lambda: run(x, 0, lambda f, *args: f(*args)), inputs)
+    assert_same(plain, results(lambda: mt.checkpoint(run, x, 0, mt.checkpoint), inputs))
+
+
+def test_beside_torch_save_on_cpu(block, x):
+    inputs = [x, *block.parameters()]
+    plain = results(lambda: block(x), inputs)
+    with torch.autograd.graph.save_on_cpu():
+        ours = results(lambda: mt.checkpoint(block, x), inputs)
+    assert_same(plain, ours)
+
+
+def test_selective_contexts(x):
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    layer = nn.Linear(16, 16).to(x.device)
+    products = []
+
+    def policy(context, operation, *args, **kwargs):
+        if operation in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            products.append(context.is_recompute)
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    def contexts():
+        return create_selective_checkpoint_contexts(policy)
+
+    def function(x):
+        return torch.sigmoid(layer(torch.sigmoid(x)))
+
+    plain = results(lambda: function(x), [x, layer.weight])
+    ours = results(lambda: mt.checkpoint(function, x, context_fn=contexts), [x, layer.weight])
+    assert_same(plain, ours)
+    assert products == [False]  # the product was kept, and early stop came before its place
+
+
+def test_saved_tensors_looked_at_outside_backward(x):
+    y = mt.checkpoint(lambda x: x.exp().exp(), x)
+    assert torch.equal(y.grad_fn._saved_result, y)
+    assert torch.equal(y.grad_fn._saved_result, y)
+
+
+def test_hooks_on_the_graph_still_run(block, x):
+    seen = []
+    y = mt.checkpoint(block, x)
+    y.register_hook(lambda gradient: seen.append(gradient.shape))
+    y.sum().backward()
+    assert seen == [y.shape]
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def held_after_forward(function, known):
+    with LiveBytes(known) as live:
+        result = function()
+        held = live.live
+        result.sum().backward()
+        del result
+        gc.collect()
+    return held, live
+
+
+def test_activations_are_not_kept(device):
+    blocks = [Block(64).to(device) for _ in range(4)]
+    x = torch.randn(32, 64, device=device, requires_grad=True)
+    known = [x, *(p for b in blocks for p in b.parameters())]
+
+    def run(call):
+        y = x
+        for block in blocks:
+            y = call(block, y)
+        return y
+
+    plain, _ = held_after_forward(lambda: run(lambda f, x: f(x)), known)
+    ours, _ = held_after_forward(lambda: run(mt.checkpoint), known)
+    outputs = 4 * x.numel() * 4
+    assert outputs <= ours <= outputs + 4 * 64 and plain > 5 * ours
+
+
+def test_everything_is_freed_without_the_collector(block, x):
+    gc.collect()
+    gc.disable()
+    try:
+        seen = []
+
+        def function(x):
+            y = block(x)
+            seen.append(weakref.ref(y))
+            return y.sin()
+
+        mt.checkpoint(function, x).sum().backward()
+        z = mt.checkpoint(function, x)  # its graph is dropped unused
+        del z
+        assert [reference() for reference in seen] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_recomputed_values_die_one_by_one(device):
+    """The values of a region go as backward passes them, not at the region's end."""
+    x = torch.randn(1000, device=device, requires_grad=True)
+
+    def function(x):
+        for _ in range(20):
+            x = torch.sin(x)
+        return x
+
+    with LiveBytes([x]) as live:
+        y = mt.checkpoint(function, x)
+        counts = []
+        node = y.grad_fn
+        while node is not None and hasattr(node, "_saved_self"):
+            node.register_prehook(lambda *_: counts.append(live.live))
+            node = node.next_functions[0][0]
+        y.sum().backward()
+    assert counts[2] - counts[-1] > 14 * 4000
+
+
+def test_early_stop(x):
+    reached = []
+
+    def function(x):
+        y = x.sin().cos()
+        reached.append(len(reached))
+        return y + 1
+
+    mt.checkpoint(function, x).sum().backward()
+    assert len(reached) == 1
+    mt.checkpoint(function, x, early_stop=False).sum().backward()
+    assert len(reached) == 3
+
+
+# --- what goes wrong ------------------------------------------------------------------------------
+
+
+def changing(*functions):
+    """A function that is another one at each call."""
+    calls = iter(functions)
+    return lambda x: next(calls)(x)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_fewer_tensors(x, mode):
+    y = mt.checkpoint(
+        changing(lambda x: x.sin().cos(), lambda x: x.sin()), x, determinism_check=mode
+    )
+    with pytest.raises(mt.CheckpointError, match="saved 2 tensors .* only 1"):
+        y.sum().backward()
+
+
+def test_more_tensors(x):
+    function = changing(lambda x: x.sin(), lambda x: x.sin().cos())
+    y = mt.checkpoint(function, x, early_stop=False)
+    with pytest.raises(mt.CheckpointError, match="saved 1 tensors .* at least 2"):
+        y.sum().backward()
+
+
+def test_another_shape_or_dtype(x):
+    y = mt.checkpoint(changing(lambda x: x.sin(), lambda x: x[:2].sin()), x)
+    with pytest.raises(
+        mt.CheckpointError, match=r"tensor 0 of 1 was float32 of \[8, 16\].*\[2, 16\]"
+    ):
+        y.sum().backward()
+    y = mt.checkpoint(changing(lambda x: x.sin(), lambda x: x.double().sin()), x)
+    with pytest.raises(mt.CheckpointError, match="float32 .* float64"):
+        y.sum().backward()
+
+
+def test_other_contents(device):
+    big = torch.randn(64, 64, device=device, requires_grad=True)
+    noise = torch.zeros(64, 64, device=device)
+
+    def function(x):
+        return (x + noise).sin().cos()
+
+    y = mt.checkpoint(function, big, determinism_check="hash")
+    noise[40, 3] = 1.0  # byte 10,252
+    with pytest.raises(mt.CheckpointError) as caught:
+        y.sum().backward()
+    text = str(caught.value)
+    assert "test_other_contents" in text and "saved tensor 0 of 2" in text
+    assert "float32 of [64, 64]" in text and "bytes 8192 to 12287 of 16384" in text
+    y = mt.checkpoint(function, big)  # shapes agree, so this passes
+    noise[0, 0] = 2.0
+    y.sum().backward()
+
+
+def test_forgotten_random_state_is_found(block, x):
+    y = mt.checkpoint(block, x, preserve_rng_state=False, determinism_check="hash")
+    with pytest.raises(mt.CheckpointError, match="random state"):
+        y.sum().backward()
+
+
+def test_an_input_changed_in_place(block, x):
+    base = x * 1.0
+    y = mt.checkpoint(block, base)
+    with torch.no_grad():
+        base.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_an_input_in_a_list_changed_in_place(block, x):
+    base = x * 1.0
+    y = mt.checkpoint(lambda items: block(items[0]), [base])
+    with torch.no_grad():
+        base.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+class Refused(Exception):
+    pass
+
+
+def test_exceptions_come_out_and_leave_nothing_behind(block, x):
+    def refuse(x):
+        raise Refused
+
+    with pytest.raises(Refused):
+        mt.checkpoint(lambda x: refuse(x.sin()), x)
+    plain = results(lambda: block(x), [x])
+    y = mt.checkpoint(changing(torch.sin, refuse), x)
+    with pytest.raises(Refused):
+        y.sum().backward()
+    assert_same(plain, results(lambda: mt.checkpoint(block, x), [x]))
+
+
+def test_bad_arguments(x):
+    with pytest.raises(ValueError, match="determinism_check is one of 'none', 'default', 'hash'"):
+        mt.checkpoint(torch.sin, x, determinism_check="exact")
+    with pytest.raises(NotImplementedError, match="selective"):
+        mt.checkpoint(torch.sin, x, respect_saved_tensors_hooks=True)
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+def test_backward_on_other_threads(device):
+    """Several threads, each with its own graph, backward on threads that ran no forward."""
+    errors, block = [], Block().to(device)
+    block.drop.p = 0.0
+
+    def work(seed):
+        try:
+            x = torch.randn(8, 16, generator=torch.Generator().manual_seed(seed)).to(device)
+            x.requires_grad_()
+            loss = mt.checkpoint(block, x, determinism_check="hash").square().sum()
+            wanted = torch.autograd.grad(block(x).square().sum(), x)
+            got = []
+            thread = threading.Thread(target=lambda: got.extend(torch.autograd.grad(loss, x)))
+            thread.start()
+            thread.join()
+            assert torch.equal(wanted[0], got[0])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_one_graph_backward_on_two_threads(device):
+    block = Block().to(device)
+    block.drop.p = 0.0
+    x = torch.randn(8, 16, device=device, requires_grad=True)
+    loss = mt.checkpoint(block, x).square().sum()
+    wanted = torch.autograd.grad(block(x).square().sum(), x)[0]
+    got, errors = [], []
+
+    def work():
+        try:
+            for _ in range(20):
+                got.append(torch.autograd.grad(loss, x, retain_graph=True)[0])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and len(got) == 60
+    assert all(torch.equal(wanted, gradient) for gradient in got)

@@ -1,0 +1,50 @@
+/* The content hash of a caller's tensor. */
+#include "memopt/checkpoint.h"
+
+#include "base/checked.h"
+#include "device/device.h"
+#include "kernels/hash.h"
+
+#include <inttypes.h>
+
+_Static_assert(MEMOPT_CONTENT_GRANULE == MO_HASH_GRANULE, "one size");
+
+static memopt_status check(const memopt_tensor *tensor, const uint64_t *hashes, uint64_t *out_bytes)
+{
+    uint64_t size = memopt_dtype_size(tensor->dtype);
+    if (size == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "content hash: element type %d is none",
+                       (int)tensor->dtype);
+    if (!mo_mul_u64(tensor->count, size, out_bytes))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "content hash: %" PRIu64 " elements of %" PRIu64 " bytes do not fit 64 bits",
+                       tensor->count, size);
+    if (*out_bytes == 0)
+        return MEMOPT_OK;
+    uint64_t hash_bytes = mo_ceil_div_u64(*out_bytes, MO_HASH_GRANULE) * sizeof(uint64_t);
+    if (tensor->data == NULL || hashes == NULL || (uintptr_t)hashes % sizeof(uint64_t) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "content hash: the tensor is at %p and its hashes at %p; neither may be "
+                       "NULL, and hashes are aligned to 8 bytes",
+                       tensor->data, (const void *)hashes);
+    if (mo_ranges_overlap(tensor->data, *out_bytes, hashes, hash_bytes))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "content hash: the hashes at %p overlap the %" PRIu64 " bytes at %p",
+                       (const void *)hashes, *out_bytes, tensor->data);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_content_hash(memopt_device *device, const memopt_tensor *tensor,
+                                  uint64_t *out_hashes, memopt_stream stream)
+{
+    uint64_t bytes = 0;
+    if (device == NULL || tensor == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "content hash: %s is NULL",
+                       device == NULL ? "device" : "tensor");
+    memopt_status status = check(tensor, out_hashes, &bytes);
+    if (status != MEMOPT_OK || bytes == 0)
+        return status;
+    mo_hash_granules_args args = {tensor->data, out_hashes, bytes};
+    return mo_launch(device, stream, &mo_kernel_hash_granules, &args,
+                     mo_ceil_div_u64(bytes, MO_HASH_GRANULE));
+}
