@@ -227,8 +227,10 @@ static int compile_in(rtc_program *p, rtc_job *job, const char *folder)
     rtc_argument(job, "out");
     int works = run(job, folder);
     snprintf(path, sizeof path, "%s/log", folder);
-    char *log = read_file(path, &bytes);
-    set_log(p, log != NULL ? log : "");
+    char *log = read_file(path, &bytes), *all = NULL;
+    if (asprintf(&all, "%s%s", job->problem, log != NULL ? log : "") >= 0)
+        set_log(p, all);
+    free(all);
     free(log);
     if (!works)
         return RTC_COMPILATION;

@@ -32,7 +32,7 @@ typedef struct rtc_job {
     int count;
     char target[RTC_TARGET_BYTES]; /* "sm_90", "compute_90", "gfx1030" */
     int no_code;                   /* only the text (PTX) is wanted */
-    char problem[512];             /* what the log says where the options are refused */
+    char problem[512];             /* what the log says first, or where the options are refused */
 } rtc_job;
 
 typedef struct rtc_program {

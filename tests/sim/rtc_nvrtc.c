@@ -120,6 +120,10 @@ int rtc_read_options(int count, const char *const *options, rtc_job *job)
         rtc_argument(job, *at);
     /* clang may not know the newest: this is a proof of the source, not code that runs. */
     int old = atoi(strchr(job->target, '_') + 1) < 75;
+    if (old && RTC_MAJOR == 12) /* which --disable-warnings does not silence */
+        snprintf(job->problem, sizeof job->problem,
+                 "nvrtc: warning: Architectures prior to '<compute/sm>_75' are deprecated and may "
+                 "be removed in a future release\n");
     if (has_clang) {
         rtc_argument(job, old ? "--cuda-gpu-arch=sm_70" : "--cuda-gpu-arch=sm_75");
         rtc_argument(job, "--cuda-feature=+ptx63");

@@ -223,8 +223,8 @@ static void best_compiler(void **state)
 {
     (void)state;
     chosen(90, 13000, "nvrtc13/libnvrtc.so.13 (version 13.0)", "--gpu-architecture=sm_90");
-    chosen(70, 13000, "nvrtc12/libnvrtc.so.12 (version 12.4)", "--gpu-architecture=sm_70");
-    chosen(90, 12040, "nvrtc12/libnvrtc.so.12 (version 12.4)", "--gpu-architecture=sm_90");
+    chosen(70, 13000, "nvrtc12/libnvrtc.so.12 (version 12.8)", "--gpu-architecture=sm_70");
+    chosen(90, 12040, "nvrtc12/libnvrtc.so.12 (version 12.8)", "--gpu-architecture=sm_90");
     chosen(120, 12040, "nvrtc12/libnvrtc.so.12", "--gpu-architecture=compute_90");
     chosen(120, 13000, "nvrtc13/libnvrtc.so.13", "--gpu-architecture=sm_120");
     chosen(131, 13000, "nvrtc13/libnvrtc.so.13", "--gpu-architecture=compute_121");
@@ -341,6 +341,23 @@ static void no_host_memory(void **state)
     assert_true(failures > 0);
 }
 
+/* The message has the first error, not the warning in front of it. */
+static void first_error(void **state)
+{
+    (void)state;
+    made_device made;
+    mo_gpu_recipe recipe;
+    void *binary = NULL;
+    uint64_t bytes = 0;
+    make_device(&made, 70, 0, "int good;\nint bad = first_name;\nint worse = other_name;\n");
+    OK(mo_gpu_find_recipe(&made.gpu, &recipe));
+    FAILS(MEMOPT_UNSUPPORTED, mo_gpu_compile(&made.gpu, &recipe, &binary, &bytes));
+    SAYS("memopt.cu:2:");
+    SAYS("first_name");
+    assert_null(strstr(memopt_last_error(), "other_name"));
+    assert_null(strstr(memopt_last_error(), "warning"));
+}
+
 static void hip_device(void **state)
 {
     (void)state;
@@ -372,7 +389,8 @@ int main(int count, char **values)
     const struct CMUnitTest choice[] = {cmocka_unit_test(best_compiler)};
     const struct CMUnitTest missing[] = {cmocka_unit_test(says_what_is_missing)};
     const struct CMUnitTest faults[] = {cmocka_unit_test(compile_faults),
-                                        cmocka_unit_test(no_host_memory)};
+                                        cmocka_unit_test(no_host_memory),
+                                        cmocka_unit_test(first_error)};
     const struct CMUnitTest hip[] = {cmocka_unit_test(hip_device)};
     const struct CMUnitTest unknown[] = {cmocka_unit_test(hip_unknown)};
     if (count > 1)
