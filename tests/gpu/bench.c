@@ -40,8 +40,11 @@ double median(double *values, uint32_t count)
 
 /* --- rows ---------------------------------------------------------------------------------- */
 
+static uint32_t row_count;
+
 void skip_row(bench *b, const char *table, const char *name, const char *reason)
 {
+    row_count++;
     printf("| %s | %s | skipped: %s | | | |\n", table, name, reason);
     if (b->json != NULL)
         fprintf(b->json, "{\"table\": \"%s\", \"case\": \"%s\", \"skipped\": \"%s\"}\n", table,
@@ -51,6 +54,7 @@ void skip_row(bench *b, const char *table, const char *name, const char *reason)
 
 void figure_row(bench *b, const char *table, const char *name, double value, const char *unit)
 {
+    row_count++;
     printf("| %s | %s | %.4g %s | | | |\n", table, name, value, unit);
     if (b->json != NULL)
         fprintf(b->json,
@@ -64,6 +68,7 @@ static void timed_row(bench *b, const char *table, const bench_case *c, double m
 {
     double rate = middle > 0 ? c->bytes / middle : 0;
     double of_copy = floor_rate > 0 ? rate / floor_rate : 0;
+    row_count++;
     printf("| %s | %s | %.1f us | %.1f us | %.1f GB/s | %.2f |\n", table, c->name, 1e6 * middle,
            1e6 * best, 1e-9 * rate, of_copy);
     if (b->json != NULL)
@@ -260,5 +265,6 @@ int main(int count, char **words)
     bench_offload(&b);
     bench_optimizers(&b);
     close_bench(&b);
+    printf("\n%u rows\n", row_count);
     return b.json != NULL && fclose(b.json) != 0;
 }
