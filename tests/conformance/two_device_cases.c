@@ -205,6 +205,13 @@ static void refuse_events_and_streams(world *a, world *b, memopt_tensor *t)
     OK(memopt_event_destroy(mine));
 }
 
+static memopt_status run_nothing(void *user, memopt_region *region, memopt_region_pass pass,
+                                 memopt_stream stream)
+{
+    (void)user, (void)region, (void)pass, (void)stream;
+    return MEMOPT_OK;
+}
+
 static void refuse_memory(world *a, world *b, void *block)
 {
     memopt_offloader *offloader = NULL, *none = NULL;
@@ -216,6 +223,11 @@ static void refuse_memory(world *a, world *b, void *block)
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_block(a->allocator, block, NULL, NULL));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(a->device, b->allocator, NULL, &none));
     CHECK(none == NULL);
+    memopt_region_callbacks callbacks = {.struct_size = sizeof callbacks, .run = run_nothing};
+    memopt_region *region = NULL;
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_region_create(a->device, b->allocator, &callbacks, NULL, &region));
+    CHECK(region == NULL);
     OK(memopt_offloader_create(a->device, a->allocator, NULL, &offloader));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_pack(offloader, block, 512, a->stream, &ticket));
     CHECK(ticket == 0);
