@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# sanitize.sh TOOL PROGRAM DEVICE: the small conformance suite under one tool of compute-sanitizer.
+# sanitize.sh TOOL PROGRAM DEVICE CASES: some small cases of the conformance suite under one tool of
+# compute-sanitizer.
 # Status 77 where there is none, or it cannot work on this machine.
 set -euo pipefail
 
-tool=$1 program=$2 device=$3
+tool=$1 program=$2 device=$3 cases=$4
 
 find_sanitizer() {
     local folder place
@@ -32,7 +33,7 @@ trap 'rm -f "$log"' EXIT
 # Cases that make the driver refuse something are no errors: only what kernels do is looked at.
 status=0
 "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 86 --print-limit 20 \
-    "$program" --device "$device" --require --small --rounds 5 2>&1 | tee "$log" || status=$?
+    "$program" --device "$device" --require --small --only "$cases" 2>&1 | tee "$log" || status=$?
 if grep -q -e 'Device not supported' -e 'not supported on this' "$log"; then
     echo "compute-sanitizer cannot work on this machine"
     exit 77
