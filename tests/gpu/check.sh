@@ -206,7 +206,7 @@ write_results() {
     write_markdown >"$work/results.md.new"
     for i in "${!names[@]}"; do
         printf '===== %s: %s\n' "${names[i]}" "${states[i]}"
-        cat "$work/${names[i]}.log" 2>/dev/null || true
+        tail -c 500000 "$work/${names[i]}.log" 2>/dev/null || true
     done >"$work/check.log.new"
     for i in results.json results.md check.log; do
         cp "$work/$i.new" "$out/$i.new"
@@ -293,7 +293,7 @@ run_stages() {
     sanitized+=',cast_in_place,scaler_sizes,scaler_non_finite,scaler_norms,scaler_scale,codes_sizes'
     sanitized+=',codes_every_code,hash,step_plain,graph_step,optimizer_adamw_8bit'
     if [ -n "$simulators" ]; then
-        seconds=1
+        seconds=0.2
         torch_device=cpu
         cases='copies,oom_limit,cast_sizes,hash,graph_waiting'
         sanitized=copies,hash

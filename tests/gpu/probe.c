@@ -34,39 +34,42 @@ static int stop(const char *call, int code)
     return 77;
 }
 
+static void *find(const char *prefix, const char *call)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", prefix, call);
+    return dlsym(library, name);
+}
+
 static int probe(const char *prefix, int index)
 {
-    static const char *const calls[] = {"Init",          "DriverGetVersion", "DeviceGet",
-                                        "DeviceGetName", "DeviceGetCount",   "GetDeviceCount"};
+    /* HIP counts under another name, and its devices are their numbers. */
     int cuda = strcmp(prefix, "cu") == 0;
-    void *found[6];
-    for (int i = 0; i < 6; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "%s%s", prefix, calls[i]);
-        found[i] = dlsym(library, name);
-    }
-    void *counter = cuda ? found[4] : found[5];
-    if (!found[0] || !found[1] || !found[2] || !found[3] || !counter)
-        return stop("dlsym", 0);
-    int count = 0, version = 0, device = 0, major = 0, minor = 0, code;
+    void *init = find(prefix, "Init"), *get_version = find(prefix, "DriverGetVersion");
+    void *get_count = find(prefix, cuda ? "DeviceGetCount" : "GetDeviceCount");
+    void *get_name = find(prefix, "DeviceGetName");
+    void *get = cuda ? find(prefix, "DeviceGet") : NULL;
+    void *get_attribute = cuda ? find(prefix, "DeviceGetAttribute") : NULL;
+    int count = 0, version = 0, device = index, major = 0, minor = 0, code;
     char name[256] = "";
-    if ((code = ((call_init *)found[0])(0)) != 0)
+    if (!init || !get_count || !get_name || !get_version || (cuda && (!get || !get_attribute)))
+        return stop("dlsym", 0);
+    if ((code = ((call_init *)init)(0)) != 0)
         return stop("Init", code);
-    if ((code = ((call_count *)counter)(&count)) != 0)
-        return stop("DeviceCount", code);
+    if ((code = ((call_count *)get_count)(&count)) != 0)
+        return stop("GetCount", code);
     if (index >= count)
-        return stop("DeviceCount (too few devices)", count);
-    (void)((call_count *)found[1])(&version);
-    if ((code = ((call_get *)found[2])(&device, index)) != 0)
+        return stop("GetCount (too few devices)", count);
+    if (cuda && (code = ((call_get *)get)(&device, index)) != 0)
         return stop("DeviceGet", code);
-    (void)((call_name *)found[3])(name, sizeof name, device);
-    call_attribute *attribute = cuda ? (call_attribute *)dlsym(library, "cuDeviceGetAttribute") : 0;
-    if (attribute == NULL) {
+    (void)((call_count *)get_version)(&version);
+    (void)((call_name *)get_name)(name, sizeof name, device);
+    if (!cuda) {
         printf("%s\t-\t%d\n", name, version);
         return 0;
     }
-    (void)attribute(&major, CUDA_CAPABILITY_MAJOR, device);
-    (void)attribute(&minor, CUDA_CAPABILITY_MINOR, device);
+    (void)((call_attribute *)get_attribute)(&major, CUDA_CAPABILITY_MAJOR, device);
+    (void)((call_attribute *)get_attribute)(&minor, CUDA_CAPABILITY_MINOR, device);
     printf("%s\t%d%d\t%d\n", name, major, minor, version);
     return 0;
 }
