@@ -9,6 +9,7 @@ reports and never fails on a time. Status 77 where torch, or its support of the 
 """
 
 import argparse
+import collections
 import gc
 import importlib
 import json
@@ -207,13 +208,16 @@ def save_on_cpu(bench):
     weights = {p.data_ptr() for p in model.parameters()}
     data = torch.randn(batch, width, device=gpu.device, dtype=torch.bfloat16)
     offloader = memopt.Offloader(bench.allocator)
+    copying = collections.deque()  # tickets that still hold torch's tensor
 
     def pack(tensor):
         if tensor.data_ptr() in weights or not tensor.is_contiguous():
             return tensor
-        return (
-            offloader.pack_borrowed(tensor, stream=gpu.current()), tensor.shape, tensor.dtype,
-        )  # fmt: skip
+        while copying and (copying[0].released or copying[0].packed):
+            copying.popleft()
+        ticket = offloader.pack_borrowed(tensor, stream=gpu.current())
+        copying.append(ticket)
+        return ticket, tensor.shape, tensor.dtype
 
     def unpack(packed):
         if isinstance(packed, torch.Tensor):
@@ -221,6 +225,7 @@ def save_on_cpu(bench):
         ticket, shape, dtype = packed
         out = torch.empty(shape, dtype=dtype, device=gpu.device)
         ticket.unpack_into(out, stream=gpu.current())
+        ticket.release(gpu.current())
         return out
 
     def train():
