@@ -57,6 +57,8 @@ void begin_capture(world *w, memopt_stream stream, int mode);
 void *end_capture(world *w, memopt_stream stream);
 /* Ends a capture that may be spoilt, and throws away what it recorded; the driver's status. */
 int drop_capture(world *w, memopt_stream stream);
+/* Ends the capture that a failed case has left open, if there is one. */
+void abandon_capture(void);
 void launch_graph(world *w, void *graph, memopt_stream stream);
 void destroy_graph(world *w, void *graph);
 

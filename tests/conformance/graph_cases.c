@@ -208,13 +208,14 @@ static void a_plain_step_agrees(world *w)
 
 /* A graph's own allocator grows, frees and gives out again while its stream is captured; frees that
  * need events are finished afterwards, and nothing of it spoils the capture. */
-static void allocate_in_capture(world *w, int mode)
+static void allocate_in_capture(world *w, int mode, const char *config)
 {
     enum { BYTES = 3 << 20 };
-    memopt_allocator *pool = new_allocator(w);
+    memopt_allocator *pool = NULL;
     unsigned char back[2] = {0, 0};
     void *in = NULL, *out = NULL, *scratch = NULL, *shared = NULL, *beside = NULL;
     uint64_t released = 1;
+    OK(memopt_allocator_create(w->device, config, NULL, &pool));
     OK(memopt_allocator_alloc(pool, BYTES, MEMOPT_TAG_OTHER, w->stream, &in));
     OK(memopt_fill(w->device, in, 1, BYTES, w->stream));
     OK(memopt_stream_sync(w->device, w->stream));
@@ -241,8 +242,8 @@ static void allocate_in_capture(world *w, int mode)
         OK(memopt_copy(w->device, &back[1], (char *)out + BYTES, 1, w->stream));
         OK(memopt_stream_sync(w->device, w->stream));
         if (back[0] != i || back[1] != 9)
-            fail(__FILE__, __LINE__, "%s: replay %d gave %d and %d", capture_mode_names[mode], i,
-                 back[0], back[1]);
+            fail(__FILE__, __LINE__, "%s, %s: replay %d gave %d and %d", capture_mode_names[mode],
+                 config, i, back[0], back[1]);
     }
     OK(memopt_stream_sync(w->device, w->other));
     destroy_graph(w, graph);
@@ -259,8 +260,11 @@ static void the_allocator_works_in_captures(world *w)
     memopt_memory_info before = {.struct_size = sizeof before}, after = before;
     need_graphs(w);
     OK(memopt_device_memory_info(w->device, &before));
-    for (int mode = 0; mode < CAPTURE_MODES; mode++)
-        allocate_in_capture(w, mode);
+    for (int mode = 0; mode < CAPTURE_MODES; mode++) {
+        allocate_in_capture(w, mode, "expandable_segments:False");
+        if (w->properties.virtual_memory)
+            allocate_in_capture(w, mode, "expandable_segments:True");
+    }
     OK(memopt_allocator_trim(w->allocator, NULL));
     OK(memopt_device_memory_info(w->device, &after));
     CHECK(after.used == before.used);

@@ -4,7 +4,7 @@
  * Runs every case on the device, and those that compute on "cpu" too. Exits with 0 if none fails,
  * 1 if one does, 2 if the arguments are wrong, 77 if the device is not there (1 with --require).
  */
-#include "conformance.h"
+#include "driver.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -96,7 +96,10 @@ static case_outcome run_on(const suite *s, const conformance_case *c, memopt_dev
     w->kind = c->kind;
     w->format = c->format;
     case_function = c->run;
-    return run_guarded(run_in_world, w, message, size);
+    case_outcome outcome = run_guarded(run_in_world, w, message, size);
+    if (outcome == FAILED)
+        abandon_capture(); /* or it would spoil every later case */
+    return outcome;
 }
 
 static double now(void)
@@ -141,9 +144,10 @@ static void find_optimizers(world *w)
     close_world(w);
 }
 
+/* Those that take all memory come last, so that a failure there leaves it to the others. */
 static const conformance_case *const tables[] = {
-    device_cases, memory_cases, primitive_cases, cast_cases,       scaler_cases, code_cases,
-    optimizers,   graph_cases,  foreign_cases,   two_device_cases, stress_cases};
+    device_cases, primitive_cases, cast_cases,       scaler_cases, code_cases,  optimizers,
+    graph_cases,  foreign_cases,   two_device_cases, stress_cases, memory_cases};
 
 /* A name, or the beginning of one that ends with '*'. */
 /* `only` is a list of names with commas between; a '*' at a name's end stands for any rest. */

@@ -28,6 +28,7 @@ typedef struct stress {
     memopt_event *event;
     memopt_offloader *offloader;
     block blocks[BLOCKS];
+    uint64_t most; /* bytes of a block */
     unsigned char *host;
 } stress;
 
@@ -35,8 +36,6 @@ static uint64_t below(stress *s, uint64_t limit)
 {
     return next_random(&s->random) % limit;
 }
-
-enum { MOST_BYTES = 6 << 20 };
 
 static void fill_block(stress *s, block *b)
 {
@@ -46,7 +45,7 @@ static void fill_block(stress *s, block *b)
 
 static void make(stress *s, block *b)
 {
-    b->bytes = 1 + below(s, below(s, 4) == 0 ? MOST_BYTES : 70000);
+    b->bytes = 1 + below(s, below(s, 4) == 0 ? s->most : 70000);
     b->stream = (int)below(s, STREAMS);
     b->ticket = 0;
     OK(memopt_allocator_alloc(s->w->allocator, b->bytes, MEMOPT_TAG_ACTIVATIONS,
@@ -172,7 +171,9 @@ static void stress_world(world *w)
     memset(s, 0, sizeof *s);
     s->w = w;
     s->random = w->options->seed + 1000 * w->kind;
-    s->host = host_memory(MOST_BYTES);
+    s->most = w->properties.total_memory / 128; /* all threads' blocks fit, twice */
+    s->most = s->most < 6 * MIB ? s->most : 6 * MIB;
+    s->host = host_memory(s->most < 70000 ? 70000 : s->most);
     OK(memopt_event_create(w->device, 0, &s->event));
     OK(memopt_offloader_create(w->device, w->allocator, NULL, &s->offloader));
     for (int i = 0; i < STREAMS; i++)
