@@ -104,7 +104,6 @@ struct mo_gpu_device {
     mo_ranges plain;              /* allocations; value: the driver's pointer */
     mo_ranges reservations;
     mo_ranges mappings;
-    mo_ranges streams; /* made by stream_create; size 1 */
     mo_gpu_module_state module_state;
     mo_gpu_module module;
     uint32_t kernel_count;

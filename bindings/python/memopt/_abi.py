@@ -570,6 +570,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_allocator_alloc": (CHECKED, [_HANDLE, _U64, c_uint32, _HANDLE, _OUT_HANDLE]),
     "memopt_allocator_free": (CHECKED, [_HANDLE, c_void_p]),
     "memopt_allocator_record_stream": (CHECKED, [_HANDLE, c_void_p, _HANDLE]),
+    "memopt_allocator_release_stream": (CHECKED, [_HANDLE, _HANDLE]),
     "memopt_allocator_block": (CHECKED, [_HANDLE, c_void_p, _OUT_HANDLE, _OUT_U64]),
     "memopt_allocator_trim": (CHECKED, [_HANDLE, _OUT_U64]),
     "memopt_allocator_set_limit": (CHECKED, [_HANDLE, _U64]),
