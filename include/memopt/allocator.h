@@ -18,8 +18,10 @@
  * waited for, and no memory is given back; frees that need events are finished after the capture.
  *
  * **A stream's end.** Blocks may outlive the stream that they were allocated on or recorded for.
- * memopt_stream_destroy() tells the allocators of its device; before a stream that others made is
- * destroyed, call memopt_allocator_release_stream().
+ * memopt_stream_destroy() takes care of that, and memopt_stream_release() for streams that others
+ * made. The stream's free blocks can then be given out on any other stream, its recorded uses are
+ * over, also those of frees that a capture defers, and its live blocks are freed later as any
+ * other, without a stream of their own.
  */
 #ifndef MEMOPT_ALLOCATOR_H
 #define MEMOPT_ALLOCATOR_H
@@ -186,7 +188,7 @@ MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void
  * @param pointer a live block.
  * @param stream the other stream; the block's own is fine and does nothing, as does one recorded
  *        already. It may be destroyed before the block is freed: see
- *        memopt_allocator_release_stream().
+ *        memopt_stream_release().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or pointer is not a live block of it.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR no memory or no event to note it.
@@ -194,36 +196,6 @@ MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void
  */
 MEMOPT_API memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *pointer,
                                                         memopt_stream stream);
-
-/**
- * @brief Says that a stream is about to be destroyed, so that the allocator does not use it again.
- *
- * For streams that others made and destroy (`cudaStreamDestroy`, `hipStreamDestroy`): call it
- * before the stream is destroyed. memopt_stream_destroy() does the same for every allocator of its
- * device. A driver may give a new stream the handle of an old one, and may crash on a handle that
- * is gone; without this call the allocator knows neither.
- *
- * It waits for the stream's work. Then the stream's free blocks can be given out on any other
- * stream, its uses that memopt_allocator_record_stream() told are over, also those of frees that a
- * capture defers, and the stream's live blocks are freed later as any other, without a stream of
- * their own. An allocation on the same handle starts anew. Nothing is done where the allocator has
- * nothing of the stream.
- * @param allocator the allocator.
- * @param stream the stream, alive, not NULL. Nobody allocates on it, or records it, meanwhile.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT allocator or stream is NULL, or stream is not a live stream (as
- *         far as the back end can tell).
- * @retval MEMOPT_BUSY the stream records a graph; nothing is changed.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT the wait said so. The
- *         allocator does not use the stream again all the same; after #MEMOPT_DRIVER_ERROR and
- *         #MEMOPT_INVALID_ARGUMENT it gives the stream's memory out again only when it has waited
- *         for the whole device, which it does under memory pressure, in
- *         memopt_allocator_trim() and at its end. On a device that was known to be lost it
- *         succeeds.
- * @since 1.0
- */
-MEMOPT_API memopt_status memopt_allocator_release_stream(memopt_allocator *allocator,
-                                                         memopt_stream stream);
 
 /**
  * @brief The usable size of a live block and where it starts.

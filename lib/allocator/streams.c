@@ -30,31 +30,33 @@ static void settle_pool(memopt_allocator *allocator, mo_pool *pool)
             mo_pool_move_segment(allocator, segment, ended);
 }
 
-/* Whether anything belongs to the stream; from now on it is not touched. */
-static int begin_end(memopt_allocator *allocator, memopt_stream stream)
+static memopt_allocator *owner_of(mo_stream_listener *listener)
 {
-    int known = 0;
+    return (memopt_allocator *)(void *)((char *)listener - offsetof(memopt_allocator, listener));
+}
+
+static void on_ending(mo_stream_listener *listener, memopt_stream stream)
+{
+    memopt_allocator *allocator = owner_of(listener);
     pthread_mutex_lock(&allocator->lock);
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream != stream || pool->life == MO_STREAM_ENDED)
             continue;
         pool->life = MO_STREAM_ENDING;
         pool->awaited = 0;
-        known = 1;
     }
     for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next) {
         if (queue->stream != stream || queue->life == MO_STREAM_ENDED)
             continue;
         queue->life = MO_STREAM_ENDING;
         queue->awaited = 0;
-        known = 1;
     }
     pthread_mutex_unlock(&allocator->lock);
-    return known;
 }
 
-static void finish_end(memopt_allocator *allocator, memopt_stream stream, int complete)
+static void on_ended(mo_stream_listener *listener, memopt_stream stream, int complete)
 {
+    memopt_allocator *allocator = owner_of(listener);
     pthread_mutex_lock(&allocator->lock);
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream != stream || pool->life == MO_STREAM_ENDED)
@@ -73,6 +75,17 @@ static void finish_end(memopt_allocator *allocator, memopt_stream stream, int co
             mo_events_settle(allocator, queue);
     }
     pthread_mutex_unlock(&allocator->lock);
+}
+
+void mo_streams_listen(memopt_allocator *allocator)
+{
+    allocator->listener = (mo_stream_listener){on_ending, on_ended, NULL};
+    mo_stream_listen(allocator->device, &allocator->listener);
+}
+
+void mo_streams_unlisten(memopt_allocator *allocator)
+{
+    mo_stream_unlisten(allocator->device, &allocator->listener);
 }
 
 /* Marks what ends as covered by the wait that follows; true if there is any. */
@@ -106,54 +119,5 @@ memopt_status mo_streams_settle(memopt_allocator *allocator)
     for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next)
         if (queue->life == MO_STREAM_ENDING && queue->awaited)
             mo_events_settle(allocator, queue);
-    return status;
-}
-
-/* --- who tells ----------------------------------------------------------------------------------
- */
-
-static memopt_allocator *owner_of(mo_stream_listener *listener)
-{
-    return (memopt_allocator *)(void *)((char *)listener - offsetof(memopt_allocator, listener));
-}
-
-static void on_ending(mo_stream_listener *listener, memopt_stream stream)
-{
-    (void)begin_end(owner_of(listener), stream);
-}
-
-static void on_ended(mo_stream_listener *listener, memopt_stream stream, int complete)
-{
-    finish_end(owner_of(listener), stream, complete);
-}
-
-void mo_streams_listen(memopt_allocator *allocator)
-{
-    allocator->listener = (mo_stream_listener){on_ending, on_ended, NULL};
-    mo_stream_listen(allocator->device, &allocator->listener);
-}
-
-void mo_streams_unlisten(memopt_allocator *allocator)
-{
-    mo_stream_unlisten(allocator->device, &allocator->listener);
-}
-
-memopt_status memopt_allocator_release_stream(memopt_allocator *allocator, memopt_stream stream)
-{
-    int32_t capturing = 0;
-    if (allocator == NULL || stream == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_release_stream: %s",
-                       allocator == NULL ? "allocator is NULL"
-                                         : "stream is NULL, and the default stream does not end");
-    memopt_device *device = allocator->device;
-    int lost = mo_device_lost(device);
-    if (!lost && mo_stream_capturing(device, stream, &capturing) == MEMOPT_OK && capturing)
-        return mo_fail(MEMOPT_BUSY,
-                       "allocator_release_stream: stream %p records a graph; end the capture first",
-                       (void *)stream);
-    if (!begin_end(allocator, stream))
-        return MEMOPT_OK;
-    memopt_status status = lost ? MEMOPT_OK : memopt_stream_sync(device, stream);
-    finish_end(allocator, stream, mo_work_is_over(status));
     return status;
 }

@@ -92,9 +92,34 @@ static int take_stream(memopt_device *device, memopt_stream stream)
     return range != NULL;
 }
 
-memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
+/* Waits for the stream's work, and those that listen let go of it. */
+static memopt_status take_leave(memopt_device *device, memopt_stream stream)
 {
     memopt_status waited = MEMOPT_OK;
+    tell_ending(device, stream);
+    if (!mo_device_lost(device))
+        waited = device->ops->stream_sync(device, stream);
+    tell_ended(device, stream, mo_work_is_over(waited));
+    return waited;
+}
+
+memopt_status memopt_stream_release(memopt_device *device, memopt_stream stream)
+{
+    int32_t capturing = 0;
+    if (device == NULL || stream == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_release: %s",
+                       device == NULL ? "device is NULL"
+                                      : "stream is NULL, and the default stream does not end");
+    if (!mo_device_lost(device) && mo_stream_capturing(device, stream, &capturing) == MEMOPT_OK &&
+        capturing)
+        return mo_fail(MEMOPT_BUSY,
+                       "stream_release: stream %p records a graph; end the capture first",
+                       (void *)stream);
+    return take_leave(device, stream);
+}
+
+memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
+{
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_destroy: device is NULL");
     if (stream == NULL)
@@ -103,10 +128,7 @@ memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "stream_destroy: %p is not a live stream that this device made",
                        (void *)stream);
-    tell_ending(device, stream);
-    if (!mo_device_lost(device))
-        waited = device->ops->stream_sync(device, stream);
-    tell_ended(device, stream, mo_work_is_over(waited));
+    memopt_status waited = take_leave(device, stream);
     memopt_status status = device->ops->stream_destroy(device, stream);
     if (status == MEMOPT_OK)
         status = waited;

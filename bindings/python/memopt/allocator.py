@@ -193,14 +193,6 @@ class Allocator(_lifetime.Closing):
         """Says that work on another stream uses a block, so that its memory waits for it."""
         lib.memopt_allocator_record_stream(self._handle.pointer, int(block), stream_pointer(stream))
 
-    def release_stream(self, stream: StreamLike) -> None:
-        """Says that a stream of others is about to be destroyed; waits for its work.
-
-        Before `cudaStreamDestroy` and the like. A :class:`Stream` says so itself when it closes.
-        Its blocks stay as they are, and its cached memory is for all streams from then on.
-        """
-        lib.memopt_allocator_release_stream(self._handle.pointer, stream_pointer(stream))
-
     def block(self, pointer: Union[Buffer, int]) -> Tuple[int, int]:
         """The first byte and the usable size of the live block that holds an address."""
         base, size = ctypes.c_void_p(), ctypes.c_uint64()

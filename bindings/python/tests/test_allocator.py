@@ -173,13 +173,13 @@ def test_release_stream(device, allocator):
         cached.free()
         with allocator.alloc(4096) as other:
             assert int(other) != address, "the block is the stream's"
-        allocator.release_stream(int(stream))
+        device.release_stream(int(stream))
         assert {s["stream"] for s in allocator.snapshot()} == {0}
         with allocator.alloc(4096, stream=stream) as again:
             assert int(again) == address
         kept.free()
         with pytest.raises(memopt.InvalidArgumentError, match="default stream"):
-            allocator.release_stream(None)
+            device.release_stream(None)
 
 
 def test_a_closed_stream_leaves_its_memory_to_others(device, allocator):

@@ -283,7 +283,7 @@ static void test_same_handle(void **state)
             void *old = alloc_on(allocator, 3 * MIB, s), *shared = alloc(allocator, 4 * MIB);
             OK(memopt_allocator_record_stream(allocator, shared, s));
             OK(memopt_device_sync(device));
-            OK(memopt_allocator_release_stream(allocator, s));
+            OK(memopt_stream_release(device, s));
             /* Work of the new stream on both: the old one's own block is not the new one's. */
             OK(memopt_fill(device, old, 1, 3 * MIB, s));
             OK(memopt_fill(device, shared, 2, 4 * MIB, s));
@@ -316,14 +316,14 @@ static void test_same_handle_waits_again(void **state)
         memopt_stream s = new_stream(device);
         void *block = alloc(allocator, 30 * MIB), *again = NULL;
         OK(memopt_allocator_record_stream(allocator, block, s));
-        OK(memopt_allocator_release_stream(allocator, s));
+        OK(memopt_stream_release(device, s));
         OK(memopt_fill(device, block, 2, 30 * MIB, s));
         OK(memopt_allocator_record_stream(allocator, block, s));
         records = 0;
         OK(memopt_allocator_free(allocator, block));
         assert_int_equal(records, 1);
         assert_int_equal(stat_of(allocator, "active.all.current"), 1);
-        OK(memopt_allocator_release_stream(allocator, s));
+        OK(memopt_stream_release(device, s));
         assert_int_equal(stat_of(allocator, "active.all.current"), 0);
         again = alloc_on(allocator, 30 * MIB, s);
         OK(memopt_allocator_free(allocator, again));
@@ -355,7 +355,7 @@ static void test_deferred_frees(void **state)
         assert_int_equal(records, 0);
         assert_ptr_equal(alloc(allocator, 3 * MIB), block);
         assert_int_equal(stat_of(allocator, "active.all.current"), 3); /* both, block, known */
-        FAILS(MEMOPT_BUSY, "graph", memopt_allocator_release_stream(allocator, graph));
+        FAILS(MEMOPT_BUSY, "graph", memopt_stream_release(device, graph));
         captured = NULL;
         OK(memopt_allocator_trim(allocator, NULL)); /* the capture is over */
         assert_true(records >= 1);
@@ -489,8 +489,7 @@ static void end_unwaited(const char *config, int by_release, int by_pressure)
     make_scene(&x, config);
     sync_says = MEMOPT_DRIVER_ERROR;
     if (by_release)
-        FAILS(MEMOPT_DRIVER_ERROR, "as the test says",
-              memopt_allocator_release_stream(x.allocator, x.s));
+        FAILS(MEMOPT_DRIVER_ERROR, "as the test says", memopt_stream_release(x.device, x.s));
     else
         FAILS(MEMOPT_DRIVER_ERROR, "as the test says", memopt_stream_destroy(x.device, x.s));
     sync_says = MEMOPT_OK;
@@ -534,12 +533,12 @@ static void test_unwaited_keeps_apart_from_the_next(void **state)
     void *first = alloc_on(allocator, 3 * MIB, s);
     OK(memopt_allocator_free(allocator, first));
     sync_says = MEMOPT_DRIVER_ERROR;
-    FAILS(MEMOPT_DRIVER_ERROR, "test", memopt_allocator_release_stream(allocator, s));
+    FAILS(MEMOPT_DRIVER_ERROR, "test", memopt_stream_release(device, s));
     sync_says = MEMOPT_OK;
     void *second = alloc_on(allocator, 3 * MIB, s);
     assert_ptr_not_equal(second, first);
     OK(memopt_allocator_free(allocator, second));
-    OK(memopt_allocator_release_stream(allocator, s));
+    OK(memopt_stream_release(device, s));
     assert_ptr_equal(alloc(allocator, 3 * MIB), second);
     void *third = alloc(allocator, 19 * MIB);
     assert_true((char *)third + 19 * MIB <= (char *)first || (char *)third > (char *)first);
@@ -558,9 +557,9 @@ static void test_arguments(void **state)
     memopt_device *device = open_watched(0);
     memopt_allocator *allocator = new_allocator(device, "");
     memopt_stream s = new_stream(device), unknown = (memopt_stream)&records;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "allocator is NULL", memopt_allocator_release_stream(NULL, s));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "default", memopt_allocator_release_stream(allocator, NULL));
-    OK(memopt_allocator_release_stream(allocator, unknown)); /* nothing of it is here */
+    FAILS(MEMOPT_INVALID_ARGUMENT, "device is NULL", memopt_stream_release(NULL, s));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "default", memopt_stream_release(device, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "not a live stream", memopt_stream_release(device, unknown));
     void *block = alloc_on(allocator, 1000, s);
     OK(memopt_allocator_free(allocator, block));
     FAILS(MEMOPT_INVALID_ARGUMENT, "not a live stream", memopt_stream_destroy(device, unknown));
