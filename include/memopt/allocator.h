@@ -116,8 +116,9 @@ MEMOPT_API memopt_status memopt_allocator_create(memopt_device *device, const ch
  * @param allocator the allocator; NULL is fine.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_BUSY blocks are still allocated; the message counts them by tag; nothing changed.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT as told; the handle is gone
- *         all the same.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call said
+ *         so; the handle and its blocks are gone all the same. On a device that was known to be
+ *         lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
@@ -126,8 +127,9 @@ MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
  * @brief The same, freeing blocks that are still allocated. Waits for the device first.
  * @param allocator the allocator; NULL is fine.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT as told; the handle is gone
- *         all the same.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call said
+ *         so; the handle and its blocks are gone all the same. On a device that was known to be
+ *         lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator);

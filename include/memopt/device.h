@@ -228,7 +228,8 @@ MEMOPT_API memopt_status memopt_stream_create(memopt_device *device, memopt_stre
  * @param stream the stream; NULL is fine and does nothing.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
- * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR as told; the stream is gone all the same.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the wait said so; the stream
+ *         is gone all the same. On a device that was known to be lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream);
@@ -327,7 +328,8 @@ MEMOPT_API memopt_status memopt_event_create(memopt_device *device, int32_t timi
  * @brief Ends an event; work that waits for it is not disturbed.
  * @param event the event; NULL is fine.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR as told; the event is gone all the same.
+ * @retval MEMOPT_DRIVER_ERROR as told; the event is gone all the same. On a lost device it
+ *         succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_event_destroy(memopt_event *event);

@@ -125,7 +125,7 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     pthread_mutex_destroy(&allocator->lock);
     pthread_mutex_destroy(&allocator->slow);
     mo_free(allocator);
-    return lost && status == MEMOPT_DEVICE_LOST ? MEMOPT_OK : status;
+    return mo_end_status(lost, status);
 }
 
 memopt_status memopt_allocator_destroy(memopt_allocator *allocator)

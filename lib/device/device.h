@@ -154,6 +154,12 @@ void mo_stream_unlisten(memopt_device *device, mo_stream_listener *listener);
 
 /* True once the device is known to be lost: nothing runs on it any more, what ends on it ends. */
 int mo_device_lost(memopt_device *device);
+/* What the end of something says, where `lost` is whether the device was known to be lost before:
+ * a loss that was told is no failure of what only ends. */
+static inline memopt_status mo_end_status(int lost, memopt_status status)
+{
+    return lost && status == MEMOPT_DEVICE_LOST ? MEMOPT_OK : status;
+}
 /* What a wait for work says about that work: 1 if none of it is left, though it went wrong. */
 static inline int mo_work_is_over(memopt_status waited)
 {

@@ -98,6 +98,7 @@ memopt_status memopt_optimizer_destroy(memopt_optimizer *o)
     memopt_status result = MEMOPT_OK;
     if (o == NULL)
         return MEMOPT_OK;
+    int lost = mo_device_lost(o->device);
     mo_table *const tables[] = {&o->tensor_table, &o->segment_table, &o->group_table,
                                 &o->coef_table,   &o->scratch,       &o->control};
     for (uint64_t i = 0; i < o->parameter_count; i++)
@@ -110,7 +111,7 @@ memopt_status memopt_optimizer_destroy(memopt_optimizer *o)
     mo_free(o->next);
     mo_free(o->streams);
     mo_free(o);
-    return result;
+    return mo_end_status(lost, result);
 }
 
 /* --- groups ---------------------------------------------------------------------------------- */
