@@ -18,6 +18,7 @@ from ._abi import (
     Pass,
     RegionMode,
     Rounding,
+    ScheduleOperation,
     StateFormat,
     Status,
     StreamOrder,
@@ -55,6 +56,7 @@ from .log import set_log
 from .memory import Memory
 from .offload import Offloader, Ticket
 from .optim import AdamW, AdamW8bit, Group, Optimizer
+from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
 
@@ -98,6 +100,9 @@ __all__ = [
     "Registration",
     "Rounding",
     "Scaler",
+    "Schedule",
+    "ScheduleOperation",
+    "Stage",
     "StateFormat",
     "Status",
     "Stream",
