@@ -117,7 +117,6 @@ struct mo_gpu_device {
     mo_ranges plain;              /* allocations; value: the driver's pointer */
     mo_ranges reservations;
     mo_ranges mappings;
-    mo_ranges streams; /* made by stream_create; size 1 */
     mo_gpu_module_state module_state;
     mo_gpu_module module;
     mo_gpu_verdict module_verdict; /* written and read by the thread that loads */

@@ -682,6 +682,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_device_sync": (CHECKED, [_HANDLE]),
     "memopt_stream_create": (CHECKED, [_HANDLE, _OUT_HANDLE]),
     "memopt_stream_destroy": (CHECKED, [_HANDLE, _HANDLE]),
+    "memopt_stream_release": (CHECKED, [_HANDLE, _HANDLE]),
     "memopt_stream_sync": (CHECKED, [_HANDLE, _HANDLE]),
     "memopt_stream_query": (c_int32, [_HANDLE, _HANDLE]),
     "memopt_stream_wait_event": (CHECKED, [_HANDLE, _HANDLE, _HANDLE]),
