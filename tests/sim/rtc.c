@@ -314,9 +314,9 @@ char *rtc_names(const char *text, const char *word, size_t *out_bytes)
         return NULL;
     for (const char *at = text; (at = strstr(at, word)) != NULL;) {
         at += strlen(word);
-        at += strspn(at, "_ROM"); /* MO_GLOBAL_ROOM declares a kernel, too */
-        if (*at++ != '(')
-            continue;
+        if (strncmp(at, "_ROOM", 5) == 0) /* MO_GLOBAL_ROOM declares a kernel, too */
+            at += 5;
+        at += *at == '(';
         size_t length = strspn(at, letters);
         memcpy(names + used, at, length);
         used += length + (length != 0);
