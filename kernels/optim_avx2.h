@@ -137,7 +137,7 @@ typedef struct mo_coef8 {
     __m256 beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, eps, factor;
 } mo_coef8;
 
-MO_INLINE mo_coef8 mo_coef8_of(const mo_adamw_coef *c)
+MO_INLINE mo_coef8 mo_coef8_of(const mo_rule_coef *c)
 {
     return (mo_coef8){
         _mm256_set1_ps(c->beta1), _mm256_set1_ps(c->one_minus_beta1),
@@ -147,7 +147,14 @@ MO_INLINE mo_coef8 mo_coef8_of(const mo_adamw_coef *c)
     };
 }
 
-/* mo_adamw_update of 8 elements. */
+/* Whatever NaN an operation made becomes the one that is stored. */
+MO_INLINE __m256 mo_one_nan8(__m256 x)
+{
+    __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32((int)MO_F32_NAN_BITS));
+    return _mm256_blendv_ps(x, nan, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+/* mo_rule_update of 8 elements, AdamW. */
 MO_INLINE __m256 mo_update8(const mo_coef8 *c, __m256 g, __m256 p, __m256 *m, __m256 *v)
 {
     __m256 h = _mm256_mul_ps(g, c->factor);
@@ -156,7 +163,9 @@ MO_INLINE __m256 mo_update8(const mo_coef8 *c, __m256 g, __m256 p, __m256 *m, __
     /* min returns its second operand where one is NaN */
     *v = _mm256_min_ps(_mm256_set1_ps(0x1.fffffep127f), *v);
     __m256 u = _mm256_div_ps(*m, _mm256_add_ps(_mm256_sqrt_ps(*v), c->eps));
-    return _mm256_fmadd_ps(c->rate, u, _mm256_fmadd_ps(c->decay, p, p));
+    *m = mo_one_nan8(*m);
+    *v = mo_one_nan8(*v);
+    return mo_one_nan8(_mm256_fmadd_ps(c->rate, u, _mm256_fmadd_ps(c->decay, p, p)));
 }
 
 #endif

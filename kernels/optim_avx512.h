@@ -135,7 +135,7 @@ typedef struct mo_coef16 {
     __m512 beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, eps, factor;
 } mo_coef16;
 
-MO_INLINE mo_coef16 mo_coef16_of(const mo_adamw_coef *c)
+MO_INLINE mo_coef16 mo_coef16_of(const mo_rule_coef *c)
 {
     return (mo_coef16){
         _mm512_set1_ps(c->beta1), _mm512_set1_ps(c->one_minus_beta1),
@@ -145,7 +145,15 @@ MO_INLINE mo_coef16 mo_coef16_of(const mo_adamw_coef *c)
     };
 }
 
-/* mo_adamw_update of 16 elements; bounded: v is kept finite here, else by the caller. */
+/* Whatever NaN an operation made becomes the one that is stored. */
+MO_INLINE __m512 mo_one_nan16(__m512 x)
+{
+    __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32((int)MO_F32_NAN_BITS));
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
+}
+
+/* mo_rule_update of 16 elements, AdamW. bounded: v is kept finite and NaNs become the one that is
+ * stored, else both are up to the caller. */
 MO_INLINE __m512 mo_update16(const mo_coef16 *c, __m512 g, __m512 p, __m512 *m, __m512 *v,
                              int bounded)
 {
@@ -155,7 +163,12 @@ MO_INLINE __m512 mo_update16(const mo_coef16 *c, __m512 g, __m512 p, __m512 *m, 
     if (bounded) /* min returns its second operand where one is NaN */
         *v = _mm512_min_ps(_mm512_set1_ps(0x1.fffffep127f), *v);
     __m512 u = _mm512_div_ps(*m, _mm512_add_ps(_mm512_sqrt_ps(*v), c->eps));
-    return _mm512_fmadd_ps(c->rate, u, _mm512_fmadd_ps(c->decay, p, p));
+    p = _mm512_fmadd_ps(c->rate, u, _mm512_fmadd_ps(c->decay, p, p));
+    if (!bounded)
+        return p;
+    *m = mo_one_nan16(*m);
+    *v = mo_one_nan16(*v);
+    return mo_one_nan16(p);
 }
 
 #endif

@@ -332,10 +332,10 @@ State make_state(const StepCase &c)
 
 void run_step(int form, const StepCase &c, State &s, Bytes &gradient, double square_sum)
 {
-    static const mo_adamw_group group = {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0};
+    static const mo_rule_group group = {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.0, 0, 0};
     uint64_t n = LARGEST - 8;
     mo_optim_control control = {1, 0};
-    mo_adamw_coef coef;
+    mo_rule_coef coef;
     mo_optim_tensor tensors[2] = {};
     mo_optim_tensor &t = tensors[1];
     uint64_t offset = (uint64_t)c.offset, state = offset * (c.eight ? 1 : 4);
@@ -348,11 +348,13 @@ void run_step(int form, const StepCase &c, State &s, Bytes &gradient, double squ
     t.steps = &s.steps;
     t.parameter_dtype = (int32_t)c.parameter;
     t.copy_dtype = (int32_t)c.copy;
+    t.format = c.eight ? MO_STATE_8BIT : MO_STATE_F32;
     mo_segment segment = {gradient.data() + offset * mo_element_size(c.gradient), n, 0, c.gradient,
                           1};
     float scale = 8.0f, found = 0.0f, norm = 0.0f;
-    mo_optim_prologue_args prologue = {tensors, &segment, &group, &coef, &control, nullptr,
-                                       &scale,  &found,   &norm,  3.0,   1,        1};
+    mo_optim_prologue_args prologue = {tensors, &segment, &group,        &coef, &control,
+                                       nullptr, &scale,   &found,        &norm, 3.0,
+                                       1,       1,        MO_RULE_ADAMW, 0};
     prologue.square_sum = &square_sum;
     mo_optim_step_args step = {tensors, &segment, &coef, &control, 77, 1, (uint32_t)c.stochastic};
     run_one(form, mo_kernel_optim_prologue, prologue);

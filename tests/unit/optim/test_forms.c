@@ -78,9 +78,9 @@ static void prepare(const step_case *c, buffers *b)
 
 static void run(const step_case *c, buffers *b, int isa)
 {
-    static const mo_adamw_group group = {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0};
+    static const mo_rule_group group = {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.0, 0, 0};
     mo_optim_control control = {0, 0};
-    mo_adamw_coef coef = mo_adamw_coef_of(&group, b->steps + 1, 0.75);
+    mo_rule_coef coef = mo_adamw_coef_of(&group, b->steps + 1, 0.75);
     mo_optim_tensor t = {
         .parameter = mo_element_at(b->p, c->offset, c->p),
         .copy = c->copy ? mo_element_at(b->copy, c->offset, c->copy) : NULL,
@@ -91,6 +91,7 @@ static void run(const step_case *c, buffers *b, int isa)
         .steps = &b->steps,
         .parameter_dtype = c->p,
         .copy_dtype = c->copy,
+        .format = c->eight ? MO_STATE_8BIT : MO_STATE_F32,
     };
     mo_segment g = {mo_element_at(b->g, c->offset, c->g), c->n, 0, (uint32_t)c->g, 0};
     mo_optim_step_args args = {.tensors = &t,
@@ -187,7 +188,7 @@ static void test_skip(void **state)
     prepare(&c, &before);
     for (int isa = MO_ISA_SCALAR; isa <= best_isa(); isa++) {
         mo_optim_control control = {1, 0};
-        mo_adamw_coef coef = {0};
+        mo_rule_coef coef = {0};
         mo_optim_tensor t = {.parameter = after.p,
                              .m = after.m,
                              .v = after.v,
