@@ -43,20 +43,26 @@ MO_INLINE void mo_store8(void *data, uint64_t i, int32_t dtype, __m256 value)
         _mm_storeu_si128(halves, _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
 }
 
+/* The parameter, rounded stochastically; i is relative to the span and a multiple of 8. */
+MO_INLINE void mo_store8_stochastic(const mo_optim_span *s, uint64_t i, int32_t p_dtype,
+                                    __m256 value)
+{
+    float values[8];
+    uint32_t random[4];
+    _mm256_storeu_ps(values, value);
+    mo_random_block(&s->random, (s->start + i) / 8, random);
+    for (uint32_t k = 0; k < 8; k++)
+        mo_store_element_stochastic(s->parameter, i + k, p_dtype, values[k],
+                                    mo_random_bits16(random, k));
+}
+
 /* The parameter and its copy; i is relative to the span and a multiple of 8. */
 MO_INLINE void mo_optim_store8(const mo_optim_span *s, uint64_t i, int32_t p_dtype, __m256 value)
 {
-    if (p_dtype != MO_DTYPE_F32 && s->stochastic) {
-        float values[8];
-        uint32_t random[4];
-        _mm256_storeu_ps(values, value);
-        mo_random_block(&s->random, (s->start + i) / 8, random);
-        for (uint32_t k = 0; k < 8; k++)
-            mo_store_element_stochastic(s->parameter, i + k, p_dtype, values[k],
-                                        mo_random_bits16(random, k));
-    } else {
+    if (p_dtype != MO_DTYPE_F32 && s->stochastic)
+        mo_store8_stochastic(s, i, p_dtype, value);
+    else
         mo_store8(s->parameter, i, p_dtype, value);
-    }
     if (s->copy != NULL)
         mo_store8(s->copy, i, s->copy_dtype, value);
 }

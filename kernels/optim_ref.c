@@ -110,11 +110,6 @@ const mo_kernel mo_kernel_optim_prologue = {"mo_optim_prologue",
 const mo_kernel mo_kernel_optim_step = STEP(mo_optim_step, step_ref);
 const mo_kernel mo_kernel_quantize = CODE(mo_quantize, quantize_ref);
 const mo_kernel mo_kernel_dequantize = CODE(mo_dequantize, dequantize_ref);
-#undef FORMS
-#define FORMS(scalar, name)                                                                        \
-    {                                                                                              \
-        scalar, NULL, NULL                                                                         \
-    }
 const mo_kernel mo_kernel_step_adamw4 = STEP(mo_step_adamw4, step_adamw4_ref);
 const mo_kernel mo_kernel_step_adamwf8 = STEP(mo_step_adamwf8, step_adamwf8_ref);
 const mo_kernel mo_kernel_step_lion8 = STEP(mo_step_lion8, step_lion8_ref);
