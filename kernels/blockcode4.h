@@ -54,7 +54,7 @@ MO_HD static inline uint32_t mo_code4_unsigned(float y)
     float t = y * 16.0f - 0.5f;
     if (!(t > 0.0f))
         return 0;
-    if (t >= 15.0f)
+    if (t > 15.0f)
         return MO_UNSIGNED4_TOP;
     uint32_t whole = (uint32_t)t;
     return whole - ((float)whole == t);
