@@ -142,6 +142,8 @@ class OptimizerKind(enum.IntEnum):
     """The update rule."""
 
     ADAMW = 1
+    LION = 2
+    SGD = 3
 
 
 class StateFormat(enum.IntEnum):
@@ -149,6 +151,8 @@ class StateFormat(enum.IntEnum):
 
     F32 = 1
     BITS8 = 2
+    BITS4 = 3
+    F8 = 4
 
 
 class Overflow(enum.IntEnum):
@@ -396,6 +400,10 @@ class OptimizerGroup(Struct):
         ("weight_decay", c_double),
         ("maximize", c_uint32),
         ("reserved", c_uint32),
+        ("momentum", c_double),
+        ("dampening", c_double),
+        ("nesterov", c_uint32),
+        ("reserved2", c_uint32),
     ]
 
 
