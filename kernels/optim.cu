@@ -42,23 +42,32 @@ MO_DEVICE void mo_cells_load(mo_code_tables *t)
     mo_table_copy<sizeof mo_cell_unsigned>(t->cell_unsigned, mo_cell_unsigned);
 }
 
-/* mo_code_signed and mo_code_unsigned by cells. */
-MO_DEVICE uint32_t mo_cell_code_signed(const mo_code_tables *t, float y)
+/* mo_code_cell without a branch, for magnitudes of at most 1. */
+MO_DEVICE uint32_t mo_cell_code(const uint8_t *cells, const uint32_t *threshold, uint32_t umin,
+                                uint32_t bits)
 {
-    uint32_t bits = mo_f32_bits(y) & 0x7fffffffu;
-    if (bits > MO_F32_INF_BITS)
-        return MO_SIGNED_ZERO;
-    return mo_signed_code(mo_code_cell(t->cell_signed, t->threshold_signed, MO_SIGNED_UMIN, bits),
-                          y);
+    int32_t cell = (int32_t)(bits >> 16) - (int32_t)umin;
+    uint32_t code = cells[cell < 0 ? 0 : cell];
+    return code - (bits < threshold[code]);
 }
 
+/* mo_code_signed for finite y of at most 1: 127 plus or minus the magnitude's code, at least 0. */
+MO_DEVICE uint32_t mo_cell_code_signed(const mo_code_tables *t, float y)
+{
+    uint32_t bits = mo_f32_bits(y), sign = 0u - (bits >> 31);
+    uint32_t code =
+        mo_cell_code(t->cell_signed, t->threshold_signed, MO_SIGNED_UMIN, bits & 0x7fffffffu);
+    int32_t signed_code = (int32_t)((code ^ sign) - sign) + MO_SIGNED_ZERO;
+    return (uint32_t)(signed_code < 0 ? 0 : signed_code);
+}
+
+/* mo_code_unsigned for finite x, and y of at most 1. */
 MO_DEVICE uint32_t mo_cell_code_unsigned(const mo_code_tables *t, float x, float y)
 {
-    if (!(y >= 0.0f) || !(x > 0.0f))
-        return 0;
-    uint32_t code =
-        mo_code_cell(t->cell_unsigned, t->threshold_unsigned, MO_UNSIGNED_UMIN, mo_f32_bits(y));
-    return code == 0 ? 1 : code;
+    uint32_t code = mo_cell_code(t->cell_unsigned, t->threshold_unsigned, MO_UNSIGNED_UMIN,
+                                 mo_f32_bits(y) & 0x7fffffffu);
+    code = code == 0 ? 1 : code;
+    return x > 0.0f ? code : 0;
 }
 
 template <uint32_t LANES> MO_DEVICE uint32_t mo_group_largest(uint32_t value)
@@ -86,7 +95,8 @@ template <uint32_t LANES> MO_DEVICE uint32_t mo_block_largest(const float values
 /* --- the formats of states: how 32 threads read and write 256 elements, eight each --------------
  */
 
-/* The numbers of the tables that a format needs lie in shared memory. */
+/* The tables that a format needs lie in shared memory. Codes are of finite values whose block has
+ * this scale, so y is at most 1 (448 with e4m3) but for rounding. */
 template <uint32_t FORMAT> struct mo_codec;
 
 template <> struct mo_codec<MO_STATE_8BIT> {
@@ -145,13 +155,17 @@ template <> struct mo_codec<MO_STATE_F8> {
     MO_DEVICE float value(const tables *t, int is_signed, uint32_t code, float scale)
     {
         (void)t;
-        return mo_format_value(MO_STATE_F8, is_signed, code, scale);
+        (void)is_signed;
+        return mo_decode_as<MO_DTYPE_F8_E4M3>(code) * scale;
     }
 
     MO_DEVICE uint32_t code(const tables *t, int is_signed, float x, const mo_block_scale *scale)
     {
         (void)t;
-        return mo_format_code(MO_STATE_F8, is_signed, x, scale);
+        uint32_t code = mo_encode_as<MO_DTYPE_F8_E4M3>(x * scale->prescale * scale->inverse, 1);
+        if (is_signed)
+            return code;
+        return x > 0.0f ? (code == 0 ? 1 : code) : 0;
     }
 };
 
@@ -179,7 +193,7 @@ MO_DEVICE void mo_write_codes(void *data, uint64_t at, uint32_t rest, int aligne
         mo_write_pack<8>(data, at, rest, 1, aligned, codes);
         return;
     }
-    uint32_t pairs[4], zero = mo_format_zero(FORMAT, is_signed) & 15u;
+    uint32_t pairs[4], zero = mo_format_zero_code(FORMAT, is_signed);
     MO_UNROLL
     for (uint32_t k = 0; k < 4; k++)
         pairs[k] = codes[2 * k] << 4 | (2 * k + 1 < rest ? codes[2 * k + 1] : zero);
@@ -199,7 +213,7 @@ MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, 
 {
     uint32_t codes[8];
     mo_read_codes<FORMAT>(data, at, rest, aligned, codes);
-    float scale = scales[at / mo_format_block(FORMAT)];
+    float scale = mo_load_as<float>(&scales[at / mo_format_block(FORMAT)]);
     MO_UNROLL
     for (int k = 0; k < 8; k++)
         values[k] = mo_codec<FORMAT>::value(tables, is_signed, codes[k], scale);
@@ -216,12 +230,18 @@ MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, 
     if (rest == 0)
         return;
     uint32_t codes[8];
-    MO_UNROLL
-    for (int k = 0; k < 8; k++)
-        codes[k] = mo_codec<FORMAT>::code(tables, is_signed, values[k], &scale);
+    if (mo_f32_is_nan(scale.inverse)) { /* poisoned; the same branch for the whole group */
+        MO_UNROLL
+        for (int k = 0; k < 8; k++)
+            codes[k] = mo_format_zero_code(FORMAT, is_signed);
+    } else {
+        MO_UNROLL
+        for (int k = 0; k < 8; k++)
+            codes[k] = mo_codec<FORMAT>::code(tables, is_signed, values[k], &scale);
+    }
     mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, codes);
     if (mo_thread() % LANES == 0)
-        scales[at / mo_format_block(FORMAT)] = scale.absmax;
+        mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], scale.absmax);
 }
 
 /* --- the step --------------------------------------------------------------------------------- */
@@ -275,21 +295,27 @@ MO_DEVICE void mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
     mo_store_parameters<N>(s, at, rest, aligned, p);
 }
 
+template <uint32_t RULE>
+MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
+                              uint32_t rest, const mo_span_aligned *aligned)
+{
+    enum { N = 4 };
+    float m[N], v[N];
+    mo_load_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
+    if (mo_rule_has_second(RULE))
+        mo_load_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
+    mo_update_pack<RULE, N>(s, coef, at, rest, aligned, m, v);
+    mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
+    if (mo_rule_has_second(RULE))
+        mo_store_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
+}
+
 template <uint32_t RULE> MO_DEVICE void mo_step32(const mo_optim_span *s, const mo_rule_coef *coef)
 {
     enum { N = 4 };
     mo_span_aligned aligned = mo_span_alignment<N, MO_STATE_F32>(s);
-    for (uint64_t at = (uint64_t)mo_thread() * N; at < s->count; at += MO_OPTIM_THREADS * N) {
-        uint32_t rest = mo_pack_rest<N>(s->count, at);
-        float m[N], v[N];
-        mo_load_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned.m, m);
-        if (mo_rule_has_second(RULE))
-            mo_load_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned.v, v);
-        mo_update_pack<RULE, N>(s, coef, at, rest, &aligned, m, v);
-        mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned.m, m);
-        if (mo_rule_has_second(RULE))
-            mo_store_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned.v, v);
-    }
+    for (uint64_t at = (uint64_t)mo_thread() * N; at < s->count; at += MO_OPTIM_THREADS * N)
+        mo_step32_pack<RULE>(s, coef, at, mo_pack_rest<N>(s->count, at), &aligned);
 }
 
 /* 256 elements for each group. Groups past the end come along with nothing (rest 0): every thread
@@ -337,7 +363,7 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
 }
 
 #define MO_STEP_KERNEL(name, rule, format)                                                         \
-    MO_GLOBAL(name, mo_optim_step_args, MO_OPTIM_THREADS)                                          \
+    MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, 3)                                  \
     {                                                                                              \
         MO_SHARED(mo_optim_span, span);                                                            \
         MO_SHARED(mo_codec<format>::tables, tables);                                               \
@@ -380,27 +406,46 @@ MO_GLOBAL(mo_optim_prologue, mo_optim_prologue_args, MO_OPTIM_THREADS)
 
 /* --- block-wise codes on their own ------------------------------------------------------------ */
 
+/* 256 elements for each group. Every thread of a warp reaches the reduction; those past the end
+ * have nothing. */
+template <uint32_t FORMAT>
+MO_DEVICE void mo_quantize_group(const mo_blockcode_args &args,
+                                 const typename mo_codec<FORMAT>::tables *tables, uint64_t group,
+                                 int values_aligned, int codes_aligned)
+{
+    enum { N = 8 };
+    uint64_t at = group * MO_BLOCK_SIZE + mo_thread() % MO_LANES * N;
+    uint32_t rest = mo_pack_rest<N>(args.count, at);
+    float values[N] = {0};
+    if (rest > 0)
+        mo_load_pack<N>(args.values, at, rest, (uint32_t)args.dtype, values_aligned, values);
+    mo_encode_block<FORMAT>(tables, args.is_signed != 0, values, at, rest, codes_aligned,
+                            args.codes, args.absmax);
+}
+
 template <uint32_t FORMAT>
 MO_DEVICE void mo_quantize_chunk(const mo_blockcode_args &args, uint64_t chunk,
                                  typename mo_codec<FORMAT>::tables *tables)
 {
-    enum { N = 8 };
     mo_codec<FORMAT>::load(tables);
     mo_barrier();
-    uint32_t dtype = (uint32_t)args.dtype, lane = mo_thread() % MO_LANES;
-    int aligned = mo_pack_aligned<N>(args.values, dtype);
+    int values_aligned = mo_pack_aligned<8>(args.values, (uint32_t)args.dtype);
     int codes_aligned = mo_codes_aligned<FORMAT>(args.codes);
-    /* Every thread of a warp reaches the reduction; those past the end have nothing. */
-    for (uint32_t b = 0; b < MO_CHUNK_BLOCKS; b += MO_OPTIM_GROUPS) {
-        uint64_t block = chunk * MO_CHUNK_BLOCKS + b + mo_thread() / MO_LANES;
-        uint64_t at = block * MO_BLOCK_SIZE + lane * N;
-        uint32_t rest = mo_pack_rest<N>(args.count, at);
-        float values[N] = {0};
-        if (rest > 0)
-            mo_load_pack<N>(args.values, at, rest, dtype, aligned, values);
-        mo_encode_block<FORMAT>(tables, args.is_signed != 0, values, at, rest, codes_aligned,
-                                args.codes, args.absmax);
-    }
+    uint64_t first = chunk * MO_CHUNK_BLOCKS + mo_thread() / MO_LANES;
+    for (uint32_t b = 0; b < MO_CHUNK_BLOCKS; b += MO_OPTIM_GROUPS)
+        mo_quantize_group<FORMAT>(args, tables, first + b, values_aligned, codes_aligned);
+}
+
+template <uint32_t FORMAT>
+MO_DEVICE void mo_dequantize_pack(const mo_blockcode_args &args,
+                                  const typename mo_codec<FORMAT>::tables *tables, uint64_t at,
+                                  uint32_t rest, int values_aligned, int codes_aligned)
+{
+    enum { N = 8 };
+    float values[N];
+    mo_decode_block<FORMAT>(tables, args.is_signed != 0, args.codes, args.absmax, at, rest,
+                            codes_aligned, values);
+    mo_store_pack<N>(args.values, at, rest, (uint32_t)args.dtype, values_aligned, values);
 }
 
 template <uint32_t FORMAT>
@@ -410,18 +455,13 @@ MO_DEVICE void mo_dequantize_chunk(const mo_blockcode_args &args, uint64_t chunk
     enum { N = 8 };
     mo_codec<FORMAT>::load(tables);
     mo_barrier();
-    uint32_t dtype = (uint32_t)args.dtype;
-    int aligned = mo_pack_aligned<N>(args.values, dtype);
+    int values_aligned = mo_pack_aligned<N>(args.values, (uint32_t)args.dtype);
     int codes_aligned = mo_codes_aligned<FORMAT>(args.codes);
     uint64_t start = chunk * MO_CHUNK_ELEMENTS;
     uint64_t end = args.count - start < MO_CHUNK_ELEMENTS ? args.count : start + MO_CHUNK_ELEMENTS;
-    for (uint64_t at = start + mo_thread() * N; at < end; at += MO_OPTIM_THREADS * N) {
-        uint32_t rest = mo_pack_rest<N>(end, at);
-        float values[N];
-        mo_decode_block<FORMAT>(tables, args.is_signed != 0, args.codes, args.absmax, at, rest,
-                                codes_aligned, values);
-        mo_store_pack<N>(args.values, at, rest, dtype, aligned, values);
-    }
+    for (uint64_t at = start + mo_thread() * N; at < end; at += MO_OPTIM_THREADS * N)
+        mo_dequantize_pack<FORMAT>(args, tables, at, mo_pack_rest<N>(end, at), values_aligned,
+                                   codes_aligned);
 }
 
 #define MO_CODE_KERNEL(name, function, format)                                                     \

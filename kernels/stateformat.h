@@ -23,12 +23,20 @@ MO_HD static inline uint64_t mo_format_bytes(uint32_t format, uint64_t count)
                                      : count;
 }
 
-/* The byte that a new moment is filled with. */
-MO_HD static inline uint32_t mo_format_zero(uint32_t format, int is_signed)
+/* The code of zero; of the least value where there is no zero. */
+MO_HD static inline uint32_t mo_format_zero_code(uint32_t format, int is_signed)
 {
     if (!is_signed)
         return 0;
-    return format == MO_STATE_8BIT ? 127u : format == MO_STATE_4BIT ? 0x77u : 0u;
+    return format == MO_STATE_8BIT   ? (uint32_t)MO_SIGNED_ZERO
+           : format == MO_STATE_4BIT ? (uint32_t)MO_SIGNED4_ZERO
+                                     : 0u;
+}
+
+/* The byte that a new moment is filled with. */
+MO_HD static inline uint32_t mo_format_zero(uint32_t format, int is_signed)
+{
+    return mo_format_zero_code(format, is_signed) * (format == MO_STATE_4BIT ? 0x11u : 1u);
 }
 
 /* absmax_bits: the largest of all bits(x) & 0x7fffffff of the block. */
@@ -75,7 +83,7 @@ MO_HD static inline void mo_format_write(uint32_t format, int is_signed, uint8_t
     if (format != MO_STATE_4BIT)
         codes[i] = (uint8_t)code;
     else if (i % 2 == 0)
-        codes[i / 2] = (uint8_t)(code << 4 | (mo_format_zero(format, is_signed) & 15u));
+        codes[i / 2] = (uint8_t)(code << 4 | mo_format_zero_code(format, is_signed));
     else
         codes[i / 2] = (uint8_t)((codes[i / 2] & 0xf0u) | code);
 }
