@@ -205,6 +205,7 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
 ENUM_SPELLINGS: Dict[Tuple[Type[enum.IntEnum], str], str] = {
     (Status, "USER"): "MEMOPT_STATUS_USER",
     (StateFormat, "BITS8"): "MEMOPT_STATE_8BIT",
+    (StateFormat, "BITS4"): "MEMOPT_STATE_4BIT",
 }
 
 
@@ -632,6 +633,15 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
         CHECKED,
         [_HANDLE, _TENSORS, _TENSORS, _TENSORS, c_int32, c_uint32, _HANDLE],
     ),
+    "memopt_quantize_state": (
+        CHECKED,
+        [_HANDLE, c_uint32, _TENSORS, _TENSORS, _TENSORS, c_int32, _HANDLE],
+    ),
+    "memopt_dequantize_state": (
+        CHECKED,
+        [_HANDLE, c_uint32, _TENSORS, _TENSORS, _TENSORS, c_int32, _HANDLE],
+    ),
+    "memopt_state_map": (CHECKED, [c_uint32, c_int32, POINTER(c_float)]),
     "memopt_dynamic_map": (CHECKED, [c_int32, POINTER(c_float)]),
     # offload.h
     "memopt_offloader_create": (
