@@ -28,6 +28,10 @@
  *
  * **Threads.** One thread at a time per region, any thread; forward and backward may be on
  * different ones.
+ *
+ * Which layers to recompute is what a ::memopt_schedule says: given what each stage of a chain
+ * takes, it is the fastest order of forward runs and backward runs that stays within a byte budget.
+ * The trainer asks it for one step after the other.
  */
 #ifndef MEMOPT_CHECKPOINT_H
 #define MEMOPT_CHECKPOINT_H
@@ -225,6 +229,137 @@ typedef struct memopt_region_stats {
  */
 MEMOPT_API memopt_status memopt_region_get_stats(memopt_region *region,
                                                  memopt_region_stats *out_stats);
+
+/** @brief What to run, and when, so that a chain of stages trains within a byte budget. */
+typedef struct memopt_schedule memopt_schedule;
+
+/**
+ * @brief A stage of a chain: what it takes. Stage i reads value i and makes value i + 1; value 0 is
+ *        the chain's input. Values and their gradients have the same size.
+ */
+typedef struct memopt_chain_stage {
+    double forward_seconds;        /**< Time of its forward, finite, ≥ 0; any unit will do. */
+    double backward_seconds;       /**< Time of its backward, in the same unit. */
+    uint64_t output_bytes;         /**< Its output. */
+    uint64_t saved_bytes;          /**< All that it keeps for backward beside its input; its output
+                                        counts too, so this is at least output_bytes. */
+    uint64_t forward_extra_bytes;  /**< What forward takes beyond that while it runs. */
+    uint64_t backward_extra_bytes; /**< What backward takes beyond what is saved and the gradients
+                                        of its output and input while it runs. */
+} memopt_chain_stage;
+
+/** @brief How to make a schedule; zero means the default. */
+typedef struct memopt_schedule_options {
+    size_t struct_size; /**< sizeof(memopt_schedule_options). */
+    /** Bytes that the chain may take: values, what is saved, gradients of values (that of the last
+     * one from the start), and extras. 0: no limit. */
+    uint64_t budget;
+    uint64_t input_bytes; /**< The chain's input; it counts against the budget. */
+    /** 1: backward makes the gradient of the chain's input too. */
+    uint32_t input_gradient;
+    /** Steps into which the budget is cut when times are compared. 0: 500, fewer for chains of more
+     * than 150 stages. More are finer and slower. At most 65536. */
+    uint32_t slots;
+} memopt_schedule_options;
+
+/** @brief Initialiser of ::memopt_schedule_options. */
+#define MEMOPT_SCHEDULE_OPTIONS_INIT                                                               \
+    {                                                                                              \
+        sizeof(memopt_schedule_options), 0, 0, 0, 0                                                \
+    }
+
+/** @brief An operation of a schedule. */
+typedef enum memopt_schedule_operation {
+    MEMOPT_SCHEDULE_FORWARD = 1,      /**< Run the stage, save nothing, drop its input. */
+    MEMOPT_SCHEDULE_FORWARD_KEEP = 2, /**< Run the stage, save nothing, keep its input. */
+    MEMOPT_SCHEDULE_FORWARD_SAVE = 3, /**< Run the stage and save what backward needs. */
+    /** Run the stage's backward; then drop what it saved, its input and its output's gradient. */
+    MEMOPT_SCHEDULE_BACKWARD = 4
+} memopt_schedule_operation;
+
+/** @brief A step of a schedule. */
+typedef struct memopt_schedule_step {
+    size_t struct_size; /**< Set by the caller. */
+    uint32_t operation; /**< A ::memopt_schedule_operation. */
+    uint32_t reserved;  /**< 0. */
+    uint64_t stage;     /**< Which stage. */
+} memopt_schedule_step;
+
+/** @brief What a schedule costs. */
+typedef struct memopt_schedule_info {
+    size_t struct_size;      /**< Set by the caller. */
+    uint64_t steps;          /**< Operations. */
+    uint64_t peak_bytes;     /**< The most that is alive at once: at most the budget. */
+    uint64_t minimum_budget; /**< The smallest budget that any schedule of this chain needs. */
+    uint64_t recomputed;     /**< Forward runs beyond one a stage. */
+    double seconds;          /**< Time of all operations. */
+    double seconds_plain;    /**< Time without recomputation. */
+} memopt_schedule_info;
+
+/**
+ * @brief Finds the fastest schedule of a chain within a byte budget.
+ *
+ * Where everything fits, nothing is recomputed. Else the optimal persistent schedule is found by
+ * dynamic programming (Beaumont, Eyraud-Dubois, Herrmann, Joly & Shilova, "Optimal checkpointing
+ * for heterogeneous chains", 2019), with sizes rounded up to the budget's slots; where only
+ * rounding stands in the way, a schedule of least memory. Time O(count³ · slots), about a second at
+ * most with the default slots.
+ * @param stages what each stage takes; copied.
+ * @param count stages, from 1 to 1024.
+ * @param options the budget; NULL: no limit.
+ * @param[out] out_schedule the schedule, before its first step; ended by
+ *             memopt_schedule_destroy().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, count or slots is out of range, or a stage
+ *         has a time that is negative or not finite, saves less than its output, or sizes do not
+ *         fit 64 bits; the message names the stage.
+ * @retval MEMOPT_LIMIT_REACHED no schedule fits; the message says which budget would do.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_schedule_create(const memopt_chain_stage *stages, uint64_t count,
+                                                const memopt_schedule_options *options,
+                                                memopt_schedule **out_schedule);
+
+/**
+ * @brief Ends a schedule.
+ * @param schedule the schedule; NULL is fine.
+ * @retval MEMOPT_OK done.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_schedule_destroy(memopt_schedule *schedule);
+
+/**
+ * @brief What a schedule costs.
+ * @param schedule the schedule.
+ * @param[in,out] out_info struct_size set by the caller; filled as far as it reaches.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_schedule_get_info(const memopt_schedule *schedule,
+                                                  memopt_schedule_info *out_info);
+
+/**
+ * @brief The next step. One thread at a time per schedule, any thread.
+ * @param schedule the schedule.
+ * @param[in,out] out_step struct_size set by the caller; filled as far as it reaches.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_NOT_READY there is none: the last has been given (the last error is not written).
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_schedule_next(memopt_schedule *schedule,
+                                              memopt_schedule_step *out_step);
+
+/**
+ * @brief Goes back before the first step.
+ * @param schedule the schedule.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT schedule is NULL.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_schedule_rewind(memopt_schedule *schedule);
 
 MEMOPT_END_DECLS
 

@@ -18,6 +18,7 @@ from ._abi import (
     Pass,
     RegionMode,
     Rounding,
+    ScheduleOperation,
     StateFormat,
     Status,
     StreamOrder,
@@ -54,6 +55,7 @@ from .errors import (
 from .log import set_log
 from .memory import Memory
 from .offload import Offloader, Ticket
+<<<<<<< HEAD
 from .optim import (
     SGD,
     AdamW,
@@ -69,6 +71,10 @@ from .optim import (
     quantize_state,
     state_map,
 )
+=======
+from .optim import AdamW, AdamW8bit, Group, Optimizer
+from .schedule import Schedule, Stage
+>>>>>>> main
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
 
@@ -118,6 +124,9 @@ __all__ = [
     "SGD",
     "SGD8bit",
     "Scaler",
+    "Schedule",
+    "ScheduleOperation",
+    "Stage",
     "StateFormat",
     "Status",
     "Stream",

@@ -185,6 +185,15 @@ class CheckMode(enum.IntEnum):
     EXACT = 2
 
 
+class ScheduleOperation(enum.IntEnum):
+    """What a step of a schedule does with its stage."""
+
+    FORWARD = 1
+    FORWARD_KEEP = 2
+    FORWARD_SAVE = 3
+    BACKWARD = 4
+
+
 #: Prefix of the C enumerators of each enumeration; names that differ are in ENUM_SPELLINGS.
 ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
     Status: "MEMOPT_",
@@ -201,6 +210,7 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
     Pass: "MEMOPT_PASS_",
     RegionMode: "MEMOPT_REGION_",
     CheckMode: "MEMOPT_CHECK_",
+    ScheduleOperation: "MEMOPT_SCHEDULE_",
 }
 ENUM_SPELLINGS: Dict[Tuple[Type[enum.IntEnum], str], str] = {
     (Status, "USER"): "MEMOPT_STATUS_USER",
@@ -486,6 +496,48 @@ class RegionStats(Struct):
     ]
 
 
+class ChainStage(Struct):
+    _fields_ = [
+        ("forward_seconds", c_double),
+        ("backward_seconds", c_double),
+        ("output_bytes", c_uint64),
+        ("saved_bytes", c_uint64),
+        ("forward_extra_bytes", c_uint64),
+        ("backward_extra_bytes", c_uint64),
+    ]
+
+
+class ScheduleOptions(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("budget", c_uint64),
+        ("input_bytes", c_uint64),
+        ("input_gradient", c_uint32),
+        ("slots", c_uint32),
+    ]
+
+
+class ScheduleStep(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("operation", c_uint32),
+        ("reserved", c_uint32),
+        ("stage", c_uint64),
+    ]
+
+
+class ScheduleInfo(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("steps", c_uint64),
+        ("peak_bytes", c_uint64),
+        ("minimum_budget", c_uint64),
+        ("recomputed", c_uint64),
+        ("seconds", c_double),
+        ("seconds_plain", c_double),
+    ]
+
+
 #: C name of every struct.
 STRUCTS: Dict[str, Type[Struct]] = {
     "memopt_error_info": ErrorInfo,
@@ -509,6 +561,10 @@ STRUCTS: Dict[str, Type[Struct]] = {
     "memopt_region_callbacks": RegionCallbacks,
     "memopt_region_options": RegionOptions,
     "memopt_region_stats": RegionStats,
+    "memopt_chain_stage": ChainStage,
+    "memopt_schedule_options": ScheduleOptions,
+    "memopt_schedule_step": ScheduleStep,
+    "memopt_schedule_info": ScheduleInfo,
 }
 
 
@@ -675,4 +731,12 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_region_alloc": (CHECKED, [_HANDLE, _U64, _OUT_HANDLE]),
     "memopt_region_check": (CHECKED, [_HANDLE, c_char_p, _TENSORS]),
     "memopt_region_get_stats": (CHECKED, [_HANDLE, POINTER(RegionStats)]),
+    "memopt_schedule_create": (
+        CHECKED,
+        [POINTER(ChainStage), _U64, POINTER(ScheduleOptions), _OUT_HANDLE],
+    ),
+    "memopt_schedule_destroy": (CHECKED, [_HANDLE]),
+    "memopt_schedule_get_info": (CHECKED, [_HANDLE, POINTER(ScheduleInfo)]),
+    "memopt_schedule_next": (c_int32, [_HANDLE, POINTER(ScheduleStep)]),
+    "memopt_schedule_rewind": (CHECKED, [_HANDLE]),
 }

@@ -1,0 +1,21 @@
+"""Every saver of libmemopt as a drop-in for PyTorch.
+
+    import memopt.torch as mt
+
+    optimizer = mt.AdamW8bit(model.parameters(), lr=3e-4)
+    with mt.save_on_cpu():
+        loss = mt.checkpoint(block, x).sum()
+
+What costs time or memory happens in C; the modules here only adapt it to torch's classes and hooks.
+Nothing is compiled at run time.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "memopt.torch needs PyTorch, and it cannot be imported: %s. Install it with"
+        " `pip install torch`." % error
+    ) from error

@@ -1,0 +1,74 @@
+"""The library's side of a torch device: our device handle, an allocator, and torch's streams.
+
+One :class:`Native` for each torch device, made at its first use and kept: a GPU's primary context
+is shared with torch anyway. A child process after a fork gets its own, for the threads of the
+parent's handles are not there.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Dict, Optional, Tuple
+
+import torch
+
+from ..allocator import Allocator
+from ..device import Device
+
+_lock = threading.Lock()
+_natives: Dict[Tuple[int, str, int], "Native"] = {}
+
+
+class Native:
+    """A torch device as the library sees it."""
+
+    __slots__ = ("torch_device", "device", "_allocator", "_is_cpu")
+
+    def __init__(self, torch_device: torch.device) -> None:
+        self.torch_device = torch_device
+        self._is_cpu = torch_device.type == "cpu"
+        #: Our handle of the device.
+        self.device = Device(_name(torch_device))
+        self._allocator: Optional[Allocator] = None
+
+    @property
+    def allocator(self) -> Allocator:
+        """Where the library's own tables come from; tensors that users see are torch's."""
+        with _lock:
+            if self._allocator is None:
+                self._allocator = Allocator(self.device)
+            return self._allocator
+
+    def stream(self) -> Optional[int]:
+        """torch's current stream as the driver's handle; None is the default one."""
+        if self._is_cpu:
+            return None
+        return torch.cuda.current_stream(self.torch_device).cuda_stream or None
+
+
+def _name(device: torch.device) -> str:
+    if device.type == "cpu":
+        return "cpu"
+    backend = "hip" if torch.version.hip else "cuda"
+    return "%s:%d" % (backend, device.index)
+
+
+def native(device: torch.device) -> Native:
+    """The :class:`Native` of a torch device; TypeError for kinds that the library cannot use."""
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+    elif device.type == "cpu":
+        index = 0
+    else:
+        raise TypeError(
+            "memopt works on tensors of cpu and cuda devices, not on those of %s" % device
+        )
+    key = (os.getpid(), device.type, index)
+    found = _natives.get(key)
+    if found is None:
+        with _lock:
+            found = _natives.get(key)
+            if found is None:
+                found = _natives[key] = Native(torch.device(device.type, index))
+    return found
