@@ -55,7 +55,6 @@ from .errors import (
 from .log import set_log
 from .memory import Memory
 from .offload import Offloader, Ticket
-<<<<<<< HEAD
 from .optim import (
     SGD,
     AdamW,
@@ -71,10 +70,7 @@ from .optim import (
     quantize_state,
     state_map,
 )
-=======
-from .optim import AdamW, AdamW8bit, Group, Optimizer
 from .schedule import Schedule, Stage
->>>>>>> main
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
 
