@@ -104,6 +104,36 @@ MO_INLINE __m256i mo_bf16_stochastic(__m512 value, __m256i random)
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
 }
 
+MO_INLINE __m256i mo_f16_stochastic(__m512 value, __m256i random)
+{
+    __m512i u = _mm512_castps_si512(value), r = _mm512_cvtepu16_epi32(random);
+    __m512i a = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
+    __m512i exponent = _mm512_max_epu32(_mm512_srli_epi32(a, 23), _mm512_set1_epi32(1));
+    /* a number below 2^-14: its significand in units of 2^-16 quanta, by a shift either way */
+    __m512i down = _mm512_sub_epi32(_mm512_set1_epi32(110), exponent),
+            zero = _mm512_setzero_si512();
+    __mmask16 normal = _mm512_cmpge_epu32_mask(a, _mm512_set1_epi32(0x00800000));
+    __m512i whole = _mm512_and_si512(a, _mm512_set1_epi32(0x007fffff));
+    whole = _mm512_mask_or_epi32(whole, normal, whole, _mm512_set1_epi32(0x00800000));
+    whole = _mm512_sllv_epi32(whole, _mm512_max_epi32(_mm512_sub_epi32(zero, down), zero));
+    whole = _mm512_srlv_epi32(whole, _mm512_max_epi32(down, zero));
+    __m512i small = _mm512_srli_epi32(_mm512_add_epi32(whole, r), 16);
+    __m512i code = _mm512_add_epi32(_mm512_sub_epi32(a, _mm512_set1_epi32(112 << 23)),
+                                    _mm512_srli_epi32(r, 3));
+    code = _mm512_srli_epi32(code, 13);
+    code = _mm512_mask_mov_epi32(code, _mm512_cmplt_epu32_mask(a, _mm512_set1_epi32(113 << 23)),
+                                 small);
+    code = _mm512_mask_mov_epi32(code, _mm512_cmpge_epu32_mask(a, _mm512_set1_epi32(0x477fe000)),
+                                 _mm512_set1_epi32(0x7bff));
+    code = _mm512_mask_mov_epi32(code, _mm512_cmpge_epu32_mask(a, _mm512_set1_epi32(0x47800000)),
+                                 _mm512_set1_epi32(0x7c00));
+    __m512i nan = _mm512_and_si512(_mm512_srli_epi32(a, 13), _mm512_set1_epi32(0x3ff));
+    code = _mm512_mask_or_epi32(code, _mm512_cmpgt_epu32_mask(a, _mm512_set1_epi32(0x7f800000)),
+                                nan, _mm512_set1_epi32(0x7e00));
+    __m512i sign = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x8000));
+    return _mm512_cvtepi32_epi16(_mm512_or_si512(code, sign));
+}
+
 /* Stochastic; first: the index in the tensor of element i, a multiple of 64. */
 MO_INLINE void mo_store64_stochastic(void *data, uint64_t i, int32_t dtype, const mo_f32x64 *x,
                                      const mo_random_stream *random, uint64_t first)
@@ -111,23 +141,13 @@ MO_INLINE void mo_store64_stochastic(void *data, uint64_t i, int32_t dtype, cons
     uint16_t *halves = (uint16_t *)data + i;
     __m512i bits[2];
     mo_random64(random, first, bits);
-    if (dtype == MO_DTYPE_BF16) {
-        for (int k = 0; k < 4; k++) {
-            __m256i r = k & 1 ? _mm512_extracti64x4_epi64(bits[k / 2], 1)
-                              : _mm512_castsi512_si256(bits[k / 2]);
-            _mm256_storeu_si256((__m256i *)(void *)(halves + 16 * k),
-                                mo_bf16_stochastic(x->part[k], r));
-        }
-        return;
+    for (int k = 0; k < 4; k++) {
+        __m256i r =
+            k & 1 ? _mm512_extracti64x4_epi64(bits[k / 2], 1) : _mm512_castsi512_si256(bits[k / 2]);
+        __m256i codes = dtype == MO_DTYPE_BF16 ? mo_bf16_stochastic(x->part[k], r)
+                                               : mo_f16_stochastic(x->part[k], r);
+        _mm256_storeu_si256((__m256i *)(void *)(halves + 16 * k), codes);
     }
-    _Alignas(64) float values[64];
-    _Alignas(64) uint16_t words[64];
-    for (int k = 0; k < 4; k++)
-        _mm512_store_ps(values + 16 * k, x->part[k]);
-    _mm512_store_si512(words, bits[0]);
-    _mm512_store_si512(words + 32, bits[1]);
-    for (int k = 0; k < 64; k++)
-        halves[k] = mo_f32_to_f16_stochastic(values[k], words[k]);
 }
 
 /* The coefficients in every lane. */

@@ -6,6 +6,7 @@
 
 void mo_adamw8_span_avx512(const mo_optim_span *span);
 void mo_adamw32_span_avx512(const mo_optim_span *span);
+void mo_adamw32_span_avx2(const mo_optim_span *span); /* the one that rounds stochastically */
 
 void mo_optim_step_avx2(const void *args, uint64_t begin, uint64_t end);
 void mo_optim_step_avx512(const void *args, uint64_t begin, uint64_t end);

@@ -65,12 +65,7 @@ MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_
     mo_quantize_block8(values, scale, is_signed, codes);
 }
 
-MO_INLINE void v_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t n,
-                                  const float *values)
-{
-    for (uint64_t i = 0; i < n; i += 8)
-        mo_store8_stochastic(s, at + i, s->parameter_dtype, v_load(values + i));
-}
+#define v_write_stochastic mo_write_stochastic
 
 #include "kernels/optim_lanes.h"
 
@@ -80,3 +75,10 @@ MO_LANE_STEP(mo_step_lion8_avx2, MO_RULE_LION, MO_STATE_8BIT)
 MO_LANE_STEP(mo_step_sgd8_avx2, MO_RULE_SGD, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize4_avx2, mo_dequantize4_avx2, MO_STATE_4BIT)
 MO_LANE_CODE(mo_quantizef8_avx2, mo_dequantizef8_avx2, MO_STATE_F8)
+
+void mo_adamw32_span_avx2(const mo_optim_span *s)
+{
+    mo_lane_coef c = mo_lane_coef_of(&s->coef);
+    mo_lane_work w;
+    lane_step32(MO_RULE_ADAMW, s, &c, &w);
+}

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { MOST = 2048, KINDS = 10 };
+enum { MOST = 2048, KINDS = 11 };
 
 typedef struct buffers {
     float p[MOST + 64], copy[MOST + 64], g[MOST + 64], m[MOST + 64], v[MOST + 64];
@@ -41,9 +41,9 @@ static const struct form *form_of(const step_case *c)
     return c->form != NULL ? c->form : &forms[0];
 }
 
-static const char *const kind_names[KINDS] = {"normal",     "2^20 wide",  "sparse", "subnormal",
-                                              "tiny",       "huge",       "zero",   "not finite",
-                                              "minus zero", "overflowing"};
+static const char *const kind_names[KINDS] = {
+    "normal", "2^20 wide",  "sparse",     "subnormal",   "tiny",      "huge",
+    "zero",   "not finite", "minus zero", "overflowing", "top of f16"};
 
 static float datum(int kind, uint64_t *state)
 {
@@ -68,8 +68,10 @@ static float datum(int kind, uint64_t *state)
         return r % 300 == 0 ? INFINITY : r % 300 == 1 ? -INFINITY : r % 300 == 2 ? NAN : x;
     case 8:
         return r % 2 ? -0.0f : x * 0x1p-100f;
-    default:
+    case 9:
         return x * 0x1p68f * (r % 7 == 0 ? 0x1p20f : 1.0f);
+    default: /* with SGD, steps of 65520 and a little more or less */
+        return (r % 2 ? 4.16e7f : -4.16e7f) * (1.0f + 5e-4f * uniform(state));
     }
 }
 
@@ -80,7 +82,10 @@ static void prepare(const step_case *c, buffers *b)
     for (uint64_t i = 0; i < MOST + 64; i++) {
         int p_kind = c->kind == 3 || c->kind == 7 ? c->kind : 0;
         if (i < MOST) {
-            mo_store_element(b->p, i, c->p, datum(p_kind, &state));
+            float p = datum(p_kind, &state);
+            if (c->kind == 4) /* subnormals of f16 */
+                p *= ldexpf(1.0f, -(int)(next_random(&state) % 24));
+            mo_store_element(b->p, i, c->p, p);
             mo_store_element(b->g, i, c->g, datum(c->kind, &state));
         }
         if (!c->eight && i < MOST) {
