@@ -134,7 +134,10 @@ MO_HD static inline void mo_step32_scalar(uint32_t rule, const mo_optim_span *s,
     for (uint64_t i = begin; i < end; i++) {
         float g = mo_load_element(s->gradient, i, s->gradient_dtype);
         float p = mo_load_element(s->parameter, i, s->parameter_dtype);
-        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, &m[i], v != 0 ? &v[i] : &none));
+        float *second = v != 0 ? &v[i] : &none;
+        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, &m[i], second));
+        m[i] = mo_f32_one_nan(m[i]);
+        *second = mo_f32_one_nan(*second);
     }
 }
 
