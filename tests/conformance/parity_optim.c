@@ -13,9 +13,13 @@
 
 enum { MOST_KINDS = 16, MOST_FORMATS = 16, MOST_PARAMETERS = 16 };
 
-static const char *const kind_names[MOST_KINDS] = {[MEMOPT_OPTIMIZER_ADAMW] = "adamw"};
-static const char *const format_names[MOST_FORMATS] = {
-    [MEMOPT_STATE_F32] = "f32", [MEMOPT_STATE_8BIT] = "8bit"};
+static const char *const kind_names[MOST_KINDS] = {[MEMOPT_OPTIMIZER_ADAMW] = "adamw",
+                                                   [MEMOPT_OPTIMIZER_LION] = "lion",
+                                                   [MEMOPT_OPTIMIZER_SGD] = "sgd"};
+static const char *const format_names[MOST_FORMATS] = {[MEMOPT_STATE_F32] = "f32",
+                                                       [MEMOPT_STATE_8BIT] = "8bit",
+                                                       [MEMOPT_STATE_4BIT] = "4bit",
+                                                       [MEMOPT_STATE_F8] = "e4m3"};
 
 /* --- what is varied ------------------------------------------------------------------------ */
 
@@ -82,6 +86,10 @@ static memopt_optimizer *new_optimizer(world *w, const variant *v)
     group.lr = chosen(v->lr, group.lr);
     group.beta1 = chosen(v->beta1, group.beta1);
     group.eps = chosen(v->eps, group.eps);
+    /* SGD's: without momentum, with Nesterov's, with dampening */
+    group.momentum = v->beta1 < 0 ? 0 : 0.9;
+    group.nesterov = group.momentum > 0 && v->weight_decay > 0 && v->max_norm > 0;
+    group.dampening = group.nesterov ? 0 : 0.25;
     if (memopt_optimizer_create(w->allocator, &options, &optimizer) != MEMOPT_OK)
         return NULL;
     OK(memopt_optimizer_add_group(optimizer, &group, &number));
