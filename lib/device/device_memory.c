@@ -37,6 +37,16 @@ memopt_status mo_mem_alloc(memopt_device *device, uint64_t size, void **out_poin
     return status;
 }
 
+memopt_status mo_reachable(memopt_device *device, const char *subject, uint64_t index,
+                           const void *pointer, uint64_t bytes)
+{
+    if (device->ops->reachable == NULL || bytes == 0)
+        return MEMOPT_OK;
+    memopt_status status = mo_device_fault(device, "reachable", MEMOPT_DRIVER_ERROR);
+    return status != MEMOPT_OK ? status
+                               : device->ops->reachable(device, subject, index, pointer, bytes);
+}
+
 memopt_status mo_mem_free(memopt_device *device, void *pointer, uint64_t size)
 {
     if (pointer == NULL)

@@ -322,6 +322,7 @@ memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t by
     void *saved;
     int dead = 0;
     (void)bytes;
+    mo_gpu_forget_seen(gpu);
     memopt_status status = mo_gpu_enter_end(gpu, "host_free", &saved, &dead);
     if (status != MEMOPT_OK || dead)
         return status;
@@ -353,6 +354,7 @@ memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint6
     void *saved;
     int dead = 0;
     (void)bytes;
+    mo_gpu_forget_seen(gpu);
     memopt_status status = mo_gpu_enter_end(gpu, "host_unregister", &saved, &dead);
     if (status != MEMOPT_OK || dead)
         return status;

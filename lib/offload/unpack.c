@@ -2,6 +2,7 @@
 #include "offload/offload.h"
 
 #include "base/error.h"
+#include "device/device.h"
 
 /* Enqueues the copy of a value on the host to `destination`, which is free in the order of
  * `stream`, and the mark behind it. On failure nothing of it is under way. Pre: back reserved. */
@@ -151,6 +152,9 @@ memopt_status memopt_offload_unpack_into(memopt_offloader *offloader, memopt_tic
                        destination == NULL ? "destination is NULL" : "bytes is too small",
                        (unsigned long long)value->bytes);
     status = mo_offload_check_stream(offloader, stream, "offload_unpack_into");
+    if (status == MEMOPT_OK)
+        status = mo_reachable(offloader->device, "offload_unpack_into: destination of ticket",
+                              ticket, destination, value->bytes);
     if (status == MEMOPT_OK)
         status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
                                        : copy_from_host(offloader, value, destination, stream);

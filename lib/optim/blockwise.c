@@ -45,9 +45,19 @@ static memopt_status check_types(const char *verb, const memopt_tensor *values,
     return check_values(verb, values);
 }
 
-static memopt_status check(const char *verb, const memopt_device *device,
-                           const memopt_tensor *values, const memopt_tensor *codes,
-                           const memopt_tensor *absmax, int32_t is_signed, uint32_t block_size)
+/* Pre: all have passed check_range. */
+static memopt_status check_memory(const char *verb, memopt_device *device,
+                                  const memopt_tensor *const tensors[3])
+{
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0; i < 3 && status == MEMOPT_OK; i++)
+        status = mo_optim_tensor_reachable(device, verb, i, tensors[i]);
+    return status;
+}
+
+static memopt_status check(const char *verb, memopt_device *device, const memopt_tensor *values,
+                           const memopt_tensor *codes, const memopt_tensor *absmax,
+                           int32_t is_signed, uint32_t block_size)
 {
     if (device == NULL || values == NULL || codes == NULL || absmax == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: a pointer is NULL", verb);
@@ -69,7 +79,7 @@ static memopt_status check(const char *verb, const memopt_device *device,
     if (mo_optim_tensors_overlap(values, codes) || mo_optim_tensors_overlap(values, absmax) ||
         mo_optim_tensors_overlap(codes, absmax))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: tensors overlap", verb);
-    return MEMOPT_OK;
+    return check_memory(verb, device, (const memopt_tensor *const[3]){values, codes, absmax});
 }
 
 static memopt_status run(const char *verb, memopt_device *device, const mo_kernel *kernel,
