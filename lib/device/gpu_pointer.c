@@ -10,6 +10,8 @@
  */
 #include "device/gpu.h"
 
+#include "base/lock.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -21,27 +23,27 @@ static mo_gpu_seen *place_of(mo_gpu_device *gpu, uintptr_t start)
 
 static int is_known(mo_gpu_device *gpu, uintptr_t start, uint64_t bytes)
 {
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     const mo_gpu_seen *seen = place_of(gpu, start);
     int known = (seen->start == start && seen->bytes >= bytes) ||
                 mo_ranges_cover(&gpu->mappings, start, bytes) ||
                 mo_ranges_cover(&gpu->plain, start, bytes);
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
     return known;
 }
 
 static void remember(mo_gpu_device *gpu, uintptr_t start, uint64_t bytes)
 {
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     *place_of(gpu, start) = (mo_gpu_seen){start, bytes};
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
 }
 
 void mo_gpu_forget_seen(mo_gpu_device *gpu)
 {
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     memset(gpu->seen, 0, sizeof gpu->seen);
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
 }
 
 /* Pre: entered. The owner of both ends; another one than the device's own counts. */
