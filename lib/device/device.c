@@ -69,7 +69,7 @@ memopt_status memopt_device_close(memopt_device *device)
             live.events + live.pinned_ranges.count + live.registered_ranges.count !=
         0)
         return mo_fail(MEMOPT_BUSY,
-                       "device_close: %" PRIu64 " allocators and optimizers, %" PRIu64
+                       "device_close: %" PRIu64 " allocators, optimizers and offloaders, %" PRIu64
                        " allocations and %" PRIu64 " mapped memory handles (%s), %" PRIu64
                        " reservations, %" PRIu64 " streams, %" PRIu64 " events, %" PRIu64
                        " page-locked and %" PRIu64

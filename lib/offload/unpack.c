@@ -43,7 +43,6 @@ static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt
         return status;
     }
     value->device = device;
-    value->device_stream = stream;
     value->brought = mark;
     value->awaited = 0;
     value->prefetched = 0;
@@ -55,8 +54,6 @@ static memopt_status record_user(memopt_offloader *offloader, const mo_packed *v
                                  memopt_stream stream)
 {
     if (value->origin == MO_ORIGIN_BORROWED || MO_OMITTED(MO_OMIT_RELEASE_RECORD))
-        return MEMOPT_OK;
-    if (value->origin == MO_ORIGIN_HOST && stream == value->device_stream)
         return MEMOPT_OK;
     return memopt_allocator_record_stream(offloader->allocator, value->device, stream);
 }
@@ -73,7 +70,7 @@ static memopt_status make_ready(memopt_offloader *offloader, mo_packed *value, m
             value->awaited = 1;
         return status;
     }
-    return stream == value->pack_stream
+    return stream == mo_offload_writer(offloader, value)
                ? MEMOPT_OK
                : mo_timeline_order(&offloader->out, value->written, stream);
 }
@@ -84,9 +81,10 @@ memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket
     memopt_status status = mo_tickets_find(offloader, ticket, "offload_prefetch", &value);
     if (status != MEMOPT_OK || value->device != NULL)
         return status;
-    status = mo_offload_check_stream(offloader, value->pack_stream, "offload_prefetch");
+    memopt_stream stream = mo_offload_writer(offloader, value);
+    status = mo_offload_check_stream(offloader, stream, "offload_prefetch");
     if (status == MEMOPT_OK)
-        status = bring(offloader, value, value->pack_stream);
+        status = bring(offloader, value, stream);
     if (status == MEMOPT_OK)
         value->prefetched = 1;
     return status;
@@ -170,7 +168,7 @@ static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
                                  memopt_stream stream)
 {
     memopt_status status = MEMOPT_OK;
-    if (value->origin == MO_ORIGIN_KEPT && stream != value->pack_stream &&
+    if (value->origin == MO_ORIGIN_KEPT && stream != mo_offload_writer(offloader, value) &&
         !MO_OMITTED(MO_OMIT_KEPT_WAIT))
         status = mo_timeline_order(&offloader->out, value->written, stream);
     if (status == MEMOPT_OK)
