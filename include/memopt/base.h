@@ -153,7 +153,9 @@ typedef enum memopt_log_level {
  * @param message the line without a newline; valid during the call only.
  *
  * Called from any thread that calls the library or from its workers, with no lock of the library
- * held. It must not call the library.
+ * held. It may call the library, but memopt_set_log() only to be told ::MEMOPT_BUSY, and a handle
+ * that only one thread may use at a time only where the call that logs does not use it. Lines that
+ * come of its own calls are dropped, and the last error is afterwards what it was before.
  */
 typedef void (*memopt_log_callback)(void *user, memopt_log_level level, const char *message);
 
@@ -167,6 +169,7 @@ typedef void (*memopt_log_callback)(void *user, memopt_log_level level, const ch
  * @param level lines above this level are dropped before they are formatted.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT level is not a ::memopt_log_level.
+ * @retval MEMOPT_BUSY called by the callback.
  *
  * Thread-safe. When it returns, the previous callback is not running on any other thread and will
  * not be called again.

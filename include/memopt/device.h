@@ -225,8 +225,8 @@ MEMOPT_API memopt_status memopt_device_sync(memopt_device *device);
 MEMOPT_API memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream);
 
 /**
- * @brief Ends a stream after waiting for its work. The allocators and optimizers of this device
- *        handle take leave of it as in memopt_stream_release().
+ * @brief Ends a stream after waiting for its work. The allocators, optimizers and offloaders of
+ * this device handle take leave of it as in memopt_stream_release().
  * @param device the stream's device.
  * @param stream the stream; NULL is fine and does nothing.
  * @retval MEMOPT_OK done.
@@ -246,9 +246,9 @@ MEMOPT_API memopt_status memopt_stream_destroy(memopt_device *device, memopt_str
  * crash on one that is gone; without this call an allocator that was given the stream knows
  * neither. memopt_stream_destroy() does the same for its stream.
  *
- * All allocators and optimizers of this device handle take leave of the stream: cached memory of it
- * is for any stream, and what it was recorded for is done. If the handle is used again it is a new
- * stream to them.
+ * All allocators, optimizers and offloaders of this device handle take leave of the stream: cached
+ * memory of it is for any stream, and what it was recorded for is done. If the handle is used again
+ * it is a new stream to them.
  * @param device the device.
  * @param stream the stream, alive, not NULL. Nothing else is called with it meanwhile.
  * @retval MEMOPT_OK done.

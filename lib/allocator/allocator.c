@@ -2,6 +2,7 @@
 #include "allocator/internal.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -95,16 +96,16 @@ static memopt_status drain(memopt_allocator *allocator)
     uint64_t released = 0;
     int found;
     memopt_status result = MEMOPT_OK, waited;
-    pthread_mutex_lock(&allocator->slow);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->slow);
+    mo_lock(&allocator->lock);
     do {
         waited = mo_events_wait_one(allocator, NULL, &found);
         first_error(&result, waited);
     } while (found && mo_work_is_over(waited));
     first_error(&result, mo_streams_settle(allocator));
     first_error(&result, mo_release_memory(allocator, &all, &released));
-    pthread_mutex_unlock(&allocator->lock);
-    pthread_mutex_unlock(&allocator->slow);
+    mo_unlock(&allocator->lock);
+    mo_unlock(&allocator->slow);
     return result;
 }
 
@@ -133,10 +134,10 @@ memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
     char tags[400];
     if (allocator == NULL)
         return MEMOPT_OK;
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     uint64_t blocks = allocator->live.count;
     mo_report_tags(allocator, MO_TAGS, tags, sizeof tags);
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     if (blocks != 0)
         return mo_fail(MEMOPT_BUSY,
                        "allocator_destroy: %" PRIu64 " blocks are still allocated (%s); free them, "
@@ -151,9 +152,9 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
         return MEMOPT_OK;
     int lost = mo_device_lost(allocator->device);
     memopt_status status = lost ? MEMOPT_OK : memopt_device_sync(allocator->device);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     retire_live(allocator);
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     memopt_status ended = end(allocator, lost);
     return status != MEMOPT_OK ? status : ended;
 }
@@ -162,9 +163,9 @@ memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t l
 {
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_set_limit: allocator is NULL");
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     allocator->limit = limit;
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     return MEMOPT_OK;
 }
 
@@ -229,10 +230,10 @@ memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes
     if (request.size == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_alloc: %" PRIu64 " bytes overflow when rounded", bytes);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     int known = tag < allocator->tag_count;
     memopt_status status = known ? alloc_cached(allocator, &request, &pointer) : MEMOPT_OK;
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     if (!known)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_alloc: tag %" PRIu32 " is not registered; see "
@@ -315,13 +316,13 @@ memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_free: allocator is NULL");
     if (pointer == NULL)
         return MEMOPT_OK;
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     mo_block *block = mo_table_find(&allocator->live, pointer);
     if (block != NULL)
         status = free_block(allocator, block);
     else
         explain(allocator, pointer, reason);
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     return block != NULL ? status : fail_not_live("allocator_free", pointer, reason);
 }
 
@@ -332,13 +333,13 @@ memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *
     memopt_status status = MEMOPT_OK;
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_record_stream: allocator is NULL");
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     mo_block *block = mo_table_find(&allocator->live, pointer);
     if (block != NULL)
         status = mo_events_note(allocator, block, stream);
     else
         explain(allocator, pointer, reason);
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     return block != NULL ? status : fail_not_live("allocator_record_stream", pointer, reason);
 }
 
@@ -353,7 +354,7 @@ memopt_status memopt_allocator_block(memopt_allocator *allocator, const void *po
     char reason[REASON_BYTES];
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_block: allocator is NULL");
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     const mo_block *block = mo_table_find(&allocator->live, pointer);
     if (block == NULL)
         block = mo_block_at(allocator, pointer);
@@ -364,7 +365,7 @@ memopt_status memopt_allocator_block(memopt_allocator *allocator, const void *po
         *out_bytes = block->size;
     if (!live)
         explain(allocator, pointer, reason);
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     return live ? MEMOPT_OK : fail_not_live("allocator_block", pointer, reason);
 }
 
@@ -378,8 +379,8 @@ memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint64_t *out_r
     int found;
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trim: allocator is NULL");
-    pthread_mutex_lock(&allocator->slow);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->slow);
+    mo_lock(&allocator->lock);
     memopt_status status = MEMOPT_OK;
     if (!mo_capturing(allocator)) {
         do {
@@ -394,8 +395,8 @@ memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint64_t *out_r
         mo_pools_trim(allocator);
         mo_events_trim(allocator);
     }
-    pthread_mutex_unlock(&allocator->lock);
-    pthread_mutex_unlock(&allocator->slow);
+    mo_unlock(&allocator->lock);
+    mo_unlock(&allocator->slow);
     if (status == MEMOPT_OK && out_released != NULL)
         *out_released = released;
     return status;

@@ -4,6 +4,8 @@
  */
 #include "allocator/internal.h"
 
+#include "base/lock.h"
+
 #include <string.h>
 
 #define BROKEN(...) mo_fail(MEMOPT_INTERNAL, "allocator check: " __VA_ARGS__)
@@ -183,10 +185,10 @@ static memopt_status check_all(const memopt_allocator *allocator)
 
 memopt_status mo_allocator_check(memopt_allocator *allocator)
 {
-    pthread_mutex_lock(&allocator->slow);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->slow);
+    mo_lock(&allocator->lock);
     memopt_status status = check_all(allocator);
-    pthread_mutex_unlock(&allocator->lock);
-    pthread_mutex_unlock(&allocator->slow);
+    mo_unlock(&allocator->lock);
+    mo_unlock(&allocator->slow);
     return status;
 }

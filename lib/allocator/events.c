@@ -9,6 +9,7 @@
  */
 #include "allocator/internal.h"
 
+#include "base/lock.h"
 #include "base/memory.h"
 
 static mo_use_queue *find_queue(memopt_allocator *allocator, memopt_stream stream)
@@ -294,9 +295,9 @@ memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *poo
     *out_found = use != NULL;
     if (use == NULL)
         return MEMOPT_OK;
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     memopt_status status = memopt_event_sync(use->event);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     if (mo_work_is_over(status) || use->queue->life == MO_STREAM_ENDED)
         complete(allocator, use); /* a fault is told, but it is done */
     else

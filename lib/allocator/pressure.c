@@ -6,6 +6,7 @@
 #include "allocator/internal.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 #include "base/log.h"
 
 #include <inttypes.h>
@@ -28,11 +29,11 @@ static memopt_status ask_callback(memopt_allocator *allocator, mo_request *reque
 {
     if (allocator->options.pressure == NULL)
         return MEMOPT_OK;
-    pthread_mutex_unlock(&allocator->lock);
-    pthread_mutex_unlock(&allocator->slow);
+    mo_unlock(&allocator->lock);
+    mo_unlock(&allocator->slow);
     uint64_t freed = allocator->options.pressure(allocator->options.pressure_user, request->asked);
-    pthread_mutex_lock(&allocator->slow);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->slow);
+    mo_lock(&allocator->lock);
     mo_log(MEMOPT_LOG_DEBUG, "allocator: the pressure callback freed %" PRIu64 " bytes", freed);
     return search(allocator, request, out_block);
 }
@@ -213,8 +214,8 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
     char report[MO_REPORT_BYTES];
     mo_block *block = NULL;
     memopt_memory_info info = {.struct_size = sizeof info};
-    pthread_mutex_lock(&allocator->slow);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->slow);
+    mo_lock(&allocator->lock);
     memopt_status status = climb(allocator, request, &block);
     if (status == MEMOPT_OK) {
         *out_pointer = mo_block_activate(allocator, block, request);
@@ -223,8 +224,8 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
         (void)memopt_device_memory_info(allocator->device, &info);
         mo_report_oom(allocator, request, info.free, report);
     }
-    pthread_mutex_unlock(&allocator->lock);
-    pthread_mutex_unlock(&allocator->slow);
+    mo_unlock(&allocator->lock);
+    mo_unlock(&allocator->slow);
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
         return fail_out_of_memory(allocator, request->asked, info.free, report);
     return status;

@@ -2,6 +2,7 @@
 #include "allocator/internal.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 
 void mo_segment_link(memopt_allocator *allocator, mo_segment *segment)
 {
@@ -111,9 +112,9 @@ static memopt_status drain_live(memopt_allocator *allocator, const mo_pool *pool
         return status;
     status = memopt_event_record(use->event, pool->stream);
     if (status == MEMOPT_OK) {
-        pthread_mutex_unlock(&allocator->lock);
+        mo_unlock(&allocator->lock);
         status = memopt_event_sync(use->event);
-        pthread_mutex_lock(&allocator->lock);
+        mo_lock(&allocator->lock);
     } else if (status == MEMOPT_INVALID_ARGUMENT) {
         status = MEMOPT_OK; /* the stream is gone, and with it all its work */
     }

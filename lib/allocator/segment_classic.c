@@ -4,6 +4,7 @@
 #include "allocator/internal.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 #include "base/memory.h"
 
 /* One driver call without the lock; the segment is entered when it has succeeded. */
@@ -19,10 +20,10 @@ memopt_status mo_classic_grow(memopt_allocator *allocator, const mo_request *req
         return MEMOPT_OUT_OF_HOST_MEMORY;
     }
     mo_block *block = mo_slab_take(&allocator->slab);
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     void *address;
     status = mo_mem_alloc(allocator->device, bytes, &address);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     if (status != MEMOPT_OK) {
         mo_slab_return(&allocator->slab, block);
         mo_free(segment);
@@ -68,9 +69,9 @@ static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
     mo_block *block = segment->first;
     memopt_status status = mo_drain_pool(allocator, segment->pool);
     if (status == MEMOPT_OK) {
-        pthread_mutex_unlock(&allocator->lock);
+        mo_unlock(&allocator->lock);
         status = mo_mem_free(allocator->device, segment->address, segment->size);
-        pthread_mutex_lock(&allocator->lock);
+        mo_lock(&allocator->lock);
     }
     if (status != MEMOPT_OK) {
         mo_pool_insert(allocator, block);

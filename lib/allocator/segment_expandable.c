@@ -10,6 +10,7 @@
 #include "allocator/internal.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 #include "base/memory.h"
 
 /* A run of blocks: `first` and the `count` - 1 behind it. */
@@ -101,10 +102,10 @@ static memopt_status new_segment(memopt_allocator *allocator, const mo_request *
         return MEMOPT_OUT_OF_HOST_MEMORY;
     }
     mo_block *block = mo_slab_take(&allocator->slab);
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     void *address;
     memopt_status status = mo_vm_reserve(allocator->device, bytes, &address);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     if (status != MEMOPT_OK) {
         mo_slab_return(&allocator->slab, block);
         mo_free(segment);
@@ -357,9 +358,9 @@ static memopt_status grow_run(memopt_allocator *allocator, const mo_request *req
     if (!mo_slab_reserve(&allocator->slab, 1))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     claim_run(allocator, wanted, request->size);
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     status = map_run(allocator, wanted);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     if (status == MEMOPT_OK)
         finish_run(allocator, wanted);
     else
@@ -498,9 +499,9 @@ memopt_status mo_expandable_release(memopt_allocator *allocator, const mo_releas
         if (status == MEMOPT_OK)
             status = mo_drain_pool(allocator, block->segment->pool);
         if (status == MEMOPT_OK) {
-            pthread_mutex_unlock(&allocator->lock);
+            mo_unlock(&allocator->lock);
             status = unmap_claim(allocator, block, &done);
-            pthread_mutex_lock(&allocator->lock);
+            mo_lock(&allocator->lock);
         }
         if (done > 0 && done < block->size) {
             mo_slab_return(&allocator->slab, spare);

@@ -1,6 +1,7 @@
 /* A copy of all blocks at one moment, handed to a visitor without a lock. */
 #include "allocator/internal.h"
 
+#include "base/lock.h"
 #include "base/memory.h"
 
 #include <stdlib.h>
@@ -67,13 +68,13 @@ static memopt_block_info *copy_blocks(memopt_allocator *allocator, uint64_t *out
         infos = mo_calloc(room, sizeof *infos);
         if (infos == NULL)
             return NULL;
-        pthread_mutex_lock(&allocator->lock);
+        mo_lock(&allocator->lock);
         uint64_t needed = count_blocks(allocator);
         if (needed <= room)
             for (mo_segment *s = allocator->segments; s != NULL; s = s->next)
                 for (mo_block *block = s->first; block != NULL; block = block->next)
                     infos[count++] = describe(block);
-        pthread_mutex_unlock(&allocator->lock);
+        mo_unlock(&allocator->lock);
         if (needed <= room) {
             *out_count = count;
             return infos;

@@ -1,6 +1,8 @@
 /* Statistics as the caller sees them: names, values, peaks. */
 #include "allocator/internal.h"
 
+#include "base/lock.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -50,10 +52,10 @@ memopt_status memopt_allocator_stats(memopt_allocator *allocator, uint64_t *out_
     if (allocator == NULL || (out_values == NULL && count != 0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_stats: %s is NULL",
                        allocator == NULL ? "allocator" : "out_values");
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     for (uint64_t i = 0; i < count && i < NAME_COUNT; i++)
         out_values[i] = value_at(&allocator->stats, i);
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     if (out_total != NULL)
         *out_total = NAME_COUNT;
     return MEMOPT_OK;
@@ -67,9 +69,9 @@ memopt_status memopt_allocator_stat(memopt_allocator *allocator, const char *nam
     for (uint64_t i = 0; i < NAME_COUNT; i++) {
         if (strcmp(names[i], name) != 0)
             continue;
-        pthread_mutex_lock(&allocator->lock);
+        mo_lock(&allocator->lock);
         *out_value = value_at(&allocator->stats, i);
-        pthread_mutex_unlock(&allocator->lock);
+        mo_unlock(&allocator->lock);
         return MEMOPT_OK;
     }
     return mo_fail(MEMOPT_NOT_FOUND,
@@ -82,7 +84,7 @@ memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator)
 {
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_reset_peaks: allocator is NULL");
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     for (int pool = 0; pool < MO_POOL_KINDS; pool++)
         for (int id = 0; id < MO_STAT_COUNT; id++)
             allocator->stats.by_pool[pool][id].peak = allocator->stats.by_pool[pool][id].current;
@@ -90,6 +92,6 @@ memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator)
         allocator->stats.oversize[id].peak = allocator->stats.oversize[id].current;
     for (uint32_t tag = 0; tag < allocator->tag_count; tag++)
         allocator->tags[tag].peak = allocator->tags[tag].current;
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     return MEMOPT_OK;
 }

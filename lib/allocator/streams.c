@@ -15,6 +15,8 @@
  */
 #include "allocator/internal.h"
 
+#include "base/lock.h"
+
 /* A handle that no stream has, for what lost its stream: the address of something alive. */
 static memopt_stream no_stream(void *owner)
 {
@@ -38,7 +40,7 @@ static memopt_allocator *owner_of(mo_stream_listener *listener)
 static void on_ending(mo_stream_listener *listener, memopt_stream stream)
 {
     memopt_allocator *allocator = owner_of(listener);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream != stream || pool->life == MO_STREAM_ENDED)
             continue;
@@ -51,13 +53,13 @@ static void on_ending(mo_stream_listener *listener, memopt_stream stream)
         queue->life = MO_STREAM_ENDING;
         queue->awaited = 0;
     }
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
 }
 
 static void on_ended(mo_stream_listener *listener, memopt_stream stream, int complete)
 {
     memopt_allocator *allocator = owner_of(listener);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream != stream || pool->life == MO_STREAM_ENDED)
             continue;
@@ -74,7 +76,7 @@ static void on_ended(mo_stream_listener *listener, memopt_stream stream, int com
         if (complete)
             mo_events_settle(allocator, queue);
     }
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
 }
 
 void mo_streams_listen(memopt_allocator *allocator)
@@ -107,10 +109,10 @@ memopt_status mo_streams_settle(memopt_allocator *allocator)
 {
     if (!await_ending(allocator))
         return MEMOPT_OK;
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     memopt_status status =
         mo_device_lost(allocator->device) ? MEMOPT_OK : memopt_device_sync(allocator->device);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     if (!mo_work_is_over(status))
         return status;
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)

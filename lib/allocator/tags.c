@@ -2,6 +2,7 @@
 #include "allocator/internal.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 #include "base/options.h"
 
 #include <inttypes.h>
@@ -53,9 +54,9 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator_register_tag: the name has %zu characters; give it 1 to %d",
                        length, MO_TAG_NAME - 1);
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     uint32_t tag = find_or_add(allocator, name);
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     if (tag == MO_TAGS)
         return mo_fail(MEMOPT_LIMIT_REACHED,
                        "allocator_register_tag: all %d tags are taken, \"%s\" is one too many",
@@ -70,7 +71,7 @@ memopt_status memopt_allocator_tag_stats(memopt_allocator *allocator, memopt_tag
     memopt_tag_stats full = {.struct_size = sizeof full};
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_tag_stats: allocator is NULL");
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     uint32_t count = allocator->tag_count;
     if (tag < count) {
         const mo_tag *entry = &allocator->tags[tag];
@@ -79,7 +80,7 @@ memopt_status memopt_allocator_tag_stats(memopt_allocator *allocator, memopt_tag
         full.peak_bytes = entry->peak;
         full.blocks = entry->blocks;
     }
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     if (tag >= count)
         return mo_fail(MEMOPT_NOT_FOUND,
                        "allocator_tag_stats: tag %" PRIu32 " is not among the %" PRIu32

@@ -7,20 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { MESSAGE_BYTES = 1024, DRIVER_BYTES = 96 };
+static _Thread_local mo_error_record last;
 
-static _Thread_local struct {
-    memopt_status status;
-    int32_t driver_code;
-    char message[MESSAGE_BYTES];
-    char driver_message[DRIVER_BYTES];
-} last;
+mo_error_record *mo_error_here(void)
+{
+    return &last;
+}
 
 /* Messages may quote the previous one, so the text is made apart and copied in the end. */
 static void record(memopt_status status, int32_t code, const char *name, const char *format,
                    va_list arguments)
 {
-    char text[MESSAGE_BYTES];
+    char text[MO_ERROR_MESSAGE_BYTES];
     vsnprintf(text, sizeof text, format, arguments);
     last.status = status;
     last.driver_code = code;

@@ -16,6 +16,16 @@ memopt_status mo_fail(memopt_status status, const char *format, ...) MO_PRINTF(2
 memopt_status mo_fail_driver(memopt_status status, int32_t code, const char *name,
                              const char *format, ...) MO_PRINTF(4, 5);
 
+/* The thread's last error as a whole, for who must put it back. */
+enum { MO_ERROR_MESSAGE_BYTES = 1024, MO_ERROR_DRIVER_BYTES = 96 };
+typedef struct mo_error_record {
+    memopt_status status;
+    int32_t driver_code;
+    char message[MO_ERROR_MESSAGE_BYTES];
+    char driver_message[MO_ERROR_DRIVER_BYTES];
+} mo_error_record;
+mo_error_record *mo_error_here(void);
+
 /* Room for one size as text, "1.50 GiB". */
 #define MO_SIZE_TEXT 24
 

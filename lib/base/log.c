@@ -1,6 +1,6 @@
 /*
  * The log sink: one callback per process. A read-write lock keeps a callback from being replaced
- * while it runs; it is the last lock of any order, since a callback must not call the library.
+ * while it runs; it is taken while no other lock of the library is held.
  */
 #include "base/log.h"
 
@@ -16,6 +16,9 @@ static memopt_log_callback sink_callback;
 static void *sink_user;
 static atomic_int sink_level;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* 1 while the thread is inside the callback. */
+static _Thread_local int inside;
 
 static const char *const level_names[] = {"off", "error", "warning", "info", "debug"};
 
@@ -47,6 +50,8 @@ memopt_status memopt_set_log(memopt_log_callback callback, void *user, memopt_lo
     if ((int)level < MEMOPT_LOG_OFF || (int)level > MEMOPT_LOG_DEBUG)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "set_log: %d is not a log level (0 to %d)",
                        (int)level, MEMOPT_LOG_DEBUG);
+    if (inside)
+        return mo_fail(MEMOPT_BUSY, "set_log: the callback cannot replace itself while it runs");
     pthread_once(&once, set_default);
     pthread_rwlock_wrlock(&sink_lock);
     if (callback == NULL) {
@@ -60,19 +65,60 @@ memopt_status memopt_set_log(memopt_log_callback callback, void *user, memopt_lo
     return MEMOPT_OK;
 }
 
-void mo_log(memopt_log_level level, const char *format, ...)
+/* --- handing lines over -------------------------------------------------------------------- */
+
+enum { LINE_BYTES = 1100, WAITING_LINES = 4 };
+
+_Thread_local mo_log_state mo_log_held;
+
+static _Thread_local struct {
+    memopt_log_level level;
+    char text[LINE_BYTES];
+} waiting[WAITING_LINES];
+
+/* The callback may call the library: what it fails at is not the error of the call that logs. */
+static void hand_over(memopt_log_level level, const char *text)
 {
-    char text[1100];
-    va_list arguments;
-    pthread_once(&once, set_default);
-    if ((int)level > atomic_load_explicit(&sink_level, memory_order_relaxed))
-        return;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
+    mo_error_record kept = *mo_error_here();
+    inside = 1;
     pthread_rwlock_rdlock(&sink_lock);
     /* The sink may have been replaced by a quieter one since the line was formatted. */
     if (sink_callback != NULL && (int)level <= atomic_load(&sink_level))
         sink_callback(sink_user, level, text);
     pthread_rwlock_unlock(&sink_lock);
+    inside = 0;
+    *mo_error_here() = kept;
+}
+
+void mo_log_flush(void)
+{
+    int lines = mo_log_held.lines;
+    mo_log_held.lines = 0;
+    for (int i = 0; i < lines && i < WAITING_LINES; i++)
+        hand_over(waiting[i].level, waiting[i].text);
+    if (lines > WAITING_LINES)
+        mo_log(MEMOPT_LOG_WARNING, "log: %d more lines came while a lock was held",
+               lines - WAITING_LINES);
+}
+
+void mo_log(memopt_log_level level, const char *format, ...)
+{
+    char text[LINE_BYTES];
+    va_list arguments;
+    pthread_once(&once, set_default);
+    if ((int)level > atomic_load_explicit(&sink_level, memory_order_relaxed) || inside)
+        return;
+    if (mo_log_held.locks != 0 && mo_log_held.lines >= WAITING_LINES) {
+        mo_log_held.lines++;
+        return;
+    }
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (mo_log_held.locks == 0) {
+        hand_over(level, text);
+        return;
+    }
+    waiting[mo_log_held.lines].level = level;
+    memcpy(waiting[mo_log_held.lines++].text, text, sizeof text);
 }

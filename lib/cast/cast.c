@@ -71,8 +71,8 @@ static uint64_t collect_ranges(mo_range *ranges, const memopt_tensor *destinatio
     return used;
 }
 
-static memopt_status check_tensors(const memopt_tensor *destinations, const memopt_tensor *sources,
-                                   uint64_t count)
+static memopt_status check_tensors(memopt_device *device, const memopt_tensor *destinations,
+                                   const memopt_tensor *sources, uint64_t count)
 {
     memopt_status status = MEMOPT_OK;
     if (destinations == NULL || sources == NULL)
@@ -90,7 +90,11 @@ static memopt_status check_tensors(const memopt_tensor *destinations, const memo
         return MEMOPT_OUT_OF_HOST_MEMORY;
     status = mo_ranges_check("cast", ranges, collect_ranges(ranges, destinations, sources, count));
     mo_free(ranges);
-    return status;
+    if (status == MEMOPT_OK)
+        status = mo_tensors_reachable(device, "cast: source", sources, count);
+    return status == MEMOPT_OK
+               ? mo_tensors_reachable(device, "cast: destination", destinations, count)
+               : status;
 }
 
 /* 1 where the outputs are together too large to stay in the caches. */
@@ -113,7 +117,7 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
     status = read_options(&how, options);
     if (status != MEMOPT_OK || count == 0)
         return status;
-    status = check_tensors(destinations, sources, count);
+    status = check_tensors(device, destinations, sources, count);
     if (status != MEMOPT_OK)
         return status;
 

@@ -47,6 +47,8 @@ memopt_status mo_gradients_check(const char *verb, const memopt_scaler *scaler,
     if (status == MEMOPT_OK && written && count != 0)
         status = check_written(subject, gradients, count);
     if (status == MEMOPT_OK)
+        status = mo_tensors_reachable(scaler->device, subject, gradients, count);
+    if (status == MEMOPT_OK)
         *out_chunks = chunks;
     return status;
 }

@@ -30,14 +30,17 @@ static memopt_status enqueue_total(memopt_scaler *scaler, const memopt_tensor *g
     return status;
 }
 
-static memopt_status check_result(const char *verb, const float *out_norm, int required)
+static memopt_status check_result(const memopt_scaler *scaler, const char *verb,
+                                  const float *out_norm, int required)
 {
     if (out_norm == NULL && required)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler %s: out_norm is NULL", verb);
     if ((uintptr_t)out_norm % sizeof(float) != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler %s: out_norm %p is not aligned to an f32",
                        verb, (const void *)out_norm);
-    return MEMOPT_OK;
+    return out_norm == NULL
+               ? MEMOPT_OK
+               : mo_reachable(scaler->device, "scaler: out_norm", 0, out_norm, sizeof *out_norm);
 }
 
 memopt_status memopt_scaler_norm(memopt_scaler *scaler, const memopt_tensor *tensors,
@@ -47,7 +50,7 @@ memopt_status memopt_scaler_norm(memopt_scaler *scaler, const memopt_tensor *ten
     const double *sum;
     memopt_status status = mo_gradients_check("norm", scaler, tensors, count, 0, &chunks);
     if (status == MEMOPT_OK)
-        status = check_result("norm", out_norm, 1);
+        status = check_result(scaler, "norm", out_norm, 1);
     if (status == MEMOPT_OK)
         status = enqueue_total(scaler, tensors, count, chunks, stream, &sum);
     if (status != MEMOPT_OK)
@@ -64,7 +67,7 @@ memopt_status memopt_scaler_clip(memopt_scaler *scaler, const memopt_tensor *ten
     const double *sum;
     memopt_status status = mo_gradients_check("clip", scaler, tensors, count, 1, &chunks);
     if (status == MEMOPT_OK)
-        status = check_result("clip", out_norm, 0);
+        status = check_result(scaler, "clip", out_norm, 0);
     if (status == MEMOPT_OK && !(max_norm > 0.0 && max_norm <= 1.7976931348623157e308))
         status = mo_fail(MEMOPT_INVALID_ARGUMENT,
                          "scaler clip: max_norm is %g; it must be finite and above 0", max_norm);

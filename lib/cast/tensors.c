@@ -1,6 +1,7 @@
 #include "cast/tensors.h"
 
 #include "base/checked.h"
+#include "device/device.h"
 
 #include <inttypes.h>
 
@@ -54,6 +55,16 @@ memopt_status mo_tensor_check(const char *subject, uint64_t index, const memopt_
                        "%s[%" PRIu64 "]: %p is not aligned to an element of %s (%" PRIu64 " bytes)",
                        subject, index, tensor->data, memopt_dtype_name(tensor->dtype), size);
     return MEMOPT_OK;
+}
+
+memopt_status mo_tensors_reachable(memopt_device *device, const char *subject,
+                                   const memopt_tensor *tensors, uint64_t count)
+{
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++)
+        status = mo_reachable(device, subject, i, tensors[i].data,
+                              tensors[i].count * memopt_dtype_size(tensors[i].dtype));
+    return status;
 }
 
 /* --- overlap --------------------------------------------------------------------------------- */

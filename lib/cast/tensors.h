@@ -6,6 +6,7 @@
 #define MO_CAST_TENSORS_H
 
 #include "memopt/base.h"
+#include "memopt/device.h"
 
 #include "base/error.h"
 
@@ -18,6 +19,10 @@ int mo_dtype_is_gradient(memopt_dtype dtype);
  * misaligned (unless count is 0). subject is "cast: sources" or the like. */
 memopt_status mo_tensor_check(const char *subject, uint64_t index, const memopt_tensor *tensor,
                               int (*type_allowed)(memopt_dtype));
+
+/* The last check of a list whose tensors have passed mo_tensor_check: the device can reach them. */
+memopt_status mo_tensors_reachable(memopt_device *device, const char *subject,
+                                   const memopt_tensor *tensors, uint64_t count);
 
 /* A range of bytes of tensor number `index`. */
 typedef struct mo_range {

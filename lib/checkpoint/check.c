@@ -10,6 +10,7 @@
 
 #include "base/checked.h"
 #include "base/memory.h"
+#include "device/device.h"
 
 #include <string.h>
 
@@ -193,6 +194,9 @@ memopt_status memopt_region_check(memopt_region *region, const char *name,
         return status;
     status = region->pass == MEMOPT_PASS_FORWARD ? declare(region, name, bytes, &check)
                                                  : find(region, name, bytes, &check);
+    if (status == MEMOPT_OK)
+        status = mo_reachable(region->device, "region_check: value", region->check_next,
+                              tensor->data, bytes);
     if (status == MEMOPT_OK)
         status = keep_or_compare(region, check, tensor->data);
     if (status == MEMOPT_OK)

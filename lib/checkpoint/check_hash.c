@@ -52,6 +52,11 @@ memopt_status mo_check_hash_first(memopt_region *region, mo_check *check, const 
         check->granules = granules;
         check->stream = region->stream;
     }
+    /* The handle may be that of an earlier stream, which has ended: the allocator knows. */
+    memopt_status status =
+        memopt_allocator_record_stream(region->allocator, check->hashes, region->stream);
+    if (status != MEMOPT_OK)
+        return status;
     return hash(region, data, check->bytes, check->hashes);
 }
 
@@ -75,7 +80,7 @@ memopt_status mo_check_hash_again(memopt_region *region, mo_check *check, const 
 {
     uint64_t *again = NULL;
     memopt_status status = ensure_verdict(region);
-    if (status == MEMOPT_OK && check->stream != region->stream)
+    if (status == MEMOPT_OK)
         status = memopt_allocator_record_stream(region->allocator, check->hashes, region->stream);
     if (status == MEMOPT_OK)
         status = alloc_words(region, check->granules, &again);

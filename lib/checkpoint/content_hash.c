@@ -9,7 +9,8 @@
 
 _Static_assert(MEMOPT_CONTENT_GRANULE == MO_HASH_GRANULE, "one size");
 
-static memopt_status check(const memopt_tensor *tensor, const uint64_t *hashes, uint64_t *out_bytes)
+static memopt_status check(memopt_device *device, const memopt_tensor *tensor,
+                           const uint64_t *hashes, uint64_t *out_bytes)
 {
     uint64_t size = memopt_dtype_size(tensor->dtype);
     if (size == 0)
@@ -31,7 +32,11 @@ static memopt_status check(const memopt_tensor *tensor, const uint64_t *hashes, 
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "content hash: the hashes at %p overlap the %" PRIu64 " bytes at %p",
                        (const void *)hashes, *out_bytes, tensor->data);
-    return MEMOPT_OK;
+    memopt_status status =
+        mo_reachable(device, "content hash: tensor", 0, tensor->data, *out_bytes);
+    return status != MEMOPT_OK
+               ? status
+               : mo_reachable(device, "content hash: hashes", 0, hashes, hash_bytes);
 }
 
 memopt_status memopt_content_hash(memopt_device *device, const memopt_tensor *tensor,
@@ -41,7 +46,7 @@ memopt_status memopt_content_hash(memopt_device *device, const memopt_tensor *te
     if (device == NULL || tensor == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "content hash: %s is NULL",
                        device == NULL ? "device" : "tensor");
-    memopt_status status = check(tensor, out_hashes, &bytes);
+    memopt_status status = check(device, tensor, out_hashes, &bytes);
     if (status != MEMOPT_OK || bytes == 0)
         return status;
     mo_hash_granules_args args = {tensor->data, out_hashes, bytes};

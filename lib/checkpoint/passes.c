@@ -146,14 +146,13 @@ static memopt_status run_again(memopt_region *region, memopt_stream stream)
     return status != MEMOPT_OK ? status : drop;
 }
 
-/* Keep mode: the leases are there. They are the forward stream's; backward may use another. */
+/* Keep mode: the leases are there. They are the forward stream's; backward may use another, also
+ * one with the handle of a forward stream that has ended, which only the allocator can tell. */
 static memopt_status take_kept(memopt_region *region, memopt_stream stream)
 {
-    if (stream != region->stream) {
-        memopt_status status = mo_region_share_leases(region, stream);
-        if (status != MEMOPT_OK)
-            return status;
-    }
+    memopt_status status = mo_region_share_leases(region, stream);
+    if (status != MEMOPT_OK)
+        return status;
     region->state = MO_REGION_HELD;
     return MEMOPT_OK;
 }

@@ -3,6 +3,7 @@
 #include "device/cpu_adversary.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -32,10 +33,10 @@ static memopt_status cpu_properties(memopt_device *device, memopt_device_propert
 static memopt_status cpu_memory_info(memopt_device *device, memopt_memory_info *out)
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     out->total = memory->capacity;
     out->free = memory->capacity - memory->used;
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     return MEMOPT_OK;
 }
 

@@ -19,6 +19,7 @@
  */
 #include "device/cpu_adversary.h"
 
+#include "base/lock.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
@@ -242,11 +243,11 @@ memopt_status mo_cpu_take_violation(mo_cpu_device *cpu)
     char text[sizeof cpu->adversary.first];
     if (!cpu->adversarial)
         return MEMOPT_OK;
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     uint64_t found = cpu->adversary.violations;
     cpu->adversary.violations = 0;
     memcpy(text, cpu->adversary.first, sizeof text);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     if (found == 0)
         return MEMOPT_OK;
     return mo_fail(MEMOPT_DEVICE_FAULT, "%s (%" PRIu64 " violations since the last report)", text,
@@ -293,12 +294,12 @@ static void mark_freed(mo_cpu_device *cpu, const mo_cpu_stream *stream, const mo
 
 static void run_unlocked(mo_cpu_device *cpu, const mo_cpu_op *op)
 {
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     if (op->kind == MO_CPU_NOTE_FREE)
         poison(op->destination, op->bytes);
     else
         mo_cpu_run(cpu, op);
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
 }
 
 static void run_head(mo_cpu_device *cpu, mo_cpu_stream *stream)
@@ -414,20 +415,20 @@ void mo_cpu_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, mem
     mo_cpu_op op = {.kind = MO_CPU_NOTE_ALLOC, .destination = pointer, .bytes = bytes};
     if (!cpu->adversarial || mo_cpu_submit(cpu, handle, &op) != MEMOPT_OUT_OF_HOST_MEMORY)
         return;
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
     if (stream != NULL) {
         mo_cpu_force(cpu, stream, stream->submitted);
         mo_ranges_subtract(&cpu->adversary.freed, (uintptr_t)pointer, bytes);
     }
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
 }
 
 void mo_cpu_forget(mo_cpu_device *cpu, const void *pointer, uint64_t bytes)
 {
     if (!cpu->adversarial)
         return;
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     mo_ranges_subtract(&cpu->adversary.freed, (uintptr_t)pointer, bytes);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
 }

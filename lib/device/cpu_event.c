@@ -5,6 +5,7 @@
 #include "device/cpu.h"
 #include "device/cpu_adversary.h"
 
+#include "base/lock.h"
 #include "base/memory.h"
 
 #include <time.h>
@@ -49,9 +50,9 @@ memopt_status mo_cpu_event_destroy(memopt_device *device, memopt_event *handle)
 {
     mo_cpu_device *cpu = mo_cpu(device);
     mo_cpu_event *event = (mo_cpu_event *)handle;
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     mo_cpu_marker_drop(event->marker);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     mo_free(event);
     return MEMOPT_OK;
 }
@@ -66,25 +67,25 @@ memopt_status mo_cpu_event_record(memopt_device *device, memopt_event *handle, m
     marker->references = 1;
     mo_cpu_op op = {.kind = MO_CPU_RECORD, .marker = marker};
     memopt_status status = mo_cpu_submit(cpu, stream, &op);
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     mo_cpu_marker *unused = marker;
     if (status == MEMOPT_OK) {
         unused = event->marker;
         event->marker = marker;
     }
     mo_cpu_marker_drop(unused);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     return status;
 }
 
 /* The event's last record with a reference for the caller, or NULL. */
 static mo_cpu_marker *last_record(mo_cpu_device *cpu, const memopt_event *handle)
 {
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     mo_cpu_marker *marker = ((const mo_cpu_event *)handle)->marker;
     if (marker != NULL)
         marker->references++;
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     return marker;
 }
 
@@ -97,9 +98,9 @@ memopt_status mo_cpu_stream_wait_event(memopt_device *device, memopt_stream stre
         return mo_cpu_stream_check(cpu, stream);
     mo_cpu_op op = {.kind = MO_CPU_WAIT, .marker = marker};
     memopt_status status = mo_cpu_submit(cpu, stream, &op);
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     mo_cpu_marker_drop(marker);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     return status;
 }
 
@@ -109,12 +110,12 @@ memopt_status mo_cpu_event_query(memopt_device *device, memopt_event *event)
     mo_cpu_marker *marker = last_record(cpu, event);
     if (marker == NULL)
         return MEMOPT_OK;
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     if (cpu->adversarial && !marker->done && mo_cpu_polled_enough(cpu, &marker->polls))
         mo_cpu_force_marker(cpu, marker);
     memopt_status status = marker->done ? MEMOPT_OK : MEMOPT_NOT_READY;
     mo_cpu_marker_drop(marker);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     return status;
 }
 
@@ -123,13 +124,13 @@ memopt_status mo_cpu_event_sync(memopt_device *device, memopt_event *event)
     mo_cpu_device *cpu = mo_cpu(device);
     mo_cpu_marker *marker = last_record(cpu, event);
     if (marker != NULL) {
-        pthread_mutex_lock(&cpu->lock);
+        mo_lock(&cpu->lock);
         if (cpu->adversarial)
             mo_cpu_force_marker(cpu, marker);
         while (!marker->done)
             pthread_cond_wait(&cpu->progress, &cpu->lock);
         mo_cpu_marker_drop(marker);
-        pthread_mutex_unlock(&cpu->lock);
+        mo_unlock(&cpu->lock);
     }
     return mo_cpu_take_violation(cpu);
 }
@@ -138,13 +139,13 @@ memopt_status mo_cpu_event_elapsed(memopt_device *device, memopt_event *start, m
                                    double *out_seconds)
 {
     mo_cpu_device *cpu = mo_cpu(device);
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     const mo_cpu_marker *first = ((mo_cpu_event *)start)->marker;
     const mo_cpu_marker *last = ((mo_cpu_event *)end)->marker;
     int recorded = first != NULL && last != NULL;
     int done = recorded && first->done && last->done;
     double seconds = done ? last->time - first->time : 0;
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     if (!recorded)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "event_elapsed: an event was never recorded; record both first");

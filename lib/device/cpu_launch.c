@@ -7,6 +7,7 @@
 #include "device/cpu.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 #include "base/log.h"
 
 #include <stdlib.h>
@@ -149,7 +150,7 @@ void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *
         run_form(function, args, 0, items);
         return;
     }
-    pthread_mutex_lock(&pool->lock);
+    mo_lock(&pool->lock);
     mo_threads_start(&pool->threads, pool->thread_count);
     pool->function = function;
     pool->args = args;
@@ -157,7 +158,7 @@ void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *
     mo_threads_run(&pool->threads, run_chunk, pool, items,
                    mo_ceil_div_u64(items, (uint64_t)pool->thread_count * CHUNKS_PER_THREAD));
     (void)atomic_load_explicit(&pool->finished, memory_order_acquire);
-    pthread_mutex_unlock(&pool->lock);
+    mo_unlock(&pool->lock);
 }
 
 memopt_status mo_cpu_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,

@@ -15,6 +15,7 @@
 #include "device/cpu_adversary.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 #include "base/memory.h"
 
 #include <errno.h>
@@ -90,7 +91,7 @@ memopt_status mo_cpu_mem_alloc(memopt_device *device, uint64_t size, void **out_
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     memopt_status status = MEMOPT_OK;
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     if (size > memory->capacity - memory->used) {
         status = out_of_memory(memory, size);
         goto unlock;
@@ -111,7 +112,7 @@ memopt_status mo_cpu_mem_alloc(memopt_device *device, uint64_t size, void **out_
     memory->used += size;
     *out_pointer = pointer;
 unlock:
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     return status;
 }
 
@@ -121,7 +122,7 @@ memopt_status mo_cpu_mem_free(memopt_device *device, void *pointer, uint64_t siz
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     memopt_status status = MEMOPT_OK;
     mo_cpu_settle(mo_cpu(device));
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     mo_range *range = mo_ranges_find(&memory->plain, (uintptr_t)pointer);
     if (range == NULL || range->size != size) {
         status = mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -132,7 +133,7 @@ memopt_status mo_cpu_mem_free(memopt_device *device, void *pointer, uint64_t siz
         mo_ranges_remove(&memory->plain, range);
         memory->used -= size;
     }
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     if (status == MEMOPT_OK)
         mo_cpu_forget(mo_cpu(device), pointer, size);
     return status;
@@ -156,9 +157,9 @@ memopt_status mo_cpu_vm_reserve(memopt_device *device, uint64_t size, void **out
         munmap(raw, before);
     if (alignment - before != 0)
         munmap(address + size, alignment - before);
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     int kept = mo_ranges_insert(&memory->reservations, (uintptr_t)address, size, NULL);
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     if (!kept) {
         munmap(address, size);
         return MEMOPT_OUT_OF_HOST_MEMORY;
@@ -171,7 +172,7 @@ memopt_status mo_cpu_vm_unreserve(memopt_device *device, void *address, uint64_t
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     memopt_status status = MEMOPT_OK;
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     mo_range *range = mo_ranges_find(&memory->reservations, (uintptr_t)address);
     if (range == NULL || range->size != size)
         status =
@@ -185,7 +186,7 @@ memopt_status mo_cpu_vm_unreserve(memopt_device *device, void *address, uint64_t
         munmap(address, size);
         mo_ranges_remove(&memory->reservations, range);
     }
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     return status;
 }
 
@@ -242,7 +243,7 @@ memopt_status mo_cpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handl
     mo_cpu_handle *handle = mo_calloc(1, sizeof *handle);
     if (handle == NULL)
         return status;
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     /* Runs in use leave at most one more free run than there are of them. */
     if (size > memory->capacity - memory->used)
         status = out_of_memory(memory, size);
@@ -253,7 +254,7 @@ memopt_status mo_cpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handl
         memory->used += size;
     else if (mo_ranges_find(&memory->handles, (uintptr_t)handle) != NULL)
         mo_ranges_remove(&memory->handles, mo_ranges_find(&memory->handles, (uintptr_t)handle));
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     if (status != MEMOPT_OK) {
         mo_free(handle);
         return status;
@@ -282,7 +283,7 @@ memopt_status mo_cpu_vm_release(memopt_device *device, mo_vm_handle given, uint6
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     memopt_status status = MEMOPT_INVALID_ARGUMENT;
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     mo_cpu_handle *handle = find_handle(memory, given, size, "vm_release");
     if (handle != NULL && handle->mapped != 0)
         status =
@@ -299,7 +300,7 @@ memopt_status mo_cpu_vm_release(memopt_device *device, mo_vm_handle given, uint6
         mo_ranges_remove(&memory->handles, mo_ranges_find(&memory->handles, (uintptr_t)handle));
         memory->used -= size;
     }
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     if (status == MEMOPT_OK)
         mo_free(handle);
     return status;
@@ -325,7 +326,7 @@ static memopt_status check_unmapped(mo_cpu_memory *memory, const void *address, 
 memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size, mo_vm_handle given)
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     mo_cpu_handle *handle = find_handle(memory, given, size, "vm_map");
     memopt_status status =
         handle == NULL ? MEMOPT_INVALID_ARGUMENT : check_unmapped(memory, address, size);
@@ -344,7 +345,7 @@ memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size,
         if (memory->granularity >= HUGE_PAGE)
             (void)madvise(address, size, MADV_HUGEPAGE); /* slower without, not wrong */
     }
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     return status;
 }
 
@@ -365,7 +366,7 @@ memopt_status mo_cpu_vm_set_access(memopt_device *device, void *address, uint64_
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     uintptr_t start = (uintptr_t)address;
     memopt_status status = MEMOPT_OK;
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     const mo_range *last = mo_ranges_overlapping(&memory->mappings, start + size - 1, 1);
     if (mo_ranges_find(&memory->mappings, start) == NULL || last == NULL ||
         last->start + last->size != start + size ||
@@ -377,7 +378,7 @@ memopt_status mo_cpu_vm_set_access(memopt_device *device, void *address, uint64_
         status = system_refused("access", size);
     else
         mark_accessible(memory, start, size);
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     return status;
 }
 
@@ -385,7 +386,7 @@ memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t siz
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
     memopt_status status = MEMOPT_OK;
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     mo_range *range = mo_ranges_find(&memory->mappings, (uintptr_t)address);
     if (range == NULL || range->size != size)
         status = mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -400,7 +401,7 @@ memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t siz
         if (range != NULL)
             mo_ranges_remove(&memory->accessible, range);
     }
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     if (status == MEMOPT_OK)
         mo_cpu_forget(mo_cpu(device), address, size);
     return status;
@@ -408,9 +409,9 @@ memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t siz
 
 int mo_cpu_memory_is_hole(mo_cpu_memory *memory, const void *start, uint64_t size)
 {
-    pthread_mutex_lock(&memory->lock);
+    mo_lock(&memory->lock);
     int hole = mo_ranges_overlapping(&memory->reservations, (uintptr_t)start, size) != NULL &&
                !mo_ranges_cover(&memory->accessible, (uintptr_t)start, size);
-    pthread_mutex_unlock(&memory->lock);
+    mo_unlock(&memory->lock);
     return hole;
 }

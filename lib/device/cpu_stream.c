@@ -8,6 +8,7 @@
 #include "device/cpu.h"
 #include "device/cpu_adversary.h"
 
+#include "base/lock.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
@@ -57,9 +58,9 @@ mo_cpu_stream *mo_cpu_find_stream(mo_cpu_device *cpu, memopt_stream handle)
 
 memopt_status mo_cpu_stream_check(mo_cpu_device *cpu, memopt_stream handle)
 {
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     const mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     return stream != NULL ? MEMOPT_OK : MEMOPT_INVALID_ARGUMENT;
 }
 
@@ -124,12 +125,12 @@ static void run_inline(mo_cpu_device *cpu, const mo_cpu_op *op)
         mo_cpu_run(cpu, op);
         return;
     }
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     if (op->kind == MO_CPU_RECORD)
         mo_cpu_marker_complete(cpu, op->marker);
     while (!op->marker->done)
         pthread_cond_wait(&cpu->progress, &cpu->lock);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
 }
 
 static int does_nothing(const mo_cpu_op *op)
@@ -149,7 +150,7 @@ memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream handle, const mo_c
     mo_cpu_op *queued = op_copy(op);
     if (queued == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
     if (stream != NULL) {
         if (queued->marker != NULL)
@@ -163,7 +164,7 @@ memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream handle, const mo_c
         stream->submitted++;
         pthread_cond_signal(&stream->work);
     }
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     if (stream == NULL) {
         mo_free(queued);
         return MEMOPT_INVALID_ARGUMENT;
@@ -200,7 +201,7 @@ static void *worker_main(void *argument)
 {
     mo_cpu_stream *stream = argument;
     mo_cpu_device *cpu = stream->device;
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     for (;;) {
         while (stream->head == NULL && !stream->closing)
             pthread_cond_wait(&stream->work, &cpu->lock);
@@ -211,13 +212,13 @@ static void *worker_main(void *argument)
             while (!op->marker->done)
                 pthread_cond_wait(&cpu->progress, &cpu->lock);
         } else if (op->kind != MO_CPU_RECORD) {
-            pthread_mutex_unlock(&cpu->lock);
+            mo_unlock(&cpu->lock);
             mo_cpu_run(cpu, op);
-            pthread_mutex_lock(&cpu->lock);
+            mo_lock(&cpu->lock);
         }
         mo_cpu_retire(stream);
     }
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     return NULL;
 }
 
@@ -237,7 +238,7 @@ memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_str
     if (stream == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     queue_init(stream, cpu);
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     int kept = mo_ranges_insert(&cpu->streams, (uintptr_t)stream, sizeof *stream, NULL);
     int error =
         kept && !cpu->adversarial ? pthread_create(&stream->worker, NULL, worker_main, stream) : 0;
@@ -245,7 +246,7 @@ memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_str
         mo_ranges_remove(&cpu->streams, mo_ranges_find(&cpu->streams, (uintptr_t)stream));
     else if (kept)
         append_stream(cpu, stream);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     if (!kept || error != 0) {
         pthread_cond_destroy(&stream->work);
         mo_free(stream);
@@ -275,10 +276,10 @@ static void wait_completed(mo_cpu_stream *stream, uint64_t target)
 memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream handle)
 {
     mo_cpu_device *cpu = mo_cpu(device);
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
     if (stream == NULL) {
-        pthread_mutex_unlock(&cpu->lock);
+        mo_unlock(&cpu->lock);
         return MEMOPT_INVALID_ARGUMENT;
     }
     wait_completed(stream, stream->submitted);
@@ -291,7 +292,7 @@ memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream handle)
     pthread_cond_signal(&stream->work);
     while (stream->waiters > 0)
         pthread_cond_wait(&cpu->progress, &cpu->lock);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     if (!cpu->adversarial)
         pthread_join(stream->worker, NULL);
     pthread_cond_destroy(&stream->work);
@@ -302,11 +303,11 @@ memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream handle)
 memopt_status mo_cpu_stream_sync(memopt_device *device, memopt_stream handle)
 {
     mo_cpu_device *cpu = mo_cpu(device);
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
     if (stream != NULL)
         wait_completed(stream, stream->submitted);
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     return stream == NULL ? MEMOPT_INVALID_ARGUMENT : mo_cpu_take_violation(cpu);
 }
 
@@ -314,7 +315,7 @@ memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)
 {
     mo_cpu_device *cpu = mo_cpu(device);
     memopt_status status = MEMOPT_INVALID_ARGUMENT;
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
     if (stream != NULL) {
         if (cpu->adversarial && stream->completed < stream->submitted &&
@@ -322,7 +323,7 @@ memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)
             mo_cpu_force(cpu, stream, stream->submitted);
         status = stream->completed == stream->submitted ? MEMOPT_OK : MEMOPT_NOT_READY;
     }
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
     return status;
 }
 
@@ -330,7 +331,7 @@ memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)
  * up while one is waited for, so the next is looked up by age. */
 void mo_cpu_settle(mo_cpu_device *cpu)
 {
-    pthread_mutex_lock(&cpu->lock);
+    mo_lock(&cpu->lock);
     if (cpu->adversarial)
         mo_cpu_force_all(cpu);
     mo_cpu_stream *stream = &cpu->default_stream;
@@ -340,7 +341,7 @@ void mo_cpu_settle(mo_cpu_device *cpu)
         for (stream = &cpu->default_stream; stream != NULL && stream->ordinal <= ordinal;)
             stream = stream->next;
     }
-    pthread_mutex_unlock(&cpu->lock);
+    mo_unlock(&cpu->lock);
 }
 
 memopt_status mo_cpu_sync(memopt_device *device)

@@ -5,6 +5,8 @@
  */
 #include "device/cpu_threads.h"
 
+#include "base/lock.h"
+
 void mo_threads_init(mo_threads *threads)
 {
     threads->started = 0;
@@ -33,7 +35,7 @@ static void *worker(void *argument)
 {
     mo_threads *threads = argument;
     uint64_t seen = 0;
-    pthread_mutex_lock(&threads->lock);
+    mo_lock(&threads->lock);
     for (;;) {
         while (!threads->closing && threads->round == seen)
             pthread_cond_wait(&threads->work, &threads->lock);
@@ -46,13 +48,13 @@ static void *worker(void *argument)
         if (chunk == NULL) /* the run is over */
             continue;
         threads->working++;
-        pthread_mutex_unlock(&threads->lock);
+        mo_unlock(&threads->lock);
         take_tiles(threads, chunk, context, items, tile);
-        pthread_mutex_lock(&threads->lock);
+        mo_lock(&threads->lock);
         if (--threads->working == 0)
             pthread_cond_signal(&threads->done);
     }
-    pthread_mutex_unlock(&threads->lock);
+    mo_unlock(&threads->lock);
     return NULL;
 }
 
@@ -72,28 +74,28 @@ void mo_threads_start(mo_threads *threads, uint32_t count)
 void mo_threads_run(mo_threads *threads, mo_chunk chunk, void *context, size_t items, size_t tile)
 {
     atomic_store_explicit(&threads->next, 0, memory_order_relaxed);
-    pthread_mutex_lock(&threads->lock);
+    mo_lock(&threads->lock);
     threads->chunk = chunk;
     threads->context = context;
     threads->items = items;
     threads->tile = tile;
     threads->round++;
     pthread_cond_broadcast(&threads->work);
-    pthread_mutex_unlock(&threads->lock);
+    mo_unlock(&threads->lock);
     take_tiles(threads, chunk, context, items, tile);
-    pthread_mutex_lock(&threads->lock);
+    mo_lock(&threads->lock);
     threads->chunk = NULL; /* who wakes up from here on has nothing to do */
     while (threads->working != 0)
         pthread_cond_wait(&threads->done, &threads->lock);
-    pthread_mutex_unlock(&threads->lock);
+    mo_unlock(&threads->lock);
 }
 
 void mo_threads_fini(mo_threads *threads)
 {
-    pthread_mutex_lock(&threads->lock);
+    mo_lock(&threads->lock);
     threads->closing = 1;
     pthread_cond_broadcast(&threads->work);
-    pthread_mutex_unlock(&threads->lock);
+    mo_unlock(&threads->lock);
     for (uint32_t i = 0; i < threads->worker_count; i++)
         pthread_join(threads->workers[i], NULL);
     pthread_cond_destroy(&threads->done);

@@ -16,9 +16,14 @@ enum {
     ATTRIBUTE_MULTIPROCESSORS = 16,
     ATTRIBUTE_MAJOR = 75,
     ATTRIBUTE_MINOR = 76,
+    ATTRIBUTE_PAGEABLE_ACCESS = 88,
     ATTRIBUTE_VIRTUAL_MEMORY = 102,
     ATTRIBUTE_RDMA_VIRTUAL_MEMORY = 110
 };
+
+/* CUpointer_attribute, CUmemorytype. */
+enum { POINTER_MEMORY_TYPE = 2, POINTER_IS_MANAGED = 8, POINTER_DEVICE = 9 };
+enum { MEMORY_DEVICE = 2 };
 
 /* X(field, parameters, need, name, symbol, version) */
 #define CUDA_CALLS(X)                                                                              \
@@ -31,6 +36,9 @@ enum {
     X(pop, (mo_gpu_context * out), REQUIRED, cuCtxPopCurrent, cuCtxPopCurrent_v2, 4000)            \
     X(copy, (void *to, const void *from, size_t bytes, mo_gpu_stream stream), REQUIRED,            \
       cuMemcpyAsync, cuMemcpyAsync, 4000)                                                          \
+    X(pointer_attributes,                                                                          \
+      (unsigned count, const int *attributes, void **out, const void *pointer), GROUP_OTHER,       \
+      cuPointerGetAttributes, cuPointerGetAttributes, 7000)                                        \
     X(error_name, (int code, const char **out), GROUP_OTHER, cuGetErrorName, cuGetErrorName, 6000)
 
 typedef struct cuda_calls {
@@ -103,7 +111,7 @@ static int describe(mo_gpu_device *gpu)
 {
     const mo_gpu_calls *call = mo_gpu_call(gpu);
     size_t total = 0;
-    int processors = 0, warp = 0, major = 0, minor = 0, virtual_memory = 0, rdma = 0;
+    int processors = 0, warp = 0, major = 0, minor = 0, virtual_memory = 0, rdma = 0, pageable = 0;
     const struct {
         int attribute, *out;
     } wanted[] = {{ATTRIBUTE_MULTIPROCESSORS, &processors},
@@ -122,11 +130,14 @@ static int describe(mo_gpu_device *gpu)
         virtual_memory = 0;
     if (call->device_attribute(&rdma, ATTRIBUTE_RDMA_VIRTUAL_MEMORY, gpu->handle) != 0)
         rdma = 0;
+    if (call->device_attribute(&pageable, ATTRIBUTE_PAGEABLE_ACCESS, gpu->handle) != 0)
+        pageable = 0;
     gpu->multiprocessors = (uint32_t)processors;
     gpu->warp_size = (uint32_t)warp;
     gpu->capability = (uint32_t)(major * 10 + minor);
     gpu->total_memory = total;
     gpu->can_map = virtual_memory;
+    gpu->pageable = pageable;
     atomic_store(&gpu->rdma, rdma);
     snprintf(gpu->target, sizeof gpu->target, "sm_%u", gpu->capability);
     memcpy(gpu->isa, gpu->target, sizeof gpu->isa);
@@ -162,6 +173,27 @@ static int copy(mo_gpu_device *gpu, void *to, const void *from, size_t bytes, mo
 {
     (void)gpu;
     return own.copy(to, from, bytes, stream);
+}
+
+/* This form of the call is no error for memory that the driver does not know: its type is then
+ * none. A device that can use pageable memory can use that, too. */
+static int locate(const mo_gpu_device *gpu, const void *pointer, int32_t *out_owner)
+{
+    static const int attributes[] = {POINTER_MEMORY_TYPE, POINTER_IS_MANAGED, POINTER_DEVICE};
+    uint32_t type = 0, managed = 0;
+    int32_t device = MO_GPU_NOWHERE;
+    void *out[] = {&type, &managed, &device};
+    *out_owner = MO_GPU_EVERYWHERE;
+    if (own.pointer_attributes == NULL)
+        return MO_GPU_SUCCESS;
+    int code = own.pointer_attributes(3, attributes, out, pointer);
+    if (code != MO_GPU_SUCCESS || managed != 0)
+        return code;
+    if (type == 0 && !gpu->pageable)
+        *out_owner = MO_GPU_NOWHERE;
+    else if (type == MEMORY_DEVICE && device >= 0)
+        *out_owner = device;
+    return MO_GPU_SUCCESS;
 }
 
 /* The driver interface keeps no last error. */
@@ -207,6 +239,7 @@ static const mo_gpu_vendor vendor = {
     .enter_context = enter_context,
     .leave_context = leave_context,
     .copy = copy,
+    .locate = locate,
     .clear_error = clear_error,
     .rate_image = rate_image,
     .target_option = target_option,

@@ -5,6 +5,7 @@
  */
 #include "device/handle.h"
 
+#include "base/lock.h"
 #include "base/options.h"
 
 #include <inttypes.h>
@@ -49,10 +50,10 @@ void mo_device_fini(memopt_device *device)
 static uint64_t count_listeners(memopt_device *device)
 {
     uint64_t found = 0;
-    pthread_mutex_lock(&device->listening);
+    mo_lock(&device->listening);
     for (const mo_stream_listener *each = device->listeners; each != NULL; each = each->next)
         found++;
-    pthread_mutex_unlock(&device->listening);
+    mo_unlock(&device->listening);
     return found;
 }
 
@@ -61,14 +62,14 @@ memopt_status memopt_device_close(memopt_device *device)
     if (device == NULL)
         return MEMOPT_OK;
     uint64_t allocators = count_listeners(device);
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     mo_device_account live = device->account;
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
     if (allocators + live.allocations + live.handles + live.reservations + live.streams.count +
             live.events + live.pinned_ranges.count + live.registered_ranges.count !=
         0)
         return mo_fail(MEMOPT_BUSY,
-                       "device_close: %" PRIu64 " allocators and optimizers, %" PRIu64
+                       "device_close: %" PRIu64 " allocators, optimizers and offloaders, %" PRIu64
                        " allocations and %" PRIu64 " mapped memory handles (%s), %" PRIu64
                        " reservations, %" PRIu64 " streams, %" PRIu64 " events, %" PRIu64
                        " page-locked and %" PRIu64
@@ -98,14 +99,14 @@ memopt_status memopt_device_memory_info(memopt_device *device, memopt_memory_inf
         status = device->ops->memory_info(device, &info);
     if (status != MEMOPT_OK)
         return status;
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     info.used = device->account.used;
     info.used_peak = device->account.used_peak;
     info.reserved_va = device->account.reserved_va;
     info.pinned = device->account.pinned;
     info.pinned_peak = device->account.pinned_peak;
     info.registered = device->account.registered;
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
     return mo_result_write(out_info, &info, sizeof info, "memopt_memory_info");
 }
 

@@ -110,6 +110,13 @@ typedef struct mo_device_ops {
     void (*note_alloc)(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
     void (*note_free)(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
 
+    /* OK where kernels and copies of the device can use all of [pointer, +bytes); else
+     * INVALID_ARGUMENT, whose message starts with subject and index and names the device that owns
+     * the memory, or says that it is none. What a driver cannot tell is let pass. Changes nothing,
+     * also no stream that captures. Optional: nothing is checked. */
+    memopt_status (*reachable)(memopt_device *device, const char *subject, uint64_t index,
+                               const void *pointer, uint64_t bytes);
+
     /* True once the device is known to be lost to this process. Optional: never. */
     int (*lost)(memopt_device *device);
 } mo_device_ops;
@@ -132,6 +139,13 @@ memopt_status mo_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t
 
 memopt_status mo_stream_capturing(memopt_device *device, memopt_stream stream,
                                   int32_t *out_capturing);
+
+/* The last check of memory that a caller hands in, before anything is enqueued that uses it: a
+ * kernel that touches memory of another device, freed memory or pageable host memory would end the
+ * context. `subject` and `index` start the message ("cast: source" and 3). A range that has passed
+ * before costs no driver call while the device remembers it. bytes = 0 passes. */
+memopt_status mo_reachable(memopt_device *device, const char *subject, uint64_t index,
+                           const void *pointer, uint64_t bytes);
 
 /* What wants to know that a stream of memopt_stream_create ends: sub-allocators, whose memory is
  * ordered by streams. For one stream `ending` comes first: after it the listener must not use the

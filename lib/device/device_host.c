@@ -2,6 +2,7 @@
 #include "device/handle.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 
 #include <inttypes.h>
 #include <unistd.h>
@@ -20,13 +21,13 @@ memopt_status memopt_host_alloc(memopt_device *device, uint64_t bytes, void **ou
     if (status != MEMOPT_OK)
         return status;
     mo_device_account *account = &device->account;
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     int kept = mo_ranges_insert(&account->pinned_ranges, (uintptr_t)pointer, bytes, NULL);
     if (kept) {
         account->pinned += bytes;
         account->pinned_peak = mo_max_u64(account->pinned_peak, account->pinned);
     }
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
     if (!kept) {
         (void)device->ops->host_free(device, pointer, bytes);
         return MEMOPT_OUT_OF_HOST_MEMORY;
@@ -39,14 +40,14 @@ memopt_status memopt_host_alloc(memopt_device *device, uint64_t bytes, void **ou
 static uint64_t take_range(memopt_device *device, mo_ranges *set, uint64_t *total, void *pointer)
 {
     uint64_t bytes = 0;
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     mo_range *range = mo_ranges_find(set, (uintptr_t)pointer);
     if (range != NULL) {
         bytes = range->size;
         *total -= bytes;
         mo_ranges_remove(set, range);
     }
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
     return bytes;
 }
 
@@ -78,7 +79,7 @@ memopt_status memopt_host_register(memopt_device *device, void *pointer, uint64_
     /* The range is entered first, so that of two overlapping calls at once one is refused. */
     mo_device_account *account = &device->account;
     mo_range overlap = {0, 0, NULL};
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     const mo_range *found = mo_ranges_overlapping(&account->registered_ranges, start, bytes);
     if (found == NULL)
         found = mo_ranges_overlapping(&account->pinned_ranges, start, bytes);
@@ -88,7 +89,7 @@ memopt_status memopt_host_register(memopt_device *device, void *pointer, uint64_
         account->registered += bytes;
     else
         status = MEMOPT_OUT_OF_HOST_MEMORY;
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
     if (overlap.size != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "host_register: [%p, +%" PRIu64 ") overlaps [%p, +%" PRIu64

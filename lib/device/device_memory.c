@@ -2,6 +2,7 @@
 #include "device/handle.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 
 #include <inttypes.h>
 
@@ -10,19 +11,19 @@ enum { ALLOCATION_UNIT = 512 };
 
 static void count_used(memopt_device *device, uint64_t size, uint64_t *objects)
 {
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     device->account.used += size;
     device->account.used_peak = mo_max_u64(device->account.used_peak, device->account.used);
     (*objects)++;
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
 }
 
 static void uncount_used(memopt_device *device, uint64_t size, uint64_t *objects)
 {
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     device->account.used -= size;
     (*objects)--;
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
 }
 
 memopt_status mo_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer)
@@ -35,6 +36,16 @@ memopt_status mo_mem_alloc(memopt_device *device, uint64_t size, void **out_poin
     if (status == MEMOPT_OK)
         count_used(device, size, &device->account.allocations);
     return status;
+}
+
+memopt_status mo_reachable(memopt_device *device, const char *subject, uint64_t index,
+                           const void *pointer, uint64_t bytes)
+{
+    if (device->ops->reachable == NULL || bytes == 0)
+        return MEMOPT_OK;
+    memopt_status status = mo_device_fault(device, "reachable", MEMOPT_DRIVER_ERROR);
+    return status != MEMOPT_OK ? status
+                               : device->ops->reachable(device, subject, index, pointer, bytes);
 }
 
 memopt_status mo_mem_free(memopt_device *device, void *pointer, uint64_t size)
@@ -86,10 +97,10 @@ memopt_status mo_vm_reserve(memopt_device *device, uint64_t size, void **out_add
         status = device->ops->vm_reserve(device, size, out_address);
     if (status != MEMOPT_OK)
         return status;
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     device->account.reserved_va += size;
     device->account.reservations++;
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
     return MEMOPT_OK;
 }
 
@@ -100,10 +111,10 @@ memopt_status mo_vm_unreserve(memopt_device *device, void *address, uint64_t siz
         status = device->ops->vm_unreserve(device, address, size);
     if (status != MEMOPT_OK)
         return status;
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     device->account.reserved_va -= size;
     device->account.reservations--;
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
     return MEMOPT_OK;
 }
 

@@ -1,6 +1,8 @@
 /* The front end's part for streams, events and the work on them. */
 #include "device/handle.h"
 
+#include "base/lock.h"
+
 #include <inttypes.h>
 
 static memopt_status enter(memopt_device *device, const char *operation)
@@ -19,45 +21,45 @@ static memopt_status enter_event(const memopt_event *event, const char *operatio
 
 static void count_event(memopt_device *device, int created)
 {
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     device->account.events += created ? 1 : UINT64_MAX;
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
 }
 
 /* --- streams: made, ended, and who is told ------------------------------------------------- */
 
 void mo_stream_listen(memopt_device *device, mo_stream_listener *listener)
 {
-    pthread_mutex_lock(&device->listening);
+    mo_lock(&device->listening);
     listener->next = device->listeners;
     device->listeners = listener;
-    pthread_mutex_unlock(&device->listening);
+    mo_unlock(&device->listening);
 }
 
 void mo_stream_unlisten(memopt_device *device, mo_stream_listener *listener)
 {
-    pthread_mutex_lock(&device->listening);
+    mo_lock(&device->listening);
     mo_stream_listener **place = &device->listeners;
     while (*place != listener)
         place = &(*place)->next;
     *place = listener->next;
-    pthread_mutex_unlock(&device->listening);
+    mo_unlock(&device->listening);
 }
 
 static void tell_ending(memopt_device *device, memopt_stream stream)
 {
-    pthread_mutex_lock(&device->listening);
+    mo_lock(&device->listening);
     for (mo_stream_listener *each = device->listeners; each != NULL; each = each->next)
         each->ending(each, stream);
-    pthread_mutex_unlock(&device->listening);
+    mo_unlock(&device->listening);
 }
 
 static void tell_ended(memopt_device *device, memopt_stream stream, int complete)
 {
-    pthread_mutex_lock(&device->listening);
+    mo_lock(&device->listening);
     for (mo_stream_listener *each = device->listeners; each != NULL; each = each->next)
         each->ended(each, stream, complete);
-    pthread_mutex_unlock(&device->listening);
+    mo_unlock(&device->listening);
 }
 
 memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream)
@@ -70,9 +72,9 @@ memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_str
         status = device->ops->stream_create(device, &stream);
     if (status != MEMOPT_OK)
         return status;
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     int kept = mo_ranges_insert(&device->account.streams, (uintptr_t)stream, 1, NULL);
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
     if (!kept) {
         (void)device->ops->stream_destroy(device, stream);
         return MEMOPT_OUT_OF_HOST_MEMORY;
@@ -84,11 +86,11 @@ memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_str
 /* Takes the stream out of the set; 0 if it is not in there. */
 static int take_stream(memopt_device *device, memopt_stream stream)
 {
-    pthread_mutex_lock(&device->lock);
+    mo_lock(&device->lock);
     mo_range *range = mo_ranges_find(&device->account.streams, (uintptr_t)stream);
     if (range != NULL)
         mo_ranges_remove(&device->account.streams, range);
-    pthread_mutex_unlock(&device->lock);
+    mo_unlock(&device->lock);
     return range != NULL;
 }
 

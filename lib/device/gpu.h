@@ -49,6 +49,8 @@ typedef struct mo_gpu_vendor {
     void (*leave_context)(mo_gpu_device *device, void *saved);
     int (*copy)(mo_gpu_device *device, void *to, const void *from, size_t bytes,
                 mo_gpu_stream stream);
+    /* Whose memory is at an address: a device's number, or one of MO_GPU_EVERYWHERE and so on. */
+    int (*locate)(const mo_gpu_device *device, const void *pointer, int32_t *out_owner);
     /* After a failed call: the runtime must not report it again to others on this thread. */
     void (*clear_error)(const mo_gpu_driver *driver);
     /* How well an image fits the device: 0 not at all, the highest is tried first. */
@@ -56,6 +58,12 @@ typedef struct mo_gpu_vendor {
     /* The run-time compiler's option that names the device, into text[size]. */
     void (*target_option)(const mo_gpu_device *device, char *text, size_t size);
 } mo_gpu_vendor;
+
+/* Memory of no device. */
+enum {
+    MO_GPU_EVERYWHERE = -1, /* page-locked or managed; or the driver cannot tell */
+    MO_GPU_NOWHERE = -2     /* not the driver's */
+};
 
 enum { MO_GPU_FILE_BYTES = 256, MO_GPU_PROBLEM_BYTES = 512 };
 
@@ -75,7 +83,13 @@ struct mo_gpu_driver {
     char missing[MO_GPU_PROBLEM_BYTES];
 };
 
-enum { MO_GPU_KERNELS = 256 };
+enum { MO_GPU_KERNELS = 256, MO_GPU_SEEN = 1024 };
+
+/* A range that was found to be reachable. */
+typedef struct mo_gpu_seen {
+    uintptr_t start;
+    uint64_t bytes;
+} mo_gpu_seen;
 
 typedef struct mo_gpu_kernel {
     const mo_kernel *kernel;
@@ -109,6 +123,7 @@ struct mo_gpu_device {
     uint32_t multiprocessors, warp_size, capability; /* capability: 90 is sm_90 */
     uint64_t total_memory, granularity;
     int can_map;     /* the device supports virtual memory, and the driver has the calls */
+    int pageable;    /* kernels can use any memory of the process */
     atomic_int rdma; /* memory is created for remote access too */
     atomic_int lost; /* the driver's code that ended the device; 0 while it lives */
 
@@ -117,6 +132,7 @@ struct mo_gpu_device {
     mo_ranges plain;              /* allocations; value: the driver's pointer */
     mo_ranges reservations;
     mo_ranges mappings;
+    mo_gpu_seen seen[MO_GPU_SEEN]; /* foreign memory, by a hash of its start (gpu_pointer.c) */
     mo_gpu_module_state module_state;
     mo_gpu_module module;
     mo_gpu_verdict module_verdict; /* written and read by the thread that loads */
@@ -208,6 +224,12 @@ memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t by
 memopt_status mo_gpu_host_register(memopt_device *device, void *pointer, uint64_t bytes);
 memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint64_t bytes);
 mo_gpu_allocation mo_gpu_allocation_of(const mo_gpu_device *gpu);
+
+/* --- gpu_pointer.c --- */
+memopt_status mo_gpu_reachable(memopt_device *device, const char *subject, uint64_t index,
+                               const void *pointer, uint64_t bytes);
+/* Memory has gone: what was found to be reachable is asked again. */
+void mo_gpu_forget_seen(mo_gpu_device *gpu);
 
 memopt_status mo_gpu_stream_create(memopt_device *device, memopt_stream *out_stream);
 memopt_status mo_gpu_stream_destroy(memopt_device *device, memopt_stream stream);

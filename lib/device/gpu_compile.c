@@ -8,6 +8,7 @@
  */
 #include "device/gpu.h"
 
+#include "base/lock.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -229,9 +230,9 @@ memopt_status mo_gpu_find_recipe(const mo_gpu_device *gpu, mo_gpu_recipe *out_re
 {
     char problem[MO_GPU_PROBLEM_BYTES];
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
-    pthread_mutex_lock(&compiler_lock);
+    mo_lock(&compiler_lock);
     int found = choose(gpu->driver, gpu, out_recipe, problem);
-    pthread_mutex_unlock(&compiler_lock);
+    mo_unlock(&compiler_lock);
     if (found)
         return MEMOPT_OK;
     return mo_fail(MEMOPT_UNSUPPORTED,
@@ -243,9 +244,9 @@ memopt_status mo_gpu_find_recipe(const mo_gpu_device *gpu, mo_gpu_recipe *out_re
 void mo_gpu_compiler_report(const mo_gpu_driver *driver, char *file, char *problem)
 {
     mo_gpu_recipe recipe;
-    pthread_mutex_lock(&compiler_lock);
+    mo_lock(&compiler_lock);
     int found = choose(driver, NULL, &recipe, problem);
-    pthread_mutex_unlock(&compiler_lock);
+    mo_unlock(&compiler_lock);
     snprintf(file, MO_GPU_FILE_BYTES, "%s", found ? recipe.compiler->file : "");
 }
 

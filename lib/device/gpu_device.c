@@ -158,6 +158,7 @@ static const mo_device_ops gpu_ops = {
     .host_free = mo_gpu_host_free,
     .host_register = mo_gpu_host_register,
     .host_unregister = mo_gpu_host_unregister,
+    .reachable = mo_gpu_reachable,
     .lost = gpu_lost,
 };
 

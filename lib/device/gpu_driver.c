@@ -9,6 +9,7 @@
 
 #include "device/gpu.h"
 
+#include "base/lock.h"
 #include "base/log.h"
 
 #include <dlfcn.h>
@@ -130,11 +131,11 @@ close_library:
 
 static memopt_status load_quietly(mo_gpu_driver *driver)
 {
-    pthread_mutex_lock(&load_lock);
+    mo_lock(&load_lock);
     if (!driver->loaded)
         driver->status = load(driver);
     memopt_status status = driver->status;
-    pthread_mutex_unlock(&load_lock);
+    mo_unlock(&load_lock);
     return status;
 }
 
@@ -144,11 +145,11 @@ memopt_status mo_gpu_load(mo_gpu_driver *driver)
     memopt_status status = load_quietly(driver);
     if (status == MEMOPT_OK)
         return status;
-    pthread_mutex_lock(&load_lock);
+    mo_lock(&load_lock);
     memcpy(problem, driver->problem, sizeof problem);
     memcpy(missing, driver->missing, sizeof missing);
     int32_t code = driver->code;
-    pthread_mutex_unlock(&load_lock);
+    mo_unlock(&load_lock);
     return mo_fail_driver(status, code, code != 0 ? problem : "",
                           "%s: no usable driver: %s%s%s; install it, or use \"cpu\"",
                           driver->vendor->name, problem, missing[0] == '\0' ? "" : ": ", missing);
@@ -201,14 +202,14 @@ void mo_gpu_report(mo_gpu_driver *driver, memopt_backend_info *out_info)
     const mo_images *images = driver->vendor->images;
     int count = 0;
     out_info->status = load_quietly(driver);
-    pthread_mutex_lock(&load_lock);
+    mo_lock(&load_lock);
     out_info->driver_code = driver->code;
     out_info->driver_version = driver->version;
     snprintf(out_info->library, sizeof out_info->library, "%s", driver->file);
     snprintf(out_info->tried, sizeof out_info->tried, "%s", driver->tried);
     snprintf(out_info->problem, sizeof out_info->problem, "%s", driver->problem);
     snprintf(out_info->missing, sizeof out_info->missing, "%s", driver->missing);
-    pthread_mutex_unlock(&load_lock);
+    mo_unlock(&load_lock);
     for (uint32_t i = 0; i < images->count; i++)
         append(out_info->targets, sizeof out_info->targets, "%s%s", i == 0 ? "" : ", ",
                images->images[i].target);

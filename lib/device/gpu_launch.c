@@ -5,6 +5,7 @@
 #include "device/gpu.h"
 
 #include "base/checked.h"
+#include "base/lock.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
@@ -19,7 +20,7 @@ enum { MOST_THREADS = 1024 };
 static memopt_status need_module(mo_gpu_device *gpu, mo_gpu_module *out_module)
 {
     mo_gpu_module module = NULL;
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     while (gpu->module_state == MO_GPU_MODULE_LOADING)
         pthread_cond_wait(&gpu->module_loaded, &gpu->lock);
     int ready = gpu->module_state == MO_GPU_MODULE_READY;
@@ -27,29 +28,29 @@ static memopt_status need_module(mo_gpu_device *gpu, mo_gpu_module *out_module)
         *out_module = gpu->module;
     else
         gpu->module_state = MO_GPU_MODULE_LOADING;
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
     if (ready)
         return MEMOPT_OK;
     int mode = mo_gpu_relax(gpu);
     memopt_status status = mo_gpu_module_load(gpu, &module);
     mo_gpu_restrict(gpu, mode);
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     gpu->module_state = status == MEMOPT_OK ? MO_GPU_MODULE_READY : MO_GPU_MODULE_NONE;
     if (status == MEMOPT_OK)
         *out_module = gpu->module = module;
     pthread_cond_broadcast(&gpu->module_loaded);
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
     return status;
 }
 
 static mo_gpu_function known_function(mo_gpu_device *gpu, const mo_kernel *kernel)
 {
     mo_gpu_function function = NULL;
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     for (uint32_t i = 0; i < gpu->kernel_count && function == NULL; i++)
         if (gpu->kernels[i].kernel == kernel)
             function = gpu->kernels[i].function;
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
     return function;
 }
 
@@ -57,10 +58,10 @@ static mo_gpu_function known_function(mo_gpu_device *gpu, const mo_kernel *kerne
  * may enter the same function; that is harmless. */
 static void remember(mo_gpu_device *gpu, const mo_kernel *kernel, mo_gpu_function function)
 {
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     if (gpu->kernel_count < MO_GPU_KERNELS)
         gpu->kernels[gpu->kernel_count++] = (mo_gpu_kernel){kernel, function};
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
 }
 
 static memopt_status find_function(mo_gpu_device *gpu, const mo_kernel *kernel,

@@ -7,6 +7,7 @@
  */
 #include "device/gpu.h"
 
+#include "base/lock.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
@@ -17,11 +18,11 @@ enum { ALIGNMENT = 512 };
 
 static int enter_range(mo_gpu_device *gpu, mo_ranges *set, void *start, uint64_t size, void *value)
 {
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     int kept = mo_ranges_overlapping(set, (uintptr_t)start, size) == NULL
                    ? mo_ranges_insert(set, (uintptr_t)start, size, value)
                    : -1;
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
     return kept;
 }
 
@@ -29,14 +30,14 @@ static int enter_range(mo_gpu_device *gpu, mo_ranges *set, void *start, uint64_t
 static int take_range(mo_gpu_device *gpu, mo_ranges *set, void *start, uint64_t size,
                       void **out_value)
 {
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     mo_range *range = mo_ranges_find(set, (uintptr_t)start);
     int found = range != NULL && range->size == size;
     if (found) {
         *out_value = range->value;
         mo_ranges_remove(set, range);
     }
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
     return found;
 }
 
@@ -162,9 +163,9 @@ memopt_status mo_gpu_vm_unreserve(memopt_device *device, void *address, uint64_t
     mo_gpu_device *gpu = mo_gpu(device);
     void *saved, *value = NULL;
     int dead = 0, mapped;
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     mapped = mo_ranges_overlapping(&gpu->mappings, (uintptr_t)address, size) != NULL;
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
     if (mapped)
         return mo_fail(MEMOPT_BUSY, "vm_unreserve: [%p, +%" PRIu64 ") has mapped memory; unmap it",
                        address, size);
@@ -221,9 +222,9 @@ memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
 {
     mo_gpu_device *gpu = mo_gpu(device);
     void *saved, *value = NULL;
-    pthread_mutex_lock(&gpu->lock);
+    mo_lock(&gpu->lock);
     int reserved = mo_ranges_cover(&gpu->reservations, (uintptr_t)address, size);
-    pthread_mutex_unlock(&gpu->lock);
+    mo_unlock(&gpu->lock);
     if (!reserved)
         return not_ours(gpu, "vm_map", address, size, "reserved range");
     int kept = enter_range(gpu, &gpu->mappings, address, size, handle);
@@ -322,6 +323,7 @@ memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t by
     void *saved;
     int dead = 0;
     (void)bytes;
+    mo_gpu_forget_seen(gpu);
     memopt_status status = mo_gpu_enter_end(gpu, "host_free", &saved, &dead);
     if (status != MEMOPT_OK || dead)
         return status;
@@ -353,6 +355,7 @@ memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint6
     void *saved;
     int dead = 0;
     (void)bytes;
+    mo_gpu_forget_seen(gpu);
     memopt_status status = mo_gpu_enter_end(gpu, "host_unregister", &saved, &dead);
     if (status != MEMOPT_OK || dead)
         return status;

@@ -7,11 +7,26 @@
 #include <stdio.h>
 #include <string.h>
 
-/* HIP's count of ROCm 5.0. Before it the attributes had other numbers. */
-enum { VERSION_ROCM_5 = 50000000 };
+/* HIP's count of ROCm 5.0. Before it the attributes had other numbers. ROCm 6.0 gave the types of
+ * memory CUDA's. */
+enum { VERSION_ROCM_5 = 50000000, VERSION_ROCM_6 = 60000000 };
 
 /* hipDeviceAttribute_t, the same in ROCm 5, 6 and 7. */
-enum { ATTRIBUTE_MULTIPROCESSORS = 63, ATTRIBUTE_WARP_SIZE = 87, ATTRIBUTE_VIRTUAL_MEMORY = 89 };
+enum {
+    ATTRIBUTE_MULTIPROCESSORS = 63,
+    ATTRIBUTE_PAGEABLE_ACCESS = 65,
+    ATTRIBUTE_WARP_SIZE = 87,
+    ATTRIBUTE_VIRTUAL_MEMORY = 89
+};
+
+/* hipPointerAttribute_t, and hipMemoryTypeDevice since ROCm 6 and before. */
+typedef struct pointer_attributes {
+    int32_t type, device;
+    void *device_pointer, *host_pointer;
+    int32_t managed;
+    uint32_t flags;
+} pointer_attributes;
+enum { MEMORY_DEVICE = 2, MEMORY_DEVICE_BEFORE = 1 };
 
 /* hipMemcpyDefault: the direction is told by the addresses. */
 enum { COPY_DEFAULT = 4 };
@@ -29,6 +44,8 @@ enum { ISA_SINCE_ROCM_6 = 1160, ISA_BEFORE = 396, PROPERTIES_BYTES = 4096 };
       REQUIRED, hipMemcpyAsync)                                                                    \
     X(properties, int, (void *out, int device), GROUP_OTHER, hipGetDevicePropertiesR0600)          \
     X(old_properties, int, (void *out, int device), GROUP_OTHER, hipGetDeviceProperties)           \
+    X(pointer_attributes, int, (pointer_attributes * out, const void *pointer), GROUP_OTHER,       \
+      hipPointerGetAttributes)                                                                     \
     X(error_name, const char *, (int code), GROUP_OTHER, hipGetErrorName)                          \
     X(last_error, int, (void), GROUP_OTHER, hipGetLastError)
 
@@ -108,7 +125,7 @@ static int describe(mo_gpu_device *gpu)
 {
     const mo_gpu_calls *call = mo_gpu_call(gpu);
     size_t total = 0;
-    int processors = 0, warp = 0, virtual_memory = 0;
+    int processors = 0, warp = 0, virtual_memory = 0, pageable = 0;
     int code = call->device_name(gpu->name, (int)sizeof gpu->name, gpu->handle);
     if (code == MO_GPU_SUCCESS)
         code = call->device_memory(&total, gpu->handle);
@@ -124,10 +141,15 @@ static int describe(mo_gpu_device *gpu)
         clear_error(gpu->driver);
         virtual_memory = 0;
     }
+    if (call->device_attribute(&pageable, ATTRIBUTE_PAGEABLE_ACCESS, gpu->handle) != 0) {
+        clear_error(gpu->driver);
+        pageable = 0;
+    }
     gpu->multiprocessors = (uint32_t)processors;
     gpu->warp_size = (uint32_t)warp;
     gpu->total_memory = total;
     gpu->can_map = virtual_memory;
+    gpu->pageable = pageable;
     return MO_GPU_SUCCESS;
 }
 
@@ -167,6 +189,29 @@ static int copy(mo_gpu_device *gpu, void *to, const void *from, size_t bytes, mo
     return own.copy(to, from, bytes, COPY_DEFAULT, stream);
 }
 
+/* For memory that it does not know, the runtime says INVALID_VALUE before ROCm 6, and later tells
+ * no address on a device. Where pageable memory can be used, that is described as memory of some
+ * device: then nothing can be told. */
+static int locate(const mo_gpu_device *gpu, const void *pointer, int32_t *out_owner)
+{
+    int since_6 = gpu->driver->version == 0 || gpu->driver->version >= VERSION_ROCM_6;
+    pointer_attributes found = {0};
+    *out_owner = MO_GPU_EVERYWHERE;
+    if (own.pointer_attributes == NULL || gpu->pageable)
+        return MO_GPU_SUCCESS;
+    int code = own.pointer_attributes(&found, pointer);
+    if (code != MO_GPU_SUCCESS && code != MO_GPU_INVALID_VALUE)
+        return code;
+    if (code != MO_GPU_SUCCESS)
+        clear_error(gpu->driver);
+    if (code != MO_GPU_SUCCESS || found.device_pointer == NULL)
+        *out_owner = MO_GPU_NOWHERE;
+    else if (!found.managed && found.device >= 0 &&
+             found.type == (since_6 ? MEMORY_DEVICE : MEMORY_DEVICE_BEFORE))
+        *out_owner = found.device;
+    return MO_GPU_SUCCESS;
+}
+
 static uint32_t rate_image(const mo_gpu_device *gpu, const char *target)
 {
     return strcmp(target, gpu->target) == 0;
@@ -200,6 +245,7 @@ static const mo_gpu_vendor vendor = {
     .enter_context = enter_context,
     .leave_context = leave_context,
     .copy = copy,
+    .locate = locate,
     .clear_error = clear_error,
     .rate_image = rate_image,
     .target_option = target_option,

@@ -24,6 +24,7 @@ static memopt_status check_options(const memopt_offloader_options *options)
 /* Ends what has been made so far. Waits for the copies before the host memory goes. */
 static memopt_status dismantle(memopt_offloader *offloader)
 {
+    mo_offload_unlisten(offloader);
     memopt_status first = mo_timeline_close(&offloader->out);
     memopt_status status = mo_timeline_close(&offloader->back);
     if (first == MEMOPT_OK)
@@ -63,6 +64,7 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
     offloader->allocator = allocator;
     offloader->options = read;
     offloader->stats.struct_size = sizeof offloader->stats;
+    mo_offload_listen(offloader);
     mo_host_pool_open(&offloader->pool, device, &offloader->out, &offloader->back,
                       read.host_limit == 0 ? UINT64_MAX : read.host_limit);
     status = mo_timeline_open(&offloader->out, device);
@@ -93,12 +95,11 @@ memopt_status memopt_offloader_destroy(memopt_offloader *offloader)
 }
 
 /* Ends a ticket without its owner. Streams that use its memory were told to the allocator by
- * unpack; what wrote a kept value is behind the offloader's own stream by now, which is alive for
- * sure. */
+ * unpack; whatever wrote the value, the offloader's own stream is behind it, and is alive for sure.
+ */
 static memopt_status abandon(memopt_offloader *offloader, mo_packed *value)
 {
-    memopt_stream last =
-        value->origin == MO_ORIGIN_HOST ? value->device_stream : offloader->out.stream;
+    memopt_stream last = offloader->out.stream;
     memopt_status status = mo_offload_drop(offloader, value, last);
     if (status == MEMOPT_OK)
         return status;

@@ -27,14 +27,24 @@
  * that fails after its copy was enqueued makes the caller's stream wait for that copy, so that the
  * block really is the caller's again.
  *
- * Threads: one at a time per offloader; nothing is locked.
+ * Streams that end. What a stream had enqueued before it ended is complete then, and its handle may
+ * come back as that of a new one. So only prefetch uses a handle that a value keeps (pack_stream),
+ * and streams.c exchanges it for `out` when it ends. Who else uses memory is always told to the
+ * allocator, which knows whether a stream is the one that it was allocated on.
+ *
+ * Threads: one at a time per offloader; but a stream may end on any thread, so `streams_lock`
+ * guards the array of values (its place, and each pack_stream). It comes after the device's lock of
+ * listeners and before none.
  */
 #ifndef MO_OFFLOAD_OFFLOAD_H
 #define MO_OFFLOAD_OFFLOAD_H
 
 #include "memopt/offload.h"
 
+#include "device/device.h"
 #include "offload/host_pool.h"
+
+#include <pthread.h>
 
 typedef enum mo_origin {
     MO_ORIGIN_HOST = 0, /* copied to the host; device memory, if any, was allocated by bring */
@@ -45,13 +55,12 @@ typedef enum mo_origin {
 typedef struct mo_packed {
     memopt_ticket ticket; /* 0: the place is free */
     uint64_t bytes;
-    mo_host_range *range;        /* NULL: not on the host */
-    void *device;                /* NULL: not on the device */
-    memopt_stream pack_stream;   /* wrote the value */
-    memopt_stream device_stream; /* device was allocated on it; of origin host only */
-    uint64_t written;   /* on out: the copy to the host, or the work that wrote the value */
-    uint64_t brought;   /* on back: the copy to device */
-    uint64_t next_free; /* place of the next free one */
+    mo_host_range *range;      /* NULL: not on the host */
+    void *device;              /* NULL: not on the device */
+    memopt_stream pack_stream; /* wrote the value; `out` once that one has ended */
+    uint64_t written;          /* on out: the copy to the host, or the work that wrote the value */
+    uint64_t brought;          /* on back: the copy to device */
+    uint64_t next_free;        /* place of the next free one */
     mo_origin origin;
     int prefetched; /* device came by prefetch and was not unpacked yet */
     int awaited;    /* a stream of the caller waits for `brought` */
@@ -66,6 +75,8 @@ struct memopt_offloader {
     mo_host_pool pool;
     memopt_event *ready; /* recorded on a caller's stream and waited for at once, again and again */
 
+    mo_stream_listener listener;
+    pthread_mutex_t streams_lock;
     mo_packed *packed;
     uint64_t packed_count;
     uint64_t packed_capacity;
@@ -88,6 +99,12 @@ memopt_status mo_tickets_find(memopt_offloader *offloader, memopt_ticket ticket,
                               mo_packed **out_value);
 
 void mo_tickets_remove(memopt_offloader *offloader, mo_packed *value);
+
+/* --- streams.c */
+void mo_offload_listen(memopt_offloader *offloader);
+void mo_offload_unlisten(memopt_offloader *offloader);
+/* The stream that wrote the value, or `out`. */
+memopt_stream mo_offload_writer(memopt_offloader *offloader, const mo_packed *value);
 
 /* --- order */
 

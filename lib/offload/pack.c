@@ -2,6 +2,7 @@
 #include "offload/offload.h"
 
 #include "base/error.h"
+#include "device/device.h"
 
 /* What a pack is about to do. */
 typedef struct request {
@@ -22,8 +23,11 @@ static memopt_status check_request(memopt_offloader *offloader, const request *r
     if (r->bytes == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: bytes is 0; a value has at least 1", call);
     memopt_status status = mo_offload_check_stream(offloader, r->stream, call);
-    if (status != MEMOPT_OK || !r->owned)
+    if (status != MEMOPT_OK)
         return status;
+    if (!r->owned)
+        return mo_reachable(offloader->device, "offload_pack_borrowed: value", 0, r->data,
+                            r->bytes);
     void *base = NULL;
     uint64_t size = 0;
     status = memopt_allocator_block(offloader->allocator, r->data, &base, &size);

@@ -5,6 +5,7 @@
 #include "offload/offload.h"
 
 #include "base/error.h"
+#include "base/lock.h"
 #include "base/memory.h"
 
 enum { PLACE_BITS = 24, SERIAL_BITS = 40 };
@@ -21,20 +22,23 @@ memopt_status mo_tickets_reserve(memopt_offloader *offloader)
                        (unsigned long long)offloader->serial);
     if (offloader->first_free < offloader->packed_count)
         return MEMOPT_OK;
-    if (!mo_grow((void **)&offloader->packed, &offloader->packed_capacity,
-                 offloader->packed_count + 1, sizeof *offloader->packed))
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    return MEMOPT_OK;
+    mo_lock(&offloader->streams_lock);
+    int room = mo_grow((void **)&offloader->packed, &offloader->packed_capacity,
+                       offloader->packed_count + 1, sizeof *offloader->packed);
+    mo_unlock(&offloader->streams_lock);
+    return room ? MEMOPT_OK : MEMOPT_OUT_OF_HOST_MEMORY;
 }
 
 memopt_ticket mo_tickets_add(memopt_offloader *offloader, const mo_packed *value)
 {
     uint64_t place = offloader->first_free;
+    mo_lock(&offloader->streams_lock);
     if (place == offloader->packed_count)
         offloader->first_free = ++offloader->packed_count;
     else
         offloader->first_free = offloader->packed[place].next_free;
     offloader->packed[place] = *value;
+    mo_unlock(&offloader->streams_lock);
     offloader->packed[place].ticket = ++offloader->serial << PLACE_BITS | place;
     offloader->stats.tickets++;
     return offloader->packed[place].ticket;

@@ -2,6 +2,7 @@
 #include "offload/offload.h"
 
 #include "base/error.h"
+#include "device/device.h"
 
 /* Enqueues the copy of a value on the host to `destination`, which is free in the order of
  * `stream`, and the mark behind it. On failure nothing of it is under way. Pre: back reserved. */
@@ -42,7 +43,6 @@ static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt
         return status;
     }
     value->device = device;
-    value->device_stream = stream;
     value->brought = mark;
     value->awaited = 0;
     value->prefetched = 0;
@@ -54,8 +54,6 @@ static memopt_status record_user(memopt_offloader *offloader, const mo_packed *v
                                  memopt_stream stream)
 {
     if (value->origin == MO_ORIGIN_BORROWED || MO_OMITTED(MO_OMIT_RELEASE_RECORD))
-        return MEMOPT_OK;
-    if (value->origin == MO_ORIGIN_HOST && stream == value->device_stream)
         return MEMOPT_OK;
     return memopt_allocator_record_stream(offloader->allocator, value->device, stream);
 }
@@ -72,7 +70,7 @@ static memopt_status make_ready(memopt_offloader *offloader, mo_packed *value, m
             value->awaited = 1;
         return status;
     }
-    return stream == value->pack_stream
+    return stream == mo_offload_writer(offloader, value)
                ? MEMOPT_OK
                : mo_timeline_order(&offloader->out, value->written, stream);
 }
@@ -83,9 +81,10 @@ memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket
     memopt_status status = mo_tickets_find(offloader, ticket, "offload_prefetch", &value);
     if (status != MEMOPT_OK || value->device != NULL)
         return status;
-    status = mo_offload_check_stream(offloader, value->pack_stream, "offload_prefetch");
+    memopt_stream stream = mo_offload_writer(offloader, value);
+    status = mo_offload_check_stream(offloader, stream, "offload_prefetch");
     if (status == MEMOPT_OK)
-        status = bring(offloader, value, value->pack_stream);
+        status = bring(offloader, value, stream);
     if (status == MEMOPT_OK)
         value->prefetched = 1;
     return status;
@@ -152,6 +151,9 @@ memopt_status memopt_offload_unpack_into(memopt_offloader *offloader, memopt_tic
                        (unsigned long long)value->bytes);
     status = mo_offload_check_stream(offloader, stream, "offload_unpack_into");
     if (status == MEMOPT_OK)
+        status = mo_reachable(offloader->device, "offload_unpack_into: destination of ticket",
+                              ticket, destination, value->bytes);
+    if (status == MEMOPT_OK)
         status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
                                        : copy_from_host(offloader, value, destination, stream);
     if (status == MEMOPT_OK) {
@@ -166,7 +168,7 @@ static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
                                  memopt_stream stream)
 {
     memopt_status status = MEMOPT_OK;
-    if (value->origin == MO_ORIGIN_KEPT && stream != value->pack_stream &&
+    if (value->origin == MO_ORIGIN_KEPT && stream != mo_offload_writer(offloader, value) &&
         !MO_OMITTED(MO_OMIT_KEPT_WAIT))
         status = mo_timeline_order(&offloader->out, value->written, stream);
     if (status == MEMOPT_OK)

@@ -32,6 +32,13 @@ memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
     return MEMOPT_OK;
 }
 
+memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subject, uint64_t index,
+                                        const memopt_tensor *tensor)
+{
+    return mo_reachable(device, subject, index, tensor->data,
+                        tensor->count * memopt_dtype_size(tensor->dtype));
+}
+
 int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b)
 {
     if (a->data == NULL || b->data == NULL)

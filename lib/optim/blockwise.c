@@ -63,7 +63,17 @@ static memopt_status check_types(const char *verb, uint32_t format, const memopt
     return check_values(verb, values);
 }
 
-static memopt_status check(const char *verb, uint32_t format, const memopt_device *device,
+/* Pre: all have passed check_range. */
+static memopt_status check_memory(const char *verb, memopt_device *device,
+                                  const memopt_tensor *const tensors[3])
+{
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0; i < 3 && status == MEMOPT_OK; i++)
+        status = mo_optim_tensor_reachable(device, verb, i, tensors[i]);
+    return status;
+}
+
+static memopt_status check(const char *verb, uint32_t format, memopt_device *device,
                            const memopt_tensor *values, const memopt_tensor *codes,
                            const memopt_tensor *absmax, int32_t is_signed)
 {
@@ -90,7 +100,7 @@ static memopt_status check(const char *verb, uint32_t format, const memopt_devic
     if (mo_optim_tensors_overlap(values, codes) || mo_optim_tensors_overlap(values, absmax) ||
         mo_optim_tensors_overlap(codes, absmax))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: tensors overlap", verb);
-    return MEMOPT_OK;
+    return check_memory(verb, device, (const memopt_tensor *const[3]){values, codes, absmax});
 }
 
 static memopt_status run(const char *verb, uint32_t format, int back, memopt_device *device,

@@ -110,6 +110,9 @@ uint64_t mo_parameter_blocks(const mo_parameter *p);
 /* arguments.c: subject is "optimizer: gradient" or the like; index names the tensor. */
 memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
                                     const memopt_tensor *tensor);
+/* Pre: it has passed the check. */
+memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subject, uint64_t index,
+                                        const memopt_tensor *tensor);
 int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b);
 
 #endif

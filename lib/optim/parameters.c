@@ -137,6 +137,12 @@ static memopt_status check_parameter(const memopt_optimizer *o, uint32_t group,
         status = check_copy(parameter, copy, o->parameter_count);
     if (status == MEMOPT_OK && copy != NULL)
         status = check_overlap(o, copy, "model copy");
+    if (status == MEMOPT_OK)
+        status = mo_optim_tensor_reachable(o->device, "optimizer: parameter", o->parameter_count,
+                                           parameter);
+    if (status == MEMOPT_OK && copy != NULL)
+        status =
+            mo_optim_tensor_reachable(o->device, "optimizer: model copy", o->parameter_count, copy);
     return status;
 }
 

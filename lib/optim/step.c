@@ -12,7 +12,13 @@
 #include <inttypes.h>
 #include <math.h>
 
-static memopt_status check_options(const memopt_step_options *s)
+/* The one float that a step reads or writes at an address of the caller's, or of a scaler's. */
+static memopt_status check_scalar(const memopt_optimizer *o, const char *subject, const float *at)
+{
+    return at == NULL ? MEMOPT_OK : mo_reachable(o->device, subject, 0, at, sizeof *at);
+}
+
+static memopt_status check_options(const memopt_optimizer *o, const memopt_step_options *s)
 {
     if (!isfinite(s->max_norm) || s->max_norm < 0.0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -31,7 +37,10 @@ static memopt_status check_options(const memopt_step_options *s)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer step: out_norm %p is not aligned to an f32",
                        (const void *)s->out_norm);
-    return MEMOPT_OK;
+    memopt_status status = check_scalar(o, "optimizer step: out_norm", s->out_norm);
+    return status != MEMOPT_OK ? status
+                               : check_scalar(o, "optimizer step: the scale of scaler",
+                                              memopt_scaler_device_scale(s->scaler));
 }
 
 static memopt_status check_gradient(const mo_parameter *p, uint64_t index, const memopt_tensor *g)
@@ -51,6 +60,17 @@ static memopt_status check_gradient(const mo_parameter *p, uint64_t index, const
     return MEMOPT_OK;
 }
 
+/* What lay at the same place in the last step has been found to be reachable then. */
+static memopt_status check_memory(const memopt_optimizer *o, uint64_t index, uint64_t place,
+                                  const memopt_tensor *g)
+{
+    const mo_segment *last = place < o->segment_count ? &o->segments[place] : NULL;
+    if (last != NULL && last->data == g->data && last->count == g->count &&
+        last->dtype == (uint32_t)g->dtype)
+        return MEMOPT_OK;
+    return mo_optim_tensor_reachable(o->device, "optimizer step: gradient", index, g);
+}
+
 /* Fills o->next with the gradients that are there; *out_chunks counts their chunks. */
 static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
                             uint64_t *out_count, uint64_t *out_chunks)
@@ -63,6 +83,8 @@ static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
         if (g->data == NULL)
             continue;
         memopt_status status = check_gradient(&o->parameters[i], i, g);
+        if (status == MEMOPT_OK)
+            status = check_memory(o, i, count, g);
         if (status != MEMOPT_OK)
             return status;
         o->next[count++] = (mo_segment){g->data, g->count, chunks, (uint32_t)g->dtype, (uint32_t)i};
@@ -166,7 +188,7 @@ memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gr
                        o->parameter_count);
     memopt_status status = mo_options_read(&s, sizeof s, options, "memopt_step_options");
     if (status == MEMOPT_OK)
-        status = check_options(&s);
+        status = check_options(o, &s);
     if (status == MEMOPT_OK)
         status = gather(o, gradients, &present, &chunks);
     if (status == MEMOPT_OK)

@@ -8,6 +8,7 @@
  */
 #include "optim/optim.h"
 
+#include "base/lock.h"
 #include "base/memory.h"
 
 static memopt_optimizer *owner_of(mo_stream_listener *listener)
@@ -18,18 +19,18 @@ static memopt_optimizer *owner_of(mo_stream_listener *listener)
 static void on_ending(mo_stream_listener *listener, memopt_stream stream)
 {
     memopt_optimizer *o = owner_of(listener);
-    pthread_mutex_lock(&o->streams_lock);
+    mo_lock(&o->streams_lock);
     for (uint64_t i = 0; i < o->stream_count; i++)
         if (o->streams[i].stream == stream)
             o->streams[i].ending = 1;
-    pthread_mutex_unlock(&o->streams_lock);
+    mo_unlock(&o->streams_lock);
 }
 
 static void on_ended(mo_stream_listener *listener, memopt_stream stream, int complete)
 {
     memopt_optimizer *o = owner_of(listener);
     uint64_t kept = 0;
-    pthread_mutex_lock(&o->streams_lock);
+    mo_lock(&o->streams_lock);
     for (uint64_t i = 0; i < o->stream_count; i++) {
         if (o->streams[i].stream != stream)
             o->streams[kept++] = o->streams[i];
@@ -37,7 +38,7 @@ static void on_ended(mo_stream_listener *listener, memopt_stream stream, int com
             o->unwaited = 1;
     }
     o->stream_count = kept;
-    pthread_mutex_unlock(&o->streams_lock);
+    mo_unlock(&o->streams_lock);
 }
 
 void mo_optimizer_listen(memopt_optimizer *o)
@@ -68,9 +69,9 @@ static int add(memopt_optimizer *o, memopt_stream stream)
 
 memopt_status mo_optimizer_use_stream(memopt_optimizer *o, memopt_stream stream)
 {
-    pthread_mutex_lock(&o->streams_lock);
+    mo_lock(&o->streams_lock);
     int added = add(o, stream);
-    pthread_mutex_unlock(&o->streams_lock);
+    mo_unlock(&o->streams_lock);
     return added ? MEMOPT_OK : MEMOPT_OUT_OF_HOST_MEMORY;
 }
 
@@ -78,7 +79,7 @@ memopt_status mo_optimizer_use_stream(memopt_optimizer *o, memopt_stream stream)
 static memopt_status tell_uses(memopt_optimizer *o, void *block, int *out_wait)
 {
     memopt_status result = MEMOPT_OK;
-    pthread_mutex_lock(&o->streams_lock);
+    mo_lock(&o->streams_lock);
     *out_wait = o->unwaited;
     for (uint64_t i = 0; i < o->stream_count; i++) {
         memopt_status status = MEMOPT_OK;
@@ -88,7 +89,7 @@ static memopt_status tell_uses(memopt_optimizer *o, void *block, int *out_wait)
             status = memopt_allocator_record_stream(o->allocator, block, o->streams[i].stream);
         result = result == MEMOPT_OK ? status : result;
     }
-    pthread_mutex_unlock(&o->streams_lock);
+    mo_unlock(&o->streams_lock);
     return result;
 }
 

@@ -8,7 +8,7 @@ kernels, the public headers and lib/device/device.h, but neither a back end nor 
 insides.
 
 Rules: one file calls malloc and its family (it is the fault point of the torture tests); nothing
-prints, exits or aborts; a primitive has no #if of a back end.
+prints, exits or aborts; one file takes mutexes (it keeps log callbacks out of locks); a primitive has no #if of a back end.
 """
 import pathlib
 import re
@@ -22,12 +22,14 @@ ENDING = re.compile(
     r"(?<![\w.>])(abort|exit|_exit|_Exit|quick_exit|assert|printf|vprintf|puts|putchar|fprintf|"
     r"vfprintf|fputs|perror|psignal)\s*\("
 )
+LOCKING = re.compile(r"(?<![\w.>])(pthread_mutex_(?:try|timed)?(?:un)?lock)\s*\(")
 BACK_END = re.compile(r"#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|HIP|NVCC|ROCM|AMDGPU)")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 
 ALLOCATES = {"lib/base/memory.c"}
 PRINTS = {"lib/base/log.c"}  # the default sink, when MEMOPT_LOG asks for it
+LOCKS = {"lib/base/lock.h"}
 DEVICE_INTERFACE = "lib/device/device.h"
 SOURCES = {".c", ".h", ".cc", ".cu", ".inc"}
 
@@ -96,6 +98,7 @@ def problems(root):
         for pattern, allowed, reason in (
             (ALLOCATION, ALLOCATES, "host memory comes from lib/base/memory.h only"),
             (ENDING, PRINTS, "the library neither prints nor ends the program"),
+            (LOCKING, LOCKS, "locks are taken through lib/base/lock.h"),
         ):
             for match in pattern.finditer(code) if name not in allowed else ():
                 yield f"{name}:{line(match)}: calls {match.group(1)}: {reason}"

@@ -43,6 +43,9 @@ class Layers(unittest.TestCase):
     def test_a_good_tree(self):
         self.assertEqual(found_in({}), [])
 
+    def test_a_lock_that_logging_does_not_know(self):
+        self.expect("lib/optim/x.c", "void f(void *m) { pthread_mutex_lock(m); }\n", "lock.h")
+
     def test_public_header_includes_the_inside(self):
         self.expect("include/memopt/x.h", '#include "base/error.h"\n', "public headers only")
 

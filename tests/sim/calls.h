@@ -212,6 +212,10 @@ int sim_known_device(int device);
 /* The stream behind a handle: 0 and 1 are the context's legacy default stream. It may not be used
  * while a stream that waits for it captures, which ends that capture. */
 sim_status sim_use_stream(sim_stream **stream);
+/* What is at an address, for the calls that tell: no memory of the driver's, page-locked host
+ * memory, or a device's, with its number. */
+typedef enum sim_memory { SIM_MEMORY_NONE, SIM_MEMORY_HOST, SIM_MEMORY_DEVICE } sim_memory;
+sim_memory sim_locate(const void *pointer, int *out_device);
 /* Device memory: not the host's, pinned or not. */
 int sim_on_device(const void *pointer);
 

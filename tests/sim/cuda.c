@@ -55,6 +55,10 @@ int32_t sim_vendor_outcome(int32_t code)
       cuMemAllocHost, cuMemAllocHost_v2, NONE)                                                     \
     X(CONTEXT, SAFE, pointer_attribute, (void *out, int attribute, void *pointer),                 \
       (out, attribute, pointer), 4000, cuPointerGetAttribute, cuPointerGetAttribute, NONE)         \
+    X(CONTEXT, UNSAFE, pointer_attributes,                                                         \
+      (unsigned count, const int *attributes, void **out, void *pointer),                          \
+      (count, attributes, out, pointer), 7000, cuPointerGetAttributes, cuPointerGetAttributes,     \
+      NONE)                                                                                        \
     X(CONTEXT, SAFE, stream_context, (sim_stream * stream, sim_context * *out), (stream, out),     \
       9020, cuStreamGetCtx, cuStreamGetCtx, NONE)                                                  \
     X(CONTEXT, SAFE, event_elapsed, (float *out, sim_event *start, sim_event *end),                \
@@ -117,6 +121,7 @@ sim_status sim_call_device_attribute(int *out, int attribute, int device)
                   {33, device + 1},
                   {75, (int)sim_options.major},
                   {76, (int)sim_options.minor},
+                  {88, sim_options.pageable},
                   {102, sim_options.virtual_memory}, /* virtual memory */
                   {103, sim_options.virtual_memory}, /* its handles as file descriptors */
                   {110, sim_options.rdma != 0}};     /* and for remote access */
@@ -185,22 +190,53 @@ sim_status sim_call_host_alloc_plain(void **out, size_t bytes)
     return out != NULL ? sim_host_alloc(bytes, out) : SIM_INVALID_VALUE;
 }
 
-/* 1: context; 2: memory type (1 host, 2 device); 9: device ordinal. */
+/* 1: context; 2: memory type (1 host, 2 device); 8: managed; 9: device ordinal. 0: no such one. */
+static int write_attribute(void *out, int attribute, sim_memory memory, int device)
+{
+    if (attribute == 1)
+        *(sim_context **)out =
+            memory == SIM_MEMORY_DEVICE ? sim_devices[device].context : sim_here();
+    else if (attribute == 2)
+        *(unsigned *)out = memory == SIM_MEMORY_DEVICE ? 2 : 1;
+    else if (attribute == 8)
+        *(unsigned char *)out = 0;
+    else if (attribute == 9)
+        *(int *)out = device;
+    else
+        return 0;
+    return 1;
+}
+
 sim_status sim_call_pointer_attribute(void *out, int attribute, void *pointer)
 {
-    uintptr_t address = (uintptr_t)pointer;
-    const sim_arena *arena = sim_arena_of(address);
-    int host = arena == &sim_host || sim_registered(address, 1);
-    if (!host && (arena == NULL || sim_find_mapping(arena, address) == NULL))
+    int device = 0;
+    sim_memory memory = sim_locate(pointer, &device);
+    return out != NULL && memory != SIM_MEMORY_NONE &&
+                   write_attribute(out, attribute, memory, device)
+               ? SIM_OK
+               : SIM_INVALID_VALUE;
+}
+
+/* No failure where there is no memory: the type and the context are none, the device is invalid. */
+sim_status sim_call_pointer_attributes(unsigned count, const int *attributes, void **out,
+                                       void *pointer)
+{
+    int device = 0;
+    sim_memory memory = sim_locate(pointer, &device);
+    if (count == 0 || attributes == NULL || out == NULL)
         return SIM_INVALID_VALUE;
-    if (attribute == 1)
-        *(sim_context **)out = host ? sim_here() : sim_devices[arena->index].context;
-    else if (attribute == 2)
-        *(unsigned *)out = host ? 1 : 2;
-    else if (attribute == 9)
-        *(int *)out = host ? sim_here()->device : arena->index;
-    else
-        return SIM_INVALID_VALUE;
+    for (unsigned i = 0; i < count; i++) {
+        if (!write_attribute(out[i], attributes[i], memory, device))
+            return SIM_INVALID_VALUE;
+        if (memory != SIM_MEMORY_NONE)
+            continue;
+        if (attributes[i] == 1)
+            *(sim_context **)out[i] = NULL;
+        else if (attributes[i] == 2)
+            *(unsigned *)out[i] = 0;
+        else if (attributes[i] == 9)
+            *(int *)out[i] = -2;
+    }
     return SIM_OK;
 }
 

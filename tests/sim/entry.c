@@ -77,6 +77,21 @@ sim_status sim_use_stream(sim_stream **stream)
     return sim_capture_conflict(here, 1);
 }
 
+sim_memory sim_locate(const void *pointer, int *out_device)
+{
+    uintptr_t address = (uintptr_t)pointer;
+    const sim_arena *arena = sim_arena_of(address);
+    *out_device = here->device;
+    if (arena == NULL)
+        return sim_registered(address, 1) ? SIM_MEMORY_HOST : SIM_MEMORY_NONE;
+    if (sim_find_mapping(arena, address) == NULL)
+        return SIM_MEMORY_NONE;
+    if (arena == &sim_host)
+        return SIM_MEMORY_HOST;
+    *out_device = arena->index;
+    return SIM_MEMORY_DEVICE;
+}
+
 int sim_on_device(const void *pointer)
 {
     const sim_arena *arena = sim_arena_of((uintptr_t)pointer);

@@ -57,11 +57,21 @@ int32_t sim_vendor_outcome(int32_t code)
       hipStreamCreate)                                                                             \
     X(CONTEXT, SAFE, stream_device, (sim_stream * stream, int *out), (stream, out), 0, NONE, NONE, \
       hipStreamGetDevice)                                                                          \
+    X(CONTEXT, UNSAFE, pointer_attributes, (hip_pointer_attributes * out, const void *pointer),    \
+      (out, pointer), 0, NONE, NONE, hipPointerGetAttributes)                                      \
     X(CONTEXT, SAFE, copy,                                                                         \
       (void *to, const void *from, size_t bytes, int kind, sim_stream *stream),                    \
       (to, from, bytes, kind, stream), 0, NONE, NONE, hipMemcpyAsync)                              \
     X(CONTEXT, SAFE, fill, (void *to, int value, size_t count, sim_stream *stream),                \
       (to, value, count, stream), 0, NONE, NONE, hipMemsetAsync)
+
+/* hipPointerAttribute_t. */
+typedef struct hip_pointer_attributes {
+    int type, device;
+    void *device_pointer, *host_pointer;
+    int managed;
+    unsigned flags;
+} hip_pointer_attributes;
 
 HIP_CALLS(SIM_DECLARE_CALL)
 
@@ -97,6 +107,7 @@ sim_status sim_call_device_attribute(int *out, int attribute, int device)
            : attribute == HIP_ATTRIBUTE_MULTIPROCESSORS ? (int)sim_options.multiprocessors
            : attribute == HIP_ATTRIBUTE_BUS             ? device + 1
            : attribute == HIP_ATTRIBUTE_BLOCK_SHARED    ? 64 << 10
+           : attribute == HIP_ATTRIBUTE_PAGEABLE        ? sim_options.pageable
            : attribute == HIP_ATTRIBUTE_WARP            ? (int)sim_options.warp_size
            : attribute == HIP_ATTRIBUTE_VIRTUAL_MEMORY  ? sim_options.virtual_memory
                                                         : 0;
@@ -128,6 +139,25 @@ sim_status sim_call_properties(hip_properties *out, int device)
 sim_status sim_call_old_properties(hip_old_properties *out, int device)
 {
     FILL_PROPERTIES(out, device);
+    return SIM_OK;
+}
+
+/* ROCm 6.0 moved the types by one and made memory that is none of the runtime's no error. */
+sim_status sim_call_pointer_attributes(hip_pointer_attributes *out, const void *pointer)
+{
+    int device = 0, before_6 = sim_options.driver_version < 60000000;
+    if (out == NULL || pointer == NULL)
+        return SIM_INVALID_VALUE;
+    sim_memory memory = sim_locate(pointer, &device);
+    memset(out, 0, sizeof *out);
+    if (memory == SIM_MEMORY_NONE) {
+        out->device = -2;
+        return before_6 ? SIM_INVALID_VALUE : SIM_OK;
+    }
+    out->type = (memory == SIM_MEMORY_DEVICE) + !before_6;
+    out->device = device;
+    out->device_pointer = (void *)(uintptr_t)pointer;
+    out->host_pointer = memory == SIM_MEMORY_HOST || before_6 ? out->device_pointer : NULL;
     return SIM_OK;
 }
 

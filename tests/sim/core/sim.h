@@ -126,7 +126,7 @@ typedef struct sim_config {
     uint32_t major, minor, warp_size, multiprocessors;
     uint32_t driver_version;
     const char *gfx, *name, *missing;
-    int virtual_memory, eager, uninitialised, races, free_waits, dead_stream, rdma;
+    int virtual_memory, eager, uninitialised, races, free_waits, dead_stream, rdma, pageable;
     uint64_t seed;
 } sim_config;
 

@@ -102,6 +102,7 @@ static void read_options(void)
         (uint32_t)read_number("MEMOPT_SIM_DRIVER", sim_is_hip ? 60443482 : 13000);
     sim_options.virtual_memory = read_number("MEMOPT_SIM_VMM", 1) != 0;
     sim_options.rdma = (int)read_number("MEMOPT_SIM_RDMA", 0);
+    sim_options.pageable = (int)read_number("MEMOPT_SIM_PAGEABLE", 0);
     sim_options.eager = read_number("MEMOPT_SIM_EAGER", 0) != 0;
     sim_options.uninitialised = read_number("MEMOPT_SIM_UNINITIALISED", 1) != 0;
     sim_options.races = read_number("MEMOPT_SIM_RACES", 1) != 0;

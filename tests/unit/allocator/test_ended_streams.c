@@ -565,7 +565,7 @@ static void test_arguments(void **state)
     FAILS(MEMOPT_INVALID_ARGUMENT, "not a live stream", memopt_stream_destroy(device, unknown));
     assert_ptr_equal(alloc_on(allocator, 1000, s), block);
     OK(memopt_allocator_free(allocator, block));
-    FAILS(MEMOPT_BUSY, "1 allocators and optimizers", memopt_device_close(device));
+    FAILS(MEMOPT_BUSY, "1 allocators, optimizers and offloaders", memopt_device_close(device));
     end_stream(device, s);
     FAILS(MEMOPT_INVALID_ARGUMENT, "not a live stream", memopt_stream_destroy(device, s));
     finish(allocator, device);

@@ -1,7 +1,7 @@
 /* The log sink: levels, the environment, and callbacks replaced while threads log. */
 #include "cmocka_first.h"
 
-#include "base/log.h"
+#include "base/lock.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -181,6 +181,81 @@ static void a_replaced_callback_is_not_called_again(void **state)
     assert_true(calls > 0);
 }
 
+/* --- callbacks that call the library, and locks ---------------------------------------------- */
+
+typedef struct caller {
+    char lines[16][256];
+    int count, locks[16];
+} caller;
+
+static void call_back(void *user, memopt_log_level level, const char *message)
+{
+    caller *c = user;
+    memopt_dtype none;
+    (void)level;
+    c->locks[c->count] = mo_log_held.locks;
+    snprintf(c->lines[c->count++], sizeof c->lines[0], "%s", message);
+    assert_int_equal(memopt_dtype_parse("none such", &none), MEMOPT_NOT_FOUND);
+    assert_int_equal(memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF), MEMOPT_BUSY);
+}
+
+/* What it fails at is neither logged nor left as the last error. */
+static void a_callback_may_call_the_library(void **state)
+{
+    caller c = {.count = 0};
+    (void)state;
+    memopt_set_log(call_back, &c, MEMOPT_LOG_ERROR);
+    mo_fail(MEMOPT_BUSY, "first");
+    assert_int_equal(c.count, 1);
+    assert_string_equal(memopt_last_error(), "first");
+    mo_fail(MEMOPT_BUSY, "second");
+    assert_int_equal(c.count, 2);
+    memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
+}
+
+static void lines_wait_for_the_last_unlock(void **state)
+{
+    pthread_mutex_t outer = PTHREAD_MUTEX_INITIALIZER, inner = PTHREAD_MUTEX_INITIALIZER;
+    caller c = {.count = 0};
+    (void)state;
+    memopt_set_log(call_back, &c, MEMOPT_LOG_WARNING);
+    mo_lock(&outer);
+    mo_fail(MEMOPT_BUSY, "one");
+    mo_lock(&inner);
+    mo_log(MEMOPT_LOG_INFO, "too quiet");
+    mo_log(MEMOPT_LOG_WARNING, "two");
+    mo_unlock(&inner);
+    assert_int_equal(c.count, 0);
+    mo_unlock(&outer);
+    assert_int_equal(c.count, 2);
+    assert_string_equal(c.lines[0], "BUSY: one");
+    assert_string_equal(c.lines[1], "two");
+    assert_true(c.locks[0] == 0 && c.locks[1] == 0);
+    assert_string_equal(memopt_last_error(), "one");
+    mo_lock(&outer);
+    mo_unlock(&outer);
+    assert_int_equal(c.count, 2);
+    memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
+}
+
+static void lines_without_room_are_counted(void **state)
+{
+    pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    caller c = {.count = 0};
+    (void)state;
+    memopt_set_log(call_back, &c, MEMOPT_LOG_WARNING);
+    mo_lock(&mutex);
+    for (int i = 0; i < 10; i++)
+        mo_log(MEMOPT_LOG_WARNING, "line %d", i);
+    mo_unlock(&mutex);
+    assert_int_equal(c.count, 5);
+    assert_string_equal(c.lines[3], "line 3");
+    assert_non_null(strstr(c.lines[4], "6 more lines"));
+    mo_log(MEMOPT_LOG_WARNING, "again");
+    assert_string_equal(c.lines[5], "again");
+    memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -190,6 +265,9 @@ int main(void)
         cmocka_unit_test(the_environment_turns_it_on),
         cmocka_unit_test(a_line_of_any_length),
         cmocka_unit_test(a_replaced_callback_is_not_called_again),
+        cmocka_unit_test(a_callback_may_call_the_library),
+        cmocka_unit_test(lines_wait_for_the_last_unlock),
+        cmocka_unit_test(lines_without_room_are_counted),
     };
     unsetenv("MEMOPT_LOG");
     return cmocka_run_group_tests_name("log", tests, NULL, NULL);

@@ -1,0 +1,26 @@
+/*
+ * The library's mutexes. Every lock goes through here, since no line is handed to the program's log
+ * callback while the thread holds one (log.h): the callback may call the library.
+ */
+#ifndef MO_BASE_LOCK_H
+#define MO_BASE_LOCK_H
+
+#include "base/log.h"
+
+#include <pthread.h>
+
+static inline void mo_lock(pthread_mutex_t *mutex)
+{
+    pthread_mutex_lock(mutex);
+    mo_log_held.locks++;
+}
+
+/* The last unlock of the thread hands over the lines that came in between. */
+static inline void mo_unlock(pthread_mutex_t *mutex)
+{
+    pthread_mutex_unlock(mutex);
+    if (--mo_log_held.locks == 0 && mo_log_held.lines != 0)
+        mo_log_flush();
+}
+
+#endif

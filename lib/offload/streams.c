@@ -1,0 +1,43 @@
+/* Streams that end while values were written on them; see offload.h. */
+#include "offload/offload.h"
+
+#include "base/lock.h"
+
+static void on_ending(mo_stream_listener *listener, memopt_stream stream)
+{
+    memopt_offloader *offloader =
+        (memopt_offloader *)(void *)((char *)listener - offsetof(memopt_offloader, listener));
+    mo_lock(&offloader->streams_lock);
+    for (uint64_t i = 0; i < offloader->packed_count; i++)
+        if (offloader->packed[i].pack_stream == stream)
+            offloader->packed[i].pack_stream = offloader->out.stream;
+    mo_unlock(&offloader->streams_lock);
+}
+
+/* Nothing uses the handle any more since it was told to be ending. */
+static void on_ended(mo_stream_listener *listener, memopt_stream stream, int complete)
+{
+    (void)complete;
+    on_ending(listener, stream);
+}
+
+void mo_offload_listen(memopt_offloader *offloader)
+{
+    pthread_mutex_init(&offloader->streams_lock, NULL);
+    offloader->listener = (mo_stream_listener){on_ending, on_ended, NULL};
+    mo_stream_listen(offloader->device, &offloader->listener);
+}
+
+void mo_offload_unlisten(memopt_offloader *offloader)
+{
+    mo_stream_unlisten(offloader->device, &offloader->listener);
+    pthread_mutex_destroy(&offloader->streams_lock);
+}
+
+memopt_stream mo_offload_writer(memopt_offloader *offloader, const mo_packed *value)
+{
+    mo_lock(&offloader->streams_lock);
+    memopt_stream stream = value->pack_stream;
+    mo_unlock(&offloader->streams_lock);
+    return stream;
+}

@@ -1,0 +1,375 @@
+/*
+ * Memory that a caller hands in is looked at before a kernel touches it: that of another device,
+ * freed memory and pageable host memory are refused by name; on a simulated driver (cuda or hip, by
+ * the argument). The simulator forbids the question while anything captures, which is stricter than
+ * the drivers are.
+ */
+#include "support.h"
+
+#include "device/gpu.h"
+#include "memopt/cast.h"
+#include "memopt/checkpoint.h"
+#include "memopt/offload.h"
+#include "memopt/optim.h"
+
+#include <dlfcn.h>
+
+enum { BYTES = 8192, COUNT = BYTES / 4 };
+
+static const char *backend = "cuda", *question = "cuPointerGetAttributes";
+static char second[16];
+static void (*fail_at)(const char *call, int64_t n, int32_t code);
+static int64_t (*pending)(void);
+static uint32_t (*violations)(void);
+static int (*begin_capture)(memopt_stream stream, int mode);
+static int (*end_capture)(memopt_stream stream, void **graph);
+static int (*destroy_graph)(void *graph);
+
+static memopt_device *first_device, *second_device, *again;
+
+static void *find(void *library, const char *cuda, const char *hip)
+{
+    void *address = dlsym(library, backend[0] == 'c' ? cuda : hip);
+    assert_non_null(address);
+    return address;
+}
+
+static int open_devices(void **state)
+{
+    (void)state;
+    memopt_backend_info info = {.struct_size = sizeof info};
+    OK(memopt_backend_get_info(backend, &info));
+    void *library = dlopen(info.library, RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(library);
+    *(void **)&fail_at = find(library, "memopt_sim_fail_at", "memopt_sim_fail_at");
+    *(void **)&pending = find(library, "memopt_sim_fault_pending", "memopt_sim_fault_pending");
+    *(void **)&violations = find(library, "memopt_sim_violations", "memopt_sim_violations");
+    *(void **)&begin_capture = find(library, "cuStreamBeginCapture_v2", "hipStreamBeginCapture");
+    *(void **)&end_capture = find(library, "cuStreamEndCapture", "hipStreamEndCapture");
+    *(void **)&destroy_graph = find(library, "cuGraphDestroy", "hipGraphDestroy");
+    OK(memopt_device_open(backend, NULL, &first_device));
+    OK(memopt_device_open(second, NULL, &second_device));
+    OK(memopt_device_open(backend, NULL, &again)); /* what is its own is foreign to the first */
+    return 0;
+}
+
+static int close_devices(void **state)
+{
+    (void)state;
+    OK(memopt_device_close(first_device));
+    OK(memopt_device_close(second_device));
+    OK(memopt_device_close(again));
+    assert_int_equal(violations(), 0);
+    return 0;
+}
+
+enum { MANY = 1 << 30 };
+
+static void begin_counting(void)
+{
+    fail_at(question, MANY, 0);
+}
+
+/* Questions asked since. */
+static int64_t counted(void)
+{
+    int64_t asked = MANY - pending();
+    fail_at(question, 0, 0);
+    return asked;
+}
+
+static memopt_status ask(void *pointer, uint64_t bytes)
+{
+    return mo_reachable(first_device, "test: thing", 7, pointer, bytes);
+}
+
+static void own_memory_is_known(void **state)
+{
+    (void)state;
+    void *plain = NULL;
+    OK(mo_mem_alloc(first_device, BYTES, &plain));
+    mapped m = map_new(first_device, GRANULE);
+    begin_counting();
+    OK(ask(plain, BYTES));
+    OK(ask((char *)plain + BYTES - 4, 4));
+    OK(ask(m.address, GRANULE));
+    assert_int_equal(counted(), 0);
+    OK(ask(plain, 0));
+    OK(ask(NULL, 0));
+    unmap(first_device, &m);
+    FAILS(MEMOPT_INVALID_ARGUMENT, ask(m.address, GRANULE));
+    OK(mo_mem_free(first_device, plain, BYTES));
+    FAILS(MEMOPT_INVALID_ARGUMENT, ask(plain, BYTES));
+    SAYS("test: thing 7");
+    SAYS("freed");
+}
+
+static void foreign_memory_is_asked_once(void **state)
+{
+    (void)state;
+    void *plain = NULL;
+    OK(mo_mem_alloc(again, BYTES, &plain));
+    mapped m = map_new(again, GRANULE);
+    begin_counting();
+    OK(ask(plain, BYTES));
+    OK(ask(m.address, GRANULE));
+    assert_int_equal(counted(), 4);
+    begin_counting();
+    OK(ask(plain, BYTES));
+    OK(ask(plain, 4));
+    OK(ask(m.address, GRANULE));
+    assert_int_equal(counted(), 0);
+    FAILS(MEMOPT_INVALID_ARGUMENT, ask(plain, 2 * BYTES)); /* beyond its end */
+    unmap(again, &m);
+    OK(mo_mem_free(again, plain, BYTES));
+}
+
+static void another_devices_memory_is_refused(void **state)
+{
+    (void)state;
+    char message[32];
+    void *plain = NULL;
+    OK(mo_mem_alloc(second_device, BYTES, &plain));
+    mapped m = map_new(second_device, GRANULE);
+    snprintf(message, sizeof message, "memory of %s", second);
+    for (int i = 0; i < 2; i++) { /* a refusal is not remembered as a pass */
+        FAILS(MEMOPT_INVALID_ARGUMENT, ask(plain, BYTES));
+        SAYS(message);
+        FAILS(MEMOPT_INVALID_ARGUMENT, ask(m.address, GRANULE));
+        SAYS(message);
+    }
+    unmap(second_device, &m);
+    OK(mo_mem_free(second_device, plain, BYTES));
+}
+
+static void host_memory_must_be_page_locked(void **state)
+{
+    (void)state;
+    static _Alignas(4096) char bytes[BYTES];
+    void *pinned = NULL;
+    FAILS(MEMOPT_INVALID_ARGUMENT, ask(bytes, BYTES));
+    SAYS("page-locked");
+    OK(memopt_host_register(first_device, bytes, BYTES));
+    OK(ask(bytes, BYTES));
+    OK(memopt_host_unregister(first_device, bytes));
+    FAILS(MEMOPT_INVALID_ARGUMENT, ask(bytes, BYTES));
+    OK(memopt_host_alloc(first_device, BYTES, &pinned));
+    OK(ask(pinned, BYTES));
+    OK(memopt_host_free(first_device, pinned));
+    FAILS(MEMOPT_INVALID_ARGUMENT, ask(pinned, BYTES));
+}
+
+static void a_capture_is_not_disturbed(void **state)
+{
+    (void)state;
+    const mo_gpu_vendor *vendor = mo_gpu(first_device)->driver->vendor;
+    void *plain = NULL, *graph = NULL, *saved = NULL;
+    memopt_stream stream;
+    OK(mo_mem_alloc(again, BYTES, &plain));
+    OK(memopt_stream_create(first_device, &stream));
+    assert_int_equal(vendor->enter_context(mo_gpu(first_device), &saved), 0);
+    assert_int_equal(begin_capture(stream, 0), 0);
+    begin_counting();
+    OK(ask(plain, BYTES));
+    assert_int_equal(counted(), 2);
+    OK(memopt_fill(first_device, plain, 1, BYTES, stream));
+    assert_int_equal(end_capture(stream, &graph), 0);
+    assert_int_equal(destroy_graph(graph), 0);
+    vendor->leave_context(mo_gpu(first_device), saved);
+    OK(memopt_stream_destroy(first_device, stream));
+    OK(mo_mem_free(again, plain, BYTES));
+}
+
+static void a_failing_question_is_told(void **state)
+{
+    (void)state;
+    void *plain = NULL;
+    OK(mo_mem_alloc(again, BYTES, &plain));
+    fail_at(question, 1, 999);
+    FAILS(MEMOPT_DRIVER_ERROR, ask(plain, BYTES));
+    fail_at(question, 2, 999);
+    FAILS(MEMOPT_DRIVER_ERROR, ask(plain, BYTES));
+    OK(ask(plain, BYTES));
+    OK(mo_mem_free(again, plain, BYTES));
+}
+
+/* --- every call that takes memory ----------------------------------------------------------- */
+
+typedef struct things {
+    void *mine, *gone, *theirs;
+    memopt_allocator *allocator;
+    memopt_scaler *scaler, *other_scaler;
+    memopt_optimizer *optimizer;
+    memopt_offloader *offloader;
+} things;
+
+static memopt_tensor tensor(void *data, memopt_dtype dtype)
+{
+    return (memopt_tensor){data, 256, dtype, 0};
+}
+
+static void refuse_casts(const things *t, void *bad)
+{
+    memopt_tensor good = tensor(t->mine, MEMOPT_DTYPE_F32), f16 = tensor(bad, MEMOPT_DTYPE_F16);
+    memopt_tensor byte = tensor(bad, MEMOPT_DTYPE_U8), one = {t->mine, 1, MEMOPT_DTYPE_F32, 0};
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_cast(first_device, &f16, &good, 1, NULL, NULL));
+    SAYS("cast: destination 0");
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_cast(first_device, &good, &f16, 1, NULL, NULL));
+    SAYS("cast: source 0");
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_unscale(t->scaler, &f16, 1, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_check(t->scaler, &f16, 1, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_norm(t->scaler, &f16, 1, t->mine, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_norm(t->scaler, &good, 1, bad, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_clip(t->scaler, &f16, 1, 1.0, NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_clip(t->scaler, &good, 1, 1.0, bad, NULL));
+    one.data = (char *)t->mine + 4096;
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_quantize_blockwise(first_device, &good, &byte, &one, 1, 256, NULL));
+    byte.data = (char *)t->mine + 2048;
+    one.data = bad;
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_dequantize_blockwise(first_device, &byte, &one, &good, 1, 256, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(first_device, &f16, t->mine, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(first_device, &good, bad, NULL));
+}
+
+static void refuse_optimizers(const things *t, void *bad)
+{
+    memopt_tensor good = tensor((char *)t->mine + 4096, MEMOPT_DTYPE_F32);
+    memopt_tensor f16 = tensor(bad, MEMOPT_DTYPE_F16), gradient = tensor(bad, MEMOPT_DTYPE_F32);
+    memopt_tensor mine = tensor((char *)t->mine + 6144, MEMOPT_DTYPE_F32);
+    memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
+    uint64_t index = 99;
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_optimizer_add_parameter(t->optimizer, 0, &f16, NULL, NULL, &index));
+    SAYS("optimizer: parameter 1");
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_optimizer_add_parameter(t->optimizer, 0, &good, &f16, NULL, &index));
+    assert_int_equal(index, 99);
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_step(t->optimizer, &gradient, 1, NULL, NULL));
+    SAYS("optimizer step: gradient 0");
+    options.out_norm = bad;
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_step(t->optimizer, &mine, 1, &options, NULL));
+}
+
+static void refuse_offload(const things *t, void *bad)
+{
+    memopt_ticket ticket = 0;
+    int32_t kept = 7;
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_offload_pack_borrowed(t->offloader, bad, 1024, NULL, &ticket, &kept));
+    assert_true(ticket == 0 && kept == 7);
+    OK(memopt_offload_pack_borrowed(t->offloader, t->mine, 1024, NULL, &ticket, &kept));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_offload_unpack_into(t->offloader, ticket, bad, 1024, NULL));
+    OK(memopt_offload_unpack_into(t->offloader, ticket, t->mine, 1024, NULL));
+    OK(memopt_offload_release(t->offloader, ticket, NULL));
+}
+
+static void begin_things(things *t)
+{
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    uint32_t number = 0;
+    uint64_t index = 0;
+    OK(memopt_allocator_create(first_device, NULL, NULL, &t->allocator));
+    OK(memopt_allocator_alloc(t->allocator, BYTES, MEMOPT_TAG_OTHER, NULL, &t->mine));
+    OK(memopt_fill(first_device, t->mine, 0, BYTES, NULL));
+    OK(mo_mem_alloc(second_device, BYTES, &t->theirs));
+    OK(mo_mem_alloc(again, BYTES, &t->gone));
+    OK(mo_mem_free(again, t->gone, BYTES));
+    OK(memopt_scaler_create(first_device, NULL, &t->scaler));
+    OK(memopt_scaler_create(second_device, NULL, &t->other_scaler));
+    OK(memopt_optimizer_create(t->allocator, NULL, &t->optimizer));
+    OK(memopt_optimizer_add_group(t->optimizer, &group, &number));
+    memopt_tensor parameter = tensor(t->mine, MEMOPT_DTYPE_F32);
+    OK(memopt_optimizer_add_parameter(t->optimizer, 0, &parameter, NULL, NULL, &index));
+    OK(memopt_offloader_create(first_device, t->allocator, NULL, &t->offloader));
+}
+
+static void end_things(things *t)
+{
+    OK(memopt_device_sync(first_device));
+    OK(memopt_offloader_destroy(t->offloader));
+    OK(memopt_optimizer_destroy(t->optimizer));
+    OK(memopt_scaler_destroy(t->scaler));
+    OK(memopt_scaler_destroy(t->other_scaler));
+    OK(memopt_allocator_free(t->allocator, t->mine));
+    OK(memopt_allocator_destroy(t->allocator));
+    OK(mo_mem_free(second_device, t->theirs, BYTES));
+}
+
+static void every_call_refuses(void **state)
+{
+    (void)state;
+    static _Alignas(4096) char host[BYTES];
+    things t;
+    begin_things(&t);
+    void *const bad[] = {t.theirs, t.gone, host};
+    for (int i = 0; i < 3; i++) {
+        refuse_casts(&t, bad[i]);
+        refuse_optimizers(&t, bad[i]);
+        refuse_offload(&t, bad[i]);
+    }
+    memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
+    memopt_tensor gradient = tensor((char *)t.mine + 4096, MEMOPT_DTYPE_F32);
+    options.scaler = t.other_scaler;
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_optimizer_step(t.optimizer, &gradient, 1, &options, NULL));
+    SAYS("scaler");
+    options.scaler = t.scaler;
+    OK(memopt_optimizer_step(t.optimizer, &gradient, 1, &options, NULL));
+    OK(memopt_device_sync(first_device)); /* nothing was enqueued that ends the context */
+    OK(memopt_device_sync(second_device));
+    end_things(&t);
+}
+
+/* Gradients of a framework: asked for when they are new, and no more while they stay. */
+static void an_unchanged_step_asks_nothing(void **state)
+{
+    (void)state;
+    things t;
+    void *foreign = NULL;
+    begin_things(&t);
+    OK(mo_mem_alloc(again, BYTES, &foreign));
+    OK(memopt_fill(again, foreign, 0, BYTES, NULL));
+    OK(memopt_device_sync(again));
+    memopt_tensor gradient = tensor(foreign, MEMOPT_DTYPE_F32);
+    for (int step = 0; step < 3; step++) {
+        begin_counting();
+        OK(memopt_optimizer_step(t.optimizer, &gradient, 1, NULL, NULL));
+        assert_int_equal(counted(), step == 0 ? 2 : 0);
+    }
+    end_things(&t);
+    OK(mo_mem_free(again, foreign, BYTES));
+}
+
+/* A driver without the question, or a device that reaches any memory: nothing is refused that it
+ * might reach. */
+static void what_cannot_be_told_is_let_pass(void **state)
+{
+    (void)state;
+    static char host[BYTES];
+    OK(ask(host, BYTES));
+}
+
+int main(int count, char **values)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_memory_is_known),
+        cmocka_unit_test(foreign_memory_is_asked_once),
+        cmocka_unit_test(another_devices_memory_is_refused),
+        cmocka_unit_test(host_memory_must_be_page_locked),
+        cmocka_unit_test(a_capture_is_not_disturbed),
+        cmocka_unit_test(a_failing_question_is_told),
+        cmocka_unit_test(every_call_refuses),
+        cmocka_unit_test(an_unchanged_step_asks_nothing),
+    };
+    const struct CMUnitTest lenient[] = {cmocka_unit_test(what_cannot_be_told_is_let_pass)};
+    if (count > 1)
+        backend = values[1];
+    if (backend[0] == 'h')
+        question = "hipPointerGetAttributes";
+    snprintf(second, sizeof second, "%s:1", backend);
+    return count > 2 ? cmocka_run_group_tests(lenient, open_devices, close_devices)
+                     : cmocka_run_group_tests(tests, open_devices, close_devices);
+}
