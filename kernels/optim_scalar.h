@@ -74,7 +74,7 @@ MO_HD static inline void mo_optim_prepare(const mo_optim_prologue_args *a, uint3
                                           double factor)
 {
     const mo_optim_tensor *t = &a->tensors[a->gradients[i].reserved];
-    a->coefs[i] = mo_adamw_coef_of(&a->groups[t->group], *t->steps + 1, factor);
+    a->coefs[i] = mo_adamw_coef_of(&a->groups[t->group], MO_AT(uint64_t, t->steps) + 1, factor);
 }
 
 /* Writes the new parameter: the one rounding of the step. i is relative to the span. */
@@ -120,7 +120,7 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     s->coef = a->coefs[index];
     s->random = mo_random_stream_of(a->seed, s->coef.step, g->reserved);
     if (start == 0) /* one item of each tensor counts the step */
-        *t->steps = s->coef.step;
+        MO_AT(uint64_t, t->steps) = s->coef.step;
 }
 
 /* 32-bit states: elements [begin, end) of the span. */
