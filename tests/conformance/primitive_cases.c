@@ -161,6 +161,32 @@ static void the_scaler_agrees(world *w)
     OK(memopt_scaler_destroy(scaler));
 }
 
+/* Every pair of wide types, odd sizes, in one call; then scaling by a factor in device memory. */
+static void accumulation_agrees(world *w)
+{
+    enum { PAIRS = WIDE * WIDE };
+    memopt_tensor to[PAIRS], from[PAIRS], cells;
+    float values[ODD], start[2] = {0.75f, 0.0f};
+    for (int i = 0; i < PAIRS; i++) {
+        fill_floats(values, ODD, (uint64_t)(100 + i));
+        to[i] = new_tensor(w, counts[(i + 3) % COUNTS], floats[i % WIDE], values);
+        fill_floats(values, ODD, (uint64_t)(200 + i));
+        from[i] = new_tensor(w, counts[(i + 3) % COUNTS], floats[i / WIDE], values);
+    }
+    cells = new_tensor(w, 2, MEMOPT_DTYPE_F32, start);
+    OK(memopt_accumulate(w->device, to, from, PAIRS, -1.0f / 3, w->stream));
+    OK(memopt_check_finite(w->device, from, PAIRS, (float *)cells.data + 1, w->stream));
+    OK(memopt_scale(w->device, from, PAIRS, cells.data, (float *)cells.data + 1, w->stream));
+    result_of(w, cells.data, tensor_bytes(&cells));
+    for (int i = 0; i < PAIRS; i++) {
+        result_of(w, to[i].data, tensor_bytes(&to[i]));
+        result_of(w, from[i].data, tensor_bytes(&from[i]));
+        free_tensor(w, &to[i]);
+        free_tensor(w, &from[i]);
+    }
+    free_tensor(w, &cells);
+}
+
 /* --- optimizer ----------------------------------------------------------------------------- */
 
 /* Three steps over parameters of odd sizes; the exported state is compared too. */
@@ -335,6 +361,7 @@ const conformance_case primitive_cases[] = {
     {"record_stream", recorded_streams_protect_blocks, 0},
     {"cast", casts_agree, 1},
     {"cast_many", many_tensors_cast_at_once, 1},
+    {"accumulate", accumulation_agrees, 1},
     {"scaler", the_scaler_agrees, 1},
     {"adamw", adamw_agrees, 1},
     {"adamw_8bit", adamw_8bit_agrees, 1},
