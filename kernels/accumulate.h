@@ -60,10 +60,4 @@ MO_HD static inline void mo_accumulate_piece_of(const mo_accumulate_args *args, 
     piece->destination_dtype = to;
 }
 
-/* --- CPU forms ------------------------------------------------------------------------------- */
-
-/* The scalar form on elements [start, count); the SIMD form uses it for the ragged end. */
-void mo_accumulate_scalar(const mo_accumulate_piece *piece, uint64_t start, float scale);
-void mo_accumulate_avx2(const void *args, uint64_t begin, uint64_t end);
-
 #endif

@@ -1,5 +1,5 @@
 /* The AVX2 form of the accumulate kernel, 16 elements at a time. */
-#include "kernels/accumulate.h"
+#include "kernels/accumulate_cpu.h"
 #include "kernels/ahead.h"
 #include "kernels/gradients_avx2.h"
 

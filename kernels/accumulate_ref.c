@@ -1,5 +1,5 @@
 /* The scalar form of the accumulate kernel, and the kernel itself. */
-#include "kernels/accumulate.h"
+#include "kernels/accumulate_cpu.h"
 
 #include <string.h>
 
