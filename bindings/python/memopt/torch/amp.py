@@ -55,6 +55,17 @@ class GradScaler(torch.amp.GradScaler):
         self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found
         return found
 
+    def update(self, new_scale: Union[None, float, torch.Tensor] = None) -> None:
+        """Ends an iteration: shrinks or grows the scale, or sets a new one.
+
+        As torch's, which fails for a tensor of shape (1,) and for an int.
+        """
+        if isinstance(new_scale, torch.Tensor) and new_scale.numel() == 1:
+            new_scale = new_scale.reshape(())
+        elif isinstance(new_scale, int):
+            new_scale = float(new_scale)
+        super().update(new_scale)
+
 
 def _gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> List[torch.Tensor]:
     """Each gradient once; of sparse ones the values."""

@@ -36,7 +36,7 @@ def cast_(
     Types: float32, float16, bfloat16, float8_e4m3fn and float8_e5m2 in any combination. `rounding`
     "nearest" is to nearest even, as in torch; "stochastic" goes up or down by distance, so that the
     mean is right. Its random numbers depend on `seed` (None: drawn from torch's CPU generator), the
-    tensor's number in the list and the element's place. With `saturate`, what overflows an 8-bit
+    tensor's number among those of its device and the element's place in memory. With `saturate`, what overflows an 8-bit
     float becomes its largest number; else NaN for float8_e4m3fn and infinity for float8_e5m2.
 
     Shapes are equal in pairs; layouts and devices may differ, at the price of a temporary copy.
@@ -71,7 +71,7 @@ def cast_(
             side.stream(),
         )
     for to, aim in late:
-        to.copy_(aim, non_blocking=True)
+        to.copy_(aim, non_blocking=to.is_cuda)
     _lists.changed(into)
 
 
@@ -186,7 +186,7 @@ def _with_layout(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     if same_order and tensor.device == like.device:
         return tensor
     copy = torch.empty_strided(like.shape, like.stride(), dtype=tensor.dtype, device=like.device)
-    return copy.copy_(tensor, non_blocking=True)
+    return copy.copy_(tensor, non_blocking=copy.is_cuda)
 
 
 def _like(to: torch.Tensor, given: torch.Tensor) -> Pair:
