@@ -20,7 +20,19 @@ except ImportError as error:
         " `pip install torch`." % error
     ) from error
 
+from .amp import GradScaler, clip_grad_norm_  # noqa: E402
+from .cast import accumulate_, cast_  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
+from .load import load_safetensors  # noqa: E402
 
-__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential"]
+__all__ = [
+    "CheckpointError",
+    "GradScaler",
+    "accumulate_",
+    "cast_",
+    "checkpoint",
+    "checkpoint_sequential",
+    "clip_grad_norm_",
+    "load_safetensors",
+]
