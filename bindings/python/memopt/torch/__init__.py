@@ -22,5 +22,6 @@ except ImportError as error:
 
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
+from .save_on_cpu import save_on_cpu  # noqa: E402
 
-__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential"]
+__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential", "save_on_cpu"]
