@@ -204,12 +204,13 @@ _live: Dict[int, Reference] = {}
 _numbers = itertools.count(1)
 
 
-def before(number: int, owner: Any, count: int) -> Iterator[Slot]:
-    """The slots that the owner packed before one, the nearest first, as many as there are nearby."""
+def before(number: int, owner: Any, count: int) -> Iterator[Hold]:
+    """What the owner packed before a slot, the nearest first, as many as there are nearby."""
     for earlier in range(number - 1, max(0, number - 1 - 4 * count), -1):
         reference = _live.get(earlier)
-        if reference is not None and reference.slot.owner is owner:
-            yield reference.slot
+        hold = None if reference is None else reference()
+        if hold is not None and hold.slot.owner is owner:
+            yield hold  # the slot must not end while it is being prefetched
             count -= 1
             if count == 0:
                 return

@@ -233,6 +233,8 @@ class Store:
 # --- stores without an owner --------------------------------------------------------------------
 
 _stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
+#: Who packs into stores.
+owners: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _idle: Dict[Tuple[torch.device, Options], List[Store]] = {}
 _idle_lock = threading.RLock()  # reentrant: a collection may return a store inside
 
@@ -246,7 +248,12 @@ def open_store(device: torch.device, options: Options) -> Store:
         others = [store for stores in _idle.values() for store in stores]
     for store in others:  # their options are out of use: what they hold would only lie there
         store.trim()
-    return Store(device, options, inline=device.type == "cpu")
+    return Store(device, options, copies_inline(device))
+
+
+def copies_inline(device: torch.device) -> bool:
+    """Whether copies of a device's tensors need no streams."""
+    return device.type == "cpu"
 
 
 def give_store(store: Store) -> None:
@@ -264,6 +271,8 @@ def _after_fork() -> None:
     for store in list(_stores):
         store.lock, store.fetching = threading.Lock(), threading.Lock()
         store.forked = True
+    for owner in list(owners):
+        owner.start_over()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -19,7 +19,7 @@ from ..device import choice
 from ..sizes import Size, parse_size
 from . import _buffers
 from ._slots import Hold, Kept, Reference, Saved, Slot, Sparse, before, watch
-from ._store import Options, Store, give_store, open_store
+from ._store import Options, Store, give_store, open_store, owners
 
 _Tensor = torch.Tensor
 
@@ -54,6 +54,14 @@ class _Packer:
         self.baselines: Dict[torch.device, Dict[str, int]] = {}
         self.saved = self.shared = self.kept_last = self.kept_overflow = 0
         self.kept_parameters = self.kept_buffers = self.kept_small = self.kept_other = 0
+        owners.add(self)
+
+    def start_over(self) -> None:
+        """This is a child process: what is stored can be read, new values go elsewhere."""
+        self.stores.clear()
+        self.by_storage.clear()
+        self.waiting.clear()
+        self.waiting_bytes = 0
 
     # --- pack ---
 
@@ -142,11 +150,12 @@ class _Packer:
         if not store.inline:
             slot.stream = store.stream()
         hold = Hold(slot)
-        self.by_storage[slot.key] = reference = watch(hold)
+        reference = watch(hold)
         if self.keeps:
             self.let_wait(reference, tensor)
         else:
             slot.copy_out(tensor)
+        self.by_storage[slot.key] = reference  # now that another thread may use it
         return hold
 
     def pack_sparse(
@@ -216,7 +225,7 @@ class _Packer:
         stream = store.stream()
         result = packed.tensor(stream)
         for earlier in before(slot.number, self, self.prefetch):  # backward needs them next
-            earlier.prefetch(stream)
+            earlier.slot.prefetch(stream)
         return result
 
     def forget(self, slot: Slot) -> None:
@@ -229,7 +238,7 @@ class _Packer:
 
     def stats(self) -> Dict[str, int]:
         """See save_on_cpu.stats()."""
-        total: Dict[str, int] = collections.defaultdict(int)
+        total = dict.fromkeys([field[0] for field in _abi.OffloaderStats._fields_[1:]], 0)
         for device, store in list(self.stores.items()):
             if store is not None:
                 for name, value in store.stats().items():
@@ -238,7 +247,7 @@ class _Packer:
                     )
         for name in _OWN:
             total[name] = getattr(self, name)
-        return dict(total)
+        return total
 
 
 _OWN = (
