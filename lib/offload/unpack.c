@@ -162,9 +162,8 @@ memopt_status memopt_offload_prefetch_into(memopt_offloader *offloader, memopt_t
         find_for(offloader, ticket, "offload_prefetch_into", destination, bytes, &value);
     if (status != MEMOPT_OK)
         return status;
-    status = value->device != NULL
-                 ? copy_from_device(offloader, value, destination, stream)
-                 : start_from_host(offloader, value, destination, stream, &mark);
+    status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
+                                   : start_from_host(offloader, value, destination, stream, &mark);
     if (status == MEMOPT_OK)
         value->prefetched = 1;
     return status;
