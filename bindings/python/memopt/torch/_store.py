@@ -195,6 +195,18 @@ class Store:
         self.dead.append(dead)
         self.collect()
 
+    def release_inline(self, ticket: int) -> None:
+        """The same where copies are inline, at once if it can be."""
+        if not self.dead and self.lock.acquire(False):
+            status = 0
+            if self._handle._pointer is not None and not self.forked:
+                status = _release(self._pointer, ticket, None)
+            self.lock.release()
+            if status:
+                raise _library.from_status(status)
+        else:
+            self.release(Dead(ticket, None, None))
+
     def collect(self) -> None:
         """Releases dead tickets, unless another thread is about to."""
         while self.dead and self.lock.acquire(False):

@@ -18,7 +18,7 @@ from .. import _abi
 from ..device import choice
 from ..sizes import Size, parse_size
 from . import _buffers
-from ._slots import Hold, Kept, Reference, Saved, Slot, Sparse, before, watch
+from ._slots import Hold, Kept, Saved, Slot, Sparse, before, new_slot
 from ._store import Options, Store, give_store, open_store, owners
 
 _Tensor = torch.Tensor
@@ -48,8 +48,8 @@ class _Packer:
         self.prefetch = prefetch
         self.stores: Dict[torch.device, Optional[Store]] = {}
         #: The newest slot of a storage, by the storage's id.
-        self.by_storage: Dict[int, Reference] = {}
-        self.waiting: Deque[Reference] = collections.deque()
+        self.by_storage: Dict[int, Slot] = {}
+        self.waiting: Deque[Slot] = collections.deque()
         self.waiting_bytes = 0
         self.baselines: Dict[torch.device, Dict[str, int]] = {}
         self.saved = self.shared = self.kept_last = self.kept_overflow = 0
@@ -122,11 +122,10 @@ class _Packer:
         self, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, end: int
     ) -> Optional[Hold]:
         """A slot that has these bytes of the storage, as they are now."""
-        reference = self.by_storage.get(id(storage))
-        if reference is None:
+        slot = self.by_storage.get(id(storage))
+        if slot is None:
             return None
-        hold: Optional[Hold] = reference()
-        slot = reference.slot
+        hold: Optional[Hold] = slot()
         if (
             hold is None
             or slot.origin() is not storage
@@ -146,16 +145,15 @@ class _Packer:
         nbytes: int,
     ) -> Hold:
         """Stores bytes of the tensor's storage."""
-        slot = Slot(store, self, storage, tensor._version, start, nbytes)
+        hold = new_slot(store, self, storage, tensor._version, start, nbytes)
+        slot = hold.slot
         if not store.inline:
             slot.stream = store.stream()
-        hold = Hold(slot)
-        reference = watch(hold)
         if self.keeps:
-            self.let_wait(reference, tensor)
+            self.let_wait(slot, tensor)
         else:
             slot.copy_out(tensor)
-        self.by_storage[slot.key] = reference  # now that another thread may use it
+        self.by_storage[slot.key] = slot  # now that another thread may use it
         return hold
 
     def pack_sparse(
@@ -167,16 +165,16 @@ class _Packer:
         saved = self.pack(elements)
         return Sparse(saved, size, stride) if type(saved) is Saved else keep(tensor)
 
-    def let_wait(self, newest: Reference, tensor: torch.Tensor) -> None:
+    def let_wait(self, newest: Slot, tensor: torch.Tensor) -> None:
         """Leaves the newest values where they are, and copies the oldest that waited."""
-        newest.slot.source = tensor.detach()
+        newest.source = tensor.detach()
         self.kept_last += 1
         waiting = self.waiting
         waiting.append(newest)
-        self.waiting_bytes += newest.slot.nbytes
+        self.waiting_bytes += newest.nbytes
         while len(waiting) > self.keep_count or self.waiting_bytes > self.keep_bytes:
-            oldest = waiting.popleft()
-            slot, hold = oldest.slot, oldest()
+            slot = waiting.popleft()
+            hold = slot()
             self.waiting_bytes -= slot.nbytes
             self.kept_last -= 1
             source = slot.source
@@ -227,12 +225,6 @@ class _Packer:
         for earlier in before(slot.number, self, self.prefetch):  # backward needs them next
             earlier.slot.prefetch(stream)
         return result
-
-    def forget(self, slot: Slot) -> None:
-        """The slot ends."""
-        reference = self.by_storage.get(slot.key)
-        if reference is not None and reference.slot is slot:
-            self.by_storage.pop(slot.key, None)
 
     # --- about all of it ---
 

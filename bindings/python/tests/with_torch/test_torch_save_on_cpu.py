@@ -261,7 +261,7 @@ def test_a_storage_changed_between_two_saves_is_stored_twice(offload, device):
     seen = []
     with context:
         result = Keeping.apply(anchor, seen.extend, value)
-        slot = _slots._live[max(_slots._live)].slot
+        slot = _slots._live[max(_slots._live)]
         slot.store.landed(slot.ticket)
         value.mul_(2)
         result = Keeping.apply(result, seen.extend, value)
@@ -623,7 +623,7 @@ def test_a_forgotten_graph_gives_everything_back_without_the_collector(offload, 
         del y
         assert alive() is None
         assert context.stats()["tickets"] == 0 and context.stats()["host_bytes_used"] == 0
-        assert all(entry.slot.owner is not context._packer for entry in _slots._live.values())
+        assert all(entry.owner is not context._packer for entry in _slots._live.values())
         assert context._packer.by_storage == {}
         packer = weakref.ref(context._packer.stores[x.device])
         with context:  # one that was used is gone, too
@@ -800,7 +800,7 @@ def test_prefetch_goes_backwards_and_no_further_than_told(streams):
 
     def see(saved):
         ahead.append(
-            [entry.slot.number for entry in _slots._live.values() if entry.slot.prefetched]
+            [entry.number for entry in _slots._live.values() if entry.prefetched]
         )
 
     first = None
