@@ -14,6 +14,7 @@ passes or fails.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
 import sys
@@ -24,7 +25,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 import memopt.torch as mt
 
-SIZES = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
+SIZES = (4 << 10, 64 << 10, 1 << 20, 4 << 20)
 
 
 def copying_hooks(device):
@@ -82,7 +83,7 @@ def step(context, x, count, gradient):
 
 def measure(device, nbytes, repeats):
     """Nanoseconds per saved tensor of each contender."""
-    count = max(4, min(200, (64 << 20) // nbytes))
+    count = max(4, min(32, (32 << 20) // nbytes))
     x = torch.randn(nbytes // 4, device=device, requires_grad=True)
     gradient = torch.ones_like(x)
     contexts = {name: make() for name, make in contenders(device).items()}
@@ -98,10 +99,11 @@ def measure(device, nbytes, repeats):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--repeats", type=int, default=60)
+    parser.add_argument("--repeats", type=int, default=200)
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    gc.disable()
     device = torch.device(arguments.device)
     results = []
     for nbytes in SIZES:
