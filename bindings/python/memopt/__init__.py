@@ -27,6 +27,7 @@ from ._abi import (
 from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, TagStats
+from .backends import BackendInfo, backend_info
 from .cast import Scaler, cast, dequantize_blockwise, dynamic_map, quantize_blockwise
 from .checkpoint import Lease, RandomState, Region
 from .device import (
@@ -54,8 +55,23 @@ from .errors import (
 )
 from .log import set_log
 from .memory import Memory
+from .monitor import Monitor, MonitorInfo, Process, Reading
 from .offload import Offloader, Ticket
-from .optim import AdamW, AdamW8bit, Group, Optimizer
+from .optim import (
+    SGD,
+    AdamW,
+    AdamW4bit,
+    AdamW8bit,
+    AdamWFp8,
+    Group,
+    Lion,
+    Lion8bit,
+    Optimizer,
+    SGD8bit,
+    dequantize_state,
+    quantize_state,
+    state_map,
+)
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
@@ -65,8 +81,11 @@ __version__: str = _lib.memopt_version_string().decode()
 
 __all__ = [
     "AdamW",
+    "AdamW4bit",
     "AdamW8bit",
+    "AdamWFp8",
     "Allocator",
+    "BackendInfo",
     "BlockState",
     "Buffer",
     "BusyError",
@@ -82,11 +101,15 @@ __all__ = [
     "InvalidArgumentError",
     "Lease",
     "LimitReachedError",
+    "Lion",
+    "Lion8bit",
     "LogLevel",
     "MemoptError",
     "Memory",
     "MemoryInfo",
     "MismatchError",
+    "Monitor",
+    "MonitorInfo",
     "NotFoundError",
     "Offloader",
     "Optimizer",
@@ -94,11 +117,15 @@ __all__ = [
     "Overflow",
     "Pass",
     "PinnedMemory",
+    "Process",
     "RandomState",
+    "Reading",
     "Region",
     "RegionMode",
     "Registration",
     "Rounding",
+    "SGD",
+    "SGD8bit",
     "Scaler",
     "Schedule",
     "ScheduleOperation",
@@ -112,14 +139,18 @@ __all__ = [
     "Tensor",
     "Ticket",
     "UnsupportedError",
+    "backend_info",
     "cast",
     "dequantize_blockwise",
+    "dequantize_state",
     "dtype_of",
     "dynamic_map",
     "format_size",
     "library_path",
     "parse_size",
     "quantize_blockwise",
+    "quantize_state",
     "set_log",
+    "state_map",
     "tensor",
 ]

@@ -104,6 +104,29 @@ class BackendFeature(enum.IntEnum):
     RUNTIME_COMPILER = 8
 
 
+class MonitorField(enum.IntEnum):
+    """What a reading has; bits of MonitorReadingStruct.fields, denied and failed."""
+
+    NAME = 1
+    UUID = 2
+    PCI = 4
+    MEMORY = 8
+    UTILIZATION = 16
+    MEMORY_UTILIZATION = 32
+    TEMPERATURE = 64
+    POWER = 128
+    POWER_LIMIT = 256
+    MEMORY_RESERVED = 512
+
+
+class ProcessKind(enum.IntEnum):
+    """What a process uses a device for; bits of ProcessInfoStruct.kind."""
+
+    COMPUTE = 1
+    GRAPHICS = 2
+    HOST = 4
+
+
 class StreamOrder(enum.IntEnum):
     """How the streams of a "cpu" device run."""
 
@@ -142,6 +165,8 @@ class OptimizerKind(enum.IntEnum):
     """The update rule."""
 
     ADAMW = 1
+    LION = 2
+    SGD = 3
 
 
 class StateFormat(enum.IntEnum):
@@ -149,6 +174,8 @@ class StateFormat(enum.IntEnum):
 
     F32 = 1
     BITS8 = 2
+    BITS4 = 3
+    F8 = 4
 
 
 class Overflow(enum.IntEnum):
@@ -202,6 +229,8 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
     LogLevel: "MEMOPT_LOG_",
     DType: "MEMOPT_DTYPE_",
     BackendFeature: "MEMOPT_BACKEND_",
+    MonitorField: "MEMOPT_MONITOR_",
+    ProcessKind: "MEMOPT_PROCESS_",
     StreamOrder: "MEMOPT_STREAM_ORDER_",
     Tag: "MEMOPT_TAG_",
     BlockState: "MEMOPT_BLOCK_",
@@ -218,6 +247,7 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
 ENUM_SPELLINGS: Dict[Tuple[Type[enum.IntEnum], str], str] = {
     (Status, "USER"): "MEMOPT_STATUS_USER",
     (StateFormat, "BITS8"): "MEMOPT_STATE_8BIT",
+    (StateFormat, "BITS4"): "MEMOPT_STATE_4BIT",
 }
 
 
@@ -302,6 +332,7 @@ class DevicePropertiesStruct(Struct):
         ("virtual_memory", c_uint32),
         ("total_memory", c_uint64),
         ("granularity", c_uint64),
+        ("kernels", c_char * 24),
     ]
 
 
@@ -317,6 +348,60 @@ class MemoryInfoStruct(Struct):
         ("pinned_peak", c_uint64),
         ("registered", c_uint64),
     ]
+
+
+class MonitorInfoStruct(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("status", c_int32),
+        ("driver_code", c_int32),
+        ("device_count", c_int32),
+        ("reserved", c_int32),
+        ("source", c_char * 16),
+        ("library", c_char * 256),
+        ("version", c_char * 96),
+        ("tried", c_char * 512),
+        ("problem", c_char * 512),
+        ("missing", c_char * 512),
+    ]
+
+
+class MonitorReadingStruct(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("fields", c_uint32),
+        ("denied", c_uint32),
+        ("failed", c_uint32),
+        ("driver_code", c_int32),
+        ("name", c_char * 96),
+        ("uuid", c_char * 96),
+        ("pci", c_char * 32),
+        ("memory_total", c_uint64),
+        ("memory_used", c_uint64),
+        ("memory_free", c_uint64),
+        ("memory_reserved", c_uint64),
+        ("utilization", c_double),
+        ("memory_utilization", c_double),
+        ("temperature", c_double),
+        ("power", c_double),
+        ("power_limit", c_double),
+        ("problem", c_char * 256),
+    ]
+
+
+class ProcessInfoStruct(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("pid", c_int32),
+        ("kind", c_uint32),
+        ("used_bytes", c_uint64),
+        ("used_known", c_uint32),
+        ("reserved", c_uint32),
+        ("name", c_char * 64),
+    ]
+
+
+ProcessVisitor = CFUNCTYPE(c_int32, c_void_p, POINTER(ProcessInfoStruct))
 
 
 class AllocatorOptions(Struct):
@@ -413,6 +498,10 @@ class OptimizerGroup(Struct):
         ("weight_decay", c_double),
         ("maximize", c_uint32),
         ("reserved", c_uint32),
+        ("momentum", c_double),
+        ("dampening", c_double),
+        ("nesterov", c_uint32),
+        ("reserved2", c_uint32),
     ]
 
 
@@ -544,6 +633,9 @@ STRUCTS: Dict[str, Type[Struct]] = {
     "memopt_backend_info": BackendInfoStruct,
     "memopt_device_properties": DevicePropertiesStruct,
     "memopt_memory_info": MemoryInfoStruct,
+    "memopt_monitor_info": MonitorInfoStruct,
+    "memopt_monitor_reading": MonitorReadingStruct,
+    "memopt_process_info": ProcessInfoStruct,
     "memopt_allocator_options": AllocatorOptions,
     "memopt_tag_stats": TagStatsStruct,
     "memopt_block_info": BlockInfoStruct,
@@ -606,6 +698,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_device_sync": (CHECKED, [_HANDLE]),
     "memopt_stream_create": (CHECKED, [_HANDLE, _OUT_HANDLE]),
     "memopt_stream_destroy": (CHECKED, [_HANDLE, _HANDLE]),
+    "memopt_stream_release": (CHECKED, [_HANDLE, _HANDLE]),
     "memopt_stream_sync": (CHECKED, [_HANDLE, _HANDLE]),
     "memopt_stream_query": (c_int32, [_HANDLE, _HANDLE]),
     "memopt_stream_wait_event": (CHECKED, [_HANDLE, _HANDLE, _HANDLE]),
@@ -622,6 +715,13 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_host_free": (CHECKED, [_HANDLE, c_void_p]),
     "memopt_host_register": (CHECKED, [_HANDLE, c_void_p, _U64]),
     "memopt_host_unregister": (CHECKED, [_HANDLE, c_void_p]),
+    # monitor.h
+    "memopt_monitor_get_info": (CHECKED, [c_char_p, POINTER(MonitorInfoStruct)]),
+    "memopt_monitor_open": (CHECKED, [c_char_p, _OUT_HANDLE]),
+    "memopt_monitor_close": (CHECKED, [_HANDLE]),
+    "memopt_monitor_device_count": (CHECKED, [_HANDLE, _OUT_I32]),
+    "memopt_monitor_read": (CHECKED, [_HANDLE, c_int32, POINTER(MonitorReadingStruct)]),
+    "memopt_monitor_processes": (CHECKED, [_HANDLE, c_int32, ProcessVisitor, c_void_p]),
     # allocator.h
     "memopt_allocator_create": (
         CHECKED,
@@ -687,6 +787,15 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
         CHECKED,
         [_HANDLE, _TENSORS, _TENSORS, _TENSORS, c_int32, c_uint32, _HANDLE],
     ),
+    "memopt_quantize_state": (
+        CHECKED,
+        [_HANDLE, c_uint32, _TENSORS, _TENSORS, _TENSORS, c_int32, _HANDLE],
+    ),
+    "memopt_dequantize_state": (
+        CHECKED,
+        [_HANDLE, c_uint32, _TENSORS, _TENSORS, _TENSORS, c_int32, _HANDLE],
+    ),
+    "memopt_state_map": (CHECKED, [c_uint32, c_int32, POINTER(c_float)]),
     "memopt_dynamic_map": (CHECKED, [c_int32, POINTER(c_float)]),
     # offload.h
     "memopt_offloader_create": (
