@@ -22,6 +22,7 @@ from ._slots import Hold, Kept, Saved, Slot, Sparse, before, new_slot
 from ._store import Options, Store, give_store, open_store, owners
 
 _Tensor = torch.Tensor
+_empty_strided = torch.empty_strided
 
 #: A range starts at a multiple of this, so that what is brought back is aligned as it was.
 ALIGNMENT = 512
@@ -100,18 +101,30 @@ class _Packer:
                 return self.keep_other(tensor)
         except (RuntimeError, NotImplementedError):  # no storage, or no strides
             return self.keep_other(tensor)
+        slot = self.by_storage.get(id(storage))
+        if slot is None and store.inline and nbytes == total and not self.keeps:
+            # the common case, without detours
+            hold = new_slot(store, self, storage, tensor._version, 0, total)
+            slot = hold.slot
+            slot.ticket = store.pack_inline(storage.data_ptr(), total)
+            if not slot.ticket:
+                slot.source = tensor.detach()
+                self.kept_overflow += 1
+            self.by_storage[slot.key] = slot
+            self.saved += 1
+            return Saved(hold, dtype, size, stride, offset, offset == 0)
         start, end = 0, total
         if nbytes * 2 <= total:
             start, end = reach(size, stride, offset, dtype.itemsize, total)
-        hold = self.find(storage, tensor, start, end)
-        if hold is None:
+        found = self.find(storage, tensor, start, end)
+        if found is None:
             if nbytes * 2 <= end - start and end - start > SPARSE_BYTES:
                 return self.pack_sparse(tensor, size, stride)
             hold = self.store_bytes(store, storage, tensor, start, end - start)
             slot = hold.slot
         else:
             self.shared += 1
-            slot = hold.slot
+            hold, slot = found, found.slot
             slot.shared = True
         if slot.start:
             offset -= slot.start // dtype.itemsize
@@ -211,10 +224,20 @@ class _Packer:
     def unpack(self, packed: Any) -> torch.Tensor:
         """The hook: the tensor again."""
         kind = type(packed)
+        if kind is Saved and packed.whole:
+            slot = packed.hold.slot
+            store = slot.store
+            if store.inline and slot.ticket and not slot.shared:
+                value = _empty_strided(
+                    packed.size, packed.stride, dtype=packed.dtype, device=store.device
+                )
+                if value.untyped_storage().nbytes() == slot.nbytes:
+                    store.unpack_inline(slot.ticket, value.data_ptr(), slot.nbytes)
+                    return value
         if kind is Kept:
-            value: torch.Tensor = packed.tensor()
-            return value
-        slot: Slot = packed.hold.slot if kind is Saved else packed.saved.hold.slot
+            kept: torch.Tensor = packed.tensor()
+            return kept
+        slot = packed.hold.slot if kind is Saved else packed.saved.hold.slot
         store = slot.store
         if store.inline:
             result: torch.Tensor = packed.tensor(None)
@@ -252,9 +275,7 @@ _OWN = (
     "kept_small",
     "kept_other",
 )
-_COUNTERS = frozenset(
-    ("copied_out_bytes", "copied_back_bytes", "packs", "prefetch_hits", "waits")
-)
+_COUNTERS = frozenset(("copied_out_bytes", "copied_back_bytes", "packs", "prefetch_hits", "waits"))
 
 
 def keep(tensor: torch.Tensor) -> Kept:
@@ -365,7 +386,9 @@ def _last(keep_last: Size) -> Tuple[float, float]:
     if isinstance(keep_last, str):
         return math.inf, parse_size(keep_last)
     if keep_last < 0:
-        raise ValueError("save_on_cpu: keep_last is a number of tensors or bytes, not %r" % keep_last)
+        raise ValueError(
+            "save_on_cpu: keep_last is a number of tensors or bytes, not %r" % keep_last
+        )
     return keep_last, math.inf
 
 
