@@ -753,6 +753,8 @@ def test_a_source_lives_until_its_copy_is_done(streams):
     anchor = torch.ones((), requires_grad=True)
     seen, result = [], anchor
     with context:
+        long = torch.zeros(1 << 25)  # its copy delays the others
+        result = Keeping.apply(result, lambda saved: None, long)
         for i in range(40):
             value = torch.full((1 << 18,), float(i))
             result = Keeping.apply(result, seen.extend, value)
