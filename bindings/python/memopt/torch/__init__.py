@@ -25,6 +25,7 @@ from .cast import accumulate_, cast_  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
 from .load import load_safetensors  # noqa: E402
+from .save_on_cpu import save_on_cpu  # noqa: E402
 
 __all__ = [
     "CheckpointError",
@@ -35,4 +36,5 @@ __all__ = [
     "checkpoint_sequential",
     "clip_grad_norm_",
     "load_safetensors",
+    "save_on_cpu",
 ]
