@@ -13,6 +13,7 @@
 #ifndef MO_DEVICE_CPU_H
 #define MO_DEVICE_CPU_H
 
+#include "device/cpu_threads.h"
 #include "device/handle.h"
 
 #include <pthread.h>
@@ -44,7 +45,7 @@ int mo_cpu_memory_is_hole(mo_cpu_memory *memory, const void *start, uint64_t siz
 
 typedef struct mo_cpu_pool {
     pthread_mutex_t lock;
-    struct pthreadpool *threads; /* made by the first launch that needs it */
+    mo_threads threads; /* started by the first launch that needs them */
     uint32_t thread_count;
     atomic_uint_fast64_t published, finished; /* the pool's own hand-over, seen by sanitizers */
     mo_cpu_kernel function;

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import itertools
+import sys
 import threading
 from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple, Union
 
@@ -261,6 +262,8 @@ class Device(_lifetime.Closing):
         """Keeps owners of memory until the work on a stream so far is done."""
         if (stream is None and self._inline) or not any(o is not None for o in owners):
             return
+        if _torch_captures():
+            return
         event = Event(self)
         event.record(stream)
         with self._lock:
@@ -276,6 +279,13 @@ class Device(_lifetime.Closing):
                 done = self._pending.popleft()
             done[0].close()
             del done  # outside the lock: owners may end here
+
+
+def _torch_captures() -> bool:
+    """Whether torch captures a graph now. Asking about an event would end the capture, and what a
+    graph uses must stay longer than one run of it: as in torch, that is the caller's to see to."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
 
 
 class Stream(_lifetime.Closing):
