@@ -166,7 +166,12 @@ def test_the_wheel_needs_nothing_but_glibc(wheel):
 def test_an_sdist_has_all_that_it_builds_from(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"PKG-INFO", "LICENSE", "native/lib/memopt.map", "native/include/memopt/memopt.h"} <= names
+    assert {
+        "PKG-INFO",
+        "LICENSE",
+        "native/lib/memopt.map",
+        "native/include/memopt/memopt.h",
+    } <= names
     assert not [name for name in names if name.startswith("native/tests") or "__pycache__" in name]
 
 

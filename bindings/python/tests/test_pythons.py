@@ -53,19 +53,20 @@ def test_syntax_of_python_3_9(path):
         ast.parse(file.read(), path, feature_version=(3, 9))
 
 
-def vermin(*arguments, text=None):
-    """The exit status of vermin, which knows the version that each name of the library is of."""
+def vermin(path):
+    """What vermin, which knows the version that each name of the library is of, has against it."""
     code = "import vermin; vermin.main()"
-    command = [sys.executable, "-c", code, "-t=3.9-", "--violations", "--no-tips", *arguments]
-    result = subprocess.run(command, input=text, capture_output=True, text=True)
+    result = run(sys.executable, "-c", code, "-t=3.9-", "--violations", "--no-tips", str(path))
     return result.returncode, result.stdout + result.stderr
 
 
-def test_no_name_newer_than_python_3_9():
+def test_no_name_newer_than_python_3_9(tmp_path):
     pytest.importorskip("vermin")
     status, text = vermin(PACKAGE)
     assert status == 0, text
-    status, text = vermin("-", text="import itertools\nprint(itertools.pairwise([1, 2]))\n")
+    newer = tmp_path / "newer.py"
+    newer.write_text("import itertools\nprint(itertools.pairwise([1, 2]))\n")
+    status, text = vermin(newer)
     assert status != 0 and "itertools.pairwise" in text, "it would see a name of 3.10"
 
 
