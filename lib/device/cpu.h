@@ -103,6 +103,7 @@ typedef struct mo_cpu_stream {
     uint64_t ordinal;           /* of its creation */
     mo_cpu_op *head, **tail;    /* the head stays in the queue while it runs */
     uint64_t submitted, completed;
+    uint64_t waiters; /* threads in a wait for it; its end waits for them */
     int closing;
     pthread_t worker;    /* eager */
     pthread_cond_t work; /* eager */

@@ -13,9 +13,13 @@
 
 enum { MOST_KINDS = 16, MOST_FORMATS = 16, MOST_PARAMETERS = 16 };
 
-static const char *const kind_names[MOST_KINDS] = {[MEMOPT_OPTIMIZER_ADAMW] = "adamw"};
-static const char *const format_names[MOST_FORMATS] = {
-    [MEMOPT_STATE_F32] = "f32", [MEMOPT_STATE_8BIT] = "8bit"};
+static const char *const kind_names[MOST_KINDS] = {[MEMOPT_OPTIMIZER_ADAMW] = "adamw",
+                                                   [MEMOPT_OPTIMIZER_LION] = "lion",
+                                                   [MEMOPT_OPTIMIZER_SGD] = "sgd"};
+static const char *const format_names[MOST_FORMATS] = {[MEMOPT_STATE_F32] = "f32",
+                                                       [MEMOPT_STATE_8BIT] = "8bit",
+                                                       [MEMOPT_STATE_4BIT] = "4bit",
+                                                       [MEMOPT_STATE_F8] = "e4m3"};
 
 /* --- what is varied ------------------------------------------------------------------------ */
 
@@ -82,6 +86,10 @@ static memopt_optimizer *new_optimizer(world *w, const variant *v)
     group.lr = chosen(v->lr, group.lr);
     group.beta1 = chosen(v->beta1, group.beta1);
     group.eps = chosen(v->eps, group.eps);
+    /* SGD's: without momentum, with Nesterov's, with dampening */
+    group.momentum = v->beta1 < 0 ? 0 : 0.9;
+    group.nesterov = group.momentum > 0 && v->weight_decay > 0 && v->max_norm > 0;
+    group.dampening = group.nesterov ? 0 : 0.25;
     if (memopt_optimizer_create(w->allocator, &options, &optimizer) != MEMOPT_OK)
         return NULL;
     OK(memopt_optimizer_add_group(optimizer, &group, &number));
@@ -259,9 +267,10 @@ static void steps_agree(world *w)
     for (int type = 0; type < WIDE_TYPES; type++)
         for (int slope = 0; slope < WIDE_TYPES; slope++)
             train(w, &variants[0], float_types[type], float_types[slope]);
+    int small = w->options->scale == SCALE_SMALL; /* then each with one type, in turn */
     for (int i = 1; i < VARIANTS; i++)
         for (int type = 0; type < WIDE_TYPES; type++)
-            if (type == 0 || variants[i].copy == NO_COPY)
+            if (variants[i].copy != NO_COPY ? type == 0 : !small || type == i % WIDE_TYPES)
                 train(w, &variants[i], float_types[type], float_types[type]);
     train_thousands(w);
 }

@@ -149,6 +149,15 @@ class Device(_lifetime.Closing):
         lib.memopt_stream_sync(self._handle.pointer, stream_pointer(stream))
         self._forget_done()
 
+    def release_stream(self, stream: "StreamLike") -> None:
+        """Says that a stream of others is about to be destroyed; waits for its work.
+
+        Call it before `cudaStreamDestroy` and the like, so that allocators do not use the handle
+        again. A :class:`Stream` says so itself when it is closed.
+        """
+        lib.memopt_stream_release(self._handle.pointer, stream_pointer(stream))
+        self._forget_done()
+
     def wait_event(self, event: "Event", stream: "StreamLike" = None) -> None:
         """Makes later work of a stream wait for an event's last record."""
         lib.memopt_stream_wait_event(
