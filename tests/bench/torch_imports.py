@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""examples/python/plain_training.py as it is, and with its imports changed to memopt.torch's: losses,
+"""examples/python/plain_training.py as it is, and with imports changed to memopt.torch's: losses,
 bytes of optimizer state and time, as the table of docs/guide/pytorch.md.
 
     tests/bench/torch_imports.py [--steps N] [--repeat N] [--device cpu|cuda]

@@ -1,5 +1,5 @@
-"""Packages: pip install of the source tree and of an sdist, in fresh environments, used from another
-directory with the library that they bring; one wheel for every Python."""
+"""Packages: pip install of the source tree and of an sdist in fresh environments, used elsewhere,
+with the library that they bring; one wheel for every Python."""
 
 from __future__ import annotations
 

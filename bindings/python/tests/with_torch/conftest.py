@@ -1,6 +1,6 @@
 """Tests of memopt.torch: each file of them is skipped, and counted, where torch is missing.
 
-`device` is parametrised: each test that takes it runs on the CPU and, where torch sees a GPU, there.
+`device` is parametrised: a test that takes it runs on the CPU and, where torch sees a GPU, there.
 """
 
 from __future__ import annotations
