@@ -23,12 +23,12 @@ MODULES = sorted(glob.glob(os.path.join(PACKAGE, "**", "*.py"), recursive=True))
 
 # Modules that cost milliseconds, or that import much: none is needed to begin with.
 SLOW = set(
-    "argparse array ast asyncio concurrent csv dataclasses decimal difflib dis email"
-    " fractions ftplib getpass gettext glob gzip hashlib html http importlib.metadata importlib.resources"
-    " inspect ipaddress json linecache locale logging multiprocessing optparse pathlib pickle pkgutil"
-    " platform pprint queue random selectors shutil signal smtplib socket sqlite3 ssl statistics"
-    " string subprocess tarfile tempfile textwrap tokenize traceback unittest urllib uuid xml"
-    " zipfile".split()
+    "argparse array ast asyncio concurrent csv dataclasses decimal difflib dis email fractions"
+    " ftplib getpass gettext glob gzip hashlib html http importlib.metadata importlib.resources"
+    " inspect ipaddress json linecache locale logging multiprocessing optparse pathlib pickle"
+    " pkgutil platform pprint queue random selectors shutil signal smtplib socket sqlite3 ssl"
+    " statistics string subprocess tarfile tempfile textwrap tokenize traceback unittest urllib"
+    " uuid xml zipfile".split()
 )
 
 IMPORT = """
