@@ -305,18 +305,17 @@ char *rtc_container(uint16_t machine, uint8_t abi, uint32_t flags, const char *n
     return image;
 }
 
+static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+
 char *rtc_names(const char *text, const char *word, size_t *out_bytes)
 {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
     char *names = calloc(strlen(text) + 1, 1);
     size_t used = 0;
     if (names == NULL)
         return NULL;
     for (const char *at = text; (at = strstr(at, word)) != NULL;) {
         at += strlen(word);
-        if (strncmp(at, "_ROOM", 5) == 0) /* MO_GLOBAL_ROOM declares a kernel, too */
-            at += 5;
-        at += *at == '(';
+        at += strspn(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_("); /* the rest of a macro's name */
         size_t length = strspn(at, letters);
         memcpy(names + used, at, length);
         used += length + (length != 0);

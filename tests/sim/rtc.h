@@ -64,7 +64,9 @@ void rtc_argument(rtc_job *job, const char *argument);
  * after the other, each with its zero byte. */
 char *rtc_container(uint16_t machine, uint8_t abi, uint32_t flags, const char *names,
                     size_t name_bytes, size_t *out_bytes);
-/* The names behind each `word` of text, up to a character that no name has. */
+/* The names behind each `word` of text, up to a character that no name has. Capitals between the
+ * two are skipped: "\nMO_" finds what MO_GLOBAL(…) and macros around it declare at a line's start.
+ */
 char *rtc_names(const char *text, const char *word, size_t *out_bytes);
 
 #endif

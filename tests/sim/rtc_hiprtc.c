@@ -62,7 +62,7 @@ int rtc_finish(rtc_program *p, const rtc_job *job, char *output, size_t bytes)
         p->code_bytes = bytes;
         return RTC_OK;
     }
-    char *names = rtc_names(p->source, "MO_GLOBAL", &name_bytes);
+    char *names = rtc_names(p->source, "\nMO_", &name_bytes);
     if (names != NULL)
         p->code = rtc_container(EM_AMDGPU_, ABI_VERSION_OF_V4, sim_gfx_machine(job->target), names,
                                 name_bytes, &p->code_bytes);

@@ -150,7 +150,7 @@ int rtc_finish(rtc_program *p, const rtc_job *job, char *output, size_t bytes)
 {
     size_t name_bytes = 0;
     char *names = output != NULL && bytes != 0 ? rtc_names(output, ".entry ", &name_bytes)
-                                               : rtc_names(p->source, "MO_GLOBAL", &name_bytes);
+                                               : rtc_names(p->source, "\nMO_", &name_bytes);
     if (names == NULL)
         return RTC_OUT_OF_MEMORY;
     free(p->text);

@@ -50,15 +50,18 @@ static mo_gpu_device *make_device(made_device *made, uint32_t capability, int ve
     return &made->gpu;
 }
 
-/* The n-th kernel of the embedded source, from its MO_GLOBAL or MO_GLOBAL_ROOM line; 0 behind the
- * last. */
+/* The n-th kernel of the embedded source, from the line that begins with MO_GLOBAL or a macro
+ * around it; 0 behind the last. */
 static int kernel_name(int n, char *out, size_t size)
 {
     const char *at = mo_cuda_images.source;
-    while ((at = strstr(at, "\nMO_GLOBAL")) != NULL) {
-        at += strcspn(at, "(") + 1;
+    while ((at = strstr(at, "\nMO_")) != NULL) {
+        at += 1;
+        at += strspn(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
+        if (strncmp(at, "(mo_", 4) != 0)
+            continue;
         if (n-- == 0) {
-            snprintf(out, size, "%.*s", (int)strcspn(at, ","), at);
+            snprintf(out, size, "%.*s", (int)strcspn(at + 1, ","), at + 1);
             return 1;
         }
     }
