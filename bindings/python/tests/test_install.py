@@ -1,13 +1,17 @@
-"""pip install into a fresh environment, used from another directory, with its own library."""
+"""Packages: pip install of the source tree and of an sdist in fresh environments, used elsewhere,
+with the library that they bring; one wheel for every Python."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 
+import interpreters
 import pytest
 
 import memopt
@@ -25,53 +29,164 @@ with memopt.Device("cpu", capacity="64MiB") as device, memopt.Allocator(device) 
         optimizer.step([array.array("f", [1.0] * 10000)])
     assert abs(parameter[0] - 0.5) < 1e-3
 maps = open("/proc/self/maps").read()
-names = {line.split()[-1] for line in maps.splitlines() if "libpthreadpool" in line}
-print(memopt.__version__, *sorted(names))
+assert "libpthreadpool" not in maps
+print(memopt.__version__, here)
+"""
+
+TORCH = """
+import sys, types
+sys.modules["torch"] = None  # as where it is not installed
+try:
+    import memopt.torch
+except ImportError as error:
+    print(error)
 """
 
 
-def run(*command, cwd):
+def run(*command, cwd, **variables):
     environment = {
         key: value
         for key, value in os.environ.items()
         if key not in ("MEMOPT_LIBRARY", "PYTHONPATH", "LD_LIBRARY_PATH")
     }
     environment.update(CMAKE_BUILD_PARALLEL_LEVEL="2", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    environment.update(variables)
     return subprocess.run(
         [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True
     )
 
 
-@pytest.mark.slow
-def test_pip_install_in_a_fresh_environment(tmp_path):
-    if not os.path.exists(os.path.join(PROJECT, "..", "..", "CMakeLists.txt")):
-        pytest.skip("the C sources are not beside this package")
-    environment, wheels = tmp_path / "venv", tmp_path / "wheels"
-    made = run(sys.executable, "-m", "venv", environment, cwd=tmp_path)
+def run_builder(*command, cwd):
+    """A command that may have to fetch the build back end; skips where it cannot."""
+    built = run(*command, cwd=cwd)
+    text = built.stdout + built.stderr
+    if built.returncode and re.search("No matching distribution|Temporary failure", text):
+        pytest.skip("the build back end cannot be downloaded")
+    assert built.returncode == 0, text[-5000:]
+
+
+def fresh_environment(folder):
+    """The Python of a new virtual environment that has pip and nothing else."""
+    made = run(sys.executable, "-m", "venv", folder, cwd=folder.parent)
     if made.returncode != 0:
         pytest.skip("no venv module: " + made.stderr[-200:])
-    python = environment / "bin" / "python"
-    built = run(python, "-m", "pip", "wheel", "--no-deps", "-w", wheels, PROJECT, cwd=tmp_path)
-    if "No matching distribution" in built.stderr or "Temporary failure" in built.stderr:
-        pytest.skip("the build back end cannot be downloaded")
-    assert built.returncode == 0, built.stdout[-3000:] + built.stderr[-3000:]
+    return folder / "bin" / "python"
 
-    (wheel,) = wheels.iterdir()
-    assert wheel.name.startswith("memopt-" + memopt.__version__ + "-py3-none-linux_")
-    names = zipfile.ZipFile(wheel).namelist()
-    libraries = {name for name in names if ".so" in name}
-    assert "memopt/lib/libmemopt.so.1" in libraries and "memopt/py.typed" in names
-    assert "memopt/cli/schemas/info.json" in names
-    assert libraries <= {"memopt/lib/libmemopt.so.1", "memopt/lib/libpthreadpool.so.0"}
-    assert not [name for name in names if name.startswith(("tests", "include", "lib/"))]
 
-    installed = run(python, "-m", "pip", "install", "--no-index", wheel, cwd=tmp_path)
+@pytest.fixture(scope="module", autouse=True)
+def sources():
+    if not os.path.exists(os.path.join(PROJECT, "..", "..", "CMakeLists.txt")):
+        pytest.skip("the C sources are not beside this package")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of the source tree, with everything that pip makes by itself."""
+    folder = tmp_path_factory.mktemp("tree")
+    python = fresh_environment(folder / "venv")
+    run_builder(python, "-m", "pip", "wheel", "--no-deps", "-w", "wheels", PROJECT, cwd=folder)
+    (path,) = (folder / "wheels").iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    pytest.importorskip("build")
+    folder = tmp_path_factory.mktemp("sdist")
+    run_builder(sys.executable, "-m", "build", "--sdist", "-o", folder, PROJECT, cwd=folder)
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel_of_sdist(sdist, tmp_path_factory):
+    """The wheel that an sdist makes where no repository is near (with few images, for speed)."""
+    folder = tmp_path_factory.mktemp("unpacked")
+    python = fresh_environment(folder / "venv")
+    settings = ["cmake.define.MEMOPT_CUDA_TARGETS=90", "cmake.define.MEMOPT_HIP_TARGETS=gfx90a"]
+    options = [word for setting in settings for word in ("--config-settings", setting)]
+    run_builder(
+        python, "-m", "pip", "wheel", "--no-deps", *options, "-w", "wheels", sdist, cwd=folder
+    )
+    (path,) = (folder / "wheels").iterdir()
+    return path
+
+
+def install(wheel, folder):
+    python = fresh_environment(folder / "venv")
+    installed = run(python, "-m", "pip", "install", "--no-index", wheel, cwd=folder)
     assert installed.returncode == 0, installed.stderr
+    return python
+
+
+def names_in(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def check_installed(python):
+    """An installed package works by itself: library, command, and what it says without torch."""
     result = run(python, "-c", PROGRAM, cwd="/")
     assert result.returncode == 0, result.stderr
-    command = run(environment / "bin" / "memopt", "info", "--json", cwd="/")
-    assert command.returncode == 0, command.stderr
-    library = json.loads(command.stdout)["library"]
-    assert library.startswith(str(environment)) and library.endswith("memopt/lib/libmemopt.so.1")
-    if "memopt/lib/libpthreadpool.so.0" in libraries:
-        assert str(environment) in result.stdout, "the bundled library is the one that is used"
+    version, folder = result.stdout.split(None, 1)
+    assert version == memopt.__version__ and folder.startswith(str(python.parent.parent))
+
+    info = run(python.parent / "memopt", "info", "--json", cwd="/")
+    assert info.returncode == 0, info.stderr
+    library = json.loads(info.stdout)["library"]
+    assert library == os.path.join(folder.strip(), "lib", "libmemopt.so.1")
+
+    result = run(python, "-c", TORCH, cwd="/")
+    assert result.stdout.startswith("memopt.torch needs PyTorch"), result.stdout + result.stderr
+    assert "pip install torch" in result.stdout
+
+
+@pytest.mark.slow
+def test_pip_install_in_a_fresh_environment(wheel, tmp_path):
+    assert re.fullmatch(r"memopt-[\d.]+-py3-none-linux_\w+\.whl", wheel.name)
+    names = names_in(wheel)
+    assert [name for name in names if ".so" in name] == ["memopt/lib/libmemopt.so.1"]
+    assert {"memopt/py.typed", "memopt/cli/schemas/info.json"} <= set(names)
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"memopt"}
+    check_installed(install(wheel, tmp_path))
+
+
+@pytest.mark.slow
+def test_the_wheel_needs_nothing_but_glibc(wheel):
+    pytest.importorskip("auditwheel")
+    result = run(sys.executable, "-m", "auditwheel", "show", wheel, cwd="/")
+    assert result.returncode == 0, result.stderr
+    text = " ".join(result.stdout.split())
+    assert re.search(r'consistent with the following platform tag: "manylinux_2_\d+_\w+"', text)
+    needed = set(re.findall(r"(\S+\.so[.\d]*) with versions", text))
+    assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
+
+
+@pytest.mark.slow
+def test_an_sdist_has_all_that_it_builds_from(sdist):
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {
+        "PKG-INFO",
+        "LICENSE",
+        "native/lib/memopt.map",
+        "native/include/memopt/memopt.h",
+    } <= names
+    assert not [name for name in names if name.startswith("native/tests") or "__pycache__" in name]
+
+
+@pytest.mark.slow
+def test_pip_install_of_an_sdist(wheel_of_sdist, wheel, tmp_path):
+    assert names_in(wheel_of_sdist) == names_in(wheel)
+    check_installed(install(wheel_of_sdist, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", interpreters.VERSIONS)
+def test_one_wheel_for_every_python(wheel, version, tmp_path):
+    python = interpreters.find(version)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    for arguments in (["-c", PROGRAM], ["-m", "memopt", "info", "--json"]):
+        result = run(python, "-W", "error", *arguments, cwd="/", PYTHONPATH=str(tmp_path))
+        assert result.returncode == 0, result.stderr

@@ -1,15 +1,22 @@
-"""Tests of memopt.torch: skipped (and counted) where torch is missing.
+"""Tests of memopt.torch: each file of them is skipped, and counted, where torch is missing.
 
-`device` is parametrised: each test that takes it runs on the CPU and, where torch sees a GPU, there.
+`device` is parametrised: a test that takes it runs on the CPU and, where torch sees a GPU, there.
 """
 
 from __future__ import annotations
 
+import pathlib
+from typing import Iterator, Optional
+
 import pytest
 
-torch = pytest.importorskip("torch")
-
-torch.set_num_threads(1)  # small tensors: more threads only wait for each other
+try:
+    import torch
+except ImportError as error:
+    torch = None
+    missing = "torch cannot be imported (./setup --torch): %s" % error
+else:
+    torch.set_num_threads(1)  # small tensors: more threads only wait for each other
 
 
 @pytest.fixture(
@@ -17,7 +24,9 @@ torch.set_num_threads(1)  # small tensors: more threads only wait for each other
         "cpu",
         pytest.param(
             "cuda",
-            marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU"),
+            marks=pytest.mark.skipif(
+                not (torch and torch.cuda.is_available()), reason="torch sees no GPU"
+            ),
         ),
     ]
 )
@@ -29,4 +38,27 @@ def device(request: pytest.FixtureRequest) -> "torch.device":
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Every test starts from the same random state."""
-    torch.manual_seed(1234)
+    if torch:
+        torch.manual_seed(1234)
+
+
+class FileWithoutTorch(pytest.Module):
+    """Stands for a file of tests that cannot even be imported."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        yield Skipped.from_parent(self, name=self.path.stem)
+
+
+class Skipped(pytest.Item):
+    def runtest(self) -> None:
+        pytest.skip(missing)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makemodule(
+    module_path: pathlib.Path, parent: pytest.Collector
+) -> Optional[pytest.Module]:
+    if torch:
+        return None
+    module: pytest.Module = FileWithoutTorch.from_parent(parent, path=module_path)
+    return module
