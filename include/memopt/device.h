@@ -72,6 +72,9 @@ typedef struct memopt_device_properties {
     uint32_t virtual_memory; /**< 1 where memory can be mapped page by page. */
     uint64_t total_memory;   /**< Bytes of device memory. */
     uint64_t granularity;    /**< Bytes of the smallest page that can be mapped. */
+    /** Which form of the kernels fits: as isa on "cpu"; on a GPU the built-in image ("fatbin",
+     * "ptx75", "gfx90a"), "source" where none fits and a run-time compiler must make one, or "". */
+    char kernels[24];
 } memopt_device_properties;
 
 /** @brief Device and pinned memory in bytes. */

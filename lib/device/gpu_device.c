@@ -11,6 +11,23 @@
 /* What a device without virtual memory calls a granule: a common size of segments. */
 enum { PLAIN_GRANULARITY = 2 << 20 };
 
+/* The image that will be tried first. */
+static const char *best_image(const mo_gpu_device *gpu)
+{
+    const mo_gpu_vendor *vendor = gpu->driver->vendor;
+    const mo_images *images = vendor->images;
+    const char *target = images->source_bytes != 0 ? "source" : "";
+    uint32_t best = 0;
+    for (uint32_t i = 0; i < images->count; i++) {
+        uint32_t rating = vendor->rate_image(gpu, images->images[i].target);
+        if (rating > best) {
+            best = rating;
+            target = images->images[i].target;
+        }
+    }
+    return target;
+}
+
 static memopt_status gpu_properties(memopt_device *device, memopt_device_properties *out)
 {
     const mo_gpu_device *gpu = mo_gpu(device);
@@ -23,6 +40,7 @@ static memopt_status gpu_properties(memopt_device *device, memopt_device_propert
     out->virtual_memory = gpu->can_map != 0;
     out->total_memory = gpu->total_memory;
     out->granularity = gpu->granularity;
+    snprintf(out->kernels, sizeof out->kernels, "%s", best_image(gpu));
     return MEMOPT_OK;
 }
 

@@ -27,6 +27,7 @@ from ._abi import (
 from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, TagStats
+from .backends import BackendInfo, backend_info
 from .cast import Scaler, cast, dequantize_blockwise, dynamic_map, quantize_blockwise
 from .checkpoint import Lease, RandomState, Region
 from .device import (
@@ -54,6 +55,7 @@ from .errors import (
 )
 from .log import set_log
 from .memory import Memory
+from .monitor import Monitor, MonitorInfo, Process, Reading
 from .offload import Offloader, Ticket
 from .optim import AdamW, AdamW8bit, Group, Optimizer
 from .schedule import Schedule, Stage
@@ -67,6 +69,7 @@ __all__ = [
     "AdamW",
     "AdamW8bit",
     "Allocator",
+    "BackendInfo",
     "BlockState",
     "Buffer",
     "BusyError",
@@ -87,6 +90,8 @@ __all__ = [
     "Memory",
     "MemoryInfo",
     "MismatchError",
+    "Monitor",
+    "MonitorInfo",
     "NotFoundError",
     "Offloader",
     "Optimizer",
@@ -94,7 +99,9 @@ __all__ = [
     "Overflow",
     "Pass",
     "PinnedMemory",
+    "Process",
     "RandomState",
+    "Reading",
     "Region",
     "RegionMode",
     "Registration",
@@ -112,6 +119,7 @@ __all__ = [
     "Tensor",
     "Ticket",
     "UnsupportedError",
+    "backend_info",
     "cast",
     "dequantize_blockwise",
     "dtype_of",
