@@ -20,7 +20,15 @@ except ImportError as error:
         " `pip install torch`." % error
     ) from error
 
+from .allocator import TorchAllocator, enable_allocator, enabled_allocator  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
 
-__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential"]
+__all__ = [
+    "CheckpointError",
+    "TorchAllocator",
+    "checkpoint",
+    "checkpoint_sequential",
+    "enable_allocator",
+    "enabled_allocator",
+]
