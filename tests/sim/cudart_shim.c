@@ -78,6 +78,7 @@ SHIM int cudaStreamCreateWithPriority(handle *stream, unsigned flags, int priori
 SHIM int cudaStreamSynchronize(handle stream);
 SHIM int cudaStreamQuery(handle stream);
 SHIM int cudaStreamIsCapturing(handle stream, int *status);
+SHIM int cudaStreamGetCaptureInfo(handle stream, int *status, uint64_t *id);
 SHIM int cudaThreadExchangeStreamCaptureMode(int *mode);
 SHIM int cudaEventCreateWithFlags(handle *event, unsigned flags);
 SHIM int cudaEventRecord(handle event, handle stream);
@@ -214,6 +215,14 @@ int cudaStreamQuery(handle stream)
 int cudaStreamIsCapturing(handle stream, int *status)
 {
     FORWARD(cuStreamIsCapturing(stream, status));
+}
+
+/* Further results are asked for only while a graph is recorded, and by torch's own allocator. */
+int cudaStreamGetCaptureInfo(handle stream, int *status, uint64_t *id)
+{
+    if (id != NULL)
+        *id = 1;
+    return cudaStreamIsCapturing(stream, status);
 }
 
 int cudaThreadExchangeStreamCaptureMode(int *mode)
