@@ -23,12 +23,18 @@ except ImportError as error:
 from .allocator import TorchAllocator, enable_allocator, enabled_allocator  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
+from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
+from .report import MemoryReport, report  # noqa: E402
 
 __all__ = [
     "CheckpointError",
+    "MemoryMonitor",
+    "MemoryReport",
+    "MemoryWarning",
     "TorchAllocator",
     "checkpoint",
     "checkpoint_sequential",
     "enable_allocator",
     "enabled_allocator",
+    "report",
 ]

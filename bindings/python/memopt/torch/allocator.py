@@ -202,7 +202,7 @@ _LATE = (
 
 
 def _refuse_late() -> None:
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise RuntimeError(_LATE)
 
 

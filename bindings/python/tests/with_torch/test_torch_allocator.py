@@ -20,9 +20,7 @@ import memopt.torch as mt  # noqa: E402
 from memopt.allocator import config_items  # noqa: E402
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
-SIMULATORS = os.path.join(
-    os.path.dirname(os.path.abspath(memopt.library_path)), "tests", "sim"
-)
+SIMULATORS = os.path.join(os.path.dirname(os.path.abspath(memopt.library_path)), "tests", "sim")
 DRIVER = os.path.join(SIMULATORS, "lib", "libcuda.so.1")
 SHIM = os.path.join(SIMULATORS, "torch", "libcudart_shim.so")
 GPU = torch.cuda.is_available()
