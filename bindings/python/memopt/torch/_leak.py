@@ -10,7 +10,7 @@ class Floor:
     """Looks at the smallest value of each window of samples.
 
     It is a leak when that minimum rose in each of the last `windows` windows, by at least
-    `threshold` bytes a step over all of them. Values that merely vary, however widely, have minima
+    `threshold` bytes a step in the first half of them and in the second: what fills up, flattens. Values that merely vary, however widely, have minima
     in every order: that eight of them rise by chance happens once in 40,320 windows.
     """
 
@@ -38,9 +38,15 @@ class Floor:
             return None
         if any(after[1] <= before[1] for before, after in zip(minima, minima[1:])):
             return None
-        (first, low), (last, high) = minima[0], minima[-1]
-        slope = (high - low) / max(last - first, 1)
+        middle = len(minima) // 2
+        slope = min(_rise(minima[: middle + 1]), _rise(minima[middle:]))
         return slope if slope >= self._threshold else None
+
+
+def _rise(minima: List[Tuple[int, int]]) -> float:
+    """Bytes a step between the first and the last."""
+    (first, low), (last, high) = minima[0], minima[-1]
+    return (high - low) / max(last - first, 1)
 
 
 class LeakDetector:
