@@ -21,6 +21,7 @@ import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt.torch._leak import LeakDetector  # noqa: E402
 from memopt.torch.monitor import FIELDS  # noqa: E402
+from simulated import run  # noqa: E402
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
 GIB = 1 << 30
@@ -407,3 +408,33 @@ def test_no_file_is_left_open_by_a_refused_one(tmp_path):
     monitor.close()
     monitor.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- a GPU, simulated -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_gpu_records_on_the_simulated_driver(ours):
+    run(
+        """
+        allocator = mt.enable_allocator("") if %s else None
+        monitor = mt.MemoryMonitor()
+        kept = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda")
+        torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")
+        first, second = monitor.step(), monitor.step()
+        assert first["device"] == "cuda:0" and first["allocated"] == 4 * MIB
+        assert first["peak"] == 20 * MIB and second["peak"] == 4 * MIB
+        assert first["reserved"] >= 20 * MIB
+        assert first["device_total"] == 256 * MIB
+        assert first["device_used"] == driver.memopt_sim_used(0) > 0
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(98):
+                monitor.step()
+        (warning,) = caught
+        assert warning.category is mt.MemoryWarning and "256.00 MiB" in str(warning.message)
+        assert list(monitor.warnings) == ["under-use"]
+        """
+        % ours,
+        torch_too=True,
+    )

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_iter  # noqa: E402
 
 import memopt.torch as mt  # noqa: E402
+from simulated import run  # noqa: E402
 
 WIDE = 4 * 64 * 32  # bytes of a 64 × 32 weight in float32
 
@@ -309,3 +310,32 @@ def test_rich(device):
     output.print(mt.report(chain().to(device), modules=1))
     text = output.export_text()
     assert "weights" in text and "16.00 KiB" in text and "modules" in text and "host memory" in text
+
+
+# --- a GPU, simulated -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_gpu_columns_on_the_simulated_driver(ours):
+    run(
+        """
+        allocator = mt.enable_allocator("") if %s else None
+        model = torch.nn.Module()
+        model.weight = torch.nn.Parameter(torch.empty(1024, 1024, device="cuda"))
+        kept = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+        gone = torch.empty(8 * MIB, dtype=torch.uint8, device="cuda")
+        del gone
+        report = mt.report(model, step=lambda: torch.empty(7 * MIB, dtype=torch.uint8,
+                                                           device="cuda"))
+        memory = report.devices["cuda:0"]
+        assert memory.weights == 4 * MIB and memory.other == 3 * MIB, memory
+        assert memory.peak == 11 * MIB and memory.at_peak["other"] == 7 * MIB
+        memory = mt.report(model).devices["cuda:0"]
+        assert memory.peak == 15 * MIB and memory.at_peak is None
+        assert memory.total == 256 * MIB and memory.reserved >= 15 * MIB
+        assert memory.free == memory.total - 7 * MIB
+        assert "reserved" in str(report)
+        """
+        % ours,
+        torch_too=True,
+    )
