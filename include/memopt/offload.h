@@ -21,6 +21,10 @@
  * **Host memory** is page-locked, of the size of the values (rounded to a page; values below
  * 128 KiB share pages), used again for later values, and never more than the limit.
  *
+ * **Graphs.** While the stream that is handed in (for a prefetch: the one that packed) records a
+ * graph, pack, wait_packed, prefetch and unpack return #MEMOPT_UNSUPPORTED and leave the capture as
+ * it is: a replay would copy from and to host memory that has gone to other values by then.
+ *
  * **Threads.** One thread at a time per offloader; pack and unpack may be on different threads.
  */
 #ifndef MEMOPT_OFFLOAD_H
@@ -68,7 +72,8 @@ typedef struct memopt_offloader_options {
  * @param options NULL for defaults.
  * @param[out] out_offloader the offloader; ended by memopt_offloader_destroy().
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or an option is out of range.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an option is out of range, or the allocator is
+ *         of another device.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
  * @since 1.0
  */
@@ -81,7 +86,9 @@ MEMOPT_API memopt_status memopt_offloader_create(memopt_device *device, memopt_a
  * @param offloader the offloader; NULL is fine.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_BUSY tickets are not released; the message counts them; nothing changed.
- * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR the wait said so; the
+ * handle, its streams and its host memory are gone all the same. On a device that was known to be
+ *         lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offloader_destroy(memopt_offloader *offloader);
@@ -92,7 +99,9 @@ MEMOPT_API memopt_status memopt_offloader_destroy(memopt_offloader *offloader);
  * Device memory of the tickets is freed in the order of the streams that they were unpacked on.
  * @param offloader the offloader; NULL is fine.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR the wait said so; the
+ * handle, its streams and its host memory are gone all the same. On a device that was known to be
+ *         lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader);
@@ -115,6 +124,7 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  *         the numbers.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told. On failure the block is still the
  *         caller's, unchanged; the stream may have been made to wait for a copy that had begun.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *data,
@@ -139,6 +149,7 @@ MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
  * @retval MEMOPT_LIMIT_REACHED, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing
  *         changed.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloader, const void *data,
@@ -154,6 +165,7 @@ MEMOPT_API memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloade
  * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_wait_packed(memopt_offloader *offloader,
@@ -185,6 +197,7 @@ MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
  *         value is still on the host.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket ticket);
@@ -202,6 +215,7 @@ MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, me
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
  *         value is still on the host.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket ticket,
@@ -220,6 +234,7 @@ MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memo
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,

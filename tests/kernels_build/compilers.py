@@ -58,7 +58,7 @@ def assemble_kernels(ptxas, ptx, arch, folder):
 
 
 def hip_kernels(compiler, source, target, folder):
-    """{kernel: {registers, stack, spill, shared}} from the metadata of the assembly."""
+    """{kernel: {registers, scalars, stack, spill, shared}} from the metadata of the assembly."""
     out = pathlib.Path(folder) / f"kernels.{target}.s"
     run(compiler, *HIP_FLAGS, f"--offload-arch={target}", "-S", source, "-o", out)
     kernels = {}
@@ -67,6 +67,7 @@ def hip_kernels(compiler, source, target, folder):
         field = dict(re.findall(r"^    \.(\w+): +(\S+)$", entry, re.M))
         kernels[field["name"]] = {
             "registers": int(field["vgpr_count"]),
+            "scalars": int(field["sgpr_count"]),
             "stack": int(field["private_segment_fixed_size"]),
             "spill": int(field["vgpr_spill_count"]) + int(field["sgpr_spill_count"]),
             "shared": int(field["group_segment_fixed_size"]),
@@ -95,3 +96,13 @@ def code_object_target(path):
     if not found:
         raise Failure(f"{path}: names no target")
     return found[1].decode()
+
+
+def code_object_numbers(path, key):
+    """What the metadata of a code object (MessagePack) says under `key`, for each kernel."""
+    data, numbers = pathlib.Path(path).read_bytes(), []
+    for found in re.finditer(re.escape(key.encode()), data):
+        at = found.end()
+        wide = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(data[at], 0)
+        numbers.append(int.from_bytes(data[at + 1:at + 1 + wide], "big") if wide else data[at])
+    return numbers

@@ -57,7 +57,21 @@ from .log import set_log
 from .memory import Memory
 from .monitor import Monitor, MonitorInfo, Process, Reading
 from .offload import Offloader, Ticket
-from .optim import AdamW, AdamW8bit, Group, Optimizer
+from .optim import (
+    SGD,
+    AdamW,
+    AdamW4bit,
+    AdamW8bit,
+    AdamWFp8,
+    Group,
+    Lion,
+    Lion8bit,
+    Optimizer,
+    SGD8bit,
+    dequantize_state,
+    quantize_state,
+    state_map,
+)
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
@@ -67,7 +81,9 @@ __version__: str = _lib.memopt_version_string().decode()
 
 __all__ = [
     "AdamW",
+    "AdamW4bit",
     "AdamW8bit",
+    "AdamWFp8",
     "Allocator",
     "BackendInfo",
     "BlockState",
@@ -85,6 +101,8 @@ __all__ = [
     "InvalidArgumentError",
     "Lease",
     "LimitReachedError",
+    "Lion",
+    "Lion8bit",
     "LogLevel",
     "MemoptError",
     "Memory",
@@ -106,6 +124,8 @@ __all__ = [
     "RegionMode",
     "Registration",
     "Rounding",
+    "SGD",
+    "SGD8bit",
     "Scaler",
     "Schedule",
     "ScheduleOperation",
@@ -122,12 +142,15 @@ __all__ = [
     "backend_info",
     "cast",
     "dequantize_blockwise",
+    "dequantize_state",
     "dtype_of",
     "dynamic_map",
     "format_size",
     "library_path",
     "parse_size",
     "quantize_blockwise",
+    "quantize_state",
     "set_log",
+    "state_map",
     "tensor",
 ]

@@ -165,6 +165,8 @@ class OptimizerKind(enum.IntEnum):
     """The update rule."""
 
     ADAMW = 1
+    LION = 2
+    SGD = 3
 
 
 class StateFormat(enum.IntEnum):
@@ -172,6 +174,8 @@ class StateFormat(enum.IntEnum):
 
     F32 = 1
     BITS8 = 2
+    BITS4 = 3
+    F8 = 4
 
 
 class Overflow(enum.IntEnum):
@@ -236,6 +240,7 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
 ENUM_SPELLINGS: Dict[Tuple[Type[enum.IntEnum], str], str] = {
     (Status, "USER"): "MEMOPT_STATUS_USER",
     (StateFormat, "BITS8"): "MEMOPT_STATE_8BIT",
+    (StateFormat, "BITS4"): "MEMOPT_STATE_4BIT",
 }
 
 
@@ -487,6 +492,10 @@ class OptimizerGroup(Struct):
         ("weight_decay", c_double),
         ("maximize", c_uint32),
         ("reserved", c_uint32),
+        ("momentum", c_double),
+        ("dampening", c_double),
+        ("nesterov", c_uint32),
+        ("reserved2", c_uint32),
     ]
 
 
@@ -683,6 +692,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_device_sync": (CHECKED, [_HANDLE]),
     "memopt_stream_create": (CHECKED, [_HANDLE, _OUT_HANDLE]),
     "memopt_stream_destroy": (CHECKED, [_HANDLE, _HANDLE]),
+    "memopt_stream_release": (CHECKED, [_HANDLE, _HANDLE]),
     "memopt_stream_sync": (CHECKED, [_HANDLE, _HANDLE]),
     "memopt_stream_query": (c_int32, [_HANDLE, _HANDLE]),
     "memopt_stream_wait_event": (CHECKED, [_HANDLE, _HANDLE, _HANDLE]),
@@ -785,6 +795,15 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
         CHECKED,
         [_HANDLE, _TENSORS, _TENSORS, _TENSORS, c_int32, c_uint32, _HANDLE],
     ),
+    "memopt_quantize_state": (
+        CHECKED,
+        [_HANDLE, c_uint32, _TENSORS, _TENSORS, _TENSORS, c_int32, _HANDLE],
+    ),
+    "memopt_dequantize_state": (
+        CHECKED,
+        [_HANDLE, c_uint32, _TENSORS, _TENSORS, _TENSORS, c_int32, _HANDLE],
+    ),
+    "memopt_state_map": (CHECKED, [c_uint32, c_int32, POINTER(c_float)]),
     "memopt_dynamic_map": (CHECKED, [c_int32, POINTER(c_float)]),
     # offload.h
     "memopt_offloader_create": (
