@@ -3,10 +3,13 @@ torch whose calls of the CUDA runtime go to that driver (tests/sim/cudart_shim.c
 
 from __future__ import annotations
 
+import atexit
+import json
 import os
 import subprocess
 import sys
 import textwrap
+from typing import List
 
 import pytest
 import torch
@@ -57,32 +60,93 @@ def stat(name, device=0, index=0):
 """
 
 
-def run(program, torch_too=False, **environment):
-    """Runs a program on the simulated driver; its standard error."""
-    if not os.path.exists(DRIVER) or (torch_too and not os.path.exists(SHIM)):
-        pytest.skip("the simulated driver is not built")
-    if torch_too and torch.version.cuda is None:
-        pytest.skip("this torch is not built for CUDA")
-    variables = {
+#: Imports torch once and runs each program in a child, since a process has one allocator. A child
+#: ends through exit(), where the simulator tells what it found wrong.
+SERVER = """
+import ctypes, json, os, sys, tempfile, traceback
+import torch
+import memopt.torch as mt
+
+for line in sys.stdin:
+    request = json.loads(line)
+    output = tempfile.TemporaryFile()
+    child = os.fork()
+    if child == 0:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        os.environ.update(request["environment"])
+        code = 0
+        try:
+            exec(compile(request["program"], "<string>", "exec"), {"torch": torch, "mt": mt})
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        sys.stdout.flush()
+        sys.stderr.flush()
+        ctypes.CDLL(None).exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    output.seek(0)
+    print(json.dumps([code, output.read().decode("utf-8", "replace")]), flush=True)
+"""
+
+_servers: List["subprocess.Popen[str]"] = []
+
+
+def variables(**more):
+    """The environment of a program on the simulated driver."""
+    kept = {
         name: value
         for name, value in os.environ.items()
         if name not in ("LD_PRELOAD", "CUDA_VISIBLE_DEVICES", *mt.allocator.ENVIRONMENT)
     }
-    variables.update(
+    return dict(
+        kept,
         LD_LIBRARY_PATH=os.path.dirname(DRIVER),
         PYTHONPATH=PACKAGE,
         MEMOPT_LIBRARY=memopt.library_path,
         MEMOPT_LOG="off",
         MEMOPT_SIM_DEVICES="2",
         MEMOPT_SIM_MEMORY="256M",
-        **environment,
+        **more,
     )
-    if torch_too:
-        variables["LD_PRELOAD"] = SHIM
-        program = "import torch\nimport memopt.torch as mt\n" + textwrap.dedent(program)
+
+
+def run(program, torch_too=False, **environment):
+    """Runs a program on the simulated driver; what it printed."""
+    if not os.path.exists(DRIVER) or (torch_too and not os.path.exists(SHIM)):
+        pytest.skip("the simulated driver is not built")
+    if torch_too and torch.version.cuda is None:
+        pytest.skip("this torch is not built for CUDA")
     source = COMMON + textwrap.dedent(program)
+    ask = _ask if torch_too else _start
+    code, output = ask(source, environment)
+    assert code == 0, output
+    return output
+
+
+def _start(source, environment):
     result = subprocess.run(
-        [sys.executable, "-c", source], env=variables, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", source],
+        env=variables(**environment),
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stderr
+    return result.returncode, result.stdout + result.stderr
+
+
+def _ask(source, environment):
+    if not _servers:
+        server = subprocess.Popen(
+            [sys.executable, "-c", SERVER],
+            env=variables(LD_PRELOAD=SHIM),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        _servers.append(server)
+        atexit.register(server.kill)
+    server = _servers[0]
+    server.stdin.write(json.dumps({"program": source, "environment": environment}) + "\n")
+    server.stdin.flush()
+    return json.loads(server.stdout.readline())
