@@ -114,8 +114,8 @@ MEMOPT_API memopt_status memopt_allocator_create(memopt_device *device, const ch
  * @brief Says whether a configuration string is right, without a device.
  * @param config as of memopt_allocator_create(); NULL is right.
  * @retval MEMOPT_OK it is.
- * @retval MEMOPT_INVALID_ARGUMENT it has an unknown key (the message names the nearest valid one) or
- *         a value out of range.
+ * @retval MEMOPT_INVALID_ARGUMENT it has an unknown key (the message names the nearest valid one)
+ * or a value out of range.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_check_config(const char *config);
