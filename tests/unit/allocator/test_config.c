@@ -134,12 +134,9 @@ static void test_check_config(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_check_config),
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_every_key),
-        cmocka_unit_test(test_divisions_by_size),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_ineffective_keys_are_told),
+        cmocka_unit_test(test_check_config), cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_every_key),    cmocka_unit_test(test_divisions_by_size),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_ineffective_keys_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
