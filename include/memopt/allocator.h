@@ -111,6 +111,16 @@ MEMOPT_API memopt_status memopt_allocator_create(memopt_device *device, const ch
                                                  memopt_allocator **out_allocator);
 
 /**
+ * @brief Says whether a configuration string is right, without a device.
+ * @param config as of memopt_allocator_create(); NULL is right.
+ * @retval MEMOPT_OK it is.
+ * @retval MEMOPT_INVALID_ARGUMENT it has an unknown key (the message names the nearest valid one)
+ * or a value out of range.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_allocator_check_config(const char *config);
+
+/**
  * @brief Gives all memory back to the device and ends the allocator. Waits for pending frees and
  * for the work of the streams whose memory goes back.
  * @param allocator the allocator; NULL is fine.

@@ -13,5 +13,6 @@
 #include <memopt/monitor.h>
 #include <memopt/offload.h>
 #include <memopt/optim.h>
+#include <memopt/pluggable.h>
 
 #endif /* MEMOPT_MEMOPT_H */

@@ -27,6 +27,12 @@ static void apply_config(memopt_allocator *allocator)
     allocator->limit = allocator->options.limit;
 }
 
+memopt_status memopt_allocator_check_config(const char *config)
+{
+    mo_config parsed;
+    return mo_config_parse(config, &parsed);
+}
+
 memopt_status memopt_allocator_create(memopt_device *device, const char *config,
                                       const memopt_allocator_options *options,
                                       memopt_allocator **out_allocator)

@@ -259,6 +259,7 @@ PressureCallback = CFUNCTYPE(c_uint64, c_void_p, c_uint64)
 OomCallback = CFUNCTYPE(None, c_void_p, c_uint64, c_uint64, c_char_p)
 RegionRun = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_int32, c_void_p)
 RandomState = CFUNCTYPE(c_int32, c_void_p, c_void_p)
+PluggableRaise = CFUNCTYPE(None, c_char_p, c_char_p, c_uint32, c_char_p)
 
 
 # --- structs --------------------------------------------------------------------------------------
@@ -727,6 +728,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
         CHECKED,
         [_HANDLE, c_char_p, POINTER(AllocatorOptions), _OUT_HANDLE],
     ),
+    "memopt_allocator_check_config": (CHECKED, [c_char_p]),
     "memopt_allocator_destroy": (CHECKED, [_HANDLE]),
     "memopt_allocator_destroy_force": (CHECKED, [_HANDLE]),
     "memopt_allocator_device": (c_void_p, [_HANDLE]),
@@ -743,6 +745,19 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_allocator_stat": (CHECKED, [_HANDLE, c_char_p, _OUT_U64]),
     "memopt_allocator_reset_peaks": (CHECKED, [_HANDLE]),
     "memopt_allocator_snapshot": (CHECKED, [_HANDLE, BlockVisitor, c_void_p]),
+    # pluggable.h
+    "memopt_pluggable_configure": (CHECKED, [c_char_p, c_char_p, PluggableRaise]),
+    "memopt_pluggable_alloc": (c_void_p, [_U64, c_int32, _HANDLE]),
+    "memopt_pluggable_alloc_or_raise": (c_void_p, [_U64, c_int32, _HANDLE]),
+    "memopt_pluggable_free": (None, [c_void_p, _U64, c_int32, _HANDLE]),
+    "memopt_pluggable_record_stream": (None, [c_void_p, _HANDLE]),
+    "memopt_pluggable_empty_cache": (None, []),
+    "memopt_pluggable_memory_fraction": (None, [c_double, c_int32]),
+    "memopt_pluggable_begin_pool": (None, [c_int32, _U64, _U64, c_void_p]),
+    "memopt_pluggable_end_pool": (None, [c_int32, _U64, _U64]),
+    "memopt_pluggable_release_pool": (None, [c_int32, _U64, _U64]),
+    "memopt_pluggable_allocator": (CHECKED, [c_int32, _U64, _OUT_HANDLE]),
+    "memopt_pluggable_end": (CHECKED, []),
     # cast.h
     "memopt_cast": (
         CHECKED,

@@ -126,7 +126,7 @@ class Allocator(_lifetime.Closing):
             "allocator", out.value or 0, _end_allocator, (device._handle,), keep=thunks
         )
         _lifetime.finalize(self, self._handle)
-        self._names = _stat_names()
+        self._names = stat_names()
 
     @property
     def device(self) -> Device:
@@ -267,16 +267,21 @@ class Allocator(_lifetime.Closing):
     def snapshot(self) -> List[Dict[str, Any]]:
         """Segments with their blocks as they were at one moment, in PyTorch's words."""
         segments: List[Dict[str, Any]] = []
-
-        def visit(_user: object, pointer: Any) -> int:
-            def call() -> int:
-                _add_to_snapshot(segments, pointer.contents)
-                return _abi.Status.OK
-
-            return errors.run_callback(call, lambda error: _abi.Status.USER)
-
-        lib.memopt_allocator_snapshot(self._handle.pointer, _abi.BlockVisitor(visit), None)
+        add_to_snapshot_of(self._handle.pointer, segments)
         return segments
+
+
+def add_to_snapshot_of(allocator: int, segments: List[Dict[str, Any]]) -> None:
+    """Appends the segments of an allocator, given by its C handle."""
+
+    def visit(_user: object, pointer: Any) -> int:
+        def call() -> int:
+            _add_to_snapshot(segments, pointer.contents)
+            return _abi.Status.OK
+
+        return errors.run_callback(call, lambda error: _abi.Status.USER)
+
+    lib.memopt_allocator_snapshot(allocator, _abi.BlockVisitor(visit), None)
 
 
 def _end_allocator(pointer: int, force: bool) -> None:
@@ -286,7 +291,20 @@ def _end_allocator(pointer: int, force: bool) -> None:
         lib.memopt_allocator_destroy(pointer)
 
 
-def _stat_names() -> List[str]:
+def config_items(text: str) -> List[str]:
+    """The "key:value" parts of a configuration; commas inside brackets do not separate."""
+    items, depth, start = [], 0, 0
+    for position, character in enumerate(text):
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if character == "," and depth <= 0:
+            items.append(text[start:position])
+            start = position + 1
+    items.append(text[start:])
+    return [item.strip() for item in items if item.strip()]
+
+
+def stat_names() -> List[str]:
+    """The keys of all statistics, in the library's order."""
     names: List[str] = []
     while True:
         name = lib.memopt_allocator_stat_name(len(names))

@@ -110,6 +110,7 @@ CLASSES = {
     "memopt_log_callback": "pointer",
     "memopt_block_visitor": "pointer",
     "memopt_process_visitor": "pointer",
+    "memopt_pluggable_raise": "pointer",
 }
 
 
@@ -122,6 +123,8 @@ def c_class(text):
 
 
 def ctypes_class(kind):
+    if kind is None:
+        return "void"
     if kind is _abi.CHECKED:
         return "i32"
     if kind in (ctypes.c_void_p, ctypes.c_char_p) or hasattr(kind, "contents"):

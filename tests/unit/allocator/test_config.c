@@ -122,14 +122,21 @@ static void test_ineffective_keys_are_told(void **state)
     assert_int_equal(lines, 2);
 }
 
+static void test_check_config(void **state)
+{
+    (void)state;
+    OK(memopt_allocator_check_config(NULL));
+    OK(memopt_allocator_check_config("expandable_segments:True,max_split_size_mb:64"));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "expandable_segments",
+          memopt_allocator_check_config("expandable_segment:True"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_every_key),
-        cmocka_unit_test(test_divisions_by_size),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_ineffective_keys_are_told),
+        cmocka_unit_test(test_check_config), cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_every_key),    cmocka_unit_test(test_divisions_by_size),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_ineffective_keys_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,21 +20,31 @@ except ImportError as error:
         " `pip install torch`." % error
     ) from error
 
+from .allocator import TorchAllocator, enable_allocator, enabled_allocator  # noqa: E402
 from .amp import GradScaler, clip_grad_norm_  # noqa: E402
 from .cast import accumulate_, cast_  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
 from .load import load_safetensors  # noqa: E402
+from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
+from .report import MemoryReport, report  # noqa: E402
 from .save_on_cpu import save_on_cpu  # noqa: E402
 
 __all__ = [
     "CheckpointError",
     "GradScaler",
+    "MemoryMonitor",
+    "MemoryReport",
+    "MemoryWarning",
+    "TorchAllocator",
     "accumulate_",
     "cast_",
     "checkpoint",
     "checkpoint_sequential",
     "clip_grad_norm_",
+    "enable_allocator",
+    "enabled_allocator",
     "load_safetensors",
+    "report",
     "save_on_cpu",
 ]

@@ -1,0 +1,73 @@
+"""A log of records, one line each, that is valid at every moment, whatever ends the process."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Dict, Sequence, Union
+
+
+class LogFile:
+    """Appends records to a CSV file (where the name ends in .csv) or to one of JSON lines.
+
+    A line goes to the system in one write, so a killed process leaves whole lines. What a machine
+    that lost power left of a line is cut off when the file is opened again.
+    """
+
+    def __init__(self, path: Union[str, "os.PathLike[str]"], fields: Sequence[str]) -> None:
+        self._path = os.fspath(path)
+        self._fields = list(fields)
+        self._csv = self._path.lower().endswith(".csv")
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._continue()
+        except BaseException:
+            self.close()
+            raise
+
+    def _continue(self) -> None:
+        end = self._cut()
+        if not self._csv:
+            return
+        header = ",".join(self._fields) + "\n"
+        if end == 0:
+            os.write(self._file, header.encode())
+        elif os.pread(self._file, len(header) + 1, 0)[: len(header)] != header.encode():
+            raise ValueError(
+                "%s: it is there already and has other columns; the log would not fit. Expected %s"
+                % (self._path, header.strip())
+            )
+
+    def _cut(self) -> int:
+        """Drops an unfinished last line; the position behind what is left."""
+        end = os.lseek(self._file, 0, os.SEEK_END)
+        start = end
+        while start > 0:
+            step = min(start, 65536)
+            block = os.pread(self._file, step, start - step)
+            found = block.rfind(b"\n")
+            if found >= 0:
+                start = start - step + found + 1
+                break
+            start -= step
+        if start != end:
+            os.ftruncate(self._file, start)
+        return os.lseek(self._file, start, os.SEEK_SET)
+
+    def write(self, record: Dict[str, Any]) -> None:
+        """Appends one record. OSError where the system does not take it."""
+        if self._csv:
+            values = [record.get(field) for field in self._fields]
+            line = ",".join("" if value is None else str(value) for value in values)
+        else:
+            line = json.dumps({field: record.get(field) for field in self._fields})
+        data = (line + "\n").encode()
+        done = os.write(self._file, data)
+        if done != len(data):
+            raise OSError("%s: only a part of a line could be written" % self._path)
+
+    def close(self) -> None:
+        """Ends it; twice is fine."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)

@@ -1,0 +1,266 @@
+"""enable_allocator(): torch's device memory from the library's caching allocator.
+
+torch calls the library's C functions by their addresses; nothing of this module is on that path.
+Statistics and snapshots, which torch does not give for such an allocator, come from the library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import warnings
+from typing import Any, Dict, Iterator, List, Optional, Union
+
+import torch
+
+from .. import errors
+from .._abi import PluggableRaise
+from .._library import c_text, lib
+from ..allocator import add_to_snapshot_of, config_items, stat_names
+
+DeviceLike = Union[torch.device, str, int, None]
+
+#: Where the configuration is looked for when none is given; the first that is set counts.
+ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
+#: torch's setters, and what they get. A torch that lacks one does without.
+_HOOKS = {
+    "set_record_stream_fn": "memopt_pluggable_record_stream",
+    "set_reset_fn": "memopt_pluggable_empty_cache",
+    "set_memory_fraction_fn": "memopt_pluggable_memory_fraction",
+    "set_begin_allocate_to_pool": "memopt_pluggable_begin_pool",
+    "set_end_allocate_to_pool_fn": "memopt_pluggable_end_pool",
+    "set_release_pool": "memopt_pluggable_release_pool",
+}
+
+#: c10::detail::torchCheckFail(char const*, char const*, unsigned int, char const*)
+_TORCH_RAISE = "_ZN3c106detail14torchCheckFailEPKcS2_jS2_"
+
+_lock = threading.Lock()
+_enabled: Optional["TorchAllocator"] = None
+
+
+class TorchAllocator:
+    """The library's allocators of torch's devices, one for each, made when they are first used.
+
+    Made by :func:`enable_allocator`, for the whole process, or by itself, for what runs in
+    ``with allocator.pool():``. There is one configuration in a process.
+    """
+
+    def __init__(self, config: Optional[str] = None, device: DeviceLike = None) -> None:
+        self._config = _environment() if config is None else config
+        self._device = device
+        lib.memopt_pluggable_configure(
+            _backend().encode(), c_text(self._config, "a configuration"), _torch_raise()
+        )
+
+    @property
+    def config(self) -> str:
+        """The configuration that counts."""
+        return self._config
+
+    @property
+    def enabled(self) -> bool:
+        """Whether it serves the whole process."""
+        return self is _enabled
+
+    def __repr__(self) -> str:
+        state = "enabled" if self.enabled else "for pools"
+        return "<memopt.torch.TorchAllocator %r, %s>" % (self._config, state)
+
+    # --- what it serves ---
+
+    @contextlib.contextmanager
+    def pool(self, device: DeviceLike = None) -> Iterator[Any]:
+        """What this thread allocates inside comes from the library, through a torch.cuda.MemPool.
+
+        Works at any time and gives the pool. Where the allocator is enabled for the whole process
+        it changes nothing and gives None. torch asks the library for whole segments then, which it
+        keeps and cuts itself; they come back once the pool and its tensors are gone.
+        """
+        if self.enabled:
+            yield None
+            return
+        _needs_gpu("pool")
+        made = torch.cuda.MemPool(_torch_allocator("memopt_pluggable_alloc"))
+        with torch.cuda.use_mem_pool(made, device=self._index(device)):
+            yield made
+
+    # --- what there is to see ---
+
+    def stats(self, device: DeviceLike = None) -> Dict[str, int]:
+        """All statistics of a device, under the keys of torch.cuda.memory_stats().
+
+        Memory of recorded graphs is included; of a peak that is an upper bound then.
+        """
+        total: Dict[str, int] = {}
+        for allocator in self._allocators(device):
+            values = _stats(allocator)
+            if not total:
+                total = values
+                continue
+            for name in values:
+                if name != "max_split_size":
+                    total[name] += values[name]
+        return total
+
+    def reset_peaks(self, device: DeviceLike = None) -> None:
+        """Makes every peak the current value."""
+        for allocator in self._allocators(device):
+            lib.memopt_allocator_reset_peaks(allocator)
+
+    def snapshot(self, device: DeviceLike = None) -> List[Dict[str, Any]]:
+        """Segments with their blocks, in torch's words; those of graphs come last."""
+        index = self._index(device)
+        segments: List[Dict[str, Any]] = []
+        for number, allocator in enumerate(self._allocators(device)):
+            found: List[Dict[str, Any]] = []
+            add_to_snapshot_of(allocator, found)
+            for segment in found:
+                segment.update(device=index, segment_pool_id=(number, 0))
+            segments += found
+        return segments
+
+    def trim(self) -> None:
+        """Gives cached memory of all devices back; torch.cuda.empty_cache() does it as well."""
+        lib.memopt_pluggable_empty_cache()
+
+    def _allocators(self, device: DeviceLike) -> List[int]:
+        index = self._index(device)
+        found: List[int] = []
+        while True:
+            out = ctypes.c_void_p()
+            try:
+                lib.memopt_pluggable_allocator(index, len(found), ctypes.byref(out))
+            except errors.NotFoundError:
+                if not found:
+                    raise
+                return found
+            found.append(out.value or 0)
+
+    def _index(self, device: DeviceLike) -> int:
+        device = self._device if device is None else device
+        if isinstance(device, int):
+            return device
+        if device is not None:
+            device = torch.device(device)
+            if device.type != "cuda":
+                raise ValueError("allocator: device is a cuda device, not %s" % device)
+            if device.index is not None:
+                return device.index
+        return torch.cuda.current_device()
+
+
+def enable_allocator(config: Optional[str] = None, device: DeviceLike = None) -> TorchAllocator:
+    """Makes the library's allocator torch's, for the whole process and all its GPUs.
+
+    To be called before torch allocates on a GPU; RuntimeError where it is too late. `config` is a
+    string as in PYTORCH_CUDA_ALLOC_CONF; without it the one of PYTORCH_ALLOC_CONF,
+    PYTORCH_CUDA_ALLOC_CONF or PYTORCH_HIP_ALLOC_CONF counts, less what the library does not know.
+    `device` is the one that the methods of the result mean where none is given; None is torch's
+    current one. Called again, it gives the same object; ValueError for another configuration.
+
+    Out of memory is a RuntimeError whose message begins with "CUDA out of memory." and has the
+    library's report in it.
+    """
+    global _enabled
+    _needs_gpu("enable_allocator")
+    with _lock:
+        if _enabled is not None:
+            if config is not None and config != _enabled.config:
+                raise ValueError(
+                    "enable_allocator: it is enabled already, with %r; config cannot change to %r"
+                    % (_enabled.config, config)
+                )
+            return _enabled
+        _refuse_late()
+        made = TorchAllocator(config, device)
+        handle = _torch_allocator("memopt_pluggable_alloc_or_raise")
+        for setter, function in _HOOKS.items():
+            if hasattr(handle, setter):
+                getattr(handle, setter)(_address(function))
+        try:
+            torch._C._cuda_changeCurrentAllocator(handle)
+        except RuntimeError as error:
+            raise RuntimeError(_LATE) from error
+        _enabled = made
+        return made
+
+
+def enabled_allocator() -> Optional[TorchAllocator]:
+    """What :func:`enable_allocator` gave, or None."""
+    return _enabled
+
+
+_LATE = (
+    "enable_allocator: torch's own allocator is in use already, and torch cannot change it then."
+    " Call it before the first tensor on a GPU, best right after the imports; or use"
+    " `with memopt.torch.TorchAllocator(config).pool():`, which works at any time"
+)
+
+
+def _refuse_late() -> None:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        raise RuntimeError(_LATE)
+
+
+def _needs_gpu(what: str) -> None:
+    if not torch.cuda.is_available():
+        raise RuntimeError(
+            "%s: torch sees no GPU, and on the CPU torch's allocator cannot be replaced" % what
+        )
+
+
+def _backend() -> str:
+    return "hip" if torch.version.hip else "cuda"
+
+
+def _address(function: str) -> int:
+    return ctypes.cast(getattr(lib, function), ctypes.c_void_p).value or 0
+
+
+def _torch_allocator(alloc: str) -> Any:
+    make: Any = torch._C._cuda_customAllocator
+    return make(_address(alloc), _address("memopt_pluggable_free"))
+
+
+def _torch_raise() -> Any:
+    """torch's function that throws its exception: where it is missing, a failure is only logged."""
+    path = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
+    try:
+        function = getattr(ctypes.CDLL(path), _TORCH_RAISE)
+    except (OSError, AttributeError):
+        return PluggableRaise()
+    return ctypes.cast(function, PluggableRaise)
+
+
+def _stats(allocator: int) -> Dict[str, int]:
+    names = stat_names()
+    values = (ctypes.c_uint64 * len(names))()
+    lib.memopt_allocator_stats(allocator, values, len(names), None)
+    return dict(zip(names, values))
+
+
+def _environment() -> str:
+    """The configuration of the environment, less what the library does not know."""
+    for name in ENVIRONMENT:
+        text = os.environ.get(name)
+        if text:
+            return _known_items(name, text)
+    return ""
+
+
+def _known_items(name: str, text: str) -> str:
+    good = []
+    for item in config_items(text):
+        try:
+            lib.memopt_allocator_check_config(c_text(item, name))
+        except errors.InvalidArgumentError as error:
+            warnings.warn(
+                "enable_allocator: %r of %s is left out: %s" % (item, name, error), stacklevel=5
+            )
+        else:
+            good.append(item)
+    return ",".join(good)

@@ -1,0 +1,411 @@
+"""enable_allocator(): the C entry points by ctypes, and a real torch, both on the simulated driver.
+
+Each program runs in a process of its own: a process has one allocator. Where torch sees a real GPU,
+the last tests run there.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import memopt  # noqa: E402
+import memopt.torch as mt  # noqa: E402
+from memopt.allocator import config_items  # noqa: E402
+from simulated import PACKAGE, run  # noqa: E402
+
+GPU = torch.cuda.is_available()
+
+
+# --- the entry points -----------------------------------------------------------------------------
+
+
+def test_entry_points_on_the_driver():
+    run(
+        """
+        lib.memopt_pluggable_configure(b"cuda", b"expandable_segments:True", _abi.PluggableRaise())
+        block = lib.memopt_pluggable_alloc(3 * MIB, 1, None)
+        assert block and driver.memopt_sim_used(1) >= 3 * MIB and driver.memopt_sim_used(0) == 0
+        assert lib.memopt_pluggable_alloc(0, 1, None) is None
+        assert lib.memopt_pluggable_alloc(1, 2, None) is None  # there are two devices
+        assert lib.memopt_pluggable_alloc(300 * MIB, 1, None) is None
+        assert b"300.00 MiB" in lib.memopt_last_error()
+        assert stat("num_ooms", 1) == 1
+        lib.memopt_pluggable_free(block, 3 * MIB, 1, None)
+        assert stat("reserved_bytes.all.current", 1) > 0
+        lib.memopt_pluggable_empty_cache()
+        assert driver.memopt_sim_used(1) == 0
+        lib.memopt_pluggable_end()
+        """
+    )
+
+
+def test_default_without_configure():
+    run(
+        """
+        block = lib.memopt_pluggable_alloc(1000, 0, None)
+        assert block
+        lib.memopt_pluggable_free(block, 1000, 0, None)
+        try:
+            lib.memopt_pluggable_configure(b"hip", b"", _abi.PluggableRaise())
+        except memopt.BusyError as error:
+            assert "before the first allocation" in str(error)
+        else:
+            raise AssertionError
+        """
+    )
+
+
+def test_a_recorded_stream_delays_reuse():
+    run(
+        """
+        new_context()
+        stream, other = new_stream(), new_stream()
+        for recorded in (False, True):
+            block = lib.memopt_pluggable_alloc(3 * MIB, 0, stream)
+            if recorded:  # work of the other stream, which the driver does not run by itself
+                check(driver.cuMemsetD8Async(
+                    ctypes.c_uint64(block), ctypes.c_ubyte(1), ctypes.c_size_t(MIB),
+                    ctypes.c_void_p(other)))
+                lib.memopt_pluggable_record_stream(block, other)
+            lib.memopt_pluggable_free(block, 3 * MIB, 0, stream)
+            again = lib.memopt_pluggable_alloc(3 * MIB, 0, stream)
+            assert (again == block) is not recorded
+            lib.memopt_pluggable_free(again, 3 * MIB, 0, stream)
+        check(driver.cuStreamSynchronize(ctypes.c_void_p(other)))
+        lib.memopt_pluggable_empty_cache()
+        assert driver.memopt_sim_used(0) == 0
+        """
+    )
+
+
+def test_a_graph_keeps_its_memory():
+    run(
+        """
+        new_context()
+        stream = new_stream()
+        cached = lib.memopt_pluggable_alloc(MIB, 0, stream)
+        lib.memopt_pluggable_free(cached, MIB, 0, stream)
+        lib.memopt_pluggable_begin_pool(0, 7, 1, None)
+        begin_capture(stream)
+        temporary = lib.memopt_pluggable_alloc(MIB, 0, stream)
+        outside = lib.memopt_pluggable_alloc(MIB, 0, None)
+        lib.memopt_pluggable_free(temporary, MIB, 0, stream)
+        end_capture(stream)
+        lib.memopt_pluggable_end_pool(0, 7, 1)
+        lib.memopt_pluggable_empty_cache()
+        assert temporary != cached and stat("reserved_bytes.all.current", 0, 1) > 0
+        assert stat("requested_bytes.all.current") == MIB
+        later = {lib.memopt_pluggable_alloc(MIB, 0, stream) for _ in range(40)}
+        assert temporary not in later
+        lib.memopt_pluggable_release_pool(0, 7, 1)
+        assert stat("reserved_bytes.all.current", 0, 1) == 0
+        for block in later | {outside}:
+            lib.memopt_pluggable_free(block, MIB, 0, None)
+        lib.memopt_pluggable_end()
+        assert driver.memopt_sim_used(0) == 0
+        """
+    )
+
+
+def test_threads_and_devices():
+    run(
+        """
+        import random, threading
+        failures = []
+
+        def work(seed):
+            choose, blocks = random.Random(seed), []
+            for _ in range(400):
+                size, device = choose.randrange(1, MIB), choose.randrange(2)
+                block = lib.memopt_pluggable_alloc(size, device, None)
+                if not block:
+                    failures.append(lib.memopt_last_error())
+                blocks.append((block, size, device))
+                if len(blocks) > 20:
+                    block, size, device = blocks.pop(choose.randrange(20))
+                    lib.memopt_pluggable_free(block, size, device, None)
+            for block, size, device in blocks:
+                lib.memopt_pluggable_free(block, size, device, None)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        assert not failures, failures
+        for device in (0, 1):
+            assert stat("requested_bytes.all.current", device) == 0
+            assert stat("requested_bytes.all.peak", device) > 0
+        lib.memopt_pluggable_end()
+        assert driver.memopt_sim_used(0) == driver.memopt_sim_used(1) == 0
+        """
+    )
+
+
+# --- a real torch on the simulated driver ---------------------------------------------------------
+
+
+def test_torch_tensors_come_from_the_library():
+    run(
+        """
+        allocator = mt.enable_allocator("expandable_segments:True")
+        assert allocator.enabled and mt.enable_allocator() is allocator
+        x = torch.empty(3, 1000, device="cuda")
+        y = torch.empty(1000, device="cuda:1", dtype=torch.bfloat16)
+        assert allocator.stats(0)["requested_bytes.all.current"] == 12000
+        assert allocator.stats("cuda:1")["requested_bytes.all.current"] == 2000
+        (segment,) = allocator.snapshot(1)
+        assert segment["device"] == 1 and segment["is_expandable"]
+        used = [b for b in segment["blocks"] if b["state"] == "active_allocated"]
+        assert [b["address"] for b in used] == [y.data_ptr()]
+        del x, y
+        stats = allocator.stats(0)
+        assert stats["requested_bytes.all.current"] == 0
+        assert stats["requested_bytes.all.peak"] == 12000
+        allocator.reset_peaks(0)
+        assert allocator.stats(0)["requested_bytes.all.peak"] == 0
+        assert driver.memopt_sim_used(0) > 0
+        torch.cuda.empty_cache()
+        assert driver.memopt_sim_used(0) == driver.memopt_sim_used(1) == 0
+        empty = torch.empty(0, device="cuda")
+        assert empty.data_ptr() == 0
+        del empty
+        try:
+            mt.enable_allocator("max_split_size_mb:64")
+        except ValueError as error:
+            assert "max_split_size_mb:64" in str(error) and "expandable" in str(error)
+        else:
+            raise AssertionError
+        """,
+        torch_too=True,
+    )
+
+
+def test_torch_raises_when_memory_is_out():
+    """torch does not look at what a pluggable allocator returns: NULL would become a tensor."""
+    run(
+        """
+        allocator = mt.enable_allocator("")
+        kept = torch.empty(200 * MIB, dtype=torch.uint8, device="cuda")
+        for _ in range(3):
+            try:
+                torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+            except RuntimeError as error:
+                assert str(error).startswith("CUDA out of memory. "), error
+                assert "100.00 MiB asked" in str(error)
+            else:
+                raise AssertionError
+        del kept
+        torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+        torch.cuda.empty_cache()
+        torch.cuda.set_per_process_memory_fraction(0.25, 0)
+        try:
+            torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
+        except RuntimeError as error:
+            assert "CUDA out of memory. " in str(error)
+        else:
+            raise AssertionError
+        torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+        """,
+        torch_too=True,
+    )
+
+
+def test_torch_record_stream():
+    run(
+        """
+        allocator = mt.enable_allocator("")
+        stream = torch.cuda.Stream()
+        for recorded in (False, True):
+            x = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+            address = x.data_ptr()
+            if recorded:
+                new_context()
+                check(driver.cuMemsetD8Async(
+                    ctypes.c_uint64(address), ctypes.c_ubyte(1), ctypes.c_size_t(MIB),
+                    ctypes.c_void_p(stream.cuda_stream)))
+                x.record_stream(stream)
+            del x
+            y = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda")
+            assert (y.data_ptr() == address) is not recorded
+            del y
+        stream.synchronize()
+        """,
+        torch_too=True,
+    )
+
+
+def test_torch_graph_pools():
+    """torch hands a pool's id and a std::function by value; graphs get memory of their own."""
+    run(
+        """
+        allocator = mt.enable_allocator("")
+        stream = torch.cuda.Stream()
+        torch.empty(MIB, dtype=torch.uint8, device="cuda")
+        new_context()
+        pool = (123456789012, 5)
+        torch._C._cuda_beginAllocateToPool(0, pool)
+        with torch.cuda.stream(stream):
+            begin_capture(stream.cuda_stream)
+            x = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+            address = x.data_ptr()
+            assert stat("requested_bytes.all.current", 0, 1) == MIB
+            assert allocator.stats(0)["requested_bytes.all.current"] == MIB
+            del x
+            end_capture(stream.cuda_stream)
+        torch._C._cuda_endAllocateToPool(0, pool)
+        torch.cuda.empty_cache()
+        assert {s["segment_pool_id"] for s in allocator.snapshot(0)} == {(1, 0)}
+        with torch.cuda.stream(stream):
+            y = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+        assert y.data_ptr() != address and stat("requested_bytes.all.current") == MIB
+        torch._C._cuda_releasePool(0, pool)
+        assert stat("reserved_bytes.all.current", 0, 1) == 0
+        del y
+        """,
+        torch_too=True,
+    )
+
+
+def test_torch_pool_for_a_part_of_a_program():
+    run(
+        """
+        before = torch.empty(MIB, dtype=torch.uint8, device="cuda")  # torch is in use already
+        try:
+            mt.enable_allocator()
+        except RuntimeError as error:
+            assert "in use already" in str(error) and "pool()" in str(error)
+        else:
+            raise AssertionError
+        allocator = mt.TorchAllocator("")
+        assert not allocator.enabled and "pools" in repr(allocator)
+        with allocator.pool() as pool:
+            inside = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+            try:
+                torch.empty(300 * MIB, dtype=torch.uint8, device="cuda")
+            except torch.OutOfMemoryError:
+                pass
+            else:
+                raise AssertionError
+        held = allocator.stats(0)["requested_bytes.all.current"]
+        assert held >= MIB
+        outside = torch.empty(MIB, dtype=torch.uint8, device="cuda")
+        assert allocator.stats(0)["requested_bytes.all.current"] == held
+        del inside, pool
+        gc.collect()
+        torch.cuda.empty_cache()
+        assert allocator.stats(0)["requested_bytes.all.current"] == 0
+        """,
+        torch_too=True,
+    )
+
+
+@pytest.mark.parametrize("name", mt.allocator.ENVIRONMENT)
+def test_configuration_of_the_environment(name):
+    errors = run(
+        """
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            allocator = mt.enable_allocator()
+        (warning,) = caught
+        assert "'brand_new_key:3'" in str(warning.message), warning
+        assert warning.filename == "<string>", warning.filename
+        assert allocator.config == "max_split_size_mb:64,roundup_power2_divisions:[256:1,512:2,>:4]"
+        torch.empty(10, device="cuda")
+        assert allocator.stats()["max_split_size"] == 64 * MIB
+        """,
+        torch_too=True,
+        **{
+            name: "max_split_size_mb:64, brand_new_key:3,"
+            "roundup_power2_divisions:[256:1,512:2,>:4],"
+        },
+    )
+    assert "Traceback" not in errors
+
+
+def test_a_given_configuration_must_be_right():
+    run(
+        """
+        for make in (mt.enable_allocator, mt.TorchAllocator):
+            try:
+                make("expandable_segment:True")
+            except ValueError as error:
+                assert "expandable_segments" in str(error)
+            else:
+                raise AssertionError
+        assert mt.enabled_allocator() is None
+        assert mt.enable_allocator("expandable_segments:True").enabled
+        """,
+        torch_too=True,
+    )
+
+
+# --- without a GPU --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(GPU, reason="torch sees a GPU")
+def test_without_a_gpu():
+    with pytest.raises(RuntimeError, match="sees no GPU"):
+        mt.enable_allocator("expandable_segments:True")
+    assert mt.enabled_allocator() is None
+
+
+def test_config_items():
+    assert config_items("a:1, b:[1:2,3:4],,c:True,") == ["a:1", "b:[1:2,3:4]", "c:True"]
+    assert config_items("") == []
+
+
+# --- a real GPU -----------------------------------------------------------------------------------
+
+ON_A_GPU = """
+import torch
+import memopt.torch as mt
+allocator = mt.enable_allocator("expandable_segments:True")
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 8))
+model = model.cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+x = torch.randn(64, 256, device="cuda")
+for _ in range(5):
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+assert allocator.stats()["requested_bytes.all.current"] > 0
+graph = torch.cuda.CUDAGraph()
+with torch.no_grad():
+    for _ in range(3):
+        wanted = model(x)
+    with torch.cuda.graph(graph):
+        result = model(x).relu() * 2
+    noise = [torch.randn(64, 512, device="cuda") for _ in range(50)]
+    graph.replay()
+    assert torch.equal(result, wanted.relu() * 2)
+try:
+    torch.empty(1 << 45, dtype=torch.uint8, device="cuda")
+except RuntimeError as error:
+    assert "out of memory" in str(error)
+else:
+    raise AssertionError
+side = torch.cuda.Stream()
+for _ in range(20):
+    y = torch.randn(1 << 20, device="cuda")
+    with torch.cuda.stream(side):
+        side.wait_stream(torch.cuda.default_stream())
+        z = y * 2
+    y.record_stream(side)
+    del y
+    w = torch.zeros(1 << 20, device="cuda")
+torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.skipif(not GPU, reason="torch sees no GPU")
+def test_training_on_a_gpu():
+    variables = dict(os.environ, PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path)
+    result = subprocess.run(
+        [sys.executable, "-c", ON_A_GPU], env=variables, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 0, result.stdout + result.stderr

@@ -1,0 +1,440 @@
+"""MemoryMonitor: what it writes is there whatever happens, and it warns only where it should."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import memopt  # noqa: E402
+import memopt.torch as mt  # noqa: E402
+from memopt.torch._leak import LeakDetector  # noqa: E402
+from memopt.torch.monitor import FIELDS  # noqa: E402
+from simulated import run  # noqa: E402
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
+GIB = 1 << 30
+MIB = 1 << 20
+
+
+def jsonl(path):
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+class Trace:
+    """Given figures in place of a device's."""
+
+    def __init__(self, device="cuda:0", total=24 * GIB, **values):
+        self.values = dict(
+            device=device,
+            allocated=values.get("allocated"),
+            reserved=None,
+            peak=None,
+            pinned=0,
+            device_used=values.get("used", 20 * GIB),
+            device_free=4 * GIB,
+            device_total=total,
+        )
+
+    def read(self):
+        return {k: v() if callable(v) else v for k, v in self.values.items()}
+
+    def close(self):
+        pass
+
+
+def monitor_of(monkeypatch, rss=lambda: GIB, options=None, **trace):
+    """A monitor of a synthetic trace."""
+    monkeypatch.setattr("memopt.torch.monitor._source", lambda device: Trace(**trace))
+    monkeypatch.setattr("memopt.torch._host.rss", rss)
+    return mt.MemoryMonitor(**(options or {}))
+
+
+def causes(monitor, steps):
+    """The warnings of so many steps; each is told once."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(steps):
+            monitor.step()
+    assert all(w.category is mt.MemoryWarning for w in caught)
+    assert len(caught) == len(monitor.warnings)
+    return monitor.warnings
+
+
+# --- leaks ----------------------------------------------------------------------------------------
+
+
+def first_alarm(values, **options):
+    """The step at which a leak is told, and its slope; None where it is not."""
+    detector = LeakDetector(**options)
+    for step, value in enumerate(values):
+        slope = detector.add(step, int(value))
+        if slope is not None:
+            return step, slope
+    return None
+
+
+def test_a_leak_of_one_percent_a_step_warns():
+    found = first_alarm(GIB * 1.01**step for step in range(400))
+    assert found and found[0] <= 180 and found[1] > 0.01 * GIB
+
+
+def test_a_leak_of_one_percent_of_the_start_each_step_under_noise_warns():
+    choose = random.Random(1)
+    found = first_alarm(GIB * (1 + 0.01 * s + choose.uniform(0, 0.1)) for s in range(400))
+    assert found and found[0] <= 180
+    assert found[1] == pytest.approx(0.01 * GIB, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_does_not_warn(seed):
+    choose = random.Random(seed)
+    assert first_alarm(GIB * choose.uniform(0.2, 1) for _ in range(20000)) is None
+
+
+def test_a_random_walk_that_returns_does_not_warn():
+    """Variable-length batches: high and low for many steps, but it comes back."""
+    choose, level, values = random.Random(2), 0.5, []
+    for _ in range(20000):
+        level += 0.2 * (0.5 - level) + choose.uniform(-0.1, 0.1)
+        values.append(GIB * level)
+    assert first_alarm(values) is None
+
+
+def test_caches_that_fill_do_not_warn():
+    """A steep start that flattens out within the first hundred steps."""
+    assert first_alarm(GIB * (2 - 0.9**step) for step in range(2000)) is None
+    assert first_alarm(min(step, 100) * MIB + GIB for step in range(2000)) is None
+
+
+def test_a_growth_below_the_threshold_does_not_warn():
+    assert first_alarm((GIB + 1000 * step for step in range(5000)), threshold=1024) is None
+    assert first_alarm((GIB + 1100 * step for step in range(5000)), threshold=1024) is not None
+
+
+def test_a_leak_that_strikes_every_fifty_steps_warns():
+    found = first_alarm(GIB + 8 * MIB * (step // 50) for step in range(3000))
+    assert found and found[0] < 1400
+    assert found[1] == pytest.approx(8 * MIB / 50, rel=0.1)
+
+
+def test_a_sawtooth_does_not_warn():
+    """Memory that grows and is given back: a gather every hundred steps."""
+    assert first_alarm(GIB + 5 * MIB * (step % 100) for step in range(20000)) is None
+
+
+def test_a_leak_is_told_once(monkeypatch):
+    step = iter(range(10000))
+    monitor = monitor_of(monkeypatch, allocated=lambda: GIB + MIB * next(step))
+    told = causes(monitor, 500)
+    assert list(told) == ["leak"]
+    assert "1.00 MiB a step" in told["leak"] and "4096 steps" in told["leak"]
+
+
+def test_a_host_leak_is_told(monkeypatch):
+    step = iter(range(10000))
+    monitor = monitor_of(monkeypatch, rss=lambda: GIB + MIB * next(step), allocated=GIB)
+    assert list(causes(monitor, 400)) == ["host leak"]
+
+
+def test_a_real_leak_of_a_real_loop():
+    """Tensors kept by mistake, seen through the host memory of the process on the CPU."""
+    kept = []
+    monitor = mt.MemoryMonitor(device="cpu", leak="64KiB")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(220):
+            kept.append(torch.ones(1 << 18))  # 1 MiB
+            monitor.step()
+    assert [w.category for w in caught] == [mt.MemoryWarning]
+    assert "host memory of this process grow" in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+def test_a_loop_without_a_leak():
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with mt.MemoryMonitor(device="cpu") as monitor:
+        monitor.attach(optimizer)
+        for _ in range(300):
+            model(torch.randn(8, 64)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert not monitor.warnings and len(monitor.records) == 300
+
+
+# --- use ------------------------------------------------------------------------------------------
+
+
+def test_underuse_warns_once(monkeypatch):
+    monitor = monitor_of(monkeypatch, allocated=GIB, used=6 * GIB)
+    told = causes(monitor, 300)
+    assert list(told) == ["under-use"]
+    assert "25 %" in told["under-use"] and "24.00 GiB" in told["under-use"]
+
+
+def test_half_used_does_not_warn(monkeypatch):
+    assert not causes(monitor_of(monkeypatch, allocated=GIB, used=12 * GIB), 300)
+
+
+def test_one_high_step_is_use_enough(monkeypatch):
+    step = iter(range(1000))
+    used = lambda: 20 * GIB if next(step) == 50 else GIB  # noqa: E731
+    assert not causes(monitor_of(monkeypatch, allocated=GIB, used=used), 300)
+
+
+def test_underuse_can_be_set(monkeypatch):
+    options = {"underuse": 0.0}
+    assert not causes(monitor_of(monkeypatch, allocated=1, used=1, options=options), 300)
+    options = {"underuse": 0.9, "underuse_after": 5}
+    assert causes(monitor_of(monkeypatch, allocated=1, used=20 * GIB, options=options), 5)
+
+
+def test_the_machine_s_memory_is_not_underused(monkeypatch):
+    assert not causes(monitor_of(monkeypatch, device="cpu", used=GIB), 300)
+
+
+# --- records and files ----------------------------------------------------------------------------
+
+
+def test_records(device):
+    monitor = mt.MemoryMonitor(device=device)
+    kept = torch.zeros(MIB, device=device)
+    before = time.time()
+    record = monitor.step()
+    assert tuple(record) == FIELDS and record["step"] == 1
+    assert before - 1 < record["time"] < time.time() + 1 and 0 <= record["seconds"] < 100
+    assert record["rss"] > MIB and record["pinned"] >= 0
+    assert record["device_total"] >= record["device_used"] > 0
+    if device.type == "cpu":
+        assert record["device"] == "cpu" and record["allocated"] is None
+    else:
+        assert record["allocated"] >= 4 * MIB and record["peak"] >= record["allocated"]
+        torch.zeros(100 * MIB, dtype=torch.uint8, device=device)
+        record = monitor.step()
+        assert record["peak"] >= record["allocated"] + 100 * MIB
+        assert monitor.step()["peak"] < 100 * MIB + record["allocated"]
+    del kept
+    monitor.close()
+
+
+def test_jsonl_and_csv(tmp_path):
+    paths = [tmp_path / "log.jsonl", tmp_path / "log.csv"]
+    for path in paths:
+        with mt.MemoryMonitor(path, device="cpu") as monitor:
+            for _ in range(3):
+                monitor.step()
+        with mt.MemoryMonitor(str(path), device="cpu") as monitor:  # goes on where it ended
+            monitor.step()
+            expected = monitor.records[-1]
+    records = jsonl(paths[0])
+    assert [record["step"] for record in records] == [1, 2, 3, 1]
+    with open(paths[1], newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["step"] for row in rows] == ["1", "2", "3", "1"]
+    assert tuple(rows[0]) == FIELDS
+    assert rows[3]["rss"] == str(expected["rss"]) and rows[3]["allocated"] == ""
+
+
+def test_interval(tmp_path):
+    with mt.MemoryMonitor(tmp_path / "log.jsonl", interval=10, device="cpu") as monitor:
+        for step in range(1, 36):
+            assert (monitor.step() is not None) == (step % 10 == 0)
+    assert [record["step"] for record in jsonl(tmp_path / "log.jsonl")] == [10, 20, 30]
+
+
+def test_an_unfinished_line_is_cut_off(tmp_path):
+    for name, header in (("a.jsonl", ""), ("a.csv", ",".join(FIELDS) + "\n")):
+        path = tmp_path / name
+        whole = header + ("x" * 70000 + "\n")
+        path.write_text(whole + "y" * 100000)
+        with mt.MemoryMonitor(path, device="cpu") as monitor:
+            monitor.step()
+        text = path.read_text()
+        assert text.startswith(whole) and "y" not in text[len(whole) :]
+        assert text.count("\n") == whole.count("\n") + 1
+
+
+def test_another_csv_is_not_continued(tmp_path):
+    path = tmp_path / "loss.csv"
+    path.write_text("step,loss\n1,2\n")
+    with pytest.raises(ValueError, match="other columns"):
+        mt.MemoryMonitor(path, device="cpu")
+    assert path.read_text() == "step,loss\n1,2\n"
+
+
+def test_valid_after_kill(tmp_path):
+    paths = [tmp_path / "log.jsonl", tmp_path / "log.csv"]
+    program = (
+        "import sys, memopt.torch as mt\n"
+        "monitors = [mt.MemoryMonitor(path, device='cpu') for path in sys.argv[1:]]\n"
+        "while True:\n"
+        "    for monitor in monitors: monitor.step()\n"
+    )
+    variables = dict(os.environ, PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path)
+    process = subprocess.Popen([sys.executable, "-c", program, *map(str, paths)], env=variables)
+    try:
+        until = time.time() + 100
+        while time.time() < until and not (paths[1].exists() and paths[1].stat().st_size > 20000):
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    for path in paths:
+        text = path.read_text()
+        assert text.endswith("\n") and len(text) > 20000
+    with open(paths[1], newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert all(row["device_total"] for row in rows)
+    for steps in ([int(row["step"]) for row in rows], [r["step"] for r in jsonl(paths[0])]):
+        assert steps == list(range(1, len(steps) + 1))
+
+
+def test_a_full_disk_ends_the_log_but_not_the_training():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    with mt.MemoryMonitor("/dev/full", device="cpu") as monitor:
+        with pytest.warns(mt.MemoryWarning, match="cannot be written"):
+            monitor.step()
+        monitor.step()
+        assert list(monitor.warnings) == ["log"] and len(monitor.records) == 2
+
+
+def test_rank_in_the_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    with mt.MemoryMonitor(tmp_path / "log-{rank}.jsonl", device="cpu") as monitor:
+        monitor.step()
+    assert len(jsonl(tmp_path / "log-3.jsonl")) == 1
+
+
+# --- hooks, writers, arguments --------------------------------------------------------------------
+
+
+def test_attach(tmp_path):
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with mt.MemoryMonitor(device="cpu") as monitor:
+        handle = monitor.attach(optimizer)
+        for _ in range(3):
+            weight.grad = torch.ones(3)
+            optimizer.step()
+        assert len(monitor.records) == 3
+        handle.remove()
+        optimizer.step()
+        assert len(monitor.records) == 3
+        monitor.attach(optimizer)
+        optimizer.step()
+    optimizer.step()  # closed: the hook is gone
+    assert len(monitor.records) == 4
+    with pytest.raises(TypeError, match="attach"):
+        monitor.attach(object())
+
+
+def test_a_writer(tmp_path):
+    class Writer:
+        scalars = []
+
+        def add_scalar(self, tag, value, step):
+            self.scalars.append((tag, value, step))
+
+    with mt.MemoryMonitor(device="cpu", tensorboard=Writer()) as monitor:
+        monitor.step()
+        record = monitor.step()
+    assert ("memory/rss", record["rss"], 2) in Writer.scalars
+    assert not any(tag == "memory/allocated" for tag, _, _ in Writer.scalars)
+
+
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard")
+    with mt.MemoryMonitor(device="cpu", tensorboard=tmp_path) as monitor:
+        for _ in range(3):
+            monitor.step()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [e.step for e in events.Scalars("memory/rss")] == [1, 2, 3]
+
+
+def test_threads(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with mt.MemoryMonitor(path, device="cpu") as monitor:
+        threads = [
+            threading.Thread(target=lambda: [monitor.step() for _ in range(50)]) for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(record["step"] for record in jsonl(path)) == list(range(1, 201))
+
+
+@pytest.mark.parametrize(
+    "options, name",
+    [
+        ({"interval": 0}, "interval"),
+        ({"interval": 1.5}, "interval"),
+        ({"interval": True}, "interval"),
+        ({"underuse": 2}, "underuse"),
+        ({"leak": "many"}, "many"),
+        ({"device": "meta"}, "meta"),
+    ],
+)
+def test_wrong_arguments(options, name):
+    with pytest.raises(ValueError, match=name):
+        mt.MemoryMonitor(**options)
+
+
+def test_no_file_is_left_open_by_a_refused_one(tmp_path):
+    before = len(os.listdir("/proc/self/fd"))
+    path = tmp_path / "x.csv"
+    path.write_text("a\n")
+    for _ in range(3):
+        with pytest.raises(ValueError):
+            mt.MemoryMonitor(path, device="cpu")
+    monitor = mt.MemoryMonitor(tmp_path / "y.csv", device="cpu")
+    monitor.close()
+    monitor.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- a GPU, simulated -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_gpu_records_on_the_simulated_driver(ours):
+    run(
+        """
+        allocator = mt.enable_allocator("") if %s else None
+        monitor = mt.MemoryMonitor()
+        kept = torch.empty(4 * MIB, dtype=torch.uint8, device="cuda")
+        torch.empty(16 * MIB, dtype=torch.uint8, device="cuda")
+        first, second = monitor.step(), monitor.step()
+        assert first["device"] == "cuda:0" and first["allocated"] == 4 * MIB
+        assert first["peak"] == 20 * MIB and second["peak"] == 4 * MIB
+        assert first["reserved"] >= 20 * MIB
+        assert first["device_total"] == 256 * MIB
+        assert first["device_used"] == driver.memopt_sim_used(0) > 0
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(98):
+                monitor.step()
+        (warning,) = caught
+        assert warning.category is mt.MemoryWarning and "256.00 MiB" in str(warning.message)
+        assert list(monitor.warnings) == ["under-use"]
+        """
+        % ours,
+        torch_too=True,
+    )

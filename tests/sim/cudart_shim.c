@@ -1,0 +1,263 @@
+/*
+ * The few functions of the CUDA runtime that PyTorch's allocation of tensors goes through, over the
+ * simulated driver: preloaded into a real PyTorch, tensors on "cuda" can be made, freed and
+ * recorded on streams, and none of their kernels runs. Written without the toolkit's headers.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define SHIM __attribute__((visibility("default")))
+
+/* What the simulated driver has of cuda.h. */
+typedef void *handle;
+int cuInit(unsigned flags);
+int cuDeviceGetCount(int *count);
+int cuDevicePrimaryCtxRetain(handle *context, int device);
+int cuCtxPushCurrent_v2(handle context);
+int cuCtxPopCurrent_v2(handle *context);
+int cuMemGetInfo_v2(size_t *free, size_t *total);
+int cuMemAlloc_v2(uint64_t *pointer, size_t bytes);
+int cuMemFree_v2(uint64_t pointer);
+int cuStreamCreate(handle *stream, unsigned flags);
+int cuStreamSynchronize(handle stream);
+int cuStreamQuery(handle stream);
+int cuStreamIsCapturing(handle stream, int *status);
+int cuEventCreate(handle *event, unsigned flags);
+int cuEventRecord(handle event, handle stream);
+int cuEventQuery(handle event);
+int cuEventSynchronize(handle event);
+int cuEventDestroy_v2(handle event);
+
+enum { DEVICES = 8, UNKNOWN = 999 };
+static _Thread_local int current;
+
+/* Runs a driver call with the current device's primary context, as the runtime does. */
+static int enter(void)
+{
+    static handle contexts[DEVICES];
+    int code = 0;
+    if (contexts[current] == NULL) {
+        code = cuInit(0);
+        if (code == 0)
+            code = cuDevicePrimaryCtxRetain(&contexts[current], current);
+    }
+    return code == 0 ? cuCtxPushCurrent_v2(contexts[current]) : code;
+}
+
+static int leave(int code)
+{
+    handle old;
+    cuCtxPopCurrent_v2(&old);
+    return code;
+}
+
+#define FORWARD(call)                                                                              \
+    do {                                                                                           \
+        int code_ = enter();                                                                       \
+        return code_ == 0 ? leave(call) : code_;                                                   \
+    } while (0)
+
+/* The declarations of the runtime; nobody includes them. */
+SHIM int cudaGetDeviceCount(int *count);
+SHIM int cudaGetDevice(int *device);
+SHIM int cudaSetDevice(int device);
+SHIM int cudaDriverGetVersion(int *version);
+SHIM int cudaRuntimeGetVersion(int *version);
+SHIM int cudaGetLastError(void);
+SHIM int cudaPeekAtLastError(void);
+SHIM int cudaGetDeviceProperties(char *properties, int device);
+SHIM int cudaDeviceGetAttribute(int *value, int attribute, int device);
+SHIM int cudaDeviceCanAccessPeer(int *value, int device, int peer);
+SHIM int cudaDeviceGetStreamPriorityRange(int *least, int *greatest);
+SHIM int cudaDeviceSynchronize(void);
+SHIM int cudaMemGetInfo(size_t *free, size_t *total);
+SHIM int cudaMalloc(void **pointer, size_t bytes);
+SHIM int cudaFree(void *pointer);
+SHIM int cudaStreamCreateWithPriority(handle *stream, unsigned flags, int priority);
+SHIM int cudaStreamSynchronize(handle stream);
+SHIM int cudaStreamQuery(handle stream);
+SHIM int cudaStreamIsCapturing(handle stream, int *status);
+SHIM int cudaStreamGetCaptureInfo(handle stream, int *status, uint64_t *id);
+SHIM int cudaThreadExchangeStreamCaptureMode(int *mode);
+SHIM int cudaEventCreateWithFlags(handle *event, unsigned flags);
+SHIM int cudaEventRecord(handle event, handle stream);
+SHIM int cudaEventRecordWithFlags(handle event, handle stream, unsigned flags);
+SHIM int cudaEventQuery(handle event);
+SHIM int cudaEventSynchronize(handle event);
+SHIM int cudaEventDestroy(handle event);
+
+int cudaGetDeviceCount(int *count)
+{
+    int code = cuInit(0);
+    return code == 0 ? cuDeviceGetCount(count) : code;
+}
+
+int cudaGetDevice(int *device)
+{
+    *device = current;
+    return 0;
+}
+
+int cudaSetDevice(int device)
+{
+    int count = 0;
+    int code = cudaGetDeviceCount(&count);
+    if (code != 0 || device < 0 || device >= count || device >= DEVICES)
+        return code != 0 ? code : UNKNOWN;
+    current = device;
+    return 0;
+}
+
+int cudaDriverGetVersion(int *version)
+{
+    *version = 13020;
+    return 0;
+}
+
+int cudaRuntimeGetVersion(int *version)
+{
+    return cudaDriverGetVersion(version);
+}
+
+int cudaGetLastError(void)
+{
+    return 0;
+}
+
+int cudaPeekAtLastError(void)
+{
+    return 0;
+}
+
+/* Places within cudaDeviceProp, the same in CUDA 12 and 13. */
+int cudaGetDeviceProperties(char *properties, int device)
+{
+    enum { NAME = 0, TOTAL_MEMORY = 288, WARP = 308, MAJOR = 360, KNOWN = 400 };
+    int warp = 32, major = 8;
+    size_t total, free;
+    (void)device;
+    int code = cudaMemGetInfo(&free, &total);
+    memset(properties, 0, KNOWN);
+    strcpy(properties + NAME, "libmemopt simulated device");
+    memcpy(properties + TOTAL_MEMORY, &total, sizeof total);
+    memcpy(properties + WARP, &warp, sizeof warp);
+    memcpy(properties + MAJOR, &major, sizeof major);
+    return code;
+}
+
+int cudaDeviceGetAttribute(int *value, int attribute, int device)
+{
+    (void)attribute;
+    (void)device;
+    *value = 1;
+    return 0;
+}
+
+int cudaDeviceCanAccessPeer(int *value, int device, int peer)
+{
+    (void)device;
+    (void)peer;
+    *value = 0;
+    return 0;
+}
+
+int cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
+{
+    *least = 0;
+    *greatest = -1;
+    return 0;
+}
+
+int cudaDeviceSynchronize(void)
+{
+    return 0;
+}
+
+int cudaMemGetInfo(size_t *free, size_t *total)
+{
+    FORWARD(cuMemGetInfo_v2(free, total));
+}
+
+int cudaMalloc(void **pointer, size_t bytes)
+{
+    uint64_t address = 0;
+    int code = enter();
+    if (code == 0)
+        code = leave(cuMemAlloc_v2(&address, bytes));
+    *pointer = (void *)(uintptr_t)address;
+    return code;
+}
+
+int cudaFree(void *pointer)
+{
+    if (pointer == NULL)
+        return 0;
+    FORWARD(cuMemFree_v2((uint64_t)(uintptr_t)pointer));
+}
+
+int cudaStreamCreateWithPriority(handle *stream, unsigned flags, int priority)
+{
+    (void)priority;
+    FORWARD(cuStreamCreate(stream, flags));
+}
+
+int cudaStreamSynchronize(handle stream)
+{
+    FORWARD(cuStreamSynchronize(stream));
+}
+
+int cudaStreamQuery(handle stream)
+{
+    FORWARD(cuStreamQuery(stream));
+}
+
+int cudaStreamIsCapturing(handle stream, int *status)
+{
+    FORWARD(cuStreamIsCapturing(stream, status));
+}
+
+/* Further results are asked for only while a graph is recorded, and by torch's own allocator. */
+int cudaStreamGetCaptureInfo(handle stream, int *status, uint64_t *id)
+{
+    if (id != NULL)
+        *id = 1;
+    return cudaStreamIsCapturing(stream, status);
+}
+
+int cudaThreadExchangeStreamCaptureMode(int *mode)
+{
+    (void)mode;
+    return 0;
+}
+
+int cudaEventCreateWithFlags(handle *event, unsigned flags)
+{
+    FORWARD(cuEventCreate(event, flags));
+}
+
+int cudaEventRecord(handle event, handle stream)
+{
+    FORWARD(cuEventRecord(event, stream));
+}
+
+int cudaEventRecordWithFlags(handle event, handle stream, unsigned flags)
+{
+    (void)flags;
+    return cudaEventRecord(event, stream);
+}
+
+int cudaEventQuery(handle event)
+{
+    FORWARD(cuEventQuery(event));
+}
+
+int cudaEventSynchronize(handle event)
+{
+    FORWARD(cuEventSynchronize(event));
+}
+
+int cudaEventDestroy(handle event)
+{
+    FORWARD(cuEventDestroy_v2(event));
+}

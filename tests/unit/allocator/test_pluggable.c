@@ -1,0 +1,388 @@
+/* The entry points that frameworks call by address. They are process-wide, so each test ends them.
+ */
+#include "support.h"
+
+#include "allocator/pluggable.h"
+#include "base/memory.h"
+#include "device/handle.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+
+/* --- helpers ---------------------------------------------------------------------------------- */
+
+static mo_device_ops ops;
+static memopt_stream captured;
+static int capturing, synced;
+static const mo_device_ops *real;
+
+static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
+{
+    (void)device;
+    *out = capturing && stream == captured;
+    return MEMOPT_OK;
+}
+
+static memopt_status device_sync(memopt_device *device)
+{
+    synced++;
+    return real->sync(device);
+}
+
+/* The first allocator of device 0, with a stream that a test can let record. */
+static memopt_allocator *start(const char *config)
+{
+    memopt_allocator *allocator = NULL;
+    OK(memopt_pluggable_configure("cpu", config, NULL));
+    OK(memopt_pluggable_allocator(0, 0, &allocator));
+    memopt_device *device = memopt_allocator_device(allocator);
+    real = device->ops;
+    ops = *real;
+    ops.stream_capturing = stream_capturing;
+    ops.sync = device_sync;
+    device->ops = &ops;
+    OK(memopt_stream_create(device, &captured));
+    capturing = synced = 0;
+    return allocator;
+}
+
+static void stop(memopt_allocator *allocator)
+{
+    OK(memopt_stream_destroy(memopt_allocator_device(allocator), captured));
+    OK(memopt_pluggable_end());
+}
+
+static uint64_t reserved(memopt_allocator *allocator)
+{
+    uint64_t bytes = 0;
+    OK(memopt_allocator_stat(allocator, "reserved_bytes.all.current", &bytes));
+    return bytes;
+}
+
+static uint64_t allocated(memopt_allocator *allocator)
+{
+    uint64_t bytes = 0;
+    OK(memopt_allocator_stat(allocator, "requested_bytes.all.current", &bytes));
+    return bytes;
+}
+
+static int logged;
+
+static void count_log(void *user, memopt_log_level level, const char *message)
+{
+    (void)user;
+    (void)message;
+    logged += level == MEMOPT_LOG_ERROR;
+}
+
+/* --- blocks ----------------------------------------------------------------------------------- */
+
+static void test_alloc_and_free(void **state)
+{
+    (void)state;
+    memopt_allocator *allocator = start("expandable_segments:True");
+    void *block = memopt_pluggable_alloc(3000, 0, NULL);
+    assert_non_null(block);
+    memset(block, 7, 3000);
+    assert_int_equal(allocated(allocator), 3000);
+    assert_null(memopt_pluggable_alloc(0, 0, NULL));
+    memopt_pluggable_free(block, 3000, 0, NULL);
+    memopt_pluggable_free(NULL, 0, 0, NULL);
+    assert_int_equal(allocated(allocator), 0);
+    assert_ptr_equal(memopt_pluggable_alloc_or_raise(3000, 0, NULL), block);
+    memopt_pluggable_free(block, 3000, 0, NULL);
+    assert_true(reserved(allocator) > 0);
+    memopt_pluggable_empty_cache();
+    assert_int_equal(reserved(allocator), 0);
+    stop(allocator);
+}
+
+/* A block that another stream uses is not given out again before that stream is done. */
+static void test_record_stream(void **state)
+{
+    (void)state;
+    memopt_allocator *allocator = start("");
+    void *block = memopt_pluggable_alloc(4096, 0, NULL);
+    uint64_t active = 0;
+    memopt_pluggable_record_stream(block, captured);
+    capturing = 1; /* the event cannot be recorded now: the free is put off */
+    memopt_pluggable_free(block, 4096, 0, NULL);
+    OK(memopt_allocator_stat(allocator, "active.all.current", &active));
+    assert_int_equal(active, 1);
+    void *other = memopt_pluggable_alloc(4096, 0, NULL);
+    assert_ptr_not_equal(other, block);
+    capturing = 0;
+    memopt_pluggable_free(other, 4096, 0, NULL);
+    memopt_pluggable_empty_cache();
+    OK(memopt_allocator_stat(allocator, "active.all.current", &active));
+    assert_int_equal(active, 0);
+    stop(allocator);
+}
+
+static void test_mistakes_are_logged(void **state)
+{
+    (void)state;
+    int other = 0;
+    memopt_allocator *allocator = start("");
+    void *block = memopt_pluggable_alloc(100, 0, NULL);
+    OK(memopt_set_log(count_log, NULL, MEMOPT_LOG_ERROR));
+    logged = 0;
+    memopt_pluggable_free(block, 100, 0, NULL);
+    assert_int_equal(logged, 0);
+    memopt_pluggable_free(block, 100, 0, NULL);
+    assert_int_equal(logged, 1);
+    memopt_pluggable_free(&other, 100, 64, NULL);
+    assert_int_equal(logged, 2);
+    memopt_pluggable_record_stream(&other, NULL);
+    assert_int_equal(logged, 3);
+    memopt_pluggable_memory_fraction(1.5, 0);
+    assert_int_equal(logged, 4);
+    OK(memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF));
+    assert_null(memopt_pluggable_alloc(UINT64_MAX, 0, NULL));
+    assert_null(memopt_pluggable_alloc(10, -1, NULL));
+    assert_null(memopt_pluggable_alloc(10, 64, NULL));
+    assert_null(memopt_pluggable_alloc(10, 1, NULL)); /* there is one cpu */
+    stop(allocator);
+}
+
+/* --- out of memory ---------------------------------------------------------------------------- */
+
+static jmp_buf back;
+static char raised[2048];
+
+static void raise_by_jump(const char *function, const char *file, uint32_t line,
+                          const char *message)
+{
+    assert_non_null(strstr(function, "memopt_pluggable"));
+    assert_string_equal(file, "libmemopt");
+    assert_int_equal(line, 0);
+    snprintf(raised, sizeof raised, "%s", message);
+    longjmp(back, 1);
+}
+
+static void test_failure_is_raised(void **state)
+{
+    (void)state;
+    memopt_allocator *allocator = start("");
+    memopt_memory_info info = {.struct_size = sizeof info};
+    OK(memopt_device_memory_info(memopt_allocator_device(allocator), &info));
+    memopt_pluggable_memory_fraction(64.0 * (double)MIB / (double)info.total, 0);
+    assert_null(memopt_pluggable_alloc_or_raise(65 * MIB, 0, NULL)); /* none configured */
+    OK(memopt_pluggable_configure("cpu", "", raise_by_jump));
+    void *volatile block = memopt_pluggable_alloc_or_raise(40 * MIB, 0, NULL);
+    assert_non_null(block);
+    if (setjmp(back) == 0) {
+        memopt_pluggable_alloc_or_raise(30 * MIB, 0, NULL);
+        fail_msg("it returned");
+    }
+    assert_non_null(strstr(raised, "CUDA out of memory. "));
+    assert_non_null(strstr(raised, "30.00 MiB"));
+    if (setjmp(back) == 0) {
+        memopt_pluggable_alloc_or_raise(30, 99, NULL);
+        fail_msg("it returned");
+    }
+    assert_non_null(strstr(raised, "memopt: "));
+    assert_null(memopt_pluggable_alloc(30 * MIB, 0, NULL)); /* this one never raises */
+    memopt_pluggable_free(block, 0, 0, NULL);
+    block = memopt_pluggable_alloc_or_raise(30 * MIB, 0, NULL); /* no lock was left */
+    assert_non_null(block);
+    memopt_pluggable_free(block, 0, 0, NULL);
+    stop(allocator);
+}
+
+/* --- configuration ---------------------------------------------------------------------------- */
+
+static void test_configure(void **state)
+{
+    (void)state;
+    char longer[MO_PLUG_CONFIG + 1];
+    memopt_allocator *allocator;
+    memset(longer, ' ', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    FAILS(MEMOPT_INVALID_ARGUMENT, "backend", memopt_pluggable_configure("cuda:0", "", NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "backend", memopt_pluggable_configure(NULL, "", NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "max_split_size_mb",
+          memopt_pluggable_configure("cpu", "max_split:1", NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "1000", memopt_pluggable_configure("cpu", longer, NULL));
+    allocator = start("max_split_size_mb:64");
+    uint64_t split = 0;
+    OK(memopt_allocator_stat(allocator, "max_split_size", &split));
+    assert_int_equal(split, 64 * MIB);
+    OK(memopt_pluggable_configure("cpu", "max_split_size_mb:64", NULL));
+    FAILS(MEMOPT_BUSY, "max_split_size_mb:64", memopt_pluggable_configure("cpu", NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "out_allocator", memopt_pluggable_allocator(0, 0, NULL));
+    FAILS(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 1, &allocator));
+    void *block = memopt_pluggable_alloc(10, 0, NULL);
+    FAILS(MEMOPT_BUSY, "1 blocks", memopt_pluggable_end());
+    memopt_pluggable_free(block, 10, 0, NULL);
+    stop(allocator);
+    OK(memopt_pluggable_end());
+    assert_int_equal(mo_memory_live_blocks(), 0);
+}
+
+/* --- graphs ----------------------------------------------------------------------------------- */
+
+/* What a graph's recording allocates and frees is given to nobody else while the graph lives. */
+static void test_graph_keeps_its_memory(void **state)
+{
+    (void)state;
+    memopt_allocator *first = start(""), *pool = NULL;
+    void *before = memopt_pluggable_alloc(5000, 0, captured);
+    memopt_pluggable_free(before, 5000, 0, captured); /* cached: the recording must not get it */
+    memopt_pluggable_begin_pool(0, 3, 9, NULL);
+    void *outside = memopt_pluggable_alloc(5000, 0, NULL); /* does not record yet */
+    capturing = 1;
+    void *temporary = memopt_pluggable_alloc(5000, 0, captured);
+    void *elsewhere = memopt_pluggable_alloc(5000, 0, NULL);
+    assert_ptr_not_equal(temporary, before);
+    memopt_pluggable_free(temporary, 5000, 0, captured);
+    void *result = memopt_pluggable_alloc(5000, 0, captured);
+    assert_ptr_equal(result, temporary); /* within the graph it is reused */
+    void *kept = memopt_pluggable_alloc(5000, 0, captured);
+    memopt_pluggable_free(kept, 5000, 0, captured);
+    capturing = 0;
+    memopt_pluggable_end_pool(0, 3, 9);
+    OK(memopt_pluggable_allocator(0, 1, &pool));
+    assert_int_equal(allocated(pool), 5000);
+    assert_int_equal(allocated(first), 10000);
+    memopt_pluggable_empty_cache();
+    assert_true(reserved(pool) > 0);
+    void *later = memopt_pluggable_alloc(5000, 0, captured);
+    assert_ptr_not_equal(later, kept);
+    memopt_pluggable_release_pool(0, 3, 9);
+    assert_true(reserved(pool) > 0); /* its result lives on */
+    memopt_pluggable_free(result, 5000, 0, captured);
+    synced = 0;
+    memopt_pluggable_empty_cache();
+    assert_int_equal(reserved(pool), 0);
+    assert_true(synced > 0); /* replays may have been running */
+    memopt_pluggable_free(outside, 0, 0, NULL);
+    memopt_pluggable_free(elsewhere, 0, 0, NULL);
+    memopt_pluggable_free(later, 0, 0, NULL);
+    stop(first);
+}
+
+/* Two graphs that share a pool: it lives until both are gone. The next graph takes it over empty.
+ */
+static void test_shared_pools(void **state)
+{
+    (void)state;
+    memopt_allocator *first = start(""), *pool = NULL, *none = NULL;
+    void *temporary[2];
+    for (int i = 0; i < 2; i++) {
+        memopt_pluggable_begin_pool(0, 1, 0, NULL);
+        capturing = 1;
+        temporary[i] = memopt_pluggable_alloc(100, 0, captured);
+        memopt_pluggable_free(temporary[i], 100, 0, captured);
+        capturing = 0;
+        memopt_pluggable_end_pool(0, 1, 0);
+    }
+    assert_ptr_equal(temporary[0], temporary[1]);
+    OK(memopt_pluggable_allocator(0, 1, &pool));
+    FAILS(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 2, &none));
+    memopt_pluggable_release_pool(0, 1, 0);
+    assert_true(reserved(pool) > 0);
+    memopt_pluggable_release_pool(0, 1, 0);
+    assert_int_equal(reserved(pool), 0);
+    memopt_pluggable_begin_pool(0, 2, 0, NULL);
+    FAILS(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 2, &none));
+    memopt_pluggable_begin_pool(0, 4, 0, NULL); /* begun last: takes the allocations */
+    OK(memopt_pluggable_allocator(0, 1, &none));
+    capturing = 1;
+    void *block = memopt_pluggable_alloc(100, 0, captured);
+    assert_int_equal(allocated(none), 100);
+    assert_int_equal(allocated(pool), 0);
+    capturing = 0;
+    memopt_pluggable_release_pool(0, 4, 0); /* without an end */
+    memopt_pluggable_free(block, 100, 0, captured);
+    memopt_pluggable_release_pool(0, 2, 0);
+    capturing = 1;
+    block = memopt_pluggable_alloc(100, 0, captured);
+    capturing = 0;
+    assert_int_equal(allocated(first), 100);
+    memopt_pluggable_free(block, 100, 0, captured);
+    stop(first);
+}
+
+/* --- threads and faults ----------------------------------------------------------------------- */
+
+static void *work(void *argument)
+{
+    uint64_t seed = (uint64_t)(uintptr_t)argument;
+    void *blocks[16] = {NULL};
+    for (int i = 0; i < 2000; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        unsigned at = (unsigned)(seed >> 60);
+        memopt_pluggable_free(blocks[at], 0, 0, NULL);
+        blocks[at] = memopt_pluggable_alloc((seed >> 44 & 0xffff) + 1, 0, NULL);
+        if (blocks[at] == NULL)
+            return argument;
+        *(uint64_t *)blocks[at] = seed;
+        if ((seed >> 32 & 63) == 0)
+            memopt_pluggable_empty_cache();
+    }
+    for (int i = 0; i < 16; i++)
+        memopt_pluggable_free(blocks[i], 0, 0, NULL);
+    return NULL;
+}
+
+/* The first allocations come from several threads at once: one allocator is made. */
+static void test_threads(void **state)
+{
+    (void)state;
+    enum { THREADS = 4 };
+    memopt_allocator *allocator = NULL;
+    for (int round = 0; round < 5; round++) {
+        pthread_t threads[THREADS];
+        void *failed = NULL;
+        OK(memopt_pluggable_configure("cpu", "expandable_segments:True", NULL));
+        for (uintptr_t i = 0; i < THREADS; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, work, (void *)(i + 1)), 0);
+        for (int i = 0; i < THREADS; i++) {
+            pthread_join(threads[i], &failed);
+            assert_null(failed);
+        }
+        OK(memopt_pluggable_allocator(0, 0, &allocator));
+        assert_int_equal(allocated(allocator), 0);
+        OK(mo_allocator_check(allocator));
+        OK(memopt_pluggable_end());
+        assert_int_equal(mo_memory_live_blocks(), 0);
+    }
+}
+
+/* Each host allocation fails once; nothing leaks and the next call works. */
+static void test_host_memory_runs_out(void **state)
+{
+    (void)state;
+    for (int64_t n = 1;; n++) {
+        OK(memopt_pluggable_configure("cpu", "", NULL));
+        mo_memory_fail_at(n);
+        void *block = memopt_pluggable_alloc(5000, 0, NULL);
+        mo_memory_fail_at(0);
+        void *next = memopt_pluggable_alloc(5000, 0, NULL);
+        assert_non_null(next);
+        memopt_pluggable_free(next, 5000, 0, NULL);
+        memopt_pluggable_free(block, 5000, 0, NULL);
+        OK(memopt_pluggable_end());
+        assert_int_equal(mo_memory_live_blocks(), 0);
+        if (block != NULL)
+            break;
+        assert_in_range(n, 1, 100);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alloc_and_free),
+        cmocka_unit_test(test_record_stream),
+        cmocka_unit_test(test_mistakes_are_logged),
+        cmocka_unit_test(test_failure_is_raised),
+        cmocka_unit_test(test_configure),
+        cmocka_unit_test(test_graph_keeps_its_memory),
+        cmocka_unit_test(test_shared_pools),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_host_memory_runs_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
