@@ -15,38 +15,13 @@
 #ifndef MO_KERNELS_ADAMW_H
 #define MO_KERNELS_ADAMW_H
 
-#include "kernels/numerics.h"
-
-/* Hyperparameters of a group as the device keeps them. */
-typedef struct mo_adamw_group {
-    double lr, beta1, beta2, eps, weight_decay;
-    uint32_t maximize, reserved;
-} mo_adamw_group;
-
-/* What one step needs of a tensor: computed once, in device memory. */
-typedef struct mo_adamw_coef {
-    float beta1, one_minus_beta1, beta2, one_minus_beta2;
-    float decay, rate, eps, factor;
-    uint64_t step; /* the count after this step, from 1 */
-} mo_adamw_coef;
-
-/* base^exponent by repeated squaring: the same roundings on every back end. */
-MO_HD static inline double mo_power(double base, uint64_t exponent)
-{
-    double result = 1.0;
-    for (; exponent != 0; exponent >>= 1) {
-        if (exponent & 1)
-            result *= base;
-        base *= base;
-    }
-    return result;
-}
+#include "kernels/rule.h"
 
 /* step: the count after this step. factor: unscale times clip. */
-MO_HD static inline mo_adamw_coef mo_adamw_coef_of(const mo_adamw_group *group, uint64_t step,
-                                                   double factor)
+MO_HD static inline mo_rule_coef mo_adamw_coef_of(const mo_rule_group *group, uint64_t step,
+                                                  double factor)
 {
-    mo_adamw_coef c;
+    mo_rule_coef c;
     double correction1 = 1.0 - mo_power(group->beta1, step);
     double correction2 = mo_sqrt(1.0 - mo_power(group->beta2, step));
     double eps = group->eps * correction2;
@@ -64,7 +39,7 @@ MO_HD static inline mo_adamw_coef mo_adamw_coef_of(const mo_adamw_group *group, 
 
 /* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type.
  */
-MO_HD static inline float mo_adamw_update(const mo_adamw_coef *c, float gradient, float parameter,
+MO_HD static inline float mo_adamw_update(const mo_rule_coef *c, float gradient, float parameter,
                                           float *m, float *v)
 {
     float h = gradient * c->factor;

@@ -63,6 +63,8 @@ MO_INLINE void update64(const mo_optim_span *s, const mo_coef16 *c, uint64_t at,
         top->v = _mm512_max_epu32(top->v, _mm512_castps_si512(x->v.part[k]));
         if (p_dtype == MO_DTYPE_BF16)
             top->odd = _kor_mask16(top->odd, mo_bf16_odd(p));
+        else
+            top->odd = _kor_mask16(top->odd, _mm512_cmp_ps_mask(p, p, _CMP_UNORD_Q));
     }
 }
 
@@ -81,6 +83,14 @@ MO_INLINE mo_f32x64 load64(const float *x)
     return out;
 }
 
+MO_INLINE mo_f32x64 load64_one_nan(const float *x)
+{
+    mo_f32x64 out = load64(x);
+    for (int k = 0; k < 4; k++)
+        out.part[k] = mo_one_nan16(out.part[k]);
+    return out;
+}
+
 MO_INLINE void finish64(const work *w, int part, int p_dtype, const mo_encode64 *e)
 {
     int i = 64 * part;
@@ -90,12 +100,12 @@ MO_INLINE void finish64(const work *w, int part, int p_dtype, const mo_encode64 
     mo_store64_plain(w->parameter, (uint64_t)i, p_dtype, &p);
 }
 
-/* The block's parameters where finish64 would not do: stochastic, or with odd values. */
+/* The block's parameters where finish64 would not do: stochastic, or with odd values or NaN. */
 static __attribute__((noinline)) void store_parameters(const mo_optim_span *s, uint64_t at,
                                                        const work *w)
 {
     for (uint64_t i = 0; i < BLOCK; i += 64) {
-        mo_f32x64 p = load64(w->p + i);
+        mo_f32x64 p = load64_one_nan(w->p + i);
         if (s->parameter_dtype != MO_DTYPE_F32 && s->stochastic)
             mo_store64_stochastic(s->parameter, at + i, s->parameter_dtype, &p, &s->random,
                                   s->start + at + i);
@@ -107,7 +117,7 @@ static __attribute__((noinline)) void store_parameters(const mo_optim_span *s, u
 static __attribute__((noinline)) void store_copy(const mo_optim_span *s, uint64_t at, const work *w)
 {
     for (uint64_t i = 0; i < BLOCK; i += 64) {
-        mo_f32x64 p = load64(w->p + i);
+        mo_f32x64 p = load64_one_nan(w->p + i);
         mo_store64(s->copy, at + i, s->copy_dtype, &p);
     }
 }

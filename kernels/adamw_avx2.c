@@ -33,6 +33,18 @@ MO_INLINE void update_block(const mo_optim_span *s, const mo_coef8 *c, uint64_t 
     w->largest2 = mo_largest8(largest2);
 }
 
+MO_INLINE void store_parameters(const mo_optim_span *s, uint64_t at, int p_dtype, const work *w)
+{
+    if (p_dtype == MO_DTYPE_F32 || !s->stochastic) {
+        for (uint64_t i = 0; i < BLOCK; i += 8)
+            mo_optim_store8(s, at + i, p_dtype, _mm256_loadu_ps(w->p + i));
+        return;
+    }
+    mo_write_stochastic(s, at, BLOCK, w->p);
+    for (uint64_t i = 0; i < BLOCK && s->copy != NULL; i += 8)
+        mo_store8(s->copy, at + i, s->copy_dtype, _mm256_loadu_ps(w->p + i));
+}
+
 MO_INLINE void step8_blocks(const mo_optim_span *s, int p_dtype, int g_dtype)
 {
     work w;
@@ -50,8 +62,7 @@ MO_INLINE void step8_blocks(const mo_optim_span *s, int p_dtype, int g_dtype)
         mo_quantize_block8(w.v, &scale2, 0, (uint8_t *)s->v + at);
         s->absmax1[at / BLOCK] = scale1.absmax;
         s->absmax2[at / BLOCK] = scale2.absmax;
-        for (uint64_t i = 0; i < BLOCK; i += 8)
-            mo_optim_store8(s, at + i, p_dtype, _mm256_loadu_ps(w.p + i));
+        store_parameters(s, at, p_dtype, &w);
     }
     if (at < s->count)
         mo_adamw8_scalar(s, at);
@@ -77,6 +88,8 @@ MO_INLINE void step_as(const mo_optim_span *s, int p_dtype, int g_dtype)
 {
     if (s->absmax1 != NULL)
         step8_blocks(s, p_dtype, g_dtype);
+    else if (p_dtype != MO_DTYPE_F32 && s->stochastic)
+        mo_adamw32_span_avx2(s);
     else
         step32_all(s, p_dtype, g_dtype);
 }

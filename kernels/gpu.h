@@ -37,7 +37,7 @@ typedef struct mo_sim_kernel {
 } mo_sim_kernel;
 
 #define MO_DEVICE static inline
-#define MO_GLOBAL(name, args_type, threads)                                                        \
+#define MO_GLOBAL_ROOM(name, args_type, threads, blocks)                                           \
     static void name(const args_type &args, uint64_t first_item);                                  \
     static void name##_run(const void *args, uint64_t first_item)                                  \
     {                                                                                              \
@@ -47,6 +47,7 @@ typedef struct mo_sim_kernel {
     static void name(const args_type &args, uint64_t first_item)
 #define MO_SHARED(type, name) type &name = *(type *)mo_sim_shared(sizeof(type), #name)
 #define MO_UNROLL
+#define MO_ROLLED
 
 #define mo_thread() mo_sim_thread()
 #define mo_block() mo_sim_block()
@@ -81,15 +82,16 @@ typedef struct mo_sim_kernel {
 
 #define MO_DEVICE __attribute__((device)) static inline
 #if defined(__HIP__)
-#define MO_THREADS(threads) __attribute__((amdgpu_flat_work_group_size(1, threads)))
+#define MO_BOUNDS(threads, blocks) __attribute__((amdgpu_flat_work_group_size(threads, threads)))
 #else
-#define MO_THREADS(threads) __attribute__((launch_bounds(threads)))
+#define MO_BOUNDS(threads, blocks) __attribute__((launch_bounds(threads, blocks)))
 #endif
-#define MO_GLOBAL(name, args_type, threads)                                                        \
-    extern "C" __attribute__((global)) MO_THREADS(threads) void name(const args_type args,         \
-                                                                     uint64_t first_item)
+#define MO_GLOBAL_ROOM(name, args_type, threads, blocks)                                           \
+    extern "C" __attribute__((global)) MO_BOUNDS(threads, blocks) void name(const args_type args,  \
+                                                                            uint64_t first_item)
 #define MO_SHARED(type, name) __attribute__((shared)) static type name
 #define MO_UNROLL _Pragma("unroll")
+#define MO_ROLLED _Pragma("unroll 1")
 
 #if defined(__HIP__)
 
@@ -177,11 +179,12 @@ MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
 #endif
 
 #define MO_DEVICE __device__ static inline
-#define MO_GLOBAL(name, args_type, threads)                                                        \
-    extern "C" __global__ void __launch_bounds__(threads)                                          \
+#define MO_GLOBAL_ROOM(name, args_type, threads, blocks)                                           \
+    extern "C" __global__ void __launch_bounds__(threads, blocks)                                  \
         name(const __grid_constant__ args_type args, uint64_t first_item)
 #define MO_SHARED(type, name) __shared__ type name
 #define MO_UNROLL _Pragma("unroll")
+#define MO_ROLLED _Pragma("unroll 1")
 
 MO_DEVICE uint32_t mo_thread(void)
 {
@@ -222,8 +225,14 @@ MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
 
 #include "kernels/portable.h"
 
-/* Ends one of two branches that differ only in a pointer: into the parameters, or into global
- * memory. Merged by the compiler, they would need the parameters copied to the stack. */
+/* A kernel. The compiler may take as many registers as leave room for `blocks` blocks on one of
+ * NVIDIA's multiprocessors; left to itself it rather spills than takes more than 64. */
+#define MO_GLOBAL(name, args_type, threads)                                                        \
+    MO_GLOBAL_ROOM(name, args_type, threads, 1024 / (threads))
+
+/* Ends one of two branches that the compiler must not merge: that differ only in a pointer, into
+ * the parameters or into global memory (merged, they would need the parameters copied to the
+ * stack), or in how a pack travels. */
 #if defined(MO_GPU_SIM)
 #define MO_APART (void)0
 #else
@@ -239,13 +248,151 @@ MO_DEVICE double mo_shuffle_xor_f64(double value, uint32_t mask)
 
 enum { MO_LANES = 32 };
 
+/* A condition that hardly ever holds: its branch goes out of the way. kernel_report.py defines
+ * MO_RARE_NEVER to count the instructions of what is left. */
+#if defined(MO_RARE_NEVER)
+#define MO_RARE(condition) (mo_rare_test(condition), 0)
+MO_DEVICE void mo_rare_test(int condition)
+{
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p trap;}" ::"r"(condition));
+}
+#else
+#define MO_RARE(condition) __builtin_expect(!!(condition), 0)
+#endif
+
+/* --- global memory -------------------------------------------------------------------------------
+ *
+ * mo_load_words and mo_store_words move 1, 2 or 4 words (the address is a multiple of their bytes)
+ * in one instruction, mo_load_as and mo_store_as one number. Whatever lies in tensors and tables
+ * goes through these or MO_AT. Streaming ones are for what a kernel does not touch again and
+ * nothing soon after it: they leave the caches to others. */
+
+template <int WORDS> struct alignas(WORDS * 4) mo_words {
+    uint32_t of[WORDS];
+};
+
+template <class T> MO_DEVICE T mo_load_as(const void *at)
+{
+    return MO_AT(const T, at);
+}
+
+template <class T> MO_DEVICE void mo_store_as(void *at, T value)
+{
+    MO_AT(T, at) = value;
+}
+
+#if defined(MO_GPU_SIM)
+
+template <int WORDS, int STREAMING> MO_DEVICE mo_words<WORDS> mo_load_words(const void *at)
+{
+    return *(const mo_words<WORDS> *)at;
+}
+
+template <int WORDS, int STREAMING> MO_DEVICE void mo_store_words(void *at, mo_words<WORDS> words)
+{
+    *(mo_words<WORDS> *)at = words;
+}
+
+#elif defined(__clang__)
+
+template <int WORDS> struct mo_register;
+template <> struct mo_register<1> {
+    typedef uint32_t type;
+};
+template <> struct mo_register<2> {
+    typedef uint32_t type __attribute__((ext_vector_type(2)));
+};
+template <> struct mo_register<4> {
+    typedef uint32_t type __attribute__((ext_vector_type(4)));
+};
+
+template <int WORDS, int STREAMING> MO_DEVICE mo_words<WORDS> mo_load_words(const void *at)
+{
+    typedef typename mo_register<WORDS>::type reg;
+    const MO_IN_GLOBAL reg *from = (const MO_IN_GLOBAL reg *)at;
+    reg value = STREAMING ? __builtin_nontemporal_load(from) : *from;
+    mo_words<WORDS> words;
+    __builtin_memcpy(&words, &value, sizeof words);
+    return words;
+}
+
+template <int WORDS, int STREAMING> MO_DEVICE void mo_store_words(void *at, mo_words<WORDS> words)
+{
+    typedef typename mo_register<WORDS>::type reg;
+    MO_IN_GLOBAL reg *to = (MO_IN_GLOBAL reg *)at;
+    reg value;
+    __builtin_memcpy(&value, &words, sizeof value);
+    if (STREAMING)
+        __builtin_nontemporal_store(value, to);
+    else
+        *to = value;
+}
+
+#else /* nvcc and NVRTC */
+
+MO_DEVICE void mo_stream_in(const void *at, mo_words<1> *words)
+{
+    words->of[0] = __ldcs((const unsigned int *)at);
+}
+
+MO_DEVICE void mo_stream_in(const void *at, mo_words<2> *words)
+{
+    uint2 value = __ldcs((const uint2 *)at);
+    words->of[0] = value.x;
+    words->of[1] = value.y;
+}
+
+MO_DEVICE void mo_stream_in(const void *at, mo_words<4> *words)
+{
+    uint4 value = __ldcs((const uint4 *)at);
+    words->of[0] = value.x;
+    words->of[1] = value.y;
+    words->of[2] = value.z;
+    words->of[3] = value.w;
+}
+
+MO_DEVICE void mo_stream_out(void *at, const mo_words<1> *words)
+{
+    __stcs((unsigned int *)at, words->of[0]);
+}
+
+MO_DEVICE void mo_stream_out(void *at, const mo_words<2> *words)
+{
+    __stcs((uint2 *)at, make_uint2(words->of[0], words->of[1]));
+}
+
+MO_DEVICE void mo_stream_out(void *at, const mo_words<4> *words)
+{
+    __stcs((uint4 *)at, make_uint4(words->of[0], words->of[1], words->of[2], words->of[3]));
+}
+
+template <int WORDS, int STREAMING> MO_DEVICE mo_words<WORDS> mo_load_words(const void *at)
+{
+    mo_words<WORDS> words;
+    if (STREAMING)
+        mo_stream_in(at, &words);
+    else
+        words = MO_AT(const mo_words<WORDS>, at);
+    return words;
+}
+
+template <int WORDS, int STREAMING> MO_DEVICE void mo_store_words(void *at, mo_words<WORDS> words)
+{
+    if (STREAMING)
+        mo_stream_out(at, &words);
+    else
+        MO_AT(mo_words<WORDS>, at) = words;
+}
+
+#endif
+
 /* Several threads may set a flag at once; all write the same. */
 MO_DEVICE void mo_flag_raise(float *flag)
 {
 #if defined(MO_GPU_SIM)
     __atomic_store_n((uint32_t *)(void *)flag, 0x3f800000u, __ATOMIC_RELAXED);
 #else
-    *(volatile float *)flag = 1.0f;
+    MO_AT(volatile float, flag) = 1.0f;
 #endif
 }
 

@@ -13,28 +13,39 @@ MO_DEVICE uint64_t mo_hash_word(const unsigned char *granule, uint64_t offset, u
                                 int aligned)
 {
     if (aligned && offset + 8 <= count)
-        return *(const uint64_t *)(const void *)(granule + offset);
+        return mo_load_as<uint64_t>(granule + offset);
     uint64_t word = 0;
+    MO_ROLLED
     for (uint32_t k = 0; k < 8 && offset + k < count; k++)
-        word |= (uint64_t)granule[offset + k] << (8 * k);
+        word |= (uint64_t)mo_load_as<uint8_t>(granule + offset + k) << (8 * k);
     return word;
 }
 
-/* Both words of 16 bytes at once where they lie so. */
-MO_DEVICE uint64_t mo_hash_pair(const unsigned char *granule, uint64_t index, uint64_t count,
-                                int aligned8, int aligned16)
+/* Pair number `pair` of the words of a granule that lies at a multiple of 16 bytes. */
+MO_DEVICE uint64_t mo_hash_pair(const unsigned char *granule, uint32_t pair)
 {
-    uint64_t offset = index * 8;
-    if (aligned16 && offset + 16 <= count) {
-        mo_vector<16> raw = *(const mo_vector<16> *)(const void *)(granule + offset);
-        uint64_t low = raw.words[0] | (uint64_t)raw.words[1] << 32;
-        uint64_t high = raw.words[2] | (uint64_t)raw.words[3] << 32;
-        return mo_hash_term(low, index) + mo_hash_term(high, index + 1);
-    }
+    mo_words<4> raw = mo_load_words<4, 1>(granule + pair * 16);
+    return mo_hash_term(raw.of[0] | (uint64_t)raw.of[1] << 32, 2 * pair) +
+           mo_hash_term(raw.of[2] | (uint64_t)raw.of[3] << 32, 2 * pair + 1);
+}
+
+/* The thread's share of such a granule that is whole. */
+MO_DEVICE uint64_t mo_hash_share_whole(const unsigned char *granule)
+{
     uint64_t sum = 0;
-    for (uint32_t k = 0; k < 2; k++)
-        if (offset + 8 * k < count)
-            sum += mo_hash_term(mo_hash_word(granule, offset + 8 * k, count, aligned8), index + k);
+    MO_UNROLL
+    for (uint32_t i = 0; i < MO_HASH_GRANULE / 16 / MO_HASH_THREADS; i++)
+        sum += mo_hash_pair(granule, mo_thread() + i * MO_HASH_THREADS);
+    return sum;
+}
+
+MO_DEVICE uint64_t mo_hash_share(const unsigned char *granule, uint64_t count)
+{
+    int aligned = mo_aligned_to(granule, 8);
+    uint64_t sum = 0;
+    MO_ROLLED
+    for (uint64_t word = mo_thread(); word * 8 < count; word += MO_HASH_THREADS)
+        sum += mo_hash_term(mo_hash_word(granule, word * 8, count, aligned), word);
     return sum;
 }
 
@@ -43,11 +54,10 @@ MO_GLOBAL(mo_hash_granules, mo_hash_granules_args, MO_HASH_THREADS)
     MO_SHARED(mo_hash_partials, partials);
     uint64_t item = first_item + mo_block(), rest = args.bytes - item * MO_HASH_GRANULE;
     const unsigned char *granule = (const unsigned char *)args.data + item * MO_HASH_GRANULE;
-    uint64_t count = rest < MO_HASH_GRANULE ? rest : (uint64_t)MO_HASH_GRANULE, sum = 0;
-    int aligned8 = mo_aligned_to(granule, 8), aligned16 = mo_aligned_to(granule, 16);
-    for (uint64_t index = 2 * mo_thread(); index < MO_HASH_GRANULE / 8;
-         index += 2 * MO_HASH_THREADS)
-        sum += mo_hash_pair(granule, index, count, aligned8, aligned16);
+    uint64_t count = rest < MO_HASH_GRANULE ? rest : (uint64_t)MO_HASH_GRANULE;
+    uint64_t sum = count == MO_HASH_GRANULE && mo_aligned_to(granule, 16)
+                       ? mo_hash_share_whole(granule)
+                       : mo_hash_share(granule, count);
     for (uint32_t mask = mo_warp_size() / 2; mask > 0; mask /= 2)
         sum += mo_shuffle_xor_u64(sum, mask);
     if (mo_thread() % mo_warp_size() == 0)

@@ -1,5 +1,5 @@
 memopt_kernel_sources(optim_ref.c adamw_avx2.c blockcode_avx2.c optim_avx512.c adamw8_avx512.c
-                      adamw32_avx512.c)
+                      adamw32_avx512.c optim_lanes_avx2.c optim_lanes_avx512.c)
 # The 8-bit step is several chains of dependent instructions side by side: gcc interleaves them only
 # if it schedules before it allocates registers (15 % faster); clang does so by itself.
 if(CMAKE_C_COMPILER_ID STREQUAL "GNU")

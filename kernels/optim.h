@@ -12,20 +12,21 @@
 #ifndef MO_KERNELS_OPTIM_H
 #define MO_KERNELS_OPTIM_H
 
-#include "kernels/adamw.h"
 #include "kernels/reduce.h"
+#include "kernels/rule.h"
 
 /* One parameter; addresses are device memory. */
 typedef struct mo_optim_tensor {
     void *parameter;
-    void *copy; /* or NULL */
-    void *m;    /* u8 codes or f32 */
-    void *v;
-    float *absmax1; /* NULL: 32-bit states */
+    void *copy;     /* or NULL */
+    void *m;        /* codes or f32 */
+    void *v;        /* NULL where the rule has one moment; so is absmax2 */
+    float *absmax1; /* a scale per block; NULL: 32-bit states */
     float *absmax2;
     uint64_t *steps; /* steps taken */
     int32_t parameter_dtype, copy_dtype;
-    uint32_t group, reserved;
+    uint32_t group;
+    uint32_t format; /* of the states: MO_STATE_… */
 } mo_optim_tensor;
 
 /* A gradient is a mo_segment whose `reserved` is the number of its parameter; a parameter that sits
@@ -48,8 +49,8 @@ typedef struct mo_optim_upload_args {
 typedef struct mo_optim_prologue_args {
     const mo_optim_tensor *tensors;
     const mo_segment *gradients;
-    const mo_adamw_group *groups;
-    mo_adamw_coef *coefs; /* by gradient */
+    const mo_rule_group *groups;
+    mo_rule_coef *coefs; /* by gradient */
     mo_optim_control *control;
     const double *square_sum; /* of all gradients as they are; NULL: not taken */
     const float *scale;       /* NULL: gradients are not scaled */
@@ -58,12 +59,13 @@ typedef struct mo_optim_prologue_args {
     double max_norm;          /* 0: no clipping */
     uint32_t count;           /* gradients */
     uint32_t check;           /* 1: a square_sum that is not finite skips the step */
+    uint32_t rule, reserved;
 } mo_optim_prologue_args;
 
 typedef struct mo_optim_step_args {
     const mo_optim_tensor *tensors;
     const mo_segment *gradients;
-    const mo_adamw_coef *coefs;
+    const mo_rule_coef *coefs;
     const mo_optim_control *control;
     uint64_t seed;
     uint32_t count; /* gradients */
@@ -80,7 +82,12 @@ typedef struct mo_blockcode_args {
     uint32_t is_signed;
 } mo_blockcode_args;
 
+/* The step kernels are one for a rule and a format of states other than 32-bit; each also takes
+ * tensors with 32-bit states. So one launch does an optimizer. The first is AdamW's 8-bit one. */
 extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
-    mo_kernel_quantize, mo_kernel_dequantize;
+    mo_kernel_step_adamw4, mo_kernel_step_adamwf8, mo_kernel_step_lion8, mo_kernel_step_sgd8;
+
+extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantize4,
+    mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8;
 
 #endif

@@ -104,6 +104,36 @@ MO_INLINE __m256i mo_bf16_stochastic(__m512 value, __m256i random)
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
 }
 
+MO_INLINE __m256i mo_f16_stochastic(__m512 value, __m256i random)
+{
+    __m512i u = _mm512_castps_si512(value), r = _mm512_cvtepu16_epi32(random);
+    __m512i a = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
+    __m512i exponent = _mm512_max_epu32(_mm512_srli_epi32(a, 23), _mm512_set1_epi32(1));
+    /* a number below 2^-14: its significand in units of 2^-16 quanta, by a shift either way */
+    __m512i down = _mm512_sub_epi32(_mm512_set1_epi32(110), exponent),
+            zero = _mm512_setzero_si512();
+    __mmask16 normal = _mm512_cmpge_epu32_mask(a, _mm512_set1_epi32(0x00800000));
+    __m512i whole = _mm512_and_si512(a, _mm512_set1_epi32(0x007fffff));
+    whole = _mm512_mask_or_epi32(whole, normal, whole, _mm512_set1_epi32(0x00800000));
+    whole = _mm512_sllv_epi32(whole, _mm512_max_epi32(_mm512_sub_epi32(zero, down), zero));
+    whole = _mm512_srlv_epi32(whole, _mm512_max_epi32(down, zero));
+    __m512i small = _mm512_srli_epi32(_mm512_add_epi32(whole, r), 16);
+    __m512i code = _mm512_add_epi32(_mm512_sub_epi32(a, _mm512_set1_epi32(112 << 23)),
+                                    _mm512_srli_epi32(r, 3));
+    code = _mm512_srli_epi32(code, 13);
+    code = _mm512_mask_mov_epi32(code, _mm512_cmplt_epu32_mask(a, _mm512_set1_epi32(113 << 23)),
+                                 small);
+    code = _mm512_mask_mov_epi32(code, _mm512_cmpge_epu32_mask(a, _mm512_set1_epi32(0x477fe000)),
+                                 _mm512_set1_epi32(0x7bff));
+    code = _mm512_mask_mov_epi32(code, _mm512_cmpge_epu32_mask(a, _mm512_set1_epi32(0x47800000)),
+                                 _mm512_set1_epi32(0x7c00));
+    __m512i nan = _mm512_and_si512(_mm512_srli_epi32(a, 13), _mm512_set1_epi32(0x3ff));
+    code = _mm512_mask_or_epi32(code, _mm512_cmpgt_epu32_mask(a, _mm512_set1_epi32(0x7f800000)),
+                                nan, _mm512_set1_epi32(0x7e00));
+    __m512i sign = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x8000));
+    return _mm512_cvtepi32_epi16(_mm512_or_si512(code, sign));
+}
+
 /* Stochastic; first: the index in the tensor of element i, a multiple of 64. */
 MO_INLINE void mo_store64_stochastic(void *data, uint64_t i, int32_t dtype, const mo_f32x64 *x,
                                      const mo_random_stream *random, uint64_t first)
@@ -111,23 +141,13 @@ MO_INLINE void mo_store64_stochastic(void *data, uint64_t i, int32_t dtype, cons
     uint16_t *halves = (uint16_t *)data + i;
     __m512i bits[2];
     mo_random64(random, first, bits);
-    if (dtype == MO_DTYPE_BF16) {
-        for (int k = 0; k < 4; k++) {
-            __m256i r = k & 1 ? _mm512_extracti64x4_epi64(bits[k / 2], 1)
-                              : _mm512_castsi512_si256(bits[k / 2]);
-            _mm256_storeu_si256((__m256i *)(void *)(halves + 16 * k),
-                                mo_bf16_stochastic(x->part[k], r));
-        }
-        return;
+    for (int k = 0; k < 4; k++) {
+        __m256i r =
+            k & 1 ? _mm512_extracti64x4_epi64(bits[k / 2], 1) : _mm512_castsi512_si256(bits[k / 2]);
+        __m256i codes = dtype == MO_DTYPE_BF16 ? mo_bf16_stochastic(x->part[k], r)
+                                               : mo_f16_stochastic(x->part[k], r);
+        _mm256_storeu_si256((__m256i *)(void *)(halves + 16 * k), codes);
     }
-    _Alignas(64) float values[64];
-    _Alignas(64) uint16_t words[64];
-    for (int k = 0; k < 4; k++)
-        _mm512_store_ps(values + 16 * k, x->part[k]);
-    _mm512_store_si512(words, bits[0]);
-    _mm512_store_si512(words + 32, bits[1]);
-    for (int k = 0; k < 64; k++)
-        halves[k] = mo_f32_to_f16_stochastic(values[k], words[k]);
 }
 
 /* The coefficients in every lane. */
@@ -135,7 +155,7 @@ typedef struct mo_coef16 {
     __m512 beta1, one_minus_beta1, beta2, one_minus_beta2, decay, rate, eps, factor;
 } mo_coef16;
 
-MO_INLINE mo_coef16 mo_coef16_of(const mo_adamw_coef *c)
+MO_INLINE mo_coef16 mo_coef16_of(const mo_rule_coef *c)
 {
     return (mo_coef16){
         _mm512_set1_ps(c->beta1), _mm512_set1_ps(c->one_minus_beta1),
@@ -145,7 +165,15 @@ MO_INLINE mo_coef16 mo_coef16_of(const mo_adamw_coef *c)
     };
 }
 
-/* mo_adamw_update of 16 elements; bounded: v is kept finite here, else by the caller. */
+/* Whatever NaN an operation made becomes the one that is stored. */
+MO_INLINE __m512 mo_one_nan16(__m512 x)
+{
+    __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32((int)MO_F32_NAN_BITS));
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
+}
+
+/* mo_rule_update of 16 elements, AdamW. bounded: v is kept finite and NaNs become the one that is
+ * stored, else both are up to the caller. */
 MO_INLINE __m512 mo_update16(const mo_coef16 *c, __m512 g, __m512 p, __m512 *m, __m512 *v,
                              int bounded)
 {
@@ -155,7 +183,12 @@ MO_INLINE __m512 mo_update16(const mo_coef16 *c, __m512 g, __m512 p, __m512 *m, 
     if (bounded) /* min returns its second operand where one is NaN */
         *v = _mm512_min_ps(_mm512_set1_ps(0x1.fffffep127f), *v);
     __m512 u = _mm512_div_ps(*m, _mm512_add_ps(_mm512_sqrt_ps(*v), c->eps));
-    return _mm512_fmadd_ps(c->rate, u, _mm512_fmadd_ps(c->decay, p, p));
+    p = _mm512_fmadd_ps(c->rate, u, _mm512_fmadd_ps(c->decay, p, p));
+    if (!bounded)
+        return p;
+    *m = mo_one_nan16(*m);
+    *v = mo_one_nan16(*v);
+    return mo_one_nan16(p);
 }
 
 #endif

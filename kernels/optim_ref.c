@@ -22,37 +22,62 @@ static void prologue_ref(const void *args, uint64_t begin, uint64_t end)
         mo_optim_prepare(a, i, factor);
 }
 
-static void step_ref(const void *args, uint64_t begin, uint64_t end)
+/* The choice of rule and format is made when this is inlined. */
+static inline void step_chunks(uint32_t rule, uint32_t format, const mo_optim_step_args *a,
+                               uint64_t begin, uint64_t end)
 {
-    const mo_optim_step_args *a = args;
     mo_optim_span span;
     for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
         mo_optim_span_of(a, chunk, &span);
         if (span.absmax1 == NULL) {
-            mo_adamw32_scalar(&span, 0, span.count);
+            mo_step32_scalar(rule, &span, 0, span.count);
             continue;
         }
-        for (uint64_t i = 0; i < span.count; i += MO_BLOCK_SIZE)
-            mo_adamw8_scalar(&span, i);
+        for (uint64_t i = 0; i < span.count; i += mo_format_block(format))
+            mo_step_block_scalar(rule, format, &span, i);
     }
 }
 
-static void quantize_ref(const void *args, uint64_t begin, uint64_t end)
+static inline void quantize_chunks(uint32_t format, const mo_blockcode_args *a, uint64_t begin,
+                                   uint64_t end)
 {
-    const mo_blockcode_args *a = args;
     uint64_t first = begin * MO_CHUNK_ELEMENTS;
     uint64_t last = end * MO_CHUNK_ELEMENTS < a->count ? end * MO_CHUNK_ELEMENTS : a->count;
-    for (uint64_t i = first; i < last; i += MO_BLOCK_SIZE)
-        mo_quantize_scalar(a, i, last - i < MO_BLOCK_SIZE ? (uint32_t)(last - i) : MO_BLOCK_SIZE);
+    for (uint64_t i = first; i < last; i += mo_format_block(format))
+        mo_quantize_block_scalar(format, a, i, mo_block_length(format, last, i));
 }
 
-static void dequantize_ref(const void *args, uint64_t begin, uint64_t end)
+static inline void dequantize_chunks(uint32_t format, const mo_blockcode_args *a, uint64_t begin,
+                                     uint64_t end)
 {
-    const mo_blockcode_args *a = args;
     uint64_t first = begin * MO_CHUNK_ELEMENTS;
     uint64_t last = end * MO_CHUNK_ELEMENTS < a->count ? end * MO_CHUNK_ELEMENTS : a->count;
-    mo_dequantize_scalar(a, first, last);
+    mo_dequantize_run_scalar(format, a, first, last);
 }
+
+#define STEP_REF(name, rule, format)                                                               \
+    static void name(const void *args, uint64_t begin, uint64_t end)                               \
+    {                                                                                              \
+        step_chunks(rule, format, args, begin, end);                                               \
+    }
+#define CODE_REF(suffix, format)                                                                   \
+    static void quantize##suffix(const void *args, uint64_t begin, uint64_t end)                   \
+    {                                                                                              \
+        quantize_chunks(format, args, begin, end);                                                 \
+    }                                                                                              \
+    static void dequantize##suffix(const void *args, uint64_t begin, uint64_t end)                 \
+    {                                                                                              \
+        dequantize_chunks(format, args, begin, end);                                               \
+    }
+
+STEP_REF(step_ref, MO_RULE_ADAMW, MO_STATE_8BIT)
+STEP_REF(step_adamw4_ref, MO_RULE_ADAMW, MO_STATE_4BIT)
+STEP_REF(step_adamwf8_ref, MO_RULE_ADAMW, MO_STATE_F8)
+STEP_REF(step_lion8_ref, MO_RULE_LION, MO_STATE_8BIT)
+STEP_REF(step_sgd8_ref, MO_RULE_SGD, MO_STATE_8BIT)
+CODE_REF(_ref, MO_STATE_8BIT)
+CODE_REF(4_ref, MO_STATE_4BIT)
+CODE_REF(f8_ref, MO_STATE_F8)
 
 #if defined(__x86_64__)
 #define FORMS(scalar, name)                                                                        \
@@ -72,9 +97,24 @@ const mo_kernel mo_kernel_optim_prologue = {"mo_optim_prologue",
                                             sizeof(mo_optim_prologue_args),
                                             MO_OPTIM_THREADS,
                                             {prologue_ref, NULL, NULL}};
-const mo_kernel mo_kernel_optim_step = {"mo_optim_step", sizeof(mo_optim_step_args),
-                                        MO_OPTIM_THREADS, FORMS(step_ref, mo_optim_step)};
-const mo_kernel mo_kernel_quantize = {"mo_quantize", sizeof(mo_blockcode_args), MO_OPTIM_THREADS,
-                                      FORMS(quantize_ref, mo_quantize)};
-const mo_kernel mo_kernel_dequantize = {"mo_dequantize", sizeof(mo_blockcode_args),
-                                        MO_OPTIM_THREADS, FORMS(dequantize_ref, mo_dequantize)};
+
+#define STEP(symbol, scalar)                                                                       \
+    {                                                                                              \
+#symbol, sizeof(mo_optim_step_args), MO_OPTIM_THREADS, FORMS(scalar, symbol)               \
+    }
+#define CODE(symbol, scalar)                                                                       \
+    {                                                                                              \
+#symbol, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(scalar, symbol)                \
+    }
+
+const mo_kernel mo_kernel_optim_step = STEP(mo_optim_step, step_ref);
+const mo_kernel mo_kernel_quantize = CODE(mo_quantize, quantize_ref);
+const mo_kernel mo_kernel_dequantize = CODE(mo_dequantize, dequantize_ref);
+const mo_kernel mo_kernel_step_adamw4 = STEP(mo_step_adamw4, step_adamw4_ref);
+const mo_kernel mo_kernel_step_adamwf8 = STEP(mo_step_adamwf8, step_adamwf8_ref);
+const mo_kernel mo_kernel_step_lion8 = STEP(mo_step_lion8, step_lion8_ref);
+const mo_kernel mo_kernel_step_sgd8 = STEP(mo_step_sgd8, step_sgd8_ref);
+const mo_kernel mo_kernel_quantize4 = CODE(mo_quantize4, quantize4_ref);
+const mo_kernel mo_kernel_dequantize4 = CODE(mo_dequantize4, dequantize4_ref);
+const mo_kernel mo_kernel_quantizef8 = CODE(mo_quantizef8, quantizef8_ref);
+const mo_kernel mo_kernel_dequantizef8 = CODE(mo_dequantizef8, dequantizef8_ref);

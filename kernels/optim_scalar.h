@@ -5,8 +5,9 @@
 #ifndef MO_KERNELS_OPTIM_SCALAR_H
 #define MO_KERNELS_OPTIM_SCALAR_H
 
-#include "kernels/blockcode.h"
 #include "kernels/optim.h"
+#include "kernels/rules.h"
+#include "kernels/stateformat.h"
 
 /* A chunk of a tensor with all that a step needs; pointers are to its first element. */
 typedef struct mo_optim_span {
@@ -16,12 +17,12 @@ typedef struct mo_optim_span {
     void *m;
     void *v;
     float *absmax1; /* NULL: 32-bit states */
-    float *absmax2;
+    float *absmax2; /* and v: NULL where the rule has one moment */
     uint64_t start; /* index of the first element in its tensor, a multiple of a chunk */
     uint64_t count;
     int32_t parameter_dtype, copy_dtype, gradient_dtype;
     uint32_t stochastic;
-    mo_adamw_coef coef;
+    mo_rule_coef coef;
     mo_random_stream random;
 } mo_optim_span;
 
@@ -74,7 +75,8 @@ MO_HD static inline void mo_optim_prepare(const mo_optim_prologue_args *a, uint3
                                           double factor)
 {
     const mo_optim_tensor *t = &a->tensors[a->gradients[i].reserved];
-    a->coefs[i] = mo_adamw_coef_of(&a->groups[t->group], *t->steps + 1, factor);
+    a->coefs[i] = mo_rule_coef_of(a->rule, &a->groups[t->group], MO_AT(uint64_t, t->steps) + 1,
+                                  factor);
 }
 
 /* Writes the new parameter: the one rounding of the step. i is relative to the span. */
@@ -103,12 +105,13 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     const mo_segment *g = &a->gradients[index];
     const mo_optim_tensor *t = &a->tensors[g->reserved];
     uint64_t start = (chunk - g->first_chunk) * MO_CHUNK_ELEMENTS;
-    uint64_t state = t->absmax1 != 0 ? start : start * 4, block = start / MO_BLOCK_SIZE;
+    uint32_t format = t->absmax1 != 0 ? t->format : (uint32_t)MO_STATE_F32;
+    uint64_t state = mo_format_bytes(format, start), block = start / mo_format_block(format);
     s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
     s->copy = mo_element_at(t->copy, start, t->copy_dtype);
     s->gradient = mo_element_at(g->data, start, (int32_t)g->dtype);
     s->m = (unsigned char *)t->m + state;
-    s->v = (unsigned char *)t->v + state;
+    s->v = t->v != 0 ? (unsigned char *)t->v + state : 0;
     s->absmax1 = t->absmax1 != 0 ? t->absmax1 + block : 0;
     s->absmax2 = t->absmax2 != 0 ? t->absmax2 + block : 0;
     s->start = start;
@@ -120,75 +123,113 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     s->coef = a->coefs[index];
     s->random = mo_random_stream_of(a->seed, s->coef.step, g->reserved);
     if (start == 0) /* one item of each tensor counts the step */
-        *t->steps = s->coef.step;
+        MO_AT(uint64_t, t->steps) = s->coef.step;
 }
 
 /* 32-bit states: elements [begin, end) of the span. */
-MO_HD static inline void mo_adamw32_scalar(const mo_optim_span *s, uint64_t begin, uint64_t end)
+MO_HD static inline void mo_step32_scalar(uint32_t rule, const mo_optim_span *s, uint64_t begin,
+                                          uint64_t end)
 {
-    float *m = (float *)s->m, *v = (float *)s->v;
+    float *m = (float *)s->m, *v = (float *)s->v, none = 0.0f;
     for (uint64_t i = begin; i < end; i++) {
         float g = mo_load_element(s->gradient, i, s->gradient_dtype);
         float p = mo_load_element(s->parameter, i, s->parameter_dtype);
-        mo_optim_store(s, i, mo_adamw_update(&s->coef, g, p, &m[i], &v[i]));
+        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, &m[i], v != 0 ? &v[i] : &none));
     }
 }
 
-/* 8-bit states: the block that starts at element `begin` of the span. */
-MO_HD static inline void mo_adamw8_scalar(const mo_optim_span *s, uint64_t begin)
+/* Elements of the block that starts at element `begin` of `count`. */
+MO_HD static inline uint32_t mo_block_length(uint32_t format, uint64_t count, uint64_t begin)
 {
-    float m[MO_BLOCK_SIZE], v[MO_BLOCK_SIZE];
-    uint8_t *m_codes = (uint8_t *)s->m + begin, *v_codes = (uint8_t *)s->v + begin;
-    float *absmax1 = s->absmax1 + begin / MO_BLOCK_SIZE;
-    float *absmax2 = s->absmax2 + begin / MO_BLOCK_SIZE;
-    uint32_t n =
-        s->count - begin < MO_BLOCK_SIZE ? (uint32_t)(s->count - begin) : (uint32_t)MO_BLOCK_SIZE;
-    uint32_t largest1 = 0, largest2 = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        float g = mo_load_element(s->gradient, begin + i, s->gradient_dtype);
-        float p = mo_load_element(s->parameter, begin + i, s->parameter_dtype);
-        m[i] = mo_decode_signed(m_codes[i], *absmax1);
-        v[i] = mo_decode_unsigned(v_codes[i], *absmax2);
-        mo_optim_store(s, begin + i, mo_adamw_update(&s->coef, g, p, &m[i], &v[i]));
-        uint32_t bits1 = mo_f32_bits(m[i]) & 0x7fffffffu, bits2 = mo_f32_bits(v[i]) & 0x7fffffffu;
-        largest1 = bits1 > largest1 ? bits1 : largest1;
-        largest2 = bits2 > largest2 ? bits2 : largest2;
-    }
-    mo_block_scale scale1 = mo_block_scale_of(largest1), scale2 = mo_block_scale_of(largest2);
-    for (uint32_t i = 0; i < n; i++) {
-        m_codes[i] = mo_code_signed(m[i] * scale1.prescale * scale1.inverse);
-        v_codes[i] = mo_code_unsigned(v[i], v[i] * scale2.prescale * scale2.inverse);
-    }
-    *absmax1 = scale1.absmax;
-    *absmax2 = scale2.absmax;
+    uint32_t block = mo_format_block(format);
+    return count - begin < block ? (uint32_t)(count - begin) : block;
 }
 
-/* Elements [first, first + n), one block. */
-MO_HD static inline void mo_quantize_scalar(const mo_blockcode_args *a, uint64_t first, uint32_t n)
+/* Decodes the elements of a block from `begin` on. */
+MO_HD static inline void mo_block_decode(uint32_t format, int is_signed, const uint8_t *codes,
+                                         const float *scales, uint64_t begin, uint32_t n,
+                                         float *values)
+{
+    float scale = scales[begin / mo_format_block(format)];
+    for (uint32_t i = 0; i < n; i++)
+        values[i] =
+            mo_format_value(format, is_signed, mo_format_read(format, codes, begin + i), scale);
+}
+
+MO_HD static inline void mo_block_encode(uint32_t format, int is_signed, const float *values,
+                                         uint64_t begin, uint32_t n, uint8_t *codes, float *scales)
 {
     uint32_t largest = 0;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t bits = mo_f32_bits(mo_load_element(a->values, first + i, a->dtype)) & 0x7fffffffu;
+        uint32_t bits = mo_f32_bits(values[i]) & 0x7fffffffu;
         largest = bits > largest ? bits : largest;
     }
-    mo_block_scale scale = mo_block_scale_of(largest);
+    mo_block_scale scale = mo_format_scale(format, largest);
+    for (uint32_t i = 0; i < n; i++)
+        mo_format_write(format, is_signed, codes, begin + i,
+                        mo_format_code(format, is_signed, values[i], &scale));
+    scales[begin / mo_format_block(format)] = scale.absmax;
+}
+
+/* Coded states: the block that starts at element `begin` of the span. */
+MO_HD static inline void mo_step_block_scalar(uint32_t rule, uint32_t format,
+                                              const mo_optim_span *s, uint64_t begin)
+{
+    float m[MO_BLOCK_SIZE] = {0}, v[MO_BLOCK_SIZE] = {0};
+    uint32_t n = mo_block_length(format, s->count, begin);
+    int second = mo_rule_has_second(rule);
+    mo_block_decode(format, 1, (const uint8_t *)s->m, s->absmax1, begin, n, m);
+    if (second)
+        mo_block_decode(format, 0, (const uint8_t *)s->v, s->absmax2, begin, n, v);
     for (uint32_t i = 0; i < n; i++) {
-        float x = mo_load_element(a->values, first + i, a->dtype);
-        float y = x * scale.prescale * scale.inverse;
-        a->codes[first + i] = a->is_signed ? mo_code_signed(y) : mo_code_unsigned(x, y);
+        float g = mo_load_element(s->gradient, begin + i, s->gradient_dtype);
+        float p = mo_load_element(s->parameter, begin + i, s->parameter_dtype);
+        mo_optim_store(s, begin + i, mo_rule_update(rule, &s->coef, g, p, &m[i], &v[i]));
     }
-    a->absmax[first / MO_BLOCK_SIZE] = scale.absmax;
+    mo_block_encode(format, 1, m, begin, n, (uint8_t *)s->m, s->absmax1);
+    if (second)
+        mo_block_encode(format, 0, v, begin, n, (uint8_t *)s->v, s->absmax2);
+}
+
+MO_HD static inline void mo_adamw32_scalar(const mo_optim_span *s, uint64_t begin, uint64_t end)
+{
+    mo_step32_scalar(MO_RULE_ADAMW, s, begin, end);
+}
+
+MO_HD static inline void mo_adamw8_scalar(const mo_optim_span *s, uint64_t begin)
+{
+    mo_step_block_scalar(MO_RULE_ADAMW, MO_STATE_8BIT, s, begin);
+}
+
+/* Elements [first, first + n), one block. */
+MO_HD static inline void mo_quantize_block_scalar(uint32_t format, const mo_blockcode_args *a,
+                                                  uint64_t first, uint32_t n)
+{
+    float values[MO_BLOCK_SIZE] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        values[i] = mo_load_element(a->values, first + i, a->dtype);
+    mo_block_encode(format, a->is_signed != 0, values, first, n, a->codes, a->absmax);
+}
+
+MO_HD static inline void mo_quantize_scalar(const mo_blockcode_args *a, uint64_t first, uint32_t n)
+{
+    mo_quantize_block_scalar(MO_STATE_8BIT, a, first, n);
+}
+
+MO_HD static inline void mo_dequantize_run_scalar(uint32_t format, const mo_blockcode_args *a,
+                                                  uint64_t first, uint64_t last)
+{
+    for (uint64_t i = first; i < last; i++)
+        mo_store_element(a->values, i, a->dtype,
+                         mo_format_value(format, a->is_signed != 0,
+                                         mo_format_read(format, a->codes, i),
+                                         a->absmax[i / mo_format_block(format)]));
 }
 
 MO_HD static inline void mo_dequantize_scalar(const mo_blockcode_args *a, uint64_t first,
                                               uint64_t last)
 {
-    for (uint64_t i = first; i < last; i++) {
-        float absmax = a->absmax[i / MO_BLOCK_SIZE];
-        mo_store_element(a->values, i, a->dtype,
-                         a->is_signed ? mo_decode_signed(a->codes[i], absmax)
-                                      : mo_decode_unsigned(a->codes[i], absmax));
-    }
+    mo_dequantize_run_scalar(MO_STATE_8BIT, a, first, last);
 }
 
 #endif

@@ -2,7 +2,8 @@
  * Packs: N (4 or 8) consecutive elements of a tensor in the registers of one GPU thread.
  *
  * A whole pack whose tensor is aligned to the pack's bytes (at most 16) travels in vectors of up to
- * 16 bytes; others by element. Pack i holds elements N * i .. N * i + N - 1 of a piece.
+ * 16 bytes; others by element. Pack i holds elements N * i .. N * i + N - 1 of a piece. STREAMING
+ * is gpu.h's.
  */
 #ifndef MO_KERNELS_PACK_H
 #define MO_KERNELS_PACK_H
@@ -11,10 +12,6 @@
 
 #include "kernels/chunks.h"
 #include "kernels/numerics.h"
-
-template <int BYTES> struct alignas(BYTES < 16 ? BYTES : 16) mo_vector {
-    uint32_t words[BYTES / 4];
-};
 
 MO_DEVICE int mo_aligned_to(const void *data, uint32_t bytes)
 {
@@ -32,65 +29,83 @@ template <int N> MO_DEVICE int mo_pack_aligned(const void *data, uint32_t dtype)
 
 MO_DEVICE uint32_t mo_read_code(const void *data, uint64_t i, uint32_t size)
 {
+    const unsigned char *at = (const unsigned char *)data + i * size;
     if (size == 4)
-        return ((const uint32_t *)data)[i];
-    return size == 2 ? ((const uint16_t *)data)[i] : ((const uint8_t *)data)[i];
+        return mo_load_as<uint32_t>(at);
+    return size == 2 ? mo_load_as<uint16_t>(at) : mo_load_as<uint8_t>(at);
 }
 
 MO_DEVICE void mo_write_code(void *data, uint64_t i, uint32_t size, uint32_t code)
 {
+    unsigned char *at = (unsigned char *)data + i * size;
     if (size == 4)
-        ((uint32_t *)data)[i] = code;
+        mo_store_as<uint32_t>(at, code);
     else if (size == 2)
-        ((uint16_t *)data)[i] = (uint16_t)code;
+        mo_store_as<uint16_t>(at, (uint16_t)code);
     else
-        ((uint8_t *)data)[i] = (uint8_t)code;
+        mo_store_as<uint8_t>(at, (uint8_t)code);
 }
 
 /* --- packs of codes: the bits of the elements ------------------------------------------------ */
 
-template <int N, int SIZE> MO_DEVICE void mo_read_vector(const void *at, uint32_t codes[N])
+/* The words of a pack; a pack of more than 16 bytes is two vectors. */
+template <int N, int SIZE, int STREAMING>
+MO_DEVICE void mo_read_vector(const unsigned char *at, uint32_t codes[N])
 {
-    mo_vector<N *SIZE> raw = *(const mo_vector<N * SIZE> *)at;
+    enum { WORDS = N * SIZE / 4, PART = WORDS < 4 ? WORDS : 4 };
+    uint32_t words[WORDS];
+    MO_UNROLL
+    for (int w = 0; w < WORDS; w += PART) {
+        mo_words<PART> raw = mo_load_words<PART, STREAMING>(at + 4 * w);
+        MO_UNROLL
+        for (int k = 0; k < PART; k++)
+            words[w + k] = raw.of[k];
+    }
     MO_UNROLL
     for (int k = 0; k < N; k++) {
-        uint32_t word = raw.words[k * SIZE / 4];
+        uint32_t word = words[k * SIZE / 4];
         codes[k] = SIZE == 4   ? word
                    : SIZE == 2 ? (word >> (k % 2 * 16) & 0xffffu)
                                : (word >> (k % 4 * 8) & 0xffu);
     }
 }
 
-template <int N, int SIZE> MO_DEVICE void mo_write_vector(void *at, const uint32_t codes[N])
+template <int N, int SIZE, int STREAMING>
+MO_DEVICE void mo_write_vector(unsigned char *at, const uint32_t codes[N])
 {
-    mo_vector<N * SIZE> raw;
+    enum { WORDS = N * SIZE / 4, PART = WORDS < 4 ? WORDS : 4 };
     MO_UNROLL
-    for (int w = 0; w < N * SIZE / 4; w++) {
-        if (SIZE == 4)
-            raw.words[w] = codes[w];
-        else if (SIZE == 2)
-            raw.words[w] = codes[2 * w] | codes[2 * w + 1] << 16;
-        else
-            raw.words[w] = codes[4 * w] | codes[4 * w + 1] << 8 | codes[4 * w + 2] << 16 |
-                           codes[4 * w + 3] << 24;
+    for (int w = 0; w < WORDS; w += PART) {
+        mo_words<PART> raw;
+        MO_UNROLL
+        for (int k = 0; k < PART; k++) {
+            const uint32_t *c = &codes[(w + k) * 4 / SIZE];
+            raw.of[k] = SIZE == 4   ? c[0]
+                        : SIZE == 2 ? (c[0] | c[1] << 16)
+                                    : (c[0] | c[1] << 8 | c[2] << 16 | c[3] << 24);
+        }
+        mo_store_words<PART, STREAMING>(at + 4 * w, raw);
     }
-    *(mo_vector<N * SIZE> *)at = raw;
 }
+
+/* Merged with the elements' loads and stores, as some compilers do, vectors would fall apart: hence
+ * MO_APART. */
 
 /* Reads the pack that starts at element `first`; `rest` elements (at most N) exist, the others
  * become 0. */
-template <int N>
+template <int N, int STREAMING = 0>
 MO_DEVICE void mo_read_pack(const void *data, uint64_t first, uint32_t rest, uint32_t size,
                             int aligned, uint32_t codes[N])
 {
     const unsigned char *at = (const unsigned char *)data + first * size;
     if (aligned && rest == N) {
         if (size == 4)
-            mo_read_vector<N, 4>(at, codes);
+            mo_read_vector<N, 4, STREAMING>(at, codes);
         else if (size == 2)
-            mo_read_vector<N, 2>(at, codes);
+            mo_read_vector<N, 2, STREAMING>(at, codes);
         else
-            mo_read_vector<N, 1>(at, codes);
+            mo_read_vector<N, 1, STREAMING>(at, codes);
+        MO_APART;
         return;
     }
     MO_UNROLL
@@ -98,18 +113,19 @@ MO_DEVICE void mo_read_pack(const void *data, uint64_t first, uint32_t rest, uin
         codes[k] = (uint32_t)k < rest ? mo_read_code(at, (uint64_t)k, size) : 0;
 }
 
-template <int N>
+template <int N, int STREAMING = 0>
 MO_DEVICE void mo_write_pack(void *data, uint64_t first, uint32_t rest, uint32_t size, int aligned,
                              const uint32_t codes[N])
 {
     unsigned char *at = (unsigned char *)data + first * size;
     if (aligned && rest == N) {
         if (size == 4)
-            mo_write_vector<N, 4>(at, codes);
+            mo_write_vector<N, 4, STREAMING>(at, codes);
         else if (size == 2)
-            mo_write_vector<N, 2>(at, codes);
+            mo_write_vector<N, 2, STREAMING>(at, codes);
         else
-            mo_write_vector<N, 1>(at, codes);
+            mo_write_vector<N, 1, STREAMING>(at, codes);
+        MO_APART;
         return;
     }
     MO_UNROLL
@@ -120,22 +136,76 @@ MO_DEVICE void mo_write_pack(void *data, uint64_t first, uint32_t rest, uint32_t
 
 /* --- codes of a type to f32 and back --------------------------------------------------------- */
 
+/* The same as numerics.h's conversions, without branches: threads of a warp take one path whatever
+ * their values are. */
+
+/* A small float's code at the lower end of an f32's exponent, times a power of two: exact,
+ * subnormals included. `shift` brings its mantissa to the f32's. */
+template <uint32_t BIAS> MO_DEVICE uint32_t mo_widen(uint32_t magnitude, uint32_t shift)
+{
+    const uint32_t power = (127 + 127 - BIAS) << 23;
+    return mo_f32_bits(mo_f32_from_bits(magnitude << shift) * mo_f32_from_bits(power));
+}
+
+MO_DEVICE float mo_half_as_f32(uint32_t code)
+{
+    uint32_t magnitude = code & 0x7fffu, bits = mo_widen<15>(magnitude, 13);
+    bits |= magnitude >= 0x7c00u ? MO_F32_INF_BITS : 0;
+    bits |= magnitude > 0x7c00u ? MO_F32_QUIET_BIT : 0;
+    return mo_f32_from_bits(bits | (code & 0x8000u) << 16);
+}
+
+MO_DEVICE float mo_e4m3_as_f32(uint32_t code)
+{
+    uint32_t magnitude = code & 0x7fu, bits = mo_widen<7>(magnitude, 20);
+    bits = magnitude == 0x7fu ? MO_F32_NAN_BITS : bits;
+    return mo_f32_from_bits(bits | (code & 0x80u) << 24);
+}
+
+/* mo_round_nearest: below the smallest normal, adding a number whose unit in the last place is the
+ * quantum rounds to it. `a` may be any magnitude. */
+template <uint32_t MANTISSA, uint32_t BIAS> MO_DEVICE uint32_t mo_narrow(uint32_t a)
+{
+    const uint32_t shift = 23 - MANTISSA, magic = (151 - BIAS - MANTISSA) << 23;
+    uint32_t normal = a - ((127 - BIAS) << 23) + ((1u << (shift - 1)) - 1) + (a >> shift & 1);
+    uint32_t small = mo_f32_bits(mo_f32_from_bits(a) + mo_f32_from_bits(magic)) - magic;
+    return a >= (128 - BIAS) << 23 ? normal >> shift : small;
+}
+
+MO_DEVICE uint32_t mo_f32_as_half(float value)
+{
+    uint32_t u = mo_f32_bits(value), a = u & 0x7fffffffu, code = mo_narrow<10, 15>(a);
+    code = code < 0x7c00u ? code : 0x7c00u;
+    code = a > MO_F32_INF_BITS ? 0x7e00u | (a >> 13 & 0x3ffu) : code;
+    return code | (u >> 16 & 0x8000u);
+}
+
+/* The formats of 8 bits: `top` is what overflow becomes, 0x7f stands for NaN. */
+template <uint32_t MANTISSA, uint32_t BIAS>
+MO_DEVICE uint32_t mo_f32_as_eight(float value, uint32_t top)
+{
+    uint32_t u = mo_f32_bits(value), a = u & 0x7fffffffu, code = mo_narrow<MANTISSA, BIAS>(a);
+    code = code < top ? code : top;
+    code = a > MO_F32_INF_BITS ? 0x7fu : code;
+    return code | (u >> 24 & 0x80u);
+}
+
 template <uint32_t DTYPE> MO_DEVICE float mo_decode_as(uint32_t code)
 {
     return DTYPE == MO_DTYPE_F32       ? mo_f32_from_bits(code)
-           : DTYPE == MO_DTYPE_F16     ? mo_f16_to_f32((uint16_t)code)
+           : DTYPE == MO_DTYPE_F16     ? mo_half_as_f32(code)
            : DTYPE == MO_DTYPE_BF16    ? mo_bf16_to_f32((uint16_t)code)
-           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_e4m3_to_f32((uint8_t)code)
-                                       : mo_e5m2_to_f32((uint8_t)code);
+           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_e4m3_as_f32(code)
+                                       : mo_half_as_f32(code << 8);
 }
 
 template <uint32_t DTYPE> MO_DEVICE uint32_t mo_encode_as(float value, int saturate)
 {
     return DTYPE == MO_DTYPE_F32       ? mo_f32_bits(value)
-           : DTYPE == MO_DTYPE_F16     ? mo_f32_to_f16(value)
+           : DTYPE == MO_DTYPE_F16     ? mo_f32_as_half(value)
            : DTYPE == MO_DTYPE_BF16    ? mo_f32_to_bf16(value)
-           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_f32_to_e4m3(value, saturate)
-                                       : mo_f32_to_e5m2(value, saturate);
+           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_f32_as_eight<3, 7>(value, saturate ? 0x7eu : 0x7fu)
+                                       : mo_f32_as_eight<2, 15>(value, saturate ? 0x7bu : 0x7cu);
 }
 
 /* f32 is not rounded, so it takes no random bits. */
@@ -179,12 +249,49 @@ MO_DEVICE void mo_decode_codes(const uint32_t codes[N], float values[N])
         values[k] = mo_decode_as<DTYPE>(codes[k]);
 }
 
+/* mo_f32_to_bf16 of two numbers that are not NaN: the codes, the first one lower. */
+MO_DEVICE void mo_bf16_pair(float low, float high, uint32_t codes[2])
+{
+#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
+    uint32_t both;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    codes[0] = both & 0xffffu;
+    codes[1] = both >> 16;
+#else
+    uint32_t a = mo_f32_bits(low), b = mo_f32_bits(high);
+    codes[0] = (a + 0x7fffu + (a >> 16 & 1)) >> 16;
+    codes[1] = (b + 0x7fffu + (b >> 16 & 1)) >> 16;
+#endif
+}
+
+template <int N> MO_DEVICE void mo_encode_bf16(const float values[N], uint32_t codes[N])
+{
+    /* NaN if a value is (or if infinities meet): one test for all. */
+    float sum = values[0];
+    MO_UNROLL
+    for (int k = 1; k < N; k++)
+        sum += values[k];
+    if (MO_RARE(mo_f32_is_nan(sum))) {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            codes[k] = mo_f32_to_bf16(values[k]);
+        return;
+    }
+    MO_UNROLL
+    for (int k = 0; k < N; k += 2)
+        mo_bf16_pair(values[k], values[k + 1], codes + k);
+}
+
 template <int N, uint32_t DTYPE>
 MO_DEVICE void mo_encode_values(const float values[N], int saturate, uint32_t codes[N])
 {
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        codes[k] = mo_encode_as<DTYPE>(values[k], saturate);
+    if (DTYPE == MO_DTYPE_BF16) {
+        mo_encode_bf16<N>(values, codes);
+    } else {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            codes[k] = mo_encode_as<DTYPE>(values[k], saturate);
+    }
 }
 
 /* slot: which element of its eight the first one is; block: their random bits. */
@@ -201,22 +308,22 @@ MO_DEVICE void mo_dither_values(const float values[N], int saturate, const uint3
 
 /* --- packs of f32, f16 and bf16 as values ---------------------------------------------------- */
 
-template <int N>
+template <int N, int STREAMING = 0>
 MO_DEVICE void mo_load_pack(const void *data, uint64_t first, uint32_t rest, uint32_t dtype,
                             int aligned, float values[N])
 {
     uint32_t codes[N];
-    mo_read_pack<N>(data, first, rest, mo_element_size(dtype), aligned, codes);
+    mo_read_pack<N, STREAMING>(data, first, rest, mo_element_size(dtype), aligned, codes);
     MO_BY_FLOAT(dtype, mo_decode_codes, codes, values);
 }
 
-template <int N>
+template <int N, int STREAMING = 0>
 MO_DEVICE void mo_store_pack(void *data, uint64_t first, uint32_t rest, uint32_t dtype, int aligned,
                              const float values[N])
 {
     uint32_t codes[N];
     MO_BY_FLOAT(dtype, mo_encode_values, values, 0, codes);
-    mo_write_pack<N>(data, first, rest, mo_element_size(dtype), aligned, codes);
+    mo_write_pack<N, STREAMING>(data, first, rest, mo_element_size(dtype), aligned, codes);
 }
 
 /* How many of the elements from `first` on exist among `count`: N, fewer at the end, 0 beyond. */

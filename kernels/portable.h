@@ -28,6 +28,23 @@
 #define MO_NVCC_DEVICE 0
 #endif
 
+/* A pointer that was itself read from memory may point anywhere as far as a compiler knows: it
+ * takes generic (flat) loads and stores then, which on a GPU are slower than those of global
+ * memory. MO_AT is what a pointer into global memory points at. */
+#if defined(__clang__) && (defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__))
+#define MO_IN_GLOBAL __attribute__((address_space(1)))
+#define MO_AT(type, pointer) (*(MO_IN_GLOBAL type *)(pointer))
+#elif MO_NVCC_DEVICE
+template <class T> __device__ static inline T *mo_global(T *pointer)
+{
+    __builtin_assume(__isGlobal((const void *)pointer));
+    return pointer;
+}
+#define MO_AT(type, pointer) (*mo_global((type *)(pointer)))
+#else
+#define MO_AT(type, pointer) (*(type *)(pointer))
+#endif
+
 MO_HD static inline uint32_t mo_f32_bits(float value)
 {
 #if MO_NVCC_DEVICE

@@ -78,19 +78,26 @@ MO_GLOBAL(mo_square_sum, mo_reduce_args, MO_SQUARE_SUM_THREADS)
 }
 
 template <int N>
-MO_DEVICE int mo_check_packs(const unsigned char *data, uint64_t count, uint32_t dtype)
+MO_DEVICE int mo_check_pack(const unsigned char *data, uint64_t at, uint32_t rest, uint32_t dtype,
+                            int aligned)
 {
-    uint32_t size = mo_element_size(dtype);
-    int aligned = mo_pack_aligned<N>(data, dtype), found = 0;
     /* The exponent bits that only infinities and NaNs have all of. */
     uint32_t mask = dtype == MO_DTYPE_F32 ? 0x7f800000u : dtype == MO_DTYPE_F16 ? 0x7c00u : 0x7f80u;
-    for (uint64_t at = (uint64_t)mo_thread() * N; at < count; at += MO_CHECK_THREADS * N) {
-        uint32_t codes[N];
-        mo_read_pack<N>(data, at, mo_pack_rest<N>(count, at), size, aligned, codes);
-        MO_UNROLL
-        for (int k = 0; k < N; k++)
-            found |= (codes[k] & mask) == mask;
-    }
+    uint32_t codes[N];
+    int found = 0;
+    mo_read_pack<N>(data, at, rest, mo_element_size(dtype), aligned, codes);
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        found |= (codes[k] & mask) == mask;
+    return found;
+}
+
+template <int N>
+MO_DEVICE int mo_check_packs(const unsigned char *data, uint64_t count, uint32_t dtype)
+{
+    int aligned = mo_pack_aligned<N>(data, dtype), found = 0;
+    for (uint64_t at = (uint64_t)mo_thread() * N; at < count; at += MO_CHECK_THREADS * N)
+        found |= mo_check_pack<N>(data, at, mo_pack_rest<N>(count, at), dtype, aligned);
     return found;
 }
 

@@ -2,20 +2,27 @@
 #include "kernels/segment.h"
 
 template <int N>
+MO_DEVICE int mo_scale_pack(unsigned char *data, uint64_t at, uint32_t rest, uint32_t dtype,
+                            int aligned, float factor)
+{
+    float values[N];
+    int found = 0;
+    mo_load_pack<N>(data, at, rest, dtype, aligned, values);
+    MO_UNROLL
+    for (int k = 0; k < N; k++) {
+        found |= !mo_f32_is_finite(values[k]);
+        values[k] = mo_scale_element(values[k], factor);
+    }
+    mo_store_pack<N>(data, at, rest, dtype, aligned, values);
+    return found;
+}
+
+template <int N>
 MO_DEVICE int mo_scale_packs(unsigned char *data, uint64_t count, uint32_t dtype, float factor)
 {
     int aligned = mo_pack_aligned<N>(data, dtype), found = 0;
-    for (uint64_t at = (uint64_t)mo_thread() * N; at < count; at += MO_SCALE_THREADS * N) {
-        uint32_t rest = mo_pack_rest<N>(count, at);
-        float values[N];
-        mo_load_pack<N>(data, at, rest, dtype, aligned, values);
-        MO_UNROLL
-        for (int k = 0; k < N; k++) {
-            found |= !mo_f32_is_finite(values[k]);
-            values[k] = mo_scale_element(values[k], factor);
-        }
-        mo_store_pack<N>(data, at, rest, dtype, aligned, values);
-    }
+    for (uint64_t at = (uint64_t)mo_thread() * N; at < count; at += MO_SCALE_THREADS * N)
+        found |= mo_scale_pack<N>(data, at, mo_pack_rest<N>(count, at), dtype, aligned, factor);
     return found;
 }
 

@@ -1,6 +1,6 @@
 /**
  * @file optim.h
- * @brief Optimizers with 8-bit or 32-bit states and one fused multi-tensor step.
+ * @brief Optimizers with states of 4, 8 or 32 bits and one fused multi-tensor step.
  *
  * Step count, learning rates and flags that a step reads live in device memory, so a step never
  * synchronises. States come from the allocator under the tag `optimizer`.
@@ -20,14 +20,22 @@ typedef struct memopt_optimizer memopt_optimizer;
 
 /** @brief The update rule. */
 typedef enum memopt_optimizer_kind {
-    MEMOPT_OPTIMIZER_ADAMW = 1 /**< Adam with decoupled weight decay (Loshchilov & Hutter 2019). */
+    MEMOPT_OPTIMIZER_ADAMW = 1, /**< Adam with decoupled weight decay (Loshchilov & Hutter 2019):
+                                     two moments, every state format. */
+    MEMOPT_OPTIMIZER_LION = 2,  /**< Sign of an interpolated momentum, decoupled weight decay (Chen
+                                     et al. 2023): one moment, 32-bit or 8-bit. */
+    MEMOPT_OPTIMIZER_SGD = 3    /**< Gradient descent with momentum as torch.optim.SGD defines it
+                                     (Sutskever et al. 2013): one moment, 32-bit or 8-bit. */
 } memopt_optimizer_kind;
 
 /** @brief How states are kept. */
 typedef enum memopt_state_format {
-    MEMOPT_STATE_F32 = 1, /**< 32-bit floats. */
-    MEMOPT_STATE_8BIT = 2 /**< Block-wise codes of the dynamic map with an absmax per block
-                               (Dettmers et al. 2022). */
+    MEMOPT_STATE_F32 = 1,  /**< 32-bit floats. */
+    MEMOPT_STATE_8BIT = 2, /**< Block-wise codes of the dynamic map with an absmax per block of 256
+                                (Dettmers et al. 2022). */
+    MEMOPT_STATE_4BIT = 3, /**< Block-wise codes of 4 bits with an absmax per block of 128, two a
+                                byte, the even element in the upper half (Li et al. 2023). */
+    MEMOPT_STATE_F8 = 4    /**< e4m3 floats with a scale, absmax / 448, per block of 256. */
 } memopt_state_format;
 
 /** @brief How to make an optimizer; zero means the default. */
@@ -35,9 +43,11 @@ typedef struct memopt_optimizer_options {
     size_t struct_size;           /**< sizeof(memopt_optimizer_options). */
     uint32_t kind;                /**< A ::memopt_optimizer_kind; 0: AdamW. */
     uint32_t state_format;        /**< A ::memopt_state_format; 0: 32-bit. */
-    uint32_t block_size;          /**< Elements per absmax; 0: 256 (the only one supported yet). */
+    uint32_t block_size;          /**< Elements per absmax or scale; 0: the format's: 128 with
+                                       4-bit states, else 256 (no other is supported). */
     uint32_t stochastic_rounding; /**< 1: bf16/f16 parameters are rounded stochastically. */
-    uint64_t min_8bit_size;       /**< Smaller tensors keep 32-bit states; 0: 4096; 1: none does. */
+    uint64_t min_8bit_size;       /**< Whatever the format: smaller tensors keep 32-bit states; 0:
+                                       4096; 1: none does. */
     uint64_t seed;                /**< Key of the generator for stochastic rounding. */
 } memopt_optimizer_options;
 
@@ -47,23 +57,53 @@ typedef struct memopt_optimizer_options {
         sizeof(memopt_optimizer_options), 0, 0, 0, 0, 0, 0                                         \
     }
 
-/** @brief Hyperparameters of a group. There are no defaults behind zero here: use the initialiser.
+/**
+ * @brief Hyperparameters of a group. There are no defaults behind zero here: use an initialiser.
+ *
+ * With g the unscaled, clipped gradient (negated to maximize) of a parameter p and m, v its states:
+ *
+ * - AdamW: m = β1 m + (1 − β1) g; v = β2 v + (1 − β2) g²;
+ *   p ← p − lr λ p − lr (m / (1 − β1^t)) / (√(v / (1 − β2^t)) + eps).
+ * - Lion: p ← p − lr λ p − lr sign(β1 m + (1 − β1) g); then m = β2 m + (1 − β2) g.
+ * - SGD: d = g + λ p; m = μ m + (1 − dampening) d, in the first step m = d;
+ *   p ← p − lr m, with Nesterov p ← p − lr (d + μ m).
+ *
+ * λ is weight_decay, μ momentum. A rule ignores what its formula does not name, but every value
+ * must be in its range.
  */
 typedef struct memopt_optimizer_group {
     size_t struct_size;  /**< sizeof(memopt_optimizer_group). */
     double lr;           /**< Learning rate, finite, ≥ 0. */
-    double beta1;        /**< Decay of the first moment, in [0, 1). */
-    double beta2;        /**< Decay of the second moment, in [0, 1). */
-    double eps;          /**< Added to the root, finite, ≥ 0. */
-    double weight_decay; /**< Decoupled decay, finite, ≥ 0. */
+    double beta1;        /**< AdamW: decay of the first moment; Lion: weight of the moment in the
+                              update. In [0, 1). */
+    double beta2;        /**< AdamW: decay of the second moment; Lion: of the moment. In [0, 1). */
+    double eps;          /**< AdamW: added to the root, finite, ≥ 0. */
+    double weight_decay; /**< Decay, finite, ≥ 0; decoupled, with SGD part of the gradient. */
     uint32_t maximize;   /**< 1: climb instead of descend. */
     uint32_t reserved;   /**< Must be 0. */
+    double momentum;     /**< SGD: decay of the momentum buffer, finite, ≥ 0. */
+    double dampening;    /**< SGD: what a later gradient is damped by, finite. Without effect where
+                              momentum is 0. */
+    uint32_t nesterov;   /**< SGD: 1: Nesterov's form; needs momentum > 0 and dampening 0. */
+    uint32_t reserved2;  /**< Must be 0. */
 } memopt_optimizer_group;
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's AdamW defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_INIT                                                                \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0                         \
+        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, 0, 0             \
+    }
+
+/** @brief Initialiser of ::memopt_optimizer_group with the defaults of the paper on Lion. */
+#define MEMOPT_OPTIMIZER_GROUP_LION_INIT                                                           \
+    {                                                                                              \
+        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, 0, 0                    \
+    }
+
+/** @brief Initialiser of ::memopt_optimizer_group with torch's SGD defaults and momentum 0.9. */
+#define MEMOPT_OPTIMIZER_GROUP_SGD_INIT                                                            \
+    {                                                                                              \
+        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, 0, 0                       \
     }
 
 /**
@@ -73,7 +113,8 @@ typedef struct memopt_optimizer_group {
  * @param[out] out_optimizer the optimizer; ended by memopt_optimizer_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or an option is out of range.
- * @retval MEMOPT_UNSUPPORTED an option that this version lacks.
+ * @retval MEMOPT_UNSUPPORTED an option that this version lacks, or a state format that the kind
+ * does not have.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told.
  * @since 1.0
  */
@@ -202,15 +243,18 @@ MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
 
 /** @brief One state tensor of a parameter. */
 typedef struct memopt_state_view {
-    size_t struct_size;   /**< Set by the caller. */
-    const char *name;     /**< "exp_avg", "exp_avg_sq", "absmax1", "absmax2": static. */
+    size_t struct_size; /**< Set by the caller. */
+    const char *name;   /**< "exp_avg", "exp_avg_sq", "momentum_buffer" (SGD); "absmax1", "absmax2";
+                             "scale1", "scale2" (::MEMOPT_STATE_F8): static. */
     memopt_tensor tensor; /**< Device memory owned by the optimizer; lives as long as it. */
 } memopt_state_view;
 
 /**
  * @brief A state tensor of a parameter, to read or write in stream order.
  *
- * For 8-bit states exp_avg and exp_avg_sq are u8 codes and absmax1 and absmax2 f32 per block.
+ * First come the moments (AdamW has two, Lion and SGD one), then, where they are coded, their f32
+ * absmax or scale per block. A moment is f32; u8 codes (8-bit); u8 pairs of codes, ceil(count / 2)
+ * of them (4-bit); or e4m3.
  * @param optimizer the optimizer.
  * @param parameter its number.
  * @param index from 0.
@@ -338,6 +382,65 @@ MEMOPT_API memopt_status memopt_quantize_blockwise(memopt_device *device,
 MEMOPT_API memopt_status memopt_dequantize_blockwise(
     memopt_device *device, const memopt_tensor *codes, const memopt_tensor *absmax,
     const memopt_tensor *destination, int32_t is_signed, uint32_t block_size, memopt_stream stream);
+
+/**
+ * @brief Quantises as a state format does. Like memopt_quantize_blockwise(), which is this for
+ *        ::MEMOPT_STATE_8BIT.
+ *
+ * 4-bit: the nearest value of the format's map to x / absmax, ties to the smaller magnitude. e4m3:
+ * x / scale to nearest even, scale = absmax / 448.
+ * @param device the device.
+ * @param state_format ::MEMOPT_STATE_8BIT, ::MEMOPT_STATE_4BIT or ::MEMOPT_STATE_F8.
+ * @param source f32, f16 or bf16.
+ * @param codes u8 tensor of the same count (8-bit) or of ceil(count / 2) (4-bit), or e4m3 tensor of
+ *        the same count.
+ * @param scales f32 tensor, one per block of 256 (4-bit: 128): absmax, with e4m3 the scale.
+ * @param is_signed 1: a first moment; 0: a second moment, values ≥ 0.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT NULL, misaligned or overlapping tensors, wrong counts.
+ * @retval MEMOPT_UNSUPPORTED a format or an element type that is not supported.
+ * @retval MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_quantize_state(memopt_device *device, uint32_t state_format,
+                                               const memopt_tensor *source,
+                                               const memopt_tensor *codes,
+                                               const memopt_tensor *scales, int32_t is_signed,
+                                               memopt_stream stream);
+
+/**
+ * @brief The inverse: the code's value * its block's scale, one f32 multiplication, rounded once to
+ *        the destination.
+ * @param device the device.
+ * @param state_format as it was when the codes were made.
+ * @param codes as of memopt_quantize_state().
+ * @param scales as of memopt_quantize_state().
+ * @param destination f32, f16 or bf16.
+ * @param is_signed as it was when the codes were made.
+ * @param stream the stream.
+ * @return the status as of memopt_quantize_state().
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_dequantize_state(memopt_device *device, uint32_t state_format,
+                                                 const memopt_tensor *codes,
+                                                 const memopt_tensor *scales,
+                                                 const memopt_tensor *destination,
+                                                 int32_t is_signed, memopt_stream stream);
+
+/**
+ * @brief The values that the codes of a state format stand for, before the block's scale, by code.
+ * @param state_format ::MEMOPT_STATE_8BIT (256 values), ::MEMOPT_STATE_4BIT (16) or
+ *        ::MEMOPT_STATE_F8 (256; codes 0x7f and 0xff are NaN).
+ * @param is_signed 1: of a first moment; 0: of a second.
+ * @param[out] out_values room for as many floats of host memory.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT out_values is NULL.
+ * @retval MEMOPT_UNSUPPORTED a format without codes.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_state_map(uint32_t state_format, int32_t is_signed,
+                                          float *out_values);
 
 /**
  * @brief The 256 values of the dynamic map, sorted.

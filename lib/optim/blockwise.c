@@ -28,30 +28,50 @@ static memopt_status check_range(const char *verb, const char *name, const memop
     return MEMOPT_OK;
 }
 
-static memopt_status check_types(const char *verb, const memopt_tensor *values,
+/* By state format. */
+static const struct format {
+    memopt_dtype codes;
+    const mo_kernel *quantize, *dequantize;
+} formats[] = {
+    [MEMOPT_STATE_8BIT] = {MEMOPT_DTYPE_U8, &mo_kernel_quantize, &mo_kernel_dequantize},
+    [MEMOPT_STATE_4BIT] = {MEMOPT_DTYPE_U8, &mo_kernel_quantize4, &mo_kernel_dequantize4},
+    [MEMOPT_STATE_F8] = {MEMOPT_DTYPE_F8_E4M3, &mo_kernel_quantizef8, &mo_kernel_dequantizef8},
+};
+
+static memopt_status check_format(const char *verb, uint32_t format)
+{
+    if (format < MEMOPT_STATE_8BIT || format > MEMOPT_STATE_F8)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "%s: state_format %" PRIu32
+                       "; 8-bit (2), 4-bit (3) and e4m3 (4) are supported",
+                       verb, format);
+    return MEMOPT_OK;
+}
+
+static memopt_status check_types(const char *verb, uint32_t format, const memopt_tensor *values,
                                  const memopt_tensor *codes, const memopt_tensor *absmax,
-                                 int32_t is_signed, uint32_t block_size)
+                                 int32_t is_signed)
 {
     if (is_signed != 0 && is_signed != 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: is_signed is %d, must be 0 or 1", verb,
                        (int)is_signed);
-    if (block_size != MO_BLOCK_SIZE)
-        return mo_fail(MEMOPT_UNSUPPORTED, "%s: block_size %" PRIu32 "; 256 is supported", verb,
-                       block_size);
-    if (codes->dtype != MEMOPT_DTYPE_U8 || absmax->dtype != MEMOPT_DTYPE_F32)
+    if (codes->dtype != formats[format].codes || absmax->dtype != MEMOPT_DTYPE_F32)
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "%s: codes of type %s (u8 is supported), absmax of type %s (f32)", verb,
-                       memopt_dtype_name(codes->dtype), memopt_dtype_name(absmax->dtype));
+                       "%s: codes of type %s (%s is supported), absmax of type %s (f32)", verb,
+                       memopt_dtype_name(codes->dtype), memopt_dtype_name(formats[format].codes),
+                       memopt_dtype_name(absmax->dtype));
     return check_values(verb, values);
 }
 
-static memopt_status check(const char *verb, const memopt_device *device,
+static memopt_status check(const char *verb, uint32_t format, const memopt_device *device,
                            const memopt_tensor *values, const memopt_tensor *codes,
-                           const memopt_tensor *absmax, int32_t is_signed, uint32_t block_size)
+                           const memopt_tensor *absmax, int32_t is_signed)
 {
     if (device == NULL || values == NULL || codes == NULL || absmax == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: a pointer is NULL", verb);
-    memopt_status status = check_types(verb, values, codes, absmax, is_signed, block_size);
+    memopt_status status = check_format(verb, format);
+    if (status == MEMOPT_OK)
+        status = check_types(verb, format, values, codes, absmax, is_signed);
     if (status == MEMOPT_OK)
         status = check_range(verb, "values", values);
     if (status == MEMOPT_OK)
@@ -60,29 +80,55 @@ static memopt_status check(const char *verb, const memopt_device *device,
         status = check_range(verb, "absmax", absmax);
     if (status != MEMOPT_OK)
         return status;
-    uint64_t blocks = mo_ceil_div_u64(values->count, block_size);
-    if (codes->count != values->count || absmax->count != blocks)
+    uint64_t blocks = mo_ceil_div_u64(values->count, mo_format_block(format));
+    uint64_t bytes = mo_format_bytes(format, values->count);
+    if (codes->count != bytes || absmax->count != blocks)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s: %" PRIu64 " values, %" PRIu64 " codes, %" PRIu64 " absmax (%" PRIu64
-                       " needed)",
-                       verb, values->count, codes->count, absmax->count, blocks);
+                       "%s: %" PRIu64 " values, %" PRIu64 " codes (%" PRIu64 " needed), %" PRIu64
+                       " absmax (%" PRIu64 " needed)",
+                       verb, values->count, codes->count, bytes, absmax->count, blocks);
     if (mo_optim_tensors_overlap(values, codes) || mo_optim_tensors_overlap(values, absmax) ||
         mo_optim_tensors_overlap(codes, absmax))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: tensors overlap", verb);
     return MEMOPT_OK;
 }
 
-static memopt_status run(const char *verb, memopt_device *device, const mo_kernel *kernel,
+static memopt_status run(const char *verb, uint32_t format, int back, memopt_device *device,
                          const memopt_tensor *values, const memopt_tensor *codes,
-                         const memopt_tensor *absmax, int32_t is_signed, uint32_t block_size,
-                         memopt_stream stream)
+                         const memopt_tensor *absmax, int32_t is_signed, memopt_stream stream)
 {
-    memopt_status status = check(verb, device, values, codes, absmax, is_signed, block_size);
+    memopt_status status = check(verb, format, device, values, codes, absmax, is_signed);
     if (status != MEMOPT_OK)
         return status;
     mo_blockcode_args args = {values->data,  codes->data,   absmax->data,
                               values->count, values->dtype, (uint32_t)is_signed};
-    return mo_launch(device, stream, kernel, &args, mo_chunks_of(values->count));
+    return mo_launch(device, stream, back ? formats[format].dequantize : formats[format].quantize,
+                     &args, mo_chunks_of(values->count));
+}
+
+memopt_status memopt_quantize_state(memopt_device *device, uint32_t state_format,
+                                    const memopt_tensor *source, const memopt_tensor *codes,
+                                    const memopt_tensor *scales, int32_t is_signed,
+                                    memopt_stream stream)
+{
+    return run("quantize_state", state_format, 0, device, source, codes, scales, is_signed, stream);
+}
+
+memopt_status memopt_dequantize_state(memopt_device *device, uint32_t state_format,
+                                      const memopt_tensor *codes, const memopt_tensor *scales,
+                                      const memopt_tensor *destination, int32_t is_signed,
+                                      memopt_stream stream)
+{
+    return run("dequantize_state", state_format, 1, device, destination, codes, scales, is_signed,
+               stream);
+}
+
+static memopt_status check_block(const char *verb, uint32_t block_size)
+{
+    if (block_size != MO_BLOCK_SIZE)
+        return mo_fail(MEMOPT_UNSUPPORTED, "%s: block_size %" PRIu32 "; 256 is supported", verb,
+                       block_size);
+    return MEMOPT_OK;
 }
 
 memopt_status memopt_quantize_blockwise(memopt_device *device, const memopt_tensor *source,
@@ -90,8 +136,10 @@ memopt_status memopt_quantize_blockwise(memopt_device *device, const memopt_tens
                                         int32_t is_signed, uint32_t block_size,
                                         memopt_stream stream)
 {
-    return run("quantize_blockwise", device, &mo_kernel_quantize, source, codes, absmax, is_signed,
-               block_size, stream);
+    memopt_status status = check_block("quantize_blockwise", block_size);
+    return status == MEMOPT_OK ? run("quantize_blockwise", MEMOPT_STATE_8BIT, 0, device, source,
+                                     codes, absmax, is_signed, stream)
+                               : status;
 }
 
 memopt_status memopt_dequantize_blockwise(memopt_device *device, const memopt_tensor *codes,
@@ -99,8 +147,23 @@ memopt_status memopt_dequantize_blockwise(memopt_device *device, const memopt_te
                                           const memopt_tensor *destination, int32_t is_signed,
                                           uint32_t block_size, memopt_stream stream)
 {
-    return run("dequantize_blockwise", device, &mo_kernel_dequantize, destination, codes, absmax,
-               is_signed, block_size, stream);
+    memopt_status status = check_block("dequantize_blockwise", block_size);
+    return status == MEMOPT_OK ? run("dequantize_blockwise", MEMOPT_STATE_8BIT, 1, device,
+                                     destination, codes, absmax, is_signed, stream)
+                               : status;
+}
+
+memopt_status memopt_state_map(uint32_t state_format, int32_t is_signed, float *out_values)
+{
+    memopt_status status = check_format("state_map", state_format);
+    if (status != MEMOPT_OK)
+        return status;
+    if (out_values == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "state_map: out_values is NULL");
+    uint32_t codes = state_format == MEMOPT_STATE_4BIT ? 16 : 256;
+    for (uint32_t code = 0; code < codes; code++)
+        out_values[code] = mo_format_value(state_format, is_signed != 0, code, 1.0f);
+    return MEMOPT_OK;
 }
 
 memopt_status memopt_dynamic_map(int32_t is_signed, float *out_values)

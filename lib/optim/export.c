@@ -18,7 +18,7 @@ static unsigned char *put_header(const memopt_optimizer *o, unsigned char *at, u
 {
     memset(at, 0, MO_EXPORT_HEADER);
     memcpy(at, mo_export_magic, sizeof mo_export_magic);
-    mo_put_u32(at + 8, MO_EXPORT_VERSION);
+    mo_put_u32(at + 8, mo_export_version(o));
     mo_put_u32(at + 12, MO_EXPORT_HEADER);
     mo_put_u64(at + 16, bytes);
     mo_put_u32(at + 24, o->options.kind);
@@ -30,7 +30,8 @@ static unsigned char *put_header(const memopt_optimizer *o, unsigned char *at, u
 
 static unsigned char *put_groups(const memopt_optimizer *o, unsigned char *at)
 {
-    for (uint64_t i = 0; i < o->group_count; i++, at += MO_EXPORT_GROUP) {
+    uint32_t version = mo_export_version(o);
+    for (uint64_t i = 0; i < o->group_count; i++, at += mo_export_group_bytes(version)) {
         const memopt_optimizer_group *g = &o->groups[i];
         mo_put_f64(at, g->lr);
         mo_put_f64(at + 8, g->beta1);
@@ -39,6 +40,12 @@ static unsigned char *put_groups(const memopt_optimizer *o, unsigned char *at)
         mo_put_f64(at + 32, g->weight_decay);
         mo_put_u32(at + 40, g->maximize);
         mo_put_u32(at + 44, 0);
+        if (version == 1)
+            continue;
+        mo_put_f64(at + 48, g->momentum);
+        mo_put_f64(at + 56, g->dampening);
+        mo_put_u32(at + 64, g->nesterov);
+        mo_put_u32(at + 68, 0);
     }
     return at;
 }

@@ -8,6 +8,7 @@
 /* Where the sections of checked bytes start. */
 typedef struct sections {
     const unsigned char *groups, *parameters, *states;
+    uint32_t version;
 } sections;
 
 static memopt_status check_frame(const unsigned char *b, uint64_t bytes)
@@ -46,12 +47,18 @@ static memopt_status check_shape(const memopt_optimizer *o, const unsigned char 
                        " was exported; this is kind %" PRIu32 " with blocks of %" PRIu32,
                        mo_get_u32(b + 24), mo_get_u32(b + 28), o->options.kind,
                        o->options.block_size);
+    if (mo_get_u32(b + 8) != mo_export_version(o))
+        return mo_fail(MEMOPT_CORRUPT,
+                       "optimizer import: version %" PRIu32 " of the format; such an optimizer is "
+                       "written as version %" PRIu32,
+                       mo_get_u32(b + 8), mo_export_version(o));
     if (mo_get_u64(b + 32) != o->group_count || mo_get_u64(b + 40) != o->parameter_count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer import: %" PRIu64 " groups and %" PRIu64
                        " parameters were exported; this optimizer has %" PRIu64 " and %" PRIu64,
                        mo_get_u64(b + 32), mo_get_u64(b + 40), o->group_count, o->parameter_count);
-    uint64_t least = MO_EXPORT_HEADER + MO_EXPORT_END + o->group_count * MO_EXPORT_GROUP +
+    uint64_t least = MO_EXPORT_HEADER + MO_EXPORT_END +
+                     o->group_count * mo_export_group_bytes(mo_export_version(o)) +
                      o->parameter_count * MO_EXPORT_PARAMETER;
     if (mo_get_u64(b + 16) < least)
         return mo_fail(MEMOPT_CORRUPT, "optimizer import: %" PRIu64 " bytes, %" PRIu64 " at least",
@@ -59,8 +66,9 @@ static memopt_status check_shape(const memopt_optimizer *o, const unsigned char 
     return MEMOPT_OK;
 }
 
-static memopt_optimizer_group get_group(const unsigned char *at)
+static memopt_optimizer_group get_group(const sections *s, uint64_t index)
 {
+    const unsigned char *at = s->groups + index * mo_export_group_bytes(s->version);
     memopt_optimizer_group g = MEMOPT_OPTIMIZER_GROUP_INIT;
     g.lr = mo_get_f64(at);
     g.beta1 = mo_get_f64(at + 8);
@@ -69,13 +77,19 @@ static memopt_optimizer_group get_group(const unsigned char *at)
     g.weight_decay = mo_get_f64(at + 32);
     g.maximize = mo_get_u32(at + 40);
     g.reserved = mo_get_u32(at + 44);
+    if (s->version == 1)
+        return g;
+    g.momentum = mo_get_f64(at + 48);
+    g.dampening = mo_get_f64(at + 56);
+    g.nesterov = mo_get_u32(at + 64);
+    g.reserved2 = mo_get_u32(at + 68);
     return g;
 }
 
-static memopt_status check_groups(const memopt_optimizer *o, const unsigned char *at)
+static memopt_status check_groups(const memopt_optimizer *o, const sections *s)
 {
     for (uint64_t i = 0; i < o->group_count; i++) {
-        memopt_optimizer_group group = get_group(at + i * MO_EXPORT_GROUP);
+        memopt_optimizer_group group = get_group(s, i);
         if (mo_optimizer_group_check(&group) != MEMOPT_OK)
             return mo_fail(MEMOPT_CORRUPT,
                            "optimizer import: a value of group %" PRIu64 " is out of range", i);
@@ -112,10 +126,11 @@ static memopt_status check(const memopt_optimizer *o, const unsigned char *b, ui
         status = check_shape(o, b);
     if (status != MEMOPT_OK)
         return status;
+    out->version = mo_get_u32(b + 8);
     out->groups = b + MO_EXPORT_HEADER;
-    out->parameters = out->groups + o->group_count * MO_EXPORT_GROUP;
+    out->parameters = out->groups + o->group_count * mo_export_group_bytes(out->version);
     out->states = out->parameters + o->parameter_count * MO_EXPORT_PARAMETER;
-    status = check_groups(o, out->groups);
+    status = check_groups(o, out);
     if (status == MEMOPT_OK)
         status = check_parameters(o, out->parameters);
     if (status == MEMOPT_OK && mo_get_u64(b + 16) != mo_export_bytes(o))
@@ -163,7 +178,7 @@ memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buff
     if (status != MEMOPT_OK)
         return status;
     for (uint64_t i = 0; i < o->group_count; i++)
-        o->groups[i] = get_group(s.groups + i * MO_EXPORT_GROUP);
+        o->groups[i] = get_group(&s, i);
     o->group_table.current = 0;
     return MEMOPT_OK;
 }

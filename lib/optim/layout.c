@@ -11,20 +11,35 @@ static mo_state_part part_of(void *data, uint64_t bytes)
 
 int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS])
 {
-    uint64_t count = p->tensor.count, absmax = mo_parameter_blocks(p) * 4;
-    uint64_t moment = p->format == MEMOPT_STATE_8BIT ? count : count * 4;
-    parts[0] = part_of(p->device.m, moment);
-    parts[1] = part_of(p->device.v, moment);
-    if (p->format != MEMOPT_STATE_8BIT)
-        return 2;
-    parts[2] = part_of(p->device.absmax1, absmax);
-    parts[3] = part_of(p->device.absmax2, absmax);
-    return 4;
+    uint64_t moment = mo_format_bytes(p->format, p->tensor.count);
+    uint64_t absmax = mo_parameter_blocks(p) * 4;
+    int n = 0;
+    parts[n++] = part_of(p->device.m, moment);
+    if (p->device.v != NULL)
+        parts[n++] = part_of(p->device.v, moment);
+    if (p->device.absmax1 != NULL)
+        parts[n++] = part_of(p->device.absmax1, absmax);
+    if (p->device.absmax2 != NULL)
+        parts[n++] = part_of(p->device.absmax2, absmax);
+    return n;
+}
+
+uint32_t mo_export_version(const memopt_optimizer *o)
+{
+    return o->options.kind == MEMOPT_OPTIMIZER_ADAMW && o->options.state_format <= MEMOPT_STATE_8BIT
+               ? 1
+               : 2;
+}
+
+uint64_t mo_export_group_bytes(uint32_t version)
+{
+    return version == 1 ? 48 : 72;
 }
 
 uint64_t mo_export_bytes(const memopt_optimizer *o)
 {
-    uint64_t bytes = MO_EXPORT_HEADER + MO_EXPORT_END + o->group_count * MO_EXPORT_GROUP +
+    uint64_t bytes = MO_EXPORT_HEADER + MO_EXPORT_END +
+                     o->group_count * mo_export_group_bytes(mo_export_version(o)) +
                      o->parameter_count * MO_EXPORT_PARAMETER;
     for (uint64_t i = 0; i < o->parameter_count; i++) {
         mo_state_part parts[MO_EXPORT_PARTS];

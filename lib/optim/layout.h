@@ -1,12 +1,14 @@
 /*
- * The export format, version 1. Little-endian, no gaps beyond those named:
+ * The export format. Little-endian, no gaps beyond those named. Version 1 is AdamW with 32-bit or
+ * 8-bit states; what is newer is written as version 2, so that older libraries read what they can:
  *
  *   header      64 bytes: magic "MEMOPTOS", u32 version, u32 header bytes, u64 bytes in all,
  *               u32 optimizer kind, u32 block size, u64 groups, u64 parameters, 16 zero bytes
- *   groups      48 bytes each: f64 lr, beta1, beta2, eps, weight_decay, u32 maximize, u32 0
+ *   groups      48 bytes each: f64 lr, beta1, beta2, eps, weight_decay, u32 maximize, u32 0;
+ *               version 2 has 24 more: f64 momentum, dampening, u32 nesterov, u32 0
  *   parameters  32 bytes each: u64 elements, u32 state format, u32 group, u64 steps, u64 0
- *   states      per parameter: exp_avg, exp_avg_sq, absmax1, absmax2 (the last two where the states
- *               are 8-bit), each padded with zeros to 8 bytes
+ *   states      per parameter: the moments, then, where they are coded, the absmax or scales of
+ *               each; each padded with zeros to 8 bytes
  *   end         u32 CRC-32 of all bytes before, u32 0
  */
 #ifndef MO_OPTIM_LAYOUT_H
@@ -15,9 +17,8 @@
 #include "optim/optim.h"
 
 enum {
-    MO_EXPORT_VERSION = 1,
+    MO_EXPORT_VERSION = 2,
     MO_EXPORT_HEADER = 64,
-    MO_EXPORT_GROUP = 48,
     MO_EXPORT_PARAMETER = 32,
     MO_EXPORT_END = 8,
     MO_EXPORT_PARTS = 4
@@ -32,8 +33,12 @@ typedef struct mo_state_part {
     uint64_t padded; /* to 8 bytes */
 } mo_state_part;
 
-/* Fills parts; returns how many there are (2 or 4). */
+/* Fills parts; returns how many there are (1, 2 or 4). */
 int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS]);
+
+/* The version that an optimizer is written as, and the bytes of a group in it. */
+uint32_t mo_export_version(const memopt_optimizer *o);
+uint64_t mo_export_group_bytes(uint32_t version);
 
 /* Bytes of an export of this optimizer; it fits, since its states do. */
 uint64_t mo_export_bytes(const memopt_optimizer *o);

@@ -18,8 +18,9 @@
 #ifndef MO_OPTIM_OPTIM_H
 #define MO_OPTIM_OPTIM_H
 
-#include "kernels/blockcode.h"
 #include "kernels/optim.h"
+#include "kernels/rules.h"
+#include "kernels/stateformat.h"
 #include "memopt/optim.h"
 
 #include "device/device.h"
@@ -83,6 +84,10 @@ memopt_status mo_upload_tensors(memopt_optimizer *o, memopt_stream stream);
 memopt_status mo_upload_groups(memopt_optimizer *o, memopt_stream stream);
 /* Takes o->next[0 .. count) as the gradients of this step. */
 memopt_status mo_upload_segments(memopt_optimizer *o, uint64_t count, memopt_stream stream);
+
+/* optimizer.c: what a kind and a format are made of. */
+int mo_optimizer_moments(const memopt_optimizer *o);                  /* of a parameter: 1 or 2 */
+const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: not supported */
 
 /* parameters.c */
 uint64_t mo_parameter_blocks(const mo_parameter *p);

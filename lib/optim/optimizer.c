@@ -10,23 +10,55 @@
 
 enum { DEFAULT_MIN_8BIT = 4096 };
 
+/* By kind and state format. The kernel of a format also takes parameters that keep 32-bit states,
+ * so for 32-bit states alone any kernel of the kind does. */
+static const struct kind {
+    const char *name;
+    const mo_kernel *kernels[MO_STATE_F8 + 1];
+} kinds[] = {
+    [MO_RULE_ADAMW] = {"AdamW",
+                       {[MO_STATE_F32] = &mo_kernel_optim_step,
+                        [MO_STATE_8BIT] = &mo_kernel_optim_step,
+                        [MO_STATE_4BIT] = &mo_kernel_step_adamw4,
+                        [MO_STATE_F8] = &mo_kernel_step_adamwf8}},
+    [MO_RULE_LION] =
+        {"Lion", {[MO_STATE_F32] = &mo_kernel_step_lion8, [MO_STATE_8BIT] = &mo_kernel_step_lion8}},
+    [MO_RULE_SGD] =
+        {"SGD", {[MO_STATE_F32] = &mo_kernel_step_sgd8, [MO_STATE_8BIT] = &mo_kernel_step_sgd8}},
+};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format)
+{
+    return kind < KINDS && format <= MO_STATE_F8 ? kinds[kind].kernels[format] : NULL;
+}
+
+int mo_optimizer_moments(const memopt_optimizer *o)
+{
+    return mo_rule_has_second(o->options.kind) ? 2 : 1;
+}
+
 static memopt_status options_check(memopt_optimizer_options *o)
 {
     o->kind = o->kind ? o->kind : MEMOPT_OPTIMIZER_ADAMW;
     o->state_format = o->state_format ? o->state_format : MEMOPT_STATE_F32;
-    o->block_size = o->block_size ? o->block_size : MO_BLOCK_SIZE;
+    o->block_size = o->block_size ? o->block_size : mo_format_block(o->state_format);
     o->min_8bit_size = o->min_8bit_size ? o->min_8bit_size : DEFAULT_MIN_8BIT;
-    if (o->kind != MEMOPT_OPTIMIZER_ADAMW)
-        return mo_fail(MEMOPT_UNSUPPORTED, "optimizer: kind %" PRIu32 "; AdamW (1) is supported",
-                       o->kind);
-    if (o->state_format != MEMOPT_STATE_F32 && o->state_format != MEMOPT_STATE_8BIT)
+    if (o->kind >= KINDS)
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "optimizer: state_format %" PRIu32
-                       "; 32-bit (1) and 8-bit (2) are supported",
-                       o->state_format);
-    if (o->block_size != MO_BLOCK_SIZE)
-        return mo_fail(MEMOPT_UNSUPPORTED, "optimizer: block_size %" PRIu32 "; 256 is supported",
-                       o->block_size);
+                       "optimizer: kind %" PRIu32 "; AdamW (1), Lion (2) and SGD (3) are supported",
+                       o->kind);
+    if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "optimizer: %s with state_format %" PRIu32
+                       "; 32-bit (1) and 8-bit (2) are supported, with AdamW also 4-bit (3) and "
+                       "e4m3 (4)",
+                       kinds[o->kind].name, o->state_format);
+    if (o->block_size != mo_format_block(o->state_format))
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "optimizer: block_size %" PRIu32 "; %" PRIu32
+                       " is supported with state_format %" PRIu32,
+                       o->block_size, mo_format_block(o->state_format), o->state_format);
     if (o->stochastic_rounding > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: stochastic_rounding is %" PRIu32 ", must be 0 or 1",
@@ -136,11 +168,20 @@ memopt_status mo_optimizer_group_check(const memopt_optimizer_group *g)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer group: beta1 %g, beta2 %g: each must be in [0, 1)", g->beta1,
                        g->beta2);
-    if (g->maximize > 1 || g->reserved != 0)
+    if (!is_amount(g->momentum) || !isfinite(g->dampening))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer group: maximize %" PRIu32 " must be 0 or 1, reserved %" PRIu32
-                       " must be 0",
-                       g->maximize, g->reserved);
+                       "optimizer group: momentum %g must be finite and at least 0, dampening %g "
+                       "finite",
+                       g->momentum, g->dampening);
+    if (g->maximize > 1 || g->nesterov > 1 || g->reserved != 0 || g->reserved2 != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer group: maximize %" PRIu32 " and nesterov %" PRIu32
+                       " must be 0 or 1, reserved %" PRIu32 " and %" PRIu32 " must be 0",
+                       g->maximize, g->nesterov, g->reserved, g->reserved2);
+    if (g->nesterov && (g->momentum == 0.0 || g->dampening != 0.0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer group: nesterov needs a momentum (%g) and no dampening (%g)",
+                       g->momentum, g->dampening);
     return MEMOPT_OK;
 }
 

@@ -13,44 +13,48 @@ enum { PART_ALIGNMENT = 256 };
 
 uint64_t mo_parameter_blocks(const mo_parameter *p)
 {
-    return mo_ceil_div_u64(p->tensor.count, MO_BLOCK_SIZE);
+    return mo_ceil_div_u64(p->tensor.count, mo_format_block(p->format));
 }
 
-/* Where the parts of a state block lie: m, v, absmax1, absmax2, steps. */
+/* Where the parts of a state block lie: m, v, absmax1, absmax2, steps. v and absmax2 have no bytes
+ * where there is one moment, nor both absmax where states are 32-bit. */
 typedef struct state_layout {
     uint64_t v, absmax1, absmax2, steps, bytes;
 } state_layout;
 
-static int layout_of(const mo_parameter *p, state_layout *out)
+static int layout_of(const mo_parameter *p, int moments, state_layout *out)
 {
-    int eight = p->format == MEMOPT_STATE_8BIT;
-    uint64_t moment, absmax, bytes;
-    if (!mo_mul_u64(p->tensor.count, eight ? 1 : 4, &moment) ||
-        !mo_round_up_u64(moment, PART_ALIGNMENT, &moment) || moment > UINT64_MAX / 8)
+    uint64_t unused, moment, absmax, second, bytes;
+    if (!mo_mul_u64(p->tensor.count, 4, &unused) ||
+        !mo_round_up_u64(mo_format_bytes(p->format, p->tensor.count), PART_ALIGNMENT, &moment) ||
+        moment > UINT64_MAX / 8)
         return 0;
-    absmax = eight ? mo_parameter_blocks(p) * 4 : 0;
+    absmax = p->format == MEMOPT_STATE_F32 ? 0 : mo_parameter_blocks(p) * 4;
     if (!mo_round_up_u64(absmax, PART_ALIGNMENT, &absmax))
         return 0;
-    bytes = 2 * moment + 2 * absmax;
-    *out = (state_layout){moment, 2 * moment, 2 * moment + absmax, bytes, bytes + sizeof(uint64_t)};
+    second = moments == 2 ? moment : 0;
+    bytes = moment + second + (uint64_t)moments * absmax;
+    *out = (state_layout){moment, moment + second, moment + second + absmax, bytes,
+                          bytes + sizeof(uint64_t)};
     return 1;
 }
 
-static void describe(mo_parameter *p, const state_layout *layout)
+static void describe(mo_parameter *p, int moments, const state_layout *layout)
 {
     unsigned char *state = p->state;
-    int eight = p->format == MEMOPT_STATE_8BIT;
+    int coded = p->format != MEMOPT_STATE_F32;
     p->device = (mo_optim_tensor){
         .parameter = p->tensor.data,
         .copy = p->copy.data,
         .m = state,
-        .v = state + layout->v,
-        .absmax1 = eight ? (float *)(void *)(state + layout->absmax1) : NULL,
-        .absmax2 = eight ? (float *)(void *)(state + layout->absmax2) : NULL,
+        .v = moments == 2 ? state + layout->v : NULL,
+        .absmax1 = coded ? (float *)(void *)(state + layout->absmax1) : NULL,
+        .absmax2 = coded && moments == 2 ? (float *)(void *)(state + layout->absmax2) : NULL,
         .steps = (uint64_t *)(void *)(state + layout->steps),
         .parameter_dtype = p->tensor.dtype,
         .copy_dtype = p->copy.dtype,
         .group = p->group,
+        .format = p->format,
     };
 }
 
@@ -59,7 +63,8 @@ static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t i
                                 memopt_stream stream)
 {
     state_layout layout;
-    if (!layout_of(p, &layout))
+    int moments = mo_optimizer_moments(o);
+    if (!layout_of(p, moments, &layout))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: parameter %" PRIu64 ": states of %" PRIu64
                        " elements do not fit 64 bits",
@@ -69,7 +74,7 @@ static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t i
         memopt_allocator_alloc(o->allocator, layout.bytes, MEMOPT_TAG_OPTIMIZER, stream, &p->state);
     if (status != MEMOPT_OK)
         return status;
-    int zero_code = p->format == MEMOPT_STATE_8BIT ? MO_SIGNED_ZERO : 0;
+    int zero_code = (int)mo_format_zero(p->format, 1);
     unsigned char *rest = (unsigned char *)p->state + layout.v;
     status = memopt_fill(o->device, p->state, zero_code, layout.v, stream);
     if (status == MEMOPT_OK)
@@ -77,7 +82,7 @@ static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t i
     if (status != MEMOPT_OK)
         (void)memopt_allocator_free(o->allocator, p->state);
     else
-        describe(p, &layout);
+        describe(p, moments, &layout);
     return status;
 }
 
@@ -167,35 +172,48 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
     return MEMOPT_OK;
 }
 
-static memopt_tensor view_tensor(void *data, uint64_t count, memopt_dtype dtype)
+/* The tensor of moment `index` of a parameter. */
+static memopt_state_view view_moment(const memopt_optimizer *o, const mo_parameter *p, int index)
 {
-    return (memopt_tensor){data, count, dtype, 0};
+    static const memopt_dtype dtypes[] = {[MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,
+                                          [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
+                                          [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,
+                                          [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3};
+    static const char *const names[] = {"exp_avg", "exp_avg_sq"};
+    memopt_dtype dtype = dtypes[p->format];
+    uint64_t count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(dtype);
+    memopt_state_view view = {.name = o->options.kind == MEMOPT_OPTIMIZER_SGD ? "momentum_buffer"
+                                                                              : names[index]};
+    view.tensor = (memopt_tensor){index == 0 ? p->device.m : p->device.v, count, dtype, 0};
+    return view;
+}
+
+static memopt_state_view view_scales(const mo_parameter *p, int index)
+{
+    static const char *const absmax[] = {"absmax1", "absmax2"}, *const scale[] = {"scale1",
+                                                                                  "scale2"};
+    memopt_state_view view = {.name = (p->format == MEMOPT_STATE_F8 ? scale : absmax)[index]};
+    view.tensor = (memopt_tensor){index == 0 ? p->device.absmax1 : p->device.absmax2,
+                                  mo_parameter_blocks(p), MEMOPT_DTYPE_F32, 0};
+    return view;
 }
 
 memopt_status memopt_optimizer_state(memopt_optimizer *o, uint64_t parameter, uint64_t index,
                                      memopt_state_view *out_view)
 {
-    static const char *const names[] = {"exp_avg", "exp_avg_sq", "absmax1", "absmax2"};
     if (o == NULL || out_view == NULL || parameter >= o->parameter_count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer state: a pointer is NULL or there is no parameter %" PRIu64,
                        parameter);
     const mo_parameter *p = &o->parameters[parameter];
-    int eight = p->format == MEMOPT_STATE_8BIT;
-    uint64_t views = eight ? 4 : 2, blocks = mo_parameter_blocks(p);
+    uint64_t moments = (uint64_t)mo_optimizer_moments(o);
+    uint64_t views = p->format == MEMOPT_STATE_F32 ? moments : 2 * moments;
     if (index >= views)
         return mo_fail(MEMOPT_NOT_FOUND,
                        "optimizer state: parameter %" PRIu64 " has %" PRIu64
                        " state tensors, asked for index %" PRIu64,
                        parameter, views, index);
-    memopt_dtype dtype = eight ? MEMOPT_DTYPE_U8 : MEMOPT_DTYPE_F32;
-    memopt_state_view view = {.name = names[index]};
-    if (index == 0)
-        view.tensor = view_tensor(p->device.m, p->tensor.count, dtype);
-    else if (index == 1)
-        view.tensor = view_tensor(p->device.v, p->tensor.count, dtype);
-    else
-        view.tensor = view_tensor(index == 2 ? p->device.absmax1 : p->device.absmax2, blocks,
-                                  MEMOPT_DTYPE_F32);
+    memopt_state_view view =
+        index < moments ? view_moment(o, p, (int)index) : view_scales(p, (int)(index - moments));
     return mo_result_write(out_view, &view, sizeof view, "memopt_state_view");
 }

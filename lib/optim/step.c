@@ -76,7 +76,7 @@ static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
 static memopt_status upload_tables(memopt_optimizer *o, uint64_t count, memopt_stream stream)
 {
     memopt_status status =
-        mo_table_reserve(o, &o->coef_table, mo_max_u64(count, 8) * sizeof(mo_adamw_coef), stream);
+        mo_table_reserve(o, &o->coef_table, mo_max_u64(count, 8) * sizeof(mo_rule_coef), stream);
     if (status == MEMOPT_OK)
         status = mo_table_reserve(o, &o->control, sizeof(mo_optim_control), stream);
     if (status == MEMOPT_OK)
@@ -129,6 +129,7 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, u
         .max_norm = s->max_norm,
         .count = (uint32_t)count,
         .check = (uint32_t)verdict,
+        .rule = o->options.kind,
     };
     memopt_status status = MEMOPT_OK;
     if (sum && chunks != 0)
@@ -146,7 +147,8 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, u
         .count = (uint32_t)count,
         .stochastic = o->options.stochastic_rounding,
     };
-    return mo_launch(o->device, stream, &mo_kernel_optim_step, &step, chunks);
+    const mo_kernel *kernel = mo_optimizer_kernel(o->options.kind, o->options.state_format);
+    return mo_launch(o->device, stream, kernel, &step, chunks);
 }
 
 memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gradients,

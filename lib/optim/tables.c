@@ -74,7 +74,8 @@ static void fill_tensor(const memopt_optimizer *o, uint64_t i, void *out)
 static void fill_group(const memopt_optimizer *o, uint64_t i, void *out)
 {
     const memopt_optimizer_group *g = &o->groups[i];
-    mo_adamw_group group = {g->lr, g->beta1, g->beta2, g->eps, g->weight_decay, g->maximize, 0};
+    mo_rule_group group = {g->lr,       g->beta1,     g->beta2,    g->eps,     g->weight_decay,
+                           g->momentum, g->dampening, g->maximize, g->nesterov};
     memcpy(out, &group, sizeof group);
 }
 
@@ -91,7 +92,7 @@ memopt_status mo_upload_tensors(memopt_optimizer *o, memopt_stream stream)
 
 memopt_status mo_upload_groups(memopt_optimizer *o, memopt_stream stream)
 {
-    return upload_each(o, &o->group_table, o->group_count, sizeof(mo_adamw_group), fill_group,
+    return upload_each(o, &o->group_table, o->group_count, sizeof(mo_rule_group), fill_group,
                        stream);
 }
 

@@ -92,14 +92,18 @@ struct step_case {
     uint32_t format;
     memopt_dtype parameter, gradient, copy;
     bool stochastic, clip;
+    uint32_t kind = MEMOPT_OPTIMIZER_ADAMW;
 
     double bytes() const // read and written at least, per element
     {
-        double state = format == MEMOPT_STATE_8BIT ? 1 + 4.0 / 256 : 4;
+        double state = format == MEMOPT_STATE_F32    ? 4
+                       : format == MEMOPT_STATE_4BIT ? 0.5 + 4.0 / 128
+                                                     : 1 + 4.0 / 256;
+        double moments = kind == MEMOPT_OPTIMIZER_ADAMW ? 2 : 1;
         double extra = copy == 0 ? 0.0 : double(memopt_dtype_size(copy));
         double twice = clip ? double(memopt_dtype_size(gradient)) : 0.0;
         return 2.0 * double(memopt_dtype_size(parameter)) + double(memopt_dtype_size(gradient)) +
-               4 * state + extra + twice;
+               2 * moments * state + extra + twice;
     }
 };
 
@@ -114,6 +118,13 @@ const step_case kCases[] = {
     {"adamw8_f32_bf16_copy", MEMOPT_STATE_8BIT, F32, BF16, BF16, false, false},
     {"adamw8_bf16_stochastic", MEMOPT_STATE_8BIT, BF16, BF16, 0, true, false},
     {"adamw8_bf16_clip", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, true},
+    {"adamw8_f16_stochastic", MEMOPT_STATE_8BIT, F16, F16, 0, true, false},
+    {"adamw4_bf16", MEMOPT_STATE_4BIT, BF16, BF16, 0, false, false},
+    {"adamwf8_bf16", MEMOPT_STATE_F8, BF16, BF16, 0, false, false},
+    {"lion8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_LION},
+    {"lion32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_LION},
+    {"sgd8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_SGD},
+    {"sgd32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false, MEMOPT_OPTIMIZER_SGD},
 };
 
 // One device and allocator per number of threads; one optimizer at a time, so that the memory of
@@ -185,10 +196,12 @@ void step(benchmark::State &state, const step_case &c)
     bench &b = with_threads(uint32_t(state.range(0)));
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    group.momentum = 0.9;
     memopt_step_options step_options = MEMOPT_STEP_OPTIONS_INIT;
     memopt_optimizer *o;
     uint32_t number;
     uint64_t index;
+    options.kind = c.kind;
     options.state_format = c.format;
     options.stochastic_rounding = c.stochastic;
     step_options.max_norm = c.clip ? 1.0 : 0.0;

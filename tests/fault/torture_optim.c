@@ -17,6 +17,9 @@
 
 enum { N = 20000 };
 
+/* What is tortured now. */
+static uint32_t torture_kind, torture_format;
+
 typedef struct fixture {
     memopt_allocator *allocator;
     memopt_scaler *scaler;
@@ -60,7 +63,8 @@ static memopt_status create(memopt_device *device, void *context)
     (void)device;
     fixture *f = context;
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
-    options.state_format = MEMOPT_STATE_8BIT;
+    options.kind = torture_kind;
+    options.state_format = torture_format;
     return memopt_optimizer_create(f->allocator, &options, &f->optimizer);
 }
 
@@ -214,6 +218,14 @@ static memopt_status quantize(memopt_device *device, void *context)
     return memopt_quantize_blockwise(device, &f->g[0], &f->codes, &f->absmax, 1, 256, NULL);
 }
 
+static memopt_status quantize_state(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor codes = f->codes;
+    codes.dtype = MEMOPT_DTYPE_F8_E4M3;
+    return memopt_quantize_state(device, MEMOPT_STATE_F8, &f->g[0], &codes, &f->absmax, 1, NULL);
+}
+
 static memopt_status dequantize(memopt_device *device, void *context)
 {
     fixture *f = context;
@@ -278,18 +290,29 @@ static const torture_scenario scenarios[] = {
      .teardown = end_all,
      .check_unchanged = check_unchanged},
     {.name = "quantize", .setup = make_allocator, .run = quantize, .teardown = end_all},
+    {.name = "quantize_state", .setup = make_allocator, .run = quantize_state, .teardown = end_all},
     {.name = "dequantize", .setup = make_allocator, .run = dequantize, .teardown = end_all},
 };
 
 static void every_function(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
-        fixture f;
-        memset(&f, 0, sizeof f);
-        int64_t faults = torture(&scenarios[i], &f);
-        print_message("  %s: %d faults\n", scenarios[i].name, (int)faults);
-        assert_true(faults > 0);
+    static const uint32_t all[][2] = {{MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT},
+                                      {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT},
+                                      {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8},
+                                      {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
+                                      {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT}};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        torture_kind = all[k][0];
+        torture_format = all[k][1];
+        for (size_t i = 0; i < sizeof scenarios / sizeof *scenarios; i++) {
+            fixture f;
+            memset(&f, 0, sizeof f);
+            int64_t faults = torture(&scenarios[i], &f);
+            print_message("  kind %u, format %u, %s: %d faults\n", torture_kind, torture_format,
+                          scenarios[i].name, (int)faults);
+            assert_true(faults > 0);
+        }
     }
 }
 

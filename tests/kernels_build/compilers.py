@@ -58,7 +58,7 @@ def assemble_kernels(ptxas, ptx, arch, folder):
 
 
 def hip_kernels(compiler, source, target, folder):
-    """{kernel: {registers, stack, spill, shared}} from the metadata of the assembly."""
+    """{kernel: {registers, scalars, stack, spill, shared}} from the metadata of the assembly."""
     out = pathlib.Path(folder) / f"kernels.{target}.s"
     run(compiler, *HIP_FLAGS, f"--offload-arch={target}", "-S", source, "-o", out)
     kernels = {}
@@ -67,6 +67,7 @@ def hip_kernels(compiler, source, target, folder):
         field = dict(re.findall(r"^    \.(\w+): +(\S+)$", entry, re.M))
         kernels[field["name"]] = {
             "registers": int(field["vgpr_count"]),
+            "scalars": int(field["sgpr_count"]),
             "stack": int(field["private_segment_fixed_size"]),
             "spill": int(field["vgpr_spill_count"]) + int(field["sgpr_spill_count"]),
             "shared": int(field["group_segment_fixed_size"]),

@@ -15,11 +15,16 @@ import sys
 import tempfile
 import unittest
 
-from compilers import (CLANG_PTX_FLAGS, NVCC_FLAGS, assemble_kernels, code_object_target,
-                       fatbin_targets, hip_kernels, nvcc_kernels, run)
+from compilers import (CLANG_PTX_FLAGS, HIP_FLAGS, NVCC_FLAGS, Failure, assemble_kernels,
+                       code_object_target, fatbin_targets, hip_kernels, nvcc_kernels, run)
 
 OPTIONS = None
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+# Kernels that move aligned tensors in vectors of 16 bytes.
+WRITTEN_BY_16 = ("mo_cast", "mo_scale", "mo_optim_step", "mo_dequantize")
+READ_BY_16 = ("mo_cast", "mo_scale", "mo_optim_step", "mo_quantize", "mo_check", "mo_hash_granules")
 
 
 def kernel_names():
@@ -66,8 +71,15 @@ class Kernels(unittest.TestCase):
         self.assertIn("mul.rn.f64", body)
         self.assertIn("add.rn.f64", body)
         self.assertNotIn("fma", body)
-        self.assertIn("ld.global.v4", text)
-        self.assertIn("st.global.v4", text)
+        bodies = {name: text.split(f".entry {name}(", 1)[1].split(".entry", 1)[0]
+                  for name in kernel_names()}
+        for name, body in bodies.items():
+            self.assertEqual(re.findall(r"\b(?:ld|st)(?:\.volatile)?(?:\.v[24])?\.[usbf]\d+.*", body), [],
+                             f"{name}: generic addresses")
+        for name in READ_BY_16:
+            self.assertTrue(re.search(r"\bld\.global(\.cs)?\.v4", bodies[name]), name)
+        for name in WRITTEN_BY_16:
+            self.assertTrue(re.search(r"\bst\.global(\.cs)?\.v4", bodies[name]), name)
 
     def test_source_stands_alone(self):
         text = self.source.read_text()
@@ -75,8 +87,9 @@ class Kernels(unittest.TestCase):
 
     def test_nvcc(self):
         nvcc = self.need(OPTIONS.nvcc)
-        for arch in (80, 90):
-            self.check(nvcc_kernels(nvcc, self.source, arch, self.folder))
+        for arch in sorted({80, 90} | set(OPTIONS.cuda_targets)):
+            with self.subTest(arch=arch):
+                self.check(nvcc_kernels(nvcc, self.source, arch, self.folder))
         ptx = self.folder / "nvcc.ptx"
         run(nvcc, *NVCC_FLAGS, "--ptx", "-arch=compute_75", self.source, "-o", ptx)
         self.check_ptx(ptx.read_text().replace(".global.nc", ".global"))
@@ -94,12 +107,41 @@ class Kernels(unittest.TestCase):
 
     def test_hip(self):
         compiler = self.need(OPTIONS.hip_compiler)
-        for target in [t for t in ("gfx90a", "gfx1030") if t in OPTIONS.hip_targets]:
-            self.check(hip_kernels(compiler, self.source, target, self.folder))
+        for target in ("gfx90a", "gfx1030"):
+            if target not in OPTIONS.hip_targets:
+                continue
+            hip_kernels(compiler, self.source, target, self.folder)
             text = (self.folder / f"kernels.{target}.s").read_text()
             body = text.split("\nmo_square_sum:", 1)[1].split("s_endpgm", 1)[0]
             self.assertIn("v_mul_f64", body)
             self.assertNotIn("v_fma_f64", body)
+
+    def test_hip_memory(self):
+        """Global memory is accessed as such, never through flat addresses, and by 16 bytes."""
+        compiler = self.need(OPTIONS.hip_compiler)
+        for target in self.hip_sample():
+            self.check(hip_kernels(compiler, self.source, target, self.folder))
+            text = (self.folder / f"kernels.{target}.s").read_text()
+            for name in kernel_names():
+                body = text.split(f"\n{name}:", 1)[1].split("\n.Lfunc_end", 1)[0]
+                with self.subTest(name, target=target):
+                    self.assertEqual(re.findall(r"\bflat_\w+.*", body), [])
+                    if name in READ_BY_16:
+                        self.assertTrue(re.search(r"global_load_(dwordx4|b128)", body))
+                    if name in WRITTEN_BY_16:
+                        self.assertTrue(re.search(r"global_store_(dwordx4|b128)", body))
+
+    def hip_sample(self):
+        """One target of each generation, those that the compiler knows."""
+        empty = self.folder / "empty.cu"
+        empty.write_text("")
+        for target in ("gfx90a", "gfx1030", "gfx1100", "gfx1201"):
+            try:
+                run(OPTIONS.hip_compiler, *HIP_FLAGS, f"--offload-arch={target}", "-S", empty, "-o",
+                    self.folder / "empty.s")
+            except Failure:
+                continue
+            yield target
 
     def test_runtime_compilation(self):
         """NVRTC takes the text that the library carries."""

@@ -283,9 +283,23 @@ void check_hash()
 
 /* --- optimizer ------------------------------------------------------------------------------- */
 
+struct Form {
+    const mo_kernel *kernel;
+    uint32_t rule, format;
+};
+
+const Form forms[] = {
+    {&mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT},
+    {&mo_kernel_step_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT},
+    {&mo_kernel_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8},
+    {&mo_kernel_step_lion8, MO_RULE_LION, MO_STATE_8BIT},
+    {&mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT},
+};
+
 struct StepCase {
     uint32_t parameter, gradient, copy;
-    int eight, stochastic, wild, offset;
+    int eight, stochastic, wild, offset; // eight: coded states
+    const Form *form;
 };
 
 struct State {
@@ -318,7 +332,7 @@ State make_state(const StepCase &c)
     if (c.eight) {
         fill(s.m.data(), LARGEST, MO_DTYPE_F8_E4M3, 0);
         fill(s.v.data(), LARGEST, MO_DTYPE_F8_E4M3, 0);
-        for (int i = 0; i < LARGEST / 256 + 1; i++) {
+        for (int i = 0; i < LARGEST / 128 + 1; i++) {
             s.absmax1.push_back(fabsf(datum(0)));
             s.absmax2.push_back(fabsf(datum(0)));
         }
@@ -332,10 +346,10 @@ State make_state(const StepCase &c)
 
 void run_step(int form, const StepCase &c, State &s, Bytes &gradient, double square_sum)
 {
-    static const mo_adamw_group group = {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0};
+    static const mo_rule_group group = {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.0, 0, 0};
     uint64_t n = LARGEST - 8;
     mo_optim_control control = {1, 0};
-    mo_adamw_coef coef;
+    mo_rule_coef coef;
     mo_optim_tensor tensors[2] = {};
     mo_optim_tensor &t = tensors[1];
     uint64_t offset = (uint64_t)c.offset, state = offset * (c.eight ? 1 : 4);
@@ -348,20 +362,26 @@ void run_step(int form, const StepCase &c, State &s, Bytes &gradient, double squ
     t.steps = &s.steps;
     t.parameter_dtype = (int32_t)c.parameter;
     t.copy_dtype = (int32_t)c.copy;
+    t.format = c.eight ? c.form->format : (uint32_t)MO_STATE_F32;
+    if (!mo_rule_has_second(c.form->rule)) {
+        t.v = nullptr;
+        t.absmax2 = nullptr;
+    }
     mo_segment segment = {gradient.data() + offset * mo_element_size(c.gradient), n, 0, c.gradient,
                           1};
     float scale = 8.0f, found = 0.0f, norm = 0.0f;
-    mo_optim_prologue_args prologue = {tensors, &segment, &group, &coef, &control, nullptr,
-                                       &scale,  &found,   &norm,  3.0,   1,        1};
+    mo_optim_prologue_args prologue = {tensors, &segment, &group,       &coef, &control,
+                                       nullptr, &scale,   &found,       &norm, 3.0,
+                                       1,       1,        c.form->rule, 0};
     prologue.square_sum = &square_sum;
     mo_optim_step_args step = {tensors, &segment, &coef, &control, 77, 1, (uint32_t)c.stochastic};
     run_one(form, mo_kernel_optim_prologue, prologue);
     if (control.skip != 0 || found != 0.0f || norm != (float)(sqrt(square_sum) / 8))
         fail("verdicts", 0);
     if (form == 0)
-        mo_kernel_optim_step.cpu[0](&step, 0, mo_chunks_of(n));
+        c.form->kernel->cpu[0](&step, 0, mo_chunks_of(n));
     else
-        blocks_run(&mo_kernel_optim_step, &step, mo_chunks_of(n), warp_size);
+        blocks_run(c.form->kernel, &step, mo_chunks_of(n), warp_size);
 }
 
 void check_step(const StepCase &c)
@@ -373,25 +393,28 @@ void check_step(const StepCase &c)
     s[1] = s[0];
     for (int form = 0; form < 2; form++)
         run_step(form, c, s[form], gradient, 4321.0);
-    same_values("parameters", s[0].parameter, s[1].parameter, c.parameter);
-    if (c.copy)
-        same_values("copies", s[0].copy, s[1].copy, c.copy);
-    if (c.eight) {
-        same_bytes("m", s[0].m.data(), s[1].m.data(), s[0].m.size());
-        same_bytes("v", s[0].v.data(), s[1].v.data(), s[0].v.size());
-        same_bytes("absmax of m", s[0].absmax1.data(), s[1].absmax1.data(),
-                   s[0].absmax1.size() * 4);
-        same_bytes("absmax of v", s[0].absmax2.data(), s[1].absmax2.data(),
-                   s[0].absmax2.size() * 4);
-    } else {
-        same_values("m", s[0].m, s[1].m, MO_DTYPE_F32);
-        same_values("v", s[0].v, s[1].v, MO_DTYPE_F32);
-    }
+    same_bytes("parameters", s[0].parameter.data(), s[1].parameter.data(), s[0].parameter.size());
+    same_bytes("copies", s[0].copy.data(), s[1].copy.data(), s[0].copy.size());
+    same_bytes("m", s[0].m.data(), s[1].m.data(), s[0].m.size());
+    same_bytes("v", s[0].v.data(), s[1].v.data(), s[0].v.size());
+    same_bytes("scales of m", s[0].absmax1.data(), s[1].absmax1.data(), s[0].absmax1.size() * 4);
+    same_bytes("scales of v", s[0].absmax2.data(), s[1].absmax2.data(), s[0].absmax2.size() * 4);
     if (s[0].steps != 5 || s[1].steps != 5)
         fail("step counts", 0);
 }
 
-void check_blockcode(uint32_t dtype, uint32_t is_signed, int wild, int offset)
+struct Code {
+    const mo_kernel *quantize, *dequantize;
+    uint32_t format;
+};
+
+const Code all_codes[] = {
+    {&mo_kernel_quantize, &mo_kernel_dequantize, MO_STATE_8BIT},
+    {&mo_kernel_quantize4, &mo_kernel_dequantize4, MO_STATE_4BIT},
+    {&mo_kernel_quantizef8, &mo_kernel_dequantizef8, MO_STATE_F8},
+};
+
+void check_blockcode(const Code &code, uint32_t dtype, uint32_t is_signed, int wild, int offset)
 {
     Bytes values(LARGEST * 4), codes[2], back[2];
     std::vector<float> absmax[2];
@@ -400,7 +423,7 @@ void check_blockcode(uint32_t dtype, uint32_t is_signed, int wild, int offset)
     for (int form = 0; form < 2; form++) {
         codes[form].assign(LARGEST, 0xEE);
         back[form].assign(LARGEST * 4, 0xEE);
-        absmax[form].assign(n / 256 + 1, -1.0f);
+        absmax[form].assign(n / 128 + 1, -1.0f);
         mo_blockcode_args a = {values.data() + (uint32_t)offset * mo_element_size(dtype),
                                codes[form].data() + offset,
                                absmax[form].data(),
@@ -410,11 +433,11 @@ void check_blockcode(uint32_t dtype, uint32_t is_signed, int wild, int offset)
         mo_blockcode_args b = a;
         b.values = back[form].data() + (uint32_t)offset * mo_element_size(dtype);
         if (form == 0) {
-            mo_kernel_quantize.cpu[0](&a, 0, mo_chunks_of(n));
-            mo_kernel_dequantize.cpu[0](&b, 0, mo_chunks_of(n));
+            code.quantize->cpu[0](&a, 0, mo_chunks_of(n));
+            code.dequantize->cpu[0](&b, 0, mo_chunks_of(n));
         } else {
-            blocks_run(&mo_kernel_quantize, &a, mo_chunks_of(n), warp_size);
-            blocks_run(&mo_kernel_dequantize, &b, mo_chunks_of(n), warp_size);
+            blocks_run(code.quantize, &a, mo_chunks_of(n), warp_size);
+            blocks_run(code.dequantize, &b, mo_chunks_of(n), warp_size);
         }
     }
     same_bytes("codes", codes[0].data(), codes[1].data(), LARGEST);
@@ -454,21 +477,24 @@ void check_all()
     check_scaler();
     check_hash();
     check_upload();
-    for (uint32_t p = 1; p <= 3; p++)
-        for (uint32_t g = 1; g <= 3; g++)
-            for (int flags = 0; flags < 4; flags++) {
-                StepCase c = {p,
-                              g,
-                              flags == 2 ? 0u : (p + g) % 3 + 1,
-                              flags & 1,
-                              flags >> 1,
-                              flags == 1,
-                              (int)(p + g) % 2};
-                check_step(c);
-            }
+    for (const Form &form : forms)
+        for (uint32_t p = 1; p <= 3; p++)
+            for (uint32_t g = 1; g <= 3; g++)
+                for (int flags = 0; flags < 4; flags++) {
+                    StepCase c = {p,
+                                  g,
+                                  flags == 2 ? 0u : (p + g) % 3 + 1,
+                                  flags & 1,
+                                  flags >> 1,
+                                  flags < 2 && (p + g) % 3 != 0,
+                                  (int)(p + g) % 2,
+                                  &form};
+                    check_step(c);
+                }
     for (int flags = 0; flags < 8; flags++)
         for (uint32_t dtype = 1; dtype <= 3; dtype++)
-            check_blockcode(dtype, flags & 1, flags >> 1 & 1, flags >> 2);
+            for (const Code &code : all_codes)
+                check_blockcode(code, dtype, flags & 1, flags >> 1 & 1, flags >> 2);
 }
 
 } // namespace

@@ -55,7 +55,21 @@ from .errors import (
 from .log import set_log
 from .memory import Memory
 from .offload import Offloader, Ticket
-from .optim import AdamW, AdamW8bit, Group, Optimizer
+from .optim import (
+    SGD,
+    AdamW,
+    AdamW4bit,
+    AdamW8bit,
+    AdamWFp8,
+    Group,
+    Lion,
+    Lion8bit,
+    Optimizer,
+    SGD8bit,
+    dequantize_state,
+    quantize_state,
+    state_map,
+)
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
@@ -65,7 +79,9 @@ __version__: str = _lib.memopt_version_string().decode()
 
 __all__ = [
     "AdamW",
+    "AdamW4bit",
     "AdamW8bit",
+    "AdamWFp8",
     "Allocator",
     "BlockState",
     "Buffer",
@@ -82,6 +98,8 @@ __all__ = [
     "InvalidArgumentError",
     "Lease",
     "LimitReachedError",
+    "Lion",
+    "Lion8bit",
     "LogLevel",
     "MemoptError",
     "Memory",
@@ -99,6 +117,8 @@ __all__ = [
     "RegionMode",
     "Registration",
     "Rounding",
+    "SGD",
+    "SGD8bit",
     "Scaler",
     "Schedule",
     "ScheduleOperation",
@@ -114,12 +134,15 @@ __all__ = [
     "UnsupportedError",
     "cast",
     "dequantize_blockwise",
+    "dequantize_state",
     "dtype_of",
     "dynamic_map",
     "format_size",
     "library_path",
     "parse_size",
     "quantize_blockwise",
+    "quantize_state",
     "set_log",
+    "state_map",
     "tensor",
 ]

@@ -142,6 +142,8 @@ class OptimizerKind(enum.IntEnum):
     """The update rule."""
 
     ADAMW = 1
+    LION = 2
+    SGD = 3
 
 
 class StateFormat(enum.IntEnum):
@@ -149,6 +151,8 @@ class StateFormat(enum.IntEnum):
 
     F32 = 1
     BITS8 = 2
+    BITS4 = 3
+    F8 = 4
 
 
 class Overflow(enum.IntEnum):
@@ -211,6 +215,7 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
 ENUM_SPELLINGS: Dict[Tuple[Type[enum.IntEnum], str], str] = {
     (Status, "USER"): "MEMOPT_STATUS_USER",
     (StateFormat, "BITS8"): "MEMOPT_STATE_8BIT",
+    (StateFormat, "BITS4"): "MEMOPT_STATE_4BIT",
 }
 
 
@@ -406,6 +411,10 @@ class OptimizerGroup(Struct):
         ("weight_decay", c_double),
         ("maximize", c_uint32),
         ("reserved", c_uint32),
+        ("momentum", c_double),
+        ("dampening", c_double),
+        ("nesterov", c_uint32),
+        ("reserved2", c_uint32),
     ]
 
 
@@ -680,6 +689,15 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
         CHECKED,
         [_HANDLE, _TENSORS, _TENSORS, _TENSORS, c_int32, c_uint32, _HANDLE],
     ),
+    "memopt_quantize_state": (
+        CHECKED,
+        [_HANDLE, c_uint32, _TENSORS, _TENSORS, _TENSORS, c_int32, _HANDLE],
+    ),
+    "memopt_dequantize_state": (
+        CHECKED,
+        [_HANDLE, c_uint32, _TENSORS, _TENSORS, _TENSORS, c_int32, _HANDLE],
+    ),
+    "memopt_state_map": (CHECKED, [c_uint32, c_int32, POINTER(c_float)]),
     "memopt_dynamic_map": (CHECKED, [c_int32, POINTER(c_float)]),
     # offload.h
     "memopt_offloader_create": (

@@ -1,14 +1,15 @@
-"""Optimizers over tensors: AdamW with 32-bit or 8-bit states, one fused call a step.
+"""Optimizers over tensors: AdamW, Lion and SGD with states of 4, 8 or 32 bits, one fused call a
+step.
 
 :class:`Optimizer` is the library's: groups, parameters, gradients by parameter number.
-:class:`AdamW` and :class:`AdamW8bit` add torch's manners: parameters or groups on construction, and
-gradients taken from each parameter's ``.grad``.
+:class:`AdamW`, :class:`Lion`, :class:`SGD` and their kin with small states add torch's manners:
+parameters or groups on construction, and gradients taken from each parameter's ``.grad``.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import DType, OptimizerKind, StateFormat, TensorStruct
@@ -18,9 +19,32 @@ from .cast import Scaler
 from .device import Device, StreamLike, choice, stream_pointer, unsigned
 from .memory import Part
 from .sizes import Size, parse_size
-from .tensors import Tensor, TensorLike, fill_struct, naming, passing, tensor
+from .tensors import Tensor, TensorLike, fill_struct, naming, passing, tensor, tensor_array
 
-_FORMAT_NAMES = {"f32": StateFormat.F32, "32bit": StateFormat.F32, "8bit": StateFormat.BITS8}
+_FORMAT_NAMES = {
+    "f32": StateFormat.F32,
+    "32bit": StateFormat.F32,
+    "8bit": StateFormat.BITS8,
+    "4bit": StateFormat.BITS4,
+    "fp8": StateFormat.F8,
+}
+
+#: The hyperparameters of each kind and their defaults: torch's, for Lion its paper's.
+_VALUES: Dict[OptimizerKind, Dict[str, Any]] = {
+    OptimizerKind.ADAMW: dict(
+        lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, maximize=False
+    ),
+    OptimizerKind.LION: dict(lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0, maximize=False),
+    OptimizerKind.SGD: dict(
+        lr=1e-3, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, maximize=False
+    ),
+}
+
+
+def _format_of(states: Union[str, StateFormat]) -> StateFormat:
+    if states in _FORMAT_NAMES:
+        states = _FORMAT_NAMES[str(states)]
+    return StateFormat(choice(StateFormat, states, "states"))
 
 
 class Group:
@@ -43,7 +67,7 @@ class Group:
     def set(self, **values: Any) -> None:
         """Changes some hyperparameters at once, for later steps; all are checked first."""
         raw = self._get()
-        _set_group(raw, values)
+        _set_group(self._optimizer.kind, raw, values)
         lib.memopt_optimizer_set_group(
             self._optimizer._handle.pointer, self.index, ctypes.byref(raw)
         )
@@ -51,13 +75,17 @@ class Group:
     def as_dict(self) -> Dict[str, Any]:
         """All hyperparameters under torch's names."""
         raw = self._get()
-        return {
+        every = {
             "lr": raw.lr,
             "betas": (raw.beta1, raw.beta2),
             "eps": raw.eps,
+            "momentum": raw.momentum,
+            "dampening": raw.dampening,
             "weight_decay": raw.weight_decay,
+            "nesterov": bool(raw.nesterov),
             "maximize": bool(raw.maximize),
         }
+        return {name: every[name] for name in _VALUES[self._optimizer.kind]}
 
     def __repr__(self) -> str:
         return "<memopt.Group %d %s>" % (self.index, self.as_dict())
@@ -65,7 +93,10 @@ class Group:
 
 def _group_property(name: str, text: str) -> property:
     def get(self: Group) -> Any:
-        return self.as_dict()[name]
+        values = self.as_dict()
+        if name not in values:
+            raise AttributeError("a group of %s has no %s" % (self._optimizer.kind.name, name))
+        return values[name]
 
     def set_(self: Group, value: Any) -> None:
         self.set(**{name: value})
@@ -77,24 +108,27 @@ for _name, _text in (
     ("lr", "Learning rate."),
     ("betas", "Decays of the first and second moment."),
     ("eps", "Added to the root."),
-    ("weight_decay", "Decoupled weight decay."),
+    ("weight_decay", "Weight decay, decoupled; of SGD part of the gradient."),
+    ("momentum", "SGD: decay of the momentum buffer."),
+    ("dampening", "SGD: what gradients after the first are damped by."),
+    ("nesterov", "SGD: whether the momentum is Nesterov's."),
     ("maximize", "Whether steps climb."),
 ):
     setattr(Group, _name, _group_property(_name, _text))
 
 
-def _set_group(raw: _abi.OptimizerGroup, values: Dict[str, Any]) -> None:
+def _set_group(kind: OptimizerKind, raw: _abi.OptimizerGroup, values: Dict[str, Any]) -> None:
     for name, value in values.items():
+        if name not in _VALUES[kind]:
+            raise TypeError(
+                "a group of %s has no %r; it has %s" % (kind.name, name, ", ".join(_VALUES[kind]))
+            )
         if name == "betas":
             raw.beta1, raw.beta2 = value
-        elif name == "maximize":
-            raw.maximize = int(bool(value))
-        elif name in ("lr", "eps", "weight_decay"):
-            setattr(raw, name, float(value))
+        elif name in ("maximize", "nesterov"):
+            setattr(raw, name, int(bool(value)))
         else:
-            raise TypeError(
-                "a group has no %r; it has lr, betas, eps, weight_decay and maximize" % name
-            )
+            setattr(raw, name, float(value))
 
 
 class _Parameter:
@@ -111,27 +145,30 @@ class _Parameter:
 class Optimizer(_lifetime.Closing):
     """An optimizer over groups of parameters; states come from the allocator.
 
-    `states` is "f32" or "8bit"; tensors below `min_8bit_size` elements keep 32-bit states.
-    `stochastic_rounding` is for bf16 and f16 parameters. One thread at a time.
+    `kind` is "adamw", "lion" or "sgd". `states` is "f32" or "8bit", with AdamW also "4bit" or
+    "fp8"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is. `block_size` 0
+    is the format's (128 with 4-bit states, else 256). `stochastic_rounding` is for bf16 and f16
+    parameters. One thread at a time.
     """
 
-    __slots__ = ("_allocator", "_device", "_handle", "_parameters", "groups", "__weakref__")
+    __slots__ = ("_allocator", "_device", "_handle", "_parameters", "groups", "kind", "__weakref__")
 
     def __init__(
         self,
         allocator: Allocator,
         *,
+        kind: Union[str, OptimizerKind] = OptimizerKind.ADAMW,
         states: Union[str, StateFormat] = "f32",
         min_8bit_size: Size = 4096,
-        block_size: int = 256,
+        block_size: int = 0,
         stochastic_rounding: bool = False,
         seed: int = 0,
     ) -> None:
-        if states in _FORMAT_NAMES:
-            states = _FORMAT_NAMES[str(states)]
+        #: The update rule.
+        self.kind = OptimizerKind(choice(OptimizerKind, kind, "kind"))
         options = _abi.OptimizerOptions(
-            kind=OptimizerKind.ADAMW,
-            state_format=choice(StateFormat, states, "states"),
+            kind=self.kind,
+            state_format=_format_of(states),
             block_size=unsigned(block_size, 32, "block_size"),
             stochastic_rounding=int(bool(stochastic_rounding)),
             min_8bit_size=max(parse_size(min_8bit_size), 1),  # to C, 0 would be the default
@@ -173,9 +210,11 @@ class Optimizer(_lifetime.Closing):
     # --- setting up ---
 
     def add_group(self, **values: Any) -> Group:
-        """Adds a group: lr, betas, eps, weight_decay, maximize; torch's AdamW defaults."""
-        raw = _abi.OptimizerGroup(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=1e-2)
-        _set_group(raw, values)
+        """Adds a group with the kind's hyperparameters: AdamW has lr, betas, eps and weight_decay,
+        Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
+        each maximize. Defaults are torch's, for Lion its paper's."""
+        raw = _abi.OptimizerGroup()
+        _set_group(self.kind, raw, {**_VALUES[self.kind], **values})
         out = ctypes.c_uint32()
         lib.memopt_optimizer_add_group(self._handle.pointer, ctypes.byref(raw), ctypes.byref(out))
         group = Group(self, out.value)
@@ -308,8 +347,9 @@ class Optimizer(_lifetime.Closing):
     def state(self, parameter: int) -> Dict[str, Tensor]:
         """A parameter's state tensors by name, to read or write in stream order.
 
-        "exp_avg" and "exp_avg_sq"; for 8-bit states these are u8 codes, with "absmax1" and
-        "absmax2" per block.
+        "exp_avg" and, with AdamW, "exp_avg_sq"; "momentum_buffer" with SGD. Coded ones are u8
+        codes, pairs of codes (4-bit) or e4m3, with "absmax1" and "absmax2", for e4m3 "scale1" and
+        "scale2", per block.
         """
         result: Dict[str, Tensor] = {}
         while True:
@@ -391,36 +431,23 @@ def _one_f32(out: TensorLike, device: Device) -> Tensor:
 Parameters = Iterable[Union[TensorLike, Dict[str, Any]]]
 
 
-class AdamW(Optimizer):
-    """AdamW with 32-bit states over parameters, or over dicts {"params": …, "lr": …, …}."""
+class _WithParameters(Optimizer):
+    """An optimizer with torch's manners over parameters, or dicts {"params": …, "lr": …, …}."""
 
     __slots__ = ()
 
+    _kind = OptimizerKind.ADAMW
     _states = StateFormat.F32
 
-    def __init__(
+    def _start(
         self,
         allocator: Allocator,
         params: Parameters,
-        lr: float = 1e-3,
-        betas: Tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        *,
-        maximize: bool = False,
-        stochastic_rounding: bool = False,
-        seed: int = 0,
-        stream: StreamLike = None,
-        **options: Any,
+        defaults: Dict[str, Any],
+        stream: StreamLike,
+        options: Dict[str, Any],
     ) -> None:
-        super().__init__(
-            allocator,
-            states=self._states,
-            stochastic_rounding=stochastic_rounding,
-            seed=seed,
-            **options,
-        )
-        defaults = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
+        Optimizer.__init__(self, allocator, kind=self._kind, states=self._states, **options)
         try:
             self._add_all(list(params), defaults, stream)
         except BaseException:
@@ -438,9 +465,179 @@ class AdamW(Optimizer):
                 self.add_parameter(parameter, group, stream=stream)
 
 
+class AdamW(_WithParameters):
+    """AdamW with 32-bit states over parameters, or over dicts {"params": …, "lr": …, …}."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        params: Parameters,
+        lr: float = 1e-3,
+        betas: Tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        maximize: bool = False,
+        stream: StreamLike = None,
+        **options: Any,
+    ) -> None:
+        values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
+        self._start(allocator, params, values, stream, options)
+
+
 class AdamW8bit(AdamW):
     """AdamW with 8-bit block-wise states; the same arguments, and `min_8bit_size`."""
 
     __slots__ = ()
 
     _states = StateFormat.BITS8
+
+
+class AdamW4bit(AdamW):
+    """AdamW with 4-bit block-wise states; the same arguments, and `min_8bit_size`."""
+
+    __slots__ = ()
+
+    _states = StateFormat.BITS4
+
+
+class AdamWFp8(AdamW):
+    """AdamW with e4m3 states and a scale per block; the same arguments, and `min_8bit_size`."""
+
+    __slots__ = ()
+
+    _states = StateFormat.F8
+
+
+class Lion(_WithParameters):
+    """Lion (Chen et al. 2023) with 32-bit states: one moment, the update is a sign."""
+
+    __slots__ = ()
+
+    _kind = OptimizerKind.LION
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        params: Parameters,
+        lr: float = 1e-4,
+        betas: Tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+        stream: StreamLike = None,
+        **options: Any,
+    ) -> None:
+        values = dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize)
+        self._start(allocator, params, values, stream, options)
+
+
+class Lion8bit(Lion):
+    """Lion with an 8-bit block-wise state; the same arguments, and `min_8bit_size`."""
+
+    __slots__ = ()
+
+    _states = StateFormat.BITS8
+
+
+class SGD(_WithParameters):
+    """SGD as torch.optim.SGD defines it, with a 32-bit momentum buffer (kept also without
+    momentum)."""
+
+    __slots__ = ()
+
+    _kind = OptimizerKind.SGD
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        params: Parameters,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        stream: StreamLike = None,
+        **options: Any,
+    ) -> None:
+        values = dict(
+            lr=lr,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+            maximize=maximize,
+        )
+        self._start(allocator, params, values, stream, options)
+
+
+class SGD8bit(SGD):
+    """SGD with an 8-bit block-wise momentum buffer; the same arguments, and `min_8bit_size`."""
+
+    __slots__ = ()
+
+    _states = StateFormat.BITS8
+
+
+# --- codes of states -------------------------------------------------------------------------------
+
+
+def quantize_state(
+    device: Device,
+    states: Union[str, StateFormat],
+    source: TensorLike,
+    codes: TensorLike,
+    scales: TensorLike,
+    *,
+    signed: bool = True,
+    stream: StreamLike = None,
+) -> None:
+    """Quantises as a state format does: "8bit" and "4bit" (u8 codes, f32 absmax) or "fp8" (e4m3
+    codes, f32 scales). `signed` is False for a second moment."""
+    parts = (("source", source, False), ("codes", codes, True), ("scales", scales, True))
+    _code_state(lib.memopt_quantize_state, device, states, parts, signed, stream)
+
+
+def dequantize_state(
+    device: Device,
+    states: Union[str, StateFormat],
+    codes: TensorLike,
+    scales: TensorLike,
+    destination: TensorLike,
+    *,
+    signed: bool = True,
+    stream: StreamLike = None,
+) -> None:
+    """The inverse of :func:`quantize_state`: the code's value times its block's scale."""
+    parts = (("codes", codes, False), ("scales", scales, False), ("destination", destination, True))
+    _code_state(lib.memopt_dequantize_state, device, states, parts, signed, stream)
+
+
+def _code_state(
+    function: Callable[..., Any],
+    device: Device,
+    states: Union[str, StateFormat],
+    parts: Tuple[Tuple[str, TensorLike, bool], ...],
+    signed: bool,
+    stream: StreamLike,
+) -> None:
+    arrays, views = [], []
+    for name, part, writable in parts:
+        array, view = tensor_array([part], device, name, writable=writable)
+        arrays.append(array)
+        views.append(view)
+    pointer = device._handle.pointer
+    function(pointer, _format_of(states), *arrays, int(bool(signed)), stream_pointer(stream))
+    device._keep(stream, views)
+
+
+def state_map(states: Union[str, StateFormat], signed: bool = True) -> Tuple[float, ...]:
+    """The values that the codes of a state format stand for, before the block's scale, by code."""
+    format_ = _format_of(states)
+    values = (ctypes.c_float * 256)()
+    lib.memopt_state_map(format_, int(bool(signed)), values)
+    return tuple(values[: 16 if format_ is StateFormat.BITS4 else 256])

@@ -280,3 +280,159 @@ def test_stochastic_rounding_moves_bf16_that_nearest_would_not(allocator):
     moved = train(stochastic_rounding=True, seed=5)
     assert moved != b"\x80\x3f" * 5000
     assert train(stochastic_rounding=True, seed=5) == moved
+
+
+def lion_in_double(p, m, g, lr, betas, decay):
+    p = p * (1 - lr * decay)
+    c = betas[0] * m + (1 - betas[0]) * g
+    return p - lr * ((c > 0) - (c < 0)), betas[1] * m + (1 - betas[1]) * g
+
+
+def test_lion_follows_the_formula(allocator):
+    start = numbers(500, 1)
+    parameter, states = f32(start), [(p, 0.0) for p in start]
+    with memopt.Lion(allocator, [parameter], lr=1e-2, weight_decay=0.1) as optimizer:
+        for step in range(10):
+            gradient = f32(numbers(500, step + 2))
+            optimizer.step([gradient])
+            states = [
+                lion_in_double(p, m, g, 1e-2, (0.9, 0.99), 0.1)
+                for (p, m), g in zip(states, gradient)
+            ]
+        assert set(optimizer.state(0)) == {"exp_avg"} and optimizer.state_bytes == 2000
+    for ours, (theirs, _) in zip(parameter, states):
+        assert math.isclose(ours, theirs, rel_tol=1e-5, abs_tol=1e-6)
+
+
+@pytest.mark.parametrize("nesterov", (False, True))
+def test_sgd_follows_the_formula(allocator, nesterov):
+    momentum, dampening, decay = 0.9, 0.0 if nesterov else 0.25, 0.05
+    start = numbers(500, 1)
+    parameter, expected, buffers = f32(start), list(start), [0.0] * 500
+    with memopt.SGD(
+        allocator, [parameter], 0.1, momentum, dampening, decay, nesterov
+    ) as optimizer:
+        for step in range(5):
+            gradient = f32(numbers(500, step + 2))
+            optimizer.step([gradient])
+            for i, g in enumerate(gradient):
+                d = g + decay * expected[i]
+                damped = d if step == 0 else (1 - dampening) * d
+                buffers[i] = momentum * buffers[i] + damped
+                expected[i] -= 0.1 * (d + momentum * buffers[i] if nesterov else buffers[i])
+        assert set(optimizer.state(0)) == {"momentum_buffer"}
+    for ours, theirs in zip(parameter, expected):
+        assert math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make, names, dtype, count, state_bytes, tolerance",
+    [
+        (
+            memopt.AdamW4bit,
+            ["exp_avg", "exp_avg_sq", "absmax1", "absmax2"],
+            "U8",
+            5001,
+            10002 + 632,
+            0.4,
+        ),
+        (
+            memopt.AdamWFp8,
+            ["exp_avg", "exp_avg_sq", "scale1", "scale2"],
+            "F8_E4M3",
+            10001,
+            20002 + 320,
+            0.1,
+        ),
+        (memopt.Lion8bit, ["exp_avg", "absmax1"], "U8", 10001, 10001 + 160, 0.05),
+        (memopt.SGD8bit, ["momentum_buffer", "absmax1"], "U8", 10001, 10001 + 160, 0.05),
+    ],
+)
+def test_small_states(allocator, make, names, dtype, count, state_bytes, tolerance):
+    start = numbers(10001, 1)
+    exact = {"Lion8bit": memopt.Lion, "SGD8bit": memopt.SGD}.get(make.__name__, memopt.AdamW)
+    small, whole = f32(start), f32(start)
+    options = {"momentum": 0.9} if exact is memopt.SGD else {}
+    with make(allocator, [small], 1e-3, **options) as a, exact(
+        allocator, [whole], 1e-3, **options
+    ) as b:
+        for step in range(20):
+            gradient = f32(numbers(10001, step + 2, 0.01))
+            a.step([gradient])
+            b.step([gradient])
+        state = a.state(0)
+        assert list(state) == names
+        assert (state[names[0]].dtype.name, state[names[0]].count) == (dtype, count)
+        assert a.state_bytes == state_bytes
+        before = a.export_bytes()
+        again = f32(start)
+        with make(allocator, [again], 1e-3, **options) as c:
+            c.import_bytes(before)
+            assert c.export_bytes() == before
+        del state
+    error = sum(abs(x - y) for x, y in zip(small, whole))
+    moved = sum(abs(x - y) for x, y in zip(start, whole))
+    assert 0 < error < tolerance * moved
+
+
+def test_hyperparameters_are_those_of_the_kind(allocator):
+    with memopt.SGD(allocator, [f32([1.0])], momentum=0.9) as optimizer:
+        group = optimizer.groups[0]
+        assert group.as_dict() == {
+            "lr": 1e-3,
+            "momentum": 0.9,
+            "dampening": 0.0,
+            "weight_decay": 0.0,
+            "nesterov": False,
+            "maximize": False,
+        }
+        group.set(nesterov=True)
+        group.momentum = 0.5
+        assert group.nesterov and group.momentum == 0.5
+        for bad in (dict(dampening=0.1), dict(momentum=0.0), dict(momentum=-1.0)):
+            with pytest.raises(ValueError):
+                group.set(**bad)
+        with pytest.raises(TypeError):
+            group.set(betas=(0.9, 0.99))
+        with pytest.raises(AttributeError):
+            group.eps
+    with memopt.Lion(allocator, [f32([1.0])]) as optimizer:
+        assert optimizer.groups[0].as_dict() == {
+            "lr": 1e-4,
+            "betas": (0.9, 0.99),
+            "weight_decay": 0.0,
+            "maximize": False,
+        }
+    for options in (dict(kind="lion", states="4bit"), dict(kind="sgd", states="fp8")):
+        with pytest.raises(memopt.UnsupportedError):
+            memopt.Optimizer(allocator, **options)
+    with pytest.raises(ValueError):
+        memopt.Optimizer(allocator, kind="adagrad")
+
+
+@pytest.mark.parametrize("states, block", [("8bit", 256), ("4bit", 128), ("fp8", 256)])
+@pytest.mark.parametrize("signed", (True, False))
+def test_codes_of_states(device, states, block, signed):
+    values = numbers(1000, 7)
+    if not signed:
+        values = [v * v for v in values]
+    codes = memopt.tensor(
+        bytearray(500 if states == "4bit" else 1000), "f8_e4m3" if states == "fp8" else "u8"
+    )
+    scales, back = f32([0.0] * -(-1000 // block)), f32([0.0] * 1000)
+    memopt.quantize_state(device, states, f32(values), codes, scales, signed=signed)
+    memopt.dequantize_state(device, states, codes, scales, back, signed=signed)
+    table = memopt.state_map(states, signed)
+    assert len(table) == (16 if states == "4bit" else 256)
+    raw = bytes(codes.as_memoryview()) if states != "fp8" else None
+    for i in range(1000):
+        assert abs(back[i] - values[i]) <= 0.13 * max(
+            abs(v) for v in values[i // block * block : (i // block + 1) * block]
+        )
+        if raw is not None:
+            byte = raw[i // 2] if states == "4bit" else raw[i]
+            code = (byte >> 4 if i % 2 == 0 else byte & 15) if states == "4bit" else byte
+            expected = f32([f32([table[code]])[0] * scales[i // block]])[0]
+            assert back[i] == expected
+    with pytest.raises(memopt.UnsupportedError):
+        memopt.quantize_state(device, "f32", f32(values), codes, scales)

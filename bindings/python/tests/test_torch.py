@@ -126,6 +126,35 @@ def test_32bit_states_step_like_torch(allocator, dtype):
         del mine
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(),
+        dict(momentum=0.9),
+        dict(momentum=0.9, dampening=0.2, weight_decay=0.1),
+        dict(momentum=0.9, nesterov=True, weight_decay=0.1),
+        dict(momentum=0.5, maximize=True, weight_decay=0.1),
+        dict(dampening=0.2, weight_decay=0.1),
+    ],
+)
+def test_sgd_steps_like_torch(allocator, options):
+    generator = torch.Generator().manual_seed(0)
+    ours = torch.randn(64, 33, generator=generator)
+    theirs = ours.clone().requires_grad_()
+    reference = torch.optim.SGD([theirs], lr=0.05, **options)
+    with memopt.SGD(allocator, [ours], lr=0.05, **options) as optimizer:
+        for _ in range(10):
+            theirs.grad = torch.randn(64, 33, generator=generator)
+            optimizer.step([theirs.grad])
+            reference.step()
+            torch.testing.assert_close(ours, theirs.detach(), atol=1e-6, rtol=1e-5)
+        if options.get("momentum"):
+            mine = torch.from_dlpack(optimizer.state(0)["momentum_buffer"]).view(64, 33)
+            theirs_buffer = reference.state[theirs]["momentum_buffer"]
+            torch.testing.assert_close(mine, theirs_buffer, atol=1e-6, rtol=1e-5)
+            del mine
+
+
 @pytest.mark.parametrize("rows, size", [(1024, 32), (256, 1024), (64, 4097)])
 def test_8bit_states_step_near_torch(allocator, rows, size):
     """50 steps of small gradients: the field's test of an 8-bit optimizer."""

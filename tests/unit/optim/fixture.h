@@ -105,18 +105,25 @@ static inline unsigned char *export_all(world *w, memopt_optimizer *o, uint64_t 
     return buffer;
 }
 
-static inline memopt_optimizer *new_optimizer(world *w, uint32_t format,
-                                              const memopt_optimizer_group *group)
+static inline memopt_optimizer *new_optimizer_of(world *w, uint32_t kind, uint32_t format,
+                                                 const memopt_optimizer_group *group)
 {
     memopt_optimizer *o;
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
     memopt_optimizer_group defaults = MEMOPT_OPTIMIZER_GROUP_INIT;
     uint32_t number;
+    options.kind = kind;
     options.state_format = format;
     options.min_8bit_size = 1;
     OK(memopt_optimizer_create(w->allocator, &options, &o));
     OK(memopt_optimizer_add_group(o, group == NULL ? &defaults : group, &number));
     return o;
+}
+
+static inline memopt_optimizer *new_optimizer(world *w, uint32_t format,
+                                              const memopt_optimizer_group *group)
+{
+    return new_optimizer_of(w, MEMOPT_OPTIMIZER_ADAMW, format, group);
 }
 
 #endif

@@ -1,0 +1,50 @@
+/*
+ * What update rules have in common: their hyperparameters, the coefficients of one step, and how
+ * the state of a tensor is kept. A rule is a header of its own (adamw.h, lion.h, sgd.h) with two
+ * functions: coefficients per tensor in double, the update per element in fp32. rules.h chooses.
+ */
+#ifndef MO_KERNELS_RULE_H
+#define MO_KERNELS_RULE_H
+
+#include "kernels/numerics.h"
+
+/* Update rules; values are those of memopt_optimizer_kind. */
+enum { MO_RULE_ADAMW = 1, MO_RULE_LION = 2, MO_RULE_SGD = 3 };
+
+/* Formats of states; values are those of memopt_state_format. */
+enum { MO_STATE_F32 = 1, MO_STATE_8BIT = 2, MO_STATE_4BIT = 3, MO_STATE_F8 = 4 };
+
+/* Hyperparameters of a group as the device keeps them. */
+typedef struct mo_rule_group {
+    double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
+    uint32_t maximize, nesterov;
+} mo_rule_group;
+
+/* What one step needs of a tensor: computed once, in device memory. Each rule says what it keeps in
+ * which. */
+typedef struct mo_rule_coef {
+    float beta1, one_minus_beta1, beta2, one_minus_beta2;
+    float decay, rate, eps, factor;
+    uint64_t step; /* the count after this step, from 1 */
+} mo_rule_coef;
+
+/* base^exponent by repeated squaring: the same roundings on every back end. */
+MO_HD static inline double mo_power(double base, uint64_t exponent)
+{
+    double result = 1.0;
+    for (; exponent != 0; exponent >>= 1) {
+        if (exponent & 1)
+            result *= base;
+        base *= base;
+    }
+    return result;
+}
+
+/* Which NaN an operation makes is the processor's choice; what is stored is always this one. */
+MO_HD static inline float mo_f32_one_nan(float value)
+{
+    uint32_t bits = mo_f32_bits(value); /* integers: compilers take liberties with float NaNs */
+    return mo_f32_from_bits((bits & 0x7fffffffu) > MO_F32_INF_BITS ? MO_F32_NAN_BITS : bits);
+}
+
+#endif

@@ -1,0 +1,44 @@
+/* The update rules by number. Callers pass a constant, so the choice is made by the compiler. */
+#ifndef MO_KERNELS_RULES_H
+#define MO_KERNELS_RULES_H
+
+#include "kernels/adamw.h"
+#include "kernels/lion.h"
+#include "kernels/sgd.h"
+
+/* A rule has one moment or, with the second moment that is never negative, two. */
+MO_HD static inline int mo_rule_has_second(uint32_t rule)
+{
+    return rule == MO_RULE_ADAMW;
+}
+
+/* step: the count after this step. factor: unscale times clip. */
+MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_group *group,
+                                                 uint64_t step, double factor)
+{
+    if (rule == MO_RULE_LION)
+        return mo_lion_coef_of(group, step, factor);
+    if (rule == MO_RULE_SGD)
+        return mo_sgd_coef_of(group, step, factor);
+    return mo_adamw_coef_of(group, step, factor);
+}
+
+/* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type.
+ * v is left alone by rules without a second moment. */
+MO_HD static inline float mo_rule_update(uint32_t rule, const mo_rule_coef *c, float gradient,
+                                         float parameter, float *m, float *v)
+{
+    float p;
+    if (rule == MO_RULE_LION) {
+        p = mo_lion_update(c, gradient, parameter, m);
+    } else if (rule == MO_RULE_SGD) {
+        p = mo_sgd_update(c, gradient, parameter, m);
+    } else {
+        p = mo_adamw_update(c, gradient, parameter, m, v);
+        *v = mo_f32_one_nan(*v);
+    }
+    *m = mo_f32_one_nan(*m);
+    return mo_f32_one_nan(p);
+}
+
+#endif

@@ -1,0 +1,178 @@
+/*
+ * The main path of each GPU kernel, on its own, for kernel_report.py to count the instructions of:
+ * aligned whole packs of types known beforehand, in a row without branches. Every path exists with
+ * PACKS of 1 and of 3; the difference is two packs without what surrounds them. Appended to the one
+ * text of the kernels.
+ */
+typedef decltype(mo_optim_span::coef) path_coef;
+
+template <uint32_t FROM, uint32_t TO, int N, int STOCHASTIC, int PACKS>
+MO_DEVICE void path_cast(const unsigned char *from, unsigned char *to, mo_random_stream stream)
+{
+    const uint32_t from_size = mo_element_size(FROM), to_size = mo_element_size(TO);
+    MO_UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        uint64_t at = (uint64_t)mo_thread() * N + p * 256 * N;
+        uint32_t codes[N], random[4];
+        float values[N];
+        mo_read_pack<N>(from, at, N, from_size, 1, codes);
+        mo_decode_codes<N, FROM>(codes, values);
+        if (STOCHASTIC) {
+            mo_random_block(&stream, at / 8, random);
+            mo_dither_values<N, TO>(values, 1, random, 0, codes);
+        } else {
+            mo_encode_values<N, TO>(values, 1, codes);
+        }
+        mo_write_pack<N>(to, at, N, to_size, 1, codes);
+    }
+}
+
+template <uint32_t DTYPE, int N, int PACKS>
+MO_DEVICE void path_scale(unsigned char *data, float factor, float *flag)
+{
+    int found = 0;
+    MO_UNROLL
+    for (int p = 0; p < PACKS; p++)
+        found |=
+            mo_scale_pack<N>(data, (uint64_t)mo_thread() * N + p * 256 * N, N, DTYPE, 1, factor);
+    if (found)
+        mo_flag_raise(flag);
+}
+
+template <uint32_t DTYPE, int N, int PACKS>
+MO_DEVICE void path_check(unsigned char *data, float *flag)
+{
+    int found = 0;
+    MO_UNROLL
+    for (int p = 0; p < PACKS; p++)
+        found |= mo_check_pack<N>(data, (uint64_t)mo_thread() * N + p * 256 * N, N, DTYPE, 1);
+    if (found)
+        mo_flag_raise(flag);
+}
+
+template <int PACKS> MO_DEVICE void path_hash(const unsigned char *data, uint64_t *to)
+{
+    uint64_t sum = 0;
+    MO_UNROLL
+    for (int p = 0; p < PACKS; p++)
+        sum += mo_hash_pair(data, mo_thread() + p * 128);
+    *to = sum;
+}
+
+template <uint32_t DTYPE, int PACKS>
+MO_DEVICE void path_squares(const unsigned char *data, double *to)
+{
+    double sum = 0;
+    uint32_t codes[PACKS];
+    MO_UNROLL
+    for (int p = 0; p < PACKS; p++)
+        codes[p] = mo_read_code(data, mo_thread() + p * 32, mo_element_size(DTYPE));
+    MO_UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        double value = (double)mo_decode_as<DTYPE>(codes[p]);
+        sum += value * value;
+    }
+    *to = sum;
+}
+
+template <int P, int G, int EIGHT> MO_DEVICE mo_optim_span path_span(const mo_optim_span *in)
+{
+    mo_optim_span span = *in;
+    span.parameter_dtype = P;
+    span.gradient_dtype = G;
+    span.copy = 0;
+    span.stochastic = 0;
+    span.count = 16384;
+    if (!EIGHT)
+        span.absmax1 = 0;
+    return span;
+}
+
+template <int P, int G, int PACKS> MO_DEVICE void path_step8(const mo_optim_span *in)
+{
+    MO_SHARED(mo_code_tables, tables);
+    mo_barrier();
+    mo_optim_span span = path_span<P, G, 1>(in);
+    path_coef coef = span.coef;
+    mo_span_aligned aligned = {1, 0, 1, 1, 1};
+    MO_UNROLL
+    for (uint32_t p = 0; p < PACKS; p++)
+        mo_step8_block(&span, &coef, &tables, &aligned,
+                       p * MO_OPTIM_GROUPS + mo_thread() / MO_LANES);
+}
+
+template <int P, int G, int PACKS> MO_DEVICE void path_step32(const mo_optim_span *in)
+{
+    mo_optim_span span = path_span<P, G, 0>(in);
+    path_coef coef = span.coef;
+    mo_span_aligned aligned = {1, 0, 1, 1, 1};
+    MO_UNROLL
+    for (uint32_t p = 0; p < PACKS; p++)
+        mo_step32_pack(&span, &coef, mo_thread() * 4 + p * 1024, 4, &aligned);
+}
+
+template <uint32_t DTYPE, int SIGNED, int PACKS>
+MO_DEVICE void path_quantize(mo_blockcode_args args)
+{
+    MO_SHARED(mo_code_tables, tables);
+    mo_barrier();
+    args.dtype = DTYPE;
+    args.is_signed = SIGNED;
+    args.count = 1 << 20;
+    MO_UNROLL
+    for (uint32_t p = 0; p < PACKS; p++)
+        mo_quantize_block(args, &tables, p * MO_OPTIM_GROUPS + mo_thread() / MO_LANES, 1, 1);
+}
+
+template <uint32_t DTYPE, int PACKS> MO_DEVICE void path_dequantize(mo_blockcode_args args)
+{
+    MO_SHARED(mo_code_tables, tables);
+    mo_barrier();
+    args.dtype = DTYPE;
+    MO_UNROLL
+    for (uint32_t p = 0; p < PACKS; p++)
+        mo_dequantize_pack(args, tables.map_signed, mo_thread() * 8 + p * 2048, 8, 1, 1);
+}
+
+/* path_NAME_1 and path_NAME_3, of the call with PACKS in it. */
+#define PATH(name, parameters, call1, call3)                                                       \
+    extern "C" __global__ void __launch_bounds__(256, 1) path_##name##_1 parameters                \
+    {                                                                                              \
+        call1;                                                                                     \
+    }                                                                                              \
+    extern "C" __global__ void __launch_bounds__(256, 1) path_##name##_3 parameters                \
+    {                                                                                              \
+        call3;                                                                                     \
+    }
+#define CAST(name, from, to, n, stochastic)                                                        \
+    PATH(name, (const unsigned char *a, unsigned char *b, mo_random_stream s),                     \
+         (path_cast<from, to, n, stochastic, 1>(a, b, s)),                                         \
+         (path_cast<from, to, n, stochastic, 3>(a, b, s)))
+#define SIMPLE(name, parameters, function, arguments, ...)                                         \
+    PATH(name, parameters, (function<__VA_ARGS__, 1> arguments),                                   \
+         (function<__VA_ARGS__, 3> arguments))
+
+CAST(cast_f32_bf16, MO_DTYPE_F32, MO_DTYPE_BF16, 4, 0)
+CAST(cast_f32_bf16_stochastic, MO_DTYPE_F32, MO_DTYPE_BF16, 8, 1)
+CAST(cast_bf16_f32, MO_DTYPE_BF16, MO_DTYPE_F32, 4, 0)
+CAST(cast_f32_f16, MO_DTYPE_F32, MO_DTYPE_F16, 4, 0)
+CAST(cast_f16_f32, MO_DTYPE_F16, MO_DTYPE_F32, 4, 0)
+CAST(cast_f32_e4m3, MO_DTYPE_F32, MO_DTYPE_F8_E4M3, 4, 0)
+CAST(cast_bf16_e4m3, MO_DTYPE_BF16, MO_DTYPE_F8_E4M3, 8, 0)
+CAST(cast_bf16_e5m2, MO_DTYPE_BF16, MO_DTYPE_F8_E5M2, 8, 0)
+CAST(cast_e4m3_bf16, MO_DTYPE_F8_E4M3, MO_DTYPE_BF16, 8, 0)
+SIMPLE(scale_f32, (unsigned char *a, float b, float *c), path_scale, (a, b, c), MO_DTYPE_F32, 4)
+SIMPLE(scale_bf16, (unsigned char *a, float b, float *c), path_scale, (a, b, c), MO_DTYPE_BF16, 8)
+SIMPLE(scale_f16, (unsigned char *a, float b, float *c), path_scale, (a, b, c), MO_DTYPE_F16, 8)
+SIMPLE(check_f32, (unsigned char *a, float *b), path_check, (a, b), MO_DTYPE_F32, 4)
+SIMPLE(check_bf16, (unsigned char *a, float *b), path_check, (a, b), MO_DTYPE_BF16, 8)
+PATH(hash, (const unsigned char *a, uint64_t *b), path_hash<1>(a, b), path_hash<3>(a, b))
+SIMPLE(squares_f32, (const unsigned char *a, double *b), path_squares, (a, b), MO_DTYPE_F32)
+SIMPLE(squares_bf16, (const unsigned char *a, double *b), path_squares, (a, b), MO_DTYPE_BF16)
+SIMPLE(step8_bf16, (const mo_optim_span *a), path_step8, (a), MO_DTYPE_BF16, MO_DTYPE_BF16)
+SIMPLE(step8_f32, (const mo_optim_span *a), path_step8, (a), MO_DTYPE_F32, MO_DTYPE_F32)
+SIMPLE(step32_bf16, (const mo_optim_span *a), path_step32, (a), MO_DTYPE_BF16, MO_DTYPE_BF16)
+SIMPLE(step32_f32, (const mo_optim_span *a), path_step32, (a), MO_DTYPE_F32, MO_DTYPE_F32)
+SIMPLE(quantize_signed, (mo_blockcode_args a), path_quantize, (a), MO_DTYPE_F32, 1)
+SIMPLE(quantize_unsigned, (mo_blockcode_args a), path_quantize, (a), MO_DTYPE_F32, 0)
+SIMPLE(dequantize, (mo_blockcode_args a), path_dequantize, (a), MO_DTYPE_F32)

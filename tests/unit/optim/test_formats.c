@@ -1,0 +1,284 @@
+/* 4-bit and e4m3 states: codes against a brute search, packing, scales, views, and what is
+ * refused. */
+#include "fixture.h"
+
+#include <math.h>
+
+/* The code of a brute search over the map: nearest, ties to the smaller magnitude; y exact. */
+static uint32_t nearest(const float *map, uint32_t codes, double y)
+{
+    uint32_t best = 0;
+    for (uint32_t c = 1; c < codes; c++) {
+        double d = fabs((double)map[c] - y), least = fabs((double)map[best] - y);
+        if (d < least || (d == least && fabsf(map[c]) < fabsf(map[best])))
+            best = c;
+    }
+    return best;
+}
+
+static void test_4bit_codes(void **state)
+{
+    (void)state;
+    float maps[2][16];
+    uint64_t seed = 4;
+    OK(memopt_state_map(MEMOPT_STATE_4BIT, 1, maps[1]));
+    OK(memopt_state_map(MEMOPT_STATE_4BIT, 0, maps[0]));
+    assert_true(maps[1][7] == 0.0f && maps[1][15] == 1.0f && maps[0][0] == 0.0625f);
+    for (uint32_t c = 1; c < 16; c++)
+        assert_true(maps[0][c] > maps[0][c - 1] && maps[1][c] > maps[1][c - 1]);
+    for (int is_signed = 0; is_signed < 2; is_signed++) {
+        const float *map = maps[is_signed];
+        for (uint32_t c = 0; c < 16; c++) /* around every value and every midpoint */
+            for (int ulp = -4; ulp <= 4; ulp++)
+                for (int half = 0; half < 2; half++) {
+                    float at = half && c < 15 ? (map[c] + map[c + 1]) / 2 : map[c];
+                    float y = mo_f32_from_bits(mo_f32_bits(at) + (uint32_t)ulp);
+                    if (!(fabsf(y) <= 1.0f) || (!is_signed && y < 0.0f))
+                        continue;
+                    uint32_t code = is_signed ? mo_code4_signed(y) : mo_code4_unsigned(y);
+                    assert_int_equal(code, nearest(map, 16, (double)y));
+                }
+        for (int i = 0; i < 200000; i++) {
+            float y = uniform(&seed) * ldexpf(1.0f, -(int)(next_random(&seed) % 12));
+            y = is_signed ? y : fabsf(y);
+            uint32_t code = is_signed ? mo_code4_signed(y) : mo_code4_unsigned(y);
+            assert_int_equal(code, nearest(map, 16, (double)y));
+        }
+    }
+    assert_int_equal(mo_code4_signed(-1.0f), 0);
+    assert_int_equal(mo_code4_signed(-0.0f), 7);
+    assert_int_equal(mo_code4_signed(NAN), 7);
+    assert_int_equal(mo_code4_unsigned(1.0000001f), 15);
+}
+
+enum { N = 1001 };
+
+/* Quantise and back by the public functions: every value within half a gap of its code, the absmax
+ * kept; packing as documented. */
+static void test_4bit_tensors(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    static float x[N], y[N];
+    float map[16];
+    uint64_t seed = 9;
+    for (int i = 0; i < N; i++)
+        x[i] = normal(&seed);
+    memopt_tensor values = new_tensor(&w, N, MEMOPT_DTYPE_F32, x);
+    memopt_tensor back = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor scales = new_tensor(&w, (N + 127) / 128, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor room = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor codes = {room.data, (N + 1) / 2, MEMOPT_DTYPE_U8, 0};
+    const uint8_t *bytes = codes.data;
+    const float *absmax = scales.data;
+    OK(memopt_state_map(MEMOPT_STATE_4BIT, 1, map));
+    OK(memopt_quantize_state(w.device, MEMOPT_STATE_4BIT, &values, &codes, &scales, 1, NULL));
+    OK(memopt_dequantize_state(w.device, MEMOPT_STATE_4BIT, &codes, &scales, &back, 1, NULL));
+    read_floats(&w, &back, y);
+    for (int i = 0; i < N; i++) {
+        uint32_t code = i % 2 ? bytes[i / 2] & 15u : bytes[i / 2] >> 4;
+        assert_true(y[i] == map[code] * absmax[i / 128]);
+        assert_int_equal(code, mo_code4_signed(x[i] * (1.0f / absmax[i / 128])));
+        assert_true(fabsf(x[i]) <= absmax[i / 128]);
+    }
+    assert_int_equal(bytes[N / 2] & 15, 7); /* behind the last element */
+    close_world(&w);
+}
+
+/* e4m3: the scale, every code there and back, ties to even, the floor of second moments. */
+static void test_f8_tensors(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    static float x[N], y[N];
+    float map[256];
+    uint64_t seed = 9;
+    for (int i = 0; i < N; i++)
+        x[i] = normal(&seed) * (i < 256 ? 1.0f : i < 512 ? 0x1p-130f : i < 768 ? 0.0f : 0x1p100f);
+    memopt_tensor values = new_tensor(&w, N, MEMOPT_DTYPE_F32, x);
+    memopt_tensor back = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor scales = new_tensor(&w, (N + 255) / 256, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor room = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor codes = {room.data, N, MEMOPT_DTYPE_F8_E4M3, 0};
+    const float *scale = scales.data;
+    const uint8_t *bytes = codes.data;
+    OK(memopt_state_map(MEMOPT_STATE_F8, 1, map));
+    for (uint32_t c = 0; c < 256; c++)
+        assert_true(isnan(map[c]) ? (c & 0x7f) == 0x7f : mo_f32_to_e4m3(map[c], 0) == c);
+    OK(memopt_quantize_state(w.device, MEMOPT_STATE_F8, &values, &codes, &scales, 1, NULL));
+    OK(memopt_dequantize_state(w.device, MEMOPT_STATE_F8, &codes, &scales, &back, 1, NULL));
+    read_floats(&w, &back, y);
+    float largest = 0.0f;
+    for (int i = 0; i < 256; i++)
+        largest = fmaxf(largest, fabsf(x[i]));
+    assert_true(scale[0] == largest / 448.0f);
+    assert_true(scale[1] == 0x1p-126f && scale[2] == 0.0f);
+    for (int i = 0; i < N; i++) {
+        float s = scale[i / 256];
+        assert_int_equal(bytes[i], mo_f32_to_e4m3(x[i] * (s == 0.0f ? 0.0f : 1.0f / s), 1));
+        assert_true(y[i] == map[bytes[i]] * s);
+        assert_true(fabsf(x[i] - y[i]) <= fabsf(x[i]) * 0.0626f + 0x1p-10f * s);
+    }
+    for (int i = 0; i < N; i++)
+        x[i] = i % 2 ? 1.0f : i % 4 ? 0.0f : 1e-9f;
+    write_tensor(&w, &values, x);
+    OK(memopt_quantize_state(w.device, MEMOPT_STATE_F8, &values, &codes, &scales, 0, NULL));
+    for (int i = 0; i < N; i++)
+        assert_int_equal(bytes[i], i % 2 ? 0x7e : i % 4 ? 0 : 1);
+    x[300] = INFINITY; /* a block that is not finite is poisoned, the others are as they were */
+    write_tensor(&w, &values, x);
+    OK(memopt_quantize_state(w.device, MEMOPT_STATE_F8, &values, &codes, &scales, 0, NULL));
+    OK(memopt_dequantize_state(w.device, MEMOPT_STATE_F8, &codes, &scales, &back, 0, NULL));
+    read_floats(&w, &back, y);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(isnan(y[i]) != 0, i >= 256 && i < 512);
+    close_world(&w);
+}
+
+typedef struct expected {
+    uint32_t kind, format;
+    const char *names[4];
+    memopt_dtype moment;
+    uint64_t count, scales;
+} expected;
+
+/* Names, types and counts of state tensors; new ones decode to zero; small ones are 32-bit. */
+static void test_views(void **state)
+{
+    (void)state;
+    static const expected all[] = {
+        {1, 3, {"exp_avg", "exp_avg_sq", "absmax1", "absmax2"}, MEMOPT_DTYPE_U8, 501, 8},
+        {1, 4, {"exp_avg", "exp_avg_sq", "scale1", "scale2"}, MEMOPT_DTYPE_F8_E4M3, 1001, 4},
+        {2, 1, {"exp_avg"}, MEMOPT_DTYPE_F32, 1001, 0},
+        {2, 2, {"exp_avg", "absmax1"}, MEMOPT_DTYPE_U8, 1001, 4},
+        {3, 1, {"momentum_buffer"}, MEMOPT_DTYPE_F32, 1001, 0},
+        {3, 2, {"momentum_buffer", "absmax1"}, MEMOPT_DTYPE_U8, 1001, 4},
+    };
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        const expected *e = &all[k];
+        world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_optimizer *o = new_optimizer_of(&w, e->kind, e->format, NULL);
+        memopt_tensor p = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+        memopt_tensor values = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+        memopt_state_view view[4];
+        uint64_t index, views = 0;
+        OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
+        for (; views < 4; views++) {
+            view[views].struct_size = sizeof view[views];
+            memopt_status status = memopt_optimizer_state(o, 0, views, &view[views]);
+            if (e->names[views] == NULL) {
+                assert_int_equal(status, MEMOPT_NOT_FOUND);
+                break;
+            }
+            assert_int_equal(status, MEMOPT_OK);
+            assert_string_equal(view[views].name, e->names[views]);
+        }
+        assert_int_equal(view[0].tensor.dtype, e->moment);
+        assert_int_equal(view[0].tensor.count, e->count);
+        if (e->scales != 0) {
+            uint64_t moments = views / 2;
+            for (uint64_t m = 0; m < moments; m++) {
+                float *scales = view[moments + m].tensor.data, out[N];
+                assert_int_equal(view[moments + m].tensor.count, e->scales);
+                for (uint64_t i = 0; i < e->scales && m == 0; i++)
+                    scales[i] = 1.0f; /* signed codes of new states are zeros by themselves */
+                OK(memopt_dequantize_state(w.device, e->format, &view[m].tensor,
+                                           &view[moments + m].tensor, &values, m == 0, NULL));
+                read_floats(&w, &values, out);
+                for (int i = 0; i < N; i++)
+                    assert_true(out[i] == 0.0f);
+            }
+        }
+        OK(memopt_optimizer_destroy(o));
+        memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+        memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+        uint32_t number;
+        options.kind = e->kind;
+        options.state_format = e->format;
+        OK(memopt_optimizer_create(w.allocator, &options, &o)); /* min_8bit_size 4096 */
+        OK(memopt_optimizer_add_group(o, &group, &number));
+        OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
+        OK(memopt_optimizer_state(o, 0, 0, &view[0]));
+        assert_int_equal(view[0].tensor.dtype, MEMOPT_DTYPE_F32);
+        OK(memopt_optimizer_step(o, &values, 1, NULL, NULL));
+        OK(memopt_optimizer_destroy(o));
+        close_world(&w);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_optimizer *o;
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_SGD_INIT;
+    uint32_t number;
+    float map[256];
+#define REFUSED(status, call) assert_int_equal(call, MEMOPT_##status)
+    options.kind = MEMOPT_OPTIMIZER_LION;
+    options.state_format = MEMOPT_STATE_4BIT;
+    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    assert_non_null(strstr(memopt_last_error(), "Lion"));
+    options.kind = MEMOPT_OPTIMIZER_SGD;
+    options.state_format = MEMOPT_STATE_F8;
+    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    options.state_format = 5;
+    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    options.kind = 4;
+    options.state_format = MEMOPT_STATE_8BIT;
+    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    options.kind = MEMOPT_OPTIMIZER_ADAMW;
+    options.state_format = MEMOPT_STATE_4BIT;
+    options.block_size = 256;
+    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    options.block_size = 128;
+    OK(memopt_optimizer_create(w.allocator, &options, &o));
+    group.momentum = -0.1;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
+    group.momentum = 0.9;
+    group.dampening = NAN;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
+    group.dampening = 0.1;
+    group.nesterov = 1;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
+    group.dampening = 0.0;
+    group.momentum = 0.0;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
+    group.momentum = 0.9;
+    group.nesterov = 2;
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_add_group(o, &group, &number));
+    group.nesterov = 1;
+    OK(memopt_optimizer_add_group(o, &group, &number));
+    OK(memopt_optimizer_destroy(o));
+
+    memopt_tensor x = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL), scales = x, codes = x;
+    scales = new_tensor(&w, 8, MEMOPT_DTYPE_F32, NULL);
+    codes = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+    codes.dtype = MEMOPT_DTYPE_U8;
+    codes.count = 501;
+    REFUSED(UNSUPPORTED, memopt_quantize_state(w.device, 1, &x, &codes, &scales, 1, NULL));
+    REFUSED(UNSUPPORTED, memopt_quantize_state(w.device, 5, &x, &codes, &scales, 1, NULL));
+    REFUSED(UNSUPPORTED, memopt_quantize_state(w.device, 4, &x, &codes, &scales, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize_state(w.device, 2, &x, &codes, &scales, 1, NULL));
+    OK(memopt_quantize_state(w.device, 3, &x, &codes, &scales, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize_state(w.device, 3, &x, &codes, &scales, 2, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize_state(w.device, 3, NULL, &codes, &scales, 1, NULL));
+    codes.count = 500;
+    REFUSED(INVALID_ARGUMENT, memopt_quantize_state(w.device, 3, &x, &codes, &scales, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_dequantize_state(w.device, 3, &codes, &scales, &x, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_state_map(MEMOPT_STATE_4BIT, 1, NULL));
+    REFUSED(UNSUPPORTED, memopt_state_map(MEMOPT_STATE_F32, 1, map));
+#undef REFUSED
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_4bit_codes), cmocka_unit_test(test_4bit_tensors),
+        cmocka_unit_test(test_f8_tensors), cmocka_unit_test(test_views),
+        cmocka_unit_test(test_refusals),
+    };
+    return cmocka_run_group_tests_name("optimizer formats", tests, NULL, NULL);
+}
