@@ -95,7 +95,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     # --- stepping ---
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """One step over all parameters with a gradient; it does not wait for the device.
 
         `closure` reevaluates the model and returns the loss. A GradScaler's scale and verdict are

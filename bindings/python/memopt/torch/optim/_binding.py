@@ -33,7 +33,7 @@ Key = Tuple[torch.device, bool, int]
 class Slot(NamedTuple):
     """A parameter that has a state."""
 
-    index: int  # among all parameters
+    place: int  # among all parameters
     group: int
     name: str
     parameter: torch.Tensor
@@ -74,7 +74,7 @@ class Executor:
             lib.memopt_optimizer_add_group(self._pointer, ctypes.byref(start), ctypes.byref(number))
         for slot in slots:
             self._add(kind, format_, slot)
-        self._indices = [slot.index for slot in slots]
+        self._indices = [slot.place for slot in slots]
         self._sharded = any(_layout.is_sharded(slot.parameter) for slot in slots)
         self._strides = [slot.memory.stride() for slot in slots]
         self._counts = [slot.memory.numel() for slot in slots]
@@ -104,10 +104,7 @@ class Executor:
         """The array of gradients: data, count and type of each as three words."""
         self._words = array.array("Q", bytes(24 * count))
         self._words[1::3] = array.array("Q", self._counts)
-        self._array = ctypes.cast(
-            (ctypes.c_char * (24 * count)).from_buffer(self._words) if count else None,
-            ctypes.POINTER(TensorStruct),
-        )
+        self._array = (TensorStruct * count).from_buffer(self._words)
         self._dtypes: Optional[List[torch.dtype]] = None
         self._options = _abi.StepOptions()
         self._options_pointer = ctypes.byref(self._options)
@@ -176,7 +173,7 @@ class Executor:
         options.grad_scale = None if scale is None else scale.data_ptr()
         options.found_inf = None if found_inf is None else found_inf.data_ptr()
         for slot in self._copied:
-            if given[slot.index] is not None:
+            if given[slot.place] is not None:
                 slot.memory.copy_(_layout.local(slot.parameter))
         lib.memopt_optimizer_step(
             self._pointer,
@@ -186,7 +183,7 @@ class Executor:
             self.native.stream(),
         )
         for slot in self._copied:
-            if given[slot.index] is not None:
+            if given[slot.place] is not None:
                 _layout.local(slot.parameter).copy_(slot.memory)
 
     def _fact(self, value: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
@@ -221,7 +218,7 @@ class Binding:
             Executor(kind, format_, key, groups, members) for key, members in by_key.items()
         ]
         every = [slot for executor in self.executors for slot in executor.slots]
-        bound = {slot.index for slot in every}
+        bound = {slot.place for slot in every}
         self._unbound = [i for i in range(len(params)) if i not in bound and params[i].numel()]
         self._bound = [slot.parameter for slot in every]
         self._sharded = any(map(_layout.is_sharded, self._bound))

@@ -147,9 +147,9 @@ def _moment(
     """A moment as this package, torch or torchao saves it."""
     what = _format.MOMENTS[kind][index]
     value = _layout.local(state[what]) if isinstance(state[what], torch.Tensor) else state[what]
-    get = value.get if isinstance(value, Mapping) else lambda key: getattr(value, key, None)
-    if get("codes") is not None and get("scale") is not None:
-        return _torchao(get, what, parameter, name)
+    parts = [_part(value, key) for key in ("codes", "scale", "qmap")]
+    if parts[0] is not None and parts[1] is not None:
+        return _torchao(parts, what, parameter, name)
     coded = isinstance(value, torch.Tensor) and value.dtype in (torch.uint8, torch.float8_e4m3fn)
     if not coded:
         return _floats(value, what, parameter, name)
@@ -162,8 +162,13 @@ def _moment(
     return _codes(format_, value, state[key], map_, order, parameter, what, name)
 
 
-def _torchao(get: Any, what: str, parameter: torch.Tensor, name: str) -> Codes:
-    codes, scales, map_ = get("codes"), get("scale"), get("qmap")
+def _part(value: Any, key: str) -> Any:
+    """A part of torchao's states, which are tensors of its own classes, or dicts."""
+    return value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+
+
+def _torchao(parts: List[Any], what: str, parameter: torch.Tensor, name: str) -> Codes:
+    codes, scales, map_ = parts
     if map_ is None:
         format_ = StateFormat.F8
     else:
@@ -307,7 +312,8 @@ def _used(moment: Codes) -> torch.Tensor:
     codes = moment.codes
     if moment.format is StateFormat.BITS4:
         codes = torch.cat((codes >> 4, codes & 15))
-    return torch.unique(codes).long().cpu()
+    used: torch.Tensor = torch.unique(codes)
+    return used.long().cpu()
 
 
 def _remapped(moment: Codes, table: torch.Tensor) -> torch.Tensor:
