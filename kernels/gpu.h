@@ -80,7 +80,7 @@ typedef struct mo_sim_kernel {
 #define __constant__ __attribute__((constant))
 #endif
 
-#define MO_DEVICE __attribute__((device)) static inline
+#define MO_DEVICE __attribute__((device)) __attribute__((always_inline)) static inline
 #if defined(__HIP__)
 #define MO_BOUNDS(threads, blocks) __attribute__((amdgpu_flat_work_group_size(threads, threads)))
 #else
@@ -178,7 +178,7 @@ MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
 #include <stdint.h>
 #endif
 
-#define MO_DEVICE __device__ static inline
+#define MO_DEVICE __device__ __attribute__((always_inline)) static inline
 #define MO_GLOBAL_ROOM(name, args_type, threads, blocks)                                           \
     extern "C" __global__ void __launch_bounds__(threads, blocks)                                  \
         name(const __grid_constant__ args_type args, uint64_t first_item)

@@ -300,11 +300,16 @@ MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
                               uint32_t rest, const mo_span_aligned *aligned)
 {
     enum { N = 4 };
-    float m[N], v[N];
+    float m[N], v[N] = {0};
     mo_load_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
     if (mo_rule_has_second(RULE))
         mo_load_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
     mo_update_pack<RULE, N>(s, coef, at, rest, aligned, m, v);
+    MO_UNROLL
+    for (int k = 0; k < N; k++) {
+        m[k] = mo_f32_one_nan(m[k]);
+        v[k] = mo_rule_has_second(RULE) ? mo_f32_one_nan(v[k]) : 0.0f;
+    }
     mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
     if (mo_rule_has_second(RULE))
         mo_store_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);

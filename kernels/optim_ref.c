@@ -98,23 +98,23 @@ const mo_kernel mo_kernel_optim_prologue = {"mo_optim_prologue",
                                             MO_OPTIM_THREADS,
                                             {prologue_ref, NULL, NULL}};
 
-#define STEP(symbol, scalar)                                                                       \
+#define STEP(name, symbol, scalar)                                                                 \
     {                                                                                              \
-#symbol, sizeof(mo_optim_step_args), MO_OPTIM_THREADS, FORMS(scalar, symbol)               \
+        name, sizeof(mo_optim_step_args), MO_OPTIM_THREADS, FORMS(scalar, symbol)                  \
     }
-#define CODE(symbol, scalar)                                                                       \
+#define CODE(name, symbol, scalar)                                                                 \
     {                                                                                              \
-#symbol, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(scalar, symbol)                \
+        name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(scalar, symbol)                   \
     }
 
-const mo_kernel mo_kernel_optim_step = STEP(mo_optim_step, step_ref);
-const mo_kernel mo_kernel_quantize = CODE(mo_quantize, quantize_ref);
-const mo_kernel mo_kernel_dequantize = CODE(mo_dequantize, dequantize_ref);
-const mo_kernel mo_kernel_step_adamw4 = STEP(mo_step_adamw4, step_adamw4_ref);
-const mo_kernel mo_kernel_step_adamwf8 = STEP(mo_step_adamwf8, step_adamwf8_ref);
-const mo_kernel mo_kernel_step_lion8 = STEP(mo_step_lion8, step_lion8_ref);
-const mo_kernel mo_kernel_step_sgd8 = STEP(mo_step_sgd8, step_sgd8_ref);
-const mo_kernel mo_kernel_quantize4 = CODE(mo_quantize4, quantize4_ref);
-const mo_kernel mo_kernel_dequantize4 = CODE(mo_dequantize4, dequantize4_ref);
-const mo_kernel mo_kernel_quantizef8 = CODE(mo_quantizef8, quantizef8_ref);
-const mo_kernel mo_kernel_dequantizef8 = CODE(mo_dequantizef8, dequantizef8_ref);
+const mo_kernel mo_kernel_optim_step = STEP("mo_optim_step", mo_optim_step, step_ref);
+const mo_kernel mo_kernel_quantize = CODE("mo_quantize", mo_quantize, quantize_ref);
+const mo_kernel mo_kernel_dequantize = CODE("mo_dequantize", mo_dequantize, dequantize_ref);
+const mo_kernel mo_kernel_step_adamw4 = STEP("mo_step_adamw4", mo_step_adamw4, step_adamw4_ref);
+const mo_kernel mo_kernel_step_adamwf8 = STEP("mo_step_adamwf8", mo_step_adamwf8, step_adamwf8_ref);
+const mo_kernel mo_kernel_step_lion8 = STEP("mo_step_lion8", mo_step_lion8, step_lion8_ref);
+const mo_kernel mo_kernel_step_sgd8 = STEP("mo_step_sgd8", mo_step_sgd8, step_sgd8_ref);
+const mo_kernel mo_kernel_quantize4 = CODE("mo_quantize4", mo_quantize4, quantize4_ref);
+const mo_kernel mo_kernel_dequantize4 = CODE("mo_dequantize4", mo_dequantize4, dequantize4_ref);
+const mo_kernel mo_kernel_quantizef8 = CODE("mo_quantizef8", mo_quantizef8, quantizef8_ref);
+const mo_kernel mo_kernel_dequantizef8 = CODE("mo_dequantizef8", mo_dequantizef8, dequantizef8_ref);

@@ -75,8 +75,8 @@ MO_HD static inline void mo_optim_prepare(const mo_optim_prologue_args *a, uint3
                                           double factor)
 {
     const mo_optim_tensor *t = &a->tensors[a->gradients[i].reserved];
-    a->coefs[i] = mo_rule_coef_of(a->rule, &a->groups[t->group], MO_AT(uint64_t, t->steps) + 1,
-                                  factor);
+    a->coefs[i] =
+        mo_rule_coef_of(a->rule, &a->groups[t->group], MO_AT(uint64_t, t->steps) + 1, factor);
 }
 
 /* Writes the new parameter: the one rounding of the step. i is relative to the span. */
@@ -134,7 +134,10 @@ MO_HD static inline void mo_step32_scalar(uint32_t rule, const mo_optim_span *s,
     for (uint64_t i = begin; i < end; i++) {
         float g = mo_load_element(s->gradient, i, s->gradient_dtype);
         float p = mo_load_element(s->parameter, i, s->parameter_dtype);
-        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, &m[i], v != 0 ? &v[i] : &none));
+        float *second = v != 0 ? &v[i] : &none;
+        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, &m[i], second));
+        m[i] = mo_f32_one_nan(m[i]);
+        *second = mo_f32_one_nan(*second);
     }
 }
 

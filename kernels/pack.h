@@ -299,9 +299,13 @@ template <int N, uint32_t DTYPE>
 MO_DEVICE void mo_dither_values(const float values[N], int saturate, const uint32_t block[4],
                                 uint32_t slot, uint32_t codes[N])
 {
+    uint32_t upper = slot == 0 ? 0u : ~0u;
+    (void)upper;
     MO_UNROLL
     for (uint32_t k = 0; k < N; k++) {
-        uint32_t word = N == 8 ? block[k / 2] : slot == 0 ? block[k / 2] : block[2 + k / 2];
+        uint32_t word = block[k / 2];
+        if (N == 4) /* by a mask: a compiler would make an index, and an array in memory, of it */
+            word = (word & ~upper) | (block[2 + k / 2] & upper);
         codes[k] = mo_dither_as<DTYPE>(values[k], saturate, word >> (k % 2 * 16) & 0xffffu);
     }
 }

@@ -11,11 +11,12 @@
 #include <stdint.h>
 
 #if defined(__CUDACC__) || defined(__HIPCC__) || defined(__CUDA__) || defined(__HIP__)
-/* The attribute form needs no vendor header. */
+/* The attribute form needs no vendor header. Inlined without a choice: a function that several
+ * kernels share would else take pointers into whatever memory, by generic loads and stores. */
 #if defined(__clang__)
-#define MO_HD __attribute__((host)) __attribute__((device))
+#define MO_HD __attribute__((host)) __attribute__((device)) __attribute__((always_inline))
 #else
-#define MO_HD __host__ __device__
+#define MO_HD __host__ __device__ __attribute__((always_inline))
 #endif
 #else
 #define MO_HD

@@ -24,7 +24,8 @@ MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_gr
 }
 
 /* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type.
- * v is left alone by rules without a second moment. */
+ * v is left alone by rules without a second moment. Moments that are stored as fp32 still need
+ * mo_f32_one_nan; coded ones poison their block. */
 MO_HD static inline float mo_rule_update(uint32_t rule, const mo_rule_coef *c, float gradient,
                                          float parameter, float *m, float *v)
 {
@@ -35,9 +36,7 @@ MO_HD static inline float mo_rule_update(uint32_t rule, const mo_rule_coef *c, f
         p = mo_sgd_update(c, gradient, parameter, m);
     } else {
         p = mo_adamw_update(c, gradient, parameter, m, v);
-        *v = mo_f32_one_nan(*v);
     }
-    *m = mo_f32_one_nan(*m);
     return mo_f32_one_nan(p);
 }
 

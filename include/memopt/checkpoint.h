@@ -105,7 +105,8 @@ typedef struct memopt_region_options {
  * @param[out] out_region the region; ended by memopt_region_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer or a required callback is NULL, an option is out of
- *         range, or random_bytes and random_save do not go together.
+ *         range, random_bytes and random_save do not go together, or the allocator is of another
+ *         device.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY as told.
  * @since 1.0
  */

@@ -21,6 +21,10 @@
  * **Host memory** is page-locked, of the size of the values (rounded to a page; values below
  * 128 KiB share pages), used again for later values, and never more than the limit.
  *
+ * **Graphs.** While the stream that is handed in (for a prefetch: the one that packed) records a
+ * graph, pack, wait_packed, prefetch and unpack return #MEMOPT_UNSUPPORTED and leave the capture as
+ * it is: a replay would copy from and to host memory that has gone to other values by then.
+ *
  * **Threads.** One thread at a time per offloader; pack and unpack may be on different threads.
  */
 #ifndef MEMOPT_OFFLOAD_H
@@ -68,7 +72,8 @@ typedef struct memopt_offloader_options {
  * @param options NULL for defaults.
  * @param[out] out_offloader the offloader; ended by memopt_offloader_destroy().
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or an option is out of range.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an option is out of range, or the allocator is
+ *         of another device.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
  * @since 1.0
  */
@@ -115,6 +120,7 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  *         the numbers.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told. On failure the block is still the
  *         caller's, unchanged; the stream may have been made to wait for a copy that had begun.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *data,
@@ -139,6 +145,7 @@ MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
  * @retval MEMOPT_LIMIT_REACHED, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing
  *         changed.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloader, const void *data,
@@ -154,6 +161,7 @@ MEMOPT_API memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloade
  * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_wait_packed(memopt_offloader *offloader,
@@ -185,6 +193,7 @@ MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
  *         value is still on the host.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket ticket);
@@ -202,6 +211,7 @@ MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, me
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
  *         value is still on the host.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket ticket,
@@ -220,6 +230,7 @@ MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memo
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,

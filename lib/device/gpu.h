@@ -173,6 +173,11 @@ memopt_status mo_gpu_enter_end(mo_gpu_device *gpu, const char *operation, void *
 /* The result of a call that ends something: success where the device is lost. */
 memopt_status mo_gpu_end_result(mo_gpu_device *gpu, int code, const char *operation);
 void mo_gpu_leave(mo_gpu_device *gpu, void *saved);
+/* Around driver calls that a graph capture of this thread (or a global one of another) forbids and
+ * that have nothing to do with what is captured: allocating, freeing, loading, asking events. They
+ * would end the capture. Returns the thread's mode, for restore; below 0: left as it is. */
+int mo_gpu_relax(const mo_gpu_device *gpu);
+void mo_gpu_restore_mode(const mo_gpu_device *gpu, int mode);
 
 /* --- gpu_memory.c, gpu_stream.c, gpu_launch.c: the operations of the table --- */
 memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);

@@ -132,3 +132,18 @@ void mo_gpu_leave(mo_gpu_device *gpu, void *saved)
 {
     gpu->driver->vendor->leave_context(gpu, saved);
 }
+
+int mo_gpu_relax(const mo_gpu_device *gpu)
+{
+    int mode = MO_GPU_CAPTURE_MODE_RELAXED;
+    if (!mo_gpu_has(gpu->driver, MO_GPU_GROUP_EXCHANGE) ||
+        mo_gpu_call(gpu)->exchange_capture_mode(&mode) != MO_GPU_SUCCESS)
+        return -1;
+    return mode;
+}
+
+void mo_gpu_restore_mode(const mo_gpu_device *gpu, int mode)
+{
+    if (mode >= 0)
+        (void)mo_gpu_call(gpu)->exchange_capture_mode(&mode);
+}

@@ -19,7 +19,6 @@ enum { MOST_THREADS = 1024 };
 static memopt_status need_module(mo_gpu_device *gpu, mo_gpu_module *out_module)
 {
     mo_gpu_module module = NULL;
-    int mode = MO_GPU_CAPTURE_MODE_RELAXED;
     pthread_mutex_lock(&gpu->lock);
     while (gpu->module_state == MO_GPU_MODULE_LOADING)
         pthread_cond_wait(&gpu->module_loaded, &gpu->lock);
@@ -31,11 +30,9 @@ static memopt_status need_module(mo_gpu_device *gpu, mo_gpu_module *out_module)
     pthread_mutex_unlock(&gpu->lock);
     if (ready)
         return MEMOPT_OK;
-    int exchanged = mo_gpu_has(gpu->driver, MO_GPU_GROUP_EXCHANGE) &&
-                    mo_gpu_call(gpu)->exchange_capture_mode(&mode) == MO_GPU_SUCCESS;
+    int mode = mo_gpu_relax(gpu);
     memopt_status status = mo_gpu_module_load(gpu, &module);
-    if (exchanged)
-        (void)mo_gpu_call(gpu)->exchange_capture_mode(&mode);
+    mo_gpu_restore_mode(gpu, mode);
     pthread_mutex_lock(&gpu->lock);
     gpu->module_state = status == MEMOPT_OK ? MO_GPU_MODULE_READY : MO_GPU_MODULE_NONE;
     if (status == MEMOPT_OK)

@@ -90,6 +90,7 @@ memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_
     memopt_status status = mo_gpu_enter(gpu, "mem_alloc", &saved);
     if (status != MEMOPT_OK)
         return status;
+    int mode = mo_gpu_relax(gpu);
     int code = alloc_aligned(call, size, &raw, &pointer);
     if (code != MO_GPU_SUCCESS)
         status = allocation_failed(gpu, code, "mem_alloc", size);
@@ -98,6 +99,7 @@ memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_
         status = MEMOPT_OUT_OF_HOST_MEMORY;
     } else
         *out_pointer = pointer;
+    mo_gpu_restore_mode(gpu, mode);
     mo_gpu_leave(gpu, saved);
     return status;
 }
@@ -111,9 +113,11 @@ memopt_status mo_gpu_mem_free(memopt_device *device, void *pointer, uint64_t siz
         return not_ours(gpu, "mem_free", pointer, size, "live allocation");
     memopt_status status = mo_gpu_enter_end(gpu, "mem_free", &saved, &dead);
     if (status == MEMOPT_OK && !dead) {
+        int mode = mo_gpu_relax(gpu);
         int code = mo_gpu_call(gpu)->synchronize();
         if (code == MO_GPU_SUCCESS)
             code = mo_gpu_call(gpu)->mem_free(raw);
+        mo_gpu_restore_mode(gpu, mode);
         status = mo_gpu_end_result(gpu, code, "mem_free");
         mo_gpu_leave(gpu, saved);
     }
@@ -295,7 +299,9 @@ memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **ou
     memopt_status status = mo_gpu_enter(gpu, "host_alloc", &saved);
     if (status != MEMOPT_OK)
         return status;
+    int mode = mo_gpu_relax(gpu);
     int code = mo_gpu_call(gpu)->host_alloc(&pointer, bytes, MO_GPU_HOST_PORTABLE);
+    mo_gpu_restore_mode(gpu, mode);
     if (code == MO_GPU_OUT_OF_MEMORY) {
         const mo_gpu_vendor *vendor = gpu->driver->vendor;
         vendor->clear_error(gpu->driver);
@@ -320,7 +326,9 @@ memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t by
     memopt_status status = mo_gpu_enter_end(gpu, "host_free", &saved, &dead);
     if (status != MEMOPT_OK || dead)
         return status;
+    int mode = mo_gpu_relax(gpu);
     status = mo_gpu_end_result(gpu, mo_gpu_call(gpu)->host_free(pointer), "host_free");
+    mo_gpu_restore_mode(gpu, mode);
     mo_gpu_leave(gpu, saved);
     return status;
 }
@@ -332,9 +340,11 @@ memopt_status mo_gpu_host_register(memopt_device *device, void *pointer, uint64_
     memopt_status status = mo_gpu_enter(gpu, "host_register", &saved);
     if (status != MEMOPT_OK)
         return status;
+    int mode = mo_gpu_relax(gpu);
     status =
         mo_gpu_result(gpu, mo_gpu_call(gpu)->host_register(pointer, bytes, MO_GPU_HOST_PORTABLE),
                       MEMOPT_OUT_OF_HOST_MEMORY, "host_register");
+    mo_gpu_restore_mode(gpu, mode);
     mo_gpu_leave(gpu, saved);
     return status;
 }
@@ -348,7 +358,9 @@ memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint6
     memopt_status status = mo_gpu_enter_end(gpu, "host_unregister", &saved, &dead);
     if (status != MEMOPT_OK || dead)
         return status;
+    int mode = mo_gpu_relax(gpu);
     status = mo_gpu_end_result(gpu, mo_gpu_call(gpu)->host_unregister(pointer), "host_unregister");
+    mo_gpu_restore_mode(gpu, mode);
     mo_gpu_leave(gpu, saved);
     return status;
 }

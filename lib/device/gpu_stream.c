@@ -197,8 +197,10 @@ memopt_status mo_gpu_event_query(memopt_device *device, memopt_event *event)
     memopt_status status = mo_gpu_enter(gpu, "event_query", &saved);
     if (status != MEMOPT_OK)
         return status;
+    int mode = mo_gpu_relax(gpu);
     status = mo_gpu_result(gpu, mo_gpu_call(gpu)->event_query(object_of(event)->event),
                            MEMOPT_OUT_OF_DEVICE_MEMORY, "event_query");
+    mo_gpu_restore_mode(gpu, mode);
     mo_gpu_leave(gpu, saved);
     return status;
 }
@@ -210,8 +212,10 @@ memopt_status mo_gpu_event_sync(memopt_device *device, memopt_event *event)
     memopt_status status = mo_gpu_enter(gpu, "event_sync", &saved);
     if (status != MEMOPT_OK)
         return status;
+    int mode = mo_gpu_relax(gpu);
     status = mo_gpu_result(gpu, mo_gpu_call(gpu)->event_sync(object_of(event)->event),
                            MEMOPT_OUT_OF_DEVICE_MEMORY, "event_sync");
+    mo_gpu_restore_mode(gpu, mode);
     mo_gpu_leave(gpu, saved);
     return status;
 }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "device/device.h"
 
 uint32_t mo_offload_omitted;
 
@@ -46,6 +47,9 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
                        device == NULL      ? "device"
                        : allocator == NULL ? "allocator"
                                            : "out_offloader");
+    if (memopt_allocator_device(allocator) != device)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "offloader_create: the allocator is of another device");
     memopt_status status = mo_options_read(&read, sizeof read, options, "memopt_offloader_options");
     if (status == MEMOPT_OK)
         status = check_options(&read);
@@ -116,6 +120,19 @@ memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader)
     }
     memopt_status status = dismantle(offloader);
     return first != MEMOPT_OK ? first : status;
+}
+
+memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_stream stream,
+                                      const char *call)
+{
+    int32_t capturing = 0;
+    memopt_status status = mo_stream_capturing(offloader->device, stream, &capturing);
+    if (status == MEMOPT_OK && capturing)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "%s: stream %p records a graph; a replay would copy from and to memory that "
+                       "has gone to other values. Offload outside of the capture",
+                       call, (void *)stream);
+    return status;
 }
 
 memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream stream,

@@ -91,6 +91,10 @@ void mo_tickets_remove(memopt_offloader *offloader, mo_packed *value);
 
 /* --- order */
 
+/* UNSUPPORTED where the stream records a graph. Asked before anything is enqueued, since a wait for
+ * work outside of the graph would spoil the capture. */
+memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_stream stream,
+                                      const char *call);
 /* Makes `waiter` wait for all work of `stream` so far. */
 memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream stream,
                                 memopt_stream waiter);

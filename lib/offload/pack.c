@@ -21,11 +21,12 @@ static memopt_status check_request(memopt_offloader *offloader, const request *r
                                          : "an output pointer");
     if (r->bytes == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: bytes is 0; a value has at least 1", call);
-    if (!r->owned)
-        return MEMOPT_OK;
+    memopt_status status = mo_offload_check_stream(offloader, r->stream, call);
+    if (status != MEMOPT_OK || !r->owned)
+        return status;
     void *base = NULL;
     uint64_t size = 0;
-    memopt_status status = memopt_allocator_block(offloader->allocator, r->data, &base, &size);
+    status = memopt_allocator_block(offloader->allocator, r->data, &base, &size);
     if (status != MEMOPT_OK)
         return status;
     if (base != r->data)
@@ -175,7 +176,9 @@ memopt_status memopt_offload_wait_packed(memopt_offloader *offloader, memopt_tic
     memopt_status status = mo_tickets_find(offloader, ticket, "offload_wait_packed", &value);
     if (status != MEMOPT_OK || value->range == NULL)
         return status;
-    return mo_timeline_order(&offloader->out, value->written, stream);
+    status = mo_offload_check_stream(offloader, stream, "offload_wait_packed");
+    return status != MEMOPT_OK ? status
+                               : mo_timeline_order(&offloader->out, value->written, stream);
 }
 
 memopt_status memopt_offload_query_packed(memopt_offloader *offloader, memopt_ticket ticket)

@@ -83,7 +83,9 @@ memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket
     memopt_status status = mo_tickets_find(offloader, ticket, "offload_prefetch", &value);
     if (status != MEMOPT_OK || value->device != NULL)
         return status;
-    status = bring(offloader, value, value->pack_stream);
+    status = mo_offload_check_stream(offloader, value->pack_stream, "offload_prefetch");
+    if (status == MEMOPT_OK)
+        status = bring(offloader, value, value->pack_stream);
     if (status == MEMOPT_OK)
         value->prefetched = 1;
     return status;
@@ -98,7 +100,8 @@ memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket t
         return status;
     if (out_data == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "offload_unpack: out_data is NULL");
-    if (value->device == NULL)
+    status = mo_offload_check_stream(offloader, stream, "offload_unpack");
+    if (status == MEMOPT_OK && value->device == NULL)
         status = bring(offloader, value, stream);
     if (status == MEMOPT_OK)
         status = make_ready(offloader, value, stream);
@@ -147,8 +150,10 @@ memopt_status memopt_offload_unpack_into(memopt_offloader *offloader, memopt_tic
                        "offload_unpack_into: %s; the ticket has %llu bytes",
                        destination == NULL ? "destination is NULL" : "bytes is too small",
                        (unsigned long long)value->bytes);
-    status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
-                                   : copy_from_host(offloader, value, destination, stream);
+    status = mo_offload_check_stream(offloader, stream, "offload_unpack_into");
+    if (status == MEMOPT_OK)
+        status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
+                                       : copy_from_host(offloader, value, destination, stream);
     if (status == MEMOPT_OK) {
         offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
         value->prefetched = 0;

@@ -1,264 +1,271 @@
 /*
- * conformance --device NAME [--capacity BYTES] [--only CASE] [--require] [--list]
+ * conformance --device NAME [options]; --help lists them.
  *
- * Runs every case on the device, and those that compute on "cpu" too. Exits with 0 if all pass, 1
- * if one fails, 77 if the device is not there (1 with --require).
+ * Runs every case on the device, and those that compute on "cpu" too. Exits with 0 if none fails,
+ * 1 if one does, 2 if the arguments are wrong, 77 if the device is not there (1 with --require).
  */
-#include "conformance.h"
+#include "driver.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
-static jmp_buf case_end;
-static const char *config = "expandable_segments:True";
+/* --- ending a case ------------------------------------------------------------------------- */
+
+typedef struct way_back {
+    jmp_buf place;
+    char *message;
+    uint64_t size;
+} way_back;
+
+static _Thread_local way_back *back;
 
 _Noreturn void fail(const char *file, int line, const char *format, ...)
 {
     va_list arguments;
-    fprintf(stderr, "%s:%d: ", file, line);
+    const char *name = strrchr(file, '/');
+    snprintf(back->message, back->size, "%s:%d: ", name != NULL ? name + 1 : file, line);
+    size_t used = strlen(back->message);
     va_start(arguments, format);
-    vfprintf(stderr, format, arguments);
+    vsnprintf(back->message + used, back->size - used, format, arguments);
     va_end(arguments);
-    fputc('\n', stderr);
-    longjmp(case_end, 1);
+    longjmp(back->place, 1 + FAILED);
 }
 
-/* --- what cases share ---------------------------------------------------------------------- */
-
-void result(world *w, const void *data, uint64_t bytes)
+_Noreturn void skip(const char *format, ...)
 {
-    while (w->result_bytes + bytes > w->result_capacity) {
-        w->result_capacity = w->result_capacity == 0 ? MIB : 2 * w->result_capacity;
-        w->results = realloc(w->results, w->result_capacity);
-        if (w->results == NULL)
-            abort();
-    }
-    memcpy(w->results + w->result_bytes, data, bytes);
-    w->result_bytes += bytes;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(back->message, back->size, format, arguments);
+    va_end(arguments);
+    longjmp(back->place, 1 + SKIPPED);
 }
 
-void result_of(world *w, const void *device_data, uint64_t bytes)
+void end_as(case_outcome outcome, const char *message)
 {
-    void *host = malloc(bytes);
-    CHECK(host != NULL);
-    OK(memopt_copy(w->device, host, device_data, bytes, w->stream));
-    OK(memopt_stream_sync(w->device, w->stream));
-    result(w, host, bytes);
-    free(host);
+    snprintf(back->message, back->size, "%s", message);
+    longjmp(back->place, 1 + (int)outcome);
 }
 
-static uint64_t next_random(uint64_t *state)
+case_outcome run_guarded(void (*function)(world *w), world *w, char *message, uint64_t size)
 {
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
-}
-
-void fill_bytes(void *out, uint64_t count, uint64_t seed)
-{
-    for (uint64_t i = 0; i < count; i++)
-        ((unsigned char *)out)[i] = (unsigned char)(next_random(&seed) >> 24);
-}
-
-/* Mostly gradients as they are, some zeros, and exponents over the whole range of finite floats. */
-void fill_floats(float *out, uint64_t count, uint64_t seed)
-{
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t r = next_random(&seed);
-        uint32_t exponent =
-            r % 16 == 0 ? (uint32_t)(r >> 40) % 255u : 110 + (uint32_t)(r >> 40) % 20;
-        uint32_t bits = (uint32_t)(r >> 32 & 0x807FFFFFu) | exponent << 23;
-        if (r % 32 == 1)
-            bits &= 0x80000000u;
-        memcpy(&out[i], &bits, sizeof bits);
-    }
-}
-
-uint64_t tensor_bytes(const memopt_tensor *tensor)
-{
-    return tensor->count * memopt_dtype_size(tensor->dtype);
-}
-
-memopt_tensor new_tensor(world *w, uint64_t count, memopt_dtype dtype, const float *values)
-{
-    memopt_tensor t = {NULL, count, dtype, 0}, source = {NULL, count, MEMOPT_DTYPE_F32, 0};
-    OK(memopt_allocator_alloc(w->allocator, tensor_bytes(&t), MEMOPT_TAG_OTHER, w->stream,
-                              &t.data));
-    OK(memopt_fill(w->device, t.data, 0, tensor_bytes(&t), w->stream));
-    if (values == NULL)
-        return t;
-    OK(memopt_allocator_alloc(w->allocator, 4 * count, MEMOPT_TAG_OTHER, w->stream, &source.data));
-    OK(memopt_copy(w->device, source.data, values, 4 * count, w->stream));
-    if (dtype == MEMOPT_DTYPE_F32)
-        OK(memopt_copy(w->device, t.data, source.data, 4 * count, w->stream));
-    else
-        OK(memopt_cast(w->device, &t, &source, 1, NULL, w->stream));
-    OK(memopt_stream_sync(w->device, w->stream));
-    OK(memopt_allocator_free(w->allocator, source.data));
-    return t;
-}
-
-void free_tensor(world *w, memopt_tensor *tensor)
-{
-    OK(memopt_allocator_free(w->allocator, tensor->data));
-    tensor->data = NULL;
+    way_back here, *outer = back;
+    here.message = message;
+    here.size = size;
+    message[0] = '\0';
+    back = &here;
+    int jumped = setjmp(here.place);
+    if (jumped == 0)
+        function(w);
+    back = outer;
+    return jumped == 0 ? PASSED : (case_outcome)(jumped - 1);
 }
 
 /* --- running ------------------------------------------------------------------------------- */
 
-static void open_world(world *w, memopt_device *device)
+typedef struct suite {
+    suite_options options;
+    memopt_device *device, *cpu;
+    memopt_device_properties properties;
+} suite;
+
+static void (*case_function)(world *w);
+
+/* A case that skips has left nothing behind; after a failure the world stays as it is. */
+static void run_in_world(world *w)
+{
+    static char why[512];
+    memopt_device *device = w->device;
+    open_world(w, device, w->options);
+    case_outcome outcome = run_guarded(case_function, w, why, sizeof why);
+    if (outcome != FAILED)
+        close_world(w);
+    if (outcome != PASSED)
+        end_as(outcome, why);
+}
+
+static case_outcome run_on(const suite *s, const conformance_case *c, memopt_device *device,
+                           world *w, char *message, uint64_t size)
 {
     memset(w, 0, sizeof *w);
     w->device = device;
-    w->properties.struct_size = sizeof w->properties;
-    OK(memopt_device_get_properties(device, &w->properties));
-    OK(memopt_allocator_create(device, w->properties.virtual_memory ? config : NULL, NULL,
-                               &w->allocator));
-    OK(memopt_stream_create(device, &w->stream));
-    OK(memopt_stream_create(device, &w->other));
+    w->options = &s->options;
+    w->kind = c->kind;
+    w->format = c->format;
+    case_function = c->run;
+    case_outcome outcome = run_guarded(run_in_world, w, message, size);
+    if (outcome == FAILED)
+        abandon_capture(); /* or it would spoil every later case */
+    return outcome;
 }
 
-static void close_world(world *w)
+static double now(void)
 {
-    OK(memopt_device_sync(w->device));
-    OK(memopt_allocator_destroy(w->allocator));
-    OK(memopt_stream_destroy(w->device, w->stream));
-    OK(memopt_stream_destroy(w->device, w->other));
+    struct timespec time;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* 0 where the case failed. After a failure the world is left as it is: the program ends soon. */
-static int run_on(const conformance_case *c, memopt_device *device, world *w)
-{
-    if (setjmp(case_end) != 0)
-        return 0;
-    open_world(w, device);
-    c->run(w);
-    close_world(w);
-    return 1;
-}
-
-static int run_case(const conformance_case *c, memopt_device *device, memopt_device *cpu)
+static void run_case(const suite *s, const conformance_case *c)
 {
     static world mine, reference;
-    int good = run_on(c, device, &mine);
-    if (good && c->compared && cpu != device) {
-        good = run_on(c, cpu, &reference);
-        if (good && mine.result_bytes != reference.result_bytes) {
-            fprintf(stderr, "%llu bytes of results, %llu on the cpu\n",
-                    (unsigned long long)mine.result_bytes,
-                    (unsigned long long)reference.result_bytes);
-            good = 0;
-        }
-        for (uint64_t i = 0; good && i < mine.result_bytes; i++)
-            if (mine.results[i] != reference.results[i]) {
-                fprintf(stderr, "byte %llu of the results is %02x, %02x on the cpu\n",
-                        (unsigned long long)i, mine.results[i], reference.results[i]);
-                good = 0;
-            }
-        free(reference.results);
+    char message[1024];
+    double start = now();
+    case_outcome outcome = run_on(s, c, s->device, &mine, message, sizeof message);
+    if (outcome == PASSED && c->compared) {
+        if (mine.segment_count == 0) {
+            outcome = FAILED;
+            snprintf(message, sizeof message, "the case has no results to compare");
+        } else if (s->cpu != s->device)
+            outcome = run_on(s, c, s->cpu, &reference, message, sizeof message);
+        if (outcome == PASSED && s->cpu != s->device &&
+            !same_results(&mine, &reference, message, sizeof message))
+            outcome = FAILED;
     }
-    printf("%-6s %s\n", good ? "ok" : "FAILED", c->name);
-    fflush(stdout);
-    free(mine.results);
-    return good;
+    report_case(c->name, outcome, now() - start, message);
+    free_results(&mine);
+    free_results(&reference);
 }
 
-static int run_all(const conformance_case *cases, const char *only, memopt_device *device,
-                   memopt_device *cpu, int *out_ran)
+/* --- all cases ----------------------------------------------------------------------------- */
+
+enum { MOST_OPTIMIZERS = 64 };
+
+static conformance_case optimizers[MOST_OPTIMIZERS + 1];
+
+static void find_optimizers(world *w)
 {
-    int failures = 0;
-    for (const conformance_case *c = cases; c->name != NULL; c++) {
-        if (only != NULL && strcmp(only, c->name) != 0)
-            continue;
-        ++*out_ran;
-        failures += !run_case(c, device, cpu);
-    }
-    return failures;
+    memopt_device *device = w->device;
+    open_world(w, device, w->options);
+    optimizers[optimizer_cases(w, optimizers, MOST_OPTIMIZERS)].name = NULL;
+    close_world(w);
 }
 
-typedef struct arguments {
-    const char *device, *only;
-    uint64_t capacity;
-    int require, list;
-} arguments;
+/* Those that take all memory come last, so that a failure there leaves it to the others. */
+static const conformance_case *const tables[] = {
+    device_cases, primitive_cases, cast_cases,       scaler_cases, code_cases,  optimizers,
+    graph_cases,  foreign_cases,   two_device_cases, stress_cases, memory_cases};
 
-static int read_arguments(int count, char **words, arguments *a)
+/* A name, or the beginning of one that ends with '*'. */
+static int is_wanted(const char *only, const char *name)
 {
-    *a = (arguments){.device = "cpu", .capacity = 256 * MIB};
-    for (int i = 1; i < count; i++) {
-        const char *value = i + 1 < count ? words[i + 1] : NULL;
-        if (strcmp(words[i], "--require") == 0) {
-            a->require = 1;
-        } else if (strcmp(words[i], "--list") == 0) {
-            a->list = 1;
-        } else if (value == NULL) {
-            return 0;
-        } else if (strcmp(words[i], "--device") == 0) {
-            a->device = words[++i];
-        } else if (strcmp(words[i], "--only") == 0) {
-            a->only = words[++i];
-        } else if (strcmp(words[i], "--capacity") == 0) {
-            a->capacity = strtoull(words[++i], NULL, 0);
-        } else {
-            return 0;
+    size_t length = only != NULL ? strlen(only) : 0;
+    if (length > 0 && only[length - 1] == '*')
+        return strncmp(only, name, length - 1) == 0;
+    return only == NULL || strcmp(only, name) == 0;
+}
+
+static void run_all(const suite *s)
+{
+    for (size_t t = 0; t < sizeof tables / sizeof tables[0]; t++)
+        for (const conformance_case *c = tables[t]; c->name != NULL; c++) {
+            if (!is_wanted(s->options.only, c->name))
+                continue;
+            if (s->options.list)
+                puts(c->name);
+            else
+                run_case(s, c);
         }
-    }
+}
+
+/* --- arguments ----------------------------------------------------------------------------- */
+
+static const char *const usage =
+    "conformance [--device NAME]    cpu, cuda:N or hip:N; default: cpu\n"
+    "            [--only CASE]      one case, or all that begin with what is before a '*'\n"
+    "            [--list]           print the cases and end\n"
+    "            [--small|--large]  sizes of tensors; --large is for real devices\n"
+    "            [--seed N] [--rounds N] [--seconds S]  of the stress cases\n"
+    "            [--json FILE]      one entry for each case\n"
+    "            [--capacity BYTES] memory of the cpu device\n"
+    "            [--require]        a device that is not there is a failure\n";
+
+static int read_value(suite_options *o, const char *name, const char *value)
+{
+    if (value == NULL)
+        return 0;
+    if (strcmp(name, "--device") == 0)
+        o->device = value;
+    else if (strcmp(name, "--only") == 0)
+        o->only = value;
+    else if (strcmp(name, "--json") == 0)
+        o->json = value;
+    else if (strcmp(name, "--capacity") == 0)
+        o->capacity = strtoull(value, NULL, 0);
+    else if (strcmp(name, "--seed") == 0)
+        o->seed = strtoull(value, NULL, 0);
+    else if (strcmp(name, "--rounds") == 0)
+        o->rounds = strtoull(value, NULL, 0);
+    else if (strcmp(name, "--seconds") == 0)
+        o->seconds = strtod(value, NULL);
+    else
+        return 0;
     return 1;
 }
 
-static void list_cases(void)
+static int read_arguments(int count, char **words, suite_options *o)
 {
-    for (const conformance_case *c = device_cases; c->name != NULL; c++)
-        puts(c->name);
-    for (const conformance_case *c = primitive_cases; c->name != NULL; c++)
-        puts(c->name);
+    *o = (suite_options){.device = "cpu", .seed = 1, .rounds = 400, .scale = SCALE_NORMAL};
+    for (int i = 1; i < count; i++) {
+        if (strcmp(words[i], "--require") == 0)
+            o->require = 1;
+        else if (strcmp(words[i], "--list") == 0)
+            o->list = 1;
+        else if (strcmp(words[i], "--small") == 0)
+            o->scale = SCALE_SMALL;
+        else if (strcmp(words[i], "--large") == 0)
+            o->scale = SCALE_LARGE;
+        else if (read_value(o, words[i], i + 1 < count ? words[i + 1] : NULL))
+            i++;
+        else
+            return 0;
+    }
+    if (o->capacity == 0)
+        o->capacity = o->scale == SCALE_LARGE ? 4096 * MIB : 256 * MIB;
+    return 1;
 }
 
-static memopt_status open_device(const char *name, uint64_t capacity, memopt_device **out_device)
+static int cannot_open(const suite *s, memopt_status status)
 {
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    if (strncmp(name, "cpu", 3) == 0) {
-        options.capacity = capacity;
-        options.threads = 1;
-    }
-    return memopt_device_open(name, &options, out_device);
+    fprintf(stderr, "%s: %s: %s\n", s->options.device, memopt_status_name(status),
+            memopt_last_error());
+    int absent = status == MEMOPT_DRIVER_MISSING || status == MEMOPT_NOT_FOUND ||
+                 status == MEMOPT_UNSUPPORTED;
+    return absent && !s->options.require ? 77 : 1;
 }
 
 int main(int count, char **words)
 {
-    arguments a;
-    memopt_device *device = NULL, *cpu = NULL;
-    int ran = 0;
-    if (!read_arguments(count, words, &a)) {
-        fputs("conformance --device NAME [--capacity BYTES] [--only CASE] [--require] [--list]\n",
-              stderr);
+    static suite s;
+    static world w;
+    char message[512];
+    if (!read_arguments(count, words, &s.options)) {
+        fputs(usage, stderr);
         return 2;
     }
-    if (a.list) {
-        list_cases();
-        return 0;
-    }
-    memopt_status status = open_device(a.device, a.capacity, &device);
-    if (status != MEMOPT_OK) {
-        fprintf(stderr, "%s: %s: %s\n", a.device, memopt_status_name(status), memopt_last_error());
-        int absent = status == MEMOPT_DRIVER_MISSING || status == MEMOPT_NOT_FOUND ||
-                     status == MEMOPT_UNSUPPORTED;
-        return absent && !a.require ? 77 : 1;
-    }
-    if (open_device("cpu", a.capacity, &cpu) != MEMOPT_OK)
+    memopt_status status = open_device(&s.options, "cpu", &s.cpu);
+    if (status == MEMOPT_OK && !s.options.list)
+        status = open_device(&s.options, s.options.device, &s.device);
+    if (status != MEMOPT_OK)
+        return cannot_open(&s, status);
+    w.device = s.cpu;
+    w.options = &s.options;
+    if (run_guarded(find_optimizers, &w, message, sizeof message) != PASSED) {
+        fprintf(stderr, "%s\n", message);
         return 1;
-    int failures = run_all(device_cases, a.only, device, cpu, &ran);
-    failures += run_all(primitive_cases, a.only, device, cpu, &ran);
-    if (failures == 0 && memopt_device_close(device) != MEMOPT_OK) {
-        fprintf(stderr, "%s cannot be closed: %s\n", a.device, memopt_last_error());
-        failures++;
     }
-    if (failures == 0)
-        (void)memopt_device_close(cpu);
-    printf("%s: %d cases, %d failed\n", a.device, ran, failures);
-    return failures == 0 && ran > 0 ? 0 : 1;
+    run_all(&s);
+    if (s.options.list)
+        return 0;
+    s.properties.struct_size = sizeof s.properties;
+    (void)memopt_device_get_properties(s.device, &s.properties);
+    double start = now();
+    status = memopt_device_close(s.device);
+    report_case("close", status == MEMOPT_OK ? PASSED : FAILED, now() - start,
+                status == MEMOPT_OK ? "" : memopt_last_error());
+    (void)memopt_device_close(s.cpu);
+    return report_end(&s.options, &s.properties);
 }

@@ -1,0 +1,295 @@
+/*
+ * Running out of memory at the device's real capacity, recovering from it and from fragmentation,
+ * and giving memory back to the driver. Pages are created and mapped but hardly written, so that it
+ * is quick on a large device.
+ */
+#include "driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static memopt_memory_info info_of(world *w)
+{
+    memopt_memory_info info = {.struct_size = sizeof info};
+    OK(memopt_device_memory_info(w->device, &info));
+    return info;
+}
+
+static uint64_t statistic(memopt_allocator *allocator, const char *name)
+{
+    uint64_t value = 0;
+    OK(memopt_allocator_stat(allocator, name, &value));
+    return value;
+}
+
+/* --- filling a device ---------------------------------------------------------------------- */
+
+enum { MOST_BLOCKS = 4096 };
+
+typedef struct hoard {
+    memopt_allocator *allocator;
+    void *blocks[MOST_BLOCKS];
+    uint64_t sizes[MOST_BLOCKS];
+    uint32_t count;
+    uint64_t bytes;
+    /* What the observer of the last failure was told. */
+    uint64_t asked, free_bytes;
+    uint32_t told;
+    char report[2048];
+} hoard;
+
+static void observe(void *user, uint64_t asked, uint64_t free_bytes, const char *report)
+{
+    hoard *h = user;
+    h->asked = asked;
+    h->free_bytes = free_bytes;
+    h->told++;
+    strncpy(h->report, report, sizeof h->report - 1);
+}
+
+static hoard *new_hoard(world *w, const char *config)
+{
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    hoard *h = host_memory(sizeof *h);
+    memset(h, 0, sizeof *h);
+    options.oom = observe;
+    options.oom_user = h;
+    OK(memopt_allocator_create(w->device, config, &options, &h->allocator));
+    return h;
+}
+
+/* Takes blocks of half the size each time the device has no more, down to `least`. */
+static void fill_device(world *w, hoard *h, uint64_t least)
+{
+    uint64_t size = w->properties.total_memory / 16 / MIB * MIB;
+    while (size >= least && h->count < MOST_BLOCKS) {
+        void **block = &h->blocks[h->count];
+        memopt_status status =
+            memopt_allocator_alloc(h->allocator, size, MEMOPT_TAG_ACTIVATIONS, w->stream, block);
+        if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
+            CHECK(*block == NULL && h->asked >= size && h->asked < size + MIB);
+            CHECK(strcmp(h->report, memopt_last_error()) == 0);
+            size /= 2;
+            continue;
+        }
+        OK(status);
+        h->sizes[h->count++] = size;
+        h->bytes += size;
+    }
+    CHECK(h->count > 0 && h->told > 0);
+}
+
+static void drop(hoard *h, uint32_t i)
+{
+    OK(memopt_allocator_free(h->allocator, h->blocks[i]));
+    h->blocks[i] = NULL;
+    h->bytes -= h->sizes[i];
+}
+
+/* The first and the last bytes of the blocks are memory, each its own. */
+static void touch(world *w, const hoard *h)
+{
+    unsigned char byte = 0;
+    for (uint32_t i = 0; i < h->count; i++)
+        if (h->blocks[i] != NULL) {
+            char *end = (char *)h->blocks[i] + h->sizes[i];
+            OK(memopt_fill(w->device, h->blocks[i], (int32_t)(i % 251), 512, w->stream));
+            OK(memopt_fill(w->device, end - 512, (int32_t)(i % 251), 512, w->stream));
+        }
+    for (uint32_t i = 0; i < h->count; i++)
+        if (h->blocks[i] != NULL) {
+            char *end = (char *)h->blocks[i] + h->sizes[i];
+            OK(memopt_copy(w->device, &byte, i % 2 ? h->blocks[i] : end - 1, 1, w->stream));
+            OK(memopt_stream_sync(w->device, w->stream));
+            CHECK(byte == i % 251);
+        }
+}
+
+/* Everything back: the device has what it had, and the driver says so too. */
+static void end_hoard(world *w, hoard *h, const memopt_memory_info *before)
+{
+    uint64_t released = 0, reserved = statistic(h->allocator, "reserved_bytes.all.current");
+    for (uint32_t i = 0; i < h->count; i++)
+        if (h->blocks[i] != NULL)
+            drop(h, i);
+    OK(memopt_allocator_trim(h->allocator, &released));
+    CHECK(released >= reserved / 2 && statistic(h->allocator, "reserved_bytes.all.current") == 0);
+    memopt_memory_info after = info_of(w);
+    CHECK(after.used == before->used);
+    /* others may use the device too: a little may be missing */
+    CHECK(after.free + after.total / 64 >= before->free);
+    const driver *d = driver_enter(w);
+    if (d != NULL) {
+        size_t free_bytes = 0, total = 0;
+        DRIVER_OK(d->memory_info(&free_bytes, &total));
+        CHECK(total == after.total && free_bytes + total / 64 >= before->free);
+    }
+    driver_leave(w);
+    OK(memopt_allocator_destroy(h->allocator));
+    free(h);
+}
+
+/* --- out of memory ------------------------------------------------------------------------- */
+
+/* A size in a message, "12.34 GiB" behind `before`; in bytes, rounded as it is written. */
+static uint64_t size_behind(const char *text, const char *before)
+{
+    static const char units[] = "KMGT";
+    const char *at = strstr(text, before);
+    double value = 0;
+    char unit[8] = "";
+    if (at == NULL || sscanf(at + strlen(before), "%lf %7s", &value, unit) != 2)
+        return UINT64_MAX;
+    const char *known = strchr(units, unit[0]);
+    for (const char *u = units; known != NULL && u <= known; u++)
+        value *= 1024;
+    return (uint64_t)value;
+}
+
+static int near(uint64_t a, uint64_t b, uint64_t tolerance)
+{
+    return a <= b + tolerance && b <= a + tolerance;
+}
+
+/* What the observer was told and what the message says, against the device's own numbers. */
+static void check_message(world *w, hoard *h)
+{
+    void *p = NULL;
+    uint64_t held = statistic(h->allocator, "allocated_bytes.all.current");
+    memopt_memory_info info = info_of(w);
+    uint32_t told = h->told;
+    uint64_t asked = w->properties.total_memory / 2 / MIB * MIB;
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY,
+          memopt_allocator_alloc(h->allocator, asked, MEMOPT_TAG_ACTIVATIONS, w->stream, &p));
+    CHECK(p == NULL && h->told == told + 1 && h->asked == asked);
+    CHECK(near(h->free_bytes, info.free, info.total / 64));
+    if (!near(size_behind(h->report, "allocator: "), asked, asked / 128) ||
+        !near(size_behind(h->report, "activations, "), info.free, info.total / 64) ||
+        !near(size_behind(h->report, " free of "), info.total, info.total / 128) ||
+        !near(size_behind(h->report, "held here: "), held, held / 128) ||
+        !near(size_behind(h->report, "largest tags: activations "), h->bytes, h->bytes / 128))
+        fail(__FILE__, __LINE__, "the message's numbers are wrong: %s", h->report);
+    CHECK(statistic(h->allocator, "allocated_bytes.all.current") == held);
+    CHECK(statistic(h->allocator, "num_ooms") >= h->told);
+}
+
+static void run_out(world *w, const char *config)
+{
+    memopt_memory_info before = info_of(w);
+    hoard *h = new_hoard(w, config);
+    fill_device(w, h, 4 * MIB);
+    /* what is left is less than the smallest block and what one of its pages rounds up to */
+    CHECK(h->bytes + 64 * MIB + before.total / 32 >= before.free);
+    check_message(w, h);
+    touch(w, h);
+    for (uint32_t i = 0; i < h->count; i += 2)
+        drop(h, i);
+    touch(w, h);
+    void *p = NULL; /* small things work again without a trim */
+    OK(memopt_allocator_alloc(h->allocator, 3 * MIB, MEMOPT_TAG_OTHER, w->stream, &p));
+    OK(memopt_fill(w->device, p, 1, 3 * MIB, w->stream));
+    OK(memopt_allocator_free(h->allocator, p));
+    touch(w, h);
+    end_hoard(w, h, &before);
+    OK(memopt_allocator_alloc(w->allocator, MIB, MEMOPT_TAG_OTHER, w->stream, &p));
+    OK(memopt_allocator_free(w->allocator, p));
+}
+
+static void expandable_memory_runs_out(world *w)
+{
+    if (!w->properties.virtual_memory)
+        skip("the device has no virtual memory");
+    run_out(w, "expandable_segments:True");
+}
+
+static void classic_memory_runs_out(world *w)
+{
+    run_out(w, "expandable_segments:False");
+}
+
+/* Without an allocator: the back end's own status, and nothing is lost by it. */
+static void the_limit_is_kept(world *w)
+{
+    hoard *h = new_hoard(w, "");
+    uint64_t limit = 64 * MIB;
+    void *p = NULL;
+    OK(memopt_allocator_set_limit(h->allocator, limit));
+    memopt_memory_info before = info_of(w);
+    while (memopt_allocator_alloc(h->allocator, 5 * MIB, MEMOPT_TAG_OTHER, w->stream, &p) ==
+           MEMOPT_OK) {
+        h->blocks[h->count] = p;
+        h->sizes[h->count++] = 5 * MIB;
+        h->bytes += 5 * MIB;
+        CHECK(h->count < 64);
+    }
+    CHECK(h->told == 1 && info_of(w).used <= before.used + limit);
+    CHECK(h->bytes + 25 * MIB >= limit);
+    OK(memopt_allocator_set_limit(h->allocator, 2 * limit));
+    OK(memopt_allocator_alloc(h->allocator, 5 * MIB, MEMOPT_TAG_OTHER, w->stream, &p));
+    OK(memopt_allocator_free(h->allocator, p));
+    end_hoard(w, h, &before);
+}
+
+/* --- fragmentation ------------------------------------------------------------------------- */
+
+/* Every other of many blocks goes; then one that is as large as all those holes together. With
+ * expandable segments pages move; a classic allocator gives whole segments back. */
+static void recover(world *w, const char *config, int must)
+{
+    memopt_memory_info before = info_of(w);
+    hoard *h = new_hoard(w, config);
+    uint64_t holes = 0;
+    void *big = NULL;
+    uint64_t size = before.free / 128 / (4 * MIB) * (4 * MIB);
+    size = size < 4 * MIB ? 4 * MIB : size;
+    while (h->count < MOST_BLOCKS &&
+           memopt_allocator_alloc(h->allocator, size, MEMOPT_TAG_OTHER, w->stream,
+                                  &h->blocks[h->count]) == MEMOPT_OK) {
+        h->sizes[h->count++] = size;
+        h->bytes += size;
+    }
+    CHECK(h->count >= 16);
+    for (uint32_t i = 1; i + 1 < h->count; i += 2) {
+        drop(h, i);
+        holes += size;
+    }
+    memopt_status status =
+        memopt_allocator_alloc(h->allocator, holes, MEMOPT_TAG_OTHER, w->stream, &big);
+    CHECK(status == MEMOPT_OK || (!must && status == MEMOPT_OUT_OF_DEVICE_MEMORY));
+    touch(w, h);
+    if (status == MEMOPT_OK) {
+        OK(memopt_fill(w->device, (char *)big + holes - 4096, 3, 4096, w->stream));
+        touch(w, h);
+        OK(memopt_allocator_free(h->allocator, big));
+    }
+    for (uint32_t i = 0; i < h->count; i++)
+        if (h->blocks[i] != NULL)
+            drop(h, i);
+    uint64_t most = before.free / 4 * 3 / MIB * MIB; /* and now nearly all of it in one piece */
+    OK(memopt_allocator_alloc(h->allocator, most, MEMOPT_TAG_OTHER, w->stream, &big));
+    OK(memopt_fill(w->device, (char *)big + most - 4096, 3, 4096, w->stream));
+    OK(memopt_allocator_free(h->allocator, big));
+    end_hoard(w, h, &before);
+}
+
+static void expandable_segments_recover(world *w)
+{
+    if (!w->properties.virtual_memory)
+        skip("the device has no virtual memory");
+    recover(w, "expandable_segments:True", 1);
+}
+
+static void classic_segments_recover(world *w)
+{
+    recover(w, "expandable_segments:False", 0);
+}
+
+const conformance_case memory_cases[] = {
+    {"oom_expandable", expandable_memory_runs_out, 0, 0, 0},
+    {"oom_classic", classic_memory_runs_out, 0, 0, 0},
+    {"oom_limit", the_limit_is_kept, 0, 0, 0},
+    {"fragments_expandable", expandable_segments_recover, 0, 0, 0},
+    {"fragments_classic", classic_segments_recover, 0, 0, 0},
+    {NULL, NULL, 0, 0, 0},
+};

@@ -1,0 +1,195 @@
+/* Non-finite check, unscale, norm, clip and the scale itself: the same bits as on the cpu. */
+#include "conformance.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static memopt_scaler *new_scaler(world *w, double scale, uint32_t disabled)
+{
+    memopt_scaler_options options = MEMOPT_SCALER_OPTIONS_INIT;
+    memopt_scaler *scaler = NULL;
+    options.init_scale = scale;
+    options.growth_interval = 2;
+    options.disabled = disabled;
+    OK(memopt_scaler_create(w->device, &options, &scaler));
+    return scaler;
+}
+
+static void end_scaler(world *w, memopt_scaler *scaler)
+{
+    OK(memopt_stream_sync(w->device, w->stream));
+    OK(memopt_scaler_destroy(scaler));
+}
+
+static void result_of_state(world *w, memopt_scaler *scaler)
+{
+    memopt_scaler_state state = {.struct_size = sizeof state};
+    OK(memopt_scaler_get_state_sync(scaler, &state, w->stream));
+    result(w, &state.scale, sizeof state.scale);
+    result(w, &state.growth_tracker, sizeof state.growth_tracker);
+    result_of(w, memopt_scaler_device_found_inf(scaler), 4);
+}
+
+/* Check, unscale, norm and clip of one list; then the update. */
+static void whole_step(world *w, memopt_scaler *scaler, const memopt_tensor *tensors,
+                       uint64_t count, double max_norm)
+{
+    memopt_tensor norm = new_tensor(w, 2, MEMOPT_DTYPE_F32, NULL);
+    OK(memopt_scaler_check(scaler, tensors, count, w->stream));
+    result_of_state(w, scaler);
+    OK(memopt_scaler_unscale(scaler, tensors, count, w->stream));
+    OK(memopt_scaler_norm(scaler, tensors, count, norm.data, w->stream));
+    OK(memopt_scaler_clip(scaler, tensors, count, max_norm, (float *)norm.data + 1, w->stream));
+    result_of_tensor(w, &norm);
+    OK(memopt_scaler_update(scaler, w->stream));
+    result_of_state(w, scaler);
+    free_tensor(w, &norm);
+}
+
+/* Each size alone and all together, in each type, aligned and not. */
+static void sizes_agree(world *w)
+{
+    uint32_t sizes = 0;
+    const uint64_t *size = odd_sizes(w->options->scale, &sizes);
+    float *values = host_memory(4 * size[sizes - 1]);
+    memopt_tensor tensors[16];
+    fill_smooth(values, size[sizes - 1], 21, 3.0f);
+    for (int type = 0; type < WIDE_TYPES; type++) {
+        memopt_scaler *scaler = new_scaler(w, 1024, 0);
+        for (uint32_t i = 0; i < sizes; i++) {
+            tensors[i] = new_shifted_tensor(w, size[i], float_types[type], values, i % 2);
+            label(w, "%llu of %s", (unsigned long long)size[i],
+                  memopt_dtype_name(float_types[type]));
+            whole_step(w, scaler, &tensors[i], 1, 1e-4);
+            result_of_tensor(w, &tensors[i]);
+        }
+        label(w, "all sizes of %s", memopt_dtype_name(float_types[type]));
+        whole_step(w, scaler, tensors, sizes, 1e-6);
+        for (uint32_t i = 0; i < sizes; i++) {
+            result_of_tensor(w, &tensors[i]);
+            free_tensor(w, &tensors[i]);
+        }
+        end_scaler(w, scaler);
+    }
+    free(values);
+}
+
+/* A value that is not finite, wherever it is: at each end of a tensor, of a block, in the last of
+ * many tensors. */
+static void non_finite_values_are_found(world *w)
+{
+    static const uint32_t bad[] = {0x7F800000u, 0xFF800000u, 0x7FC00000u, 0xFF800001u};
+    enum { COUNT = 4100, TENSORS = 5 };
+    static const uint64_t places[] = {0, 1, 255, 256, 2047, 2048, COUNT - 1};
+    float values[COUNT];
+    memopt_tensor tensors[TENSORS];
+    memopt_scaler *scaler = new_scaler(w, 65536, 0);
+    for (size_t p = 0; p < sizeof places / sizeof places[0]; p++) {
+        for (uint32_t t = 0; t < TENSORS; t++) {
+            fill_smooth(values, COUNT, t + 1, 100.0f);
+            if (t == p % TENSORS)
+                memcpy(&values[places[p]], &bad[p % 4], sizeof bad[0]);
+            tensors[t] = new_shifted_tensor(w, COUNT, float_types[t % WIDE_TYPES], values, p % 2);
+        }
+        label(w, "a bad value at %llu", (unsigned long long)places[p]);
+        float flag = 0.0f;
+        OK(memopt_scaler_check(scaler, tensors, TENSORS, w->stream));
+        OK(memopt_copy(w->device, &flag, memopt_scaler_device_found_inf(scaler), 4, w->stream));
+        OK(memopt_stream_sync(w->device, w->stream));
+        CHECK(flag == 1.0f);
+        whole_step(w, scaler, tensors, TENSORS, 1.0);
+        for (uint32_t t = 0; t < TENSORS; t++) {
+            result_of_tensor(w, &tensors[t]);
+            free_tensor(w, &tensors[t]);
+        }
+    }
+    end_scaler(w, scaler);
+}
+
+/* Squares that leave the range of floats, sums that depend on their order, empty lists. */
+static void norms_agree(world *w)
+{
+    static const float sizes[] = {1e-30f, 1.0f, 1e30f};
+    enum { COUNT = 40000 };
+    float *values = host_memory(sizeof *values * COUNT);
+    memopt_scaler *scaler = new_scaler(w, 1, 0);
+    memopt_tensor norm = new_tensor(w, 1, MEMOPT_DTYPE_F32, NULL);
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        fill_smooth(values, COUNT, i, sizes[i]);
+        for (int type = 0; type < WIDE_TYPES; type++) {
+            memopt_tensor t = new_shifted_tensor(w, COUNT - i, float_types[type], values, i);
+            label(w, "norm of %s around %g", memopt_dtype_name(t.dtype), (double)sizes[i]);
+            OK(memopt_scaler_norm(scaler, &t, 1, norm.data, w->stream));
+            result_of_tensor(w, &norm);
+            OK(memopt_scaler_clip(scaler, &t, 1, 1e-3, norm.data, w->stream));
+            result_of_tensor(w, &t);
+            free_tensor(w, &t);
+        }
+    }
+    label(w, "norm of nothing");
+    OK(memopt_fill(w->device, norm.data, 0xFF, 4, w->stream));
+    OK(memopt_scaler_norm(scaler, NULL, 0, norm.data, w->stream));
+    result_of_tensor(w, &norm);
+    OK(memopt_scaler_clip(scaler, NULL, 0, 1, norm.data, w->stream));
+    OK(memopt_scaler_unscale(scaler, NULL, 0, w->stream));
+    OK(memopt_scaler_check(scaler, NULL, 0, w->stream));
+    result_of_state(w, scaler);
+    free_tensor(w, &norm);
+    end_scaler(w, scaler);
+    free(values);
+}
+
+static void thousands_agree(world *w)
+{
+    enum { TENSORS = 3000, MOST = 7 };
+    float *values = host_memory(sizeof *values * TENSORS * MOST);
+    memopt_tensor *tensors = host_memory(TENSORS * sizeof *tensors);
+    memopt_scaler *scaler = new_scaler(w, 128, 0);
+    fill_smooth(values, TENSORS * MOST, 23, 50.0f);
+    memopt_tensor all = new_tensor(w, TENSORS * MOST, MEMOPT_DTYPE_F32, values);
+    for (uint64_t i = 0; i < TENSORS; i++)
+        tensors[i] =
+            (memopt_tensor){(float *)all.data + i * MOST, i % (MOST + 1), MEMOPT_DTYPE_F32, 0};
+    label(w, "%d tensors", TENSORS);
+    whole_step(w, scaler, tensors, TENSORS, 0.5);
+    result_of_tensor(w, &all);
+    free_tensor(w, &all);
+    end_scaler(w, scaler);
+    free(values);
+    free(tensors);
+}
+
+/* Growth, backoff, growth that would overflow, a state that is set, a scaler that is off. */
+static void the_scale_agrees(world *w)
+{
+    float one = 1.0f, infinite;
+    uint32_t bits = 0x7F800000u;
+    memopt_scaler_state state = {sizeof state, 1.5e38, 2.0, 0.25, 3, 2};
+    memcpy(&infinite, &bits, sizeof infinite);
+    for (uint32_t disabled = 0; disabled < 2; disabled++) {
+        memopt_scaler *scaler = new_scaler(w, 1e38, disabled);
+        memopt_tensor t = new_tensor(w, 1, MEMOPT_DTYPE_F32, &one);
+        for (int step = 0; step < 12; step++) {
+            const float *value = step % 5 == 4 ? &infinite : &one;
+            label(w, "step %d%s", step, disabled ? ", disabled" : "");
+            OK(memopt_copy(w->device, t.data, value, 4, w->stream));
+            OK(memopt_scaler_unscale(scaler, &t, 1, w->stream));
+            OK(memopt_scaler_update(scaler, w->stream));
+            result_of_state(w, scaler);
+            result_of_tensor(w, &t);
+            if (step == 6 && !disabled)
+                OK(memopt_scaler_set_state_sync(scaler, &state, w->stream));
+        }
+        free_tensor(w, &t);
+        end_scaler(w, scaler);
+    }
+}
+
+const conformance_case scaler_cases[] = {
+    {"scaler_sizes", sizes_agree, 1, 0, 0},
+    {"scaler_non_finite", non_finite_values_are_found, 1, 0, 0},
+    {"scaler_norms", norms_agree, 1, 0, 0},
+    {"scaler_thousands", thousands_agree, 1, 0, 0},
+    {"scaler_scale", the_scale_agrees, 1, 0, 0},
+    {NULL, NULL, 0, 0, 0},
+};
