@@ -91,7 +91,7 @@ class Executor:
                 slot.group,
                 _format.structs([slot.memory]),
                 None,
-                _format.structs(states),
+                _format.structs(states, format_),
                 len(states),
                 slot.state["step"].data_ptr(),
                 self.native.stream(),

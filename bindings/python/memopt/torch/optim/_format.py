@@ -5,13 +5,14 @@ the moments ("exp_avg" and, with AdamW, "exp_avg_sq"; of SGD "momentum_buffer") 
 coded, their scales ("absmax1", "absmax2"; with fp8 "scale1", "scale2"). 32-bit, 8-bit and fp8
 moments have the parameter's shape and order of memory; blocks go by the order of memory. 4-bit
 ones are a row of bytes with two codes each, and where the parameter's order of memory is not that
-of its indices, "order" holds its strides.
+of its indices, "order" holds its strides. Codes are bytes, also those of fp8, for torch cannot
+pickle its own 8-bit floats.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
@@ -26,7 +27,6 @@ DTYPES = {
     torch.bfloat16: DType.BF16,
     torch.float16: DType.F16,
     torch.uint8: DType.U8,
-    torch.float8_e4m3fn: DType.F8_E4M3,
 }
 
 State = Dict[str, torch.Tensor]
@@ -37,12 +37,6 @@ MOMENTS = {
     OptimizerKind.SGD: ("momentum_buffer",),
 }
 BLOCKS = {StateFormat.BITS8: 256, StateFormat.BITS4: 128, StateFormat.F8: 256}
-CODES = {
-    StateFormat.F32: torch.float32,
-    StateFormat.BITS8: torch.uint8,
-    StateFormat.BITS4: torch.uint8,
-    StateFormat.F8: torch.float8_e4m3fn,
-}
 
 
 def scale_names(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
@@ -62,7 +56,7 @@ def of(state: State, kind: OptimizerKind, count: int, own: StateFormat) -> State
     """The format in which the state of a parameter of `count` elements is kept; `own` is the
     optimizer's, which decides where a single byte might be either."""
     moment = state[MOMENTS[kind][0]]
-    if moment.dtype is torch.float8_e4m3fn:
+    if "scale1" in state:
         return StateFormat.F8
     if moment.dtype is not torch.uint8:
         return StateFormat.F32
@@ -94,7 +88,7 @@ def empty_moment(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
     """Room for a moment."""
     if format_ is StateFormat.BITS4:
         return torch.empty((parameter.numel() + 1) // 2, dtype=torch.uint8, device=parameter.device)
-    return _layout.like(parameter, CODES[format_])
+    return _layout.like(parameter, torch.float32 if format_ is StateFormat.F32 else torch.uint8)
 
 
 def empty_scales(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
@@ -102,11 +96,6 @@ def empty_scales(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
     return torch.empty(
         blocks(format_, parameter.numel()), dtype=torch.float32, device=parameter.device
     )
-
-
-def as_bytes(moment: torch.Tensor) -> torch.Tensor:
-    """Codes as plain bytes."""
-    return moment.view(torch.uint8) if moment.dtype is torch.float8_e4m3fn else moment
 
 
 def step_tensor(steps: int, device: torch.device) -> torch.Tensor:
@@ -119,9 +108,7 @@ def new(parameter: torch.Tensor, kind: OptimizerKind, format_: StateFormat) -> S
     state = {"step": step_tensor(0, parameter.device)}
     for i, name in enumerate(MOMENTS[kind]):
         state[name] = empty_moment(parameter, format_)
-        as_bytes(state[name]).fill_(
-            0 if format_ is StateFormat.F32 else _zero_byte(format_, i == 0)
-        )
+        state[name].fill_(0 if format_ is StateFormat.F32 else _zero_byte(format_, i == 0))
     for name in scale_names(kind, format_):
         state[name] = empty_scales(parameter, format_).zero_()
     return with_order(state, parameter, format_)
@@ -135,16 +122,22 @@ def with_order(state: State, parameter: torch.Tensor, format_: StateFormat) -> S
     return state
 
 
-def struct(tensor: torch.Tensor) -> TensorStruct:
+def struct(tensor: torch.Tensor, dtype: Optional[DType] = None) -> TensorStruct:
     """A dense tensor as the library sees it."""
     return TensorStruct(
-        data=tensor.data_ptr(), count=tensor.numel(), dtype=DTYPES[tensor.dtype], reserved=0
+        data=tensor.data_ptr(),
+        count=tensor.numel(),
+        dtype=DTYPES[tensor.dtype] if dtype is None else dtype,
+        reserved=0,
     )
 
 
-def structs(tensors: List[torch.Tensor]) -> Any:
-    """Tensors as an array for the library."""
-    return (TensorStruct * len(tensors))(*[struct(tensor) for tensor in tensors])
+def structs(tensors: List[torch.Tensor], format_: StateFormat = StateFormat.F32) -> Any:
+    """Tensors as an array for the library; bytes are codes of the format."""
+    codes = DType.F8_E4M3 if format_ is StateFormat.F8 else None
+    return (TensorStruct * len(tensors))(
+        *[struct(t, codes if t.dtype is torch.uint8 else None) for t in tensors]
+    )
 
 
 def quantize(
@@ -158,7 +151,7 @@ def quantize(
         side.device._handle.pointer,
         format_,
         structs([floats]),
-        structs([moment]),
+        structs([moment], format_),
         structs([scales]),
         int(signed),
         side.stream(),

@@ -120,8 +120,7 @@ def _codes(
         raise _fail(name, what, "shape %s" % (tuple(codes.shape),), parameter)
     if scales.dim() != 1 or not _block_of(count, scales.numel(), _format.BLOCKS[format_]):
         raise _fail(name, what, "%d scales" % scales.numel(), parameter)
-    bytes_ = _layout.flat(_format.as_bytes(codes))
-    return Codes(format_, bytes_, scales, map_, strides)
+    return Codes(format_, _layout.flat(codes.view(torch.uint8)), scales, map_, strides)
 
 
 def _contiguous(shape: torch.Size) -> Tuple[int, ...]:
@@ -150,8 +149,7 @@ def _moment(
     parts = [_part(value, key) for key in ("codes", "scale", "qmap")]
     if parts[0] is not None and parts[1] is not None:
         return _torchao(parts, what, parameter, name)
-    coded = isinstance(value, torch.Tensor) and value.dtype in (torch.uint8, torch.float8_e4m3fn)
-    if not coded:
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.uint8:
         return _floats(value, what, parameter, name)
     format_ = _format.of(dict(state), kind, parameter.numel(), own)
     key = _format.scale_names(kind, format_)[index]
@@ -283,7 +281,7 @@ def _kept(
         _format.empty_moment(parameter, moment.format),
         _format.empty_scales(parameter, moment.format),
     )
-    _layout.flat(_format.as_bytes(kept)).copy_(codes)
+    _layout.flat(kept).copy_(codes)
     return kept, room.copy_(scales[: room.numel()])
 
 
