@@ -31,6 +31,14 @@ static memopt_status check_options(const memopt_step_options *s)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer step: out_norm %p is not aligned to an f32",
                        (const void *)s->out_norm);
+    if (s->scaler != NULL && (s->grad_scale != NULL || s->found_inf != NULL))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: grad_scale and found_inf are for steps without a scaler");
+    if ((uintptr_t)s->grad_scale % sizeof(float) != 0 ||
+        (uintptr_t)s->found_inf % sizeof(float) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: grad_scale %p or found_inf %p is not aligned to an f32",
+                       (const void *)s->grad_scale, (const void *)s->found_inf);
     return MEMOPT_OK;
 }
 
@@ -123,8 +131,10 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, u
         .groups = o->group_table.data,
         .coefs = o->coef_table.data,
         .control = o->control.data,
-        .scale = s->already_unscaled ? NULL : memopt_scaler_device_scale(s->scaler),
-        .found_inf = memopt_scaler_device_found_inf(s->scaler),
+        .scale = s->already_unscaled ? NULL
+                 : s->scaler != NULL ? memopt_scaler_device_scale(s->scaler)
+                                     : s->grad_scale,
+        .found_inf = s->scaler != NULL ? memopt_scaler_device_found_inf(s->scaler) : s->found_inf,
         .out_norm = s->out_norm,
         .max_norm = s->max_norm,
         .count = (uint32_t)count,

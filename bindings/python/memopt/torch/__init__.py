@@ -22,5 +22,27 @@ except ImportError as error:
 
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
+from .optim import (  # noqa: E402
+    SGD,
+    AdamW,
+    AdamW4bit,
+    AdamW8bit,
+    AdamWFp8,
+    Lion,
+    Lion8bit,
+    SGD8bit,
+)
 
-__all__ = ["CheckpointError", "checkpoint", "checkpoint_sequential"]
+__all__ = [
+    "AdamW",
+    "AdamW4bit",
+    "AdamW8bit",
+    "AdamWFp8",
+    "CheckpointError",
+    "Lion",
+    "Lion8bit",
+    "SGD",
+    "SGD8bit",
+    "checkpoint",
+    "checkpoint_sequential",
+]
