@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _layout, _load
+from . import _format, _layout, _load, _sharded
 from ._binding import Binding, Key, Slot
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
@@ -124,6 +124,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     def _bind(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]]) -> Binding:
         """Everything is checked first; then states are made where there are none."""
         found = []
+        idle = []
         seen = set()
         gradient = iter(grads)
         for g, group in enumerate(self.param_groups):
@@ -139,8 +140,12 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     raise RuntimeError("%s has elements that share memory" % name)
                 if grad is not None:
                     _layout.check_gradient(_layout.local(grad), memory, name, type(self).__name__)
+                    if _layout.is_sharded(parameter):
+                        _sharded.check_placements(parameter, grad, name)
                 if memory.numel():
                     found.append((len(seen), g, name, parameter, memory))
+                elif _layout.is_sharded(parameter):  # the shards of other processes have elements
+                    idle.append((parameter, memory, group))
         index_of = {id(p): i for i, p in reversed(list(enumerate(params)))}
         made: Dict[torch.Tensor, _format.State] = {}
         slots: List[Tuple[Key, Slot]] = []
@@ -150,20 +155,25 @@ class MemoptOptimizer(torch.optim.Optimizer):
             state = self.state.get(parameter)
             if not state:
                 state = made[parameter] = _format.new(
-                    dense, self._kind, self._format_of(group, dense)
+                    dense, self._kind, self._format_of(group, parameter)
                 )
             else:
                 state = self._checked_state(state, parameter, dense, name, made)
             key = (memory.device, bool(group["stochastic_rounding"]), int(group["seed"]))
             index = index_of[id(parameter)]
             slots.append((key, Slot(index, g, name, parameter, dense, dense is not memory, state)))
-        binding = Binding(self._kind, self._states, params, len(self.param_groups), slots)
+        for parameter, memory, group in idle:
+            if not self.state.get(parameter):
+                format_ = self._format_of(group, parameter)
+                made[parameter] = _format.new(memory, self._kind, format_)
+        empty = [(index_of[id(p)], p, made.get(p) or self.state[p]) for p, _, _ in idle]
+        binding = Binding(self._kind, self._states, params, len(self.param_groups), slots, empty)
         self.state.update(made)
         return binding
 
-    def _format_of(self, group: Dict[str, Any], memory: torch.Tensor) -> StateFormat:
-        """How a new state is kept."""
-        return StateFormat.F32 if memory.numel() < int(group["min_8bit_size"]) else self._states
+    def _format_of(self, group: Dict[str, Any], parameter: torch.Tensor) -> StateFormat:
+        """How a new state is kept: by all elements, so that sharding does not change it."""
+        return StateFormat.F32 if parameter.numel() < int(group["min_8bit_size"]) else self._states
 
     def _checked_state(
         self,
@@ -207,6 +217,19 @@ class MemoptOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """torch's, where states of sharded parameters (DTensors) are DTensors as well: any number
+        of processes can load them (see :mod:`._sharded`)."""
+        presented = _sharded.presented(self, self._kind, self._states)
+        if presented is None:
+            return super().state_dict()
+        own = self.state
+        self.state = defaultdict(dict, presented)
+        try:
+            return super().state_dict()
+        finally:
+            self.state = own
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Loads a state dict of this optimizer, of torch's, of bitsandbytes or of torchao.
@@ -253,14 +276,15 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 continue
             parameter, group, name = place_of[number]
             memory = _layout.local(parameter)
+            value = _sharded.localized(value, parameter, self._kind, self._states, name)
             one = _load.read(value, self._kind, self._states, memory, name)
-            if one is not None and memory.numel():
+            if one is not None and (memory.numel() or _layout.is_sharded(parameter)):
                 _layout.check_parameter(memory, name)
                 read.append((parameter, group, memory, one))
         coded = any(_load.has_codes(one) for _, _, _, one in read)
         for parameter, group, memory, one in read:
             dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
-            format_ = self._states if _load.has_codes(one) else self._format_of(group, memory)
+            format_ = self._states if _load.has_codes(one) else self._format_of(group, parameter)
             state[parameter] = _load.convert(one, self._kind, format_, dense, coded)
         return state
 

@@ -42,6 +42,10 @@ class Slot(NamedTuple):
     state: _format.State
 
 
+#: A sharded parameter of which this process has nothing: place, parameter, state.
+Idle = Tuple[int, torch.Tensor, _format.State]
+
+
 class Executor:
     """An optimizer of the library over slots of one device."""
 
@@ -190,6 +194,7 @@ class Executor:
         """One float of a GradScaler's, where this device can read it."""
         if value is None:
             return None
+        value = _layout.whole(value)
         if value.device == self.device and value.dtype is torch.float32:
             return value
         return value.to(self.device, torch.float32, non_blocking=True)
@@ -209,8 +214,10 @@ class Binding:
         params: List[torch.Tensor],
         groups: int,
         slots: List[Tuple[Key, Slot]],
+        idle: Sequence[Idle] = (),
     ) -> None:
         self._params = params
+        self._idle = idle
         by_key: Dict[Key, List[Slot]] = {}
         for key, slot in slots:
             by_key.setdefault(key, []).append(slot)
@@ -218,7 +225,7 @@ class Binding:
             Executor(kind, format_, key, groups, members) for key, members in by_key.items()
         ]
         every = [slot for executor in self.executors for slot in executor.slots]
-        bound = {slot.place for slot in every}
+        bound = {slot.place for slot in every}.union(place for place, _, _ in idle)
         self._unbound = [i for i in range(len(params)) if i not in bound and params[i].numel()]
         self._bound = [slot.parameter for slot in every]
         self._sharded = any(map(_layout.is_sharded, self._bound))
@@ -244,6 +251,8 @@ class Binding:
             return False
         if not all(map(operator.is_, map(state_of, self._bound), self._states)):
             return False
+        if any(state_of(parameter) is not state for _, parameter, state in self._idle):
+            return False
         try:
             return self._addresses() == self._pointers
         except TypeError:  # something else than tensors in a state
@@ -264,6 +273,20 @@ class Binding:
             kept.append(executor.gradients(grads, rule))
         for executor in self.executors:
             executor.step(scale, found_inf, grads)
+        self._count_idle(grads, found_inf)
         if _increment_version is not None:
             with_gradient = [p for p, g in zip(self._params, grads) if g is not None]
             _increment_version(with_gradient)
+
+    def _count_idle(
+        self, grads: Sequence[Optional[torch.Tensor]], found_inf: Optional[torch.Tensor]
+    ) -> None:
+        """Counts the step where there is nothing to step: other processes have such states too."""
+        for place, _, state in self._idle:
+            if grads[place] is None:
+                continue
+            steps = state["step"]
+            if found_inf is None:
+                steps.add_(1)
+            else:
+                steps.add_((_layout.whole(found_inf) == 0).to(steps.device, steps.dtype))

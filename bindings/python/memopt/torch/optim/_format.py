@@ -60,7 +60,7 @@ def of(state: State, kind: OptimizerKind, count: int, own: StateFormat) -> State
         return StateFormat.F8
     if moment.dtype is not torch.uint8:
         return StateFormat.F32
-    if count == 1 and own is StateFormat.BITS4:
+    if count <= 1 and own is StateFormat.BITS4:
         return own
     return StateFormat.BITS8 if moment.numel() == count else StateFormat.BITS4
 

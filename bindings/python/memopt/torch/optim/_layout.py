@@ -21,6 +21,12 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return shard
 
 
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The value of a tensor of one process, or of a sharded one (a collective call)."""
+    value: torch.Tensor = tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+    return value
+
+
 def name_of(group: Dict[str, Any], group_index: int, index: int) -> str:
     """What messages call a parameter."""
     names = group.get("param_names")
