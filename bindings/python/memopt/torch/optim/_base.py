@@ -213,6 +213,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it, to a loaded optimizer only
         self._binding = None
         for group in self.param_groups:
             for key, value in self.defaults.items():

@@ -72,7 +72,8 @@ def values(format_: StateFormat, signed: bool) -> torch.Tensor:
 
 
 @functools.lru_cache(maxsize=None)
-def _zero_byte(format_: StateFormat, signed: bool) -> int:
+def zero_byte(format_: StateFormat, signed: bool) -> int:
+    """A byte of codes that stand for zero."""
     if not signed or format_ is StateFormat.F8:
         return 0
     code = int((values(format_, True) == 0).nonzero()[0])
@@ -108,7 +109,7 @@ def new(parameter: torch.Tensor, kind: OptimizerKind, format_: StateFormat) -> S
     state = {"step": step_tensor(0, parameter.device)}
     for i, name in enumerate(MOMENTS[kind]):
         state[name] = empty_moment(parameter, format_)
-        state[name].fill_(0 if format_ is StateFormat.F32 else _zero_byte(format_, i == 0))
+        state[name].fill_(0 if format_ is StateFormat.F32 else zero_byte(format_, i == 0))
     for name in scale_names(kind, format_):
         state[name] = empty_scales(parameter, format_).zero_()
     return with_order(state, parameter, format_)

@@ -180,9 +180,7 @@ def to_rows(
     return codes, _scale_rows(scales, number, inside)
 
 
-def _scale_rows(
-    scales: torch.Tensor, number: torch.Tensor, inside: torch.Tensor
-) -> torch.Tensor:
+def _scale_rows(scales: torch.Tensor, number: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
     if not scales.numel():
         return scales.new_zeros(number.shape)
     return torch.where(inside, scales[number.clamp(max=scales.numel() - 1)], 0.0)
@@ -192,9 +190,11 @@ def _unpacked(codes: torch.Tensor) -> torch.Tensor:
     return torch.stack((codes >> 4, codes & 15), -1).flatten(-2)
 
 
-def _packed(codes: torch.Tensor) -> torch.Tensor:
+def _packed(codes: torch.Tensor, signed: bool = False) -> torch.Tensor:
+    """Two codes in a byte; where one is missing, that of zero."""
     if codes.shape[-1] % 2:
-        codes = torch.nn.functional.pad(codes, (0, 1))
+        zero = _format.zero_byte(StateFormat.BITS4, signed) & 15
+        codes = torch.nn.functional.pad(codes, (0, 1), value=zero)
     return codes[..., 0::2] << 4 | codes[..., 1::2]
 
 
@@ -352,7 +352,7 @@ def from_rows(
     if torch.equal(start.to(torch.uint8), codes[:, 1]):
         flat = _format.empty_scales(memory, format_)
         flat[number[inside]] = scales[inside]
-        moment = _packed(units.reshape(-1)) if format_ is StateFormat.BITS4 else units
+        moment = _packed(units.reshape(-1), signed) if format_ is StateFormat.BITS4 else units
         shape = moment.shape if format_ is StateFormat.BITS4 else memory.shape
         return moment.reshape(shape).contiguous(), flat
     column = codes[:, 1].long()[:, None] + torch.arange(rows.length, device=memory.device)
@@ -379,7 +379,12 @@ def presented(
     }
     if not names:
         return None
-    return {
-        p: present(state, p, kind, own, names[p]) if p in names else state
-        for p, state in optimizer.state.items()
-    }
+    result = {}
+    for p in (p for group in groups for p in group["params"]):
+        # in the order of the groups: gathering one state after another needs that of all processes
+        if p in optimizer.state:
+            state = optimizer.state[p]
+            result[p] = present(state, p, kind, own, names[p]) if p in names else state
+    for key, state in optimizer.state.items():
+        result.setdefault(key, state)
+    return result
