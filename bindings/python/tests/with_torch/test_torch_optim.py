@@ -411,7 +411,7 @@ def test_schedulers(kind, as_tensor, device):
     p = torch.ones(5000, device=device).requires_grad_()
     q = torch.ones(5000, device=device).requires_grad_()
     lr = 0.25
-    a = make(kind, [p], lr=torch.tensor(lr) if as_tensor else lr)
+    a = make(kind, [p], lr=torch.tensor(lr, device=device) if as_tensor else lr)
     b = make(kind, [q], lr=lr)
     scheduler = torch.optim.lr_scheduler.StepLR(a, step_size=1, gamma=0.5)
     for t in range(4):
@@ -568,9 +568,11 @@ def test_grad_scaler_first_step_overflows(device):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 @kinds
 def test_a_step_can_be_captured(kind):
+    """Gradients and the learning rate are what lies in memory at the replay."""
     ours = parameters("cuda")
     theirs = twin(ours)
-    a, b = make(kind, ours), make(kind, theirs)
+    rate = torch.tensor(0.25, device="cuda")
+    a, b = make(kind, ours, lr=rate), make(kind, theirs, lr=0.25)
     fill(ours, 0)
     fill(theirs, 0)
     side = torch.cuda.Stream()
@@ -585,6 +587,8 @@ def test_a_step_can_be_captured(kind):
         for p, q in zip(ours, theirs):
             q.grad = torch.randn_like(q) * 0.01
             p.grad.copy_(q.grad)
+        rate.fill_(0.5**t)
+        b.param_groups[0]["lr"] = 0.5**t
         graph.replay()
         b.step()
     torch.cuda.synchronize()

@@ -12,7 +12,7 @@ import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _load
-from ._binding import Binding, Key, Slot
+from ._binding import Binding, Key, Slot, check_lr
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
 Learning = Union[float, torch.Tensor]
@@ -72,7 +72,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def _check_group(self, group: Dict[str, Any]) -> None:
         """Refuses hyperparameters out of range, in torch's words."""
-        _check_lr(group["lr"])
+        check_lr(group["lr"])
         decay = float(group["weight_decay"])
         if not 0.0 <= decay < math.inf:
             raise ValueError("Invalid weight_decay value: %s" % decay)
@@ -273,10 +273,3 @@ def _check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> 
             "loaded state dict contains a parameter group that doesn't match the size of"
             " optimizer's group"
         )
-
-
-def _check_lr(lr: Any) -> None:
-    if isinstance(lr, torch.Tensor) and lr.numel() != 1:
-        raise ValueError("Tensor lr must be 1-element")
-    if not 0.0 <= float(lr) < math.inf:
-        raise ValueError("Invalid learning rate: %s" % float(lr))

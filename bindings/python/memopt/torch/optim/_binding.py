@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import ctypes
+import math
 import operator
 from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -68,6 +69,7 @@ class Executor:
         _lifetime.finalize(self, self._handle)
         self._pointer = self._handle.pointer
         self._values: List[Any] = [None] * groups
+        self._rates: List[Any] = [None] * groups  # keeps tensors that the device reads
         for _ in range(groups):
             start = _abi.OptimizerGroup(lr=0.0)
             number = ctypes.c_uint32()
@@ -112,10 +114,26 @@ class Executor:
     def set_groups(self, values: Sequence[Tuple[Any, ...]]) -> None:
         """Hyperparameters by group; only what changed goes to the library."""
         for number, value in enumerate(values):
+            if type(value[0][1]) is not float:
+                value = self._learning_rate(number, value[0][1]) + value[1:]
             if value != self._values[number]:
                 raw = _abi.OptimizerGroup(**dict(value))
                 lib.memopt_optimizer_set_group(self._pointer, number, ctypes.byref(raw))
                 self._values[number] = value
+
+    def _learning_rate(self, number: int, lr: Any) -> Tuple[Any, ...]:
+        """A tensor is read by each step on the device, also by captured ones; elsewhere by us."""
+        if (
+            isinstance(lr, torch.Tensor)
+            and lr.device == self.device
+            and lr.dtype is torch.float32
+            and lr.numel() == 1
+        ):
+            if lr.device.type == "cpu":
+                check_lr(lr)
+            self._rates[number] = lr
+            return (("lr", 0.0), ("device_lr", lr.data_ptr()))
+        return (("lr", float(lr)),)
 
     def gradients(self, given: Sequence[Optional[torch.Tensor]], rule: str) -> List[torch.Tensor]:
         """Writes the array; what is returned must be kept until the step was enqueued."""
@@ -193,6 +211,14 @@ class Executor:
         if value.device == self.device and value.dtype is torch.float32:
             return value
         return value.to(self.device, torch.float32, non_blocking=True)
+
+
+def check_lr(lr: Any) -> None:
+    """Refuses learning rates out of range, in torch's words."""
+    if isinstance(lr, torch.Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    if not 0.0 <= float(lr) < math.inf:
+        raise ValueError("Invalid learning rate: %s" % float(lr))
 
 
 def _end(pointer: int, force: bool) -> None:
