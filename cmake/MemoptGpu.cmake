@@ -150,6 +150,34 @@ if(NOT MEMOPT_HIP STREQUAL "OFF")
   endif()
 endif()
 
+# Says what a vendor's kernels are.
+function(memopt_tell_images vendor images)
+  if(MEMOPT_${vendor} STREQUAL "OFF")
+    set(images "none (MEMOPT_${vendor}=OFF)")
+  elseif(images STREQUAL "")
+    set(images "no compiler found: the library carries their source and compiles it when a device "
+               "is opened (./setup installs a compiler)")
+    string(CONCAT images ${images})
+  endif()
+  message(STATUS "GPU kernels, ${vendor}: ${images}")
+endfunction()
+
+set(memopt_cuda_told "")
+if(MEMOPT_CUDA_TARGETS)
+  list(JOIN MEMOPT_CUDA_TARGETS " " memopt_cuda_told)
+  set(memopt_cuda_told "sm ${memopt_cuda_told}, by ${MEMOPT_NVCC}")
+endif()
+if(memopt_ptx_by_clang)
+  string(PREPEND memopt_cuda_told "PTX by ${MEMOPT_CLANG}; ")
+endif()
+set(memopt_hip_told "")
+if(MEMOPT_HIP_TARGETS)
+  list(JOIN MEMOPT_HIP_TARGETS " " memopt_hip_told)
+  string(APPEND memopt_hip_told ", by ${memopt_hip_compiler}")
+endif()
+memopt_tell_images(CUDA "${memopt_cuda_told}")
+memopt_tell_images(HIP "${memopt_hip_told}")
+
 # --- images --------------------------------------------------------------------------------------
 
 function(memopt_gpu_images target)

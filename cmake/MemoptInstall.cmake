@@ -28,5 +28,9 @@ install(FILES ${PROJECT_BINARY_DIR}/memoptConfig.cmake
 cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
            BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
            OUTPUT_VARIABLE memopt_pc_to_prefix)
+set(memopt_pc_pool "")
+if(memopt_threads STREQUAL "pool")
+  set(memopt_pc_pool "-lpthreadpool ")
+endif()
 configure_file(${PROJECT_SOURCE_DIR}/pkgconfig/memopt.pc.in ${PROJECT_BINARY_DIR}/memopt.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/memopt.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -241,52 +241,79 @@ MO_DEVICE uint32_t mo_dither_as(float value, int saturate, uint32_t random)
             MO_BY_FLOAT(dtype, function, __VA_ARGS__);                                             \
     } while (0)
 
+/* NaN's bits go their own way, and only theirs: one test for a pack, and the processor's
+ * conversions where it has them. (Infinities that meet look like NaN here, and take the long way in
+ * vain.) */
+template <int N> MO_DEVICE int mo_any_nan(const float values[N])
+{
+    float sum = values[0];
+    MO_UNROLL
+    for (int k = 1; k < N; k++)
+        sum += values[k];
+    return mo_f32_is_nan(sum);
+}
+
 template <int N, uint32_t DTYPE>
 MO_DEVICE void mo_decode_codes(const uint32_t codes[N], float values[N])
 {
+#if MO_NVCC_DEVICE
+    if (DTYPE == MO_DTYPE_F16) {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            asm("{.reg .b16 half; cvt.u16.u32 half, %1; cvt.f32.f16 %0, half;}"
+                : "=f"(values[k])
+                : "r"(codes[k]));
+        if (!MO_RARE(mo_any_nan<N>(values)))
+            return;
+    }
+#endif
     MO_UNROLL
     for (int k = 0; k < N; k++)
         values[k] = mo_decode_as<DTYPE>(codes[k]);
 }
 
-/* mo_f32_to_bf16 of two numbers that are not NaN: the codes, the first one lower. */
-MO_DEVICE void mo_bf16_pair(float low, float high, uint32_t codes[2])
+/* The codes of two numbers that are not NaN as f16 or bf16, the first one lower. */
+template <uint32_t DTYPE> MO_DEVICE void mo_encode_pair(float low, float high, uint32_t codes[2])
 {
 #if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
     uint32_t both;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    if (DTYPE == MO_DTYPE_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     codes[0] = both & 0xffffu;
     codes[1] = both >> 16;
 #else
-    uint32_t a = mo_f32_bits(low), b = mo_f32_bits(high);
-    codes[0] = (a + 0x7fffu + (a >> 16 & 1)) >> 16;
-    codes[1] = (b + 0x7fffu + (b >> 16 & 1)) >> 16;
+    if (DTYPE == MO_DTYPE_BF16) {
+        uint32_t a = mo_f32_bits(low), b = mo_f32_bits(high);
+        codes[0] = (a + 0x7fffu + (a >> 16 & 1)) >> 16;
+        codes[1] = (b + 0x7fffu + (b >> 16 & 1)) >> 16;
+    } else {
+        codes[0] = mo_f32_as_half(low);
+        codes[1] = mo_f32_as_half(high);
+    }
 #endif
 }
 
-template <int N> MO_DEVICE void mo_encode_bf16(const float values[N], uint32_t codes[N])
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_encode_pairs(const float values[N], uint32_t codes[N])
 {
-    /* NaN if a value is (or if infinities meet): one test for all. */
-    float sum = values[0];
-    MO_UNROLL
-    for (int k = 1; k < N; k++)
-        sum += values[k];
-    if (MO_RARE(mo_f32_is_nan(sum))) {
+    if (MO_RARE(mo_any_nan<N>(values))) {
         MO_UNROLL
         for (int k = 0; k < N; k++)
-            codes[k] = mo_f32_to_bf16(values[k]);
-        return;
+            codes[k] = mo_encode_as<DTYPE>(values[k], 0);
+    } else {
+        MO_UNROLL
+        for (int k = 0; k < N; k += 2)
+            mo_encode_pair<DTYPE>(values[k], values[k + 1], codes + k);
     }
-    MO_UNROLL
-    for (int k = 0; k < N; k += 2)
-        mo_bf16_pair(values[k], values[k + 1], codes + k);
 }
 
 template <int N, uint32_t DTYPE>
 MO_DEVICE void mo_encode_values(const float values[N], int saturate, uint32_t codes[N])
 {
-    if (DTYPE == MO_DTYPE_BF16) {
-        mo_encode_bf16<N>(values, codes);
+    if (DTYPE == MO_DTYPE_BF16 || DTYPE == MO_DTYPE_F16) {
+        mo_encode_pairs<N, DTYPE>(values, codes);
     } else {
         MO_UNROLL
         for (int k = 0; k < N; k++)

@@ -16,6 +16,12 @@
  * under memory pressure wait for device work, and those for the events and streams they need. While
  * one of the streams that the allocator knows records a graph, no event is recorded, asked or
  * waited for, and no memory is given back; frees that need events are finished after the capture.
+ *
+ * **A stream's end.** Blocks may outlive the stream that they were allocated on or recorded for.
+ * memopt_stream_destroy() takes care of that, and memopt_stream_release() for streams that others
+ * made. The stream's free blocks can then be given out on any other stream, its recorded uses are
+ * over, also those of frees that a capture defers, and its live blocks are freed later as any
+ * other, without a stream of their own.
  */
 #ifndef MEMOPT_ALLOCATOR_H
 #define MEMOPT_ALLOCATOR_H
@@ -110,8 +116,9 @@ MEMOPT_API memopt_status memopt_allocator_create(memopt_device *device, const ch
  * @param allocator the allocator; NULL is fine.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_BUSY blocks are still allocated; the message counts them by tag; nothing changed.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT as told; the handle is gone
- *         all the same.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call said
+ *         so; the handle and its blocks are gone all the same. On a device that was known to be
+ *         lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
@@ -120,8 +127,9 @@ MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
  * @brief The same, freeing blocks that are still allocated. Waits for the device first.
  * @param allocator the allocator; NULL is fine.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT as told; the handle is gone
- *         all the same.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call said
+ *         so; the handle and its blocks are gone all the same. On a device that was known to be
+ *         lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator);
@@ -181,7 +189,8 @@ MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void
  * @param allocator the allocator.
  * @param pointer a live block.
  * @param stream the other stream; the block's own is fine and does nothing, as does one recorded
- *        already. It may be destroyed before the block is freed, since that waits for its work.
+ *        already. It may be destroyed before the block is freed: see
+ *        memopt_stream_release().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or pointer is not a live block of it.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR no memory or no event to note it.
@@ -319,7 +328,8 @@ typedef struct memopt_block_info {
     size_t struct_size;          /**< Set by the library. */
     void *segment_address;       /**< The segment's first byte. */
     uint64_t segment_bytes;      /**< The segment's size (mapped bytes where it is expandable). */
-    memopt_stream stream;        /**< The stream the segment's blocks belong to. */
+    memopt_stream stream;        /**< The stream the segment's blocks belong to; NULL also where it
+                                      has ended. */
     uint32_t segment_large;      /**< 1: large pool, 0: small pool. */
     uint32_t segment_expandable; /**< 1 where it grows page by page. */
     void *address;               /**< The block's first byte. */

@@ -116,7 +116,9 @@ MEMOPT_API memopt_status memopt_scaler_create(memopt_device *device,
  * @brief Ends a scaler after waiting for work that uses it.
  * @param scaler the scaler; NULL is fine.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT the wait said so; the handle
+ *         and its device memory are gone all the same. On a device that was known to be lost it
+ *         succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_scaler_destroy(memopt_scaler *scaler);

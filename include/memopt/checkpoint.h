@@ -120,7 +120,9 @@ MEMOPT_API memopt_status memopt_region_create(memopt_device *device, memopt_allo
  * @param region the region; NULL is fine.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_BUSY its callback is running; nothing changed.
- * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT the wait or a lease's free
+ *         said so; the handle is gone all the same. A lease that could not be freed is left to the
+ *         allocator as a live block. On a device that was known to be lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_region_destroy(memopt_region *region);

@@ -72,6 +72,9 @@ typedef struct memopt_device_properties {
     uint32_t virtual_memory; /**< 1 where memory can be mapped page by page. */
     uint64_t total_memory;   /**< Bytes of device memory. */
     uint64_t granularity;    /**< Bytes of the smallest page that can be mapped. */
+    /** Which form of the kernels fits: as isa on "cpu"; on a GPU the built-in image ("fatbin",
+     * "ptx75", "gfx90a"), "source" where none fits and a run-time compiler must make one, or "". */
+    char kernels[24];
 } memopt_device_properties;
 
 /** @brief Device and pinned memory in bytes. */
@@ -222,15 +225,44 @@ MEMOPT_API memopt_status memopt_device_sync(memopt_device *device);
 MEMOPT_API memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream);
 
 /**
- * @brief Ends a stream after waiting for its work.
+ * @brief Ends a stream after waiting for its work. The allocators and optimizers of this device
+ *        handle take leave of it as in memopt_stream_release().
  * @param device the stream's device.
  * @param stream the stream; NULL is fine and does nothing.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
- * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR as told; the stream is gone all the same.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the wait said so; the stream
+ *         is gone all the same. On a device that was known to be lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream);
+
+/**
+ * @brief Says that a stream which others made is about to be destroyed, so that the library does
+ *        not use it again. Waits for its work.
+ *
+ * For streams that are not of memopt_stream_create(): call it before `cudaStreamDestroy`,
+ * `hipStreamDestroy` or the like. A driver may give a new stream the handle of an old one, and may
+ * crash on one that is gone; without this call an allocator that was given the stream knows
+ * neither. memopt_stream_destroy() does the same for its stream.
+ *
+ * All allocators and optimizers of this device handle take leave of the stream: cached memory of it
+ * is for any stream, and what it was recorded for is done. If the handle is used again it is a new
+ * stream to them.
+ * @param device the device.
+ * @param stream the stream, alive, not NULL. Nothing else is called with it meanwhile.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT device or stream is NULL, or stream is not a live stream (as far
+ *         as the back end can tell).
+ * @retval MEMOPT_BUSY the stream records a graph; nothing is changed.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT the wait said so. The
+ *         library does not use the stream again all the same. After #MEMOPT_DRIVER_ERROR its memory
+ *         is given out again only when the whole device has been waited for, which allocators do
+ *         under memory pressure, when they are trimmed and at their end. On a device that is known
+ *         to be lost it succeeds.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_stream_release(memopt_device *device, memopt_stream stream);
 
 /**
  * @brief Waits for all work that is on a stream now.
@@ -299,7 +331,8 @@ MEMOPT_API memopt_status memopt_event_create(memopt_device *device, int32_t timi
  * @brief Ends an event; work that waits for it is not disturbed.
  * @param event the event; NULL is fine.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR as told; the event is gone all the same.
+ * @retval MEMOPT_DRIVER_ERROR as told; the event is gone all the same. On a lost device it
+ *         succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_event_destroy(memopt_event *event);

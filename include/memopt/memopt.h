@@ -10,6 +10,7 @@
 #include <memopt/cast.h>
 #include <memopt/checkpoint.h>
 #include <memopt/device.h>
+#include <memopt/monitor.h>
 #include <memopt/offload.h>
 #include <memopt/optim.h>
 

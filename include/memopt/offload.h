@@ -86,7 +86,9 @@ MEMOPT_API memopt_status memopt_offloader_create(memopt_device *device, memopt_a
  * @param offloader the offloader; NULL is fine.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_BUSY tickets are not released; the message counts them; nothing changed.
- * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR the wait said so; the
+ * handle, its streams and its host memory are gone all the same. On a device that was known to be
+ *         lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offloader_destroy(memopt_offloader *offloader);
@@ -97,7 +99,9 @@ MEMOPT_API memopt_status memopt_offloader_destroy(memopt_offloader *offloader);
  * Device memory of the tickets is freed in the order of the streams that they were unpacked on.
  * @param offloader the offloader; NULL is fine.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR the wait said so; the
+ * handle, its streams and its host memory are gone all the same. On a device that was known to be
+ *         lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader);

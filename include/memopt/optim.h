@@ -131,7 +131,10 @@ MEMOPT_API memopt_status memopt_optimizer_create(memopt_allocator *allocator,
  *        waiting. A stream that was ended before is left out.
  * @param optimizer the optimizer; NULL is fine.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR as told; the handle is gone all the same.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT
+ *         the use of a stream could not be told to the allocator, and the device was waited for
+ *         instead, or that failed; the handle is gone all the same. On a device that was known to
+ *         be lost it succeeds.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_optimizer_destroy(memopt_optimizer *optimizer);

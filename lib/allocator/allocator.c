@@ -56,6 +56,11 @@ memopt_status memopt_allocator_create(memopt_device *device, const char *config,
     allocator->device_total = mo_device_total_memory(device);
     apply_config(allocator);
     mo_tags_init(allocator);
+    for (unsigned i = 0; i < 2; i++) {
+        allocator->ended[i].kind = MO_POOL_SMALL + i;
+        allocator->ended[i].life = MO_STREAM_ENDED;
+    }
+    mo_streams_listen(allocator);
     *out_allocator = allocator;
     return MEMOPT_OK;
 }
@@ -77,31 +82,39 @@ static void retire_live(memopt_allocator *allocator)
     }
 }
 
-/* Returns everything to the device; the first error is told. */
-static memopt_status end(memopt_allocator *allocator)
+static void first_error(memopt_status *result, memopt_status status)
+{
+    if (*result == MEMOPT_OK)
+        *result = status;
+}
+
+/* Waits for pending frees and for what ends, then gives back what is free. */
+static memopt_status drain(memopt_allocator *allocator)
 {
     mo_release all = MO_RELEASE_ALL;
     uint64_t released = 0;
     int found;
+    memopt_status result = MEMOPT_OK, waited;
     pthread_mutex_lock(&allocator->slow);
     pthread_mutex_lock(&allocator->lock);
-    memopt_status status = MEMOPT_OK, waited;
     do {
         waited = mo_events_wait_one(allocator, NULL, &found);
-        if (status == MEMOPT_OK)
-            status = waited;
-    } while (found && (waited == MEMOPT_OK || waited == MEMOPT_DEVICE_FAULT));
-    memopt_status release = mo_release_memory(allocator, &all, &released);
-    if (status == MEMOPT_OK)
-        status = release;
+        first_error(&result, waited);
+    } while (found && mo_work_is_over(waited));
+    first_error(&result, mo_streams_settle(allocator));
+    first_error(&result, mo_release_memory(allocator, &all, &released));
     pthread_mutex_unlock(&allocator->lock);
     pthread_mutex_unlock(&allocator->slow);
-    memopt_status rest = mo_segments_end(allocator);
-    if (status == MEMOPT_OK)
-        status = rest;
-    rest = mo_events_end(allocator);
-    if (status == MEMOPT_OK)
-        status = rest;
+    return result;
+}
+
+/* Returns everything to the device; the first error is told, but for a loss that was known. */
+static memopt_status end(memopt_allocator *allocator, int lost)
+{
+    memopt_status status = drain(allocator);
+    mo_streams_unlisten(allocator); /* no stream is touched from here on */
+    first_error(&status, mo_segments_end(allocator));
+    first_error(&status, mo_events_end(allocator));
     while (allocator->pools != NULL) {
         mo_pool *pool = allocator->pools;
         allocator->pools = pool->next;
@@ -112,7 +125,7 @@ static memopt_status end(memopt_allocator *allocator)
     pthread_mutex_destroy(&allocator->lock);
     pthread_mutex_destroy(&allocator->slow);
     mo_free(allocator);
-    return status;
+    return mo_end_status(lost, status);
 }
 
 memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
@@ -129,18 +142,19 @@ memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
                        "allocator_destroy: %" PRIu64 " blocks are still allocated (%s); free them, "
                        "or call memopt_allocator_destroy_force",
                        blocks, tags);
-    return end(allocator);
+    return end(allocator, mo_device_lost(allocator->device));
 }
 
 memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
 {
     if (allocator == NULL)
         return MEMOPT_OK;
-    memopt_status status = memopt_device_sync(allocator->device);
+    int lost = mo_device_lost(allocator->device);
+    memopt_status status = lost ? MEMOPT_OK : memopt_device_sync(allocator->device);
     pthread_mutex_lock(&allocator->lock);
     retire_live(allocator);
     pthread_mutex_unlock(&allocator->lock);
-    memopt_status ended = end(allocator);
+    memopt_status ended = end(allocator, lost);
     return status != MEMOPT_OK ? status : ended;
 }
 
@@ -194,7 +208,7 @@ static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *reque
         return MEMOPT_OUT_OF_HOST_MEMORY;
     if (allocator->events.pending != 0)
         mo_events_process(allocator);
-    mo_block *block = mo_pool_take(allocator, request->pool, request->size);
+    mo_block *block = mo_pool_serve(allocator, request->pool, request->size);
     if (block != NULL)
         *out_pointer = mo_block_activate(allocator, block, request);
     return MEMOPT_OK;
@@ -260,7 +274,8 @@ void mo_block_retire(memopt_allocator *allocator, mo_block *block)
     mo_pool *pool = block->segment->pool;
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE, 1);
     mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE_BYTES, block->size);
-    mo_note_free(allocator->device, block->address, block->size, pool->stream);
+    if (pool->life == MO_STREAM_LIVE)
+        mo_note_free(allocator->device, block->address, block->size, pool->stream);
     block->freed_at = allocator->clock;
     block->requested = 0;
     mo_pool_put(allocator, block);
@@ -370,6 +385,8 @@ memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint64_t *out_r
         do {
             status = mo_events_wait_one(allocator, NULL, &found);
         } while (status == MEMOPT_OK && found);
+        if (status == MEMOPT_OK)
+            status = mo_streams_settle(allocator);
         if (status == MEMOPT_OK)
             status = mo_release_memory(allocator, &all, &released);
         if (status == MEMOPT_OK)

@@ -114,6 +114,9 @@ static memopt_status check_segment(const memopt_allocator *allocator, const mo_s
         mapped += block->state == MO_BLOCK_UNMAPPED ? 0 : block->size;
         count_block(sum, block);
     }
+    if (segment->pool->life == MO_STREAM_ENDED &&
+        segment->pool != &allocator->ended[segment->pool->kind - MO_POOL_SMALL])
+        return BROKEN("the segment at %p is of a stream that has ended", (void *)segment->address);
     if (segment->first->address != segment->address || segment->first->prev != NULL ||
         size != segment->size || mapped != segment->mapped)
         return BROKEN("the blocks of the segment at %p do not cover it", (void *)segment->address);
@@ -170,6 +173,8 @@ static memopt_status check_all(const memopt_allocator *allocator)
         status = check_segment(allocator, s, &sum);
     for (const mo_pool *p = allocator->pools; p != NULL && status == MEMOPT_OK; p = p->next)
         status = check_bins(p, &in_bins);
+    for (int i = 0; i < 2 && status == MEMOPT_OK; i++)
+        status = check_bins(&allocator->ended[i], &in_bins);
     if (status == MEMOPT_OK && in_bins != sum.free)
         status = BROKEN("%llu blocks are free, the bins have %llu", (unsigned long long)sum.free,
                         (unsigned long long)in_bins);

@@ -4,7 +4,8 @@
  *
  * What a free needs (the struct, the event, the stream's queue) is made when the stream is
  * recorded, so a free needs no memory. While a stream that the allocator knows records a graph, no
- * event is recorded, asked or waited for; such frees are deferred until the capture is over.
+ * event is recorded, asked or waited for; such frees are deferred until the capture is over. So are
+ * the uses of a stream that is ending: its handle may not be touched, but its work may still run.
  */
 #include "allocator/internal.h"
 
@@ -13,7 +14,16 @@
 static mo_use_queue *find_queue(memopt_allocator *allocator, memopt_stream stream)
 {
     mo_use_queue *queue = allocator->events.queues;
-    while (queue != NULL && queue->stream != stream)
+    while (queue != NULL && (queue->stream != stream || queue->life != MO_STREAM_LIVE))
+        queue = queue->next;
+    return queue;
+}
+
+/* A queue whose stream has ended, with nothing left of it; NULL if there is none. */
+static mo_use_queue *spent_queue(memopt_allocator *allocator)
+{
+    mo_use_queue *queue = allocator->events.queues;
+    while (queue != NULL && (queue->life != MO_STREAM_ENDED || queue->uses != 0))
         queue = queue->next;
     return queue;
 }
@@ -23,13 +33,17 @@ static mo_use_queue *get_queue(memopt_allocator *allocator, memopt_stream stream
     mo_use_queue *queue = find_queue(allocator, stream);
     if (queue != NULL)
         return queue;
-    queue = mo_calloc(1, sizeof *queue);
-    if (queue == NULL)
-        return NULL;
+    queue = spent_queue(allocator);
+    if (queue == NULL) {
+        queue = mo_calloc(1, sizeof *queue);
+        if (queue == NULL)
+            return NULL;
+        queue->tail = &queue->head;
+        queue->next = allocator->events.queues;
+        allocator->events.queues = queue;
+    }
     queue->stream = stream;
-    queue->tail = &queue->head;
-    queue->next = allocator->events.queues;
-    allocator->events.queues = queue;
+    queue->life = MO_STREAM_LIVE;
     return queue;
 }
 
@@ -71,6 +85,7 @@ memopt_status mo_events_borrow(memopt_allocator *allocator, mo_stream_use **out_
 void mo_events_return(memopt_allocator *allocator, mo_stream_use *use)
 {
     use->block = NULL;
+    use->queue = NULL;
     use->next = allocator->events.unused;
     allocator->events.unused = use;
 }
@@ -78,19 +93,20 @@ void mo_events_return(memopt_allocator *allocator, mo_stream_use *use)
 memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memopt_stream stream)
 {
     mo_stream_use *use;
-    if (stream == block->segment->pool->stream)
+    const mo_pool *pool = block->segment->pool;
+    if (pool->life == MO_STREAM_LIVE && stream == pool->stream)
         return MEMOPT_OK;
-    for (use = block->uses; use != NULL; use = use->next)
-        if (use->stream == stream)
-            return MEMOPT_OK;
     mo_use_queue *queue = get_queue(allocator, stream);
     if (queue == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
+    for (use = block->uses; use != NULL; use = use->next)
+        if (use->queue == queue)
+            return MEMOPT_OK;
     memopt_status status = mo_events_borrow(allocator, &use);
     if (status != MEMOPT_OK)
         return status;
     queue->uses++;
-    use->stream = stream;
+    use->queue = queue;
     use->block = block;
     use->next = block->uses;
     block->uses = use;
@@ -102,7 +118,7 @@ void mo_events_drop(memopt_allocator *allocator, mo_block *block)
     while (block->uses != NULL) {
         mo_stream_use *use = block->uses;
         block->uses = use->next;
-        find_queue(allocator, use->stream)->uses--;
+        use->queue->uses--;
         mo_events_return(allocator, use);
     }
 }
@@ -116,76 +132,69 @@ static int stream_captures(memopt_allocator *allocator, memopt_stream stream)
 int mo_capturing(memopt_allocator *allocator)
 {
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
-        if (stream_captures(allocator, pool->stream))
+        if (pool->life == MO_STREAM_LIVE && stream_captures(allocator, pool->stream))
             return 1;
     for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next)
-        if (stream_captures(allocator, queue->stream))
+        if (queue->life == MO_STREAM_LIVE && stream_captures(allocator, queue->stream))
             return 1;
     return 0;
 }
 
-/* Records the use's event. A stream that is gone has no work left: *out_gone. */
-static memopt_status record(mo_stream_use *use, int *out_gone)
+/* Records the use's event. A stream that is gone, or whose device is lost, has no work left: the
+ * event is then complete, or was never recorded, which counts as complete. */
+static memopt_status record(const memopt_allocator *allocator, mo_stream_use *use)
 {
-    memopt_status status = memopt_event_record(use->event, use->stream);
-    *out_gone = status == MEMOPT_INVALID_ARGUMENT;
-    return *out_gone ? MEMOPT_OK : status;
+    memopt_status status = memopt_event_record(use->event, use->queue->stream);
+    int gone = status == MEMOPT_INVALID_ARGUMENT ||
+               (status == MEMOPT_DEVICE_LOST && mo_device_lost(allocator->device));
+    return gone ? MEMOPT_OK : status;
 }
 
 /* One use less; the last one retires the block. */
 static void complete(memopt_allocator *allocator, mo_stream_use *use)
 {
     mo_block *block = use->block;
-    find_queue(allocator, use->stream)->uses--;
+    use->queue->uses--;
     mo_events_return(allocator, use);
     allocator->events.pending--;
     if (--block->pending == 0)
         mo_block_retire(allocator, block);
 }
 
-/* Recorded uses move to their queues; the block's list was emptied into `use`. */
-static void enqueue(memopt_allocator *allocator, mo_block *block)
+static void defer(memopt_allocator *allocator, mo_stream_use *use)
 {
-    mo_stream_use *use = block->uses, *next;
-    block->uses = NULL;
-    block->pending = 0;
-    for (mo_stream_use *each = use; each != NULL; each = each->next)
-        block->pending++;
-    allocator->events.pending += block->pending;
-    for (; use != NULL; use = next) {
-        next = use->next;
-        append(find_queue(allocator, use->stream), use);
-    }
+    use->next = allocator->events.deferred;
+    allocator->events.deferred = use;
 }
 
-static void defer(memopt_allocator *allocator, mo_block *block)
+/* Recorded uses move to their queues, others to those that are deferred. */
+static void enqueue(memopt_allocator *allocator, mo_block *block, int recorded)
 {
     mo_stream_use *next;
     for (mo_stream_use *use = block->uses; use != NULL; use = next) {
         next = use->next;
-        use->next = allocator->events.deferred;
-        allocator->events.deferred = use;
         block->pending++;
         allocator->events.pending++;
+        if (recorded && use->queue->life == MO_STREAM_LIVE)
+            append(use->queue, use);
+        else
+            defer(allocator, use);
     }
     block->uses = NULL;
+    block->state = MO_BLOCK_PENDING;
 }
 
 memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block)
 {
-    if (mo_capturing(allocator)) {
-        block->state = MO_BLOCK_PENDING;
-        defer(allocator, block);
-        return MEMOPT_OK;
-    }
-    for (mo_stream_use *use = block->uses; use != NULL; use = use->next) {
-        int gone; /* the event is then complete, or was never recorded, which counts as complete */
-        memopt_status status = record(use, &gone);
+    int recorded = !mo_capturing(allocator);
+    for (mo_stream_use *use = block->uses; recorded && use != NULL; use = use->next) {
+        if (use->queue->life != MO_STREAM_LIVE)
+            continue;
+        memopt_status status = record(allocator, use);
         if (status != MEMOPT_OK)
             return status;
     }
-    block->state = MO_BLOCK_PENDING;
-    enqueue(allocator, block);
+    enqueue(allocator, block, recorded);
     return MEMOPT_OK;
 }
 
@@ -195,14 +204,58 @@ static void record_deferred(memopt_allocator *allocator)
     mo_stream_use **place = &allocator->events.deferred;
     while (*place != NULL) {
         mo_stream_use *use = *place;
-        int gone;
-        if (record(use, &gone) != MEMOPT_OK) {
-            place = &use->next; /* the next time again */
+        if (use->queue->life != MO_STREAM_LIVE || record(allocator, use) != MEMOPT_OK) {
+            place = &use->next; /* when the stream has ended, or the next time again */
             continue;
         }
         *place = use->next;
-        append(find_queue(allocator, use->stream), use);
+        append(use->queue, use);
     }
+}
+
+static mo_stream_use *take_first(mo_use_queue *queue)
+{
+    mo_stream_use *use = queue->head;
+    queue->head = use->next;
+    if (queue->head == NULL)
+        queue->tail = &queue->head;
+    return use;
+}
+
+/* Drops a live block's use of the queue's stream, if it has one. */
+static void forget_use(memopt_allocator *allocator, mo_block *block, mo_use_queue *queue)
+{
+    for (mo_stream_use **place = &block->uses; *place != NULL; place = &(*place)->next) {
+        mo_stream_use *use = *place;
+        if (use->queue != queue)
+            continue;
+        *place = use->next;
+        queue->uses--;
+        mo_events_return(allocator, use);
+        return;
+    }
+}
+
+/* A use that another thread waits for stays out, and is completed by that thread. */
+void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue)
+{
+    queue->life = MO_STREAM_ENDED;
+    while (queue->head != NULL)
+        complete(allocator, take_first(queue));
+    for (mo_stream_use **place = &allocator->events.deferred; *place != NULL;) {
+        mo_stream_use *use = *place;
+        if (use->queue != queue) {
+            place = &use->next;
+            continue;
+        }
+        *place = use->next;
+        complete(allocator, use);
+    }
+    for (mo_segment *segment = allocator->segments; segment != NULL && queue->uses != 0;
+         segment = segment->next)
+        for (mo_block *block = segment->first; block != NULL; block = block->next)
+            if (block->state == MO_BLOCK_LIVE)
+                forget_use(allocator, block, queue);
 }
 
 void mo_events_process(memopt_allocator *allocator)
@@ -211,19 +264,13 @@ void mo_events_process(memopt_allocator *allocator)
         return;
     record_deferred(allocator);
     for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next) {
-        while (queue->head != NULL && memopt_event_query(queue->head->event) == MEMOPT_OK) {
-            mo_stream_use *use = queue->head;
-            queue->head = use->next;
-            if (queue->head == NULL)
-                queue->tail = &queue->head;
-            complete(allocator, use);
-        }
+        while (queue->head != NULL && mo_work_is_over(memopt_event_query(queue->head->event)))
+            complete(allocator, take_first(queue));
     }
 }
 
 /* Takes the first use of a block of `pool` (any if NULL) out of its queue. */
-static mo_stream_use *detach(memopt_allocator *allocator, const mo_pool *pool,
-                             mo_use_queue **out_queue)
+static mo_stream_use *detach(memopt_allocator *allocator, const mo_pool *pool)
 {
     for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next) {
         for (mo_stream_use **place = &queue->head; *place != NULL; place = &(*place)->next) {
@@ -233,7 +280,6 @@ static mo_stream_use *detach(memopt_allocator *allocator, const mo_pool *pool,
             *place = use->next;
             if (*place == NULL)
                 queue->tail = place;
-            *out_queue = queue;
             return use;
         }
     }
@@ -242,20 +288,19 @@ static mo_stream_use *detach(memopt_allocator *allocator, const mo_pool *pool,
 
 memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *pool, int *out_found)
 {
-    mo_use_queue *queue;
     if (!mo_capturing(allocator))
         record_deferred(allocator);
-    mo_stream_use *use = detach(allocator, pool, &queue);
+    mo_stream_use *use = detach(allocator, pool);
     *out_found = use != NULL;
     if (use == NULL)
         return MEMOPT_OK;
     pthread_mutex_unlock(&allocator->lock);
     memopt_status status = memopt_event_sync(use->event);
     pthread_mutex_lock(&allocator->lock);
-    if (status == MEMOPT_OK || status == MEMOPT_DEVICE_FAULT) /* a fault is told, but it is done */
-        complete(allocator, use);
+    if (mo_work_is_over(status) || use->queue->life == MO_STREAM_ENDED)
+        complete(allocator, use); /* a fault is told, but it is done */
     else
-        prepend(queue, use);
+        prepend(use->queue, use);
     return status;
 }
 

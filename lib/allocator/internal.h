@@ -9,6 +9,7 @@
  *   segment_expandable.c  segments of reserved addresses, mapped page by page
  *   pressure.c            the slow path: the order of attempts when no cached block fits
  *   events.c              recorded streams and deferred frees
+ *   streams.c             streams that end while memory of theirs is cached, live or pending
  *   stats.c tags.c snapshot.c report.c check.c   what can be seen from outside
  *
  * Two locks, taken in this order:
@@ -37,8 +38,18 @@
 /* From here a request gets a classic segment of its own size. */
 #define MO_OWN_SEGMENT (10 * MO_MIB)
 
+/* Whether a stream may still be touched. What belongs to one that ends is parked until its work is
+ * complete, and then free of any order. */
+typedef enum mo_stream_life {
+    MO_STREAM_LIVE,   /* the handle may be used */
+    MO_STREAM_ENDING, /* the handle may not; its work may still run */
+    MO_STREAM_ENDED   /* its work is complete; the handle may be another stream's by now */
+} mo_stream_life;
+
 typedef struct mo_pool {
     memopt_stream stream;
+    mo_stream_life life;
+    int awaited;       /* ENDING: a wait for the device that covers its work is under way */
     unsigned kind;     /* MO_POOL_SMALL or MO_POOL_LARGE */
     uint64_t drained;  /* the last release pass that waited for the stream */
     uint64_t segments; /* how many belong to it */
@@ -61,7 +72,7 @@ typedef struct mo_segment {
 /* One recorded stream of one block. Its event is kept when the struct is reused. */
 typedef struct mo_stream_use {
     struct mo_stream_use *next;
-    memopt_stream stream;
+    struct mo_use_queue *queue;
     memopt_event *event;
     mo_block *block;
 } mo_stream_use;
@@ -70,6 +81,8 @@ typedef struct mo_stream_use {
 typedef struct mo_use_queue {
     struct mo_use_queue *next;
     memopt_stream stream;
+    mo_stream_life life;
+    int awaited;   /* as in a pool */
     uint64_t uses; /* live and pending ones of this stream */
     mo_stream_use *head;
     mo_stream_use **tail;
@@ -78,7 +91,7 @@ typedef struct mo_use_queue {
 typedef struct mo_events {
     uint64_t pending;        /* uses in queues, deferred or being waited for */
     mo_use_queue *queues;    /* one per recorded stream */
-    mo_stream_use *deferred; /* freed during a capture: not recorded yet */
+    mo_stream_use *deferred; /* not recorded yet: freed during a capture or while its stream ends */
     mo_stream_use *unused;
 } mo_events;
 
@@ -105,9 +118,12 @@ struct memopt_allocator {
     uint64_t non_split_rounding;
     mo_config config;
 
+    mo_stream_listener listener; /* of streams that the device ends */
+
     mo_slab slab;
     mo_table live;
-    mo_pool *pools;
+    mo_pool *pools;   /* by stream */
+    mo_pool ended[2]; /* small and large: memory whose streams have ended */
     mo_segment *segments;
     uint64_t clock; /* allocations so far; ages free blocks */
     uint64_t release_pass;
@@ -129,7 +145,7 @@ typedef struct mo_request {
 
 /* --- pool.c: under lock ---------------------------------------------------------------------- */
 
-/* Finds or makes the pool; NULL: no host memory. */
+/* Finds or makes the pool of a live stream; NULL: no host memory. */
 mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind);
 /* The size of a block for `bytes`; 0 where it overflows. */
 uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes);
@@ -137,10 +153,19 @@ uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes);
 uint64_t mo_segment_size(const memopt_allocator *allocator, const mo_request *request);
 /* Takes the best fit out of the bins, cut to size; NULL if none. Pre: one block reserved. */
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
+/* The same, taking over a segment of a stream that has ended where the pool has nothing. */
+mo_block *mo_pool_serve(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
 /* Joins a block that is in no structure with its free neighbours and puts it into the bins. */
 void mo_pool_put(memopt_allocator *allocator, mo_block *block);
 /* Ends pools without a segment; slow held. */
 void mo_pools_trim(memopt_allocator *allocator);
+/* The segment's blocks belong to another pool of the same kind from now on. */
+void mo_pool_move_segment(memopt_allocator *allocator, mo_segment *segment, mo_pool *pool);
+/* The pool of memory whose streams have ended. */
+static inline mo_pool *mo_pool_ended(memopt_allocator *allocator, unsigned kind)
+{
+    return &allocator->ended[kind - MO_POOL_SMALL];
+}
 /* Into and out of the bins, without joining. */
 void mo_pool_insert(memopt_allocator *allocator, mo_block *block);
 void mo_pool_remove(memopt_allocator *allocator, mo_block *block);
@@ -181,7 +206,7 @@ memopt_status mo_expandable_release(memopt_allocator *allocator, const mo_releas
                                     uint64_t *released);
 /* True if `block` is one that `what` is about. */
 int mo_release_matches(const mo_release *what, const mo_block *block);
-/* Waits for the work of the pool's stream, once per release pass. Called without lock. */
+/* Waits for the work of the pool's stream, once per release pass; releases lock meanwhile. */
 memopt_status mo_drain_pool(memopt_allocator *allocator, mo_pool *pool);
 
 /* Bytes that may be held from the device: the limit and the fraction. */
@@ -247,6 +272,18 @@ void mo_events_trim(memopt_allocator *allocator);
 memopt_status mo_events_borrow(memopt_allocator *allocator, mo_stream_use **out_use);
 void mo_events_return(memopt_allocator *allocator, mo_stream_use *use);
 memopt_status mo_events_end(memopt_allocator *allocator);
+/* The work of the queue's stream is complete: so are all uses of it. */
+void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue);
+
+/* --- streams.c ----------------------------------------------------------------------------------
+ */
+
+/* Starts and stops to be told of streams that the device ends. Without lock. */
+void mo_streams_listen(memopt_allocator *allocator);
+void mo_streams_unlisten(memopt_allocator *allocator);
+/* Waits for the work of streams that are ending, or whose end could not be waited for; releases
+ * lock meanwhile. Slow and lock held. */
+memopt_status mo_streams_settle(memopt_allocator *allocator);
 
 /* --- tags.c, report.c, check.c
  * -------------------------------------------------------------------- */

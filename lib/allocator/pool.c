@@ -6,16 +6,25 @@
 
 mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind)
 {
-    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
-        if (pool->stream == stream && pool->kind == kind)
+    mo_pool *spent = NULL; /* of a stream that has ended, nothing left in it */
+    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
+        if (pool->stream == stream && pool->kind == kind && pool->life == MO_STREAM_LIVE)
             return pool;
-    mo_pool *pool = mo_calloc(1, sizeof *pool);
-    if (pool == NULL)
-        return NULL;
+        if (pool->life == MO_STREAM_ENDED && pool->segments == 0)
+            spent = pool;
+    }
+    mo_pool *pool = spent;
+    if (pool == NULL) {
+        pool = mo_calloc(1, sizeof *pool);
+        if (pool == NULL)
+            return NULL;
+        pool->next = allocator->pools;
+        allocator->pools = pool;
+    }
     pool->stream = stream;
+    pool->life = MO_STREAM_LIVE;
     pool->kind = kind;
-    pool->next = allocator->pools;
-    allocator->pools = pool;
+    pool->drained = 0;
     return pool;
 }
 
@@ -130,6 +139,38 @@ mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size
         mo_pool_insert(allocator, rest);
     }
     return block;
+}
+
+/* Work on the memory is over, so whoever takes it needs no order. The device is told of its free
+ * blocks in the new order, so that a test can watch them there. */
+void mo_pool_move_segment(memopt_allocator *allocator, mo_segment *segment, mo_pool *pool)
+{
+    for (mo_block *block = segment->first; block != NULL; block = block->next)
+        if (is_free(block))
+            mo_pool_remove(allocator, block);
+    segment->pool->segments--;
+    segment->pool = pool;
+    pool->segments++;
+    for (mo_block *block = segment->first; block != NULL; block = block->next) {
+        if (!is_free(block))
+            continue;
+        mo_pool_insert(allocator, block);
+        if (pool->life == MO_STREAM_LIVE)
+            mo_note_free(allocator->device, block->address, block->size, pool->stream);
+    }
+}
+
+mo_block *mo_pool_serve(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
+{
+    mo_pool *ended = mo_pool_ended(allocator, pool->kind);
+    mo_block *block = mo_pool_take(allocator, pool, size);
+    if (block != NULL || ended->segments == 0)
+        return block;
+    block = mo_bins_best_fit(&ended->bins, size);
+    if (block == NULL || !serves(allocator, block, size))
+        return NULL;
+    mo_pool_move_segment(allocator, block->segment, pool);
+    return mo_pool_take(allocator, pool, size);
 }
 
 void mo_pool_put(memopt_allocator *allocator, mo_block *block)

@@ -19,7 +19,7 @@ static memopt_status search(memopt_allocator *allocator, mo_request *request, mo
     if (!mo_request_enter(allocator, request))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     mo_events_process(allocator);
-    *out_block = mo_pool_take(allocator, request->pool, request->size);
+    *out_block = mo_pool_serve(allocator, request->pool, request->size);
     return MEMOPT_OK;
 }
 
@@ -133,7 +133,8 @@ static memopt_status wait_for_events(memopt_allocator *allocator, mo_request *re
         if (status != MEMOPT_OK)
             return status;
     } while (found);
-    return MEMOPT_OK;
+    memopt_status status = mo_streams_settle(allocator);
+    return status == MEMOPT_OK ? search(allocator, request, out_block) : status;
 }
 
 static memopt_status release_and_grow(memopt_allocator *allocator, mo_request *request,

@@ -99,26 +99,38 @@ int mo_release_matches(const mo_release *what, const mo_block *block)
            (!what->large_only || pool->kind == MO_POOL_LARGE);
 }
 
-memopt_status mo_drain_pool(memopt_allocator *allocator, mo_pool *pool)
+/* Pre: the pool's stream lives. The stream is touched under the lock only, so that it can be told
+ * from one that ends meanwhile; the event outlives it. */
+static memopt_status drain_live(memopt_allocator *allocator, const mo_pool *pool)
 {
     mo_stream_use *use;
-    if (pool->drained == allocator->release_pass)
+    if (mo_device_lost(allocator->device))
         return MEMOPT_OK;
-    pthread_mutex_lock(&allocator->lock);
     memopt_status status = mo_events_borrow(allocator, &use);
-    pthread_mutex_unlock(&allocator->lock);
     if (status != MEMOPT_OK)
         return status;
     status = memopt_event_record(use->event, pool->stream);
-    if (status == MEMOPT_OK)
+    if (status == MEMOPT_OK) {
+        pthread_mutex_unlock(&allocator->lock);
         status = memopt_event_sync(use->event);
-    else if (status == MEMOPT_INVALID_ARGUMENT)
+        pthread_mutex_lock(&allocator->lock);
+    } else if (status == MEMOPT_INVALID_ARGUMENT) {
         status = MEMOPT_OK; /* the stream is gone, and with it all its work */
-    pthread_mutex_lock(&allocator->lock);
+    }
     mo_events_return(allocator, use);
-    pthread_mutex_unlock(&allocator->lock);
+    return status;
+}
+
+memopt_status mo_drain_pool(memopt_allocator *allocator, mo_pool *pool)
+{
+    memopt_status status = MEMOPT_OK;
+    uint64_t pass = allocator->release_pass;
+    if (pool->life == MO_STREAM_ENDED || pool->drained == pass)
+        return MEMOPT_OK;
+    status =
+        pool->life == MO_STREAM_LIVE ? drain_live(allocator, pool) : mo_streams_settle(allocator);
     if (status == MEMOPT_OK)
-        pool->drained = allocator->release_pass;
+        pool->drained = pass;
     return status;
 }
 

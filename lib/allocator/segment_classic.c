@@ -66,11 +66,12 @@ static mo_block *claim(memopt_allocator *allocator, const mo_release *what)
 static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
 {
     mo_block *block = segment->first;
-    pthread_mutex_unlock(&allocator->lock);
     memopt_status status = mo_drain_pool(allocator, segment->pool);
-    if (status == MEMOPT_OK)
+    if (status == MEMOPT_OK) {
+        pthread_mutex_unlock(&allocator->lock);
         status = mo_mem_free(allocator->device, segment->address, segment->size);
-    pthread_mutex_lock(&allocator->lock);
+        pthread_mutex_lock(&allocator->lock);
+    }
     if (status != MEMOPT_OK) {
         mo_pool_insert(allocator, block);
         return status;

@@ -216,17 +216,27 @@ static mo_block *run_start(mo_block *unmapped)
     return has_state(unmapped->prev, MO_BLOCK_FREE) ? unmapped->prev : unmapped;
 }
 
-/* The lowest run that holds the request. */
-static int find_run(const memopt_allocator *allocator, const mo_request *request, run *out)
+/* The lowest run of a pool's segment that holds `size`. */
+static int find_run(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size, run *out)
 {
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
-        if (segment->pool != request->pool)
+        if (segment->pool != pool)
             continue;
         for (mo_block *block = segment->unmapped; block != NULL; block = block->right)
-            if (measure(allocator, run_start(block), request->size, out))
+            if (measure(allocator, run_start(block), size, out))
                 return 1;
     }
     return 0;
+}
+
+/* The same in a segment of a stream that has ended, which becomes the pool's. */
+static int inherit_run(memopt_allocator *allocator, mo_pool *pool, uint64_t size, run *out)
+{
+    const mo_pool *ended = mo_pool_ended(allocator, pool->kind);
+    if (ended->segments == 0 || !find_run(allocator, ended, size, out))
+        return 0;
+    mo_pool_move_segment(allocator, out->first->segment, pool);
+    return 1;
 }
 
 /* Takes the run's blocks out of all structures; the last is cut at a page if it is unmapped. */
@@ -363,7 +373,8 @@ memopt_status mo_expandable_grow(memopt_allocator *allocator, const mo_request *
     run wanted;
     if (request->size > allocator->device_total)
         return MEMOPT_OUT_OF_DEVICE_MEMORY;
-    if (!find_run(allocator, request, &wanted)) {
+    if (!find_run(allocator, request->pool, request->size, &wanted) &&
+        !inherit_run(allocator, request->pool, request->size, &wanted)) {
         memopt_status status = new_segment(allocator, request, &fresh);
         if (status != MEMOPT_OK)
             return status;
@@ -444,7 +455,7 @@ static memopt_status unmap_claim(memopt_allocator *allocator, const mo_block *bl
     mo_segment *segment = block->segment;
     uint64_t bytes = allocator->granularity;
     uint64_t page = (uint64_t)(block->address - segment->address) / bytes;
-    memopt_status status = mo_drain_pool(allocator, segment->pool);
+    memopt_status status = MEMOPT_OK;
     for (*out_done = 0; status == MEMOPT_OK && *out_done < block->size; page++) {
         status = unmap_page(allocator, segment, page);
         if (status != MEMOPT_OK)
@@ -484,6 +495,8 @@ memopt_status mo_expandable_release(memopt_allocator *allocator, const mo_releas
     for (mo_block *block = claims; block != NULL; block = next) {
         uint64_t done = 0;
         next = block->right;
+        if (status == MEMOPT_OK)
+            status = mo_drain_pool(allocator, block->segment->pool);
         if (status == MEMOPT_OK) {
             pthread_mutex_unlock(&allocator->lock);
             status = unmap_claim(allocator, block, &done);

@@ -38,7 +38,7 @@ static memopt_block_info describe(const mo_block *block)
         .struct_size = sizeof info,
         .segment_address = segment->address,
         .segment_bytes = segment->mapped,
-        .stream = segment->pool->stream,
+        .stream = segment->pool->life == MO_STREAM_LIVE ? segment->pool->stream : NULL,
         .segment_large = segment->pool->kind == MO_POOL_LARGE,
         .segment_expandable = (uint32_t)mo_segment_is_expandable(segment),
         .address = block->address,

@@ -129,7 +129,7 @@ memopt_status memopt_scaler_destroy(memopt_scaler *scaler)
     memopt_status status, first;
     if (scaler == NULL)
         return MEMOPT_OK;
-    first = memopt_device_sync(scaler->device);
+    first = mo_device_lost(scaler->device) ? MEMOPT_OK : memopt_device_sync(scaler->device);
     for (uint32_t i = 0; i < scaler->scratch_count; i++) {
         status = mo_mem_free(scaler->device, scaler->scratch[i], scaler->scratch_bytes[i]);
         first = first == MEMOPT_OK ? status : first;

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "base/options.h"
+#include "device/device.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -123,10 +124,11 @@ memopt_status memopt_region_destroy(memopt_region *region)
         return mo_fail(MEMOPT_BUSY,
                        "checkpoint: region '%s' cannot be destroyed while its callback is running",
                        region->name);
+    int lost = mo_device_lost(region->device);
     memopt_status status = mo_region_drop_leases(region);
     memopt_status checks = mo_region_checks_destroy(region);
     free_host_memory(region);
-    return status != MEMOPT_OK ? status : checks;
+    return mo_end_status(lost, status != MEMOPT_OK ? status : checks);
 }
 
 memopt_status memopt_region_get_stats(memopt_region *region, memopt_region_stats *out_stats)

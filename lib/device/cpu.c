@@ -25,6 +25,7 @@ static memopt_status cpu_properties(memopt_device *device, memopt_device_propert
     out->virtual_memory = 1;
     out->total_memory = cpu->memory.capacity;
     out->granularity = cpu->memory.granularity;
+    snprintf(out->kernels, sizeof out->kernels, "%s", mo_isa_name(cpu->isa));
     return MEMOPT_OK;
 }
 

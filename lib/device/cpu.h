@@ -13,6 +13,7 @@
 #ifndef MO_DEVICE_CPU_H
 #define MO_DEVICE_CPU_H
 
+#include "device/cpu_threads.h"
 #include "device/handle.h"
 
 #include <pthread.h>
@@ -44,7 +45,7 @@ int mo_cpu_memory_is_hole(mo_cpu_memory *memory, const void *start, uint64_t siz
 
 typedef struct mo_cpu_pool {
     pthread_mutex_t lock;
-    struct pthreadpool *threads; /* made by the first launch that needs it */
+    mo_threads threads; /* started by the first launch that needs them */
     uint32_t thread_count;
     atomic_uint_fast64_t published, finished; /* the pool's own hand-over, seen by sanitizers */
     mo_cpu_kernel function;
@@ -102,6 +103,7 @@ typedef struct mo_cpu_stream {
     uint64_t ordinal;           /* of its creation */
     mo_cpu_op *head, **tail;    /* the head stays in the queue while it runs */
     uint64_t submitted, completed;
+    uint64_t waiters; /* threads in a wait for it; its end waits for them */
     int closing;
     pthread_t worker;    /* eager */
     pthread_cond_t work; /* eager */

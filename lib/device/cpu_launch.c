@@ -1,16 +1,14 @@
 /*
  * Kernels on the "cpu" device: which instruction set, and the split of items over threads.
  *
- * Items are independent, so the split cannot change a result. One launch at a time uses the pool;
- * its workers yield between launches instead of spinning, since the caller's own threads (matrix
- * products) need the cores.
+ * Items are independent, so the split cannot change a result. One launch at a time uses the
+ * threads.
  */
 #include "device/cpu.h"
 
 #include "base/checked.h"
 #include "base/log.h"
 
-#include <pthreadpool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,7 +95,7 @@ void mo_cpu_model(char *name, size_t size)
 void mo_cpu_pool_init(mo_cpu_pool *pool, uint32_t thread_count)
 {
     pthread_mutex_init(&pool->lock, NULL);
-    pool->threads = NULL;
+    mo_threads_init(&pool->threads);
     pool->thread_count = thread_count;
     atomic_init(&pool->published, 0);
     atomic_init(&pool->finished, 0);
@@ -105,7 +103,7 @@ void mo_cpu_pool_init(mo_cpu_pool *pool, uint32_t thread_count)
 
 void mo_cpu_pool_fini(mo_cpu_pool *pool)
 {
-    pthreadpool_destroy(pool->threads);
+    mo_threads_fini(&pool->threads);
     pthread_mutex_destroy(&pool->lock);
 }
 
@@ -152,16 +150,12 @@ void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *
         return;
     }
     pthread_mutex_lock(&pool->lock);
-    if (pool->threads == NULL)
-        pool->threads = pthreadpool_create(pool->thread_count);
+    mo_threads_start(&pool->threads, pool->thread_count);
     pool->function = function;
     pool->args = args;
     atomic_fetch_add_explicit(&pool->published, 1, memory_order_release);
-    /* Without threads (the system has none left) the pool is NULL and runs on this thread. */
-    pthreadpool_parallelize_1d_tile_1d(
-        pool->threads, run_chunk, pool, items,
-        mo_ceil_div_u64(items, (uint64_t)pool->thread_count * CHUNKS_PER_THREAD),
-        PTHREADPOOL_FLAG_YIELD_WORKERS);
+    mo_threads_run(&pool->threads, run_chunk, pool, items,
+                   mo_ceil_div_u64(items, (uint64_t)pool->thread_count * CHUNKS_PER_THREAD));
     (void)atomic_load_explicit(&pool->finished, memory_order_acquire);
     pthread_mutex_unlock(&pool->lock);
 }

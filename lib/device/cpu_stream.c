@@ -257,14 +257,19 @@ memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_str
     return MEMOPT_OK;
 }
 
-/* Waits until `target` operations of the stream are done. Pre: the lock is held. */
+/* Waits until `target` operations of the stream are done. Pre: the lock is held. A wait for the
+ * device may find the stream ended when it comes back, so the end waits for those that wait. */
 static void wait_completed(mo_cpu_stream *stream, uint64_t target)
 {
     mo_cpu_device *cpu = stream->device;
+    stream->waiters++;
     if (cpu->adversarial)
         mo_cpu_force(cpu, stream, target);
     while (stream->completed < target)
         pthread_cond_wait(&cpu->progress, &cpu->lock);
+    stream->waiters--;
+    if (stream->closing)
+        pthread_cond_broadcast(&cpu->progress);
 }
 
 memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream handle)
@@ -284,6 +289,8 @@ memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream handle)
     *link = stream->next;
     stream->closing = 1;
     pthread_cond_signal(&stream->work);
+    while (stream->waiters > 0)
+        pthread_cond_wait(&cpu->progress, &cpu->lock);
     pthread_mutex_unlock(&cpu->lock);
     if (!cpu->adversarial)
         pthread_join(stream->worker, NULL);

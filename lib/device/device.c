@@ -10,6 +10,13 @@
 #include <inttypes.h>
 #include <string.h>
 
+static void fini_sets(memopt_device *device)
+{
+    mo_ranges_fini(&device->account.pinned_ranges);
+    mo_ranges_fini(&device->account.registered_ranges);
+    mo_ranges_fini(&device->account.streams);
+}
+
 memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops)
 {
     device->ops = ops;
@@ -19,11 +26,14 @@ memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops)
         return status;
     device->account = (mo_device_account){0};
     if (!mo_ranges_init(&device->account.pinned_ranges) ||
-        !mo_ranges_init(&device->account.registered_ranges)) {
-        mo_ranges_fini(&device->account.pinned_ranges);
+        !mo_ranges_init(&device->account.registered_ranges) ||
+        !mo_ranges_init(&device->account.streams)) {
+        fini_sets(device);
         return MEMOPT_OUT_OF_HOST_MEMORY;
     }
     pthread_mutex_init(&device->lock, NULL);
+    pthread_mutex_init(&device->listening, NULL);
+    device->listeners = NULL;
     atomic_init(&device->fault_countdown, 0);
     atomic_init(&device->fault_struck, 0);
     return MEMOPT_OK;
@@ -31,28 +41,40 @@ memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops)
 
 void mo_device_fini(memopt_device *device)
 {
-    mo_ranges_fini(&device->account.pinned_ranges);
-    mo_ranges_fini(&device->account.registered_ranges);
+    fini_sets(device);
+    pthread_mutex_destroy(&device->listening);
     pthread_mutex_destroy(&device->lock);
+}
+
+static uint64_t count_listeners(memopt_device *device)
+{
+    uint64_t found = 0;
+    pthread_mutex_lock(&device->listening);
+    for (const mo_stream_listener *each = device->listeners; each != NULL; each = each->next)
+        found++;
+    pthread_mutex_unlock(&device->listening);
+    return found;
 }
 
 memopt_status memopt_device_close(memopt_device *device)
 {
     if (device == NULL)
         return MEMOPT_OK;
+    uint64_t allocators = count_listeners(device);
     pthread_mutex_lock(&device->lock);
     mo_device_account live = device->account;
     pthread_mutex_unlock(&device->lock);
-    if (live.allocations + live.handles + live.reservations + live.streams + live.events +
-            live.pinned_ranges.count + live.registered_ranges.count !=
+    if (allocators + live.allocations + live.handles + live.reservations + live.streams.count +
+            live.events + live.pinned_ranges.count + live.registered_ranges.count !=
         0)
         return mo_fail(MEMOPT_BUSY,
-                       "device_close: %" PRIu64 " allocations and %" PRIu64
-                       " mapped memory handles (%s), %" PRIu64 " reservations, %" PRIu64
-                       " streams, %" PRIu64 " events, %" PRIu64 " page-locked and %" PRIu64
+                       "device_close: %" PRIu64 " allocators and optimizers, %" PRIu64
+                       " allocations and %" PRIu64 " mapped memory handles (%s), %" PRIu64
+                       " reservations, %" PRIu64 " streams, %" PRIu64 " events, %" PRIu64
+                       " page-locked and %" PRIu64
                        " registered host ranges are left; end them first",
-                       live.allocations, live.handles, MO_SIZE(live.used), live.reservations,
-                       live.streams, live.events, live.pinned_ranges.count,
+                       allocators, live.allocations, live.handles, MO_SIZE(live.used),
+                       live.reservations, live.streams.count, live.events, live.pinned_ranges.count,
                        live.registered_ranges.count);
     return device->ops->close(device);
 }
@@ -93,6 +115,11 @@ memopt_status memopt_device_sync(memopt_device *device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_sync: device is NULL");
     memopt_status status = mo_device_fault(device, "device_sync", MEMOPT_DRIVER_ERROR);
     return status != MEMOPT_OK ? status : device->ops->sync(device);
+}
+
+int mo_device_lost(memopt_device *device)
+{
+    return device->ops->lost != NULL && device->ops->lost(device);
 }
 
 uint64_t mo_device_granularity(memopt_device *device)

@@ -59,8 +59,8 @@ typedef struct mo_device_ops {
 
     /* Streams. A GPU back end takes any stream of its context, also foreign ones; a back end that
      * can tell a dead stream says INVALID_ARGUMENT, in each operation that takes one and without
-     * touching it. stream_destroy takes a stream of stream_create only and waits for its work; but
-     * for INVALID_ARGUMENT the stream is gone whatever it returns. stream_query: OK, or NOT_READY
+     * touching it. stream_destroy: pre: a live stream of stream_create, whose work the front end
+     * has waited for; the stream is gone whatever it returns. stream_query: OK, or NOT_READY
      * without mo_fail; never waits. stream_wait_event: pre: the event is this device's; it takes
      * the event's last record at the time of the call, and one never recorded is complete. */
     memopt_status (*stream_create)(memopt_device *device, memopt_stream *out_stream);
@@ -109,6 +109,9 @@ typedef struct mo_device_ops {
      * elsewhere. They cannot fail: a back end that cannot record drops the note. */
     void (*note_alloc)(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
     void (*note_free)(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
+
+    /* True once the device is known to be lost to this process. Optional: never. */
+    int (*lost)(memopt_device *device);
 } mo_device_ops;
 
 /* --- what primitives call beyond memopt/device.h ------------------------------------------- */
@@ -129,6 +132,39 @@ memopt_status mo_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t
 
 memopt_status mo_stream_capturing(memopt_device *device, memopt_stream stream,
                                   int32_t *out_capturing);
+
+/* What wants to know that a stream of memopt_stream_create ends: sub-allocators, whose memory is
+ * ordered by streams. For one stream `ending` comes first: after it the listener must not use the
+ * handle again, while work that is on the stream may still run. Then the stream is waited for, and
+ * `ended` comes before the handle can be given to a new stream; complete = 0: the wait failed, and
+ * only a wait for the whole device will tell that the work is done. A stream is told to those that
+ * listen at each of the two moments, so `ended` may come without `ending`, and the other way round.
+ * Called one at a time, without a lock but the one that keeps the listener alive: they must neither
+ * create, end nor wait for anything, nor (un)listen. */
+typedef struct mo_stream_listener {
+    void (*ending)(struct mo_stream_listener *listener, memopt_stream stream);
+    void (*ended)(struct mo_stream_listener *listener, memopt_stream stream, int complete);
+    struct mo_stream_listener *next; /* the front end's */
+} mo_stream_listener;
+
+/* While it listens the device cannot be closed. */
+void mo_stream_listen(memopt_device *device, mo_stream_listener *listener);
+/* When it returns, the listener is not running and will not be called again. */
+void mo_stream_unlisten(memopt_device *device, mo_stream_listener *listener);
+
+/* True once the device is known to be lost: nothing runs on it any more, what ends on it ends. */
+int mo_device_lost(memopt_device *device);
+/* What the end of something says, where `lost` is whether the device was known to be lost before:
+ * a loss that was told is no failure of what only ends. */
+static inline memopt_status mo_end_status(int lost, memopt_status status)
+{
+    return lost && status == MEMOPT_DEVICE_LOST ? MEMOPT_OK : status;
+}
+/* What a wait for work says about that work: 1 if none of it is left, though it went wrong. */
+static inline int mo_work_is_over(memopt_status waited)
+{
+    return waited == MEMOPT_OK || waited == MEMOPT_DEVICE_FAULT || waited == MEMOPT_DEVICE_LOST;
+}
 
 /* Runs kernel over `items` items in stream order; items = 0 does nothing. args is kernel->args_size
  * bytes and is copied. */

@@ -17,23 +17,105 @@ static memopt_status enter_event(const memopt_event *event, const char *operatio
     return mo_device_fault(event->device, operation, MEMOPT_DRIVER_ERROR);
 }
 
-static void count(memopt_device *device, uint64_t *objects, int created)
+static void count_event(memopt_device *device, int created)
 {
     pthread_mutex_lock(&device->lock);
-    *objects = created ? *objects + 1 : *objects - 1;
+    device->account.events += created ? 1 : UINT64_MAX;
     pthread_mutex_unlock(&device->lock);
+}
+
+/* --- streams: made, ended, and who is told ------------------------------------------------- */
+
+void mo_stream_listen(memopt_device *device, mo_stream_listener *listener)
+{
+    pthread_mutex_lock(&device->listening);
+    listener->next = device->listeners;
+    device->listeners = listener;
+    pthread_mutex_unlock(&device->listening);
+}
+
+void mo_stream_unlisten(memopt_device *device, mo_stream_listener *listener)
+{
+    pthread_mutex_lock(&device->listening);
+    mo_stream_listener **place = &device->listeners;
+    while (*place != listener)
+        place = &(*place)->next;
+    *place = listener->next;
+    pthread_mutex_unlock(&device->listening);
+}
+
+static void tell_ending(memopt_device *device, memopt_stream stream)
+{
+    pthread_mutex_lock(&device->listening);
+    for (mo_stream_listener *each = device->listeners; each != NULL; each = each->next)
+        each->ending(each, stream);
+    pthread_mutex_unlock(&device->listening);
+}
+
+static void tell_ended(memopt_device *device, memopt_stream stream, int complete)
+{
+    pthread_mutex_lock(&device->listening);
+    for (mo_stream_listener *each = device->listeners; each != NULL; each = each->next)
+        each->ended(each, stream, complete);
+    pthread_mutex_unlock(&device->listening);
 }
 
 memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream)
 {
+    memopt_stream stream;
     if (out_stream == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_create: out_stream is NULL");
     memopt_status status = enter(device, "stream_create");
     if (status == MEMOPT_OK)
-        status = device->ops->stream_create(device, out_stream);
-    if (status == MEMOPT_OK)
-        count(device, &device->account.streams, 1);
-    return status;
+        status = device->ops->stream_create(device, &stream);
+    if (status != MEMOPT_OK)
+        return status;
+    pthread_mutex_lock(&device->lock);
+    int kept = mo_ranges_insert(&device->account.streams, (uintptr_t)stream, 1, NULL);
+    pthread_mutex_unlock(&device->lock);
+    if (!kept) {
+        (void)device->ops->stream_destroy(device, stream);
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    }
+    *out_stream = stream;
+    return MEMOPT_OK;
+}
+
+/* Takes the stream out of the set; 0 if it is not in there. */
+static int take_stream(memopt_device *device, memopt_stream stream)
+{
+    pthread_mutex_lock(&device->lock);
+    mo_range *range = mo_ranges_find(&device->account.streams, (uintptr_t)stream);
+    if (range != NULL)
+        mo_ranges_remove(&device->account.streams, range);
+    pthread_mutex_unlock(&device->lock);
+    return range != NULL;
+}
+
+/* Waits for the stream's work, and those that listen let go of it. */
+static memopt_status take_leave(memopt_device *device, memopt_stream stream)
+{
+    memopt_status waited = MEMOPT_OK;
+    tell_ending(device, stream);
+    if (!mo_device_lost(device))
+        waited = device->ops->stream_sync(device, stream);
+    tell_ended(device, stream, mo_work_is_over(waited));
+    return waited;
+}
+
+memopt_status memopt_stream_release(memopt_device *device, memopt_stream stream)
+{
+    int32_t capturing = 0;
+    if (device == NULL || stream == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_release: %s",
+                       device == NULL ? "device is NULL"
+                                      : "stream is NULL, and the default stream does not end");
+    if (!mo_device_lost(device) && mo_stream_capturing(device, stream, &capturing) == MEMOPT_OK &&
+        capturing)
+        return mo_fail(MEMOPT_BUSY,
+                       "stream_release: stream %p records a graph; end the capture first",
+                       (void *)stream);
+    return take_leave(device, stream);
 }
 
 memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
@@ -42,10 +124,16 @@ memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_destroy: device is NULL");
     if (stream == NULL)
         return MEMOPT_OK;
+    if (!take_stream(device, stream))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "stream_destroy: %p is not a live stream that this device made",
+                       (void *)stream);
+    memopt_status waited = take_leave(device, stream);
     memopt_status status = device->ops->stream_destroy(device, stream);
-    if (status != MEMOPT_INVALID_ARGUMENT)
-        count(device, &device->account.streams, 0);
-    return status;
+    if (status == MEMOPT_OK)
+        status = waited;
+    /* It is gone: only the call that finds no stream may say INVALID_ARGUMENT. */
+    return status == MEMOPT_INVALID_ARGUMENT ? MEMOPT_DRIVER_ERROR : status;
 }
 
 memopt_status memopt_stream_sync(memopt_device *device, memopt_stream stream)
@@ -99,7 +187,7 @@ memopt_status memopt_event_create(memopt_device *device, int32_t timing, memopt_
     if (status == MEMOPT_OK)
         status = device->ops->event_create(device, timing, out_event);
     if (status == MEMOPT_OK)
-        count(device, &device->account.events, 1);
+        count_event(device, 1);
     return status;
 }
 
@@ -109,7 +197,7 @@ memopt_status memopt_event_destroy(memopt_event *event)
         return MEMOPT_OK;
     memopt_device *device = event->device;
     memopt_status status = device->ops->event_destroy(device, event);
-    count(device, &device->account.events, 0);
+    count_event(device, 0);
     return status;
 }
 

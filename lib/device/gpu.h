@@ -31,6 +31,10 @@ typedef struct mo_gpu_vendor {
     const char *const *compilers; /* the same for the run-time compiler */
     const char *compiler_prefix;  /* of its entry points: "nvrtc" */
     const mo_images *images;
+    /* The oldest driver whose numbers mean what they do here, by its own count, and its name; 0:
+     * any that has the required entry points. */
+    int oldest_version;
+    const char *oldest_name;
     uint32_t most_launch_threads; /* threads of one launch in all; 0: no limit but the grid's */
 
     /* Looks up every entry point; fills driver->calls and what is its own. */
@@ -84,6 +88,15 @@ typedef enum mo_gpu_module_state {
     MO_GPU_MODULE_READY,
 } mo_gpu_module_state;
 
+/* Why there are no kernels for a device; nothing changes that before it is opened again. */
+enum { MO_GPU_VERDICT_BYTES = 1024, MO_GPU_CODE_BYTES = 96 };
+typedef struct mo_gpu_verdict {
+    memopt_status status; /* OK: nothing is known */
+    int32_t code;
+    char message[MO_GPU_VERDICT_BYTES];
+    char code_name[MO_GPU_CODE_BYTES];
+} mo_gpu_verdict;
+
 struct mo_gpu_device {
     memopt_device base;
     mo_gpu_driver *driver;
@@ -104,9 +117,9 @@ struct mo_gpu_device {
     mo_ranges plain;              /* allocations; value: the driver's pointer */
     mo_ranges reservations;
     mo_ranges mappings;
-    mo_ranges streams; /* made by stream_create; size 1 */
     mo_gpu_module_state module_state;
     mo_gpu_module module;
+    mo_gpu_verdict module_verdict; /* written and read by the thread that loads */
     uint32_t kernel_count;
     mo_gpu_kernel kernels[MO_GPU_KERNELS];
 };
@@ -173,11 +186,11 @@ memopt_status mo_gpu_enter_end(mo_gpu_device *gpu, const char *operation, void *
 /* The result of a call that ends something: success where the device is lost. */
 memopt_status mo_gpu_end_result(mo_gpu_device *gpu, int code, const char *operation);
 void mo_gpu_leave(mo_gpu_device *gpu, void *saved);
-/* Around driver calls that a graph capture of this thread (or a global one of another) forbids and
- * that have nothing to do with what is captured: allocating, freeing, loading, asking events. They
- * would end the capture. Returns the thread's mode, for restore; below 0: left as it is. */
+/* Around calls that a driver counts as unsafe while something captures (allocating, asking an
+ * event, loading a module): they are no part of anybody's graph, and must not break a capture of
+ * the program. Returns what mo_gpu_restrict needs to undo it. */
 int mo_gpu_relax(const mo_gpu_device *gpu);
-void mo_gpu_restore_mode(const mo_gpu_device *gpu, int mode);
+void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier);
 
 /* --- gpu_memory.c, gpu_stream.c, gpu_launch.c: the operations of the table --- */
 memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);
@@ -222,19 +235,40 @@ memopt_status mo_gpu_launch(memopt_device *device, memopt_stream stream, const m
                             const void *args, uint64_t items);
 /* --- gpu_module.c --- */
 /* Loads the kernels for this device: an embedded image, else the source compiled now or found in
- * the cache. Pre: entered. */
+ * the cache. That there are none is found out once; later calls return the same failure at once.
+ * Pre: entered, and no other thread is in here for the device. */
 memopt_status mo_gpu_module_load(mo_gpu_device *gpu, mo_gpu_module *out_module);
 
-/* --- gpu_compile.c, gpu_cache.c --- */
-/* Compiles the embedded source for the device. UNSUPPORTED where there is no compiler or it
- * refuses; out_binary is ended by mo_free. */
-memopt_status mo_gpu_compile(const mo_gpu_device *gpu, void **out_binary, uint64_t *out_bytes);
+/* --- gpu_compile.c --- */
+typedef struct mo_gpu_compiler mo_gpu_compiler;
+
+/* How the kernels of one device are compiled. */
+typedef struct mo_gpu_recipe {
+    const mo_gpu_compiler *compiler;
+    int intermediate; /* PTX: the compiler knows older targets only, the driver does the rest */
+    char target[2 * MO_GPU_TARGET_BYTES]; /* the option that names the target */
+} mo_gpu_recipe;
+
+enum { MO_GPU_IDENTITY_BYTES = 1024 };
+
+/* Finds a run-time compiler that knows the device. UNSUPPORTED and why where there is none. */
+memopt_status mo_gpu_find_recipe(const mo_gpu_device *gpu, mo_gpu_recipe *out_recipe);
+/* All but the source that the outcome depends on: options, the compiler's file and version. */
+void mo_gpu_recipe_identity(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *identity);
+/* "FILE (version 13.0)", into text[size]. */
+void mo_gpu_recipe_name(const mo_gpu_recipe *recipe, char *text, size_t size);
+/* Compiles the embedded source. UNSUPPORTED where the compiler refuses; *out_binary is ended by
+ * mo_free, and a zero byte that is not counted follows it. */
+memopt_status mo_gpu_compile(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe,
+                             void **out_binary, uint64_t *out_bytes);
 /* The file of the run-time compiler, or "" and why there is none (MO_GPU_PROBLEM_BYTES). */
 void mo_gpu_compiler_report(const mo_gpu_driver *driver, char *file, char *problem);
+
+/* --- gpu_cache.c --- */
 /* Compiled code on disk, by a key that names all it depends on. read: 1 if found and intact. write
  * is atomic and may fail without harm. drop: the file turned out to be of no use. */
 enum { MO_GPU_KEY_BYTES = 128 };
-void mo_gpu_cache_key(const mo_gpu_device *gpu, char *key);
+void mo_gpu_cache_key(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *key);
 int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes);
 void mo_gpu_cache_write(const char *key, const void *binary, uint64_t bytes);
 void mo_gpu_cache_drop(const char *key);

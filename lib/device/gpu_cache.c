@@ -1,12 +1,13 @@
 /*
- * Compiled kernels on disk: one file a key in $XDG_CACHE_HOME/memopt or ~/.cache/memopt.
+ * Compiled kernels on disk: one file a key in $MEMOPT_CACHE_DIR, else $XDG_CACHE_HOME/memopt, else
+ * ~/.cache/memopt. An empty MEMOPT_CACHE_DIR turns the cache off.
  *
  * A file is written under another name and renamed, so that readers see all of it or none, and
- * carries its size and a hash, so that a damaged one is made anew. Only files of this user that
- * others cannot write are read: they are run on the device. Every failure is harmless: the kernels
- * are then compiled again.
+ * carries its size and a hash of its key and contents, so that a damaged one is made anew. Only
+ * files of this user that others cannot write are read: they are run on the device. Every failure
+ * is harmless: the kernels are then compiled again.
  */
-#define _GNU_SOURCE /* mkostemp */
+#define _GNU_SOURCE /* mkostemp, secure_getenv */
 
 #include "device/gpu.h"
 
@@ -24,7 +25,7 @@
 
 enum { PATH_BYTES = 1024 };
 
-#define MAGIC "memopt1"
+#define MAGIC "memopt2"
 #define MOST_BYTES ((uint64_t)1 << 30)
 
 typedef struct header {
@@ -45,42 +46,64 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, uint64_t bytes)
 static const uint64_t first_seed = UINT64_C(0xcbf29ce484222325);
 static const uint64_t second_seed = UINT64_C(0x84222325cbf29ce4);
 
-void mo_gpu_cache_key(const mo_gpu_device *gpu, char *key)
+static uint64_t hash_file(const char *key, const void *data, uint64_t bytes)
+{
+    return hash_bytes(hash_bytes(first_seed, key, strlen(key)), data, bytes);
+}
+
+void mo_gpu_cache_key(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *key)
 {
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     const mo_images *images = vendor->images;
-    char option[2 * MO_GPU_TARGET_BYTES];
-    vendor->target_option(gpu, option, sizeof option);
+    char identity[MO_GPU_IDENTITY_BYTES];
+    mo_gpu_recipe_identity(gpu, recipe, identity);
     uint64_t a = hash_bytes(first_seed, images->source, images->source_bytes);
     uint64_t b = hash_bytes(second_seed, images->source, images->source_bytes);
-    a = hash_bytes(a, option, strlen(option));
-    b = hash_bytes(b, option, strlen(option));
+    a = hash_bytes(a, identity, strlen(identity));
+    b = hash_bytes(b, identity, strlen(identity));
     snprintf(key, MO_GPU_KEY_BYTES, "%s-%s-%016" PRIx64 "%016" PRIx64 ".bin", vendor->name,
              gpu->target, a, b);
 }
 
-/* The folder, made if asked. 1 on success. */
-static int cache_folder(char *out, int make)
+/* Makes the folder and those above it. 1 if it is there in the end. */
+static int make_folder(char *path)
 {
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int length;
-    if (base != NULL && base[0] == '/')
-        length = snprintf(out, PATH_BYTES, "%s", base);
-    else if (home != NULL && home[0] == '/')
-        length = snprintf(out, PATH_BYTES, "%s/.cache", home);
-    else
-        return 0;
-    if (length < 0 || length > PATH_BYTES - 256)
-        return 0;
-    if (make && mkdir(out, 0700) != 0 && errno != EEXIST)
-        return 0;
-    memcpy(out + length, "/memopt", sizeof "/memopt");
-    return !make || mkdir(out, 0700) == 0 || errno == EEXIST;
+    struct stat info;
+    for (char *at = strchr(path + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        (void)mkdir(path, 0700); /* what cannot be made shows at the end */
+        *at = '/';
+    }
+    if (mkdir(path, 0700) == 0)
+        return 1;
+    int why = errno;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return 1;
+    mo_log(MEMOPT_LOG_WARNING, "cache: the folder %s cannot be made: %s", path, strerror(why));
+    return 0;
 }
 
-static int cache_path(const char *key, char *out, int make)
+/* The folder's path; 0 where the cache is off or there is no place for it. */
+static int cache_folder(char *out)
 {
-    if (!cache_folder(out, make))
+    const char *own = secure_getenv("MEMOPT_CACHE_DIR");
+    const char *base = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
+    int length = -1;
+    if (own != NULL && own[0] == '/')
+        length = snprintf(out, PATH_BYTES, "%s", own);
+    else if (own != NULL && own[0] != '\0')
+        mo_log(MEMOPT_LOG_WARNING,
+               "cache: MEMOPT_CACHE_DIR is \"%s\", not a path from the root; nothing is kept", own);
+    else if (own == NULL && base != NULL && base[0] == '/')
+        length = snprintf(out, PATH_BYTES, "%s/memopt", base);
+    else if (own == NULL && home != NULL && home[0] == '/')
+        length = snprintf(out, PATH_BYTES, "%s/.cache/memopt", home);
+    return length > 0 && length < PATH_BYTES - 2 * MO_GPU_KEY_BYTES;
+}
+
+static int cache_path(const char *key, char *out)
+{
+    if (!cache_folder(out))
         return 0;
     size_t length = strlen(out);
     snprintf(out + length, PATH_BYTES - length, "/%s", key);
@@ -121,7 +144,7 @@ int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
     char path[PATH_BYTES];
     header head;
     int intact = 0;
-    if (!cache_path(key, path, 0))
+    if (!cache_path(key, path))
         return 0;
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0)
@@ -129,10 +152,11 @@ int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
     if (is_ours(file) && read_all(file, &head, sizeof head) &&
         memcmp(head.magic, MAGIC, sizeof head.magic) == 0 && head.bytes > 0 &&
         head.bytes <= MOST_BYTES) {
-        void *binary = mo_malloc(head.bytes);
+        char *binary = mo_malloc(head.bytes + 1);
         intact = binary != NULL && read_all(file, binary, head.bytes) &&
-                 hash_bytes(first_seed, binary, head.bytes) == head.hash;
+                 hash_file(key, binary, head.bytes) == head.hash;
         if (intact) {
+            binary[head.bytes] = '\0';
             *out_binary = binary;
             *out_bytes = head.bytes;
         } else
@@ -147,27 +171,30 @@ int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
 void mo_gpu_cache_write(const char *key, const void *binary, uint64_t bytes)
 {
     char path[PATH_BYTES], other[PATH_BYTES];
-    header head = {MAGIC, bytes, hash_bytes(first_seed, binary, bytes)};
-    if (!cache_path(key, path, 1) || !cache_folder(other, 0))
+    header head = {MAGIC, bytes, hash_file(key, binary, bytes)};
+    if (!cache_folder(other) || !make_folder(other) || !cache_path(key, path))
         return;
     size_t length = strlen(other);
     snprintf(other + length, sizeof other - length, "/new-XXXXXX");
     int file = mkostemp(other, O_CLOEXEC);
-    if (file < 0) {
-        mo_log(MEMOPT_LOG_WARNING, "cache: %s cannot be written: %s", path, strerror(errno));
-        return;
+    int why = file < 0 ? errno : 0;
+    if (file >= 0) {
+        if (!write_all(file, &head, sizeof head) || !write_all(file, binary, bytes))
+            why = errno;
+        if (close(file) != 0 && why == 0)
+            why = errno;
+        if (why == 0 && rename(other, path) != 0)
+            why = errno;
+        if (why != 0)
+            (void)unlink(other);
     }
-    int whole = write_all(file, &head, sizeof head) && write_all(file, binary, bytes);
-    whole = close(file) == 0 && whole;
-    if (!whole || rename(other, path) != 0) {
-        mo_log(MEMOPT_LOG_WARNING, "cache: %s cannot be written: %s", path, strerror(errno));
-        (void)unlink(other);
-    }
+    if (why != 0)
+        mo_log(MEMOPT_LOG_WARNING, "cache: %s cannot be written: %s", path, strerror(why));
 }
 
 void mo_gpu_cache_drop(const char *key)
 {
     char path[PATH_BYTES];
-    if (cache_path(key, path, 0))
+    if (cache_path(key, path))
         (void)unlink(path);
 }

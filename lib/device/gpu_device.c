@@ -11,6 +11,23 @@
 /* What a device without virtual memory calls a granule: a common size of segments. */
 enum { PLAIN_GRANULARITY = 2 << 20 };
 
+/* The image that will be tried first. */
+static const char *best_image(const mo_gpu_device *gpu)
+{
+    const mo_gpu_vendor *vendor = gpu->driver->vendor;
+    const mo_images *images = vendor->images;
+    const char *target = images->source_bytes != 0 ? "source" : "";
+    uint32_t best = 0;
+    for (uint32_t i = 0; i < images->count; i++) {
+        uint32_t rating = vendor->rate_image(gpu, images->images[i].target);
+        if (rating > best) {
+            best = rating;
+            target = images->images[i].target;
+        }
+    }
+    return target;
+}
+
 static memopt_status gpu_properties(memopt_device *device, memopt_device_properties *out)
 {
     const mo_gpu_device *gpu = mo_gpu(device);
@@ -23,6 +40,7 @@ static memopt_status gpu_properties(memopt_device *device, memopt_device_propert
     out->virtual_memory = gpu->can_map != 0;
     out->total_memory = gpu->total_memory;
     out->granularity = gpu->granularity;
+    snprintf(out->kernels, sizeof out->kernels, "%s", best_image(gpu));
     return MEMOPT_OK;
 }
 
@@ -59,7 +77,7 @@ static memopt_status gpu_sync(memopt_device *device)
 
 static int init_sets(mo_gpu_device *gpu)
 {
-    mo_ranges *const sets[] = {&gpu->plain, &gpu->reservations, &gpu->mappings, &gpu->streams};
+    mo_ranges *const sets[] = {&gpu->plain, &gpu->reservations, &gpu->mappings};
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         if (!mo_ranges_init(sets[i])) {
             while (i-- > 0)
@@ -77,9 +95,13 @@ static void fini_sets(mo_gpu_device *gpu)
     mo_ranges_fini(&gpu->plain);
     mo_ranges_fini(&gpu->reservations);
     mo_ranges_fini(&gpu->mappings);
-    mo_ranges_fini(&gpu->streams);
     pthread_mutex_destroy(&gpu->lock);
     pthread_cond_destroy(&gpu->module_loaded);
+}
+
+static int gpu_lost(memopt_device *device)
+{
+    return atomic_load(&mo_gpu(device)->lost) != 0;
 }
 
 static memopt_status gpu_close(memopt_device *device)
@@ -88,7 +110,7 @@ static memopt_status gpu_close(memopt_device *device)
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     void *saved;
     /* As for everything else that ends: a loss that was told before is no failure of this. */
-    memopt_status status = atomic_load(&gpu->lost) != 0 ? MEMOPT_OK : gpu_sync(device);
+    memopt_status status = gpu_lost(device) ? MEMOPT_OK : gpu_sync(device);
     if (gpu->module_state == MO_GPU_MODULE_READY &&
         vendor->enter_context(gpu, &saved) == MO_GPU_SUCCESS) {
         if (mo_gpu_call(gpu)->module_unload(gpu->module) != MO_GPU_SUCCESS)
@@ -136,6 +158,7 @@ static const mo_device_ops gpu_ops = {
     .host_free = mo_gpu_host_free,
     .host_register = mo_gpu_host_register,
     .host_unregister = mo_gpu_host_unregister,
+    .lost = gpu_lost,
 };
 
 /* A GPU has no settings: what is set belongs to "cpu". */

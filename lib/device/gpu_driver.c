@@ -110,6 +110,13 @@ static memopt_status load(mo_gpu_driver *driver)
         vendor->clear_error(driver);
     if (driver->calls.driver_version(&driver->version) != MO_GPU_SUCCESS)
         driver->version = 0;
+    if (driver->version != 0 && driver->version < vendor->oldest_version) {
+        snprintf(driver->problem, sizeof driver->problem,
+                 "%s is older than %s, the first that is supported: it says version %d",
+                 driver->file, vendor->oldest_name, driver->version);
+        status = MEMOPT_DRIVER_MISSING;
+        goto close_library;
+    }
     driver->loaded = 1;
     mo_log(MEMOPT_LOG_INFO, "%s: loaded %s, version %d%s%s", vendor->name, driver->file,
            driver->version, driver->missing[0] == '\0' ? "" : ", without ", driver->missing);

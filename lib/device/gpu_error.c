@@ -133,17 +133,25 @@ void mo_gpu_leave(mo_gpu_device *gpu, void *saved)
     gpu->driver->vendor->leave_context(gpu, saved);
 }
 
+/* The thread's capture mode; -1 where the driver has none, and then captures have none either. */
 int mo_gpu_relax(const mo_gpu_device *gpu)
 {
     int mode = MO_GPU_CAPTURE_MODE_RELAXED;
-    if (!mo_gpu_has(gpu->driver, MO_GPU_GROUP_EXCHANGE) ||
-        mo_gpu_call(gpu)->exchange_capture_mode(&mode) != MO_GPU_SUCCESS)
+    if (!mo_gpu_has(gpu->driver, MO_GPU_GROUP_EXCHANGE))
         return -1;
-    return mode;
+    if (mo_gpu_call(gpu)->exchange_capture_mode(&mode) == MO_GPU_SUCCESS)
+        return mode;
+    gpu->driver->vendor->clear_error(gpu->driver);
+    return -1;
 }
 
-void mo_gpu_restore_mode(const mo_gpu_device *gpu, int mode)
+/* A call may tell the failure of earlier work and not do its own; so once more. */
+void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier)
 {
-    if (mode >= 0)
-        (void)mo_gpu_call(gpu)->exchange_capture_mode(&mode);
+    for (int tries = 0; tries < 2 && earlier >= 0; tries++) {
+        int mode = earlier;
+        if (mo_gpu_call(gpu)->exchange_capture_mode(&mode) == MO_GPU_SUCCESS)
+            return;
+        gpu->driver->vendor->clear_error(gpu->driver);
+    }
 }

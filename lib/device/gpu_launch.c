@@ -32,7 +32,7 @@ static memopt_status need_module(mo_gpu_device *gpu, mo_gpu_module *out_module)
         return MEMOPT_OK;
     int mode = mo_gpu_relax(gpu);
     memopt_status status = mo_gpu_module_load(gpu, &module);
-    mo_gpu_restore_mode(gpu, mode);
+    mo_gpu_restrict(gpu, mode);
     pthread_mutex_lock(&gpu->lock);
     gpu->module_state = status == MEMOPT_OK ? MO_GPU_MODULE_READY : MO_GPU_MODULE_NONE;
     if (status == MEMOPT_OK)

@@ -90,8 +90,7 @@ memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_
     memopt_status status = mo_gpu_enter(gpu, "mem_alloc", &saved);
     if (status != MEMOPT_OK)
         return status;
-    int mode = mo_gpu_relax(gpu);
-    int code = alloc_aligned(call, size, &raw, &pointer);
+    int mode = mo_gpu_relax(gpu), code = alloc_aligned(call, size, &raw, &pointer);
     if (code != MO_GPU_SUCCESS)
         status = allocation_failed(gpu, code, "mem_alloc", size);
     else if (enter_range(gpu, &gpu->plain, pointer, size, raw) != 1) {
@@ -99,7 +98,7 @@ memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_
         status = MEMOPT_OUT_OF_HOST_MEMORY;
     } else
         *out_pointer = pointer;
-    mo_gpu_restore_mode(gpu, mode);
+    mo_gpu_restrict(gpu, mode);
     mo_gpu_leave(gpu, saved);
     return status;
 }
@@ -117,7 +116,7 @@ memopt_status mo_gpu_mem_free(memopt_device *device, void *pointer, uint64_t siz
         int code = mo_gpu_call(gpu)->synchronize();
         if (code == MO_GPU_SUCCESS)
             code = mo_gpu_call(gpu)->mem_free(raw);
-        mo_gpu_restore_mode(gpu, mode);
+        mo_gpu_restrict(gpu, mode);
         status = mo_gpu_end_result(gpu, code, "mem_free");
         mo_gpu_leave(gpu, saved);
     }
@@ -301,7 +300,7 @@ memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **ou
         return status;
     int mode = mo_gpu_relax(gpu);
     int code = mo_gpu_call(gpu)->host_alloc(&pointer, bytes, MO_GPU_HOST_PORTABLE);
-    mo_gpu_restore_mode(gpu, mode);
+    mo_gpu_restrict(gpu, mode);
     if (code == MO_GPU_OUT_OF_MEMORY) {
         const mo_gpu_vendor *vendor = gpu->driver->vendor;
         vendor->clear_error(gpu->driver);
@@ -326,9 +325,9 @@ memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t by
     memopt_status status = mo_gpu_enter_end(gpu, "host_free", &saved, &dead);
     if (status != MEMOPT_OK || dead)
         return status;
-    int mode = mo_gpu_relax(gpu);
-    status = mo_gpu_end_result(gpu, mo_gpu_call(gpu)->host_free(pointer), "host_free");
-    mo_gpu_restore_mode(gpu, mode);
+    int mode = mo_gpu_relax(gpu), code = mo_gpu_call(gpu)->host_free(pointer);
+    mo_gpu_restrict(gpu, mode);
+    status = mo_gpu_end_result(gpu, code, "host_free");
     mo_gpu_leave(gpu, saved);
     return status;
 }
@@ -341,10 +340,9 @@ memopt_status mo_gpu_host_register(memopt_device *device, void *pointer, uint64_
     if (status != MEMOPT_OK)
         return status;
     int mode = mo_gpu_relax(gpu);
-    status =
-        mo_gpu_result(gpu, mo_gpu_call(gpu)->host_register(pointer, bytes, MO_GPU_HOST_PORTABLE),
-                      MEMOPT_OUT_OF_HOST_MEMORY, "host_register");
-    mo_gpu_restore_mode(gpu, mode);
+    int code = mo_gpu_call(gpu)->host_register(pointer, bytes, MO_GPU_HOST_PORTABLE);
+    mo_gpu_restrict(gpu, mode);
+    status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "host_register");
     mo_gpu_leave(gpu, saved);
     return status;
 }
@@ -358,9 +356,9 @@ memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint6
     memopt_status status = mo_gpu_enter_end(gpu, "host_unregister", &saved, &dead);
     if (status != MEMOPT_OK || dead)
         return status;
-    int mode = mo_gpu_relax(gpu);
-    status = mo_gpu_end_result(gpu, mo_gpu_call(gpu)->host_unregister(pointer), "host_unregister");
-    mo_gpu_restore_mode(gpu, mode);
+    int mode = mo_gpu_relax(gpu), code = mo_gpu_call(gpu)->host_unregister(pointer);
+    mo_gpu_restrict(gpu, mode);
+    status = mo_gpu_end_result(gpu, code, "host_unregister");
     mo_gpu_leave(gpu, saved);
     return status;
 }

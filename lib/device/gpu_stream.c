@@ -1,6 +1,5 @@
 /*
- * Streams, events and the work on them. Streams of others are taken as they are; the set of our own
- * only tells what stream_destroy may end.
+ * Streams, events and the work on them. Streams of others are taken as they are.
  */
 #include "device/gpu.h"
 
@@ -29,15 +28,6 @@ memopt_status mo_gpu_stream_create(memopt_device *device, memopt_stream *out_str
         return status;
     int code = call->stream_create(&stream, MO_GPU_STREAM_NON_BLOCKING);
     status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "stream_create");
-    if (status == MEMOPT_OK) {
-        pthread_mutex_lock(&gpu->lock);
-        int kept = mo_ranges_insert(&gpu->streams, (uintptr_t)stream, 1, NULL);
-        pthread_mutex_unlock(&gpu->lock);
-        if (!kept) {
-            (void)call->stream_destroy(stream);
-            status = MEMOPT_OUT_OF_HOST_MEMORY;
-        }
-    }
     mo_gpu_leave(gpu, saved);
     if (status == MEMOPT_OK)
         *out_stream = (memopt_stream)(void *)stream;
@@ -47,27 +37,15 @@ memopt_status mo_gpu_stream_create(memopt_device *device, memopt_stream *out_str
 memopt_status mo_gpu_stream_destroy(memopt_device *device, memopt_stream stream)
 {
     mo_gpu_device *gpu = mo_gpu(device);
-    const mo_gpu_calls *call = mo_gpu_call(gpu);
     void *saved;
     int dead = 0;
-    pthread_mutex_lock(&gpu->lock);
-    mo_range *range = mo_ranges_find(&gpu->streams, (uintptr_t)stream);
-    if (range != NULL)
-        mo_ranges_remove(&gpu->streams, range);
-    pthread_mutex_unlock(&gpu->lock);
-    if (range == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "stream_destroy: %p is not a live stream that this device made",
-                       (void *)stream);
     memopt_status status = mo_gpu_enter_end(gpu, "stream_destroy", &saved, &dead);
     if (status != MEMOPT_OK || dead)
-        return status == MEMOPT_INVALID_ARGUMENT ? MEMOPT_DRIVER_ERROR : status;
-    int waited = call->stream_sync(native(stream));
-    int code = call->stream_destroy(native(stream));
-    status = mo_gpu_end_result(gpu, waited != MO_GPU_SUCCESS ? waited : code, "stream_destroy");
+        return status;
+    int code = mo_gpu_call(gpu)->stream_destroy(native(stream));
+    status = mo_gpu_end_result(gpu, code, "stream_destroy");
     mo_gpu_leave(gpu, saved);
-    /* It is gone: only the call that finds no stream may say INVALID_ARGUMENT. */
-    return status == MEMOPT_INVALID_ARGUMENT ? MEMOPT_DRIVER_ERROR : status;
+    return status;
 }
 
 memopt_status mo_gpu_stream_sync(memopt_device *device, memopt_stream stream)
@@ -197,10 +175,9 @@ memopt_status mo_gpu_event_query(memopt_device *device, memopt_event *event)
     memopt_status status = mo_gpu_enter(gpu, "event_query", &saved);
     if (status != MEMOPT_OK)
         return status;
-    int mode = mo_gpu_relax(gpu);
-    status = mo_gpu_result(gpu, mo_gpu_call(gpu)->event_query(object_of(event)->event),
-                           MEMOPT_OUT_OF_DEVICE_MEMORY, "event_query");
-    mo_gpu_restore_mode(gpu, mode);
+    int mode = mo_gpu_relax(gpu), code = mo_gpu_call(gpu)->event_query(object_of(event)->event);
+    mo_gpu_restrict(gpu, mode);
+    status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "event_query");
     mo_gpu_leave(gpu, saved);
     return status;
 }
@@ -212,10 +189,9 @@ memopt_status mo_gpu_event_sync(memopt_device *device, memopt_event *event)
     memopt_status status = mo_gpu_enter(gpu, "event_sync", &saved);
     if (status != MEMOPT_OK)
         return status;
-    int mode = mo_gpu_relax(gpu);
-    status = mo_gpu_result(gpu, mo_gpu_call(gpu)->event_sync(object_of(event)->event),
-                           MEMOPT_OUT_OF_DEVICE_MEMORY, "event_sync");
-    mo_gpu_restore_mode(gpu, mode);
+    int mode = mo_gpu_relax(gpu), code = mo_gpu_call(gpu)->event_sync(object_of(event)->event);
+    mo_gpu_restrict(gpu, mode);
+    status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "event_sync");
     mo_gpu_leave(gpu, saved);
     return status;
 }

@@ -17,7 +17,8 @@ typedef struct mo_device_account {
     uint64_t reserved_va;
     uint64_t pinned, pinned_peak;
     uint64_t registered;
-    uint64_t allocations, handles, reservations, streams, events;
+    uint64_t allocations, handles, reservations, events;
+    mo_ranges streams; /* made by stream_create, each of size 1 */
     mo_ranges pinned_ranges, registered_ranges;
 } mo_device_account;
 
@@ -26,6 +27,8 @@ struct memopt_device {
     memopt_device_properties properties; /* fixed once opened */
     pthread_mutex_t lock;                /* innermost: nothing is called under it */
     mo_device_account account;
+    pthread_mutex_t listening; /* held over the listeners' functions; before any lock of theirs */
+    mo_stream_listener *listeners;
     atomic_int_fast64_t fault_countdown; /* 0: no fault armed */
     atomic_int fault_struck;
 };

@@ -7,14 +7,18 @@
 #include <stdio.h>
 #include <string.h>
 
-/* hipDeviceAttribute_t since ROCm 5. */
+/* HIP's count of ROCm 5.0. Before it the attributes had other numbers. */
+enum { VERSION_ROCM_5 = 50000000 };
+
+/* hipDeviceAttribute_t, the same in ROCm 5, 6 and 7. */
 enum { ATTRIBUTE_MULTIPROCESSORS = 63, ATTRIBUTE_WARP_SIZE = 87, ATTRIBUTE_VIRTUAL_MEMORY = 89 };
 
 /* hipMemcpyDefault: the direction is told by the addresses. */
 enum { COPY_DEFAULT = 4 };
 
-/* Where the name of the instruction set lies in the two layouts of the device properties, and more
- * room than either has. */
+/* Where the name of the instruction set lies in the two layouts of the device properties
+ * (hipDeviceProp_tR0600 and, as the plain symbol keeps it, the one before), and more room than
+ * either has. */
 enum { ISA_SINCE_ROCM_6 = 1160, ISA_BEFORE = 396, PROPERTIES_BYTES = 4096 };
 
 /* X(field, result, parameters, need, symbol) */
@@ -146,11 +150,15 @@ static int enter_context(mo_gpu_device *gpu, void **out_saved)
     return code == MO_GPU_SUCCESS && before != gpu->handle ? own.set_device(gpu->handle) : code;
 }
 
+/* A call may tell the failure of earlier work and not do its own; so once more. */
 static void leave_context(mo_gpu_device *gpu, void *saved)
 {
     int before = (int)(intptr_t)saved;
-    if (before != gpu->handle && own.set_device(before) != MO_GPU_SUCCESS)
+    for (int tries = 0; tries < 2 && before != gpu->handle; tries++) {
+        if (own.set_device(before) == MO_GPU_SUCCESS)
+            return;
         clear_error(gpu->driver);
+    }
 }
 
 static int copy(mo_gpu_device *gpu, void *to, const void *from, size_t bytes, mo_gpu_stream stream)
@@ -171,8 +179,9 @@ static void target_option(const mo_gpu_device *gpu, char *text, size_t size)
 
 static const char *const libraries[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
                                         "libamdhip64.so.5", NULL};
-static const char *const compilers[] = {"libhiprtc.so",   "libhiprtc.so.7", "libhiprtc.so.6",
-                                        "libhiprtc.so.5", "libamdhip64.so", NULL};
+static const char *const compilers[] = {
+    "libhiprtc.so",   "libhiprtc.so.7",   "libhiprtc.so.6",   "libhiprtc.so.5",
+    "libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.5", NULL};
 
 static const mo_gpu_vendor vendor = {
     .name = "hip",
@@ -180,6 +189,8 @@ static const mo_gpu_vendor vendor = {
     .compilers = compilers,
     .compiler_prefix = "hiprtc",
     .images = &mo_hip_images,
+    .oldest_version = VERSION_ROCM_5,
+    .oldest_name = "ROCm 5.0",
     .most_launch_threads = UINT32_MAX,
     .resolve = resolve,
     .error_name = error_name,

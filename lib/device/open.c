@@ -31,8 +31,9 @@ static memopt_status no_backend(const char *name)
 static memopt_status not_built(backend which)
 {
     return mo_fail(MEMOPT_UNSUPPORTED,
-                   "device: this build of libmemopt has no %s back end; use \"cpu\"",
-                   backend_names[which]);
+                   "device: this build of libmemopt has no %s back end; build it with "
+                   "-DMEMOPT_%s=AUTO, or use \"cpu\"",
+                   backend_names[which], which == BACKEND_CUDA ? "CUDA" : "HIP");
 }
 
 /* The driver of a GPU back end; NULL where it was left out of the build. */

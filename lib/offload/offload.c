@@ -88,7 +88,8 @@ memopt_status memopt_offloader_destroy(memopt_offloader *offloader)
                        "device); release them or use memopt_offloader_destroy_force()",
                        (unsigned long long)offloader->stats.tickets, MO_SIZE(offloader->pool.used),
                        MO_SIZE(offloader->stats.kept_bytes));
-    return dismantle(offloader);
+    int lost = mo_device_lost(offloader->device);
+    return mo_end_status(lost, dismantle(offloader));
 }
 
 /* Ends a ticket without its owner. Streams that use its memory were told to the allocator by
@@ -111,6 +112,7 @@ memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader)
     memopt_status first = MEMOPT_OK;
     if (offloader == NULL)
         return MEMOPT_OK;
+    int lost = mo_device_lost(offloader->device);
     for (uint64_t i = 0; i < offloader->packed_count; i++) {
         if (offloader->packed[i].ticket == 0)
             continue;
@@ -119,7 +121,7 @@ memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader)
             first = status;
     }
     memopt_status status = dismantle(offloader);
-    return first != MEMOPT_OK ? first : status;
+    return mo_end_status(lost, first != MEMOPT_OK ? first : status);
 }
 
 memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_stream stream,

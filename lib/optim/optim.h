@@ -1,7 +1,8 @@
 /*
  * The optimizer's handle, and which file owns what:
  *
- *   optimizer.c   create, destroy, groups; the streams that have used it
+ *   optimizer.c   create, destroy, groups
+ *   streams.c     the streams that have used it
  *   parameters.c  parameters, their states, state views
  *   external.c    parameters whose states the caller owns
  *   tables.c      the tables in device memory that the kernels read
@@ -27,6 +28,8 @@
 
 #include "device/device.h"
 
+#include <pthread.h>
+
 /* Steps beyond this do not fit a double exactly. */
 #define MO_STEPS_LIMIT (UINT64_C(1) << 53)
 
@@ -50,6 +53,11 @@ typedef struct mo_table {
     int current;       /* 1: the device has what the host has */
 } mo_table;
 
+typedef struct mo_optimizer_stream {
+    memopt_stream stream;
+    int ending; /* 1: the handle must not be used any more */
+} mo_optimizer_stream;
+
 struct memopt_optimizer {
     memopt_allocator *allocator;
     memopt_device *device;
@@ -67,15 +75,22 @@ struct memopt_optimizer {
     mo_table tensor_table, segment_table, group_table, coef_table, scratch;
     mo_table control;
 
-    memopt_stream *streams; /* that have used any of it */
+    pthread_mutex_t streams_lock; /* guards what follows, up to the listener */
+    mo_optimizer_stream *streams; /* that have used any of it */
     uint64_t stream_count, stream_capacity;
+    int unwaited; /* 1: one has ended whose work may run still */
+    mo_stream_listener listener;
     uint64_t mailbox; /* where step counts are read into: it outlives a failed wait */
 };
 
-/* optimizer.c */
+/* streams.c */
+void mo_optimizer_listen(memopt_optimizer *o);
+void mo_optimizer_unlisten(memopt_optimizer *o);
 memopt_status mo_optimizer_use_stream(memopt_optimizer *o, memopt_stream stream);
 /* Frees a block in order of all streams that have used it. */
 memopt_status mo_optimizer_release(memopt_optimizer *o, void *block);
+
+/* optimizer.c */
 memopt_status mo_optimizer_group_check(const memopt_optimizer_group *group);
 
 /* tables.c */

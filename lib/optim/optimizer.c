@@ -1,4 +1,4 @@
-/* The optimizer's life, its groups, and the streams that have used it. */
+/* The optimizer's life and its groups. */
 #include "optim/optim.h"
 
 #include "base/memory.h"
@@ -85,38 +85,9 @@ memopt_status memopt_optimizer_create(memopt_allocator *allocator,
     o->allocator = allocator;
     o->device = memopt_allocator_device(allocator);
     o->options = copy;
+    mo_optimizer_listen(o);
     *out_optimizer = o;
     return MEMOPT_OK;
-}
-
-memopt_status mo_optimizer_use_stream(memopt_optimizer *o, memopt_stream stream)
-{
-    for (uint64_t i = 0; i < o->stream_count; i++)
-        if (o->streams[i] == stream)
-            return MEMOPT_OK;
-    if (!mo_grow((void **)&o->streams, &o->stream_capacity, o->stream_count + 1,
-                 sizeof *o->streams))
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    o->streams[o->stream_count++] = stream;
-    return MEMOPT_OK;
-}
-
-memopt_status mo_optimizer_release(memopt_optimizer *o, void *block)
-{
-    memopt_status result = MEMOPT_OK;
-    if (block == NULL)
-        return MEMOPT_OK;
-    for (uint64_t i = 0; i < o->stream_count; i++) {
-        /* A stream that the caller has ended since has no work left. */
-        if (memopt_stream_query(o->device, o->streams[i]) == MEMOPT_INVALID_ARGUMENT)
-            continue;
-        memopt_status status = memopt_allocator_record_stream(o->allocator, block, o->streams[i]);
-        result = result == MEMOPT_OK ? status : result;
-    }
-    if (result != MEMOPT_OK) /* it cannot be told which work is pending: wait for all */
-        (void)memopt_device_sync(o->device);
-    memopt_status status = memopt_allocator_free(o->allocator, block);
-    return result == MEMOPT_OK ? status : result;
 }
 
 static void keep_first(memopt_status *result, memopt_status status)
@@ -130,6 +101,7 @@ memopt_status memopt_optimizer_destroy(memopt_optimizer *o)
     memopt_status result = MEMOPT_OK;
     if (o == NULL)
         return MEMOPT_OK;
+    int lost = mo_device_lost(o->device);
     mo_table *const tables[] = {&o->tensor_table, &o->segment_table, &o->group_table,
                                 &o->coef_table,   &o->scratch,       &o->control};
     for (uint64_t i = 0; i < o->parameter_count; i++)
@@ -140,9 +112,9 @@ memopt_status memopt_optimizer_destroy(memopt_optimizer *o)
     mo_free(o->parameters);
     mo_free(o->segments);
     mo_free(o->next);
-    mo_free(o->streams);
+    mo_optimizer_unlisten(o);
     mo_free(o);
-    return result;
+    return mo_end_status(lost, result);
 }
 
 /* --- groups ---------------------------------------------------------------------------------- */

@@ -150,12 +150,20 @@ static const conformance_case *const tables[] = {
     graph_cases,  foreign_cases,   two_device_cases, stress_cases, memory_cases};
 
 /* A name, or the beginning of one that ends with '*'. */
+/* `only` is a list of names with commas between; a '*' at a name's end stands for any rest. */
 static int is_wanted(const char *only, const char *name)
 {
-    size_t length = only != NULL ? strlen(only) : 0;
-    if (length > 0 && only[length - 1] == '*')
-        return strncmp(only, name, length - 1) == 0;
-    return only == NULL || strcmp(only, name) == 0;
+    while (only != NULL) {
+        size_t length = strcspn(only, ",");
+        if (length > 0 && only[length - 1] == '*' && strncmp(only, name, length - 1) == 0)
+            return 1;
+        if (strlen(name) == length && strncmp(only, name, length) == 0)
+            return 1;
+        if (only[length] == '\0')
+            return 0;
+        only += length + 1;
+    }
+    return 1;
 }
 
 static void run_all(const suite *s)
@@ -175,7 +183,7 @@ static void run_all(const suite *s)
 
 static const char *const usage =
     "conformance [--device NAME]    cpu, cuda:N or hip:N; default: cpu\n"
-    "            [--only CASE]      one case, or all that begin with what is before a '*'\n"
+    "            [--only CASES]     a list with commas; 'cast_*' is all that begin with cast_\n"
     "            [--list]           print the cases and end\n"
     "            [--small|--large]  sizes of tensors; --large is for real devices\n"
     "            [--seed N] [--rounds N] [--seconds S]  of the stress cases\n"

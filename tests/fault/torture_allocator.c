@@ -137,6 +137,27 @@ static void make_pressed(memopt_device *device, void *context)
     read_stats(f, f->before);
 }
 
+/* Memory left by a stream that has ended: one block is live, the rest is too small. */
+static void make_ended(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    make(device, context);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 8 * MIB, 0, f->other, &f->cached),
+                     MEMOPT_OK);
+    assert_int_equal(memopt_allocator_free(f->allocator, f->cached), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_alloc(f->allocator, 2 * MIB, 0, f->other, &f->kept),
+                     MEMOPT_OK);
+    assert_int_equal(memopt_stream_release(device, f->other), MEMOPT_OK);
+    read_stats(f, f->before);
+}
+
+static void end_kept(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    assert_int_equal(memopt_allocator_free(f->allocator, f->kept), MEMOPT_OK);
+    end(device, context);
+}
+
 /* --- record_stream, free, trim, snapshot ---------------------------------------------------------
  */
 
@@ -226,6 +247,14 @@ static const torture_scenario scenarios[] = {
      .undo = undo_alloc,
      .check_unchanged = check_unchanged,
      .teardown = end,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "alloc after a stream's end",
+     .setup = make_ended,
+     .run = run_alloc,
+     .undo = undo_alloc,
+     .check_unchanged = check_unchanged,
+     .teardown = end_kept,
      .caches = 1,
      .absorbs = 1},
     {.name = "record_stream",

@@ -96,3 +96,13 @@ def code_object_target(path):
     if not found:
         raise Failure(f"{path}: names no target")
     return found[1].decode()
+
+
+def code_object_numbers(path, key):
+    """What the metadata of a code object (MessagePack) says under `key`, for each kernel."""
+    data, numbers = pathlib.Path(path).read_bytes(), []
+    for found in re.finditer(re.escape(key.encode()), data):
+        at = found.end()
+        wide = {0xCC: 1, 0xCD: 2, 0xCE: 4}.get(data[at], 0)
+        numbers.append(int.from_bytes(data[at + 1:at + 1 + wide], "big") if wide else data[at])
+    return numbers

@@ -16,7 +16,8 @@ import tempfile
 import unittest
 
 from compilers import (CLANG_PTX_FLAGS, HIP_FLAGS, NVCC_FLAGS, Failure, assemble_kernels,
-                       code_object_target, fatbin_targets, hip_kernels, nvcc_kernels, run)
+                       code_object_numbers, code_object_target, fatbin_targets, hip_kernels,
+                       nvcc_kernels, run)
 
 OPTIONS = None
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -176,7 +177,11 @@ class Kernels(unittest.TestCase):
         if not OPTIONS.hip_targets:
             self.skipTest("no code objects in this build")
         for target in OPTIONS.hip_targets:
-            self.assertEqual(code_object_target(self.build / f"kernels.{target}.co"), target)
+            path = self.build / f"kernels.{target}.co"
+            self.assertEqual(code_object_target(path), target)
+            for key in (".private_segment_fixed_size", ".vgpr_spill_count", ".sgpr_spill_count"):
+                with self.subTest(key, target=target):
+                    self.assertEqual(code_object_numbers(path, key), [0] * len(kernel_names()))
 
 
 def main():

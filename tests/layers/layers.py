@@ -55,7 +55,7 @@ def may_include(source, target):
         return None if to_parts[0] == "kernels" else "kernels know only themselves"
     layer = from_parts[1]
     if to_parts[0] == "include":
-        lower = {"base": {"base.h"}, "device": {"base.h", "device.h"}}.get(layer)
+        lower = {"base": {"base.h"}, "device": {"base.h", "device.h", "monitor.h"}}.get(layer)
         if lower is not None and to_parts[-1] not in lower:
             return f"lib/{layer} is below what {target} declares"
         return None

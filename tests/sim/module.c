@@ -6,6 +6,7 @@
 #include "module.h"
 
 #include "emulator.h"
+#include "gfx.h"
 
 #include <elf.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@
 
 #define MODULE_MAGIC 0x6D6F64756C653031u
 #define FUNCTION_MAGIC 0x66756E6374696F6Eu
+
+enum { EM_CUDA_ = 190, EM_AMDGPU_ = 224 };
 
 struct sim_module {
     uint64_t magic;
@@ -55,31 +58,61 @@ static sim_status check_ptx(const char *text)
     return target <= sim_options.major * 10 + sim_options.minor ? SIM_OK : SIM_NO_BINARY;
 }
 
-/* The machine number of a gfx target in an ELF's flags (LLVM's AMDGPU usage guide). */
-static unsigned gfx_machine(const char *gfx)
+/* A binary for one capability runs on later ones of the same generation. */
+static int runs_code_for(uint32_t target)
 {
-    static const struct {
-        const char *name;
-        unsigned machine;
-    } known[] = {{"gfx900", 0x2C},  {"gfx906", 0x2F},  {"gfx908", 0x30},  {"gfx90a", 0x3F},
-                 {"gfx940", 0x40},  {"gfx942", 0x4C},  {"gfx950", 0x4F},  {"gfx1010", 0x33},
-                 {"gfx1030", 0x36}, {"gfx1031", 0x37}, {"gfx1100", 0x41}, {"gfx1101", 0x46},
-                 {"gfx1102", 0x47}, {"gfx1150", 0x43}, {"gfx1151", 0x4A}, {"gfx1200", 0x48},
-                 {"gfx1201", 0x4E}};
-    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
-        if (strcmp(known[i].name, gfx) == 0)
-            return known[i].machine;
-    return 0;
+    return target / 10 == sim_options.major && target % 10 <= sim_options.minor;
 }
 
 static sim_status check_elf(const void *image)
 {
     const Elf64_Ehdr *header = image;
-    if (!sim_is_hip)
-        return header->e_machine == 190 ? SIM_OK : SIM_INVALID_IMAGE; /* EM_CUDA */
-    if (header->e_machine != 224)                                     /* EM_AMDGPU */
+    if (header->e_machine != (sim_is_hip ? EM_AMDGPU_ : EM_CUDA_))
         return SIM_INVALID_IMAGE;
-    return (header->e_flags & 0xFF) == gfx_machine(sim_options.gfx) ? SIM_OK : SIM_NO_BINARY;
+    if (sim_is_hip)
+        return (header->e_flags & 0xFF) == sim_gfx_machine(sim_options.gfx) ? SIM_OK
+                                                                            : SIM_NO_BINARY;
+    /* CUDA 13 moved the target by a byte and counted the ABI version up. */
+    unsigned shift = header->e_ident[EI_ABIVERSION] >= 8 ? 8 : 0;
+    return runs_code_for(header->e_flags >> shift & 0xFF) ? SIM_OK : SIM_NO_BINARY;
+}
+
+/* The entries of a fatbin, each with a head of its own length in front of its data. */
+typedef struct fat_entry {
+    uint16_t kind, version;
+    uint32_t head_bytes;
+    uint64_t bytes;
+    uint32_t compressed, unknown;
+    uint16_t minor, major; /* of the PTX */
+    uint32_t target;
+} fat_entry;
+
+/* OK where one of the entries is for this device and driver. */
+static sim_status check_fatbin(const void *image)
+{
+    enum { PTX = 1, CODE = 2, HEAD_BYTES = 16 };
+    uint64_t bytes;
+    uint16_t head;
+    sim_status status = SIM_NO_BINARY;
+    memcpy(&head, (const char *)image + 6, sizeof head);
+    memcpy(&bytes, (const char *)image + 8, sizeof bytes);
+    if (head != HEAD_BYTES)
+        return SIM_INVALID_IMAGE;
+    for (uint64_t at = 0; at + sizeof(fat_entry) <= bytes;) {
+        fat_entry entry;
+        memcpy(&entry, (const char *)image + head + at, sizeof entry);
+        if (entry.head_bytes < sizeof entry || (entry.kind != PTX && entry.kind != CODE))
+            return SIM_INVALID_IMAGE;
+        if (entry.kind == CODE && runs_code_for(entry.target))
+            return SIM_OK;
+        if (entry.kind == PTX && entry.target <= sim_options.major * 10 + sim_options.minor) {
+            if (driver_for_ptx(entry.major, entry.minor) <= sim_options.driver_version)
+                return SIM_OK;
+            status = SIM_UNSUPPORTED_PTX;
+        }
+        at += entry.head_bytes + entry.bytes;
+    }
+    return status;
 }
 
 static sim_status check_image(const void *image, uint64_t *out_named_bytes)
@@ -93,7 +126,7 @@ static sim_status check_image(const void *image, uint64_t *out_named_bytes)
     if (sim_is_hip)
         return SIM_INVALID_IMAGE;
     if (memcmp(image, fatbin, sizeof fatbin) == 0)
-        return SIM_OK;
+        return check_fatbin(image);
     if (strstr(image, ".version") == NULL)
         return SIM_INVALID_IMAGE;
     *out_named_bytes = strlen(image);
@@ -108,7 +141,7 @@ sim_status sim_module_load(sim_context *context, const void *image, sim_module *
     sim_status status = check_image(image, &bytes);
     if (status != SIM_OK)
         return status;
-    sim_module *module = calloc(1, sizeof *module);
+    sim_module *module = sim_handle_new(sizeof *module);
     if (module == NULL)
         return SIM_OUT_OF_MEMORY;
     module->magic = MODULE_MAGIC;
@@ -170,7 +203,7 @@ sim_status sim_module_function(sim_module *module, const sim_context *context, c
     const mo_sim_kernel *kernel = sim_find_kernel(name);
     if (kernel == NULL || (module->names != NULL && !image_names(module, name)))
         return SIM_NOT_FOUND;
-    sim_function *function = calloc(1, sizeof *function);
+    sim_function *function = sim_handle_new(sizeof *function);
     if (function == NULL)
         return SIM_OUT_OF_MEMORY;
     *function = (sim_function){FUNCTION_MAGIC, module, kernel};

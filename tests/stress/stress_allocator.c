@@ -1,7 +1,9 @@
 /*
  * Threads × streams on one allocator, in eager order: every block is filled on its stream, some are
  * read on another after record_stream, and what a block holds is verified before it is freed, by
- * any thread. Invariants are checked all along. Both kinds of segments, tight capacities.
+ * any thread. One more thread ends streams and makes new ones in their place, while blocks of
+ * theirs are live, pending, freed and trimmed. Invariants are checked all along. Both kinds of
+ * segments, tight capacities.
  */
 #include "allocator/internal.h"
 
@@ -28,9 +30,10 @@ typedef struct shared {
     memopt_device *device;
     memopt_allocator *allocator;
     memopt_stream streams[STREAMS];
+    pthread_rwlock_t in_use[STREAMS]; /* read: the handle is used; write: it ends */
     slot slots[SLOTS];
     atomic_int stop;
-    atomic_uint_fast64_t operations, refused;
+    atomic_uint_fast64_t operations, refused, ended;
 } shared;
 
 typedef struct worker {
@@ -74,9 +77,14 @@ static void fill_slot(worker *w, slot *s)
     int stream = (int)(next_random(&w->random) % STREAMS);
     uint64_t bytes =
         1 + next_random(&w->random) % (UINT64_C(1) << (8 + next_random(&w->random) % 15));
+    s->pattern = (unsigned char)next_random(&w->random);
+    pthread_rwlock_rdlock(&all->in_use[stream]);
     memopt_status status =
         memopt_allocator_alloc(all->allocator, bytes, (memopt_tag)(next_random(&w->random) % 5),
                                all->streams[stream], &block);
+    if (status == MEMOPT_OK)
+        NEED(memopt_fill(all->device, block, s->pattern, bytes, all->streams[stream]));
+    pthread_rwlock_unlock(&all->in_use[stream]);
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
         atomic_fetch_add(&all->refused, 1);
         return;
@@ -85,8 +93,15 @@ static void fill_slot(worker *w, slot *s)
     s->block = block;
     s->bytes = bytes;
     s->stream = stream;
-    s->pattern = (unsigned char)next_random(&w->random);
-    NEED(memopt_fill(all->device, block, s->pattern, bytes, all->streams[stream]));
+}
+
+/* The stream that a block was filled on may have ended; then the fill is done, and so the new one
+ * in its place has nothing to add. */
+static void note_filled(shared *all, const slot *s, memopt_event *filled)
+{
+    pthread_rwlock_rdlock(&all->in_use[s->stream]);
+    NEED(memopt_event_record(filled, all->streams[s->stream]));
+    pthread_rwlock_unlock(&all->in_use[s->stream]);
 }
 
 /* Work of another stream on the block: it waits for the fill, and is recorded. */
@@ -95,21 +110,25 @@ static void read_elsewhere(worker *w, slot *s)
     shared *all = w->all;
     memopt_event *filled;
     uint64_t reader = next_random(&w->random) % STREAMS;
-    memopt_stream other = all->streams[reader];
     uint64_t bytes = s->bytes < 4096 ? s->bytes : 4096;
     NEED(memopt_event_create(all->device, 0, &filled));
-    NEED(memopt_event_record(filled, all->streams[s->stream]));
+    note_filled(all, s, filled);
+    pthread_rwlock_rdlock(&all->in_use[reader]);
+    memopt_stream other = all->streams[reader];
     NEED(memopt_stream_wait_event(all->device, other, filled));
     NEED(memopt_event_destroy(filled));
     NEED(memopt_copy(all->device, w->scratch + reader * 4096, s->block, bytes, other));
     NEED(memopt_allocator_record_stream(all->allocator, s->block, other));
+    pthread_rwlock_unlock(&all->in_use[reader]);
 }
 
 static void verify_and_free(worker *w, slot *s)
 {
     shared *all = w->all;
     if (next_random(&w->random) % 4 == 0) {
+        pthread_rwlock_rdlock(&all->in_use[s->stream]);
         NEED(memopt_stream_sync(all->device, all->streams[s->stream]));
+        pthread_rwlock_unlock(&all->in_use[s->stream]);
         for (uint64_t i = 0; i < s->bytes; i += 1 + s->bytes / 64) {
             if (s->block[i] != s->pattern) {
                 fprintf(stderr, "byte %" PRIu64 " of %" PRIu64 " is %d, not %d\n", i, s->bytes,
@@ -145,6 +164,28 @@ static void *work(void *argument)
     return NULL;
 }
 
+/* Ends streams, and every third time a handle lives on as if it were a new one's. */
+static void *churn(void *argument)
+{
+    worker *w = argument;
+    shared *all = w->all;
+    while (!atomic_load(&all->stop)) {
+        uint64_t which = 1 + next_random(&w->random) % (STREAMS - 1);
+        pthread_rwlock_wrlock(&all->in_use[which]);
+        if (next_random(&w->random) % 3 == 0) {
+            NEED(memopt_stream_release(all->device, all->streams[which]));
+        } else {
+            NEED(memopt_stream_destroy(all->device, all->streams[which]));
+            NEED(memopt_stream_create(all->device, &all->streams[which]));
+        }
+        pthread_rwlock_unlock(&all->in_use[which]);
+        atomic_fetch_add(&all->ended, 1);
+        struct timespec pause = {0, (long)(next_random(&w->random) % 400000)};
+        nanosleep(&pause, NULL);
+    }
+    return NULL;
+}
+
 static void finish(shared *all)
 {
     for (int i = 0; i < SLOTS; i++)
@@ -160,7 +201,7 @@ static void run(const char *config, uint64_t seed, double seconds)
 {
     static shared all;
     static atomic_uint_fast64_t pressed;
-    worker workers[THREADS];
+    worker workers[THREADS], ender = {&all, seed * 77, NULL, 0};
     memopt_device_options device = MEMOPT_DEVICE_OPTIONS_INIT;
     memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
     memset(&all, 0, sizeof all);
@@ -172,6 +213,8 @@ static void run(const char *config, uint64_t seed, double seconds)
     NEED(memopt_allocator_create(all.device, config, &options, &all.allocator));
     for (int i = 1; i < STREAMS; i++)
         NEED(memopt_stream_create(all.device, &all.streams[i]));
+    for (int i = 0; i < STREAMS; i++)
+        pthread_rwlock_init(&all.in_use[i], NULL);
     for (int i = 0; i < SLOTS; i++)
         pthread_mutex_init(&all.slots[i].lock, NULL);
     for (int i = 0; i < THREADS; i++) {
@@ -180,17 +223,20 @@ static void run(const char *config, uint64_t seed, double seconds)
         workers[i] = (worker){&all, seed * 1000 + (uint64_t)i, scratch, 0};
         pthread_create(&workers[i].thread, NULL, work, &workers[i]);
     }
+    pthread_create(&ender.thread, NULL, churn, &ender);
     struct timespec pause = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     nanosleep(&pause, NULL);
     atomic_store(&all.stop, 1);
     for (int i = 0; i < THREADS; i++)
         pthread_join(workers[i].thread, NULL);
+    pthread_join(ender.thread, NULL);
     NEED(memopt_device_sync(all.device));
     for (int i = 0; i < THREADS; i++)
         NEED(memopt_allocator_free(all.allocator, workers[i].scratch));
     printf("\"%s\": %" PRIuFAST64 " operations, %" PRIuFAST64 " refused, %" PRIuFAST64
-           " pressure calls\n",
-           config, atomic_load(&all.operations), atomic_load(&all.refused), atomic_load(&pressed));
+           " pressure calls, %" PRIuFAST64 " streams ended\n",
+           config, atomic_load(&all.operations), atomic_load(&all.refused), atomic_load(&pressed),
+           atomic_load(&all.ended));
     finish(&all);
 }
 

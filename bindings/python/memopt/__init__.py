@@ -27,6 +27,7 @@ from ._abi import (
 from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, TagStats
+from .backends import BackendInfo, backend_info
 from .cast import Scaler, cast, dequantize_blockwise, dynamic_map, quantize_blockwise
 from .checkpoint import Lease, RandomState, Region
 from .device import (
@@ -54,6 +55,7 @@ from .errors import (
 )
 from .log import set_log
 from .memory import Memory
+from .monitor import Monitor, MonitorInfo, Process, Reading
 from .offload import Offloader, Ticket
 from .optim import (
     SGD,
@@ -83,6 +85,7 @@ __all__ = [
     "AdamW8bit",
     "AdamWFp8",
     "Allocator",
+    "BackendInfo",
     "BlockState",
     "Buffer",
     "BusyError",
@@ -105,6 +108,8 @@ __all__ = [
     "Memory",
     "MemoryInfo",
     "MismatchError",
+    "Monitor",
+    "MonitorInfo",
     "NotFoundError",
     "Offloader",
     "Optimizer",
@@ -112,7 +117,9 @@ __all__ = [
     "Overflow",
     "Pass",
     "PinnedMemory",
+    "Process",
     "RandomState",
+    "Reading",
     "Region",
     "RegionMode",
     "Registration",
@@ -132,6 +139,7 @@ __all__ = [
     "Tensor",
     "Ticket",
     "UnsupportedError",
+    "backend_info",
     "cast",
     "dequantize_blockwise",
     "dequantize_state",

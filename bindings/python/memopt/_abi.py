@@ -104,6 +104,29 @@ class BackendFeature(enum.IntEnum):
     RUNTIME_COMPILER = 8
 
 
+class MonitorField(enum.IntEnum):
+    """What a reading has; bits of MonitorReadingStruct.fields, denied and failed."""
+
+    NAME = 1
+    UUID = 2
+    PCI = 4
+    MEMORY = 8
+    UTILIZATION = 16
+    MEMORY_UTILIZATION = 32
+    TEMPERATURE = 64
+    POWER = 128
+    POWER_LIMIT = 256
+    MEMORY_RESERVED = 512
+
+
+class ProcessKind(enum.IntEnum):
+    """What a process uses a device for; bits of ProcessInfoStruct.kind."""
+
+    COMPUTE = 1
+    GRAPHICS = 2
+    HOST = 4
+
+
 class StreamOrder(enum.IntEnum):
     """How the streams of a "cpu" device run."""
 
@@ -200,6 +223,8 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
     LogLevel: "MEMOPT_LOG_",
     DType: "MEMOPT_DTYPE_",
     BackendFeature: "MEMOPT_BACKEND_",
+    MonitorField: "MEMOPT_MONITOR_",
+    ProcessKind: "MEMOPT_PROCESS_",
     StreamOrder: "MEMOPT_STREAM_ORDER_",
     Tag: "MEMOPT_TAG_",
     BlockState: "MEMOPT_BLOCK_",
@@ -300,6 +325,7 @@ class DevicePropertiesStruct(Struct):
         ("virtual_memory", c_uint32),
         ("total_memory", c_uint64),
         ("granularity", c_uint64),
+        ("kernels", c_char * 24),
     ]
 
 
@@ -315,6 +341,60 @@ class MemoryInfoStruct(Struct):
         ("pinned_peak", c_uint64),
         ("registered", c_uint64),
     ]
+
+
+class MonitorInfoStruct(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("status", c_int32),
+        ("driver_code", c_int32),
+        ("device_count", c_int32),
+        ("reserved", c_int32),
+        ("source", c_char * 16),
+        ("library", c_char * 256),
+        ("version", c_char * 96),
+        ("tried", c_char * 512),
+        ("problem", c_char * 512),
+        ("missing", c_char * 512),
+    ]
+
+
+class MonitorReadingStruct(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("fields", c_uint32),
+        ("denied", c_uint32),
+        ("failed", c_uint32),
+        ("driver_code", c_int32),
+        ("name", c_char * 96),
+        ("uuid", c_char * 96),
+        ("pci", c_char * 32),
+        ("memory_total", c_uint64),
+        ("memory_used", c_uint64),
+        ("memory_free", c_uint64),
+        ("memory_reserved", c_uint64),
+        ("utilization", c_double),
+        ("memory_utilization", c_double),
+        ("temperature", c_double),
+        ("power", c_double),
+        ("power_limit", c_double),
+        ("problem", c_char * 256),
+    ]
+
+
+class ProcessInfoStruct(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("pid", c_int32),
+        ("kind", c_uint32),
+        ("used_bytes", c_uint64),
+        ("used_known", c_uint32),
+        ("reserved", c_uint32),
+        ("name", c_char * 64),
+    ]
+
+
+ProcessVisitor = CFUNCTYPE(c_int32, c_void_p, POINTER(ProcessInfoStruct))
 
 
 class AllocatorOptions(Struct):
@@ -549,6 +629,9 @@ STRUCTS: Dict[str, Type[Struct]] = {
     "memopt_backend_info": BackendInfoStruct,
     "memopt_device_properties": DevicePropertiesStruct,
     "memopt_memory_info": MemoryInfoStruct,
+    "memopt_monitor_info": MonitorInfoStruct,
+    "memopt_monitor_reading": MonitorReadingStruct,
+    "memopt_process_info": ProcessInfoStruct,
     "memopt_allocator_options": AllocatorOptions,
     "memopt_tag_stats": TagStatsStruct,
     "memopt_block_info": BlockInfoStruct,
@@ -611,6 +694,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_device_sync": (CHECKED, [_HANDLE]),
     "memopt_stream_create": (CHECKED, [_HANDLE, _OUT_HANDLE]),
     "memopt_stream_destroy": (CHECKED, [_HANDLE, _HANDLE]),
+    "memopt_stream_release": (CHECKED, [_HANDLE, _HANDLE]),
     "memopt_stream_sync": (CHECKED, [_HANDLE, _HANDLE]),
     "memopt_stream_query": (c_int32, [_HANDLE, _HANDLE]),
     "memopt_stream_wait_event": (CHECKED, [_HANDLE, _HANDLE, _HANDLE]),
@@ -627,6 +711,13 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_host_free": (CHECKED, [_HANDLE, c_void_p]),
     "memopt_host_register": (CHECKED, [_HANDLE, c_void_p, _U64]),
     "memopt_host_unregister": (CHECKED, [_HANDLE, c_void_p]),
+    # monitor.h
+    "memopt_monitor_get_info": (CHECKED, [c_char_p, POINTER(MonitorInfoStruct)]),
+    "memopt_monitor_open": (CHECKED, [c_char_p, _OUT_HANDLE]),
+    "memopt_monitor_close": (CHECKED, [_HANDLE]),
+    "memopt_monitor_device_count": (CHECKED, [_HANDLE, _OUT_I32]),
+    "memopt_monitor_read": (CHECKED, [_HANDLE, c_int32, POINTER(MonitorReadingStruct)]),
+    "memopt_monitor_processes": (CHECKED, [_HANDLE, c_int32, ProcessVisitor, c_void_p]),
     # allocator.h
     "memopt_allocator_create": (
         CHECKED,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import itertools
+import sys
 import threading
 from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple, Union
 
@@ -34,6 +35,7 @@ class DeviceProperties(NamedTuple):
     virtual_memory: bool
     total_memory: int
     granularity: int
+    kernels: str
 
 
 class MemoryInfo(NamedTuple):
@@ -145,6 +147,15 @@ class Device(_lifetime.Closing):
     def sync_stream(self, stream: "StreamLike" = None) -> None:
         """Waits for all work that is on a stream now."""
         lib.memopt_stream_sync(self._handle.pointer, stream_pointer(stream))
+        self._forget_done()
+
+    def release_stream(self, stream: "StreamLike") -> None:
+        """Says that a stream of others is about to be destroyed; waits for its work.
+
+        Call it before `cudaStreamDestroy` and the like, so that allocators do not use the handle
+        again. A :class:`Stream` says so itself when it is closed.
+        """
+        lib.memopt_stream_release(self._handle.pointer, stream_pointer(stream))
         self._forget_done()
 
     def wait_event(self, event: "Event", stream: "StreamLike" = None) -> None:
@@ -260,6 +271,8 @@ class Device(_lifetime.Closing):
         """Keeps owners of memory until the work on a stream so far is done."""
         if (stream is None and self._inline) or not any(o is not None for o in owners):
             return
+        if _torch_captures():
+            return
         event = Event(self)
         event.record(stream)
         with self._lock:
@@ -275,6 +288,13 @@ class Device(_lifetime.Closing):
                 done = self._pending.popleft()
             done[0].close()
             del done  # outside the lock: owners may end here
+
+
+def _torch_captures() -> bool:
+    """Whether torch captures a graph now. Asking about an event would end the capture, and what a
+    graph uses must stay longer than one run of it: as in torch, that is the caller's to see to."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
 
 
 class Stream(_lifetime.Closing):
@@ -451,7 +471,7 @@ def _read_properties(pointer: int) -> DeviceProperties:
     raw = _abi.DevicePropertiesStruct()
     lib.memopt_device_get_properties(pointer, ctypes.byref(raw))
     values = {field: getattr(raw, field) for field in DeviceProperties._fields}
-    for field in ("name", "backend", "isa"):
+    for field in ("name", "backend", "isa", "kernels"):
         values[field] = values[field].decode("utf-8", "replace")
     values["virtual_memory"] = bool(values["virtual_memory"])
     return DeviceProperties(**values)

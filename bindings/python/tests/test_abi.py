@@ -109,6 +109,7 @@ CLASSES = {
     "memopt_log_level": "enum",
     "memopt_log_callback": "pointer",
     "memopt_block_visitor": "pointer",
+    "memopt_process_visitor": "pointer",
 }
 
 

@@ -165,6 +165,34 @@ def test_record_stream(device, allocator):
         stream.sync()
 
 
+def test_release_stream(device, allocator):
+    with device.stream() as stream:
+        kept = allocator.alloc(4096, stream=stream)
+        cached = allocator.alloc(4096, stream=int(stream))
+        address = int(cached)
+        cached.free()
+        with allocator.alloc(4096) as other:
+            assert int(other) != address, "the block is the stream's"
+        device.release_stream(int(stream))
+        assert {s["stream"] for s in allocator.snapshot()} == {0}
+        with allocator.alloc(4096, stream=stream) as again:
+            assert int(again) == address
+        kept.free()
+        with pytest.raises(memopt.InvalidArgumentError, match="default stream"):
+            device.release_stream(None)
+
+
+def test_a_closed_stream_leaves_its_memory_to_others(device, allocator):
+    with device.stream() as stream:
+        kept = allocator.alloc(4096, stream=int(stream))
+        cached = allocator.alloc(4096, stream=int(stream))
+        address = int(cached)
+        cached.free()
+    with allocator.alloc(4096) as other:
+        assert int(other) == address
+    kept.free()
+
+
 def test_out_of_memory_says_what_there_is(device):
     reports = []
     allocator = memopt.Allocator(

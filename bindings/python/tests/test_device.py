@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import gc
+import sys
 import threading
 import weakref
 
@@ -283,3 +284,25 @@ def test_log_lines_to_a_logger(caplog):
     finally:
         memopt.set_log(None)
     assert caplog.records and {record.name for record in caplog.records} == {"memopt"}
+
+
+def test_nothing_is_kept_or_asked_while_torch_captures(monkeypatch):
+    """Asking about an event would end the capture of a graph."""
+    from types import SimpleNamespace
+
+    capturing = True
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, is_current_stream_capturing=lambda: capturing
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    with memopt.Device("cpu", capacity=16 * MIB) as device, device.stream() as stream:
+        source, into = array.array("f", [1.0]), array.array("f", [0.0])
+        gate = threading.Event()
+        device.call(gate.wait, stream)
+        device.copy(into, source, stream=stream)
+        assert len(device._pending) == 0
+        capturing = False
+        device.copy(into, source, stream=stream)
+        assert len(device._pending) == 1
+        gate.set()
+        stream.sync()

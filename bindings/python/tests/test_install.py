@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def test_pip_install_in_a_fresh_environment(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     libraries = {name for name in names if ".so" in name}
     assert "memopt/lib/libmemopt.so.1" in libraries and "memopt/py.typed" in names
+    assert "memopt/cli/schemas/info.json" in names
     assert libraries <= {"memopt/lib/libmemopt.so.1", "memopt/lib/libpthreadpool.so.0"}
     assert not [name for name in names if name.startswith(("tests", "include", "lib/"))]
 
@@ -67,5 +69,9 @@ def test_pip_install_in_a_fresh_environment(tmp_path):
     assert installed.returncode == 0, installed.stderr
     result = run(python, "-c", PROGRAM, cwd="/")
     assert result.returncode == 0, result.stderr
+    command = run(environment / "bin" / "memopt", "info", "--json", cwd="/")
+    assert command.returncode == 0, command.stderr
+    library = json.loads(command.stdout)["library"]
+    assert library.startswith(str(environment)) and library.endswith("memopt/lib/libmemopt.so.1")
     if "memopt/lib/libpthreadpool.so.0" in libraries:
         assert str(environment) in result.stdout, "the bundled library is the one that is used"

@@ -11,7 +11,7 @@ static __thread int depth;
 
 static sim_context *new_context(int device)
 {
-    sim_context *context = calloc(1, sizeof *context);
+    sim_context *context = sim_handle_new(sizeof *context);
     if (context == NULL)
         return NULL;
     context->magic = CONTEXT_MAGIC;

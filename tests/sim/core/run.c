@@ -204,8 +204,9 @@ sim_status sim_fill(sim_stream *stream, uintptr_t destination, uint32_t value, u
     uint64_t bytes = count * value_bytes;
     if (count == 0)
         return stream->context->sticky;
-    if (destination % value_bytes != 0 || sim_arena_of(destination) == NULL ||
-        !sim_accessible(destination, bytes))
+    const sim_arena *arena = sim_arena_of(destination);
+    if (destination % value_bytes != 0 || arena == NULL || !sim_accessible(destination, bytes) ||
+        (arena != &sim_host && arena->index != stream->context->device))
         return SIM_INVALID_VALUE;
     sim_op *op = sim_op_new(SIM_FILL, stream->context);
     if (op == NULL)
@@ -247,10 +248,8 @@ sim_status sim_stream_callback(sim_stream *stream, sim_stream *handle,
 {
     if (function == NULL)
         return SIM_INVALID_VALUE;
-    if (stream->capture != NULL) {
-        sim_capture_invalidate(stream->capture);
-        return SIM_CAPTURE_UNSUPPORTED;
-    }
+    if (stream->capture != NULL)
+        return sim_capture_break(stream->capture, SIM_CAPTURE_UNSUPPORTED);
     callback *c = malloc(sizeof *c);
     if (c == NULL)
         return SIM_OUT_OF_MEMORY;

@@ -13,41 +13,11 @@
 #ifndef MEMOPT_SIM_CORE_H
 #define MEMOPT_SIM_CORE_H
 
+#include "core/status.h"
+
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
-
-/* Every outcome that a driver tells apart; cuda_api.c and hip_api.c know the vendor's numbers. */
-typedef enum sim_status {
-    SIM_OK,
-    SIM_INVALID_VALUE,
-    SIM_OUT_OF_MEMORY,
-    SIM_NOT_INITIALIZED,
-    SIM_NO_DEVICE,
-    SIM_INVALID_DEVICE,
-    SIM_INVALID_IMAGE,
-    SIM_INVALID_CONTEXT,
-    SIM_NO_BINARY,
-    SIM_UNSUPPORTED_PTX,
-    SIM_INVALID_HANDLE,
-    SIM_CONTEXT_DESTROYED,
-    SIM_NOT_FOUND,
-    SIM_NOT_READY,
-    SIM_ILLEGAL_ADDRESS,
-    SIM_OUT_OF_RESOURCES,
-    SIM_LAUNCH_FAILED,
-    SIM_HOST_REGISTERED,
-    SIM_HOST_NOT_REGISTERED,
-    SIM_NOT_PERMITTED,
-    SIM_NOT_SUPPORTED,
-    SIM_CAPTURE_UNSUPPORTED,
-    SIM_CAPTURE_INVALIDATED,
-    SIM_CAPTURE_UNMATCHED,
-    SIM_CAPTURE_UNJOINED,
-    SIM_CAPTURE_IMPLICIT,
-    SIM_UNKNOWN,
-    SIM_STATUS_COUNT
-} sim_status;
 
 enum {
     SIM_SLOTS = 192,  /* streams alive at a time, default streams included */
@@ -126,6 +96,12 @@ typedef struct sim_ranges {
     uint64_t count, capacity;
 } sim_ranges;
 
+/* Nodes of a graph, by their numbers. */
+typedef struct sim_nodes {
+    uint32_t *items;
+    uint64_t count, capacity;
+} sim_nodes;
+
 typedef struct sim_device {
     sim_arena arena;
     uint64_t total, used;
@@ -150,7 +126,7 @@ typedef struct sim_config {
     uint32_t major, minor, warp_size, multiprocessors;
     uint32_t driver_version;
     const char *gfx, *name, *missing;
-    int virtual_memory, eager, uninitialised, races, free_waits, dead_stream;
+    int virtual_memory, eager, uninitialised, races, free_waits, dead_stream, rdma;
     uint64_t seed;
 } sim_config;
 
@@ -198,6 +174,7 @@ struct sim_stream {
     sim_clock clock; /* what later operations of this stream come after */
     uint32_t polls;
     sim_graph *capture; /* recording into this graph */
+    sim_nodes ends;     /* the nodes that the next one comes after */
 };
 
 struct sim_event {
@@ -210,7 +187,8 @@ struct sim_event {
     uint64_t nanoseconds; /* when the last record ran */
     int timing, destroyed, blocking;
     uint32_t polls;
-    sim_graph *capture;
+    sim_graph *capture; /* of the last record, also once it has ended */
+    sim_nodes ends;
 };
 
 extern pthread_mutex_t sim_lock;
@@ -240,9 +218,12 @@ void sim_violation(uint32_t first, uint32_t second, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 int sim_symbol_missing(const char *symbol);
 void sim_enter_host_function(int inside);
+/* Zeroed memory for a struct that stays for the life of the process: what the program holds a
+ * handle to, so that dead handles are known for what they are. */
+void *sim_handle_new(size_t bytes);
 void *sim_grow(void *items, uint64_t count, uint64_t *capacity, size_t size);
 
-/* --- memory.c ------------------------------------------------------------------------------ */
+/* --- arena.c, memory.c -------------------------------------------------------------------- */
 
 int sim_arena_init(sim_arena *arena, int index);
 sim_arena *sim_arena_of(uintptr_t address); /* NULL: not device or pinned memory */
@@ -297,6 +278,11 @@ sim_status sim_event_elapsed(const sim_event *start, const sim_event *end, float
 sim_status sim_context_sync(sim_context *context);
 /* Enqueues a heap-allocated operation; takes it over. */
 sim_status sim_submit(sim_stream *stream, sim_op *op);
+/* The same, never into a capture, after all that `also` holds. */
+sim_status sim_submit_after(sim_stream *stream, sim_op *op, const sim_clock *also);
+void sim_join(sim_clock *into, const sim_clock *other);
+/* Waits for what a context's streams were given, capturing ones included. */
+void sim_context_wait(const sim_context *context);
 
 /* --- run.c --------------------------------------------------------------------------------- */
 
@@ -317,12 +303,25 @@ sim_status sim_stream_callback(sim_stream *stream, sim_stream *handle,
 
 /* --- graph.c ------------------------------------------------------------------------------- */
 
-sim_status sim_capture_begin(sim_stream *stream);
+sim_status sim_capture_begin(sim_stream *stream, int mode);
 sim_status sim_capture_end(sim_stream *stream, sim_graph **out_graph);
 /* 0: none, 1: active, 2: invalidated. */
 int sim_capture_state(const sim_stream *stream);
-void sim_capture_append(sim_graph *graph, sim_op *op);
-void sim_capture_invalidate(sim_graph *graph);
+/* The calling thread's mode: 0 global, 1 of the thread, 2 relaxed; returns the earlier one. */
+int sim_capture_exchange(int mode);
+/* Whether a capture forbids this thread an unsafe call: it fails, and so do those captures. */
+sim_status sim_capture_forbids(void);
+/* The legacy stream of the context is used. CAPTURE_IMPLICIT where a stream captures that it would
+ * wait for; `ends`: these captures are invalidated. */
+sim_status sim_capture_conflict(const sim_context *context, int ends);
+/* What cannot be done with a capturing stream or a captured event was tried: its capture ends. */
+sim_status sim_capture_break(sim_graph *graph, sim_status status);
+/* Takes the operation over, as the next node of the stream. */
+sim_status sim_capture_append(sim_stream *stream, sim_op *op);
+sim_status sim_capture_record(sim_event *event, const sim_stream *stream);
+/* For an event of a capture, or a stream that captures. */
+sim_status sim_capture_wait(sim_stream *stream, const sim_event *event);
+void sim_capture_leave(sim_stream *stream); /* the stream ends */
 sim_status sim_graph_check(const sim_graph *graph);
 sim_status sim_graph_instantiate(sim_graph *graph, sim_graph **out_executable);
 sim_status sim_graph_launch(sim_graph *executable, sim_stream *stream);

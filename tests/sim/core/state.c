@@ -101,6 +101,7 @@ static void read_options(void)
     sim_options.driver_version =
         (uint32_t)read_number("MEMOPT_SIM_DRIVER", sim_is_hip ? 60443482 : 13000);
     sim_options.virtual_memory = read_number("MEMOPT_SIM_VMM", 1) != 0;
+    sim_options.rdma = (int)read_number("MEMOPT_SIM_RDMA", 0);
     sim_options.eager = read_number("MEMOPT_SIM_EAGER", 0) != 0;
     sim_options.uninitialised = read_number("MEMOPT_SIM_UNINITIALISED", 1) != 0;
     sim_options.races = read_number("MEMOPT_SIM_RACES", 1) != 0;
@@ -158,6 +159,17 @@ uint64_t sim_nanoseconds(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Told to a leak check, where the program has one. */
+extern void __lsan_ignore_object(const void *p) __attribute__((weak));
+
+void *sim_handle_new(size_t bytes)
+{
+    void *p = calloc(1, bytes);
+    if (p != NULL && __lsan_ignore_object != NULL)
+        __lsan_ignore_object(p);
+    return p;
 }
 
 void *sim_grow(void *items, uint64_t count, uint64_t *capacity, size_t size)

@@ -23,7 +23,7 @@ static uint32_t slot_clocks[SIM_SLOTS]; /* where the slot's last stream ended */
 static pthread_cond_t progress = PTHREAD_COND_INITIALIZER;
 static int busy;
 
-static void join(sim_clock *into, const sim_clock *other)
+void sim_join(sim_clock *into, const sim_clock *other)
 {
     for (int i = 0; i < SIM_SLOTS; i++)
         if (into->at[i] < other->at[i])
@@ -95,7 +95,7 @@ static void force(sim_stream *stream, uint32_t target)
 /* The host has seen the stream's work up to `clock`, and so all that came before it. */
 static void host_saw(const sim_clock *clock)
 {
-    join(&sim_host_clock, clock);
+    sim_join(&sim_host_clock, clock);
 }
 
 /* The program polls; now and then the device gets on. */
@@ -116,7 +116,7 @@ sim_status sim_stream_create(sim_context *context, int blocking, sim_stream **ou
     int slot = (last_slot + 1) % SIM_SLOTS;
     while (slots[slot] != NULL && slot != last_slot)
         slot = (slot + 1) % SIM_SLOTS;
-    sim_stream *stream = slots[slot] == NULL ? calloc(1, sizeof *stream) : NULL;
+    sim_stream *stream = slots[slot] == NULL ? sim_handle_new(sizeof *stream) : NULL;
     if (stream == NULL)
         return SIM_OUT_OF_MEMORY;
     last_slot = slot;
@@ -147,8 +147,7 @@ sim_status sim_stream_check(const sim_stream *stream, const sim_context *context
 sim_status sim_stream_destroy(sim_stream *stream)
 {
     sim_stream **link = &sim_streams;
-    if (stream->capture != NULL)
-        sim_capture_invalidate(stream->capture);
+    sim_capture_leave(stream);
     force(stream, stream->submitted);
     while (*link != NULL && *link != stream)
         link = &(*link)->next;
@@ -161,38 +160,47 @@ sim_status sim_stream_destroy(sim_stream *stream)
     return stream->context->sticky;
 }
 
-sim_status sim_stream_sync(sim_stream *stream)
+static void wait_for(sim_stream *stream)
 {
-    if (stream->capture != NULL) {
-        sim_capture_invalidate(stream->capture);
-        return SIM_CAPTURE_UNSUPPORTED;
-    }
     sim_clock reached = stream->clock;
     reached.at[stream->slot] = stream->submitted;
     force(stream, stream->submitted);
     host_saw(&reached);
+}
+
+sim_status sim_stream_sync(sim_stream *stream)
+{
+    if (stream->capture != NULL)
+        return sim_capture_break(stream->capture, SIM_CAPTURE_UNSUPPORTED);
+    wait_for(stream);
     return stream->context->sticky;
 }
 
 sim_status sim_stream_query(sim_stream *stream)
 {
-    if (stream->capture != NULL) {
-        sim_capture_invalidate(stream->capture);
-        return SIM_CAPTURE_UNSUPPORTED;
-    }
+    if (stream->capture != NULL)
+        return sim_capture_break(stream->capture, SIM_CAPTURE_UNSUPPORTED);
     if (stream->completed < stream->submitted && !polled_enough(&stream->polls))
         return SIM_NOT_READY;
     return sim_stream_sync(stream);
 }
 
-sim_status sim_context_sync(sim_context *context)
+void sim_context_wait(const sim_context *context)
 {
-    for (sim_stream *s = sim_streams; s != NULL; s = s->next)
-        if (s->context == context && s->capture != NULL)
-            return SIM_CAPTURE_UNSUPPORTED;
     for (int slot = 0; slot < SIM_SLOTS; slot++)
         if (slots[slot] != NULL && slots[slot]->context == context)
-            (void)sim_stream_sync(slots[slot]);
+            wait_for(slots[slot]);
+}
+
+sim_status sim_context_sync(sim_context *context)
+{
+    sim_status status = SIM_OK;
+    for (sim_stream *s = sim_streams; s != NULL; s = s->next)
+        if (s->context == context && s->capture != NULL)
+            status = sim_capture_break(s->capture, SIM_CAPTURE_UNSUPPORTED);
+    if (status != SIM_OK)
+        return status;
+    sim_context_wait(context);
     return context->sticky;
 }
 
@@ -202,7 +210,7 @@ static void legacy_order(sim_stream *stream, sim_op *op)
     for (const sim_stream *s = sim_streams; s != NULL; s = s->next)
         if (s != stream && s->context == stream->context && s->capture == NULL &&
             (stream->legacy ? s->blocking : stream->blocking && s->legacy)) {
-            join(&op->needs, &s->clock);
+            sim_join(&op->needs, &s->clock);
             if (op->needs.at[s->slot] < s->submitted)
                 op->needs.at[s->slot] = s->submitted;
         }
@@ -210,20 +218,20 @@ static void legacy_order(sim_stream *stream, sim_op *op)
 
 sim_status sim_submit(sim_stream *stream, sim_op *op)
 {
+    static const sim_clock nothing;
+    return stream->capture != NULL ? sim_capture_append(stream, op)
+                                   : sim_submit_after(stream, op, &nothing);
+}
+
+sim_status sim_submit_after(sim_stream *stream, sim_op *op, const sim_clock *also)
+{
     if (stream->context->sticky != SIM_OK) {
         sim_op_free(op);
         return stream->context->sticky;
     }
-    if (stream->capture != NULL) {
-        sim_status status = sim_capture_state(stream) == 1 ? SIM_OK : SIM_CAPTURE_INVALIDATED;
-        if (status == SIM_OK)
-            sim_capture_append(stream->capture, op);
-        else
-            sim_op_free(op);
-        return status;
-    }
-    join(&stream->clock, &sim_host_clock);
+    sim_join(&stream->clock, &sim_host_clock);
     op->needs = stream->clock;
+    sim_join(&op->needs, also);
     legacy_order(stream, op);
     op->clock = ++stream->submitted;
     op->needs.at[stream->slot] = op->clock;
@@ -244,7 +252,7 @@ sim_status sim_submit(sim_stream *stream, sim_op *op)
 
 sim_status sim_event_create(sim_context *context, int timing, sim_event **out_event)
 {
-    sim_event *event = calloc(1, sizeof *event);
+    sim_event *event = sim_handle_new(sizeof *event);
     if (event == NULL)
         return SIM_OUT_OF_MEMORY;
     event->magic = EVENT_MAGIC;
@@ -271,23 +279,20 @@ sim_status sim_event_destroy(sim_event *event)
 
 sim_status sim_event_record(sim_event *event, sim_stream *stream)
 {
+    if (event->context != stream->context)
+        return SIM_INVALID_HANDLE;
+    if (stream->capture != NULL)
+        return sim_capture_record(event, stream);
     sim_op *op = sim_op_new(SIM_RECORD, stream->context);
     if (op == NULL)
         return SIM_OUT_OF_MEMORY;
-    if (event->context != stream->context) {
-        sim_op_free(op);
-        return SIM_INVALID_HANDLE;
-    }
     op->event = event;
     op->event_record = event->records + 1;
-    sim_graph *capture = stream->capture;
     sim_status status = sim_submit(stream, op);
     if (status != SIM_OK)
         return status;
     event->records++;
-    event->capture = capture;
-    if (capture != NULL)
-        return SIM_OK;
+    event->capture = NULL;
     event->stream = stream;
     event->slot = stream->slot;
     event->record_clock = stream->submitted;
@@ -305,10 +310,8 @@ static int event_done(const sim_event *event)
 
 sim_status sim_event_sync(sim_event *event)
 {
-    if (event->capture != NULL) {
-        sim_capture_invalidate(event->capture);
-        return SIM_CAPTURE_UNSUPPORTED;
-    }
+    if (event->capture != NULL)
+        return sim_capture_break(event->capture, SIM_CAPTURED_EVENT);
     if (event->stream == NULL)
         return event->context->sticky;
     sim_clock reached = event->clock;
@@ -337,23 +340,13 @@ sim_status sim_event_elapsed(const sim_event *start, const sim_event *end, float
     return start->context->sticky;
 }
 
-/* A wait for an event that is being captured takes the waiting stream into the capture. */
 sim_status sim_stream_wait(sim_stream *stream, sim_event *event)
 {
     if (stream->context->sticky != SIM_OK)
         return stream->context->sticky;
-    if (event->capture != NULL) {
-        if (stream->capture != NULL && stream->capture != event->capture)
-            return SIM_CAPTURE_UNSUPPORTED;
-        stream->capture = event->capture;
-        return SIM_OK;
-    }
-    if (stream->capture != NULL) {
-        sim_capture_invalidate(stream->capture);
-        return SIM_CAPTURE_UNSUPPORTED; /* a dependency on work outside the graph */
-    }
-    if (event->stream == NULL)
-        return SIM_OK;
-    join(&stream->clock, &event->clock);
+    if (event->capture != NULL || stream->capture != NULL)
+        return sim_capture_wait(stream, event);
+    if (event->stream != NULL)
+        sim_join(&stream->clock, &event->clock);
     return SIM_OK;
 }

@@ -375,9 +375,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_best_of_all),
-        cmocka_unit_test(test_forward_is_the_peak),    cmocka_unit_test(test_long_chains_stay_in_budget),
-        cmocka_unit_test(test_rewind),         cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_no_host_memory), cmocka_unit_test(test_longest_chain),
+        cmocka_unit_test(test_forward_is_the_peak),
+        cmocka_unit_test(test_long_chains_stay_in_budget),
+        cmocka_unit_test(test_rewind),
+        cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_no_host_memory),
+        cmocka_unit_test(test_longest_chain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

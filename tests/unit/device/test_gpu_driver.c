@@ -1,8 +1,9 @@
 /*
  * What is told about drivers that are missing, broken or incomplete. The argument says which driver
  * files the environment makes the loader find: none, broken (no library at all), empty (a library
- * without entry points), partial and plain (simulated, without an optional entry point, and without
- * virtual memory in the device).
+ * without entry points); and of the simulated ones: partial (without an optional entry point),
+ * plain (without virtual memory in the device), old-cuda and old-hip (CUDA 9.2, ROCm 5.0: the
+ * oldest that do), ancient (ROCm 4) and lacking (without an entry point that every driver has).
  */
 #include "support.h"
 
@@ -35,7 +36,7 @@ static void refused(const char *backend, const char *word, const char *missing)
     memopt_backend_info info = info_about(backend);
     assert_int_equal(info.status, MEMOPT_DRIVER_MISSING);
     assert_int_equal(info.device_count, 0);
-    assert_int_equal(info.driver_version, 0);
+    assert_int_equal(info.driver_version, strcmp(mode, "ancient") == 0 ? 40421432 : 0);
     contains(info.tried, backend[0] == 'c' ? "libcuda.so.1" : "libamdhip64.so");
     contains(info.problem, word);
     contains(info.missing, missing);
@@ -87,6 +88,58 @@ static void works_without_virtual_memory(const char *backend)
     OK(memopt_device_close(device));
 }
 
+static void call_once(void *user)
+{
+    ++*(int *)user;
+}
+
+/* A driver from before virtual memory, host functions and capture modes: plain allocations, and
+ * stream callbacks in place of host functions. */
+static void works_with_an_old_driver(const char *backend, const char *isa, const char *const *lacks)
+{
+    memopt_device *device;
+    memopt_device_properties p = {.struct_size = sizeof p};
+    int called = 0;
+    memopt_backend_info info = info_about(backend);
+    assert_int_equal(info.status, MEMOPT_OK);
+    assert_int_equal(info.features & MEMOPT_BACKEND_VIRTUAL_MEMORY, 0);
+    assert_int_not_equal(info.features & MEMOPT_BACKEND_HOST_FUNCTIONS, 0);
+    for (; *lacks != NULL; lacks++)
+        contains(info.missing, *lacks);
+    works_without_virtual_memory(backend);
+    OK(memopt_device_open(backend, NULL, &device));
+    OK(memopt_device_get_properties(device, &p));
+    assert_string_equal(p.isa, isa);
+    assert_int_equal(p.warp_size, strcmp(backend, "hip") == 0 ? 64 : 32);
+    memopt_stream stream;
+    OK(memopt_stream_create(device, &stream));
+    OK(memopt_stream_host_callback(device, stream, call_once, &called));
+    assert_int_equal(called, 0);
+    OK(memopt_stream_sync(device, stream));
+    assert_int_equal(called, 1);
+    OK(memopt_stream_destroy(device, stream));
+    OK(memopt_device_close(device));
+}
+
+static void old_drivers(void **state)
+{
+    static const char *const cuda[] = {"cuMemCreate", "cuLaunchHostFunc", "cuStreamIsCapturing",
+                                       "cuThreadExchangeStreamCaptureMode", NULL};
+    static const char *const hip[] = {"hipMemCreate", "hipLaunchHostFunc",
+                                      "hipGetDevicePropertiesR0600", NULL};
+    (void)state;
+    if (strcmp(mode, "old-cuda") == 0)
+        works_with_an_old_driver("cuda", "sm_80", cuda);
+    else if (strcmp(mode, "old-hip") == 0)
+        works_with_an_old_driver("hip", "gfx90a", hip);
+    else if (strcmp(mode, "ancient") == 0)
+        refused("hip", "older than ROCm 5", "");
+    else if (strcmp(mode, "lacking") == 0) {
+        refused("cuda", "lacks entry points", "cuStreamWaitEvent (required)");
+        refused("hip", "lacks entry points", "hipStreamWaitEvent (required)");
+    }
+}
+
 static void less_than_a_whole_driver(void **state)
 {
     (void)state;
@@ -123,6 +176,7 @@ int main(int count, char **values)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drivers),
         cmocka_unit_test(less_than_a_whole_driver),
+        cmocka_unit_test(old_drivers),
         cmocka_unit_test(arguments),
     };
     if (count > 1)

@@ -1,0 +1,430 @@
+"""`memopt info` as a subprocess, as a user runs it: without drivers, on simulated ones, on broken
+ones. The simulated drivers are those of the build that MEMOPT_LIBRARY is from."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pty
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import memopt
+import memopt.cli
+from json_schema import load, validate
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
+BUILD = os.path.dirname(os.path.abspath(memopt.library_path))
+DRIVERS = os.path.join(BUILD, "tests", "sim", "lib")
+MONITORS = os.path.join(BUILD, "tests", "sim", "monitor")
+SCHEMA = load("info")
+
+simulated = pytest.mark.skipif(
+    not os.path.exists(os.path.join(DRIVERS, "libcuda.so.1"))
+    or not os.path.exists(os.path.join(MONITORS, "libnvidia-ml.so.1")),
+    reason="no simulated drivers beside " + memopt.library_path,
+)
+
+
+def environment(*folders, **variables):
+    values = {k: v for k, v in os.environ.items() if not k.startswith("MEMOPT_SIM_")}
+    for name in ("LD_LIBRARY_PATH", "NO_COLOR", "FORCE_COLOR", "MEMOPT_LOG", "COLUMNS"):
+        values.pop(name, None)
+    values.update(PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path)
+    values.update(variables)
+    if folders:
+        values["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, folders))
+    return values
+
+
+def command(*words, folders=(), **variables):
+    return subprocess.run(
+        [sys.executable, "-m", "memopt", *words],
+        env=environment(*folders, **variables),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def info(*folders, **variables):
+    """What --json says, checked against the schema."""
+    result = command("info", "--json", folders=folders, **variables)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    value = json.loads(result.stdout)
+    validate(value, SCHEMA)
+    assert [backend["name"] for backend in value["backends"]] == ["cpu", "cuda", "hip"]
+    return {
+        **value,
+        **{backend["name"]: backend for backend in value["backends"]},
+    }
+
+
+def text(*folders, **variables):
+    result = command("info", folders=folders, **variables)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == "" and "\x1b" not in result.stdout
+    return result.stdout
+
+
+# --- no driver ------------------------------------------------------------------------------------
+
+
+def test_the_library_and_the_cpu():
+    found = info()
+    assert found["version"] == memopt.__version__
+    assert found["library"] == os.path.abspath(memopt.library_path)
+    cpu = found["cpu"]
+    assert cpu["available"] and cpu["status"] == "OK" and cpu["driver"] is None
+    (device,) = cpu["devices"]
+    with memopt.Device("cpu") as ours:
+        properties = ours.properties
+    assert device["properties"]["isa"] == properties.isa == properties.kernels
+    assert device["properties"]["memory_total"] == properties.total_memory
+    assert device["properties"]["kernels"] == {"form": "native", "image": properties.isa}
+    assert cpu["monitoring"]["source"] == "proc"
+
+
+@pytest.mark.parametrize("name, file", [("cuda", "libcuda.so.1"), ("hip", "libamdhip64.so")])
+def test_no_driver(name, file):
+    backend = info()[name]
+    if backend["driver"]["library"]:
+        pytest.skip("this machine has a driver for " + name)
+    assert backend["status"] == "DRIVER_MISSING" and not backend["available"]
+    assert file in backend["driver"]["tried"]
+    assert file + ": cannot open shared object file" in backend["problem"]
+    assert backend["driver"]["version"] is None and backend["devices"] == []
+    shown = text()
+    assert name + ": cannot be used" in shown
+    assert backend["problem"] in shown and "install the" in shown
+
+
+def test_no_devices_opens_none():
+    result = command("info", "--json", "--no-devices")
+    assert result.returncode == 0
+    value = json.loads(result.stdout)
+    validate(value, SCHEMA)
+    assert value["backends"][0]["devices"] == [] and value["backends"][0]["device_count"] == 1
+
+
+# --- simulated drivers ----------------------------------------------------------------------------
+
+
+@simulated
+def test_simulated_cuda():
+    found = info(DRIVERS, MONITORS, MEMOPT_SIM_MEMORY="64M", MEMOPT_SIM_CAPABILITY="8.6")
+    cuda = found["cuda"]
+    assert cuda["available"] and cuda["status"] == "OK" and cuda["problem"] is None
+    assert cuda["driver"]["library"] == os.path.join(DRIVERS, "libcuda.so.1")
+    assert cuda["driver"]["version"] == "13.0" and cuda["driver"]["version_number"] == 13000
+    assert cuda["driver"]["missing"] == [] and cuda["features"]["virtual_memory"]
+    assert cuda["device_count"] == len(cuda["devices"]) == 2
+    assert cuda["devices"][1]["device"] == "cuda:1" and cuda["devices"][1]["error"] is None
+    properties = cuda["devices"][1]["properties"]
+    assert properties["name"] == "libmemopt simulated device" and properties["isa"] == "sm_86"
+    assert properties["memory_total"] == properties["memory_free"] == 64 << 20
+    assert properties["warp_size"] == 32 and properties["units"] == 8
+    assert properties["allocation"] == "mapped" and properties["granularity"] == 2 << 20
+    built_in = cuda["kernels"]["built_in"]
+    images = [image for image in ("fatbin", "sm_86", "ptx75") if image in built_in] + ["source"]
+    assert properties["kernels"]["image"] == images[0]  # the best that is there
+    monitoring = cuda["monitoring"]
+    assert monitoring["source"] == "nvml" and monitoring["version"] == "580.65.06"
+    assert monitoring["library"] == os.path.join(MONITORS, "libnvidia-ml.so.1")
+    shown = text(DRIVERS, MONITORS, MEMOPT_SIM_MEMORY="64M", MEMOPT_SIM_CAPABILITY="8.6")
+    assert re.search(r"cuda +ok +13\.0 libcuda\.so\.1 +2 .*nvml 580\.65\.06", shown)
+    assert re.search(r"cuda:1 +libmemopt simulated device +sm_86 +64\.00 MiB +8 +32 ", shown)
+    assert "falls back" not in shown
+
+
+@simulated
+def test_simulated_hip_without_virtual_memory():
+    variables = dict(MEMOPT_SIM_VMM="0", MEMOPT_SIM_WARP="32", MEMOPT_SIM_DEVICES="1")
+    hip = info(DRIVERS, MONITORS, **variables)["hip"]
+    assert hip["available"] and hip["driver"]["version"] == "6.4.43482"
+    assert hip["driver"]["library"] == os.path.join(DRIVERS, "libamdhip64.so")
+    (device,) = hip["devices"]
+    assert device["properties"]["virtual_memory"] is False
+    assert device["properties"]["allocation"] == "plain"
+    assert device["properties"]["isa"] == "gfx1030" and device["properties"]["warp_size"] == 32
+    if "gfx1030" in hip["kernels"]["built_in"]:
+        assert device["properties"]["kernels"] == {"form": "code_object", "image": "gfx1030"}
+    assert hip["monitoring"]["source"] == "rocm_smi" and hip["monitoring"]["version"] == "7.3.0"
+    shown = text(DRIVERS, MONITORS, **variables)
+    assert re.search(r"hip:0 +no virtual memory .*falls back to plain allocation", shown)
+    assert "the device has none" in shown
+
+
+@simulated
+def test_driver_without_an_optional_entry_point():
+    cuda = info(DRIVERS, MEMOPT_SIM_MISSING="cuMemCreate")["cuda"]
+    assert cuda["available"] and cuda["driver"]["missing"] == ["cuMemCreate"]
+    assert not cuda["features"]["virtual_memory"]
+    assert cuda["devices"][0]["properties"]["allocation"] == "plain"
+    shown = text(DRIVERS, MEMOPT_SIM_MISSING="cuMemCreate")
+    assert re.search(r"lacks +cuMemCreate\n", shown)
+    assert "the driver lacks the calls" in shown
+
+
+@simulated
+def test_old_driver_lacks_what_came_later():
+    cuda = info(DRIVERS, MEMOPT_SIM_DRIVER="9000")["cuda"]
+    assert cuda["available"] and cuda["driver"]["version"] == "9.0"
+    assert "cuMemAddressReserve" in cuda["driver"]["missing"]
+    assert not cuda["features"]["graph_capture"]
+
+
+@simulated
+@pytest.mark.parametrize(
+    "code, status",
+    [(35, "DRIVER_MISSING"), (803, "DRIVER_MISSING"), (999, "DRIVER_ERROR"), (3, "DRIVER_ERROR")],
+)
+def test_driver_that_does_not_start(code, status):
+    variables = {"MEMOPT_SIM_FAIL": "cuInit:1=%d" % code}
+    cuda = info(DRIVERS, **variables)["cuda"]
+    assert cuda["status"] == status and not cuda["available"] and cuda["devices"] == []
+    assert cuda["driver"]["code"] == code
+    assert "does not start" in cuda["problem"] and "(%d)" % code in cuda["problem"]
+    shown = text(DRIVERS, **variables)
+    assert "does not start" in shown and "update or reinstall the NVIDIA driver" in shown
+
+
+@pytest.mark.parametrize(
+    "backend, number, text",
+    [
+        ("cuda", 12040, "12.4"),
+        ("cuda", 11080, "11.8"),
+        ("cuda", 0, None),
+        ("hip", 60443482, "6.4.43482"),
+        ("hip", 71025424, "7.10.25424"),
+    ],
+)
+def test_versions_of_drivers(backend, number, text):
+    from memopt.cli.info import driver_version
+
+    assert driver_version(backend, number) == text
+
+
+@simulated
+def test_driver_without_devices():
+    cuda = info(DRIVERS, MEMOPT_SIM_FAIL="cuInit:1=100")["cuda"]
+    assert cuda["available"] and cuda["device_count"] == 0 and cuda["problem"] is None
+    assert "cuda: usable; no device" in text(DRIVERS, MEMOPT_SIM_FAIL="cuInit:1=100")
+
+
+@simulated
+def test_a_device_that_cannot_be_opened_does_not_hide_the_others():
+    variables = {"MEMOPT_SIM_FAIL": "cuDevicePrimaryCtxRetain:1=2"}
+    first, second = info(DRIVERS, **variables)["cuda"]["devices"]
+    assert first["properties"] is None and first["error"]["status"] == "OUT_OF_DEVICE_MEMORY"
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in first["error"]["message"]
+    assert second["error"] is None and second["properties"]["isa"] == "sm_80"
+    assert re.search(r"cuda:0 +OUT_OF_DEVICE_MEMORY: .*CUDA_ERROR", text(DRIVERS, **variables))
+
+
+@simulated
+def test_device_for_which_there_is_no_image():
+    hip = info(DRIVERS, MEMOPT_SIM_GFX="gfx9999")["hip"]
+    kernels = hip["devices"][0]["properties"]["kernels"]
+    assert kernels["image"] == "source"
+    assert kernels["form"] == ("run_time_compiler" if hip["kernels"]["compiler"] else "none")
+
+
+# --- broken drivers -------------------------------------------------------------------------------
+
+FILES = ["libcuda.so.1", "libamdhip64.so", "libnvidia-ml.so.1", "librocm_smi64.so"]
+
+
+def test_files_that_are_no_libraries(tmp_path):
+    for file in FILES:
+        (tmp_path / file).write_text("This is not a library, whatever it is called.\n")
+    found = info(tmp_path)
+    for name, driver, monitor in (("cuda", FILES[0], FILES[2]), ("hip", FILES[1], FILES[3])):
+        backend = found[name]
+        assert backend["status"] == "DRIVER_MISSING" and backend["driver"]["library"] is None
+        assert "%s/%s: " % (tmp_path, driver) in backend["problem"]  # dlerror's own words
+        assert "%s/%s: " % (tmp_path, monitor) in backend["monitoring"]["problem"]
+    assert "invalid ELF header" in text(tmp_path) or "file too short" in text(tmp_path)
+
+
+def test_libraries_without_entry_points(tmp_path):
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler")
+    source = tmp_path / "empty.c"
+    source.write_text("extern const int empty;\nconst int empty = 1;\n")
+    for file in FILES:
+        words = [compiler, "-shared", "-fPIC", "-o", str(tmp_path / file), str(source)]
+        subprocess.run(words, check=True)
+    found = info(tmp_path)
+    for name, entry in (("cuda", "cuMemAlloc (required)"), ("hip", "hipMalloc (required)")):
+        backend = found[name]
+        assert backend["status"] == "DRIVER_MISSING"
+        assert "lacks entry points" in backend["problem"] and entry in backend["driver"]["missing"]
+        assert backend["driver"]["library"].startswith(str(tmp_path))
+    assert "nvmlInit_v2 (required)" in found["cuda"]["monitoring"]["missing"]
+    assert "rsmi_init (required)" in found["hip"]["monitoring"]["missing"]
+    assert "update or reinstall the ROCm runtime" in text(tmp_path)
+
+
+@simulated
+def test_monitoring_that_is_broken_hides_no_driver(tmp_path):
+    for file in FILES[2:]:
+        (tmp_path / file).write_text("no library\n")
+    cuda = info(tmp_path, DRIVERS)["cuda"]
+    assert cuda["available"] and not cuda["monitoring"]["available"]
+    cuda = info(DRIVERS, MONITORS, MEMOPT_SIM_FAIL="nvmlInit:*=18")["cuda"]
+    assert cuda["available"] and cuda["monitoring"]["code"] == 18
+    assert "version mismatch (18)" in cuda["monitoring"]["problem"]
+
+
+# --- the terminal ---------------------------------------------------------------------------------
+
+
+def on_a_terminal(**variables):
+    """What the command writes to a terminal of 150 columns."""
+    import fcntl
+    import struct
+    import termios
+
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 150, 0, 0))
+    variables.setdefault("TERM", "xterm-256color")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memopt", "info"],
+        env=environment(**variables),
+        stdin=follower,
+        stdout=follower,
+        stderr=subprocess.STDOUT,
+        close_fds=True,
+    )
+    os.close(follower)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:  # the other side is closed
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    os.close(leader)
+    assert process.wait(60) == 0
+    return b"".join(chunks).decode().replace("\r\n", "\n")
+
+
+def test_rich_tables_on_a_terminal():
+    pytest.importorskip("rich")
+    shown = on_a_terminal()
+    assert "─" in shown and "\x1b[1m" in shown and "\x1b[32m" in shown
+    colourless = on_a_terminal(NO_COLOR="1")
+    assert "─" in colourless and not re.search("\x1b\\[[0-9;]*3[0-9]", colourless)
+    dumb = on_a_terminal(TERM="dumb")
+    assert "\x1b" not in dumb and "─" not in dumb
+
+
+def test_plain_tables_without_rich(tmp_path):
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not installed')\n")
+    shown = on_a_terminal(PYTHONPATH=os.pathsep.join([str(tmp_path), PACKAGE]))
+    assert "\x1b" not in shown and "─" not in shown
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 150
+    head = next(i for i, line in enumerate(lines) if line.startswith("  device "))
+    assert re.fullmatch(r"  -+(  -+)+", lines[head + 1])
+    (row,) = [line for line in lines if line.startswith("  cpu:0 ")]
+    with memopt.Device("cpu") as device:  # columns stand below each other
+        assert lines[head].index("name") == row.index(device.name)
+
+
+def test_piped_output_is_plain_and_whole():
+    shown = text()
+    problem = info()["cuda"]["problem"]
+    assert problem is None or problem in shown  # long as it is: not wrapped, not cut
+
+
+# --- usage and errors -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [(), ("frobnicate",), ("info", "--nonsense"), ("info", "more")])
+def test_usage_errors(words):
+    result = command(*words)
+    assert result.returncode == 2
+    assert result.stdout == "" and "usage: memopt" in result.stderr
+
+
+def test_help_and_version():
+    assert command("--version").stdout == "memopt %s\n" % memopt.__version__
+    listing = command("--help")
+    assert listing.returncode == 0
+    for verb in memopt.cli.VERBS:
+        assert re.search(r"^ +%s " % verb, listing.stdout, re.M)
+        one = command(verb, "--help")
+        assert one.returncode == 0 and "--json" in one.stdout
+
+
+def test_an_error_of_the_library_is_told(monkeypatch, capsys):
+    from memopt.cli import info as verb
+
+    def refuse(arguments, output):
+        raise memopt.NotFoundError(memopt.Status.NOT_FOUND, "the thing: gone; make another")
+
+    monkeypatch.setattr(verb, "run", refuse)
+    assert memopt.cli.main(["info"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "memopt: NOT_FOUND: the thing: gone; make another\n"
+
+
+def test_a_verb_can_refuse_its_options(monkeypatch, capsys):
+    from memopt.cli import info as verb
+
+    def refuse(arguments, output):
+        raise memopt.cli.UsageError("--a and --b do not go together")
+
+    monkeypatch.setattr(verb, "run", refuse)
+    with pytest.raises(SystemExit) as left:
+        memopt.cli.main(["info"])
+    assert left.value.code == 2
+    assert "--a and --b do not go together" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away():
+    reader, writer = os.pipe()
+    os.close(reader)
+    result = subprocess.run(
+        [sys.executable, "-m", "memopt", "info"],
+        env=environment(),
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(writer)
+    assert result.returncode == 1 and result.stderr == ""
+
+
+# --- the schema itself ----------------------------------------------------------------------------
+
+
+def test_the_schema_refuses_what_is_wrong():
+    good = json.loads(command("info", "--json").stdout)
+    validate(good, SCHEMA)
+    for spoil in (
+        lambda value: value.pop("version"),
+        lambda value: value.update(extra=1),
+        lambda value: value["backends"][0].update(available="yes"),
+        lambda value: value["backends"][0].update(name="tpu"),
+        lambda value: value["backends"][1]["driver"].update(missing=[1]),
+        lambda value: value["backends"][0]["devices"][0]["properties"].update(units=-1),
+        lambda value: value["backends"][0]["devices"][0]["properties"].update(units=True),
+    ):
+        bad = copy.deepcopy(good)
+        spoil(bad)
+        with pytest.raises(AssertionError):
+            validate(bad, SCHEMA)

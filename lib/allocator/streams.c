@@ -1,0 +1,123 @@
+/*
+ * Streams that end while the allocator has memory of theirs.
+ *
+ * From the moment it is told, the allocator does not touch the handle again: its pools and its
+ * queue of recorded uses are ENDING. Blocks can still be freed into them, but nothing is given out.
+ * When the stream's work is known to be complete, the free blocks and segments go to the pools of
+ * ended memory, where any stream may take them over, and every recorded use is over. Nothing here
+ * needs memory, so a stream's end cannot fail on the allocator's account.
+ *
+ * Where the stream could not be waited for, what it leaves stays ENDING, without a handle, until
+ * somebody has waited for the whole device.
+ *
+ * All touches of stream handles in this folder happen under `lock`, and so does the change to
+ * ENDING: after it no other thread is about to touch the handle.
+ */
+#include "allocator/internal.h"
+
+/* A handle that no stream has, for what lost its stream: the address of something alive. */
+static memopt_stream no_stream(void *owner)
+{
+    return (memopt_stream)owner;
+}
+
+static void settle_pool(memopt_allocator *allocator, mo_pool *pool)
+{
+    mo_pool *ended = mo_pool_ended(allocator, pool->kind);
+    pool->life = MO_STREAM_ENDED;
+    for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next)
+        if (segment->pool == pool)
+            mo_pool_move_segment(allocator, segment, ended);
+}
+
+static memopt_allocator *owner_of(mo_stream_listener *listener)
+{
+    return (memopt_allocator *)(void *)((char *)listener - offsetof(memopt_allocator, listener));
+}
+
+static void on_ending(mo_stream_listener *listener, memopt_stream stream)
+{
+    memopt_allocator *allocator = owner_of(listener);
+    pthread_mutex_lock(&allocator->lock);
+    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
+        if (pool->stream != stream || pool->life == MO_STREAM_ENDED)
+            continue;
+        pool->life = MO_STREAM_ENDING;
+        pool->awaited = 0;
+    }
+    for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next) {
+        if (queue->stream != stream || queue->life == MO_STREAM_ENDED)
+            continue;
+        queue->life = MO_STREAM_ENDING;
+        queue->awaited = 0;
+    }
+    pthread_mutex_unlock(&allocator->lock);
+}
+
+static void on_ended(mo_stream_listener *listener, memopt_stream stream, int complete)
+{
+    memopt_allocator *allocator = owner_of(listener);
+    pthread_mutex_lock(&allocator->lock);
+    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
+        if (pool->stream != stream || pool->life == MO_STREAM_ENDED)
+            continue;
+        pool->life = MO_STREAM_ENDING;
+        pool->stream = no_stream(pool);
+        if (complete)
+            settle_pool(allocator, pool);
+    }
+    for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next) {
+        if (queue->stream != stream || queue->life == MO_STREAM_ENDED)
+            continue;
+        queue->life = MO_STREAM_ENDING;
+        queue->stream = no_stream(queue);
+        if (complete)
+            mo_events_settle(allocator, queue);
+    }
+    pthread_mutex_unlock(&allocator->lock);
+}
+
+void mo_streams_listen(memopt_allocator *allocator)
+{
+    allocator->listener = (mo_stream_listener){on_ending, on_ended, NULL};
+    mo_stream_listen(allocator->device, &allocator->listener);
+}
+
+void mo_streams_unlisten(memopt_allocator *allocator)
+{
+    mo_stream_unlisten(allocator->device, &allocator->listener);
+}
+
+/* Marks what ends as covered by the wait that follows; true if there is any. */
+static int await_ending(memopt_allocator *allocator)
+{
+    int any = 0;
+    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
+        pool->awaited = pool->life == MO_STREAM_ENDING;
+        any |= pool->awaited;
+    }
+    for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next) {
+        queue->awaited = queue->life == MO_STREAM_ENDING;
+        any |= queue->awaited;
+    }
+    return any;
+}
+
+memopt_status mo_streams_settle(memopt_allocator *allocator)
+{
+    if (!await_ending(allocator))
+        return MEMOPT_OK;
+    pthread_mutex_unlock(&allocator->lock);
+    memopt_status status =
+        mo_device_lost(allocator->device) ? MEMOPT_OK : memopt_device_sync(allocator->device);
+    pthread_mutex_lock(&allocator->lock);
+    if (!mo_work_is_over(status))
+        return status;
+    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
+        if (pool->life == MO_STREAM_ENDING && pool->awaited)
+            settle_pool(allocator, pool);
+    for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next)
+        if (queue->life == MO_STREAM_ENDING && queue->awaited)
+            mo_events_settle(allocator, queue);
+    return status;
+}

@@ -1,0 +1,157 @@
+/* What the sources of a monitor share: symbols, notes on fields, lists of processes, small files.
+ */
+#include "device/monitor.h"
+
+#include "base/memory.h"
+
+#include <ctype.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+void mo_monitor_append(char *text, size_t size, const char *format, ...)
+{
+    size_t length = strlen(text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text + length, size - length, format, arguments);
+    va_end(arguments);
+}
+
+int mo_monitor_resolve(void *library, const mo_monitor_symbol *symbols, size_t count, void *calls,
+                       memopt_monitor_info *info)
+{
+    int complete = 1;
+    for (size_t i = 0; i < count; i++) {
+        void *address = NULL;
+        for (size_t n = 0; n < 3 && address == NULL && symbols[i].names[n] != NULL; n++)
+            address = dlsym(library, symbols[i].names[n]);
+        memcpy((char *)calls + symbols[i].offset, &address, sizeof address);
+        if (address != NULL)
+            continue;
+        complete = complete && !symbols[i].required;
+        mo_monitor_append(info->missing, sizeof info->missing, "%s%s%s",
+                          info->missing[0] == '\0' ? "" : ", ", symbols[i].names[0],
+                          symbols[i].required ? " (required)" : "");
+    }
+    return complete;
+}
+
+void mo_monitor_note(memopt_monitor_reading *reading, uint32_t field, mo_field_outcome outcome,
+                     int32_t code, const char *what, const char *says)
+{
+    if (outcome == MO_FIELD_HERE)
+        reading->fields |= field;
+    else if (outcome == MO_FIELD_DENIED)
+        reading->denied |= field;
+    else if (outcome == MO_FIELD_FAILED)
+        reading->failed |= field;
+    if (outcome == MO_FIELD_HERE || outcome == MO_FIELD_NOT_TOLD || reading->problem[0] != '\0')
+        return;
+    reading->driver_code = code;
+    snprintf(reading->problem, sizeof reading->problem, "%s: %s (%d)", what, says, (int)code);
+}
+
+mo_field_outcome mo_monitor_errno_outcome(int error)
+{
+    if (error == 0)
+        return MO_FIELD_HERE;
+    if (error == EACCES || error == EPERM)
+        return MO_FIELD_DENIED;
+    /* A driver's file answers so where the chip has nothing to tell. */
+    return error == ENOENT || error == ENODATA || error == EOPNOTSUPP || error == ENODEV
+               ? MO_FIELD_NOT_TOLD
+               : MO_FIELD_FAILED;
+}
+
+int mo_process_add(mo_process_list *list, int32_t pid, uint32_t kind, uint64_t bytes)
+{
+    void *items = list->items;
+    if (!mo_grow(&items, &list->capacity, list->count + 1, sizeof *list->items))
+        return 0;
+    list->items = items;
+    list->items[list->count++] = (memopt_process_info){
+        .struct_size = sizeof(memopt_process_info),
+        .pid = pid,
+        .kind = kind,
+        .used_bytes = bytes == UINT64_MAX ? 0 : bytes,
+        .used_known = bytes != UINT64_MAX,
+    };
+    return 1;
+}
+
+int mo_process_merge(mo_process_list *list, int32_t pid, uint32_t kind, uint64_t bytes)
+{
+    for (uint64_t i = 0; i < list->count; i++) {
+        memopt_process_info *item = &list->items[i];
+        if (item->pid != pid)
+            continue;
+        item->kind |= kind;
+        if (bytes != UINT64_MAX && (!item->used_known || bytes > item->used_bytes)) {
+            item->used_bytes = bytes;
+            item->used_known = 1;
+        }
+        return 1;
+    }
+    return mo_process_add(list, pid, kind, bytes);
+}
+
+static int compare(const void *left, const void *right)
+{
+    const memopt_process_info *a = left, *b = right;
+    if (a->used_bytes != b->used_bytes)
+        return a->used_bytes < b->used_bytes ? 1 : -1;
+    return (a->pid > b->pid) - (a->pid < b->pid);
+}
+
+void mo_process_sort(mo_process_list *list)
+{
+    if (list->count > 1)
+        qsort(list->items, list->count, sizeof *list->items, compare);
+}
+
+int mo_read_text(const char *path, char *text, size_t size)
+{
+    size_t length = 0;
+    ssize_t got = 0;
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    text[0] = '\0';
+    if (file < 0)
+        return errno;
+    do {
+        got = read(file, text + length, size - 1 - length);
+        if (got > 0)
+            length += (size_t)got;
+    } while ((got > 0 && length < size - 1) || (got < 0 && errno == EINTR));
+    int error = got < 0 ? errno : 0;
+    close(file);
+    text[error == 0 ? length : 0] = '\0';
+    if (error == 0 && length > 0 && text[length - 1] == '\n')
+        text[length - 1] = '\0';
+    return error;
+}
+
+int mo_parse_number(const char *text, uint64_t *out_number)
+{
+    char *end;
+    if (!isdigit((unsigned char)text[0]))
+        return 0;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    if (errno != 0 || *end != '\0')
+        return 0;
+    *out_number = number;
+    return 1;
+}
+
+int mo_read_number(const char *path, uint64_t *out_number)
+{
+    char text[64];
+    int error = mo_read_text(path, text, sizeof text);
+    return error != 0 || mo_parse_number(text, out_number) ? error : EINVAL;
+}

@@ -1,0 +1,51 @@
+/* What both vendors tell of their devices in the same words. */
+#include "calls.h"
+
+#include <stdio.h>
+
+sim_status sim_call_driver_version(int *out)
+{
+    if (out == NULL)
+        return SIM_INVALID_VALUE;
+    *out = (int)sim_options.driver_version;
+    return SIM_OK;
+}
+
+sim_status sim_call_device_count(int *out)
+{
+    if (out == NULL)
+        return SIM_INVALID_VALUE;
+    *out = sim_options.devices;
+    return SIM_OK;
+}
+
+sim_status sim_call_device_name(char *out, int length, int device)
+{
+    if (!sim_known_device(device))
+        return SIM_INVALID_DEVICE;
+    if (out == NULL || length <= 0)
+        return SIM_INVALID_VALUE;
+    snprintf(out, (size_t)length, "%s", sim_options.name);
+    return SIM_OK;
+}
+
+sim_status sim_call_device_bus(char *out, int length, int device)
+{
+    if (!sim_known_device(device))
+        return SIM_INVALID_DEVICE;
+    if (out == NULL || length <= 0)
+        return SIM_INVALID_VALUE;
+    snprintf(out, (size_t)length, sim_is_hip ? "0000:%02x:00.0" : "0000:%02X:00.0",
+             (unsigned)device + 1);
+    return SIM_OK;
+}
+
+sim_status sim_call_device_memory(size_t *out, int device)
+{
+    if (!sim_known_device(device))
+        return SIM_INVALID_DEVICE;
+    if (out == NULL)
+        return SIM_INVALID_VALUE;
+    *out = sim_devices[device].total;
+    return SIM_OK;
+}

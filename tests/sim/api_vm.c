@@ -1,0 +1,92 @@
+/* Virtual memory: the checks of both vendors' calls. */
+#include "calls.h"
+
+/* Pinned device memory of a device that exists, with what the device has said it knows. */
+static sim_status check_allocation(const sim_allocation *p)
+{
+    if (!sim_options.virtual_memory)
+        return SIM_NOT_SUPPORTED;
+    if (p == NULL || p->type != 1 || p->where.type != 1 || p->metadata != NULL ||
+        (p->handle_types & ~1) != 0 || p->compression != 0 || p->usage != 0 || p->rdma > 1)
+        return SIM_INVALID_VALUE;
+    if (p->rdma == 1 && (sim_is_hip || sim_options.rdma == 0))
+        return SIM_INVALID_VALUE; /* the device has not said that it can */
+    return sim_known_device(p->where.id) ? SIM_OK : SIM_INVALID_DEVICE;
+}
+
+sim_status sim_call_vm_granularity(size_t *out, const sim_allocation *wanted, int which)
+{
+    sim_status status = check_allocation(wanted);
+    if (status == SIM_OK && (out == NULL || which < 0 || which > 1))
+        status = SIM_INVALID_VALUE;
+    if (status == SIM_OK)
+        *out = sim_options.granularity;
+    return status;
+}
+
+/* Addresses belong to all devices of a process; the simulator puts them to the current one's. The
+ * wanted address is a hint. */
+sim_status sim_call_vm_reserve(void **out, size_t bytes, size_t align, void *wanted, uint64_t flags)
+{
+    uintptr_t address = 0;
+    (void)wanted;
+    if (!sim_options.virtual_memory)
+        return SIM_NOT_SUPPORTED;
+    if (out == NULL || flags != 0)
+        return SIM_INVALID_VALUE;
+    sim_status status = sim_vm_reserve(sim_here()->device, bytes, align, &address);
+    if (status == SIM_OK)
+        *out = (void *)address;
+    return status;
+}
+
+sim_status sim_call_vm_unreserve(void *address, size_t bytes)
+{
+    return sim_vm_unreserve((uintptr_t)address, bytes);
+}
+
+/* A device that can map for remote access may still be in a machine that does not let it
+ * (MEMOPT_SIM_RDMA=2). */
+sim_status sim_call_vm_create(sim_physical **out, size_t bytes, const sim_allocation *wanted,
+                              uint64_t flags)
+{
+    sim_status status = out == NULL || flags != 0 ? SIM_INVALID_VALUE : check_allocation(wanted);
+    if (status == SIM_OK && wanted->rdma == 1 && sim_options.rdma == 2)
+        status = SIM_NOT_SUPPORTED;
+    return status == SIM_OK ? sim_vm_create(wanted->where.id, bytes, out) : status;
+}
+
+sim_status sim_call_vm_map(void *address, size_t bytes, size_t offset, sim_physical *handle,
+                           uint64_t flags)
+{
+    return flags == 0 ? sim_vm_map((uintptr_t)address, bytes, offset, handle) : SIM_INVALID_VALUE;
+}
+
+/* Access: none, read, or read and write; the library has no use for read only. */
+sim_status sim_call_vm_set_access(void *address, size_t bytes, const sim_access *access,
+                                  size_t count)
+{
+    const sim_arena *arena = sim_arena_of((uintptr_t)address);
+    if (access == NULL || count == 0)
+        return SIM_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++)
+        if (access[i].where.type != 1 ||
+            (access[i].flags != 0 && access[i].flags != 1 && access[i].flags != 3))
+            return SIM_INVALID_VALUE;
+        else if (!sim_known_device(access[i].where.id))
+            return sim_is_hip ? SIM_INVALID_VALUE : SIM_INVALID_DEVICE;
+    for (size_t i = 0; i < count; i++)
+        if (arena != NULL && access[i].where.id == arena->index)
+            return sim_vm_set_access((uintptr_t)address, bytes, access[i].flags == 3);
+    return SIM_INVALID_VALUE;
+}
+
+sim_status sim_call_vm_unmap(void *address, size_t bytes)
+{
+    return sim_vm_unmap((uintptr_t)address, bytes);
+}
+
+sim_status sim_call_vm_release(sim_physical *handle)
+{
+    return sim_vm_release(handle);
+}

@@ -1,0 +1,334 @@
+/*
+ * The cache of compiled kernels: where it lies, what damages it, who writes it at the same time.
+ * The device has capability 7.0 and the compiler is a simulated NVRTC 12, which counts.
+ */
+#include "gpu_compile.h"
+
+#include <dirent.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { PATH = 512 };
+
+static char top[] = "/tmp/memopt-test-cache-XXXXXX";
+static char folder[PATH];
+
+static int compiled(void)
+{
+    return compiler_says("cuda", "memopt_sim_rtc_compiled");
+}
+
+/* Opens a device, launches, closes; how often that compiled. */
+static int run_once(void)
+{
+    int before = compiled();
+    memopt_device *device = open_device("cuda:0");
+    OK(launch(device));
+    OK(memopt_device_close(device));
+    return compiled() - before;
+}
+
+/* The files of a folder, and the path of the last; -1 where there is no such folder. */
+static int files_in(const char *path, char *out)
+{
+    int count = 0;
+    DIR *listing = opendir(path);
+    if (listing == NULL)
+        return -1;
+    for (struct dirent *e; (e = readdir(listing)) != NULL;)
+        if (e->d_name[0] != '.') {
+            snprintf(out, 2 * PATH, "%s/%s", path, e->d_name);
+            count++;
+        }
+    closedir(listing);
+    return count;
+}
+
+/* A fresh cache folder, named by the environment. */
+static void fresh(const char *name)
+{
+    snprintf(folder, sizeof folder, "%s/%s", top, name);
+    assert_int_equal(setenv("MEMOPT_CACHE_DIR", folder, 1), 0);
+}
+
+/* Its one file. */
+static const char *only_file(void)
+{
+    static char path[2 * PATH];
+    assert_int_equal(files_in(folder, path), 1);
+    return path;
+}
+
+static long read_file(const char *path, char *bytes, size_t size)
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    size_t count = fread(bytes, 1, size, file);
+    fclose(file);
+    return (long)count;
+}
+
+static void write_file(const char *path, const char *bytes, long count)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(bytes, 1, (size_t)count, file), count);
+    fclose(file);
+}
+
+static int prepare(void **state)
+{
+    (void)state;
+    return mkdtemp(top) == NULL;
+}
+
+static int clean(void **state)
+{
+    char command[PATH];
+    (void)state;
+    snprintf(command, sizeof command, "rm -rf '%s'", top);
+    return system(command);
+}
+
+/* --- where --------------------------------------------------------------------------------- */
+
+static void places(void **state)
+{
+    (void)state;
+    char at[PATH], path[2 * PATH];
+    fresh("own/deep/folder");
+    assert_int_equal(run_once(), 1);
+    struct stat info;
+    assert_int_equal(stat(only_file(), &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    assert_int_equal(run_once(), 0);
+
+    unsetenv("MEMOPT_CACHE_DIR");
+    snprintf(at, sizeof at, "%s/xdg", top);
+    setenv("XDG_CACHE_HOME", at, 1);
+    assert_int_equal(run_once(), 1);
+    snprintf(folder, sizeof folder, "%s/xdg/memopt", top);
+    only_file();
+    assert_int_equal(run_once(), 0);
+
+    unsetenv("XDG_CACHE_HOME");
+    snprintf(at, sizeof at, "%s/home", top);
+    setenv("HOME", at, 1);
+    assert_int_equal(run_once(), 1);
+    snprintf(folder, sizeof folder, "%s/home/.cache/memopt", top);
+    only_file();
+
+    /* Off, and not where the program happens to run. */
+    setenv("MEMOPT_CACHE_DIR", "", 1);
+    assert_int_equal(run_once(), 1);
+    setenv("MEMOPT_CACHE_DIR", "some/where", 1);
+    assert_int_equal(run_once(), 1);
+    assert_int_equal(files_in("some/where", path), -1);
+    unsetenv("HOME");
+    unsetenv("MEMOPT_CACHE_DIR");
+    assert_int_equal(run_once(), 1);
+}
+
+/* --- damage -------------------------------------------------------------------------------- */
+
+static void check_repair(const char *what, const char *good, long bytes)
+{
+    static char now[1 << 16];
+    if (run_once() != 1)
+        fail_msg("%s: the file was used", what);
+    assert_int_equal(read_file(only_file(), now, sizeof now), bytes);
+    assert_memory_equal(now, good, (size_t)bytes);
+    if (run_once() != 0)
+        fail_msg("%s: the new file is not used", what);
+}
+
+static void damage(void **state)
+{
+    (void)state;
+    static char good[1 << 16], bad[1 << 16];
+    char path[2 * PATH], other[2 * PATH];
+    fresh("damage");
+    assert_int_equal(run_once(), 1);
+    snprintf(path, sizeof path, "%s", only_file());
+    long bytes = read_file(path, good, sizeof good);
+    assert_true(bytes > 64 && bytes < (long)sizeof good);
+    const long lengths[] = {0, 1, 23, 24, bytes / 2, bytes - 1};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
+        write_file(path, good, lengths[i]);
+        check_repair("truncated", good, bytes);
+    }
+    const long flips[] = {0, 8, 15, 16, 23, 24, bytes / 2, bytes - 1};
+    for (size_t i = 0; i < sizeof flips / sizeof flips[0]; i++) {
+        memcpy(bad, good, (size_t)bytes);
+        bad[flips[i]] ^= 4;
+        write_file(path, bad, bytes);
+        check_repair("one bit", good, bytes);
+    }
+    /* Others could write it. */
+    assert_int_equal(chmod(path, 0666), 0);
+    check_repair("open to others", good, bytes);
+    /* A link is not followed, and what it names stays. */
+    snprintf(other, sizeof other, "%s/elsewhere", top);
+    assert_int_equal(rename(path, other), 0);
+    assert_int_equal(symlink(other, path), 0);
+    check_repair("a link", good, bytes);
+    assert_int_equal(read_file(other, bad, sizeof bad), bytes);
+    /* Whole, but of another key; and whole, but nothing that the driver takes. */
+    mo_gpu_cache_write("other", good + 24, (uint64_t)bytes - 24);
+    snprintf(other, sizeof other, "%s/other", folder);
+    assert_int_equal(rename(other, path), 0);
+    check_repair("another key's", good, bytes);
+    memset(bad, 'x', 100);
+    mo_gpu_cache_write(strrchr(path, '/') + 1, bad, 100);
+    check_repair("no image", good, bytes);
+}
+
+static void no_room(void **state)
+{
+    (void)state;
+    char path[2 * PATH];
+    fresh("full");
+    struct rlimit before, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_IGN);
+    memopt_device *device = open_device("cuda:0");
+    static const char data[4096] = {1};
+    small = (struct rlimit){1000, before.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0); /* a write comes back short, then fails */
+    mo_gpu_cache_write("key", data, sizeof data);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    OK(memopt_device_close(device));
+    assert_int_equal(files_in(folder, path), 0); /* nothing half written lies about */
+    /* A folder that cannot be there. */
+    snprintf(path, sizeof path, "%s/file", top);
+    write_file(path, data, 10);
+    fresh("file/folder");
+    assert_int_equal(run_once(), 1);
+    assert_int_equal(run_once(), 1);
+}
+
+/* --- keys ---------------------------------------------------------------------------------- */
+
+static void key_of(uint32_t capability, int driver, const char *source, const char *option,
+                   char *key)
+{
+    mo_gpu_vendor vendor = *mo_cuda_driver.vendor;
+    mo_images images = {.source = source, .source_bytes = strlen(source)};
+    mo_gpu_driver made = {.vendor = &vendor, .version = driver};
+    mo_gpu_device *gpu = calloc(1, sizeof *gpu);
+    mo_gpu_recipe recipe;
+    vendor.images = &images;
+    gpu->driver = &made;
+    gpu->capability = capability;
+    snprintf(gpu->target, sizeof gpu->target, "sm_%u", capability);
+    OK(mo_gpu_find_recipe(gpu, &recipe));
+    if (option != NULL)
+        snprintf(recipe.target, sizeof recipe.target, "%s", option);
+    mo_gpu_cache_key(gpu, &recipe, key);
+    free(gpu);
+}
+
+static void keys(void **state)
+{
+    (void)state;
+    char all[6][MO_GPU_KEY_BYTES], again[MO_GPU_KEY_BYTES];
+    key_of(80, 12040, "a", NULL, all[0]);
+    key_of(86, 12040, "a", NULL, all[1]);
+    key_of(80, 12040, "b", NULL, all[2]);
+    key_of(80, 13000, "a", NULL, all[3]); /* which is compiled by NVRTC 13 */
+    key_of(80, 12040, "a", "--gpu-architecture=compute_80", all[4]);
+    key_of(80, 12040, "", NULL, all[5]);
+    key_of(80, 12040, "a", NULL, again);
+    assert_string_equal(all[0], again);
+    for (int i = 0; i < 6; i++)
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(all[i], all[k]);
+}
+
+/* --- several processes --------------------------------------------------------------------- */
+
+static int child_status(pid_t child)
+{
+    int state = 0;
+    assert_int_equal(waitpid(child, &state, 0), child);
+    return WIFEXITED(state) ? WEXITSTATUS(state) : 100;
+}
+
+/* Each writes contents of its own length and letter; whoever reads finds one of them, whole. */
+static int write_and_read(int me)
+{
+    static char data[1 << 17];
+    uint64_t mine = 40000 + 20000 * (uint64_t)me;
+    int found = 0;
+    memset(data, 'a' + me, sizeof data);
+    for (int i = 0; i < 150; i++) {
+        void *binary = NULL;
+        uint64_t bytes = 0;
+        mo_gpu_cache_write("race", data, mine);
+        if (!mo_gpu_cache_read("race", &binary, &bytes))
+            return 1;
+        const char *text = binary;
+        int who = text[0] - 'a';
+        if (who < 0 || who > 3 || bytes != 40000 + 20000 * (uint64_t)who)
+            return 2;
+        for (uint64_t k = 0; k < bytes; k++)
+            if (text[k] != 'a' + who)
+                return 3;
+        found |= 1 << who;
+        mo_free(binary);
+    }
+    return found == 0 ? 4 : 0;
+}
+
+static void races(void **state)
+{
+    (void)state;
+    pid_t children[4];
+    char path[2 * PATH];
+    fresh("race");
+    for (int i = 0; i < 4; i++) {
+        children[i] = fork();
+        if (children[i] == 0)
+            _exit(write_and_read(i));
+    }
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(child_status(children[i]), 0);
+    assert_int_equal(files_in(folder, path), 1);
+}
+
+/* Pre: this process has loaded no driver yet. */
+static void first_use_together(void **state)
+{
+    (void)state;
+    pid_t children[3];
+    fresh("together");
+    for (int i = 0; i < 3; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            memopt_device *device = NULL;
+            int failed = memopt_device_open("cuda:0", NULL, &device) != MEMOPT_OK ||
+                         launch(device) != MEMOPT_OK || memopt_device_close(device) != MEMOPT_OK;
+            _exit(failed);
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(child_status(children[i]), 0);
+    only_file();
+    assert_int_equal(run_once(), 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(first_use_together),
+        cmocka_unit_test(places),
+        cmocka_unit_test(damage),
+        cmocka_unit_test(no_room),
+        cmocka_unit_test(keys),
+        cmocka_unit_test(races),
+    };
+    return cmocka_run_group_tests(tests, prepare, clean);
+}

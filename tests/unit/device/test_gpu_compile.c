@@ -1,0 +1,417 @@
+/*
+ * Run-time compilation. The argument says what the environment makes the loader find:
+ *
+ *   real    the CUDA toolkit's own NVRTC; skipped where there is none
+ *   choice  simulated NVRTCs 13 and 12, and a driver of CUDA 12.4
+ *   none    no compiler: every name is a file that is no library
+ *   old     an NVRTC from before CUDA 11.1 only
+ *   newer   NVRTC 13 only, and a device of capability 7.0, which it does not know
+ *   faults  NVRTC 12 and a device of capability 7.0: a compilation that fails, in every way
+ *   hip     hipRTC and a device without an image
+ */
+#include "gpu_compile.h"
+
+#include <elf.h>
+
+static const char *mode = "real";
+
+static int in(const char *wanted)
+{
+    return strcmp(mode, wanted) == 0;
+}
+
+/* --- devices that need no driver ----------------------------------------------------------- */
+
+/* A device of a capability, as far as the compiler looks at it; `source` NULL: the embedded one. */
+typedef struct made_device {
+    mo_gpu_device gpu;
+    mo_gpu_driver driver;
+    mo_gpu_vendor vendor;
+    mo_images images;
+} made_device;
+
+static mo_gpu_device *make_device(made_device *made, uint32_t capability, int version,
+                                  const char *source)
+{
+    memset(made, 0, sizeof *made);
+    made->vendor = *mo_cuda_driver.vendor;
+    made->images = *made->vendor.images;
+    if (source != NULL) {
+        made->images.source = source;
+        made->images.source_bytes = strlen(source);
+    }
+    made->vendor.images = &made->images;
+    made->driver.vendor = &made->vendor;
+    made->driver.version = version;
+    made->gpu.driver = &made->driver;
+    made->gpu.capability = capability;
+    snprintf(made->gpu.target, sizeof made->gpu.target, "sm_%u", capability);
+    memcpy(made->gpu.isa, made->gpu.target, sizeof made->gpu.isa);
+    return &made->gpu;
+}
+
+/* The n-th kernel of the embedded source, from the line that begins with MO_GLOBAL or a macro
+ * around it; 0 behind the last. */
+static int kernel_name(int n, char *out, size_t size)
+{
+    const char *at = mo_cuda_images.source;
+    while ((at = strstr(at, "\nMO_")) != NULL) {
+        at += 1;
+        at += strspn(at, "ABCDEFGHIJKLMNOPQRSTUVWXYZ_");
+        if (strncmp(at, "(mo_", 4) != 0)
+            continue;
+        if (n-- == 0) {
+            snprintf(out, size, "%.*s", (int)strcspn(at + 1, ","), at + 1);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* As a whole word: a symbol, or in front of a parenthesis. */
+static int holds(const char *image, uint64_t bytes, const char *name)
+{
+    size_t length = strlen(name);
+    for (uint64_t i = 1; i + length < bytes; i++)
+        if (memcmp(image + i, name, length) == 0 && (image[i - 1] == '\0' || image[i - 1] == ' ') &&
+            (image[i + length] == '\0' || image[i + length] == '('))
+            return 1;
+    return 0;
+}
+
+static void holds_every_kernel(const void *image, uint64_t bytes)
+{
+    char name[64];
+    int count = 0;
+    while (kernel_name(count, name, sizeof name)) {
+        if (!holds(image, bytes, name))
+            fail_msg("no kernel %s in %llu bytes", name, (unsigned long long)bytes);
+        count++;
+    }
+    assert_true(count >= 15);
+}
+
+/* --- the real NVRTC ------------------------------------------------------------------------ */
+
+static int has_real_nvrtc(void)
+{
+    char file[MO_GPU_FILE_BYTES], problem[MO_GPU_PROBLEM_BYTES];
+    mo_gpu_compiler_report(&mo_cuda_driver, file, problem);
+    return file[0] != '\0' && compiler_says("cuda", "memopt_sim_rtc_compiled") < 0;
+}
+
+/* Compiled for each generation that this NVRTC knows, and taken by a driver for it only. */
+static void every_generation(void **state)
+{
+    (void)state;
+    static const uint32_t capabilities[] = {75, 80, 86, 89, 90, 100, 120};
+    made_device made;
+    mo_gpu_recipe recipe;
+    int compiled = 0;
+    for (size_t i = 0; i < sizeof capabilities / sizeof capabilities[0]; i++) {
+        mo_gpu_device *gpu = make_device(&made, capabilities[i], 0, NULL);
+        void *binary = NULL;
+        uint64_t bytes = 0;
+        Elf64_Ehdr head;
+        OK(mo_gpu_find_recipe(gpu, &recipe));
+        if (recipe.intermediate)
+            continue; /* this one is newer than the toolkit */
+        OK(mo_gpu_compile(gpu, &recipe, &binary, &bytes));
+        memcpy(&head, binary, sizeof head);
+        assert_memory_equal(head.e_ident, ELFMAG, SELFMAG);
+        assert_int_equal(head.e_machine, 190);
+        assert_int_equal(head.e_flags >> (head.e_ident[EI_ABIVERSION] >= 8 ? 8 : 0) & 0xFF,
+                         capabilities[i]);
+        holds_every_kernel(binary, bytes);
+        print_message("sm_%u: %llu bytes\n", capabilities[i], (unsigned long long)bytes);
+        mo_free(binary);
+        compiled++;
+    }
+    assert_true(compiled >= 3);
+}
+
+/* The code of this NVRTC goes where the embedded image would: to a driver (a simulated one) of the
+ * device that it was compiled for, and no other. */
+static void loads_where_it_fits(void **state)
+{
+    (void)state;
+    static const uint32_t capabilities[] = {90, 80};
+    memopt_device *device = open_device("cuda:0"); /* of capability 9.0 */
+    mo_gpu_device *gpu = mo_gpu(device);
+    void *saved;
+    OK(mo_gpu_enter(gpu, "test", &saved));
+    for (int i = 0; i < 2; i++) {
+        made_device made;
+        mo_gpu_recipe recipe;
+        mo_gpu_module module = NULL;
+        mo_gpu_function function = NULL;
+        void *binary = NULL;
+        uint64_t bytes = 0;
+        char name[64];
+        make_device(&made, capabilities[i], 0, NULL);
+        OK(mo_gpu_find_recipe(&made.gpu, &recipe));
+        OK(mo_gpu_compile(&made.gpu, &recipe, &binary, &bytes));
+        int code = mo_gpu_call(gpu)->module_load(&module, binary);
+        assert_int_equal(code, i == 0 ? MO_GPU_SUCCESS : MO_GPU_NO_BINARY);
+        for (int n = 0; i == 0 && kernel_name(n, name, sizeof name); n++)
+            assert_int_equal(mo_gpu_call(gpu)->module_function(&function, module, name), 0);
+        if (i == 0)
+            assert_int_equal(mo_gpu_call(gpu)->module_unload(module), 0);
+        mo_free(binary);
+    }
+    mo_gpu_leave(gpu, saved);
+    OK(memopt_device_close(device));
+}
+
+/* A device that is newer than the compiler gets PTX for the newest target that it knows. */
+static void newer_device(void **state)
+{
+    (void)state;
+    made_device made;
+    mo_gpu_device *gpu = make_device(&made, 255, 0, NULL);
+    mo_gpu_recipe recipe;
+    void *text = NULL;
+    uint64_t bytes = 0;
+    OK(mo_gpu_find_recipe(gpu, &recipe));
+    assert_true(recipe.intermediate);
+    contains(recipe.target, "=compute_");
+    OK(mo_gpu_compile(gpu, &recipe, &text, &bytes));
+    contains(text, ".version");
+    holds_every_kernel(text, bytes);
+    mo_free(text);
+}
+
+/* The message ends in the first line that tells an error, not in a warning before it. */
+static void wrong_source(void **state)
+{
+    (void)state;
+    static const char source[] = "#warning \"first\"\n"
+                                 "extern \"C\" __global__ void f(int *x) { *x = wrong_name; }\n"
+                                 "int other = other_wrong_name;\n";
+    made_device made;
+    mo_gpu_device *gpu = make_device(&made, 90, 0, source);
+    mo_gpu_recipe recipe;
+    void *binary = (void *)1;
+    uint64_t bytes = 7;
+    int64_t blocks = mo_memory_live_blocks();
+    OK(mo_gpu_find_recipe(gpu, &recipe));
+    FAILS(MEMOPT_UNSUPPORTED, mo_gpu_compile(gpu, &recipe, &binary, &bytes));
+    SAYS("sm_90");
+    SAYS("NVRTC_ERROR_COMPILATION (6)");
+    SAYS("memopt.cu(2): error");
+    SAYS("wrong_name");
+    assert_null(strstr(memopt_last_error(), "other_wrong_name"));
+    assert_true(binary == (void *)1);
+    assert_int_equal(bytes, 7);
+    assert_int_equal(mo_memory_live_blocks(), blocks);
+}
+
+/* --- which compiler ------------------------------------------------------------------------ */
+
+static void chosen(uint32_t capability, int driver, const char *file, const char *target)
+{
+    made_device made;
+    mo_gpu_recipe recipe;
+    char name[2 * MO_GPU_FILE_BYTES], identity[MO_GPU_IDENTITY_BYTES];
+    OK(mo_gpu_find_recipe(make_device(&made, capability, driver, NULL), &recipe));
+    mo_gpu_recipe_name(&recipe, name, sizeof name);
+    contains(name, file);
+    assert_string_equal(recipe.target, target);
+    assert_int_equal(recipe.intermediate, strstr(target, "compute") != NULL);
+    mo_gpu_recipe_identity(&made.gpu, &recipe, identity);
+    contains(identity, target);
+    contains(identity, "--fmad=false");
+}
+
+static void best_compiler(void **state)
+{
+    (void)state;
+    chosen(90, 13000, "nvrtc13/libnvrtc.so.13 (version 13.0)", "--gpu-architecture=sm_90");
+    chosen(70, 13000, "nvrtc12/libnvrtc.so.12 (version 12.8)", "--gpu-architecture=sm_70");
+    chosen(90, 12040, "nvrtc12/libnvrtc.so.12 (version 12.8)", "--gpu-architecture=sm_90");
+    chosen(120, 12040, "nvrtc12/libnvrtc.so.12", "--gpu-architecture=compute_90");
+    chosen(120, 13000, "nvrtc13/libnvrtc.so.13", "--gpu-architecture=sm_120");
+    chosen(131, 13000, "nvrtc13/libnvrtc.so.13", "--gpu-architecture=compute_121");
+    chosen(80, 11040, "nvrtc13/libnvrtc.so.13", "--gpu-architecture=sm_80"); /* both are newer */
+    made_device made;
+    mo_gpu_recipe recipe;
+    FAILS(MEMOPT_UNSUPPORTED, mo_gpu_find_recipe(make_device(&made, 35, 13000, NULL), &recipe));
+    SAYS("compiles for sm_75 and newer, not for sm_35");
+    SAYS("compiles for sm_50 and newer, not for sm_35");
+}
+
+/* --- a launch without kernels -------------------------------------------------------------- */
+
+static void says_what_is_missing(void **state)
+{
+    (void)state;
+    memopt_device *device = open_device("cuda:0");
+    char first[1024];
+    int64_t blocks = mo_memory_live_blocks();
+    FAILS(MEMOPT_UNSUPPORTED, launch(device));
+    snprintf(first, sizeof first, "%s", memopt_last_error());
+    contains(first, "no kernels for sm_70");
+    contains(first, "install");
+    if (in("none"))
+        contains(first, "libnvrtc.so.13: invalid ELF header");
+    if (in("old"))
+        contains(first, "libnvrtc.so has no nvrtcGetCUBINSize");
+    if (in("newer"))
+        contains(first, "(version 13.0) compiles for sm_75 and newer, not for sm_70");
+    FAILS(MEMOPT_UNSUPPORTED, launch(device));
+    assert_string_equal(memopt_last_error(), first);
+    assert_int_equal(mo_memory_live_blocks(), blocks);
+    OK(memopt_device_close(device));
+}
+
+/* --- a compilation that fails -------------------------------------------------------------- */
+
+static int compiled(void)
+{
+    return compiler_says("cuda", "memopt_sim_rtc_compiled");
+}
+
+static void fail_with(const char *fault, memopt_status status, const char *says, int remembered)
+{
+    char first[1024];
+    int before = compiled();
+    memopt_device *device = open_device("cuda:0");
+    int64_t blocks = mo_memory_live_blocks();
+    assert_int_equal(setenv("MEMOPT_SIM_NVRTC_FAIL", fault, 1), 0);
+    FAILS(status, launch(device));
+    SAYS(says);
+    snprintf(first, sizeof first, "%s", memopt_last_error());
+    assert_int_equal(mo_memory_live_blocks(), blocks);
+    assert_int_equal(compiler_says("cuda", "memopt_sim_rtc_programs"), 0);
+    int once = compiled();
+    assert_true(once <= before + 1);
+    assert_int_equal(unsetenv("MEMOPT_SIM_NVRTC_FAIL"), 0);
+    if (remembered) { /* without asking the compiler again, word by word */
+        memopt_error_info info = {.struct_size = sizeof info};
+        FAILS(status, launch(device));
+        assert_string_equal(memopt_last_error(), first);
+        OK(memopt_last_error_info(&info));
+        assert_int_not_equal(info.driver_code, 0);
+        contains(info.driver_message, "NVRTC_ERROR");
+        assert_int_equal(compiled(), once);
+        OK(memopt_device_close(device));
+        device = open_device("cuda:0"); /* which asks again */
+    }
+    OK(launch(device));
+    assert_int_equal(compiled(), once + 1);
+    OK(launch(device));
+    assert_int_equal(compiled(), once + 1);
+    OK(memopt_device_close(device));
+}
+
+static void compile_faults(void **state)
+{
+    (void)state;
+    fail_with("create=2", MEMOPT_UNSUPPORTED, "NVRTC_ERROR_PROGRAM_CREATION_FAILURE (2)", 1);
+    fail_with("compile=6", MEMOPT_UNSUPPORTED, "NVRTC_ERROR_COMPILATION (6)", 1);
+    fail_with("compile=5", MEMOPT_UNSUPPORTED, "NVRTC_ERROR_INVALID_OPTION (5)", 1);
+    fail_with("code_size=4", MEMOPT_UNSUPPORTED, "NVRTC_ERROR_INVALID_PROGRAM (4)", 1);
+    fail_with("code=4", MEMOPT_UNSUPPORTED, "NVRTC_ERROR_INVALID_PROGRAM (4)", 1);
+    fail_with("compile=1", MEMOPT_OUT_OF_HOST_MEMORY, "NVRTC_ERROR_OUT_OF_MEMORY (1)", 0);
+}
+
+/* The n-th allocation fails, n = 1, 2, …: a status, nothing kept, and the next launch works. */
+static void no_host_memory(void **state)
+{
+    (void)state;
+    int failures = 0;
+    for (int64_t n = 1; n < 100; n++) {
+        memopt_device *device = open_device("cuda:0");
+        void *memory = NULL;
+        OK(mo_mem_alloc(device, 1024, &memory));
+        OK(memopt_fill(device, memory, 0, 1024, NULL));
+        memopt_tensor from = {memory, 64, MEMOPT_DTYPE_F32, 0};
+        memopt_tensor to = {(char *)memory + 512, 64, MEMOPT_DTYPE_BF16, 0};
+        int64_t blocks = mo_memory_live_blocks();
+        mo_memory_fail_at(n);
+        memopt_status status = memopt_cast(device, &to, &from, 1, NULL, NULL);
+        mo_memory_fail_at(0);
+        if (status != MEMOPT_OK) {
+            failures++;
+            assert_int_equal(status, MEMOPT_OUT_OF_HOST_MEMORY);
+            assert_int_equal(mo_memory_live_blocks(), blocks);
+            OK(memopt_cast(device, &to, &from, 1, NULL, NULL));
+        }
+        OK(mo_mem_free(device, memory, 1024));
+        OK(memopt_device_close(device));
+        if (status == MEMOPT_OK)
+            break;
+    }
+    assert_true(failures > 0);
+}
+
+/* The message has the first error, not the warning in front of it. */
+static void first_error(void **state)
+{
+    (void)state;
+    made_device made;
+    mo_gpu_recipe recipe;
+    void *binary = NULL;
+    uint64_t bytes = 0;
+    make_device(&made, 70, 0, "int good;\nint bad = first_name;\nint worse = other_name;\n");
+    OK(mo_gpu_find_recipe(&made.gpu, &recipe));
+    FAILS(MEMOPT_UNSUPPORTED, mo_gpu_compile(&made.gpu, &recipe, &binary, &bytes));
+    SAYS("memopt.cu:2:");
+    SAYS("first_name");
+    assert_null(strstr(memopt_last_error(), "other_name"));
+    assert_null(strstr(memopt_last_error(), "warning"));
+}
+
+static void hip_device(void **state)
+{
+    (void)state;
+    memopt_device *device = open_device("hip:0");
+    int before = compiler_says("hip", "memopt_sim_rtc_compiled");
+    OK(launch(device));
+    OK(launch(device));
+    assert_int_equal(compiler_says("hip", "memopt_sim_rtc_compiled"), before + 1);
+    assert_int_equal(compiler_says("hip", "memopt_sim_rtc_programs"), 0);
+    OK(memopt_device_close(device));
+}
+
+static void hip_unknown(void **state)
+{
+    (void)state;
+    memopt_device *device = open_device("hip:0");
+    FAILS(MEMOPT_UNSUPPORTED, launch(device));
+    SAYS("no kernels for gfx1999");
+    SAYS("HIPRTC_ERROR_COMPILATION (6)");
+    SAYS("invalid target ID 'gfx1999'");
+    OK(memopt_device_close(device));
+}
+
+int main(int count, char **values)
+{
+    const struct CMUnitTest real[] = {
+        cmocka_unit_test(every_generation), cmocka_unit_test(loads_where_it_fits),
+        cmocka_unit_test(newer_device), cmocka_unit_test(wrong_source)};
+    const struct CMUnitTest choice[] = {cmocka_unit_test(best_compiler)};
+    const struct CMUnitTest missing[] = {cmocka_unit_test(says_what_is_missing)};
+    const struct CMUnitTest faults[] = {cmocka_unit_test(compile_faults),
+                                        cmocka_unit_test(no_host_memory),
+                                        cmocka_unit_test(first_error)};
+    const struct CMUnitTest hip[] = {cmocka_unit_test(hip_device)};
+    const struct CMUnitTest unknown[] = {cmocka_unit_test(hip_unknown)};
+    if (count > 1)
+        mode = values[1];
+    if (in("choice"))
+        return cmocka_run_group_tests(choice, NULL, NULL);
+    if (in("faults"))
+        return cmocka_run_group_tests(faults, NULL, NULL);
+    if (in("hip"))
+        return cmocka_run_group_tests(hip, NULL, NULL);
+    if (in("hip_unknown"))
+        return cmocka_run_group_tests(unknown, NULL, NULL);
+    if (!in("real"))
+        return cmocka_run_group_tests(missing, NULL, NULL);
+    if (!has_real_nvrtc()) {
+        printf("no NVRTC here\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(real, NULL, NULL);
+}

@@ -1,0 +1,152 @@
+/*
+ * test_gpu_lost told|untold cuda|hip: what ends on a device that is lost, on the simulated driver.
+ * told: a call has said that the device is lost, and all ends succeed. untold: the first end that
+ * waits says so, and takes its handle with it all the same. A process each, since the driver does
+ * not come back.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "memopt/memopt.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#define MIB ((uint64_t)1 << 20)
+
+static const char *mode, *backend;
+static void (*lose_device)(int32_t code);
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        memopt_status ok_status_ = (call);                                                         \
+        if (ok_status_ != MEMOPT_OK)                                                               \
+            fail_msg("%s: %s: %s", #call, memopt_status_name(ok_status_), memopt_last_error());    \
+    } while (0)
+
+typedef struct world {
+    memopt_device *device;
+    memopt_allocator *allocator, *forced;
+    memopt_offloader *offloader, *idle;
+    memopt_optimizer *optimizer;
+    memopt_scaler *scaler;
+    memopt_stream stream, other;
+    memopt_event *event;
+} world;
+
+static void *block_of(world *w, memopt_allocator *allocator, memopt_stream stream)
+{
+    void *block = NULL;
+    OK(memopt_allocator_alloc(allocator, 3 * MIB, MEMOPT_TAG_OTHER, stream, &block));
+    OK(memopt_fill(w->device, block, 1, 3 * MIB, stream));
+    return block;
+}
+
+/* Something of everything, with work under way. */
+static void make(world *w, const char *config)
+{
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    memopt_ticket ticket;
+    uint32_t number;
+    memset(w, 0, sizeof *w);
+    OK(memopt_device_open(backend, NULL, &w->device));
+    OK(memopt_allocator_create(w->device, config, NULL, &w->allocator));
+    OK(memopt_allocator_create(w->device, config, NULL, &w->forced));
+    OK(memopt_stream_create(w->device, &w->stream));
+    OK(memopt_stream_create(w->device, &w->other));
+    OK(memopt_event_create(w->device, 0, &w->event));
+    OK(memopt_scaler_create(w->device, NULL, &w->scaler));
+    OK(memopt_offloader_create(w->device, w->allocator, NULL, &w->offloader));
+    OK(memopt_offloader_create(w->device, w->allocator, NULL, &w->idle));
+    OK(memopt_optimizer_create(w->allocator, NULL, &w->optimizer));
+    OK(memopt_optimizer_add_group(w->optimizer, &group, &number));
+    OK(memopt_offload_pack(w->offloader, block_of(w, w->allocator, w->stream), 3 * MIB, w->stream,
+                           &ticket));
+    void *pending = block_of(w, w->allocator, w->stream);
+    OK(memopt_allocator_record_stream(w->allocator, pending, w->other));
+    OK(memopt_event_record(w->event, w->stream));
+    OK(memopt_stream_wait_event(w->device, w->other, w->event));
+    OK(memopt_fill(w->device, pending, 2, 1000, w->other));
+    OK(memopt_allocator_free(w->allocator, pending));
+    (void)block_of(w, w->forced, w->stream); /* live */
+}
+
+static void end_told(const char *config)
+{
+    world w;
+    int64_t blocks = mo_memory_live_blocks();
+    make(&w, config);
+    void *live = block_of(&w, w.allocator, w.stream);
+    OK(memopt_allocator_record_stream(w.allocator, live, w.other));
+    lose_device(719);
+    assert_int_equal(memopt_stream_sync(w.device, w.stream), MEMOPT_DEVICE_LOST);
+    OK(memopt_allocator_free(w.allocator, live));
+    OK(memopt_scaler_destroy(w.scaler));
+    OK(memopt_optimizer_destroy(w.optimizer));
+    OK(memopt_offloader_destroy(w.idle));
+    OK(memopt_offloader_destroy_force(w.offloader));
+    OK(memopt_stream_release(w.device, w.other));
+    OK(memopt_stream_destroy(w.device, w.stream));
+    OK(memopt_allocator_destroy(w.allocator));
+    OK(memopt_allocator_destroy_force(w.forced));
+    OK(memopt_stream_destroy(w.device, w.other));
+    OK(memopt_event_destroy(w.event));
+    OK(memopt_device_close(w.device));
+    assert_int_equal(mo_memory_live_blocks(), blocks);
+}
+
+static void end_untold(const char *config)
+{
+    world w;
+    int64_t blocks = mo_memory_live_blocks();
+    make(&w, config);
+    OK(memopt_scaler_destroy(w.scaler));
+    OK(memopt_optimizer_destroy(w.optimizer));
+    OK(memopt_offloader_destroy(w.idle));
+    OK(memopt_offloader_destroy_force(w.offloader));
+    lose_device(719);
+    assert_int_equal(memopt_allocator_destroy(w.allocator), MEMOPT_DEVICE_LOST);
+    OK(memopt_allocator_destroy_force(w.forced)); /* it has been told now */
+    OK(memopt_stream_destroy(w.device, w.stream));
+    OK(memopt_stream_destroy(w.device, w.other));
+    OK(memopt_event_destroy(w.event));
+    OK(memopt_device_close(w.device));
+    assert_int_equal(mo_memory_live_blocks(), blocks);
+}
+
+static void test_the_end(void **state)
+{
+    (void)state;
+    static const char *const configs[] = {"", "expandable_segments:True"};
+    for (int c = 0; c < 2; c++) {
+        if (strcmp(mode, "told") == 0)
+            end_told(configs[c]);
+        else
+            end_untold(configs[c]);
+        lose_device(0); /* the driver is there again for the next round */
+    }
+}
+
+int main(int count, char **words)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_end)};
+    memopt_device *device = NULL;
+    if (count != 3)
+        return 2;
+    mode = words[1];
+    backend = words[2];
+    if (memopt_device_open(backend, NULL, &device) != MEMOPT_OK)
+        return 1;
+    (void)memopt_device_close(device);
+    void *library = dlopen(backend[0] == 'c' ? "libcuda.so.1" : "libamdhip64.so", RTLD_NOW);
+    void *found = library == NULL ? NULL : dlsym(library, "memopt_sim_lose_device");
+    if (found == NULL)
+        return 1;
+    memcpy(&lose_device, &found, sizeof lose_device);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
