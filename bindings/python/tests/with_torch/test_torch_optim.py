@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import select
+import signal
 import warnings
 import weakref
 
@@ -473,6 +476,31 @@ def test_the_version_counter_grows():
     mt.AdamW([p]).step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+def test_a_child_process_goes_on():
+    """After a fork the threads of the parent's device are not there."""
+    p, q = (torch.ones(50000).requires_grad_() for _ in range(2))
+    a, b = mt.AdamW8bit([p]), mt.AdamW8bit([q])
+    walk(a, [p], 1)
+    walk(b, [q], 2)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            fill([p], 1)
+            a.step()
+            os.write(write, b"1" if same_bits(p, q) else b"0")
+        finally:
+            os._exit(0)
+    os.close(write)
+    try:
+        assert select.select([read], [], [], 30)[0], "the child hangs"
+        assert os.read(read, 1) == b"1"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(read)
 
 
 def test_nothing_is_kept_alive():

@@ -11,6 +11,7 @@ import array
 import ctypes
 import math
 import operator
+import os
 from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -25,7 +26,6 @@ from . import _format, _layout
 _data_ptr = torch.Tensor.data_ptr
 _stride = torch.Tensor.stride
 _numel = torch.Tensor.numel
-_increment_version = getattr(torch.autograd.graph, "increment_version", None)
 
 #: Executors: device, stochastic rounding, seed.
 Key = Tuple[torch.device, bool, int]
@@ -237,6 +237,7 @@ class Binding:
         slots: List[Tuple[Key, Slot]],
     ) -> None:
         self._params = params
+        self._process = os.getpid()
         by_key: Dict[Key, List[Slot]] = {}
         for key, slot in slots:
             by_key.setdefault(key, []).append(slot)
@@ -263,7 +264,9 @@ class Binding:
         grads: List[Optional[torch.Tensor]],
         state_of: Callable[[torch.Tensor], Any],
     ) -> bool:
-        """Whether all of it still is where it was bound."""
+        """Whether all of it still is where it was bound, and this is not a child of the process."""
+        if os.getpid() != self._process:
+            return False
         if len(params) != len(self._params) or not all(map(operator.is_, params, self._params)):
             return False
         if any(grads[i] is not None for i in self._unbound):
@@ -290,6 +293,13 @@ class Binding:
             kept.append(executor.gradients(grads, rule))
         for executor in self.executors:
             executor.step(scale, found_inf, grads)
-        if _increment_version is not None:
-            with_gradient = [p for p, g in zip(self._params, grads) if g is not None]
-            _increment_version(with_gradient)
+        _changed([p for p, g in zip(self._params, grads) if g is not None])
+
+
+def _changed(params: List[torch.Tensor]) -> None:
+    """Tells autograd, which otherwise would not notice a backward pass over older values."""
+    try:
+        torch.autograd.graph.increment_version(params)
+    except TypeError:  # torch before 2.5 takes one at a time
+        for parameter in params:
+            torch.autograd.graph.increment_version(parameter)
