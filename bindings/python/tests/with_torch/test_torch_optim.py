@@ -478,6 +478,23 @@ def test_the_version_counter_grows():
         loss.backward()
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_within_a_compiled_function():
+    p, q = (torch.ones(5000).requires_grad_() for _ in range(2))
+    a, b = mt.AdamW8bit([p], lr=0.1), mt.AdamW8bit([q], lr=0.1)
+
+    def train(parameter, optimizer):
+        (parameter * parameter).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    compiled = torch.compile(train, backend="eager")
+    for _ in range(3):
+        compiled(p, a)
+        train(q, b)
+    assert same_bits(p, q) and int(a.state[p]["step"]) == 3
+
+
 def test_a_child_process_goes_on():
     """After a fork the threads of the parent's device are not there."""
     p, q = (torch.ones(50000).requires_grad_() for _ in range(2))
@@ -570,6 +587,19 @@ def test_grad_scaler(kind, unscale_first, device):
     assert_same_states(a, b, ours, theirs)
     assert not hasattr(a, "grad_scale")
     assert int(a.state[ours[0]]["step"]) == 5
+
+
+def test_grad_scaler_without_gradients(device):
+    """Its verdict is then the number 0."""
+    p = torch.ones(5000, device=device).requires_grad_()
+    a = mt.AdamW8bit([p])
+    walk(a, [p], 1)
+    p.grad = None
+    scaler = torch.amp.GradScaler(device.type)
+    scaler.scale(torch.zeros((), device=device))
+    was = p.detach().clone()
+    scaler.step(a)
+    assert same_bits(p, was) and int(a.state[p]["step"]) == 1
 
 
 def test_grad_scaler_first_step_overflows(device):

@@ -19,6 +19,9 @@ Learning = Union[float, torch.Tensor]
 
 _U64 = 1 << 64
 
+#: torch.compile does not look into the function; torch treats its optimizers' own so.
+_out_of_graphs: Callable[[Any], Any] = getattr(torch, "_disable_dynamo", lambda function: function)
+
 
 class MemoptOptimizer(torch.optim.Optimizer):
     """A torch optimizer whose step is one call of the library for each device.
@@ -105,6 +108,11 @@ class MemoptOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._step()
+        return loss
+
+    @_out_of_graphs
+    def _step(self) -> None:
         groups = self.param_groups
         params = [p for group in groups for p in group["params"]]
         grads = [p.grad for p in params]
@@ -119,7 +127,6 @@ class MemoptOptimizer(torch.optim.Optimizer):
             getattr(self, "found_inf", None),
             type(self).__name__,
         )
-        return loss
 
     def _bind(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]]) -> Binding:
         """Everything is checked first; then states are made where there are none."""
@@ -185,15 +192,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     "the state of %s is on %s, the parameter on %s"
                     % (name, tensor.device, dense.device)
                 )
-        good = state["step"].dtype is torch.int64 and all(
-            map(torch.Tensor.is_contiguous, tensors[1:])
-        )
-        if good and dense.is_contiguous() and "order" not in state:
+        if _lies_as_bound(state, tensors, dense, len(_format.MOMENTS[self._kind])):
             return state
-        moments = tensors[1 : 1 + len(_format.MOMENTS[self._kind])]
-        if state["step"].dtype is torch.int64 and format_ is not StateFormat.BITS4:
-            if all(m.shape == dense.shape and m.stride() == dense.stride() for m in moments):
-                return state
         saved = _load.read(state, self._kind, self._states, dense, name)
         assert saved is not None
         made[parameter] = _load.convert(saved, self._kind, self._states, dense, True)
@@ -263,6 +263,28 @@ class MemoptOptimizer(torch.optim.Optimizer):
             format_ = self._states if _load.has_codes(one) else self._format_of(group, memory)
             state[parameter] = _load.convert(one, self._kind, format_, dense, coded)
         return state
+
+
+def _lies_as_bound(
+    state: _format.State, tensors: List[torch.Tensor], dense: torch.Tensor, moments: int
+) -> bool:
+    """Whether the tensors of a state ("step", moments, scales) have the types and the order of
+    memory with which a step can work on them."""
+    if tensors[0].dtype is not torch.int64:
+        return False
+    if any(t.dtype not in (torch.float32, torch.uint8) for t in tensors[1:]):
+        return False
+    if not all(t.is_contiguous() for t in tensors[1 + moments :]):
+        return False
+    if all(
+        m.shape == dense.shape and m.stride() == dense.stride() for m in tensors[1 : 1 + moments]
+    ):
+        return True
+    return (
+        dense.is_contiguous()
+        and "order" not in state
+        and all(m.is_contiguous() for m in tensors[1 : 1 + moments])
+    )
 
 
 def _check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> None:

@@ -204,10 +204,12 @@ class Executor:
             if given[slot.place] is not None:
                 _layout.local(slot.parameter).copy_(slot.memory)
 
-    def _fact(self, value: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    def _fact(self, value: Any) -> Optional[torch.Tensor]:
         """One float of a GradScaler's, where this device can read it."""
         if value is None:
             return None
+        if not isinstance(value, torch.Tensor):  # as where no parameter had a gradient
+            return torch.tensor(float(value), dtype=torch.float32, device=self.device)
         if value.device == self.device and value.dtype is torch.float32:
             return value
         return value.to(self.device, torch.float32, non_blocking=True)
