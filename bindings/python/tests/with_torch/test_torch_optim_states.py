@@ -202,6 +202,38 @@ def _values(optimizer, parameter):
     return result
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@kinds
+def test_distributed_checkpoint(kind, tmp_path):
+    """torch.distributed.checkpoint makes states by a step without gradients' values, and loads into
+    those."""
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    from torch.distributed.checkpoint.state_dict import (
+        get_optimizer_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    def model():
+        return torch.nn.Sequential(torch.nn.Linear(90, 100), torch.nn.Linear(100, 7))
+
+    first, second = model(), model()
+    a = make(kind, first.parameters(), lr=0.25)
+    walk(a, list(first.parameters()), 3)
+    for p in first.parameters():
+        p.grad = None
+    second.load_state_dict(first.state_dict())
+    b = make(kind, second.parameters())
+    dcp.save({"o": get_optimizer_state_dict(first, a)}, checkpoint_id=tmp_path, no_dist=True)
+    saved = get_optimizer_state_dict(second, b)
+    dcp.load({"o": saved}, checkpoint_id=tmp_path, no_dist=True)
+    set_optimizer_state_dict(second, b, saved)
+    ours, theirs = list(first.parameters()), list(second.parameters())
+    assert_same_states(a, b, ours, theirs)
+    walk(a, ours, 1, 9)
+    walk(b, theirs, 1, 9)
+    assert_same_states(a, b, ours, theirs)
+
+
 # --- torch's ---------------------------------------------------------------------------------------
 
 
