@@ -20,7 +20,6 @@ from optim_support import KINDS, make, same_bits  # noqa: E402
 
 ONE_KINDS = ["AdamW", "Lion", "SGD"]
 CODED = sorted(k for k in KINDS if k not in ONE_KINDS)
-every = pytest.mark.parametrize("kind", sorted(KINDS))
 coded = pytest.mark.parametrize("kind", CODED)
 
 #: By name what is to be sharded over two processes by rows.
@@ -293,13 +292,13 @@ def _assert_same(a: Dict[str, Any], b: Dict[str, Any]) -> None:
             assert same_bits(value, b[name]), name
 
 
-@pytest.mark.parametrize("flat", [False, True])
-@every
+@pytest.mark.parametrize(
+    "kind, flat",
+    [(kind, False) for kind in sorted(KINDS)] + [("AdamW8bit", True), ("AdamW4bit", True)],
+)
 def test_a_checkpoint_of_the_same_layout_comes_back_bit_for_bit(
     two: Group, kind: str, flat: bool, tmp_path: Any
 ) -> None:
-    if flat and kind not in ("AdamW8bit", "AdamW4bit"):
-        pytest.skip("two kinds are enough for the flattened form")
     path = str(tmp_path / "checkpoint")
     saved = two.run(_save, two.backend, kind, path, flat)
     loaded = two.run(_load, two.backend, kind, path, flat)
@@ -358,6 +357,31 @@ def _part(rank: int, shape: Any) -> Any:
     return (min(rows, shape[0] - rank * rows), *shape[1:])
 
 
+def _columns(rank: int, backend: str, kind: str) -> Any:
+    """A parameter cut over its columns, unevenly: its state dict into another optimizer."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = mesh_of(backend)
+    models = []
+    for _ in range(2):
+        model = torch.nn.Module()
+        value = torch.linspace(-1, 1, 9 * 1001).reshape(9, 1001)
+        part = distribute_tensor(value, mesh, [Shard(1)], src_data_rank=None)
+        model.register_parameter("columns", torch.nn.Parameter(part))
+        models.append(model)
+    first, second = (make(kind, m.parameters(), lr=1e-2) for m in models)
+    _walk(models[0], first, [1, 2])
+    second.load_state_dict(first.state_dict())
+    return _local_states(models[0], first), _local_states(models[1], second)
+
+
+@pytest.mark.parametrize("kind", ["AdamW8bit", "AdamW4bit"])
+def test_states_of_columns_come_back_bit_for_bit(two: Group, kind: str) -> None:
+    for saved, loaded in two.run(_columns, two.backend, kind):
+        assert saved["columns"]["exp_avg"].any()
+        _assert_same(saved, loaded)
+
+
 def _full_dict(rank: int, backend: str, kind: str) -> Any:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
 
@@ -370,12 +394,13 @@ def _full_dict(rank: int, backend: str, kind: str) -> Any:
     )
 
 
-def _take_full_dict(rank: int, backend: str, kind: str, whole: Any) -> Any:
+def _take_full_dict(rank: int, backend: str, kind: str, whole: Any, broadcast: bool = False) -> Any:
     from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
 
     model = _sharded_model(backend)
     optimizer = make(kind, model.parameters(), lr=1e-2)
-    options = StateDictOptions(full_state_dict=True)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=broadcast)
+    whole = {} if broadcast and rank else whole
     set_optimizer_state_dict(model, optimizer, whole, options=options)
     return _local_states(model, optimizer)
 
@@ -390,6 +415,9 @@ def test_a_full_state_dict_goes_to_a_plain_model_and_back(two: Group, kind: str)
     (whole, first), (_, second) = two.run(_full_dict, two.backend, kind)
     again = two.run(_take_full_dict, two.backend, kind, whole)
     _assert_same(first, again[0])  # gathered and distributed: nothing was quantised
+    _assert_same(second, again[1])
+    again = two.run(_take_full_dict, two.backend, kind, whole, True)
+    _assert_same(first, again[0])
     _assert_same(second, again[1])
     model = Weights()
     optimizer = make(kind, model.parameters(), lr=1e-2)
