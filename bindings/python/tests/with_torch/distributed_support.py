@@ -18,7 +18,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-COLLECTIVE_LIMIT = 30  # seconds that a process waits for the others
+COLLECTIVE_LIMIT = 20  # seconds that a process waits for the others
 ANSWER_LIMIT = 100
 
 
