@@ -86,24 +86,28 @@ typedef struct memopt_optimizer_group {
                               momentum is 0. */
     uint32_t nesterov;   /**< SGD: 1: Nesterov's form; needs momentum > 0 and dampening 0. */
     uint32_t reserved2;  /**< Must be 0. */
+    /** One f32 in device memory that each step reads as the learning rate in place of lr, so that a
+     * captured step can be replayed with another. Nothing checks its value. It must stay until the
+     * group has another one or the optimizer has ended, and is not exported. NULL: lr. */
+    const float *device_lr;
 } memopt_optimizer_group;
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's AdamW defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_INIT                                                                \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, 0, 0             \
+        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, 0, 0, NULL       \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of the paper on Lion. */
 #define MEMOPT_OPTIMIZER_GROUP_LION_INIT                                                           \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, 0, 0                    \
+        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, 0, 0, NULL              \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's SGD defaults and momentum 0.9. */
 #define MEMOPT_OPTIMIZER_GROUP_SGD_INIT                                                            \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, 0, 0                       \
+        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, 0, 0, NULL                 \
     }
 
 /**
@@ -196,6 +200,36 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
                                                         const memopt_tensor *model_copy,
                                                         memopt_stream stream, uint64_t *out_index);
 
+/**
+ * @brief Adds a parameter whose states and step count lie in memory of the caller's, as they are.
+ *
+ * Nothing is allocated, zeroed or copied: the values there are what the next step starts from. The
+ * memory must stay until the optimizer has ended and the work that uses it is done.
+ * @param optimizer the optimizer.
+ * @param group its group.
+ * @param parameter as of memopt_optimizer_add_parameter().
+ * @param model_copy as of memopt_optimizer_add_parameter(), or NULL.
+ * @param states the state tensors in device memory, with the order, element types and counts that
+ *        memopt_optimizer_state() lists. Moments of f32 make the parameter one with 32-bit states
+ *        and others one with the optimizer's format, whatever min_8bit_size says. New states are
+ *        zeros; where moments are coded, the code of zero (see memopt_state_map()).
+ * @param state_count how many: AdamW has 2 with 32-bit states, else 4; Lion and SGD have 1 and 2.
+ * @param steps one u64 in device memory: the steps taken, below 2^53.
+ * @param stream a stream in whose order the memory is ready.
+ * @param[out] out_index the parameter's number, from 0.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT as of memopt_optimizer_add_parameter(); or a wrong number of
+ *         states, a state of another type or count, a misaligned one, or states that overlap one
+ *         another, steps, the parameter or its model copy.
+ * @retval MEMOPT_UNSUPPORTED an element type that cannot be trained.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY as told; nothing added.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_optimizer_add_parameter_with_state(
+    memopt_optimizer *optimizer, uint32_t group, const memopt_tensor *parameter,
+    const memopt_tensor *model_copy, const memopt_tensor *states, uint64_t state_count,
+    uint64_t *steps, memopt_stream stream, uint64_t *out_index);
+
 /** @brief What a step does beside the update; zero means the default. */
 typedef struct memopt_step_options {
     size_t struct_size; /**< sizeof(memopt_step_options). */
@@ -212,12 +246,19 @@ typedef struct memopt_step_options {
     uint32_t already_unscaled;
     /** One f32 in device memory that receives the global norm before clipping; or NULL. */
     float *out_norm;
+    /** One f32 in device memory: gradients are scaled by it and the step unscales them, as with a
+     * scaler's scale. NULL: unscaled. Not together with a scaler. */
+    const float *grad_scale;
+    /** One f32 in device memory, a verdict of the caller's: unless it is 0, the step leaves
+     * everything as it is. A check of the step's own (skip_non_finite, max_norm) sets it to 1.0f.
+     * NULL: none. Not together with a scaler. */
+    float *found_inf;
 } memopt_step_options;
 
 /** @brief Initialiser of ::memopt_step_options. */
 #define MEMOPT_STEP_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        sizeof(memopt_step_options), NULL, 0, 0, 0, NULL                                           \
+        sizeof(memopt_step_options), NULL, 0, 0, 0, NULL, NULL, NULL                               \
     }
 
 /**
@@ -249,7 +290,8 @@ typedef struct memopt_state_view {
     size_t struct_size; /**< Set by the caller. */
     const char *name;   /**< "exp_avg", "exp_avg_sq", "momentum_buffer" (SGD); "absmax1", "absmax2";
                              "scale1", "scale2" (::MEMOPT_STATE_F8): static. */
-    memopt_tensor tensor; /**< Device memory owned by the optimizer; lives as long as it. */
+    memopt_tensor tensor; /**< Device memory of the optimizer, living as long as it; or of the
+                               caller's (memopt_optimizer_add_parameter_with_state()). */
 } memopt_state_view;
 
 /**

@@ -2,6 +2,7 @@
 #include "allocator/pluggable.h"
 
 #include "allocator/internal.h"
+#include "base/lock.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -27,7 +28,7 @@ static int in_use(void)
 static memopt_status set_config(const char *backend, const char *config)
 {
     memopt_status status = MEMOPT_OK;
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     int same = strcmp(backend, backend_name) == 0 && strcmp(config, config_text) == 0;
     if (!same && in_use()) {
         status = mo_fail(MEMOPT_BUSY,
@@ -38,7 +39,7 @@ static memopt_status set_config(const char *backend, const char *config)
         strcpy(backend_name, backend);
         strcpy(config_text, config);
     }
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     return status;
 }
 
@@ -71,9 +72,9 @@ memopt_status memopt_pluggable_configure(const char *backend, const char *config
 memopt_status mo_plug_make(memopt_device *device, memopt_allocator **out_allocator)
 {
     char config[MO_PLUG_CONFIG];
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     memcpy(config, config_text, sizeof config);
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     return memopt_allocator_create(device, config, NULL, out_allocator);
 }
 
@@ -83,9 +84,9 @@ static memopt_status make_first(mo_plug_slot *slot, int index)
     char name[32];
     memopt_device *device;
     memopt_allocator *made, *none = NULL;
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     snprintf(name, sizeof name, "%s:%d", backend_name, index);
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     memopt_status status = memopt_device_open(name, NULL, &device);
     if (status != MEMOPT_OK)
         return status;
@@ -141,9 +142,9 @@ static void raise_failure(memopt_status status)
     memopt_pluggable_raise raise = atomic_load(&raise_function);
     if (raise == NULL)
         return;
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     memcpy(name, backend_name, sizeof name);
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     const char *prefix = status != MEMOPT_OUT_OF_DEVICE_MEMORY ? "memopt: "
                          : strcmp(name, "hip") == 0            ? "HIP out of memory. "
                                                                : "CUDA out of memory. ";
@@ -175,9 +176,9 @@ void memopt_pluggable_free(void *pointer, uint64_t size, int32_t device, memopt_
 
 int mo_plug_owns(memopt_allocator *allocator, const void *pointer)
 {
-    pthread_mutex_lock(&allocator->lock);
+    mo_lock(&allocator->lock);
     int owned = mo_table_find(&allocator->live, pointer) != NULL;
-    pthread_mutex_unlock(&allocator->lock);
+    mo_unlock(&allocator->lock);
     return owned;
 }
 
@@ -238,11 +239,11 @@ memopt_status memopt_pluggable_allocator(int32_t device, uint64_t index,
     if (status != MEMOPT_OK)
         return status;
     memopt_allocator *found = index == 0 ? first_of(slot) : NULL;
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     for (mo_graph_pool *pool = slot->pools; pool != NULL && found == NULL; pool = pool->next)
         if (--index == 0)
             found = pool->allocator;
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     if (found == NULL)
         return mo_fail(MEMOPT_NOT_FOUND, "pluggable_allocator: there is no further allocator");
     *out_allocator = found;

@@ -5,6 +5,7 @@
  * only after its release, with the device waited for, since a replay may still run on any stream.
  */
 #include "allocator/internal.h"
+#include "base/lock.h"
 #include "allocator/pluggable.h"
 
 #include "base/memory.h"
@@ -42,13 +43,13 @@ static uint64_t held_bytes(mo_graph_pool *pool)
 /* The pool that takes allocations, with one block more. */
 static mo_graph_pool *claim_open(mo_plug_slot *slot)
 {
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     mo_graph_pool *pool = slot->pools;
     while (pool != NULL && pool->open == 0)
         pool = pool->next;
     if (pool != NULL)
         pool->live++;
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     return pool;
 }
 
@@ -67,9 +68,9 @@ int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_stream stream,
     *out_status =
         memopt_allocator_alloc(pool->allocator, bytes, MEMOPT_TAG_OTHER, stream, out_pointer);
     if (*out_status != MEMOPT_OK) {
-        pthread_mutex_lock(&mo_plug_lock);
+        mo_lock(&mo_plug_lock);
         pool->live--;
-        pthread_mutex_unlock(&mo_plug_lock);
+        mo_unlock(&mo_plug_lock);
     }
     return 1;
 }
@@ -78,14 +79,14 @@ int mo_plug_pool_free(mo_plug_slot *slot, void *pointer, memopt_status *out_stat
 {
     if (atomic_load_explicit(&slot->pool_count, memory_order_acquire) == 0)
         return 0;
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     mo_graph_pool *pool = find_owner(slot, pointer);
     if (pool != NULL) {
         *out_status = memopt_allocator_free(pool->allocator, pointer);
         if (*out_status == MEMOPT_OK)
             pool->live--;
     }
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     return pool != NULL;
 }
 
@@ -94,11 +95,11 @@ int mo_plug_pool_record(mo_plug_slot *slot, void *pointer, memopt_stream stream,
 {
     if (atomic_load_explicit(&slot->pool_count, memory_order_acquire) == 0)
         return 0;
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     mo_graph_pool *pool = find_owner(slot, pointer);
     if (pool != NULL)
         *out_status = memopt_allocator_record_stream(pool->allocator, pointer, stream);
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     return pool != NULL;
 }
 
@@ -107,7 +108,7 @@ int mo_plug_pool_record(mo_plug_slot *slot, void *pointer, memopt_stream stream,
 /* Claims a pool that is released, has no block and holds memory, so that nobody else takes it. */
 static mo_graph_pool *claim_idle(mo_plug_slot *slot, int with_memory)
 {
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     mo_graph_pool *pool = slot->pools;
     while (pool != NULL && !(is_idle(pool) && (!with_memory || held_bytes(pool) > 0)))
         pool = pool->next;
@@ -115,15 +116,15 @@ static mo_graph_pool *claim_idle(mo_plug_slot *slot, int with_memory)
         pool->holds = 1;
         pool->id[0] = pool->id[1] = UINT64_MAX;
     }
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     return pool;
 }
 
 static void unclaim(mo_graph_pool *pool)
 {
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     pool->holds = 0;
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
 }
 
 static memopt_status give_back(mo_graph_pool *pool)
@@ -165,11 +166,11 @@ static memopt_status make_pool(mo_plug_slot *slot, mo_graph_pool **out_pool)
         return status;
     }
     pool->holds = 1;
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     pool->next = slot->pools;
     slot->pools = pool;
     atomic_fetch_add(&slot->pool_count, 1);
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     *out_pool = pool;
     return MEMOPT_OK;
 }
@@ -210,23 +211,23 @@ void memopt_pluggable_begin_pool(int32_t device, uint64_t id_high, uint64_t id_l
     memopt_status status = mo_plug_enter(device, &slot);
     if (status != MEMOPT_OK)
         return;
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     pool = find(slot, id_high, id_low);
     if (pool != NULL) {
         pool->holds++;
         open_pool(slot, pool);
     }
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
     if (pool != NULL)
         return;
     status = fresh_pool(slot, &pool);
     if (status != MEMOPT_OK)
         return;
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     pool->id[0] = id_high;
     pool->id[1] = id_low;
     open_pool(slot, pool);
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
 }
 
 /* Lock held. */
@@ -244,11 +245,11 @@ void memopt_pluggable_end_pool(int32_t device, uint64_t id_high, uint64_t id_low
     memopt_status status = mo_plug_enter(device, &slot);
     if (status != MEMOPT_OK)
         return;
-    pthread_mutex_lock(&mo_plug_lock);
+    mo_lock(&mo_plug_lock);
     mo_graph_pool *pool = find(slot, id_high, id_low);
     if (pool != NULL)
         close_pool(slot, pool);
-    pthread_mutex_unlock(&mo_plug_lock);
+    mo_unlock(&mo_plug_lock);
 }
 
 void memopt_pluggable_release_pool(int32_t device, uint64_t id_high, uint64_t id_low)
@@ -256,12 +257,12 @@ void memopt_pluggable_release_pool(int32_t device, uint64_t id_high, uint64_t id
     mo_plug_slot *slot;
     memopt_status status = mo_plug_enter(device, &slot);
     if (status == MEMOPT_OK) {
-        pthread_mutex_lock(&mo_plug_lock);
+        mo_lock(&mo_plug_lock);
         mo_graph_pool *pool = find(slot, id_high, id_low);
         if (pool != NULL && --pool->holds == 0)
             while (pool->open > 0)
                 close_pool(slot, pool);
-        pthread_mutex_unlock(&mo_plug_lock);
+        mo_unlock(&mo_plug_lock);
         status = mo_plug_pools_trim(slot);
     }
 }

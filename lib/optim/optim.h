@@ -4,6 +4,7 @@
  *   optimizer.c   create, destroy, groups
  *   streams.c     the streams that have used it
  *   parameters.c  parameters, their states, state views
+ *   external.c    parameters whose states the caller owns
  *   tables.c      the tables in device memory that the kernels read
  *   step.c        one step: checks, reductions, prologue, update
  *   steps.c       step counts of parameters
@@ -13,8 +14,9 @@
  *
  * Invariants. Everything the kernels read lies in device memory and is written in stream order: a
  * step in flight is never disturbed. A parameter's state is one block of the allocator that holds
- * its step count too; only the update kernel (and an import) writes there. The host keeps copies of
- * the tables to know what the device has; `uploaded` parts are equal on both sides.
+ * its step count too, or the caller's memory; only the update kernel (and an import) writes there.
+ * The host keeps copies of the tables to know what the device has; `uploaded` parts are equal on
+ * both sides.
  */
 #ifndef MO_OPTIM_OPTIM_H
 #define MO_OPTIM_OPTIM_H
@@ -31,12 +33,15 @@
 /* Steps beyond this do not fit a double exactly. */
 #define MO_STEPS_LIMIT (UINT64_C(1) << 53)
 
+/* State tensors of a parameter, at most. */
+enum { MO_STATES_MAX = 4 };
+
 typedef struct mo_parameter {
     memopt_tensor tensor;
     memopt_tensor copy; /* data NULL: none */
     uint32_t group;
     uint32_t format; /* a memopt_state_format */
-    void *state;     /* the allocator's block */
+    void *state;     /* the allocator's block; NULL: the caller owns the states */
     uint64_t state_bytes;
     mo_optim_tensor device; /* what the device's table says */
 } mo_parameter;
@@ -106,6 +111,11 @@ const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: n
 
 /* parameters.c */
 uint64_t mo_parameter_blocks(const mo_parameter *p);
+memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
+                                 const memopt_tensor *parameter, const memopt_tensor *copy);
+/* Room for one more; then append cannot fail. */
+memopt_status mo_parameter_room(memopt_optimizer *o);
+void mo_parameter_append(memopt_optimizer *o, const mo_parameter *p, uint64_t *out_index);
 
 /* arguments.c: subject is "optimizer: gradient" or the like; index names the tensor. */
 memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,

@@ -120,8 +120,8 @@ static memopt_status check_overlap(const memopt_optimizer *o, const memopt_tenso
     return MEMOPT_OK;
 }
 
-static memopt_status check_parameter(const memopt_optimizer *o, uint32_t group,
-                                     const memopt_tensor *parameter, const memopt_tensor *copy)
+memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
+                                 const memopt_tensor *parameter, const memopt_tensor *copy)
 {
     if (group >= o->group_count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -146,6 +146,21 @@ static memopt_status check_parameter(const memopt_optimizer *o, uint32_t group,
     return status;
 }
 
+memopt_status mo_parameter_room(memopt_optimizer *o)
+{
+    return mo_grow((void **)&o->parameters, &o->parameter_capacity, o->parameter_count + 1,
+                   sizeof *o->parameters)
+               ? MEMOPT_OK
+               : MEMOPT_OUT_OF_HOST_MEMORY;
+}
+
+void mo_parameter_append(memopt_optimizer *o, const mo_parameter *p, uint64_t *out_index)
+{
+    o->parameters[o->parameter_count] = *p;
+    o->tensor_table.current = 0;
+    *out_index = o->parameter_count++;
+}
+
 memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group,
                                              const memopt_tensor *parameter,
                                              const memopt_tensor *model_copy, memopt_stream stream,
@@ -156,12 +171,11 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
                        o == NULL           ? "the handle"
                        : parameter == NULL ? "parameter"
                                            : "out_index");
-    memopt_status status = check_parameter(o, group, parameter, model_copy);
+    memopt_status status = mo_parameter_check(o, group, parameter, model_copy);
+    if (status == MEMOPT_OK)
+        status = mo_parameter_room(o);
     if (status != MEMOPT_OK)
         return status;
-    if (!mo_grow((void **)&o->parameters, &o->parameter_capacity, o->parameter_count + 1,
-                 sizeof *o->parameters))
-        return MEMOPT_OUT_OF_HOST_MEMORY;
     mo_parameter p = {.tensor = *parameter, .group = group, .format = o->options.state_format};
     if (model_copy != NULL)
         p.copy = *model_copy;
@@ -172,9 +186,7 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
         status = make_state(o, &p, o->parameter_count, stream);
     if (status != MEMOPT_OK)
         return status;
-    o->parameters[o->parameter_count] = p;
-    o->tensor_table.current = 0;
-    *out_index = o->parameter_count++;
+    mo_parameter_append(o, &p, out_index);
     return MEMOPT_OK;
 }
 

@@ -18,6 +18,18 @@ static memopt_status check_scalar(const memopt_optimizer *o, const char *subject
     return at == NULL ? MEMOPT_OK : mo_reachable(o->device, subject, 0, at, sizeof *at);
 }
 
+static memopt_status check_scalars(const memopt_optimizer *o, const memopt_step_options *s)
+{
+    memopt_status status = check_scalar(o, "optimizer step: out_norm", s->out_norm);
+    if (status == MEMOPT_OK)
+        status = check_scalar(o, "optimizer step: grad_scale", s->grad_scale);
+    if (status == MEMOPT_OK)
+        status = check_scalar(o, "optimizer step: found_inf", s->found_inf);
+    return status != MEMOPT_OK ? status
+                               : check_scalar(o, "optimizer step: the scale of scaler",
+                                              memopt_scaler_device_scale(s->scaler));
+}
+
 static memopt_status check_options(const memopt_optimizer *o, const memopt_step_options *s)
 {
     if (!isfinite(s->max_norm) || s->max_norm < 0.0)
@@ -37,10 +49,15 @@ static memopt_status check_options(const memopt_optimizer *o, const memopt_step_
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer step: out_norm %p is not aligned to an f32",
                        (const void *)s->out_norm);
-    memopt_status status = check_scalar(o, "optimizer step: out_norm", s->out_norm);
-    return status != MEMOPT_OK ? status
-                               : check_scalar(o, "optimizer step: the scale of scaler",
-                                              memopt_scaler_device_scale(s->scaler));
+    if (s->scaler != NULL && (s->grad_scale != NULL || s->found_inf != NULL))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: grad_scale and found_inf are for steps without a scaler");
+    if ((uintptr_t)s->grad_scale % sizeof(float) != 0 ||
+        (uintptr_t)s->found_inf % sizeof(float) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: grad_scale %p or found_inf %p is not aligned to an f32",
+                       (const void *)s->grad_scale, (const void *)s->found_inf);
+    return check_scalars(o, s);
 }
 
 static memopt_status check_gradient(const mo_parameter *p, uint64_t index, const memopt_tensor *g)
@@ -145,8 +162,10 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, u
         .groups = o->group_table.data,
         .coefs = o->coef_table.data,
         .control = o->control.data,
-        .scale = s->already_unscaled ? NULL : memopt_scaler_device_scale(s->scaler),
-        .found_inf = memopt_scaler_device_found_inf(s->scaler),
+        .scale = s->already_unscaled ? NULL
+                 : s->scaler != NULL ? memopt_scaler_device_scale(s->scaler)
+                                     : s->grad_scale,
+        .found_inf = s->scaler != NULL ? memopt_scaler_device_found_inf(s->scaler) : s->found_inf,
         .out_norm = s->out_norm,
         .max_norm = s->max_norm,
         .count = (uint32_t)count,

@@ -503,6 +503,7 @@ class OptimizerGroup(Struct):
         ("dampening", c_double),
         ("nesterov", c_uint32),
         ("reserved2", c_uint32),
+        ("device_lr", c_void_p),
     ]
 
 
@@ -514,6 +515,8 @@ class StepOptions(Struct):
         ("skip_non_finite", c_uint32),
         ("already_unscaled", c_uint32),
         ("out_norm", c_void_p),
+        ("grad_scale", c_void_p),
+        ("found_inf", c_void_p),
     ]
 
 
@@ -789,6 +792,10 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_optimizer_add_parameter": (
         CHECKED,
         [_HANDLE, c_uint32, _TENSORS, _TENSORS, _HANDLE, _OUT_U64],
+    ),
+    "memopt_optimizer_add_parameter_with_state": (
+        CHECKED,
+        [_HANDLE, c_uint32, _TENSORS, _TENSORS, _TENSORS, _U64, c_void_p, _HANDLE, _OUT_U64],
     ),
     "memopt_optimizer_step": (CHECKED, [_HANDLE, _TENSORS, _U64, POINTER(StepOptions), _HANDLE]),
     "memopt_optimizer_state": (CHECKED, [_HANDLE, _U64, _U64, POINTER(StateView)]),

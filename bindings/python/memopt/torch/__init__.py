@@ -27,15 +27,24 @@ from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
 from .load import load_safetensors  # noqa: E402
 from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
+from .optim import AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit  # noqa: E402
 from .report import MemoryReport, report  # noqa: E402
 from .save_on_cpu import save_on_cpu  # noqa: E402
 
 __all__ = [
+    "AdamW",
+    "AdamW4bit",
+    "AdamW8bit",
+    "AdamWFp8",
     "CheckpointError",
     "GradScaler",
+    "Lion",
+    "Lion8bit",
     "MemoryMonitor",
     "MemoryReport",
     "MemoryWarning",
+    "SGD",
+    "SGD8bit",
     "TorchAllocator",
     "accumulate_",
     "cast_",

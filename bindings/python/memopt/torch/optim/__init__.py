@@ -1,0 +1,23 @@
+"""Optimizers for torch: AdamW, Lion and SGD with states of 4, 8 or 32 bits, one fused call a step.
+
+They are ``torch.optim.Optimizer``s with torch's argument names: parameter groups, state dicts,
+schedulers, hooks, closures, deepcopy and pickle work as ever. See :mod:`._rules` for the arguments
+that torch's do not have.
+"""
+
+from __future__ import annotations
+
+from ._rules import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit
+from ._save import to_bitsandbytes
+
+__all__ = [
+    "AdamW",
+    "AdamW4bit",
+    "AdamW8bit",
+    "AdamWFp8",
+    "Lion",
+    "Lion8bit",
+    "SGD",
+    "SGD8bit",
+    "to_bitsandbytes",
+]

@@ -1,0 +1,322 @@
+"""What the optimizers have in common: torch's manners around one call of the library a step."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from copy import deepcopy
+from itertools import chain
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+
+import torch
+
+from ..._abi import OptimizerKind, StateFormat
+from . import _format, _layout, _load, _sharded
+from ._binding import Binding, Key, Slot, check_lr
+
+Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
+Learning = Union[float, torch.Tensor]
+
+_U64 = 1 << 64
+
+#: torch.compile does not look into the function; torch treats its optimizers' own so.
+_out_of_graphs: Callable[[Any], Any] = getattr(torch, "_disable_dynamo", lambda function: function)
+
+
+class MemoptOptimizer(torch.optim.Optimizer):
+    """A torch optimizer whose step is one call of the library for each device.
+
+    States are tensors of torch in ``optimizer.state`` (see :mod:`._format`), made at a parameter's
+    first gradient.
+    """
+
+    _step_supports_amp_scaling = True  # GradScaler leaves its scale and verdict to step()
+
+    _kind: OptimizerKind
+    _states = StateFormat.F32
+
+    def __init__(
+        self,
+        params: Params,
+        defaults: Dict[str, Any],
+        options: Dict[str, Any],
+        ignored: Dict[str, Any],
+    ) -> None:
+        for name in ("amsgrad", "differentiable"):
+            if ignored.get(name):
+                raise ValueError("%s does not support %s=True" % (type(self).__name__, name))
+        self._binding: Optional[Binding] = None
+        block_size = options.pop("block_size")
+        own = _format.BLOCKS.get(self._states, 256)
+        if block_size is not None and block_size != own:
+            raise ValueError(
+                "Invalid block_size value: %s; %s has blocks of %d"
+                % (block_size, type(self).__name__, own)
+            )
+        defaults.update(options, block_size=own)
+        super().__init__(params, defaults)
+
+    # --- groups ---
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Adds a group; nothing changes where one of its values or parameters is refused."""
+        if isinstance(param_group, dict):
+            self._check_group({**self.defaults, **param_group})
+        before = len(self.param_groups)
+        super().add_param_group(param_group)
+        try:
+            for index, parameter in enumerate(self.param_groups[-1]["params"]):
+                if parameter.requires_grad:
+                    name = _layout.name_of(self.param_groups[-1], before, index)
+                    _layout.check_parameter(parameter, name)
+        except TypeError:
+            del self.param_groups[before:]
+            raise
+
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        """Refuses hyperparameters out of range, in torch's words."""
+        check_lr(group["lr"])
+        decay = float(group["weight_decay"])
+        if not 0.0 <= decay < math.inf:
+            raise ValueError("Invalid weight_decay value: %s" % decay)
+        for index, beta in enumerate(group.get("betas", ())):
+            if not 0.0 <= float(beta) < 1.0:
+                raise ValueError("Invalid beta parameter at index %d: %s" % (index, float(beta)))
+        if len(group.get("betas", (0, 0))) != 2:
+            raise ValueError("Invalid betas: %s" % (group["betas"],))
+        if not 0.0 <= float(group.get("eps", 0.0)) < math.inf:
+            raise ValueError("Invalid epsilon value: %s" % group["eps"])
+        if not int(group["min_8bit_size"]) >= 0:
+            raise ValueError("Invalid min_8bit_size value: %s" % group["min_8bit_size"])
+        if not 0 <= int(group["seed"]) < _U64:
+            raise ValueError("Invalid seed value: %s" % group["seed"])
+
+    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
+        """The group's hyperparameters as (name in the library, value)."""
+        raise NotImplementedError
+
+    # --- stepping ---
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """One step over all parameters with a gradient; it does not wait for the device.
+
+        `closure` reevaluates the model and returns the loss. A GradScaler's scale and verdict are
+        taken into account on the device.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._step()
+        return loss
+
+    @_out_of_graphs
+    def _step(self) -> None:
+        groups = self.param_groups
+        params = [p for group in groups for p in group["params"]]
+        grads = [p.grad for p in params]
+        values = [self._values(group) for group in groups]
+        binding = self._binding
+        if binding is None or not binding.is_current(params, grads, self.state.get):
+            binding = self._binding = self._bind(params, grads)
+        binding.run(
+            grads,
+            values,
+            getattr(self, "grad_scale", None),
+            getattr(self, "found_inf", None),
+            type(self).__name__,
+        )
+
+    def _bind(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]]) -> Binding:
+        """Everything is checked first; then states are made where there are none."""
+        found = []
+        idle = []
+        seen = set()
+        gradient = iter(grads)
+        for g, group in enumerate(self.param_groups):
+            for i, parameter in enumerate(group["params"]):
+                grad = next(gradient)
+                if parameter in seen or (grad is None and not self.state.get(parameter)):
+                    continue
+                seen.add(parameter)
+                name = _layout.name_of(group, g, i)
+                memory = _layout.local(parameter)
+                _layout.check_parameter(memory, name)
+                if _layout.shares_elements(memory):
+                    raise RuntimeError("%s has elements that share memory" % name)
+                if grad is not None:
+                    _layout.check_gradient(_layout.local(grad), memory, name, type(self).__name__)
+                    if _layout.is_sharded(parameter):
+                        _sharded.check_placements(parameter, grad, name)
+                if memory.numel():
+                    found.append((len(seen), g, name, parameter, memory))
+                elif _layout.is_sharded(parameter):  # the shards of other processes have elements
+                    idle.append((parameter, memory, group))
+        index_of = {id(p): i for i, p in reversed(list(enumerate(params)))}
+        made: Dict[torch.Tensor, _format.State] = {}
+        slots: List[Tuple[Key, Slot]] = []
+        for _, g, name, parameter, memory in found:
+            group = self.param_groups[g]
+            dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
+            state = self.state.get(parameter)
+            if not state:
+                state = made[parameter] = _format.new(
+                    dense, self._kind, self._format_of(group, parameter)
+                )
+            else:
+                state = self._checked_state(state, parameter, dense, name, made)
+            key = (memory.device, bool(group["stochastic_rounding"]), int(group["seed"]))
+            index = index_of[id(parameter)]
+            slots.append((key, Slot(index, g, name, parameter, dense, dense is not memory, state)))
+        for parameter, memory, group in idle:
+            if not self.state.get(parameter):
+                format_ = self._format_of(group, parameter)
+                made[parameter] = _format.new(memory, self._kind, format_)
+        empty = [(index_of[id(p)], p, made.get(p) or self.state[p]) for p, _, _ in idle]
+        binding = Binding(self._kind, self._states, params, len(self.param_groups), slots, empty)
+        self.state.update(made)
+        return binding
+
+    def _format_of(self, group: Dict[str, Any], parameter: torch.Tensor) -> StateFormat:
+        """How a new state is kept: by all elements, so that sharding does not change it."""
+        return StateFormat.F32 if parameter.numel() < int(group["min_8bit_size"]) else self._states
+
+    def _checked_state(
+        self,
+        state: _format.State,
+        parameter: torch.Tensor,
+        dense: torch.Tensor,
+        name: str,
+        made: Dict[torch.Tensor, _format.State],
+    ) -> _format.State:
+        """A state that is there, in the parameter's order of memory; ValueError if it is not one."""
+        try:
+            format_ = _format.of(state, self._kind, dense.numel(), self._states)
+            tensors = [state[key] for key in ("step",) + _format.keys(self._kind, format_)]
+        except KeyError as error:
+            raise ValueError("the state of %s has no %s" % (name, error)) from None
+        for tensor in tensors:
+            if tensor.device != dense.device:
+                raise RuntimeError(
+                    "the state of %s is on %s, the parameter on %s"
+                    % (name, tensor.device, dense.device)
+                )
+        if _lies_as_bound(state, tensors, dense, len(_format.MOMENTS[self._kind])):
+            return state
+        saved = _load.read(state, self._kind, self._states, dense, name)
+        assert saved is not None
+        made[parameter] = _load.convert(saved, self._kind, self._states, dense, True)
+        return made[parameter]
+
+    # --- states ---
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.defaults.pop("differentiable", None)  # torch adds it, to a loaded optimizer only
+        self._binding = None
+        for group in self.param_groups:
+            for key, value in self.defaults.items():
+                group.setdefault(key, value)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """torch's, where states of sharded parameters (DTensors) are DTensors as well: any number
+        of processes can load them (see :mod:`._sharded`)."""
+        presented = _sharded.presented(self, self._kind, self._states)
+        if presented is None:
+            return super().state_dict()
+        own = self.state
+        self.state = defaultdict(dict, presented)
+        try:
+            return super().state_dict()
+        finally:
+            self.state = own
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Loads a state dict of this optimizer, of torch's, of bitsandbytes or of torchao.
+
+        States go to the devices of their parameters and keep their types whatever the parameters'
+        are. Codes are kept byte by byte where this optimizer has such codes. In a dict without any
+        codes, 32-bit states become what this optimizer keeps; beside codes they stay. Everything is
+        checked before anything changes; the message names the parameter.
+        """
+        state_dict = state_dict.copy()
+        for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
+            result = pre_hook(self, state_dict)
+            if result is not None:
+                state_dict = result
+        saved_groups = deepcopy(state_dict["param_groups"])
+        _check_counts(self.param_groups, saved_groups)
+        groups = [_load.group_values(s, own) for s, own in zip(saved_groups, self.param_groups)]
+        for group in groups:
+            self._check_group(group)
+        state = self._loaded(state_dict["state"], saved_groups, groups)
+        self.__setstate__({"state": state, "param_groups": groups})
+        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
+            post_hook(self)
+
+    def _loaded(
+        self,
+        saved: Dict[Any, Any],
+        saved_groups: List[Dict[str, Any]],
+        groups: List[Dict[str, Any]],
+    ) -> Dict[Any, Any]:
+        """The states of a state dict by parameter."""
+        numbers = chain.from_iterable(group["params"] for group in saved_groups)
+        places = [
+            (parameter, group, _layout.name_of(group, g, i))
+            for g, group in enumerate(groups)
+            for i, parameter in enumerate(group["params"])
+        ]
+        place_of = dict(zip(numbers, places))
+        read = []
+        state: Dict[Any, Any] = defaultdict(dict)
+        for number, value in saved.items():
+            if number not in place_of:
+                state[number] = value
+                continue
+            parameter, group, name = place_of[number]
+            memory = _layout.local(parameter)
+            value = _sharded.localized(value, parameter, self._kind, self._states, name)
+            one = _load.read(value, self._kind, self._states, memory, name)
+            if one is not None and (memory.numel() or _layout.is_sharded(parameter)):
+                _layout.check_parameter(memory, name)
+                read.append((parameter, group, memory, one))
+        coded = any(_load.has_codes(one) for _, _, _, one in read)
+        for parameter, group, memory, one in read:
+            dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
+            format_ = self._states if _load.has_codes(one) else self._format_of(group, parameter)
+            state[parameter] = _load.convert(one, self._kind, format_, dense, coded)
+        return state
+
+
+def _lies_as_bound(
+    state: _format.State, tensors: List[torch.Tensor], dense: torch.Tensor, moments: int
+) -> bool:
+    """Whether the tensors of a state ("step", moments, scales) have the types and the order of
+    memory with which a step can work on them."""
+    if tensors[0].dtype is not torch.int64:
+        return False
+    if any(t.dtype not in (torch.float32, torch.uint8) for t in tensors[1:]):
+        return False
+    if not all(t.is_contiguous() for t in tensors[1 + moments :]):
+        return False
+    if all(
+        m.shape == dense.shape and m.stride() == dense.stride() for m in tensors[1 : 1 + moments]
+    ):
+        return True
+    return (
+        dense.is_contiguous()
+        and "order" not in state
+        and all(m.is_contiguous() for m in tensors[1 : 1 + moments])
+    )
+
+
+def _check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> None:
+    if len(groups) != len(saved):
+        raise ValueError("loaded state dict has a different number of parameter groups")
+    if any(len(own["params"]) != len(theirs["params"]) for own, theirs in zip(groups, saved)):
+        raise ValueError(
+            "loaded state dict contains a parameter group that doesn't match the size of"
+            " optimizer's group"
+        )

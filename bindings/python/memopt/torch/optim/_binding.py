@@ -1,0 +1,331 @@
+"""What executes the steps: optimizers of the library that work on the memory of torch's tensors.
+
+A :class:`Binding` belongs to one torch optimizer and holds an executor for each device and way of
+rounding. It is made anew whenever a parameter or a state is found at another address than it was
+bound to; to see that, each step compares addresses, which takes a fraction of a microsecond each.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import math
+import operator
+import os
+from itertools import chain
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from ... import _abi, _lifetime, errors
+from ..._abi import OptimizerKind, StateFormat, TensorStruct
+from ..._library import lib
+from .._native import Native, native
+from . import _format, _layout
+
+_data_ptr = torch.Tensor.data_ptr
+_stride = torch.Tensor.stride
+_numel = torch.Tensor.numel
+
+#: Executors: device, stochastic rounding, seed.
+Key = Tuple[torch.device, bool, int]
+
+
+class Slot(NamedTuple):
+    """A parameter that has a state."""
+
+    place: int  # among all parameters
+    group: int
+    name: str
+    parameter: torch.Tensor
+    memory: torch.Tensor  # of this process, dense: the parameter's own or a copy
+    copied: bool  # which of the two
+    state: _format.State
+
+
+#: A sharded parameter of which this process has nothing: place, parameter, state.
+Idle = Tuple[int, torch.Tensor, _format.State]
+
+
+class Executor:
+    """An optimizer of the library over slots of one device."""
+
+    def __init__(
+        self, kind: OptimizerKind, format_: StateFormat, key: Key, groups: int, slots: List[Slot]
+    ) -> None:
+        device, stochastic, seed = key
+        self.native: Native = native(device)
+        self.slots = slots
+        self.device = device
+        allocator = self.native.allocator
+        options = _abi.OptimizerOptions(
+            kind=kind,
+            state_format=format_,
+            stochastic_rounding=int(stochastic),
+            min_8bit_size=1,
+            seed=seed,
+        )
+        out = ctypes.c_void_p()
+        lib.memopt_optimizer_create(
+            allocator._handle.pointer, ctypes.byref(options), ctypes.byref(out)
+        )
+        self._handle = _lifetime.Handle("optimizer", out.value or 0, _end, (allocator._handle,))
+        _lifetime.finalize(self, self._handle)
+        self._pointer = self._handle.pointer
+        self._values: List[Any] = [None] * groups
+        self._rates: List[Any] = [None] * groups  # keeps tensors that the device reads
+        for _ in range(groups):
+            start = _abi.OptimizerGroup(lr=0.0)
+            number = ctypes.c_uint32()
+            lib.memopt_optimizer_add_group(self._pointer, ctypes.byref(start), ctypes.byref(number))
+        for slot in slots:
+            self._add(kind, format_, slot)
+        self._indices = [slot.place for slot in slots]
+        self._sharded = any(_layout.is_sharded(slot.parameter) for slot in slots)
+        self._strides = [slot.memory.stride() for slot in slots]
+        self._counts = [slot.memory.numel() for slot in slots]
+        self._copied = [slot for slot in slots if slot.copied]
+        self._fill(len(slots))
+
+    def _add(self, kind: OptimizerKind, format_: StateFormat, slot: Slot) -> None:
+        format_ = _format.of(slot.state, kind, slot.memory.numel(), format_)
+        states = [slot.state[name] for name in _format.keys(kind, format_)]
+        index = ctypes.c_uint64()
+        try:
+            lib.memopt_optimizer_add_parameter_with_state(
+                self._pointer,
+                slot.group,
+                _format.structs([slot.memory]),
+                None,
+                _format.structs(states, format_),
+                len(states),
+                slot.state["step"].data_ptr(),
+                self.native.stream(),
+                ctypes.byref(index),
+            )
+        except errors.InvalidArgumentError as error:
+            raise ValueError("%s: %s" % (slot.name, error)) from None
+
+    def _fill(self, count: int) -> None:
+        """The array of gradients: data, count and type of each as three words."""
+        self._words = array.array("Q", bytes(24 * count))
+        self._words[1::3] = array.array("Q", self._counts)
+        self._array = (TensorStruct * count).from_buffer(self._words)
+        self._dtypes: Optional[List[torch.dtype]] = None
+        self._options = _abi.StepOptions()
+        self._options_pointer = ctypes.byref(self._options)
+
+    def set_groups(self, values: Sequence[Tuple[Any, ...]]) -> None:
+        """Hyperparameters by group; only what changed goes to the library."""
+        for number, value in enumerate(values):
+            if type(value[0][1]) is not float:
+                value = self._learning_rate(number, value[0][1]) + value[1:]
+            if value != self._values[number]:
+                raw = _abi.OptimizerGroup(**dict(value))
+                lib.memopt_optimizer_set_group(self._pointer, number, ctypes.byref(raw))
+                self._values[number] = value
+
+    def _learning_rate(self, number: int, lr: Any) -> Tuple[Any, ...]:
+        """A tensor is read by each step on the device, also by captured ones; elsewhere by us."""
+        if (
+            isinstance(lr, torch.Tensor)
+            and lr.device == self.device
+            and lr.dtype is torch.float32
+            and lr.numel() == 1
+        ):
+            if lr.device.type == "cpu":
+                check_lr(lr)
+            self._rates[number] = lr
+            return (("lr", 0.0), ("device_lr", lr.data_ptr()))
+        return (("lr", float(lr)),)
+
+    def gradients(self, given: Sequence[Optional[torch.Tensor]], rule: str) -> List[torch.Tensor]:
+        """Writes the array; what is returned must be kept until the step was enqueued."""
+        grads: List[Any] = [given[index] for index in self._indices]
+        if self._sharded:
+            grads = [None if g is None else _layout.local(g) for g in grads]
+        try:  # the common case, by whole lists
+            if list(map(_stride, grads)) == self._strides:
+                dtypes = [g.dtype for g in grads]
+                if self._known(dtypes) and list(map(_numel, grads)) == self._counts:
+                    self._words[0::3] = array.array("Q", map(_data_ptr, grads))
+                    if self._dtypes != dtypes:
+                        self._set_dtypes(dtypes)
+                    return []
+        except (TypeError, RuntimeError):  # no gradient, or one that is not strided
+            pass
+        return self._each_gradient(grads, rule)
+
+    def _known(self, dtypes: List[torch.dtype]) -> bool:
+        return dtypes == self._dtypes or all(dtype in _layout.TRAINABLE for dtype in dtypes)
+
+    def _set_dtypes(self, dtypes: List[torch.dtype]) -> None:
+        self._words[2::3] = array.array("Q", [_format.DTYPES[dtype] for dtype in dtypes])
+        self._dtypes = dtypes
+
+    def _each_gradient(
+        self, grads: Sequence[Optional[torch.Tensor]], rule: str
+    ) -> List[torch.Tensor]:
+        kept: List[torch.Tensor] = []
+        dtypes: List[torch.dtype] = []
+        pointers: List[int] = []
+        for slot, gradient in zip(self.slots, grads):
+            if gradient is None:
+                dtypes.append(slot.memory.dtype)
+                pointers.append(0)
+                continue
+            _layout.check_gradient(gradient, slot.memory, slot.name, rule)
+            if gradient.stride() != slot.memory.stride() and not (
+                _layout.same_order(gradient, slot.memory) and _layout.is_dense(gradient)
+            ):
+                gradient = _layout.like(slot.memory, gradient.dtype).copy_(gradient)
+                kept.append(gradient)
+            dtypes.append(gradient.dtype)
+            pointers.append(gradient.data_ptr())
+        self._words[0::3] = array.array("Q", pointers)
+        self._set_dtypes(dtypes)
+        return kept
+
+    def step(
+        self, scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor], given: Sequence[Any]
+    ) -> None:
+        """Enqueues the step on torch's current stream."""
+        scale, found_inf = self._fact(scale), self._fact(found_inf)
+        options = self._options
+        options.grad_scale = None if scale is None else scale.data_ptr()
+        options.found_inf = None if found_inf is None else found_inf.data_ptr()
+        for slot in self._copied:
+            if given[slot.place] is not None:
+                slot.memory.copy_(_layout.local(slot.parameter))
+        lib.memopt_optimizer_step(
+            self._pointer,
+            self._array,
+            len(self.slots),
+            self._options_pointer,
+            self.native.stream(),
+        )
+        for slot in self._copied:
+            if given[slot.place] is not None:
+                _layout.local(slot.parameter).copy_(slot.memory)
+
+    def _fact(self, value: Any) -> Optional[torch.Tensor]:
+        """One float of a GradScaler's, where this device can read it."""
+        if value is None:
+            return None
+        if not isinstance(value, torch.Tensor):  # as where no parameter had a gradient
+            return torch.tensor(float(value), dtype=torch.float32, device=self.device)
+        if value.device == self.device and value.dtype is torch.float32:
+            return value
+        return value.to(self.device, torch.float32, non_blocking=True)
+
+
+def check_lr(lr: Any) -> None:
+    """Refuses learning rates out of range, in torch's words."""
+    if isinstance(lr, torch.Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    if not 0.0 <= float(lr) < math.inf:
+        raise ValueError("Invalid learning rate: %s" % float(lr))
+
+
+def _end(pointer: int, force: bool) -> None:
+    lib.memopt_optimizer_destroy(pointer)
+
+
+class Binding:
+    """All executors of a torch optimizer."""
+
+    def __init__(
+        self,
+        kind: OptimizerKind,
+        format_: StateFormat,
+        params: List[torch.Tensor],
+        groups: int,
+        slots: List[Tuple[Key, Slot]],
+        idle: Sequence[Idle] = (),
+    ) -> None:
+        self._params = params
+        self._idle = idle
+        self._process = os.getpid()
+        by_key: Dict[Key, List[Slot]] = {}
+        for key, slot in slots:
+            by_key.setdefault(key, []).append(slot)
+        self.executors = [
+            Executor(kind, format_, key, groups, members) for key, members in by_key.items()
+        ]
+        every = [slot for executor in self.executors for slot in executor.slots]
+        bound = {slot.place for slot in every}.union(place for place, _, _ in idle)
+        self._unbound = [i for i in range(len(params)) if i not in bound and params[i].numel()]
+        self._bound = [slot.parameter for slot in every]
+        self._sharded = any(map(_layout.is_sharded, self._bound))
+        self._states = [slot.state for slot in every]
+        self._pointers = self._addresses()
+
+    def _addresses(self) -> List[int]:
+        params: Iterable[torch.Tensor] = self._bound
+        if self._sharded:
+            params = map(_layout.local, params)
+        return list(map(_data_ptr, chain(params, *map(dict.values, self._states))))
+
+    def is_current(
+        self,
+        params: List[torch.Tensor],
+        grads: List[Optional[torch.Tensor]],
+        state_of: Callable[[torch.Tensor], Any],
+    ) -> bool:
+        """Whether all of it still is where it was bound, and this is not a child of the process."""
+        if os.getpid() != self._process:
+            return False
+        if len(params) != len(self._params) or not all(map(operator.is_, params, self._params)):
+            return False
+        if any(grads[i] is not None for i in self._unbound):
+            return False
+        if not all(map(operator.is_, map(state_of, self._bound), self._states)):
+            return False
+        if any(state_of(parameter) is not state for _, parameter, state in self._idle):
+            return False
+        try:
+            return self._addresses() == self._pointers
+        except TypeError:  # something else than tensors in a state
+            return False
+
+    def run(
+        self,
+        grads: List[Optional[torch.Tensor]],
+        values: Sequence[Tuple[Any, ...]],
+        scale: Optional[torch.Tensor],
+        found_inf: Optional[torch.Tensor],
+        rule: str,
+    ) -> None:
+        """One step; everything is checked before the first executor starts."""
+        if isinstance(found_inf, torch.Tensor):  # once, for in the same place all processes meet
+            found_inf = _layout.whole(found_inf)
+        kept = []
+        for executor in self.executors:
+            executor.set_groups(values)
+            kept.append(executor.gradients(grads, rule))
+        for executor in self.executors:
+            executor.step(scale, found_inf, grads)
+        self._count_idle(grads, found_inf)
+        _changed([p for p, g in zip(self._params, grads) if g is not None])
+
+    def _count_idle(
+        self, grads: Sequence[Optional[torch.Tensor]], found_inf: Optional[torch.Tensor]
+    ) -> None:
+        """Counts the step where there is nothing to step: other processes have such states too."""
+        for place, _, state in self._idle:
+            if grads[place] is None:
+                continue
+            steps = state["step"]
+            if found_inf is None:
+                steps.add_(1)
+            else:
+                steps.add_((found_inf == 0).to(steps.device, steps.dtype))
+
+
+def _changed(params: List[torch.Tensor]) -> None:
+    """Tells autograd, which otherwise would not notice a backward pass over older values."""
+    try:
+        torch.autograd.graph.increment_version(params)
+    except TypeError:  # torch before 2.5 takes one at a time
+        for parameter in params:
+            torch.autograd.graph.increment_version(parameter)

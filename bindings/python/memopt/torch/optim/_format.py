@@ -1,0 +1,160 @@
+"""The states of a parameter as tensors of torch.
+
+``optimizer.state[parameter]`` holds "step" (int64, without dimensions, on the parameter's device),
+the moments ("exp_avg" and, with AdamW, "exp_avg_sq"; of SGD "momentum_buffer") and, where these are
+coded, their scales ("absmax1", "absmax2"; with fp8 "scale1", "scale2"). 32-bit, 8-bit and fp8
+moments have the parameter's shape and order of memory; blocks go by the order of memory. 4-bit
+ones are a row of bytes with two codes each, and where the parameter's order of memory is not that
+of its indices, "order" holds its strides. Codes are bytes, also those of fp8, for torch cannot
+pickle its own 8-bit floats.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch
+
+from ... import optim
+from ..._abi import DType, OptimizerKind, StateFormat, TensorStruct
+from ..._library import lib
+from .._native import native
+from . import _layout
+
+DTYPES = {
+    torch.float32: DType.F32,
+    torch.bfloat16: DType.BF16,
+    torch.float16: DType.F16,
+    torch.uint8: DType.U8,
+}
+
+State = Dict[str, torch.Tensor]
+
+MOMENTS = {
+    OptimizerKind.ADAMW: ("exp_avg", "exp_avg_sq"),
+    OptimizerKind.LION: ("exp_avg",),
+    OptimizerKind.SGD: ("momentum_buffer",),
+}
+BLOCKS = {StateFormat.BITS8: 256, StateFormat.BITS4: 128, StateFormat.F8: 256}
+
+
+def scale_names(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
+    """The keys of the scales."""
+    if format_ is StateFormat.F32:
+        return ()
+    stem = "scale" if format_ is StateFormat.F8 else "absmax"
+    return tuple("%s%d" % (stem, i + 1) for i in range(len(MOMENTS[kind])))
+
+
+def keys(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
+    """The keys of a state's tensors in the library's order."""
+    return MOMENTS[kind] + scale_names(kind, format_)
+
+
+def of(state: State, kind: OptimizerKind, count: int, own: StateFormat) -> StateFormat:
+    """The format in which the state of a parameter of `count` elements is kept; `own` is the
+    optimizer's, which decides where a single byte might be either."""
+    moment = state[MOMENTS[kind][0]]
+    if "scale1" in state:
+        return StateFormat.F8
+    if moment.dtype is not torch.uint8:
+        return StateFormat.F32
+    if count <= 1 and own is StateFormat.BITS4:
+        return own
+    return StateFormat.BITS8 if moment.numel() == count else StateFormat.BITS4
+
+
+@functools.lru_cache(maxsize=None)
+def values(format_: StateFormat, signed: bool) -> torch.Tensor:
+    """What the codes of a format stand for, by code."""
+    return torch.tensor(optim.state_map(format_, signed))
+
+
+@functools.lru_cache(maxsize=None)
+def zero_byte(format_: StateFormat, signed: bool) -> int:
+    """A byte of codes that stand for zero."""
+    if not signed or format_ is StateFormat.F8:
+        return 0
+    code = int((values(format_, True) == 0).nonzero()[0])
+    return code * 0x11 if format_ is StateFormat.BITS4 else code
+
+
+def blocks(format_: StateFormat, count: int) -> int:
+    """Scales of a moment."""
+    return -(-count // BLOCKS[format_])
+
+
+def empty_moment(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
+    """Room for a moment."""
+    if format_ is StateFormat.BITS4:
+        return torch.empty((parameter.numel() + 1) // 2, dtype=torch.uint8, device=parameter.device)
+    return _layout.like(parameter, torch.float32 if format_ is StateFormat.F32 else torch.uint8)
+
+
+def empty_scales(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
+    """Room for a moment's scales."""
+    return torch.empty(
+        blocks(format_, parameter.numel()), dtype=torch.float32, device=parameter.device
+    )
+
+
+def step_tensor(steps: int, device: torch.device) -> torch.Tensor:
+    """A step count as states hold it."""
+    return torch.full((), steps, dtype=torch.int64, device=device)
+
+
+def new(parameter: torch.Tensor, kind: OptimizerKind, format_: StateFormat) -> State:
+    """The state of a parameter before its first step."""
+    state = {"step": step_tensor(0, parameter.device)}
+    for i, name in enumerate(MOMENTS[kind]):
+        state[name] = empty_moment(parameter, format_)
+        state[name].fill_(0 if format_ is StateFormat.F32 else zero_byte(format_, i == 0))
+    for name in scale_names(kind, format_):
+        state[name] = empty_scales(parameter, format_).zero_()
+    return with_order(state, parameter, format_)
+
+
+def with_order(state: State, parameter: torch.Tensor, format_: StateFormat) -> State:
+    """Adds "order" where it is needed."""
+    if format_ is StateFormat.BITS4 and not parameter.is_contiguous():
+        strides = _layout.like(parameter, torch.uint8).stride()
+        state["order"] = torch.tensor(strides, dtype=torch.int64)
+    return state
+
+
+def struct(tensor: torch.Tensor, dtype: Optional[DType] = None) -> TensorStruct:
+    """A dense tensor as the library sees it."""
+    return TensorStruct(
+        data=tensor.data_ptr(),
+        count=tensor.numel(),
+        dtype=DTYPES[tensor.dtype] if dtype is None else dtype,
+        reserved=0,
+    )
+
+
+def structs(tensors: List[torch.Tensor], format_: StateFormat = StateFormat.F32) -> Any:
+    """Tensors as an array for the library; bytes are codes of the format."""
+    codes = DType.F8_E4M3 if format_ is StateFormat.F8 else None
+    return (TensorStruct * len(tensors))(
+        *[struct(t, codes if t.dtype is torch.uint8 else None) for t in tensors]
+    )
+
+
+def quantize(
+    source: torch.Tensor, parameter: torch.Tensor, format_: StateFormat, signed: bool
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of floats with the parameter's shape."""
+    floats = _layout.like(parameter, torch.float32).copy_(source)
+    moment, scales = empty_moment(parameter, format_), empty_scales(parameter, format_)
+    side = native(parameter.device)
+    lib.memopt_quantize_state(
+        side.device._handle.pointer,
+        format_,
+        structs([floats]),
+        structs([moment], format_),
+        structs([scales]),
+        int(signed),
+        side.stream(),
+    )
+    return moment, scales

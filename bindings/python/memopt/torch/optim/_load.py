@@ -1,0 +1,336 @@
+"""What a state dict says of a parameter, in the form in which this optimizer keeps it.
+
+Read are the dicts of the optimizers here, of torch's own, of bitsandbytes and of torchao. A moment
+comes as floats or as codes; codes of the same kind of map are taken over with their scales, byte by
+byte. What this optimizer cannot hold as codes without changing it keeps 32-bit states.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+
+from ..._abi import OptimizerKind, StateFormat
+from . import _format, _layout
+
+_NESTED = "__bnb_optimizer_quant_state__"
+
+
+class Codes(NamedTuple):
+    """A moment as codes."""
+
+    format: StateFormat
+    codes: torch.Tensor  # bytes in the order of memory
+    scales: torch.Tensor
+    map: Optional[torch.Tensor]  # None: e4m3
+    strides: Tuple[int, ...]  # the order of memory
+
+    def floats(self, shape: torch.Size) -> torch.Tensor:
+        """The moment's values, exactly: code's value times scale in fp32."""
+        count = shape.numel()
+        codes = self.codes
+        if self.format is StateFormat.BITS4:
+            codes = torch.stack((codes >> 4, codes & 15), 1).flatten()[:count]
+        if self.map is None:
+            units = codes.view(torch.float8_e4m3fn).float()
+        else:
+            units = self.map.to(codes.device)[codes.long()]
+        block = _block_of(count, self.scales.numel(), _format.BLOCKS[self.format])
+        scales = self.scales.float().repeat_interleave(block)[:count]
+        return torch.as_strided(units * scales, shape, self.strides)
+
+
+Moment = Union[Codes, torch.Tensor]
+
+
+class Saved(NamedTuple):
+    """A parameter's state as it was saved."""
+
+    steps: int
+    moments: List[Moment]
+
+
+def _block_of(count: int, scales: int, own: int) -> int:
+    """Elements per scale: the smallest usual size that fits; 0 if none does."""
+    for block in (own, 64, 128, 256, 512, 1024, 2048, 4096):
+        if -(-count // block) == scales:
+            return block
+    return 0
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def read(
+    state: Mapping[str, Any],
+    kind: OptimizerKind,
+    own: StateFormat,
+    parameter: torch.Tensor,
+    name: str,
+) -> Optional[Saved]:
+    """The state of a parameter; None where there is none. ValueError if it does not fit."""
+    if _NESTED in state:
+        state = {**state, **state[_NESTED]}
+    names = _format.MOMENTS[kind]
+    if "max_exp_avg_sq" in state:
+        raise ValueError("the state of %s is AMSGrad's, which is not supported" % name)
+    if "state1" in state:
+        moments = [_bitsandbytes(state, i + 1, parameter, name) for i in range(len(names))]
+    else:
+        if all(state.get(key) is None for key in names):
+            return None
+        missing = [key for key in names if state.get(key) is None]
+        if missing:
+            raise ValueError("the state of %s has no %s" % (name, missing[0]))
+        moments = [_moment(state, i, kind, own, parameter, name) for i in range(len(names))]
+    steps = int(state["step"]) if state.get("step") is not None else 1
+    if steps < 0:
+        raise ValueError("the state of %s has taken %d steps" % (name, steps))
+    return Saved(steps, moments)
+
+
+def _fail(name: str, what: str, got: Any, parameter: torch.Tensor) -> ValueError:
+    return ValueError(
+        "the loaded %s of %s has %s, which does not fit the parameter's shape %s"
+        % (what, name, got, tuple(parameter.shape))
+    )
+
+
+def _codes(
+    format_: StateFormat,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    map_: Optional[torch.Tensor],
+    order: Optional[Sequence[int]],
+    parameter: torch.Tensor,
+    what: str,
+    name: str,
+) -> Codes:
+    count = parameter.numel()
+    if format_ is StateFormat.BITS4:
+        good = codes.numel() == (count + 1) // 2
+        strides = tuple(order) if order is not None else _contiguous(parameter.shape)
+    else:
+        good = codes.shape == parameter.shape
+        if not _layout.is_dense(codes):
+            codes = codes.contiguous()
+        strides = codes.stride()
+    if not good:
+        raise _fail(name, what, "shape %s" % (tuple(codes.shape),), parameter)
+    if scales.dim() != 1 or not _block_of(count, scales.numel(), _format.BLOCKS[format_]):
+        raise _fail(name, what, "%d scales" % scales.numel(), parameter)
+    return Codes(format_, _layout.flat(codes.view(torch.uint8)), scales, map_, strides)
+
+
+def _contiguous(shape: torch.Size) -> Tuple[int, ...]:
+    return torch.empty(shape, device="meta").stride()
+
+
+def _floats(value: Any, what: str, parameter: torch.Tensor, name: str) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        raise ValueError("the loaded %s of %s is %r" % (what, name, type(value).__name__))
+    if value.shape != parameter.shape:
+        raise _fail(name, what, "shape %s" % (tuple(value.shape),), parameter)
+    return value
+
+
+def _moment(
+    state: Mapping[str, Any],
+    index: int,
+    kind: OptimizerKind,
+    own: StateFormat,
+    parameter: torch.Tensor,
+    name: str,
+) -> Moment:
+    """A moment as this package, torch or torchao saves it."""
+    what = _format.MOMENTS[kind][index]
+    value = _layout.local(state[what]) if isinstance(state[what], torch.Tensor) else state[what]
+    parts = [_part(value, key) for key in ("codes", "scale", "qmap")]
+    if parts[0] is not None and parts[1] is not None:
+        return _torchao(parts, what, parameter, name)
+    if not isinstance(value, torch.Tensor) or value.dtype is not torch.uint8:
+        return _floats(value, what, parameter, name)
+    format_ = _format.of(dict(state), kind, parameter.numel(), own)
+    key = _format.scale_names(kind, format_)[index]
+    if key not in state:
+        raise ValueError("the state of %s has no %s" % (name, key))
+    order = state["order"].tolist() if "order" in state else None
+    map_ = None if format_ is StateFormat.F8 else _format.values(format_, index == 0)
+    return _codes(format_, value, state[key], map_, order, parameter, what, name)
+
+
+def _part(value: Any, key: str) -> Any:
+    """A part of torchao's states, which are tensors of its own classes, or dicts."""
+    return value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+
+
+def _torchao(parts: List[Any], what: str, parameter: torch.Tensor, name: str) -> Codes:
+    codes, scales, map_ = parts
+    if map_ is None:
+        format_ = StateFormat.F8
+    else:
+        format_ = StateFormat.BITS4 if map_.numel() == 16 else StateFormat.BITS8
+    return _codes(format_, codes, scales, map_, None, parameter, what, name)
+
+
+def _bitsandbytes(
+    state: Mapping[str, Any], number: int, parameter: torch.Tensor, name: str
+) -> Moment:
+    what = "state%d" % number
+    value = state.get(what)
+    if value is None:
+        raise ValueError("the state of %s has no %s" % (name, what))
+    if value.dtype is not torch.uint8:
+        return _floats(value, what, parameter, name)
+    scales, map_ = state.get("absmax%d" % number), state.get("qmap%d" % number)
+    if scales is None or map_ is None:
+        raise ValueError(
+            "the state of %s has codes without absmax%d and qmap%d, of which only the block-wise"
+            " form is known" % (name, number, number)
+        )
+    return _codes(StateFormat.BITS8, value, scales, map_, None, parameter, what, name)
+
+
+# --- converting ------------------------------------------------------------------------------------
+
+
+def has_codes(saved: Saved) -> bool:
+    """Whether any of it is coded."""
+    return any(isinstance(moment, Codes) for moment in saved.moments)
+
+
+def convert(
+    saved: Saved,
+    kind: OptimizerKind,
+    format_: StateFormat,
+    parameter: torch.Tensor,
+    as_it_is: bool,
+) -> _format.State:
+    """A state for the parameter (dense memory) of an optimizer that keeps `format_`.
+
+    Codes are kept where that format can hold them, else requantised if they were of another format
+    or order of memory, else (another map, another size of blocks) become 32-bit states. Floats are
+    quantised unless `as_it_is`.
+    """
+    pairs = [_pair(m, format_, parameter, i == 0, as_it_is) for i, m in enumerate(saved.moments)]
+    if format_ is StateFormat.F32 or any(pair is None for pair in pairs):
+        format_ = StateFormat.F32
+    state = {"step": _format.step_tensor(saved.steps, parameter.device)}
+    names = _format.MOMENTS[kind]
+    if format_ is StateFormat.F32:
+        for key, moment in zip(names, saved.moments):
+            state[key] = _layout.like(parameter, torch.float32).copy_(_values(moment, parameter))
+        return state
+    for i, key in enumerate(names):
+        state[key] = pairs[i][0]  # type: ignore[index]
+    for i, key in enumerate(_format.scale_names(kind, format_)):
+        state[key] = pairs[i][1]  # type: ignore[index]
+    return _format.with_order(state, parameter, format_)
+
+
+def _values(moment: Moment, parameter: torch.Tensor) -> torch.Tensor:
+    return moment.floats(parameter.shape) if isinstance(moment, Codes) else moment
+
+
+def _pair(
+    moment: Moment, format_: StateFormat, parameter: torch.Tensor, signed: bool, as_it_is: bool
+) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
+    """Codes and scales in the format; None: it takes 32 bits."""
+    if format_ is StateFormat.F32:
+        return None
+    if isinstance(moment, Codes):
+        if moment.format is format_:
+            if not _same_strides(moment, parameter):
+                return _quantized(moment, format_, parameter, signed)
+            return _kept(moment, parameter, signed)
+        return _quantized(moment, format_, parameter, signed)
+    return None if as_it_is else _quantized(moment, format_, parameter, signed)
+
+
+def _quantized(
+    moment: Moment, format_: StateFormat, parameter: torch.Tensor, signed: bool
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    floats = _values(moment, parameter).to(parameter.device)
+    return _format.quantize(floats, parameter, format_, signed)
+
+
+def _same_strides(moment: Codes, parameter: torch.Tensor) -> bool:
+    own = _layout.like(parameter, torch.uint8).stride()
+    return all(a == b for a, b, size in zip(own, moment.strides, parameter.shape) if size != 1)
+
+
+def _kept(
+    moment: Codes, parameter: torch.Tensor, signed: bool
+) -> Optional[Tuple[torch.Tensor, torch.Tensor]]:
+    """The same codes, or the codes of the same values; None where the values have none here."""
+    codes = moment.codes
+    if moment.map is not None:
+        table = _table(moment, signed)
+        if table is None:
+            return None
+        if not torch.equal(table.cpu(), torch.arange(len(table))):
+            codes = _remapped(moment, table.to(codes.device))
+    count = parameter.numel()
+    wanted = _format.BLOCKS[moment.format]
+    block = _block_of(count, moment.scales.numel(), wanted)
+    if block % wanted:
+        return None
+    scales = moment.scales.to(torch.float32).repeat_interleave(block // wanted)
+    kept, room = (
+        _format.empty_moment(parameter, moment.format),
+        _format.empty_scales(parameter, moment.format),
+    )
+    _layout.flat(kept).copy_(codes)
+    return kept, room.copy_(scales[: room.numel()])
+
+
+def _table(moment: Codes, signed: bool) -> Optional[torch.Tensor]:
+    """Our code for each code that the moment uses; None where one has no equal here.
+
+    Values that differ by their last bits only are the same: builds of the same map differ by them.
+    """
+    assert moment.map is not None
+    ours = _format.values(moment.format, signed).double()
+    theirs = moment.map.detach().cpu().double()
+    if theirs.numel() != ours.numel():
+        return None
+    order = torch.argsort(ours)
+    at = torch.searchsorted(ours[order], theirs).clamp(1, ours.numel() - 1)
+    below, above = ours[order[at - 1]], ours[order[at]]
+    nearest = torch.where((theirs - below).abs() <= (above - theirs).abs(), at - 1, at)
+    table = order[nearest]
+    equal = (ours[table] - theirs).abs() <= 2.5e-7 * theirs.abs()
+    if bool(equal.all()):
+        return table
+    return table if bool(equal[_used(moment)].all()) else None
+
+
+def _used(moment: Codes) -> torch.Tensor:
+    codes = moment.codes
+    if moment.format is StateFormat.BITS4:
+        codes = torch.cat((codes >> 4, codes & 15))
+    used: torch.Tensor = torch.unique(codes)
+    return used.long().cpu()
+
+
+def _remapped(moment: Codes, table: torch.Tensor) -> torch.Tensor:
+    codes = moment.codes
+    if moment.format is StateFormat.BITS4:
+        return (table[(codes >> 4).long()] << 4 | table[(codes & 15).long()]).to(torch.uint8)
+    return table[codes.long()].to(torch.uint8)
+
+
+def group_values(saved: Dict[str, Any], own: Dict[str, Any]) -> Dict[str, Any]:
+    """A group of a state dict with what this optimizer needs beside it."""
+    for key in ("amsgrad", "differentiable"):
+        if saved.get(key):
+            raise ValueError("the state dict is of an optimizer with %s=True" % key)
+    group = dict(saved)
+    if "momentum" in own and "momentum" not in group and "betas" in group:
+        group["momentum"] = group.pop("betas")[0]  # as bitsandbytes keeps it
+    for key, value in own.items():
+        if key not in group or key == "block_size":
+            group[key] = value
+    group["params"] = own["params"]
+    return group

@@ -1,0 +1,196 @@
+"""The optimizers by name. Arguments are torch's, and:
+
+* `min_8bit_size`: parameters with fewer elements keep 32-bit states; 4096.
+* `stochastic_rounding`: bf16 and fp16 parameters are rounded up or down with probability by
+  distance, so that updates below half a unit are not lost; `seed` chooses the random numbers.
+* `block_size`: elements per scale; only the format's own is there (128 with 4 bits, else 256).
+
+`foreach`, `fused` and `capturable` are taken and have no effect: a step is always one fused call
+that may be captured. ValueError for amsgrad=True and differentiable=True.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Tuple, Union
+
+import torch
+
+from ..._abi import OptimizerKind, StateFormat
+from ._base import Learning, MemoptOptimizer, Params
+
+Betas = Tuple[Union[float, torch.Tensor], Union[float, torch.Tensor]]
+
+
+class AdamW(MemoptOptimizer):
+    """Adam with decoupled weight decay and 32-bit states, as torch.optim.AdamW."""
+
+    _kind = OptimizerKind.ADAMW
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Learning = 1e-3,
+        betas: Betas = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: Optional[bool] = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: Optional[bool] = None,
+        min_8bit_size: int = 4096,
+        stochastic_rounding: bool = False,
+        block_size: Optional[int] = None,
+        seed: int = 0,
+    ) -> None:
+        values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
+        ignored = dict(amsgrad=amsgrad, differentiable=differentiable)
+        options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
+        super().__init__(params, values, options, ignored)
+
+    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
+        beta1, beta2 = group["betas"]
+        return (
+            ("lr", group["lr"]),
+            ("beta1", float(beta1)),
+            ("beta2", float(beta2)),
+            ("eps", float(group["eps"])),
+            ("weight_decay", float(group["weight_decay"])),
+            ("maximize", int(bool(group["maximize"]))),
+        )
+
+
+class AdamW8bit(AdamW):
+    """AdamW with 8-bit states in blocks of 256 (Dettmers et al. 2022)."""
+
+    _states = StateFormat.BITS8
+
+
+class AdamW4bit(AdamW):
+    """AdamW with 4-bit states in blocks of 128 (Li et al. 2023)."""
+
+    _states = StateFormat.BITS4
+
+
+class AdamWFp8(AdamW):
+    """AdamW with e4m3 states and a scale per block of 256."""
+
+    _states = StateFormat.F8
+
+
+class Lion(MemoptOptimizer):
+    """Lion (Chen et al. 2023) with a 32-bit state: one moment, the update is a sign."""
+
+    _kind = OptimizerKind.LION
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Learning = 1e-4,
+        betas: Betas = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+        foreach: Optional[bool] = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: Optional[bool] = None,
+        min_8bit_size: int = 4096,
+        stochastic_rounding: bool = False,
+        block_size: Optional[int] = None,
+        seed: int = 0,
+    ) -> None:
+        values = dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize)
+        options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
+        super().__init__(params, values, options, dict(differentiable=differentiable))
+
+    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
+        beta1, beta2 = group["betas"]
+        return (
+            ("lr", group["lr"]),
+            ("beta1", float(beta1)),
+            ("beta2", float(beta2)),
+            ("weight_decay", float(group["weight_decay"])),
+            ("maximize", int(bool(group["maximize"]))),
+        )
+
+
+class Lion8bit(Lion):
+    """Lion with an 8-bit state in blocks of 256."""
+
+    _states = StateFormat.BITS8
+
+
+class SGD(MemoptOptimizer):
+    """Gradient descent as torch.optim.SGD, with a 32-bit momentum buffer, which is kept also where
+    the momentum is 0."""
+
+    _kind = OptimizerKind.SGD
+
+    def __init__(
+        self,
+        params: Params,
+        lr: Learning = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: Optional[bool] = None,
+        differentiable: bool = False,
+        fused: Optional[bool] = None,
+        min_8bit_size: int = 4096,
+        stochastic_rounding: bool = False,
+        block_size: Optional[int] = None,
+        seed: int = 0,
+    ) -> None:
+        values = dict(
+            lr=lr,
+            momentum=momentum,
+            dampening=dampening,
+            weight_decay=weight_decay,
+            nesterov=nesterov,
+            maximize=maximize,
+        )
+        options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
+        super().__init__(params, values, options, dict(differentiable=differentiable))
+
+    def _check_group(self, group: Dict[str, Any]) -> None:
+        super()._check_group(group)
+        momentum, dampening = float(group["momentum"]), float(group["dampening"])
+        if not 0.0 <= momentum < float("inf"):
+            raise ValueError("Invalid momentum value: %s" % momentum)
+        if not abs(dampening) < float("inf"):
+            raise ValueError("Invalid dampening value: %s" % dampening)
+        if group["nesterov"] and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+
+    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
+        return (
+            ("lr", group["lr"]),
+            ("momentum", float(group["momentum"])),
+            ("dampening", float(group["dampening"])),
+            ("weight_decay", float(group["weight_decay"])),
+            ("nesterov", int(bool(group["nesterov"]))),
+            ("maximize", int(bool(group["maximize"]))),
+        )
+
+
+class SGD8bit(SGD):
+    """SGD with an 8-bit momentum buffer in blocks of 256."""
+
+    _states = StateFormat.BITS8
+
+
+def _options(
+    min_8bit_size: int, stochastic_rounding: bool, block_size: Optional[int], seed: int
+) -> Dict[str, Any]:
+    return dict(
+        min_8bit_size=min_8bit_size,
+        stochastic_rounding=stochastic_rounding,
+        block_size=block_size,
+        seed=seed,
+    )

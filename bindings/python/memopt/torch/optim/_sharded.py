@@ -1,0 +1,390 @@
+"""The states of sharded parameters (DTensors) in state dicts.
+
+``optimizer.state`` holds what this process keeps: states of its shard, whose blocks start anew at
+the shard's first element. A state dict must say the same to any number of processes, so there the
+tensors are DTensors with the parameter's mesh and placements, by rows (indices of dimension 0, the
+dimension that ``fully_shard`` cuts):
+
+* 32-bit moments have the parameter's shape.
+* Codes have, for each row, a byte for the format, one for the position of the row's first element
+  in its block, and the row's codes.
+* Scales have, for each row, those of all blocks that the row may lie in.
+
+Each row is complete in itself. Whoever reads rows takes codes and scales over byte by byte if its
+own blocks lie as they did; else it decodes them exactly and quantises anew. The former is so in the
+same layout, and in any layout if all shards begin at a multiple of the block size. Codes by rows
+never have the parameter's shape: what expects floats there refuses them instead of copying bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from ..._abi import OptimizerKind, StateFormat
+from . import _format, _layout
+
+_TAGS = {StateFormat.BITS8: 8, StateFormat.BITS4: 4, StateFormat.F8: 1}
+_FORMATS = {tag: format_ for format_, tag in _TAGS.items()}
+_HEAD = 2  # bytes before the codes of a row
+
+
+class Rows(NamedTuple):
+    """How a parameter divides into rows."""
+
+    total: int  # of all processes
+    here: int
+    length: int  # elements of a row in this process
+    room: int  # elements of a row in the process that has most
+    pieces: int  # processes that share a row
+
+    def width(self, format_: StateFormat) -> int:
+        """Bytes of the codes of a row."""
+        return self.room // 2 if packed(format_, self.room) else self.room
+
+    def scales(self, format_: StateFormat) -> int:
+        """Blocks that a row may lie in."""
+        return (self.room + _format.BLOCKS[format_] - 2) // _format.BLOCKS[format_] + 1
+
+
+def packed(format_: StateFormat, length: int) -> bool:
+    """Whether a row of codes has two in a byte."""
+    return format_ is StateFormat.BITS4 and length % 2 == 0 and length >= 8
+
+
+def _rows(parameter: torch.Tensor, memory: torch.Tensor) -> Rows:
+    shape = list(parameter.shape)
+    total, inner = (shape[0], shape[1:]) if shape else (1, [])
+    pieces = 1
+    for k, placement in enumerate(getattr(parameter, "placements", ())):
+        dim = getattr(placement, "dim", 0)
+        if dim > 0:
+            parts = parameter.device_mesh.size(k)  # type: ignore[attr-defined]
+            inner[dim - 1] = -(-inner[dim - 1] // parts)
+            pieces *= parts
+    here = memory.shape[0] if shape else 1
+    return Rows(total, here, math.prod(memory.shape[1:]), math.prod(inner), pieces)
+
+
+def _by_rows(parameter: torch.Tensor) -> Tuple[Any, ...]:
+    """Placements for tensors of two dimensions, the rows and what is in them."""
+    from torch.distributed.tensor import Shard
+
+    placements: Tuple[Any, ...] = parameter.placements  # type: ignore[attr-defined]
+    return tuple(Shard(1) if getattr(p, "dim", 0) > 0 else p for p in placements)
+
+
+def check_placements(parameter: torch.Tensor, other: torch.Tensor, name: str) -> None:
+    """Refuses a gradient that is laid out over the processes otherwise than its parameter."""
+    mesh, placements = getattr(other, "device_mesh", None), getattr(other, "placements", None)
+    own: Any = parameter
+    if mesh != own.device_mesh or tuple(placements or ()) != tuple(own.placements):
+        raise RuntimeError(
+            "the gradient of %s is placed %s, the parameter %s: both must be laid out alike"
+            % (name, "in one process" if placements is None else placements, own.placements)
+        )
+
+
+# --- writing ---------------------------------------------------------------------------------------
+
+
+def present(
+    state: _format.State,
+    parameter: torch.Tensor,
+    kind: OptimizerKind,
+    own: StateFormat,
+    name: str,
+) -> _format.State:
+    """A sharded parameter's state as state dicts hold it."""
+    memory = _layout.local(parameter)
+    if not state or any(key not in state for key in _format.MOMENTS[kind]):
+        return state
+    format_ = _format.of(state, kind, memory.numel(), own)
+    if format_ is StateFormat.F32:
+        return {
+            key: _like_parameter(value, parameter) if key in _format.MOMENTS[kind] else value
+            for key, value in state.items()
+        }
+    if not memory.is_contiguous():
+        raise RuntimeError(
+            "the shard of %s is not contiguous, and its coded state cannot be saved by rows" % name
+        )
+    rows = _rows(parameter, memory)
+    result = dict(state)
+    for moment, scale in zip(_format.MOMENTS[kind], _format.scale_names(kind, format_)):
+        codes, scales = to_rows(state[moment], state[scale], rows, format_)
+        result[moment] = _distributed(codes, parameter, rows)
+        result[scale] = _distributed(scales, parameter, rows)
+    return result
+
+
+def _like_parameter(value: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    from torch.distributed.tensor import DTensor
+
+    own: Any = parameter
+    return DTensor.from_local(
+        value,
+        own.device_mesh,
+        own.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
+def _distributed(value: torch.Tensor, parameter: torch.Tensor, rows: Rows) -> torch.Tensor:
+    from torch.distributed.tensor import DTensor
+
+    width = value.shape[1] * rows.pieces
+    return DTensor.from_local(
+        value,
+        parameter.device_mesh,  # type: ignore[attr-defined]
+        _by_rows(parameter),
+        run_check=False,
+        shape=torch.Size((rows.total, width)),
+        stride=(width, 1),
+    )
+
+
+def _blocks(rows: Rows, format_: StateFormat, device: torch.device) -> Tuple[torch.Tensor, ...]:
+    """By row: the position of its first element in its block, and by column the block's number
+    and whether the row lies in it."""
+    block = _format.BLOCKS[format_]
+    first = torch.arange(rows.here, device=device) * rows.length
+    start = first % block
+    column = torch.arange(rows.scales(format_), device=device)
+    inside = column * block < (start + rows.length)[:, None]
+    return start, (first // block)[:, None] + column, inside
+
+
+def to_rows(
+    moment: torch.Tensor, scales: torch.Tensor, rows: Rows, format_: StateFormat
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales by rows of a moment whose blocks start at its first element."""
+    start, number, inside = _blocks(rows, format_, moment.device)
+    codes = moment.new_zeros((rows.here, _HEAD + rows.width(format_)))
+    codes[:, 0] = _TAGS[format_]
+    codes[:, 1] = start.to(torch.uint8)
+    flat = moment.reshape(-1)
+    if format_ is StateFormat.BITS4 and not (
+        packed(format_, rows.room) and rows.length == rows.room
+    ):
+        flat = _unpacked(flat)[: rows.here * rows.length]
+        if packed(format_, rows.room):  # this process has fewer elements of a row than another
+            return _repacked(codes, flat, rows), _scale_rows(scales, number, inside)
+    if rows.here and rows.length:
+        piece = flat.reshape(rows.here, -1)
+        codes[:, _HEAD : _HEAD + piece.shape[1]] = piece
+    return codes, _scale_rows(scales, number, inside)
+
+
+def _scale_rows(scales: torch.Tensor, number: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
+    if not scales.numel():
+        return scales.new_zeros(number.shape)
+    return torch.where(inside, scales[number.clamp(max=scales.numel() - 1)], 0.0)
+
+
+def _unpacked(codes: torch.Tensor) -> torch.Tensor:
+    return torch.stack((codes >> 4, codes & 15), -1).flatten(-2)
+
+
+def _packed(codes: torch.Tensor, signed: bool = False) -> torch.Tensor:
+    """Two codes in a byte; where one is missing, that of zero."""
+    if codes.shape[-1] % 2:
+        zero = _format.zero_byte(StateFormat.BITS4, signed) & 15
+        codes = torch.nn.functional.pad(codes, (0, 1), value=zero)
+    return codes[..., 0::2] << 4 | codes[..., 1::2]
+
+
+def _repacked(codes: torch.Tensor, flat: torch.Tensor, rows: Rows) -> torch.Tensor:
+    if rows.here and rows.length:
+        piece = _packed(flat.reshape(rows.here, rows.length))
+        codes[:, _HEAD : _HEAD + piece.shape[1]] = piece
+    return codes
+
+
+# --- reading ---------------------------------------------------------------------------------------
+
+
+def localized(
+    state: Any,
+    parameter: torch.Tensor,
+    kind: OptimizerKind,
+    own: StateFormat,
+    name: str,
+) -> Any:
+    """What a state dict holds of a parameter, as the state of what this process has of it.
+
+    Whatever is neither by rows nor sharded, of a parameter that is not either, comes back as it is.
+    """
+    moments = _format.MOMENTS[kind]
+    sharded = _layout.is_sharded(parameter)
+    if not all(isinstance(state.get(key), torch.Tensor) for key in moments):
+        return state
+    by_rows = any(_is_by_rows(state, i, parameter) for i in range(len(moments)))
+    if not (sharded or by_rows or any(_layout.is_sharded(state[key]) for key in moments)):
+        return state
+    result = dict(state)
+    memory = _layout.local(parameter)
+    for i, key in enumerate(moments):
+        if state[key].dtype is not torch.uint8:
+            result[key] = _piece(state[key], parameter, parameter.shape, key, name)
+            continue
+        scale, scales = _scales_of(state, i, name)
+        codes = state[key]
+        if not _is_by_rows(state, i, parameter):
+            codes, scales = _whole_to_rows(state, codes, scales, parameter, kind, own, key, name)
+        rows = _rows(parameter, memory)
+        wide = torch.Size((rows.total, codes.shape[1])), torch.Size((rows.total, scales.shape[1]))
+        codes = _piece(codes, parameter, wide[0], key, name, rows=True)
+        scales = _piece(scales, parameter, wide[1], scale, name, rows=True)
+        result[key], result[scale] = from_rows(codes, scales, memory, rows, i == 0, own, key, name)
+    return result
+
+
+def _scales_of(state: Any, index: int, name: str) -> Tuple[str, torch.Tensor]:
+    for stem in ("scale", "absmax"):
+        key = "%s%d" % (stem, index + 1)
+        if isinstance(state.get(key), torch.Tensor):
+            return key, state[key]
+    raise ValueError("the state of %s has no absmax%d" % (name, index + 1))
+
+
+def _is_by_rows(state: Any, index: int, parameter: torch.Tensor) -> bool:
+    scales = [state.get("%s%d" % (stem, index + 1)) for stem in ("scale", "absmax")]
+    return any(isinstance(s, torch.Tensor) and s.dim() == 2 for s in scales)
+
+
+def _whole_to_rows(
+    state: Any,
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    parameter: torch.Tensor,
+    kind: OptimizerKind,
+    own: StateFormat,
+    what: str,
+    name: str,
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """The state of one process that has the whole parameter, by rows."""
+    codes, scales = _layout.whole(codes), _layout.whole(scales)
+    count = parameter.numel()
+    plain = {**state, _format.MOMENTS[kind][0]: codes}
+    format_ = _format.of(plain, kind, count, own)
+    expected = (count + 1) // 2 if format_ is StateFormat.BITS4 else count
+    if codes.numel() != expected or scales.numel() != _format.blocks(format_, count):
+        raise ValueError(
+            "the loaded %s of %s has shape %s and %d scales, which do not fit the parameter's shape"
+            " %s" % (what, name, tuple(codes.shape), scales.numel(), tuple(parameter.shape))
+        )
+    if not codes.is_contiguous() or "order" in state:
+        raise ValueError(
+            "the loaded %s of %s is not in the order of its indices, which sharded parameters need"
+            % (what, name)
+        )
+    shape = parameter.shape
+    rows = shape[0] if len(shape) else 1
+    length = count // rows if rows else 0
+    return to_rows(codes, scales.float(), Rows(rows, rows, length, length, 1), format_)
+
+
+def _piece(
+    value: torch.Tensor,
+    parameter: torch.Tensor,
+    shape: torch.Size,
+    what: str,
+    name: str,
+    rows: bool = False,
+) -> torch.Tensor:
+    """This process's piece of a tensor that is sharded, or the same in all processes."""
+    if value.shape != shape:
+        raise ValueError(
+            "the loaded %s of %s has shape %s, which does not fit the parameter's shape %s"
+            % (what, name, tuple(value.shape), tuple(parameter.shape))
+        )
+    if not _layout.is_sharded(parameter):
+        return _layout.whole(value)
+    from torch.distributed.tensor import distribute_tensor
+
+    own: Any = parameter
+    placements = _by_rows(parameter) if rows else tuple(own.placements)
+    theirs: Any = value
+    if _layout.is_sharded(value):
+        if theirs.device_mesh == own.device_mesh and tuple(theirs.placements) == placements:
+            return _layout.local(value)
+        value = _layout.whole(value)
+    return _layout.local(
+        distribute_tensor(value.detach(), own.device_mesh, placements, src_data_rank=None)
+    )
+
+
+def from_rows(
+    codes: torch.Tensor,
+    scales: torch.Tensor,
+    memory: torch.Tensor,
+    rows: Rows,
+    signed: bool,
+    own: StateFormat,
+    what: str,
+    name: str,
+) -> Tuple[torch.Tensor, torch.Tensor]:
+    """Codes and scales of `memory` with blocks that start at its first element."""
+    codes, scales = codes.to(memory.device), scales.to(memory.device, torch.float32)
+    tags = torch.unique(codes[:, 0]).tolist() if rows.here else [_TAGS.get(own, 8)]
+    format_ = _FORMATS.get(tags[0]) if len(tags) == 1 else None
+    if (
+        format_ is None
+        or codes.shape[1] != _HEAD + rows.width(format_)
+        or scales.shape[1] != rows.scales(format_)
+    ):
+        raise ValueError(
+            "the loaded %s of %s has codes of shape %s and scales of shape %s, which do not fit the"
+            " parameter's shape %s"
+            % (what, name, tuple(codes.shape), tuple(scales.shape), tuple(memory.shape))
+        )
+    units = codes[:, _HEAD:]
+    if packed(format_, rows.room):
+        units = _unpacked(units)
+    units = units[:, : rows.length]
+    start, number, inside = _blocks(rows, format_, memory.device)
+    block = _format.BLOCKS[format_]
+    if torch.equal(start.to(torch.uint8), codes[:, 1]):
+        flat = _format.empty_scales(memory, format_)
+        flat[number[inside]] = scales[inside]
+        moment = _packed(units.reshape(-1), signed) if format_ is StateFormat.BITS4 else units
+        shape = moment.shape if format_ is StateFormat.BITS4 else memory.shape
+        return moment.reshape(shape).contiguous(), flat
+    column = codes[:, 1].long()[:, None] + torch.arange(rows.length, device=memory.device)
+    floats = _decoded(units, format_, signed) * scales.gather(1, column // block)
+    return _format.quantize(floats.reshape(memory.shape), memory, format_, signed)
+
+
+def _decoded(units: torch.Tensor, format_: StateFormat, signed: bool) -> torch.Tensor:
+    if format_ is StateFormat.F8:
+        return units.contiguous().view(torch.float8_e4m3fn).float()
+    return _format.values(format_, signed).to(units.device)[units.long()]
+
+
+def presented(
+    optimizer: torch.optim.Optimizer, kind: OptimizerKind, own: StateFormat
+) -> Optional[Dict[Any, Any]]:
+    """All states of an optimizer as state dicts hold them; None if that is how they are."""
+    groups: List[Dict[str, Any]] = optimizer.param_groups
+    names = {
+        p: _layout.name_of(group, g, i)
+        for g, group in enumerate(groups)
+        for i, p in enumerate(group["params"])
+        if _layout.is_sharded(p)
+    }
+    if not names:
+        return None
+    result = {}
+    for p in (p for group in groups for p in group["params"]):
+        # in the order of the groups: gathering one state after another needs that of all processes
+        if p in optimizer.state:
+            state = optimizer.state[p]
+            result[p] = present(state, p, kind, own, names[p]) if p in names else state
+    for key, state in optimizer.state.items():
+        result.setdefault(key, state)
+    return result

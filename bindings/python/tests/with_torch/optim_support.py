@@ -1,0 +1,103 @@
+"""What the optimizers' tests share."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import memopt.optim as core  # noqa: E402
+import memopt.torch as mt  # noqa: E402
+
+#: Every optimizer, its arguments here, and the same of the core binding and of torch.
+KINDS = {
+    "AdamW": (mt.AdamW, {}, core.AdamW, torch.optim.AdamW),
+    "AdamW8bit": (mt.AdamW8bit, {}, core.AdamW8bit, torch.optim.AdamW),
+    "AdamW4bit": (mt.AdamW4bit, {}, core.AdamW4bit, torch.optim.AdamW),
+    "AdamWFp8": (mt.AdamWFp8, {}, core.AdamWFp8, torch.optim.AdamW),
+    "Lion": (mt.Lion, {}, core.Lion, None),
+    "Lion8bit": (mt.Lion8bit, {}, core.Lion8bit, None),
+    "SGD": (mt.SGD, {"momentum": 0.9}, core.SGD, torch.optim.SGD),
+    "SGD8bit": (mt.SGD8bit, {"momentum": 0.9}, core.SGD8bit, torch.optim.SGD),
+}
+kinds = pytest.mark.parametrize("kind", sorted(KINDS))
+coded = pytest.mark.parametrize("kind", sorted(k for k in KINDS if k.endswith(("bit", "8"))))
+
+
+def make(kind: str, params: Any, **values: Any) -> Any:
+    """One of our optimizers."""
+    cls, own, _, _ = KINDS[kind]
+    return cls(params, **{**own, **values})
+
+
+def parameters(
+    device: Any = "cpu", dtype: Any = torch.float32, shapes: Tuple[Any, ...] = ((33, 129), (7,))
+) -> List[Any]:
+    """Parameters of which, with blocks of 128 or 256, no length is even."""
+    return [(torch.randn(s, device=device) * 0.5).to(dtype).requires_grad_() for s in shapes]
+
+
+def twin(params: List[Any]) -> List[Any]:
+    """Copies of parameters, without gradients."""
+    return [p.detach().clone().requires_grad_() for p in params]
+
+
+def fill(params: List[Any], seed: int, scale: float = 0.01) -> None:
+    """New gradients that depend on the seed alone."""
+    generator = torch.Generator().manual_seed(seed)
+    for p in params:
+        g = torch.randn(p.shape, generator=generator) * scale
+        p.grad = torch.empty_like(p).copy_(g)
+
+
+def walk(optimizer: Any, params: List[Any], steps: int, seed: int = 0, scale: float = 0.01) -> None:
+    """Some steps."""
+    for t in range(steps):
+        fill(params, seed + t, scale)
+        optimizer.step()
+
+
+def same_bits(a: Any, b: Any) -> bool:
+    """Equal types and bits, whatever the type."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    as_bytes = [t.detach().cpu().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)]
+    return bool(torch.equal(*as_bytes))
+
+
+def assert_same_states(a: Any, b: Any, first: List[Any], second: List[Any]) -> None:
+    """Parameters and states of two optimizers agree bit for bit."""
+    for p, q in zip(first, second):
+        assert same_bits(p, q)
+        x, y = a.state[p], b.state[q]
+        assert list(x) == list(y)
+        for key in x:
+            assert same_bits(x[key], y[key]), key
+
+
+def snapshot(optimizer: Any, params: List[Any]) -> Dict[str, Any]:
+    """All that a refused call must leave as it is."""
+    return {
+        "params": [p.detach().clone() for p in params],
+        "state": {
+            i: {k: v.clone() for k, v in optimizer.state[p].items()}
+            for i, p in enumerate(params)
+            if p in optimizer.state
+        },
+        "groups": [
+            {k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups
+        ],
+        "members": [list(map(id, group["params"])) for group in optimizer.param_groups],
+    }
+
+
+def assert_unchanged(optimizer: Any, params: List[Any], before: Dict[str, Any]) -> None:
+    """Nothing of the snapshot has changed."""
+    now = snapshot(optimizer, params)
+    assert now["groups"] == before["groups"] and now["members"] == before["members"]
+    assert all(same_bits(p, q) for p, q in zip(now["params"], before["params"]))
+    assert now["state"].keys() == before["state"].keys()
+    for i, state in before["state"].items():
+        assert all(same_bits(now["state"][i][k], v) for k, v in state.items())

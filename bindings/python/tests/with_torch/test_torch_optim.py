@@ -1,0 +1,653 @@
+"""Optimizers for torch: what a step computes, and on what."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import select
+import signal
+import warnings
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import memopt  # noqa: E402
+import memopt.torch as mt  # noqa: E402
+from memopt.torch._native import native  # noqa: E402
+from optim_support import (  # noqa: E402
+    KINDS,
+    assert_same_states,
+    assert_unchanged,
+    coded,
+    fill,
+    kinds,
+    make,
+    parameters,
+    same_bits,
+    snapshot,
+    twin,
+    walk,
+)
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+# --- against the library and against torch -----------------------------------------------------------
+
+
+@kinds
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_the_bits_are_the_librarys(kind, dtype, stochastic, device):
+    ours = parameters(device, dtype)
+    theirs = twin(ours)
+    options = dict(lr=3e-3, weight_decay=0.1, stochastic_rounding=stochastic, seed=7)
+    a = make(kind, ours, min_8bit_size=100, **options)
+    side = native(device)
+    allocator = memopt.Allocator(side.device)
+    detached = [q.detach() for q in theirs]
+    b = KINDS[kind][2](allocator, detached, min_8bit_size=100, **options, **KINDS[kind][1])
+    for t in range(5):
+        fill(ours, t)
+        a.step()
+        b.step([p.grad.clone() for p in ours], stream=side.stream())
+    for i, (p, q) in enumerate(zip(ours, theirs)):
+        assert same_bits(p, q)
+        state = a.state[p]
+        assert int(state.pop("step")) == 5 == b.steps(i, side.stream())
+        expected = b.state(i)
+        assert list(state) == list(expected)
+        if device.type == "cpu":
+            for key, value in expected.items():
+                row = state[key].contiguous()
+                size = row.numel() * row.element_size()
+                assert size == value.nbytes
+                assert ctypes.string_at(row.data_ptr(), size) == ctypes.string_at(
+                    value.pointer, size
+                ), key
+        expected = value = None
+    b.close()
+    allocator.close()
+
+
+VALUES = [
+    ("AdamW", {}),
+    ("AdamW", {"weight_decay": 0.1, "maximize": True}),
+    ("AdamW", {"betas": (0.8, 0.95), "eps": 1e-6}),
+    ("SGD", {}),
+    ("SGD", {"weight_decay": 0.1, "maximize": True}),
+    ("SGD", {"nesterov": True}),
+    ("SGD", {"dampening": 0.5, "weight_decay": 0.01}),
+    ("SGD", {"momentum": 0.0}),
+]
+
+
+@pytest.mark.parametrize("kind, values", VALUES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_close_to_torch(kind, values, dtype, device):
+    """torch's optimizer on fp32, each step's result rounded to the type as ours is: torch's own
+    would keep states of that type, which lose what is small."""
+    ours = parameters(device, dtype)
+    theirs = [p.detach().float().requires_grad_() for p in ours]
+    a = make(kind, ours, lr=1e-3, **values)
+    b = KINDS[kind][3](theirs, lr=1e-3, **{**KINDS[kind][1], **values})
+    for t in range(20):
+        fill(ours, t)
+        for p, q in zip(ours, theirs):
+            q.grad = p.grad.float()
+        a.step()
+        b.step()
+        for q in theirs:
+            q.data.copy_(q.data.to(dtype))
+    tolerances = {torch.float32: (1e-6, 1e-5), torch.float16: (1e-4, 1e-3)}
+    atol, rtol = tolerances.get(dtype, (1e-3, 1e-2))
+    for p, q in zip(ours, theirs):
+        torch.testing.assert_close(p.float(), q, atol=atol, rtol=rtol)
+
+
+@pytest.mark.parametrize("width", [32, 1024, 4097])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_eight_bits_stay_near_thirty_two(width, dtype):
+    ours = parameters("cpu", dtype, ((256, width),))
+    theirs = twin(ours)
+    a, b = mt.AdamW8bit(ours, lr=1e-3), mt.AdamW(theirs, lr=1e-3)
+    for t in range(50):
+        fill(ours, t)
+        fill(theirs, t)
+        a.step()
+        b.step()
+        if t % 10 == 9:  # the states agree again, so that drift does not add up
+            theirs[0].data.copy_(ours[0])
+    p, q = ours[0].detach().float(), theirs[0].detach().float()
+    walk(a, ours, 1, 99)
+    walk(b, theirs, 1, 99)
+    p, q = ours[0].detach().float(), theirs[0].detach().float()
+    mean = (p - q).abs().mean().item()
+    assert mean < (6e-5 if dtype is torch.float32 else 1.7e-4)
+
+
+def test_wide_blocks_do_not_blow_up():
+    """Gradients that span 2^13 within a block: torchao's second moment falls to code 0 there."""
+    ours = parameters("cpu", torch.float32, ((32768,),))
+    theirs = twin(ours)
+    a, b = mt.AdamW8bit(ours, lr=1e-3), torch.optim.AdamW(theirs, lr=1e-3)
+    generator = torch.Generator().manual_seed(3)
+    width = torch.exp2(-13 * torch.rand(32768, generator=generator))
+    for _ in range(50):
+        g = torch.randn(32768, generator=generator) * width
+        ours[0].grad, theirs[0].grad = g.clone(), g.clone()
+        a.step()
+        b.step()
+    assert (ours[0] - theirs[0]).abs().max() < 0.05
+
+
+def test_weight_decay_works_in_bf16():
+    """bitsandbytes rounds twice, so that a decay below half a unit is lost; stochastic rounding
+    keeps it on average."""
+    p = torch.full((1 << 16,), 1.0, dtype=torch.bfloat16).requires_grad_()
+    p.grad = torch.zeros_like(p)
+    a = mt.AdamW8bit([p], lr=1e-2, weight_decay=0.05, stochastic_rounding=True)
+    for _ in range(200):
+        a.step()
+    expected = (1 - 5e-4) ** 200
+    assert abs(p.float().mean().item() - expected) < 2e-3
+
+
+def test_untouched_rows_stay(device):
+    """Exact zeros have a code: bitsandbytes' CPU form moves parameters that never had a gradient."""
+    p = torch.randn(64, 256, device=device).requires_grad_()
+    before = p.detach().clone()
+    a = mt.AdamW8bit([p], lr=1e-2, weight_decay=0.0)
+    for t in range(50):
+        p.grad = torch.zeros_like(p)
+        p.grad[3] = 0.1 * (t + 1)
+        a.step()
+    untouched = [i for i in range(64) if i != 3]
+    assert torch.equal(p[untouched], before[untouched])
+    assert not torch.equal(p[3], before[3])
+
+
+def test_min_8bit_size_and_groups():
+    p, q, r = (torch.randn(n).requires_grad_() for n in (5000, 5000, 100))
+    a = mt.AdamW8bit([{"params": [p, r]}, {"params": [q], "min_8bit_size": 5001}])
+    walk(a, [p, q, r], 1)
+    assert a.state[p]["exp_avg"].dtype is torch.uint8 and "absmax2" in a.state[p]
+    assert a.state[q]["exp_avg"].dtype is torch.float32 and "absmax1" not in a.state[q]
+    assert a.state[r]["exp_avg"].dtype is torch.float32
+
+
+@kinds
+def test_states_take_the_bytes_they_should(kind):
+    n = 1 << 16
+    p = torch.randn(n).requires_grad_()
+    a = make(kind, [p])
+    walk(a, [p], 1)
+    taken = sum(t.numel() * t.element_size() for t in a.state[p].values()) - 8
+    moments = 2 if kind.startswith("AdamW") else 1
+    per = {"AdamW4bit": n // 2 + n // 128 * 4}.get(
+        kind,
+        n + n // 256 * 4 if kind in ("AdamW8bit", "AdamWFp8", "Lion8bit", "SGD8bit") else 4 * n,
+    )
+    assert taken == moments * per
+
+
+# --- parameters of every kind ------------------------------------------------------------------------
+
+
+def strange_parameters(device):
+    """Dense, but not in the order of their indices; and not dense."""
+    base = torch.randn(64, 200, device=device)
+    return {
+        "channels_last": torch.randn(8, 6, 10, 11, device=device).to(
+            memory_format=torch.channels_last
+        ),
+        "transposed": torch.randn(70, 80, device=device).t(),
+        "permuted": torch.randn(5, 30, 40, device=device).permute(2, 0, 1),
+        "strided": base[:, ::2],
+        "offset": torch.randn(9001, device=device)[1:],
+        "scalar": torch.randn((), device=device),
+        "ones": torch.randn(1, 4100, 1, device=device),
+    }
+
+
+@kinds
+@pytest.mark.parametrize("layout", sorted(strange_parameters("cpu")))
+def test_strange_layouts(kind, layout, device):
+    """The same as with the elements in a row, in the order in which they lie in memory."""
+    p = strange_parameters(device)[layout].detach()
+    dense = layout != "strided"
+    order = p if dense else torch.empty_like(p, memory_format=torch.preserve_format).copy_(p)
+    flat = torch.as_strided(order, (p.numel(),), (1,), order.storage_offset())
+    q = flat.clone().requires_grad_()
+    p.requires_grad_()
+    a, b = make(kind, [p], min_8bit_size=2), make(kind, [q], min_8bit_size=2)
+    for t in range(3):
+        fill([p], t)
+        grad = torch.empty_like(order).copy_(p.grad)
+        q.grad = torch.as_strided(grad, (p.numel(),), (1,)).clone()
+        if t == 1:
+            p.grad = p.grad.contiguous()  # a gradient in another order
+        a.step()
+        b.step()
+    result = torch.empty_like(order).copy_(p.detach())
+    assert same_bits(torch.as_strided(result, (p.numel(),), (1,)), q.detach())
+
+
+def test_gradients_of_other_layouts_and_types(device):
+    p, q = (torch.zeros(40, 50, device=device).requires_grad_() for _ in range(2))
+    a, b = mt.AdamW([p], lr=0.1), mt.AdamW([q], lr=0.1)
+    g = torch.randn(50, 40, device=device).t()
+    p.grad, q.grad = g, g.contiguous()
+    a.step()
+    b.step()
+    assert same_bits(p, q)
+    p.grad = torch.ones((), device=device).expand(40, 50)
+    q.grad = torch.ones(40, 50, device=device)
+    a.step()
+    b.step()
+    assert same_bits(p, q)
+
+
+def test_gradient_of_another_type(device):
+    p = torch.zeros(5000, device=device).requires_grad_()
+    try:
+        p.grad_dtype = torch.bfloat16
+        p.grad = torch.full((5000,), 0.5, device=device, dtype=torch.bfloat16)
+    except (AttributeError, RuntimeError) as error:
+        pytest.skip("this torch has gradients of the parameter's type only: %s" % error)
+    q = torch.zeros(5000, device=device).requires_grad_()
+    q.grad = torch.full((5000,), 0.5, device=device)
+    for x in (p, q):
+        mt.AdamW8bit([x], lr=0.1).step()
+    assert same_bits(p, q)
+
+
+@kinds
+def test_empty_frozen_and_without_gradient(kind, device):
+    p, q, empty, frozen = (
+        torch.ones(5000, device=device).requires_grad_(),
+        torch.ones(5000, device=device).requires_grad_(),
+        torch.ones(0, 3, device=device).requires_grad_(),
+        torch.ones(10, device=device, dtype=torch.int32),
+    )
+    a = make(kind, [p, q, empty, frozen])
+    fill([p, empty], 1)
+    a.step()
+    assert q not in a.state and torch.equal(q, torch.ones_like(q))
+    assert frozen not in a.state
+    fill([q], 2)
+    p.grad = None
+    was = p.detach().clone()
+    a.step()
+    assert same_bits(p, was) and int(a.state[p]["step"]) == 1 == int(a.state[q]["step"])
+    make(kind, [empty]).step()
+    make(kind, [p]).step()  # no gradient at all
+
+
+def test_late_parameters_do_not_disturb_the_others():
+    """A parameter whose first gradient comes later takes up its own count."""
+    p, q = parameters(shapes=((5000,), (5000,)))
+    a = mt.AdamW8bit([p, q], lr=1e-2)
+    walk(a, [p], 3)
+    walk(a, [p, q], 2)
+    assert int(a.state[p]["step"]) == 5 and int(a.state[q]["step"]) == 2
+
+
+def test_shared_parameter_steps_once():
+    p = torch.ones(5000).requires_grad_()
+    q = torch.ones(5000).requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        a = mt.AdamW([p, p], lr=0.1)
+    b = mt.AdamW([q], lr=0.1)
+    walk(a, [p], 2)
+    walk(b, [q], 2)
+    assert same_bits(p, q)
+    with pytest.raises(ValueError, match="more than one parameter group"):
+        a.add_param_group({"params": [p]})
+
+
+def test_parameters_that_share_memory_are_refused():
+    base = torch.ones(6000)
+    p, q = base[:5000].requires_grad_(), base[4000:].requires_grad_()
+    a = mt.AdamW8bit([p, q])
+    fill([p, q], 0)
+    with pytest.raises(ValueError, match="parameter 1 of group 0.*overlaps"):
+        a.step()
+    assert torch.equal(base, torch.ones(6000)) and not a.state
+
+
+@kinds
+def test_moving_a_parameter_is_noticed(kind, device):
+    ours = parameters(device)
+    theirs = twin(ours)
+    a, b = make(kind, ours), make(kind, theirs)
+    walk(a, ours, 2)
+    walk(b, theirs, 2)
+    for p in ours:
+        p.data = p.data.clone()
+        for key, value in a.state[p].items():
+            a.state[p][key] = value.clone()
+    walk(a, ours, 2, 5)
+    walk(b, theirs, 2, 5)
+    assert_same_states(a, b, ours, theirs)
+    a.state.clear()
+    walk(a, ours, 1)
+    assert int(a.state[ours[0]]["step"]) == 1
+
+
+@coded
+def test_changing_a_parameters_type_keeps_the_state(kind, device):
+    p = torch.randn(5000, device=device).requires_grad_()
+    a = make(kind, [p])
+    walk(a, [p], 2)
+    moment = next(k for k in a.state[p] if k != "step")
+    codes = a.state[p][moment].clone()
+    p.grad = None
+    p.data = p.data.to(torch.bfloat16)
+    p.grad = torch.zeros_like(p)
+    found = a.state[p][moment]
+    assert same_bits(found, codes)
+    a.step()
+    assert p.dtype is torch.bfloat16 and int(a.state[p]["step"]) == 3
+
+
+def test_changing_the_order_of_memory_requantises():
+    p = torch.randn(8, 6, 10, 11).requires_grad_()
+    a = mt.AdamW8bit([p], lr=1e-2)
+    q = p.detach().clone().requires_grad_()
+    b = mt.AdamW([q], lr=1e-2)
+    walk(a, [p], 3)
+    walk(b, [q], 3)
+    p.grad = None
+    p.data = p.data.to(memory_format=torch.channels_last)
+    walk(a, [p], 1, 8)
+    walk(b, [q], 1, 8)
+    assert a.state[p]["exp_avg"].stride() == p.stride()
+    assert (p - q).abs().max() < 5e-3
+
+
+# --- torch's manners -----------------------------------------------------------------------------------
+
+
+@kinds
+def test_closure(kind):
+    p = torch.ones(10).requires_grad_()
+    a = make(kind, [p], lr=0.1)
+
+    def closure():
+        a.zero_grad()
+        loss = (p * p).sum()
+        loss.backward()
+        return loss
+
+    first = a.step(closure)
+    assert first.item() == 10.0
+    for _ in range(20):
+        last = a.step(closure)
+    assert last < first
+    a.zero_grad()
+    assert p.grad is None
+    closure()
+    a.zero_grad(set_to_none=False)
+    assert torch.equal(p.grad, torch.zeros(10))
+
+
+def test_step_hooks_run_in_order():
+    p = torch.ones(10).requires_grad_()
+    a = mt.AdamW8bit([p])
+    fill([p], 0)
+    seen = []
+    a.register_step_pre_hook(lambda o, args, kwargs: seen.append(("pre", p.detach().clone())))
+    a.register_step_post_hook(lambda o, args, kwargs: seen.append(("post", p.detach().clone())))
+    a.step()
+    assert [name for name, _ in seen] == ["pre", "post"]
+    assert torch.equal(seen[0][1], torch.ones(10)) and torch.equal(seen[1][1], p)
+
+
+@pytest.mark.parametrize("as_tensor", [False, True])
+@kinds
+def test_schedulers(kind, as_tensor, device):
+    p = torch.ones(5000, device=device).requires_grad_()
+    q = torch.ones(5000, device=device).requires_grad_()
+    lr = 0.25
+    a = make(kind, [p], lr=torch.tensor(lr, device=device) if as_tensor else lr)
+    b = make(kind, [q], lr=lr)
+    scheduler = torch.optim.lr_scheduler.StepLR(a, step_size=1, gamma=0.5)
+    for t in range(4):
+        for group in b.param_groups:
+            group["lr"] = lr * 0.5**t
+        fill([p, q], t)
+        q.grad.copy_(p.grad)
+        a.step()
+        b.step()
+        scheduler.step()
+    assert same_bits(p, q)
+
+
+def test_one_cycle_changes_betas():
+    p = torch.ones(10).requires_grad_()
+    a = mt.AdamW([p], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(a, max_lr=0.1, total_steps=10)
+    q = torch.ones(10).requires_grad_()
+    b = torch.optim.AdamW([q], lr=0.1)
+    other = torch.optim.lr_scheduler.OneCycleLR(b, max_lr=0.1, total_steps=10)
+    for t in range(8):
+        fill([p], t)
+        q.grad = p.grad.clone()
+        a.step(), b.step(), scheduler.step(), other.step()
+    torch.testing.assert_close(p, q, atol=1e-6, rtol=1e-5)
+
+
+@kinds
+def test_add_param_group_while_training(kind):
+    ours = parameters(shapes=((5000,), (6000,)))
+    theirs = twin(ours)
+    a = make(kind, [ours[0]])
+    walk(a, ours[:1], 2)
+    a.add_param_group({"params": [ours[1]], "lr": 0.5, "weight_decay": 0.2})
+    walk(a, ours, 2, 9)
+    b = make(kind, [theirs[0]])
+    walk(b, theirs[:1], 2)
+    c = make(kind, [theirs[1]], lr=0.5, weight_decay=0.2)
+    for t in range(2):
+        fill(theirs, 9 + t)
+        b.step()
+        c.step()
+    assert all(same_bits(p, q) for p, q in zip(ours, theirs))
+
+
+def test_named_parameters_are_named():
+    model = torch.nn.Linear(3, 4)
+    a = mt.AdamW(model.named_parameters())
+    model.weight.grad = torch.zeros(4, 3).to_sparse()
+    with pytest.raises(RuntimeError, match="sparse gradients.*parameter 'weight'"):
+        a.step()
+
+
+def test_the_version_counter_grows():
+    """A backward pass over values of before the step is refused, as with torch's optimizers."""
+    p = torch.ones(5).requires_grad_()
+    loss = (p * p).sum()
+    loss.backward(retain_graph=True)
+    mt.AdamW([p]).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_within_a_compiled_function():
+    p, q = (torch.ones(5000).requires_grad_() for _ in range(2))
+    a, b = mt.AdamW8bit([p], lr=0.1), mt.AdamW8bit([q], lr=0.1)
+
+    def train(parameter, optimizer):
+        (parameter * parameter).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    compiled = torch.compile(train, backend="eager")
+    for _ in range(3):
+        compiled(p, a)
+        train(q, b)
+    assert same_bits(p, q) and int(a.state[p]["step"]) == 3
+
+
+def test_a_child_process_goes_on():
+    """After a fork the threads of the parent's device are not there."""
+    p, q = (torch.ones(50000).requires_grad_() for _ in range(2))
+    a, b = mt.AdamW8bit([p]), mt.AdamW8bit([q])
+    walk(a, [p], 1)
+    walk(b, [q], 2)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            fill([p], 1)
+            a.step()
+            os.write(write, b"1" if same_bits(p, q) else b"0")
+        finally:
+            os._exit(0)
+    os.close(write)
+    try:
+        assert select.select([read], [], [], 30)[0], "the child hangs"
+        assert os.read(read, 1) == b"1"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(read)
+
+
+def test_nothing_is_kept_alive():
+    p = torch.ones(5000).requires_grad_()
+    a = mt.AdamW8bit([p])
+    fill([p], 0)
+    gradient = weakref.ref(p.grad)
+    a.step()
+    p.grad = None
+    assert gradient() is None
+    here = weakref.ref(a)
+    del a
+    gc.collect()
+    assert here() is None
+
+
+def test_arguments_of_torch_without_effect():
+    p = torch.ones(5).requires_grad_()
+    mt.AdamW([p], foreach=True, capturable=True)
+    mt.AdamW([p], fused=True)
+    mt.SGD([p], foreach=False, fused=None)
+    for name in ("amsgrad", "differentiable"):
+        with pytest.raises(ValueError, match=name):
+            mt.AdamW8bit([p], **{name: True})
+
+
+def test_a_seed_gives_its_bits():
+    results = []
+    for seed in (1, 1, 2):
+        p = torch.ones(5000, dtype=torch.bfloat16).requires_grad_()
+        a = mt.AdamW8bit([p], lr=1e-4, stochastic_rounding=True, seed=seed)
+        walk(a, [p], 3)
+        results.append(p.detach())
+    assert same_bits(results[0], results[1]) and not same_bits(results[0], results[2])
+
+
+# --- GradScaler ------------------------------------------------------------------------------------
+
+
+@kinds
+@pytest.mark.parametrize("unscale_first", [False, True])
+def test_grad_scaler(kind, unscale_first, device):
+    """A scaled run is the unscaled run (powers of two); an overflow leaves every bit as it was."""
+    ours = parameters(device)
+    theirs = twin(ours)
+    a, b = make(kind, ours), make(kind, theirs)
+    scaler = torch.amp.GradScaler(device.type, init_scale=1024.0, growth_interval=3)
+    assert a._step_supports_amp_scaling
+    for t in range(6):
+        fill(theirs, t)
+        scale = scaler.get_scale() if t else 1024.0
+        scaler.scale(torch.zeros((), device=device))  # makes the scale
+        for p, q in zip(ours, theirs):
+            p.grad = q.grad * scale
+        if t == 3:
+            ours[1].grad[-1] = float("inf")
+            before = snapshot(a, ours)
+        if unscale_first:
+            scaler.unscale_(a)
+        scaler.step(a)
+        scaler.update()
+        if t == 3:
+            assert_unchanged(a, ours, before)
+            assert scaler.get_scale() == scale / 2
+        else:
+            b.step()
+    assert_same_states(a, b, ours, theirs)
+    assert not hasattr(a, "grad_scale")
+    assert int(a.state[ours[0]]["step"]) == 5
+
+
+def test_grad_scaler_without_gradients(device):
+    """Its verdict is then the number 0."""
+    p = torch.ones(5000, device=device).requires_grad_()
+    a = mt.AdamW8bit([p])
+    walk(a, [p], 1)
+    p.grad = None
+    scaler = torch.amp.GradScaler(device.type)
+    scaler.scale(torch.zeros((), device=device))
+    was = p.detach().clone()
+    scaler.step(a)
+    assert same_bits(p, was) and int(a.state[p]["step"]) == 1
+
+
+def test_grad_scaler_first_step_overflows(device):
+    """States made in a step that is skipped are those of no step."""
+    p = torch.ones(5000, device=device).requires_grad_()
+    a = mt.AdamW8bit([p])
+    scaler = torch.amp.GradScaler(device.type)
+    scaler.scale(torch.zeros((), device=device))
+    p.grad = torch.full_like(p, float("nan"))
+    scaler.step(a)
+    scaler.update()
+    assert torch.equal(p, torch.ones_like(p)) and int(a.state[p]["step"]) == 0
+    fill([p], 1)
+    q = torch.ones(5000, device=device).requires_grad_()
+    q.grad = p.grad.clone()
+    mt.AdamW8bit([q]).step()
+    a.step()
+    assert same_bits(p, q)
+
+
+# --- CUDA graphs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+@kinds
+def test_a_step_can_be_captured(kind):
+    """Gradients and the learning rate are what lies in memory at the replay."""
+    ours = parameters("cuda")
+    theirs = twin(ours)
+    rate = torch.tensor(0.25, device="cuda")
+    a, b = make(kind, ours, lr=rate), make(kind, theirs, lr=0.25)
+    fill(ours, 0)
+    fill(theirs, 0)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        a.step()
+    torch.cuda.synchronize()
+    b.step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        a.step()
+    for t in range(3):
+        for p, q in zip(ours, theirs):
+            q.grad = torch.randn_like(q) * 0.01
+            p.grad.copy_(q.grad)
+        rate.fill_(0.5**t)
+        b.param_groups[0]["lr"] = 0.5**t
+        graph.replay()
+        b.step()
+    torch.cuda.synchronize()
+    assert_same_states(a, b, ours, theirs)

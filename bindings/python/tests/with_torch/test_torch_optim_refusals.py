@@ -1,0 +1,182 @@
+"""Optimizers for torch: what is refused, with the type torch raises, the parameter's name in the
+message, and nothing changed."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import memopt.torch as mt  # noqa: E402
+from optim_support import (  # noqa: E402
+    assert_unchanged,
+    fill,
+    kinds,
+    make,
+    parameters,
+    snapshot,
+    walk,
+)
+
+
+@kinds
+@pytest.mark.parametrize(
+    "values, text",
+    [
+        ({"lr": float("nan")}, "Invalid learning rate: nan"),
+        ({"lr": -0.5}, "Invalid learning rate: -0.5"),
+        ({"lr": float("inf")}, "Invalid learning rate: inf"),
+        ({"lr": torch.tensor([0.1, 0.2])}, "Tensor lr must be 1-element"),
+        ({"weight_decay": -1.0}, "Invalid weight_decay value: -1.0"),
+        ({"seed": -1}, "Invalid seed value"),
+        ({"min_8bit_size": -1}, "Invalid min_8bit_size value"),
+        ({"block_size": 77}, "Invalid block_size value: 77"),
+    ],
+)
+def test_values(kind, values, text):
+    p = torch.ones(10).requires_grad_()
+    with pytest.raises(ValueError, match=text):
+        make(kind, [p], **values)
+    if "block_size" in values:
+        return
+    a = make(kind, [p])
+    before = snapshot(a, [p])
+    with pytest.raises(ValueError, match=text):
+        a.add_param_group({"params": [torch.ones(3).requires_grad_()], **values})
+    assert_unchanged(a, [p], before)
+
+
+@pytest.mark.parametrize(
+    "cls, values, text",
+    [
+        (mt.AdamW8bit, {"eps": -1e-3}, "Invalid epsilon value: -0.001"),
+        (mt.AdamW, {"betas": (1.0, 0.9)}, "Invalid beta parameter at index 0: 1.0"),
+        (mt.Lion, {"betas": (0.9, -0.1)}, "Invalid beta parameter at index 1: -0.1"),
+        (mt.AdamW, {"betas": (0.9, float("nan"))}, "Invalid beta parameter at index 1: nan"),
+        (mt.SGD, {"momentum": -0.1}, "Invalid momentum value: -0.1"),
+        (mt.SGD8bit, {"nesterov": True}, "Nesterov momentum requires a momentum"),
+        (mt.SGD, {"momentum": 0.9, "dampening": 0.1, "nesterov": True}, "zero dampening"),
+    ],
+)
+def test_values_of_a_rule(cls, values, text):
+    with pytest.raises(ValueError, match=text):
+        cls([torch.ones(3).requires_grad_()], **values)
+
+
+@kinds
+@pytest.mark.parametrize("lr", [float("nan"), -1.0])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_learning_rate_set_later(kind, lr, as_tensor):
+    lr = torch.tensor(lr) if as_tensor else lr
+    params = parameters()
+    a = make(kind, params)
+    walk(a, params, 1)
+    a.param_groups[0]["lr"] = lr
+    before = snapshot(a, params)
+    fill(params, 1)
+    with pytest.raises(ValueError, match="lr|learning rate"):
+        a.step()
+    before["groups"][0]["lr"] = lr
+    assert_unchanged(a, params, before)
+    a.param_groups[0]["lr"] = 1e-3
+    a.step()
+    assert int(a.state[params[0]]["step"]) == 2
+
+
+@kinds
+@pytest.mark.parametrize(
+    "bad, text",
+    [
+        (lambda: torch.ones(3, dtype=torch.float64), "float64"),
+        (lambda: torch.ones(3, dtype=torch.complex64), "complex64"),
+        (lambda: torch.ones(3, device="meta"), "meta"),
+        (lambda: torch.ones(3, 3).to_sparse(), "sparse"),
+    ],
+)
+def test_parameters(kind, bad, text):
+    good = torch.ones(3).requires_grad_()
+    with pytest.raises(TypeError, match="parameter 1 of group 0 is.*" + text):
+        make(kind, [good, bad().requires_grad_()])
+    a = make(kind, [good])
+    before = snapshot(a, [good])
+    with pytest.raises(TypeError, match="parameter 0 of group 1 is.*" + text):
+        a.add_param_group({"params": [bad().requires_grad_()]})
+    assert_unchanged(a, [good], before)
+
+
+def test_what_torch_refuses_too():
+    p = torch.ones(3).requires_grad_()
+    with pytest.raises(ValueError, match="empty parameter list"):
+        mt.AdamW([])
+    with pytest.raises(TypeError, match="argument given to the optimizer should be an iterable"):
+        mt.AdamW(p)
+    with pytest.raises(ValueError, match="non-leaf"):
+        mt.AdamW([p * 2])
+    with pytest.raises(TypeError, match="can only optimize Tensors"):
+        mt.AdamW(["p"])
+    with pytest.raises(TypeError, match="param_group must be a dict"):
+        mt.AdamW([p]).add_param_group([p])
+
+
+@kinds
+def test_gradients(kind, device):
+    good, bad = parameters(device, shapes=((50, 100), (60, 100)))
+    a = make(kind, [good, bad])
+    walk(a, [good, bad], 1)
+    before = snapshot(a, [good, bad])
+    fill([good], 1)
+    bad.grad = torch.eye(60, 100, device=device).to_sparse()
+    with pytest.raises(RuntimeError, match="sparse gradients.*parameter 1 of group 0"):
+        a.step()
+    assert_unchanged(a, [good, bad], before)
+    late = torch.ones(4, 4, device=device).requires_grad_()
+    a.add_param_group({"params": [late]})
+    before = snapshot(a, [good, bad])
+    bad.grad = None
+    late.grad = torch.eye(4, device=device).to_sparse()
+    with pytest.raises(RuntimeError, match="sparse gradients.*parameter 0 of group 1"):
+        a.step()
+    assert_unchanged(a, [good, bad], before)
+    assert late not in a.state
+
+
+def test_double_after_the_start():
+    p = torch.ones(5000).requires_grad_()
+    a = mt.AdamW8bit([p])
+    walk(a, [p], 1)
+    p.grad = None
+    p.data = p.data.double()
+    p.grad = torch.ones_like(p)
+    with pytest.raises(TypeError, match="parameter 0 of group 0 is torch.float64"):
+        a.step()
+    assert torch.equal(p, p.detach().clone()) and int(a.state[p]["step"]) == 1
+
+
+def test_elements_that_share_memory():
+    p = torch.ones(1, 5).expand(4, 5).detach().requires_grad_()
+    a = mt.AdamW([p])
+    p.grad = torch.ones(4, 5)
+    with pytest.raises(RuntimeError, match="parameter 0 of group 0 has elements that share memory"):
+        a.step()
+
+
+def test_a_shape_changed_under_the_gradient():
+    p = torch.ones(100).requires_grad_()
+    a = mt.AdamW([p])
+    p.grad = torch.ones(100)
+    a.step()
+    p.data = torch.ones(5000)
+    with pytest.raises((RuntimeError, ValueError), match="parameter 0 of group 0"):
+        a.step()
+    assert torch.equal(p, torch.ones(5000))
+
+
+def test_a_state_that_lacks_something():
+    p = torch.ones(5000).requires_grad_()
+    a = mt.AdamW8bit([p])
+    walk(a, [p], 1)
+    was = p.detach().clone()
+    del a.state[p]["absmax2"]
+    with pytest.raises(ValueError, match="state of parameter 0 of group 0 has no 'absmax2'"):
+        a.step()
+    assert torch.equal(p, was)

@@ -1,0 +1,144 @@
+/* Parameters whose states and step count lie in memory of the caller's. */
+#include "optim/optim.h"
+
+#include "base/checked.h"
+
+#include <inttypes.h>
+
+/* What memopt_optimizer_state() would list: element types by format, counts by parameter. */
+static memopt_tensor expected(const mo_parameter *p, uint64_t moments, uint64_t index)
+{
+    static const memopt_dtype codes[] = {[MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,
+                                         [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
+                                         [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,
+                                         [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3};
+    memopt_tensor t = {NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32, 0};
+    if (index < moments) {
+        t.dtype = codes[p->format];
+        t.count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(t.dtype);
+    }
+    return t;
+}
+
+static memopt_status check_state(const mo_parameter *p, uint64_t parameter, uint64_t index,
+                                 const memopt_tensor *state, const memopt_tensor *want)
+{
+    if (state->data == NULL || state->reserved != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: state %" PRIu64 " of parameter %" PRIu64
+                       ": data is %p, which may not be NULL; reserved is %d, which must be 0",
+                       index, parameter, state->data, (int)state->reserved);
+    if (state->dtype != want->dtype || state->count != want->count)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: state %" PRIu64 " of parameter %" PRIu64 " is %" PRIu64
+                       " elements of %s; with %" PRIu64 " elements in state format %" PRIu32
+                       " it must be %" PRIu64 " of %s",
+                       index, parameter, state->count, memopt_dtype_name(state->dtype),
+                       p->tensor.count, p->format, want->count, memopt_dtype_name(want->dtype));
+    if ((uintptr_t)state->data % memopt_dtype_size(state->dtype) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: state %" PRIu64 " of parameter %" PRIu64 ": address %p is not a "
+                       "multiple of its element size %" PRIu64,
+                       index, parameter, state->data, memopt_dtype_size(state->dtype));
+    return MEMOPT_OK;
+}
+
+/* Against the parameter, its copy, and what came before it; parts is steps, then the states. */
+static memopt_status check_apart(const mo_parameter *p, uint64_t parameter,
+                                 const memopt_tensor *part, const memopt_tensor *before,
+                                 uint64_t count)
+{
+    int overlaps =
+        mo_optim_tensors_overlap(part, &p->tensor) || mo_optim_tensors_overlap(part, &p->copy);
+    for (uint64_t i = 0; i < count; i++)
+        overlaps = overlaps || mo_optim_tensors_overlap(part, &before[i]);
+    return overlaps ? mo_fail(MEMOPT_INVALID_ARGUMENT,
+                              "optimizer: states of parameter %" PRIu64 " at %p overlap one "
+                              "another, its step count, the parameter or its model copy",
+                              parameter, part->data)
+                    : MEMOPT_OK;
+}
+
+static memopt_status check_states(const memopt_optimizer *o, const mo_parameter *p,
+                                  const memopt_tensor *states, uint64_t count, uint64_t *steps)
+{
+    uint64_t moments = (uint64_t)mo_optimizer_moments(o), index = o->parameter_count;
+    uint64_t wanted = p->format == MEMOPT_STATE_F32 ? moments : 2 * moments;
+    memopt_tensor parts[1 + MO_STATES_MAX];
+    if (count != wanted)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: %" PRIu64 " states for parameter %" PRIu64 "; in state format "
+                       "%" PRIu32 " it has %" PRIu64,
+                       count, index, p->format, wanted);
+    if ((uintptr_t)steps % sizeof *steps != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer: steps of parameter %" PRIu64 " at %p are not aligned to a u64",
+                       index, (const void *)steps);
+    parts[0] = (memopt_tensor){steps, sizeof *steps, MEMOPT_DTYPE_U8, 0};
+    memopt_status status = check_apart(p, index, &parts[0], parts, 0);
+    if (status == MEMOPT_OK)
+        status = mo_optim_tensor_reachable(o->device, "optimizer: steps of parameter", index, parts);
+    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
+        memopt_tensor want = expected(p, moments, i);
+        status = check_state(p, index, i, &states[i], &want);
+        if (status == MEMOPT_OK)
+            status = check_apart(p, index, &states[i], parts, i + 1);
+        if (status == MEMOPT_OK)
+            status = mo_optim_tensor_reachable(o->device, "optimizer: a state of parameter", index,
+                                               &states[i]);
+        parts[i + 1] = states[i];
+    }
+    return status;
+}
+
+static void describe(mo_parameter *p, int moments, const memopt_tensor *states, uint64_t *steps)
+{
+    int coded = p->format != MEMOPT_STATE_F32;
+    p->device = (mo_optim_tensor){
+        .parameter = p->tensor.data,
+        .copy = p->copy.data,
+        .m = states[0].data,
+        .v = moments == 2 ? states[1].data : NULL,
+        .absmax1 = coded ? states[moments].data : NULL,
+        .absmax2 = coded && moments == 2 ? states[moments + 1].data : NULL,
+        .steps = steps,
+        .parameter_dtype = p->tensor.dtype,
+        .copy_dtype = p->copy.dtype,
+        .group = p->group,
+        .format = p->format,
+    };
+}
+
+memopt_status memopt_optimizer_add_parameter_with_state(memopt_optimizer *o, uint32_t group,
+                                                        const memopt_tensor *parameter,
+                                                        const memopt_tensor *model_copy,
+                                                        const memopt_tensor *states,
+                                                        uint64_t state_count, uint64_t *steps,
+                                                        memopt_stream stream, uint64_t *out_index)
+{
+    if (o == NULL || parameter == NULL || states == NULL || steps == NULL || out_index == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: %s is NULL",
+                       o == NULL           ? "the handle"
+                       : parameter == NULL ? "parameter"
+                       : states == NULL    ? "states"
+                       : steps == NULL     ? "steps"
+                                           : "out_index");
+    memopt_status status = mo_parameter_check(o, group, parameter, model_copy);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_parameter p = {.tensor = *parameter, .group = group, .format = o->options.state_format};
+    if (model_copy != NULL)
+        p.copy = *model_copy;
+    if (state_count != 0 && states[0].dtype == MEMOPT_DTYPE_F32)
+        p.format = MEMOPT_STATE_F32;
+    status = check_states(o, &p, states, state_count, steps);
+    if (status == MEMOPT_OK)
+        status = mo_parameter_room(o);
+    if (status == MEMOPT_OK)
+        status = mo_optimizer_use_stream(o, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    describe(&p, mo_optimizer_moments(o), states, steps);
+    mo_parameter_append(o, &p, out_index);
+    return MEMOPT_OK;
+}

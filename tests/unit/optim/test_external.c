@@ -1,0 +1,411 @@
+/* Parameters whose states the caller owns: the same bits as with the optimizer's own, and what is
+ * refused. */
+#include "fixture.h"
+
+#include <math.h>
+
+enum { N = 5001 };
+
+static float values[N];
+
+static float *noise(uint64_t seed, float scale)
+{
+    for (int i = 0; i < N; i++)
+        values[i] = normal(&seed) * scale;
+    return values;
+}
+
+static const struct kind {
+    uint32_t kind, format;
+} all_kinds[] = {
+    {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32},  {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT},
+    {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_4BIT}, {MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F8},
+    {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_F32},   {MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT},
+    {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32},    {MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT},
+};
+enum { KINDS = sizeof all_kinds / sizeof *all_kinds };
+
+/* An optimizer with a large and a small parameter, of which the small one has 32-bit states. */
+typedef struct setup {
+    world w;
+    memopt_optimizer *o;
+    memopt_tensor p[2], g[2], states[2][4];
+    uint64_t state_count[2];
+    uint64_t *steps[2];
+} setup;
+
+static const uint64_t counts[2] = {N, 100};
+
+static void make_tensors(setup *s)
+{
+    s->w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
+    for (uint64_t i = 0; i < 2; i++) {
+        s->p[i] = new_tensor(&s->w, counts[i], MEMOPT_DTYPE_BF16, noise(i + 1, 0.5f));
+        s->g[i] = new_tensor(&s->w, counts[i], MEMOPT_DTYPE_F32, NULL);
+    }
+}
+
+static memopt_optimizer *create(setup *s, struct kind kind)
+{
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    memopt_optimizer *o;
+    uint32_t number;
+    options.kind = kind.kind;
+    options.state_format = kind.format;
+    options.min_8bit_size = 101;
+    options.stochastic_rounding = 1;
+    group.momentum = 0.9;
+    OK(memopt_optimizer_create(s->w.allocator, &options, &o));
+    OK(memopt_optimizer_add_group(o, &group, &number));
+    return o;
+}
+
+static setup make_owning(struct kind kind)
+{
+    setup s;
+    uint64_t index;
+    memset(&s, 0, sizeof s);
+    make_tensors(&s);
+    s.o = create(&s, kind);
+    for (int i = 0; i < 2; i++)
+        OK(memopt_optimizer_add_parameter(s.o, 0, &s.p[i], NULL, s.w.stream, &index));
+    return s;
+}
+
+/* Memory of the caller's with the bytes of the other's states. */
+static void mirror_states(setup *s, const setup *like, int i)
+{
+    memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0, 0}};
+    uint64_t k = 0, steps;
+    for (; memopt_optimizer_state(like->o, (uint64_t)i, k, &view) == MEMOPT_OK; k++) {
+        uint64_t size = view.tensor.count * memopt_dtype_size(view.tensor.dtype);
+        memopt_tensor t = new_tensor(&s->w, (size + 3) / 4, MEMOPT_DTYPE_F32, NULL);
+        void *bytes = read_bytes((world *)&like->w, &view.tensor);
+        OK(memopt_copy(s->w.device, t.data, bytes, size, s->w.stream));
+        OK(memopt_stream_sync(s->w.device, s->w.stream));
+        free(bytes);
+        s->states[i][k] = (memopt_tensor){t.data, view.tensor.count, view.tensor.dtype, 0};
+    }
+    s->state_count[i] = k;
+    OK(memopt_optimizer_get_steps_sync(like->o, (uint64_t)i, like->w.stream, &steps));
+    s->steps[i] = new_tensor(&s->w, 2, MEMOPT_DTYPE_F32, NULL).data;
+    OK(memopt_copy(s->w.device, s->steps[i], &steps, 8, s->w.stream));
+    OK(memopt_stream_sync(s->w.device, s->w.stream));
+}
+
+static void bind(setup *s)
+{
+    for (uint64_t i = 0; i < 2; i++) {
+        uint64_t index = 99;
+        OK(memopt_optimizer_add_parameter_with_state(s->o, 0, &s->p[i], NULL, s->states[i],
+                                                     s->state_count[i], s->steps[i], s->w.stream,
+                                                     &index));
+        assert_int_equal(index, i);
+    }
+}
+
+static setup make_borrowing(struct kind kind, const setup *like)
+{
+    setup s;
+    memset(&s, 0, sizeof s);
+    make_tensors(&s);
+    s.o = create(&s, kind);
+    for (int i = 0; i < 2; i++)
+        mirror_states(&s, like, i);
+    bind(&s);
+    return s;
+}
+
+static void end(setup *s)
+{
+    OK(memopt_optimizer_destroy(s->o));
+    close_world(&s->w);
+}
+
+static void step(setup *s, uint64_t seed)
+{
+    for (uint64_t i = 0; i < 2; i++)
+        write_tensor(&s->w, &s->g[i], noise(seed + i, 0.01f));
+    OK(memopt_optimizer_step(s->o, s->g, 2, NULL, s->w.stream));
+}
+
+static void assert_same(setup *a, setup *b)
+{
+    uint64_t bytes, other;
+    unsigned char *x = export_all(&a->w, a->o, &bytes), *y = export_all(&b->w, b->o, &other);
+    assert_int_equal(bytes, other);
+    assert_memory_equal(x, y, bytes);
+    free(x);
+    free(y);
+    for (int i = 0; i < 2; i++) {
+        void *p = read_bytes(&a->w, &a->p[i]), *q = read_bytes(&b->w, &b->p[i]);
+        assert_memory_equal(p, q, counts[i] * 2);
+        free(p);
+        free(q);
+    }
+}
+
+/* Step for step the optimizer with its own states, whatever the kind; also through an export. */
+static void test_equal_bits(void **state)
+{
+    (void)state;
+    for (int k = 0; k < KINDS; k++) {
+        setup a = make_owning(all_kinds[k]);
+        setup b = make_borrowing(all_kinds[k], &a);
+        for (uint64_t t = 0; t < 4; t++) {
+            step(&a, 10 + t);
+            step(&b, 10 + t);
+            assert_same(&a, &b);
+        }
+        uint64_t bytes, steps;
+        unsigned char *saved = export_all(&a.w, a.o, &bytes);
+        step(&a, 50);
+        step(&b, 60);
+        OK(memopt_optimizer_import_sync(b.o, saved, bytes, b.w.stream));
+        OK(memopt_copy(b.w.device, &steps, b.steps[0], 8, b.w.stream));
+        OK(memopt_stream_sync(b.w.device, b.w.stream));
+        assert_int_equal(steps, 4);
+        OK(memopt_optimizer_import_sync(a.o, saved, bytes, a.w.stream));
+        for (int i = 0; i < 2; i++) { /* an export holds no parameters */
+            write_tensor(&a.w, &a.p[i], noise(7, 1.0f));
+            write_tensor(&b.w, &b.p[i], noise(7, 1.0f));
+        }
+        step(&a, 70);
+        step(&b, 70);
+        assert_same(&a, &b);
+        free(saved);
+        end(&a);
+        end(&b);
+    }
+}
+
+/* The memory outlives the optimizer, which another one takes up: a run in two halves is the run. */
+static void test_outlives_the_optimizer(void **state)
+{
+    (void)state;
+    setup a = make_owning(all_kinds[1]);
+    setup b = make_borrowing(all_kinds[1], &a);
+    step(&a, 1);
+    step(&b, 1);
+    OK(memopt_optimizer_destroy(b.o));
+    b.o = create(&b, all_kinds[1]);
+    bind(&b);
+    step(&a, 2);
+    step(&b, 2);
+    assert_same(&a, &b);
+    memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0, 0}};
+    OK(memopt_optimizer_state(b.o, 0, 3, &view));
+    assert_ptr_equal(view.tensor.data, b.states[0][3].data);
+    assert_string_equal(view.name, "absmax2");
+    end(&a);
+    end(&b);
+}
+
+/* 32-bit states for a large parameter, whatever min_8bit_size. */
+static void test_the_states_say_the_format(void **state)
+{
+    (void)state;
+    uint64_t index;
+    setup a = make_owning(all_kinds[0]);
+    setup b = make_borrowing((struct kind){MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT}, &a);
+    step(&a, 1);
+    step(&b, 1);
+    for (int i = 0; i < 2; i++) {
+        void *p = read_bytes(&a.w, &a.p[i]), *q = read_bytes(&b.w, &b.p[i]);
+        assert_memory_equal(p, q, counts[i] * 2);
+        free(p);
+        free(q);
+    }
+    /* and none of codes for an optimizer without */
+    memopt_tensor codes[4] = {
+        {b.states[0][0].data, N, MEMOPT_DTYPE_U8, 0},
+        {b.states[0][1].data, N, MEMOPT_DTYPE_U8, 0},
+        {b.g[0].data, (N + 255) / 256, MEMOPT_DTYPE_F32, 0},
+        {b.g[1].data, (N + 255) / 256, MEMOPT_DTYPE_F32, 0},
+    };
+    memopt_optimizer *o = create(&a, all_kinds[0]);
+    assert_int_equal(memopt_optimizer_add_parameter_with_state(o, 0, &b.p[0], NULL, codes, 4,
+                                                               b.steps[0], a.w.stream, &index),
+                     MEMOPT_INVALID_ARGUMENT);
+    OK(memopt_optimizer_destroy(o));
+    end(&a);
+    end(&b);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    setup a = make_owning(all_kinds[1]);
+    setup b;
+    memset(&b, 0, sizeof b);
+    make_tensors(&b);
+    b.o = create(&b, all_kinds[1]);
+    mirror_states(&b, &a, 0);
+    for (int fault = 0; fault < 14; fault++) {
+        memopt_tensor states[4], parameter = b.p[0];
+        uint64_t *steps = b.steps[0], count = 4, index = 99;
+        memopt_optimizer *o = b.o;
+        memcpy(states, b.states[0], sizeof states);
+        switch (fault) {
+        case 0:
+            states[0].count--;
+            break;
+        case 1:
+            states[3].count++;
+            break;
+        case 2:
+            states[1].dtype = MEMOPT_DTYPE_F8_E4M3;
+            break;
+        case 3:
+            states[2].dtype = MEMOPT_DTYPE_BF16;
+            break;
+        case 4:
+            states[1].data = NULL;
+            break;
+        case 5:
+            states[2].data = (char *)states[2].data + 2;
+            break;
+        case 6:
+            states[1].data = states[0].data;
+            break;
+        case 7:
+            states[0].data = parameter.data;
+            break;
+        case 8:
+            steps = (uint64_t *)(void *)((char *)steps + 4);
+            break;
+        case 9:
+            steps = states[0].data;
+            break;
+        case 10:
+            count = 3;
+            break;
+        case 11:
+            steps = NULL;
+            break;
+        case 12:
+            states[0].reserved = 1;
+            break;
+        default:
+            o = NULL;
+            break;
+        }
+        memopt_status status = memopt_optimizer_add_parameter_with_state(
+            o, 0, &parameter, NULL, states, count, steps, b.w.stream, &index);
+        if (status != MEMOPT_INVALID_ARGUMENT)
+            fail_msg("fault %d: %s", fault, memopt_status_name(status));
+        assert_int_equal(index, 99);
+    }
+    uint64_t index;
+    assert_int_equal(memopt_optimizer_add_parameter_with_state(b.o, 0, &b.p[0], NULL, NULL, 4,
+                                                               b.steps[0], b.w.stream, &index),
+                     MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_optimizer_add_parameter_with_state(b.o, 1, &b.p[0], NULL, b.states[0],
+                                                               4, b.steps[0], b.w.stream, &index),
+                     MEMOPT_INVALID_ARGUMENT);
+    OK(memopt_optimizer_add_parameter_with_state(b.o, 0, &b.p[0], NULL, b.states[0], 4, b.steps[0],
+                                                 b.w.stream, &index));
+    assert_int_equal(index, 0);
+    end(&a);
+    end(&b);
+}
+
+/* The caller's scale and verdict do what a scaler's do. */
+static void test_scale_and_verdict_of_the_caller(void **state)
+{
+    (void)state;
+    setup a = make_owning(all_kinds[1]), b = make_owning(all_kinds[1]);
+    float scale = 1024.0f, zero = 0.0f, one = 1.0f, flag;
+    memopt_tensor facts = new_tensor(&b.w, 2, MEMOPT_DTYPE_F32, NULL);
+    memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
+    OK(memopt_copy(b.w.device, facts.data, &scale, 4, b.w.stream));
+    OK(memopt_stream_sync(b.w.device, b.w.stream));
+    options.grad_scale = facts.data;
+    options.found_inf = (float *)facts.data + 1;
+    step(&a, 5);
+    for (uint64_t i = 0; i < 2; i++) {
+        float *x = noise(5 + i, 0.01f);
+        for (int k = 0; k < N; k++)
+            x[k] *= scale;
+        write_tensor(&b.w, &b.g[i], x);
+    }
+    OK(memopt_optimizer_step(b.o, b.g, 2, &options, b.w.stream));
+    assert_same(&a, &b);
+
+    OK(memopt_copy(b.w.device, options.found_inf, &one, 4, b.w.stream));
+    OK(memopt_stream_sync(b.w.device, b.w.stream));
+    OK(memopt_optimizer_step(b.o, b.g, 2, &options, b.w.stream));
+    assert_same(&a, &b);
+
+    OK(memopt_copy(b.w.device, options.found_inf, &zero, 4, b.w.stream));
+    OK(memopt_stream_sync(b.w.device, b.w.stream));
+    values[0] = INFINITY;
+    write_tensor(&b.w, &b.g[1], values);
+    options.skip_non_finite = 1;
+    OK(memopt_optimizer_step(b.o, b.g, 2, &options, b.w.stream));
+    OK(memopt_copy(b.w.device, &flag, options.found_inf, 4, b.w.stream));
+    OK(memopt_stream_sync(b.w.device, b.w.stream));
+    assert_true(flag == 1.0f);
+    assert_same(&a, &b);
+
+    memopt_scaler *scaler;
+    OK(memopt_scaler_create(b.w.device, NULL, &scaler));
+    options.scaler = scaler;
+    assert_int_equal(memopt_optimizer_step(b.o, b.g, 2, &options, b.w.stream),
+                     MEMOPT_INVALID_ARGUMENT);
+    options.scaler = NULL;
+    options.found_inf = (float *)(void *)((char *)facts.data + 2);
+    assert_int_equal(memopt_optimizer_step(b.o, b.g, 2, &options, b.w.stream),
+                     MEMOPT_INVALID_ARGUMENT);
+    OK(memopt_scaler_destroy(scaler));
+    end(&a);
+    end(&b);
+}
+
+/* A learning rate in device memory is what each step reads; an import leaves it in place. */
+static void test_learning_rate_in_device_memory(void **state)
+{
+    (void)state;
+    for (int k = 0; k < KINDS; k++) {
+        setup a = make_owning(all_kinds[k]), b = make_owning(all_kinds[k]);
+        memopt_tensor rate = new_tensor(&b.w, 1, MEMOPT_DTYPE_F32, NULL);
+        memopt_optimizer_group group = {.struct_size = sizeof group};
+        OK(memopt_optimizer_get_group(a.o, 0, &group));
+        for (uint64_t t = 0; t < 3; t++) {
+            float lr = 0.5f / (float)(t + 1);
+            memopt_optimizer_group with = group;
+            group.lr = (double)lr;
+            with.device_lr = rate.data;
+            with.lr = 77.0;
+            write_tensor(&b.w, &rate, &lr);
+            OK(memopt_optimizer_set_group(a.o, 0, &group));
+            if (t < 2)
+                OK(memopt_optimizer_set_group(b.o, 0, &with));
+            step(&a, 10 + t);
+            step(&b, 10 + t);
+            uint64_t bytes;
+            unsigned char *saved = export_all(&a.w, a.o, &bytes);
+            OK(memopt_optimizer_import_sync(b.o, saved, bytes, b.w.stream));
+            free(saved);
+            assert_same(&a, &b);
+        }
+        group.device_lr = (const float *)(const void *)((const char *)rate.data + 2);
+        assert_int_equal(memopt_optimizer_set_group(b.o, 0, &group), MEMOPT_INVALID_ARGUMENT);
+        end(&a);
+        end(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equal_bits),
+        cmocka_unit_test(test_outlives_the_optimizer),
+        cmocka_unit_test(test_the_states_say_the_format),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_scale_and_verdict_of_the_caller),
+        cmocka_unit_test(test_learning_rate_in_device_memory),
+    };
+    return cmocka_run_group_tests_name("optimizer states of the caller", tests, NULL, NULL);
+}
