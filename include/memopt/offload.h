@@ -49,13 +49,21 @@ typedef enum memopt_overflow {
     MEMOPT_OVERFLOW_FAIL = 2 /**< Fail with #MEMOPT_LIMIT_REACHED; nothing is changed. */
 } memopt_overflow;
 
+/** @brief Flags of ::memopt_offloader_options. */
+typedef enum memopt_offloader_flags {
+    /** Copies run on the device's NULL stream instead of two streams of the offloader's own. On
+     * "cpu" they are done when the call returns and need no threads: for values whose owner does
+     * not know streams. On a GPU nothing overlaps. */
+    MEMOPT_OFFLOADER_NULL_STREAM = 1
+} memopt_offloader_flags;
+
 /** @brief How to make an offloader; zero means the default. */
 typedef struct memopt_offloader_options {
     size_t struct_size;  /**< sizeof(memopt_offloader_options). */
     uint64_t host_limit; /**< Most page-locked bytes to hold, cached ones included; 0: no limit. */
     uint64_t min_bytes;  /**< Smaller values stay on the device, and cost no host memory. */
     uint32_t overflow;   /**< A ::memopt_overflow. */
-    uint32_t reserved;   /**< Must be 0. */
+    uint32_t flags;      /**< Of ::memopt_offloader_flags. */
 } memopt_offloader_options;
 
 /** @brief Initialiser of ::memopt_offloader_options. */
@@ -240,6 +248,41 @@ MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memo
 MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
                                                     memopt_ticket ticket, void *destination,
                                                     uint64_t bytes, memopt_stream stream);
+
+/**
+ * @brief Starts copying a value into device memory of the caller's.
+ *
+ * The copy starts after the stream's work so far and is done in the order of the streams that
+ * memopt_offload_wait_unpacked() is called for; until then the memory must stay as it is.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @param destination device memory for all of the ticket's bytes.
+ * @param bytes its size, at least the ticket's.
+ * @param stream the stream that destination is free on.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_prefetch_into(memopt_offloader *offloader,
+                                                      memopt_ticket ticket, void *destination,
+                                                      uint64_t bytes, memopt_stream stream);
+
+/**
+ * @brief Makes later work of a stream wait until the copies of a ticket into the caller's memory
+ *        are done.
+ * @param offloader the offloader.
+ * @param ticket the ticket.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_DRIVER_ERROR as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloader,
+                                                      memopt_ticket ticket, memopt_stream stream);
 
 /**
  * @brief Ends a ticket: its device memory is freed after the work so far of the stream and of those

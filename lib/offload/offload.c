@@ -15,9 +15,9 @@ static memopt_status check_options(const memopt_offloader_options *options)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "offloader_create: overflow %u is no memopt_overflow (0 to 2)",
                        options->overflow);
-    if (options->reserved != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_create: reserved is %u, must be 0",
-                       options->reserved);
+    if ((options->flags & ~(uint32_t)MEMOPT_OFFLOADER_NULL_STREAM) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_create: flags %#x has unknown ones",
+                       options->flags);
     return MEMOPT_OK;
 }
 
@@ -65,9 +65,10 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
     offloader->stats.struct_size = sizeof offloader->stats;
     mo_host_pool_open(&offloader->pool, device, &offloader->out, &offloader->back,
                       read.host_limit == 0 ? UINT64_MAX : read.host_limit);
-    status = mo_timeline_open(&offloader->out, device);
+    int own_stream = (read.flags & MEMOPT_OFFLOADER_NULL_STREAM) == 0;
+    status = mo_timeline_open(&offloader->out, device, own_stream);
     if (status == MEMOPT_OK)
-        status = mo_timeline_open(&offloader->back, device);
+        status = mo_timeline_open(&offloader->back, device, own_stream);
     if (status == MEMOPT_OK)
         status = memopt_event_create(device, 0, &offloader->ready);
     if (status != MEMOPT_OK) {
@@ -140,6 +141,8 @@ memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_
 memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream stream,
                                 memopt_stream waiter)
 {
+    if (stream == waiter)
+        return MEMOPT_OK;
     memopt_status status = memopt_event_record(offloader->ready, stream);
     if (status == MEMOPT_OK)
         status = memopt_stream_wait_event(offloader->device, waiter, offloader->ready);

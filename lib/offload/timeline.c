@@ -6,10 +6,11 @@
 
 enum { FIRST_CAPACITY = 16 };
 
-memopt_status mo_timeline_open(mo_timeline *timeline, memopt_device *device)
+memopt_status mo_timeline_open(mo_timeline *timeline, memopt_device *device, int own_stream)
 {
     memset(timeline, 0, sizeof *timeline);
-    memopt_status status = memopt_stream_create(device, &timeline->stream);
+    memopt_status status =
+        own_stream ? memopt_stream_create(device, &timeline->stream) : MEMOPT_OK;
     if (status == MEMOPT_OK)
         timeline->device = device;
     return status;
@@ -19,7 +20,9 @@ memopt_status mo_timeline_close(mo_timeline *timeline)
 {
     if (timeline->device == NULL)
         return MEMOPT_OK;
-    memopt_status first = memopt_stream_destroy(timeline->device, timeline->stream);
+    memopt_status first = timeline->stream != NULL
+                              ? memopt_stream_destroy(timeline->device, timeline->stream)
+                              : memopt_stream_sync(timeline->device, NULL);
     for (uint64_t i = 0; i < timeline->capacity; i++) {
         memopt_status status = memopt_event_destroy(timeline->ring[i]);
         if (first == MEMOPT_OK)
@@ -98,7 +101,7 @@ memopt_status mo_timeline_query(mo_timeline *timeline, uint64_t mark, int *out_d
 
 memopt_status mo_timeline_order(mo_timeline *timeline, uint64_t mark, memopt_stream stream)
 {
-    if (mark <= timeline->done)
+    if (mark <= timeline->done || stream == timeline->stream)
         return MEMOPT_OK;
     return memopt_stream_wait_event(timeline->device, stream,
                                     timeline->ring[mark % timeline->capacity]);

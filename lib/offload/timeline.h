@@ -21,7 +21,8 @@ typedef struct mo_timeline {
     uint64_t last;
 } mo_timeline;
 
-memopt_status mo_timeline_open(mo_timeline *timeline, memopt_device *device);
+/* On a stream of its own, or on the device's NULL stream. */
+memopt_status mo_timeline_open(mo_timeline *timeline, memopt_device *device, int own_stream);
 
 /* Waits for the stream's work. Everything is gone afterwards, whatever comes back. */
 memopt_status mo_timeline_close(mo_timeline *timeline);

@@ -123,13 +123,19 @@ static memopt_status copy_from_device(memopt_offloader *offloader, mo_packed *va
     return memopt_copy(offloader->device, destination, value->device, value->bytes, stream);
 }
 
+static memopt_status start_from_host(memopt_offloader *offloader, mo_packed *value,
+                                     void *destination, memopt_stream stream, uint64_t *out_mark)
+{
+    memopt_status status = mo_timeline_reserve(&offloader->back);
+    return status == MEMOPT_OK ? enqueue_back(offloader, value, destination, stream, out_mark)
+                               : status;
+}
+
 static memopt_status copy_from_host(memopt_offloader *offloader, mo_packed *value,
                                     void *destination, memopt_stream stream)
 {
     uint64_t mark = 0;
-    memopt_status status = mo_timeline_reserve(&offloader->back);
-    if (status == MEMOPT_OK)
-        status = enqueue_back(offloader, value, destination, stream, &mark);
+    memopt_status status = start_from_host(offloader, value, destination, stream, &mark);
     if (status != MEMOPT_OK || MO_OMITTED(MO_OMIT_UNPACK_WAIT))
         return status;
     status = mo_timeline_order(&offloader->back, mark, stream);
@@ -138,18 +144,57 @@ static memopt_status copy_from_host(memopt_offloader *offloader, mo_packed *valu
     return status;
 }
 
+/* The ticket of a call that copies into the caller's memory. */
+static memopt_status find_for(memopt_offloader *offloader, memopt_ticket ticket, const char *call,
+                              const void *destination, uint64_t bytes, mo_packed **out_value)
+{
+    memopt_status status = mo_tickets_find(offloader, ticket, call, out_value);
+    if (status == MEMOPT_OK && (destination == NULL || bytes < (*out_value)->bytes))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s; the ticket has %llu bytes", call,
+                       destination == NULL ? "destination is NULL" : "bytes is too small",
+                       (unsigned long long)(*out_value)->bytes);
+    return status;
+}
+
+memopt_status memopt_offload_prefetch_into(memopt_offloader *offloader, memopt_ticket ticket,
+                                           void *destination, uint64_t bytes, memopt_stream stream)
+{
+    mo_packed *value = NULL;
+    uint64_t mark = 0;
+    memopt_status status =
+        find_for(offloader, ticket, "offload_prefetch_into", destination, bytes, &value);
+    if (status != MEMOPT_OK)
+        return status;
+    status = value->device != NULL
+                 ? copy_from_device(offloader, value, destination, stream)
+                 : start_from_host(offloader, value, destination, stream, &mark);
+    if (status == MEMOPT_OK)
+        value->prefetched = 1;
+    return status;
+}
+
+memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloader, memopt_ticket ticket,
+                                           memopt_stream stream)
+{
+    mo_packed *value = NULL;
+    memopt_status status = mo_tickets_find(offloader, ticket, "offload_wait_unpacked", &value);
+    if (status == MEMOPT_OK && value->range != NULL && !MO_OMITTED(MO_OMIT_UNPACK_WAIT))
+        status = mo_timeline_order(&offloader->back, value->range->read, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
+    value->prefetched = 0;
+    return MEMOPT_OK;
+}
+
 memopt_status memopt_offload_unpack_into(memopt_offloader *offloader, memopt_ticket ticket,
                                          void *destination, uint64_t bytes, memopt_stream stream)
 {
     mo_packed *value = NULL;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offload_unpack_into", &value);
+    memopt_status status =
+        find_for(offloader, ticket, "offload_unpack_into", destination, bytes, &value);
     if (status != MEMOPT_OK)
         return status;
-    if (destination == NULL || bytes < value->bytes)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "offload_unpack_into: %s; the ticket has %llu bytes",
-                       destination == NULL ? "destination is NULL" : "bytes is too small",
-                       (unsigned long long)value->bytes);
     status = mo_offload_check_stream(offloader, stream, "offload_unpack_into");
     if (status == MEMOPT_OK)
         status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)

@@ -186,6 +186,12 @@ class Overflow(enum.IntEnum):
     FAIL = 2
 
 
+class OffloaderFlags(enum.IntEnum):
+    """How an offloader copies."""
+
+    NULL_STREAM = 1
+
+
 class Pass(enum.IntEnum):
     """Why a region's callback is called."""
 
@@ -232,6 +238,7 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
     OptimizerKind: "MEMOPT_OPTIMIZER_",
     StateFormat: "MEMOPT_STATE_",
     Overflow: "MEMOPT_OVERFLOW_",
+    OffloaderFlags: "MEMOPT_OFFLOADER_",
     Pass: "MEMOPT_PASS_",
     RegionMode: "MEMOPT_REGION_",
     CheckMode: "MEMOPT_CHECK_",
@@ -525,7 +532,7 @@ class OffloaderOptions(Struct):
         ("host_limit", c_uint64),
         ("min_bytes", c_uint64),
         ("overflow", c_uint32),
-        ("reserved", c_uint32),
+        ("flags", c_uint32),
     ]
 
 
@@ -813,6 +820,8 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_offload_prefetch": (CHECKED, [_HANDLE, _U64]),
     "memopt_offload_unpack": (CHECKED, [_HANDLE, _U64, _HANDLE, _OUT_HANDLE]),
     "memopt_offload_unpack_into": (CHECKED, [_HANDLE, _U64, c_void_p, _U64, _HANDLE]),
+    "memopt_offload_prefetch_into": (CHECKED, [_HANDLE, _U64, c_void_p, _U64, _HANDLE]),
+    "memopt_offload_wait_unpacked": (CHECKED, [_HANDLE, _U64, _HANDLE]),
     "memopt_offload_release": (CHECKED, [_HANDLE, _U64, _HANDLE]),
     "memopt_offloader_trim": (CHECKED, [_HANDLE, _OUT_U64]),
     "memopt_offloader_get_stats": (CHECKED, [_HANDLE, POINTER(OffloaderStats)]),

@@ -8,7 +8,7 @@ import weakref
 from typing import Any, Callable, Dict, Optional, Union
 
 from . import _abi, _lifetime, errors
-from ._abi import Overflow
+from ._abi import OffloaderFlags, Overflow
 from ._library import lib
 from .allocator import Allocator, Buffer
 from .device import StreamLike, choice, ready, stream_pointer
@@ -22,7 +22,8 @@ class Offloader(_lifetime.Closing):
 
     `host_limit` is the most page-locked memory it may hold (0: no limit); what does not fit is kept
     on the device, waited for, or refused, as `overflow` says ("keep", "wait", "fail"). Values below
-    `min_bytes` stay on the device.
+    `min_bytes` stay on the device. With `null_stream` copies run on the device's NULL stream: on "cpu"
+    they are done when a call returns.
     """
 
     __slots__ = ("_allocator", "_handle", "__weakref__")
@@ -34,11 +35,13 @@ class Offloader(_lifetime.Closing):
         host_limit: Size = 0,
         min_bytes: Size = 0,
         overflow: Union[str, Overflow] = "keep",
+        null_stream: bool = False,
     ) -> None:
         options = _abi.OffloaderOptions(
             host_limit=parse_size(host_limit),
             min_bytes=parse_size(min_bytes),
             overflow=choice(Overflow, overflow, "overflow"),
+            flags=OffloaderFlags.NULL_STREAM if null_stream else 0,
         )
         device = allocator.device
         out = ctypes.c_void_p()

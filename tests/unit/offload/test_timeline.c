@@ -15,7 +15,7 @@ static void tape_open(tape *t, uint64_t seed)
     t->device = device_block(&t->w, 64, t->w.s);
     OK(memopt_fill(t->w.device, t->device, 9, 64, t->w.s));
     OK(memopt_device_sync(t->w.device));
-    OK(mo_timeline_open(&t->timeline, t->w.device));
+    OK(mo_timeline_open(&t->timeline, t->w.device, 1));
 }
 
 static void tape_close(tape *t)

@@ -271,7 +271,7 @@ static void test_bad_input(void **unused)
     options.overflow = 3;
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(w.device, w.allocator, &options, &o));
     options.overflow = 0;
-    options.reserved = 1;
+    options.flags = 2;
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(w.device, w.allocator, &options, &o));
     options.struct_size = 2;
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(w.device, w.allocator, &options, &o));

@@ -32,6 +32,7 @@ from .optim import (  # noqa: E402
     Lion8bit,
     SGD8bit,
 )
+from .save_on_cpu import save_on_cpu  # noqa: E402
 
 __all__ = [
     "AdamW",
@@ -45,4 +46,5 @@ __all__ = [
     "SGD8bit",
     "checkpoint",
     "checkpoint_sequential",
+    "save_on_cpu",
 ]

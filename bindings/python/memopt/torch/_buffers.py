@@ -1,0 +1,57 @@
+"""Which storages belong to the buffers of modules, so that save_on_cpu leaves them where they are.
+
+While at least one context is active, every module that is called tells its buffers. Storages are
+known by their Python object, which torch keeps as long as the storage lives.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from typing import Any, Dict
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+_known: Dict[int, "weakref.ref[torch.UntypedStorage]"] = {}
+_lock = threading.RLock()
+_watchers = 0
+_hook: Any = None
+
+
+def watch() -> None:
+    """Begins to look at modules; ended by unwatch()."""
+    global _watchers, _hook
+    with _lock:
+        _watchers += 1
+        if _watchers == 1:
+            _hook = register_module_forward_pre_hook(_note)
+
+
+def unwatch() -> None:
+    global _watchers, _hook
+    with _lock:
+        _watchers -= 1
+        if _watchers == 0:
+            _hook.remove()
+            _hook = None
+
+
+def is_buffer(storage: torch.UntypedStorage) -> bool:
+    """Whether a buffer of a module that was called has this storage."""
+    reference = _known.get(id(storage))
+    return reference is not None and reference() is storage
+
+
+def _note(module: torch.nn.Module, arguments: Any) -> None:
+    for buffer in module._buffers.values():
+        if type(buffer) is torch.Tensor and buffer.layout is torch.strided:
+            storage = buffer.untyped_storage()
+            if not is_buffer(storage):
+                _known[id(storage)] = weakref.ref(storage, functools.partial(_forget, id(storage)))
+
+
+def _forget(key: int, gone: Any) -> None:
+    if _known.get(key) is gone:
+        del _known[key]

@@ -1,0 +1,289 @@
+"""Values that save_on_cpu stores: ranges of bytes of a storage, and tensors seen in them.
+
+A :class:`Slot` is a range of a storage's bytes, as they were when it was packed. It is in one of
+three states, and who goes from the first to another sets the new state before he clears the old:
+
+* waiting: `source` is the tensor that was saved, nothing has been copied (keep_last);
+* packed: `ticket` is its copy on the host;
+* kept: `source` is the tensor that was saved and stays, for want of host memory.
+
+What autograd holds is a :class:`Saved`: dtype, shape and place of a tensor in a slot. The Saved of a
+slot share a :class:`Hold`; the slot ends with it, by a weak reference's callback and not by a
+finalizer, since an object in a finalizer can be found and revived by another thread. The references
+are kept at module level: those in a garbage cycle would not call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any, Dict, Iterator, Optional, Tuple
+
+import torch
+
+from ._store import Dead, Flight, Store
+
+_empty = torch.empty
+_empty_strided = torch.empty_strided
+_BYTE = torch.uint8
+
+
+def changed(tensor: torch.Tensor, version: int) -> RuntimeError:
+    """The exception for a tensor that was changed in place before backward."""
+    return RuntimeError(
+        "save_on_cpu: a tensor needed for gradient computation has been modified by an inplace"
+        " operation: %s of shape %s is at version %d, and was saved at version %d. It was kept on"
+        " its device (a parameter or buffer, small, or by keep_last or the host limit), or its copy"
+        " to the host was under way" % (tensor.type(), list(tensor.shape), tensor._version, version)
+    )
+
+
+class Slot:
+    """A stored range of bytes."""
+
+    __slots__ = (
+        "store",
+        "owner",
+        "key",
+        "number",
+        "origin",
+        "version",
+        "start",
+        "nbytes",
+        "ticket",
+        "source",
+        "stream",
+        "shared",
+        "spoiled",
+        "restored",
+        "prefetched",
+    )
+
+    def __init__(
+        self,
+        store: Store,
+        owner: Any,
+        storage: torch.UntypedStorage,
+        version: int,
+        start: int,
+        nbytes: int,
+    ) -> None:
+        self.store = store
+        self.owner = owner  # the packer, whose tables know the slot
+        self.key = id(storage)
+        self.number = next(_numbers)  # in the order of packing
+        self.origin = weakref.ref(storage)
+        self.version = version
+        self.start = start
+        self.nbytes = nbytes
+        self.ticket = 0
+        self.source: Optional[torch.Tensor] = None
+        self.stream: Any = None
+        self.shared = False  # more than one tensor is seen in it
+        self.spoiled: Optional[RuntimeError] = None
+        self.restored: Any = None  # a weak reference to the bytes brought back, and their stream
+        self.prefetched: Any = None  # bytes that are being brought back, and their stream
+
+    # --- to the host ---
+
+    def copy_out(self, tensor: torch.Tensor) -> None:
+        """Packs the range of the tensor's storage, or keeps the tensor where the host is full."""
+        store = self.store
+        stream = self.stream
+        address = tensor.untyped_storage().data_ptr() + self.start
+        ticket = store.pack(address, self.nbytes, stream)
+        if ticket == 0:
+            self.source = tensor.detach()
+            self.owner.kept_overflow += 1
+            return
+        self.ticket, self.source = ticket, None
+        if not store.inline:
+            store.follow(ticket, Flight(tensor.detach(), stream, self))
+
+    def source_landed(self, source: torch.Tensor) -> None:
+        """The copy is done. It is a snapshot only if nobody wrote meanwhile."""
+        if source._version != self.version:
+            self.spoiled = changed(source, self.version)
+
+    # --- and back ---
+
+    def bytes(self, stream: Any) -> Tuple[torch.UntypedStorage, int]:
+        """A storage with the range in it, valid in the order of `stream`, and where it begins."""
+        source = self.source
+        if source is not None:
+            if source._version != self.version:
+                raise changed(source, self.version)
+            return source.untyped_storage(), self.start
+        if self.restored is not None:
+            reference, of = self.restored
+            storage: Optional[torch.UntypedStorage] = reference()
+            if storage is not None and of == stream:
+                return storage, 0
+        storage = self.fetched(stream)
+        if storage is None:
+            storage = self.room()
+            self.store.unpack_into(self.ticket, storage.data_ptr(), self.nbytes, stream)
+        if self.shared:
+            self.restored = weakref.ref(storage), stream
+        return storage, 0
+
+    def fetched(self, stream: Any) -> Optional[torch.UntypedStorage]:
+        """What a prefetch brings, if it is of this stream."""
+        with self.store.fetching:
+            prefetched = self.prefetched
+            if prefetched is None or prefetched[1] != stream:
+                return None
+            self.store.wait_unpacked(self.ticket, stream)
+            self.prefetched = None
+        storage: torch.UntypedStorage = prefetched[0]
+        return storage
+
+    def prefetch(self, stream: Any) -> None:
+        """Starts to bring the range back, unless it is there or on its way."""
+        if not self.ticket or self.prefetched is not None or self.spoiled is not None:
+            return
+        if self.restored is not None and self.restored[0]() is not None:
+            return
+        with self.store.fetching:
+            if self.prefetched is None:
+                storage = self.room()
+                if self.store.prefetch_into(self.ticket, storage.data_ptr(), self.nbytes, stream):
+                    self.prefetched = storage, stream
+
+    def room(self) -> torch.UntypedStorage:
+        """New memory for the range."""
+        return _empty(self.nbytes, dtype=_BYTE, device=self.store.device).untyped_storage()
+
+    def check(self) -> None:
+        """Raises where the stored bytes are not what was saved."""
+        if not self.store.inline and self.ticket:
+            self.store.landed(self.ticket)
+        if self.spoiled is not None:
+            raise self.spoiled
+
+    def end(self) -> None:
+        """Nobody sees anything in it any more."""
+        self.owner.forget(self)
+        self.source = None
+        if self.ticket:
+            memory, stream = self.prefetched or (None, self.stream)
+            self.store.release(Dead(self.ticket, memory, stream))
+
+
+class Hold:
+    """A slot's life."""
+
+    __slots__ = ("slot", "__weakref__")
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+
+
+class Reference(weakref.ref):  # type: ignore[type-arg]
+    """To a Hold, with what is to be done at its end."""
+
+    __slots__ = ("slot",)
+    slot: Slot
+
+
+def watch(hold: Hold) -> Reference:
+    """A reference that ends the slot with its Hold."""
+    reference = Reference(hold, _ended)
+    reference.slot = hold.slot
+    _live[hold.slot.number] = reference
+    return reference
+
+
+def _ended(reference: Reference) -> None:
+    slot = reference.slot
+    del _live[slot.number]
+    slot.end()
+
+
+_live: Dict[int, Reference] = {}
+_numbers = itertools.count(1)
+
+
+def before(number: int, owner: Any, count: int) -> Iterator[Hold]:
+    """What the owner packed before a slot, the nearest first, as many as there are nearby."""
+    for earlier in range(number - 1, max(0, number - 1 - 4 * count), -1):
+        reference = _live.get(earlier)
+        hold = None if reference is None else reference()
+        if hold is not None and hold.slot.owner is owner:
+            yield hold  # the slot must not end while it is being prefetched
+            count -= 1
+            if count == 0:
+                return
+
+
+class Saved:
+    """A tensor in a slot."""
+
+    __slots__ = ("hold", "dtype", "size", "stride", "offset", "whole")
+
+    def __init__(
+        self,
+        hold: Hold,
+        dtype: torch.dtype,
+        size: Tuple[int, ...],
+        stride: Tuple[int, ...],
+        offset: int,
+        whole: bool,
+    ) -> None:
+        self.hold = hold
+        self.dtype = dtype
+        self.size = size
+        self.stride = stride
+        self.offset = offset  # from the slot's first byte, in elements
+        self.whole = whole  # as many bytes as the slot
+
+    def tensor(self, stream: Any) -> torch.Tensor:
+        """The value, in the order of `stream`."""
+        slot = self.hold.slot
+        store = slot.store
+        if self.whole and slot.ticket and not slot.shared and slot.prefetched is None:
+            result = _empty_strided(self.size, self.stride, dtype=self.dtype, device=store.device)
+            if result.untyped_storage().nbytes() == slot.nbytes:
+                store.unpack_into(slot.ticket, result.data_ptr(), slot.nbytes, stream)
+                return result
+        storage, start = slot.bytes(stream)
+        offset = self.offset + start // self.dtype.itemsize
+        return _empty(0, dtype=self.dtype, device=store.device).set_(
+            storage, offset, self.size, self.stride
+        )
+
+
+class Sparse:
+    """A tensor with wide gaps between its elements, of which only those are stored."""
+
+    __slots__ = ("saved", "size", "stride")
+
+    def __init__(self, saved: Saved, size: Tuple[int, ...], stride: Tuple[int, ...]) -> None:
+        self.saved = saved  # the elements, each once
+        self.size = size
+        self.stride = stride
+
+    def tensor(self, stream: Any) -> torch.Tensor:
+        """The value, in the order of `stream`."""
+        elements = self.saved.tensor(stream)
+        result = _empty_strided(
+            elements.size(), self.stride, dtype=elements.dtype, device=elements.device
+        )
+        return result.copy_(elements).as_strided(self.size, self.stride)
+
+
+class Kept:
+    """A tensor that stays where it is. Changes in place are found, as without hooks."""
+
+    __slots__ = ("value", "version")
+
+    def __init__(self, value: torch.Tensor) -> None:
+        self.value = value
+        self.version = value._version
+
+    def tensor(self) -> torch.Tensor:
+        """The value."""
+        value = self.value
+        if value._version != self.version:
+            raise changed(value, self.version)
+        return value

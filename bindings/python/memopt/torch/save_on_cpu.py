@@ -1,0 +1,383 @@
+"""save_on_cpu(): tensors that autograd saves wait for backward in page-locked host memory.
+
+A drop-in for ``torch.autograd.graph.save_on_cpu``. Per saved tensor the hooks choose (`_Packer.pack`)
+whether it stays, is seen in bytes that are stored already, or has its bytes stored.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import weakref
+from typing import Any, Deque, Dict, Iterable, Optional, Tuple, Union
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from .. import _abi
+from ..device import choice
+from ..sizes import Size, parse_size
+from . import _buffers
+from ._slots import Hold, Kept, Reference, Saved, Slot, Sparse, before, watch
+from ._store import Options, Store, give_store, open_store, owners
+
+_Tensor = torch.Tensor
+
+#: A range starts at a multiple of this, so that what is brought back is aligned as it was.
+ALIGNMENT = 512
+#: Views smaller than this are stored with the gaps in them.
+SPARSE_BYTES = 1 << 16
+
+
+class _Packer:
+    """The hooks and what they know."""
+
+    def __init__(
+        self,
+        options: Options,
+        device_type: Optional[str],
+        min_bytes: int,
+        keep_last: "Tuple[float, float]",
+        prefetch: int,
+    ) -> None:
+        self.options = options
+        self.device_type = device_type
+        self.min_bytes = min_bytes
+        self.keep_count, self.keep_bytes = keep_last
+        self.keeps = min(keep_last) > 0
+        self.prefetch = prefetch
+        self.stores: Dict[torch.device, Optional[Store]] = {}
+        #: The newest slot of a storage, by the storage's id.
+        self.by_storage: Dict[int, Reference] = {}
+        self.waiting: Deque[Reference] = collections.deque()
+        self.waiting_bytes = 0
+        self.baselines: Dict[torch.device, Dict[str, int]] = {}
+        self.saved = self.shared = self.kept_last = self.kept_overflow = 0
+        self.kept_parameters = self.kept_buffers = self.kept_small = self.kept_other = 0
+        owners.add(self)
+
+    def start_over(self) -> None:
+        """This is a child process: what is stored can be read, new values go elsewhere."""
+        self.stores.clear()
+        self.by_storage.clear()
+        self.waiting.clear()
+        self.waiting_bytes = 0
+
+    # --- pack ---
+
+    def pack(self, tensor: torch.Tensor) -> Any:
+        """The hook: what autograd holds in place of the tensor."""
+        if type(tensor) is not _Tensor:
+            return self.keep_special(tensor)
+        try:
+            store = self.stores[tensor.device]
+        except KeyError:
+            store = self.find_store(tensor.device)
+        if store is None:
+            return self.keep_other(tensor)
+        try:
+            storage = tensor.untyped_storage()
+            total, nbytes = storage.nbytes(), tensor.nbytes
+            if total < self.min_bytes or nbytes == 0:
+                self.kept_small += 1
+                return keep(tensor)
+            if tensor.grad_fn is None:
+                if tensor.requires_grad:
+                    self.kept_parameters += 1
+                    return Kept(tensor)
+                if _buffers.is_buffer(storage):
+                    self.kept_buffers += 1
+                    return Kept(tensor)
+            base = tensor._base
+            if base is not None and base.grad_fn is None:
+                if base.requires_grad or type(base) is not _Tensor:
+                    self.kept_parameters += 1
+                    return keep(tensor)
+            size, stride = tensor.size(), tensor.stride()
+            offset: Any = tensor.storage_offset()
+            dtype = tensor.dtype
+            if tensor.is_neg() or (dtype.is_complex and tensor.is_conj()) or tensor.is_quantized:
+                return self.keep_other(tensor)
+        except (RuntimeError, NotImplementedError):  # no storage, or no strides
+            return self.keep_other(tensor)
+        start, end = 0, total
+        if nbytes * 2 <= total:
+            start, end = reach(size, stride, offset, dtype.itemsize, total)
+        hold = self.find(storage, tensor, start, end)
+        if hold is None:
+            if nbytes * 2 <= end - start and end - start > SPARSE_BYTES:
+                return self.pack_sparse(tensor, size, stride)
+            hold = self.store_bytes(store, storage, tensor, start, end - start)
+            slot = hold.slot
+        else:
+            self.shared += 1
+            slot = hold.slot
+            slot.shared = True
+        if slot.start:
+            offset -= slot.start // dtype.itemsize
+        self.saved += 1
+        return Saved(hold, dtype, size, stride, offset, offset == 0 and nbytes == slot.nbytes)
+
+    def find(
+        self, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, end: int
+    ) -> Optional[Hold]:
+        """A slot that has these bytes of the storage, as they are now."""
+        reference = self.by_storage.get(id(storage))
+        if reference is None:
+            return None
+        hold: Optional[Hold] = reference()
+        slot = reference.slot
+        if (
+            hold is None
+            or slot.origin() is not storage
+            or slot.version != tensor._version
+            or slot.start > start
+            or slot.start + slot.nbytes < end
+        ):
+            return None
+        return hold
+
+    def store_bytes(
+        self,
+        store: Store,
+        storage: torch.UntypedStorage,
+        tensor: torch.Tensor,
+        start: int,
+        nbytes: int,
+    ) -> Hold:
+        """Stores bytes of the tensor's storage."""
+        slot = Slot(store, self, storage, tensor._version, start, nbytes)
+        if not store.inline:
+            slot.stream = store.stream()
+        hold = Hold(slot)
+        reference = watch(hold)
+        if self.keeps:
+            self.let_wait(reference, tensor)
+        else:
+            slot.copy_out(tensor)
+        self.by_storage[slot.key] = reference  # now that another thread may use it
+        return hold
+
+    def pack_sparse(
+        self, tensor: torch.Tensor, size: Tuple[int, ...], stride: Tuple[int, ...]
+    ) -> Any:
+        """Stores the elements of a view with wide gaps, each once."""
+        once = [1 if step == 0 else length for length, step in zip(size, stride)]
+        elements = tensor.detach().as_strided(once, stride).contiguous()
+        saved = self.pack(elements)
+        return Sparse(saved, size, stride) if type(saved) is Saved else keep(tensor)
+
+    def let_wait(self, newest: Reference, tensor: torch.Tensor) -> None:
+        """Leaves the newest values where they are, and copies the oldest that waited."""
+        newest.slot.source = tensor.detach()
+        self.kept_last += 1
+        waiting = self.waiting
+        waiting.append(newest)
+        self.waiting_bytes += newest.slot.nbytes
+        while len(waiting) > self.keep_count or self.waiting_bytes > self.keep_bytes:
+            oldest = waiting.popleft()
+            slot, hold = oldest.slot, oldest()
+            self.waiting_bytes -= slot.nbytes
+            self.kept_last -= 1
+            source = slot.source
+            if hold is not None and source is not None and source._version == slot.version:
+                slot.copy_out(source)  # where the version differs unpack will tell
+
+    # --- what stays ---
+
+    def keep_special(self, tensor: torch.Tensor) -> Any:
+        """Parameters, and subclasses, whose bytes are their own business."""
+        if isinstance(tensor, torch.nn.Parameter):
+            self.kept_parameters += 1
+            return Kept(tensor)
+        return self.keep_other(tensor)
+
+    def keep_other(self, tensor: torch.Tensor) -> Any:
+        self.kept_other += 1
+        return keep(tensor)
+
+    def find_store(self, device: torch.device) -> Optional[Store]:
+        """The store of a device; None where its tensors are left alone."""
+        wanted = self.device_type
+        if wanted is None:
+            wanted = "cuda" if torch.cuda.is_available() else "cpu"
+        store = None
+        if device.type == wanted and wanted in ("cpu", "cuda"):
+            store = open_store(device, self.options)
+            self.baselines[device] = store.stats()
+        self.stores[device] = store
+        return store
+
+    # --- unpack ---
+
+    def unpack(self, packed: Any) -> torch.Tensor:
+        """The hook: the tensor again."""
+        kind = type(packed)
+        if kind is Kept:
+            value: torch.Tensor = packed.tensor()
+            return value
+        slot: Slot = packed.hold.slot if kind is Saved else packed.saved.hold.slot
+        store = slot.store
+        if store.inline:
+            result: torch.Tensor = packed.tensor(None)
+            return result
+        slot.check()
+        stream = store.stream()
+        result = packed.tensor(stream)
+        for earlier in before(slot.number, self, self.prefetch):  # backward needs them next
+            earlier.slot.prefetch(stream)
+        return result
+
+    def forget(self, slot: Slot) -> None:
+        """The slot ends."""
+        reference = self.by_storage.get(slot.key)
+        if reference is not None and reference.slot is slot:
+            self.by_storage.pop(slot.key, None)
+
+    # --- about all of it ---
+
+    def stats(self) -> Dict[str, int]:
+        """See save_on_cpu.stats()."""
+        total = dict.fromkeys([field[0] for field in _abi.OffloaderStats._fields_[1:]], 0)
+        for device, store in list(self.stores.items()):
+            if store is not None:
+                for name, value in store.stats().items():
+                    total[name] += value - (
+                        self.baselines[device][name] if name in _COUNTERS else 0
+                    )
+        for name in _OWN:
+            total[name] = getattr(self, name)
+        return total
+
+
+_OWN = (
+    "saved",
+    "shared",
+    "kept_last",
+    "kept_overflow",
+    "kept_parameters",
+    "kept_buffers",
+    "kept_small",
+    "kept_other",
+)
+_COUNTERS = frozenset(
+    ("copied_out_bytes", "copied_back_bytes", "packs", "prefetch_hits", "waits")
+)
+
+
+def keep(tensor: torch.Tensor) -> Kept:
+    """The tensor, without the graph behind it: a node's own output would keep the node alive."""
+    return Kept(tensor if tensor.grad_fn is None else tensor.detach())
+
+
+def reach(
+    size: Iterable[int], stride: Iterable[int], offset: int, itemsize: int, total: int
+) -> Tuple[int, int]:
+    """The bytes of a storage that a view lies in, or all of them where it is the most."""
+    last = offset
+    for length, step in zip(size, stride):
+        if length == 0:
+            return 0, total
+        last += (length - 1) * step
+    start, end = offset * itemsize, (last + 1) * itemsize
+    if 2 * (end - start) > total:
+        return 0, total
+    return start // ALIGNMENT * ALIGNMENT, end
+
+
+class save_on_cpu(saved_tensors_hooks):
+    """Under this context manager, tensors that autograd saves wait for backward on the host.
+
+        with memopt.torch.save_on_cpu():
+            loss = model(batch).sum()
+        loss.backward()
+
+    As ``torch.autograd.graph.save_on_cpu``, with these differences. Views of one storage are stored
+    once, with their strides. Parameters, leaves that require a gradient, buffers of the modules that
+    are called, tensor subclasses, and sparse or quantized tensors stay where they are; so do tensors
+    whose storage is smaller than `min_bytes`. What stays is checked: changed in place before
+    backward it raises, as without hooks. A copy to the host is a snapshot.
+
+    Args:
+        pin_memory: taken as torch does; host memory is always page-locked, and of exact size.
+        device_type: "cuda" or "cpu": whose tensors to store. By default CUDA's; on a machine
+            without, the CPU's.
+        host_limit: the most host memory to hold for each device, as a number or as "8GiB"; 0 is
+            no limit.
+        min_bytes: storages smaller than this stay.
+        prefetch: how many saved tensors to bring back ahead of the one that backward asks for. On
+            the CPU there is nothing to overlap with, and it has no effect.
+        keep_last: the newest values stay on the device, since backward begins with them: a number
+            of tensors, or bytes as "64MiB".
+        overflow: what to do with a value that does not fit below `host_limit`: "keep" it on the
+            device; "wait" for memory that is about to be given back, and fail where none is;
+            "fail" with LimitReachedError.
+        disk: not there yet; NotImplementedError.
+
+    An object may be entered again, also within itself and on several threads. Host memory is kept
+    for the next object of the same limits.
+    """
+
+    def __init__(
+        self,
+        pin_memory: bool = True,
+        device_type: Optional[str] = None,
+        *,
+        host_limit: Size = 0,
+        min_bytes: Size = 1024,
+        prefetch: int = 2,
+        keep_last: Size = 0,
+        overflow: Union[str, _abi.Overflow] = "keep",
+        disk: Optional[str] = None,
+    ) -> None:
+        if disk is not None:
+            raise NotImplementedError("save_on_cpu: disk: values cannot be stored on a disk yet")
+        if prefetch < 0:
+            raise ValueError("save_on_cpu: prefetch is a number of tensors, not %r" % (prefetch,))
+        options = Options(parse_size(host_limit), int(choice(_abi.Overflow, overflow, "overflow")))
+        self._packer = packer = _Packer(
+            options, device_type, max(1, parse_size(min_bytes)), _last(keep_last), prefetch
+        )
+        super().__init__(packer.pack, packer.unpack)
+        weakref.finalize(self, _give_stores, packer.stores).atexit = False
+
+    def __enter__(self) -> "save_on_cpu":  # type: ignore[override]
+        super().__enter__()
+        _buffers.watch()
+        return self
+
+    def __exit__(self, *arguments: object) -> None:
+        _buffers.unwatch()
+        super().__exit__(*arguments)
+
+    def stats(self) -> Dict[str, int]:
+        """What it holds and has done.
+
+        Of this object: `saved` tensors that went to the host or wait to (keep_last), of which
+        `shared` needed no copy of their own; `kept_parameters`, `kept_buffers`, `kept_small`,
+        `kept_overflow`, `kept_other`: tensors that stayed, by reason; `kept_last`: of them those
+        that keep_last holds back; `packs`, `copied_out_bytes`, `copied_back_bytes`,
+        `prefetch_hits`, `waits`. Of its host memory, now: `tickets`, `host_bytes`,
+        `host_bytes_peak`, `host_bytes_used`, `kept_bytes`.
+        """
+        return self._packer.stats()
+
+    def trim(self) -> int:
+        """Gives host memory that is not in use back to the system; the bytes."""
+        stores = list(self._packer.stores.values())
+        return sum(store.trim() for store in stores if store is not None)
+
+
+def _last(keep_last: Size) -> Tuple[float, float]:
+    """The most tensors and the most bytes to hold back."""
+    if isinstance(keep_last, str):
+        return math.inf, parse_size(keep_last)
+    if keep_last < 0:
+        raise ValueError("save_on_cpu: keep_last is a number of tensors or bytes, not %r" % keep_last)
+    return keep_last, math.inf
+
+
+def _give_stores(stores: Dict[torch.device, Optional[Store]]) -> None:
+    for store in stores.values():
+        if store is not None:
+            give_store(store)
