@@ -75,8 +75,10 @@ MO_HD static inline void mo_optim_prepare(const mo_optim_prologue_args *a, uint3
                                           double factor)
 {
     const mo_optim_tensor *t = &a->tensors[a->gradients[i].reserved];
-    a->coefs[i] =
-        mo_rule_coef_of(a->rule, &a->groups[t->group], MO_AT(uint64_t, t->steps) + 1, factor);
+    mo_rule_group group = a->groups[t->group];
+    if (group.device_lr != 0)
+        group.lr = (double)MO_AT(const float, group.device_lr);
+    a->coefs[i] = mo_rule_coef_of(a->rule, &group, MO_AT(uint64_t, t->steps) + 1, factor);
 }
 
 /* Writes the new parameter: the one rounding of the step. i is relative to the span. */

@@ -18,6 +18,7 @@ enum { MO_STATE_F32 = 1, MO_STATE_8BIT = 2, MO_STATE_4BIT = 3, MO_STATE_F8 = 4 }
 typedef struct mo_rule_group {
     double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
     uint32_t maximize, nesterov;
+    const float *device_lr; /* in place of lr; or NULL */
 } mo_rule_group;
 
 /* What one step needs of a tensor: computed once, in device memory. Each rule says what it keeps in

@@ -86,24 +86,28 @@ typedef struct memopt_optimizer_group {
                               momentum is 0. */
     uint32_t nesterov;   /**< SGD: 1: Nesterov's form; needs momentum > 0 and dampening 0. */
     uint32_t reserved2;  /**< Must be 0. */
+    /** One f32 in device memory that each step reads as the learning rate in place of lr, so that a
+     * captured step can be replayed with another. Nothing checks its value. It must stay until the
+     * group has another one or the optimizer has ended, and is not exported. NULL: lr. */
+    const float *device_lr;
 } memopt_optimizer_group;
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's AdamW defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_INIT                                                                \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, 0, 0             \
+        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, 0, 0, NULL       \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of the paper on Lion. */
 #define MEMOPT_OPTIMIZER_GROUP_LION_INIT                                                           \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, 0, 0                    \
+        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, 0, 0, NULL              \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's SGD defaults and momentum 0.9. */
 #define MEMOPT_OPTIMIZER_GROUP_SGD_INIT                                                            \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, 0, 0                       \
+        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, 0, 0, NULL                 \
     }
 
 /**

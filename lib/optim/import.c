@@ -177,8 +177,11 @@ memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buff
         status = waited;
     if (status != MEMOPT_OK)
         return status;
-    for (uint64_t i = 0; i < o->group_count; i++)
+    for (uint64_t i = 0; i < o->group_count; i++) {
+        const float *device_lr = o->groups[i].device_lr;
         o->groups[i] = get_group(&s, i);
+        o->groups[i].device_lr = device_lr;
+    }
     o->group_table.current = 0;
     return MEMOPT_OK;
 }

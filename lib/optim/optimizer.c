@@ -150,6 +150,10 @@ memopt_status mo_optimizer_group_check(const memopt_optimizer_group *g)
                        "optimizer group: maximize %" PRIu32 " and nesterov %" PRIu32
                        " must be 0 or 1, reserved %" PRIu32 " and %" PRIu32 " must be 0",
                        g->maximize, g->nesterov, g->reserved, g->reserved2);
+    if ((uintptr_t)g->device_lr % sizeof(float) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer group: device_lr %p is not aligned to an f32",
+                       (const void *)g->device_lr);
     if (g->nesterov && (g->momentum == 0.0 || g->dampening != 0.0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer group: nesterov needs a momentum (%g) and no dampening (%g)",

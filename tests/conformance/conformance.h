@@ -65,6 +65,9 @@ extern const conformance_case device_cases[], memory_cases[], primitive_cases[],
  * format of states that the library makes. */
 uint32_t optimizer_cases(world *w, conformance_case *out, uint32_t most);
 
+/* Part of each optimizer's case (parity_external.c). */
+void steps_on_memory_of_the_caller(world *w);
+
 /* Cases of all primitives on the world's streams, whatever they are (foreign_cases.c). */
 void run_everything(world *w);
 

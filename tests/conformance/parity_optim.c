@@ -273,6 +273,7 @@ static void steps_agree(world *w)
             if (variants[i].copy != NO_COPY ? type == 0 : !small || type == i % WIDE_TYPES)
                 train(w, &variants[i], float_types[type], float_types[type]);
     train_thousands(w);
+    steps_on_memory_of_the_caller(w);
 }
 
 uint32_t optimizer_cases(world *w, conformance_case *out, uint32_t most)

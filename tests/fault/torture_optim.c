@@ -26,6 +26,8 @@ typedef struct fixture {
     memopt_optimizer *optimizer;
     memopt_tensor p[2], g[2], codes, absmax;
     float *norm;
+    memopt_tensor states[2];
+    uint64_t *steps;
     unsigned char *before, *buffer; /* host */
     uint64_t bytes, index;
     uint32_t group;
@@ -56,6 +58,9 @@ static void make_allocator(memopt_device *device, void *context)
     f->codes = (memopt_tensor){device_block(f, N), N, MEMOPT_DTYPE_U8, 0};
     f->absmax = (memopt_tensor){device_block(f, 400), (N + 255) / 256, MEMOPT_DTYPE_F32, 0};
     f->norm = device_block(f, 4);
+    for (int i = 0; i < 2; i++)
+        f->states[i] = (memopt_tensor){device_block(f, N * 4), N, MEMOPT_DTYPE_F32, 0};
+    f->steps = device_block(f, 8);
 }
 
 static memopt_status create(memopt_device *device, void *context)
@@ -81,6 +86,15 @@ static memopt_status add_parameter(memopt_device *device, void *context)
     (void)device;
     fixture *f = context;
     return memopt_optimizer_add_parameter(f->optimizer, f->group, &f->p[0], NULL, NULL, &f->index);
+}
+
+static memopt_status add_parameter_with_state(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    uint64_t moments = torture_kind == MEMOPT_OPTIMIZER_ADAMW ? 2 : 1;
+    return memopt_optimizer_add_parameter_with_state(f->optimizer, f->group, &f->p[0], NULL,
+                                                     f->states, moments, f->steps, NULL, &f->index);
 }
 
 /* All that must not change, through public functions. */
@@ -251,6 +265,12 @@ static const torture_scenario scenarios[] = {
      .check_unchanged = check_unchanged,
      .caches = 1,
      .absorbs = 1},
+    {.name = "add_parameter_with_state",
+     .setup = make_group,
+     .run = add_parameter_with_state,
+     .teardown = end_all,
+     .check_unchanged = check_unchanged,
+     .caches = 1},
     {.name = "first step",
      .setup = make_parameters,
      .run = plain_step,

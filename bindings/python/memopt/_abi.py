@@ -502,6 +502,7 @@ class OptimizerGroup(Struct):
         ("dampening", c_double),
         ("nesterov", c_uint32),
         ("reserved2", c_uint32),
+        ("device_lr", c_void_p),
     ]
 
 

@@ -363,6 +363,40 @@ static void test_scale_and_verdict_of_the_caller(void **state)
     end(&b);
 }
 
+/* A learning rate in device memory is what each step reads; an import leaves it in place. */
+static void test_learning_rate_in_device_memory(void **state)
+{
+    (void)state;
+    for (int k = 0; k < KINDS; k++) {
+        setup a = make_owning(all_kinds[k]), b = make_owning(all_kinds[k]);
+        memopt_tensor rate = new_tensor(&b.w, 1, MEMOPT_DTYPE_F32, NULL);
+        memopt_optimizer_group group = {.struct_size = sizeof group};
+        OK(memopt_optimizer_get_group(a.o, 0, &group));
+        for (uint64_t t = 0; t < 3; t++) {
+            float lr = 0.5f / (float)(t + 1);
+            memopt_optimizer_group with = group;
+            group.lr = (double)lr;
+            with.device_lr = rate.data;
+            with.lr = 77.0;
+            write_tensor(&b.w, &rate, &lr);
+            OK(memopt_optimizer_set_group(a.o, 0, &group));
+            if (t < 2)
+                OK(memopt_optimizer_set_group(b.o, 0, &with));
+            step(&a, 10 + t);
+            step(&b, 10 + t);
+            uint64_t bytes;
+            unsigned char *saved = export_all(&a.w, a.o, &bytes);
+            OK(memopt_optimizer_import_sync(b.o, saved, bytes, b.w.stream));
+            free(saved);
+            assert_same(&a, &b);
+        }
+        group.device_lr = (const float *)(const void *)((const char *)rate.data + 2);
+        assert_int_equal(memopt_optimizer_set_group(b.o, 0, &group), MEMOPT_INVALID_ARGUMENT);
+        end(&a);
+        end(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -371,6 +405,7 @@ int main(void)
         cmocka_unit_test(test_the_states_say_the_format),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_scale_and_verdict_of_the_caller),
+        cmocka_unit_test(test_learning_rate_in_device_memory),
     };
     return cmocka_run_group_tests_name("optimizer states of the caller", tests, NULL, NULL);
 }

@@ -107,7 +107,7 @@ static void run(const step_case *c, buffers *b, int isa)
 {
     const struct form *f = form_of(c);
     const mo_rule_group group = {
-        1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, f->nesterov ? 0.0 : 0.1, 0, (uint32_t)f->nesterov};
+        1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, f->nesterov ? 0.0 : 0.1, 0, (uint32_t)f->nesterov, NULL};
     mo_optim_control control = {0, 0};
     mo_rule_coef coef = mo_rule_coef_of(f->rule, &group, b->steps + 1, 0.75);
     mo_optim_tensor t = {

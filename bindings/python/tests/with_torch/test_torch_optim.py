@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import select
+import signal
 import warnings
 import weakref
 
@@ -411,7 +414,7 @@ def test_schedulers(kind, as_tensor, device):
     p = torch.ones(5000, device=device).requires_grad_()
     q = torch.ones(5000, device=device).requires_grad_()
     lr = 0.25
-    a = make(kind, [p], lr=torch.tensor(lr) if as_tensor else lr)
+    a = make(kind, [p], lr=torch.tensor(lr, device=device) if as_tensor else lr)
     b = make(kind, [q], lr=lr)
     scheduler = torch.optim.lr_scheduler.StepLR(a, step_size=1, gamma=0.5)
     for t in range(4):
@@ -473,6 +476,48 @@ def test_the_version_counter_grows():
     mt.AdamW([p]).step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_within_a_compiled_function():
+    p, q = (torch.ones(5000).requires_grad_() for _ in range(2))
+    a, b = mt.AdamW8bit([p], lr=0.1), mt.AdamW8bit([q], lr=0.1)
+
+    def train(parameter, optimizer):
+        (parameter * parameter).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    compiled = torch.compile(train, backend="eager")
+    for _ in range(3):
+        compiled(p, a)
+        train(q, b)
+    assert same_bits(p, q) and int(a.state[p]["step"]) == 3
+
+
+def test_a_child_process_goes_on():
+    """After a fork the threads of the parent's device are not there."""
+    p, q = (torch.ones(50000).requires_grad_() for _ in range(2))
+    a, b = mt.AdamW8bit([p]), mt.AdamW8bit([q])
+    walk(a, [p], 1)
+    walk(b, [q], 2)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            fill([p], 1)
+            a.step()
+            os.write(write, b"1" if same_bits(p, q) else b"0")
+        finally:
+            os._exit(0)
+    os.close(write)
+    try:
+        assert select.select([read], [], [], 30)[0], "the child hangs"
+        assert os.read(read, 1) == b"1"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(read)
 
 
 def test_nothing_is_kept_alive():
@@ -544,6 +589,19 @@ def test_grad_scaler(kind, unscale_first, device):
     assert int(a.state[ours[0]]["step"]) == 5
 
 
+def test_grad_scaler_without_gradients(device):
+    """Its verdict is then the number 0."""
+    p = torch.ones(5000, device=device).requires_grad_()
+    a = mt.AdamW8bit([p])
+    walk(a, [p], 1)
+    p.grad = None
+    scaler = torch.amp.GradScaler(device.type)
+    scaler.scale(torch.zeros((), device=device))
+    was = p.detach().clone()
+    scaler.step(a)
+    assert same_bits(p, was) and int(a.state[p]["step"]) == 1
+
+
 def test_grad_scaler_first_step_overflows(device):
     """States made in a step that is skipped are those of no step."""
     p = torch.ones(5000, device=device).requires_grad_()
@@ -568,9 +626,11 @@ def test_grad_scaler_first_step_overflows(device):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 @kinds
 def test_a_step_can_be_captured(kind):
+    """Gradients and the learning rate are what lies in memory at the replay."""
     ours = parameters("cuda")
     theirs = twin(ours)
-    a, b = make(kind, ours), make(kind, theirs)
+    rate = torch.tensor(0.25, device="cuda")
+    a, b = make(kind, ours, lr=rate), make(kind, theirs, lr=0.25)
     fill(ours, 0)
     fill(theirs, 0)
     side = torch.cuda.Stream()
@@ -585,6 +645,8 @@ def test_a_step_can_be_captured(kind):
         for p, q in zip(ours, theirs):
             q.grad = torch.randn_like(q) * 0.01
             p.grad.copy_(q.grad)
+        rate.fill_(0.5**t)
+        b.param_groups[0]["lr"] = 0.5**t
         graph.replay()
         b.step()
     torch.cuda.synchronize()

@@ -202,6 +202,38 @@ def _values(optimizer, parameter):
     return result
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@kinds
+def test_distributed_checkpoint(kind, tmp_path):
+    """torch.distributed.checkpoint makes states by a step without gradients' values, and loads into
+    those."""
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    from torch.distributed.checkpoint.state_dict import (
+        get_optimizer_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    def model():
+        return torch.nn.Sequential(torch.nn.Linear(90, 100), torch.nn.Linear(100, 7))
+
+    first, second = model(), model()
+    a = make(kind, first.parameters(), lr=0.25)
+    walk(a, list(first.parameters()), 3)
+    for p in first.parameters():
+        p.grad = None
+    second.load_state_dict(first.state_dict())
+    b = make(kind, second.parameters())
+    dcp.save({"o": get_optimizer_state_dict(first, a)}, checkpoint_id=tmp_path, no_dist=True)
+    saved = get_optimizer_state_dict(second, b)
+    dcp.load({"o": saved}, checkpoint_id=tmp_path, no_dist=True)
+    set_optimizer_state_dict(second, b, saved)
+    ours, theirs = list(first.parameters()), list(second.parameters())
+    assert_same_states(a, b, ours, theirs)
+    walk(a, ours, 1, 9)
+    walk(b, theirs, 1, 9)
+    assert_same_states(a, b, ours, theirs)
+
+
 # --- torch's ---------------------------------------------------------------------------------------
 
 
@@ -413,6 +445,42 @@ def test_bitsandbytes_itself(device):
     walk(a, ours, 3, 50)
     for p, q in zip(ours, theirs):
         assert (p - q).abs().max() < 2e-3 and (p - q).abs().mean() < 6e-5
+
+
+@pytest.mark.parametrize("rule", ["AdamW8bit", "AdamW", "Lion8bit", "SGD8bit"])
+def test_bitsandbytes_loads_ours(rule, device):
+    """And goes on from there as we do."""
+    bnb = pytest.importorskip("bitsandbytes")
+    ours = parameters(device, torch.float32, ((128, 256), (40,)))
+    a = make(rule, ours, lr=1e-4)
+    walk(a, ours, 5)
+    theirs = twin(ours)
+    momentum = {"momentum": 0.9} if rule == "SGD8bit" else {}
+    b = getattr(bnb.optim, rule)(theirs, lr=1.0, **momentum)
+    saved = mt.optim.to_bitsandbytes(a)
+    b.load_state_dict(through_a_file(saved))
+    found, name = b.state[theirs[0]], [k for k in a.state[ours[0]] if k != "step"][0]
+    assert same_bits(found["state1"], a.state[ours[0]][name]) and found["step"] == 5
+    if "8" in rule:
+        assert same_bits(found["absmax1"], a.state[ours[0]]["absmax1"])
+    try:
+        walk(b, theirs, 1, 50)
+    except NotImplementedError as error:
+        pytest.skip("bitsandbytes cannot step this here: %s" % error)
+    walk(a, ours, 1, 50)
+    for p, q in zip(ours, theirs):
+        assert (p - q).abs().mean() < 6e-5
+    c_params = twin(ours)
+    c = make(rule, c_params)
+    c.load_state_dict(saved)  # and we load it again
+    assert same_bits(c.state[c_params[0]][name], a.state[ours[0]][name])
+    assert c.param_groups[0]["lr"] == 1e-4
+
+
+def test_what_bitsandbytes_does_not_have():
+    a = mt.AdamW4bit(parameters())
+    with pytest.raises(TypeError, match="AdamW4bit"):
+        mt.optim.to_bitsandbytes(a)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ that torch's do not have.
 from __future__ import annotations
 
 from ._rules import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit
+from ._save import to_bitsandbytes
 
 __all__ = [
     "AdamW",
@@ -18,4 +19,5 @@ __all__ = [
     "Lion8bit",
     "SGD",
     "SGD8bit",
+    "to_bitsandbytes",
 ]

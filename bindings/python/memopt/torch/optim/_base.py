@@ -12,12 +12,15 @@ import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _load
-from ._binding import Binding, Key, Slot
+from ._binding import Binding, Key, Slot, check_lr
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
 Learning = Union[float, torch.Tensor]
 
 _U64 = 1 << 64
+
+#: torch.compile does not look into the function; torch treats its optimizers' own so.
+_out_of_graphs: Callable[[Any], Any] = getattr(torch, "_disable_dynamo", lambda function: function)
 
 
 class MemoptOptimizer(torch.optim.Optimizer):
@@ -72,7 +75,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def _check_group(self, group: Dict[str, Any]) -> None:
         """Refuses hyperparameters out of range, in torch's words."""
-        _check_lr(group["lr"])
+        check_lr(group["lr"])
         decay = float(group["weight_decay"])
         if not 0.0 <= decay < math.inf:
             raise ValueError("Invalid weight_decay value: %s" % decay)
@@ -105,6 +108,11 @@ class MemoptOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._step()
+        return loss
+
+    @_out_of_graphs
+    def _step(self) -> None:
         groups = self.param_groups
         params = [p for group in groups for p in group["params"]]
         grads = [p.grad for p in params]
@@ -119,7 +127,6 @@ class MemoptOptimizer(torch.optim.Optimizer):
             getattr(self, "found_inf", None),
             type(self).__name__,
         )
-        return loss
 
     def _bind(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]]) -> Binding:
         """Everything is checked first; then states are made where there are none."""
@@ -185,15 +192,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
                     "the state of %s is on %s, the parameter on %s"
                     % (name, tensor.device, dense.device)
                 )
-        good = state["step"].dtype is torch.int64 and all(
-            map(torch.Tensor.is_contiguous, tensors[1:])
-        )
-        if good and dense.is_contiguous() and "order" not in state:
+        if _lies_as_bound(state, tensors, dense, len(_format.MOMENTS[self._kind])):
             return state
-        moments = tensors[1 : 1 + len(_format.MOMENTS[self._kind])]
-        if state["step"].dtype is torch.int64 and format_ is not StateFormat.BITS4:
-            if all(m.shape == dense.shape and m.stride() == dense.stride() for m in moments):
-                return state
         saved = _load.read(state, self._kind, self._states, dense, name)
         assert saved is not None
         made[parameter] = _load.convert(saved, self._kind, self._states, dense, True)
@@ -265,6 +265,28 @@ class MemoptOptimizer(torch.optim.Optimizer):
         return state
 
 
+def _lies_as_bound(
+    state: _format.State, tensors: List[torch.Tensor], dense: torch.Tensor, moments: int
+) -> bool:
+    """Whether the tensors of a state ("step", moments, scales) have the types and the order of
+    memory with which a step can work on them."""
+    if tensors[0].dtype is not torch.int64:
+        return False
+    if any(t.dtype not in (torch.float32, torch.uint8) for t in tensors[1:]):
+        return False
+    if not all(t.is_contiguous() for t in tensors[1 + moments :]):
+        return False
+    if all(
+        m.shape == dense.shape and m.stride() == dense.stride() for m in tensors[1 : 1 + moments]
+    ):
+        return True
+    return (
+        dense.is_contiguous()
+        and "order" not in state
+        and all(m.is_contiguous() for m in tensors[1 : 1 + moments])
+    )
+
+
 def _check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> None:
     if len(groups) != len(saved):
         raise ValueError("loaded state dict has a different number of parameter groups")
@@ -273,10 +295,3 @@ def _check_counts(groups: List[Dict[str, Any]], saved: List[Dict[str, Any]]) -> 
             "loaded state dict contains a parameter group that doesn't match the size of"
             " optimizer's group"
         )
-
-
-def _check_lr(lr: Any) -> None:
-    if isinstance(lr, torch.Tensor) and lr.numel() != 1:
-        raise ValueError("Tensor lr must be 1-element")
-    if not 0.0 <= float(lr) < math.inf:
-        raise ValueError("Invalid learning rate: %s" % float(lr))

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import array
 import ctypes
+import math
 import operator
+import os
 from itertools import chain
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -24,7 +26,6 @@ from . import _format, _layout
 _data_ptr = torch.Tensor.data_ptr
 _stride = torch.Tensor.stride
 _numel = torch.Tensor.numel
-_increment_version = getattr(torch.autograd.graph, "increment_version", None)
 
 #: Executors: device, stochastic rounding, seed.
 Key = Tuple[torch.device, bool, int]
@@ -68,6 +69,7 @@ class Executor:
         _lifetime.finalize(self, self._handle)
         self._pointer = self._handle.pointer
         self._values: List[Any] = [None] * groups
+        self._rates: List[Any] = [None] * groups  # keeps tensors that the device reads
         for _ in range(groups):
             start = _abi.OptimizerGroup(lr=0.0)
             number = ctypes.c_uint32()
@@ -112,10 +114,26 @@ class Executor:
     def set_groups(self, values: Sequence[Tuple[Any, ...]]) -> None:
         """Hyperparameters by group; only what changed goes to the library."""
         for number, value in enumerate(values):
+            if type(value[0][1]) is not float:
+                value = self._learning_rate(number, value[0][1]) + value[1:]
             if value != self._values[number]:
                 raw = _abi.OptimizerGroup(**dict(value))
                 lib.memopt_optimizer_set_group(self._pointer, number, ctypes.byref(raw))
                 self._values[number] = value
+
+    def _learning_rate(self, number: int, lr: Any) -> Tuple[Any, ...]:
+        """A tensor is read by each step on the device, also by captured ones; elsewhere by us."""
+        if (
+            isinstance(lr, torch.Tensor)
+            and lr.device == self.device
+            and lr.dtype is torch.float32
+            and lr.numel() == 1
+        ):
+            if lr.device.type == "cpu":
+                check_lr(lr)
+            self._rates[number] = lr
+            return (("lr", 0.0), ("device_lr", lr.data_ptr()))
+        return (("lr", float(lr)),)
 
     def gradients(self, given: Sequence[Optional[torch.Tensor]], rule: str) -> List[torch.Tensor]:
         """Writes the array; what is returned must be kept until the step was enqueued."""
@@ -186,13 +204,23 @@ class Executor:
             if given[slot.place] is not None:
                 _layout.local(slot.parameter).copy_(slot.memory)
 
-    def _fact(self, value: Optional[torch.Tensor]) -> Optional[torch.Tensor]:
+    def _fact(self, value: Any) -> Optional[torch.Tensor]:
         """One float of a GradScaler's, where this device can read it."""
         if value is None:
             return None
+        if not isinstance(value, torch.Tensor):  # as where no parameter had a gradient
+            return torch.tensor(float(value), dtype=torch.float32, device=self.device)
         if value.device == self.device and value.dtype is torch.float32:
             return value
         return value.to(self.device, torch.float32, non_blocking=True)
+
+
+def check_lr(lr: Any) -> None:
+    """Refuses learning rates out of range, in torch's words."""
+    if isinstance(lr, torch.Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    if not 0.0 <= float(lr) < math.inf:
+        raise ValueError("Invalid learning rate: %s" % float(lr))
 
 
 def _end(pointer: int, force: bool) -> None:
@@ -211,6 +239,7 @@ class Binding:
         slots: List[Tuple[Key, Slot]],
     ) -> None:
         self._params = params
+        self._process = os.getpid()
         by_key: Dict[Key, List[Slot]] = {}
         for key, slot in slots:
             by_key.setdefault(key, []).append(slot)
@@ -237,7 +266,9 @@ class Binding:
         grads: List[Optional[torch.Tensor]],
         state_of: Callable[[torch.Tensor], Any],
     ) -> bool:
-        """Whether all of it still is where it was bound."""
+        """Whether all of it still is where it was bound, and this is not a child of the process."""
+        if os.getpid() != self._process:
+            return False
         if len(params) != len(self._params) or not all(map(operator.is_, params, self._params)):
             return False
         if any(grads[i] is not None for i in self._unbound):
@@ -264,6 +295,13 @@ class Binding:
             kept.append(executor.gradients(grads, rule))
         for executor in self.executors:
             executor.step(scale, found_inf, grads)
-        if _increment_version is not None:
-            with_gradient = [p for p, g in zip(self._params, grads) if g is not None]
-            _increment_version(with_gradient)
+        _changed([p for p, g in zip(self._params, grads) if g is not None])
+
+
+def _changed(params: List[torch.Tensor]) -> None:
+    """Tells autograd, which otherwise would not notice a backward pass over older values."""
+    try:
+        torch.autograd.graph.increment_version(params)
+    except TypeError:  # torch before 2.5 takes one at a time
+        for parameter in params:
+            torch.autograd.graph.increment_version(parameter)

@@ -53,7 +53,7 @@ class AdamW(MemoptOptimizer):
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         beta1, beta2 = group["betas"]
         return (
-            ("lr", float(group["lr"])),
+            ("lr", group["lr"]),
             ("beta1", float(beta1)),
             ("beta2", float(beta2)),
             ("eps", float(group["eps"])),
@@ -109,7 +109,7 @@ class Lion(MemoptOptimizer):
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         beta1, beta2 = group["betas"]
         return (
-            ("lr", float(group["lr"])),
+            ("lr", group["lr"]),
             ("beta1", float(beta1)),
             ("beta2", float(beta2)),
             ("weight_decay", float(group["weight_decay"])),
@@ -170,7 +170,7 @@ class SGD(MemoptOptimizer):
 
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         return (
-            ("lr", float(group["lr"])),
+            ("lr", group["lr"]),
             ("momentum", float(group["momentum"])),
             ("dampening", float(group["dampening"])),
             ("weight_decay", float(group["weight_decay"])),
