@@ -111,7 +111,7 @@ void mo_scale_run(const void *args, uint64_t begin, uint64_t end, mo_scale_funct
     const mo_segment *segments = a->table ? a->table : a->segments;
     float factor = a->scale ? mo_inverse_scale(*a->scale) : *a->factor;
     int found = 0;
-    if (!a->scale && factor == 1.0f)
+    if (!a->scale && factor == 1.0f && !a->found_inf)
         return;
     for (uint64_t item = begin; item < end; item++) {
         piece at = piece_of(segments, a->count, item);

@@ -30,7 +30,7 @@ MO_GLOBAL(mo_scale, mo_scale_args, MO_SCALE_THREADS)
 {
     MO_SHARED(mo_piece, piece);
     float factor = args.scale ? mo_inverse_scale(*args.scale) : *args.factor;
-    if (!args.scale && factor == 1.0f)
+    if (!args.scale && factor == 1.0f && !args.found_inf)
         return;
     if (mo_thread() == 0)
         mo_piece_of(args, first_item + mo_block(), &piece);

@@ -27,7 +27,7 @@ enum { MO_SCALE_THREADS = 256 };
 typedef struct mo_scale_args {
     const mo_segment *table; /* in device memory, or NULL: `segments` below */
     const float *scale;      /* unscale: factor = float(1 / double(*scale)); or NULL: */
-    const float *factor;     /* the factor itself; where it is 1 nothing is touched */
+    const float *factor;     /* the factor itself; 1 without found_inf: nothing is done */
     float *found_inf;        /* becomes 1 if any element was not finite before; or NULL */
     uint32_t count;          /* segments */
     uint32_t reserved;

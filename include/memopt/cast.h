@@ -67,6 +67,73 @@ MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor 
                                      const memopt_tensor *sources, uint64_t count,
                                      const memopt_cast_options *options, memopt_stream stream);
 
+/**
+ * @brief Adds tensors to others, many in one call: destination = destination + scale * source.
+ *
+ * Each element is one fused multiply-add in f32, rounded once to the destination's type. This is
+ * how gradients of micro-batches in a narrow type are gathered in a wider one. A NaN that arises or
+ * is passed on is the quiet NaN 0x7fc00000 in the destination's type.
+ * @param device the device.
+ * @param destinations `count` tensors of f32, f16 or bf16; each overlaps nothing else of the call.
+ * @param sources `count` tensors of f32, f16 or bf16; sources[i].count = destinations[i].count.
+ *        Sources may overlap each other.
+ * @param count how many tensors, below 2^32; 0 does nothing.
+ * @param scale what the sources are multiplied by, finite.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT NULL, counts differ, a misaligned or overlapping range, a scale
+ *         that is not finite; the message names the tensor's index. Nothing is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type that is not one of the three. Nothing is enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY as told. Nothing is enqueued.
+ * @retval MEMOPT_DRIVER_ERROR as told; some destinations may be written.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_accumulate(memopt_device *device, const memopt_tensor *destinations,
+                                           const memopt_tensor *sources, uint64_t count,
+                                           float scale, memopt_stream stream);
+
+/**
+ * @brief Multiplies tensors in place by a factor that lies in device memory, noting non-finite
+ *        elements, many tensors in one call.
+ *
+ * For a caller that keeps scale and flag in memory of its own; memopt_scaler_unscale() does the
+ * same with a scaler's. An element is judged before it is multiplied. The product is computed in
+ * f32 and rounded once to the element's type. Where the factor is 1 and found_inf is NULL nothing
+ * is touched.
+ * @param device the device.
+ * @param tensors `count` tensors of f32, f16 or bf16; none overlaps another.
+ * @param count how many; 0 does nothing.
+ * @param factor one f32 in device memory, read in stream order.
+ * @param found_inf one f32 in device memory that becomes 1.0f if any element is not finite and
+ *        stays as it is otherwise; NULL: nothing is noted.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT NULL, or a misaligned or overlapping tensor; the message names
+ *         its index. Nothing is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type that is not one of the three. Nothing is enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY as told. Nothing is enqueued.
+ * @retval MEMOPT_DRIVER_ERROR as told; some tensors may be multiplied.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_scale(memopt_device *device, const memopt_tensor *tensors,
+                                      uint64_t count, const float *factor, float *found_inf,
+                                      memopt_stream stream);
+
+/**
+ * @brief Notes non-finite elements without changing them: memopt_scale() without the product.
+ * @param device the device.
+ * @param tensors `count` tensors of f32, f16 or bf16.
+ * @param count how many; 0 does nothing.
+ * @param found_inf one f32 in device memory that becomes 1.0f if any element is not finite and
+ *        stays as it is otherwise.
+ * @param stream the stream.
+ * @return the status as of memopt_scale().
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_check_finite(memopt_device *device, const memopt_tensor *tensors,
+                                             uint64_t count, float *found_inf,
+                                             memopt_stream stream);
+
 /** @brief A dynamic loss scaler with the reductions that go with it. */
 typedef struct memopt_scaler memopt_scaler;
 

@@ -23,32 +23,39 @@ static memopt_status check_written(const char *subject, const memopt_tensor *gra
     return status;
 }
 
+memopt_status mo_gradient_list_check(const char *subject, const memopt_tensor *gradients,
+                                     uint64_t count, int written, uint64_t *out_chunks)
+{
+    char list[48];
+    uint64_t chunks = 0;
+    memopt_status status = MEMOPT_OK;
+    if (count != 0 && gradients == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: the tensors are NULL but count is %" PRIu64,
+                       subject, count);
+    if (count > UINT32_MAX)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: %" PRIu64 " tensors; a call takes at most 2^32 - 1", subject, count);
+    snprintf(list, sizeof list, "%s: tensors", subject);
+    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
+        status = mo_tensor_check(list, i, &gradients[i], mo_dtype_is_gradient);
+        chunks += mo_chunks_of(gradients[i].count);
+    }
+    if (status == MEMOPT_OK && written && count != 0)
+        status = check_written(list, gradients, count);
+    if (status == MEMOPT_OK)
+        *out_chunks = chunks;
+    return status;
+}
+
 memopt_status mo_gradients_check(const char *verb, const memopt_scaler *scaler,
                                  const memopt_tensor *gradients, uint64_t count, int written,
                                  uint64_t *out_chunks)
 {
-    char subject[48];
-    uint64_t chunks = 0;
-    memopt_status status = MEMOPT_OK;
+    char subject[32];
     if (scaler == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler %s: scaler is NULL", verb);
-    if (count != 0 && gradients == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "scaler %s: the tensors are NULL but count is %" PRIu64, verb, count);
-    if (count > UINT32_MAX)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "scaler %s: %" PRIu64 " tensors; a call takes at most 2^32 - 1", verb,
-                       count);
-    snprintf(subject, sizeof subject, "scaler %s: tensors", verb);
-    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
-        status = mo_tensor_check(subject, i, &gradients[i], mo_dtype_is_gradient);
-        chunks += mo_chunks_of(gradients[i].count);
-    }
-    if (status == MEMOPT_OK && written && count != 0)
-        status = check_written(subject, gradients, count);
-    if (status == MEMOPT_OK)
-        *out_chunks = chunks;
-    return status;
+    snprintf(subject, sizeof subject, "scaler %s", verb);
+    return mo_gradient_list_check(subject, gradients, count, written, out_chunks);
 }
 
 /* Describes gradients from *next on, as many as fit; moves *next; returns their chunks. */
@@ -73,7 +80,7 @@ static uint64_t fill_segments(mo_segment *segments, uint32_t *out_count,
     return chunks;
 }
 
-memopt_status mo_gradients_reduce(memopt_scaler *scaler, const mo_kernel *kernel,
+memopt_status mo_gradients_reduce(memopt_device *device, const mo_kernel *kernel,
                                   mo_reduce_args *args, const memopt_tensor *gradients,
                                   uint64_t count, memopt_stream stream)
 {
@@ -81,14 +88,14 @@ memopt_status mo_gradients_reduce(memopt_scaler *scaler, const mo_kernel *kernel
     memopt_status status = MEMOPT_OK;
     while (status == MEMOPT_OK && next < count) {
         uint64_t chunks = fill_segments(args->segments, &args->count, gradients, count, &next);
-        status = mo_launch(scaler->device, stream, kernel, args, chunks);
+        status = mo_launch(device, stream, kernel, args, chunks);
         if (args->partials != NULL)
             args->partials += chunks;
     }
     return status;
 }
 
-memopt_status mo_gradients_scale(memopt_scaler *scaler, mo_scale_args *args,
+memopt_status mo_gradients_scale(memopt_device *device, mo_scale_args *args,
                                  const memopt_tensor *gradients, uint64_t count,
                                  memopt_stream stream)
 {
@@ -96,7 +103,54 @@ memopt_status mo_gradients_scale(memopt_scaler *scaler, mo_scale_args *args,
     memopt_status status = MEMOPT_OK;
     while (status == MEMOPT_OK && next < count) {
         uint64_t chunks = fill_segments(args->segments, &args->count, gradients, count, &next);
-        status = mo_launch(scaler->device, stream, &mo_kernel_scale, args, chunks);
+        status = mo_launch(device, stream, &mo_kernel_scale, args, chunks);
     }
     return status;
+}
+
+/* --- gradients without a scaler -------------------------------------------------------------- */
+
+static memopt_status check_cell(const char *subject, const char *name, const float *cell,
+                                int required)
+{
+    if (cell == NULL && required)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s is NULL", subject, name);
+    if ((uintptr_t)cell % sizeof *cell != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s %p is not aligned to an f32", subject, name,
+                       (const void *)cell);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_scale(memopt_device *device, const memopt_tensor *tensors, uint64_t count,
+                           const float *factor, float *found_inf, memopt_stream stream)
+{
+    uint64_t chunks;
+    memopt_status status;
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scale: device is NULL");
+    status = mo_gradient_list_check("scale", tensors, count, 1, &chunks);
+    if (status == MEMOPT_OK)
+        status = check_cell("scale", "factor", factor, 1);
+    if (status == MEMOPT_OK)
+        status = check_cell("scale", "found_inf", found_inf, 0);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_scale_args args = {.factor = factor, .found_inf = found_inf};
+    return mo_gradients_scale(device, &args, tensors, count, stream);
+}
+
+memopt_status memopt_check_finite(memopt_device *device, const memopt_tensor *tensors,
+                                  uint64_t count, float *found_inf, memopt_stream stream)
+{
+    uint64_t chunks;
+    memopt_status status;
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "check finite: device is NULL");
+    status = mo_gradient_list_check("check finite", tensors, count, 0, &chunks);
+    if (status == MEMOPT_OK)
+        status = check_cell("check finite", "found_inf", found_inf, 1);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_reduce_args args = {.found_inf = found_inf};
+    return mo_gradients_reduce(device, &mo_kernel_check, &args, tensors, count, stream);
 }

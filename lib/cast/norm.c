@@ -18,7 +18,8 @@ static memopt_status enqueue_total(memopt_scaler *scaler, const memopt_tensor *g
     if (status != MEMOPT_OK)
         return status;
     mo_reduce_args args = {.partials = scratch};
-    status = mo_gradients_reduce(scaler, &mo_kernel_square_sum, &args, gradients, count, stream);
+    status =
+        mo_gradients_reduce(scaler->device, &mo_kernel_square_sum, &args, gradients, count, stream);
     for (uint64_t values = chunks; status == MEMOPT_OK && values > 1;) {
         uint64_t sums = values / MO_STRIPE_ELEMENTS + (values % MO_STRIPE_ELEMENTS != 0);
         mo_sum_args level = {scratch, scratch + values, values};
@@ -80,5 +81,5 @@ memopt_status memopt_scaler_clip(memopt_scaler *scaler, const memopt_tensor *ten
     if (status != MEMOPT_OK)
         return status;
     mo_scale_args scale = {.factor = &scaler->block->coefficient};
-    return mo_gradients_scale(scaler, &scale, tensors, count, stream);
+    return mo_gradients_scale(scaler->device, &scale, tensors, count, stream);
 }

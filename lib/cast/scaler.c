@@ -183,7 +183,7 @@ memopt_status memopt_scaler_unscale(memopt_scaler *scaler, const memopt_tensor *
     if (status != MEMOPT_OK)
         return status;
     mo_scale_args args = {.scale = &scaler->block->scale, .found_inf = &scaler->block->found_inf};
-    return mo_gradients_scale(scaler, &args, gradients, count, stream);
+    return mo_gradients_scale(scaler->device, &args, gradients, count, stream);
 }
 
 memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gradients,
@@ -194,7 +194,7 @@ memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gr
     if (status != MEMOPT_OK)
         return status;
     mo_reduce_args args = {.found_inf = &scaler->block->found_inf};
-    return mo_gradients_reduce(scaler, &mo_kernel_check, &args, gradients, count, stream);
+    return mo_gradients_reduce(scaler->device, &mo_kernel_check, &args, gradients, count, stream);
 }
 
 memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream)

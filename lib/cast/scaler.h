@@ -32,13 +32,16 @@ memopt_status mo_scaler_reserve(memopt_scaler *scaler, uint64_t doubles, double 
 memopt_status mo_gradients_check(const char *verb, const memopt_scaler *scaler,
                                  const memopt_tensor *gradients, uint64_t count, int written,
                                  uint64_t *out_chunks);
+/* The same without a scaler; `subject` begins the messages. */
+memopt_status mo_gradient_list_check(const char *subject, const memopt_tensor *gradients,
+                                     uint64_t count, int written, uint64_t *out_chunks);
 
 /* Launches a kernel over the chunks of all gradients. `header` is the argument struct with its
  * fields but count and segments set; partials move with the launches. */
-memopt_status mo_gradients_reduce(memopt_scaler *scaler, const mo_kernel *kernel,
+memopt_status mo_gradients_reduce(memopt_device *device, const mo_kernel *kernel,
                                   mo_reduce_args *args, const memopt_tensor *gradients,
                                   uint64_t count, memopt_stream stream);
-memopt_status mo_gradients_scale(memopt_scaler *scaler, mo_scale_args *args,
+memopt_status mo_gradients_scale(memopt_device *device, mo_scale_args *args,
                                  const memopt_tensor *gradients, uint64_t count,
                                  memopt_stream stream);
 

@@ -1,4 +1,4 @@
-/* Non-finite check, unscale, norm, clip and the scale itself: the same bits as on the cpu. */
+/* Non-finite check, unscale, norm, clip, sums and the scale itself: the same bits as on the cpu. */
 #include "conformance.h"
 
 #include <stdlib.h>
@@ -185,11 +185,50 @@ static void the_scale_agrees(world *w)
     }
 }
 
+/* Sums of every pair of types in one call, aligned and not, with values that are not finite; then
+ * the sums are scaled and checked by a factor and a flag of the caller's. */
+static void accumulation_agrees(world *w)
+{
+    static const uint32_t odd[] = {0x7F800000u, 0xFF800000u, 0x7F800001u, 0x00000001u};
+    enum { PAIRS = WIDE_TYPES * WIDE_TYPES };
+    uint32_t sizes = 0;
+    const uint64_t *size = odd_sizes(w->options->scale, &sizes);
+    float *values = host_memory(4 * size[sizes - 1]), cells[3] = {-0.75f, 0.0f, 0.0f};
+    memopt_tensor to[PAIRS], from[PAIRS], memory = new_tensor(w, 3, MEMOPT_DTYPE_F32, cells);
+    float *cell = memory.data;
+    for (uint32_t round = 0; round < sizes; round++) {
+        for (uint32_t i = 0; i < PAIRS; i++) {
+            uint64_t count = size[(round + i) % sizes];
+            fill_smooth(values, count, i, 3.0f);
+            memcpy(&values[count / 2], &odd[i % 4], round % 2 ? sizeof odd[0] : 0);
+            to[i] = new_shifted_tensor(w, count, float_types[i % WIDE_TYPES], values, i % 2);
+            fill_smooth(values, count, 100 + i, 0.5f);
+            memcpy(&values[count / 3], &odd[round % 4], i % 5 == 4 ? sizeof odd[0] : 0);
+            from[i] = new_shifted_tensor(w, count, float_types[i / WIDE_TYPES], values, i % 3);
+        }
+        label(w, "round %u", round);
+        OK(memopt_accumulate(w->device, to, from, PAIRS, -1.0f / 3, w->stream));
+        for (uint32_t i = 0; i < PAIRS; i++)
+            result_of_tensor(w, &to[i]);
+        OK(memopt_check_finite(w->device, to, PAIRS, cell + 1, w->stream));
+        OK(memopt_scale(w->device, from, PAIRS, cell, cell + 2, w->stream));
+        result_of_tensor(w, &memory);
+        for (uint32_t i = 0; i < PAIRS; i++) {
+            result_of_tensor(w, &from[i]);
+            free_tensor(w, &to[i]);
+            free_tensor(w, &from[i]);
+        }
+    }
+    free_tensor(w, &memory);
+    free(values);
+}
+
 const conformance_case scaler_cases[] = {
     {"scaler_sizes", sizes_agree, 1, 0, 0},
     {"scaler_non_finite", non_finite_values_are_found, 1, 0, 0},
     {"scaler_norms", norms_agree, 1, 0, 0},
     {"scaler_thousands", thousands_agree, 1, 0, 0},
+    {"accumulate", accumulation_agrees, 1, 0, 0},
     {"scaler_scale", the_scale_agrees, 1, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

@@ -79,6 +79,28 @@ static memopt_status cast(memopt_device *device, void *context)
     return memopt_cast(device, &to, &from, 1, NULL, NULL);
 }
 
+static memopt_status accumulate(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor from = gradients_of(f);
+    memopt_tensor to = {f->memory + 2 * COUNT, COUNT, MEMOPT_DTYPE_F32, 0};
+    return memopt_accumulate(device, &to, &from, 1, 1.0f, NULL);
+}
+
+static memopt_status scale(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor tensor = gradients_of(f);
+    return memopt_scale(device, &tensor, 1, f->memory + FLOATS - 2, NULL, NULL);
+}
+
+static memopt_status check_finite(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_tensor tensor = gradients_of(f);
+    return memopt_check_finite(device, &tensor, 1, f->memory + FLOATS - 1, NULL);
+}
+
 static memopt_status unscale(memopt_device *device, void *context)
 {
     fixture *f = context;
@@ -158,8 +180,10 @@ static void destroy(memopt_device *device, void *context)
 static void each_call(void **state)
 {
     static const torture_scenario calls[] = {
-        SCENARIO(cast, 0), SCENARIO(unscale, 0), SCENARIO(check, 0),     SCENARIO(norm, 1),
-        SCENARIO(clip, 1), SCENARIO(update, 0),  SCENARIO(get_state, 0), SCENARIO(set_state, 0),
+        SCENARIO(cast, 0),      SCENARIO(unscale, 0),      SCENARIO(check, 0),
+        SCENARIO(norm, 1),      SCENARIO(clip, 1),         SCENARIO(update, 0),
+        SCENARIO(get_state, 0), SCENARIO(set_state, 0),    SCENARIO(accumulate, 0),
+        SCENARIO(scale, 0),     SCENARIO(check_finite, 0),
     };
     static fixture f;
     (void)state;

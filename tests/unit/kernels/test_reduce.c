@@ -196,7 +196,13 @@ static void scale_values(void **state)
     assert_int_equal(scaled(0xff812345, NAN), 0xffc12345);
     assert_int_equal(scaled(0x7f800000, 0.0f), 0x7fc00000); /* a NaN of our own */
     assert_int_equal(scaled(0x40000000, NAN), 0x7fc00000);
-    assert_int_equal(scaled(0x7f800001, 1.0f), 0x7f800001); /* factor 1 touches nothing */
+    assert_int_equal(scaled(0x7f800001, 1.0f), 0x7fc00001); /* factor 1, and judged */
+    uint32_t signalling = 0x7f800001;
+    float one = 1.0f;
+    mo_scale_args unjudged = {.count = 1, .factor = &one};
+    unjudged.segments[0] = (mo_segment){&signalling, 1, 0, MO_DTYPE_F32, 0};
+    mo_kernel_scale.cpu[0](&unjudged, 0, 1);
+    assert_int_equal(signalling, 0x7f800001); /* factor 1 alone touches nothing */
     /* f16: multiplied in f32, rounded once, also into subnormals */
     uint16_t half = 0x0401;
     memcpy(data, &half, 2);

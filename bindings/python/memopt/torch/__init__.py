@@ -20,8 +20,11 @@ except ImportError as error:
         " `pip install torch`." % error
     ) from error
 
+from .amp import GradScaler, clip_grad_norm_  # noqa: E402
+from .cast import accumulate_, cast_  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
+from .load import load_safetensors  # noqa: E402
 from .optim import (  # noqa: E402
     SGD,
     AdamW,
@@ -40,11 +43,16 @@ __all__ = [
     "AdamW8bit",
     "AdamWFp8",
     "CheckpointError",
+    "GradScaler",
     "Lion",
     "Lion8bit",
     "SGD",
     "SGD8bit",
+    "accumulate_",
+    "cast_",
     "checkpoint",
     "checkpoint_sequential",
+    "clip_grad_norm_",
+    "load_safetensors",
     "save_on_cpu",
 ]

@@ -1,0 +1,253 @@
+"""Loss scaling and gradient clipping: GradScaler and clip_grad_norm_.
+
+Both are torch's with the work on gradients done by the library: one call for all gradients of a
+device, whatever their types, in stream order. Nothing here waits for a device but what torch waits
+for: the step of an optimizer that does not take a scale reads the found-inf flag.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import types
+import warnings
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+
+import torch
+
+from .._library import lib
+from ..cast import Scaler
+from . import _lists
+from ._native import Native, native
+
+Parameters = Union[torch.Tensor, Iterable[torch.Tensor]]
+PerDevice = Dict[torch.device, torch.Tensor]
+
+
+class GradScaler(torch.amp.GradScaler):
+    """torch.amp.GradScaler with unscaling and checks of all gradients in one call a device.
+
+        scaler = GradScaler()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    Arguments, methods, state dict and errors are torch's: it is a subclass, and the scale, the
+    growth tracker and the flags are torch tensors on the device. Gradients of float32, float16 and
+    bfloat16 go to the library; those of other types, and of tensor subclasses such as DTensor, to
+    torch. A gradient that several parameters share is unscaled once.
+    """
+
+    def _unscale_grads_(
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: torch.Tensor,
+        found_inf: torch.Tensor,
+        allow_fp16: bool,
+    ) -> PerDevice:
+        return _visit(_gradients_of(optimizer, allow_fp16), inv_scale, found_inf, True)
+
+    def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> Dict[Any, Any]:
+        scale, _ = self._check_scale_growth_tracker("_check_inf_per_device")
+        found_inf = torch.zeros((), dtype=torch.float32, device=scale.device)
+        ones = torch.ones((), dtype=torch.float32, device=scale.device)
+        found = _visit(_gradients_of(optimizer, True), ones, found_inf, False)
+        self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found
+        return found
+
+    def update(self, new_scale: Union[None, float, torch.Tensor] = None) -> None:
+        """Ends an iteration: shrinks or grows the scale, or sets a new one.
+
+        As torch's, which fails for a tensor of shape (1,) and for an int.
+        """
+        if isinstance(new_scale, torch.Tensor) and new_scale.numel() == 1:
+            new_scale = new_scale.reshape(())
+        elif isinstance(new_scale, int):
+            new_scale = float(new_scale)
+        super().update(new_scale)
+
+
+def _gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> List[torch.Tensor]:
+    """Each gradient once; of sparse ones the values."""
+    found: Dict[int, torch.Tensor] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for place, parameter in enumerate(group["params"]):
+            if not isinstance(parameter, torch.Tensor):
+                raise AssertionError(
+                    "expected param to be torch.Tensor, got %s" % type(parameter).__name__
+                )
+            gradient = parameter.grad
+            if gradient is None or id(gradient) in found:
+                continue
+            if gradient.dtype is torch.float16 and not allow_fp16:
+                raise ValueError(
+                    "Attempting to unscale FP16 gradients. (param_groups[%d]['params'][%d], of"
+                    " shape %s; keep such parameters in float32 and let autocast convert them)"
+                    % (number, place, list(parameter.shape))
+                )
+            found[id(gradient)] = _values(parameter, gradient) if gradient.is_sparse else gradient
+    return list(found.values())
+
+
+def _values(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """What of a sparse gradient is scaled and checked."""
+    if gradient.dtype is torch.float16:
+        # Values of one place are added first: their sum may overflow where none of them does.
+        gradient = gradient.coalesce()
+        parameter.grad = gradient
+    return gradient._values()
+
+
+@torch.no_grad()
+def _visit(
+    gradients: List[torch.Tensor], inv_scale: torch.Tensor, found_inf: torch.Tensor, scale: bool
+) -> PerDevice:
+    """Multiplies the gradients if wanted; the found-inf flag of each device that has some."""
+    flags: PerDevice = {}
+    for device, some in _lists.by_device(gradients).items():
+        here = device == found_inf.device
+        flag = found_inf if here else found_inf.to(device, non_blocking=True, copy=True)
+        factor = inv_scale if here else inv_scale.to(device, non_blocking=True, copy=True)
+        flags[device] = flag
+        ours, theirs = _lists.parted(some)
+        if ours:
+            _visit_ours(native(device), ours, factor, flag, scale)
+        for one_type in _lists.by_type(theirs).values():
+            torch._amp_foreach_non_finite_check_and_unscale_(one_type, flag, factor)
+    return flags
+
+
+def _visit_ours(
+    side: Native,
+    gradients: List[torch.Tensor],
+    factor: torch.Tensor,
+    flag: torch.Tensor,
+    scale: bool,
+) -> None:
+    array, count = _lists.array(gradients), len(gradients)
+    handle, stream = side.device._handle.pointer, side.stream()
+    if not scale:
+        lib.memopt_check_finite(handle, array, count, _lists.cell(flag), stream)
+        return
+    lib.memopt_scale(handle, array, count, _lists.cell(factor), _lists.cell(flag), stream)
+    _lists.changed(gradients)
+
+
+# --- clipping -------------------------------------------------------------------------------------
+
+
+class _Scratch(threading.local):
+    """A thread's scalers, which own the memory of sums: one for each device and stream."""
+
+    def __init__(self) -> None:
+        self.scalers: Dict[Tuple[int, Optional[int]], Tuple[Native, Scaler]] = {}
+
+    def of(self, side: Native, stream: Optional[int]) -> Any:
+        key = (id(side), stream)
+        found = self.scalers.get(key)
+        if found is None:
+            found = self.scalers[key] = (side, Scaler(side.device))
+        return found[1]._handle.pointer
+
+
+_scratch = _Scratch()
+
+
+@torch.no_grad()
+def clip_grad_norm_(
+    parameters: Parameters,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: Optional[bool] = None,
+) -> torch.Tensor:
+    """Scales all gradients by min(1, max_norm / (norm + 1e-6)); the norm before that.
+
+    As torch.nn.utils.clip_grad_norm_, with these differences: the sum is in double and in a fixed
+    order, so that the result is the same bits each time, on each device; the norm is float32 also
+    where all gradients are of half precision, so that it does not overflow there. Norms other than
+    the Euclidean, and gradients that are sparse, DTensors or of other types, are left to torch.
+    `foreach` plays a part only there.
+    """
+    if isinstance(parameters, torch.Tensor):
+        parameters = [parameters]
+    else:
+        generated = isinstance(parameters, types.GeneratorType)
+        parameters = list(parameters)
+        if generated and not parameters:
+            warnings.warn(
+                "`parameters` is an empty generator, no gradient clipping will occur.",
+                stacklevel=3,
+            )
+    gradients = list(_unique(p.grad for p in parameters))
+    if float(norm_type) != 2.0 or _lists.parted(gradients)[1]:
+        return torch.nn.utils.clip_grad_norm_(
+            parameters, max_norm, norm_type, error_if_nonfinite, foreach
+        )
+    if not gradients:
+        return torch.tensor(0.0)
+    return _clip(gradients, float(max_norm), error_if_nonfinite)
+
+
+def _unique(gradients: Iterable[Optional[torch.Tensor]]) -> Iterator[torch.Tensor]:
+    seen = set()
+    for gradient in gradients:
+        if gradient is not None and id(gradient) not in seen:
+            seen.add(id(gradient))
+            yield gradient
+
+
+def _clip(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torch.Tensor:
+    devices = _lists.by_device(gradients)
+    first = gradients[0].device
+    if len(devices) == 1 and 0.0 < max_norm < math.inf and not careful:
+        return _clip_here(native(first), gradients, max_norm)
+    norms = [_norm(native(device), some).to(first) for device, some in devices.items()]
+    norm = norms[0] if len(norms) == 1 else torch.stack(norms).double().norm().float()
+    if careful and not bool(torch.isfinite(norm)):
+        raise RuntimeError(
+            "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it"
+            " cannot be clipped. To disable this error and scale the gradients by the non-finite"
+            " norm anyway, set `error_if_nonfinite=False`"
+        )
+    coefficient = (max_norm / (norm.double() + 1e-6)).clamp(max=1.0).float()
+    for device, some in devices.items():
+        side, factor = native(device), coefficient.to(device)
+        lib.memopt_scale(
+            side.device._handle.pointer,
+            _lists.array(some),
+            len(some),
+            _lists.cell(factor),
+            None,
+            side.stream(),
+        )
+    _lists.changed(gradients)
+    return norm
+
+
+def _clip_here(side: Native, gradients: List[torch.Tensor], max_norm: float) -> torch.Tensor:
+    norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
+    stream = side.stream()
+    lib.memopt_scaler_clip(
+        _scratch.of(side, stream),
+        _lists.array(gradients),
+        len(gradients),
+        max_norm,
+        _lists.cell(norm),
+        stream,
+    )
+    _lists.changed(gradients)
+    return norm
+
+
+def _norm(side: Native, gradients: List[torch.Tensor]) -> torch.Tensor:
+    norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
+    stream = side.stream()
+    lib.memopt_scaler_norm(
+        _scratch.of(side, stream),
+        _lists.array(gradients),
+        len(gradients),
+        _lists.cell(norm),
+        stream,
+    )
+    return norm

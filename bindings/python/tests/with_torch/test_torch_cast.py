@@ -1,0 +1,301 @@
+"""cast_() and accumulate_(): many tensors between types in one call, the values torch's."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+
+import memopt.torch as mt  # noqa: E402
+
+FLOATS = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+)
+WIDE = FLOATS[:3]
+
+
+def bits(tensor):
+    return tensor.detach().contiguous().view(torch.uint8).cpu()
+
+
+def same(a, b):
+    return a.dtype == b.dtype and torch.equal(bits(a), bits(b))
+
+
+def values(device, count=3001):
+    """All magnitudes that the narrowest types hold, and ties between their numbers."""
+    x = torch.randn(count, device=device) * torch.exp2(torch.randint(-18, 8, (count,)).to(device))
+    x[::5] = x[::5].bfloat16().float()
+    x[::7] = (x[::7] * 16).round() / 16
+    return x.clamp(-440, 440)
+
+
+# --- cast_ ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("to", FLOATS, ids=str)
+@pytest.mark.parametrize("start", FLOATS, ids=str)
+def test_to_nearest_as_torch(device, start, to):
+    source = values(device).to(start)
+    target = torch.zeros(3001, device=device, dtype=to)
+    assert mt.cast_(target, source) is None
+    assert same(target, source.float().to(to))
+
+
+def test_lists_in_one_call(device):
+    sources = [torch.randn(n, 3, device=device) for n in (0, 1, 5, 700, 20000)] * 30
+    targets = [torch.empty_like(s, dtype=WIDE[i % 3]) for i, s in enumerate(sources)]
+    mt.cast_(targets, sources)
+    assert all(same(t, s.to(t.dtype)) for t, s in zip(targets, sources))
+    mt.cast_([], [])
+    mt.cast_((t for t in targets[:2]), tuple(sources[:2]))
+
+
+def test_parameters_and_their_versions(device):
+    half = nn.Parameter(torch.zeros(9, device=device, dtype=torch.bfloat16))
+    version = half._version
+    master = nn.Parameter(torch.randn(9, device=device))
+    mt.cast_([half], [master])
+    assert same(half, master.bfloat16()) and half._version > version
+    assert half.requires_grad and half.grad_fn is None
+
+
+def test_what_overflows_eight_bits(device):
+    source = torch.tensor([1e6, -1e6, math.inf, math.nan, 448.0, 500.0], device=device)
+    e4m3 = torch.zeros(6, device=device, dtype=torch.float8_e4m3fn)
+    mt.cast_(e4m3, source)
+    assert torch.isnan(e4m3.float()).tolist() == [True, True, True, True, False, True]
+    mt.cast_(e4m3, source, saturate=True)
+    assert e4m3.float().nan_to_num(7).tolist() == [448.0, -448.0, 448.0, 7.0, 448.0, 448.0]
+    e5m2 = torch.zeros(6, device=device, dtype=torch.float8_e5m2)
+    mt.cast_(e5m2, source)
+    assert e5m2.float()[:3].tolist() == [math.inf, -math.inf, math.inf]
+
+
+@pytest.mark.parametrize("to", FLOATS[1:], ids=str)
+def test_stochastic_rounding_is_right_in_the_mean(device, to):
+    low = torch.tensor(1.0, device=device)
+    step = torch.finfo(to).eps
+    source = torch.full((200000,), 1.0 + 0.3 * step, device=device)
+    target = torch.empty_like(source, dtype=to)
+    mt.cast_(target, source, rounding="stochastic", seed=11)
+    up = target.float() > low
+    assert set(target.float().unique().tolist()) == {1.0, 1.0 + step}
+    assert abs(float(up.double().mean()) - 0.3) < 0.01
+
+
+def test_seeds(device):
+    source = torch.randn(5000, device=device)
+
+    def cast(**options):
+        target = torch.empty_like(source, dtype=torch.bfloat16)
+        mt.cast_(target, source, "stochastic", **options)
+        return bits(target)
+
+    assert torch.equal(cast(seed=5), cast(seed=5))
+    assert not torch.equal(cast(seed=5), cast(seed=6))
+    assert not torch.equal(cast(), cast())
+    torch.manual_seed(3)
+    first = cast()
+    torch.manual_seed(3)
+    assert torch.equal(first, cast())
+    for wrong in (-1, 1 << 64):
+        with pytest.raises(ValueError, match="seed"):
+            cast(seed=wrong)
+    cast(seed=(1 << 64) - 1)
+
+
+def test_the_tensors_of_a_call_take_different_numbers(device):
+    source = torch.randn(1000, device=device)
+    a, b = (torch.empty_like(source, dtype=torch.bfloat16) for _ in range(2))
+    mt.cast_([a, b], [source, source], "stochastic", seed=5)
+    assert not same(a, b)
+
+
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+def test_layouts(device, rounding):
+    """Whatever the strides of either side, each element goes to its place."""
+    shape = (4, 6, 5, 3)
+    makes = {
+        "plain": lambda d: torch.empty(shape, device=device, dtype=d),
+        "last": lambda d: torch.empty(shape, device=device, dtype=d).to(
+            memory_format=torch.channels_last
+        ),
+        "gaps": lambda d: torch.empty(4, 6, 5, 6, device=device, dtype=d)[..., ::2],
+        "turned": lambda d: torch.empty(3, 5, 6, 4, device=device, dtype=d).permute(3, 2, 1, 0),
+    }
+    exact = torch.randint(-100, 100, shape, device=device).float()  # exact in every type here
+    for to in makes.values():
+        for start in makes.values():
+            target, source = to(torch.bfloat16), start(torch.float32)
+            target.fill_(55), source.copy_(exact)
+            mt.cast_([target], [source], rounding)
+            assert torch.equal(target.float(), exact)
+
+
+def test_gaps_of_the_destination_stay(device):
+    storage = torch.zeros(10, device=device, dtype=torch.bfloat16)
+    mt.cast_(storage[::2], torch.ones(5, device=device))
+    assert storage.tolist() == [1.0, 0.0] * 5
+
+
+def test_an_expanded_source(device):
+    target = torch.empty(3, 4, device=device, dtype=torch.float16)
+    mt.cast_(target, torch.arange(4.0, device=device).expand(3, 4))
+    assert target.tolist() == [[0.0, 1.0, 2.0, 3.0]] * 3
+
+
+def test_in_place(device):
+    storage = torch.randn(100, device=device).bfloat16()
+    expected = storage.to(torch.float16)
+    mt.cast_(storage.view(torch.float16), storage)
+    assert same(storage.view(torch.float16), expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
+@pytest.mark.parametrize(
+    "types", [(torch.float32, torch.bfloat16), (torch.bfloat16, torch.float32)]
+)
+def test_between_devices(types):
+    for start, to in (("cpu", "cuda"), ("cuda", "cpu")):
+        source = torch.randn(5000, device=start).to(types[0])
+        target = torch.empty(5000, device=to, dtype=types[1])
+        mt.cast_([target], [source])
+        torch.cuda.synchronize()
+        assert torch.equal(target.cpu(), source.cpu().to(types[1]))
+
+
+class Odd(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    "bad, kind, text",
+    [
+        (lambda: torch.ones(4, dtype=torch.float64), TypeError, "source 1 is of float64"),
+        (lambda: torch.ones(4, dtype=torch.int32), TypeError, "source 1 is of int32"),
+        (lambda: torch.ones(5), ValueError, r"destination 1 has shape \[4\], its source \[5\]"),
+        (lambda: torch.ones(2, 2), ValueError, "shape"),
+        (lambda: torch.ones(4, device="meta"), TypeError, "source 1 .* meta"),
+        (lambda: torch.ones(4).to_sparse(), TypeError, "source 1"),
+        (lambda: torch.ones(4).as_subclass(Odd), TypeError, "source 1 is a Odd"),
+        (lambda: [1.0] * 4, TypeError, "source 1 is a list"),
+        (lambda: None, TypeError, "source 1 is a NoneType"),
+    ],
+)
+def test_bad_tensors_change_nothing(bad, kind, text):
+    targets = [torch.zeros(4, dtype=torch.bfloat16) for _ in range(2)]
+    with pytest.raises(kind, match=text):
+        mt.cast_(targets, [torch.ones(4), bad()])
+    if bad() is not None:
+        with pytest.raises(
+            kind, match=text.replace("source", "gradient").replace("destination", "accumulator")
+        ):
+            mt.accumulate_(targets, [torch.ones(4), bad()])
+    assert not any(t.any() for t in targets)
+
+
+def test_bad_arguments():
+    target = torch.zeros(4, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="rounding"):
+        mt.cast_(target, torch.ones(4), "up")
+    with pytest.raises(ValueError, match="1 destinations, 2 sources"):
+        mt.cast_(target, [torch.ones(4)] * 2)
+    with pytest.raises(ValueError, match="overlap"):
+        mt.cast_([target, target], [torch.ones(4)] * 2)
+    assert not target.any()
+
+
+# --- accumulate_ ----------------------------------------------------------------------------------
+
+
+def added(sums, gradient, scale, dtype):
+    """One fused multiply-add: in float64 the product is exact, and so is all but a rare sum."""
+    return (sums.double() + gradient.double() * scale).float().to(dtype)
+
+
+@pytest.mark.parametrize("to", WIDE, ids=str)
+@pytest.mark.parametrize("start", WIDE, ids=str)
+@pytest.mark.parametrize("scale", [1.0, 0.25, -3.0])
+def test_accumulation(device, to, start, scale):
+    sums = [torch.randn(n, device=device).to(to) for n in (1, 33, 50001)]
+    gradients = [torch.randn(n, device=device).to(start) for n in (1, 33, 50001)]
+    wanted = [added(s, g, scale, to) for s, g in zip(sums, gradients)]
+    assert mt.accumulate_(sums, gradients, scale) is None
+    assert all(same(s, w) for s, w in zip(sums, wanted))
+
+
+def test_a_sum_of_many_micro_batches_in_float32(device):
+    """In bfloat16 the sum of 1000 ones stops at 256; in float32 it does not."""
+    gradient = torch.ones(10, device=device, dtype=torch.bfloat16)
+    narrow, wide = torch.zeros_like(gradient), torch.zeros(10, device=device)
+    for _ in range(1000):
+        mt.accumulate_([narrow, wide], [gradient, gradient])
+    assert narrow.tolist() == [256.0] * 10 and wide.tolist() == [1000.0] * 10
+
+
+def test_parameters_without_a_gradient_are_left_out(device):
+    sums = [torch.ones(3, device=device) for _ in range(3)]
+    mt.accumulate_(sums, [None, torch.ones(3, device=device), None])
+    assert [float(s[0]) for s in sums] == [1.0, 2.0, 1.0]
+    mt.accumulate_(sums, [None] * 3)
+    with pytest.raises(ValueError, match="accumulator 2 has shape"):
+        mt.accumulate_(sums, [None, torch.ones(3, device=device), torch.ones(4, device=device)])
+    assert [float(s[0]) for s in sums] == [1.0, 2.0, 1.0]
+
+
+def test_layouts_of_gradients(device):
+    sums = torch.zeros(4, 6, 5, 3, device=device)
+    gradient = torch.randn(4, 6, 5, 3, device=device).to(memory_format=torch.channels_last)
+    mt.accumulate_(sums, gradient)
+    assert torch.equal(sums, gradient)
+    last = torch.zeros_like(gradient)
+    mt.accumulate_(last, gradient.contiguous())
+    mt.accumulate_(last, gradient[:1].expand(4, 6, 5, 3))
+    assert torch.equal(last, gradient + gradient[:1])
+    with pytest.raises(ValueError, match="accumulator 0 of strides"):
+        mt.accumulate_(torch.zeros(10, device=device)[::2], torch.ones(5, device=device))
+
+
+def test_single_tensors_and_versions(device):
+    sums = torch.zeros(4, device=device)
+    version = sums._version
+    mt.accumulate_(sums, torch.ones(4, device=device), scale=2)
+    assert sums.tolist() == [2.0] * 4 and sums._version > version
+
+
+def test_accumulation_refuses(device):
+    sums = torch.zeros(4, device=device)
+    with pytest.raises(TypeError, match="gradient 0 is of float8_e5m2"):
+        mt.accumulate_(sums, torch.ones(4, device=device).to(torch.float8_e5m2))
+    with pytest.raises(ValueError, match="2 accumulators, 1 gradients"):
+        mt.accumulate_([sums, sums], [sums])
+    with pytest.raises(ValueError, match="overlap"):
+        mt.accumulate_(sums, sums)
+    for scale in (math.inf, math.nan):
+        with pytest.raises(ValueError, match="scale"):
+            mt.accumulate_(sums, torch.ones(4, device=device), scale)
+    assert not sums.any()
+
+
+def test_gradients_of_micro_batches_make_the_gradient_of_the_batch(device):
+    torch.manual_seed(2)
+    model = nn.Linear(16, 4).to(device, torch.bfloat16)
+    x = torch.randn(32, 16, device=device).bfloat16()
+    sums = [torch.zeros_like(p, dtype=torch.float32) for p in model.parameters()]
+    for part in x.split(4):
+        model.zero_grad()
+        model(part).float().square().mean().backward()
+        mt.accumulate_(sums, [p.grad for p in model.parameters()], scale=1 / 8)
+    exact = nn.Linear(16, 4).to(device)
+    exact.load_state_dict(model.state_dict())
+    exact(x.float()).square().mean().backward()
+    for a, p in zip(sums, exact.parameters()):
+        assert torch.allclose(a, p.grad, rtol=0.02, atol=0.02)

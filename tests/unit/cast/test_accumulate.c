@@ -1,0 +1,211 @@
+/* Accumulation, scaling by a factor in memory, and the check alone: each form against the formula
+ * element by element, many tensors, bad input. */
+#include "support.h"
+
+#include "kernels/accumulate.h"
+
+#include "device/cpu.h"
+
+static const memopt_dtype types[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F16, MEMOPT_DTYPE_BF16};
+enum { TYPES = 3, MOST = 2 * MO_CHUNK_ELEMENTS + 77 };
+
+static float get(const void *data, uint64_t i, memopt_dtype dtype)
+{
+    if (dtype == MEMOPT_DTYPE_F32)
+        return ((const float *)data)[i];
+    uint16_t code = ((const uint16_t *)data)[i];
+    return dtype == MEMOPT_DTYPE_F16 ? mo_f16_to_f32(code) : mo_bf16_to_f32(code);
+}
+
+static void put(void *data, uint64_t i, memopt_dtype dtype, float value)
+{
+    if (dtype == MEMOPT_DTYPE_F32)
+        ((float *)data)[i] = value;
+    else
+        ((uint16_t *)data)[i] =
+            dtype == MEMOPT_DTYPE_F16 ? mo_f32_to_f16(value) : mo_f32_to_bf16(value);
+}
+
+/* Numbers of all magnitudes; now and then any bits at all: infinities, NaNs, subnormals. */
+static void fill(void *data, uint64_t count, memopt_dtype dtype, uint64_t *seed)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        if (next_random(seed) % 16 != 0)
+            put(data, i, dtype, ldexpf(next_float(seed), (int)(next_random(seed) % 30) - 15));
+        else if (dtype == MEMOPT_DTYPE_F32)
+            ((uint32_t *)data)[i] = (uint32_t)next_random(seed);
+        else
+            ((uint16_t *)data)[i] = (uint16_t)next_random(seed);
+    }
+}
+
+/* The specification, by the C library's fma. */
+static float added(float sum, float value, float scale)
+{
+    float result = fmaf(scale, value, sum);
+    return isnan(result) ? mo_f32_from_bits(0x7fc00000u) : result;
+}
+
+static void each_form(void **unused)
+{
+    static float to[MOST], from[MOST], before[MOST], wanted[MOST];
+    const uint64_t counts[] = {1, 7, 8, 15, 16, 17, 1000, MO_CHUNK_ELEMENTS, MOST};
+    const float scales[] = {1.0f, 0.25f, -1.0f / 3, 1e30f};
+    uint64_t seed = 5;
+    (void)unused;
+    for (int round = 0; round < 9 * 4 * TYPES * TYPES; round++) {
+        uint64_t count = counts[round % 9], bytes;
+        float scale = scales[round / 9 % 4];
+        memopt_dtype t = types[round / 36 % TYPES], f = types[round / 36 / TYPES];
+        bytes = count * memopt_dtype_size(t);
+        fill(before, count, t, &seed);
+        fill(from, count, f, &seed);
+        for (uint64_t i = 0; i < count; i++)
+            put(wanted, i, t, added(get(before, i, t), get(from, i, f), scale));
+        mo_accumulate_args args = {.count = 1, .scale = scale};
+        args.segments[0] = (mo_accumulate_segment){from, to, count, 0, (uint32_t)f, (uint32_t)t};
+        for (int isa = 0; isa <= (int)mo_cpu_best_isa(); isa++) {
+            memcpy(to, before, bytes);
+            mo_kernel_accumulate.cpu[isa](&args, 0, mo_chunks_of(count));
+            assert_memory_equal(to, wanted, bytes);
+        }
+    }
+}
+
+/* More tensors than a launch describes, some of them empty. */
+static void many_tensors(void **unused)
+{
+    enum { TENSORS = 250 };
+    memopt_device *device = open_cpu(2);
+    memopt_tensor to[TENSORS], from[TENSORS];
+    float *sums = device_memory(device, TENSORS * 100 * 4);
+    uint16_t *values = device_memory(device, TENSORS * 100 * 2);
+    (void)unused;
+    for (int i = 0; i < TENSORS * 100; i++) {
+        sums[i] = (float)i;
+        values[i] = mo_f32_to_bf16((float)(i % 128));
+    }
+    for (int i = 0; i < TENSORS; i++) {
+        uint64_t count = i % 7 == 3 ? 0 : 1 + (uint64_t)i % 100;
+        to[i] = tensor_of(sums + i * 100, count, MEMOPT_DTYPE_F32);
+        from[i] = tensor_of(values + i * 100, count, MEMOPT_DTYPE_BF16);
+    }
+    OK(memopt_accumulate(device, to, from, TENSORS, 0.5f, NULL));
+    for (int i = 0; i < TENSORS * 100; i++) {
+        int inside = (uint64_t)(i % 100) < to[i / 100].count;
+        assert_true(sums[i] == (float)i + (inside ? 0.5f * (float)(i % 128) : 0.0f));
+    }
+    OK(mo_mem_free(device, sums, TENSORS * 100 * 4));
+    OK(mo_mem_free(device, values, TENSORS * 100 * 2));
+    OK(memopt_device_close(device));
+}
+
+static void bad_tensors(void **unused)
+{
+    memopt_device *device = open_cpu(1);
+    float *memory = device_memory(device, 400);
+    memopt_tensor to = tensor_of(memory, 10, MEMOPT_DTYPE_F32);
+    memopt_tensor from = tensor_of(memory + 20, 10, MEMOPT_DTYPE_F32);
+    memopt_tensor other = from, f8 = from, pair[2];
+    (void)unused;
+    for (int i = 0; i < 100; i++)
+        memory[i] = 3.0f;
+    other.count = 9;
+    f8.dtype = MEMOPT_DTYPE_F8_E4M3;
+    FAILS(MEMOPT_INVALID_ARGUMENT, "device is NULL",
+          memopt_accumulate(NULL, &to, &from, 1, 1.0f, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "sources is NULL",
+          memopt_accumulate(device, &to, NULL, 1, 1.0f, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "scale is inf",
+          memopt_accumulate(device, &to, &from, 1, INFINITY, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "source 0 has 9 elements",
+          memopt_accumulate(device, &to, &other, 1, 1.0f, NULL));
+    FAILS(MEMOPT_UNSUPPORTED, "f8_e4m3", memopt_accumulate(device, &to, &f8, 1, 1.0f, NULL));
+    other = tensor_of(memory + 9, 10, MEMOPT_DTYPE_F32);
+    FAILS(MEMOPT_INVALID_ARGUMENT, "overlap",
+          memopt_accumulate(device, &to, &other, 1, 1.0f, NULL));
+    pair[0] = pair[1] = from;
+    memopt_tensor twice[2] = {to, to};
+    FAILS(MEMOPT_INVALID_ARGUMENT, "overlap",
+          memopt_accumulate(device, twice, pair, 2, 1.0f, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "2^32",
+          memopt_accumulate(device, &to, &from, (uint64_t)1 << 32, 1.0f, NULL));
+    for (int i = 0; i < 100; i++)
+        assert_true(memory[i] == 3.0f);
+    OK(memopt_accumulate(device, NULL, NULL, 0, 1.0f, NULL));
+    OK(mo_mem_free(device, memory, 400));
+    OK(memopt_device_close(device));
+}
+
+/* --- memopt_scale and memopt_check_finite ---------------------------------------------------- */
+
+/* Wherever the one bad element is, and by whatever factor, 1 included, it is found. */
+static void scale_notes_each_place(void **unused)
+{
+    enum { COUNT = MO_CHUNK_ELEMENTS + 45 };
+    memopt_device *device = open_cpu(2);
+    float *data = device_memory(device, (COUNT + 64) * 4), *cells = device_memory(device, 64);
+    const uint64_t places[] = {0, 1, COUNT / 2, MO_CHUNK_ELEMENTS, COUNT - 1};
+    memopt_tensor tensors[2];
+    (void)unused;
+    for (int type = 0; type < TYPES; type++)
+        for (int round = 0; round < 24; round++) {
+            uint64_t place = round % 6 < 5 ? places[round % 6] : COUNT;
+            float factor = round < 12 ? 0.5f : 1.0f;
+            for (uint64_t i = 0; i < COUNT; i++)
+                put(data, i, types[type], (float)(i % 64));
+            if (place < COUNT)
+                put(data, place, types[type], round % 2 ? INFINITY : NAN);
+            tensors[0] = tensor_of(data, 7, types[type]);
+            tensors[1] = tensor_of((char *)data + 7 * memopt_dtype_size(types[type]), COUNT - 7,
+                                   types[type]);
+            cells[0] = factor, cells[1] = 0, cells[2] = 0;
+            OK(memopt_check_finite(device, tensors, 2, &cells[1], NULL));
+            OK(memopt_scale(device, tensors, 2, &cells[0], &cells[2], NULL));
+            assert_true(cells[1] == (place < COUNT ? 1.0f : 0.0f));
+            assert_true(cells[2] == cells[1]);
+            for (uint64_t i = 0; i < COUNT; i++)
+                if (i != place)
+                    assert_true(get(data, i, types[type]) == factor * (float)(i % 64));
+        }
+    OK(mo_mem_free(device, data, (COUNT + 64) * 4));
+    OK(mo_mem_free(device, cells, 64));
+    OK(memopt_device_close(device));
+}
+
+static void bad_cells(void **unused)
+{
+    memopt_device *device = open_cpu(1);
+    float *memory = device_memory(device, 64), *crooked = (void *)((char *)memory + 2);
+    memopt_tensor tensor = tensor_of(memory + 4, 4, MEMOPT_DTYPE_F32);
+    (void)unused;
+    memory[0] = 2.0f, memory[1] = 0.0f, memory[4] = 3.0f;
+    FAILS(MEMOPT_INVALID_ARGUMENT, "device is NULL",
+          memopt_scale(NULL, &tensor, 1, memory, NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "factor is NULL",
+          memopt_scale(device, &tensor, 1, NULL, NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "factor", memopt_scale(device, &tensor, 1, crooked, NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "found_inf",
+          memopt_scale(device, &tensor, 1, memory, crooked, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "tensors are NULL",
+          memopt_scale(device, NULL, 1, memory, NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "device is NULL",
+          memopt_check_finite(NULL, &tensor, 1, memory, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, "found_inf is NULL",
+          memopt_check_finite(device, &tensor, 1, NULL, NULL));
+    assert_true(memory[4] == 3.0f);
+    OK(memopt_scale(device, &tensor, 1, memory, NULL, NULL));
+    assert_true(memory[4] == 6.0f);
+    OK(mo_mem_free(device, memory, 64));
+    OK(memopt_device_close(device));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_form),   cmocka_unit_test(many_tensors),
+        cmocka_unit_test(bad_tensors), cmocka_unit_test(scale_notes_each_place),
+        cmocka_unit_test(bad_cells),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
