@@ -22,7 +22,7 @@
  * 128 KiB share pages), used again for later values, and never more than the limit.
  *
  * **Graphs.** While the stream that is handed in (for a prefetch: the one that packed) records a
- * graph, pack, wait_packed, prefetch and unpack return #MEMOPT_UNSUPPORTED and leave the capture as
+ * graph, pack, prefetch, unpack and the waits return #MEMOPT_UNSUPPORTED and leave the capture as
  * it is: a replay would copy from and to host memory that has gone to other values by then.
  *
  * **Threads.** One thread at a time per offloader; pack and unpack may be on different threads.
@@ -263,6 +263,7 @@ MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_prefetch_into(memopt_offloader *offloader,
@@ -279,6 +280,7 @@ MEMOPT_API memopt_status memopt_offload_prefetch_into(memopt_offloader *offloade
  * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloader,

@@ -9,8 +9,7 @@ enum { FIRST_CAPACITY = 16 };
 memopt_status mo_timeline_open(mo_timeline *timeline, memopt_device *device, int own_stream)
 {
     memset(timeline, 0, sizeof *timeline);
-    memopt_status status =
-        own_stream ? memopt_stream_create(device, &timeline->stream) : MEMOPT_OK;
+    memopt_status status = own_stream ? memopt_stream_create(device, &timeline->stream) : MEMOPT_OK;
     if (status == MEMOPT_OK)
         timeline->device = device;
     return status;

@@ -163,11 +163,12 @@ memopt_status memopt_offload_prefetch_into(memopt_offloader *offloader, memopt_t
     uint64_t mark = 0;
     memopt_status status =
         find_for(offloader, ticket, "offload_prefetch_into", destination, bytes, &value);
+    if (status == MEMOPT_OK)
+        status = mo_offload_check_stream(offloader, stream, "offload_prefetch_into");
     if (status != MEMOPT_OK)
         return status;
-    status = value->device != NULL
-                 ? copy_from_device(offloader, value, destination, stream)
-                 : start_from_host(offloader, value, destination, stream, &mark);
+    status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
+                                   : start_from_host(offloader, value, destination, stream, &mark);
     if (status == MEMOPT_OK)
         value->prefetched = 1;
     return status;
@@ -178,6 +179,8 @@ memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloader, memopt_t
 {
     mo_packed *value = NULL;
     memopt_status status = mo_tickets_find(offloader, ticket, "offload_wait_unpacked", &value);
+    if (status == MEMOPT_OK)
+        status = mo_offload_check_stream(offloader, stream, "offload_wait_unpacked");
     if (status == MEMOPT_OK && value->range != NULL && !MO_OMITTED(MO_OMIT_UNPACK_WAIT))
         status = mo_timeline_order(&offloader->back, value->range->read, stream);
     if (status != MEMOPT_OK)

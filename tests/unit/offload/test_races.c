@@ -120,6 +120,35 @@ static int consumer_waits(world *w)
     return good;
 }
 
+/* The same for a prefetch into the caller's memory. */
+static int consumer_of_own_memory_waits(world *w)
+{
+    memopt_ticket ticket = packed(w, BYTES, A, w->s);
+    void *mine = filled_block(w, BYTES, B, w->s);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offload_prefetch_into(w->offloader, ticket, mine, BYTES, w->s));
+    OK(memopt_offload_wait_unpacked(w->offloader, ticket, w->t));
+    int good = right(w, mine, A, w->t);
+    OK(memopt_device_sync(w->device));
+    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    OK(memopt_allocator_free(w->allocator, mine));
+    return good;
+}
+
+/* The caller's memory may still be in use by work of the stream that it is free on. */
+static int own_memory_free_before_back(world *w)
+{
+    memopt_ticket ticket = packed(w, BYTES, A, w->s);
+    OK(memopt_device_sync(w->device));
+    void *mine = filled_block(w, BYTES, B, w->s); /* not done when the copy back is asked for */
+    OK(memopt_offload_prefetch_into(w->offloader, ticket, mine, BYTES, w->s));
+    OK(memopt_offload_wait_unpacked(w->offloader, ticket, w->s));
+    int good = right(w, mine, A, w->s);
+    OK(memopt_offload_release(w->offloader, ticket, w->s));
+    OK(memopt_allocator_free(w->allocator, mine));
+    return good;
+}
+
 /* Device memory that another stream reads is given to the next owner only after that. */
 static int memory_kept_for_other_stream(world *w)
 {
@@ -280,6 +309,18 @@ static void test_consumer_waits(void **unused)
     check_race(consumer_waits, MO_OMIT_UNPACK_WAIT);
 }
 
+static void test_consumer_of_own_memory_waits(void **unused)
+{
+    (void)unused;
+    check_race(consumer_of_own_memory_waits, MO_OMIT_UNPACK_WAIT);
+}
+
+static void test_own_memory_free_before_back(void **unused)
+{
+    (void)unused;
+    check_race(own_memory_free_before_back, MO_OMIT_MEMORY_WAIT);
+}
+
 static void test_memory_kept_for_other_stream(void **unused)
 {
     (void)unused;
@@ -375,6 +416,8 @@ int main(void)
         cmocka_unit_test(test_kept_value_written_before_reuse),
         cmocka_unit_test(test_memory_free_before_back),
         cmocka_unit_test(test_consumer_waits),
+        cmocka_unit_test(test_consumer_of_own_memory_waits),
+        cmocka_unit_test(test_own_memory_free_before_back),
         cmocka_unit_test(test_memory_kept_for_other_stream),
         cmocka_unit_test(test_unused_prefetch),
         cmocka_unit_test(test_failed_pack_gives_the_block_back),

@@ -39,6 +39,41 @@ static void test_round_trip(void **unused)
     }
 }
 
+/* Copies on the NULL stream: in eager order done when the call returns, with the caller's values on
+ * the NULL stream or another. */
+static void test_null_stream(void **unused)
+{
+    (void)unused;
+    memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
+    options.flags = MEMOPT_OFFLOADER_NULL_STREAM;
+    for (uint32_t order = 0; order < 2; order++) {
+        for (uint64_t seed = 0; seed < 50; seed++) {
+            world w;
+            memopt_ticket tickets[6];
+            world_open(&w, order, seed, 64 * MIB, &options);
+            void *mine = device_block(&w, 300000, NULL);
+            for (int i = 0; i < 6; i++)
+                tickets[i] = packed(&w, 300000, i + 1, i % 2 ? w.s : NULL);
+            for (int i = 5; i >= 0; i--) {
+                if (order == MEMOPT_STREAM_ORDER_EAGER)
+                    OK(memopt_offload_query_packed(w.offloader, tickets[i]));
+                if (i % 3 == 0)
+                    OK(memopt_offload_unpack_into(w.offloader, tickets[i], mine, 300000, NULL));
+                else
+                    OK(memopt_offload_prefetch_into(w.offloader, tickets[i], mine, 300000, NULL));
+                OK(memopt_offload_wait_unpacked(w.offloader, tickets[i], NULL));
+                if (order == MEMOPT_STREAM_ORDER_EAGER)
+                    assert_true(all_bytes(mine, i + 1, 300000));
+                assert_true(holds(&w, mine, i + 1, 300000, NULL));
+                OK(memopt_offload_release(w.offloader, tickets[i], NULL));
+            }
+            assert_int_equal(stats_of(&w).prefetch_hits, 4);
+            OK(memopt_allocator_free(w.allocator, mine));
+            world_close(&w);
+        }
+    }
+}
+
 static void test_unpack_into(void **unused)
 {
     (void)unused;
@@ -317,6 +352,13 @@ static void test_bad_input(void **unused)
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_unpack_into(NULL, ticket, host, 64, w.s));
     FAILS(MEMOPT_INVALID_ARGUMENT,
           memopt_offload_unpack_into(w.offloader, ticket, NULL, 1000, w.s));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_offload_prefetch_into(w.offloader, ticket, NULL, 1000, w.s));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_prefetch_into(w.offloader, ticket, host, 1, w.s));
+    SAYS("offload_prefetch_into: bytes is too small");
+    FAILS(MEMOPT_NOT_FOUND, memopt_offload_prefetch_into(w.offloader, 999, host, 1000, w.s));
+    FAILS(MEMOPT_NOT_FOUND, memopt_offload_wait_unpacked(w.offloader, 999, w.s));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_wait_unpacked(NULL, ticket, w.s));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_wait_packed(NULL, ticket, w.s));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_query_packed(NULL, ticket));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_release(NULL, ticket, w.s));
@@ -333,6 +375,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_null_stream),
         cmocka_unit_test(test_unpack_into),
         cmocka_unit_test(test_borrowed),
         cmocka_unit_test(test_query_packed),

@@ -8,9 +8,9 @@ three states, and who goes from the first to another sets the new state before h
 * kept: `source` is the tensor that was saved and stays, for want of host memory.
 
 What autograd holds is a :class:`Saved`: dtype, shape and place of a tensor in a slot. The Saved of a
-slot share a :class:`Hold`; the slot ends with it, by a weak reference's callback and not by a
-finalizer, since an object in a finalizer can be found and revived by another thread. The references
-are kept at module level: those in a garbage cycle would not call.
+slot share a :class:`Hold`. The slot is a weak reference to it and ends with it, by the reference's
+callback and not by a finalizer, since an object in a finalizer can be found and revived by another
+thread. Slots are kept at module level: a reference in a garbage cycle would not call.
 """
 
 from __future__ import annotations
@@ -38,8 +38,15 @@ def changed(tensor: torch.Tensor, version: int) -> RuntimeError:
     )
 
 
-class Slot:
-    """A stored range of bytes."""
+class Hold:
+    """A slot's life."""
+
+    __slots__ = ("slot", "__weakref__")
+    slot: "Slot"
+
+
+class Slot(weakref.ref):  # type: ignore[type-arg]
+    """A stored range of bytes; called, it gives its Hold, or None after its end."""
 
     __slots__ = (
         "store",
@@ -59,30 +66,21 @@ class Slot:
         "prefetched",
     )
 
-    def __init__(
-        self,
-        store: Store,
-        owner: Any,
-        storage: torch.UntypedStorage,
-        version: int,
-        start: int,
-        nbytes: int,
-    ) -> None:
-        self.store = store
-        self.owner = owner  # the packer, whose tables know the slot
-        self.key = id(storage)
-        self.number = next(_numbers)  # in the order of packing
-        self.origin = weakref.ref(storage)
-        self.version = version
-        self.start = start
-        self.nbytes = nbytes
-        self.ticket = 0
-        self.source: Optional[torch.Tensor] = None
-        self.stream: Any = None
-        self.shared = False  # more than one tensor is seen in it
-        self.spoiled: Optional[RuntimeError] = None
-        self.restored: Any = None  # a weak reference to the bytes brought back, and their stream
-        self.prefetched: Any = None  # bytes that are being brought back, and their stream
+    store: Store
+    owner: Any  # the packer, whose tables know the slot
+    key: int  # the storage's id
+    number: int  # in the order of packing
+    origin: "weakref.ref[torch.UntypedStorage]"
+    version: int  # of the tensor when it was saved
+    start: int
+    nbytes: int
+    ticket: int
+    source: Optional[torch.Tensor]
+    stream: Any  # torch's stream that it was packed on
+    shared: bool  # more than one tensor is seen in it
+    spoiled: Optional[RuntimeError]
+    restored: Any  # a weak reference to the bytes brought back, and their stream
+    prefetched: Any  # bytes that are being brought back, and their stream
 
     # --- to the host ---
 
@@ -161,54 +159,57 @@ class Slot:
         if self.spoiled is not None:
             raise self.spoiled
 
-    def end(self) -> None:
-        """Nobody sees anything in it any more."""
-        self.owner.forget(self)
-        self.source = None
-        if self.ticket:
-            memory, stream = self.prefetched or (None, self.stream)
-            self.store.release(Dead(self.ticket, memory, stream))
 
-
-class Hold:
-    """A slot's life."""
-
-    __slots__ = ("slot", "__weakref__")
-
-    def __init__(self, slot: Slot) -> None:
-        self.slot = slot
-
-
-class Reference(weakref.ref):  # type: ignore[type-arg]
-    """To a Hold, with what is to be done at its end."""
-
-    __slots__ = ("slot",)
-    slot: Slot
-
-
-def watch(hold: Hold) -> Reference:
-    """A reference that ends the slot with its Hold."""
-    reference = Reference(hold, _ended)
-    reference.slot = hold.slot
-    _live[hold.slot.number] = reference
-    return reference
-
-
-def _ended(reference: Reference) -> None:
-    slot = reference.slot
-    del _live[slot.number]
-    slot.end()
-
-
-_live: Dict[int, Reference] = {}
+_live: Dict[int, Slot] = {}
 _numbers = itertools.count(1)
+
+
+def new_slot(
+    store: Store,
+    owner: Any,
+    storage: torch.UntypedStorage,
+    version: int,
+    start: int,
+    nbytes: int,
+) -> Hold:
+    """A slot without bytes yet, and the hold that it lives with."""
+    hold = Hold()
+    hold.slot = slot = Slot(hold, _end)
+    slot.store = store
+    slot.owner = owner
+    slot.key = id(storage)
+    slot.number = number = next(_numbers)
+    slot.origin = weakref.ref(storage)
+    slot.version = version
+    slot.start = start
+    slot.nbytes = nbytes
+    slot.ticket = 0
+    slot.shared = False
+    slot.source = slot.stream = slot.spoiled = slot.restored = slot.prefetched = None
+    _live[number] = slot
+    return hold
+
+
+def _end(slot: Slot) -> None:
+    """Nobody sees anything in it any more."""
+    del _live[slot.number]
+    table = slot.owner.by_storage
+    if table.get(slot.key) is slot:
+        table.pop(slot.key, None)
+    slot.source = None
+    if slot.ticket:
+        if slot.store.inline:
+            slot.store.release_inline(slot.ticket)
+        else:
+            memory, stream = slot.prefetched or (None, slot.stream)
+            slot.store.release(Dead(slot.ticket, memory, stream))
 
 
 def before(number: int, owner: Any, count: int) -> Iterator[Hold]:
     """What the owner packed before a slot, the nearest first, as many as there are nearby."""
     for earlier in range(number - 1, max(0, number - 1 - 4 * count), -1):
-        reference = _live.get(earlier)
-        hold = None if reference is None else reference()
+        slot = _live.get(earlier)
+        hold: Optional[Hold] = None if slot is None else slot()
         if hold is not None and hold.slot.owner is owner:
             yield hold  # the slot must not end while it is being prefetched
             count -= 1

@@ -102,7 +102,8 @@ class Store:
         self._handle = self.offloader._handle
         self._pointer = self._handle.pointer
         self._ticket, self._kept = c_uint64(), c_int32()
-        self._outputs = (ctypes.addressof(self._ticket), ctypes.addressof(self._kept))
+        self._ticket_at = ctypes.addressof(self._ticket)
+        self._kept_at = ctypes.addressof(self._kept)
         _stores.add(self)
 
     # --- streams ---
@@ -116,11 +117,10 @@ class Store:
     def pack(self, address: int, nbytes: int, stream: Any) -> int:
         """A ticket; 0 where the value is to stay on the device."""
         raw = None if stream is None else stream.cuda_stream
-        ticket_at, kept_at = self._outputs
         with self.lock:
             if self.dead:
                 self._bury()
-            status = _pack(self._pointer, address, nbytes, raw, ticket_at, kept_at)
+            status = _pack(self._pointer, address, nbytes, raw, self._ticket_at, self._kept_at)
             ticket: int = self._ticket.value
             if status == 0 and self._kept.value:
                 status, ticket = _release(self._pointer, ticket, raw), 0
@@ -129,6 +129,34 @@ class Store:
         if status:
             raise _library.from_status(status)
         return ticket
+
+    def pack_inline(self, address: int, nbytes: int) -> int:
+        """The same where copies are inline."""
+        lock = self.lock
+        lock.acquire()
+        status = _pack(self._pointer, address, nbytes, None, self._ticket_at, self._kept_at)
+        ticket: int = self._ticket.value
+        kept = self._kept.value
+        lock.release()
+        if status or kept or self.dead:
+            if not status and kept:
+                self.release(Dead(ticket, None, None))
+                ticket = 0
+            self.collect()
+            if status:
+                raise _library.from_status(status)
+        return ticket
+
+    def unpack_inline(self, ticket: int, address: int, nbytes: int) -> None:
+        """unpack_into() where copies are inline."""
+        lock = self.lock
+        lock.acquire()
+        status = _unpack_into(self._pointer, ticket, address, nbytes, None)
+        lock.release()
+        if status or self.dead:
+            self.collect()
+            if status:
+                raise _library.from_status(status)
 
     def unpack_into(self, ticket: int, address: int, nbytes: int, stream: Any) -> None:
         """Copies a value into memory that is free in the order of `stream`."""
@@ -194,6 +222,18 @@ class Store:
             return
         self.dead.append(dead)
         self.collect()
+
+    def release_inline(self, ticket: int) -> None:
+        """The same where copies are inline, at once if it can be."""
+        if not self.dead and self.lock.acquire(False):
+            status = 0
+            if self._handle._pointer is not None and not self.forked:
+                status = _release(self._pointer, ticket, None)
+            self.lock.release()
+            if status:
+                raise _library.from_status(status)
+        else:
+            self.release(Dead(ticket, None, None))
 
     def collect(self) -> None:
         """Releases dead tickets, unless another thread is about to."""
@@ -276,5 +316,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-

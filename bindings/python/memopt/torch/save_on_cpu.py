@@ -18,10 +18,11 @@ from .. import _abi
 from ..device import choice
 from ..sizes import Size, parse_size
 from . import _buffers
-from ._slots import Hold, Kept, Reference, Saved, Slot, Sparse, before, watch
+from ._slots import Hold, Kept, Saved, Slot, Sparse, before, new_slot
 from ._store import Options, Store, give_store, open_store, owners
 
 _Tensor = torch.Tensor
+_empty_strided = torch.empty_strided
 
 #: A range starts at a multiple of this, so that what is brought back is aligned as it was.
 ALIGNMENT = 512
@@ -48,8 +49,8 @@ class _Packer:
         self.prefetch = prefetch
         self.stores: Dict[torch.device, Optional[Store]] = {}
         #: The newest slot of a storage, by the storage's id.
-        self.by_storage: Dict[int, Reference] = {}
-        self.waiting: Deque[Reference] = collections.deque()
+        self.by_storage: Dict[int, Slot] = {}
+        self.waiting: Deque[Slot] = collections.deque()
         self.waiting_bytes = 0
         self.baselines: Dict[torch.device, Dict[str, int]] = {}
         self.saved = self.shared = self.kept_last = self.kept_overflow = 0
@@ -100,18 +101,30 @@ class _Packer:
                 return self.keep_other(tensor)
         except (RuntimeError, NotImplementedError):  # no storage, or no strides
             return self.keep_other(tensor)
+        slot = self.by_storage.get(id(storage))
+        if slot is None and store.inline and nbytes == total and not self.keeps:
+            # the common case, without detours
+            hold = new_slot(store, self, storage, tensor._version, 0, total)
+            slot = hold.slot
+            slot.ticket = store.pack_inline(storage.data_ptr(), total)
+            if not slot.ticket:
+                slot.source = tensor.detach()
+                self.kept_overflow += 1
+            self.by_storage[slot.key] = slot
+            self.saved += 1
+            return Saved(hold, dtype, size, stride, offset, offset == 0)
         start, end = 0, total
         if nbytes * 2 <= total:
             start, end = reach(size, stride, offset, dtype.itemsize, total)
-        hold = self.find(storage, tensor, start, end)
-        if hold is None:
+        found = self.find(storage, tensor, start, end)
+        if found is None:
             if nbytes * 2 <= end - start and end - start > SPARSE_BYTES:
                 return self.pack_sparse(tensor, size, stride)
             hold = self.store_bytes(store, storage, tensor, start, end - start)
             slot = hold.slot
         else:
             self.shared += 1
-            slot = hold.slot
+            hold, slot = found, found.slot
             slot.shared = True
         if slot.start:
             offset -= slot.start // dtype.itemsize
@@ -122,11 +135,10 @@ class _Packer:
         self, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, end: int
     ) -> Optional[Hold]:
         """A slot that has these bytes of the storage, as they are now."""
-        reference = self.by_storage.get(id(storage))
-        if reference is None:
+        slot = self.by_storage.get(id(storage))
+        if slot is None:
             return None
-        hold: Optional[Hold] = reference()
-        slot = reference.slot
+        hold: Optional[Hold] = slot()
         if (
             hold is None
             or slot.origin() is not storage
@@ -146,16 +158,15 @@ class _Packer:
         nbytes: int,
     ) -> Hold:
         """Stores bytes of the tensor's storage."""
-        slot = Slot(store, self, storage, tensor._version, start, nbytes)
+        hold = new_slot(store, self, storage, tensor._version, start, nbytes)
+        slot = hold.slot
         if not store.inline:
             slot.stream = store.stream()
-        hold = Hold(slot)
-        reference = watch(hold)
         if self.keeps:
-            self.let_wait(reference, tensor)
+            self.let_wait(slot, tensor)
         else:
             slot.copy_out(tensor)
-        self.by_storage[slot.key] = reference  # now that another thread may use it
+        self.by_storage[slot.key] = slot  # now that another thread may use it
         return hold
 
     def pack_sparse(
@@ -167,16 +178,16 @@ class _Packer:
         saved = self.pack(elements)
         return Sparse(saved, size, stride) if type(saved) is Saved else keep(tensor)
 
-    def let_wait(self, newest: Reference, tensor: torch.Tensor) -> None:
+    def let_wait(self, newest: Slot, tensor: torch.Tensor) -> None:
         """Leaves the newest values where they are, and copies the oldest that waited."""
-        newest.slot.source = tensor.detach()
+        newest.source = tensor.detach()
         self.kept_last += 1
         waiting = self.waiting
         waiting.append(newest)
-        self.waiting_bytes += newest.slot.nbytes
+        self.waiting_bytes += newest.nbytes
         while len(waiting) > self.keep_count or self.waiting_bytes > self.keep_bytes:
-            oldest = waiting.popleft()
-            slot, hold = oldest.slot, oldest()
+            slot = waiting.popleft()
+            hold = slot()
             self.waiting_bytes -= slot.nbytes
             self.kept_last -= 1
             source = slot.source
@@ -213,10 +224,20 @@ class _Packer:
     def unpack(self, packed: Any) -> torch.Tensor:
         """The hook: the tensor again."""
         kind = type(packed)
+        if kind is Saved and packed.whole:
+            slot = packed.hold.slot
+            store = slot.store
+            if store.inline and slot.ticket and not slot.shared:
+                value = _empty_strided(
+                    packed.size, packed.stride, dtype=packed.dtype, device=store.device
+                )
+                if value.untyped_storage().nbytes() == slot.nbytes:
+                    store.unpack_inline(slot.ticket, value.data_ptr(), slot.nbytes)
+                    return value
         if kind is Kept:
-            value: torch.Tensor = packed.tensor()
-            return value
-        slot: Slot = packed.hold.slot if kind is Saved else packed.saved.hold.slot
+            kept: torch.Tensor = packed.tensor()
+            return kept
+        slot = packed.hold.slot if kind is Saved else packed.saved.hold.slot
         store = slot.store
         if store.inline:
             result: torch.Tensor = packed.tensor(None)
@@ -227,12 +248,6 @@ class _Packer:
         for earlier in before(slot.number, self, self.prefetch):  # backward needs them next
             earlier.slot.prefetch(stream)
         return result
-
-    def forget(self, slot: Slot) -> None:
-        """The slot ends."""
-        reference = self.by_storage.get(slot.key)
-        if reference is not None and reference.slot is slot:
-            self.by_storage.pop(slot.key, None)
 
     # --- about all of it ---
 
@@ -260,9 +275,7 @@ _OWN = (
     "kept_small",
     "kept_other",
 )
-_COUNTERS = frozenset(
-    ("copied_out_bytes", "copied_back_bytes", "packs", "prefetch_hits", "waits")
-)
+_COUNTERS = frozenset(("copied_out_bytes", "copied_back_bytes", "packs", "prefetch_hits", "waits"))
 
 
 def keep(tensor: torch.Tensor) -> Kept:
@@ -373,7 +386,9 @@ def _last(keep_last: Size) -> Tuple[float, float]:
     if isinstance(keep_last, str):
         return math.inf, parse_size(keep_last)
     if keep_last < 0:
-        raise ValueError("save_on_cpu: keep_last is a number of tensors or bytes, not %r" % keep_last)
+        raise ValueError(
+            "save_on_cpu: keep_last is a number of tensors or bytes, not %r" % keep_last
+        )
     return keep_last, math.inf
 
 
