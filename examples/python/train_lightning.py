@@ -8,6 +8,7 @@ plugin "bf16-mixed". A third run restores the checkpoint of half way, and must g
 for bit.
 """
 
+import itertools
 import logging
 import sys
 import tempfile
@@ -18,6 +19,23 @@ import lightning
 import memopt.torch as mt
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+
+
+class Loader(torch.utils.data.DataLoader):
+    """Continues where a checkpoint was made: Lightning saves the state of a loader that has one."""
+
+    taken = 0
+
+    def __iter__(self):
+        for batch in itertools.islice(super().__iter__(), self.taken, None):
+            self.taken += 1
+            yield batch
+
+    def state_dict(self):
+        return {"taken": self.taken}
+
+    def load_state_dict(self, state):
+        self.taken = state["taken"]
 
 
 class Training(lightning.LightningModule):
@@ -66,8 +84,8 @@ def train(options, savers, folder, resume=None):
     data = common.Windows(
         common.read_text(options.text), options.model, options.steps * options.batch
     )
-    loader = torch.utils.data.DataLoader(data, batch_size=options.batch)
-    batch = next(iter(loader))
+    loader = Loader(data, batch_size=options.batch)
+    batch = torch.utils.data.default_collate([data[i] for i in range(options.batch)])
     activations = common.measure(module.model, batch, savers, common.autocast(options))
     half = options.steps // 2
     trainer = lightning.Trainer(

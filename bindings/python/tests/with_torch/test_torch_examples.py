@@ -51,6 +51,16 @@ def run(program, tmp_path, *options):
     return json.loads(path.read_text())
 
 
+def call(program, tmp_path, monkeypatch, *options):
+    """As run(), in this process: imports cost more than these few steps."""
+    path = tmp_path / "result.json"
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr(sys, "argv", [program, "--json", str(path), *options])
+    module = __import__(program.partition(".")[0])
+    assert module.main() == 0
+    return json.loads(path.read_text())
+
+
 def saved(result):
     """The bytes that the savers took away, as parts of the plain run's."""
     plain, ours = result["plain"], result["ours"]
@@ -67,17 +77,17 @@ def test_plain_loop_with_everything(tmp_path):
     assert result["ours"]["activations"]["host"] > 0
 
 
-def test_checkpoint_offload_and_scaler_change_no_bit(tmp_path):
-    result = run(
-        "train_gpt.py", tmp_path, "--model", "gpt", "--steps", "6", "--optimizer", "torch"
-    )
+def test_checkpoint_offload_and_scaler_change_no_bit(tmp_path, monkeypatch):
+    options = "--model gpt --steps 6 --optimizer torch".split()
+    result = call("train_gpt.py", tmp_path, monkeypatch, *options)
     assert result["plain"]["losses"] == result["ours"]["losses"]
 
 
-def test_plain_loop_within_a_budget_in_bfloat16(tmp_path):
-    result = run(
+def test_plain_loop_within_a_budget_in_bfloat16(tmp_path, monkeypatch):
+    result = call(
         "train_gpt.py",
         tmp_path,
+        monkeypatch,
         *("--model gpt --steps 6 --checkpoint budget --budget 3MiB --dtype bfloat16").split(),
         "--no-save-on-cpu",
     )
@@ -86,23 +96,25 @@ def test_plain_loop_within_a_budget_in_bfloat16(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "AdamW4bit", "AdamWFp8", "Lion8bit", "SGD8bit"])
-def test_other_optimizers(optimizer, tmp_path):
-    run(
+def test_other_optimizers(optimizer, tmp_path, monkeypatch):
+    call(
         "train_gpt.py",
         tmp_path,
-        *("--model gpt --steps 10 --checkpoint none --no-save-on-cpu --no-grad-scaler").split(),
+        monkeypatch,
+        *("--model gpt --steps 10 --batch 4 --checkpoint none --no-save-on-cpu --no-grad-scaler").split(),
         *("--optimizer", optimizer),
     )
 
 
 @pytest.mark.parametrize("model", ["gpt2", "llama", "mixtral", "vit"])
-def test_models_of_transformers(model, tmp_path):
+def test_models_of_transformers(model, tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     checkpoint = "budget" if model in ("llama", "vit") else "layers"
-    result = run(
+    result = call(
         "train_gpt.py",
         tmp_path,
-        *("--steps 8 --budget 3MiB --model".split()),
+        monkeypatch,
+        *("--steps 6 --batch 4 --budget 6MiB --no-save-on-cpu --model".split()),
         *(model, "--checkpoint", checkpoint),
     )
     assert saved(result)[0] < 0.3
@@ -112,7 +124,7 @@ def test_trainer(tmp_path):
     pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     result = run("train_trainer.py", tmp_path, "--model", "gpt2", "--steps", "8")
-    assert len(result["checks"]) >= 10
+    assert "resuming gives the same losses" in result["checks"]
 
 
 def test_accelerate(tmp_path):
