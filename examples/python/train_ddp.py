@@ -29,9 +29,7 @@ def train(options, savers, title):
     activations = common.measure(model, batches[0], savers, autocast)
     model = DistributedDataParallel(model, find_unused_parameters=options.model == "mixtral")
     optimizer = savers.make_optimizer(model.parameters(), options.lr)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, common.warmup_and_cosine(options.steps)
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, common.warmup_and_cosine(options.steps))
     losses = []
     torch.manual_seed(3 + rank)
     for step in common.progress(options.steps, title) if rank == 0 else range(options.steps):

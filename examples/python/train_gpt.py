@@ -21,9 +21,7 @@ def train(options, savers, title):
     """One run: losses, bytes and seconds."""
     model = savers.attach(common.make_model(options.model).train()).to(options.device)
     optimizer = savers.make_optimizer(model.parameters(), options.lr)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, common.warmup_and_cosine(options.steps)
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, common.warmup_and_cosine(options.steps))
     scaler = savers.make_scaler(options.device)
     data = common.Windows(
         common.read_text(options.text), options.model, options.steps * options.batch

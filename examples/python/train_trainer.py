@@ -30,9 +30,7 @@ def train(options, savers, folder, resume=None):
     """One run, or its second half from a checkpoint on."""
     model = savers.attach(common.make_model(options.model))
     optimizer = savers.make_optimizer(model.parameters(), options.lr)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, common.warmup_and_cosine(options.steps)
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, common.warmup_and_cosine(options.steps))
     data = common.Windows(
         common.read_text(options.text), options.model, options.steps * options.batch
     )
