@@ -189,6 +189,8 @@ class Savers:
     @classmethod
     def pair(cls, options):
         """Those of the plain run, and those that the options name."""
+        if options.lr is None:
+            options.lr = 5e-4 if options.model == "vit" else 2e-3
         scaler = getattr(options, "grad_scaler", False)
         optimizer = options.optimizer if options.optimizer != "torch" else None
         ours = cls(
@@ -324,7 +326,7 @@ def parser_of(document, **defaults):
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--lr", type=float, default=2e-3, help="AdamW's; others': see common.py")
+    parser.add_argument("--lr", type=float, help="AdamW's (others': see common.py); 2e-3, vit 5e-4")
     parser.add_argument("--text", help="train on this file instead of the repository's own text")
     parser.add_argument("--threads", type=int, default=1, help="more do not help models so small")
     parser.add_argument("--json", help="write the results to this file")
