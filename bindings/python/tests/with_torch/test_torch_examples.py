@@ -170,7 +170,7 @@ def test_a_run_that_does_not_learn_is_noticed(tmp_path):
     result = start(
         [
             *(sys.executable, EXAMPLES / "train_gpt.py", "--model", "gpt", "--text", text),
-            *("--steps", 3, "--lr", 0, "--optimizer", "torch", "--checkpoint", "none"),
+            *("--steps", 1, "--lr", 0, "--optimizer", "torch", "--checkpoint", "none"),
         ],
         check=False,
     )
