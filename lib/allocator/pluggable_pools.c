@@ -5,8 +5,8 @@
  * only after its release, with the device waited for, since a replay may still run on any stream.
  */
 #include "allocator/internal.h"
-#include "base/lock.h"
 #include "allocator/pluggable.h"
+#include "base/lock.h"
 
 #include "base/memory.h"
 

@@ -77,7 +77,8 @@ static memopt_status check_states(const memopt_optimizer *o, const mo_parameter 
     parts[0] = (memopt_tensor){steps, sizeof *steps, MEMOPT_DTYPE_U8, 0};
     memopt_status status = check_apart(p, index, &parts[0], parts, 0);
     if (status == MEMOPT_OK)
-        status = mo_optim_tensor_reachable(o->device, "optimizer: steps of parameter", index, parts);
+        status =
+            mo_optim_tensor_reachable(o->device, "optimizer: steps of parameter", index, parts);
     for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
         memopt_tensor want = expected(p, moments, i);
         status = check_state(p, index, i, &states[i], &want);

@@ -1,4 +1,4 @@
-"""The example scripts run and say that what they show is so."""
+"""The README's snippets run; the training programs are tested in with_torch/test_torch_examples.py."""
 
 from __future__ import annotations
 
@@ -36,22 +36,6 @@ def test_readme_snippet():
     assert result.returncode == 0, result.stderr
     size = float(re.search(r"([\d.]+) bytes of state a parameter", result.stdout).group(1))
     assert 2.0 < size < 2.1
-
-
-@pytest.mark.slow
-def test_train_torch():
-    pytest.importorskip("torch")
-    result = run("train_torch.py")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "NO" not in result.stdout
-
-
-def test_train_torch_notices_a_run_that_does_not_learn(tmp_path):
-    pytest.importorskip("torch")
-    text = tmp_path / "text"
-    text.write_bytes(os.urandom(4096))
-    result = run("train_torch.py", "--text", str(text), "--steps", "10")
-    assert result.returncode == 1 and "NO" in result.stdout
 
 
 def readme_snippets():

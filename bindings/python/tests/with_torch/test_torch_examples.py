@@ -1,0 +1,177 @@
+"""The training programs of examples/python, run as a user would, each against its plain-torch run.
+
+The programs check themselves (exit status 1 and a line with NO) and write what they saw with --json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+import memopt  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+EXAMPLES = ROOT / "examples" / "python"
+PACKAGE = ROOT / "bindings" / "python"
+
+pytestmark = pytest.mark.skipif(
+    not EXAMPLES.exists(), reason="the examples are not beside this package"
+)
+
+
+def start(command, check=True):
+    environment = dict(
+        os.environ,
+        PYTHONPATH=str(PACKAGE),
+        MEMOPT_LIBRARY=memopt.library_path,
+        OMP_NUM_THREADS="1",
+        TOKENIZERS_PARALLELISM="false",
+        HF_HUB_OFFLINE="1",
+    )
+    result = subprocess.run(
+        [str(part) for part in command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    if check:
+        assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-4000:]
+        assert "NO " not in result.stdout
+    return result
+
+
+def run(program, tmp_path, *options):
+    """What the program wrote."""
+    path = tmp_path / "result.json"
+    start([sys.executable, EXAMPLES / program, "--json", path, *options])
+    return json.loads(path.read_text())
+
+
+def call(program, tmp_path, monkeypatch, *options):
+    """As run(), in this process: imports cost more than these few steps."""
+    path = tmp_path / "result.json"
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr(sys, "argv", [program, "--json", str(path), *options])
+    module = __import__(program.partition(".")[0])
+    assert module.main() == 0
+    return json.loads(path.read_text())
+
+
+def saved(result):
+    """The bytes that the savers took away, as parts of the plain run's."""
+    plain, ours = result["plain"], result["ours"]
+    return (
+        ours["state"] / plain["state"],
+        ours["activations"]["device"] / plain["activations"]["device"],
+    )
+
+
+def test_plain_loop_with_everything(tmp_path):
+    result = run("train_gpt.py", tmp_path, "--model", "gpt", "--steps", "12")
+    state, device = saved(result)
+    assert state < 0.28 and device < 0.1
+    assert result["ours"]["activations"]["host"] > 0
+
+
+def test_checkpoint_offload_and_scaler_change_no_bit(tmp_path, monkeypatch):
+    options = "--model gpt --steps 6 --optimizer torch".split()
+    result = call("train_gpt.py", tmp_path, monkeypatch, *options)
+    assert result["plain"]["losses"] == result["ours"]["losses"]
+
+
+def test_plain_loop_within_a_budget_in_bfloat16(tmp_path, monkeypatch):
+    result = call(
+        "train_gpt.py",
+        tmp_path,
+        monkeypatch,
+        *("--model gpt --steps 6 --checkpoint budget --budget 3600KiB --dtype bfloat16").split(),
+        "--no-save-on-cpu",
+    )
+    ours = result["ours"]["activations"]
+    assert ours["host"] == 0 and ours["device"] < result["plain"]["activations"]["device"] / 3
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "AdamW4bit", "AdamWFp8", "Lion8bit", "SGD8bit"])
+def test_other_optimizers(optimizer, tmp_path, monkeypatch):
+    call(
+        "train_gpt.py",
+        tmp_path,
+        monkeypatch,
+        *(
+            "--model gpt --steps 10 --batch 4 --checkpoint none --no-save-on-cpu --no-grad-scaler"
+        ).split(),
+        *("--optimizer", optimizer),
+    )
+
+
+@pytest.mark.parametrize("model", ["gpt2", "llama", "mixtral", "vit"])
+def test_models_of_transformers(model, tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    checkpoint = "budget" if model in ("gpt2", "llama") else "layers"
+    result = call(
+        "train_gpt.py",
+        tmp_path,
+        monkeypatch,
+        *("--steps 16 --batch 4 --budget 5MiB --no-save-on-cpu --model".split()),
+        *(model, "--checkpoint", checkpoint),
+    )
+    assert saved(result)[0] < 0.3
+
+
+def test_trainer(tmp_path):
+    pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    result = run("train_trainer.py", tmp_path, "--model", "gpt2", "--steps", "8")
+    assert "resuming gives the same losses" in result["checks"]
+
+
+def test_accelerate(tmp_path):
+    pytest.importorskip("accelerate")
+    run("train_accelerate.py", tmp_path, "--model", "gpt", "--steps", "8")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_lightning(dtype, tmp_path):
+    pytest.importorskip("lightning")
+    run("train_lightning.py", tmp_path, "--model", "gpt", "--steps", "8", "--dtype", dtype)
+
+
+def test_ddp(tmp_path):
+    torch = pytest.importorskip("torch")
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("torch without gloo")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    path = tmp_path / "result.json"
+    start(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2),
+            *("--master-addr", "127.0.0.1", "--master-port", port),
+            *(EXAMPLES / "train_ddp.py", "--model", "gpt", "--steps", 8, "--json", path),
+        ]
+    )
+    result = json.loads(path.read_text())
+    assert len(result["ours"]["digests"]) == 2
+    assert len(set(result["ours"]["digests"])) == 1
+
+
+def test_a_run_that_does_not_learn_is_noticed(tmp_path):
+    text = tmp_path / "text"
+    text.write_bytes(os.urandom(4096))
+    result = start(
+        [
+            *(sys.executable, EXAMPLES / "train_gpt.py", "--model", "gpt", "--text", text),
+            *("--steps", 1, "--lr", 0, "--optimizer", "torch", "--checkpoint", "none"),
+        ],
+        check=False,
+    )
+    assert result.returncode == 1 and "NO   the loss falls" in result.stdout
