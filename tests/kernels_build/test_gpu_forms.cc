@@ -346,7 +346,7 @@ State make_state(const StepCase &c)
 
 void run_step(int form, const StepCase &c, State &s, Bytes &gradient, double square_sum)
 {
-    static const mo_rule_group group = {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.0, 0, 0};
+    static const mo_rule_group group = {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.0, 0, 0, nullptr};
     uint64_t n = LARGEST - 8;
     mo_optim_control control = {1, 0};
     mo_rule_coef coef;

@@ -27,7 +27,16 @@ from .chain import checkpoint_sequential  # noqa: E402
 from .checkpoint import CheckpointError, checkpoint  # noqa: E402
 from .load import load_safetensors  # noqa: E402
 from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
-from .optim import AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit  # noqa: E402
+from .optim import (  # noqa: E402
+    SGD,
+    AdamW,
+    AdamW4bit,
+    AdamW8bit,
+    AdamWFp8,
+    Lion,
+    Lion8bit,
+    SGD8bit,
+)
 from .report import MemoryReport, report  # noqa: E402
 from .save_on_cpu import save_on_cpu  # noqa: E402
 
