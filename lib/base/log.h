@@ -12,14 +12,13 @@
 
 void mo_log(memopt_log_level level, const char *format, ...) MO_PRINTF(2, 3);
 
-/* The thread's locks, and the lines that wait for the last of them. Read on every lock, so it lies
- * where no call is needed to find it. */
+/* The thread's locks, and the lines that wait for the last of them. Not of the initial-exec model:
+ * a library that is loaded by dlopen finds little room in the static block of thread-locals. */
 typedef struct mo_log_state {
     int locks;
     int lines; /* that wait, those that did not fit included */
 } mo_log_state;
-extern __attribute__((tls_model("initial-exec"),
-                      visibility("hidden"))) _Thread_local mo_log_state mo_log_held;
+extern __attribute__((visibility("hidden"))) _Thread_local mo_log_state mo_log_held;
 
 /* Pre: no lock is held. */
 void mo_log_flush(void);
