@@ -72,7 +72,7 @@ MO_HD static inline float mo_format_value(uint32_t format, int is_signed, uint32
 MO_HD static inline uint32_t mo_format_read(uint32_t format, const uint8_t *codes, uint64_t i)
 {
     if (format == MO_STATE_4BIT)
-        return codes[i / 2] >> (i % 2 ? 0 : 4) & 15u;
+        return (uint32_t)codes[i / 2] >> (i % 2 ? 0 : 4) & 15u;
     return codes[i];
 }
 

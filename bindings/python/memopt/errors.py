@@ -180,5 +180,15 @@ class _Unraisable:
 
 
 def report_unraisable(error: BaseException, text: str) -> None:
-    """Hands an exception that nobody can catch to sys.unraisablehook."""
-    sys.unraisablehook(_Unraisable(error, text))  # type: ignore[arg-type]
+    """Hands an exception that nobody can catch to sys.unraisablehook.
+
+    Python's own hook takes nothing but a type that only Python can make: what it would print is
+    printed here.
+    """
+    if sys.unraisablehook is not sys.__unraisablehook__:
+        sys.unraisablehook(_Unraisable(error, text))  # type: ignore[arg-type]
+    elif sys.stderr is not None:
+        import traceback  # costs an import of this package more than all else
+
+        print("Exception ignored %s:" % text, file=sys.stderr)
+        traceback.print_exception(type(error), error, error.__traceback__)

@@ -1,11 +1,11 @@
 """Watching devices and the processes on them without opening a device: no context is made.
 
-    with memopt.Monitor("cuda") as monitor:
-        for index in range(len(monitor)):
-            reading = monitor.read(index)
-            print(reading.name, reading.memory_used, reading.utilization)
-            for process in monitor.processes(index):
-                print(process.pid, process.name, process.used_bytes)
+with memopt.Monitor("cuda") as monitor:
+    for index in range(len(monitor)):
+        reading = monitor.read(index)
+        print(reading.name, reading.memory_used, reading.utilization)
+        for process in monitor.processes(index):
+            print(process.pid, process.name, process.used_bytes)
 """
 
 from __future__ import annotations

@@ -210,3 +210,14 @@ def test_a_failed_construction_leaves_nothing():
     del device, make
     gc.collect()
     assert reference() is None
+
+
+def test_python_s_own_hook_is_not_needed(capsys):
+    """Its argument is of a type that only Python makes, so the report is printed instead."""
+    hook, sys.unraisablehook = sys.unraisablehook, sys.__unraisablehook__
+    try:
+        memopt.errors.report_unraisable(ValueError("what went wrong"), "in a test")
+    finally:
+        sys.unraisablehook = hook
+    text = capsys.readouterr().err
+    assert "Exception ignored in a test:" in text and "ValueError: what went wrong" in text

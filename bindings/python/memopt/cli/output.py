@@ -146,15 +146,35 @@ class Output:
         widths = [
             max([len(column)] + [len(row[i]) for row in rows]) for i, column in enumerate(columns)
         ]
-        lines = [list(columns), ["-" * width for width in widths]] + rows
-        for line in lines:
-            cells = [
-                cell.rjust(width) if to_the_right else cell.ljust(width)
-                for cell, width, to_the_right in zip(line, widths, right)
+        if self._terminal:
+            _shrink(widths, columns, shutil.get_terminal_size().columns - 2 * len(columns))
+        for line in [list(columns), ["-" * width for width in widths]] + rows:
+            parts = [
+                textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
+                for cell, width in zip(line, widths)
             ]
-            self._print(("  " + "  ".join(cells)).rstrip())
+            for number in range(max(map(len, parts))):
+                cells = [part[number] if number < len(part) else "" for part in parts]
+                self._print(_aligned(cells, widths, right))
 
     def error(self, message: str) -> None:
         """Says on standard error why it could not be done."""
         self._stream.flush()
         print("memopt: " + message, file=sys.stderr)
+
+
+def _shrink(widths: List[int], columns: Sequence[str], room: int) -> None:
+    """Makes the widest column narrower, and then the next, until all fit the terminal."""
+    while sum(widths) > room:
+        widest = max(range(len(widths)), key=lambda i: widths[i] - len(columns[i]))
+        if widths[widest] <= max(len(columns[widest]), 20):
+            return
+        widths[widest] -= 1
+
+
+def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    shown = [
+        cell.rjust(width) if to_the_right else cell.ljust(width)
+        for cell, width, to_the_right in zip(cells, widths, right)
+    ]
+    return ("  " + "  ".join(shown)).rstrip()

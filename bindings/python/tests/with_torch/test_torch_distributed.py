@@ -618,7 +618,9 @@ class Blocks(torch.nn.Module):
         return x
 
 
-def _gradients(rank: int, backend: str, wrapper: str, save: bool) -> Any:
+def _gradients(rank: int, backend: str, wrapper: str, save: bool, offload: bool = False) -> Any:
+    import contextlib
+
     from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(11)
@@ -634,7 +636,9 @@ def _gradients(rank: int, backend: str, wrapper: str, save: bool) -> Any:
         model = torch.nn.parallel.DistributedDataParallel(inner, gradient_as_bucket_view=True)
     torch.manual_seed(50 + rank)
     x = torch.randn(6, 24, device=device, requires_grad=True)
-    model(x).square().mean().backward()
+    with mt.save_on_cpu() if offload else contextlib.nullcontext():
+        loss = model(x).square().mean()
+    loss.backward()
     grads = [p.grad for p in inner.parameters()]
     return [(g.full_tensor() if hasattr(g, "full_tensor") else g).cpu() for g in [*grads, x.grad]]
 
@@ -647,6 +651,34 @@ def test_checkpoint_in_sharded_and_replicated_modules_gives_the_same_gradients(
     kept = two.run(_gradients, two.backend, wrapper, False)
     for a, b in zip(saved, kept):
         assert len(a) == len(b) and all(same_bits(x, y) for x, y in zip(a, b))
+
+
+@pytest.mark.parametrize("wrapper", ["fsdp", "ddp"])
+@pytest.mark.parametrize("save", [False, True])
+def test_save_on_cpu_around_sharded_and_replicated_modules_gives_the_same_gradients(
+    two: Group, wrapper: str, save: bool
+) -> None:
+    offloaded = two.run(_gradients, two.backend, wrapper, save, True)
+    kept = two.run(_gradients, two.backend, wrapper, False)
+    for a, b in zip(offloaded, kept):
+        assert len(a) == len(b) and all(same_bits(x, y) for x, y in zip(a, b))
+
+
+def _clip(rank: int, backend: str, ours: bool) -> Any:
+    model = _sharded_model(backend)
+    _set_gradients(model, 5)
+    clip = mt.clip_grad_norm_ if ours else torch.nn.utils.clip_grad_norm_
+    norm: Any = clip(model.parameters(), 0.01)
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return norm.cpu(), [p.grad.full_tensor().cpu() for p in model.parameters()]
+
+
+def test_the_norm_of_sharded_gradients_is_that_of_all_shards(two: Group) -> None:
+    for (norm, ours), (wanted, theirs) in zip(
+        two.run(_clip, two.backend, True), two.run(_clip, two.backend, False)
+    ):
+        assert norm > 0.01 and torch.equal(norm, wanted)
+        assert all(same_bits(a, b) for a, b in zip(ours, theirs))
 
 
 # --- torchrun -------------------------------------------------------------------------------------
