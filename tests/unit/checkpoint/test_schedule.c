@@ -11,6 +11,13 @@
 #define MOST 40
 #define SMALL 5
 
+/* One thread that computes: under ThreadSanitizer a sample is enough. */
+#ifdef __SANITIZE_THREAD__
+enum { ROUNDS = 4, LONGEST = 100 };
+#else
+enum { ROUNDS = 80, LONGEST = 1024 };
+#endif
+
 static uint64_t state = 0x243F6A8885A308D3u;
 
 static uint64_t below(uint64_t n)
@@ -234,11 +241,11 @@ static void test_best_of_all(void **unused)
 {
     (void)unused;
     int recomputing = 0;
-    for (int round = 0; round < 80; round++) {
+    for (int round = 0; round < ROUNDS; round++) {
         chain c = random_chain(1 + below(SMALL), 1);
         recomputing += compare_with_best(&c);
     }
-    assert_true(recomputing > 100);
+    assert_true(recomputing > ROUNDS);
 }
 
 /* Running forward over large values in the middle is what takes the most. */
@@ -255,7 +262,7 @@ static void test_forward_is_the_peak(void **unused)
 static void test_long_chains_stay_in_budget(void **unused)
 {
     (void)unused;
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < (ROUNDS + 1) / 2; round++) {
         chain c = random_chain(2 + below(MOST - 1), 1 << 20);
         uint64_t floor = floor_of(&c);
         memopt_schedule *s = NULL;
@@ -359,14 +366,14 @@ static void test_no_host_memory(void **unused)
 static void test_longest_chain(void **unused)
 {
     (void)unused;
-    static memopt_chain_stage stages[1024];
-    for (uint64_t i = 0; i < 1024; i++)
+    static memopt_chain_stage stages[LONGEST];
+    for (uint64_t i = 0; i < LONGEST; i++)
         stages[i] = (memopt_chain_stage){1, 2, 100, 500 + below(100), 10, 10};
     memopt_schedule_options options = MEMOPT_SCHEDULE_OPTIONS_INIT;
-    options.budget = 100000;
+    options.budget = LONGEST * 100;
     memopt_schedule *s = NULL;
-    assert_int_equal(memopt_schedule_create(stages, 1024, &options, &s), MEMOPT_OK);
-    assert_true(info_of(s).peak_bytes <= 100000);
+    assert_int_equal(memopt_schedule_create(stages, LONGEST, &options, &s), MEMOPT_OK);
+    assert_true(info_of(s).peak_bytes <= LONGEST * 100);
     assert_true(info_of(s).recomputed > 0);
     memopt_schedule_destroy(s);
 }
