@@ -13,6 +13,7 @@
 #include <memopt/monitor.h>
 #include <memopt/offload.h>
 #include <memopt/optim.h>
+#include <memopt/plan.h>
 #include <memopt/pluggable.h>
 
 #endif /* MEMOPT_MEMOPT_H */
