@@ -506,9 +506,10 @@ typedef struct memopt_plan_target_options {
     uint64_t effective_batch; /**< Samples of a step on all devices; 0: batch × accumulation ×
                                    world size of the run. */
     uint64_t max_micro_batch; /**< The micro-batch is not larger; 0: the effective batch / world
-                                   size, at most 65536. */
+                                   size, at most 65536. memopt_plan_run::batch bounds it too,
+                                   where it is given. */
     uint64_t min_sequence;    /**< Changes do not make the sequence shorter; 0: an eighth of it. */
-    uint32_t keep_batch;      /**< 1: memopt_plan_run::batch is not changed. */
+    uint32_t keep_batch;      /**< 1: memopt_plan_run::batch is not made smaller either. */
     uint32_t keep_dtype;      /**< 1: no change of dtypes is proposed. */
     uint32_t keep_optimizer;  /**< 1: no change of the optimizer is proposed. */
     uint32_t keep_weights;    /**< 1: LoRA is not proposed. */
@@ -537,7 +538,8 @@ typedef enum memopt_plan_change_kind {
     MEMOPT_PLAN_CHANGE_ALLOCATOR = 10     /**< Expandable segments. */
 } memopt_plan_change_kind;
 
-/** @brief A change of the run that saves memory; each is measured on top of those before it. */
+/** @brief A change of the run that saves memory. One that is applied is measured on top of those
+ *         before it, an alternative on the run as given. */
 typedef struct memopt_plan_change {
     size_t struct_size;   /**< Set by the caller. */
     uint32_t kind;        /**< A ::memopt_plan_change_kind. */
@@ -552,7 +554,8 @@ typedef struct memopt_plan_change {
 /** @brief What memopt_plan_solve() found. */
 typedef struct memopt_plan_fit {
     size_t struct_size;           /**< Set by the caller. */
-    uint32_t fits;                /**< 1: the run as given fits with some micro-batch. */
+    uint32_t fits;                /**< 1: the run as given fits; one without a batch: with some
+                                       micro-batch. */
     uint32_t fits_after;          /**< 1: it fits after the changes that are applied. */
     uint64_t micro_batch;         /**< The largest that fits (after the changes if they are
                                        needed) and is best for the effective batch; 0: none. */

@@ -44,7 +44,7 @@ def answer(
         run = run if not target else _accumulated(run, target)
         return Answer(None, Plan(model, run, bare), None, run, model, target)
     batch_given = arguments.batch is not None
-    target = {"effective_batch": arguments.target_effective_batch or 0, "keep_batch": batch_given}
+    target = {"effective_batch": arguments.target_effective_batch or 0, "all_changes": 1}
     if not batch_given and not target["effective_batch"]:
         # What fits is asked for: no effective batch bounds it.
         target["effective_batch"] = LARGEST_BATCH * (run.world_size or 1)
