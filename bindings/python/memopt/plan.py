@@ -16,18 +16,15 @@ from . import _abi, _abi_plan
 from ._library import lib
 from .sizes import parse_size
 
-#: Names of the enumerators that a person writes otherwise than the C interface spells them.
-_SPELLINGS: Dict[enum.IntEnum, str] = {
-    _abi_plan.PlanOptimizer.ADAMW_FOREACH: "adamw-foreach",
-    _abi_plan.PlanOptimizer.ADAMW_FUSED: "adamw-fused",
-    _abi_plan.PlanOptimizer.ADAMW_8BIT: "adamw8bit",
-    _abi_plan.PlanOptimizer.ADAMW_4BIT: "adamw4bit",
-    _abi_plan.PlanOptimizer.ADAMW_FP8: "adamwfp8",
-    _abi_plan.PlanOptimizer.ADAMW_OURS: "adamw-memopt",
-    _abi_plan.PlanOptimizer.LION_8BIT: "lion8bit",
-    _abi_plan.PlanOptimizer.SGD_MOMENTUM: "sgd-momentum",
-    _abi_plan.PlanOptimizer.SGD_8BIT: "sgd8bit",
-    _abi_plan.PlanOptimizer.NO_OPTIMIZER: "none",
+#: Names of optimizers that a person writes otherwise than the C interface spells them.
+_OPTIMIZERS = {
+    "ADAMW_8BIT": "adamw8bit",
+    "ADAMW_4BIT": "adamw4bit",
+    "ADAMW_FP8": "adamwfp8",
+    "ADAMW_OURS": "adamw-memopt",
+    "LION_8BIT": "lion8bit",
+    "SGD_8BIT": "sgd8bit",
+    "NO_OPTIMIZER": "none",
 }
 
 _DTYPES = {"fp32": "f32", "float32": "f32", "fp16": "f16", "float16": "f16", "bfloat16": "bf16"}
@@ -35,7 +32,10 @@ _DTYPES = {"fp32": "f32", "float32": "f32", "fp16": "f16", "float16": "f16", "bf
 
 def name_of(value: enum.IntEnum) -> str:
     """How an enumerator is written: "adamw8bit"."""
-    return _SPELLINGS.get(value, value.name.lower().replace("_", "-"))
+    name = value.name
+    if isinstance(value, _abi_plan.PlanOptimizer):
+        name = _OPTIMIZERS.get(name, name)
+    return name.lower().replace("_", "-")
 
 
 def names(kind: Type[enum.IntEnum]) -> Tuple[str, ...]:

@@ -39,16 +39,14 @@ def answer(
 ) -> Answer:
     """Plans for one card, or without one."""
     model, run = description.model, description.run
+    target = arguments.target_effective_batch
     if card is None:
-        target = arguments.target_effective_batch
-        run = run if not target else _accumulated(run, target)
+        run = _accumulated(run, target) if target else run
         return Answer(None, Plan(model, run, bare), None, run, model, target)
     batch_given = arguments.batch is not None
-    target = {"effective_batch": arguments.target_effective_batch or 0, "all_changes": 1}
-    if not batch_given and not target["effective_batch"]:
-        # What fits is asked for: no effective batch bounds it.
-        target["effective_batch"] = LARGEST_BATCH * (run.world_size or 1)
-    solution = PlanSolution(model, run, card.card, **target)
+    # Without a batch or an effective one, what fits is asked for.
+    effective = target or (0 if batch_given else LARGEST_BATCH * (run.world_size or 1))
+    solution = PlanSolution(model, run, card.card, effective_batch=effective, all_changes=True)
     planned = run
     if not batch_given and solution.fits:
         planned = run.replace(batch=solution.micro_batch, accumulation=_steps(solution, arguments))
@@ -62,7 +60,7 @@ def answer(
 
 
 def _steps(solution: PlanSolution, arguments: argparse.Namespace) -> int:
-    if arguments.target_effective_batch:
+    if arguments.target_effective_batch or arguments.batch:
         return int(solution.accumulation)
     return arguments.accumulation or 1
 

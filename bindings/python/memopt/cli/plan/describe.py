@@ -334,7 +334,7 @@ def _run_fields(
 def _offload(value: Optional[str]) -> Optional[List[str]]:
     if value in (None, "none"):
         return None
-    return ["activations", "optimizer"] if value == "all" else [value]  # type: ignore[list-item]
+    return ["activations", "optimizer"] if value == "all" else [value]
 
 
 def _sharding(arguments: argparse.Namespace) -> Optional[str]:

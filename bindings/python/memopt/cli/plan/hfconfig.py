@@ -124,7 +124,7 @@ FAMILIES: Dict[str, Family] = {
         "mixtral",
         dict(
             _MIXTRAL, vocab_size=151936, hidden_size=2048, num_hidden_layers=24,
-            num_key_value_heads=4, moe_intermediate_size=768, num_local_experts=128,
+            num_key_value_heads=4, intermediate_size=6144, moe_intermediate_size=768, num_local_experts=128,
             num_experts_per_tok=8, qk_norm=True,
         ),
         "read as Mixtral's kin: all layers are taken to be mixtures",
