@@ -504,10 +504,10 @@ MEMOPT_API const char *memopt_plan_phase_name(uint32_t phase);
 typedef struct memopt_plan_target_options {
     size_t struct_size;       /**< sizeof(memopt_plan_target_options). */
     uint64_t effective_batch; /**< Samples of a step on all devices; 0: batch × accumulation ×
-                                   world size of the run. */
-    uint64_t max_micro_batch; /**< The micro-batch is not larger; 0: the effective batch / world
-                                   size, at most 65536. memopt_plan_run::batch bounds it too,
-                                   where it is given. */
+                                   world size of the run, or, where it has no batch, what the
+                                   largest micro-batch gives. */
+    uint64_t max_micro_batch; /**< The micro-batch is not larger; 0: 65536.
+                                   memopt_plan_run::batch bounds it too, where it is given. */
     uint64_t min_sequence;    /**< Changes do not make the sequence shorter; 0: an eighth of it. */
     uint32_t keep_batch;      /**< 1: memopt_plan_run::batch is not made smaller either. */
     uint32_t keep_dtype;      /**< 1: no change of dtypes is proposed. */

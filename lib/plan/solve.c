@@ -62,10 +62,15 @@ static memopt_status choose_batch(memopt_plan_solution *s, uint64_t target, uint
     most = mo_min_u64(most, largest);
     if (most == 0)
         return MEMOPT_OK;
-    mo_split split = mo_split_batch(target, most, c->run.world_size);
+    uint64_t world = c->run.world_size, steps = c->run.accumulation;
+    mo_split split = {most, steps, most * steps * world};
+    if (target == 0) /* what fits is all that is asked for */
+        target = split.effective;
+    else
+        split = mo_split_batch(target, most, world);
     if (s->options.keep_batch && split.batch != most) { /* only accumulation is free */
-        uint64_t step = most * c->run.world_size;
-        uint64_t steps = (target + step / 2) / step;
+        uint64_t step = most * world;
+        steps = (target + step / 2) / step;
         split = (mo_split){most, steps == 0 ? 1 : steps, 0};
         split.effective = split.accumulation * step;
     }
@@ -74,6 +79,7 @@ static memopt_status choose_batch(memopt_plan_solution *s, uint64_t target, uint
     s->fit.micro_batch = split.batch;
     s->fit.accumulation = split.accumulation;
     s->fit.effective_batch = split.effective;
+    s->fit.target_batch = target;
     s->fit.remainder = (int64_t)split.effective - (int64_t)target;
     return MEMOPT_OK;
 }
@@ -144,11 +150,11 @@ static memopt_status solve(memopt_plan_solution *s, int batch_given)
     const memopt_plan_run *run = &s->given.run;
     uint64_t world = run->world_size;
     uint64_t target = s->options.effective_batch;
-    if (target == 0)
+    if (target == 0 && batch_given)
         target = run->batch * run->accumulation * world;
     uint64_t most = s->options.max_micro_batch;
     if (most == 0)
-        most = mo_min_u64(target / world + (target % world != 0), MO_LARGEST_BATCH);
+        most = MO_LARGEST_BATCH;
     if (batch_given)
         most = mo_min_u64(most, run->batch);
     s->fit.target_batch = target;

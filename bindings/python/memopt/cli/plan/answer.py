@@ -10,9 +10,6 @@ from . import environment
 from .cards import Card
 from .describe import Description, dtype_word, optimizer_word
 
-#: No micro-batch above this is looked for.
-LARGEST_BATCH = 1 << 16
-
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch", "overhead")
 
 
@@ -44,29 +41,18 @@ def answer(
         run = _accumulated(run, target) if target else run
         return Answer(None, Plan(model, run, bare), None, run, model, target)
     batch_given = arguments.batch is not None
-    # Without a batch or an effective one, what fits is asked for.
-    effective = target or (0 if batch_given else LARGEST_BATCH * (run.world_size or 1))
-    solution = PlanSolution(model, run, card.card, effective_batch=effective, all_changes=True)
+    solution = PlanSolution(model, run, card.card, effective_batch=target or 0, all_changes=True)
     planned = run
     if not batch_given and solution.fits:
-        planned = run.replace(batch=solution.micro_batch, accumulation=_steps(solution, arguments))
+        planned = run.replace(batch=solution.micro_batch, accumulation=solution.accumulation)
     return Answer(
         card,
         Plan(model, planned, card.card),
         solution,
-        _chosen(solution, arguments),
+        solution.run,
         solution.model,
+        target,
     )
-
-
-def _steps(solution: PlanSolution, arguments: argparse.Namespace) -> int:
-    if arguments.target_effective_batch or arguments.batch:
-        return int(solution.accumulation)
-    return arguments.accumulation or 1
-
-
-def _chosen(solution: PlanSolution, arguments: argparse.Namespace) -> PlanRun:
-    return solution.run.replace(accumulation=_steps(solution, arguments))
 
 
 def _accumulated(run: PlanRun, target: int) -> PlanRun:
