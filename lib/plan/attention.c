@@ -1,0 +1,307 @@
+/*
+ * Attention as transformers writes it: projections, rotary positions, the cache, and the scores
+ * eager, by torch's math kernel, or by a flash kernel.
+ *
+ * Queries, keys and values are views of the projections' outputs in which a sequence's heads are
+ * not contiguous; products of matrices copy such operands unless there is one sequence. Gradients
+ * of the views are copied back, but not where a flash kernel makes them in the same order.
+ */
+#include "plan/play.h"
+
+typedef struct mo_heads {
+    mo_value q, k, v;
+    int apart; /* k and v have memory of their own: contiguous */
+} mo_heads;
+
+enum mo_core { MO_CORE_FLASH, MO_CORE_MATH, MO_CORE_EAGER };
+
+/* Which kernel computes the scores. The CPU's flash kernel has no dropout; a device that is not
+ * told is taken to have none either. */
+static enum mo_core core_of(const mo_stack *s)
+{
+    uint32_t device = s->play->settings->card.device;
+    int gpu = device == MEMOPT_PLAN_DEVICE_CUDA || device == MEMOPT_PLAN_DEVICE_HIP;
+    if (s->attention == MEMOPT_PLAN_ATTENTION_EAGER)
+        return MO_CORE_EAGER;
+    if (s->attention == MEMOPT_PLAN_ATTENTION_FLASH || gpu || !(s->attention_dropout > 0))
+        return MO_CORE_FLASH;
+    return MO_CORE_MATH;
+}
+
+static mo_value turn(mo_tape *t, mo_value old, mo_value new_one)
+{
+    mo_drop(t, old);
+    return new_one;
+}
+
+/* (−x2, x1) of x = (x1, x2). */
+static mo_value rotate_half(mo_tape *t, mo_value x)
+{
+    uint64_t half = mo_elements(t, x) / 2;
+    mo_value x1 = mo_op_slice(t, x, half), x2 = mo_op_slice(t, x, half);
+    mo_value negative = mo_op_scale(t, x2);
+    mo_value out = mo_value_new(t, mo_elements(t, x), mo_width(t, x), t->category);
+    if (out != MO_NONE)
+        mo_tape_record(t, &(mo_record){.label = "rotary positions",
+                                       .out[0] = out,
+                                       .in = {negative, x1, MO_NONE, MO_NONE},
+                                       .grad = {MO_ALIAS, MO_ALIAS}});
+    mo_drop(t, negative);
+    mo_drop(t, x1);
+    mo_drop(t, x2);
+    return out;
+}
+
+static mo_value rotary(mo_stack *s, mo_value x)
+{
+    mo_tape *t = &s->play->tape;
+    mo_value straight = mo_op_mul(t, x, s->cosine);
+    mo_value half = rotate_half(t, x);
+    mo_value turned = mo_op_mul(t, half, s->sine);
+    mo_drop(t, half);
+    mo_value out = mo_op_add(t, straight, turned);
+    mo_drop(t, straight);
+    mo_drop(t, turned);
+    return out;
+}
+
+/* The views of the projections that the scores are made from. */
+static mo_heads project(mo_layer *l, mo_value x, enum mo_core core)
+{
+    mo_stack *s = l->stack;
+    mo_tape *t = &s->play->tape;
+    uint32_t compute = s->play->compute;
+    double dropout = s->play->settings->model.lora_dropout;
+    int copies = core != MO_CORE_FLASH;
+    mo_value parts[MO_RECORD_OUTPUTS];
+    if (s->fused_qkv) {
+        mo_value all = mo_op_linear(t, &l->query, x, compute, dropout);
+        if (all == MO_NONE)
+            return (mo_heads){MO_NONE, MO_NONE, MO_NONE, 0};
+        mo_op_split(t, all, 3, parts);
+        mo_drop(t, all);
+    } else {
+        parts[0] = mo_op_linear(t, &l->query, x, compute, dropout);
+        if (s->family == MEMOPT_PLAN_OPT)
+            parts[0] = turn(t, parts[0], mo_op_scale(t, parts[0]));
+        if (l->query_norm.weight != MO_NONE)
+            parts[0] = turn(t, parts[0], mo_op_norm(t, &l->query_norm, parts[0], compute));
+        parts[1] = mo_op_linear(t, &l->key, x, compute, dropout);
+        if (l->key_norm.weight != MO_NONE)
+            parts[1] = turn(t, parts[1], mo_op_norm(t, &l->key_norm, parts[1], compute));
+        parts[2] = mo_op_linear(t, &l->value, x, compute, dropout);
+    }
+    for (int i = 0; i < 3; i++)
+        if (i < 2 ? copies || s->rotary : copies)
+            parts[i] = turn(t, parts[i], mo_op_copy_back(t, parts[i]));
+    return (mo_heads){parts[0], parts[1], parts[2], 0};
+}
+
+static void turn_heads(mo_stack *s, mo_heads *h)
+{
+    mo_tape *t = &s->play->tape;
+    mo_value q = rotary(s, h->q), k = rotary(s, h->k);
+    mo_drop(t, h->q);
+    mo_drop(t, h->k);
+    h->q = q;
+    h->k = k;
+}
+
+/* The cache joins what is new to what it had: copies that it holds until the outputs go. */
+static void cache_heads(mo_stack *s, mo_heads *h)
+{
+    mo_tape *t = &s->play->tape;
+    mo_value k = mo_op_copy(t, h->k), v = mo_op_copy(t, h->v);
+    mo_drop(t, h->k);
+    mo_drop(t, h->v);
+    h->k = k;
+    h->v = v;
+    h->apart = 1;
+    if (!t->in_backward) {
+        mo_play_hold(s->play, &s->play->outputs, mo_value_view(t, k, mo_elements(t, k)));
+        mo_play_hold(s->play, &s->play->outputs, mo_value_view(t, v, mo_elements(t, v)));
+    }
+}
+
+/* Keys and values once per query head; the gradient is summed over the heads that share one. */
+static void repeat_heads(mo_stack *s, mo_heads *h)
+{
+    mo_tape *t = &s->play->tape;
+    if (s->kv_heads == s->heads)
+        return;
+    mo_value k = mo_op_resize(t, h->k, s->size, "repeated keys");
+    mo_value v = mo_op_resize(t, h->v, s->size, "repeated values");
+    mo_drop(t, h->k);
+    mo_drop(t, h->v);
+    h->k = k;
+    h->v = v;
+    h->apart = 1;
+}
+
+static mo_value flash(mo_stack *s, const mo_heads *h)
+{
+    mo_tape *t = &s->play->tape;
+    t->label = "attention";
+    mo_value out = mo_value_new(t, mo_elements(t, h->q), mo_width(t, h->q), t->category);
+    mo_value sums = mo_value_new(t, s->rows * s->heads * s->sequence, 4, t->category);
+    if (sums == MO_NONE)
+        return MO_NONE;
+    if (!t->in_backward)
+        t->flops += 4.0 * (double)s->sequence * (double)mo_elements(t, h->q);
+    mo_tape_record(t,
+                   &(mo_record){.label = "attention",
+                                .out[0] = out,
+                                .in = {h->q, h->k, h->v, MO_NONE},
+                                .grad = {mo_bytes(t, h->q), mo_bytes(t, h->k), mo_bytes(t, h->v)},
+                                .saved = {h->q, h->k, h->v, out, sums, MO_NONE}});
+    mo_drop(t, sums);
+    return out;
+}
+
+/* An operand of a product: copied where it is not contiguous. */
+static mo_value operand(mo_stack *s, mo_value x, int apart)
+{
+    mo_tape *t = &s->play->tape;
+    return apart || s->rows == 1 ? mo_value_view(t, x, mo_elements(t, x)) : mo_op_copy(t, x);
+}
+
+/* Softmax of scores, in fp32 where the family's code says so. */
+static mo_value weigh(mo_stack *s, mo_value scores, int wide)
+{
+    mo_tape *t = &s->play->tape;
+    uint32_t width = mo_width(t, scores);
+    mo_value in = mo_op_cast(t, scores, wide ? 4 : width);
+    mo_value out = mo_op_softmax(t, in);
+    mo_drop(t, in);
+    return turn(t, out, mo_op_cast(t, out, width));
+}
+
+static double product_flops(const mo_stack *s)
+{
+    return 2.0 * (double)s->rows * (double)s->heads * (double)s->sequence * (double)s->sequence *
+           (double)s->head_dim;
+}
+
+/* The product with the values, one head after the other again. */
+static mo_value combine(mo_stack *s, const mo_heads *h, mo_value weights)
+{
+    mo_tape *t = &s->play->tape;
+    mo_value v = operand(s, h->v, h->apart);
+    mo_value out = mo_op_bmm(t, weights, v, s->size, product_flops(s));
+    mo_drop(t, v);
+    return turn(t, out, mo_op_copy_both(t, out));
+}
+
+static mo_value eager(mo_stack *s, mo_heads *h)
+{
+    mo_tape *t = &s->play->tape;
+    int wide = s->family != MEMOPT_PLAN_GPT2 && s->family != MEMOPT_PLAN_BERT;
+    repeat_heads(s, h);
+    mo_value q = operand(s, h->q, 0), k = operand(s, h->k, h->apart);
+    mo_value scores = mo_op_bmm(t, q, k, s->scores, product_flops(s));
+    mo_drop(t, q);
+    mo_drop(t, k);
+    scores = turn(t, scores, mo_op_scale(t, scores));
+    if (s->mask != MO_NONE)
+        scores = turn(t, scores, mo_op_add(t, scores, s->mask));
+    mo_value weights = weigh(s, scores, wide);
+    mo_drop(t, scores);
+    weights = turn(t, weights, mo_op_dropout(t, weights, s->attention_dropout));
+    mo_value out = combine(s, h, weights);
+    mo_drop(t, weights);
+    return out;
+}
+
+/* torch's math kernel: queries and keys are scaled, in fp32 for 16-bit types. */
+static mo_value math(mo_stack *s, mo_heads *h)
+{
+    mo_tape *t = &s->play->tape;
+    uint32_t width = mo_width(t, h->q);
+    mo_heads w = {mo_op_cast(t, h->q, 4), mo_op_cast(t, h->k, 4), mo_op_cast(t, h->v, 4), h->apart};
+    mo_value scaled_q = mo_op_scale(t, w.q), scaled_k = mo_op_scale(t, w.k);
+    mo_value mask = MO_NONE;
+    if (s->mask != MO_NONE || s->causal)
+        mask = mo_value_new(t, s->sequence * s->sequence, 4, t->category);
+    mo_value q = operand(s, scaled_q, 0), k = operand(s, scaled_k, h->apart);
+    mo_value scores = mo_op_bmm(t, q, k, s->scores, product_flops(s));
+    mo_drop(t, q);
+    mo_drop(t, k);
+    mo_drop(t, scaled_k);
+    if (mask != MO_NONE)
+        scores = turn(t, scores, mo_op_add(t, scores, mask));
+    mo_value weights = mo_op_softmax(t, scores);
+    mo_drop(t, scores);
+    weights = turn(t, weights, mo_op_dropout(t, weights, s->attention_dropout));
+    mo_value out = combine(s, &w, weights);
+    out = turn(t, out, mo_op_cast(t, out, width));
+    mo_drop(t, weights);
+    mo_drop(t, scaled_q);
+    mo_drop(t, mask);
+    mo_drop(t, w.q);
+    mo_drop(t, w.k);
+    mo_drop(t, w.v);
+    return out;
+}
+
+/* Queries, keys and values to the heads' outputs; leaves in h what the program holds meanwhile. */
+static mo_value core(mo_layer *l, mo_heads *h)
+{
+    mo_stack *s = l->stack;
+    if (s->rotary)
+        turn_heads(s, h);
+    if (s->cache)
+        cache_heads(s, h);
+    switch (core_of(s)) {
+    case MO_CORE_EAGER:
+        return eager(s, h);
+    case MO_CORE_MATH:
+        repeat_heads(s, h);
+        return math(s, h);
+    default:
+        if (s->mask != MO_NONE)
+            repeat_heads(s, h);
+        return flash(s, h);
+    }
+}
+
+static void drop_heads(mo_tape *t, const mo_heads *h)
+{
+    mo_drop(t, h->q);
+    mo_drop(t, h->k);
+    mo_drop(t, h->v);
+}
+
+/* The region of selective checkpointing. */
+static mo_value core_again(mo_tape *t, void *context, const mo_value *inputs)
+{
+    mo_heads h = {mo_value_view(t, inputs[0], mo_elements(t, inputs[0])),
+                  mo_value_view(t, inputs[1], mo_elements(t, inputs[1])),
+                  mo_value_view(t, inputs[2], mo_elements(t, inputs[2])), 0};
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    mo_value out = core(context, &h);
+    drop_heads(t, &h);
+    return out;
+}
+
+mo_value mo_attention(mo_layer *l, mo_value x)
+{
+    mo_stack *s = l->stack;
+    mo_tape *t = &s->play->tape;
+    const mo_settings *settings = s->play->settings;
+    mo_heads h = project(l, x, core_of(s));
+    mo_value mixed;
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    if (settings->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_SELECTIVE) {
+        const mo_value inputs[MO_REGION_INPUTS] = {h.q, h.k, h.v};
+        mixed = mo_tape_region_forward(t, core_again, l, inputs, 3, 1);
+    } else {
+        mixed = core(l, &h);
+    }
+    mo_value out =
+        mo_op_linear(t, &l->output, mixed, s->play->compute, settings->model.lora_dropout);
+    mo_drop(t, mixed);
+    drop_heads(t, &h);
+    return out;
+}

@@ -1,0 +1,266 @@
+/*
+ * Lays a model's weights out on the tape: embeddings, layers, head, in the order of its code.
+ */
+#include "plan/play.h"
+
+#include <string.h>
+
+static int yes(uint32_t choice)
+{
+    return choice == MEMOPT_PLAN_YES;
+}
+
+static void build_mlp(mo_play *p, mo_stack *s, mo_layer *l)
+{
+    const memopt_plan_model *m = &p->settings->model;
+    if (s->experts > 0) {
+        l->router = mo_play_linear(p, s->hidden, s->experts, 0, 0);
+        l->experts_up = mo_play_weight(p, mo_tape_mul(&p->tape, s->experts, 2 * s->ffn), s->hidden);
+        l->experts_down = mo_play_weight(p, mo_tape_mul(&p->tape, s->experts, s->hidden), s->ffn);
+        return;
+    }
+    int mlp_bias = s == &p->text ? yes(m->mlp_bias) : 1;
+    if (s->gated)
+        l->gate = mo_play_linear(p, s->hidden, s->ffn, mlp_bias, MEMOPT_PLAN_TARGET_GATE);
+    l->up = mo_play_linear(p, s->hidden, s->ffn, mlp_bias, MEMOPT_PLAN_TARGET_UP);
+    l->down = mo_play_linear(p, s->ffn, s->hidden, mlp_bias, MEMOPT_PLAN_TARGET_DOWN);
+}
+
+/* A layer's weights, in the order in which its code declares them: the optimizer walks them so. */
+static void build_layer(mo_play *p, mo_stack *s, mo_layer *l)
+{
+    const memopt_plan_model *m = &p->settings->model;
+    const mo_linear none = MO_NO_LINEAR;
+    const mo_norm no_norm = {MO_NONE, MO_NONE, 0};
+    int layer_norm = s->family != MEMOPT_PLAN_LLAMA && s->family != MEMOPT_PLAN_MIXTRAL;
+    uint64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+    int bias = yes(m->attention_bias);
+    l->stack = s;
+    l->number = p->tape.layer;
+    l->query = l->key = l->value = l->output = l->gate = l->up = l->down = l->router = none;
+    l->query_norm = l->key_norm = no_norm;
+    l->experts_up = l->experts_down = MO_NONE;
+    if (s->fused_qkv)
+        l->norm1 = mo_play_norm(p, s->hidden, layer_norm);
+    if (s->fused_qkv) {
+        l->query = mo_play_linear(p, s->hidden, 3 * q, bias,
+                                  MEMOPT_PLAN_TARGET_QUERY | MEMOPT_PLAN_TARGET_KEY |
+                                      MEMOPT_PLAN_TARGET_VALUE);
+    } else {
+        l->query = mo_play_linear(p, s->hidden, q, bias, MEMOPT_PLAN_TARGET_QUERY);
+        l->key = mo_play_linear(p, s->hidden, kv, bias, MEMOPT_PLAN_TARGET_KEY);
+        l->value = mo_play_linear(p, s->hidden, kv, bias, MEMOPT_PLAN_TARGET_VALUE);
+    }
+    if (yes(m->qk_norm) && s == &p->text) {
+        l->query_norm = mo_play_norm(p, s->head_dim, 0);
+        l->key_norm = mo_play_norm(p, s->head_dim, 0);
+    }
+    l->output = mo_play_linear(p, q, s->hidden, yes(m->output_bias), MEMOPT_PLAN_TARGET_OUTPUT);
+    if (!s->rotary && !s->fused_qkv)
+        l->norm1 = mo_play_norm(p, s->hidden, layer_norm);
+    if (s->fused_qkv || s->family == MEMOPT_PLAN_VIT)
+        l->norm2 = mo_play_norm(p, s->hidden, layer_norm);
+    build_mlp(p, s, l);
+    if (s->rotary)
+        l->norm1 = mo_play_norm(p, s->hidden, layer_norm);
+    if (!s->fused_qkv && s->family != MEMOPT_PLAN_VIT)
+        l->norm2 = mo_play_norm(p, s->hidden, layer_norm);
+}
+
+static void build_stack(mo_play *p, mo_stack *s, uint64_t layers)
+{
+    s->play = p;
+    s->cosine = s->sine = s->mask = MO_NONE;
+    s->layers = mo_calloc(layers, sizeof *s->layers);
+    if (s->layers == NULL) {
+        mo_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
+        return;
+    }
+    s->layer_count = layers;
+    s->size = mo_tape_mul(&p->tape, mo_tape_mul(&p->tape, s->rows, s->sequence),
+                          mo_tape_mul(&p->tape, s->heads, s->head_dim));
+    s->scores = mo_tape_mul(&p->tape, mo_tape_mul(&p->tape, s->rows, s->heads),
+                            mo_tape_mul(&p->tape, s->sequence, s->sequence));
+    for (uint64_t i = 0; i < layers && p->tape.status == MEMOPT_OK; i++, p->tape.layer++)
+        build_layer(p, s, &s->layers[i]);
+}
+
+/* The shape of the layers, from the model's. */
+static void text_shape(mo_play *p)
+{
+    const mo_settings *s = p->settings;
+    const memopt_plan_model *m = &s->model;
+    int again = s->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_FULL ||
+                s->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_EVERY ||
+                s->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_BUDGET;
+    int decoder = m->family != MEMOPT_PLAN_BERT && m->family != MEMOPT_PLAN_VIT;
+    int llama = m->family == MEMOPT_PLAN_LLAMA || m->family == MEMOPT_PLAN_MIXTRAL;
+    p->text = (mo_stack){.hidden = m->hidden,
+                         .heads = m->heads,
+                         .kv_heads = m->kv_heads,
+                         .head_dim = m->head_dim,
+                         .ffn = m->ffn,
+                         .experts = m->experts,
+                         .experts_per_token = m->experts_per_token,
+                         .rows = s->rows,
+                         .sequence = s->tokens,
+                         .family = m->family,
+                         .activation = m->activation,
+                         .gated = yes(m->gated),
+                         .post_norm = m->family == MEMOPT_PLAN_BERT,
+                         .causal = decoder,
+                         .rotary = llama,
+                         .fused_qkv = m->family == MEMOPT_PLAN_GPT2,
+                         .cache = decoder && yes(s->run.use_cache) && !again,
+                         .attention = s->run.attention,
+                         .attention_dropout = m->attention_dropout,
+                         .hidden_dropout = llama ? 0 : m->hidden_dropout,
+                         .activation_dropout = m->activation_dropout,
+                         .router_jitter = m->router_jitter};
+}
+
+static void build_embeddings(mo_play *p)
+{
+    const memopt_plan_model *m = &p->settings->model;
+    uint64_t patch = m->channels * m->patch_size * m->patch_size;
+    p->tape.layer = 0;
+    if (m->family == MEMOPT_PLAN_VIT) {
+        p->class_token = mo_play_weight(p, m->hidden, 0);
+        p->positions = mo_play_weight(p, p->settings->tokens, m->hidden);
+        p->patches = mo_play_weight(p, m->hidden, patch);
+        p->patch_bias = mo_play_weight(p, m->hidden, 0);
+        return;
+    }
+    p->embedding = mo_play_weight(p, m->vocabulary, m->embedding);
+    if (m->embedding != m->hidden)
+        p->projection_in = mo_play_weight(p, m->hidden, m->embedding);
+    if (m->positions > 0)
+        p->positions =
+            mo_play_weight(p, m->positions + (m->family == MEMOPT_PLAN_OPT ? 2 : 0), m->hidden);
+    if (m->family == MEMOPT_PLAN_BERT) {
+        p->types = mo_play_weight(p, m->token_types, m->hidden);
+        p->embedding_norm = mo_play_norm(p, m->hidden, 1);
+        mo_play_buffer(p, m->positions * 16);
+    }
+    if (p->text.rotary)
+        mo_play_buffer(p, m->head_dim / 2 * 4 * 2);
+}
+
+static void build_vocabulary_head(mo_play *p)
+{
+    const memopt_plan_model *m = &p->settings->model;
+    p->head = (mo_linear)MO_NO_LINEAR;
+    if (m->head == MEMOPT_PLAN_HEAD_MASKED_LM) {
+        p->transform = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
+        p->transform_norm = mo_play_norm(p, m->hidden, 1);
+    }
+    if (yes(m->tied)) {
+        p->head.in = m->embedding;
+        p->head.out = m->vocabulary;
+        p->head.weight = p->embedding;
+    } else {
+        p->head = mo_play_linear(p, m->embedding, m->vocabulary, 0, MEMOPT_PLAN_TARGET_HEAD);
+    }
+    if (m->head == MEMOPT_PLAN_HEAD_MASKED_LM)
+        p->head.bias = mo_play_weight(p, m->vocabulary, 0);
+}
+
+static void build_head(mo_play *p)
+{
+    const memopt_plan_model *m = &p->settings->model;
+    int layer_norm = !p->text.rotary;
+    int frozen = p->frozen;
+    if (!p->text.post_norm)
+        p->final_norm = mo_play_norm(p, m->hidden, layer_norm);
+    if (m->embedding != m->hidden)
+        p->projection_out = mo_play_weight(p, m->embedding, m->hidden);
+    switch (m->head) {
+    case MEMOPT_PLAN_HEAD_CAUSAL_LM:
+    case MEMOPT_PLAN_HEAD_MASKED_LM:
+        build_vocabulary_head(p);
+        break;
+    case MEMOPT_PLAN_HEAD_CONTRASTIVE:
+    case MEMOPT_PLAN_HEAD_NONE:
+        break;
+    default:
+        p->frozen = 0; /* a new head learns, with LoRA too */
+        if (yes(m->pooler))
+            p->pooler = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
+        p->head = mo_play_linear(p, m->hidden, m->labels, m->family >= MEMOPT_PLAN_BERT, 0);
+        p->frozen = frozen;
+    }
+}
+
+/* What the shape lacks to the total that was given: one vector per layer. */
+static void build_rest(mo_play *p)
+{
+    for (uint64_t i = 0; p->settings->extra_per_layer > 0 && i < p->text.layer_count; i++) {
+        p->tape.layer = p->text.layers[i].number;
+        (void)mo_play_weight(p, p->settings->extra_per_layer, 0);
+    }
+}
+
+static void build_batch(mo_play *p)
+{
+    const mo_settings *s = p->settings;
+    mo_tape *t = &p->tape;
+    uint64_t image = mo_tape_mul(t, s->model.channels, s->model.image_size * s->model.image_size);
+    t->label = "the batch";
+    if (s->model.family == MEMOPT_PLAN_VIT || s->model.vision_layers > 0)
+        p->pixels = mo_value_new(t, mo_tape_mul(t, s->images, image), p->weight_width, MO_BATCH);
+    if (s->model.family == MEMOPT_PLAN_VIT) {
+        p->labels = mo_value_new(t, s->rows, 8, MO_BATCH);
+        return;
+    }
+    uint64_t tokens = mo_tape_mul(t, s->rows, s->run.sequence);
+    int per_token =
+        s->model.head <= MEMOPT_PLAN_HEAD_MASKED_LM || s->model.head == MEMOPT_PLAN_HEAD_TOKEN;
+    p->ids = mo_value_new(t, tokens, 8, MO_BATCH);
+    p->labels = mo_value_new(t, per_token ? tokens : s->rows, 8, MO_BATCH);
+    if (s->run.attention_mask == MEMOPT_PLAN_YES)
+        (void)mo_value_new(t, tokens, 8, MO_BATCH);
+}
+
+memopt_status mo_play_build(mo_play *p, const mo_settings *s)
+{
+    const mo_norm no_norm = {MO_NONE, MO_NONE, 0};
+    const mo_linear none = MO_NO_LINEAR;
+    uint64_t layers = s->model.layers + s->model.vision_layers + 2;
+    memset(p, 0, sizeof *p);
+    p->settings = s;
+    p->embedding = p->positions = p->types = p->projection_in = p->projection_out = MO_NONE;
+    p->patches = p->patch_bias = p->class_token = p->ids = p->labels = p->pixels = MO_NONE;
+    p->embedding_norm = p->final_norm = p->vision_norm = p->transform_norm = no_norm;
+    p->head = p->transform = p->pooler = p->vision_projection = none;
+    p->weight_width = (uint32_t)memopt_dtype_size(s->run.weight_dtype);
+    p->compute = (uint32_t)memopt_dtype_size(s->run.compute_dtype);
+    p->frozen = s->model.lora_rank > 0;
+    if (mo_tape_init(&p->tape, (uint32_t)layers) != MEMOPT_OK)
+        return p->tape.status;
+    p->info = mo_calloc(layers, sizeof *p->info);
+    if (p->info == NULL)
+        return mo_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
+    p->tape.fused_dropout =
+        s->card.device == MEMOPT_PLAN_DEVICE_CUDA || s->card.device == MEMOPT_PLAN_DEVICE_HIP;
+    text_shape(p);
+    build_embeddings(p);
+    p->tape.layer = 1;
+    build_stack(p, &p->text, s->model.layers);
+    build_head(p);
+    build_rest(p);
+    build_batch(p);
+    p->tape.offload = (s->run.offload & MEMOPT_PLAN_OFFLOAD_ACTIVATIONS) != 0;
+    return p->tape.status;
+}
+
+void mo_play_end(mo_play *p)
+{
+    mo_free(p->text.layers);
+    mo_free(p->vision.layers);
+    mo_free(p->weights);
+    mo_free(p->info);
+    mo_free(p->frames.values);
+    mo_free(p->outputs.values);
+    mo_tape_end(&p->tape);
+    memset(p, 0, sizeof *p);
+}

@@ -1,0 +1,173 @@
+/*
+ * What is after the layers: the last norm, the head and its loss. Everything as large as tokens ×
+ * vocabulary is of the category logits.
+ */
+#include "plan/play.h"
+
+static mo_value turn(mo_tape *t, mo_value old, mo_value new_one)
+{
+    mo_drop(t, old);
+    return new_one;
+}
+
+/* The model's code returns: what its frames hold goes. */
+static void model_returns(mo_play *p)
+{
+    mo_play_drop_tables(p);
+    mo_play_let_go(p, &p->frames, 0);
+}
+
+/* Logits in fp32, labels shifted and padded, cross entropy. */
+static mo_value token_loss(mo_play *p, mo_value logits, int shifted)
+{
+    mo_tape *t = &p->tape;
+    mo_value wide = mo_op_cast(t, logits, 4);
+    mo_value labels = p->labels;
+    if (shifted) {
+        uint64_t n = mo_elements(t, p->labels);
+        mo_value padded = mo_value_new(t, n + p->text.rows, 8, MO_BATCH);
+        labels = mo_value_new(t, n, 8, MO_BATCH);
+        mo_drop(t, padded);
+    }
+    mo_value loss = mo_op_loss(t, wide, labels);
+    if (shifted)
+        mo_drop(t, labels);
+    mo_drop(t, wide);
+    return loss;
+}
+
+/* Logits of every token in chunks: each chunk's gradient is computed with it, and what is kept is
+ * the gradient of the hidden states and of the head. */
+static mo_value fused_loss(mo_play *p, mo_value x)
+{
+    mo_tape *t = &p->tape;
+    uint64_t tokens = mo_elements(t, x) / p->head.in;
+    uint64_t chunk =
+        mo_min_u64(tokens, mo_max_u64(256, mo_ceil_div_u64(tokens * p->head.in, p->head.out)));
+    t->label = "a chunk of the fused loss";
+    t->flops +=
+        t->in_backward ? 0 : 2.0 * (double)tokens * (double)p->head.in * (double)p->head.out;
+    mo_tape_flash(t, mo_tape_mul(t, mo_tape_mul(t, chunk, p->head.out), 8), MO_LOGITS);
+    mo_value of_x = mo_value_new(t, mo_elements(t, x), mo_width(t, x), MO_ACTIVATIONS);
+    mo_value of_head = MO_NONE;
+    if (mo_needs(t, p->head.weight))
+        of_head = mo_value_new(t, mo_elements(t, p->head.weight), p->weight_width, MO_GRADIENTS);
+    mo_value loss = mo_value_new(t, 1, 4, MO_LOGITS);
+    if (loss == MO_NONE)
+        return MO_NONE;
+    mo_tape_record(t, &(mo_record){.label = "the fused loss",
+                                   .out[0] = loss,
+                                   .in = {x, p->head.weight, MO_NONE, MO_NONE},
+                                   .grad = {mo_bytes(t, x), mo_bytes(t, p->head.weight)},
+                                   .saved = {of_x, of_head, MO_NONE, MO_NONE, MO_NONE, MO_NONE}});
+    mo_drop(t, of_x);
+    mo_drop(t, of_head);
+    return loss;
+}
+
+/* A head over the vocabulary. x is taken over. */
+static mo_value vocabulary(mo_play *p, mo_value x, int shifted)
+{
+    mo_tape *t = &p->tape;
+    if (p->settings->run.loss == MEMOPT_PLAN_LOSS_FUSED)
+        return turn(t, x, fused_loss(p, x));
+    t->category = MO_LOGITS;
+    mo_value logits = mo_op_linear(t, &p->head, x, p->compute, p->settings->model.lora_dropout);
+    mo_value loss = token_loss(p, logits, shifted);
+    t->category = MO_ACTIVATIONS;
+    mo_play_hold(p, &p->outputs, logits);
+    mo_drop(t, x);
+    return loss;
+}
+
+/* BERT's head transforms before it multiplies with the embeddings. */
+static mo_value masked(mo_play *p, mo_value x)
+{
+    mo_tape *t = &p->tape;
+    x = turn(t, x, mo_op_linear(t, &p->transform, x, p->compute, 0));
+    x = turn(t, x, mo_op_activation(t, x, p->settings->model.activation));
+    x = turn(t, x, mo_op_norm(t, &p->transform_norm, x, p->compute));
+    return vocabulary(p, x, 0);
+}
+
+/* One vector per sequence: the first token's or the last's. */
+static mo_value first_token(mo_play *p, mo_value x)
+{
+    mo_tape *t = &p->tape;
+    return turn(t, x, mo_op_slice(t, x, p->text.rows * p->text.hidden));
+}
+
+static mo_value classes(mo_play *p, mo_value x)
+{
+    mo_tape *t = &p->tape;
+    const memopt_plan_model *m = &p->settings->model;
+    if (m->head != MEMOPT_PLAN_HEAD_TOKEN && m->family != MEMOPT_PLAN_LLAMA &&
+        m->family != MEMOPT_PLAN_MIXTRAL && m->family != MEMOPT_PLAN_GPT2 &&
+        m->family != MEMOPT_PLAN_OPT)
+        x = first_token(p, x);
+    if (p->pooler.weight != MO_NONE && m->head == MEMOPT_PLAN_HEAD_SEQUENCE) {
+        x = turn(t, x, mo_op_linear(t, &p->pooler, x, p->compute, 0));
+        x = turn(t, x, mo_op_activation(t, x, MEMOPT_PLAN_ACTIVATION_TANH));
+    }
+    if (m->family == MEMOPT_PLAN_BERT)
+        x = turn(t, x, mo_op_dropout(t, x, m->hidden_dropout));
+    t->category = MO_LOGITS;
+    mo_value logits = mo_op_linear(t, &p->head, x, p->compute, 0);
+    mo_drop(t, x);
+    if (m->head == MEMOPT_PLAN_HEAD_TOKEN)
+        logits = turn(t, logits, mo_op_cast(t, logits, 4));
+    mo_value loss = mo_op_loss(t, logits, p->labels);
+    t->category = MO_ACTIVATIONS;
+    mo_play_hold(p, &p->outputs, logits);
+    return loss;
+}
+
+/* Scores of every anchor against every other sequence of the micro-batch. */
+static mo_value contrastive(mo_play *p, mo_value x)
+{
+    mo_tape *t = &p->tape;
+    uint64_t rows = p->text.rows, anchors = p->settings->run.batch;
+    mo_value pooled = mo_op_mean(t, x, rows * p->text.hidden);
+    mo_drop(t, x);
+    pooled = turn(t, pooled, mo_op_of_output(t, pooled, "a norm"));
+    t->category = MO_LOGITS;
+    mo_value scores = mo_op_bmm(t, pooled, pooled, mo_tape_mul(t, anchors, rows), 0);
+    mo_drop(t, pooled);
+    scores = turn(t, scores, mo_op_cast(t, scores, 4));
+    mo_value loss = mo_op_loss(t, scores, p->labels);
+    t->category = MO_ACTIVATIONS;
+    mo_drop(t, scores);
+    return loss;
+}
+
+mo_value mo_play_head(mo_play *p, mo_value x)
+{
+    mo_tape *t = &p->tape;
+    t->layer = t->layer_count - 1;
+    t->phase = MEMOPT_PLAN_PHASE_FORWARD;
+    if (p->final_norm.weight != MO_NONE && t->status == MEMOPT_OK)
+        x = turn(t, x, mo_op_norm(t, &p->final_norm, x, p->compute));
+    if (p->projection_out != MO_NONE && t->status == MEMOPT_OK) {
+        mo_linear l = MO_NO_LINEAR;
+        l.weight = p->projection_out;
+        l.in = p->text.hidden;
+        l.out = p->settings->model.embedding;
+        x = turn(t, x, mo_op_linear(t, &l, x, p->compute, 0));
+    }
+    model_returns(p);
+    t->phase = MEMOPT_PLAN_PHASE_LOSS;
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    switch (p->settings->model.head) {
+    case MEMOPT_PLAN_HEAD_CAUSAL_LM:
+        return vocabulary(p, x, 1);
+    case MEMOPT_PLAN_HEAD_MASKED_LM:
+        return masked(p, x);
+    case MEMOPT_PLAN_HEAD_CONTRASTIVE:
+        return contrastive(p, x);
+    case MEMOPT_PLAN_HEAD_NONE:
+        return turn(t, x, mo_op_mean(t, x, 1));
+    default:
+        return classes(p, x);
+    }
+}

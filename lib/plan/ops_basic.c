@@ -1,0 +1,249 @@
+/*
+ * One operation of torch each: what it makes and what its backward needs.
+ */
+#include "plan/ops.h"
+
+/* A new value of the tape's category. */
+static mo_value made(mo_tape *t, const char *label, uint64_t elements, uint32_t width)
+{
+    t->label = label;
+    return mo_value_new(t, elements, width, t->category);
+}
+
+/* What a tensor of x's size takes. */
+static uint64_t size_of(const mo_tape *t, mo_value x)
+{
+    return mo_bytes(t, x);
+}
+
+/* An operation of one input whose gradient is new. */
+static mo_value unary(mo_tape *t, mo_value x, const char *label, uint64_t elements, uint32_t width,
+                      int save_input, int save_output, uint64_t temp)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    mo_value out = made(t, label, elements, width);
+    mo_tape_record(t, &(mo_record){.label = label,
+                                   .out = {out, MO_NONE, MO_NONE},
+                                   .in = {x, MO_NONE, MO_NONE, MO_NONE},
+                                   .grad = {size_of(t, x)},
+                                   .saved = {save_input ? x : MO_NONE, save_output ? out : MO_NONE,
+                                             MO_NONE, MO_NONE, MO_NONE, MO_NONE},
+                                   .temp = temp});
+    return out;
+}
+
+mo_value mo_op_cast(mo_tape *t, mo_value x, uint32_t width)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    if (mo_width(t, x) == width)
+        return mo_value_view(t, x, mo_elements(t, x));
+    return unary(t, x, "a cast", mo_elements(t, x), width, 0, 0, 0);
+}
+
+mo_value mo_op_scale(mo_tape *t, mo_value x)
+{
+    return unary(t, x, "a product", mo_elements(t, x), mo_width(t, x), 0, 0, 0);
+}
+
+mo_value mo_op_of_input(mo_tape *t, mo_value x, const char *label)
+{
+    return unary(t, x, label, mo_elements(t, x), mo_width(t, x), 1, 0, 0);
+}
+
+mo_value mo_op_of_output(mo_tape *t, mo_value x, const char *label)
+{
+    return unary(t, x, label, mo_elements(t, x), mo_width(t, x), 0, 1, 0);
+}
+
+mo_value mo_op_power(mo_tape *t, mo_value x)
+{
+    return unary(t, x, "a power", mo_elements(t, x), mo_width(t, x), 1, 0, 2 * size_of(t, x));
+}
+
+mo_value mo_op_mean(mo_tape *t, mo_value x, uint64_t elements)
+{
+    return unary(t, x, "a mean", elements, mo_width(t, x), 0, 0, 0);
+}
+
+mo_value mo_op_resize(mo_tape *t, mo_value x, uint64_t elements, const char *label)
+{
+    return unary(t, x, label, elements, mo_width(t, x), 0, 0, 0);
+}
+
+mo_value mo_op_softmax(mo_tape *t, mo_value x)
+{
+    return unary(t, x, "softmax", mo_elements(t, x), mo_width(t, x), 0, 1, 0);
+}
+
+/* The gradient of an operand: the incoming one where it has its size and width, else new. */
+static uint64_t pass(const mo_tape *t, mo_value x, mo_value out)
+{
+    return mo_elements(t, x) == mo_elements(t, out) && mo_width(t, x) == mo_width(t, out)
+               ? MO_ALIAS
+               : mo_bytes(t, x);
+}
+
+static uint32_t wider(const mo_tape *t, mo_value a, mo_value b)
+{
+    uint32_t x = mo_width(t, a), y = mo_width(t, b);
+    return x > y ? x : y;
+}
+
+mo_value mo_op_add(mo_tape *t, mo_value a, mo_value b)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    uint64_t n = mo_max_u64(mo_elements(t, a), mo_elements(t, b));
+    mo_value out = made(t, "a sum", n, wider(t, a, b));
+    if (out == MO_NONE)
+        return MO_NONE;
+    mo_tape_record(t, &(mo_record){.label = "a sum",
+                                   .out[0] = out,
+                                   .in[0] = a,
+                                   .in[1] = b,
+                                   .grad = {pass(t, a, out), pass(t, b, out)}});
+    return out;
+}
+
+mo_value mo_op_mul(mo_tape *t, mo_value a, mo_value b)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    uint64_t n = mo_max_u64(mo_elements(t, a), mo_elements(t, b));
+    mo_value out = made(t, "a product", n, wider(t, a, b));
+    if (out == MO_NONE)
+        return MO_NONE;
+    /* A broadcast operand's gradient is summed from one of full size. */
+    int sums =
+        (mo_needs(t, a) && mo_elements(t, a) < n) || (mo_needs(t, b) && mo_elements(t, b) < n);
+    mo_tape_record(t, &(mo_record){.label = "a product",
+                                   .out[0] = out,
+                                   .in[0] = a,
+                                   .in[1] = b,
+                                   .grad = {size_of(t, a), size_of(t, b)},
+                                   .saved[0] = mo_needs(t, b) ? a : MO_NONE,
+                                   .saved[1] = mo_needs(t, a) ? b : MO_NONE,
+                                   .temp = sums ? size_of(t, out) : 0});
+    return out;
+}
+
+/* Without a fused kernel the mask is a tensor of the input's type that backward multiplies by. */
+mo_value mo_op_dropout(mo_tape *t, mo_value x, double p)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    if (!(p > 0))
+        return mo_value_view(t, x, mo_elements(t, x));
+    mo_value mask = made(t, "dropout", mo_elements(t, x), t->fused_dropout ? 1 : mo_width(t, x));
+    mo_value out = made(t, "dropout", mo_elements(t, x), mo_width(t, x));
+    if (out == MO_NONE)
+        return MO_NONE;
+    mo_tape_record(t, &(mo_record){.label = "dropout",
+                                   .out[0] = out,
+                                   .in[0] = x,
+                                   .grad[0] = size_of(t, x),
+                                   .saved[0] = mask});
+    mo_drop(t, mask);
+    return out;
+}
+
+mo_value mo_op_copy(mo_tape *t, mo_value x)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    mo_value out = made(t, "a copy", mo_elements(t, x), mo_width(t, x));
+    if (out == MO_NONE)
+        return MO_NONE;
+    mo_tape_record(t,
+                   &(mo_record){.label = "a copy", .out[0] = out, .in[0] = x, .grad[0] = MO_ALIAS});
+    return out;
+}
+
+mo_value mo_op_copy_both(mo_tape *t, mo_value x)
+{
+    return unary(t, x, "a copy", mo_elements(t, x), mo_width(t, x), 0, 0, 0);
+}
+
+static mo_value view_of(mo_tape *t, mo_value x, uint64_t elements, const char *label)
+{
+    mo_value out = mo_value_view(t, x, elements);
+    if (out == MO_NONE)
+        return MO_NONE;
+    mo_tape_record(
+        t, &(mo_record){.label = label, .out[0] = out, .in[0] = x, .grad[0] = size_of(t, x)});
+    return out;
+}
+
+mo_value mo_op_copy_back(mo_tape *t, mo_value x)
+{
+    return view_of(t, x, mo_elements(t, x), "a copy");
+}
+
+mo_value mo_op_slice(mo_tape *t, mo_value x, uint64_t elements)
+{
+    return view_of(t, x, elements, "a slice");
+}
+
+void mo_op_split(mo_tape *t, mo_value x, int parts, mo_value out[MO_RECORD_OUTPUTS])
+{
+    mo_record r = {.label = "a split", .in[0] = x, .grad[0] = size_of(t, x)};
+    for (int i = 0; i < MO_RECORD_OUTPUTS; i++)
+        out[i] = i < parts ? mo_value_view(t, x, mo_elements(t, x) / (uint64_t)parts) : MO_NONE;
+    for (int i = 0; i < parts; i++)
+        r.out[i] = out[i];
+    mo_tape_record(t, &r);
+}
+
+mo_value mo_op_bmm(mo_tape *t, mo_value a, mo_value b, uint64_t elements, double flops)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    mo_value out = made(t, "a matrix product", elements, wider(t, a, b));
+    if (out == MO_NONE)
+        return MO_NONE;
+    t->flops += t->in_backward ? 0 : flops;
+    mo_tape_record(t, &(mo_record){.label = "a matrix product",
+                                   .out[0] = out,
+                                   .in[0] = a,
+                                   .in[1] = b,
+                                   .grad = {size_of(t, a), size_of(t, b)},
+                                   .saved[0] = mo_needs(t, b) ? a : MO_NONE,
+                                   .saved[1] = mo_needs(t, a) ? b : MO_NONE});
+    return out;
+}
+
+mo_value mo_op_embedding(mo_tape *t, mo_value table, mo_value ids, uint64_t elements)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    mo_value out = made(t, "the embeddings", elements, mo_width(t, table));
+    if (out == MO_NONE)
+        return MO_NONE;
+    mo_tape_record(t, &(mo_record){.label = "the embeddings",
+                                   .out[0] = out,
+                                   .in[0] = table,
+                                   .grad[0] = size_of(t, table),
+                                   .saved[0] = ids});
+    return out;
+}
+
+/* Cross entropy of fp32 logits: log-softmax, then the mean of what the targets pick. */
+mo_value mo_op_loss(mo_tape *t, mo_value x, mo_value target)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    mo_value logp = unary(t, x, "log-softmax", mo_elements(t, x), mo_width(t, x), 0, 1, 0);
+    mo_value out = mo_value_new(t, 2, mo_width(t, x), MO_LOGITS);
+    if (out == MO_NONE)
+        return MO_NONE;
+    mo_tape_record(t, &(mo_record){.label = "the loss",
+                                   .out[0] = out,
+                                   .in[0] = logp,
+                                   .grad[0] = size_of(t, logp),
+                                   .saved[0] = logp,
+                                   .saved[1] = target});
+    mo_drop(t, logp);
+    return out;
+}

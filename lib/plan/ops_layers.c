@@ -1,0 +1,193 @@
+/*
+ * Linear layers with LoRA, norms and activations, written as the operations that they are made of.
+ */
+#include "plan/ops.h"
+
+/* Replaces v by f's result. */
+static mo_value next(mo_tape *t, mo_value v, mo_value result)
+{
+    mo_drop(t, v);
+    return result;
+}
+
+/* x W (+ b): the gradient of a weight has its own width. */
+static mo_value product(mo_tape *t, mo_value x, mo_value weight, mo_value bias, uint64_t in,
+                        uint64_t out)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    uint64_t rows = mo_elements(t, x) / in;
+    t->label = "a linear layer";
+    mo_value y = mo_value_new(t, mo_tape_mul(t, rows, out), mo_width(t, x), t->category);
+    if (y == MO_NONE)
+        return MO_NONE;
+    if (!t->in_backward)
+        t->flops += 2.0 * (double)rows * (double)in * (double)out;
+    mo_tape_record(t, &(mo_record){.label = "a linear layer",
+                                   .out[0] = y,
+                                   .in[0] = x,
+                                   .in[1] = weight,
+                                   .in[2] = bias,
+                                   .grad = {mo_bytes(t, x), mo_bytes(t, weight), mo_bytes(t, bias)},
+                                   .saved[0] = mo_needs(t, weight) ? x : MO_NONE,
+                                   .saved[1] = mo_needs(t, x) ? weight : MO_NONE});
+    return y;
+}
+
+/* A product with the weight (and bias) cast to the compute width. */
+static mo_value cast_product(mo_tape *t, mo_value x, mo_value weight, mo_value bias, uint64_t in,
+                             uint64_t out)
+{
+    uint32_t width = mo_width(t, x);
+    mo_value w = mo_op_cast(t, weight, width);
+    mo_value b = bias == MO_NONE ? MO_NONE : mo_op_cast(t, bias, width);
+    mo_value y = product(t, x, w, b, in, out);
+    mo_drop(t, w);
+    mo_drop(t, b);
+    return y;
+}
+
+mo_value mo_op_linear(mo_tape *t, const mo_linear *l, mo_value x, uint32_t compute,
+                      double lora_dropout)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    mo_value input = mo_op_cast(t, x, compute ? compute : mo_width(t, l->weight));
+    mo_value y = cast_product(t, input, l->weight, l->bias, l->in, l->out);
+    if (l->down != MO_NONE && t->status == MEMOPT_OK) {
+        uint64_t rank = mo_elements(t, l->down) / l->in;
+        mo_value low = mo_op_dropout(t, input, lora_dropout);
+        low = next(t, low, cast_product(t, low, l->down, MO_NONE, l->in, rank));
+        mo_value high = cast_product(t, low, l->up, MO_NONE, rank, l->out);
+        mo_drop(t, low);
+        high = next(t, high, mo_op_scale(t, high));
+        mo_value sum = mo_op_add(t, y, high);
+        mo_drop(t, high);
+        y = next(t, y, sum);
+    }
+    mo_drop(t, input);
+    return y;
+}
+
+/* fp32 inside: x is cast, scaled by the root of its mean square, cast back, weighted. */
+static mo_value rms_norm(mo_tape *t, const mo_norm *n, mo_value x)
+{
+    uint32_t width = mo_width(t, x);
+    uint64_t size = mo_elements(t, n->weight), rows = mo_elements(t, x) / size;
+    mo_value h = mo_op_cast(t, x, 4);
+    mo_value square = mo_op_power(t, h);
+    mo_value mean = mo_op_mean(t, square, rows);
+    mo_drop(t, square);
+    mo_value shifted = mo_op_copy(t, mean);
+    mo_value root = mo_op_of_output(t, shifted, "a root");
+    mo_drop(t, shifted);
+    mo_value scaled = mo_op_mul(t, h, root);
+    mo_drop(t, h);
+    mo_drop(t, root);
+    mo_value back = mo_op_cast(t, scaled, width);
+    mo_value out = mo_op_mul(t, back, n->weight);
+    mo_drop(t, back);
+    mo_drop(t, scaled);
+    mo_drop(t, mean);
+    return out;
+}
+
+/* Saves its input and two numbers per row. */
+static mo_value layer_norm(mo_tape *t, const mo_norm *n, mo_value x)
+{
+    uint64_t rows = mo_elements(t, x) / mo_elements(t, n->weight);
+    mo_value out = mo_value_new(t, mo_elements(t, x), mo_width(t, x), t->category);
+    mo_value rest = mo_value_new(t, 2 * rows, 4, t->category);
+    if (rest == MO_NONE)
+        return MO_NONE;
+    mo_tape_record(
+        t, &(mo_record){.label = "a norm",
+                        .out[0] = out,
+                        .in[0] = x,
+                        .in[1] = n->weight,
+                        .in[2] = n->bias,
+                        .grad = {mo_bytes(t, x), mo_bytes(t, n->weight), mo_bytes(t, n->bias)},
+                        .saved[0] = x,
+                        .saved[1] = rest});
+    mo_drop(t, rest);
+    return out;
+}
+
+mo_value mo_op_norm(mo_tape *t, const mo_norm *n, mo_value x, uint32_t compute)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    if (!n->layer)
+        return rms_norm(t, n, x);
+    if (compute == 0)
+        return layer_norm(t, n, x);
+    mo_value wide = mo_op_cast(t, x, 4); /* autocast computes norms in fp32 */
+    mo_value out = layer_norm(t, n, wide);
+    mo_drop(t, wide);
+    return out;
+}
+
+/* 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), an operation at a time. */
+static mo_value gelu_new(mo_tape *t, mo_value x)
+{
+    mo_value half = mo_op_scale(t, x);
+    mo_value v = mo_op_power(t, x);
+    v = next(t, v, mo_op_scale(t, v));
+    v = next(t, v, mo_op_add(t, x, v));
+    v = next(t, v, mo_op_scale(t, v));
+    v = next(t, v, mo_op_of_output(t, v, "tanh"));
+    v = next(t, v, mo_op_copy(t, v));
+    mo_value out = mo_op_mul(t, half, v);
+    mo_drop(t, half);
+    mo_drop(t, v);
+    return out;
+}
+
+/* 0.5 x (1 + tanh(0.798 x (1 + 0.0447 x x))). */
+static mo_value gelu_fast(mo_tape *t, mo_value x)
+{
+    mo_value half = mo_op_scale(t, x), linear = mo_op_scale(t, x);
+    mo_value v = mo_op_scale(t, x);
+    v = next(t, v, mo_op_mul(t, v, x));
+    v = next(t, v, mo_op_copy(t, v));
+    mo_value inner = mo_op_mul(t, linear, v);
+    mo_drop(t, v);
+    mo_drop(t, linear);
+    v = mo_op_of_output(t, inner, "tanh");
+    mo_drop(t, inner);
+    v = next(t, v, mo_op_copy(t, v));
+    mo_value out = mo_op_mul(t, half, v);
+    mo_drop(t, half);
+    mo_drop(t, v);
+    return out;
+}
+
+static mo_value quick_gelu(mo_tape *t, mo_value x)
+{
+    mo_value scaled = mo_op_scale(t, x);
+    mo_value gate = mo_op_of_output(t, scaled, "sigmoid");
+    mo_drop(t, scaled);
+    mo_value out = mo_op_mul(t, x, gate);
+    mo_drop(t, gate);
+    return out;
+}
+
+mo_value mo_op_activation(mo_tape *t, mo_value x, uint32_t activation)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    switch (activation) {
+    case MEMOPT_PLAN_ACTIVATION_GELU_NEW:
+        return gelu_new(t, x);
+    case MEMOPT_PLAN_ACTIVATION_GELU_FAST:
+        return gelu_fast(t, x);
+    case MEMOPT_PLAN_ACTIVATION_QUICK_GELU:
+        return quick_gelu(t, x);
+    case MEMOPT_PLAN_ACTIVATION_RELU:
+        return mo_op_of_output(t, x, "relu");
+    case MEMOPT_PLAN_ACTIVATION_TANH:
+        return mo_op_of_output(t, x, "tanh");
+    default:
+        return mo_op_of_input(t, x, "the activation");
+    }
+}

@@ -1,0 +1,105 @@
+/*
+ * States of optimizers and the temporaries of their steps.
+ *
+ * Ours keep moments of 8 or 4 bits with an fp32 absmax or scale per block (optim.h), a count of
+ * steps of 8 bytes, and make nothing. torch's keep moments of the weight's type and a count of 4
+ * bytes; the plain AdamW makes a root and a quotient for each weight while those of the weight
+ * before are still there, the one with foreach a root of every weight at once.
+ */
+#include "plan/optimizer.h"
+
+/* Codes of `bits` and an fp32 number per block. */
+static uint64_t coded(uint64_t count, unsigned bits, unsigned block)
+{
+    return (count * bits + 7) / 8 + mo_ceil_div_u64(count, block) * 4;
+}
+
+static uint64_t moments(const memopt_plan_run *run, const mo_weight *w)
+{
+    uint64_t n = w->count, width = memopt_dtype_size(run->state_dtype);
+    int small = n < run->min_8bit_size;
+    switch (run->optimizer) {
+    case MEMOPT_PLAN_ADAMW:
+    case MEMOPT_PLAN_ADAMW_FOREACH:
+    case MEMOPT_PLAN_ADAMW_FUSED:
+        return 2 * n * width + 4;
+    case MEMOPT_PLAN_ADAMW_8BIT:
+        return (small ? 8 * n : 2 * coded(n, 8, 256)) + 8;
+    case MEMOPT_PLAN_ADAMW_4BIT:
+        return (small ? 8 * n : 2 * coded(n, 4, 128)) + 8;
+    case MEMOPT_PLAN_ADAMW_FP8:
+        return (small ? 8 * n : 2 * coded(n, 8, 256)) + 8;
+    case MEMOPT_PLAN_ADAMW_OURS:
+        return 8 * n + 8;
+    case MEMOPT_PLAN_LION:
+        return 4 * n + 8;
+    case MEMOPT_PLAN_LION_8BIT:
+    case MEMOPT_PLAN_SGD_8BIT:
+        return (small ? 4 * n : coded(n, 8, 256)) + 8;
+    case MEMOPT_PLAN_SGD_MOMENTUM:
+        return n * width;
+    case MEMOPT_PLAN_ADAFACTOR:
+        return (w->columns > 0 ? w->rows + w->columns : n) * 4 + 4;
+    default:
+        return 0;
+    }
+}
+
+uint64_t mo_optimizer_state_bytes(mo_tape *t, const memopt_plan_run *run, const mo_weight *w)
+{
+    /* 2^60 elements are refused long before: 16 bytes of each fit. */
+    uint64_t bytes = 0, master = 0;
+    if (!w->learns || run->optimizer == MEMOPT_PLAN_NO_OPTIMIZER)
+        return 0;
+    if (w->count > UINT64_C(1) << 58) {
+        (void)mo_tape_mul(t, UINT64_MAX, 2);
+        return 0;
+    }
+    bytes = moments(run, w);
+    if (run->master_dtype != MEMOPT_DTYPE_INVALID)
+        master = w->count * memopt_dtype_size(run->master_dtype);
+    return bytes + master;
+}
+
+/* Bytes that the step of one weight makes, and what of them stays until the next weight's. */
+static uint64_t one_step(const memopt_plan_run *run, const mo_weight *w, uint64_t *stays)
+{
+    uint64_t width = memopt_dtype_size(run->state_dtype);
+    switch (run->optimizer) {
+    case MEMOPT_PLAN_ADAMW:
+        *stays = w->count * width;
+        return 2 * w->count * width;
+    case MEMOPT_PLAN_ADAFACTOR:
+        *stays = 4 * w->count;
+        return 8 * w->count;
+    default:
+        *stays = 0;
+        return 0;
+    }
+}
+
+uint64_t mo_optimizer_step_bytes(mo_tape *t, const memopt_plan_run *run, const mo_weight *weights,
+                                 uint64_t count)
+{
+    uint64_t most = 0, before = 0, all = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        uint64_t stays;
+        if (!weights[i].learns)
+            continue;
+        uint64_t now = one_step(run, &weights[i], &stays);
+        most = mo_max_u64(most, before + now);
+        before = stays;
+        if (!mo_add_u64(all, weights[i].count * memopt_dtype_size(run->state_dtype), &all))
+            (void)mo_tape_mul(t, UINT64_MAX, 2);
+    }
+    return run->optimizer == MEMOPT_PLAN_ADAMW_FOREACH ? all : most;
+}
+
+const char *mo_optimizer_name(uint32_t optimizer)
+{
+    static const char *const names[] = {"adamw",     "adamw-foreach", "adamw-fused",  "adamw8bit",
+                                        "adamw4bit", "adamwfp8",      "adamw-ours",   "lion",
+                                        "lion8bit",  "sgd",           "sgd-momentum", "sgd8bit",
+                                        "adafactor", "none"};
+    return optimizer < sizeof names / sizeof *names ? names[optimizer] : "invalid";
+}

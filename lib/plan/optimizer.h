@@ -1,0 +1,28 @@
+/*
+ * What an optimizer keeps of a weight and what its step makes.
+ */
+#ifndef MO_PLAN_OPTIMIZER_H
+#define MO_PLAN_OPTIMIZER_H
+
+#include "plan/settings.h"
+#include "plan/tape.h"
+
+/* A weight, for the optimizer, the counts and sharding. */
+typedef struct mo_weight {
+    uint64_t count, rows, columns; /* columns 0: not a matrix */
+    uint32_t layer;
+    uint32_t learns;
+} mo_weight;
+
+/* Bytes of the states of a weight of which a device keeps `count` elements, the master copy
+ * included. */
+uint64_t mo_optimizer_state_bytes(mo_tape *t, const memopt_plan_run *run, const mo_weight *w);
+
+/* Bytes that the step makes on top of what is there, at its fullest moment. */
+uint64_t mo_optimizer_step_bytes(mo_tape *t, const memopt_plan_run *run, const mo_weight *weights,
+                                 uint64_t count);
+
+/* The name that the command takes, such as "adamw8bit". */
+const char *mo_optimizer_name(uint32_t optimizer);
+
+#endif

@@ -1,0 +1,132 @@
+/*
+ * The public functions of a plan. Creating one plays the step once, and once more for what is
+ * compared: without checkpointing and offload, and with sequences of mean length.
+ */
+#include "plan/plan.h"
+
+#include <string.h>
+
+#include "base/options.h"
+
+/* Plays the step that settings describe. The caller ends the play, whatever is returned. */
+static memopt_status play_step(mo_play *p, const mo_settings *s)
+{
+    memopt_status status = mo_play_build(p, s);
+    return status == MEMOPT_OK ? mo_play_step(p) : status;
+}
+
+static memopt_status add_plain(memopt_plan *plan)
+{
+    mo_settings s = plan->settings;
+    mo_play p;
+    if (s.run.checkpointing == MEMOPT_PLAN_CHECKPOINT_NONE && s.run.offload == 0)
+        return MEMOPT_OK;
+    s.run.checkpointing = MEMOPT_PLAN_CHECKPOINT_NONE;
+    s.run.offload = 0;
+    memopt_status status = play_step(&p, &s);
+    if (status == MEMOPT_OK)
+        mo_plan_plain(plan, &p);
+    mo_play_end(&p);
+    return status;
+}
+
+/* The peak of a batch whose sequences have the mean length. */
+static memopt_status add_mean(memopt_plan *plan)
+{
+    mo_settings s = plan->settings;
+    memopt_plan mean = {0};
+    mo_play p;
+    if (s.run.sequence_mean == s.run.sequence || s.model.family == MEMOPT_PLAN_VIT)
+        return MEMOPT_OK;
+    s.tokens -= s.run.sequence - s.run.sequence_mean;
+    s.run.sequence = s.run.sequence_mean;
+    mean.settings = s;
+    memopt_status status = play_step(&p, &s);
+    if (status == MEMOPT_OK)
+        status = mo_plan_report(&mean, &p);
+    if (status == MEMOPT_OK)
+        plan->report.mean_bytes = mean.report.peak.total;
+    mo_free(mean.layers);
+    mo_play_end(&p);
+    return status;
+}
+
+static memopt_status estimate(memopt_plan *plan)
+{
+    mo_play p;
+    memopt_status status = play_step(&p, &plan->settings);
+    if (status == MEMOPT_OK)
+        status = mo_plan_report(plan, &p);
+    mo_play_end(&p);
+    if (status == MEMOPT_OK)
+        status = add_plain(plan);
+    return status == MEMOPT_OK ? add_mean(plan) : status;
+}
+
+memopt_status memopt_plan_create(const memopt_plan_model *model, const memopt_plan_run *run,
+                                 const memopt_plan_card *card, memopt_plan **out_plan)
+{
+    if (out_plan == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: the result pointer is NULL");
+    memopt_plan *plan = mo_calloc(1, sizeof *plan);
+    if (plan == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    memopt_status status = mo_settings_read(&plan->settings, model, run, card);
+    if (status == MEMOPT_OK)
+        status = estimate(plan);
+    if (status != MEMOPT_OK) {
+        (void)memopt_plan_destroy(plan);
+        return status;
+    }
+    *out_plan = plan;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_plan_destroy(memopt_plan *plan)
+{
+    if (plan != NULL)
+        mo_free(plan->layers);
+    mo_free(plan);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_plan_get_report(const memopt_plan *plan, memopt_plan_report *out_report)
+{
+    if (plan == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: the plan is NULL");
+    return mo_result_write(out_report, &plan->report, sizeof plan->report, "memopt_plan_report");
+}
+
+memopt_status memopt_plan_get_layer(const memopt_plan *plan, uint64_t index,
+                                    memopt_plan_layer *out_layer)
+{
+    if (plan == NULL || out_layer == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: a pointer is NULL");
+    if (index >= plan->layer_count)
+        return mo_fail(MEMOPT_NOT_FOUND, "plan: there is no layer %llu of %llu",
+                       (unsigned long long)index, (unsigned long long)plan->layer_count);
+    return mo_result_write(out_layer, &plan->layers[index], sizeof *out_layer, "memopt_plan_layer");
+}
+
+memopt_status memopt_plan_get_settings(const memopt_plan *plan, memopt_plan_model *out_model,
+                                       memopt_plan_run *out_run, memopt_plan_card *out_card)
+{
+    memopt_status status = MEMOPT_OK;
+    if (plan == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: the plan is NULL");
+    const mo_settings *s = &plan->settings;
+    if (out_model != NULL)
+        status = mo_result_write(out_model, &s->model, sizeof s->model, "memopt_plan_model");
+    if (status == MEMOPT_OK && out_run != NULL)
+        status = mo_result_write(out_run, &s->run, sizeof s->run, "memopt_plan_run");
+    if (status == MEMOPT_OK && out_card != NULL)
+        status = mo_result_write(out_card, &s->card, sizeof s->card, "memopt_plan_card");
+    return status;
+}
+
+const char *memopt_plan_phase_name(uint32_t phase)
+{
+    static const char *const names[MEMOPT_PLAN_PHASES] = {"load", "forward", "loss", "backward",
+                                                          "step"};
+    return phase < MEMOPT_PLAN_PHASES ? names[phase] : "invalid";
+}

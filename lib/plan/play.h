@@ -1,0 +1,109 @@
+/*
+ * A training step being played: the tape, the model's weights, and what its layers share.
+ *
+ * mo_play owns the tape, the weights' list and the layers. Layers are laid out once (build_*.c);
+ * block_*.c run them, stem.c what is before them and head.c what is after.
+ */
+#ifndef MO_PLAN_PLAY_H
+#define MO_PLAN_PLAY_H
+
+#include "plan/ops.h"
+#include "plan/optimizer.h"
+#include "plan/settings.h"
+
+typedef struct mo_play mo_play;
+typedef struct mo_stack mo_stack;
+
+typedef struct mo_layer {
+    mo_stack *stack;
+    uint32_t number; /* in the list of layers of the plan */
+    mo_norm norm1, norm2, query_norm, key_norm;
+    mo_linear query, key, value, output; /* query holds all three where they are fused */
+    mo_linear gate, up, down;            /* of the MLP; up and down alone where it is plain */
+    mo_linear router;
+    mo_value experts_up, experts_down; /* of all experts */
+} mo_layer;
+
+/* Layers of one shape, and what they share while they run. */
+struct mo_stack {
+    mo_play *play;
+    mo_layer *layers;
+    uint64_t layer_count;
+    uint64_t hidden, heads, kv_heads, head_dim, ffn, experts, experts_per_token;
+    uint64_t rows, sequence; /* sequences and their tokens */
+    uint32_t family, activation;
+    int gated, post_norm, causal, rotary, fused_qkv, cache;
+    uint32_t attention;
+    double attention_dropout, hidden_dropout, activation_dropout, router_jitter;
+    uint64_t size, scores; /* elements of all heads' vectors, and of their scores */
+    mo_value cosine, sine; /* of rotary positions */
+    mo_value mask;         /* over scores; MO_NONE */
+};
+
+/* What is told of a layer. */
+typedef struct mo_layer_info {
+    uint64_t saved, output; /* bytes alive after its forward that were not before */
+    double flops;
+    uint32_t recomputed, kind;
+} mo_layer_info;
+
+typedef struct mo_held {
+    mo_value *values;
+    uint64_t count, capacity;
+} mo_held;
+
+struct mo_play {
+    mo_tape tape;
+    const mo_settings *settings;
+    uint32_t weight_width, compute; /* compute: 0 or the width of autocast */
+    mo_weight *weights;
+    uint64_t weight_count, weight_capacity;
+    uint64_t buffer_bytes;
+    mo_stack text, vision;
+    mo_value embedding, positions, types, projection_in, projection_out, patches, patch_bias,
+        class_token;
+    mo_norm embedding_norm, final_norm, vision_norm;
+    mo_linear head, transform, pooler, vision_projection;
+    mo_norm transform_norm;
+    mo_value ids, labels, pixels;
+    mo_held frames;      /* what the model's code holds until it returns */
+    mo_held outputs;     /* what its outputs hold: the cache, logits */
+    mo_layer_info *info; /* of the layers of the plan */
+    uint64_t saved;      /* activations when the forward of the layers ends */
+    double again_flops;  /* of what is run again */
+    int frozen;          /* weights made now do not learn */
+};
+
+/* --- weights (weights.c) --------------------------------------------------------------------- */
+/* A weight of rows × columns (columns 0: a vector of rows). */
+mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns);
+mo_linear mo_play_linear(mo_play *p, uint64_t in, uint64_t out, int bias, uint32_t target);
+mo_norm mo_play_norm(mo_play *p, uint64_t size, int layer_norm);
+void mo_play_buffer(mo_play *p, uint64_t bytes);
+/* Holds a value until mo_play_let_go: takes over the caller's handle. */
+void mo_play_hold(mo_play *p, mo_held *held, mo_value v);
+/* Drops what was held after the first `from`. */
+void mo_play_let_go(mo_play *p, mo_held *held, uint64_t from);
+
+/* --- the model (build.c) ---------------------------------------------------------------------- */
+memopt_status mo_play_build(mo_play *p, const mo_settings *s);
+void mo_play_end(mo_play *p);
+
+/* --- running (stem.c, block.c, attention.c, mlp.c, experts.c, head.c) ------------------------- */
+/* Inputs of the layers. */
+mo_value mo_play_stem(mo_play *p);
+/* The tables and masks that the layers share go with the model's frames. */
+void mo_play_drop_tables(mo_play *p);
+mo_value mo_play_vision(mo_play *p);
+/* Runs a stack over x, which it takes over. */
+mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x);
+mo_value mo_block_run(mo_tape *t, void *layer, const mo_value *inputs);
+mo_value mo_attention(mo_layer *l, mo_value x);
+mo_value mo_mlp(mo_layer *l, mo_value x);
+mo_value mo_experts(mo_layer *l, mo_value x);
+mo_value mo_play_head(mo_play *p, mo_value x);
+
+/* A whole step (step.c): weights, states, forward, backward, optimizer. */
+memopt_status mo_play_step(mo_play *p);
+
+#endif

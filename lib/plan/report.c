@@ -1,0 +1,238 @@
+/*
+ * From a step that was played to what is told: moments by category, overhead, layers, time.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "plan/plan.h"
+
+static uint64_t sum(uint64_t a, uint64_t b)
+{
+    uint64_t all;
+    return mo_add_u64(a, b, &all) ? all : UINT64_MAX;
+}
+
+static memopt_plan_bytes bytes_of(const mo_moment *m)
+{
+    return (memopt_plan_bytes){m->bytes[MO_PARAMETERS],
+                               m->bytes[MO_GRADIENTS],
+                               m->bytes[MO_OPTIMIZER],
+                               m->bytes[MO_ACTIVATIONS],
+                               m->bytes[MO_LOGITS],
+                               m->bytes[MO_BATCH],
+                               0,
+                               m->total};
+}
+
+/* What the allocator rounds up: with classic segments a share of what changes from step to step,
+ * with expandable ones a page per stream and pool. */
+static uint64_t rounding(const mo_settings *s, const memopt_plan_bytes *b)
+{
+    int gpu = s->card.device == MEMOPT_PLAN_DEVICE_CUDA ||
+              s->card.device == MEMOPT_PLAN_DEVICE_HIP ||
+              (s->card.device == MEMOPT_PLAN_DEVICE_ANY && s->card.capacity > 0);
+    if (!gpu)
+        return 0;
+    uint64_t moving = b->activations / 16 + b->logits / 16 + b->gradients / 32;
+    uint64_t resting = b->parameters / 128 + b->optimizer / 128;
+    if (s->card.allocator == MEMOPT_PLAN_ALLOCATOR_EXPANDABLE)
+        return (moving + resting) / 4 + (UINT64_C(20) << 20);
+    return moving + resting + (UINT64_C(20) << 20);
+}
+
+static void add_overhead(const mo_settings *s, memopt_plan_bytes *b)
+{
+    b->overhead = sum(sum(s->card.context_bytes, s->card.workspace_bytes),
+                      sum(s->card.other_bytes, rounding(s, b)));
+    b->total = sum(b->total, b->overhead);
+}
+
+static void tell_overhead(memopt_plan *plan)
+{
+    const memopt_plan_card *c = &plan->settings.card;
+    memopt_plan_report *r = &plan->report;
+    if (r->peak.overhead == 0) {
+        (void)snprintf(r->overhead_reason, sizeof r->overhead_reason,
+                       "none: tensors alone are counted");
+        return;
+    }
+    (void)snprintf(r->overhead_reason, sizeof r->overhead_reason,
+                   "context %s, workspaces %s, other use %s, rounding of the %s allocator %s",
+                   MO_SIZE(c->context_bytes), MO_SIZE(c->workspace_bytes), MO_SIZE(c->other_bytes),
+                   c->allocator == MEMOPT_PLAN_ALLOCATOR_EXPANDABLE ? "expandable" : "classic",
+                   MO_SIZE(rounding(&plan->settings, &r->peak)));
+}
+
+/* The layer's name as the list of layers has it. */
+static void name_layer(const mo_play *p, uint64_t index, char *name, size_t size)
+{
+    switch (p->info[index].kind) {
+    case MEMOPT_PLAN_LAYER_EMBEDDING:
+        (void)snprintf(name, size, "embeddings");
+        break;
+    case MEMOPT_PLAN_LAYER_HEAD:
+        (void)snprintf(name, size, "head");
+        break;
+    case MEMOPT_PLAN_LAYER_VISION:
+        (void)snprintf(name, size, "vision.%llu", (unsigned long long)(index - 1));
+        break;
+    default:
+        (void)snprintf(name, size, "layers.%llu",
+                       (unsigned long long)(index - 1 - p->vision.layer_count));
+    }
+}
+
+static void tell_peak(memopt_plan *plan, const mo_play *p, const mo_moment *m)
+{
+    const struct {
+        const char *name;
+        uint64_t bytes;
+    } all[] = {{"parameters", m->bytes[MO_PARAMETERS]},
+               {"gradients", m->bytes[MO_GRADIENTS]},
+               {"optimizer", m->bytes[MO_OPTIMIZER]},
+               {"activations", m->bytes[MO_ACTIVATIONS]},
+               {"logits", m->bytes[MO_LOGITS]}};
+    size_t first = 0, second = 1;
+    char layer[48];
+    for (size_t i = 1; i < sizeof all / sizeof *all; i++) {
+        if (all[i].bytes > all[first].bytes) {
+            second = first;
+            first = i;
+        } else if (i != first && (second == first || all[i].bytes > all[second].bytes)) {
+            second = i;
+        }
+    }
+    name_layer(p, m->layer, layer, sizeof layer);
+    (void)snprintf(plan->report.peak_reason, sizeof plan->report.peak_reason,
+                   "%s, at %s of %s: most of it is %s (%s) and %s (%s)",
+                   memopt_plan_phase_name(plan->report.peak_phase), m->label, layer,
+                   all[first].name, MO_SIZE(all[first].bytes), all[second].name,
+                   MO_SIZE(all[second].bytes));
+}
+
+static void tell_moments(memopt_plan *plan, const mo_play *p)
+{
+    memopt_plan_report *r = &plan->report;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
+        r->phases[i] = bytes_of(&p->tape.phases[i]);
+        add_overhead(&plan->settings, &r->phases[i]);
+        if (p->tape.phases[i].total > p->tape.phases[at].total)
+            at = i;
+    }
+    r->peak = r->phases[at];
+    r->peak_phase = at;
+    tell_peak(plan, p, &p->tape.phases[at]);
+    tell_overhead(plan);
+}
+
+static void tell_fit(memopt_plan *plan)
+{
+    const memopt_plan_card *c = &plan->settings.card;
+    memopt_plan_report *r = &plan->report;
+    r->limit_bytes = (uint64_t)((long double)c->capacity * (long double)c->margin);
+    r->fits = c->capacity == 0 || r->peak.total <= r->limit_bytes;
+}
+
+/* Forward F, backward 2 F; what is run again comes on top, and of copies what the link cannot hide
+ * behind compute. */
+static void tell_time(memopt_plan *plan, const mo_play *p)
+{
+    const mo_settings *s = &plan->settings;
+    const memopt_plan_card *c = &s->card;
+    memopt_plan_report *r = &plan->report;
+    double plain = 3 * p->tape.flops, micro = (double)s->run.accumulation;
+    double compute = (plain + p->again_flops) / c->flops_per_second;
+    double copies = (double)r->link_bytes / c->link_bytes_per_second +
+                    2 * (double)r->disk_bytes / c->disk_bytes_per_second;
+    double late = copies > compute ? copies - compute : 0;
+    double states = 0;
+    if (s->run.offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER)
+        states = (double)(r->phases[0].parameters + r->peak.gradients) / c->link_bytes_per_second;
+    double base = plain / c->flops_per_second * micro;
+    r->forward_flops = p->tape.flops;
+    r->recompute_factor = plain > 0 ? (plain + p->again_flops) / plain : 1;
+    r->offload_factor = base > 0 ? 1 + (late * micro + states) / base : 1;
+    r->time_factor = r->recompute_factor + r->offload_factor - 1;
+    r->step_seconds = base * r->time_factor;
+    (void)snprintf(r->time_assumption, sizeof r->time_assumption,
+                   "backward takes twice forward; %.3g TFLOP/s; copies at %.3g GB/s hide behind "
+                   "compute as far as it lasts",
+                   c->flops_per_second / 1e12, c->link_bytes_per_second / 1e9);
+}
+
+static void tell_host(memopt_plan *plan, const mo_play *p)
+{
+    const memopt_plan_run *run = &plan->settings.run;
+    memopt_plan_report *r = &plan->report;
+    uint64_t host = p->tape.host_peak;
+    r->link_bytes = p->tape.link;
+    r->disk_bytes = run->host_limit > 0 && host > run->host_limit ? host - run->host_limit : 0;
+    r->host_bytes = host - r->disk_bytes;
+    r->host_pinned_bytes = r->host_bytes;
+}
+
+static void tell_counts(memopt_plan *plan, const mo_play *p)
+{
+    const memopt_plan_run *run = &plan->settings.run;
+    memopt_plan_report *r = &plan->report;
+    for (uint64_t i = 0; i < p->weight_count; i++) {
+        r->parameter_count += p->weights[i].count;
+        r->trainable_count += p->weights[i].learns ? p->weights[i].count : 0;
+    }
+    r->buffer_bytes = p->buffer_bytes;
+    r->activation_bytes = p->saved;
+    r->samples = run->batch * run->accumulation * run->world_size;
+    for (uint32_t i = 0; i < p->tape.layer_count; i++)
+        r->recomputed_layers += p->info[i].recomputed;
+}
+
+static void tell_layers(memopt_plan *plan, const mo_play *p)
+{
+    const memopt_plan_run *run = &plan->settings.run;
+    mo_tape unused = {0};
+    for (uint64_t i = 0; i < plan->layer_count; i++) {
+        memopt_plan_layer *l = &plan->layers[i];
+        const mo_layer_info *info = &p->info[i];
+        name_layer(p, i, l->name, sizeof l->name);
+        l->kind = info->kind;
+        l->recomputed = info->recomputed;
+        l->output_bytes = info->output;
+        l->saved_bytes = l->plain_saved_bytes = info->saved;
+        l->forward_bytes = p->tape.layers[i].forward;
+        l->backward_bytes = p->tape.layers[i].backward;
+        l->forward_flops = info->flops;
+    }
+    for (uint64_t i = 0; i < p->weight_count; i++) {
+        const mo_weight *w = &p->weights[i];
+        memopt_plan_layer *l = &plan->layers[w->layer];
+        l->parameter_count += w->count;
+        l->parameter_bytes += w->count * p->weight_width;
+        l->gradient_bytes += w->learns ? w->count * memopt_dtype_size(run->gradient_dtype) : 0;
+        l->optimizer_bytes += mo_optimizer_state_bytes(&unused, run, w);
+    }
+}
+
+memopt_status mo_plan_report(memopt_plan *plan, const mo_play *p)
+{
+    plan->layer_count = p->tape.layer_count;
+    plan->layers = mo_calloc(plan->layer_count, sizeof *plan->layers);
+    if (plan->layers == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    plan->report.struct_size = sizeof plan->report;
+    plan->report.layer_count = plan->layer_count;
+    tell_moments(plan, p);
+    tell_fit(plan);
+    tell_host(plan, p);
+    tell_counts(plan, p);
+    tell_time(plan, p);
+    tell_layers(plan, p);
+    plan->report.mean_bytes = plan->report.peak.total;
+    return MEMOPT_OK;
+}
+
+void mo_plan_plain(memopt_plan *plan, const mo_play *p)
+{
+    for (uint64_t i = 0; i < plan->layer_count; i++)
+        plan->layers[i].plain_saved_bytes = p->info[i].saved;
+}

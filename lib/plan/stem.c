@@ -1,0 +1,155 @@
+/*
+ * What is before the layers: embeddings, positions, token types, patches, masks, rotary tables.
+ */
+#include "plan/play.h"
+
+static mo_value turn(mo_tape *t, mo_value old, mo_value new_one)
+{
+    mo_drop(t, old);
+    return new_one;
+}
+
+/* Rotary tables in fp32, then in the type of the weights. */
+static void rotary_tables(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    mo_stack *s = &p->text;
+    uint64_t n = mo_tape_mul(t, s->sequence, s->head_dim);
+    t->label = "rotary positions";
+    mo_tape_flash(t, mo_tape_mul(t, n, 4 * 4), MO_ACTIVATIONS);
+    s->cosine = mo_value_new(t, n, p->weight_width, MO_ACTIVATIONS);
+    s->sine = mo_value_new(t, n, p->weight_width, MO_ACTIVATIONS);
+}
+
+/* Whether a mask over the scores is made, and how many sequences it is made for. */
+static void make_mask(mo_play *p, mo_stack *s)
+{
+    mo_tape *t = &p->tape;
+    const memopt_plan_run *r = &p->settings->run;
+    int padded = r->attention_mask == MEMOPT_PLAN_YES && s == &p->text;
+    int window = p->settings->model.sliding_window > 0 && s->causal &&
+                 s->sequence >= p->settings->model.sliding_window;
+    int is_eager = s->attention == MEMOPT_PLAN_ATTENTION_EAGER;
+    uint64_t square = mo_tape_mul(t, s->sequence, s->sequence);
+    if (s->attention == MEMOPT_PLAN_ATTENTION_FLASH ||
+        !(padded || (s->causal && (is_eager || window))))
+        return;
+    t->label = "the mask";
+    mo_value yes =
+        mo_value_new(t, mo_tape_mul(t, padded || window ? s->rows : 1, square), 1, MO_ACTIVATIONS);
+    if (is_eager) {
+        s->mask = mo_value_new(t, mo_tape_mul(t, s->rows, square), p->compute ? 4 : p->weight_width,
+                               MO_ACTIVATIONS);
+        mo_drop(t, yes);
+    } else {
+        s->mask = yes;
+    }
+}
+
+static void drop_stack(mo_play *p, mo_stack *s)
+{
+    mo_play_hold(p, &p->frames, s->cosine);
+    mo_play_hold(p, &p->frames, s->sine);
+    mo_play_hold(p, &p->frames, s->mask);
+    s->cosine = s->sine = s->mask = MO_NONE;
+}
+
+void mo_play_drop_tables(mo_play *p)
+{
+    drop_stack(p, &p->text);
+    drop_stack(p, &p->vision);
+}
+
+/* Patches of images by a convolution, a class token in front, positions. */
+static mo_value patches(mo_play *p, mo_stack *s)
+{
+    mo_tape *t = &p->tape;
+    uint64_t count = s->rows * (s->sequence - 1);
+    uint32_t width = p->compute ? p->compute : p->weight_width;
+    t->label = "the patches";
+    mo_value x = mo_value_new(t, mo_tape_mul(t, count, s->hidden), width, MO_ACTIVATIONS);
+    if (x == MO_NONE)
+        return MO_NONE;
+    if (!t->in_backward)
+        t->flops += 2.0 * (double)count * (double)mo_elements(t, p->patches);
+    mo_tape_record(t, &(mo_record){.label = "the patches",
+                                   .out[0] = x,
+                                   .in = {p->patches, p->patch_bias, MO_NONE, MO_NONE},
+                                   .grad = {mo_bytes(t, p->patches), mo_bytes(t, p->patch_bias)},
+                                   .saved[0] = p->pixels});
+    t->label = "the class token";
+    mo_value joined = mo_value_new(t, s->rows * s->sequence * s->hidden, width, MO_ACTIVATIONS);
+    if (joined == MO_NONE)
+        return MO_NONE;
+    mo_tape_record(t, &(mo_record){.label = "the class token",
+                                   .out[0] = joined,
+                                   .in = {x, p->class_token, MO_NONE, MO_NONE},
+                                   .grad = {MO_ALIAS, mo_bytes(t, p->class_token)}});
+    mo_drop(t, x);
+    mo_value sum = mo_op_add(t, joined, p->positions);
+    mo_drop(t, joined);
+    return turn(t, sum, mo_op_dropout(t, sum, p->settings->model.embedding_dropout));
+}
+
+/* Token embeddings plus those of positions and types. What the model's frame holds is kept. */
+static mo_value tokens(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    mo_stack *s = &p->text;
+    const memopt_plan_model *m = &p->settings->model;
+    uint64_t count = mo_tape_mul(t, s->rows, s->sequence);
+    t->label = "token numbers";
+    /* Positions and what is made on the way to them: 8 bytes each, a handful of tensors. */
+    mo_value small = mo_value_new(
+        t, (m->family == MEMOPT_PLAN_OPT ? 3 * count : 0) + 4 * s->sequence, 8, MO_ACTIVATIONS);
+    mo_play_hold(p, &p->frames, small);
+    mo_value x = mo_op_embedding(t, p->embedding, p->ids, mo_tape_mul(t, count, m->embedding));
+    if (p->projection_in != MO_NONE) {
+        mo_linear l = MO_NO_LINEAR;
+        l.weight = p->projection_in;
+        l.in = m->embedding;
+        l.out = m->hidden;
+        x = turn(t, x, mo_op_linear(t, &l, x, p->compute, 0));
+    }
+    if (p->types != MO_NONE && t->status == MEMOPT_OK) {
+        mo_value types = mo_op_embedding(t, p->types, small, mo_elements(t, x));
+        mo_value sum = mo_op_add(t, x, types);
+        mo_play_hold(p, &p->frames, types);
+        mo_play_hold(p, &p->frames, x);
+        x = sum;
+    }
+    if (p->positions != MO_NONE && t->status == MEMOPT_OK) {
+        uint64_t n = m->family == MEMOPT_PLAN_OPT ? mo_elements(t, x) : s->sequence * m->hidden;
+        mo_value positions = mo_op_embedding(t, p->positions, small, n);
+        mo_value sum = mo_op_add(t, x, positions);
+        mo_play_hold(p, &p->frames, positions);
+        if (m->family == MEMOPT_PLAN_BERT)
+            mo_drop(t, x);
+        else
+            mo_play_hold(p, &p->frames, x);
+        x = sum;
+    }
+    return x;
+}
+
+mo_value mo_play_stem(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    const memopt_plan_model *m = &p->settings->model;
+    uint64_t mark = p->frames.count;
+    t->layer = 0;
+    if (m->family == MEMOPT_PLAN_VIT) {
+        make_mask(p, &p->text);
+        return patches(p, &p->text);
+    }
+    mo_value x = tokens(p);
+    if (p->text.rotary)
+        rotary_tables(p);
+    make_mask(p, &p->text);
+    if (p->embedding_norm.weight != MO_NONE && t->status == MEMOPT_OK)
+        x = turn(t, x, mo_op_norm(t, &p->embedding_norm, x, p->compute));
+    x = turn(t, x, mo_op_dropout(t, x, m->embedding_dropout));
+    if (m->family == MEMOPT_PLAN_BERT) /* its embeddings are a module of their own */
+        mo_play_let_go(p, &p->frames, mark);
+    return x;
+}

@@ -1,0 +1,139 @@
+/*
+ * The step as a whole: states, gradients of earlier micro-batches and what sharding holds, then
+ * forward, loss, backward and optimizer.
+ */
+#include "plan/play.h"
+
+static uint64_t share(const mo_play *p, uint64_t count, uint32_t from_stage)
+{
+    const memopt_plan_run *r = &p->settings->run;
+    return r->sharding >= from_stage ? mo_ceil_div_u64(count, r->world_size) : count;
+}
+
+/* The weights as a device's optimizer sees them. */
+static mo_weight own(const mo_play *p, const mo_weight *w)
+{
+    mo_weight o = *w;
+    o.count = share(p, w->count, MEMOPT_PLAN_ZERO1);
+    o.rows = o.columns > 0 ? share(p, w->rows, MEMOPT_PLAN_ZERO1) : o.count;
+    return o;
+}
+
+static void make_states(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    uint64_t all = 0;
+    t->label = "the optimizer's states";
+    for (uint64_t i = 0; i < p->weight_count && t->status == MEMOPT_OK; i++) {
+        mo_weight w = own(p, &p->weights[i]);
+        if (!mo_add_u64(all, mo_optimizer_state_bytes(t, &p->settings->run, &w), &all))
+            (void)mo_tape_mul(t, UINT64_MAX, 2);
+    }
+    if (p->settings->run.offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER) {
+        t->host += all;
+        t->host_peak = mo_max_u64(t->host_peak, t->host);
+    } else {
+        (void)mo_storage_new(t, all, MO_OPTIMIZER);
+    }
+}
+
+/* DDP holds a copy of all gradients in buckets; sharding has two buckets in flight, and ZeRO 3 two
+ * layers of gathered weights. */
+static void make_buckets(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    const memopt_plan_run *r = &p->settings->run;
+    uint64_t width = memopt_dtype_size(r->gradient_dtype), all = 0, layer = 0, most = 0, bytes = 0;
+    uint32_t number = UINT32_MAX;
+    if (r->world_size < 2)
+        return;
+    for (uint64_t i = 0; i < p->weight_count; i++) {
+        const mo_weight *w = &p->weights[i];
+        all += w->learns ? w->count * width : 0;
+        layer = w->layer == number ? layer + w->count : w->count;
+        number = w->layer;
+        most = mo_max_u64(most, layer);
+    }
+    t->label = "buckets of communication";
+    if (r->sharding == MEMOPT_PLAN_DDP)
+        bytes = all;
+    else if (!mo_mul_u64(2, mo_min_u64(r->bucket_bytes, all), &bytes))
+        (void)mo_tape_mul(t, UINT64_MAX, 2);
+    (void)mo_storage_new(t, bytes, MO_GRADIENTS);
+    t->label = "gathered layers";
+    if (r->sharding == MEMOPT_PLAN_ZERO3)
+        (void)mo_storage_new(t, mo_tape_mul(t, mo_tape_mul(t, 2, most), p->weight_width),
+                             MO_PARAMETERS);
+}
+
+/* From the second micro-batch on, gradients are there before forward. */
+static void make_gradients(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    t->label = "gradients of earlier micro-batches";
+    for (uint64_t i = 0; i < t->leaf_count && t->status == MEMOPT_OK; i++)
+        t->leaves[i].storage = mo_storage_new(t, t->leaves[i].bytes, MO_GRADIENTS);
+}
+
+static mo_value forward(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    t->phase = MEMOPT_PLAN_PHASE_FORWARD;
+    p->info[0].kind = MEMOPT_PLAN_LAYER_EMBEDDING;
+    mo_value x = mo_play_stem(p);
+    p->info[0].flops = t->flops;
+    p->info[0].saved = t->live[MO_ACTIVATIONS];
+    p->info[0].output = mo_bytes(t, x);
+    x = mo_play_stack(p, &p->text, x);
+    p->saved = t->live[MO_ACTIVATIONS];
+    double before = t->flops;
+    uint64_t saved = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
+    mo_value loss = mo_play_head(p, x);
+    mo_layer_info *last = &p->info[t->layer_count - 1];
+    uint64_t now = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
+    *last = (mo_layer_info){now > saved ? now - saved : 0, mo_bytes(t, loss), t->flops - before, 0,
+                            MEMOPT_PLAN_LAYER_HEAD};
+    return loss;
+}
+
+static void optimizer_step(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    const memopt_plan_run *r = &p->settings->run;
+    t->phase = MEMOPT_PLAN_PHASE_STEP;
+    t->label = "the optimizer's step";
+    mo_tape_flash(t, 0, MO_OPTIMIZER);
+    if (r->optimizer == MEMOPT_PLAN_NO_OPTIMIZER || (r->offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER))
+        return;
+    mo_weight *own_weights = mo_calloc(p->weight_count, sizeof *own_weights);
+    if (own_weights == NULL) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return;
+    }
+    for (uint64_t i = 0; i < p->weight_count; i++)
+        own_weights[i] = own(p, &p->weights[i]);
+    uint64_t bytes = mo_optimizer_step_bytes(t, r, own_weights, p->weight_count);
+    mo_free(own_weights);
+    uint32_t storage = mo_storage_new(t, bytes, MO_OPTIMIZER);
+    mo_storage_drop(t, storage);
+}
+
+memopt_status mo_play_step(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    const memopt_plan_run *r = &p->settings->run;
+    make_states(p);
+    make_buckets(p);
+    if (r->accumulation > 1)
+        make_gradients(p);
+    mo_value loss = forward(p);
+    if (t->status != MEMOPT_OK)
+        return t->status;
+    if (r->keep_outputs != MEMOPT_PLAN_YES)
+        mo_play_let_go(p, &p->outputs, 0);
+    mo_tape_backward(t, loss);
+    mo_play_let_go(p, &p->outputs, 0);
+    mo_drop(t, loss);
+    optimizer_step(p);
+    return t->status;
+}

@@ -1,0 +1,207 @@
+/*
+ * A tape plays a training step with sizes in place of tensors.
+ *
+ * It owns storages (bytes, category, references), values (a storage seen as so many elements, and
+ * the node of the graph that made it) and nodes (what backward of an operation makes, keeps and
+ * frees). Operations (ops.h) run on it in the order in which a program runs them; then
+ * mo_tape_backward runs the nodes in the order in which autograd does: the newest first. After
+ * each allocation the bytes alive are compared with the fullest moment so far, of the phase and of
+ * the layer.
+ *
+ * Rules, as of torch: a node holds what it saved until it has run. It runs with its incoming
+ * gradients, what it saved and all it makes alive at once; then the first two go, and what it made
+ * is added to the gradients that wait at the nodes before it. A sum is a new tensor. The first
+ * gradient that reaches a weight becomes its gradient; later ones are added in place.
+ *
+ * Errors stick: after one, every call does nothing, and mo_tape.status says which it was. Values
+ * are handles that the caller drops; MO_NONE may be handed anywhere a value may be missing.
+ */
+#ifndef MO_PLAN_TAPE_H
+#define MO_PLAN_TAPE_H
+
+#include <stddef.h>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "memopt/plan.h"
+
+typedef uint32_t mo_value;
+#define MO_NONE 0u /* no value, storage or node: their first entries are never used */
+
+typedef enum mo_category {
+    MO_PARAMETERS,
+    MO_GRADIENTS,
+    MO_OPTIMIZER,
+    MO_ACTIVATIONS,
+    MO_LOGITS,
+    MO_BATCH,
+    MO_CATEGORIES
+} mo_category;
+
+/* What was alive at one moment. */
+typedef struct mo_moment {
+    uint64_t bytes[MO_CATEGORIES];
+    uint64_t total;
+    uint32_t layer;
+    const char *label; /* the operation; a static string */
+} mo_moment;
+
+typedef struct mo_storage {
+    uint64_t bytes;
+    uint32_t refs;      /* holders on the device */
+    uint32_t host_refs; /* holders of a copy on the host */
+    uint32_t category;
+    uint32_t next_free;
+} mo_storage;
+
+typedef struct mo_value_entry {
+    uint64_t elements;
+    uint32_t storage;
+    uint32_t node; /* MO_NONE: needs no gradient */
+    uint32_t width;
+    uint32_t slot;
+} mo_value_entry;
+
+typedef enum mo_node_kind {
+    MO_NODE_PLAIN,
+    MO_NODE_LEAF,
+    MO_NODE_REGION,
+    MO_NODE_INPUT
+} mo_node_kind;
+
+/* Where a gradient goes. It is new (bytes) or the incoming one of a slot (alias − 1). */
+typedef struct mo_edge {
+    uint64_t bytes;
+    uint32_t node;
+    uint8_t slot;
+    uint8_t alias;
+    uint8_t category;
+    uint8_t reserved;
+} mo_edge;
+
+typedef struct mo_saved {
+    uint32_t storage;
+    uint32_t host; /* 1: only a copy on the host is held */
+} mo_saved;
+
+typedef struct mo_node {
+    uint64_t temp; /* bytes alive on top of everything at the fullest moment of its backward */
+    const char *label;
+    uint32_t edges, saved, grads; /* where its own start in the tape's pools */
+    uint32_t layer;
+    uint32_t object; /* leaf: the weight; region: the region */
+    uint8_t kind, edge_count, saved_count, slots;
+    uint8_t temp_category;
+    uint8_t reserved[3];
+    uint32_t waiting; /* leaf: gradients still to come */
+} mo_node;
+
+typedef struct mo_tape mo_tape;
+
+/* A part of the forward pass that is run again in backward. It drops no input, returns its output
+ * and leaves nothing else alive but what nodes hold. */
+enum { MO_REGION_INPUTS = 3 };
+typedef mo_value (*mo_region_run)(mo_tape *t, void *context, const mo_value *inputs);
+
+typedef struct mo_tape_region {
+    mo_region_run run;
+    void *context;
+    mo_value_entry inputs[MO_REGION_INPUTS];
+    uint32_t input_count;
+} mo_tape_region;
+
+/* A weight's gradient at rest. */
+typedef struct mo_leaf {
+    uint64_t bytes;   /* of the gradient at rest */
+    uint32_t storage; /* MO_NONE: there is none yet */
+    uint32_t node;
+} mo_leaf;
+
+typedef struct mo_layer_peak {
+    uint64_t forward, backward; /* all alive at the fullest moment */
+} mo_layer_peak;
+
+struct mo_tape {
+    memopt_status status;
+    mo_storage *storages;
+    mo_value_entry *values;
+    mo_node *nodes;
+    mo_edge *edges;
+    mo_saved *saved;
+    uint32_t *grads; /* storages of gradients that wait, or MO_NONE */
+    mo_leaf *leaves;
+    mo_tape_region *regions;
+    uint64_t storage_count, storage_capacity, value_count, value_capacity, node_count,
+        node_capacity, edge_count, edge_capacity, saved_count, saved_capacity, grad_count,
+        grad_capacity, leaf_count, leaf_capacity, region_count, region_capacity;
+    uint32_t free_storage, free_value;
+
+    uint64_t live[MO_CATEGORIES];
+    uint64_t total;
+    uint64_t host, host_peak; /* copies on the host */
+    uint64_t link;            /* bytes copied either way */
+    mo_moment phases[MEMOPT_PLAN_PHASES];
+    mo_layer_peak *layers;
+    uint32_t layer_count;
+
+    const char *label;
+    uint32_t phase, layer;
+    mo_category category; /* of what operations make */
+    uint8_t recording;    /* 0: no nodes are made */
+    uint8_t offload;      /* 1: saved activations go to the host */
+    uint8_t fused_dropout;
+    uint8_t in_backward;
+    double flops; /* of forward operations outside recomputation */
+};
+
+/* --- life (tape.c) ------------------------------------------------------------------------ */
+memopt_status mo_tape_init(mo_tape *t, uint32_t layers);
+void mo_tape_end(mo_tape *t);
+/* Records the first error; returns its status. */
+memopt_status mo_tape_fail(mo_tape *t, memopt_status status);
+/* a × b, or 0 and an error. */
+uint64_t mo_tape_mul(mo_tape *t, uint64_t a, uint64_t b);
+
+/* --- storages and values (tape.c) ---------------------------------------------------------- */
+uint32_t mo_storage_new(mo_tape *t, uint64_t bytes, mo_category category);
+void mo_storage_hold(mo_tape *t, uint32_t storage);
+void mo_storage_drop(mo_tape *t, uint32_t storage);
+/* A value without a node. */
+mo_value mo_value_new(mo_tape *t, uint64_t elements, uint32_t width, mo_category category);
+/* Another handle of the same value, of another shape. */
+mo_value mo_value_view(mo_tape *t, mo_value v, uint64_t elements);
+void mo_drop(mo_tape *t, mo_value v);
+uint64_t mo_bytes(const mo_tape *t, mo_value v);
+uint64_t mo_elements(const mo_tape *t, mo_value v);
+uint32_t mo_width(const mo_tape *t, mo_value v);
+int mo_needs(const mo_tape *t, mo_value v);
+/* Bytes come and go at once on top of what is alive. */
+void mo_tape_flash(mo_tape *t, uint64_t bytes, mo_category category);
+/* A learning weight: its gradients end in a leaf whose gradient at rest takes so many bytes. */
+void mo_value_learns(mo_tape *t, mo_value v, uint64_t gradient_bytes);
+
+/* --- the graph (tape_graph.c) --------------------------------------------------------------- */
+enum { MO_RECORD_INPUTS = 4, MO_RECORD_SAVED = 6, MO_RECORD_OUTPUTS = 3 };
+#define MO_ALIAS UINT64_MAX /* the incoming gradient itself */
+/* What an operation leaves behind; values that are not named are MO_NONE. */
+typedef struct mo_record {
+    const char *label;
+    mo_value out[MO_RECORD_OUTPUTS];
+    mo_value in[MO_RECORD_INPUTS];
+    uint64_t grad[MO_RECORD_INPUTS]; /* bytes of the gradient of each input, or MO_ALIAS */
+    mo_value saved[MO_RECORD_SAVED];
+    uint64_t temp;
+} mo_record;
+void mo_tape_record(mo_tape *t, const mo_record *r);
+
+/* Runs a region forward: with nodes of its own (again = 0), or to be run again in backward. */
+mo_value mo_tape_region_forward(mo_tape *t, mo_region_run run, void *context,
+                                const mo_value *inputs, uint32_t count, int again);
+
+/* --- backward (tape_backward.c) -------------------------------------------------------------- */
+void mo_tape_backward(mo_tape *t, mo_value loss);
+/* Gradients of all leaves that have one: set to None. */
+void mo_tape_zero_gradients(mo_tape *t);
+
+#endif

@@ -1,0 +1,245 @@
+/*
+ * Backward: the nodes from the newest to the oldest. Since an operation's node is newer than those
+ * of its inputs, that is the order in which autograd's queue hands them out.
+ *
+ * A region's node runs the region again: its nodes are pushed on top of the tape, run, and taken
+ * off. Its inputs are stood for by nodes that collect the gradients.
+ */
+#include "plan/tape.h"
+
+#include <string.h>
+
+/* Adds a gradient to what waits at a node. Takes over the caller's hold of storage. */
+static void deliver(mo_tape *t, uint32_t target, uint32_t slot, uint32_t storage)
+{
+    uint32_t *at = &t->grads[t->nodes[target].grads + slot];
+    if (storage == MO_NONE)
+        return;
+    if (*at == MO_NONE) {
+        *at = storage;
+        return;
+    }
+    mo_storage *s = &t->storages[storage];
+    t->label = "the sum of gradients";
+    uint32_t sum = mo_storage_new(t, s->bytes, (mo_category)s->category);
+    mo_storage_drop(t, storage);
+    mo_storage_drop(t, t->grads[t->nodes[target].grads + slot]);
+    t->grads[t->nodes[target].grads + slot] = sum;
+}
+
+/* A weight's gradient has come: the first is kept, in the type it rests in; others are added. */
+static void settle(mo_tape *t, mo_node *n)
+{
+    mo_leaf *leaf = &t->leaves[n->object];
+    uint32_t storage = t->grads[n->grads];
+    t->grads[n->grads] = MO_NONE;
+    if (storage == MO_NONE)
+        return;
+    if (leaf->storage == MO_NONE && t->storages[storage].refs == 1 &&
+        t->storages[storage].bytes == leaf->bytes) {
+        leaf->storage = storage;
+        return;
+    }
+    if (leaf->storage == MO_NONE)
+        leaf->storage = mo_storage_new(t, leaf->bytes, MO_GRADIENTS);
+    mo_storage_drop(t, storage);
+}
+
+static void deliver_edge(mo_tape *t, const mo_edge *edge, uint32_t storage)
+{
+    deliver(t, edge->node, edge->slot, storage);
+    mo_node *target = &t->nodes[edge->node];
+    if (target->waiting > 0)
+        target->waiting--;
+    if (target->kind == MO_NODE_LEAF && target->waiting == 0)
+        settle(t, target);
+}
+
+/* Brings copies on the host back; what they are held by while the node runs goes to held. */
+static void fetch_saved(mo_tape *t, const mo_node *n, uint32_t held[MO_RECORD_SAVED])
+{
+    for (uint8_t i = 0; i < n->saved_count; i++) {
+        const mo_saved *saved = &t->saved[n->saved + i];
+        held[i] = MO_NONE;
+        if (saved->host) {
+            const mo_storage *s = &t->storages[saved->storage];
+            t->link += s->bytes;
+            held[i] = mo_storage_new(t, s->bytes, (mo_category)s->category);
+        }
+    }
+}
+
+static void drop_saved(mo_tape *t, const mo_node *n, const uint32_t held[MO_RECORD_SAVED])
+{
+    for (uint8_t i = 0; i < n->saved_count; i++) {
+        const mo_saved *saved = &t->saved[n->saved + i];
+        mo_storage *s = &t->storages[saved->storage];
+        if (!saved->host) {
+            mo_storage_drop(t, saved->storage);
+            continue;
+        }
+        mo_storage_drop(t, held[i]);
+        if (--s->host_refs == 0) {
+            t->host -= s->bytes;
+            if (s->refs == 0) {
+                s->next_free = t->free_storage;
+                t->free_storage = saved->storage;
+            }
+        }
+    }
+}
+
+static void drop_grads(mo_tape *t, const mo_node *n)
+{
+    for (uint8_t i = 0; i < n->slots; i++) {
+        mo_storage_drop(t, t->grads[n->grads + i]);
+        t->grads[n->grads + i] = MO_NONE;
+    }
+}
+
+static int has_gradient(const mo_tape *t, const mo_node *n)
+{
+    for (uint8_t i = 0; i < n->slots; i++)
+        if (t->grads[n->grads + i] != MO_NONE)
+            return 1;
+    return 0;
+}
+
+static void run_plain(mo_tape *t, uint32_t id)
+{
+    mo_node n = t->nodes[id];
+    uint32_t made[MO_RECORD_INPUTS], held[MO_RECORD_SAVED];
+    fetch_saved(t, &n, held);
+    for (uint8_t i = 0; i < n.edge_count; i++) {
+        const mo_edge *edge = &t->edges[n.edges + i];
+        if (edge->alias) {
+            made[i] = t->grads[n.grads];
+            mo_storage_hold(t, made[i]);
+        } else {
+            made[i] = mo_storage_new(t, edge->bytes, (mo_category)edge->category);
+        }
+    }
+    mo_tape_flash(t, n.temp, (mo_category)n.temp_category);
+    drop_grads(t, &n);
+    drop_saved(t, &n, held);
+    for (uint8_t i = 0; i < n.edge_count; i++) {
+        mo_edge edge = t->edges[n.edges + i];
+        deliver_edge(t, &edge, made[i]);
+    }
+}
+
+static void run_nodes(mo_tape *t, uint64_t from);
+
+/* Values for the region's inputs, with nodes that collect their gradients. */
+static int stand_in(mo_tape *t, const mo_tape_region *region, const mo_node *n,
+                    const uint32_t *held, mo_value *values)
+{
+    for (uint32_t i = 0; i < region->input_count; i++) {
+        const mo_value_entry *e = &region->inputs[i];
+        const mo_saved *saved = &t->saved[n->saved + i];
+        uint32_t storage = saved->host ? held[i] : saved->storage;
+        mo_value v = mo_value_new(t, 0, 1, MO_ACTIVATIONS);
+        if (v == MO_NONE)
+            return 0;
+        mo_storage_drop(t, t->values[v].storage);
+        mo_storage_hold(t, storage);
+        t->values[v] = (mo_value_entry){e->elements, storage, MO_NONE, e->width, 0};
+        values[i] = v;
+        if (e->node != MO_NONE) {
+            mo_value_learns(t, v, 0);
+            if (t->status != MEMOPT_OK)
+                return 0;
+            t->leaf_count--;
+            t->nodes[t->values[v].node].kind = MO_NODE_INPUT;
+        }
+    }
+    return 1;
+}
+
+static void run_region(mo_tape *t, uint32_t id)
+{
+    mo_node n = t->nodes[id];
+    mo_tape_region region = t->regions[n.object];
+    mo_tape mark = *t;
+    mo_value inputs[MO_REGION_INPUTS] = {MO_NONE, MO_NONE, MO_NONE};
+    uint32_t held[MO_RECORD_SAVED], made[MO_REGION_INPUTS] = {MO_NONE, MO_NONE, MO_NONE};
+    fetch_saved(t, &n, held);
+    if (t->status != MEMOPT_OK || !stand_in(t, &region, &n, held, inputs))
+        return;
+    uint64_t base = t->node_count;
+    mo_value out = region.run(t, region.context, inputs);
+    if (out == MO_NONE)
+        return;
+    uint32_t top = t->values[out].node, slot = t->values[out].slot;
+    mo_drop(t, out);
+    if (top != MO_NONE) {
+        t->grads[t->nodes[top].grads + slot] = t->grads[n.grads];
+        t->grads[n.grads] = MO_NONE;
+        run_nodes(t, base);
+    }
+    drop_grads(t, &n);
+    for (uint32_t i = 0; i < region.input_count; i++) {
+        uint32_t node = t->values[inputs[i]].node;
+        if (node != MO_NONE) {
+            made[i] = t->grads[t->nodes[node].grads];
+            t->grads[t->nodes[node].grads] = MO_NONE;
+        }
+        mo_drop(t, inputs[i]);
+    }
+    drop_saved(t, &n, held);
+    t->node_count = mark.node_count;
+    t->edge_count = mark.edge_count;
+    t->saved_count = mark.saved_count;
+    t->grad_count = mark.grad_count;
+    t->region_count = mark.region_count;
+    for (uint32_t i = 0, k = 0; i < region.input_count; i++)
+        if (region.inputs[i].node != MO_NONE) {
+            mo_edge edge = t->edges[n.edges + k++];
+            deliver_edge(t, &edge, made[i]);
+        }
+}
+
+/* Runs the nodes above `from`, newest first. */
+static void run_nodes(mo_tape *t, uint64_t from)
+{
+    for (uint64_t i = t->node_count; i > from && t->status == MEMOPT_OK; i--) {
+        uint32_t id = (uint32_t)(i - 1);
+        mo_node *n = &t->nodes[id];
+        if (n->kind == MO_NODE_LEAF || n->kind == MO_NODE_INPUT)
+            continue;
+        t->layer = n->layer;
+        t->label = n->label;
+        if (!has_gradient(t, n)) {
+            uint32_t held[MO_RECORD_SAVED];
+            memset(held, 0, sizeof held);
+            drop_saved(t, n, held);
+            continue;
+        }
+        if (n->kind == MO_NODE_REGION)
+            run_region(t, id);
+        else
+            run_plain(t, id);
+    }
+}
+
+void mo_tape_backward(mo_tape *t, mo_value loss)
+{
+    if (t->status != MEMOPT_OK || !mo_needs(t, loss))
+        return;
+    const mo_value_entry *e = &t->values[loss];
+    uint32_t node = e->node, slot = e->slot;
+    t->phase = MEMOPT_PLAN_PHASE_BACKWARD;
+    t->in_backward = 1;
+    t->grads[t->nodes[node].grads + slot] =
+        mo_storage_new(t, e->elements * e->width, MO_ACTIVATIONS);
+    run_nodes(t, 1);
+    t->in_backward = 0;
+}
+
+void mo_tape_zero_gradients(mo_tape *t)
+{
+    for (uint64_t i = 0; i < t->leaf_count; i++) {
+        mo_storage_drop(t, t->leaves[i].storage);
+        t->leaves[i].storage = MO_NONE;
+    }
+}

@@ -1,0 +1,178 @@
+/*
+ * What forward operations leave for backward: nodes with their edges and what they save, weights
+ * that learn, and regions that are run again.
+ *
+ * A region runs forward without nodes; one node stands for it and holds its inputs.
+ */
+#include "plan/tape.h"
+
+#include <string.h>
+
+/* A node without edges and saved storages; MO_NONE and an error without memory. */
+static uint32_t new_node(mo_tape *t, mo_node_kind kind, uint8_t slots)
+{
+    if (!mo_grow((void **)&t->nodes, &t->node_capacity, t->node_count + 1, sizeof *t->nodes) ||
+        !mo_grow((void **)&t->grads, &t->grad_capacity, t->grad_count + slots, sizeof *t->grads)) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return MO_NONE;
+    }
+    uint32_t id = (uint32_t)t->node_count++;
+    mo_node *n = &t->nodes[id];
+    memset(n, 0, sizeof *n);
+    n->kind = (uint8_t)kind;
+    n->label = t->label;
+    n->slots = slots;
+    n->layer = t->layer;
+    n->edges = (uint32_t)t->edge_count;
+    n->saved = (uint32_t)t->saved_count;
+    n->grads = (uint32_t)t->grad_count;
+    n->temp_category = (uint8_t)t->category;
+    for (uint8_t i = 0; i < slots; i++)
+        t->grads[t->grad_count++] = MO_NONE;
+    return id;
+}
+
+void mo_value_learns(mo_tape *t, mo_value v, uint64_t gradient_bytes)
+{
+    if (v == MO_NONE || t->status != MEMOPT_OK)
+        return;
+    if (!mo_grow((void **)&t->leaves, &t->leaf_capacity, t->leaf_count + 1, sizeof *t->leaves)) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return;
+    }
+    uint32_t node = new_node(t, MO_NODE_LEAF, 1);
+    if (node == MO_NONE)
+        return;
+    t->nodes[node].object = (uint32_t)t->leaf_count;
+    t->leaves[t->leaf_count++] = (mo_leaf){gradient_bytes, MO_NONE, node};
+    t->values[v].node = node;
+    t->values[v].slot = 0;
+}
+
+/* Gradients are of the category of what they are of; those of weights are gradients. */
+static mo_category gradient_category(const mo_tape *t, mo_value v)
+{
+    mo_category c = (mo_category)t->storages[t->values[v].storage].category;
+    if (c == MO_PARAMETERS)
+        return MO_GRADIENTS;
+    return c == MO_LOGITS ? MO_LOGITS : MO_ACTIVATIONS;
+}
+
+static int add_edge(mo_tape *t, uint32_t node, mo_value v, uint64_t bytes)
+{
+    const mo_value_entry *e = &t->values[v];
+    if (!mo_grow((void **)&t->edges, &t->edge_capacity, t->edge_count + 1, sizeof *t->edges)) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return 0;
+    }
+    mo_edge *edge = &t->edges[t->edge_count++];
+    edge->node = e->node;
+    edge->slot = (uint8_t)e->slot;
+    edge->alias = bytes == MO_ALIAS;
+    edge->bytes = bytes == MO_ALIAS ? 0 : bytes;
+    edge->category = (uint8_t)gradient_category(t, v);
+    edge->reserved = 0;
+    t->nodes[node].edge_count++;
+    t->nodes[e->node].waiting++;
+    return 1;
+}
+
+/* Holds a storage for backward, on the device or, where activations are offloaded, on the host. */
+static int add_saved(mo_tape *t, uint32_t node, uint32_t storage)
+{
+    mo_storage *s = &t->storages[storage];
+    uint32_t host = t->offload && (s->category == MO_ACTIVATIONS || s->category == MO_LOGITS);
+    if (!mo_grow((void **)&t->saved, &t->saved_capacity, t->saved_count + 1, sizeof *t->saved)) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return 0;
+    }
+    t->saved[t->saved_count++] = (mo_saved){storage, host};
+    t->nodes[node].saved_count++;
+    if (!host) {
+        s->refs++;
+        return 1;
+    }
+    if (s->host_refs++ == 0) {
+        t->host += s->bytes;
+        t->link += s->bytes;
+        t->host_peak = mo_max_u64(t->host_peak, t->host);
+    }
+    return 1;
+}
+
+static int any_needs(const mo_tape *t, const mo_value *values, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (mo_needs(t, values[i]))
+            return 1;
+    return 0;
+}
+
+void mo_tape_record(mo_tape *t, const mo_record *r)
+{
+    uint8_t slots = 0;
+    if (t->status != MEMOPT_OK || !t->recording || !any_needs(t, r->in, MO_RECORD_INPUTS))
+        return;
+    while (slots < MO_RECORD_OUTPUTS && r->out[slots] != MO_NONE)
+        slots++;
+    t->label = r->label;
+    uint32_t node = new_node(t, MO_NODE_PLAIN, slots);
+    if (node == MO_NONE)
+        return;
+    t->nodes[node].temp = r->temp;
+    for (int i = 0; i < MO_RECORD_INPUTS; i++)
+        if (mo_needs(t, r->in[i]) && !add_edge(t, node, r->in[i], r->grad[i]))
+            return;
+    for (int i = 0; i < MO_RECORD_SAVED; i++)
+        if (r->saved[i] != MO_NONE && !add_saved(t, node, t->values[r->saved[i]].storage))
+            return;
+    for (uint8_t i = 0; i < slots; i++) {
+        t->values[r->out[i]].node = node;
+        t->values[r->out[i]].slot = i;
+    }
+}
+
+/* Stands for the region: its inputs are held and their gradients come out of it. */
+static void record_region(mo_tape *t, const mo_tape_region *region, const mo_value *inputs,
+                          mo_value out)
+{
+    if (t->status != MEMOPT_OK || !any_needs(t, inputs, (int)region->input_count))
+        return;
+    if (!mo_grow((void **)&t->regions, &t->region_capacity, t->region_count + 1,
+                 sizeof *t->regions)) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return;
+    }
+    uint32_t node = new_node(t, MO_NODE_REGION, 1);
+    if (node == MO_NONE)
+        return;
+    t->nodes[node].object = (uint32_t)t->region_count;
+    t->regions[t->region_count++] = *region;
+    for (uint32_t i = 0; i < region->input_count; i++) {
+        if (!add_saved(t, node, t->values[inputs[i]].storage))
+            return;
+        if (mo_needs(t, inputs[i]) && !add_edge(t, node, inputs[i], 0))
+            return;
+    }
+    t->values[out].node = node;
+    t->values[out].slot = 0;
+}
+
+mo_value mo_tape_region_forward(mo_tape *t, mo_region_run run, void *context,
+                                const mo_value *inputs, uint32_t count, int again)
+{
+    uint8_t recording = t->recording;
+    mo_tape_region region = {run, context, {{0}}, count};
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    if (!again || !recording)
+        return run(t, context, inputs);
+    for (uint32_t i = 0; i < count; i++)
+        region.inputs[i] = t->values[inputs[i]];
+    t->recording = 0;
+    mo_value out = run(t, context, inputs);
+    t->recording = recording;
+    if (out != MO_NONE)
+        record_region(t, &region, inputs, out);
+    return out;
+}

@@ -1,0 +1,97 @@
+/*
+ * Weights of a play: each is a value on the tape that learns, or not, and an entry in the list that
+ * the optimizer's account is made from.
+ *
+ * ZeRO 3 keeps a share of each weight, from ZeRO 2 on a share of each gradient.
+ */
+#include "plan/play.h"
+
+static uint64_t share(const mo_play *p, uint64_t bytes, uint32_t from_stage)
+{
+    const memopt_plan_run *r = &p->settings->run;
+    return r->sharding >= from_stage ? mo_ceil_div_u64(bytes, r->world_size) : bytes;
+}
+
+static mo_value sharded_value(mo_play *p, uint64_t count, uint64_t bytes)
+{
+    mo_tape *t = &p->tape;
+    mo_value v = mo_value_new(t, bytes, 1, MO_PARAMETERS);
+    if (v != MO_NONE) {
+        t->values[v].elements = count;
+        t->values[v].width = p->weight_width;
+    }
+    return v;
+}
+
+mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns)
+{
+    mo_tape *t = &p->tape;
+    t->label = "the weights";
+    uint64_t count = mo_tape_mul(t, rows, columns ? columns : 1);
+    uint64_t bytes = mo_tape_mul(t, count, p->weight_width);
+    uint64_t width = memopt_dtype_size(p->settings->run.gradient_dtype);
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    if (!mo_grow((void **)&p->weights, &p->weight_capacity, p->weight_count + 1,
+                 sizeof *p->weights)) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return MO_NONE;
+    }
+    p->weights[p->weight_count++] =
+        (mo_weight){count, rows, columns, t->layer, (uint32_t)!p->frozen};
+    mo_value v = sharded_value(p, count, share(p, bytes, MEMOPT_PLAN_ZERO3));
+    if (!p->frozen)
+        mo_value_learns(t, v, share(p, mo_tape_mul(t, count, width), MEMOPT_PLAN_ZERO2));
+    return v;
+}
+
+mo_linear mo_play_linear(mo_play *p, uint64_t in, uint64_t out, int bias, uint32_t target)
+{
+    const memopt_plan_model *m = &p->settings->model;
+    mo_linear l = MO_NO_LINEAR;
+    int frozen = p->frozen;
+    l.in = in;
+    l.out = out;
+    l.weight = mo_play_weight(p, out, in);
+    if (bias)
+        l.bias = mo_play_weight(p, out, 0);
+    if (m->lora_rank > 0 && (target & m->lora_targets) != 0) {
+        p->frozen = 0;
+        l.down = mo_play_weight(p, m->lora_rank, in);
+        l.up = mo_play_weight(p, out, m->lora_rank);
+        p->frozen = frozen;
+    }
+    return l;
+}
+
+mo_norm mo_play_norm(mo_play *p, uint64_t size, int layer_norm)
+{
+    mo_norm n = {MO_NONE, MO_NONE, layer_norm};
+    n.weight = mo_play_weight(p, size, 0);
+    if (layer_norm)
+        n.bias = mo_play_weight(p, size, 0);
+    return n;
+}
+
+void mo_play_buffer(mo_play *p, uint64_t bytes)
+{
+    (void)mo_storage_new(&p->tape, bytes, MO_PARAMETERS);
+    p->buffer_bytes += bytes;
+}
+
+void mo_play_hold(mo_play *p, mo_held *held, mo_value v)
+{
+    if (v == MO_NONE)
+        return;
+    if (!mo_grow((void **)&held->values, &held->capacity, held->count + 1, sizeof v)) {
+        mo_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
+        return;
+    }
+    held->values[held->count++] = v;
+}
+
+void mo_play_let_go(mo_play *p, mo_held *held, uint64_t from)
+{
+    while (held->count > from)
+        mo_drop(&p->tape, held->values[--held->count]);
+}
