@@ -48,39 +48,68 @@ static memopt_status check(const memopt_plan_target_options *o, const mo_case *c
     return MEMOPT_OK;
 }
 
+/* The largest micro-batch of a step of several: gradients stay from one to the next. */
+static memopt_status largest_of_several(const mo_case *c, uint64_t most, uint64_t *batch)
+{
+    mo_case several = *c;
+    if (several.run.accumulation < 2)
+        several.run.accumulation = 2;
+    return mo_largest_batch(&several, most, batch);
+}
+
+static mo_split keep_batch(uint64_t target, uint64_t batch, uint64_t world)
+{
+    uint64_t step = batch * world, steps = (target + step / 2) / step;
+    steps = steps == 0 ? 1 : steps;
+    return (mo_split){batch, steps, steps * step};
+}
+
+/* The micro-batch, at most `most`, and accumulation for `target`; 0: what fits as it is. */
+static memopt_status split_for(memopt_plan_solution *s, uint64_t target, uint64_t most,
+                               mo_split *split)
+{
+    const mo_case *c = &s->chosen;
+    uint64_t world = c->run.world_size, steps = c->run.accumulation;
+    uint64_t largest = s->fit.largest_micro_batch, several = 0;
+    most = mo_min_u64(most, largest);
+    *split = (mo_split){most, steps, most * steps * world};
+    if (target == 0 || most == 0)
+        return MEMOPT_OK;
+    if (most * world >= target || steps > 1)
+        several = most; /* one is enough, or several were counted already */
+    else {
+        memopt_status status = largest_of_several(c, most, &several);
+        if (status != MEMOPT_OK)
+            return status;
+        s->fit.largest_micro_batch = several == 0 ? largest : several;
+    }
+    int kept = s->options.keep_batch && several < most;
+    if (several == 0 || kept) /* a single micro-batch fits, and nothing beside it */
+        *split = (mo_split){most, 1, most * world};
+    else if (s->options.keep_batch)
+        *split = keep_batch(target, several, world);
+    else
+        *split = mo_split_batch(target, several, world);
+    return MEMOPT_OK;
+}
+
 /* Micro-batch and accumulation of the chosen case, whose batch fits. */
 static memopt_status choose_batch(memopt_plan_solution *s, uint64_t target, uint64_t most)
 {
     mo_case *c = &s->chosen;
-    uint64_t largest = 0;
-    memopt_status status = mo_largest_batch(c, MO_LARGEST_BATCH, &largest);
-    if (status != MEMOPT_OK)
+    mo_split split;
+    memopt_status status = mo_largest_batch(c, MO_LARGEST_BATCH, &s->fit.largest_micro_batch);
+    if (status == MEMOPT_OK)
+        status = split_for(s, target, s->options.keep_batch ? c->run.batch : most, &split);
+    if (status != MEMOPT_OK || split.batch == 0)
         return status;
-    s->fit.largest_micro_batch = largest;
-    if (s->options.keep_batch)
-        most = c->run.batch;
-    most = mo_min_u64(most, largest);
-    if (most == 0)
-        return MEMOPT_OK;
-    uint64_t world = c->run.world_size, steps = c->run.accumulation;
-    mo_split split = {most, steps, most * steps * world};
-    if (target == 0) /* what fits is all that is asked for */
-        target = split.effective;
-    else
-        split = mo_split_batch(target, most, world);
-    if (s->options.keep_batch && split.batch != most) { /* only accumulation is free */
-        uint64_t step = most * world;
-        steps = (target + step / 2) / step;
-        split = (mo_split){most, steps == 0 ? 1 : steps, 0};
-        split.effective = split.accumulation * step;
-    }
     c->run.batch = split.batch;
     c->run.accumulation = split.accumulation;
     s->fit.micro_batch = split.batch;
     s->fit.accumulation = split.accumulation;
     s->fit.effective_batch = split.effective;
-    s->fit.target_batch = target;
-    s->fit.remainder = (int64_t)split.effective - (int64_t)target;
+    s->fit.target_batch = target == 0 ? split.effective : target;
+    s->fit.remainder = (int64_t)split.effective - (int64_t)s->fit.target_batch;
     return MEMOPT_OK;
 }
 
@@ -91,7 +120,7 @@ static memopt_status shrink(memopt_plan_solution *s, int *done)
     *done = 0;
     if (s->options.keep_batch || batch < 2)
         return MEMOPT_OK;
-    memopt_status status = mo_largest_batch(&s->given, batch - 1, &fitting);
+    memopt_status status = largest_of_several(&s->given, batch - 1, &fitting);
     if (status != MEMOPT_OK || fitting == 0)
         return status;
     uint64_t steps = s->given.run.accumulation;

@@ -322,6 +322,39 @@ static void test_alternatives(void **state)
     OK(memopt_plan_solution_destroy(solution));
 }
 
+/* Whatever the card and what is asked for, what is proposed fits, and is told rightly. */
+static void test_what_is_proposed_fits(void **state)
+{
+    (void)state;
+    uint64_t seed = 7, fitting = 0;
+    for (int i = 0; i < 300; i++) {
+        mo_case c = small_case();
+        memopt_plan_target_options target = MEMOPT_PLAN_TARGET_OPTIONS_INIT;
+        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407;
+        c.card.capacity = 8 * MIB + (seed >> 33) % (256 * MIB);
+        c.run.batch = (seed >> 20) % 9;
+        c.run.accumulation = (seed >> 12) % 3;
+        c.run.world_size = 1 + (seed >> 16) % 3;
+        target.effective_batch = (seed >> 24) % 60;
+        target.keep_batch = c.run.batch != 0 && (seed >> 30) % 3 == 0;
+        memopt_plan_solution *solution;
+        memopt_plan_fit fit = solve(&c, &target, &solution);
+        mo_case run = chosen(solution, &c);
+        assert_int_equal(peak_of(&run), fit.peak_bytes);
+        if (fit.fits_after) {
+            fitting++;
+            assert_true(fit.peak_bytes <= fit.limit_bytes);
+            assert_int_equal(fit.effective_batch,
+                             fit.micro_batch * fit.accumulation * c.run.world_size);
+            assert_true(c.run.batch == 0 || fit.micro_batch <= c.run.batch);
+            assert_true(!target.keep_batch || fit.micro_batch == c.run.batch);
+            assert_int_equal((int64_t)(fit.effective_batch - fit.target_batch), fit.remainder);
+        }
+        OK(memopt_plan_solution_destroy(solution));
+    }
+    assert_true(fitting > 100 && fitting < 300);
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -385,6 +418,7 @@ int main(void)
         cmocka_unit_test(test_what_is_kept),
         cmocka_unit_test(test_the_floor),
         cmocka_unit_test(test_alternatives),
+        cmocka_unit_test(test_what_is_proposed_fits),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_without_host_memory),
     };
