@@ -259,6 +259,8 @@ def describe(arguments: argparse.Namespace) -> Description:
     else:
         model, title = PlanModel(parameters=arguments.params), "a model by its totals"
     fields = _model_fields(arguments)
+    if arguments.heads and not arguments.kv_heads and model.kv_heads > arguments.heads:
+        fields["kv_heads"] = arguments.heads
     try:
         model = model.replace(**fields)
         run = PlanRun(**_run_fields(arguments, reading))
