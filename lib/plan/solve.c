@@ -151,26 +151,49 @@ static memopt_status shrink(memopt_plan_solution *s, int *done)
     return MEMOPT_OK;
 }
 
-static memopt_status find(memopt_plan_solution *s, int batch_given)
+/* Whether the effective batch needs several micro-batches and not even two of one sample fit, so
+ * that what fits as given is of no use. */
+static memopt_status lacks_room(const memopt_plan_solution *s, uint64_t target, uint64_t most,
+                                int *lacks)
+{
+    uint64_t single = 0, several = 0;
+    *lacks = 0;
+    if (s->given.run.accumulation > 1)
+        return MEMOPT_OK;
+    memopt_status status = mo_largest_batch(&s->given, most, &single);
+    if (status != MEMOPT_OK || single * s->given.run.world_size >= target)
+        return status;
+    status = largest_of_several(&s->given, 1, &several);
+    *lacks = status == MEMOPT_OK && several == 0;
+    return status;
+}
+
+/* The chosen case: as given, with a smaller micro-batch, or with changes. */
+static memopt_status find(memopt_plan_solution *s, uint64_t target, uint64_t most, int batch_given)
 {
     mo_cost cost;
-    s->chosen = s->given;
+    int done = 0, lacks = 0;
     s->found = (mo_found){.time = 1};
     if (!batch_given)
-        s->given.run.batch = s->chosen.run.batch = 1;
+        s->given.run.batch = 1;
     memopt_status status = mo_case_cost(&s->given, &cost);
     if (status != MEMOPT_OK)
         return status;
     s->fit.limit_bytes = cost.limit;
-    s->fit.fits = (uint32_t)mo_cost_fits(&cost);
-    s->found.fits = mo_cost_fits(&cost);
-    if (s->fit.fits)
-        return MEMOPT_OK;
-    int done = 0;
-    status = shrink(s, &done);
+    s->chosen = s->given;
+    if (mo_cost_fits(&cost))
+        status = lacks_room(s, target, most, &lacks);
+    s->fit.fits = mo_cost_fits(&cost) && !lacks;
+    s->found.fits = (int)s->fit.fits;
+    if (status != MEMOPT_OK || s->found.fits)
+        return status;
+    if (!lacks)
+        status = shrink(s, &done);
     if (status != MEMOPT_OK || done)
         return status;
     s->chosen = s->given;
+    if (lacks)
+        s->chosen.run.accumulation = 2;
     return mo_search_changes(&s->chosen, &s->options, &s->found);
 }
 
@@ -187,7 +210,7 @@ static memopt_status solve(memopt_plan_solution *s, int batch_given)
     if (batch_given)
         most = mo_min_u64(most, run->batch);
     s->fit.target_batch = target;
-    memopt_status status = find(s, batch_given);
+    memopt_status status = find(s, target, most, batch_given);
     if (status == MEMOPT_OK && s->found.fits)
         status = choose_batch(s, target, most);
     if (status == MEMOPT_OK && s->options.all_changes)

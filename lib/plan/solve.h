@@ -52,7 +52,8 @@ mo_split mo_split_batch(uint64_t target, uint64_t most, uint64_t world);
 /* How much a change costs beside memory; cheaper ones are taken first. */
 typedef enum mo_tier {
     MO_TIER_FREE,    /* the same numbers at the same speed */
-    MO_TIER_DTYPE,   /* other rounding */
+    MO_TIER_STATES,  /* other rounding of what is computed or of the optimizer's states */
+    MO_TIER_WEIGHTS, /* other rounding of the weights */
     MO_TIER_TIME,    /* the same numbers, slower */
     MO_TIER_MEANING, /* another training: shorter samples, fewer weights */
     MO_TIERS

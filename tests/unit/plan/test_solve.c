@@ -166,6 +166,28 @@ static void test_an_effective_batch(void **state)
     OK(memopt_plan_solution_destroy(solution));
 }
 
+/* One micro-batch fits and two do not, for their gradients: the effective batch asks for changes.
+ */
+static void test_no_room_for_accumulation(void **state)
+{
+    (void)state;
+    mo_case c = small_case();
+    c.card.capacity = peak_at(c, 1);
+    memopt_plan_target_options target = MEMOPT_PLAN_TARGET_OPTIONS_INIT;
+    target.effective_batch = 8;
+    memopt_plan_solution *solution;
+    memopt_plan_fit fit = solve(&c, &target, &solution);
+    assert_false(fit.fits);
+    assert_true(fit.fits_after);
+    assert_int_equal(fit.effective_batch, 8);
+    assert_true(fit.change_count > 0 && fit.peak_bytes <= fit.limit_bytes);
+    OK(memopt_plan_solution_destroy(solution));
+    target.effective_batch = 1;
+    fit = solve(&c, &target, &solution);
+    assert_true(fit.fits);
+    OK(memopt_plan_solution_destroy(solution));
+}
+
 static void test_a_batch_that_does_not_fit_is_made_smaller(void **state)
 {
     (void)state;
@@ -412,6 +434,7 @@ int main(void)
         cmocka_unit_test(test_splits),
         cmocka_unit_test(test_splits_are_the_best),
         cmocka_unit_test(test_an_effective_batch),
+        cmocka_unit_test(test_no_room_for_accumulation),
         cmocka_unit_test(test_a_batch_that_does_not_fit_is_made_smaller),
         cmocka_unit_test(test_changes_until_it_fits),
         cmocka_unit_test(test_no_more_than_is_needed),
