@@ -192,8 +192,8 @@ static memopt_status find(memopt_plan_solution *s, uint64_t target, uint64_t mos
     if (status != MEMOPT_OK || done)
         return status;
     s->chosen = s->given;
-    if (lacks)
-        s->chosen.run.accumulation = 2;
+    if (target > s->given.run.batch * s->given.run.world_size && s->given.run.accumulation < 2)
+        s->chosen.run.accumulation = 2; /* gradients will stay from one to the next */
     return mo_search_changes(&s->chosen, &s->options, &s->found);
 }
 

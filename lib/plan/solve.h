@@ -29,7 +29,7 @@ typedef struct mo_case {
 typedef struct mo_cost {
     uint64_t peak;
     uint64_t limit;
-    double time;
+    double time; /* seconds of a step */
 } mo_cost;
 
 /* --- solve_batch.c --- */

@@ -16,7 +16,7 @@ memopt_status mo_case_cost(const mo_case *c, mo_cost *cost)
     memopt_plan_report report = {.struct_size = sizeof report};
     status = memopt_plan_get_report(plan, &report);
     if (status == MEMOPT_OK)
-        *cost = (mo_cost){report.peak.total, report.limit_bytes, report.time_factor};
+        *cost = (mo_cost){report.peak.total, report.limit_bytes, report.step_seconds};
     (void)memopt_plan_destroy(plan);
     return status;
 }

@@ -358,6 +358,7 @@ static void test_what_is_proposed_fits(void **state)
         c.run.accumulation = (seed >> 12) % 3;
         c.run.world_size = 1 + (seed >> 16) % 3;
         target.effective_batch = (seed >> 24) % 60;
+        int several = target.effective_batch > c.run.world_size * (c.run.batch ? c.run.batch : 1);
         target.keep_batch = c.run.batch != 0 && (seed >> 30) % 3 == 0;
         memopt_plan_solution *solution;
         memopt_plan_fit fit = solve(&c, &target, &solution);
@@ -369,6 +370,9 @@ static void test_what_is_proposed_fits(void **state)
             assert_int_equal(fit.effective_batch,
                              fit.micro_batch * fit.accumulation * c.run.world_size);
             assert_true(c.run.batch == 0 || fit.micro_batch <= c.run.batch);
+            if (several && !fit.fits && !target.keep_batch) /* accumulation was made room for */
+                assert_true(fit.effective_batch + c.run.world_size * fit.micro_batch / 2 >=
+                            fit.target_batch);
             assert_true(!target.keep_batch || fit.micro_batch == c.run.batch);
             assert_int_equal((int64_t)(fit.effective_batch - fit.target_batch), fit.remainder);
         }
