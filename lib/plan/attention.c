@@ -107,11 +107,27 @@ static void turn_heads(mo_stack *s, mo_heads *h)
     h->k = k;
 }
 
+/* Autocast computes products of matrices and flash attention in its type. */
+static void narrow_heads(mo_stack *s, mo_heads *h)
+{
+    mo_tape *t = &s->play->tape;
+    mo_value *all[3] = {&h->q, &h->k, &h->v};
+    for (int i = 0; i < 3 && s->play->compute; i++) {
+        if (mo_width(t, *all[i]) == s->play->compute)
+            continue;
+        mo_value cast = mo_op_cast(t, *all[i], s->play->compute);
+        mo_play_hold(s->play, &s->play->block, *all[i]);
+        *all[i] = cast;
+    }
+}
+
 /* The cache joins what is new to what it had: copies that it holds until the outputs go. */
 static void cache_heads(mo_stack *s, mo_heads *h)
 {
     mo_tape *t = &s->play->tape;
-    mo_value k = mo_op_copy(t, h->k), v = mo_op_copy(t, h->v);
+    mo_value k = mo_op_copy(t, h->k);
+    h->v = turn(t, h->v, mo_op_cast(t, h->v, mo_width(t, h->k)));
+    mo_value v = mo_op_copy(t, h->v);
     mo_drop(t, h->k);
     mo_drop(t, h->v);
     h->k = k;
@@ -144,6 +160,9 @@ static mo_value flash(mo_stack *s, const mo_heads *h)
     t->label = "attention";
     mo_value out = mo_value_new(t, mo_elements(t, h->q), mo_width(t, h->q), t->category);
     mo_value sums = mo_value_new(t, s->rows * s->heads * s->sequence, 4, t->category);
+    mo_value mask = MO_NONE; /* the kernel adds numbers: what it is given is a yes or no */
+    if (s->mask != MO_NONE)
+        mask = mo_value_new(t, mo_elements(t, s->mask), mo_width(t, h->q), t->category);
     if (sums == MO_NONE)
         return MO_NONE;
     if (!t->in_backward)
@@ -153,8 +172,9 @@ static mo_value flash(mo_stack *s, const mo_heads *h)
                                 .out[0] = out,
                                 .in = {h->q, h->k, h->v, MO_NONE},
                                 .grad = {mo_bytes(t, h->q), mo_bytes(t, h->k), mo_bytes(t, h->v)},
-                                .saved = {h->q, h->k, h->v, out, sums, MO_NONE}});
+                                .saved = {h->q, h->k, h->v, out, sums, mask}});
     mo_drop(t, sums);
+    mo_drop(t, mask);
     return out;
 }
 
@@ -232,9 +252,12 @@ static mo_value math(mo_stack *s, mo_heads *h)
     mo_value weights = mo_op_softmax(t, scores);
     mo_drop(t, scores);
     weights = turn(t, weights, mo_op_dropout(t, weights, s->attention_dropout));
+    /* The kernel returns the weights too, in the type of the queries; nobody takes them. */
+    mo_value returned = mo_op_cast(t, weights, width);
     mo_value out = combine(s, &w, weights);
     out = turn(t, out, mo_op_cast(t, out, width));
     mo_drop(t, weights);
+    mo_drop(t, returned);
     mo_drop(t, scaled_q);
     mo_drop(t, mask);
     mo_drop(t, w.q);
@@ -251,6 +274,7 @@ static mo_value core(mo_layer *l, mo_heads *h)
         turn_heads(s, h);
     if (s->cache)
         cache_heads(s, h);
+    narrow_heads(s, h);
     switch (core_of(s)) {
     case MO_CORE_EAGER:
         return eager(s, h);
@@ -303,5 +327,6 @@ mo_value mo_attention(mo_layer *l, mo_value x)
         mo_op_linear(t, &l->output, mixed, s->play->compute, settings->model.lora_dropout);
     mo_drop(t, mixed);
     drop_heads(t, &h);
+    mo_play_let_go(s->play, &s->play->block, 0);
     return out;
 }

@@ -48,10 +48,9 @@ static void make_mask(mo_play *p, mo_stack *s)
 
 static void drop_stack(mo_play *p, mo_stack *s)
 {
-    mo_play_hold(p, &p->frames, s->cosine);
-    mo_play_hold(p, &p->frames, s->sine);
-    mo_play_hold(p, &p->frames, s->mask);
-    s->cosine = s->sine = s->mask = MO_NONE;
+    mo_drop(&p->tape, s->cosine);
+    mo_drop(&p->tape, s->sine);
+    mo_drop(&p->tape, s->mask);
 }
 
 void mo_play_drop_tables(mo_play *p)
