@@ -185,12 +185,11 @@ static mo_value operand(mo_stack *s, mo_value x, int apart)
     return apart || s->rows == 1 ? mo_value_view(t, x, mo_elements(t, x)) : mo_op_copy(t, x);
 }
 
-/* Softmax of scores, in fp32 where the family's code says so. */
-static mo_value weigh(mo_stack *s, mo_value scores, int wide)
+/* Softmax of scores, in fp32 where the family's code says so, cast to a width. */
+static mo_value weigh(mo_stack *s, mo_value scores, int wide, uint32_t width)
 {
     mo_tape *t = &s->play->tape;
-    uint32_t width = mo_width(t, scores);
-    mo_value in = mo_op_cast(t, scores, wide ? 4 : width);
+    mo_value in = mo_op_cast(t, scores, wide ? 4 : mo_width(t, scores));
     mo_value out = mo_op_softmax(t, in);
     mo_drop(t, in);
     return turn(t, out, mo_op_cast(t, out, width));
@@ -212,7 +211,8 @@ static mo_value combine(mo_stack *s, const mo_heads *h, mo_value weights)
     return turn(t, out, mo_op_copy_both(t, out));
 }
 
-static mo_value eager(mo_stack *s, mo_heads *h)
+/* width: of the queries before autocast. */
+static mo_value eager(mo_stack *s, mo_heads *h, uint32_t width)
 {
     mo_tape *t = &s->play->tape;
     int wide = s->family != MEMOPT_PLAN_GPT2 && s->family != MEMOPT_PLAN_BERT;
@@ -224,10 +224,12 @@ static mo_value eager(mo_stack *s, mo_heads *h)
     scores = turn(t, scores, mo_op_scale(t, scores));
     if (s->mask != MO_NONE)
         scores = turn(t, scores, mo_op_add(t, scores, s->mask));
-    mo_value weights = weigh(s, scores, wide);
+    mo_value weights = weigh(s, scores, wide, wide ? width : mo_width(t, h->v));
     mo_drop(t, scores);
     weights = turn(t, weights, mo_op_dropout(t, weights, s->attention_dropout));
-    mo_value out = combine(s, h, weights);
+    mo_value operand_weights = mo_op_cast(t, weights, mo_width(t, h->v));
+    mo_value out = combine(s, h, operand_weights);
+    mo_drop(t, operand_weights);
     mo_drop(t, weights);
     return out;
 }
@@ -274,10 +276,11 @@ static mo_value core(mo_layer *l, mo_heads *h)
         turn_heads(s, h);
     if (s->cache)
         cache_heads(s, h);
+    uint32_t width = mo_width(&s->play->tape, h->q);
     narrow_heads(s, h);
     switch (core_of(s)) {
     case MO_CORE_EAGER:
-        return eager(s, h);
+        return eager(s, h, width);
     case MO_CORE_MATH:
         repeat_heads(s, h);
         return math(s, h);
