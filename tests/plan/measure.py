@@ -19,13 +19,15 @@ import pathlib
 import platform
 import sys
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Tuple
 
 import models
 import rows
 import torch
 import transformers
-from memopt.torch._recorder import CATEGORIES, Account, Recorder, Tensor
+from memopt.torch._recorder import CATEGORIES, Account
+from memopt.torch._step import StepRecorder
+from memopt.torch._target import Target
 
 TRUTH = pathlib.Path(__file__).with_name("truth.json")
 PHASES = ("forward", "loss", "backward", "optimizer")
@@ -40,76 +42,27 @@ class Step:
         self.model = models.build(row)
         self.optimizer = models.optimizer_of(self.run, self.model)
         small = models.batch_of(row, 1, min(self.run["seq"], 8))
-        self.forward(small).backward()
+        with models.autocast(self.run):
+            loss = self.model(**small).loss
+        loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def forward(self, batch: Dict[str, Any]) -> Any:
-        """The loss, as Transformers computes it; the outputs beside it are given up."""
-        with models.autocast(self.run):
-            outputs = self.model(**batch)
-        self.on_outputs(outputs)
-        return outputs.loss
-
-    def on_outputs(self, outputs: Any) -> None:
-        """For the recording."""
-
-    def record(self, names: bool = False) -> Tuple[Account, Account, Account]:
+    def record(self) -> Tuple[Account, Account, Account]:
         """The account of a whole step; with its outputs held to the end of backward; and without
         the recorder's own sums of gradients."""
-        recorder = Recorder(self.model)
-        outputs: set[int] = set()
-        self.on_outputs = lambda values: outputs.update(recorder.numbers(dict(values)))
-        claims = [
-            p.register_post_accumulate_grad_hook(lambda p: recorder.claim([p.grad], "gradients"))
-            for p in self.model.parameters()
-            if p.requires_grad
-        ]
-        head = models.head_of(self.model)
-        claims.append(head.register_forward_pre_hook(lambda *unused: recorder.phase("loss")))
-        self._recorded(recorder)
-        for claim in claims:
-            claim.remove()
-        recorder.claim(_states(self.optimizer), "optimizer")
-        account = Account(recorder, _is_logits(self.row))
-        return account, account.held(outputs, "optimizer"), account.in_place_sums()
-
-    def _recorded(self, recorder: Recorder) -> None:
-        recorder.claim([*self.model.parameters(), *self.model.buffers()], "parameters")
-        recorder.claim(_states(self.optimizer), "optimizer")
-        with recorder:
-            for _ in range(self.run.get("accumulation", 1)):
-                batch = models.batch_of(self.row, self.run["batch"], self.run["seq"])
-                recorder.claim(batch.values(), "batch")
-                recorder.phase("forward")
-                loss = self.forward(batch)
-                recorder.phase("backward")
-                loss.backward()
-                del batch, loss
-                recorder.phase("load")
-            recorder.phase("optimizer")
-            self.optimizer.step()
-            recorder.phase("end")
-            self.optimizer.zero_grad(set_to_none=True)
-
-
-def _states(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
-    values = [v for state in optimizer.state.values() for v in state.values()]
-    return [v for v in values if isinstance(v, torch.Tensor)]
-
-
-def _is_logits(row: Dict[str, Any]) -> Any:
-    tokens, vocabulary = models.tokens_and_vocabulary(row)
-
-    def test(tensor: Tensor) -> bool:
-        if vocabulary not in tensor.shape[-2:]:
-            return False
-        count = 1
-        for size in tensor.shape:
-            count *= size
-        return count % vocabulary == 0 and tokens - row["run"]["batch"] <= count // vocabulary <= tokens
-
-    return test
+        target = Target(self.model, lambda batch: None, lambda outputs, inputs: outputs.loss, [])
+        recorder = StepRecorder(
+            target,
+            models.DTYPES.get(self.run.get("autocast")),
+            self.run.get("accumulation", 1),
+            self.optimizer,
+        )
+        recorded = recorder.record(
+            lambda: models.batch_of(self.row, self.run["batch"], self.run["seq"])
+        )
+        account = recorded.account
+        return account, account.held(recorded.outputs, "optimizer"), account.in_place_sums()
 
 
 def measure(row: Dict[str, Any]) -> Dict[str, Any]:

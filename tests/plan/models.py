@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List
 
 import torch
 import transformers
@@ -104,14 +104,6 @@ def classes(config: Dict[str, Any]) -> int:
     return int(config.get("num_labels", 2))
 
 
-def head_of(model: Any) -> Any:
-    """The module that makes logits."""
-    head = model.get_output_embeddings()
-    for name in ("classifier", "score"):
-        head = getattr(model, name, None) if head is None else head
-    return head
-
-
 def optimizer_of(run: Dict[str, Any], model: torch.nn.Module) -> torch.optim.Optimizer:
     """The optimizer that a row names."""
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -134,13 +126,3 @@ def autocast(run: Dict[str, Any], device: str = "cpu") -> Iterator[None]:
     else:
         with torch.autocast(device, dtype=DTYPES[name]):
             yield
-
-
-def tokens_and_vocabulary(row: Dict[str, Any]) -> Tuple[int, int]:
-    """Rows and columns of the logits."""
-    config, run = row["config"], row["run"]
-    if config["model_type"] == "vit" or "vocab_size" not in config:
-        return run["batch"], classes(config)
-    if config["architectures"][0].endswith("SequenceClassification"):
-        return run["batch"], classes(config)
-    return run["batch"] * run["seq"], int(config["vocab_size"])

@@ -133,10 +133,10 @@ class Recorder(LiveBytes):
         if self.marks[-1][1] != "backward":
             return ""
         node = torch._C._current_autograd_node()
-        if node is not None:
-            return str(node.name())
-        # Outside of every node autograd does one thing: it adds gradients that meet.
-        return "sum" if self._operation is torch.ops.aten.add.Tensor else ""
+        # Gradients that meet are added by autograd itself, while it still names the last node.
+        if self._operation is torch.ops.aten.add.Tensor and not torch.is_grad_enabled():
+            return "sum"
+        return "" if node is None else str(node.name())
 
     def _forget(self, key: int, size: int) -> None:
         self.events.append(-self._numbers.pop(key) - 1)
