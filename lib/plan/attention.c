@@ -107,11 +107,27 @@ static void turn_heads(mo_stack *s, mo_heads *h)
     h->k = k;
 }
 
+/* Autocast computes products of matrices and flash attention in its type. */
+static void narrow_heads(mo_stack *s, mo_heads *h)
+{
+    mo_tape *t = &s->play->tape;
+    mo_value *all[3] = {&h->q, &h->k, &h->v};
+    for (int i = 0; i < 3 && s->play->compute; i++) {
+        if (mo_width(t, *all[i]) == s->play->compute)
+            continue;
+        mo_value cast = mo_op_cast(t, *all[i], s->play->compute);
+        mo_play_hold(s->play, &s->play->block, *all[i]);
+        *all[i] = cast;
+    }
+}
+
 /* The cache joins what is new to what it had: copies that it holds until the outputs go. */
 static void cache_heads(mo_stack *s, mo_heads *h)
 {
     mo_tape *t = &s->play->tape;
-    mo_value k = mo_op_copy(t, h->k), v = mo_op_copy(t, h->v);
+    mo_value k = mo_op_copy(t, h->k);
+    h->v = turn(t, h->v, mo_op_cast(t, h->v, mo_width(t, h->k)));
+    mo_value v = mo_op_copy(t, h->v);
     mo_drop(t, h->k);
     mo_drop(t, h->v);
     h->k = k;
@@ -144,6 +160,9 @@ static mo_value flash(mo_stack *s, const mo_heads *h)
     t->label = "attention";
     mo_value out = mo_value_new(t, mo_elements(t, h->q), mo_width(t, h->q), t->category);
     mo_value sums = mo_value_new(t, s->rows * s->heads * s->sequence, 4, t->category);
+    mo_value mask = MO_NONE; /* the kernel adds numbers: what it is given is a yes or no */
+    if (s->mask != MO_NONE)
+        mask = mo_value_new(t, mo_elements(t, s->mask), mo_width(t, h->q), t->category);
     if (sums == MO_NONE)
         return MO_NONE;
     if (!t->in_backward)
@@ -153,8 +172,9 @@ static mo_value flash(mo_stack *s, const mo_heads *h)
                                 .out[0] = out,
                                 .in = {h->q, h->k, h->v, MO_NONE},
                                 .grad = {mo_bytes(t, h->q), mo_bytes(t, h->k), mo_bytes(t, h->v)},
-                                .saved = {h->q, h->k, h->v, out, sums, MO_NONE}});
+                                .saved = {h->q, h->k, h->v, out, sums, mask}});
     mo_drop(t, sums);
+    mo_drop(t, mask);
     return out;
 }
 
@@ -165,12 +185,11 @@ static mo_value operand(mo_stack *s, mo_value x, int apart)
     return apart || s->rows == 1 ? mo_value_view(t, x, mo_elements(t, x)) : mo_op_copy(t, x);
 }
 
-/* Softmax of scores, in fp32 where the family's code says so. */
-static mo_value weigh(mo_stack *s, mo_value scores, int wide)
+/* Softmax of scores, in fp32 where the family's code says so, cast to a width. */
+static mo_value weigh(mo_stack *s, mo_value scores, int wide, uint32_t width)
 {
     mo_tape *t = &s->play->tape;
-    uint32_t width = mo_width(t, scores);
-    mo_value in = mo_op_cast(t, scores, wide ? 4 : width);
+    mo_value in = mo_op_cast(t, scores, wide ? 4 : mo_width(t, scores));
     mo_value out = mo_op_softmax(t, in);
     mo_drop(t, in);
     return turn(t, out, mo_op_cast(t, out, width));
@@ -192,7 +211,8 @@ static mo_value combine(mo_stack *s, const mo_heads *h, mo_value weights)
     return turn(t, out, mo_op_copy_both(t, out));
 }
 
-static mo_value eager(mo_stack *s, mo_heads *h)
+/* width: of the queries before autocast. */
+static mo_value eager(mo_stack *s, mo_heads *h, uint32_t width)
 {
     mo_tape *t = &s->play->tape;
     int wide = s->family != MEMOPT_PLAN_GPT2 && s->family != MEMOPT_PLAN_BERT;
@@ -204,10 +224,12 @@ static mo_value eager(mo_stack *s, mo_heads *h)
     scores = turn(t, scores, mo_op_scale(t, scores));
     if (s->mask != MO_NONE)
         scores = turn(t, scores, mo_op_add(t, scores, s->mask));
-    mo_value weights = weigh(s, scores, wide);
+    mo_value weights = weigh(s, scores, wide, wide ? width : mo_width(t, h->v));
     mo_drop(t, scores);
     weights = turn(t, weights, mo_op_dropout(t, weights, s->attention_dropout));
-    mo_value out = combine(s, h, weights);
+    mo_value operand_weights = mo_op_cast(t, weights, mo_width(t, h->v));
+    mo_value out = combine(s, h, operand_weights);
+    mo_drop(t, operand_weights);
     mo_drop(t, weights);
     return out;
 }
@@ -232,9 +254,12 @@ static mo_value math(mo_stack *s, mo_heads *h)
     mo_value weights = mo_op_softmax(t, scores);
     mo_drop(t, scores);
     weights = turn(t, weights, mo_op_dropout(t, weights, s->attention_dropout));
+    /* The kernel returns the weights too, in the type of the queries; nobody takes them. */
+    mo_value returned = mo_op_cast(t, weights, width);
     mo_value out = combine(s, &w, weights);
     out = turn(t, out, mo_op_cast(t, out, width));
     mo_drop(t, weights);
+    mo_drop(t, returned);
     mo_drop(t, scaled_q);
     mo_drop(t, mask);
     mo_drop(t, w.q);
@@ -251,9 +276,11 @@ static mo_value core(mo_layer *l, mo_heads *h)
         turn_heads(s, h);
     if (s->cache)
         cache_heads(s, h);
+    uint32_t width = mo_width(&s->play->tape, h->q);
+    narrow_heads(s, h);
     switch (core_of(s)) {
     case MO_CORE_EAGER:
-        return eager(s, h);
+        return eager(s, h, width);
     case MO_CORE_MATH:
         repeat_heads(s, h);
         return math(s, h);
@@ -303,5 +330,6 @@ mo_value mo_attention(mo_layer *l, mo_value x)
         mo_op_linear(t, &l->output, mixed, s->play->compute, settings->model.lora_dropout);
     mo_drop(t, mixed);
     drop_heads(t, &h);
+    mo_play_let_go(s->play, &s->play->block, 0);
     return out;
 }

@@ -10,18 +10,13 @@ static mo_value turn(mo_tape *t, mo_value old, mo_value new_one)
     return new_one;
 }
 
-/* The model's code returns: what its frames hold goes. */
-static void model_returns(mo_play *p)
-{
-    mo_play_drop_tables(p);
-    mo_play_let_go(p, &p->frames, 0);
-}
-
-/* Logits in fp32, labels shifted and padded, cross entropy. */
+/* Logits in fp32, labels shifted and padded, cross entropy. BERT's code computes the loss in the
+ * logits' own type. */
 static mo_value token_loss(mo_play *p, mo_value logits, int shifted)
 {
     mo_tape *t = &p->tape;
-    mo_value wide = mo_op_cast(t, logits, 4);
+    int own_type = p->settings->model.family == MEMOPT_PLAN_BERT && !p->compute;
+    mo_value wide = mo_op_cast(t, logits, own_type ? mo_width(t, logits) : 4);
     mo_value labels = p->labels;
     if (shifted) {
         uint64_t n = mo_elements(t, p->labels);
@@ -154,7 +149,7 @@ mo_value mo_play_head(mo_play *p, mo_value x)
         l.out = p->settings->model.embedding;
         x = turn(t, x, mo_op_linear(t, &l, x, p->compute, 0));
     }
-    model_returns(p);
+    mo_play_let_go(p, &p->frames, 0);
     t->phase = MEMOPT_PLAN_PHASE_LOSS;
     if (t->status != MEMOPT_OK)
         return MO_NONE;

@@ -42,12 +42,12 @@ mo_value mo_mlp(mo_layer *l, mo_value x)
     return turn(t, wide, mo_op_linear(t, &l->down, wide, compute, dropout));
 }
 
-/* A product of each row with the matrix of its expert. */
+/* A product of each row with the matrix of its expert, in the weights' type: autocast leaves it
+ * alone. */
 static mo_value grouped(mo_play *p, mo_value x, mo_value weight, uint64_t in, uint64_t out)
 {
     mo_tape *t = &p->tape;
-    mo_value w = mo_op_cast(t, weight, p->compute ? p->compute : mo_width(t, weight));
-    mo_value input = mo_op_cast(t, x, mo_width(t, w));
+    mo_value input = mo_op_cast(t, x, mo_width(t, weight));
     uint64_t rows = mo_elements(t, input) / in;
     t->label = "the experts";
     mo_value y = mo_value_new(t, mo_tape_mul(t, rows, out), mo_width(t, input), t->category);
@@ -57,13 +57,12 @@ static mo_value grouped(mo_play *p, mo_value x, mo_value weight, uint64_t in, ui
         t->flops += 2.0 * (double)rows * (double)in * (double)out;
     mo_tape_record(t, &(mo_record){.label = "the experts",
                                    .out[0] = y,
-                                   .in[0] = w,
+                                   .in[0] = weight,
                                    .in[1] = input,
-                                   .grad = {mo_bytes(t, w), mo_bytes(t, input)},
-                                   .saved[0] = mo_needs(t, w) ? input : MO_NONE,
-                                   .saved[1] = mo_needs(t, input) ? w : MO_NONE});
+                                   .grad = {mo_bytes(t, weight), mo_bytes(t, input)},
+                                   .saved[0] = mo_needs(t, weight) ? input : MO_NONE,
+                                   .saved[1] = mo_needs(t, input) ? weight : MO_NONE});
     mo_drop(t, input);
-    mo_drop(t, w);
     return y;
 }
 

@@ -68,6 +68,7 @@ struct mo_play {
     mo_value ids, labels, pixels;
     mo_held frames;      /* what the model's code holds until it returns */
     mo_held outputs;     /* what its outputs hold: the cache, logits */
+    mo_held block;       /* what a layer's code holds until it returns */
     mo_layer_info *info; /* of the layers of the plan */
     uint64_t saved;      /* activations when the forward of the layers ends */
     double again_flops;  /* of what is run again */
@@ -92,7 +93,7 @@ void mo_play_end(mo_play *p);
 /* --- running (stem.c, block.c, attention.c, mlp.c, experts.c, head.c) ------------------------- */
 /* Inputs of the layers. */
 mo_value mo_play_stem(mo_play *p);
-/* The tables and masks that the layers share go with the model's frames. */
+/* Drops the tables and masks that the layers share. */
 void mo_play_drop_tables(mo_play *p);
 mo_value mo_play_vision(mo_play *p);
 /* Runs a stack over x, which it takes over. */

@@ -48,10 +48,9 @@ static void make_mask(mo_play *p, mo_stack *s)
 
 static void drop_stack(mo_play *p, mo_stack *s)
 {
-    mo_play_hold(p, &p->frames, s->cosine);
-    mo_play_hold(p, &p->frames, s->sine);
-    mo_play_hold(p, &p->frames, s->mask);
-    s->cosine = s->sine = s->mask = MO_NONE;
+    mo_drop(&p->tape, s->cosine);
+    mo_drop(&p->tape, s->sine);
+    mo_drop(&p->tape, s->mask);
 }
 
 void mo_play_drop_tables(mo_play *p)
@@ -60,31 +59,46 @@ void mo_play_drop_tables(mo_play *p)
     drop_stack(p, &p->vision);
 }
 
-/* Patches of images by a convolution, a class token in front, positions. */
+/* Images through a convolution whose steps are as wide as its window. */
+static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t width)
+{
+    mo_tape *t = &p->tape;
+    mo_value pixels = mo_op_cast(t, p->pixels, width);
+    mo_value weight = mo_op_cast(t, p->patches, width), bias = mo_op_cast(t, p->patch_bias, width);
+    t->label = "the patches";
+    mo_value x = mo_value_new(t, mo_tape_mul(t, count, hidden), width, MO_ACTIVATIONS);
+    if (x == MO_NONE)
+        return MO_NONE;
+    t->flops += 2.0 * (double)count * (double)mo_elements(t, weight);
+    mo_tape_record(t, &(mo_record){.label = "the patches",
+                                   .out[0] = x,
+                                   .in = {weight, bias},
+                                   .grad = {mo_bytes(t, weight), mo_bytes(t, bias)},
+                                   .saved = {pixels, weight}});
+    if (width != mo_width(t, p->patches))
+        mo_tape_cache(t, weight);
+    mo_drop(t, pixels);
+    mo_drop(t, weight);
+    mo_drop(t, bias);
+    return x;
+}
+
+/* Patches of images, a class token in front, positions. */
 static mo_value patches(mo_play *p, mo_stack *s)
 {
     mo_tape *t = &p->tape;
-    uint64_t count = s->rows * (s->sequence - 1);
     uint32_t width = p->compute ? p->compute : p->weight_width;
-    t->label = "the patches";
-    mo_value x = mo_value_new(t, mo_tape_mul(t, count, s->hidden), width, MO_ACTIVATIONS);
-    if (x == MO_NONE)
-        return MO_NONE;
-    if (!t->in_backward)
-        t->flops += 2.0 * (double)count * (double)mo_elements(t, p->patches);
-    mo_tape_record(t, &(mo_record){.label = "the patches",
-                                   .out[0] = x,
-                                   .in = {p->patches, p->patch_bias, MO_NONE, MO_NONE},
-                                   .grad = {mo_bytes(t, p->patches), mo_bytes(t, p->patch_bias)},
-                                   .saved[0] = p->pixels});
+    mo_value x = convolve(p, s->rows * (s->sequence - 1), s->hidden, width);
     t->label = "the class token";
-    mo_value joined = mo_value_new(t, s->rows * s->sequence * s->hidden, width, MO_ACTIVATIONS);
+    mo_value joined = mo_value_new(t, mo_tape_mul(t, s->rows * s->sequence, s->hidden),
+                                   p->weight_width, MO_ACTIVATIONS);
     if (joined == MO_NONE)
         return MO_NONE;
     mo_tape_record(t, &(mo_record){.label = "the class token",
                                    .out[0] = joined,
-                                   .in = {x, p->class_token, MO_NONE, MO_NONE},
-                                   .grad = {MO_ALIAS, mo_bytes(t, p->class_token)}});
+                                   .in = {x, p->class_token},
+                                   .grad = {width == p->weight_width ? MO_ALIAS : mo_bytes(t, x),
+                                            mo_bytes(t, p->class_token)}});
     mo_drop(t, x);
     mo_value sum = mo_op_add(t, joined, p->positions);
     mo_drop(t, joined);

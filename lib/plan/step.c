@@ -129,11 +129,16 @@ memopt_status mo_play_step(mo_play *p)
     mo_value loss = forward(p);
     if (t->status != MEMOPT_OK)
         return t->status;
+    mo_tape_forget(t);
     if (r->keep_outputs != MEMOPT_PLAN_YES)
         mo_play_let_go(p, &p->outputs, 0);
+    if (r->checkpointing == MEMOPT_PLAN_CHECKPOINT_NONE) /* else layers that run again hold them */
+        mo_play_drop_tables(p);
     mo_tape_backward(t, loss);
+    if (r->checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE)
+        mo_play_drop_tables(p);
+    optimizer_step(p);
     mo_play_let_go(p, &p->outputs, 0);
     mo_drop(t, loss);
-    optimizer_step(p);
     return t->status;
 }

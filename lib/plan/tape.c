@@ -44,6 +44,7 @@ void mo_tape_end(mo_tape *t)
     mo_free(t->leaves);
     mo_free(t->regions);
     mo_free(t->layers);
+    mo_free(t->cached);
     memset(t, 0, sizeof *t);
 }
 
@@ -221,4 +222,24 @@ uint64_t mo_bytes(const mo_tape *t, mo_value v)
 int mo_needs(const mo_tape *t, mo_value v)
 {
     return v != MO_NONE && t->values[v].node != MO_NONE;
+}
+
+void mo_tape_cache(mo_tape *t, mo_value v)
+{
+    if (v == MO_NONE || t->in_backward)
+        return;
+    if (!mo_grow((void **)&t->cached, &t->cached_capacity, t->cached_count + 1,
+                 sizeof *t->cached)) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return;
+    }
+    mo_value handle = mo_value_view(t, v, mo_elements(t, v));
+    if (handle != MO_NONE)
+        t->cached[t->cached_count++] = handle;
+}
+
+void mo_tape_forget(mo_tape *t)
+{
+    while (t->cached_count > 0)
+        mo_drop(t, t->cached[--t->cached_count]);
 }

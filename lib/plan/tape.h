@@ -152,6 +152,8 @@ struct mo_tape {
     uint8_t offload;      /* 1: saved activations go to the host */
     uint8_t fused_dropout;
     uint8_t in_backward;
+    mo_value *cached; /* weights that autocast has cast; it keeps them to the end of forward */
+    uint64_t cached_count, cached_capacity;
     double flops; /* of forward operations outside recomputation */
 };
 
@@ -176,6 +178,9 @@ uint64_t mo_bytes(const mo_tape *t, mo_value v);
 uint64_t mo_elements(const mo_tape *t, mo_value v);
 uint32_t mo_width(const mo_tape *t, mo_value v);
 int mo_needs(const mo_tape *t, mo_value v);
+/* Another handle of v that stays until mo_tape_forget (not in backward, where nothing stays). */
+void mo_tape_cache(mo_tape *t, mo_value v);
+void mo_tape_forget(mo_tape *t);
 /* Bytes come and go at once on top of what is alive. */
 void mo_tape_flash(mo_tape *t, uint64_t bytes, mo_category category);
 /* A learning weight: its gradients end in a leaf whose gradient at rest takes so many bytes. */

@@ -1,0 +1,154 @@
+"""Bytes of one training step by category and phase, and lines through two of them."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ._optimizer_bytes import OptimizerBytes
+from ._recorder import CATEGORIES, Account
+
+#: The phases that are told apart.
+PHASES = ("forward", "loss", "backward", "optimizer")
+
+#: Bytes by category, in the order of CATEGORIES.
+Bytes = Tuple[int, ...]
+
+
+class StepBytes(NamedTuple):
+    """What one step needs: the most bytes of tensors alive at once, in all and in each phase."""
+
+    batch: int
+    phases: Dict[str, Dict[str, int]]
+
+    @property
+    def peak_phase(self) -> str:
+        """Where the peak is."""
+        return max(self.phases, key=lambda name: sum(self.phases[name].values()))
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most of all phases."""
+        return sum(self.categories.values())
+
+    @property
+    def categories(self) -> Dict[str, int]:
+        """The peak's bytes by category."""
+        return dict(self.phases[self.peak_phase])
+
+    def as_dict(self) -> Dict[str, Any]:
+        """For JSON."""
+        return {
+            "batch": self.batch,
+            "peak_bytes": self.peak_bytes,
+            "peak_phase": self.peak_phase,
+            "categories": self.categories,
+            "phases": self.phases,
+        }
+
+
+class Series:
+    """Bytes by category after each event of a step, without optimizer."""
+
+    def __init__(self, account: Account) -> None:
+        self.rows: List[Bytes] = []
+        #: Phase of each row.
+        self.phases: List[str] = []
+        #: What happened, to see whether two steps did the same.
+        self.shape: List[Tuple[bool, str]] = []
+        self._add(account)
+
+    def _add(self, account: Account) -> None:
+        index = {name: i for i, name in enumerate(CATEGORIES)}
+        of = [index[account.category(n)] for n in range(len(account.tensors))]
+        live = [0] * len(CATEGORIES)
+        ends = [at for at, _ in account.marks[1:]] + [len(account.events)]
+        for (start, phase), end in zip(account.marks, ends):
+            if start > 0:  # a phase begins with what the one before left
+                self._row(live, phase, (True, "mark"))
+            for event in account.events[start:end]:
+                tensor = account.tensors[abs(event) - 1]
+                live[of[abs(event) - 1]] += tensor.bytes if event > 0 else -tensor.bytes
+                self._row(live, phase, (event > 0, tensor.operation))
+
+    def _row(self, live: List[int], phase: str, what: Tuple[bool, str]) -> None:
+        self.rows.append(tuple(live))
+        self.phases.append(phase)
+        self.shape.append(what)
+
+    def highest(self) -> Dict[str, Bytes]:
+        """The row of each phase with the most bytes, and as "optimizer" the last of backward."""
+        result: Dict[str, Bytes] = {}
+        for row, phase in zip(self.rows, self.phases):
+            if phase not in result or sum(row) > sum(result[phase]):
+                result[phase] = row
+        result["optimizer"] = self.rows[-1]
+        return result
+
+
+def step_bytes(batch: int, highest: Dict[str, Bytes], optimizer: OptimizerBytes) -> StepBytes:
+    """Adds what an optimizer keeps, and in its phase what it takes."""
+    phases: Dict[str, Dict[str, int]] = {}
+    for name in PHASES:
+        if name in highest:
+            phases[name] = dict(zip(CATEGORIES, highest[name]))
+            phases[name]["optimizer"] += optimizer.states
+    phases["optimizer"]["optimizer"] += optimizer.temporaries
+    return StepBytes(batch, phases)
+
+
+class Line:
+    """Two steps of different batch sizes, and every batch size between and beyond.
+
+    Where both did the same operations in the same order, which is the rule, each moment of the step
+    has its own line, and the highest moment is looked for at each batch size: the peak moves from
+    one phase to another as batches grow. Else there is one line for each phase.
+    """
+
+    def __init__(
+        self, first: Tuple[int, Series], second: Tuple[int, Series], optimizer: OptimizerBytes
+    ) -> None:
+        if first[0] == second[0]:
+            raise ValueError("two batch sizes are needed, not %d twice" % first[0])
+        self._batches = (first[0], second[0])
+        self._optimizer = optimizer
+        self.exact = first[1].shape == second[1].shape
+        if self.exact:
+            self._rows = list(zip(first[1].phases, first[1].rows, second[1].rows))
+        else:
+            a, b = first[1].highest(), second[1].highest()
+            self._rows = [(name, a[name], b[name]) for name in a if name in b]
+
+    def at(self, batch: int) -> StepBytes:
+        """What a batch size needs."""
+        low, high = self._batches
+        slope = (batch - low) / (high - low)
+        best: Dict[str, Tuple[float, Bytes, Bytes]] = {}
+        for phase, a, b in self._rows:
+            x, y = sum(a), sum(b)
+            size = x + (y - x) * slope
+            if phase not in best or size > best[phase][0]:
+                best[phase] = (size, a, b)
+        if self.exact:
+            _, a, b = self._rows[-1]
+            best["optimizer"] = (0.0, a, b)
+        highest = {name: _between(a, b, slope) for name, (_, a, b) in best.items()}
+        return step_bytes(batch, highest, self._optimizer)
+
+    def largest_batch(self, limit: int, at_most: int = 1 << 20) -> Optional[int]:
+        """The largest batch size within a limit in bytes; None where not even 1 is."""
+        if self.at(1).peak_bytes > limit:
+            return None
+        low, high = 1, 2
+        while high <= at_most and self.at(high).peak_bytes <= limit:
+            low, high = high, high * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.at(middle).peak_bytes <= limit:
+                low = middle
+            else:
+                high = middle
+        return low
+
+
+def _between(a: Sequence[int], b: Sequence[int], slope: float) -> Bytes:
+    return tuple(max(round(x + (y - x) * slope), 0) for x, y in zip(a, b))

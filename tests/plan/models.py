@@ -1,0 +1,128 @@
+"""Models, batches and optimizers of the rows: Transformers' own, from configurations, random."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from typing import Any, Dict, Iterator, List
+
+import torch
+import transformers
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def config_of(row: Dict[str, Any]) -> Any:
+    """Transformers' configuration of a row."""
+    values = dict(row["config"])
+    return transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+
+
+def build(row: Dict[str, Any], device: str = "cpu") -> torch.nn.Module:
+    """The module of a row, in train mode."""
+    run = row["run"]
+    torch.manual_seed(0)
+    kind = getattr(transformers, row["config"]["architectures"][0])
+    with torch.device(device):
+        model = kind._from_config(
+            config_of(row), dtype=DTYPES[run["dtype"]], attn_implementation=run["attention"]
+        )
+    if device == "meta":
+        model.tie_weights()
+    if run.get("lora"):
+        add_lora(model, run["lora"], run["lora_targets"])
+    checkpointing(model, run)
+    return model.train()
+
+
+def checkpointing(model: Any, run: Dict[str, Any]) -> None:
+    """Full: each layer is run again in backward. With `every` = k, each k-th is."""
+    if run["checkpointing"] == "none":
+        return
+    model.gradient_checkpointing_enable()
+    layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", None) is not None]
+    layers = [m for m in layers if isinstance(m, transformers.modeling_layers.GradientCheckpointingLayer)]
+    for number, layer in enumerate(layers):
+        layer.gradient_checkpointing = number % run.get("every", 1) == 0
+    if run.get("lora"):
+        model.enable_input_require_grads()
+
+
+class Lora(torch.nn.Module):
+    """A frozen linear layer with a trained product of two thin ones beside it (Hu et al. 2021)."""
+
+    def __init__(self, base: torch.nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        like = {"device": base.weight.device, "dtype": base.weight.dtype}
+        self.a = torch.nn.Linear(base.in_features, rank, bias=False, **like)
+        self.b = torch.nn.Linear(rank, base.out_features, bias=False, **like)
+        self.scale = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.b(self.a(x)) * self.scale
+
+
+def add_lora(model: torch.nn.Module, rank: int, targets: List[str]) -> None:
+    """Freezes a model and puts `Lora` where a linear layer has one of the names."""
+    model.requires_grad_(False)
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if name in targets and isinstance(child, torch.nn.Linear):
+                setattr(module, name, Lora(child, rank))
+
+
+def batch_of(row: Dict[str, Any], batch: int, sequence: int, device: str = "cpu") -> Dict[str, Any]:
+    """Inputs and labels."""
+    config = row["config"]
+    random = torch.Generator(device="cpu").manual_seed(1)
+
+    def integers(high: int, *shape: int) -> torch.Tensor:
+        return torch.randint(0, high, shape, generator=random).to(device)
+
+    if config["model_type"] == "vit":
+        size = config["image_size"]
+        pixels = torch.randn(batch, config["num_channels"], size, size, generator=random)
+        pixels = pixels.to(device=device, dtype=DTYPES[row["run"]["dtype"]])
+        return {"pixel_values": pixels, "labels": integers(classes(config), batch)}
+    ids = integers(config["vocab_size"], batch, sequence)
+    result = {"input_ids": ids}
+    if row["run"].get("mask"):
+        mask = torch.ones(batch, sequence, dtype=torch.int64)
+        for number in range(batch):  # rows of different lengths, padded on the right
+            mask[number, sequence - number * sequence // (2 * batch) :] = 0
+        result["attention_mask"] = mask.to(device)
+    if config["architectures"][0].endswith("SequenceClassification"):
+        result["labels"] = integers(classes(config), batch)
+    else:
+        result["labels"] = ids.clone()
+    return result
+
+
+def classes(config: Dict[str, Any]) -> int:
+    """Of a classifier."""
+    return int(config.get("num_labels", 2))
+
+
+def optimizer_of(run: Dict[str, Any], model: torch.nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that a row names."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    kind = run["optimizer"]
+    if kind in ("adamw", "adamw-foreach"):
+        return torch.optim.AdamW(parameters, lr=1e-4, foreach=kind == "adamw-foreach")
+    if kind == "sgd-momentum":
+        return torch.optim.SGD(parameters, lr=1e-4, momentum=0.9, foreach=False)
+    if kind == "adamw8bit":
+        return importlib.import_module("memopt.torch").AdamW8bit(parameters, lr=1e-4)
+    raise ValueError("row: no optimizer is called %r" % kind)
+
+
+@contextlib.contextmanager
+def autocast(run: Dict[str, Any], device: str = "cpu") -> Iterator[None]:
+    """Around the forward."""
+    name = run.get("autocast")
+    if name is None:
+        yield
+    else:
+        with torch.autocast(device, dtype=DTYPES[name]):
+            yield

@@ -1,0 +1,218 @@
+"""The rows of the table: configurations (Hugging Face's keys) and ways to run them."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+LORA = ["q_proj", "k_proj", "v_proj", "o_proj"]
+
+
+def row(name: str, config: Dict[str, Any], batch: int, seq: int, **run: Any) -> Dict[str, Any]:
+    """One row. What is not said: fp32, SDPA, no checkpointing, AdamW without foreach."""
+    plain = {"dtype": "fp32", "attention": "sdpa", "checkpointing": "none", "optimizer": "adamw"}
+    return {"name": name, "config": config, "run": {"batch": batch, "seq": seq, **plain, **run}}
+
+
+def llama(hidden: int, layers: int, heads: int, ffn: int, vocabulary: int, **more: Any) -> Any:
+    """A Llama."""
+    return {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "intermediate_size": ffn,
+        "vocab_size": vocabulary,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+        **more,
+    }
+
+
+def gpt2(hidden: int, layers: int, heads: int, vocabulary: int = 50257, **more: Any) -> Any:
+    """A GPT-2; dropout 0.1 as it comes."""
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "n_embd": hidden,
+        "n_layer": layers,
+        "n_head": heads,
+        "vocab_size": vocabulary,
+        "n_positions": 1024,
+        **more,
+    }
+
+
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+def qwen2(hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary: int, **more: Any) -> Any:
+    """A Qwen2: biases at q, k, v; tied embeddings unless said."""
+    return {
+        "model_type": "qwen2",
+        "architectures": ["Qwen2ForCausalLM"],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "intermediate_size": ffn,
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": True,
+        **more,
+    }
+
+
+def mistral(hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary: int, **more: Any) -> Any:
+    """A Mistral."""
+    return {
+        "model_type": "mistral",
+        "architectures": ["MistralForCausalLM"],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "intermediate_size": ffn,
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": False,
+        **more,
+    }
+
+
+def mixtral(hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary: int, experts: int) -> Any:
+    """A Mixtral; two experts a token."""
+    return {
+        "model_type": "mixtral",
+        "architectures": ["MixtralForCausalLM"],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "intermediate_size": ffn,
+        "vocab_size": vocabulary,
+        "num_local_experts": experts,
+        "num_experts_per_tok": 2,
+        "tie_word_embeddings": False,
+    }
+
+
+def bert(hidden: int, layers: int, heads: int, ffn: int, kind: str = "BertForMaskedLM", **more: Any) -> Any:
+    """A BERT; dropout 0.1 as it comes."""
+    return {
+        "model_type": "bert",
+        "architectures": [kind],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": ffn,
+        "vocab_size": 30522,
+        **more,
+    }
+
+
+def vit(hidden: int, layers: int, heads: int, ffn: int, **more: Any) -> Any:
+    """A ViT for images of 224 × 224 in patches of 16."""
+    return {
+        "model_type": "vit",
+        "architectures": ["ViTForImageClassification"],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": ffn,
+        "image_size": 224,
+        "patch_size": 16,
+        "num_channels": 3,
+        "num_labels": 1000,
+        **more,
+    }
+
+
+def opt(hidden: int, layers: int, heads: int, ffn: int, **more: Any) -> Any:
+    """An OPT; dropout 0.1 as it comes, tied embeddings."""
+    return {
+        "model_type": "opt",
+        "architectures": ["OPTForCausalLM"],
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "ffn_dim": ffn,
+        "vocab_size": 50272,
+        "max_position_embeddings": 2048,
+        "word_embed_proj_dim": hidden,
+        **more,
+    }
+
+
+ROWS: List[Dict[str, Any]] = [
+    # Llama
+    row("llama-fp32", llama(512, 8, 8, 1376, 32000), 4, 256),
+    row("llama-eager", llama(512, 8, 8, 1376, 8000), 4, 256, attention="eager"),
+    row("llama-checkpointed", llama(512, 8, 8, 1376, 32000), 4, 512, checkpointing="full"),
+    row("llama-bf16", llama(768, 8, 12, 2048, 32000), 4, 256, dtype="bf16"),
+    row("llama-fp16", llama(384, 4, 6, 1024, 16000), 2, 128, dtype="fp16"),
+    row("llama-autocast", llama(512, 8, 8, 1376, 32000), 4, 256, autocast="bf16"),
+    row("llama-small-vocabulary", llama(512, 8, 8, 1376, 256), 8, 512),
+    row("llama-few-tokens", llama(640, 6, 10, 1728, 32000), 1, 48),
+    row("llama-tied-few-tokens", llama(640, 4, 10, 1728, 64000, tie_word_embeddings=True), 1, 32),
+    row("llama-long", llama(256, 6, 4, 688, 4000), 1, 2048),
+    row("llama-long-eager", llama(256, 4, 4, 688, 4000), 1, 1024, attention="eager"),
+    row("llama-long-checkpointed", llama(384, 8, 6, 1024, 4000), 1, 2048, checkpointing="full"),
+    row("llama-deep-narrow", llama(192, 32, 3, 512, 8000), 4, 256),
+    row("llama-shallow-wide", llama(2048, 2, 16, 5504, 8000), 1, 128),
+    row("llama-short-many", llama(384, 6, 6, 1024, 8000), 32, 32),
+    row("llama-gqa-eager", llama(512, 4, 8, 1376, 8000, num_key_value_heads=2), 2, 512,
+        attention="eager"),
+    row("llama-gqa-masked", llama(512, 4, 8, 1376, 8000, num_key_value_heads=2), 4, 256, mask=True),
+    row("llama-big-vocabulary-bf16", llama(256, 4, 4, 688, 128256), 2, 256, dtype="bf16"),
+    row("llama-checkpointed-autocast", llama(512, 8, 8, 1376, 8000), 4, 512, autocast="bf16",
+        checkpointing="full"),
+    row("llama-checkpointed-eager-bf16", llama(512, 6, 8, 1376, 8000), 4, 256, dtype="bf16",
+        attention="eager", checkpointing="full"),
+    row("llama-checkpointed-every-2", llama(512, 8, 8, 1376, 8000), 4, 512, checkpointing="full",
+        every=2),
+    row("llama-accumulation", llama(512, 6, 8, 1376, 16000), 2, 256, accumulation=2),
+    row("llama-foreach", llama(512, 6, 8, 1376, 16000), 1, 128, optimizer="adamw-foreach"),
+    row("llama-sgd-momentum", llama(512, 6, 8, 1376, 16000), 2, 128, optimizer="sgd-momentum"),
+    row("llama-adamw8bit", llama(512, 6, 8, 1376, 16000), 2, 256, optimizer="adamw8bit"),
+    row("llama-lora", llama(768, 8, 12, 2048, 16000), 2, 256, lora=8, lora_targets=LORA),
+    row("llama-lora-bf16-checkpointed", llama(768, 8, 12, 2048, 32000), 2, 512, dtype="bf16",
+        checkpointing="full", lora=16, lora_targets=LORA),
+    # GPT-2
+    row("gpt2-dropout", gpt2(512, 6, 8), 4, 128),
+    row("gpt2-no-dropout", gpt2(512, 6, 8, **NO_DROPOUT), 4, 256),
+    row("gpt2-eager", gpt2(512, 6, 8, 8192), 4, 256, attention="eager"),
+    row("gpt2-124M", gpt2(768, 12, 12), 1, 256),
+    row("gpt2-long", gpt2(384, 6, 6, 8192, **NO_DROPOUT), 2, 1024),
+    row("gpt2-checkpointed", gpt2(512, 8, 8, 16384), 4, 512, checkpointing="full"),
+    row("gpt2-bf16", gpt2(512, 6, 8, 16384), 4, 256, dtype="bf16"),
+    row("gpt2-autocast", gpt2(512, 6, 8, 16384), 4, 256, autocast="bf16"),
+    # Qwen2
+    row("qwen2-gqa-tied", qwen2(512, 6, 8, 2, 1408, 50000), 2, 256),
+    row("qwen2-untied-checkpointed", qwen2(512, 8, 8, 4, 1408, 16000, tie_word_embeddings=False), 4,
+        512, checkpointing="full"),
+    row("qwen2-big-vocabulary", qwen2(256, 8, 4, 2, 1408, 151936), 1, 256),
+    row("qwen2-bf16-long", qwen2(384, 6, 6, 1, 1024, 8000), 1, 2048, dtype="bf16"),
+    # Mistral, Mixtral
+    row("mistral-gqa", mistral(640, 6, 10, 2, 1792, 32000), 4, 256),
+    row("mistral-window", mistral(384, 6, 6, 2, 1024, 8000, sliding_window=128), 2, 512),
+    row("mistral-bf16-checkpointed", mistral(640, 6, 10, 2, 1792, 16000), 4, 512, dtype="bf16",
+        checkpointing="full"),
+    row("mixtral", mixtral(384, 4, 6, 2, 768, 16000, 4), 4, 256),
+    row("mixtral-8-experts-bf16", mixtral(384, 4, 6, 3, 768, 8000, 8), 2, 256, dtype="bf16"),
+    row("mixtral-checkpointed-eager", mixtral(384, 4, 6, 3, 768, 8000, 8), 2, 256,
+        attention="eager", checkpointing="full"),
+    # BERT, ViT, OPT
+    row("bert-mlm", bert(512, 6, 8, 2048), 8, 128),
+    row("bert-classifier", bert(512, 6, 8, 2048, "BertForSequenceClassification"), 8, 128),
+    row("bert-base-eager", bert(768, 12, 12, 3072), 2, 128, attention="eager"),
+    row("bert-classifier-checkpointed", bert(512, 8, 8, 2048, "BertForSequenceClassification"), 8,
+        256, checkpointing="full", mask=True),
+    row("bert-autocast", bert(512, 6, 8, 2048), 4, 128, autocast="bf16"),
+    row("vit", vit(384, 8, 6, 1536), 8, 197),
+    row("vit-base", vit(768, 12, 12, 3072), 2, 197),
+    row("vit-eager-bf16", vit(384, 8, 6, 1536), 8, 197, attention="eager", dtype="bf16"),
+    row("vit-checkpointed", vit(384, 12, 6, 1536), 16, 197, checkpointing="full"),
+    row("opt", opt(512, 6, 8, 2048), 4, 128),
+    row("opt-eager-bf16", opt(512, 6, 8, 2048), 4, 128, attention="eager", dtype="bf16"),
+    row("opt-checkpointed", opt(512, 8, 8, 2048, dropout=0.0), 4, 256, checkpointing="full"),
+]
