@@ -106,6 +106,9 @@ class Edits:
     def commit(self) -> None:
         """Changes all files, or none (ApplyError). A file that needs no change gets no backup."""
         changed = self.changed
+        for file in self.files:
+            if not file.changed:
+                transaction.clean(file.source.path)
         if not changed:
             return
         for file in changed:

@@ -111,10 +111,15 @@ def optimizer_word(name: str) -> Tuple[Optional[str], Tuple[str, ...]]:
 def same(old: Any, new: Any) -> bool:
     """Whether two values mean the same to a framework: ``8``, ``8.0`` and ``"8"`` do."""
     if isinstance(old, bool) or isinstance(new, bool):
-        return str(old).lower() == str(new).lower()
+        return _truth(old) == _truth(new)
     if isinstance(old, (int, float)) and isinstance(new, (int, float)):
-        return old == new
+        return bool(old == new)
     return str(old).strip() == str(new).strip()
+
+
+def _truth(value: Any) -> str:
+    word = str(value).lower()
+    return "true" if word in _TRUE + ("1",) else "false" if word in _FALSE + ("0",) else word
 
 
 def in_kind(old: Any, new: Any) -> Any:
@@ -139,7 +144,7 @@ def _bool_in_kind(old: Any, new: bool) -> Any:
     if isinstance(old, int) and not isinstance(old, bool):
         return int(new)
     if isinstance(old, str):
-        for yes, no in zip(_TRUE, _FALSE):
+        for yes, no in zip(_TRUE + ("1",), _FALSE + ("0",)):
             if old.lower() in (yes, no):
                 word = yes if new else no
                 return word.title() if old.istitle() else word.upper() if old.isupper() else word
@@ -220,7 +225,7 @@ def _optimizer(old: Any, new: str) -> Any:
 def _checkpointing(leaf: str, old: Any, new: str) -> Any:
     if isinstance(old, str) and old.lower() in CHECKPOINTING:
         return old if old.lower() == new else new
-    if isinstance(old, bool) or str(old).lower() in _TRUE + _FALSE or old is None:
+    if str(old).lower() in _TRUE + _FALSE + ("0", "1") or old is None:
         if old is None and any(word in leaf for word in ("granularity", "mode", "policy")):
             return old if new == "none" else new
         wanted = new != "none"

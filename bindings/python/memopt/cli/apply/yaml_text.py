@@ -100,6 +100,8 @@ class YamlDocument(Document):
         return "null" if value is None else repr(value)
 
     def inserted(self, tree: Tree, holder: Node, path: Path, missing: Path, value: Any) -> str:
+        if holder.style == "pair":
+            raise ApplyError("line %d: a pair in a list takes no other key" % holder.line)
         if holder.style == "flow":
             return self._in_flow(holder, missing, value)
         newline = "\r\n" if "\r\n" in self.text else "\n"
@@ -239,7 +241,10 @@ class _Builder:
         node, children = self.open.pop()
         if node.style == "flow":
             node.end = event.end_mark.index
-            node.start = self.text.index("{["[node.kind == LIST], node.start)
+            if node.anchor or node.tag:
+                node.start = self.text.index("{["[node.kind == LIST], node.start)
+            elif self.text[node.start] not in "{[":
+                node.style = "pair"  # [a: 1] holds a mapping that has no braces
         if node.kind == LIST:
             node.entries = [(Node(SCALAR, value=i), child) for i, child in enumerate(children)]
             return
