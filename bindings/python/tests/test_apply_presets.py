@@ -85,6 +85,8 @@ def test_lightning(tmp_path):
         (32, "bf16", "bf16-mixed"), (16, "bf16", "bf16-mixed"), ("16", "bf16", "bf16-mixed"),
         ("bf16", "bf16", "bf16"), ("bf16-true", "bf16", "bf16-true"), (32, "fp32", 32),
         ("32", "fp32", "32"), ("bf16-mixed", "fp16", "16-mixed"), (16, "fp16", 16),
+        ("bf16-mixed", "bf16-true", "bf16-true"), ("16-true", "bf16-mixed", "bf16-mixed"),
+        ("bf16-true", "bf16-mixed", "bf16-true"), ("32-true", "fp16-true", "16-true"),
         ("64-true", "fp32", "32-true"), (None, "fp32", "32-true"),
     ],
 )  # fmt: skip
@@ -104,6 +106,13 @@ def test_subcommands_of_lightning(tmp_path):
 def test_dtypes_of_transformers(tmp_path, dtype, bf16, fp16):
     after = result(tmp_path, TRANSFORMERS, {"dtype": dtype})
     assert (after["bf16"], after["fp16"]) == (bf16, fp16)
+
+
+def test_weights_of_transformers_are_told(tmp_path):
+    found = edit(tmp_path, TRANSFORMERS, {"dtype": "bf16-true"})
+    assert json.loads(found.data)["bf16"] is True
+    assert "load the model in that dtype too" in found.notes[0]
+    assert edit(tmp_path, TRANSFORMERS, {"dtype": "bf16-mixed"}).notes == []
 
 
 def test_transformers_knows_what_an_absent_key_means(tmp_path):
@@ -128,28 +137,6 @@ def test_an_optimizer_that_needs_as_little_stays(tmp_path, optim):
     data = {**TRANSFORMERS, "optim": optim}
     assert result(tmp_path, data, {"optimizer": "adamw8bit"})["optim"] == optim
     assert result(tmp_path, data, {"optimizer": "adamw"})["optim"] == "adamw_torch"
-
-
-def test_the_names_of_transformers_are_its_own():
-    training_args = pytest.importorskip("transformers.training_args")
-    from memopt.cli.apply.values import _OPTIMIZERS
-
-    names = {name.value for name in training_args.OptimizerNames}
-    for _, word, others in _OPTIMIZERS.values():
-        assert word is None or word in names
-        old = {"adamw_hf"}  # of Transformers 4
-        assert {other for other in others if "." not in other} - old <= names
-
-
-def test_the_classes_exist():
-    pytest.importorskip("torch")
-    import importlib
-
-    from memopt.cli.apply.values import _OPTIMIZERS
-
-    for name, _, _ in _OPTIMIZERS.values():
-        module, _, what = name.rpartition(".")
-        assert isinstance(getattr(importlib.import_module(module), what), type)
 
 
 def test_what_a_framework_has_not(tmp_path):
@@ -244,6 +231,18 @@ def test_keys_alone_set_only_themselves_and_say_so(tmp_path):
     notes = " ".join(found.notes)
     for name in ("accumulation", "optimizer", "checkpointing"):
         assert "%s is not set to %s" % (name, ALL[name]) in notes
+
+
+def test_every_stage_of_a_curriculum(tmp_path):
+    stages = [{"name": "a", "bs": 16}, {"name": "b", "bs": 8}, {"name": "c", "bs": 4}]
+    before = json.dumps({"stages": stages, "by_name": {"x": {"bs": 9}, "y": {"bs": 4}}}, indent=1)
+    mapping = keyed("micro_batch=stages.*.bs", "micro_batch=by_name.*.bs")
+    after = changed(tmp_path, "c.json", before, {"micro_batch": 4}, mapping)
+    assert after == before.replace("16", "4").replace("8", "4").replace("9", "4")
+    with pytest.raises(apply.KeyMissing, match="by_name.x.c"):
+        changed(tmp_path, "c.json", before, {"micro_batch": 4}, keyed("micro_batch=by_name.*.c"))
+    with pytest.raises(apply.KeyMissing, match="no key none"):
+        changed(tmp_path, "c.json", before, {"micro_batch": 4}, keyed("micro_batch=none.*.c"))
 
 
 @pytest.mark.parametrize(

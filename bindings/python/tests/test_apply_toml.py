@@ -9,7 +9,7 @@ tomlkit = pytest.importorskip("tomlkit")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from apply_files import ALL, changed, set_batch  # noqa: E402
+from apply_files import ALL, changed, keyed, set_batch, write  # noqa: E402
 from memopt.cli import apply  # noqa: E402
 from memopt.cli.apply.toml_text import TomlDocument  # noqa: E402
 
@@ -87,6 +87,7 @@ def test_created_with_its_table(tmp_path, before):
         ("[b]\n", "b is a mapping"),
         ("x = 1\nb = true\n", "line 2: b: its value is true, not a number"),
         ('b = """8"""\n', "block of text"),
+        ("x = 1\nb = 1979-05-27\n", "line 2: b is 1979-05-27"),
         ("b = %s\n" % ("9" * 5000), "not TOML"),
     ],
 )
@@ -134,6 +135,13 @@ def test_random_documents(content, data, crlf):
     was, now = text.split("\n"), after.split("\n")
     assert len(was) == len(now)
     assert sum(a != b for a, b in zip(was, now)) <= 1
+
+
+def test_what_is_no_number_is_told_in_json(tmp_path):
+    path = write(tmp_path, "c.toml", "b = nan\n")
+    edits = apply.prepare([path], {"micro_batch": 4}, keyed("micro_batch=b"))
+    assert edits.files[0].data == b"b = 4.0\n"
+    assert edits.to_json()["files"][0]["changes"][0]["old"] == "nan"
 
 
 def test_every_setting_at_once(tmp_path):

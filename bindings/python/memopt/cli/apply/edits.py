@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
@@ -51,6 +52,11 @@ class Change:
     old: Any
     new: Any
     added: bool = False
+
+    def to_json(self) -> Dict[str, Any]:
+        """The change for ``--json``, which has no words for what is no number."""
+        finite = not isinstance(self.old, float) or math.isfinite(self.old)
+        return {**vars(self), "old": self.old if finite else str(self.old)}
 
 
 @dataclass
@@ -139,14 +145,15 @@ class Edits:
     def to_json(self) -> Dict[str, Any]:
         """What happened, for ``--json``."""
         return {
-            "restored" if self.restoring else "applied": self.committed,
+            "action": "restore" if self.restoring else "apply",
+            "done": self.committed,
             "files": [
                 {
                     "path": file.source.name,
                     "changed": file.changed,
                     "preset": file.preset,
                     "backup": file.backup,
-                    "changes": [vars(change) for change in file.changes],
+                    "changes": [change.to_json() for change in file.changes],
                     "notes": file.notes,
                     "diff": file.diff() if file.changed else [],
                 }
@@ -229,7 +236,7 @@ def _prepare_file(
     document, missing = kind(text), []
     preset, section = _preset(document, settings, mapping)
     edit.preset = preset.name if preset is not None else None
-    for one in _assignments(settings, mapping, preset, section, edit):
+    for one in _assignments(document, settings, mapping, preset, section, edit):
         document, lacking = _assign(document, one, mapping, edit)
         missing += [lacking] if lacking else []
     if missing:
@@ -272,6 +279,7 @@ def _preset(
 
 
 def _assignments(
+    document: Document,
     settings: Mapping[str, Any],
     mapping: KeyMapping,
     preset: Optional[Preset],
@@ -281,13 +289,14 @@ def _assignments(
     found: List[Assignment] = []
     for name, value in settings.items():
         if name in mapping.keys:
-            edit.known.append(name)
             for path in mapping.keys[name]:
-                found.append(Assignment(name, (path,), value, by_example=True))
+                for one in document.expand(path) or [path]:
+                    found.append(Assignment(name, (one,), value, by_example=True))
             continue
         own = preset.assign(name, value) if preset is not None else []
         if own:
             found += [_in_section(one, section) for one in own]
+            edit.notes += sorted({one.note for one in own if one.note})
             continue
         edit.known.append(name)  # there is no such key, whatever the file has
         why = "say where with --key %s=…" % name

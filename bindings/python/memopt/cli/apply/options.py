@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_key,
         default=[],
         metavar="SETTING=KEY",
-        help="where a setting is, as a dotted key: micro_batch=train.batch_size; settings: "
+        help="where a setting is, as a dotted key (0 is the first of a list, * every entry, quotes "
+        "hold dots): micro_batch=stages.*.batch_size; may be repeated; settings: "
         + ", ".join(SETTINGS),
     )
     group.add_argument(

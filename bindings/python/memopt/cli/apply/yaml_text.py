@@ -73,9 +73,7 @@ class YamlDocument(Document):
         from ruamel.yaml.error import YAMLError
 
         try:
-            tokens = [token for token in _yaml().scan(text) if hasattr(token, "plain")]
-            starts = {token.end_mark.index: token.start_mark.index for token in tokens}
-            return _Builder(text, starts).trees(yaml.parse(text))
+            return _Builder(text).trees(yaml.parse(text))
         except YAMLError as error:
             raise ApplyError(_trouble(error)) from None
 
@@ -177,9 +175,9 @@ def _trouble(error: Any) -> str:
 class _Builder:
     """Makes trees of the parser's events."""
 
-    def __init__(self, text: str, starts: Dict[int, int]) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.starts = starts
+        self.starts: Optional[Dict[int, int]] = None
         self.anchors: Dict[str, Node] = {}
         self.open: List[Tuple[Node, List[Node]]] = []
 
@@ -228,10 +226,17 @@ class _Builder:
         node.value = resolved(event.value) if node.style == "plain" else event.value
         if node.style == "plain" and not event.value:
             node.style, node.start, node.end = "empty", -1, -1
-        else:
-            node.start = self.starts.get(node.end, -1)
+        elif node.anchor or node.tag:
+            node.start = self._start_of_word(node.end)
         if self._is_key():
             node.value = event.value
+
+    def _start_of_word(self, end: int) -> int:
+        """Where the word itself starts, after its anchor and tag, of which events do not tell."""
+        if self.starts is None:
+            words = [token for token in _yaml().scan(self.text) if hasattr(token, "plain")]
+            self.starts = {word.end_mark.index: word.start_mark.index for word in words}
+        return self.starts.get(end, -1)
 
     def _is_key(self) -> bool:
         holder, children = self.open[-1]
