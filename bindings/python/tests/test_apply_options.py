@@ -111,6 +111,17 @@ def test_restore(path):
     assert text == "%s: nothing to change: it is as in %s.backup\n" % (path, path)
 
 
+def test_backups_are_named_as_the_files_are(tmp_path, monkeypatch):
+    write(tmp_path, "c.json", BEFORE)
+    os.symlink("c.json", str(tmp_path / "d.json"))
+    monkeypatch.chdir(tmp_path)
+    text, value = run("--apply", "--config-path", "c.json")
+    assert text.splitlines()[-1] == "c.json: changed; what it was is in c.json.backup"
+    assert value["files"][0]["backup"] == str(tmp_path / "c.json.backup")
+    text, _ = run("--restore", "--config-path", "d.json")
+    assert text.splitlines()[-1] == "d.json: restored from %s/c.json.backup" % tmp_path
+
+
 def test_several_files(tmp_path):
     paths = [write(tmp_path, "stage%d.json" % i, BEFORE) for i in range(3)]
     run("--apply", "--config-path", paths[0], paths[1], "--config-path", paths[2])

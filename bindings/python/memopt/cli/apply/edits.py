@@ -78,6 +78,13 @@ class FileEdit:
         """Whether the file will be another one."""
         return self.data != self.source.data or self.source.status is None
 
+    @property
+    def backup_shown(self) -> str:
+        """The backup as the user would name it: relative where the file was named so."""
+        backup, source = str(self.backup), self.source
+        beside = os.path.abspath(source.name) == source.path
+        return source.name + backup[len(source.path) :] if beside else backup
+
     def diff(self) -> List[str]:
         """Lines of a unified diff, without line ends."""
         texts = [data.decode("utf-8", "replace") for data in (self.source.data, self.data)]
