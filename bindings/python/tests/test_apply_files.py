@@ -53,7 +53,9 @@ def everything(folder):
     """Every file below, hidden ones too, with its content."""
     found = {}
     for place, _, names in os.walk(folder):
-        found.update({os.path.join(place, name): content(os.path.join(place, name)) for name in names})
+        found.update(
+            {os.path.join(place, name): content(os.path.join(place, name)) for name in names}
+        )
     return found
 
 
@@ -123,7 +125,9 @@ def test_restore(tmp_path, three):
     assert [file.backup for file in edits.files] == [path + ".backup.1" for path in three]
     edits.commit()
     assert [content(path) for path in three] == [after(name) for name in NAMES]
-    assert all(os.path.exists(path + suffix) for path in three for suffix in (".backup", ".backup.1"))
+    assert all(
+        os.path.exists(path + suffix) for path in three for suffix in (".backup", ".backup.1")
+    )
     again = apply.restore(three)
     assert again.changed == []
     again.commit()
@@ -295,6 +299,21 @@ def test_unfit_files(tmp_path, kind, said):
     assert said in str(raised.value) and path in str(raised.value)
 
 
+def test_a_folder_that_cannot_be_listed(tmp_path, three, monkeypatch):
+    def listdir(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    change(*three)
+    there = everything(tmp_path)
+    edits = prepare(three, batch=2)
+    monkeypatch.setattr(os, "listdir", listdir)
+    for attempt in (lambda: apply.restore(three), edits.commit):
+        with pytest.raises(apply.ApplyError, match="%s.*: Permission denied" % tmp_path):
+            attempt()
+    monkeypatch.undo()
+    assert everything(tmp_path) == there
+
+
 @pytest.mark.parametrize("mode", [0o444, 0o400])
 def test_a_read_only_file_is_refused(tmp_path, three, mode):
     os.chmod(three[2], mode)
@@ -458,7 +477,7 @@ def test_every_fault_leaves_every_file(tmp_path, three, monkeypatch, name, resto
         calls = failing(monkeypatch, name, number, FAULTS[name])
         try:
             edits.commit()
-        except (apply.ApplyError, OSError) as error:
+        except apply.ApplyError as error:
             monkeypatch.undo()
             assert os.strerror(FAULTS[name]) in str(error)
             assert everything(tmp_path) == there, "call %d of %s" % (number, name)

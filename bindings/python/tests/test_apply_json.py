@@ -55,13 +55,16 @@ def test_a_key_with_dots(tmp_path):
     [
         ("{}", '{"t": {"b": 4}}'),
         ("{ }\n", '{"t": {"b": 4}}\n'),
-        ('{\n}\n', '{\n  "t": {\n    "b": 4\n  }\n}\n'),
+        ("{\n}\n", '{\n  "t": {\n    "b": 4\n  }\n}\n'),
         ('{"a":1}', '{"a":1,"t":{"b":4}}'),
         ('{"a": 1}', '{"a": 1, "t": {"b": 4}}'),
         ('{"t": {"a": [1, 2]}, "z": 1}', '{"t": {"a": [1, 2], "b": 4}, "z": 1}'),
         ('{\n    "a": 1\n}\n', '{\n    "a": 1,\n    "t": {\n        "b": 4\n    }\n}\n'),
         ('{\n\t"t": {}\n}\n', '{\n\t"t": {\n\t\t"b": 4\n\t}\n}\n'),
-        ('{\r\n  "t": {\r\n    "a": 1\r\n  }\r\n}', '{\r\n  "t": {\r\n    "a": 1,\r\n    "b": 4\r\n  }\r\n}'),
+        (
+            '{\r\n  "t": {\r\n    "a": 1\r\n  }\r\n}',
+            '{\r\n  "t": {\r\n    "a": 1,\r\n    "b": 4\r\n  }\r\n}',
+        ),
         ('{"t": {"x": 1\n , "a": 1}}', '{"t": {"x": 1\n , "a": 1\n , "b": 4}}'),
     ],
 )
@@ -104,7 +107,9 @@ def test_not_created(tmp_path, text):
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4)
+    ),
     max_leaves=15,
 )  # fmt: skip
 
@@ -115,9 +120,7 @@ def documents(draw):
     data = draw(st.dictionaries(st.text(max_size=4), _VALUES, min_size=1, max_size=5))
     separators = draw(st.sampled_from([None, (",", ":"), (" ,  ", "\t: \n")]))
     indent = draw(st.sampled_from([None, 0, 2, 4, "\t"]))
-    text = json.dumps(
-        data, indent=indent, separators=separators, ensure_ascii=draw(st.booleans())
-    )
+    text = json.dumps(data, indent=indent, separators=separators, ensure_ascii=draw(st.booleans()))
     return text.replace("\n", draw(st.sampled_from(["\n", "\r\n"])))
 
 

@@ -1,4 +1,4 @@
-"""The options of --apply as a verb has them: what is printed, asked, refused, and put into --json."""
+"""The options of --apply as a verb has them: what is printed, refused, and put into --json."""
 
 from __future__ import annotations
 
@@ -145,15 +145,18 @@ def test_the_diff_is_a_patch(tmp_path):
 def test_notes_are_printed(tmp_path):
     path = write(tmp_path, "c.json", '{"data": {"batch_size": 16}, "trainer": {}}')
     write(tmp_path, "c.json", '{"data": {"init_args": {"batch_size": 16}}}')
-    text, _ = run("--apply", "--config-path", path, settings={"micro_batch": 4, "checkpointing": "full"})
+    text, _ = run(
+        "--apply", "--config-path", path, settings={"micro_batch": 4, "checkpointing": "full"}
+    )
     assert path + ": checkpointing is not set to full: Lightning leaves it to the model" in text
 
 
 def test_keys_and_values(tmp_path):
     path = write(tmp_path, "c.json", '{"a": {"b.c": "16", "opt": "mine", "p": "x"}}')
     run(
-        "--apply", "--config-path", path, "--key", 'micro-batch=a."b.c"', "--key", "optimizer=a.opt",
-        "--value", "optimizer=lion8bit", "--key", "dtype=a.p", "--value", "dtype=no",
+        "--apply", "--config-path", path, "--key", 'micro-batch=a."b.c"',
+        "--key", "optimizer=a.opt", "--value", "optimizer=lion8bit",
+        "--key", "dtype=a.p", "--value", "dtype=no",
     )  # fmt: skip
     assert json.loads(content(path)) == {"a": {"b.c": "4", "opt": "lion8bit", "p": "no"}}
 
@@ -163,12 +166,16 @@ def test_skip_missing(tmp_path):
     stage = write(tmp_path, "stage.json", '{"data": {"init_args": {"batch_size": 8}}}')
     words = ["--apply", "--config-path", base, stage]
     settings = {"micro_batch": 4, "accumulation": 16}
-    with pytest.raises(apply.KeyMissing, match="base.json: it has no key data.init_args.batch_size"):
+    with pytest.raises(
+        apply.KeyMissing, match="base.json: it has no key data.init_args.batch_size"
+    ):
         run(*words, settings=settings)
     text, _ = run(*words, "--skip-missing", settings=settings)
     assert json.loads(content(base)) == {"trainer": {"accumulate_grad_batches": 16}}
     assert json.loads(content(stage)) == {"data": {"init_args": {"batch_size": 4}}}
-    assert "base.json: micro_batch is not set: the file has no key data.init_args.batch_size" in text
+    assert (
+        "base.json: micro_batch is not set: the file has no key data.init_args.batch_size" in text
+    )
     with pytest.raises(apply.KeyMissing, match="no file has a key for optimizer"):
         run(*words, "--skip-missing", settings={**settings, "optimizer": "adamw8bit"})
 
@@ -201,7 +208,10 @@ def test_options_that_do_not_go_together(words, said):
         (["--preset", "keras"], "there is no preset 'keras'; there are lightning, transformers"),
         (["--key", "micro_batch"], "is not SETTING="),
         (["--key", "micro_batch="], "is not SETTING="),
-        (["--key", "batch=a.b"], "there is no setting 'batch'; there are micro_batch, accumulation"),
+        (
+            ["--key", "batch=a.b"],
+            "there is no setting 'batch'; there are micro_batch, accumulation",
+        ),
         (["--key", "dtype=a..b"], "has an empty part"),
         (["--key", "dtype=a."], "has an empty part"),
         (["--key", 'dtype="a'], "is not closed"),

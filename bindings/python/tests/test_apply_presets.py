@@ -87,7 +87,8 @@ def test_lightning(tmp_path):
         ("32", "fp32", "32"), ("bf16-mixed", "fp16", "16-mixed"), (16, "fp16", 16),
         ("bf16-mixed", "bf16-true", "bf16-true"), ("16-true", "bf16-mixed", "bf16-mixed"),
         ("bf16-true", "bf16-mixed", "bf16-true"), ("32-true", "fp16-true", "16-true"),
-        ("64-true", "fp32", "32-true"), (None, "fp32", "32-true"),
+        ("64-true", "fp32", "32-true"), (None, "fp32", None),
+        (None, "bf16", "bf16-mixed"),
     ],
 )  # fmt: skip
 def test_precision_of_lightning(tmp_path, old, dtype, new):
@@ -250,7 +251,8 @@ def test_every_stage_of_a_curriculum(tmp_path):
     [
         ("dtype", "fp32", "bf16"), ("dtype", "float16", "bfloat16"), ("dtype", "half", "bfloat16"),
         ("d", "torch.float32", "torch.bfloat16"), ("d", "16-true", "bf16-true"),
-        ("d", "16-mixed", "bf16-mixed"), ("d", "no", "bf16"), ("d", 16, "bf16"), ("d", None, "bf16"),
+        ("d", "16-mixed", "bf16-mixed"), ("d", "no", "bf16"), ("d", 16, "bf16"),
+        ("d", None, "bf16"),
         ("use_bf16", False, True), ("fp16", True, False), ("float16", "true", "false"),
         ("use_amp", False, True), ("bfloat16", 0, 1),
     ],
@@ -268,7 +270,8 @@ def test_dtypes_by_example(leaf, old, new):
     [
         ("adamw", "adamw8bit"), ("AdamW", "AdamW8bit"), ("adamw_torch", "adamw_bnb_8bit"),
         ("torch.optim.AdamW", "memopt.torch.AdamW8bit"), ("paged_adamw_8bit", "paged_adamw_8bit"),
-        ("bitsandbytes.optim.AdamW8bit", "bitsandbytes.optim.AdamW8bit"), ("adamw-8bit", "adamw-8bit"),
+        ("bitsandbytes.optim.AdamW8bit", "bitsandbytes.optim.AdamW8bit"),
+        ("adamw-8bit", "adamw-8bit"),
     ],
 )  # fmt: skip
 def test_optimizers_by_example(old, new):

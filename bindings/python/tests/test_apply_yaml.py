@@ -23,7 +23,6 @@ def load(text):
     return YAML(typ="safe", pure=True).load(text)
 
 
-
 def dump(documents):
     out = io.StringIO()
     YAML(typ="rt").dump_all(documents, out)
@@ -43,7 +42,8 @@ IN_PLACE = {
     "quotes": "t:\n  b: '8'\n",
     "double quotes": 't:\n  b: "8"  # x\n',
     "anchor of its own": "t:\n  b: &bs 8\n",
-    "blocks of text": "a: |\n  t:\n    b: 8\n\n\nc: >-\n  folded\n\n  b: 8\nt:\n  b: 8\nd: |+\n  x\n\n",
+    "blocks of text": "a: |\n  t:\n    b: 8\n\n\nc: >-\n  folded\n\n  b: 8\n"
+    "t:\n  b: 8\nd: |+\n  x\n\n",
     "strings over lines": 'a: "t:\n  b: 8"\nc: plain\n  goes on\nt:\n  b: 8\n',
     "odd indents": "t:\n         a:\n          - 1\n          -   2\n         b: 8\nz:\n - y\n",
     "lists": "l:\n- b: 8\n- {b: 8}\nt:\n  x:\n  - b: 8\n  b: 8\n",
@@ -51,7 +51,8 @@ IN_PLACE = {
     "directive": "%YAML 1.2\n---\nt:\n  b: 8\n",
     "tags elsewhere": "a: !!python/name:torch.optim.AdamW\nb: !include x.yaml\nt: !Cfg\n  b: 8\n",
     "anchors elsewhere": "a: &a\n  x: 1\nc: *a\nt:\n  <<: *a\n  b: 8\n",
-    "numbers elsewhere": "t:\n  lr: 1.0000000000000000001e-05\n  n: 123456789012345678901234567890\n"
+    "numbers elsewhere": "t:\n  lr: 1.0000000000000000001e-05\n"
+    "  n: 123456789012345678901234567890\n"
     "  o: 0o17\n  b: 8\n  d: 1_000\n",
     "unicode": "é: 日本\nt:\n  😀: '8'\n  b: 8\n",
     "tabs": "t:\n  b: 8 # \tx\n  c: 'a\t'\n",
@@ -118,7 +119,9 @@ def test_kinds_of_truth(tmp_path, old, new):
     assert changed(tmp_path, "c.yaml", "c: %s\n" % old, wanted, mapping) == "c: %s\n" % new
 
 
-@pytest.mark.parametrize("text", ["yes", "No", "on", "8", "1.5", "1e5", "null", "", "a: b", "# c", "y"])
+@pytest.mark.parametrize(
+    "text", ["yes", "No", "on", "8", "1.5", "1e5", "null", "", "a: b", "# c", "y"]
+)
 def test_strings_stay_strings_for_every_reader(text):
     written = YamlDocument("a: x\n").set(("a",), text).text
     assert load(written) == {"a": text}
@@ -268,9 +271,7 @@ def test_not_created_in_what_is_shared(tmp_path):
 _KEYS = st.text("abcxyz_", min_size=1, max_size=4).filter(
     lambda k: isinstance(resolved(k), str) and k not in ("y", "n")
 )
-_TEXTS = st.text(
-    st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=12
-)
+_TEXTS = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=12)
 _SCALARS = st.one_of(
     st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False), _TEXTS,
     st.just("two\nlines\n"), st.just("folded " * 30),

@@ -1,4 +1,4 @@
-"""The names of backups: ``FILE.backup``, then ``FILE.backup.1``, ``.2`` …; none is overwritten."""
+"""Names of backups: ``FILE.backup``, then ``FILE.backup.1``, ``.2`` …; none is overwritten."""
 
 from __future__ import annotations
 

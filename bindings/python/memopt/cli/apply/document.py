@@ -36,7 +36,7 @@ class Document:
         return spot.node.start, spot.node.end
 
     def inserted(self, tree: Tree, holder: Node, path: Path, missing: Path, value: Any) -> str:
-        """The text with a new entry: ``missing``, the end of ``path``, in the mapping ``holder``."""
+        """Text with a new entry in the mapping ``holder``: ``missing``, the end of ``path``."""
         raise NotImplementedError
 
     # --- what all do ------------------------------------------------------------------------------

@@ -208,7 +208,10 @@ def restore(files: Sequence[str]) -> Edits:
         source = transaction.read(name, missing=True)
         if any(other.source.path == source.path for other in edits):
             continue
-        newest = backups.newest(source.path)
+        try:
+            newest = backups.newest(source.path)
+        except OSError as error:
+            raise ApplyError("%s: %s: %s" % (name, error.filename, error.strerror)) from None
         if newest is None:
             raise ApplyError("%s: there is no %s%s" % (name, source.path, backups.SUFFIX))
         data = transaction.read(newest).data
@@ -370,9 +373,7 @@ def _absent(
         value = value != "none"
     after = document.add(one.keys[0], value, mapping.shared)
     edit.known.append(one.setting)
-    edit.changes.append(
-        Change(one.setting, key, after.line(one.keys[0]), None, value, added=True)
-    )
+    edit.changes.append(Change(one.setting, key, after.line(one.keys[0]), None, value, added=True))
     return after, None
 
 
@@ -383,8 +384,10 @@ def _new_value(one: Assignment, asked: Any, leaf: str, old: Any) -> Any:
         return old if same(old, written) else written
     if one.by_example:
         return by_example(one.setting, leaf, old, one.value)
-    if old is not None and any(same(old, value) for value in (one.value,) + one.accepted):
-        return old
+    means = one.default if old is None else old  # null asks for the default
+    if means is not NoDefault and means is not None:
+        if any(same(means, value) for value in (one.value,) + one.accepted):
+            return old
     return in_kind(old, one.value)
 
 

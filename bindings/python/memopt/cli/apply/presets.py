@@ -154,7 +154,7 @@ PRESETS: Dict[str, Preset] = {
             (),
             ("", "fit"),
             _lightning,
-            {"checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint there"},
+            {"checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint"},
         ),
         Preset(
             "transformers",

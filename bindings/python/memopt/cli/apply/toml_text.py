@@ -19,9 +19,7 @@ def _tomlkit() -> Any:
         import tomlkit
         import tomlkit.exceptions
     except ImportError:
-        raise ApplyError(
-            "changing TOML files needs tomlkit: pip install 'memopt[apply]'"
-        ) from None
+        raise ApplyError("changing TOML files needs tomlkit: pip install 'memopt[apply]'") from None
     return tomlkit
 
 

@@ -100,6 +100,13 @@ def check_writable(source: Source) -> None:
 
 def swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
     """Gives every file its new content, or none of them; returns the names of the backups."""
+    try:
+        return _swap(swaps)
+    except OSError as error:  # before anything was done
+        raise ApplyError(_told(error, [])) from error
+
+
+def _swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
     folders = sorted({os.path.dirname(one.source.path) for one in swaps})
     with contextlib.ExitStack() as stack:
         for folder in folders:
@@ -237,7 +244,7 @@ def _write(
     keep_times: bool,
     attributes: Optional[str],
 ) -> str:
-    """A hidden file beside ``path`` that has the data on disk, and the mode and owner of another."""
+    """A hidden file beside ``path`` with the data, on disk, and the mode and owner of another."""
     folder, base = os.path.split(path)
     name = os.path.join(folder, "%s%s.tmp" % (_prefix(base), secrets.token_hex(6)))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
