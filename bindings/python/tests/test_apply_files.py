@@ -544,6 +544,15 @@ def test_without_hard_links(tmp_path, three, monkeypatch):
         assert content(path + ".backup.1") == after(name)
 
 
+def test_a_disk_that_takes_little_at_a_time(tmp_path, three, monkeypatch):
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda handle, data: real(handle, bytes(data[:3])))
+    change(*three)
+    monkeypatch.undo()
+    for name, path in zip(NAMES, three):
+        assert content(path) == after(name) and content(path + ".backup") == before(name)
+
+
 def test_without_locks(three, monkeypatch):
     def flock(*_):
         raise OSError(errno.ENOLCK, "No locks available")

@@ -130,6 +130,11 @@ def test_strings_stay_strings_for_every_reader(text):
     assert pyyaml.safe_load(written) == {"a": text}
 
 
+@pytest.mark.parametrize("text", ["y", "N"])
+def test_what_only_old_readers_take_for_a_truth(text):
+    assert YamlDocument("a: x\n").set(("a",), text).text == 'a: "%s"\n' % text
+
+
 @pytest.mark.parametrize(
     "text, means",
     [("8", 8), ("-8", -8), ("0x1F", 31), ("1_000", 1000), ("010", 10), ("8.5", 8.5), ("1e3", 1e3),
@@ -212,13 +217,24 @@ def test_an_anchor_nobody_uses_shares_nothing(tmp_path):
         ("# nothing\n", "it has no key b"),
         ("B: 8\n", "it has no key b"),
         ("a: &a\n  <<: *a\n", "it has no key b"),
-        ("[" * 1100 + "]" * 1100, "deeply"),
     ],
 )
 def test_refused(tmp_path, text, said):
     with pytest.raises(apply.ApplyError) as raised:
         set_batch(tmp_path, "c.yaml", text, "b")
     assert said in str(raised.value) and "c.yaml: " in str(raised.value)
+
+
+def test_deep_nesting_is_no_crash(tmp_path):
+    with pytest.raises(apply.ApplyError, match="deeply|no key b"):
+        set_batch(tmp_path, "c.yaml", "[" * 1100 + "]" * 1100, "b")
+
+
+def test_a_pair_in_a_list(tmp_path):
+    before = "t: [b: 8, c: 1]\n"
+    assert set_batch(tmp_path, "c.yaml", before, "t.0.b") == before.replace("8", "4")
+    with pytest.raises(apply.ApplyError, match="line 1: a pair in a list takes no other key"):
+        set_batch(tmp_path, "c.yaml", before, "t.0.d", create_keys=True)
 
 
 def test_a_merge_of_itself_is_no_endless_search(tmp_path):

@@ -48,7 +48,7 @@ def resolved(text: str) -> Any:
 def _word(text: str) -> str:
     """A string that is to stay one: without quotes where that is safe."""
     safe = _SAFE.fullmatch(text) and isinstance(resolved(text), str)
-    if safe and text.lower() not in ("y", "n", "."):
+    if safe and text.lower() not in ("y", "n"):
         return text
     return json.dumps(text, ensure_ascii=False)
 
