@@ -1,4 +1,4 @@
-"""The names of backups: ``FILE.backup``, then ``FILE.backup.1``, ``.2`` …; none is overwritten."""
+"""Names of backups: ``FILE.backup``, then ``FILE.backup.1``, ``.2`` …; none is overwritten."""
 
 from __future__ import annotations
 
@@ -53,4 +53,8 @@ def _rename_to_new(temporary: str, name: str) -> None:
         os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         os.replace(temporary, name)
         return
-    os.unlink(temporary)
+    try:
+        os.unlink(temporary)
+    except OSError:
+        os.unlink(name)
+        raise

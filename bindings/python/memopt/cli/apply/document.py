@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, List, Optional, Tuple
 
 from .errors import ApplyError, KeyMissing
-from .tree import LIST, MAP, SCALAR, Node, Path, Spot, Tree, canonical, spelled
+from .tree import LIST, MAP, SCALAR, Node, Part, Path, Spot, Tree, canonical, spelled
 
 
 class Document:
@@ -36,7 +36,7 @@ class Document:
         return spot.node.start, spot.node.end
 
     def inserted(self, tree: Tree, holder: Node, path: Path, missing: Path, value: Any) -> str:
-        """The text with a new entry: ``missing``, the end of ``path``, in the mapping ``holder``."""
+        """Text with a new entry in the mapping ``holder``: ``missing``, the end of ``path``."""
         raise NotImplementedError
 
     # --- what all do ------------------------------------------------------------------------------
@@ -70,7 +70,24 @@ class Document:
                 "line %d: %s has the tag %s; change it by hand"
                 % (node.line, spelled(path), node.tag)
             )
+        if not isinstance(node.value, (str, int, float, type(None))):
+            raise ApplyError("line %d: %s is %s" % (node.line, spelled(path), node.value))
         return node.value
+
+    def expand(self, path: Path) -> List[Path]:
+        """The paths that a path with ``*`` in it means: every entry there."""
+        paths: List[Path] = [()]
+        for part in path:
+            if part == "*":
+                paths = [one + (key,) for one in paths for key in self._keys(one)]
+            else:
+                paths = [one + (part,) for one in paths]
+        return paths
+
+    def _keys(self, path: Path) -> List[Part]:
+        found = self.find(path)
+        entries = found[1].node.real.entries if found is not None else []
+        return [key.value for key, _ in entries if key.value != "<<"]
 
     def line(self, path: Path) -> int:
         """The line where the value starts."""

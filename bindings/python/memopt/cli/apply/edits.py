@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
@@ -52,6 +53,11 @@ class Change:
     new: Any
     added: bool = False
 
+    def to_json(self) -> Dict[str, Any]:
+        """The change for ``--json``, which has no words for what is no number."""
+        finite = not isinstance(self.old, float) or math.isfinite(self.old)
+        return {**vars(self), "old": self.old if finite else str(self.old)}
+
 
 @dataclass
 class FileEdit:
@@ -71,6 +77,13 @@ class FileEdit:
     def changed(self) -> bool:
         """Whether the file will be another one."""
         return self.data != self.source.data or self.source.status is None
+
+    @property
+    def backup_shown(self) -> str:
+        """The backup as the user would name it: relative where the file was named so."""
+        backup, source = str(self.backup), self.source
+        beside = os.path.abspath(source.name) == source.path
+        return source.name + backup[len(source.path) :] if beside else backup
 
     def diff(self) -> List[str]:
         """Lines of a unified diff, without line ends."""
@@ -106,6 +119,9 @@ class Edits:
     def commit(self) -> None:
         """Changes all files, or none (ApplyError). A file that needs no change gets no backup."""
         changed = self.changed
+        for file in self.files:
+            if not file.changed:
+                transaction.clean(file.source.path)
         if not changed:
             return
         for file in changed:
@@ -136,14 +152,15 @@ class Edits:
     def to_json(self) -> Dict[str, Any]:
         """What happened, for ``--json``."""
         return {
-            "restored" if self.restoring else "applied": self.committed,
+            "action": "restore" if self.restoring else "apply",
+            "done": self.committed,
             "files": [
                 {
                     "path": file.source.name,
                     "changed": file.changed,
                     "preset": file.preset,
                     "backup": file.backup,
-                    "changes": [vars(change) for change in file.changes],
+                    "changes": [change.to_json() for change in file.changes],
                     "notes": file.notes,
                     "diff": file.diff() if file.changed else [],
                 }
@@ -191,7 +208,10 @@ def restore(files: Sequence[str]) -> Edits:
         source = transaction.read(name, missing=True)
         if any(other.source.path == source.path for other in edits):
             continue
-        newest = backups.newest(source.path)
+        try:
+            newest = backups.newest(source.path)
+        except OSError as error:
+            raise ApplyError("%s: %s: %s" % (name, error.filename, error.strerror)) from None
         if newest is None:
             raise ApplyError("%s: there is no %s%s" % (name, source.path, backups.SUFFIX))
         data = transaction.read(newest).data
@@ -226,7 +246,7 @@ def _prepare_file(
     document, missing = kind(text), []
     preset, section = _preset(document, settings, mapping)
     edit.preset = preset.name if preset is not None else None
-    for one in _assignments(settings, mapping, preset, section, edit):
+    for one in _assignments(document, settings, mapping, preset, section, edit):
         document, lacking = _assign(document, one, mapping, edit)
         missing += [lacking] if lacking else []
     if missing:
@@ -269,6 +289,7 @@ def _preset(
 
 
 def _assignments(
+    document: Document,
     settings: Mapping[str, Any],
     mapping: KeyMapping,
     preset: Optional[Preset],
@@ -278,13 +299,14 @@ def _assignments(
     found: List[Assignment] = []
     for name, value in settings.items():
         if name in mapping.keys:
-            edit.known.append(name)
             for path in mapping.keys[name]:
-                found.append(Assignment(name, (path,), value, by_example=True))
+                for one in document.expand(path) or [path]:
+                    found.append(Assignment(name, (one,), value, by_example=True))
             continue
         own = preset.assign(name, value) if preset is not None else []
         if own:
             found += [_in_section(one, section) for one in own]
+            edit.notes += sorted({one.note for one in own if one.note})
             continue
         edit.known.append(name)  # there is no such key, whatever the file has
         why = "say where with --key %s=…" % name
@@ -351,9 +373,7 @@ def _absent(
         value = value != "none"
     after = document.add(one.keys[0], value, mapping.shared)
     edit.known.append(one.setting)
-    edit.changes.append(
-        Change(one.setting, key, after.line(one.keys[0]), None, value, added=True)
-    )
+    edit.changes.append(Change(one.setting, key, after.line(one.keys[0]), None, value, added=True))
     return after, None
 
 
@@ -364,8 +384,10 @@ def _new_value(one: Assignment, asked: Any, leaf: str, old: Any) -> Any:
         return old if same(old, written) else written
     if one.by_example:
         return by_example(one.setting, leaf, old, one.value)
-    if old is not None and any(same(old, value) for value in (one.value,) + one.accepted):
-        return old
+    means = one.default if old is None else old  # null asks for the default
+    if means is not NoDefault and means is not None:
+        if any(same(means, value) for value in (one.value,) + one.accepted):
+            return old
     return in_kind(old, one.value)
 
 

@@ -77,9 +77,8 @@ class JsonDocument(Document):
         start = self.text.rfind("\n", 0, holder.start) + 1
         newline = "\r\n" if "\r\n" in self.text else "\n"
         indent = re.match(r"[ \t]*", self.text[start:])
-        inside = self.text[holder.start + 1 : holder.end - 1]
         before = newline + (indent.group() if indent else "")
-        return before + unit, "" if "\n" in inside else before
+        return before + unit, before
 
 
 def _entry(missing: Path, value: Any, colon: str, lead: str, unit: str) -> str:
@@ -88,10 +87,8 @@ def _entry(missing: Path, value: Any, colon: str, lead: str, unit: str) -> str:
         return key + json.dumps(value)
     many = "\n" in lead
     inner = lead + unit if many else ""
-    return (
-        key + "{" + inner + _entry(missing[1:], value, colon, inner, unit)
-        + (lead if many else "") + "}"
-    )
+    nested = _entry(missing[1:], value, colon, inner, unit)
+    return key + "{" + inner + nested + (lead if many else "") + "}"
 
 
 def _skip(text: str, at: int) -> int:

@@ -53,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_key,
         default=[],
         metavar="SETTING=KEY",
-        help="where a setting is, as a dotted key: micro_batch=train.batch_size; settings: "
+        help="where a setting is, as a dotted key (0 is the first of a list, * every entry, quotes "
+        "hold dots): micro_batch=stages.*.batch_size; may be repeated; settings: "
         + ", ".join(SETTINGS),
     )
     group.add_argument(
@@ -194,13 +195,13 @@ def tell(edits: Edits, dry_run: bool, stream: TextIO) -> None:
 def _outcome(edits: Edits, file: FileEdit, dry_run: bool) -> str:
     if edits.restoring:
         if not file.changed:
-            return "nothing to change: it is as in %s" % file.backup
-        return "%s from %s" % ("would be restored" if dry_run else "restored", file.backup)
+            return "nothing to change: it is as in %s" % file.backup_shown
+        return "%s from %s" % ("would be restored" if dry_run else "restored", file.backup_shown)
     if not file.changed:
         return "nothing to change"
     if dry_run:
         return "would be changed; nothing was written (--dry-run)"
-    return "changed; what it was is in %s" % file.backup
+    return "changed; what it was is in %s" % file.backup_shown
 
 
 __all__ = [

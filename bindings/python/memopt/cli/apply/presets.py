@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 from .document import Document
 from .errors import ApplyError
 from .tree import MAP, Node, Path, Tree, parse_path, spelled
-from .values import optimizer_class, optimizer_word
+from .values import optimizer_class, optimizer_word, precision
 
 
 class NoDefault:
@@ -34,6 +34,8 @@ class Assignment:
     by_example: bool = False
     #: A file without the key needs no change: another key says it.
     optional: bool = False
+    #: What else is to be done, by hand.
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,18 @@ def _keys(*names: str) -> Tuple[Path, ...]:
     return tuple(parse_path(name) for name in names)
 
 
+_CASTS_ONLY = (
+    "%s here is for autocast: for weights of 16 bits, as planned, load the model in that dtype too"
+)
+
+
 def _lightning(setting: str, value: Any) -> List[Assignment]:
     if setting == "micro_batch":
         return [Assignment(setting, _keys("data.init_args.batch_size", "data.batch_size"), value)]
     if setting == "accumulation":
         return [Assignment(setting, _keys("trainer.accumulate_grad_batches"), value, default=1)]
     if setting == "dtype":
-        word, accepted = _precision(value)
+        word, accepted = precision(value)
         default = "32-true"
         keys = _keys("trainer.precision")
         return [Assignment(setting, keys, word, accepted, default)]
@@ -74,23 +81,16 @@ def _lightning(setting: str, value: Any) -> List[Assignment]:
     return []
 
 
-def _precision(value: str) -> Tuple[str, Tuple[Any, ...]]:
-    """Lightning's word for a dtype, and others that are not larger."""
-    return {
-        "fp32": ("32-true", ("32", "32-true")),
-        "fp16": ("16-mixed", ("16", "16-mixed", "16-true")),
-        "bf16": ("bf16-mixed", ("bf16", "bf16-mixed", "bf16-true")),
-    }[value]
-
-
 def _transformers(setting: str, value: Any) -> List[Assignment]:
     if setting == "micro_batch":
         return [Assignment(setting, _keys("per_device_train_batch_size"), value, default=8)]
     if setting == "accumulation":
         return [Assignment(setting, _keys("gradient_accumulation_steps"), value, default=1)]
     if setting == "dtype":
+        base, _, form = value.partition("-")
+        note = _CASTS_ONLY % base if form == "true" else ""
         return [
-            Assignment(setting, _keys(name), value == name, default=False)
+            Assignment(setting, _keys(name), base == name, default=False, note=note)
             for name in ("bf16", "fp16")
         ]
     if setting == "optimizer":
@@ -106,9 +106,8 @@ def _torchtune(setting: str, value: Any) -> List[Assignment]:
     if setting == "accumulation":
         return [Assignment(setting, _keys("gradient_accumulation_steps"), value)]
     if setting == "dtype":
-        if value == "fp16":
-            return []
-        return [Assignment(setting, _keys("dtype"), value)]
+        base = value.partition("-")[0]
+        return [] if base == "fp16" else [Assignment(setting, _keys("dtype"), base)]
     if setting == "optimizer":
         name, others = optimizer_class(value)
         keys = _keys("optimizer._component_")
@@ -138,14 +137,13 @@ def _nested(setting: str, value: Any) -> List[Assignment]:
     }
     keys = _keys(*names[setting])
     if setting == "dtype":
-        word, accepted = _precision(value)
+        word, accepted = precision(value)
         return [Assignment(setting, keys, word, accepted, "32-true")]
     default = 1 if setting == "accumulation" else NoDefault
     by_example = setting in ("optimizer", "checkpointing")
     return [Assignment(setting, keys, value, (), default, by_example, optional=by_example)]
 
 
-_NO_KEY = "the framework has no key for it; set it in the code"
 PRESETS: Dict[str, Preset] = {
     preset.name: preset
     for preset in (
@@ -156,7 +154,7 @@ PRESETS: Dict[str, Preset] = {
             (),
             ("", "fit"),
             _lightning,
-            {"checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint there"},
+            {"checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint"},
         ),
         Preset(
             "transformers",

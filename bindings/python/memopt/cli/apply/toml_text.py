@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any, List, Optional, Tuple
 
 from .document import Document
@@ -18,9 +19,7 @@ def _tomlkit() -> Any:
         import tomlkit
         import tomlkit.exceptions
     except ImportError:
-        raise ApplyError(
-            "changing TOML files needs tomlkit: pip install 'memopt[apply]'"
-        ) from None
+        raise ApplyError("changing TOML files needs tomlkit: pip install 'memopt[apply]'") from None
     return tomlkit
 
 
@@ -90,6 +89,8 @@ class TomlDocument(Document):
         if before + after != len(self.text):
             raise ApplyError("a key cannot be added to it without changing more; add it by hand")
         added = text[before : len(text) - after]
+        if re.match(r",\S", added):
+            added = ", " + added[1:]
         if "\r\n" in self.text:
             added = added.replace("\r\n", "\n").replace("\n", "\r\n")
         return self.text[:before] + added + self.text[before:]

@@ -89,12 +89,24 @@ def check_writable(source: Source) -> None:
             "own first: cp -p %s copy && mv copy %s"
             % (source.name, status.st_nlink, source.name, source.name)
         )
-    if not status.st_mode & 0o222 or not os.access(source.path, os.W_OK):
+    if not status.st_mode & 0o222:
         raise ApplyError("%s is read-only; chmod u+w %s first" % (source.name, source.name))
+    if os.path.exists(source.path) and not os.access(source.path, os.W_OK):
+        why = "its mode is %03o" % stat.S_IMODE(status.st_mode)
+        if os.statvfs(source.path).f_flag & os.ST_RDONLY:
+            why = "its file system is read-only"
+        raise ApplyError("%s may not be written by you: %s" % (source.name, why))
 
 
 def swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
     """Gives every file its new content, or none of them; returns the names of the backups."""
+    try:
+        return _swap(swaps)
+    except OSError as error:  # before anything was done
+        raise ApplyError(_told(error, [])) from error
+
+
+def _swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
     folders = sorted({os.path.dirname(one.source.path) for one in swaps})
     with contextlib.ExitStack() as stack:
         for folder in folders:
@@ -188,7 +200,8 @@ def _check_unchanged(source: Source) -> None:
             return
         raise ApplyError("%s has gone since it was read; run it again" % source.name) from None
     was = source.status
-    if was is not None and (now.st_dev, now.st_ino) == (was.st_dev, was.st_ino):
+    same = was is not None and (now.st_dev, now.st_ino) == (was.st_dev, was.st_ino)
+    if same and stat.S_ISREG(now.st_mode):
         with open(source.path, "rb") as file:
             if file.read() == source.data:
                 return
@@ -202,13 +215,26 @@ def _prefix(base: str) -> str:
     return ".%s.memopt-" % base
 
 
+def _strays(path: str) -> List[str]:
+    folder, base = os.path.split(path)
+    names = [n for n in os.listdir(folder) if n.startswith(_prefix(base)) and n.endswith(".tmp")]
+    return [os.path.join(folder, name) for name in names]
+
+
 def _sweep(path: str) -> None:
     """Takes away what a killed command has left. Its lock is ours, so nobody needs it."""
-    folder, base = os.path.split(path)
-    for name in os.listdir(folder):
-        if name.startswith(_prefix(base)) and name.endswith(".tmp"):
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(folder, name))
+    for name in _strays(path):
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+
+
+def clean(path: str) -> None:
+    """The same where nothing else is to be done; leaves it to the next time when that is busy."""
+    with contextlib.suppress(OSError):
+        if _strays(path):
+            with _locked(os.path.dirname(path), 0) as locked:
+                if locked:
+                    _sweep(path)
 
 
 def _write(
@@ -218,7 +244,7 @@ def _write(
     keep_times: bool,
     attributes: Optional[str],
 ) -> str:
-    """A hidden file beside ``path`` that has the data on disk, and the mode and owner of another."""
+    """A hidden file beside ``path`` with the data, on disk, and the mode and owner of another."""
     folder, base = os.path.split(path)
     name = os.path.join(folder, "%s%s.tmp" % (_prefix(base), secrets.token_hex(6)))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
@@ -278,26 +304,28 @@ def _flush_folder(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: str) -> Iterator[bool]:
+def _locked(folder: str, seconds: Optional[float] = None) -> Iterator[bool]:
     """Holds the folder's lock; False where the file system has none."""
     handle = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:
-        yield _lock(handle, folder)
+        yield _lock(handle, folder, LOCK_SECONDS if seconds is None else seconds)
     finally:
         os.close(handle)
 
 
-def _lock(handle: int, folder: str) -> bool:
-    until = time.monotonic() + LOCK_SECONDS
+def _lock(handle: int, folder: str, seconds: float) -> bool:
+    until = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
+            if seconds == 0:
+                return False
             if time.monotonic() > until:
                 raise ApplyError(
                     "another command has held the lock of %s for %g s; try again when it is done"
-                    % (folder, LOCK_SECONDS)
+                    % (folder, seconds)
                 ) from None
             time.sleep(0.02)
         except OSError:

@@ -13,22 +13,22 @@ from .errors import ApplyError
 SETTINGS = {
     "micro_batch": "samples per step and device",
     "accumulation": "steps whose gradients are added up",
-    "dtype": "fp32, fp16 or bf16",
+    "dtype": "fp32, fp16 or bf16; bf16-mixed for autocast, bf16-true for the weights too",
     "optimizer": "adamw, adamw8bit, …",
     "checkpointing": "none, selective or full",
 }
 NUMBERS = ("micro_batch", "accumulation")
-DTYPES = ("fp32", "fp16", "bf16")
+_BASES = ("fp32", "fp16", "bf16")
+#: Alone, a name means what the framework's key usually does.
+DTYPES = _BASES + ("fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true")
 CHECKPOINTING = ("none", "selective", "full")
 
 _REFERENCE = re.compile(r"\$\{.*\}|\{\{.*\}\}", re.DOTALL)
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 
-#: Spellings of the dtypes that are in use, in the order of DTYPES.
-_DTYPE_WORDS: Sequence[Tuple[Any, Any, Any]] = (
+#: Spellings of the dtypes that are in use, in the order of _BASES.
+_DTYPE_WORDS: Sequence[Tuple[str, str, str]] = (
     ("fp32", "fp16", "bf16"),
-    ("32-true", "16-mixed", "bf16-mixed"),
-    ("32-true", "16-true", "bf16-true"),
     ("float32", "float16", "bfloat16"),
     ("float", "half", "bfloat16"),
     ("torch.float32", "torch.float16", "torch.bfloat16"),
@@ -111,10 +111,15 @@ def optimizer_word(name: str) -> Tuple[Optional[str], Tuple[str, ...]]:
 def same(old: Any, new: Any) -> bool:
     """Whether two values mean the same to a framework: ``8``, ``8.0`` and ``"8"`` do."""
     if isinstance(old, bool) or isinstance(new, bool):
-        return str(old).lower() == str(new).lower()
+        return _truth(old) == _truth(new)
     if isinstance(old, (int, float)) and isinstance(new, (int, float)):
-        return old == new
+        return bool(old == new)
     return str(old).strip() == str(new).strip()
+
+
+def _truth(value: Any) -> str:
+    word = str(value).lower()
+    return "true" if word in _TRUE + ("1",) else "false" if word in _FALSE + ("0",) else word
 
 
 def in_kind(old: Any, new: Any) -> Any:
@@ -139,7 +144,7 @@ def _bool_in_kind(old: Any, new: bool) -> Any:
     if isinstance(old, int) and not isinstance(old, bool):
         return int(new)
     if isinstance(old, str):
-        for yes, no in zip(_TRUE, _FALSE):
+        for yes, no in zip(_TRUE + ("1",), _FALSE + ("0",)):
             if old.lower() in (yes, no):
                 word = yes if new else no
                 return word.title() if old.istitle() else word.upper() if old.isupper() else word
@@ -172,26 +177,45 @@ def _unspellable(setting: str, old: Any, new: Any) -> Unspellable:
     )
 
 
-def _dtype(leaf: str, old: Any, new: str) -> Any:
-    if isinstance(old, bool) or str(old).lower() in _TRUE + _FALSE[::2]:
-        for name in DTYPES:
-            if name in leaf or name.replace("p", "loat") in leaf:
-                wanted = new == ("bf16" if "bf" in leaf else name)
-                return old if same(old, wanted) else in_kind(old, wanted)
-        if "amp" in leaf.split("_") or "mixed" in leaf:
-            wanted = new != "fp32"
-            return old if same(old, wanted) else in_kind(old, wanted)
-        raise _unspellable("dtype", old, new)
+def precision(dtype: str) -> Tuple[str, Tuple[str, ...]]:
+    """Lightning's word for a dtype, and the others that need no more memory."""
+    base, _, form = dtype.partition("-")
+    bits = {"fp32": "32", "fp16": "16", "bf16": "bf16"}[base]
+    if base == "fp32" or form == "true":
+        return bits + "-true", ("32", "32-true") if base == "fp32" else (bits + "-true",)
+    return bits + "-mixed", (bits, bits + "-mixed", bits + "-true")
+
+
+def _dtype(leaf: str, old: Any, wanted: str) -> Any:
+    base, _, form = wanted.partition("-")
     word = str(old).strip()
+    if isinstance(old, bool) or word.lower() in ("true", "false", "yes", "on", "off"):
+        truth = _dtype_flag(leaf, base)
+        if truth is None:
+            raise _unspellable("dtype", old, wanted)
+        return old if same(old, truth) else in_kind(old, truth)
+    if old is None:
+        return base
+    if word.endswith(("-mixed", "-true")):
+        if not form and base != "fp32" and word in ("16-true", "bf16-true"):
+            wanted += "-true"
+        spelled, accepted = precision(wanted)
+        return old if word in accepted else spelled
     for words in _DTYPE_WORDS:
         if word in words:
-            spelled = words[DTYPES.index(new)]
-            if word == spelled or words[-1] == "bf16" and word == new:
+            spelled = words[_BASES.index(base)]
+            if word == spelled:
                 return old
             return in_kind(old, int(spelled)) if spelled.isdigit() else spelled
-    if old is None:
-        return new
-    raise _unspellable("dtype", old, new)
+    raise _unspellable("dtype", old, wanted)
+
+
+def _dtype_flag(leaf: str, base: str) -> Optional[bool]:
+    """What a key such as ``bf16`` or ``use_amp`` is set to, by its name."""
+    for name in _BASES:
+        if name in leaf or name.replace("fp", "float") in leaf:
+            return base == ("bf16" if "bf" in leaf else name)
+    return base != "fp32" if "amp" in leaf.split("_") or "mixed" in leaf else None
 
 
 def _optimizer(old: Any, new: str) -> Any:
@@ -220,7 +244,7 @@ def _optimizer(old: Any, new: str) -> Any:
 def _checkpointing(leaf: str, old: Any, new: str) -> Any:
     if isinstance(old, str) and old.lower() in CHECKPOINTING:
         return old if old.lower() == new else new
-    if isinstance(old, bool) or str(old).lower() in _TRUE + _FALSE or old is None:
+    if str(old).lower() in _TRUE + _FALSE + ("0", "1") or old is None:
         if old is None and any(word in leaf for word in ("granularity", "mode", "policy")):
             return old if new == "none" else new
         wanted = new != "none"

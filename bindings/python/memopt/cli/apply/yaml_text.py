@@ -48,7 +48,7 @@ def resolved(text: str) -> Any:
 def _word(text: str) -> str:
     """A string that is to stay one: without quotes where that is safe."""
     safe = _SAFE.fullmatch(text) and isinstance(resolved(text), str)
-    if safe and text.lower() not in ("y", "n", "."):
+    if safe and text.lower() not in ("y", "n"):
         return text
     return json.dumps(text, ensure_ascii=False)
 
@@ -73,9 +73,7 @@ class YamlDocument(Document):
         from ruamel.yaml.error import YAMLError
 
         try:
-            tokens = [token for token in _yaml().scan(text) if hasattr(token, "plain")]
-            starts = {token.end_mark.index: token.start_mark.index for token in tokens}
-            return _Builder(text, starts).trees(yaml.parse(text))
+            return _Builder(text).trees(yaml.parse(text))
         except YAMLError as error:
             raise ApplyError(_trouble(error)) from None
 
@@ -100,6 +98,8 @@ class YamlDocument(Document):
         return "null" if value is None else repr(value)
 
     def inserted(self, tree: Tree, holder: Node, path: Path, missing: Path, value: Any) -> str:
+        if holder.style == "pair":
+            raise ApplyError("line %d: a pair in a list takes no other key" % holder.line)
         if holder.style == "flow":
             return self._in_flow(holder, missing, value)
         newline = "\r\n" if "\r\n" in self.text else "\n"
@@ -175,9 +175,9 @@ def _trouble(error: Any) -> str:
 class _Builder:
     """Makes trees of the parser's events."""
 
-    def __init__(self, text: str, starts: Dict[int, int]) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.starts = starts
+        self.starts: Optional[Dict[int, int]] = None
         self.anchors: Dict[str, Node] = {}
         self.open: List[Tuple[Node, List[Node]]] = []
 
@@ -226,10 +226,17 @@ class _Builder:
         node.value = resolved(event.value) if node.style == "plain" else event.value
         if node.style == "plain" and not event.value:
             node.style, node.start, node.end = "empty", -1, -1
-        else:
-            node.start = self.starts.get(node.end, -1)
+        elif node.anchor or node.tag:
+            node.start = self._start_of_word(node.end)
         if self._is_key():
             node.value = event.value
+
+    def _start_of_word(self, end: int) -> int:
+        """Where the word itself starts, after its anchor and tag, of which events do not tell."""
+        if self.starts is None:
+            words = [token for token in _yaml().scan(self.text) if hasattr(token, "plain")]
+            self.starts = {word.end_mark.index: word.start_mark.index for word in words}
+        return self.starts.get(end, -1)
 
     def _is_key(self) -> bool:
         holder, children = self.open[-1]
@@ -239,7 +246,10 @@ class _Builder:
         node, children = self.open.pop()
         if node.style == "flow":
             node.end = event.end_mark.index
-            node.start = self.text.index("{["[node.kind == LIST], node.start)
+            if node.anchor or node.tag:
+                node.start = self.text.index("{["[node.kind == LIST], node.start)
+            elif self.text[node.start] not in "{[":
+                node.style = "pair"  # [a: 1] holds a mapping that has no braces
         if node.kind == LIST:
             node.entries = [(Node(SCALAR, value=i), child) for i, child in enumerate(children)]
             return
