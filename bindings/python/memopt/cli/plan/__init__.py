@@ -91,7 +91,9 @@ def _settings(given: Answer, arguments: argparse.Namespace) -> Dict[str, Any]:
     if solution is not None:
         changed = [change.kind for change in solution.changes if change.applied]
     if arguments.dtype or arguments.autocast or "dtype" in changed:
-        settings["dtype"] = describe.dtype_word(run)
+        # 16-bit weights are another thing than autocast, and a file must say which.
+        pure = not run.compute_dtype and describe.dtype_word(run) != "fp32"
+        settings["dtype"] = describe.dtype_word(run) + ("-true" if pure else "")
     if arguments.optimizer or "optimizer" in changed:
         settings["optimizer"] = describe.optimizer_word(run)
     if arguments.checkpointing or "checkpointing" in changed:
