@@ -306,7 +306,7 @@ def test_applied_to_a_file(config, tmp_path):
     before = '{"per_device_train_batch_size": 64, "gradient_accumulation_steps": 1, "lr": 1e-3}\n'
     path.write_text(before)
     words = ("--model", config, "--seq", 512, "--gpu-memory", 4, "--target-effective-batch", 64)
-    dry = command(*words, "--apply", "--config-path", path, "--dry-run")
+    dry = command(*words, "--config-path", path, "--dry-run")
     assert dry.returncode == 0, dry.stderr
     assert "per_device_train_batch_size" in dry.stdout and path.read_text() == before
     value = plan(*words, "--apply", "--config-path", path)

@@ -116,6 +116,8 @@ def _preset(text: str) -> str:
 
 def wanted(arguments: argparse.Namespace) -> bool:
     """Whether files are to be changed; OptionError where the options do not go together."""
+    if arguments.config_path and arguments.dry_run and not arguments.restore:
+        arguments.apply = True  # a dry run of what else?
     acting = bool(arguments.apply or arguments.restore)
     if arguments.apply and arguments.restore:
         raise OptionError("--apply and --restore exclude each other")
