@@ -274,8 +274,9 @@ typedef struct memopt_plan_run {
     uint32_t offload;            /**< Bits of ::memopt_plan_offload. */
     uint32_t sharding;           /**< A ::memopt_plan_sharding. */
     uint32_t loss;               /**< A ::memopt_plan_loss. */
-    uint32_t use_cache;          /**< A ::memopt_plan_choice: keys and values are kept for decoding
-                                      too; default: no. */
+    uint32_t use_cache;          /**< A ::memopt_plan_choice: decoders fill their cache of keys and
+                                      values, as their configurations say by default; layers that
+                                      run again do not. Default: yes. */
     uint32_t keep_outputs;       /**< A ::memopt_plan_choice: the model's outputs (logits) are held
                                       during backward; default: no, as a trainer that keeps the loss
                                       alone. */

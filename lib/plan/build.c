@@ -70,7 +70,7 @@ static void build_layer(mo_play *p, mo_stack *s, mo_layer *l)
 static void build_stack(mo_play *p, mo_stack *s, uint64_t layers)
 {
     s->play = p;
-    s->cosine = s->sine = s->mask = MO_NONE;
+    s->cosine = s->sine = s->mask = s->numbers = MO_NONE;
     s->layers = mo_calloc(layers, sizeof *s->layers);
     if (s->layers == NULL) {
         mo_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
@@ -200,12 +200,16 @@ static void build_rest(mo_play *p)
     }
 }
 
+/* Numbers of a few elements that no operation here stands for: counted once, for the step. */
+enum { SCALARS = 8192 };
+
 static void build_batch(mo_play *p)
 {
     const mo_settings *s = p->settings;
     mo_tape *t = &p->tape;
     uint64_t image = mo_tape_mul(t, s->model.channels, s->model.image_size * s->model.image_size);
     t->label = "the batch";
+    (void)mo_storage_new(t, SCALARS, MO_ACTIVATIONS);
     if (s->model.family == MEMOPT_PLAN_VIT || s->model.vision_layers > 0)
         p->pixels = mo_value_new(t, mo_tape_mul(t, s->images, image), p->weight_width, MO_BATCH);
     if (s->model.family == MEMOPT_PLAN_VIT) {

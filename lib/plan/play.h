@@ -38,6 +38,7 @@ struct mo_stack {
     uint64_t size, scores; /* elements of all heads' vectors, and of their scores */
     mo_value cosine, sine; /* of rotary positions */
     mo_value mask;         /* over scores; MO_NONE */
+    mo_value numbers;      /* of positions */
 };
 
 /* What is told of a layer. */

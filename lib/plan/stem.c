@@ -48,6 +48,7 @@ static void make_mask(mo_play *p, mo_stack *s)
 
 static void drop_stack(mo_play *p, mo_stack *s)
 {
+    mo_drop(&p->tape, s->numbers);
     mo_drop(&p->tape, s->cosine);
     mo_drop(&p->tape, s->sine);
     mo_drop(&p->tape, s->mask);
@@ -116,7 +117,7 @@ static mo_value tokens(mo_play *p)
     /* Positions and what is made on the way to them: 8 bytes each, a handful of tensors. */
     mo_value small = mo_value_new(
         t, (m->family == MEMOPT_PLAN_OPT ? 3 * count : 0) + 4 * s->sequence, 8, MO_ACTIVATIONS);
-    mo_play_hold(p, &p->frames, small);
+    s->numbers = small;
     mo_value x = mo_op_embedding(t, p->embedding, p->ids, mo_tape_mul(t, count, m->embedding));
     if (p->projection_in != MO_NONE) {
         mo_linear l = MO_NO_LINEAR;
@@ -165,5 +166,9 @@ mo_value mo_play_stem(mo_play *p)
     x = turn(t, x, mo_op_dropout(t, x, m->embedding_dropout));
     if (m->family == MEMOPT_PLAN_BERT) /* its embeddings are a module of their own */
         mo_play_let_go(p, &p->frames, mark);
+    /* Layers that run again need an input with a gradient: with frozen embeddings it is a leaf. */
+    if (m->lora_rank > 0 && !mo_needs(t, x) &&
+        p->settings->run.checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE)
+        mo_value_learns(t, x, mo_bytes(t, x));
     return x;
 }

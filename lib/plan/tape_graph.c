@@ -136,7 +136,7 @@ void mo_tape_record(mo_tape *t, const mo_record *r)
 static void record_region(mo_tape *t, const mo_tape_region *region, const mo_value *inputs,
                           mo_value out)
 {
-    if (t->status != MEMOPT_OK || !any_needs(t, inputs, (int)region->input_count))
+    if (t->status != MEMOPT_OK)
         return;
     if (!mo_grow((void **)&t->regions, &t->region_capacity, t->region_count + 1,
                  sizeof *t->regions)) {
