@@ -491,6 +491,19 @@ MEMOPT_API memopt_status memopt_plan_get_settings(const memopt_plan *plan,
                                                   memopt_plan_card *out_card);
 
 /**
+ * @brief Adds what a card takes beside tensors to bytes that were measured or traced elsewhere.
+ * @param card the card; NULL: defaults (no limit, no overhead).
+ * @param[in,out] bytes live tensors by category; overhead and total are set.
+ * @param[out] out_limit capacity × margin, or 0 where there is no limit; may be NULL.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT bytes is NULL or a value of the card is out of range.
+ * @retval MEMOPT_UNSUPPORTED a field of a newer version is set.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_plan_add_overhead(const memopt_plan_card *card,
+                                                  memopt_plan_bytes *bytes, uint64_t *out_limit);
+
+/**
  * @brief The name of a phase.
  * @param phase a ::memopt_plan_phase.
  * @return a static string: "load", "forward", "loss", "backward", "step"; "invalid" for another
