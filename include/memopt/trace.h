@@ -27,7 +27,10 @@ typedef struct memopt_trace memopt_trace;
 /** @brief What an event does. */
 typedef enum memopt_trace_action {
     MEMOPT_TRACE_ALLOC = 1, /**< A block begins. */
-    MEMOPT_TRACE_FREE = 2   /**< A block ends. */
+    MEMOPT_TRACE_FREE = 2,  /**< A block ends. */
+    /** An allocation failed when the trace was recorded; see memopt_trace_options::with_failed. Its
+     * id is not read. */
+    MEMOPT_TRACE_FAILED = 3
 } memopt_trace_action;
 
 /** @brief As the stream of a free: the one that the block was allocated on. */
@@ -64,18 +67,38 @@ typedef struct memopt_trace_info {
                                      and was put before them. */
     uint64_t first_lost;        /**< The record of the first; 0 if none. */
     uint64_t empty_allocations; /**< Allocations of no bytes, left out with their frees. */
-    uint64_t failed_allocations; /**< Lines "allocate failure", left out. */
+    uint64_t failed_allocations; /**< Allocations that failed when the trace was recorded. */
+    uint64_t failed_bytes;       /**< The largest of them. */
 } memopt_trace_info;
+
+/** @brief How to make a trace; zero means the default. */
+typedef struct memopt_trace_options {
+    size_t struct_size; /**< sizeof(memopt_trace_options). */
+    /** 1: allocations that failed when the trace was recorded (lines "allocate failure") are
+     * replayed, and freed at once, so that a replay tells what they would have needed. 0: they are
+     * only counted. */
+    uint32_t with_failed;
+    uint32_t reserved; /**< 0. */
+} memopt_trace_options;
+
+/** @brief Initialiser of ::memopt_trace_options. */
+#define MEMOPT_TRACE_OPTIONS_INIT                                                                  \
+    {                                                                                              \
+        sizeof(memopt_trace_options), 0, 0                                                         \
+    }
 
 /**
  * @brief Makes an empty trace.
+ * @param options NULL for defaults.
  * @param[out] out_trace the trace; ended by memopt_trace_destroy().
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT out_trace is NULL.
+ * @retval MEMOPT_INVALID_ARGUMENT out_trace is NULL, or options->struct_size is too small.
+ * @retval MEMOPT_UNSUPPORTED options has an unknown part set.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for it.
  * @since 1.0
  */
-MEMOPT_API memopt_status memopt_trace_create(memopt_trace **out_trace);
+MEMOPT_API memopt_status memopt_trace_create(const memopt_trace_options *options,
+                                             memopt_trace **out_trace);
 
 /**
  * @brief Ends a trace.

@@ -28,14 +28,21 @@ static memopt_status know_stream(memopt_trace *trace, uint64_t id)
     return MEMOPT_OK;
 }
 
-memopt_status memopt_trace_create(memopt_trace **out_trace)
+memopt_status memopt_trace_create(const memopt_trace_options *options, memopt_trace **out_trace)
 {
+    memopt_trace_options copy;
     if (out_trace == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "trace_create: out_trace is NULL");
+    memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_trace_options");
+    if (status != MEMOPT_OK)
+        return status;
+    if (copy.reserved != 0)
+        return mo_fail(MEMOPT_UNSUPPORTED, "trace_create: memopt_trace_options.reserved is set");
     memopt_trace *trace = mo_calloc(1, sizeof *trace);
     if (trace == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    memopt_status status = know_stream(trace, 0);
+    trace->with_failed = copy.with_failed != 0;
+    status = know_stream(trace, 0);
     if (status != MEMOPT_OK) {
         (void)memopt_trace_destroy(trace);
         return status;
@@ -62,16 +69,17 @@ memopt_status mo_trace_reserve(memopt_trace *trace, const memopt_trace_event *ev
 {
     uint64_t allocs = 0, steps, slots;
     for (uint64_t i = 0; i < count; i++) {
-        allocs += events[i].action == MEMOPT_TRACE_ALLOC;
+        allocs += events[i].action != MEMOPT_TRACE_FREE;
         if (events[i].stream == MEMOPT_TRACE_OWN_STREAM)
             continue;
         memopt_status status = know_stream(trace, events[i].stream);
         if (status != MEMOPT_OK)
             return status;
     }
-    /* An allocation whose id lives makes two steps: the free that is missing comes before it. */
-    if (!mo_add_u64(count, allocs, &steps) || !mo_add_u64(steps, trace->count, &steps) ||
-        !mo_add_u64(allocs, trace->slots, &slots))
+    /* An allocation makes up to three steps: the free that is missing before it where its id lives,
+     * and its own free where it is one that failed. */
+    if (!mo_mul_u64(allocs, 2, &steps) || !mo_add_u64(count, steps, &steps) ||
+        !mo_add_u64(steps, trace->count, &steps) || !mo_add_u64(allocs, trace->slots, &slots))
         steps = slots = UINT64_MAX;
     if (!mo_grow((void **)&trace->steps, &trace->room, steps, sizeof *trace->steps) ||
         !mo_grow((void **)&trace->unused, &trace->unused_room, slots, sizeof *trace->unused) ||
@@ -178,23 +186,42 @@ static void append_free(memopt_trace *trace, const memopt_trace_event *event, ui
     }
 }
 
+/* One block that lives for a moment. */
+static memopt_status append_failed(memopt_trace *trace, const memopt_trace_event *event,
+                                   const char *kind, uint64_t record)
+{
+    const memopt_trace_event block = {UINT64_MAX /* no address */, event->bytes, event->stream,
+                                      MEMOPT_TRACE_ALLOC, 0};
+    if (trace->with_failed) {
+        memopt_status status = append_alloc(trace, &block, kind, record);
+        if (status != MEMOPT_OK)
+            return status;
+        append_free(trace, &block, record);
+    }
+    trace->info.failed_allocations++;
+    trace->info.failed_bytes = mo_max_u64(trace->info.failed_bytes, event->bytes);
+    return MEMOPT_OK;
+}
+
 memopt_status mo_trace_append(memopt_trace *trace, const memopt_trace_event *event,
                               const char *kind, uint64_t record)
 {
     if (event->action == MEMOPT_TRACE_ALLOC)
         return append_alloc(trace, event, kind, record);
+    if (event->action == MEMOPT_TRACE_FAILED)
+        return append_failed(trace, event, kind, record);
     append_free(trace, event, record);
     return MEMOPT_OK;
 }
 
 static memopt_status check_event(const memopt_trace_event *event, uint64_t number)
 {
-    if (event->action != MEMOPT_TRACE_ALLOC && event->action != MEMOPT_TRACE_FREE)
+    if (event->action < MEMOPT_TRACE_ALLOC || event->action > MEMOPT_TRACE_FAILED)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "trace_add: events[%" PRIu64 "].action is %" PRIu32
-                       "; it is MEMOPT_TRACE_ALLOC or MEMOPT_TRACE_FREE",
+                       ", which is no memopt_trace_action",
                        number, event->action);
-    if (event->action == MEMOPT_TRACE_ALLOC && event->stream == MEMOPT_TRACE_OWN_STREAM)
+    if (event->action != MEMOPT_TRACE_FREE && event->stream == MEMOPT_TRACE_OWN_STREAM)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "trace_add: events[%" PRIu64
                        "] allocates on MEMOPT_TRACE_OWN_STREAM, which is for frees",

@@ -52,6 +52,7 @@ struct memopt_trace {
     uint64_t unused_count, unused_room;
     uint64_t slots; /* numbers ever given out */
     uint64_t added; /* events given to memopt_trace_add */
+    int with_failed;
     memopt_trace_info info;
     mo_trace_csv csv;
 };
@@ -62,5 +63,4 @@ memopt_status mo_trace_reserve(memopt_trace *trace, const memopt_trace_event *ev
 /* Appends one event; `kind` and `record` name it in messages ("line 7"). Pre: reserved. */
 memopt_status mo_trace_append(memopt_trace *trace, const memopt_trace_event *event,
                               const char *kind, uint64_t record);
-
 #endif

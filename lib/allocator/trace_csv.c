@@ -134,10 +134,10 @@ static memopt_status read_header(mo_trace_csv *csv, field line)
         }
         if (*known[k].column < 0 && k < 3)
             return mo_fail(MEMOPT_CORRUPT,
-                           "trace: line %" PRIu64 ": no column %s in the header '%s'; it names the "
-                           "columns Thread,Time,Action,Pointer,Size,Stream in any order, Action, "
-                           "Pointer and Size at least",
-                           csv->line, known[k].name, SHOWN_FIELD(line));
+                           "trace: line %" PRIu64 ": '%s' is no header: it has no column %s; the "
+                           "first line names the columns, such as "
+                           "Thread,Time,Action,Pointer,Size,Stream",
+                           csv->line, SHOWN_FIELD(line), known[k].name);
     }
     csv->has_header = 1;
     return MEMOPT_OK;
@@ -152,19 +152,27 @@ static memopt_status malformed(const mo_trace_csv *csv, const char *column, fiel
                    column, SHOWN_FIELD(f), what);
 }
 
+/* A memopt_trace_action, or 0. */
+static uint32_t read_action(field f)
+{
+    if (is(f, "allocate") || is(f, "alloc"))
+        return MEMOPT_TRACE_ALLOC;
+    if (is(f, "free") || is(f, "deallocate"))
+        return MEMOPT_TRACE_FREE;
+    return is(f, "allocate failure") ? MEMOPT_TRACE_FAILED : 0;
+}
+
 static memopt_status read_numbers(const mo_trace_csv *csv, const field *fields,
                                   memopt_trace_event *event)
 {
-    field size = fields[csv->size];
-    int needs_size = event->action == MEMOPT_TRACE_ALLOC || size.size > 0;
-    if (!number(fields[csv->pointer], 16, &event->id))
-        return malformed(csv, "pointer", fields[csv->pointer], "hexadecimal address");
-    if (needs_size && !number(size, 10, &event->bytes))
+    field pointer = fields[csv->pointer], size = fields[csv->size];
+    if (!number(pointer, 16, &event->id) && event->action != MEMOPT_TRACE_FAILED)
+        return malformed(csv, "pointer", pointer, "hexadecimal address");
+    if ((event->action != MEMOPT_TRACE_FREE || size.size > 0) && !number(size, 10, &event->bytes))
         return malformed(csv, "size", size, "number of bytes");
-    if (csv->stream >= 0 && !number(fields[csv->stream], 10, &event->stream))
-        return malformed(csv, "stream", fields[csv->stream], "number (decimal, or 0x…)");
-    if (event->stream == MEMOPT_TRACE_OWN_STREAM)
-        return malformed(csv, "stream", fields[csv->stream], "stream");
+    if (csv->stream >= 0 && (!number(fields[csv->stream], 10, &event->stream) ||
+                             event->stream == MEMOPT_TRACE_OWN_STREAM))
+        return malformed(csv, "stream", fields[csv->stream], "stream (decimal, or 0x...)");
     return MEMOPT_OK;
 }
 
@@ -178,17 +186,10 @@ static memopt_status read_event(memopt_trace *trace, field line)
         return mo_fail(MEMOPT_CORRUPT,
                        "trace: line %" PRIu64 ": '%s' has %d field%s; the header has %d", csv->line,
                        SHOWN_FIELD(line), count, count == 1 ? "" : "s", csv->columns);
-    field action = fields[csv->action];
-    if (is(action, "allocate failure")) {
-        trace->info.failed_allocations++;
-        return MEMOPT_OK;
-    }
-    if (is(action, "allocate") || is(action, "alloc"))
-        event.action = MEMOPT_TRACE_ALLOC;
-    else if (is(action, "free") || is(action, "deallocate"))
-        event.action = MEMOPT_TRACE_FREE;
-    else
-        return malformed(csv, "action", action, "'allocate', 'free' or 'allocate failure'");
+    event.action = read_action(fields[csv->action]);
+    if (event.action == 0)
+        return malformed(csv, "action", fields[csv->action],
+                         "'allocate', 'free' or 'allocate failure'");
     memopt_status status = read_numbers(csv, fields, &event);
     if (status != MEMOPT_OK)
         return status;

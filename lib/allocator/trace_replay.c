@@ -74,10 +74,11 @@ static memopt_status take_sample(mo_trace_machine *machine, uint64_t last, void 
     return status;
 }
 
+/* result says how many events there will be. */
 static memopt_status run_sampled(const memopt_trace *trace, const memopt_replay_options *options,
-                                 mo_trace_meter *meter, uint64_t *out_count)
+                                 mo_trace_meter *meter, memopt_replay_result *result)
 {
-    uint64_t step = mo_ceil_div_u64(trace->count, options->sample_room);
+    uint64_t step = mo_ceil_div_u64(result->events + result->out_of_memory, options->sample_room);
     sampler s = {options->samples, 0};
     mo_trace_machine machine;
     mo_trace_pass pass;
@@ -87,7 +88,7 @@ static memopt_status run_sampled(const memopt_trace *trace, const memopt_replay_
         return status;
     status = mo_trace_machine_pass(&machine, step, take_sample, &s, &pass);
     mo_trace_machine_close(&machine);
-    *out_count = s.count;
+    result->sample_count = s.count;
     return status;
 }
 
@@ -128,7 +129,7 @@ memopt_status memopt_trace_replay(const memopt_trace *trace, const memopt_replay
     status = run_timed(&machine, &copy, &result);
     mo_trace_machine_close(&machine);
     if (status == MEMOPT_OK && samples)
-        status = run_sampled(trace, &copy, &meter, &result.sample_count);
+        status = run_sampled(trace, &copy, &meter, &result);
     if (status != MEMOPT_OK)
         return status;
     finish(trace, &result);
