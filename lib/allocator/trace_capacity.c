@@ -43,16 +43,23 @@ static memopt_status does_not_complete(const search *s, uint64_t capacity,
                    MO_SIZE(pass->failed_reserved));
 }
 
-/* Halves until neighbours are left; the meter's total follows. */
+/* The most replays that halving this many pages takes. */
+static uint64_t halvings(uint64_t pages)
+{
+    uint64_t count = 0;
+    for (; pages > 1; pages -= pages / 2)
+        count++;
+    return count;
+}
+
+/* Halves until neighbours are left. */
 static memopt_status bisect(search *s)
 {
-    uint64_t probes = 0, reserved;
+    uint64_t reserved;
     mo_trace_pass pass;
-    for (uint64_t pages = s->high - s->low; pages > 1; pages -= pages / 2)
-        probes++;
-    s->meter.total = s->meter.before + probes * s->trace->count;
     while (s->high - s->low > 1) {
         uint64_t middle = s->low + (s->high - s->low) / 2;
+        s->meter.total = s->meter.before + halvings(s->high - s->low) * s->trace->count;
         memopt_status status = probe(s, middle * page, &pass, &reserved);
         if (status != MEMOPT_OK)
             return status;

@@ -60,7 +60,8 @@ void mo_trace_machine_close(mo_trace_machine *machine)
 {
     (void)memopt_allocator_destroy_force(machine->allocator);
     for (uint64_t i = 1; machine->streams != NULL && i < machine->trace->stream_count; i++)
-        (void)memopt_stream_destroy(machine->device, machine->streams[i]);
+        if (machine->streams[i] != NULL)
+            (void)memopt_stream_destroy(machine->device, machine->streams[i]);
     (void)memopt_device_close(machine->device);
     mo_free(machine->streams);
     mo_free(machine->blocks);
@@ -116,6 +117,13 @@ static memopt_status run(mo_trace_machine *machine, uint64_t at, uint64_t to, ui
     return status;
 }
 
+/* A size that no allocator counts to fits no device either. */
+static int does_not_fit(memopt_status status, uint64_t bytes)
+{
+    return (status == MEMOPT_OUT_OF_DEVICE_MEMORY && bytes > 0) ||
+           (status == MEMOPT_INVALID_ARGUMENT && bytes > most_ample);
+}
+
 static memopt_status free_all(mo_trace_machine *machine)
 {
     for (uint64_t i = 0; i < machine->trace->slots; i++) {
@@ -148,7 +156,7 @@ memopt_status mo_trace_machine_pass(mo_trace_machine *machine, uint64_t step, mo
         double start = now();
         status = run(machine, pass.done, mo_min_u64(pass.done + step, trace->count), &pass.done);
         pass.ns += now() - start;
-        failed = status == MEMOPT_OUT_OF_DEVICE_MEMORY && trace->steps[pass.done].bytes > 0;
+        failed = status != MEMOPT_OK && does_not_fit(status, trace->steps[pass.done].bytes);
         if (failed)
             status = MEMOPT_OK;
         if (status == MEMOPT_OK && range != NULL)
