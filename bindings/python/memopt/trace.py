@@ -9,6 +9,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import TraceAction
+from ._interrupt import Interruptible
 from ._library import c_text, lib
 from .device import unsigned
 from .sizes import Size, parse_size
@@ -229,11 +230,12 @@ class Trace(_lifetime.Closing):
         replays tell what an event costs with a filled cache; `samples` values over time are taken
         on request. That memory runs out is an answer, not an exception."""
         room = (_abi.ReplaySampleStruct * unsigned(samples, 32, "samples"))()
-        options = _options(config, capacity, progress)
-        options.warm_passes = unsigned(warm_passes, 64, "warm_passes")
-        options.samples, options.sample_room = room, samples
         raw = _abi.ReplayResultStruct()
-        lib.memopt_trace_replay(self._handle.pointer, ctypes.byref(options), ctypes.byref(raw))
+        with Interruptible() as interrupt:
+            options = _options(config, capacity, progress, interrupt)
+            options.warm_passes = unsigned(warm_passes, 64, "warm_passes")
+            options.samples, options.sample_room = room, samples
+            lib.memopt_trace_replay(self._handle.pointer, ctypes.byref(options), ctypes.byref(raw))
         failure = None
         if raw.out_of_memory:
             failure = ReplayFailure(
@@ -256,11 +258,12 @@ class Trace(_lifetime.Closing):
     ) -> int:
         """The smallest device that it completes on, by bisection in steps of 2 MiB.
         OutOfMemoryError where not even `largest` will do."""
-        options = _options(config, largest, progress)
         out = ctypes.c_uint64()
-        lib.memopt_trace_find_capacity(
-            self._handle.pointer, ctypes.byref(options), ctypes.byref(out)
-        )
+        with Interruptible() as interrupt:
+            options = _options(config, largest, progress, interrupt)
+            lib.memopt_trace_find_capacity(
+                self._handle.pointer, ctypes.byref(options), ctypes.byref(out)
+            )
         return out.value
 
 
@@ -277,16 +280,15 @@ def _events_of(words: "array.array[int]") -> Any:
 
 
 def _options(
-    config: str, capacity: Optional[Size], progress: Optional[Progress]
+    config: str, capacity: Optional[Size], progress: Optional[Progress], interrupt: Interruptible
 ) -> _abi.ReplayOptions:
-    """The thunk lives as long as the struct, which refers to it. There is always one, so that
-    Ctrl-C ends a long replay."""
+    """The thunk lives as long as the struct, which refers to it."""
 
     def told(_user: object, pointer: Any) -> int:
         def call() -> int:
             if progress is not None:
                 progress(pointer.contents.done, pointer.contents.total)
-            return _abi.Status.OK
+            return _abi.Status.USER if interrupt.asked else _abi.Status.OK
 
         return errors.run_callback(call, lambda error: _abi.Status.USER)
 

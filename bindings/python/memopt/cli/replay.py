@@ -100,6 +100,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         raise UsageError("--config: %s" % error) from None
     plot = Plot(arguments.plot) if arguments.plot else None
     with _read(arguments) as trace:
+        if trace.info.allocations == 0:
+            output.error("%s: the trace holds no allocation to replay" % _name(arguments))
+            return FAILURE
         with Progress("replaying") as bar:
             replay = trace.replay(
                 arguments.config,
