@@ -120,7 +120,9 @@ def events_of(snapshot: Any, device: Optional[int], recorded_only: bool) -> Even
             size, stream = earlier[address]
             words.extend((address, size, stream, TraceAction.ALLOC))
     except (TypeError, OverflowError, KeyError, AttributeError) as error:
-        raise corrupt("snapshot: an entry of device %d is malformed: %r" % (device, error)) from None
+        raise corrupt(
+            "snapshot: an entry of device %d is malformed: %r" % (device, error)
+        ) from None
     words.extend(recorded)
     sizes = [size for size, _ in earlier.values()]
     return Events(words, device, counts, len(sizes), sum(sizes))

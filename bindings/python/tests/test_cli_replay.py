@@ -132,7 +132,9 @@ def test_text(trace):
 def test_out_of_memory_says_why(trace):
     text = shown(trace, "--capacity", "32MiB", code=1)
     assert "\nOut of memory\n" in text and "completes      no: event " in text
-    assert "%s alive at its peak: no configuration makes that fit" % memopt.format_size(PEAK) in text
+    assert (
+        "%s alive at its peak: no configuration makes that fit" % memopt.format_size(PEAK) in text
+    )
     enough = (PEAK // (2 * MIB) + 1) * 2 * MIB
     text = shown(trace, "--capacity", enough, code=1)
     assert "lie in holes that are too small" in text and "--config expandable_segments:True" in text
@@ -247,7 +249,10 @@ def test_usage_errors(trace, words, says):
     [
         ("", "memopt: trace.csv: the trace holds no allocation to replay"),
         ("0,0,allocate,0x10,many,0\n", "CORRUPT: trace.csv: trace: line 2: the size 'many' is no"),
-        ("0,0,allocate,0x10,512,0\n0,0,fre", "line 3: '0,0,fre' has 3 fields; the header has 6; it"),
+        (
+            "0,0,allocate,0x10,512,0\n0,0,fre",
+            "line 3: '0,0,fre' has 3 fields; the header has 6; it",
+        ),
         ("0,0,free,0x10,512,0\n", "holds no allocation"),
     ],
 )
@@ -265,7 +270,11 @@ def test_other_files(tmp_path):
         ("empty.csv", b"", "empty.csv: trace: empty; a header"),
         ("notes.txt", b"Some notes.\n", "line 1: 'Some notes.' is no header: it has no column Act"),
         ("model.pt", b"PK\x03\x04" + bytes(50), "a zip archive"),
-        ("half.csv.gz", gzip.compress(bytes(10))[:-9], "half.csv.gz: trace: the gzip file ends too"),
+        (
+            "half.csv.gz",
+            gzip.compress(bytes(10))[:-9],
+            "half.csv.gz: trace: the gzip file ends too",
+        ),
     ):
         path = tmp_path / name
         path.write_bytes(content)
@@ -283,7 +292,9 @@ def test_partial(trace, tmp_path):
     found = answer(path, "--partial")
     assert found["events"] == trace.read_bytes()[:5000].count(b"\n") - 1
     assert "cut off" in found["cut"]
-    assert re.search(r"cut off +trace: line \d+: .*what stands before it was repl", shown(path, "--partial"))
+    assert re.search(
+        r"cut off +trace: line \d+: .*what stands before it was repl", shown(path, "--partial")
+    )
 
 
 # --- plots ----------------------------------------------------------------------------------------

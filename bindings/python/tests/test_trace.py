@@ -112,7 +112,12 @@ def test_files_that_are_cut_off():
 
 @pytest.mark.parametrize(
     "start, says",
-    [(b"PK\x03\x04", "zip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh9", "bzip2"), (b"\xfd7zXZ", "xz")],
+    [
+        (b"PK\x03\x04", "zip"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+        (b"BZh9", "bzip2"),
+        (b"\xfd7zXZ", "xz"),
+    ],
 )
 def test_formats_that_are_told(start, says):
     with pytest.raises(memopt.CorruptError, match=says):

@@ -66,8 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="find the smallest device that the trace completes on, by bisection",
     )
-    add("--plot", metavar="FILE", help="plot live and reserved memory over events: .png, .svg, .pdf")
-    add("--device", type=int, metavar="N", help="of a snapshot: which device (default: the busiest)")
+    add(
+        "--plot", metavar="FILE", help="plot live and reserved memory over events: .png, .svg, .pdf"
+    )
+    add(
+        "--device", type=int, metavar="N", help="of a snapshot: which device (default: the busiest)"
+    )
     add(
         "--recorded-only",
         action="store_true",
@@ -209,7 +213,10 @@ def collect(
         "double_frees": {"count": info.double_frees, "first": info.first_double or None},
         "lost_frees": {"count": info.lost_frees, "first": info.first_lost or None},
         "empty_allocations": info.empty_allocations,
-        "failed_allocations": {"count": info.failed_allocations, "largest_bytes": info.failed_bytes},
+        "failed_allocations": {
+            "count": info.failed_allocations,
+            "largest_bytes": info.failed_bytes,
+        },
         "cut": source.cut,
         "plot": arguments.plot,
     }
@@ -321,9 +328,8 @@ def _failure_lines(
     assert failure is not None
     stream = " on stream %d" % failure.stream if info.streams > 1 else ""
     if info.peak_live_bytes > replay.capacity:
-        why = (
-            "the trace has %s alive at its peak: no configuration makes that fit"
-            % format_size(info.peak_live_bytes)
+        why = "the trace has %s alive at its peak: no configuration makes that fit" % format_size(
+            info.peak_live_bytes
         )
         hint = "a smaller batch, checkpointing, 8-bit states, or a larger device"
     else:

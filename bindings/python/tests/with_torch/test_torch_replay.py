@@ -10,7 +10,6 @@ from simulated import run
 
 PROGRAM = """
 import json
-torch.zeros(1, device="cuda")
 before = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
 freed_later = torch.empty(1000, dtype=torch.uint8, device="cuda")
 torch.cuda.memory._record_memory_history(max_entries=10000, stacks="python")
@@ -51,7 +50,7 @@ def test_a_snapshot_of_torch(tmp_path):
         assert info.streams == 2
         assert info.unknown_frees == info.double_frees == info.lost_frees == 0
         replay = trace.replay("expandable_segments:True")
-        assert not replay.out_of_memory and replay.ratio < 2
+        assert not replay.out_of_memory and replay.peak_reserved_bytes >= peak
     with memopt.Trace.read(path, recorded_only=True) as trace:
         assert trace.info.unknown_frees == 1 and trace.info.peak_live_bytes < peak
     with memopt.Trace.read(path, device=1, with_failed=True) as trace:
