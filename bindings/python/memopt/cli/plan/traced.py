@@ -7,6 +7,7 @@ and a configuration are shown alike.
 from __future__ import annotations
 
 import argparse
+import importlib
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
@@ -28,7 +29,8 @@ _NOT_HERE = (
     "padding_mask", "min_8bit_size",
 )  # fmt: skip
 
-_DTYPES = {"fp16": "float16", "bf16": "bfloat16"}
+#: torch's names.
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _PHASES = ("load", "forward", "loss", "backward", "step")
 _EIGHT_BIT = {"adamw": "adamw8bit", "adamw-foreach": "adamw8bit", "adamw-fused": "adamw8bit"}
 _LARGEST = 1 << 16
@@ -74,15 +76,15 @@ def describe(arguments: argparse.Namespace) -> Description:
 def torch_parts() -> Any:
     """The modules of memopt.torch that trace; TraceFailed where torch is missing."""
     try:
-        import torch
-
-        from ...torch import _profile_model, _target, _trace_model
+        torch = importlib.import_module("torch")
+        names = ("_profile_model", "_target", "_trace_model")
+        modules = [importlib.import_module("memopt.torch." + name) for name in names]
     except ImportError as error:
         raise TraceFailed(
             "--model module:function needs PyTorch (%s): pip install torch, or describe the model "
             "by a config.json or by --params, --layers, --hidden, --heads and --vocab" % error
         ) from None
-    return SimpleNamespace(torch=torch, profile=_profile_model, target=_target, trace=_trace_model)
+    return SimpleNamespace(torch=torch, profile=modules[0], target=modules[1], trace=modules[2])
 
 
 class Traced:
@@ -113,7 +115,7 @@ class Traced:
         return self._known[key]
 
     def _trace(self, optimizer: str, autocast: str, several: bool) -> Sizes:
-        dtype = getattr(self._parts.torch, _DTYPES[autocast]) if autocast else None
+        dtype = getattr(self._parts.torch, DTYPES[autocast]) if autocast else None
         try:
             trace = self._parts.trace.Trace(
                 self.target,
@@ -196,8 +198,7 @@ class _Search:
 
     def plan(self, run: PlanRun) -> Any:
         """The plan of a run."""
-        dtype = run.as_dict().get("compute_dtype")
-        autocast = {"bf16": "bf16", "f16": "fp16"}.get(dtype, "")
+        autocast = {"bf16": "bf16", "f16": "fp16"}.get(run.as_dict().get("compute_dtype", ""), "")
         sizes = self._traced.sizes(optimizer_word(run), autocast, (run.accumulation or 1) > 1)
         return plan_of(sizes, run, self._card)
 
