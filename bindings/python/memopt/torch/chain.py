@@ -86,6 +86,7 @@ class _Chain:
             self.frames[number] = frame = _StageFrame(self, number)
             with saved_tensors_hooks(frame.pack, unpack):
                 x = _tensor(stage(x), number)
+            frame.complete = True
         return x
 
     # --- backward ---
