@@ -66,9 +66,7 @@ def network(device):
 
 def batches(device):
     generator = torch.Generator().manual_seed(6)
-    return [
-        [torch.randn(8, 8, generator=generator).to(device) for _ in range(2)] for _ in range(4)
-    ]
+    return [[torch.randn(8, 8, generator=generator).to(device) for _ in range(2)] for _ in range(4)]
 
 
 def loss_of(model, batch):
