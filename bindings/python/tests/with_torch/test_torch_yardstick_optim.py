@@ -445,3 +445,13 @@ def test_hooks_before_loading_run_in_the_order_that_was_asked_for():
     optimizer.register_load_state_dict_pre_hook(rate(0.004, True))
     optimizer.load_state_dict(optimizer.state_dict())
     assert optimizer.param_groups[0]["lr"] == 0.004
+
+
+def test_the_smallest_parameter_that_is_coded():
+    smaller, exact = parameter(4095), parameter(4096)
+    optimizer = mt.AdamW8bit([smaller, exact], min_8bit_size=4096)
+    for value in (smaller, exact):
+        value.grad = torch.ones_like(value)
+    optimizer.step()
+    assert optimizer.state[smaller]["exp_avg"].dtype is torch.float32
+    assert optimizer.state[exact]["exp_avg"].dtype is torch.uint8
