@@ -11,6 +11,7 @@ pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
 
 from distributed_support import (  # noqa: E402
     ALIGNED,
+    SHAPES,
     Group,
     WorkerError,
     local_states,
@@ -84,12 +85,17 @@ def _infinite_on_one_rank(rank: int, backend: str) -> Any:
     scaler.update()
     same = all(same_bits(v, before[k]) for k, v in whole_parameters(model).items())
     steps = [int(state["step"]) for state in optimizer.state.values()]
-    return same, steps, scaler.get_scale()
+    scale = scaler.get_scale()
+    set_gradients(model, 2)
+    scaler.step(optimizer)
+    again = [int(state["step"]) for state in optimizer.state.values()]
+    return same, steps, scale, again
 
 
 def test_an_infinite_gradient_in_one_process_skips_the_step_in_all(two: Group) -> None:
-    for same, steps, scale in two.run(_infinite_on_one_rank, two.backend):
+    for same, steps, scale, again in two.run(_infinite_on_one_rank, two.backend):
         assert same and not any(steps) and scale == 2.0
+        assert again == [1] * len(SHAPES)  # also of parameters that this process has nothing of
 
 
 def _placed_otherwise(rank: int, backend: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 torch = pytest.importorskip("torch")
+import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt.torch import _leak, monitor  # noqa: E402
 from memopt.torch import allocator as allocator_module  # noqa: E402
@@ -46,7 +47,8 @@ def test_known_tensors_and_what_is_left_out_do_not_count(device):
 
 def test_tables_of_a_device_come_from_one_allocator(device):
     side = native(device)
-    assert side is native(device) and side.allocator is side.allocator
+    assert side is native(device)
+    assert isinstance(side.allocator, memopt.Allocator) and side.allocator is side.allocator
 
 
 def bare_allocator(device=None):
