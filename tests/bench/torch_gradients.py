@@ -4,8 +4,8 @@
     MEMOPT_LIBRARY=build/demo/libmemopt.so PYTHONPATH=bindings/python \\
         python tests/bench/torch_gradients.py [--rounds 30]
 
-A round runs each case once, so that a disturbance of the machine meets all alike; what counts is each
-case's best round. It reports and never fails on a time.
+A round runs each case once, so that a disturbance of the machine meets all alike; what counts is
+each case's best round. It reports and never fails on a time.
 """
 
 import argparse
