@@ -309,7 +309,9 @@ def test_sgd_follows_the_formula(allocator, nesterov):
     momentum, dampening, decay = 0.9, 0.0 if nesterov else 0.25, 0.05
     start = numbers(500, 1)
     parameter, expected, buffers = f32(start), list(start), [0.0] * 500
-    with memopt.SGD(allocator, [parameter], 0.1, momentum, dampening, decay, nesterov) as optimizer:
+    with memopt.SGD(
+        allocator, [parameter], 0.1, momentum, dampening, decay, nesterov
+    ) as optimizer:
         for step in range(5):
             gradient = f32(numbers(500, step + 2))
             optimizer.step([gradient])
@@ -351,10 +353,9 @@ def test_small_states(allocator, make, names, dtype, count, state_bytes, toleran
     exact = {"Lion8bit": memopt.Lion, "SGD8bit": memopt.SGD}.get(make.__name__, memopt.AdamW)
     small, whole = f32(start), f32(start)
     options = {"momentum": 0.9} if exact is memopt.SGD else {}
-    with (
-        make(allocator, [small], 1e-3, **options) as a,
-        exact(allocator, [whole], 1e-3, **options) as b,
-    ):
+    with make(allocator, [small], 1e-3, **options) as a, exact(
+        allocator, [whole], 1e-3, **options
+    ) as b:
         for step in range(20):
             gradient = f32(numbers(10001, step + 2, 0.01))
             a.step([gradient])
