@@ -147,8 +147,10 @@ class Executor:
         try:  # the common case, by whole lists
             if list(map(_stride, grads)) == self._strides:
                 dtypes = [g.dtype for g in grads]
-                if self._known(dtypes) and list(map(_numel, grads)) == self._counts:
-                    self._words[0::3] = array.array("Q", map(_data_ptr, grads))
+                pointers = array.array("Q", map(_data_ptr, grads))
+                counts = list(map(_numel, grads))
+                if self._known(dtypes) and counts == self._counts and 0 not in pointers:
+                    self._words[0::3] = pointers
                     if self._dtypes != dtypes:
                         self._set_dtypes(dtypes)
                     return []
