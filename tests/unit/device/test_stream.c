@@ -213,7 +213,7 @@ static void square(const void *args, uint64_t begin, uint64_t end)
 }
 
 static const mo_kernel square_kernel = {
-    "test_square", sizeof(square_args), 1, {square, NULL, NULL}};
+    "test_square", sizeof(square_args), 1, {square, NULL, NULL}, NULL};
 
 #if defined(__x86_64__)
 /* Halves its numbers: a subnormal result is lost where the processor flushes them. */
@@ -226,7 +226,7 @@ static void halve(const void *args, uint64_t begin, uint64_t end)
 
 static void kernels_keep_subnormals_whatever_the_caller_flushes(void **state)
 {
-    static const mo_kernel kernel = {"test_halve", sizeof(float *), 1, {halve, NULL, NULL}};
+    static const mo_kernel kernel = {"test_halve", sizeof(float *), 1, {halve, NULL, NULL}, NULL};
     enum { MANY = 4096, FLUSH = 0x8040 };
     static float numbers[MANY];
     float *there = numbers;
