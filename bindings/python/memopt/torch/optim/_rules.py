@@ -124,8 +124,7 @@ class Lion8bit(Lion):
 
 
 class SGD(MemoptOptimizer):
-    """Gradient descent as torch.optim.SGD, with a 32-bit momentum buffer, which is kept also where
-    the momentum is 0."""
+    """Gradient descent as torch.optim.SGD, with a 32-bit momentum buffer; none without momentum."""
 
     _kind = OptimizerKind.SGD
 
@@ -167,6 +166,9 @@ class SGD(MemoptOptimizer):
             raise ValueError("Invalid dampening value: %s" % dampening)
         if group["nesterov"] and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+
+    def _keeps_moments(self, group: Dict[str, Any]) -> bool:
+        return float(group["momentum"]) != 0.0
 
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         return (
