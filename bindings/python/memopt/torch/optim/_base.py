@@ -34,6 +34,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     _kind: OptimizerKind
     _states = StateFormat.F32
+    #: Hyperparameters beside the learning rate and betas, by their names in the library.
+    _numbers: Tuple[str, ...] = ("weight_decay",)
+    _switches: Tuple[str, ...] = ("maximize",)
 
     def __init__(
         self,
@@ -92,8 +95,14 @@ class MemoptOptimizer(torch.optim.Optimizer):
             raise ValueError("Invalid seed value: %s" % group["seed"])
 
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
-        """The group's hyperparameters as (name in the library, value)."""
-        raise NotImplementedError
+        """The group's hyperparameters as (name in the library, value), the learning rate first."""
+        betas = enumerate(group.get("betas", ()), 1)
+        return (
+            ("lr", group["lr"]),
+            *[("beta%d" % number, float(beta)) for number, beta in betas],
+            *[(name, float(group[name])) for name in self._numbers],
+            *[(name, int(bool(group[name]))) for name in self._switches],
+        )
 
     def _keeps_moments(self, group: Dict[str, Any]) -> bool:
         """Whether the group's parameters need moments."""

@@ -25,6 +25,7 @@ class AdamW(MemoptOptimizer):
     """Adam with decoupled weight decay and 32-bit states, as torch.optim.AdamW."""
 
     _kind = OptimizerKind.ADAMW
+    _numbers = ("eps", "weight_decay")
 
     def __init__(
         self,
@@ -49,17 +50,6 @@ class AdamW(MemoptOptimizer):
         ignored = dict(amsgrad=amsgrad, differentiable=differentiable)
         options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
         super().__init__(params, values, options, ignored)
-
-    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
-        beta1, beta2 = group["betas"]
-        return (
-            ("lr", group["lr"]),
-            ("beta1", float(beta1)),
-            ("beta2", float(beta2)),
-            ("eps", float(group["eps"])),
-            ("weight_decay", float(group["weight_decay"])),
-            ("maximize", int(bool(group["maximize"]))),
-        )
 
 
 class AdamW8bit(AdamW):
@@ -106,16 +96,6 @@ class Lion(MemoptOptimizer):
         options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
         super().__init__(params, values, options, dict(differentiable=differentiable))
 
-    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
-        beta1, beta2 = group["betas"]
-        return (
-            ("lr", group["lr"]),
-            ("beta1", float(beta1)),
-            ("beta2", float(beta2)),
-            ("weight_decay", float(group["weight_decay"])),
-            ("maximize", int(bool(group["maximize"]))),
-        )
-
 
 class Lion8bit(Lion):
     """Lion with an 8-bit state in blocks of 256."""
@@ -127,6 +107,8 @@ class SGD(MemoptOptimizer):
     """Gradient descent as torch.optim.SGD, with a 32-bit momentum buffer; none without momentum."""
 
     _kind = OptimizerKind.SGD
+    _numbers = ("momentum", "dampening", "weight_decay")
+    _switches = ("nesterov", "maximize")
 
     def __init__(
         self,
@@ -169,16 +151,6 @@ class SGD(MemoptOptimizer):
 
     def _keeps_moments(self, group: Dict[str, Any]) -> bool:
         return float(group["momentum"]) != 0.0
-
-    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
-        return (
-            ("lr", group["lr"]),
-            ("momentum", float(group["momentum"])),
-            ("dampening", float(group["dampening"])),
-            ("weight_decay", float(group["weight_decay"])),
-            ("nesterov", int(bool(group["nesterov"]))),
-            ("maximize", int(bool(group["maximize"]))),
-        )
 
 
 class SGD8bit(SGD):
