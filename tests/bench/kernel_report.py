@@ -120,8 +120,15 @@ def block_sizes():
     stripe = int(re.search(r"MO_STRIPE_ELEMENTS = (\d+)", text)[1])
     words["MO_SQUARE_SUM_THREADS"] = chunk // stripe * 32
     for path in (ROOT / "kernels").glob("*.cu"):
-        for name, word in re.findall(r"^MO_GLOBAL(?:_ROOM)?\((\w+), \w+, (\w+)", path.read_text(), re.M):
+        source = path.read_text()
+        for name, word in re.findall(r"^MO_GLOBAL(?:_ROOM)?\((\w+), \w+, (\w+)", source, re.M):
             sizes[name] = words[word]
+        # kernels that are all made by one macro, whose first parameter is the name
+        macros = re.findall(r"^#define (\w+)\(name,[^)]*\)\s*\\\n\s*MO_GLOBAL(?:_ROOM)?\(name, \w+, (\w+)",
+                            source, re.M)
+        for macro, word in macros:
+            for name in re.findall(rf"^{macro}\((\w+),", source, re.M):
+                sizes[name] = words[word]
     return sizes
 
 
