@@ -62,7 +62,7 @@ struct mo_play {
     uint64_t buffer_bytes;
     mo_stack text, vision;
     mo_value embedding, positions, types, projection_in, projection_out, patches, patch_bias,
-        class_token;
+        class_token, vision_positions;
     mo_norm embedding_norm, final_norm, vision_norm;
     mo_linear head, transform, pooler, vision_projection;
     mo_norm transform_norm;
@@ -96,7 +96,6 @@ void mo_play_end(mo_play *p);
 mo_value mo_play_stem(mo_play *p);
 /* Drops the tables and masks that the layers share. */
 void mo_play_drop_tables(mo_play *p);
-mo_value mo_play_vision(mo_play *p);
 /* Runs a stack over x, which it takes over. */
 mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x);
 mo_value mo_block_run(mo_tape *t, void *layer, const mo_value *inputs);
