@@ -91,8 +91,10 @@ static mo_value forward(mo_play *p)
     mo_value loss = mo_play_head(p, x);
     mo_layer_info *last = &p->info[t->layer_count - 1];
     uint64_t now = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
-    *last = (mo_layer_info){now > saved ? now - saved : 0, mo_bytes(t, loss), t->flops - before, 0,
-                            MEMOPT_PLAN_LAYER_HEAD};
+    *last = (mo_layer_info){.saved = now > saved ? now - saved : 0,
+                            .output = mo_bytes(t, loss),
+                            .flops = t->flops - before,
+                            .kind = MEMOPT_PLAN_LAYER_HEAD};
     return loss;
 }
 
@@ -118,27 +120,39 @@ static void optimizer_step(mo_play *p)
     mo_storage_drop(t, storage);
 }
 
+/* Forward and backward in one piece each. */
+static void plain_passes(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    int again = p->settings->run.checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE;
+    mo_value loss = forward(p);
+    if (t->status != MEMOPT_OK)
+        return;
+    mo_tape_forget(t);
+    if (p->settings->run.keep_outputs != MEMOPT_PLAN_YES)
+        mo_play_let_go(p, &p->outputs, 0);
+    if (!again) /* else layers that run again hold them */
+        mo_play_drop_tables(p);
+    mo_tape_backward(t, loss);
+    if (again)
+        mo_play_drop_tables(p);
+    mo_drop(t, loss);
+}
+
 memopt_status mo_play_step(mo_play *p)
 {
     mo_tape *t = &p->tape;
-    const memopt_plan_run *r = &p->settings->run;
     make_states(p);
     make_buckets(p);
-    if (r->accumulation > 1)
+    if (p->settings->run.accumulation > 1)
         make_gradients(p);
-    mo_value loss = forward(p);
+    if (p->schedule != NULL)
+        mo_play_scheduled(p);
+    else
+        plain_passes(p);
     if (t->status != MEMOPT_OK)
         return t->status;
-    mo_tape_forget(t);
-    if (r->keep_outputs != MEMOPT_PLAN_YES)
-        mo_play_let_go(p, &p->outputs, 0);
-    if (r->checkpointing == MEMOPT_PLAN_CHECKPOINT_NONE) /* else layers that run again hold them */
-        mo_play_drop_tables(p);
-    mo_tape_backward(t, loss);
-    if (r->checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE)
-        mo_play_drop_tables(p);
     optimizer_step(p);
     mo_play_let_go(p, &p->outputs, 0);
-    mo_drop(t, loss);
     return t->status;
 }
