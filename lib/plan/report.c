@@ -40,11 +40,20 @@ static uint64_t rounding(const mo_settings *s, const memopt_plan_bytes *b)
     return moving + resting + (UINT64_C(20) << 20);
 }
 
-static void add_overhead(const mo_settings *s, memopt_plan_bytes *b)
+/* The same for every phase: what the allocator holds in between does not go with a tensor. */
+static void add_overhead(memopt_plan *plan)
 {
-    b->overhead = sum(sum(s->card.context_bytes, s->card.workspace_bytes),
-                      sum(s->card.other_bytes, rounding(s, b)));
-    b->total = sum(b->total, b->overhead);
+    const mo_settings *s = &plan->settings;
+    memopt_plan_report *r = &plan->report;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++)
+        most = mo_max_u64(most, rounding(s, &r->phases[i]));
+    uint64_t overhead =
+        sum(sum(s->card.context_bytes, s->card.workspace_bytes), sum(s->card.other_bytes, most));
+    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
+        r->phases[i].overhead = overhead;
+        r->phases[i].total = sum(r->phases[i].total, overhead);
+    }
 }
 
 static void tell_overhead(memopt_plan *plan)
@@ -56,11 +65,12 @@ static void tell_overhead(memopt_plan *plan)
                        "none: tensors alone are counted");
         return;
     }
-    (void)snprintf(r->overhead_reason, sizeof r->overhead_reason,
-                   "context %s, workspaces %s, other use %s, rounding of the %s allocator %s",
-                   MO_SIZE(c->context_bytes), MO_SIZE(c->workspace_bytes), MO_SIZE(c->other_bytes),
-                   c->allocator == MEMOPT_PLAN_ALLOCATOR_EXPANDABLE ? "expandable" : "classic",
-                   MO_SIZE(rounding(&plan->settings, &r->peak)));
+    (void)snprintf(
+        r->overhead_reason, sizeof r->overhead_reason,
+        "context %s, workspaces %s, other use %s, rounding of the %s allocator %s",
+        MO_SIZE(c->context_bytes), MO_SIZE(c->workspace_bytes), MO_SIZE(c->other_bytes),
+        c->allocator == MEMOPT_PLAN_ALLOCATOR_EXPANDABLE ? "expandable" : "classic",
+        MO_SIZE(r->peak.overhead - c->context_bytes - c->workspace_bytes - c->other_bytes));
 }
 
 /* The layer's name as the list of layers has it. */
@@ -116,10 +126,10 @@ static void tell_moments(memopt_plan *plan, const mo_play *p)
     uint32_t at = 0;
     for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
         r->phases[i] = bytes_of(&p->tape.phases[i]);
-        add_overhead(&plan->settings, &r->phases[i]);
         if (p->tape.phases[i].total > p->tape.phases[at].total)
             at = i;
     }
+    add_overhead(plan);
     r->peak = r->phases[at];
     r->peak_phase = at;
     tell_peak(plan, p, &p->tape.phases[at]);

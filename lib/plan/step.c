@@ -98,26 +98,31 @@ static mo_value forward(mo_play *p)
     return loss;
 }
 
-static void optimizer_step(mo_play *p)
+/* Bytes that the step makes on this device. */
+static uint64_t step_bytes(mo_play *p)
 {
     mo_tape *t = &p->tape;
     const memopt_plan_run *r = &p->settings->run;
-    t->phase = MEMOPT_PLAN_PHASE_STEP;
-    t->label = "the optimizer's step";
-    mo_tape_flash(t, 0, MO_OPTIMIZER);
     if (r->optimizer == MEMOPT_PLAN_NO_OPTIMIZER || (r->offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER))
-        return;
-    mo_weight *own_weights = mo_calloc(p->weight_count, sizeof *own_weights);
-    if (own_weights == NULL) {
+        return 0;
+    mo_weight *weights = mo_calloc(p->weight_count, sizeof *weights);
+    if (weights == NULL) {
         mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
-        return;
+        return 0;
     }
     for (uint64_t i = 0; i < p->weight_count; i++)
-        own_weights[i] = own(p, &p->weights[i]);
-    uint64_t bytes = mo_optimizer_step_bytes(t, r, own_weights, p->weight_count);
-    mo_free(own_weights);
-    uint32_t storage = mo_storage_new(t, bytes, MO_OPTIMIZER);
-    mo_storage_drop(t, storage);
+        weights[i] = own(p, &p->weights[i]);
+    uint64_t bytes = mo_optimizer_step_bytes(t, r, weights, p->weight_count);
+    mo_free(weights);
+    return bytes;
+}
+
+static void optimizer_step(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    t->phase = MEMOPT_PLAN_PHASE_STEP;
+    t->label = "the optimizer's step";
+    mo_storage_drop(t, mo_storage_new(t, step_bytes(p), MO_OPTIMIZER));
 }
 
 /* Forward and backward in one piece each. */

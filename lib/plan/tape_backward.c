@@ -198,25 +198,25 @@ void mo_tape_run(mo_tape *t, uint64_t from)
         if (t->layer < t->layer_count && t->layers[t->layer].start == 0)
             t->layers[t->layer].start = t->total;
         if (!has_gradient(t, n)) {
-            uint32_t held[MO_RECORD_SAVED];
-            memset(held, 0, sizeof held);
+            const uint32_t held[MO_RECORD_SAVED] = {0};
             drop_saved(t, n, held);
-            continue;
-        }
-        if (n->kind == MO_NODE_REGION)
+        } else if (n->kind == MO_NODE_REGION) {
             run_region(t, id);
-        else
+        } else {
             run_plain(t, id);
+        }
+        t->nodes[id].saved_count = 0; /* it has run */
     }
 }
 
 void mo_tape_backward(mo_tape *t, mo_value loss)
 {
+    t->phase = MEMOPT_PLAN_PHASE_BACKWARD;
+    mo_tape_flash(t, 0, MO_ACTIVATIONS);
     if (t->status != MEMOPT_OK || !mo_needs(t, loss))
         return;
     const mo_value_entry *e = &t->values[loss];
     uint32_t node = e->node, slot = e->slot;
-    t->phase = MEMOPT_PLAN_PHASE_BACKWARD;
     t->in_backward = 1;
     t->grads[t->nodes[node].grads + slot] =
         mo_storage_new(t, e->elements * e->width, MO_ACTIVATIONS);
