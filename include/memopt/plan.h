@@ -491,6 +491,19 @@ MEMOPT_API memopt_status memopt_plan_get_settings(const memopt_plan *plan,
                                                   memopt_plan_card *out_card);
 
 /**
+ * @brief Adds what a card takes beside tensors to bytes that were measured or traced elsewhere.
+ * @param card the card; NULL: defaults (no limit, no overhead).
+ * @param[in,out] bytes live tensors by category; overhead and total are set.
+ * @param[out] out_limit capacity × margin, or 0 where there is no limit; may be NULL.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT bytes is NULL or a value of the card is out of range.
+ * @retval MEMOPT_UNSUPPORTED a field of a newer version is set.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_plan_add_overhead(const memopt_plan_card *card,
+                                                  memopt_plan_bytes *bytes, uint64_t *out_limit);
+
+/**
  * @brief The name of a phase.
  * @param phase a ::memopt_plan_phase.
  * @return a static string: "load", "forward", "loss", "backward", "step"; "invalid" for another
@@ -505,11 +518,12 @@ MEMOPT_API const char *memopt_plan_phase_name(uint32_t phase);
 typedef struct memopt_plan_target_options {
     size_t struct_size;       /**< sizeof(memopt_plan_target_options). */
     uint64_t effective_batch; /**< Samples of a step on all devices; 0: batch × accumulation ×
-                                   world size of the run. */
-    uint64_t max_micro_batch; /**< The micro-batch is not larger; 0: the effective batch / world
-                                   size, at most 65536. */
+                                   world size of the run, or, where it has no batch, what the
+                                   largest micro-batch gives. */
+    uint64_t max_micro_batch; /**< The micro-batch is not larger; 0: 65536.
+                                   memopt_plan_run::batch bounds it too, where it is given. */
     uint64_t min_sequence;    /**< Changes do not make the sequence shorter; 0: an eighth of it. */
-    uint32_t keep_batch;      /**< 1: memopt_plan_run::batch is not changed. */
+    uint32_t keep_batch;      /**< 1: memopt_plan_run::batch is not made smaller either. */
     uint32_t keep_dtype;      /**< 1: no change of dtypes is proposed. */
     uint32_t keep_optimizer;  /**< 1: no change of the optimizer is proposed. */
     uint32_t keep_weights;    /**< 1: LoRA is not proposed. */
@@ -538,7 +552,8 @@ typedef enum memopt_plan_change_kind {
     MEMOPT_PLAN_CHANGE_ALLOCATOR = 10     /**< Expandable segments. */
 } memopt_plan_change_kind;
 
-/** @brief A change of the run that saves memory; each is measured on top of those before it. */
+/** @brief A change of the run that saves memory. One that is applied is measured on top of those
+ *         before it, an alternative on the run as given. */
 typedef struct memopt_plan_change {
     size_t struct_size;   /**< Set by the caller. */
     uint32_t kind;        /**< A ::memopt_plan_change_kind. */
@@ -553,7 +568,8 @@ typedef struct memopt_plan_change {
 /** @brief What memopt_plan_solve() found. */
 typedef struct memopt_plan_fit {
     size_t struct_size;           /**< Set by the caller. */
-    uint32_t fits;                /**< 1: the run as given fits with some micro-batch. */
+    uint32_t fits;                /**< 1: the run as given fits; one without a batch: with some
+                                       micro-batch. */
     uint32_t fits_after;          /**< 1: it fits after the changes that are applied. */
     uint64_t micro_batch;         /**< The largest that fits (after the changes if they are
                                        needed) and is best for the effective batch; 0: none. */

@@ -72,6 +72,7 @@ from .optim import (
     quantize_state,
     state_map,
 )
+from .plan import Plan, PlanBytes, PlanCard, PlanChange, PlanLayer, PlanModel, PlanRun, PlanSolution
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
@@ -117,6 +118,14 @@ __all__ = [
     "Overflow",
     "Pass",
     "PinnedMemory",
+    "Plan",
+    "PlanBytes",
+    "PlanCard",
+    "PlanChange",
+    "PlanLayer",
+    "PlanModel",
+    "PlanRun",
+    "PlanSolution",
     "Process",
     "RandomState",
     "Reading",

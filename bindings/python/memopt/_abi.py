@@ -6,7 +6,6 @@ parameter list with what is written here, so a change of the headers cannot pass
 
 from __future__ import annotations
 
-import ctypes
 import enum
 from ctypes import (
     CFUNCTYPE,
@@ -22,6 +21,10 @@ from ctypes import (
     c_void_p,
 )
 from typing import Any, Dict, List, Tuple, Type
+
+from . import _abi_plan
+from ._abi_base import CHECKED as CHECKED
+from ._abi_base import Struct as Struct
 
 #: Version of the headers that this table was written for: major must match, minor is the least.
 HEADER_VERSION = (1, 0)
@@ -243,11 +246,13 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
     RegionMode: "MEMOPT_REGION_",
     CheckMode: "MEMOPT_CHECK_",
     ScheduleOperation: "MEMOPT_SCHEDULE_",
+    **_abi_plan.ENUM_PREFIXES,
 }
 ENUM_SPELLINGS: Dict[Tuple[Type[enum.IntEnum], str], str] = {
     (Status, "USER"): "MEMOPT_STATUS_USER",
     (StateFormat, "BITS8"): "MEMOPT_STATE_8BIT",
     (StateFormat, "BITS4"): "MEMOPT_STATE_4BIT",
+    **_abi_plan.ENUM_SPELLINGS,
 }
 
 
@@ -263,15 +268,6 @@ PluggableRaise = CFUNCTYPE(None, c_char_p, c_char_p, c_uint32, c_char_p)
 
 
 # --- structs --------------------------------------------------------------------------------------
-
-
-class Struct(ctypes.Structure):
-    """A C struct; where it begins with struct_size, that is set on construction."""
-
-    def __init__(self, **values: Any) -> None:
-        super().__init__(**values)
-        if self._fields_[0][0] == "struct_size":
-            self.struct_size = ctypes.sizeof(self)
 
 
 class ErrorInfo(Struct):
@@ -659,18 +655,13 @@ STRUCTS: Dict[str, Type[Struct]] = {
     "memopt_schedule_options": ScheduleOptions,
     "memopt_schedule_step": ScheduleStep,
     "memopt_schedule_info": ScheduleInfo,
+    **_abi_plan.STRUCTS,
 }
 
 
 # --- functions ------------------------------------------------------------------------------------
 
 
-class _CheckedStatus(c_int32):
-    """Marks a function whose status becomes an exception unless it is OK."""
-
-
-#: Result marker: a failing status is raised.
-CHECKED: Any = _CheckedStatus
 _HANDLE = c_void_p  # every opaque handle, stream and untyped address
 _OUT_HANDLE = POINTER(c_void_p)
 _U64 = c_uint64
@@ -865,4 +856,6 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_schedule_get_info": (CHECKED, [_HANDLE, POINTER(ScheduleInfo)]),
     "memopt_schedule_next": (c_int32, [_HANDLE, POINTER(ScheduleStep)]),
     "memopt_schedule_rewind": (CHECKED, [_HANDLE]),
+    # plan.h
+    **_abi_plan.PROTOTYPES,
 }

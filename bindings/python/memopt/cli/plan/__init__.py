@@ -1,0 +1,101 @@
+"""Says what a training step of a model needs, phase by phase; what fits a card; and, where nothing
+fits, which changes make it fit and what each costs. Numbers of live tensors are those of an exact
+tracker on a step that has optimizer states already; overhead holds the rest.
+
+  memopt plan --model config.json --batch 4 --seq 1024 --dtype bf16 --gpu-memory 24
+  memopt plan --params 366M --optimizer adamw8bit --gpu-memory 8,16,24
+  memopt plan --model config.json --auto --target-effective-batch 256 \\
+      --apply --config-path train.yaml
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, Dict, List
+
+from .. import FAILURE, SUCCESS, UsageError, apply
+from ..output import Output
+from . import cards, describe, hfconfig, plot, show
+from .answer import Answer, answer, as_json
+
+HELP = "what a model needs, what fits the card, and what to change"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this verb."""
+    describe.add_arguments(parser)
+    cards.add_arguments(parser)
+    group = parser.add_argument_group("answer")
+    group.add_argument("--layers-table", action="store_true", help="show every layer")
+    group.add_argument("--plot", metavar="FILE", help="draw the breakdown: .png, .svg or .pdf")
+    apply.add_arguments(parser)
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    """Plans, prints, and changes files where that is asked for."""
+    try:
+        changing = apply.wanted(arguments)
+    except apply.OptionError as error:
+        raise UsageError(str(error)) from None
+    try:
+        if changing and arguments.restore:
+            return _restore(arguments, output)
+        return _plan(arguments, output, changing)
+    except (hfconfig.ConfigError, cards.NoCard, plot.PlotError, apply.ApplyError) as error:
+        output.error(str(error))
+        return FAILURE
+
+
+def _restore(arguments: argparse.Namespace, output: Output) -> int:
+    done = apply.run(arguments, {}, quiet=output.wants_json)
+    if output.wants_json:
+        output.json({"apply": done})
+    return SUCCESS
+
+
+def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
+    description = describe.describe(arguments)
+    chosen = cards.cards(arguments)
+    bare = cards.bare(arguments)
+    if changing and len(chosen) > 1:
+        raise UsageError("--apply needs one card, not %d" % len(chosen))
+    answers = [answer(description, card, bare, arguments) for card in chosen or [None]]  # type: ignore[list-item]
+    if arguments.plot:
+        plot.plot(answers, arguments.plot, description.title)
+    done = None
+    if not output.wants_json:
+        show.show(answers, description, output, arguments.layers_table)
+    if changing:
+        done = apply.run(arguments, _settings(answers[0], arguments), quiet=output.wants_json)
+    if output.wants_json:
+        result = as_json(answers, description)
+        if done is not None:
+            result["apply"] = done
+        output.json(result)
+    return SUCCESS
+
+
+def _settings(given: Answer, arguments: argparse.Namespace) -> Dict[str, Any]:
+    """What --apply sets: what the plan is about, and nothing that was not asked for or changed."""
+    solution = given.solution
+    if solution is not None and not (solution.fits or solution.fits_after):
+        raise apply.ApplyError(
+            "nothing that fits was found, so there is nothing to apply; no file was changed"
+        )
+    run = given.run
+    settings: Dict[str, Any] = {
+        "micro_batch": run.batch or 1,
+        "accumulation": run.accumulation or 1,
+    }
+    changed: List[str] = []
+    if solution is not None:
+        changed = [change.kind for change in solution.changes if change.applied]
+    if arguments.dtype or arguments.autocast or "dtype" in changed:
+        # 16-bit weights are another thing than autocast, and a file must say which.
+        pure = not run.compute_dtype and describe.dtype_word(run) != "fp32"
+        settings["dtype"] = describe.dtype_word(run) + ("-true" if pure else "")
+    if arguments.optimizer or "optimizer" in changed:
+        settings["optimizer"] = describe.optimizer_word(run)
+    if arguments.checkpointing or "checkpointing" in changed:
+        settings["checkpointing"] = run.as_dict().get("checkpointing", "none")
+    return settings

@@ -1,0 +1,168 @@
+"""The cards to plan for: given, or found on this machine."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, List, NamedTuple, Optional
+
+from ...errors import MemoptError
+from ...monitor import Monitor
+from ...plan import PlanCard
+from ...sizes import format_size, parse_size
+from .. import UsageError
+
+DEFAULT_MARGIN = 0.85
+
+
+class Card(NamedTuple):
+    """A card and its name for people."""
+
+    name: str
+    card: PlanCard
+
+
+class NoCard(Exception):
+    """--auto found nothing to plan for."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    group = parser.add_argument_group("card")
+    group.add_argument(
+        "--gpu-memory",
+        action="append",
+        type=_memories,
+        metavar="GIB",
+        help="memory of a device, in GiB or as a size: 24, 24GiB; several (8,16,24, or the option "
+        "again) are shown side by side",
+    )
+    group.add_argument(
+        "--auto", action="store_true", help="the GPUs of this machine, and what is free on them"
+    )
+    group.add_argument(
+        "--safety-margin",
+        type=_margin,
+        default=DEFAULT_MARGIN,
+        metavar="SHARE",
+        help="share of the memory to use: %(default)s; 0.75 is cautious",
+    )
+    group.add_argument(
+        "--device",
+        choices=("cpu", "cuda", "hip"),
+        help="whose kernels and overhead to count; default: any GPU",
+    )
+    group.add_argument(
+        "--allocator",
+        choices=("classic", "expandable"),
+        default="classic",
+        help="how the device's memory is handed out (default: %(default)s)",
+    )
+    group.add_argument(
+        "--link", type=_rate, metavar="SIZE", help="bytes per second to the host; default: 12GB"
+    )
+
+
+def _memories(text: str) -> List[int]:
+    return [_memory(part) for part in text.split(",")]
+
+
+def _memory(text: str) -> int:
+    """24 is GiB; else a size with its unit."""
+    try:
+        plain = float(text)
+    except ValueError:
+        plain = -1.0
+        try:
+            size = parse_size(text.strip())
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+    else:
+        if not 0 < plain < 1 << 20:
+            raise argparse.ArgumentTypeError("%s is no number of GiB of a card" % text)
+        size = round(plain * (1 << 30))
+    if not 1 << 20 <= size < 1 << 50:
+        raise argparse.ArgumentTypeError(
+            "%s is %s: a card has from 1 MiB to 1024 TiB" % (text, format_size(size))
+        )
+    return size
+
+
+def _margin(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("%s is not a share above 0 and up to 1" % text)
+    return value
+
+
+def _rate(text: str) -> int:
+    try:
+        value = parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if value == 0:
+        raise argparse.ArgumentTypeError("a rate above 0 is needed, not %r" % text)
+    return value
+
+
+def cards(arguments: argparse.Namespace) -> List[Card]:
+    """The cards of the options; none is an answer. NoCard where --auto finds nothing."""
+    if arguments.auto and arguments.gpu_memory:
+        raise UsageError("--auto and --gpu-memory exclude each other")
+    if arguments.auto:
+        return _found(arguments)
+    memories = [size for part in arguments.gpu_memory or [] for size in part]
+    return [Card(format_size(size).replace(".00", ""), _card(arguments, size)) for size in memories]
+
+
+def bare(arguments: argparse.Namespace) -> PlanCard:
+    """A card without a limit, for --device and --allocator alone."""
+    return _card(arguments, 0)
+
+
+def _card(
+    arguments: argparse.Namespace, capacity: int, device: Optional[str] = None, other: int = 0
+) -> PlanCard:
+    fields: Any = {
+        "capacity": capacity or None,
+        "margin": arguments.safety_margin,
+        "device": device or arguments.device,
+        "allocator": arguments.allocator,
+        "other_bytes": other or None,
+        "link_bytes_per_second": arguments.link,
+    }
+    return PlanCard(**fields)
+
+
+def _found(arguments: argparse.Namespace) -> List[Card]:
+    found, problems = [], []
+    for backend in ("cuda", "hip"):
+        info = Monitor.info(backend)
+        if not info.available:
+            problems.append("%s: %s" % (backend, info.problem or "not there"))
+            continue
+        try:
+            found += _devices(arguments, backend)
+        except MemoptError as error:
+            problems.append("%s: %s" % (backend, error))
+    if not found:
+        raise NoCard(
+            "no GPU was found (%s); give its memory instead: --gpu-memory 24 (GiB). "
+            "`memopt info` tells more" % ("; ".join(problems) or "no device")
+        )
+    return found
+
+
+def _devices(arguments: argparse.Namespace, backend: str) -> List[Card]:
+    result = []
+    with Monitor(backend) as monitor:
+        for index in range(len(monitor)):
+            reading = monitor.read(index)
+            if reading.memory_total is None:
+                continue
+            name = "%s:%d %s" % (backend, index, reading.name or "")
+            used = reading.memory_used or 0
+            result.append(Card(name.strip(), _card(arguments, reading.memory_total, backend, used)))
+    return result

@@ -1,0 +1,34 @@
+"""The line of the environment that helps a run, and why."""
+
+from __future__ import annotations
+
+from typing import Dict, Optional
+
+from ... import _abi_plan
+from ...plan import Plan
+from ...sizes import format_size
+
+#: From this share of the memory on, what is lost to fragments matters.
+_TIGHT, _VERY_TIGHT = 0.6, 0.85
+
+
+def line(plan: Plan) -> Optional[Dict[str, str]]:
+    """name, value and why of the variable to set; None where it would not help."""
+    card = plan.card
+    if not card.capacity or card.device == _abi_plan.PlanDevice.CPU:
+        return None
+    share = plan.peak.total / card.capacity
+    if share < _TIGHT:
+        return None
+    value = "expandable_segments:True"
+    why = "%s of %s are used at the peak: segments that grow lose less of the rest to fragments" % (
+        format_size(plan.peak.total),
+        format_size(card.capacity),
+    )
+    if share >= _VERY_TIGHT:
+        value += ",garbage_collection_threshold:0.8"
+        why += "; above 80 % cached blocks are given back first"
+    name = "PYTORCH_CUDA_ALLOC_CONF"
+    if card.device == _abi_plan.PlanDevice.HIP:
+        name = "PYTORCH_HIP_ALLOC_CONF"
+    return {"name": name, "value": value, "why": why}

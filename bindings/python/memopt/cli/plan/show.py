@@ -1,0 +1,255 @@
+"""The answer as tables."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+from ...plan import Plan, PlanSolution
+from ...sizes import format_size
+from ..output import Cell, Output, Text
+from . import environment
+from .answer import CATEGORIES, Answer
+from .describe import Description, dtype_word, optimizer_word
+
+LABELS = {
+    "parameters": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimizer states",
+    "activations": "activations",
+    "logits": "logits and loss",
+    "batch": "batch data",
+    "overhead": "overhead",
+}
+
+
+def show(answers: List[Answer], description: Description, output: Output, layers: bool) -> None:
+    """Prints everything for one card, a table side by side for several."""
+    first = answers[0]
+    output.pairs("memopt plan", _head(first, description))
+    if len(answers) > 1:
+        _tiers(answers, output)
+        return
+    _breakdown(first.plan, output)
+    _phases(first.plan, output)
+    if layers:
+        _layers(first.plan, output)
+    _verdict(first, output)
+
+
+def _head(answer: Answer, description: Description) -> List[Any]:
+    plan = answer.plan
+    trainable = ""
+    if plan.trainable_count != plan.parameter_count:
+        share = 100.0 * plan.trainable_count / max(plan.parameter_count, 1)
+        trainable = ", %s of them learn (%.2f %%)" % (_count(plan.trainable_count), share)
+    lines = [
+        ("model", description.title),
+        ("parameters", _count(plan.parameter_count) + trainable),
+        ("run", _run(plan)),
+    ]
+    return lines + [("note", Cell(note, "dim")) for note in description.notes]
+
+
+def _run(plan: Plan) -> str:
+    run = plan.run
+    parts = ["micro-batch %d" % run.batch]
+    if run.sequence:
+        parts.append("sequence %d" % run.sequence)
+    if run.accumulation > 1:
+        parts.append("accumulation %d" % run.accumulation)
+    if run.world_size > 1:
+        parts.append("%d devices (%s)" % (run.world_size, run.as_dict().get("sharding", "ddp")))
+    parts.append(dtype_word(run) + (" autocast" if run.compute_dtype else ""))
+    parts.append(optimizer_word(run))
+    words = run.as_dict()
+    parts.append("attention " + words.get("attention", "sdpa"))
+    if words.get("checkpointing", "none") != "none":
+        parts.append("checkpointing " + words["checkpointing"])
+    if run.offload:
+        parts.append("offload of " + " and ".join(words["offload"]))
+    return ", ".join(parts)
+
+
+def _count(number: int) -> str:
+    for factor, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= factor:
+            return "%.2f %s" % (number / factor, unit)
+    return str(number)
+
+
+def _breakdown(plan: Plan, output: Output) -> None:
+    whole = max(plan.peak.total, 1)
+    rows: List[List[Text]] = []
+    for name in CATEGORIES:
+        size = getattr(plan.peak, name)
+        share = 100.0 * size / whole
+        rows.append([LABELS[name], format_size(size), "%.1f %%" % share, _bar(share)])
+    rows.append(["peak", format_size(plan.peak.total), "100.0 %", "in " + plan.peak_phase])
+    if plan.card.capacity:
+        rows.append(["card", format_size(plan.card.capacity), _percent_of_card(plan), ""])
+        free = plan.card.capacity - plan.peak.total
+        rows.append(["free", Cell(_signed(free), "good" if free >= 0 else "bad"), "", ""])
+    output.table("At the peak", ("what", "bytes", "share", ""), rows)
+    output.pairs(
+        "Why",
+        [
+            ("peak", plan.peak_reason),
+            ("overhead", plan.overhead_reason if plan.peak.overhead else ""),
+            ("host", _host(plan)),
+            ("time", plan.time_assumption if plan.time_factor > 1.0005 else ""),
+        ],
+    )
+
+
+def _bar(share: float) -> str:
+    return "█" * round(share / 5)
+
+
+def _signed(size: int) -> str:
+    return format_size(size) if size >= 0 else "-" + format_size(-size)
+
+
+def _percent_of_card(plan: Plan) -> str:
+    return "%.1f %%" % (100.0 * plan.peak.total / plan.card.capacity)
+
+
+def _host(plan: Plan) -> str:
+    if not plan.host_bytes and not plan.disk_bytes:
+        return ""
+    text = "%s on the host (%s page-locked)" % (
+        format_size(plan.host_bytes),
+        format_size(plan.host_pinned_bytes),
+    )
+    return text + (", %s on disk" % format_size(plan.disk_bytes) if plan.disk_bytes else "")
+
+
+def _phases(plan: Plan, output: Output) -> None:
+    rows: List[List[Text]] = []
+    for name, of in plan.phases.items():
+        peak = name == plan.peak_phase
+        rows.append(
+            [name]
+            + [format_size(getattr(of, category)) for category in CATEGORIES]
+            + [Cell(format_size(of.total), "warn" if peak else "")]
+        )
+    output.table("By phase", ("phase", *CATEGORIES, "total"), rows)
+
+
+def _layers(plan: Plan, output: Output) -> None:
+    rows: List[List[Text]] = [
+        [
+            layer.name,
+            _count(layer.parameter_count),
+            format_size(layer.parameter_bytes + layer.gradient_bytes + layer.optimizer_bytes),
+            format_size(layer.saved_bytes),
+            format_size(layer.backward_bytes),
+            "again" if layer.recomputed else "",
+        ]
+        for layer in plan.layers
+    ]
+    output.table(
+        "By layer",
+        ("layer", "weights", "weights and states", "kept", "peak in backward", "run"),
+        rows,
+    )
+
+
+def _verdict(answer: Answer, output: Output) -> None:
+    solution, plan = answer.solution, answer.plan
+    if solution is None:
+        if answer.target:
+            _batch(answer, output)
+        return
+    limit = "%s (%.0f %% of %s)" % (
+        format_size(plan.limit_bytes),
+        100 * plan.card.margin,
+        format_size(plan.card.capacity),
+    )
+    if solution.fits:
+        output.pairs("It fits", [("limit", limit), *_batches(answer, solution)], "good")
+    elif solution.fits_after:
+        output.pairs("It fits after changes", [("limit", limit)], "warn")
+        _changes(solution, output)
+        output.pairs("Then", _batches(answer, solution))
+    else:
+        floor = format_size(solution.floor_bytes)
+        output.pairs(
+            "It cannot fit",
+            [("limit", limit), ("floor", "%s: the least that all changes reach" % floor)],
+            "bad",
+        )
+        _changes(solution, output)
+    line = environment.line(plan)
+    if line is not None:
+        output.pairs("Environment", [("set", "%(name)s=%(value)s" % line), ("why", line["why"])])
+
+
+def _batch(answer: Answer, output: Output) -> None:
+    run = answer.run
+    world = run.world_size or 1
+    effective = (run.batch or 1) * (run.accumulation or 1) * world
+    output.pairs("Batch", [("accumulation", str(run.accumulation)), ("effective", str(effective))])
+
+
+def _batches(answer: Answer, solution: PlanSolution) -> List[Any]:
+    run = answer.run
+    world = run.world_size or 1
+    accumulation = run.accumulation or 1
+    effective = (run.batch or 1) * accumulation * world
+    text = "%d × %d" % (run.batch or 1, accumulation) + (" × %d" % world if world > 1 else "")
+    lines: List[Any] = [
+        (
+            "micro-batch",
+            "%d; the largest that fits is %d" % (run.batch, solution.largest_micro_batch),
+        ),
+        ("effective batch", "%d = %s" % (effective, text)),
+    ]
+    if answer.target and effective != answer.target:
+        lines.append(
+            ("remainder", Cell("%+d of %d" % (effective - answer.target, answer.target), "warn"))
+        )
+    lines.append(("peak", format_size(solution.peak_bytes)))
+    if solution.time_factor > 1.0005:
+        lines.append(("time", "%.2f × a step of the run as given" % solution.time_factor))
+    return lines
+
+
+def _changes(solution: PlanSolution, output: Output) -> None:
+    rows: List[List[Text]] = [
+        [
+            "→" if change.applied else "",
+            change.change,
+            format_size(change.saves_bytes),
+            format_size(change.peak_bytes),
+            "%.2f ×" % change.time_factor,
+            change.option,
+        ]
+        for change in solution.changes
+    ]
+    output.table("Changes", ("", "change", "saves", "peak", "time", "option"), rows)
+
+
+def _tiers(answers: List[Answer], output: Output) -> None:
+    rows: List[List[Text]] = []
+    for answer in answers:
+        solution = answer.solution
+        assert solution is not None and answer.card is not None
+        found = solution.fits or solution.fits_after
+        applied = [change.change for change in solution.changes if change.applied]
+        run = answer.run
+        effective = (run.batch or 1) * (run.accumulation or 1) * (run.world_size or 1)
+        rows.append(
+            [
+                answer.card.name,
+                Cell("fits" if solution.fits else "with changes" if found else "no",
+                     "good" if solution.fits else "warn" if found else "bad"),
+                str(run.batch) if found else "-",
+                str(run.accumulation or 1) if found else "-",
+                str(effective) if found else "-",
+                format_size(solution.peak_bytes if found else answer.plan.peak.total),
+                "%.0f %%" % (100.0 * solution.peak_bytes / answer.plan.card.capacity) if found else "-",
+                "; ".join(applied) if found else "floor " + format_size(solution.floor_bytes),
+            ]
+        )  # fmt: skip
+    columns = ("card", "", "micro-batch", "accumulation", "effective", "peak", "used", "changes")
+    output.table("What fits", columns, rows)

@@ -1,0 +1,50 @@
+"""What the tests of changing configuration files share."""
+
+from __future__ import annotations
+
+from memopt.cli import apply
+from memopt.cli.apply import KeyMapping, parse_path
+
+#: Every setting, each with a value that the files of the tests do not have.
+ALL = {
+    "micro_batch": 4,
+    "accumulation": 16,
+    "dtype": "bf16",
+    "optimizer": "adamw8bit",
+    "checkpointing": "full",
+}
+
+
+def write(folder, name, content):
+    """A file with exactly these bytes."""
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return str(path)
+
+
+def content(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def keyed(*keys, **options):
+    """The mapping with --key options."""
+    found = {}
+    for key in keys:
+        name, _, path = key.partition("=")
+        found.setdefault(name, []).append(parse_path(path))
+    return KeyMapping(keys=found, **options)
+
+
+def changed(folder, name, before, settings, mapping=None):
+    """The file's new content as text, by prepare alone."""
+    path = write(folder, name, before)
+    edits = apply.prepare([path], settings, mapping)
+    assert content(path) == (before if isinstance(before, bytes) else before.encode())
+    return edits.files[0].data.decode()
+
+
+def set_batch(folder, name, before, key, batch=4, **options):
+    """The text with one number set."""
+    mapping = keyed("micro_batch=" + key, **options)
+    return changed(folder, name, before, {"micro_batch": batch}, mapping)

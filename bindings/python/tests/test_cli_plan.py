@@ -1,0 +1,328 @@
+"""`memopt plan` as a subprocess, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import memopt
+from json_schema import load, validate
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
+BUILD = os.path.dirname(os.path.abspath(memopt.library_path))
+MONITORS = os.path.join(BUILD, "tests", "sim", "monitor")
+SCHEMA = load("plan")
+GIB = 1 << 30
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch", "overhead")
+SMALL = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 512,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "intermediate_size": 1408,
+    "vocab_size": 8000,
+}
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(SMALL))
+    return str(path)
+
+
+def command(*words, folder=None, **variables):
+    values = {k: v for k, v in os.environ.items() if not k.startswith("MEMOPT_SIM_")}
+    for name in ("LD_LIBRARY_PATH", "NO_COLOR", "FORCE_COLOR", "MEMOPT_LOG", "COLUMNS"):
+        values.pop(name, None)
+    values.update(PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path, **variables)
+    return subprocess.run(
+        [sys.executable, "-m", "memopt", "plan", *map(str, words)],
+        env=values,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def plan(*words, **options):
+    """What --json says, checked against the schema."""
+    result = command(*words, "--json", **options)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    value = json.loads(result.stdout)
+    validate(value, SCHEMA)
+    for one in [value, *value["cards"]]:
+        assert sum(one["categories"].values()) == one["peak_bytes"]
+        assert one["phases"][one["peak_phase"]]["total"] == one["peak_bytes"]
+    return value
+
+
+def refused(code, *words, **options):
+    result = command(*words, **options)
+    assert result.returncode == code, (result.returncode, result.stdout, result.stderr)
+    assert "Traceback" not in result.stderr and result.stdout == ""
+    return result.stderr
+
+
+# --- what a model needs ---------------------------------------------------------------------------
+
+
+def test_a_configuration(config):
+    value = plan("--model", config, "--batch", 2, "--seq", 256)
+    assert set(value["categories"]) == set(CATEGORIES)
+    assert value["categories"]["overhead"] == 0  # no card: tensors only
+    assert value["fits"] and value["batch"] == 2 and value["effective_batch"] == 2
+    hidden, ffn, layers, vocabulary = 512, 1408, 6, 8000
+    count = 2 * vocabulary * hidden + hidden
+    count += layers * (4 * hidden * hidden + 3 * hidden * ffn + 2 * hidden)
+    assert value["model"]["parameters"] == count
+    # Weights and rotary frequencies; two moments and a step count a tensor.
+    assert 0 <= value["categories"]["parameters"] - 4 * count < 4096
+    assert value["phases"]["load"]["optimizer"] >= 8 * count
+
+
+def test_the_binding_says_the_same(config):
+    value = plan("--model", config, "--batch", 3, "--seq", 128, "--dtype", "bf16")
+    model = memopt.PlanModel(**value["model"]["description"])
+    run = memopt.PlanRun(batch=3, sequence=128, weight_dtype="bf16", use_cache=True)
+    assert memopt.Plan(model, run).peak.total == value["peak_bytes"]
+
+
+def test_options_move_the_categories_they_are_about(config):
+    base = ("--model", config, "--batch", 4, "--seq", 256)
+    plain = plan(*base)["phases"]
+    bits = plan(*base, "--optimizer", "adamw8bit")["phases"]
+    assert bits["load"]["optimizer"] < 0.3 * plain["load"]["optimizer"]
+    half = plan(*base, "--dtype", "bf16")["phases"]
+    assert half["load"]["parameters"] < 0.51 * plain["load"]["parameters"]
+    kept = plan(*base, "--checkpointing", "full")
+    assert kept["phases"]["forward"]["activations"] < 0.5 * plain["forward"]["activations"]
+    assert kept["time_factor"] > 1.1
+    host = plan(*base, "--offload")
+    assert host["host_bytes"] > 0 and host["peak_bytes"] < plan(*base)["peak_bytes"]
+    eager = plan(*base, "--attention", "eager")["phases"]
+    assert eager["forward"]["activations"] > plain["forward"]["activations"]
+    adapters = plan(*base, "--lora", 8)
+    assert adapters["model"]["trainable"] < 0.02 * adapters["model"]["parameters"]
+    sharded = plan(*base, "--world-size", 4, "--zero", 1)["phases"]
+    assert sharded["load"]["optimizer"] < 0.3 * plain["load"]["optimizer"]
+
+
+def test_totals_alone():
+    value = plan("--params", "366M", "--batch", 1, "--seq", 512)
+    count = value["model"]["parameters"]
+    assert 0 <= count - 366_000_000 < 100  # what does not divide by the layers is rounded up
+    assert 0 <= value["categories"]["parameters"] - 4 * count < 1 << 20
+
+
+def test_a_folder_and_a_relative_path(config):
+    folder = os.path.dirname(config)
+    same = plan("--model", config, "--batch", 1)["peak_bytes"]
+    assert plan("--model", folder, "--batch", 1)["peak_bytes"] == same
+    assert plan("--model", "config.json", "--batch", 1, folder=folder)["peak_bytes"] == same
+
+
+# --- what fits ------------------------------------------------------------------------------------
+
+
+def test_what_fits_a_card(config):
+    value = plan("--model", config, "--seq", 512, "--gpu-memory", 4)
+    batch = value["micro_batch"]
+    assert value["fits"] and batch > 1
+    assert value["batch"] == batch == value["largest_micro_batch"]
+    assert value["limit_bytes"] == pytest.approx(0.85 * 4 * GIB, abs=2)
+    assert value["peak_bytes"] == value["planned_peak_bytes"] <= value["limit_bytes"]
+    more = plan("--model", config, "--seq", 512, "--gpu-memory", 4, "--batch", batch + 1)
+    assert not more["fits"] and more["peak_bytes"] > more["limit_bytes"]
+
+
+def test_a_cautious_margin_fits_less(config):
+    usual = plan("--model", config, "--gpu-memory", 4)
+    careful = plan("--model", config, "--gpu-memory", 4, "--safety-margin", 0.75)
+    assert careful["micro_batch"] < usual["micro_batch"]
+
+
+def test_sizes_of_cards(config):
+    same = [
+        plan("--model", config, "--gpu-memory", text)["capacity_bytes"]
+        for text in ("4", "4GiB", "4096MiB", "4.0")
+    ]
+    assert same == [4 * GIB] * 4
+
+
+def test_an_effective_batch(config):
+    value = plan(
+        "--model", config, "--gpu-memory", 4, "--target-effective-batch", 256, "--world-size", 4
+    )
+    assert value["effective_batch"] == 256 == value["target_effective_batch"]
+    assert value["micro_batch"] * value["accumulation"] * 4 == 256
+
+
+def test_changes_that_make_it_fit(config):
+    value = plan("--model", config, "--batch", 1, "--seq", 2048, "--gpu-memory", "1GiB")
+    assert not value["fits"] and value["fits_after_changes"]
+    applied = [change for change in value["changes"] if change["applied"]]
+    assert applied and value["planned_peak_bytes"] <= value["limit_bytes"]
+    peak = value["peak_bytes"]
+    for change in applied:
+        peak -= change["saves_bytes"]
+        assert peak == change["peak_bytes"]
+    assert peak <= value["limit_bytes"]
+    # Giving the options that it names makes it fit.
+    words = [word for change in applied for word in change["option"].split()]
+    again = plan("--model", config, "--batch", 1, "--seq", 2048, "--gpu-memory", "1GiB", *words)
+    assert again["fits"]
+
+
+def test_what_cannot_fit_says_its_floor():
+    value = plan("--params", "70B", "--batch", 1, "--gpu-memory", 8)
+    assert not value["fits"] and not value["fits_after_changes"]
+    assert value["floor_bytes"] > value["limit_bytes"] and value["micro_batch"] == 0
+    text = command("--params", "70B", "--batch", 1, "--gpu-memory", 8).stdout
+    assert "cannot fit" in text and "floor" in text
+
+
+def test_cards_side_by_side(config):
+    value = plan("--model", config, "--seq", 1024, "--gpu-memory", "8,16", "--gpu-memory", 24)
+    batches = [card["micro_batch"] for card in value["cards"]]
+    assert len(batches) == 3 and batches == sorted(batches) and len(set(batches)) == 3
+    text = command("--model", config, "--seq", 1024, "--gpu-memory", "8,16,24").stdout
+    assert all("%d GiB" % size in text for size in (8, 16, 24))
+
+
+def test_the_environment_where_it_is_tight(config):
+    tight = plan("--model", config, "--gpu-memory", 4)["environment"]
+    assert tight["name"] == "PYTORCH_CUDA_ALLOC_CONF" and "expandable" in tight["value"]
+    amd = plan("--model", config, "--gpu-memory", 4, "--device", "hip")["environment"]
+    assert amd["name"] == "PYTORCH_HIP_ALLOC_CONF"
+    assert plan("--model", config, "--gpu-memory", 80, "--batch", 1)["environment"] is None
+
+
+# --- people ---------------------------------------------------------------------------------------
+
+
+def test_tables(config):
+    text = command("--model", config, "--batch", 4, "--gpu-memory", 4, "--layers-table").stdout
+    for words in ("At the peak", "optimizer states", "By phase", "backward", "By layer", "fits"):
+        assert words in text
+    assert "\x1b" not in text
+
+
+def test_a_plot(config, tmp_path):
+    pytest.importorskip("matplotlib")
+    for cards in ("4", "4,8"):
+        path = tmp_path / ("plot%s.png" % cards.replace(",", "-"))
+        assert command("--model", config, "--gpu-memory", cards, "--plot", path).returncode == 0
+        assert path.read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_plot_that_cannot_be_written(config, tmp_path):
+    pytest.importorskip("matplotlib")
+    text = refused(1, "--model", config, "--plot", tmp_path / "absent" / "plot.png")
+    assert "plot.png" in text
+    assert "bmp" in refused(1, "--model", config, "--plot", tmp_path / "plot.bmp")
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words, say",
+    [
+        ((), "--model"),
+        (("--params", "-3"), "-3"),
+        (("--params", "lots"), "lots"),
+        (("--params", "1B", "--model", "x.json"), "exclude"),
+        (("--params", "1B", "--batch", "0"), "0"),
+        (("--params", "1B", "--batch", "two"), "two"),
+        (("--params", "1B", "--dtype", "int4"), "bf16"),
+        (("--params", "1B", "--optimizer", "sgdx"), "adamw8bit"),
+        (("--params", "1B", "--attention", "fast"), "eager"),
+        (("--params", "1B", "--gpu-memory", "0"), "0"),
+        (("--params", "1B", "--gpu-memory", "-8"), "-8"),
+        (("--params", "1B", "--gpu-memory", "24parsecs"), "parsecs"),
+        (("--params", "1B", "--safety-margin", "1.2"), "1.2"),
+        (("--params", "1B", "--zero", "3"), "--world-size"),
+        (("--params", "1B", "--zero", "4"), "4"),
+        (("--params", "1B", "--auto", "--gpu-memory", "8"), "exclude"),
+        (("--params", "1B", "--checkpointing", "full", "--checkpoint-every", "2"), "exclude"),
+        (("--params", "1B", "--apply"), "--config-path"),
+        (("--params", "1B", "--config-path", "x.yaml"), "--apply"),
+    ],
+)
+def test_usage(words, say):
+    assert say in refused(2, *words)
+
+
+@pytest.mark.parametrize(
+    "words, say",
+    [
+        (("--model", "absent.json"), "absent.json"),
+        (("--hidden", "512", "--heads", "7"), "7"),
+        (("--hidden", "512", "--heads", "8", "--kv-heads", "3"), "3"),
+        (("--params", "1B", "--layers", "1000000"), "1000000"),
+    ],
+)
+def test_what_cannot_be_planned(words, say):
+    assert say in refused(1, *words)
+
+
+def test_an_unknown_architecture(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "brand_new", "hidden_size": 512}))
+    text = refused(1, "--model", path)
+    assert "brand_new" in text and "--like" in text and "num_hidden_layers" in text
+    assert plan("--model", path, "--like", "llama", "--layers", 2, "--heads", 8, "--batch", 1)
+
+
+def test_no_gpu():
+    text = refused(1, "--params", "1B", "--auto", folder="/", LD_LIBRARY_PATH="/nowhere")
+    assert "no GPU" in text and "--gpu-memory" in text
+
+
+@pytest.mark.skipif(
+    not os.path.exists(os.path.join(MONITORS, "libnvidia-ml.so.1")),
+    reason="no simulated NVML beside " + memopt.library_path,
+)
+def test_gpus_that_are_found(config):
+    value = plan("--model", config, "--auto", LD_LIBRARY_PATH=MONITORS)
+    assert value["card"].startswith("cuda:0") and value["capacity_bytes"] > GIB
+    assert value["categories"]["overhead"] > 0
+
+
+# --- changing files -------------------------------------------------------------------------------
+
+
+def test_applied_to_a_file(config, tmp_path):
+    path = tmp_path / "train.json"
+    before = '{"per_device_train_batch_size": 64, "gradient_accumulation_steps": 1, "lr": 1e-3}\n'
+    path.write_text(before)
+    words = ("--model", config, "--seq", 512, "--gpu-memory", 4, "--target-effective-batch", 64)
+    dry = command(*words, "--config-path", path, "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert "per_device_train_batch_size" in dry.stdout and path.read_text() == before
+    value = plan(*words, "--apply", "--config-path", path)
+    after = json.loads(path.read_text())
+    assert after["per_device_train_batch_size"] == value["micro_batch"] < 64
+    assert after["gradient_accumulation_steps"] == value["accumulation"]
+    assert after["lr"] == 1e-3
+    assert command("--restore", "--config-path", path).returncode == 0
+    assert path.read_text() == before
+
+
+def test_nothing_is_applied_that_does_not_fit(tmp_path):
+    path = tmp_path / "train.json"
+    path.write_text('{"batch_size": 64}\n')
+    result = command(
+        "--params", "70B", "--gpu-memory", 8, "--apply", "--config-path", path, "--preset", "torchtune"
+    )  # fmt: skip
+    assert result.returncode == 1 and "nothing that fits" in result.stderr
+    assert path.read_text() == '{"batch_size": 64}\n'

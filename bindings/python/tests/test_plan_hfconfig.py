@@ -1,0 +1,184 @@
+"""Configurations of Hugging Face models as the planner reads them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from memopt.cli.plan import hfconfig
+
+
+def interpret(**config):
+    return hfconfig.interpret(config)
+
+
+def test_llama_with_its_defaults():
+    fields = interpret(model_type="llama").model.as_dict()
+    assert fields["hidden"] == 4096 and fields["layers"] == 32 and fields["ffn"] == 11008
+    assert fields["kv_heads"] == fields["heads"] == 32
+    assert fields["tied"] == "no" and fields["gated"] == "yes"
+
+
+def test_what_is_said_wins_over_the_default():
+    reading = interpret(
+        model_type="mistral", hidden_size=512, num_attention_heads=8, tie_word_embeddings=True
+    )
+    assert reading.model.hidden == 512
+    assert reading.model.kv_heads == 8  # Mistral's own default, not that of Llama
+    assert reading.model.as_dict()["tied"] == "yes"
+
+
+def test_key_value_heads_follow_the_heads_where_nothing_is_said():
+    assert interpret(model_type="llama", num_attention_heads=12).model.kv_heads == 12
+    assert interpret(model_type="llama", num_key_value_heads=None).model.kv_heads == 32
+
+
+def test_gpt2_s_own_names():
+    reading = interpret(model_type="gpt2", n_embd=256, n_layer=3, n_head=4, attn_pdrop=0.0)
+    model = reading.model
+    assert (model.hidden, model.layers, model.heads, model.ffn) == (256, 3, 4, 1024)
+    assert model.attention_dropout == 0 and model.hidden_dropout == 0.1
+
+
+def test_biases():
+    qwen = interpret(model_type="qwen2").model.as_dict()
+    assert qwen["attention_bias"] == "yes" and qwen["output_bias"] == "no"
+    llama = interpret(model_type="llama", attention_bias=True).model.as_dict()
+    assert llama["attention_bias"] == llama["output_bias"] == "yes"
+    vit = interpret(model_type="vit", qkv_bias=False).model.as_dict()
+    assert vit["attention_bias"] == "no"
+
+
+def test_experts():
+    model = interpret(model_type="mixtral", num_local_experts=4, num_experts_per_tok=1).model
+    assert (model.experts, model.experts_per_token) == (4, 1)
+    wide = interpret(model_type="qwen3_moe").model
+    assert (wide.experts, wide.ffn) == (128, 768)
+
+
+@pytest.mark.parametrize(
+    "architecture, head",
+    [
+        ("LlamaForCausalLM", "causal-lm"),
+        ("GPT2LMHeadModel", "causal-lm"),
+        ("BertForMaskedLM", "masked-lm"),
+        ("BertForSequenceClassification", "sequence"),
+        ("BertForTokenClassification", "token"),
+        ("ViTForImageClassification", "image"),
+        ("LlamaModel", "none"),
+    ],
+)
+def test_heads(architecture, head):
+    reading = interpret(model_type="bert", architectures=[architecture])
+    assert reading.model.as_dict()["head"] == head
+
+
+def test_labels():
+    table = {str(i): "label %d" % i for i in range(37)}
+    assert interpret(model_type="vit", id2label=table).model.labels == 37
+    assert interpret(model_type="vit").model.labels == 2
+
+
+def test_a_sliding_window_counts_only_where_it_is_used():
+    used = {"model_type": "mistral", "sliding_window": 128}
+    assert hfconfig.interpret(used).model.sliding_window == 128
+    unused = {"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": False}
+    assert hfconfig.interpret(unused).model.sliding_window == 0
+
+
+def test_a_vision_tower():
+    reading = interpret(
+        model_type="llava",
+        text_config={"model_type": "llama", "hidden_size": 512},
+        vision_config={"hidden_size": 256, "num_hidden_layers": 6, "image_size": 224},
+    )
+    model = reading.model
+    assert (model.hidden, model.vision_layers, model.vision_hidden) == (512, 6, 256)
+    assert any("tower" in note for note in reading.notes)
+
+
+def test_kin_are_noted():
+    assert any("Gemma" in note for note in interpret(model_type="gemma").notes)
+    assert interpret(model_type="llama").notes == []
+
+
+def test_like():
+    config = {"model_type": "brand_new", "hidden_size": 512, "num_attention_heads": 8}
+    assert hfconfig.interpret(config, like="llama").model.hidden == 512
+
+
+def refused(**config):
+    with pytest.raises(hfconfig.ConfigError) as caught:
+        hfconfig.interpret(config)
+    return str(caught.value)
+
+
+def test_unknown_architectures_say_what_is_needed():
+    text = refused(model_type="brand_new")
+    assert "brand_new" in text and "num_hidden_layers" in text and "--like" in text
+    assert "--like" in refused()
+
+
+@pytest.mark.parametrize("value", [0, -3, 2.5, True, "many", 10**15, [1]])
+def test_absurd_counts(value):
+    text = refused(model_type="llama", num_hidden_layers=value)
+    assert "num_hidden_layers" in text and repr(value).strip("'") in text
+
+
+@pytest.mark.parametrize("value", [1.5, -0.1, "high", True])
+def test_absurd_dropouts(value):
+    assert "attention_dropout" in refused(model_type="llama", attention_dropout=value)
+
+
+def test_unknown_activations():
+    text = refused(model_type="llama", hidden_act="swoosh")
+    assert "swoosh" in text and "silu" in text
+
+
+def test_images_that_are_not_square():
+    assert hfconfig.interpret({"model_type": "vit", "image_size": [96, 96]}).model.image_size == 96
+    assert "squares" in refused(model_type="vit", image_size=[96, 64])
+
+
+def test_files(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    assert hfconfig.read(str(tmp_path)).model_type == "llama"
+    assert hfconfig.read(str(tmp_path / "config.json")).model_type == "llama"
+
+
+@pytest.mark.parametrize(
+    "content, words",
+    [
+        (b"{", "not JSON"),
+        (b"", "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"[1, 2]", "not a JSON object"),
+        (b"[" * 100000, "not JSON"),
+    ],
+)
+def test_files_that_are_no_configuration(tmp_path, content, words):
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(hfconfig.ConfigError, match=words) as caught:
+        hfconfig.read(str(path))
+    assert str(path) in str(caught.value)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(hfconfig.ConfigError, match="no such file"):
+        hfconfig.read(str(tmp_path / "absent.json"))
+
+
+def test_saved_by_transformers(tmp_path):
+    """What Transformers leaves out of the file, because it is the default, is the default here."""
+    transformers = pytest.importorskip("transformers")
+    for kind, table in sorted(hfconfig.FAMILIES.items()):
+        config = transformers.CONFIG_MAPPING[kind]()
+        whole = config.to_dict()
+        for key, value in table.defaults.items():
+            if key in whole and not isinstance(whole[key], dict) and value is not None:
+                assert whole[key] == value, "%s: %s" % (kind, key)
+        folder = tmp_path / kind
+        config.save_pretrained(folder)
+        assert hfconfig.read(str(folder)).model == hfconfig.interpret(whole).model, kind

@@ -1,0 +1,188 @@
+/*
+ * Which changes to take. Tier by tier, the cheapest first; within a tier the one that saves most
+ * for its time. When it fits, changes that turn out not to be needed are taken back, the dearest
+ * first, and what remains is measured once more in its order.
+ */
+#include "plan/solve.h"
+
+typedef struct search {
+    mo_case start; /* as given */
+    const memopt_plan_target_options *options;
+    int taken[MO_CHANGES]; /* indices of changes, in order */
+    int count;
+} search;
+
+typedef struct tried {
+    mo_case changed;
+    memopt_plan_change change;
+    mo_cost cost;
+} tried;
+
+/* One change on top of a case that costs `before`; *useful: it applies and saves. */
+static memopt_status try_change(const search *s, int index, const mo_case *c, const mo_cost *before,
+                                tried *t, int *useful)
+{
+    *useful = 0;
+    if (!mo_change_make(index, c, s->options, &t->changed, &t->change))
+        return MEMOPT_OK;
+    memopt_status status = mo_case_cost(&t->changed, &t->cost);
+    if (status == MEMOPT_INVALID_ARGUMENT || status == MEMOPT_UNSUPPORTED)
+        return MEMOPT_OK; /* it does not go with the rest of the run */
+    if (status != MEMOPT_OK)
+        return status;
+    t->change.peak_bytes = t->cost.peak;
+    t->change.time_factor *= t->cost.time / before->time;
+    if (t->change.time_factor < 1)
+        t->change.time_factor = 1;
+    /* What moves the peak by less than a thousandth is not worth a change. */
+    if (t->cost.peak < before->peak && before->peak - t->cost.peak > before->peak / 1000) {
+        t->change.saves_bytes = before->peak - t->cost.peak;
+        *useful = 1;
+    }
+    return MEMOPT_OK;
+}
+
+static int is_taken(const search *s, int index)
+{
+    for (int i = 0; i < s->count; i++)
+        if (s->taken[i] == index)
+            return 1;
+    return 0;
+}
+
+/* Bytes saved for what it costs. */
+static double worth(const tried *t)
+{
+    return (double)t->change.saves_bytes / (t->change.time_factor - 1 + 0.01);
+}
+
+/* The best change of a tier on top of `c`, or none. */
+static memopt_status best_of_tier(search *s, mo_tier tier, const mo_case *c, const mo_cost *cost,
+                                  tried *best, int *index)
+{
+    *index = -1;
+    for (int i = 0; i < MO_CHANGES; i++) {
+        tried t;
+        int useful = 0;
+        if (mo_change_tier(i) != tier || is_taken(s, i))
+            continue;
+        memopt_status status = try_change(s, i, c, cost, &t, &useful);
+        if (status != MEMOPT_OK)
+            return status;
+        if (!useful)
+            continue;
+        /* One that makes it fit goes before one that saves more for its time but does not. */
+        int fits = mo_cost_fits(&t.cost), best_fits = *index >= 0 && mo_cost_fits(&best->cost);
+        int better = fits != best_fits ? fits : *index < 0 || worth(&t) > worth(best);
+        if (better) {
+            *best = t;
+            *index = i;
+        }
+    }
+    return MEMOPT_OK;
+}
+
+/* Takes changes until it fits or none is left. */
+static memopt_status take(search *s, mo_case *c, mo_cost *cost)
+{
+    for (int tier = 0; tier < MO_TIERS; tier++) {
+        for (;;) {
+            tried best;
+            int index = -1;
+            if (mo_cost_fits(cost))
+                return MEMOPT_OK;
+            memopt_status status = best_of_tier(s, (mo_tier)tier, c, cost, &best, &index);
+            if (status != MEMOPT_OK)
+                return status;
+            if (index < 0)
+                break;
+            s->taken[s->count++] = index;
+            *c = best.changed;
+            *cost = best.cost;
+        }
+    }
+    return MEMOPT_OK;
+}
+
+/* The case with the changes taken but `without`, in their order, and what each does. */
+static memopt_status measure(const search *s, int without, mo_case *c, mo_cost *cost,
+                             mo_found *found)
+{
+    *c = s->start;
+    found->count = 0;
+    found->time = 1;
+    memopt_status status = mo_case_cost(c, cost);
+    for (int i = 0; status == MEMOPT_OK && i < s->count; i++) {
+        tried t;
+        int useful = 0;
+        if (i == without)
+            continue;
+        status = try_change(s, s->taken[i], c, cost, &t, &useful);
+        if (status != MEMOPT_OK || !useful)
+            continue; /* what it saved, another does now */
+        t.change.applied = 1;
+        found->changes[found->count++] = t.change;
+        found->time *= t.change.time_factor;
+        *c = t.changed;
+        *cost = t.cost;
+    }
+    return status;
+}
+
+/* Takes back what is not needed. */
+static memopt_status prune(search *s, mo_case *c, mo_cost *cost, mo_found *found)
+{
+    for (int i = s->count - 1; i >= 0; i--) {
+        memopt_status status = measure(s, i, c, cost, found);
+        if (status != MEMOPT_OK)
+            return status;
+        if (!mo_cost_fits(cost))
+            continue;
+        for (int k = i; k + 1 < s->count; k++)
+            s->taken[k] = s->taken[k + 1];
+        s->count--;
+    }
+    return measure(s, -1, c, cost, found);
+}
+
+memopt_status mo_search_changes(mo_case *c, const memopt_plan_target_options *options,
+                                mo_found *found)
+{
+    search s = {.start = *c, .options = options};
+    mo_cost cost;
+    *found = (mo_found){.time = 1};
+    memopt_status status = mo_case_cost(c, &cost);
+    if (status == MEMOPT_OK)
+        status = take(&s, c, &cost);
+    if (status != MEMOPT_OK)
+        return status;
+    found->floor = cost.peak;
+    status = mo_cost_fits(&cost) ? prune(&s, c, &cost, found) : measure(&s, -1, c, &cost, found);
+    found->fits = mo_cost_fits(&cost);
+    return status;
+}
+
+static int is_listed(const mo_found *found, const memopt_plan_change *change)
+{
+    for (uint64_t i = 0; i < found->count; i++)
+        if (found->changes[i].kind == change->kind)
+            return 1;
+    return 0;
+}
+
+memopt_status mo_search_alternatives(const mo_case *c, const memopt_plan_target_options *options,
+                                     mo_found *found)
+{
+    search s = {.start = *c, .options = options};
+    mo_found applied = *found;
+    mo_cost cost;
+    memopt_status status = mo_case_cost(c, &cost);
+    for (int i = 0; status == MEMOPT_OK && i < MO_CHANGES; i++) {
+        tried t;
+        int useful = 0;
+        status = try_change(&s, i, c, &cost, &t, &useful);
+        if (status == MEMOPT_OK && useful && !is_listed(&applied, &t.change))
+            found->changes[found->count++] = t.change;
+    }
+    return status;
+}
