@@ -105,7 +105,7 @@ void mo_card_tell_overhead(const memopt_plan_card *c, const memopt_plan_bytes *b
             text, size, "context %s, workspaces %s, other use %s, rounding of the %s allocator %s",
             MO_SIZE(c->context_bytes), MO_SIZE(c->workspace_bytes), MO_SIZE(c->other_bytes),
             c->allocator == MEMOPT_PLAN_ALLOCATOR_EXPANDABLE ? "expandable" : "classic",
-            MO_SIZE(rounding(c, b)));
+            MO_SIZE(b->overhead - c->context_bytes - c->workspace_bytes - c->other_bytes));
 }
 
 memopt_status memopt_plan_add_overhead(const memopt_plan_card *card, memopt_plan_bytes *bytes,

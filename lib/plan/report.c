@@ -18,6 +18,23 @@ static memopt_plan_bytes bytes_of(const mo_moment *m)
                                m->total};
 }
 
+/* The same for every phase: what the allocator holds in between does not go with a tensor. */
+static void add_overhead(memopt_plan *plan)
+{
+    memopt_plan_report *r = &plan->report;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
+        memopt_plan_bytes phase = r->phases[i];
+        mo_card_add_overhead(&plan->settings.card, &phase);
+        most = mo_max_u64(most, phase.overhead);
+    }
+    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
+        r->phases[i].overhead = most;
+        if (!mo_add_u64(r->phases[i].total, most, &r->phases[i].total))
+            r->phases[i].total = UINT64_MAX;
+    }
+}
+
 /* The layer's name as the list of layers has it. */
 static void name_layer(const mo_play *p, uint64_t index, char *name, size_t size)
 {
@@ -71,10 +88,10 @@ static void tell_moments(memopt_plan *plan, const mo_play *p)
     uint32_t at = 0;
     for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
         r->phases[i] = bytes_of(&p->tape.phases[i]);
-        mo_card_add_overhead(&plan->settings.card, &r->phases[i]);
         if (p->tape.phases[i].total > p->tape.phases[at].total)
             at = i;
     }
+    add_overhead(plan);
     r->peak = r->phases[at];
     r->peak_phase = at;
     tell_peak(plan, p, &p->tape.phases[at]);
