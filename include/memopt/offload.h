@@ -46,7 +46,10 @@ typedef enum memopt_overflow {
     /** Wait for host memory that released tickets are about to give back; where nothing is on its
      * way, fail as with ::MEMOPT_OVERFLOW_FAIL. */
     MEMOPT_OVERFLOW_WAIT = 1,
-    MEMOPT_OVERFLOW_FAIL = 2 /**< Fail with #MEMOPT_LIMIT_REACHED; nothing is changed. */
+    MEMOPT_OVERFLOW_FAIL = 2, /**< Fail with #MEMOPT_LIMIT_REACHED; nothing is changed. */
+    /** Move the oldest values on the host to the disk. Where that has no room either (disk_limit),
+     * or the value is larger than the host limit, keep the new one on the device. */
+    MEMOPT_OVERFLOW_SPILL = 3
 } memopt_overflow;
 
 /** @brief Flags of ::memopt_offloader_options. */
@@ -64,12 +67,17 @@ typedef struct memopt_offloader_options {
     uint64_t min_bytes;  /**< Smaller values stay on the device, and cost no host memory. */
     uint32_t overflow;   /**< A ::memopt_overflow. */
     uint32_t flags;      /**< Of ::memopt_offloader_flags. */
+    /** Where ::MEMOPT_OVERFLOW_SPILL puts values, which needs it and a host_limit: a directory, or
+     * the name of a file to make. The file has no name any more when the call returns, so nothing
+     * is left however the process ends. Copied. */
+    const char *disk_path;
+    uint64_t disk_limit; /**< Most bytes of that file, in blocks of 4096; 0: no limit. */
 } memopt_offloader_options;
 
 /** @brief Initialiser of ::memopt_offloader_options. */
 #define MEMOPT_OFFLOADER_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_offloader_options), 0, 0, 0, 0                                               \
+        sizeof(memopt_offloader_options), 0, 0, 0, 0, NULL, 0                                      \
     }
 
 /**
@@ -328,6 +336,14 @@ typedef struct memopt_offloader_stats {
     uint64_t kept_overflow;     /**< Kept because of the host limit. */
     uint64_t prefetch_hits;     /**< Unpacks whose copy had been started by a prefetch. */
     uint64_t waits;             /**< Times a pack waited for host memory. */
+    uint64_t disk_tickets;      /**< Live tickets whose value is on the disk and not on the host. */
+    uint64_t disk_bytes_used;   /**< Payload bytes of those tickets. */
+    /** Bytes of the file in use, in blocks of 4096: also of values that are on the host still. */
+    uint64_t disk_bytes;
+    uint64_t disk_bytes_peak;    /**< The most in use. */
+    uint64_t disk_written_bytes; /**< Payload bytes written in all. */
+    uint64_t disk_read_bytes;    /**< Payload bytes read back in all. */
+    uint64_t disk_waits;         /**< Times a call waited for the disk. */
 } memopt_offloader_stats;
 
 /**
