@@ -82,8 +82,11 @@ static memopt_status copy_piece(void *context, const void *piece, uint64_t offse
     memopt_device *device = to->offloader->device;
     memopt_stream back = to->offloader->back.stream;
     memopt_status status = memopt_copy(device, to->base + offset, piece, bytes, back);
-    memopt_status waited = memopt_stream_sync(device, back); /* the piece is about to be freed */
-    return status == MEMOPT_OK ? waited : status;
+    if (status == MEMOPT_OK)
+        status = memopt_stream_sync(device, back);
+    if (status != MEMOPT_OK) /* both ends of the copy are about to be freed */
+        (void)memopt_device_sync(device);
+    return status;
 }
 
 memopt_status mo_fetch_slowly(memopt_offloader *offloader, mo_packed *value, void *base,
