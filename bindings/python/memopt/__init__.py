@@ -51,6 +51,7 @@ from .errors import (
     MismatchError,
     NotFoundError,
     OutOfMemoryError,
+    StorageError,
     UnsupportedError,
 )
 from .log import set_log
@@ -114,6 +115,7 @@ __all__ = [
     "Offloader",
     "Optimizer",
     "OutOfMemoryError",
+    "StorageError",
     "Overflow",
     "Pass",
     "PinnedMemory",
