@@ -311,7 +311,8 @@ MEMOPT_API memopt_status memopt_offload_release(memopt_offloader *offloader, mem
                                                 memopt_stream stream);
 
 /**
- * @brief Gives cached host memory back. Waits for copies that still use it.
+ * @brief Gives cached host memory back, and unused space at the end of the disk's file. Waits for
+ *        copies that still use the memory.
  * @param offloader the offloader.
  * @param[out] out_released bytes given back; may be NULL.
  * @retval MEMOPT_OK done.

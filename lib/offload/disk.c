@@ -161,6 +161,13 @@ void mo_disk_sweep(mo_disk *disk)
     }
 }
 
+void mo_disk_trim(mo_disk *disk)
+{
+    mo_disk_sweep(disk);
+    if (check_process(disk) == 0)
+        (void)!ftruncate(disk->file, (off_t)disk->extents.end); /* else it stays: no harm */
+}
+
 static memopt_status new_slot(mo_disk *disk, uint64_t bytes, mo_disk_slot **out_slot)
 {
     uint64_t rounded;

@@ -85,4 +85,7 @@ void mo_disk_release(mo_disk_slot *slot);
 /* Clears away what was released and whose jobs are over. */
 void mo_disk_sweep(mo_disk *disk);
 
+/* Gives the file system back what lies behind the last value. Waits for nothing. */
+void mo_disk_trim(mo_disk *disk);
+
 #endif

@@ -185,6 +185,8 @@ memopt_status memopt_offloader_trim(memopt_offloader *offloader, uint64_t *out_r
     if (offloader == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_trim: offloader is NULL");
     memopt_status status = mo_host_pool_trim(&offloader->pool, &released);
+    if (status == MEMOPT_OK && offloader->disk != NULL)
+        mo_disk_trim(offloader->disk);
     if (status == MEMOPT_OK && out_released != NULL)
         *out_released = released;
     return status;

@@ -184,6 +184,7 @@ class Overflow(enum.IntEnum):
     KEEP = 0
     WAIT = 1
     FAIL = 2
+    SPILL = 3
 
 
 class OffloaderFlags(enum.IntEnum):
@@ -535,6 +536,8 @@ class OffloaderOptions(Struct):
         ("min_bytes", c_uint64),
         ("overflow", c_uint32),
         ("flags", c_uint32),
+        ("disk_path", c_char_p),
+        ("disk_limit", c_uint64),
     ]
 
 
@@ -553,6 +556,13 @@ class OffloaderStats(Struct):
         ("kept_overflow", c_uint64),
         ("prefetch_hits", c_uint64),
         ("waits", c_uint64),
+        ("disk_tickets", c_uint64),
+        ("disk_bytes_used", c_uint64),
+        ("disk_bytes", c_uint64),
+        ("disk_bytes_peak", c_uint64),
+        ("disk_written_bytes", c_uint64),
+        ("disk_read_bytes", c_uint64),
+        ("disk_waits", c_uint64),
     ]
 
 

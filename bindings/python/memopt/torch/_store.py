@@ -21,7 +21,7 @@ import os
 import threading
 import weakref
 from ctypes import c_int32, c_uint64, c_void_p
-from typing import Any, Deque, Dict, List, NamedTuple, Tuple
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -61,6 +61,7 @@ class Options(NamedTuple):
 
     host_limit: int
     overflow: int
+    disk: Optional[Tuple[str, int]] = None  # the path, and the most bytes
 
 
 class Flight(NamedTuple):
@@ -98,6 +99,7 @@ class Store:
             host_limit=options.host_limit,
             overflow=options.overflow,  # type: ignore[arg-type]
             null_stream=inline,
+            disk=options.disk,
         )
         self._handle = self.offloader._handle
         self._pointer = self._handle.pointer

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import math
+import os
 import weakref
 from typing import Any, Deque, Dict, Iterable, Optional, Tuple, Union
 
@@ -16,6 +17,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from .. import _abi
 from ..device import choice
+from ..offload import Disk, parse_disk
 from ..sizes import Size, parse_size
 from . import _buffers
 from ._slots import Hold, Kept, Saved, Slot, Sparse, before, new_slot
@@ -275,7 +277,18 @@ _OWN = (
     "kept_small",
     "kept_other",
 )
-_COUNTERS = frozenset(("copied_out_bytes", "copied_back_bytes", "packs", "prefetch_hits", "waits"))
+_COUNTERS = frozenset(
+    (
+        "copied_out_bytes",
+        "copied_back_bytes",
+        "packs",
+        "prefetch_hits",
+        "waits",
+        "disk_written_bytes",
+        "disk_read_bytes",
+        "disk_waits",
+    )
+)
 
 
 def keep(tensor: torch.Tensor) -> Kept:
@@ -324,8 +337,12 @@ class save_on_cpu(saved_tensors_hooks):
             of tensors, or bytes as "64MiB".
         overflow: what to do with a value that does not fit below `host_limit`: "keep" it on the
             device; "wait" for memory that is about to be given back, and fail where none is;
-            "fail" with LimitReachedError.
-        disk: not there yet; NotImplementedError.
+            "fail" with LimitReachedError; "spill" older values to `disk`.
+        disk: a directory, or a file to make, where the oldest values go when the host is full:
+            "/scratch", or ("/scratch", "200GiB") to use no more of it. It needs a `host_limit`, and
+            makes "spill" the default of `overflow`. The file has no name: nothing is left of it
+            when the process ends. A disk that cannot be written raises StorageError in forward, one
+            that cannot be read in backward.
 
     An object may be entered again, also within itself and on several threads. Host memory is kept
     for the next object of the same limits.
@@ -340,14 +357,12 @@ class save_on_cpu(saved_tensors_hooks):
         min_bytes: Size = 1024,
         prefetch: int = 2,
         keep_last: Size = 0,
-        overflow: Union[str, _abi.Overflow] = "keep",
-        disk: Optional[str] = None,
+        overflow: Union[None, str, _abi.Overflow] = None,
+        disk: Optional[Disk] = None,
     ) -> None:
-        if disk is not None:
-            raise NotImplementedError("save_on_cpu: disk: values cannot be stored on a disk yet")
         if prefetch < 0:
             raise ValueError("save_on_cpu: prefetch is a number of tensors, not %r" % (prefetch,))
-        options = Options(parse_size(host_limit), int(choice(_abi.Overflow, overflow, "overflow")))
+        options = _options(parse_size(host_limit), overflow, disk)
         self._packer = packer = _Packer(
             options, device_type, max(1, parse_size(min_bytes)), _last(keep_last), prefetch
         )
@@ -370,15 +385,32 @@ class save_on_cpu(saved_tensors_hooks):
         `shared` needed no copy of their own; `kept_parameters`, `kept_buffers`, `kept_small`,
         `kept_overflow`, `kept_other`: tensors that stayed, by reason; `kept_last`: of them those
         that keep_last holds back; `packs`, `copied_out_bytes`, `copied_back_bytes`,
-        `prefetch_hits`, `waits`. Of its host memory, now: `tickets`, `host_bytes`,
-        `host_bytes_peak`, `host_bytes_used`, `kept_bytes`.
+        `prefetch_hits`, `waits`, `disk_written_bytes`, `disk_read_bytes`, `disk_waits`. Of its host
+        memory and its file, now: `tickets`, `host_bytes`, `host_bytes_peak`, `host_bytes_used`,
+        `kept_bytes`, `disk_tickets` (values on the disk only), `disk_bytes_used` (theirs),
+        `disk_bytes` (of the file), `disk_bytes_peak`.
         """
         return self._packer.stats()
 
     def trim(self) -> int:
-        """Gives host memory that is not in use back to the system; the bytes."""
+        """Gives host memory and space of the disk that are not in use back; the bytes of memory."""
         stores = list(self._packer.stores.values())
         return sum(store.trim() for store in stores if store is not None)
+
+
+def _options(
+    host_limit: int, overflow: Union[None, str, _abi.Overflow], disk: Optional[Disk]
+) -> Options:
+    path, limit = parse_disk(disk, host_limit)
+    if overflow is None:
+        overflow = _abi.Overflow.KEEP if path is None else _abi.Overflow.SPILL
+    policy = int(choice(_abi.Overflow, overflow, "overflow"))
+    if (policy == _abi.Overflow.SPILL) != (path is not None):
+        raise ValueError(
+            "save_on_cpu: overflow 'spill' and disk go together: say where to spill to, or leave"
+            " the other out"
+        )
+    return Options(host_limit, policy, None if path is None else (os.fsdecode(path), limit))
 
 
 def _last(keep_last: Size) -> Tuple[float, float]:
