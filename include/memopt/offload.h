@@ -311,6 +311,23 @@ MEMOPT_API memopt_status memopt_offload_release(memopt_offloader *offloader, mem
                                                 memopt_stream stream);
 
 /**
+ * @brief Ends several tickets, as memopt_offload_release() does each, in their order.
+ * @param offloader the offloader.
+ * @param tickets the tickets; may be NULL where count is 0.
+ * @param count how many.
+ * @param stream the stream that used the unpacked values last.
+ * @param[out] out_released how many have ended, also where one of them could not: those before it.
+ * @retval MEMOPT_OK all of them.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL; out_released is not written.
+ * @retval MEMOPT_NOT_FOUND, MEMOPT_DRIVER_ERROR of the first that could not; it and those behind it
+ *         are as they were.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_release_many(memopt_offloader *offloader,
+                                                     const memopt_ticket *tickets, uint64_t count,
+                                                     memopt_stream stream, uint64_t *out_released);
+
+/**
  * @brief Gives cached host memory back, and unused space at the end of the disk's file. Waits for
  *        copies that still use the memory.
  * @param offloader the offloader.

@@ -333,3 +333,22 @@ memopt_status memopt_offload_release(memopt_offloader *offloader, memopt_ticket 
     memopt_status status = mo_tickets_find(offloader, ticket, "offload_release", &value);
     return status == MEMOPT_OK ? mo_offload_drop(offloader, value, stream) : status;
 }
+
+memopt_status memopt_offload_release_many(memopt_offloader *offloader, const memopt_ticket *tickets,
+                                          uint64_t count, memopt_stream stream,
+                                          uint64_t *out_released)
+{
+    memopt_status status = MEMOPT_OK;
+    uint64_t released = 0;
+    if (offloader == NULL || out_released == NULL || (tickets == NULL && count != 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offload_release_many: %s is NULL",
+                       offloader == NULL      ? "offloader"
+                       : out_released == NULL ? "out_released"
+                                              : "tickets");
+    while (released < count && status == MEMOPT_OK) {
+        status = memopt_offload_release(offloader, tickets[released], stream);
+        released += status == MEMOPT_OK;
+    }
+    *out_released = released;
+    return status;
+}

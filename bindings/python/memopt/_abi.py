@@ -852,6 +852,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_offload_prefetch_into": (CHECKED, [_HANDLE, _U64, c_void_p, _U64, _HANDLE]),
     "memopt_offload_wait_unpacked": (CHECKED, [_HANDLE, _U64, _HANDLE]),
     "memopt_offload_release": (CHECKED, [_HANDLE, _U64, _HANDLE]),
+    "memopt_offload_release_many": (CHECKED, [_HANDLE, _OUT_U64, _U64, _HANDLE, _OUT_U64]),
     "memopt_offloader_trim": (CHECKED, [_HANDLE, _OUT_U64]),
     "memopt_offloader_get_stats": (CHECKED, [_HANDLE, POINTER(OffloaderStats)]),
     # checkpoint.h

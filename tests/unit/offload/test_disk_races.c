@@ -8,7 +8,7 @@
 
 #include "base/memory.h"
 
-enum { SEEDS = 200, BYTES = 200000, PAGES = 49 * 4096, A = 0x11, B = 0x22, C = 0x33 };
+enum { SEEDS = 80, BYTES = 200000, PAGES = 49 * 4096, A = 0x11, B = 0x22, C = 0x33 };
 
 /* 1 if the ticket gives `value` on the stream; what the disk found out counts, too. */
 static int gives(world *w, memopt_ticket ticket, int value, memopt_stream stream)
