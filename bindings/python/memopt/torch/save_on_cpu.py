@@ -20,7 +20,7 @@ from ..device import choice
 from ..offload import Disk, parse_disk
 from ..sizes import Size, parse_size
 from . import _buffers
-from ._slots import Hold, Kept, Saved, Slot, Sparse, before, new_slot
+from ._slots import DENSE, WHOLE, Kept, Saved, Slot, Sparse, before, new_slot
 from ._store import Options, Store, give_store, open_store, owners
 
 _Tensor = torch.Tensor
@@ -50,6 +50,8 @@ class _Packer:
         self.keeps = min(keep_last) > 0
         self.prefetch = prefetch
         self.stores: Dict[torch.device, Optional[Store]] = {}
+        #: The CPU's, where all there is to do is to copy.
+        self.inline: Optional[Store] = None
         #: The newest slot of a storage, by the storage's id.
         self.by_storage: Dict[int, Slot] = {}
         self.waiting: Deque[Slot] = collections.deque()
@@ -62,6 +64,7 @@ class _Packer:
     def start_over(self) -> None:
         """This is a child process: what is stored can be read, new values go elsewhere."""
         self.stores.clear()
+        self.inline = None
         self.by_storage.clear()
         self.waiting.clear()
         self.waiting_bytes = 0
@@ -69,7 +72,45 @@ class _Packer:
     # --- pack ---
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        """The hook: what autograd holds in place of the tensor."""
+        """The hook: what autograd holds in place of the tensor.
+
+        The common case comes first, without detours: on the CPU, a contiguous tensor that an
+        operation made, of all of a storage that was not seen yet.
+        """
+        store = self.inline
+        if store is None or type(tensor) is not _Tensor or not tensor.is_cpu or tensor.is_leaf:
+            return self.pack_any(tensor)
+        try:
+            storage = tensor.untyped_storage()
+            nbytes, key, dtype = storage.nbytes(), id(storage), tensor.dtype
+            if (
+                nbytes != tensor.nbytes
+                or nbytes < self.min_bytes
+                or tensor._base is not None
+                or not tensor.is_contiguous()
+                or dtype not in _PLAIN
+                or tensor.is_neg()
+            ):
+                return self.pack_any(tensor)
+        except (RuntimeError, NotImplementedError):  # no storage, or no strides
+            return self.pack_any(tensor)
+        known = self.by_storage.get(key)
+        if known is not None and known.origin() is storage:
+            return self.pack_any(tensor)  # else that storage is gone, and its id is another's
+        saved = Saved()
+        slot = new_slot(saved, store, self, storage, tensor._version, 0, nbytes)
+        slot.ticket = store.pack_inline(storage.data_ptr(), nbytes)
+        if not slot.ticket:
+            slot.source = tensor.detach()
+            self.kept_overflow += 1
+        saved.dtype, saved.size, saved.stride = dtype, tensor.size(), tensor.stride()
+        saved.offset, saved.whole = 0, DENSE
+        self.by_storage[key] = slot
+        self.saved += 1
+        return saved
+
+    def pack_any(self, tensor: torch.Tensor) -> Any:
+        """Every other case."""
         if type(tensor) is not _Tensor:
             return self.keep_special(tensor)
         try:
@@ -103,44 +144,35 @@ class _Packer:
                 return self.keep_other(tensor)
         except (RuntimeError, NotImplementedError):  # no storage, or no strides
             return self.keep_other(tensor)
-        slot = self.by_storage.get(id(storage))
-        if slot is None and store.inline and nbytes == total and not self.keeps:
-            # the common case, without detours
-            hold = new_slot(store, self, storage, tensor._version, 0, total)
-            slot = hold.slot
-            slot.ticket = store.pack_inline(storage.data_ptr(), total)
-            if not slot.ticket:
-                slot.source = tensor.detach()
-                self.kept_overflow += 1
-            self.by_storage[slot.key] = slot
-            self.saved += 1
-            return Saved(hold, dtype, size, stride, offset, offset == 0)
         start, end = 0, total
         if nbytes * 2 <= total:
             start, end = reach(size, stride, offset, dtype.itemsize, total)
         found = self.find(storage, tensor, start, end)
+        if found is None and nbytes * 2 <= end - start and end - start > SPARSE_BYTES:
+            return self.pack_sparse(tensor, size, stride)
+        saved = Saved()
         if found is None:
-            if nbytes * 2 <= end - start and end - start > SPARSE_BYTES:
-                return self.pack_sparse(tensor, size, stride)
-            hold = self.store_bytes(store, storage, tensor, start, end - start)
-            slot = hold.slot
+            slot = self.store_bytes(saved, store, storage, tensor, start, end - start)
         else:
             self.shared += 1
-            hold, slot = found, found.slot
+            saved.hold, slot = found, found.slot
+            saved.slot = slot
             slot.shared = True
         if slot.start:
             offset -= slot.start // dtype.itemsize
+        saved.dtype, saved.size, saved.stride, saved.offset = dtype, size, stride, offset
+        saved.whole = WHOLE if offset == 0 and nbytes == slot.nbytes else 0
         self.saved += 1
-        return Saved(hold, dtype, size, stride, offset, offset == 0 and nbytes == slot.nbytes)
+        return saved
 
     def find(
         self, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, end: int
-    ) -> Optional[Hold]:
-        """A slot that has these bytes of the storage, as they are now."""
+    ) -> Optional[Saved]:
+        """The first tensor of a slot that has these bytes of the storage, as they are now."""
         slot = self.by_storage.get(id(storage))
         if slot is None:
             return None
-        hold: Optional[Hold] = slot()
+        hold: Optional[Saved] = slot()
         if (
             hold is None
             or slot.origin() is not storage
@@ -153,15 +185,15 @@ class _Packer:
 
     def store_bytes(
         self,
+        saved: Saved,
         store: Store,
         storage: torch.UntypedStorage,
         tensor: torch.Tensor,
         start: int,
         nbytes: int,
-    ) -> Hold:
-        """Stores bytes of the tensor's storage."""
-        hold = new_slot(store, self, storage, tensor._version, start, nbytes)
-        slot = hold.slot
+    ) -> Slot:
+        """Stores bytes of the tensor's storage, for it as the first."""
+        slot = new_slot(saved, store, self, storage, tensor._version, start, nbytes)
         if not store.inline:
             slot.stream = store.stream()
         if self.keeps:
@@ -169,7 +201,7 @@ class _Packer:
         else:
             slot.copy_out(tensor)
         self.by_storage[slot.key] = slot  # now that another thread may use it
-        return hold
+        return slot
 
     def pack_sparse(
         self, tensor: torch.Tensor, size: Tuple[int, ...], stride: Tuple[int, ...]
@@ -218,6 +250,8 @@ class _Packer:
         if device.type == wanted and wanted in ("cpu", "cuda"):
             store = open_store(device, self.options)
             self.baselines[device] = store.stats()
+            if store.inline and not self.keeps:
+                self.inline = store
         self.stores[device] = store
         return store
 
@@ -226,21 +260,22 @@ class _Packer:
     def unpack(self, packed: Any) -> torch.Tensor:
         """The hook: the tensor again."""
         kind = type(packed)
-        if kind is Saved and packed.whole:
-            slot = packed.hold.slot
+        if kind is Saved:
+            slot = packed.slot
             store = slot.store
-            if store.inline and slot.ticket and not slot.shared:
+            ticket = slot.ticket
+            if packed.whole == DENSE and ticket and store.inline and not slot.shared:
                 value = _empty_strided(
                     packed.size, packed.stride, dtype=packed.dtype, device=store.device
                 )
-                if value.untyped_storage().nbytes() == slot.nbytes:
-                    store.unpack_inline(slot.ticket, value.data_ptr(), slot.nbytes)
-                    return value
-        if kind is Kept:
+                store.unpack_inline(ticket, value.data_ptr(), slot.nbytes)
+                return value
+        elif kind is Kept:
             kept: torch.Tensor = packed.tensor()
             return kept
-        slot = packed.hold.slot if kind is Saved else packed.saved.hold.slot
-        store = slot.store
+        else:
+            slot = packed.saved.slot
+            store = slot.store
         if store.inline:
             result: torch.Tensor = packed.tensor(None)
             return result
@@ -267,6 +302,12 @@ class _Packer:
         return total
 
 
+#: Types whose tensors are nothing but their bytes: neither quantized nor ever lazily conjugated.
+_PLAIN = frozenset(
+    dtype
+    for dtype in vars(torch).values()
+    if isinstance(dtype, torch.dtype) and not dtype.is_complex and "q" not in str(dtype)
+)
 _OWN = (
     "saved",
     "shared",
