@@ -3,7 +3,7 @@
  * @brief Save-on-CPU: parks device values in page-locked host memory between forward and backward.
  *
  * Copies run on two streams of the offloader's own (to the host, and back), tied to the caller's by
- * events; no call waits for the device unless its line says so.
+ * events; no call waits for the device, or for a disk, unless its line says so.
  *
  *     forward:   for each layer: compute the activation on the stream
  *                                memopt_offload_pack(activation)          it is the ticket's now
@@ -20,6 +20,14 @@
  *
  * **Host memory** is page-locked, of the size of the values (rounded to a page; values below
  * 128 KiB share pages), used again for later values, and never more than the limit.
+ *
+ * **Disk.** With ::MEMOPT_OVERFLOW_SPILL the oldest values go on from the host to a file. It is
+ * written and read by functions of the host on a third stream, ahead of need; where the driver has
+ * none (#MEMOPT_BACKEND_HOST_FUNCTIONS), and with #MEMOPT_OFFLOADER_NULL_STREAM on "cpu", by the
+ * thread that calls. A value stays on the host until its write is known to have succeeded, and what
+ * is read is compared with what was written, so a disk that is full or broken costs no value that
+ * it had not taken, and never gives another one. In a child process after a fork values on the disk
+ * cannot be read.
  *
  * **Graphs.** While the stream that is handed in (for a prefetch: the one that packed) records a
  * graph, pack, prefetch, unpack and the waits return #MEMOPT_UNSUPPORTED and leave the capture as
@@ -90,6 +98,7 @@ typedef struct memopt_offloader_options {
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an option is out of range, or the allocator is
  *         of another device.
+ * @retval MEMOPT_IO_ERROR no file can be made at disk_path.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
  * @since 1.0
  */
@@ -126,8 +135,8 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  * @brief Packs a block of the offloader's allocator and takes it over: it is copied to the host
  * after the stream's work so far and freed when the copy is done.
  *
- * With ::MEMOPT_OVERFLOW_WAIT it may wait for copies of released tickets; else it waits for
- * nothing.
+ * With ::MEMOPT_OVERFLOW_WAIT it may wait for copies of released tickets, with
+ * ::MEMOPT_OVERFLOW_SPILL also for the disk to write an older value; else it waits for nothing.
  * @param offloader the offloader.
  * @param data a live block's first byte. On success it belongs to the ticket.
  * @param bytes how many of its bytes to keep, at least 1 and at most the block's size.
@@ -138,6 +147,9 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  *         range.
  * @retval MEMOPT_LIMIT_REACHED the host limit, by policy, or 2^24 tickets are live; the message has
  *         the numbers.
+ * @retval MEMOPT_IO_ERROR there is no host memory, and the disk could not be written; the message
+ *         and memopt_last_error_info() have the system's reason. All older values are where they
+ *         were.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told. On failure the block is still the
  *         caller's, unchanged; the stream may have been made to wait for a copy that had begun.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
@@ -163,8 +175,8 @@ MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *
  *        streams that unpacked it. Else 0.
  * @retval MEMOPT_OK as told.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
- * @retval MEMOPT_LIMIT_REACHED, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing
- *         changed.
+ * @retval MEMOPT_LIMIT_REACHED, MEMOPT_IO_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as
+ *         told; nothing changed.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
@@ -205,7 +217,9 @@ MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader
  * @brief Starts bringing a value back, so that a later unpack need not wait.
  *
  * Device memory is allocated in the order of the stream that packed the value; the copy starts when
- * that stream's work so far is done. So call it before enqueuing the work to overlap with.
+ * that stream's work so far is done. So call it before enqueuing the work to overlap with. The disk
+ * is read at once, into host memory; where there is none to be had, the value is left as it is, and
+ * the call succeeds.
  * @param offloader the offloader.
  * @param ticket the ticket; one that is on the device or on its way is left as it is.
  * @retval MEMOPT_OK enqueued.
@@ -213,6 +227,7 @@ MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
  *         value is still on the host.
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as memopt_offload_prefetch_into().
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
@@ -222,6 +237,9 @@ MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, me
  * @brief Gives a value back on the device, valid in the order of a stream. It may be asked again,
  * also for other streams, and gives the same memory until release. Work of every stream that it was
  * unpacked on may use the memory until memopt_offload_release() is called.
+ *
+ * A value on the disk is waited for until it has been read; where there is no host memory to read
+ * it into, until it has been copied, too.
  * @param offloader the offloader.
  * @param ticket the ticket.
  * @param stream the stream that will use it.
@@ -231,7 +249,10 @@ MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, me
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
  *         value is still on the host.
- * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
+ * @retval MEMOPT_IO_ERROR the disk could not be read; it may be asked again.
+ * @retval MEMOPT_CORRUPT the disk gave other bytes than were written; it may be asked again.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph, or the value is on the disk and this is a
+ *         child of the process that stored it; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket ticket,
@@ -240,7 +261,9 @@ MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memo
 /**
  * @brief Copies a value into device memory of the caller's, in the order of a stream.
  *
- * It starts after the stream's work so far; later work of the stream comes after it.
+ * It starts after the stream's work so far; later work of the stream comes after it. A value on the
+ * disk is waited for as in memopt_offload_unpack(); on failure destination's contents are
+ * undefined.
  * @param offloader the offloader.
  * @param ticket the ticket.
  * @param destination device memory for all of the ticket's bytes.
@@ -250,7 +273,8 @@ MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memo
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
- * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as memopt_offload_unpack().
+ * @retval MEMOPT_UNSUPPORTED as memopt_offload_unpack().
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
@@ -270,6 +294,10 @@ MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_LIMIT_REACHED the value is on the disk, and there is no host memory to read it
+ * into; nothing changed.
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT an earlier copy of the ticket could not be read, as
+ *         memopt_offload_wait_unpacked() says, too; nothing was started.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
@@ -280,13 +308,15 @@ MEMOPT_API memopt_status memopt_offload_prefetch_into(memopt_offloader *offloade
 
 /**
  * @brief Makes later work of a stream wait until the copies of a ticket into the caller's memory
- *        are done.
+ *        are done. For a value on the disk it waits until that has been read.
  * @param offloader the offloader.
  * @param ticket the ticket.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
  * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT the disk did not give the value: the memory has undefined
+ *         contents. It is told once.
  * @retval MEMOPT_DRIVER_ERROR as told.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
