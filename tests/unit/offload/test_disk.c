@@ -242,6 +242,30 @@ static void test_released_early(void **unused)
     }
 }
 
+/* Host memory that is still to be written to the file is not given back to the system. */
+static void test_memory_of_a_pending_write(void **unused)
+{
+    (void)unused;
+    for (uint64_t seed = 0; seed < 30; seed++) {
+        world w;
+        memopt_offloader_options options = spilling(2 * MIB, 0);
+        world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
+        memopt_ticket first = packed(&w, MIB + MIB * 3 / 4, 1, w.s);
+        assert_int_equal(stats_of(&w).disk_bytes, MIB + MIB * 3 / 4); /* written ahead, later */
+        OK(memopt_offload_release(w.offloader, first, w.s));
+        if (seed % 2) {
+            OK(memopt_offloader_trim(w.offloader, NULL));
+            assert_int_equal(stats_of(&w).host_bytes, 0);
+            /* a write that is still to come would meet addresses without memory */
+            OK(memopt_stream_sync(w.device, w.offloader->disk->line.stream));
+        }
+        memopt_ticket second = packed(&w, 2 * MIB, 2, w.s); /* needs memory of another size */
+        assert_true(is_value(&w, second, 2, 2 * MIB));
+        OK(memopt_offload_release(w.offloader, second, w.s));
+        world_close(&w);
+    }
+}
+
 static void test_options(void **unused)
 {
     (void)unused;
@@ -348,6 +372,7 @@ int main(void)
         cmocka_unit_test_setup(test_full_host, healthy_disk),
         cmocka_unit_test_setup(test_into, healthy_disk),
         cmocka_unit_test_setup(test_released_early, healthy_disk),
+        cmocka_unit_test_setup(test_memory_of_a_pending_write, healthy_disk),
         cmocka_unit_test_setup(test_options, healthy_disk),
         cmocka_unit_test_setup(test_file, healthy_disk),
         cmocka_unit_test_setup(test_child, healthy_disk),
