@@ -1,4 +1,4 @@
-"""save_on_cpu(): graphs that are used twice, nested, forgotten, on other threads and in children."""
+"""save_on_cpu(): graphs used twice, nested, forgotten, on other threads and in children."""
 
 from __future__ import annotations
 
