@@ -43,8 +43,8 @@ class Packer:
         self.keeps = min(keep_last) > 0
         self.prefetch = prefetch
         self.stores: Dict[torch.device, Optional[Store]] = {}
-        #: The CPU's, where all there is to do is to copy.
-        self.inline: Optional[Store] = None
+        #: The first of them, for the short way through pack().
+        self.main: Optional[Store] = None
         #: The newest slot of a storage, by the storage's id.
         self.by_storage: Dict[int, Slot] = {}
         self.waiting: Deque[Slot] = collections.deque()
@@ -57,7 +57,7 @@ class Packer:
     def start_over(self) -> None:
         """This is a child process: what is stored can be read, new values go elsewhere."""
         self.stores.clear()
-        self.inline = None
+        self.main = None
         self.by_storage.clear()
         self.waiting.clear()
         self.waiting_bytes = 0
@@ -67,11 +67,16 @@ class Packer:
     def pack(self, tensor: torch.Tensor) -> Any:
         """The hook: what autograd holds in place of the tensor.
 
-        The common case comes first, without detours: on the CPU, a contiguous tensor that an
-        operation made, of all of a storage that was not seen yet.
+        The common case comes first, without detours: a contiguous tensor that an operation made, of
+        all of a storage that was not seen yet.
         """
-        store = self.inline
-        if store is None or type(tensor) is not _Tensor or not tensor.is_cpu or tensor.is_leaf:
+        store = self.main
+        if (
+            store is None
+            or type(tensor) is not _Tensor
+            or tensor.is_leaf
+            or not (tensor.is_cpu if store.on_cpu else tensor.device == store.device)
+        ):
             return self.pack_any(tensor)
         try:
             storage = tensor.untyped_storage()
@@ -92,10 +97,13 @@ class Packer:
             return self.pack_any(tensor)  # else that storage is gone, and its id is another's
         saved = Saved()
         slot = new_slot(saved, store, self, storage, tensor._version, 0, nbytes)
-        slot.ticket = store.pack_inline(storage.data_ptr(), nbytes)
-        if not slot.ticket:
-            slot.source = tensor.detach()
-            self.kept_overflow += 1
+        if self.keeps or not store.inline:
+            self.fill(slot, tensor)
+        else:
+            slot.ticket = store.pack_inline(storage.data_ptr(), nbytes)
+            if not slot.ticket:
+                slot.source = tensor.detach()
+                self.kept_overflow += 1
         saved.dtype, saved.size, saved.stride = dtype, tensor.size(), tensor.stride()
         saved.offset, saved.whole = 0, DENSE
         self.by_storage[key] = slot
@@ -187,14 +195,18 @@ class Packer:
     ) -> Slot:
         """Stores bytes of the tensor's storage, for it as the first."""
         slot = new_slot(saved, store, self, storage, tensor._version, start, nbytes)
-        if not store.inline:
-            slot.stream = store.stream()
+        self.fill(slot, tensor)
+        self.by_storage[slot.key] = slot  # now that another thread may use it
+        return slot
+
+    def fill(self, slot: Slot, tensor: torch.Tensor) -> None:
+        """Stores a new slot's bytes, or lets them wait."""
+        if not slot.store.inline:
+            slot.stream = slot.store.stream()
         if self.keeps:
             self.let_wait(slot, tensor)
         else:
             slot.copy_out(tensor)
-        self.by_storage[slot.key] = slot  # now that another thread may use it
-        return slot
 
     def pack_sparse(
         self, tensor: torch.Tensor, size: Tuple[int, ...], stride: Tuple[int, ...]
@@ -243,8 +255,7 @@ class Packer:
         if device.type == wanted and wanted in ("cpu", "cuda"):
             store = open_store(device, self.options)
             self.baselines[device] = store.stats()
-            if store.inline and not self.keeps:
-                self.inline = store
+            self.main = self.main or store
         self.stores[device] = store
         return store
 

@@ -99,6 +99,7 @@ class Store:
         self.options = options
         #: Copies are done when a call returns.
         self.inline = inline
+        self.on_cpu = device.type == "cpu"
         #: A short copy is all that there can be to do.
         self.short = inline and options.disk is None
         self.lock = threading.Lock()
