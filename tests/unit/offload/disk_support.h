@@ -112,8 +112,8 @@ static inline const char *broken_disk(memopt_offloader *o)
 
 /* The fail_write-th write from now and all after it fail with `problem`; 0: none. Positive: an
  * errno; negative: as many bytes fewer than asked are written, once. */
-static int fail_write, fail_read, disk_problem, disk_writes, disk_reads;
-static int write_at_most; /* bytes a call; 0: all */
+static _Atomic int fail_write, fail_read, disk_problem, disk_writes, disk_reads;
+static _Atomic int write_at_most; /* bytes a call; 0: all */
 
 static inline ssize_t faulty_write(int file, const void *from, size_t bytes, off_t offset)
 {
