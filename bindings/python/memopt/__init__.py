@@ -52,6 +52,7 @@ from .errors import (
     MismatchError,
     NotFoundError,
     OutOfMemoryError,
+    StorageError,
     UnsupportedError,
 )
 from .log import set_log
@@ -117,6 +118,7 @@ __all__ = [
     "Offloader",
     "Optimizer",
     "OutOfMemoryError",
+    "StorageError",
     "Overflow",
     "Pass",
     "PinnedMemory",

@@ -195,6 +195,7 @@ class Overflow(enum.IntEnum):
     KEEP = 0
     WAIT = 1
     FAIL = 2
+    SPILL = 3
 
 
 class OffloaderFlags(enum.IntEnum):
@@ -637,6 +638,8 @@ class OffloaderOptions(Struct):
         ("min_bytes", c_uint64),
         ("overflow", c_uint32),
         ("flags", c_uint32),
+        ("disk_path", c_char_p),
+        ("disk_limit", c_uint64),
     ]
 
 
@@ -655,6 +658,13 @@ class OffloaderStats(Struct):
         ("kept_overflow", c_uint64),
         ("prefetch_hits", c_uint64),
         ("waits", c_uint64),
+        ("disk_tickets", c_uint64),
+        ("disk_bytes_used", c_uint64),
+        ("disk_bytes", c_uint64),
+        ("disk_bytes_peak", c_uint64),
+        ("disk_written_bytes", c_uint64),
+        ("disk_read_bytes", c_uint64),
+        ("disk_waits", c_uint64),
     ]
 
 
@@ -959,6 +969,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_offload_prefetch_into": (CHECKED, [_HANDLE, _U64, c_void_p, _U64, _HANDLE]),
     "memopt_offload_wait_unpacked": (CHECKED, [_HANDLE, _U64, _HANDLE]),
     "memopt_offload_release": (CHECKED, [_HANDLE, _U64, _HANDLE]),
+    "memopt_offload_release_many": (CHECKED, [_HANDLE, _OUT_U64, _U64, _HANDLE, _OUT_U64]),
     "memopt_offloader_trim": (CHECKED, [_HANDLE, _OUT_U64]),
     "memopt_offloader_get_stats": (CHECKED, [_HANDLE, POINTER(OffloaderStats)]),
     # checkpoint.h
