@@ -596,6 +596,22 @@ typedef struct memopt_plan_fit {
 } memopt_plan_fit;
 
 /**
+ * @brief The micro-batch and accumulation for an effective batch: exact with a micro-batch of at
+ *        least a quarter of the largest, else the nearest with one of its larger half.
+ * @param effective_batch samples of a step on all devices, from 1 to 2^40.
+ * @param largest the largest micro-batch, from 1 to 65536.
+ * @param world_size devices, from 1 to 2^20.
+ * @param[out] out_batch the micro-batch of one device.
+ * @param[out] out_accumulation micro-batches per step; the product of all three is what a step has.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or a number out of range.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_plan_split_batch(uint64_t effective_batch, uint64_t largest,
+                                                 uint64_t world_size, uint64_t *out_batch,
+                                                 uint64_t *out_accumulation);
+
+/**
  * @brief Finds the largest micro-batch that fits, accumulation for an effective batch, and, where
  *        nothing fits, the changes that make it fit, cheapest in time first.
  * @param model the model.
