@@ -13,17 +13,23 @@
  *
  * **What is exact.** For one device, no offload and no sharding, memopt_plan_bytes::total less
  * memopt_plan_bytes::overhead is what a tracker of live tensor bytes measures on a step of such a
- * model (`transformers` 5, weights of one dtype, states of the optimizer already there, gradients
- * set to None after the step): parameters, gradients, optimizer states, what autograd keeps,
- * logits, the batch. Small tensors of Python code are counted from above, so the number is not
- * below the truth, and above it by a few percent at most for dense decoders, encoders and vision
- * transformers.
+ * model (`transformers` 5.23, torch 2.15, states of the optimizer already there, gradients set to
+ * None after the step, the loss alone kept of the model's outputs): parameters, gradients,
+ * optimizer states, what autograd keeps, logits, the batch. Numbers of a few elements are counted
+ * from above, so the peak is not below the truth, and in the families listed above it by less than
+ * a thousandth (tests/plan measures it). memopt_plan_report::held_bytes is for programs that hold
+ * the outputs.
  *
- * **What is an upper bound.** The experts of a mixture, whose sizes depend on the data; attention
- * "sdpa" with dropout or masks where the device is not told (the CPU and some GPUs have no flash
- * kernel for it); sharding (gathered layers and buckets of communication are counted whole);
- * everything in memopt_plan_bytes::overhead. Descriptions by totals alone are estimates of a
- * Llama-like model with these totals.
+ * **What is an upper bound.** Attention "sdpa" with dropout where the device is not told or is the
+ * CPU, which has no flash kernel for it; what sharding gathers and communicates (two layers and
+ * two buckets, counted whole, and DDP's copy of all gradients); mixtures of experts are counted as
+ * the grouped products that `transformers` runs by default, for which the routing does not matter;
+ * everything in memopt_plan_bytes::overhead.
+ *
+ * **What is an estimate.** Descriptions by totals alone: a Llama-like model with these totals.
+ * Vision towers in front of a text model, contrastive heads and the fused loss: played in the same
+ * way, but of no particular code. Offload of activations: every saved value comes back for the
+ * operation that needs it, one at a time.
  *
  * **What is assumed about time.** A time factor is time relative to the same run without
  * recomputation and offload. Backward takes twice forward; recomputation adds the forward of what
@@ -395,6 +401,9 @@ typedef struct memopt_plan_report {
     char peak_reason[256];      /**< What is alive at the peak, in words. */
     char time_assumption[256];  /**< What the factor assumes, in words. */
     char overhead_reason[256];  /**< What overhead is made of, in words. */
+    uint64_t held_bytes;        /**< The peak of a program that holds the model's
+                                     outputs to the end of the step, as loops do that
+                                     keep them in a variable. */
 } memopt_plan_report;
 
 /** @brief What an entry of the list of layers is. */

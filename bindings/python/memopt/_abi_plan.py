@@ -362,6 +362,7 @@ class PlanReport(Struct):
         ("peak_reason", c_char * 256),
         ("time_assumption", c_char * 256),
         ("overhead_reason", c_char * 256),
+        ("held_bytes", c_uint64),
     ]
 
 

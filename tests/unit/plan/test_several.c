@@ -242,6 +242,21 @@ static void sequences_of_mean_length(void **state)
     assert_int_equal(report_of(&m, &r, NULL).peak.total, report_of(&m, &shorter, NULL).peak.total);
 }
 
+/* Outputs that are held are logits of another copy at the peak. */
+static void outputs_that_are_held(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    (void)state;
+    m.vocabulary = 20000;
+    memopt_plan_report dropped = report_of(&m, &r, NULL);
+    r.keep_outputs = MEMOPT_PLAN_YES;
+    memopt_plan_report held = report_of(&m, &r, NULL);
+    assert_int_equal(dropped.held_bytes, held.peak.total);
+    assert_int_equal(held.held_bytes, held.peak.total);
+    assert_int_equal(held.peak.total - dropped.peak.total, 4 * 128 * 20000 * 4);
+}
+
 /* A frozen tower leaves its output alone. */
 static void towers_of_images(void **state)
 {
@@ -272,7 +287,7 @@ int main(void)
         cmocka_unit_test(budgets_are_kept),           cmocka_unit_test(activations_on_the_host),
         cmocka_unit_test(adapters_freeze_the_rest),   cmocka_unit_test(cards_and_margins),
         cmocka_unit_test(devices_have_their_kernels), cmocka_unit_test(sequences_of_mean_length),
-        cmocka_unit_test(towers_of_images),
+        cmocka_unit_test(towers_of_images),           cmocka_unit_test(outputs_that_are_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
