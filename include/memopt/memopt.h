@@ -14,5 +14,6 @@
 #include <memopt/offload.h>
 #include <memopt/optim.h>
 #include <memopt/pluggable.h>
+#include <memopt/publish.h>
 
 #endif /* MEMOPT_MEMOPT_H */
