@@ -72,6 +72,9 @@ from .optim import (
     quantize_state,
     state_map,
 )
+from .phases import phase
+from .publish import Publisher, publish
+from .published import Published, PublishedAllocator, published
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
@@ -118,6 +121,9 @@ __all__ = [
     "Pass",
     "PinnedMemory",
     "Process",
+    "Published",
+    "PublishedAllocator",
+    "Publisher",
     "RandomState",
     "Reading",
     "Region",
@@ -148,6 +154,9 @@ __all__ = [
     "format_size",
     "library_path",
     "parse_size",
+    "phase",
+    "publish",
+    "published",
     "quantize_blockwise",
     "quantize_state",
     "set_log",
