@@ -74,7 +74,7 @@ from .optim import (
 )
 from .phases import phase
 from .publish import Publisher, publish
-from .published import Published, PublishedAllocator, published
+from ._published import Published, PublishedAllocator, published
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 from ... import _host
 from ...errors import MemoptError
 from ...monitor import Monitor, Process
-from ...published import Published, PublishedAllocator, Reader
+from ..._published import Published, PublishedAllocator, Reader
 
 GPUS = ("cuda", "hip")
 _DEVICE = re.compile(r"(cpu|cuda|hip)(?::(\d{1,4}))?")
