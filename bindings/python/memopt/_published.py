@@ -1,7 +1,7 @@
 """What processes publish of their allocators (memopt.publish), as monitors read it.
 
-Sockets lie in folders that belong to one user alone; whatever else lies there, answers too late, too
-long or not as it should is passed over. A socket whose process is gone is removed.
+Sockets lie in folders that belong to one user alone; whatever else lies there, answers too late,
+too long or not as it should is passed over. A socket whose process is gone is removed.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@
         with memopt.phase("backward"):
             loss.backward()
 
-Without `memopt profile` around it nothing happens. A mark is one line, "NANOSECONDS PID NAME" by the
-monotonic clock, written into the pipe that the environment variable MEMOPT_PROFILE names; it is never
-waited for: a mark that finds the pipe full, or nobody reading, is lost. Only a name that differs from
-the one before is a mark.
+Without `memopt profile` around it nothing happens. A mark is one line, "NANOSECONDS PID NAME" by
+the monotonic clock, written into the pipe that the environment variable MEMOPT_PROFILE names; it is
+never waited for: a mark that finds the pipe full, or nobody reading, is lost. Only a name that
+differs from the one before is a mark.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Shows the memory of devices and of the processes on them as it changes, without opening a device:
-used, cached by our allocator where a process publishes it (memopt.publish), peak, load, temperature.
-Without a GPU it shows the CPU device, which is the machine's memory.
+"""Shows the memory of devices and of the processes on them as it changes, without opening a
+device: used, cached by our allocator where a process publishes it (memopt.publish), peak, load,
+temperature. Without a GPU it shows the CPU device, which is the machine's memory.
 
 On a terminal it is a live view: q or Ctrl-C ends it and prints a summary. Piped, it is one line for
 each device and process; with --json, one object a line, each as schemas/monitor.json says. The exit

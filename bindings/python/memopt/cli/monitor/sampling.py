@@ -60,7 +60,7 @@ def parse_device(text: str) -> Tuple[str, Optional[int]]:
 
 
 class Sampler:
-    """Reads the devices that were asked for, or every GPU, or the CPU device where there is none."""
+    """Reads the devices that were asked for, or every GPU, or the CPU where there is none."""
 
     def __init__(self, wanted: Sequence[Tuple[str, Optional[int]]] = ()) -> None:
         self._monitors: Dict[str, Monitor] = {}

@@ -4,10 +4,10 @@ ended, it tells the peaks and where they were.
 
     memopt profile --plot memory.png -- python train.py --epochs 1
 
-The program's input and output are left alone; the report goes to standard error, and with --json one
-line to standard output after all that the program wrote. Signals are handed on, and the exit code is
-the program's: 128 + N where signal N killed it, 127 where there is no such program. A program that
-calls memopt.phase("forward") and the like gets its peaks by phase.
+The program's input and output are left alone; the report goes to standard error, and with --json
+one line to standard output after all that the program wrote. Signals are handed on, and the exit
+code is the program's: 128 + N where signal N killed it, 127 where there is no such program. A
+program that calls memopt.phase("forward") and the like gets its peaks by phase.
 """
 
 from __future__ import annotations

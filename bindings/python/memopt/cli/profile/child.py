@@ -1,8 +1,8 @@
 """Running the program: its streams are left alone, signals reach it, and its end is told.
 
 The program stays in memopt's process group, so a terminal's Ctrl-C reaches both; a signal that
-somebody sent to memopt alone is handed on. Signals are blocked here and waited for together with the
-time of the next sample, so there is no handler and no thread.
+somebody sent to memopt alone is handed on. Signals are blocked here and waited for together with
+the time of the next sample, so there is no handler and no thread.
 """
 
 from __future__ import annotations
@@ -101,9 +101,7 @@ class Child:
                 killed = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
                 code = 128 + killed if killed is not None else os.WEXITSTATUS(status)
                 self._process.returncode = code
-                self.end = End(
-                    code, killed, usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime
-                )
+                self.end = End(code, killed, usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime)
 
     def close(self) -> None:
         """Signals are as before; those that were waited for and came late are forgotten."""

@@ -1,21 +1,22 @@
-"""Samples of the program's memory: taking them, and keeping peaks, phases and a course of bounded size.
-"""
+"""Samples of a program's memory: taking them, and keeping peaks, phases and a bounded course."""
 
 from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from contextlib import contextmanager
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
 
 from ...errors import MemoptError
 from ...monitor import Monitor, Process
-from ..._published import Reader
+from ..._published import Published, Reader
 from ..monitor.sampling import GPUS, Target
 from .marks import Mark
 from .tree import descendants, process_use, proportional
 
 _MOST_RECORDS = 4000  # of the course; peaks are exact whatever is kept
-_SHARE_FOR_PSS = 0.01  # of the time, at most
+#: The shares of the time that may be spent, at most, with what costs more than reading a number.
+_SHARES = {"descendants": 0.004, "pss": 0.004, "published": 0.002}
 
 Record = Dict[str, Any]
 
@@ -28,13 +29,34 @@ class Peak(NamedTuple):
     phase: str
 
 
+class Budget:
+    """Says when something may be done again, so that it takes at most a share of the time."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._next = 0.0
+
+    def allows(self) -> bool:
+        """Whether it may be done now."""
+        return time.monotonic() >= self._next
+
+    @contextmanager
+    def spend(self) -> Iterator[None]:
+        """Around doing it."""
+        start = time.thread_time()
+        yield
+        self._next = time.monotonic() + (time.thread_time() - start) / self._share
+
+
 class Figures:
     """Takes samples of a program and of its descendants."""
 
     def __init__(self, gpus: bool) -> None:
         self._own = os.getpid()
         self._published = Reader()
-        self._next_pss = 0.0
+        self._budgets = {name: Budget(share) for name, share in _SHARES.items()}
+        self._descendants: List[int] = []
+        self._told: List[Published] = []
         self._monitors: Dict[str, Monitor] = {}
         self.devices: List[Target] = []
         self.names: Dict[str, str] = {}
@@ -63,7 +85,10 @@ class Figures:
     def take(self, root: int) -> Record:
         """One sample of a program that this process started."""
         now = time.monotonic()
-        pids = [root] + [pid for pid in descendants(self._own) if pid != root]
+        if self._budgets["descendants"].allows():
+            with self._budgets["descendants"].spend():
+                self._descendants = descendants(self._own)
+        pids = [root] + [pid for pid in self._descendants if pid != root]
         self.seen.update(pids)
         uses = [use for use in map(process_use, pids) if use is not None]
         record: Record = {
@@ -71,21 +96,19 @@ class Figures:
             "processes": len(uses),
             "largest": max((use.rss_peak for use in uses), default=0),
             "rss": sum(use.rss for use in uses),
-            "pss": self._pss(pids, now),
+            "pss": self._pss(pids),
             "locked": sum(use.locked for use in uses),
         }
         self._add_devices(record, set(pids))
         return record
 
-    def _pss(self, pids: List[int], now: float) -> Optional[int]:
-        """Counting shares costs the more the more memory there is: so seldom that it does not
-        disturb."""
-        if now < self._next_pss:
+    def _pss(self, pids: List[int]) -> Optional[int]:
+        """The kernel looks at every page for it, so it is seldom told."""
+        budget = self._budgets["pss"]
+        if not budget.allows():
             return None
-        start = time.monotonic()
-        shares = [share for share in map(proportional, pids) if share is not None]
-        took = time.monotonic() - start
-        self._next_pss = start + max(took / _SHARE_FOR_PSS, 0.5)
+        with budget.spend():
+            shares = [share for share in map(proportional, pids) if share is not None]
         return sum(shares) if shares else None
 
     def _add_devices(self, record: Record, pids: Set[int]) -> None:
@@ -103,8 +126,10 @@ class Figures:
                 pass
             record[name] = used
             record[name + " device"] = everybody
-        told = [one for one in self._published.read(0.05) if one.pid in pids]
-        allocators = [allocator for one in told for allocator in one.allocators]
+        if self._budgets["published"].allows():
+            with self._budgets["published"].spend():
+                self._told = self._published.read(0.05)
+        allocators = [a for one in self._told if one.pid in pids for a in one.allocators]
         record["allocated"] = sum(a.allocated for a in allocators) if allocators else None
         record["cached"] = sum(a.cached for a in allocators) if allocators else None
 

@@ -32,7 +32,12 @@ def columns_of(figures: Figures) -> List[str]:
 
 
 def build(
-    command: List[str], end: End, interval: float, figures: Figures, recorder: Recorder, seconds: float
+    command: List[str],
+    end: End,
+    interval: float,
+    figures: Figures,
+    recorder: Recorder,
+    seconds: float,
 ) -> Dict[str, Any]:
     """What --json prints."""
     return {
@@ -57,7 +62,7 @@ def build(
 
 
 def _largest(end: End, recorder: Recorder) -> Optional[int]:
-    """The kernel counts exactly, but for a small program it tells what memopt had when it forked."""
+    """The kernel counts exactly, but for a small program it tells what memopt had at the fork."""
     sampled = recorder.peaks["largest"].bytes if "largest" in recorder.peaks else 0
     exact = end.rss_peak if end.rss_peak > _host.rss_peak() else 0
     return max(sampled, exact) or None
@@ -171,9 +176,7 @@ def _peak_rows(report: Dict[str, Any]) -> List[List[Text]]:
             rows.append(row(title, report["peaks"][name], _total_of(name, report)))
     largest = report["largest_process_bytes"]
     if largest is not None:
-        rows.append(
-            ["largest process, as the kernel counts", format_size(largest), "", "", ""]
-        )
+        rows.append(["largest process, as the kernel counts", format_size(largest), "", "", ""])
     return rows
 
 
