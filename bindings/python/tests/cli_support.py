@@ -40,7 +40,7 @@ def command(*words, folders=(), **variables):
         env=environment(*folders, **variables),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
@@ -56,7 +56,7 @@ def start(*words, folders=(), **variables):
     )
 
 
-def wait_for(condition, what, seconds=30):
+def wait_for(condition, what, seconds=60):
     """What the condition gives as soon as it gives something."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -82,7 +82,7 @@ class Terminal:
             ["-m", "memopt", *map(str, words)],
             env=environment(*folders, **variables),
             dimensions=size,
-            timeout=30,
+            timeout=60,
         )
 
     def feed(self):

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -81,7 +80,7 @@ def test_asked_for_the_cpu_it_says_nothing_of_gpus():
 
 def test_a_series():
     first, second, third = sampled("--count", "3", "--interval", "0.2", "--device", "cpu")
-    assert 0.15 < second["time"] - first["time"] < 5
+    assert second["time"] - first["time"] > 0.15
     assert third["devices"][0]["memory_peak"] == max(
         value["devices"][0]["memory_used"] for value in (first, second, third)
     )
@@ -322,28 +321,32 @@ def test_ended_processes_do_not_pile_up():
     assert len(watch.courses) < 70
 
 
+#: Keeps more whenever it is told to, so that it leaks as fast as it is watched.
 LEAKING = """
-import time
+import sys
 kept = []
-while True:
-    kept.append(bytearray(1 << 20))
-    time.sleep(0.02)
+for line in sys.stdin:
+    kept.append(b"x" * (1 << 18))
 """
 
 
 def test_a_leak_of_a_real_process():
-    leaking = subprocess.Popen([sys.executable, "-c", LEAKING])
-    watching = start("monitor", "--json", "--interval", "0.02", "--device", "cpu")
+    leaking = subprocess.Popen([sys.executable, "-c", LEAKING], stdin=subprocess.PIPE, text=True)
+    watching = start(
+        "monitor", "--json", "--interval", "0.01", "--device", "cpu", "--count", "1000"
+    )
+    found = []
     try:
         for line in watching.stdout:
+            leaking.stdin.write("more\n")
+            leaking.stdin.flush()
             found = [w for w in json.loads(line)["warnings"] if w["pid"] == leaking.pid]
             if found:
                 break
     finally:
-        leaking.kill()
-        leaking.wait()
         watching.send_signal(signal.SIGINT)
         watching.communicate()
+        leaking.communicate()
     assert watching.returncode == 0
     assert found[0]["cause"] == "leak" and "creeps up" in found[0]["message"]
 
@@ -523,15 +526,22 @@ def test_the_window_changes():
     terminal.until(lambda lines: lines[3].startswith("  cpu:0"), "the device")
     for rows, columns in ((40, 160), (12, 60), (8, 40), (24, 80)):
         terminal.resize(rows, columns)
-        lines = terminal.until(lambda lines: lines[3].startswith("  cpu:0"), "the new size")
-        time.sleep(0.3)  # another sample at this size
-        lines = terminal.lines()
-        assert len(lines) == rows and max(map(len, lines)) <= columns
-        assert "GiB" in lines[3] and "pid" in lines[5] and "used" in lines[5]
-        assert "over time" in lines[2] or columns < 80
-        shown = [line for line in lines[6:] if line.split()[1:2] and "iB" in line]
-        assert len(shown) >= (1 if rows < 12 else 3)
-        assert any("and " in line and "more" in line for line in lines)
+
+        def fits(lines, rows=rows, columns=columns):
+            shown = [line for line in lines[6:] if line.split()[1:2] and "iB" in line]
+            return (
+                len(lines) == rows
+                and max(map(len, lines)) <= columns
+                and lines[3].startswith("  cpu:0")
+                and "GiB" in lines[3]
+                and "pid" in lines[5]
+                and "used" in lines[5]
+                and ("over time" in lines[2] or columns < 80)
+                and len(shown) >= (1 if rows < 12 else 3)
+                and any("and " in line and "more" in line for line in lines)
+            )
+
+        terminal.until(fits, "the view in %d lines of %d" % (rows, columns))
     terminal.child.send("q")
     assert terminal.end()[0] == 0
 

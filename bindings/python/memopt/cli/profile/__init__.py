@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         from .. import UsageError
 
         raise UsageError("which program? Write it behind --: memopt profile -- python train.py")
-    problem = plot.can_plot() if arguments.plot else None
+    problem = plot.can_plot(arguments.plot) if arguments.plot else None
     if problem is not None:
         output.error(problem)
         return 1
@@ -142,8 +142,12 @@ class _Run:
     def _sample(self, child: Child, recorder: Recorder, marks: Marks) -> None:
         due = time.monotonic()
         while not child.wait(due):
-            record = self._figures.take(child.pid)
-            self._add(record, recorder, marks)
+            try:
+                record = self._figures.take(child.pid)
+            except (OSError, ValueError) as error:  # no files left to open, say
+                self._once("some samples are missing: %s" % error)
+            else:
+                self._add(record, recorder, marks)
             due = max(due + self._arguments.interval, time.monotonic())
         recorder.mark(marks.read())
 
@@ -159,7 +163,11 @@ class _Run:
             except OSError as error:
                 self._csv.close()
                 self._csv = None
-                self._problems.append("the samples end early: %s" % error)
+                self._once("the samples end early: %s" % error)
+
+    def _once(self, problem: str) -> None:
+        if problem not in self._problems:
+            self._problems.append(problem)
 
     # --- in the end ---
 

@@ -53,17 +53,15 @@ class Child:
 
     def __init__(self, command: List[str], environment: Mapping[str, str]) -> None:
         _adopt_orphans()
-        before: Set[Any] = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-        self._before = before
+        self._mask: Set[Any] = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+        # Where somebody ignores ends of children, they could not be waited for.
+        self._on_end = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             self._process = subprocess.Popen(
-                command,
-                env=dict(environment),
-                close_fds=False,
-                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+                command, env=dict(environment), close_fds=False, preexec_fn=self._restore
             )
         except OSError as error:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._restore()
             raise _cannot_start(command[0], error) from None
         self.pid = self._process.pid
         self.end: Optional[End] = None
@@ -107,7 +105,12 @@ class Child:
         """Signals are as before; those that were waited for and came late are forgotten."""
         while signal.sigtimedwait(_WAITED, 0) is not None:
             pass
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+        self._restore()
+
+    def _restore(self) -> None:
+        """As it was before, here and in the program."""
+        signal.signal(signal.SIGCHLD, self._on_end)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
 
 def _adopt_orphans() -> None:

@@ -6,12 +6,15 @@ from typing import Any, Dict, List, Optional, Tuple
 
 _GIB = 1 << 30
 _MIB = 1 << 20
+_KINDS = (".png", ".svg", ".pdf")
 _SELDOM = "host, shared once"
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d")
 
 
-def can_plot() -> Optional[str]:
+def can_plot(path: str) -> Optional[str]:
     """None, or why not and what to do."""
+    if not path.lower().endswith(_KINDS):
+        return "--plot %s: a picture's name ends in %s" % (path, ", ".join(_KINDS))
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
