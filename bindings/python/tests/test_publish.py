@@ -189,6 +189,16 @@ def test_a_process_that_stands_still_holds_nobody_up(place):
     reader = client.Reader()
     assert len(reader.read()) == 1
     process.send_signal(signal.SIGSTOP)
+    threads = "/proc/%d/task" % process.pid
+
+    def stopped():
+        states = []
+        for thread in os.listdir(threads):
+            with open("%s/%s/stat" % (threads, thread)) as file:
+                states.append(file.read().rpartition(")")[2].split()[0])
+        return set(states) == {"T"}
+
+    wait_for(stopped, "its standstill")
     try:
         assert reader.read(0.05) == []
         asked = len(reader._silent)
