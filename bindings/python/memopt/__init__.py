@@ -73,8 +73,7 @@ from .optim import (
     state_map,
 )
 from .phases import phase
-from .publish import Publisher, publish
-from ._published import Published, PublishedAllocator, published
+from .publish import Published, PublishedAllocator, Publisher, publish, published
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor

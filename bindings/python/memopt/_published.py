@@ -15,35 +15,12 @@ import socket
 import stat
 import struct
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
+
+from .publish import Published, PublishedAllocator
 
 _MOST_BYTES = 1 << 18  # of an answer
 _PATIENCE = 5.0  # seconds until a socket that did not answer is asked again
-
-
-class PublishedAllocator(NamedTuple):
-    """An allocator of another process, in bytes; ``cached`` is what it holds but does not use."""
-
-    device: str
-    allocated: int
-    allocated_peak: int
-    reserved: int
-    reserved_peak: int
-    ooms: int
-    retries: int
-
-    @property
-    def cached(self) -> int:
-        """Bytes that it holds for later allocations."""
-        return max(self.reserved - self.allocated, 0)
-
-
-class Published(NamedTuple):
-    """What a process publishes."""
-
-    pid: int
-    version: str
-    allocators: Tuple[PublishedAllocator, ...]
 
 
 class Reader:
@@ -67,11 +44,6 @@ class Reader:
             if not question.done:
                 self._silent[question.path] = now + _PATIENCE
         return _by_process([q.answer for q in asked if q.answer is not None])
-
-
-def published(timeout: float = 0.2) -> List[Published]:
-    """What the processes of this user publish at this moment; root sees those of all users."""
-    return Reader().read(timeout)
 
 
 # --- where ----------------------------------------------------------------------------------------

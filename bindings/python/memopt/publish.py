@@ -18,7 +18,7 @@ import os
 import select
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Set, Tuple, Union
+from typing import TYPE_CHECKING, Callable, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 
 from . import _lifetime, errors
 from ._library import c_text, lib
@@ -28,6 +28,31 @@ if TYPE_CHECKING:
 
 _lock = threading.RLock()  # reentrant: a collection may end an allocator inside the locked part
 _publishers: Set["Publisher"] = set()  # those that are open: a publisher lives until it is closed
+
+
+class PublishedAllocator(NamedTuple):
+    """An allocator of another process, in bytes; ``cached`` is what it holds but does not use."""
+
+    device: str
+    allocated: int
+    allocated_peak: int
+    reserved: int
+    reserved_peak: int
+    ooms: int
+    retries: int
+
+    @property
+    def cached(self) -> int:
+        """Bytes that it holds for later allocations."""
+        return max(self.reserved - self.allocated, 0)
+
+
+class Published(NamedTuple):
+    """What a process publishes."""
+
+    pid: int
+    version: str
+    allocators: Tuple[PublishedAllocator, ...]
 
 
 class Publisher(_lifetime.Closing):
@@ -151,6 +176,14 @@ def publish(
         publisher.close()
         raise
     return publisher
+
+
+def published(timeout: float = 0.2) -> List[Published]:
+    """What the processes of this user publish, as they answer within so many seconds; root sees
+    those of all users."""
+    from ._published import Reader  # with modules that few programs need
+
+    return Reader().read(timeout)
 
 
 def _serve_until(pointer: int, listener: int, wake: int) -> None:

@@ -7,9 +7,10 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ... import _host
+from ..._published import Reader
 from ...errors import MemoptError
 from ...monitor import Monitor, Process
-from ..._published import Published, PublishedAllocator, Reader
+from ...publish import Published, PublishedAllocator
 
 GPUS = ("cuda", "hip")
 _DEVICE = re.compile(r"(cpu|cuda|hip)(?::(\d{1,4}))?")

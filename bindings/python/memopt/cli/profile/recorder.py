@@ -7,9 +7,10 @@ import time
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
 
+from ..._published import Reader
 from ...errors import MemoptError
 from ...monitor import Monitor, Process
-from ..._published import Published, Reader
+from ...publish import Published
 from ..monitor.sampling import GPUS, Target
 from .marks import Mark
 from .tree import descendants, process_use, proportional
