@@ -217,6 +217,27 @@ def test_what_our_allocator_caches(tmp_path):
     assert "6.00 MiB allocated and %s cached" % cached in stream
 
 
+NAMED = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, b"\\x1b[2Jx\\ny", 0, 0, 0)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_names_cannot_steer_a_terminal():
+    process = subprocess.Popen(
+        [sys.executable, "-c", NAMED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "ready\n"
+    try:
+        (device,) = sampled_once("--device", "cpu")["devices"]
+    finally:
+        process.communicate("")
+    (one,) = [one for one in device["processes"] if one["pid"] == process.pid]
+    assert one["name"] in ("?[2Jx?y", "?[2Jx")
+
+
 def published(pid, *devices):
     allocators = [
         _published.PublishedAllocator(name, size, size, size * 2, size * 2, 0, 0)

@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -241,6 +242,32 @@ static void test_many_wait(void **state)
     assert_int_equal(served, MANY);
     for (int i = 0; i < MANY; i++)
         assert_string_equal(read_all(clients[i]), expected(""));
+    OK(memopt_publisher_close(publisher));
+}
+
+/* With no file left to open, who asks waits; with one, he is answered. */
+static void test_no_files_left(void **state)
+{
+    (void)state;
+    memopt_publisher *publisher;
+    struct rlimit old, none;
+    uint64_t served = 7;
+    OK(memopt_publisher_open(NULL, &publisher));
+    int client = connect_to(memopt_publisher_path(publisher));
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    none = old;
+    none.rlim_cur = 0;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    memopt_status status = memopt_publisher_serve(publisher, 1000, &served);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    assert_int_equal(status, MEMOPT_IO_ERROR);
+    memopt_error_info info = {.struct_size = sizeof info};
+    OK(memopt_last_error_info(&info));
+    assert_int_equal(info.driver_code, EMFILE);
+    assert_int_equal(served, 7);
+    OK(memopt_publisher_serve(publisher, 0, &served));
+    assert_int_equal(served, 1);
+    assert_string_equal(read_all(client), expected(""));
     OK(memopt_publisher_close(publisher));
 }
 
@@ -515,6 +542,7 @@ int main(void)
         cmocka_unit_test(test_longest_answer),
         cmocka_unit_test(test_clients_of_every_kind),
         cmocka_unit_test(test_many_wait),
+        cmocka_unit_test(test_no_files_left),
         cmocka_unit_test(test_serving_while_allocating),
         cmocka_unit_test(test_fork),
         cmocka_unit_test(test_the_place),

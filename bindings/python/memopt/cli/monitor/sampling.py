@@ -180,13 +180,18 @@ class _Processes(NamedTuple):
     error: Optional[str]
 
 
+def _printable(name: str) -> str:
+    """A process chooses its own name: what would steer a terminal is not passed on."""
+    return "".join(one if one.isprintable() else "?" for one in name)
+
+
 def _process(process: Process, allocators: Optional[List[PublishedAllocator]]) -> Dict[str, Any]:
     told: Dict[str, Any] = dict.fromkeys(("allocated", "cached", "reserved", "reserved_peak"))
     if allocators is not None:
         told = {field: sum(getattr(one, field) for one in allocators) for field in told}
     return {
         "pid": process.pid,
-        "name": process.name,
+        "name": _printable(process.name),
         "kinds": list(process.kinds),
         "used": process.used_bytes,
         **told,
