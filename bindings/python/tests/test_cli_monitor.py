@@ -542,8 +542,8 @@ def test_keys_signals_and_the_terminal_afterwards():
 
 
 def test_the_window_changes():
-    """At each size every line fits, and what matters most is there."""
-    terminal = Terminal("monitor", "--interval", "0.2", "--device", "cpu", size=(24, 80))
+    """At each size every line fits, and what matters most is there, before the next sample."""
+    terminal = Terminal("monitor", "--interval", "3600", "--device", "cpu", size=(24, 80))
     terminal.until(lambda lines: lines[3].startswith("  cpu:0"), "the device")
     for rows, columns in ((40, 160), (12, 60), (8, 40), (24, 80)):
         terminal.resize(rows, columns)

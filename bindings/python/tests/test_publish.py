@@ -148,7 +148,7 @@ import memopt
 device = memopt.Device("cpu", capacity="64MiB")
 allocator = memopt.Allocator(device)
 block = allocator.alloc("6MiB")
-memopt.publish(allocator)
+publisher = memopt.publish(allocator)
 print(os.getpid(), flush=True)
 %s
 """
@@ -214,7 +214,9 @@ def test_fork(place):
     process = program(
         """
 if os.fork() == 0:
-    assert memopt.publish.__globals__["_publishers"] == set()
+    assert publisher.closed and memopt.publish.__globals__["_publishers"] == set()
+    links = [os.readlink("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd")[:-1]]
+    assert not [link for link in links if link.startswith("socket:")]
     second = memopt.Publisher()  # one of its own
     assert str(os.getpid()) in second.path
     second.close()
