@@ -17,7 +17,7 @@ import pytest
 import memopt
 from cli_support import MONITORS, Terminal, command, environment, simulated, start, wait_for
 from json_schema import load, validate
-from memopt.cli.profile import tree
+from memopt.cli.profile import child, tree
 from memopt.cli.profile.marks import Mark, Marks
 from memopt.cli.profile.recorder import Recorder, _sum
 
@@ -141,16 +141,17 @@ def test_what_is_known_of_processes():
     use = tree.process_use(os.getpid())
     assert 1 * MIB < use.rss <= use.rss_peak and use.locked >= 0
     assert 0 < tree.proportional(os.getpid()) <= use.rss * 1.1
-    child = subprocess.Popen(["sleep", "60"])
+    sleeping = subprocess.Popen(["sleep", "60"])
+    pid = sleeping.pid
     try:
-        assert child.pid in tree.descendants(os.getpid())
-        assert child.pid in tree._children_by_parent(os.getpid())
+        assert pid in tree.descendants(os.getpid())
+        assert pid in tree._children_by_parent(os.getpid())
     finally:
-        child.kill()
-    wait_for(lambda: tree.process_use(child.pid) is None, "its end")  # not reaped yet
-    child.wait()
-    assert tree.process_use(child.pid) is None and tree.proportional(child.pid) is None
-    assert tree.descendants(child.pid) == []
+        sleeping.kill()
+    wait_for(lambda: tree.process_use(pid) is None, "its end")  # not reaped yet
+    sleeping.wait()
+    assert tree.process_use(pid) is None and tree.proportional(pid) is None
+    assert tree.descendants(pid) == []
 
 
 # --- devices --------------------------------------------------------------------------------------
@@ -456,6 +457,29 @@ sys.exit(5)
     code, _ = terminal.end()
     shown = terminal.text.decode()
     assert code == 5 and "codes [128]" in shown and "Peaks" in shown
+
+
+def test_which_signals_are_handed_on(monkeypatch):
+    """Two signals at once can become one, so that a program alone does not tell."""
+    sent = []
+    monkeypatch.setattr(os, "kill", lambda *words: sent.append(words))
+    one = child.Child.__new__(child.Child)
+    one.pid, one.end, one._reap = 4711, None, lambda: None
+
+    class Arrived:
+        def __init__(self, number, code, pid):
+            self.si_signo, self.si_code, self.si_pid = number, code, pid
+
+    one._forward(Arrived(signal.SIGINT, 0x80, 0))  # of a terminal: the program has got it too
+    one._forward(Arrived(signal.SIGCHLD, 1, 4711))
+    one._forward(Arrived(signal.SIGTERM, 0, 4711))  # the program's own
+    assert sent == []
+    one._forward(Arrived(signal.SIGINT, 0, 1))
+    one._forward(Arrived(signal.SIGTERM, -6, 1))
+    assert sent == [(4711, signal.SIGINT), (4711, signal.SIGTERM)]
+    one.end = child.End(0, None, 0, 0.0, 0.0)
+    one._forward(Arrived(signal.SIGINT, 0, 1))
+    assert len(sent) == 2
 
 
 def test_where_ends_of_children_are_ignored():
