@@ -23,6 +23,7 @@ from .screen import device_row, host_text, process_row, share, size
 from .watching import Watch, describe, duration
 
 HELP = "live memory of devices and of the processes on them"
+JSON_HELP = "print one JSON object a line for each sample; with --once, one object"
 
 #: What a line of the log has: a device where pid is empty, else one of its processes.
 LOG_FIELDS = (

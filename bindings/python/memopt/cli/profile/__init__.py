@@ -28,6 +28,7 @@ from .marks import Mark, Marks
 from .recorder import Figures, Recorder
 
 HELP = "run a program and record its memory over time"
+JSON_HELP = "print the report as one line of JSON, behind all that the program wrote"
 
 _SHORTEST, _LONGEST = 0.001, 3600.0
 
