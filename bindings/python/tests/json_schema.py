@@ -55,7 +55,7 @@ def _check(value, schema, root, place):
         assert any(_is(value, name) for name in names), "%s: %r is no %s" % (place, value, names)
     if "enum" in schema:
         assert value in schema["enum"], "%s: %r is none of %s" % (place, value, schema["enum"])
-    if "minimum" in schema and _is(value, "number"):  # it says nothing about other types
+    if "minimum" in schema and value is not None:
         assert value >= schema["minimum"], "%s: %r is too small" % (place, value)
     if isinstance(value, dict):
         missing = set(schema.get("required", ())) - set(value)
