@@ -888,6 +888,15 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_pluggable_release_pool": (None, [c_int32, _U64, _U64]),
     "memopt_pluggable_allocator": (CHECKED, [c_int32, _U64, _OUT_HANDLE]),
     "memopt_pluggable_end": (CHECKED, []),
+    # publish.h
+    "memopt_publisher_open": (CHECKED, [c_char_p, _OUT_HANDLE]),
+    "memopt_publisher_close": (CHECKED, [_HANDLE]),
+    "memopt_publisher_add": (CHECKED, [_HANDLE, _HANDLE]),
+    "memopt_publisher_add_pluggable": (CHECKED, [_HANDLE]),
+    "memopt_publisher_remove": (CHECKED, [_HANDLE, _HANDLE]),
+    "memopt_publisher_path": (c_char_p, [_HANDLE]),
+    "memopt_publisher_get_fd": (CHECKED, [_HANDLE, _OUT_I32]),
+    "memopt_publisher_serve": (CHECKED, [_HANDLE, c_int32, _OUT_U64]),
     # cast.h
     "memopt_cast": (
         CHECKED,
