@@ -179,13 +179,16 @@ typedef struct memopt_plan_model {
                                      weights learn. */
     double lora_dropout;        /**< Dropout before the adapters. */
     double router_jitter;       /**< Noise on the router's input; 0: none. */
+    uint32_t post_norm; /**< A ::memopt_plan_choice: norms after attention and MLP, none at the
+                             end (BERT; OPT 350M). */
+    uint32_t reserved;  /**< Must be 0. */
 } memopt_plan_model;
 
 /** @brief Initialiser of ::memopt_plan_model. */
 #define MEMOPT_PLAN_MODEL_INIT                                                                     \
     {                                                                                              \
         sizeof(memopt_plan_model), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                          \
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                    \
     }
 
 /* --- the run --- */

@@ -110,7 +110,7 @@ static void text_shape(mo_play *p)
                          .family = m->family,
                          .activation = m->activation,
                          .gated = yes(m->gated),
-                         .post_norm = m->family == MEMOPT_PLAN_BERT,
+                         .post_norm = yes(m->post_norm),
                          .causal = decoder,
                          .rotary = llama,
                          .fused_qkv = m->family == MEMOPT_PLAN_GPT2,
