@@ -247,7 +247,8 @@ class _Profiling:
 
     def _tell(self, done: int, batch: int) -> None:
         if self._progress is not None:
-            self._progress(Progress(min(done, self._total), self._total, batch, bool(self._ran_out)))
+            done = min(done, self._total)
+            self._progress(Progress(done, self._total, batch, bool(self._ran_out)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
