@@ -163,7 +163,8 @@ typedef struct memopt_plan_model {
     double attention_dropout;   /**< Dropout of attention weights. */
     double hidden_dropout;      /**< Dropout after attention and MLP. */
     double activation_dropout;  /**< Dropout between the layers of the MLP. */
-    uint64_t image_size;        /**< ViT and vision tower: pixels of a side; 0: 224. */
+    uint64_t image_size;        /**< ViT and vision tower: pixels of a side, which come as f32;
+                                       0: 224. */
     uint64_t patch_size;        /**< Pixels of a patch's side; 0: 16. */
     uint64_t channels;          /**< Colours; 0: 3. */
     uint64_t vision_layers;     /**< A vision tower's layers; 0: no tower. */
@@ -178,13 +179,16 @@ typedef struct memopt_plan_model {
                                      weights learn. */
     double lora_dropout;        /**< Dropout before the adapters. */
     double router_jitter;       /**< Noise on the router's input; 0: none. */
+    uint32_t post_norm; /**< A ::memopt_plan_choice: norms after attention and MLP, none at the
+                             end (BERT; OPT 350M). */
+    uint32_t reserved;  /**< Must be 0. */
 } memopt_plan_model;
 
 /** @brief Initialiser of ::memopt_plan_model. */
 #define MEMOPT_PLAN_MODEL_INIT                                                                     \
     {                                                                                              \
         sizeof(memopt_plan_model), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                          \
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                    \
     }
 
 /* --- the run --- */
@@ -286,9 +290,9 @@ typedef struct memopt_plan_run {
     uint32_t keep_outputs;       /**< A ::memopt_plan_choice: the model's outputs (logits) are held
                                       during backward; default: no, as a trainer that keeps the loss
                                       alone. */
-    uint32_t attention_mask;     /**< A ::memopt_plan_choice: the batch carries a padding mask with
-                                      zeros in it, which is made a mask over the scores; default:
-                                      no. */
+    uint32_t attention_mask;     /**< A ::memopt_plan_choice: yes: the batch is padded and carries a
+                                      mask with zeros in it, which is made a mask over the scores;
+                                      no: it carries none; default: it carries one, all ones. */
     uint64_t checkpoint_every;   /**< For every-k; 0: 2. */
     uint64_t checkpoint_budget;  /**< For budget: bytes that the chain of layers may take. */
     uint64_t host_limit;         /**< Offload: bytes on the host, the rest goes to disk; 0: all on

@@ -269,6 +269,8 @@ class PlanModel(Struct):
         ("lora_rank", c_uint64),
         ("lora_dropout", c_double),
         ("router_jitter", c_double),
+        ("post_norm", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
