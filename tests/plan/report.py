@@ -10,8 +10,8 @@
 * accelerate: the calculation of its `estimate-memory` ("Training using Adam"), on the row's model
   with its head. It knows neither batch nor sequence.
 * ZeRO-2, ZeRO-3: DeepSpeed's estimators of model states, one GPU, nothing offloaded. Where it is
-  not installed, what those of version 0.19.8 compute: 20 bytes a parameter; 18, and 4 a parameter of
-  the largest layer. They stand for fp16 weights with fp32 copies, whatever the row has.
+  not installed, what those of version 0.19.8 compute: 20 bytes a parameter; 18, and 4 a parameter
+  of the largest layer. They stand for fp16 weights with fp32 copies, whatever the row has.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ without running them:
 An error of −50 %% says half of what is needed. accelerate's `estimate-memory` and DeepSpeed's
 estimators of model states count weights, gradients and optimizer states by parameters; they do not
 claim activations, which is why they say too little. DeepSpeed's stand for fp16 weights with fp32
-copies, whatever the row has. *traced* is `memopt plan --model module:function`. With
-`--keep-outputs` the planner is compared with a loop that holds the model's outputs through backward.
+copies, whatever the row has. *traced* is `memopt plan --model module:function`. With `--keep-outputs`
+the planner is compared with a loop that holds the model's outputs through backward.
 """.split(
     "\n"
 )
