@@ -94,6 +94,7 @@ def _breakdown(plan: Plan, output: Output) -> None:
         "Why",
         [
             ("peak", plan.peak_reason),
+            ("outputs", _held(plan)),
             ("overhead", plan.overhead_reason if plan.peak.overhead else ""),
             ("host", _host(plan)),
             ("time", plan.time_assumption if plan.time_factor > 1.0005 else ""),
@@ -111,6 +112,14 @@ def _signed(size: int) -> str:
 
 def _percent_of_card(plan: Plan) -> str:
     return "%.1f %%" % (100.0 * plan.peak.total / plan.card.capacity)
+
+
+def _held(plan: Plan) -> str:
+    if plan.held_bytes <= plan.peak.total:
+        return ""
+    return "a loop that holds the model's outputs during backward needs %s (--keep-outputs)" % (
+        format_size(plan.held_bytes)
+    )
 
 
 def _host(plan: Plan) -> str:

@@ -179,6 +179,7 @@ def plan_of(sizes: Sizes, run: PlanRun, card: PlanCard) -> Any:
         phases=phases,
         peak_phase=peak_phase,
         peak_reason=sizes.note,
+        held_bytes=0,
         fits=not card.capacity or peak.total <= limit,
         limit_bytes=limit,
         parameter_count=sizes.parameters,
