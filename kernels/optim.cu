@@ -110,12 +110,12 @@ MO_DEVICE void mo_adamw_pack(const mo_rule_coef *c, const float g[N], float p[N]
 #endif
 }
 
-/* Updates the pack at `at` of m and v in registers, whose largest magnitudes' bits are returned,
- * and of the parameters in memory. */
+/* Updates the pack at `at` of m and v in registers, whose largest magnitudes' bits are written, and
+ * of the parameters in memory. Returns 0 if none of the parameters is NaN. */
 template <uint32_t RULE, int N, int CODED>
-MO_DEVICE void mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
-                              uint32_t rest, const mo_span_aligned *aligned, float m[N], float v[N],
-                              uint32_t *largest_m, uint32_t *largest_v)
+MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
+                             uint32_t rest, const mo_span_aligned *aligned, float m[N], float v[N],
+                             uint32_t *largest_m, uint32_t *largest_v)
 {
     float g[N], p[N];
     mo_load_pack<N>(s->gradient, at, rest, (uint32_t)s->gradient_dtype, aligned->gradient, g);
@@ -132,6 +132,7 @@ MO_DEVICE void mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
     if (MO_RARE(any_nan))
         mo_one_nan<N>(p);
     mo_store_parameters<N>(s, at, rest, aligned, p, any_nan);
+    return any_nan;
 }
 
 template <uint32_t RULE>
@@ -145,11 +146,15 @@ MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
     if (mo_rule_has_second(RULE))
         mo_load_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
     uint32_t largest_m, largest_v;
-    mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, &largest_m, &largest_v);
-    if (MO_RARE(mo_any_nan<N>(m)))
+    int any_nan =
+        mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, &largest_m, &largest_v);
+    /* A NaN in m or v makes one in p, but for Lion's m, which is not what p is made of. */
+    if (RULE == MO_RULE_LION)
+        any_nan |= mo_any_nan<N>(m);
+    if (MO_RARE(any_nan)) {
         mo_one_nan<N>(m);
-    if (mo_rule_has_second(RULE) && MO_RARE(mo_any_nan<N>(v)))
         mo_one_nan<N>(v);
+    }
     if (s->m)
         mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
     if (mo_rule_has_second(RULE))
@@ -181,9 +186,6 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
         if (mo_rule_has_second(RULE))
             mo_decode_block<FORMAT>(tables, 0, s->v, s->absmax2, at, rest, aligned->v, v);
         mo_update_pack<RULE, N, 1>(s, coef, at, rest, aligned, m, v, &largest_m, &largest_v);
-        largest_m = mo_rest_largest(m, rest, largest_m);
-        if (mo_rule_has_second(RULE))
-            largest_v = mo_rest_largest(v, rest, largest_v);
     }
     mo_encode_block<FORMAT>(tables, 1, m, largest_m, at, rest, aligned->m, s->m, s->absmax1);
     if (mo_rule_has_second(RULE))
@@ -270,7 +272,7 @@ MO_DEVICE void mo_quantize_group(const mo_blockcode_args &args,
     uint32_t largest = 0;
     if (rest > 0) {
         mo_load_pack<N>(args.values, at, rest, (uint32_t)args.dtype, values_aligned, values);
-        largest = mo_rest_largest(values, rest, mo_largest<N>(values));
+        largest = mo_largest<N>(values);
     }
     mo_encode_block<FORMAT>(tables, args.is_signed != 0, values, largest, at, rest, codes_aligned,
                             args.codes, args.absmax);

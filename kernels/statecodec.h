@@ -7,8 +7,7 @@
 #ifndef MO_KERNELS_STATECODEC_H
 #define MO_KERNELS_STATECODEC_H
 
-#include "kernels/pack.h"
-
+#include "kernels/magnitudes.h"
 #include "kernels/optim_scalar.h"
 
 /* --- 8-bit codes ------------------------------------------------------------------------------ */
@@ -41,94 +40,6 @@ MO_DEVICE void mo_cells_load(mo_code_tables *t)
     mo_table_copy<sizeof mo_cell_unsigned>(t->cell_unsigned, mo_cell_unsigned);
 }
 
-/* --- eight values of a thread ------------------------------------------------------------------
- */
-
-/* Every NaN becomes the one that is stored. */
-template <int N> MO_DEVICE void mo_one_nan(float values[N])
-{
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        values[k] = mo_f32_one_nan(values[k]);
-}
-
-/* The larger of bits and the bits of value's magnitude, where all bits above infinity's are one to
- * the caller. */
-MO_DEVICE uint32_t mo_larger(uint32_t bits, float value)
-{
-#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
-    float larger;
-    asm("{.reg .f32 a; abs.f32 a, %2; max.NaN.f32 %0, %1, a;}"
-        : "=f"(larger)
-        : "f"(mo_f32_from_bits(bits)), "f"(value));
-    return mo_f32_bits(larger);
-#else
-    uint32_t magnitude = mo_f32_bits(value) & 0x7fffffffu;
-    return magnitude > bits ? magnitude : bits;
-#endif
-}
-
-template <int N> MO_DEVICE uint32_t mo_largest(const float values[N])
-{
-    uint32_t largest = 0;
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        largest = mo_larger(largest, values[k]);
-    return largest;
-}
-
-/* The least of the bits as signed numbers: at most 0 if any value is not positive. */
-template <int N> MO_DEVICE int32_t mo_least(const float values[N])
-{
-    int32_t least = (int32_t)mo_f32_bits(values[0]);
-    MO_UNROLL
-    for (int k = 1; k < N; k++) {
-        int32_t bits = (int32_t)mo_f32_bits(values[k]);
-        least = bits < least ? bits : least;
-    }
-    return least;
-}
-
-/* The larger of |value| and least, bits; value is not NaN. */
-MO_DEVICE uint32_t mo_magnitude_from(float value, uint32_t least)
-{
-#if MO_NVCC_DEVICE
-    return mo_f32_bits(fmaxf(fabsf(value), mo_f32_from_bits(least)));
-#else
-    uint32_t magnitude = mo_f32_bits(value) & 0x7fffffffu;
-    return magnitude > least ? magnitude : least;
-#endif
-}
-
-/* Over a group of threads, all of which come here. */
-template <uint32_t LANES> MO_DEVICE uint32_t mo_group_largest(uint32_t value)
-{
-    uint32_t lanes = LANES;
-#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
-    if (LANES == 32) {
-        asm volatile("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(value) : "r"(value));
-        lanes = 1;
-    }
-#endif
-    MO_UNROLL
-    for (uint32_t mask = lanes / 2; mask > 0; mask /= 2) {
-        uint32_t other = mo_shuffle_xor_u32(value, mask);
-        value = other > value ? other : value;
-    }
-    return value;
-}
-
-/* The largest magnitude's bits of a pack, whose elements past the end become 0. */
-MO_DEVICE uint32_t mo_rest_largest(float values[8], uint32_t rest, uint32_t largest)
-{
-    if (!MO_RARE(rest < 8))
-        return largest;
-    MO_UNROLL
-    for (uint32_t k = 0; k < 8; k++)
-        values[k] = k < rest ? values[k] : 0.0f;
-    return mo_largest<8>(values);
-}
-
 /* Codes of values that are not positive become 0. */
 MO_DEVICE void mo_zero_codes(const float values[8], uint32_t codes[8])
 {
@@ -139,8 +50,7 @@ MO_DEVICE void mo_zero_codes(const float values[8], uint32_t codes[8])
     }
 }
 
-/* --- the formats --------------------------------------------------------------------------------
- */
+/* --- the formats ------------------------------------------------------------------------------ */
 
 /* mo_code_cell without a branch, for magnitudes of at most 1. Below the first cell all is as at its
  * beginning. */
@@ -383,6 +293,8 @@ template <uint32_t FORMAT> MO_DEVICE int mo_codes_aligned(const void *data)
     return mo_aligned_to(data, FORMAT == MO_STATE_4BIT ? 4 : 8);
 }
 
+/* Values past the end are 0; they stay so in a step, which has gradients and parameters of 0 there
+ * (or make NaN, where all of the block does). So a block's absmax is of what exists. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
                                const void *data, const float *scales, uint64_t at, uint32_t rest,
@@ -392,6 +304,11 @@ MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, 
     mo_read_codes<FORMAT>(data, at, rest, aligned, codes);
     float scale = mo_load_as<float>(&scales[at / mo_format_block(FORMAT)]);
     mo_codec<FORMAT>::decode(tables, is_signed, codes, scale, values);
+    if (MO_RARE(rest < 8)) {
+        MO_UNROLL
+        for (uint32_t k = 0; k < 8; k++)
+            values[k] = k < rest ? values[k] : 0.0f;
+    }
 }
 
 /* Nearly every absmax is from 2^-100 to 2^100: the block is finite, and its prescale is 1. */
@@ -435,7 +352,7 @@ MO_DEVICE void mo_normalise_odd(float x[8], const mo_block_scale *scale, float y
 }
 
 /* Every thread of a warp comes here, those past the end with nothing (rest 0) and values of 0.
- * largest: mo_rest_largest. Values are lost. */
+ * largest: mo_largest of the values, which are lost. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
                                float values[8], uint32_t largest, uint64_t at, uint32_t rest,
