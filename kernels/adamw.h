@@ -37,10 +37,8 @@ MO_HD static inline mo_rule_coef mo_adamw_coef_of(const mo_rule_group *group, ui
     return c;
 }
 
-/* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type.
- */
-MO_HD static inline float mo_adamw_update(const mo_rule_coef *c, float gradient, float parameter,
-                                          float *m, float *v)
+/* One element in three parts: the moments, u, the parameter. gradient is the raw value. */
+MO_HD static inline void mo_adamw_moments(const mo_rule_coef *c, float gradient, float *m, float *v)
 {
     float h = gradient * c->factor;
     float first = mo_fmaf(c->beta1, *m, c->one_minus_beta1 * h);
@@ -49,8 +47,24 @@ MO_HD static inline float mo_adamw_update(const mo_rule_coef *c, float gradient,
         second = 0x1.fffffep127f;
     *m = first;
     *v = second;
-    float update = first / (mo_sqrtf(second) + c->eps);
-    return mo_fmaf(c->rate, update, mo_fmaf(c->decay, parameter, parameter));
+}
+
+MO_HD static inline float mo_adamw_ratio(const mo_rule_coef *c, float m, float v)
+{
+    return m / (mo_sqrtf(v) + c->eps);
+}
+
+/* Returns the new parameter, not yet rounded to its type. */
+MO_HD static inline float mo_adamw_apply(const mo_rule_coef *c, float parameter, float ratio)
+{
+    return mo_fmaf(c->rate, ratio, mo_fmaf(c->decay, parameter, parameter));
+}
+
+MO_HD static inline float mo_adamw_update(const mo_rule_coef *c, float gradient, float parameter,
+                                          float *m, float *v)
+{
+    mo_adamw_moments(c, gradient, m, v);
+    return mo_adamw_apply(c, parameter, mo_adamw_ratio(c, *m, *v));
 }
 
 #endif

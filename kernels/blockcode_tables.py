@@ -142,6 +142,33 @@ def planes(name, table):
     return text
 
 
+# The 4-bit signed map's thresholds, see blockcode4.h.
+THRESHOLD4 = [0x3B343959, 0x3C9BA5E5, 0x3D6147AF, 0x3E147AE2, 0x3EA66667, 0x3F0CCCCE, 0x3F466667,
+              0x3F71999A]
+
+
+def code4(z):
+    """The code of the float whose bits are z or, of negative numbers, ~z with the sign."""
+    magnitude = sum((~z & 0x7FFFFFFF if z >> 31 else z) >= t for t in THRESHOLD4)
+    return max(7 - magnitude, 0) if z >> 31 else 7 + magnitude
+
+
+def cells4():
+    """[z >> 21 & 127]: what makes of 128 * z a number whose upper 4 bits are the code. z grows with
+    its float, and at most one threshold lies in a cell."""
+    cells = [0] * 128
+    lowest = THRESHOLD4[0] >> 21
+    for cell in [*range(lowest, (0x3F800000 >> 21) + 1), *range(0x7FF - (0x3F800000 >> 21), 0x800 - lowest)]:
+        first, last = cell << 21, (cell << 21) + (1 << 21) - 1
+        low, high = first, last  # the first z of the cell's last code
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if code4(middle) == code4(last) else (middle + 1, high)
+        assert code4(first) >= code4(last) - 1 and cells[cell & 127] == 0
+        cells[cell & 127] = (code4(last) << 28) - (low << 7) & 0xFFFFFFFF
+    return cells
+
+
 HEAD = "/* Written by blockcode_tables.py; do not edit. %s */\n#ifndef %s\n#define %s\n\n"
 
 
@@ -187,6 +214,8 @@ def main():
                 fast += "     " + ", ".join("0x%04x" % v for v in row[i:i + 8]) + ",\n"
             fast += "    },\n"
         fast += "};\n\n"
+    tables += "/* Of the 4-bit signed map, see mo_cell4_code: by bits 21 to 27 of z. */\n"
+    tables += array("uint32_t", "mo_cell4_signed", "[128]", cells4(), "0x%08x", 8)
     end = "/* clang-format on */\n#endif\n"
     with open(os.path.join(folder, "blockcode_tables.h"), "w") as f:
         f.write(tables + end)

@@ -254,7 +254,7 @@ enum { MO_LANES = 32 };
 #define MO_RARE(condition) (mo_rare_test(condition), 0)
 MO_DEVICE void mo_rare_test(int condition)
 {
-    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p trap;}" ::"r"(condition));
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p exit;}" ::"r"(condition));
 }
 #else
 #define MO_RARE(condition) __builtin_expect(!!(condition), 0)

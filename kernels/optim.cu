@@ -3,246 +3,12 @@
  * of eight a thread, so a block's absmax is a reduction over the group and no block waits for
  * another. The code tables are copied to shared memory, where every thread looks up its own entry.
  */
-#include "kernels/pack.h"
-
-#include "kernels/optim_scalar.h"
+#include "kernels/statecodec.h"
 
 enum {
     MO_OPTIM_GROUPS = MO_OPTIM_THREADS / MO_LANES,
     MO_CHUNK_BLOCKS = MO_CHUNK_ELEMENTS / MO_BLOCK_SIZE
 };
-
-/* --- 8-bit codes ------------------------------------------------------------------------------ */
-
-typedef struct mo_code_tables {
-    uint32_t map_signed[256], map_unsigned[256];
-    uint32_t threshold_signed[132], threshold_unsigned[256];
-    uint8_t cell_signed[2820], cell_unsigned[2692];
-} mo_code_tables;
-
-template <int BYTES> MO_DEVICE void mo_table_copy(void *shared, const void *table)
-{
-    static_assert(BYTES % 4 == 0, "tables are copied by words");
-    for (uint32_t w = mo_thread(); w < BYTES / 4; w += MO_OPTIM_THREADS)
-        ((uint32_t *)shared)[w] = ((const uint32_t *)table)[w];
-}
-
-/* A barrier is due afterwards. */
-MO_DEVICE void mo_maps_load(mo_code_tables *t)
-{
-    mo_table_copy<sizeof mo_map_signed>(t->map_signed, mo_map_signed);
-    mo_table_copy<sizeof mo_map_unsigned>(t->map_unsigned, mo_map_unsigned);
-}
-
-MO_DEVICE void mo_cells_load(mo_code_tables *t)
-{
-    mo_table_copy<sizeof mo_threshold_signed>(t->threshold_signed, mo_threshold_signed);
-    mo_table_copy<sizeof mo_threshold_unsigned>(t->threshold_unsigned, mo_threshold_unsigned);
-    mo_table_copy<sizeof mo_cell_signed>(t->cell_signed, mo_cell_signed);
-    mo_table_copy<sizeof mo_cell_unsigned>(t->cell_unsigned, mo_cell_unsigned);
-}
-
-/* mo_code_cell without a branch, for magnitudes of at most 1. */
-MO_DEVICE uint32_t mo_cell_code(const uint8_t *cells, const uint32_t *threshold, uint32_t umin,
-                                uint32_t bits)
-{
-    int32_t cell = (int32_t)(bits >> 16) - (int32_t)umin;
-    uint32_t code = cells[cell < 0 ? 0 : cell];
-    return code - (bits < threshold[code]);
-}
-
-/* mo_code_signed for finite y of at most 1: 127 plus or minus the magnitude's code, at least 0. */
-MO_DEVICE uint32_t mo_cell_code_signed(const mo_code_tables *t, float y)
-{
-    uint32_t bits = mo_f32_bits(y), sign = 0u - (bits >> 31);
-    uint32_t code =
-        mo_cell_code(t->cell_signed, t->threshold_signed, MO_SIGNED_UMIN, bits & 0x7fffffffu);
-    int32_t signed_code = (int32_t)((code ^ sign) - sign) + MO_SIGNED_ZERO;
-    return (uint32_t)(signed_code < 0 ? 0 : signed_code);
-}
-
-/* mo_code_unsigned for finite x, and y of at most 1. */
-MO_DEVICE uint32_t mo_cell_code_unsigned(const mo_code_tables *t, float x, float y)
-{
-    uint32_t code = mo_cell_code(t->cell_unsigned, t->threshold_unsigned, MO_UNSIGNED_UMIN,
-                                 mo_f32_bits(y) & 0x7fffffffu);
-    code = code == 0 ? 1 : code;
-    return x > 0.0f ? code : 0;
-}
-
-template <uint32_t LANES> MO_DEVICE uint32_t mo_group_largest(uint32_t value)
-{
-    MO_UNROLL
-    for (uint32_t mask = LANES / 2; mask > 0; mask /= 2) {
-        uint32_t other = mo_shuffle_xor_u32(value, mask);
-        value = other > value ? other : value;
-    }
-    return value;
-}
-
-/* Of the first `rest` values of each thread, over a group of threads. */
-template <uint32_t LANES> MO_DEVICE uint32_t mo_block_largest(const float values[8], uint32_t rest)
-{
-    uint32_t largest = 0;
-    MO_UNROLL
-    for (uint32_t k = 0; k < 8; k++) {
-        uint32_t bits = mo_f32_bits(values[k]) & 0x7fffffffu;
-        largest = k < rest && bits > largest ? bits : largest;
-    }
-    return mo_group_largest<LANES>(largest);
-}
-
-/* --- the formats of states: how 32 threads read and write 256 elements, eight each --------------
- */
-
-/* The tables that a format needs lie in shared memory. Codes are of finite values whose block has
- * this scale, so y is at most 1 (448 with e4m3) but for rounding. */
-template <uint32_t FORMAT> struct mo_codec;
-
-template <> struct mo_codec<MO_STATE_8BIT> {
-    typedef mo_code_tables tables;
-
-    MO_DEVICE void load(tables *t)
-    {
-        mo_maps_load(t);
-        mo_cells_load(t);
-    }
-
-    MO_DEVICE float value(const tables *t, int is_signed, uint32_t code, float scale)
-    {
-        return mo_f32_from_bits((is_signed ? t->map_signed : t->map_unsigned)[code]) * scale;
-    }
-
-    MO_DEVICE uint32_t code(const tables *t, int is_signed, float x, const mo_block_scale *scale)
-    {
-        float y = x * scale->prescale * scale->inverse;
-        return is_signed ? mo_cell_code_signed(t, y) : mo_cell_code_unsigned(t, x, y);
-    }
-};
-
-template <> struct mo_codec<MO_STATE_4BIT> {
-    typedef struct {
-        uint32_t map[16], threshold[12];
-    } tables;
-
-    MO_DEVICE void load(tables *t)
-    {
-        mo_table_copy<sizeof mo_map4_signed>(t->map, mo_map4_signed);
-        mo_table_copy<sizeof mo_threshold4_signed>(t->threshold, mo_threshold4_signed);
-    }
-
-    MO_DEVICE float value(const tables *t, int is_signed, uint32_t code, float scale)
-    {
-        return is_signed ? mo_f32_from_bits(t->map[code]) * scale
-                         : mo_decode4_unsigned(code, scale);
-    }
-
-    MO_DEVICE uint32_t code(const tables *t, int is_signed, float x, const mo_block_scale *scale)
-    {
-        float y = x * scale->prescale * scale->inverse;
-        return is_signed ? mo_code4_signed_in(t->threshold, y) : mo_code4_unsigned(y);
-    }
-};
-
-template <> struct mo_codec<MO_STATE_F8> {
-    typedef uint32_t tables;
-
-    MO_DEVICE void load(tables *t)
-    {
-        (void)t;
-    }
-
-    MO_DEVICE float value(const tables *t, int is_signed, uint32_t code, float scale)
-    {
-        (void)t;
-        (void)is_signed;
-        return mo_decode_as<MO_DTYPE_F8_E4M3>(code) * scale;
-    }
-
-    MO_DEVICE uint32_t code(const tables *t, int is_signed, float x, const mo_block_scale *scale)
-    {
-        (void)t;
-        uint32_t code = mo_encode_as<MO_DTYPE_F8_E4M3>(x * scale->prescale * scale->inverse, 1);
-        if (is_signed)
-            return code;
-        return x > 0.0f ? (code == 0 ? 1 : code) : 0;
-    }
-};
-
-/* Reads codes of eight elements from `at` on, a multiple of eight, of which `rest` exist. */
-template <uint32_t FORMAT>
-MO_DEVICE void mo_read_codes(const void *data, uint64_t at, uint32_t rest, int aligned,
-                             uint32_t codes[8])
-{
-    if (FORMAT != MO_STATE_4BIT) {
-        mo_read_pack<8>(data, at, rest, 1, aligned, codes);
-        return;
-    }
-    uint32_t pairs[4];
-    mo_read_pack<4>(data, at / 2, (rest + 1) / 2, 1, aligned, pairs);
-    MO_UNROLL
-    for (int k = 0; k < 8; k++)
-        codes[k] = pairs[k / 2] >> (k % 2 ? 0 : 4) & 15u;
-}
-
-template <uint32_t FORMAT>
-MO_DEVICE void mo_write_codes(void *data, uint64_t at, uint32_t rest, int aligned, int is_signed,
-                              const uint32_t codes[8])
-{
-    if (FORMAT != MO_STATE_4BIT) {
-        mo_write_pack<8>(data, at, rest, 1, aligned, codes);
-        return;
-    }
-    uint32_t pairs[4], zero = mo_format_zero_code(FORMAT, is_signed);
-    MO_UNROLL
-    for (uint32_t k = 0; k < 4; k++)
-        pairs[k] = codes[2 * k] << 4 | (2 * k + 1 < rest ? codes[2 * k + 1] : zero);
-    mo_write_pack<4>(data, at / 2, (rest + 1) / 2, 1, aligned, pairs);
-}
-
-/* Alignment at which the codes of eight elements travel at once. */
-template <uint32_t FORMAT> MO_DEVICE int mo_codes_aligned(const void *data)
-{
-    return mo_aligned_to(data, FORMAT == MO_STATE_4BIT ? 4 : 8);
-}
-
-template <uint32_t FORMAT>
-MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const void *data, const float *scales, uint64_t at, uint32_t rest,
-                               int aligned, float values[8])
-{
-    uint32_t codes[8];
-    mo_read_codes<FORMAT>(data, at, rest, aligned, codes);
-    float scale = mo_load_as<float>(&scales[at / mo_format_block(FORMAT)]);
-    MO_UNROLL
-    for (int k = 0; k < 8; k++)
-        values[k] = mo_codec<FORMAT>::value(tables, is_signed, codes[k], scale);
-}
-
-/* Every thread of a warp comes here, those past the end with nothing (rest 0). */
-template <uint32_t FORMAT>
-MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const float values[8], uint64_t at, uint32_t rest, int aligned,
-                               void *data, float *scales)
-{
-    enum { LANES = FORMAT == MO_STATE_4BIT ? MO_BLOCK4_SIZE / 8 : MO_BLOCK_SIZE / 8 };
-    mo_block_scale scale = mo_format_scale(FORMAT, mo_block_largest<LANES>(values, rest));
-    if (rest == 0)
-        return;
-    uint32_t codes[8];
-    if (mo_f32_is_nan(scale.inverse)) { /* poisoned; the same branch for the whole group */
-        MO_UNROLL
-        for (int k = 0; k < 8; k++)
-            codes[k] = mo_format_zero_code(FORMAT, is_signed);
-    } else {
-        MO_UNROLL
-        for (int k = 0; k < 8; k++)
-            codes[k] = mo_codec<FORMAT>::code(tables, is_signed, values[k], &scale);
-    }
-    mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, codes);
-    if (mo_thread() % LANES == 0)
-        mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], scale.absmax);
-}
 
 /* --- the step --------------------------------------------------------------------------------- */
 
@@ -266,7 +32,8 @@ MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
 /* mo_optim_store for a pack. */
 template <int N>
 MO_DEVICE void mo_store_parameters(const mo_optim_span *s, uint64_t at, uint32_t rest,
-                                   const mo_span_aligned *aligned, const float values[N])
+                                   const mo_span_aligned *aligned, const float values[N],
+                                   int any_nan)
 {
     uint32_t dtype = (uint32_t)s->parameter_dtype, codes[N];
     if (s->stochastic && dtype != MO_DTYPE_F32) {
@@ -274,25 +41,98 @@ MO_DEVICE void mo_store_parameters(const mo_optim_span *s, uint64_t at, uint32_t
         mo_random_block(&s->random, (s->start + at) / 8, random);
         MO_BY_FLOAT(dtype, mo_dither_values, values, 0, random, (uint32_t)(at % 8), codes);
     } else {
-        MO_BY_FLOAT(dtype, mo_encode_values, values, 0, codes);
+        MO_BY_FLOAT(dtype, mo_encode_known, values, any_nan, codes);
     }
     mo_write_pack<N>(s->parameter, at, rest, mo_element_size(dtype), aligned->parameter, codes);
     if (s->copy)
         mo_store_pack<N>(s->copy, at, rest, (uint32_t)s->copy_dtype, aligned->copy, values);
 }
 
-/* Updates the pack at `at` of m and v in registers and of the parameters in memory. */
-template <uint32_t RULE, int N>
-MO_DEVICE void mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
-                              uint32_t rest, const mo_span_aligned *aligned, float m[N], float v[N])
+/* m / (sqrt(v) + eps) for a pack. On NVIDIA's processors a quotient and a root are short sequences
+ * for ordinary operands, chosen by a test for each. Here is one test for a pack, and the same
+ * sequences: v from 2^-100 to 2^38, eps from 2^-96 to 2^19, m either 0 or from 2^-100 to 2^26 keep
+ * all that they do, remainders too, within the normal range. */
+#if MO_NVCC_DEVICE
+template <int N>
+MO_DEVICE int mo_ratios_plain(const mo_rule_coef *c, const float m[N], const float v[N],
+                              uint32_t largest_m, uint32_t largest_v)
+{
+    uint32_t least = ~0u;
+    MO_UNROLL
+    for (int k = 0; k < N; k++) {
+        uint32_t twice = mo_f32_bits(m[k]) * 2 - 1; /* no sign; zeros are the largest */
+        least = twice < least ? twice : least;
+    }
+    return (c->eps >= 0x1p-96f) & (c->eps <= 0x1p19f) & (least >= 2 * 0x0d800000u - 1) &
+           (largest_m <= 0x4c800000u) & (mo_least<N>(v) >= 0x0d800000) & (largest_v <= 0x52800000u);
+}
+
+MO_DEVICE float mo_ratio_plain(const mo_rule_coef *c, float m, float v)
+{
+    float r, i;
+    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+    float root = v * r;
+    root = __fmaf_rn(__fmaf_rn(-root, root, v), r * 0.5f, root);
+    float divisor = root + c->eps;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(i) : "f"(divisor));
+    i = __fmaf_rn(i, __fmaf_rn(-divisor, i, 1.0f), i);
+    float quotient = m * i;
+    /* the remainder with its sign changed: a quotient of -0 so stays one */
+    return __fmaf_rn(-i, __fmaf_rn(divisor, quotient, -m), quotient);
+}
+#endif
+
+template <int N>
+MO_DEVICE void mo_adamw_pack(const mo_rule_coef *c, const float g[N], float p[N], float m[N],
+                             float v[N], uint32_t *largest_m, uint32_t *largest_v)
+{
+#if MO_NVCC_DEVICE
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        mo_adamw_moments(c, g[k], &m[k], &v[k]);
+    *largest_m = mo_largest<N>(m);
+    *largest_v = mo_largest<N>(v);
+    if (!MO_RARE(!mo_ratios_plain<N>(c, m, v, *largest_m, *largest_v))) {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            p[k] = mo_adamw_apply(c, p[k], mo_ratio_plain(c, m[k], v[k]));
+        return;
+    }
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        p[k] = mo_adamw_apply(c, p[k], mo_adamw_ratio(c, m[k], v[k]));
+#else
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        p[k] = mo_adamw_update(c, g[k], p[k], &m[k], &v[k]);
+    *largest_m = mo_largest<N>(m);
+    *largest_v = mo_largest<N>(v);
+#endif
+}
+
+/* Updates the pack at `at` of m and v in registers, whose largest magnitudes' bits are written, and
+ * of the parameters in memory. Returns 0 if none of the parameters is NaN. */
+template <uint32_t RULE, int N, int CODED>
+MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
+                             uint32_t rest, const mo_span_aligned *aligned, float m[N], float v[N],
+                             uint32_t *largest_m, uint32_t *largest_v)
 {
     float g[N], p[N];
     mo_load_pack<N>(s->gradient, at, rest, (uint32_t)s->gradient_dtype, aligned->gradient, g);
     mo_load_pack<N>(s->parameter, at, rest, (uint32_t)s->parameter_dtype, aligned->parameter, p);
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        p[k] = mo_rule_update(RULE, coef, g[k], p[k], &m[k], &v[k]);
-    mo_store_parameters<N>(s, at, rest, aligned, p);
+    if (RULE == MO_RULE_ADAMW && CODED) {
+        mo_adamw_pack<N>(coef, g, p, m, v, largest_m, largest_v);
+    } else {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            p[k] = mo_rule_update_raw(RULE, coef, g[k], p[k], &m[k], &v[k]);
+        *largest_m = mo_largest<N>(m);
+    }
+    int any_nan = mo_any_nan<N>(p);
+    if (MO_RARE(any_nan))
+        mo_one_nan<N>(p);
+    mo_store_parameters<N>(s, at, rest, aligned, p, any_nan);
+    return any_nan;
 }
 
 template <uint32_t RULE>
@@ -305,11 +145,15 @@ MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
         mo_load_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
     if (mo_rule_has_second(RULE))
         mo_load_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
-    mo_update_pack<RULE, N>(s, coef, at, rest, aligned, m, v);
-    MO_UNROLL
-    for (int k = 0; k < N; k++) {
-        m[k] = mo_f32_one_nan(m[k]);
-        v[k] = mo_rule_has_second(RULE) ? mo_f32_one_nan(v[k]) : 0.0f;
+    uint32_t largest_m, largest_v;
+    int any_nan =
+        mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, &largest_m, &largest_v);
+    /* A NaN in m or v makes one in p, but for Lion's m, which is not what p is made of. */
+    if (RULE == MO_RULE_LION)
+        any_nan |= mo_any_nan<N>(m);
+    if (MO_RARE(any_nan)) {
+        mo_one_nan<N>(m);
+        mo_one_nan<N>(v);
     }
     if (s->m)
         mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
@@ -335,16 +179,17 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
     enum { N = 8 };
     uint64_t at = (uint64_t)block * MO_BLOCK_SIZE + mo_thread() % MO_LANES * N;
     uint32_t rest = mo_pack_rest<N>(s->count, at);
+    uint32_t largest_m = 0, largest_v = 0;
     float m[N] = {0}, v[N] = {0};
     if (rest > 0) {
         mo_decode_block<FORMAT>(tables, 1, s->m, s->absmax1, at, rest, aligned->m, m);
         if (mo_rule_has_second(RULE))
             mo_decode_block<FORMAT>(tables, 0, s->v, s->absmax2, at, rest, aligned->v, v);
-        mo_update_pack<RULE, N>(s, coef, at, rest, aligned, m, v);
+        mo_update_pack<RULE, N, 1>(s, coef, at, rest, aligned, m, v, &largest_m, &largest_v);
     }
-    mo_encode_block<FORMAT>(tables, 1, m, at, rest, aligned->m, s->m, s->absmax1);
+    mo_encode_block<FORMAT>(tables, 1, m, largest_m, at, rest, aligned->m, s->m, s->absmax1);
     if (mo_rule_has_second(RULE))
-        mo_encode_block<FORMAT>(tables, 0, v, at, rest, aligned->v, s->v, s->absmax2);
+        mo_encode_block<FORMAT>(tables, 0, v, largest_v, at, rest, aligned->v, s->v, s->absmax2);
 }
 
 template <uint32_t RULE, uint32_t FORMAT>
@@ -424,9 +269,12 @@ MO_DEVICE void mo_quantize_group(const mo_blockcode_args &args,
     uint64_t at = group * MO_BLOCK_SIZE + mo_thread() % MO_LANES * N;
     uint32_t rest = mo_pack_rest<N>(args.count, at);
     float values[N] = {0};
-    if (rest > 0)
+    uint32_t largest = 0;
+    if (rest > 0) {
         mo_load_pack<N>(args.values, at, rest, (uint32_t)args.dtype, values_aligned, values);
-    mo_encode_block<FORMAT>(tables, args.is_signed != 0, values, at, rest, codes_aligned,
+        largest = mo_largest<N>(values);
+    }
+    mo_encode_block<FORMAT>(tables, args.is_signed != 0, values, largest, at, rest, codes_aligned,
                             args.codes, args.absmax);
 }
 
@@ -452,9 +300,8 @@ MO_DEVICE void mo_dequantize_pack(const mo_blockcode_args &args,
     float values[N];
     mo_decode_block<FORMAT>(tables, args.is_signed != 0, args.codes, args.absmax, at, rest,
                             codes_aligned, values);
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        values[k] = mo_f32_one_nan(values[k]);
+    if (MO_RARE(mo_any_nan<N>(values)))
+        mo_one_nan<N>(values);
     mo_store_pack<N>(args.values, at, rest, (uint32_t)args.dtype, values_aligned, values);
 }
 

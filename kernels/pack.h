@@ -296,9 +296,9 @@ template <uint32_t DTYPE> MO_DEVICE void mo_encode_pair(float low, float high, u
 }
 
 template <int N, uint32_t DTYPE>
-MO_DEVICE void mo_encode_pairs(const float values[N], uint32_t codes[N])
+MO_DEVICE void mo_encode_pairs(const float values[N], int any_nan, uint32_t codes[N])
 {
-    if (MO_RARE(mo_any_nan<N>(values))) {
+    if (MO_RARE(any_nan)) {
         MO_UNROLL
         for (int k = 0; k < N; k++)
             codes[k] = mo_encode_as<DTYPE>(values[k], 0);
@@ -313,11 +313,24 @@ template <int N, uint32_t DTYPE>
 MO_DEVICE void mo_encode_values(const float values[N], int saturate, uint32_t codes[N])
 {
     if (DTYPE == MO_DTYPE_BF16 || DTYPE == MO_DTYPE_F16) {
-        mo_encode_pairs<N, DTYPE>(values, codes);
+        mo_encode_pairs<N, DTYPE>(values, mo_any_nan<N>(values), codes);
     } else {
         MO_UNROLL
         for (int k = 0; k < N; k++)
             codes[k] = mo_encode_as<DTYPE>(values[k], saturate);
+    }
+}
+
+/* The same for f32, f16 and bf16 where mo_any_nan is known. */
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_encode_known(const float values[N], int any_nan, uint32_t codes[N])
+{
+    if (DTYPE == MO_DTYPE_F32) {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            codes[k] = mo_f32_bits(values[k]);
+    } else {
+        mo_encode_pairs<N, DTYPE>(values, any_nan, codes);
     }
 }
 

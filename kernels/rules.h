@@ -23,21 +23,24 @@ MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_gr
     return mo_adamw_coef_of(group, step, factor);
 }
 
-/* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type.
- * v is left alone by rules without a second moment. Moments that are stored as fp32 still need
- * mo_f32_one_nan; coded ones poison their block. */
+/* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type
+ * and with any NaN. v is left alone by rules without a second moment. */
+MO_HD static inline float mo_rule_update_raw(uint32_t rule, const mo_rule_coef *c, float gradient,
+                                             float parameter, float *m, float *v)
+{
+    if (rule == MO_RULE_LION)
+        return mo_lion_update(c, gradient, parameter, m);
+    if (rule == MO_RULE_SGD)
+        return mo_sgd_update(c, gradient, parameter, m);
+    return mo_adamw_update(c, gradient, parameter, m, v);
+}
+
+/* The same with the one NaN. Moments that are stored as fp32 still need mo_f32_one_nan; coded ones
+ * poison their block. */
 MO_HD static inline float mo_rule_update(uint32_t rule, const mo_rule_coef *c, float gradient,
                                          float parameter, float *m, float *v)
 {
-    float p;
-    if (rule == MO_RULE_LION) {
-        p = mo_lion_update(c, gradient, parameter, m);
-    } else if (rule == MO_RULE_SGD) {
-        p = mo_sgd_update(c, gradient, parameter, m);
-    } else {
-        p = mo_adamw_update(c, gradient, parameter, m, v);
-    }
-    return mo_f32_one_nan(p);
+    return mo_f32_one_nan(mo_rule_update_raw(rule, c, gradient, parameter, m, v));
 }
 
 #endif

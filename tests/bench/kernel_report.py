@@ -81,8 +81,8 @@ TRAFFIC = [
 # warps a cycle and 1.7 GHz; those of them on the integer and logic pipe, 64 threads a cycle; bytes
 # that its memory moves.
 ISSUE, LOGIC, MEMORY = 132 * 4 * 32 * 1.7e9, 132 * 64 * 1.7e9, 3.35e12
-ON_LOGIC = {"LOP3", "SHF", "ISETP", "IADD3", "SEL", "VIMNMX", "VIADD", "VIADDMNMX", "PRMT", "FMNMX", "FSETP",
-            "FSEL", "LEA", "PLOP3", "SGXT", "BMSK", "IABS", "ICMP", "FCHK"}
+ON_LOGIC = {"LOP3", "SHF", "ISETP", "IADD3", "SEL", "VIMNMX", "VIMNMX3", "VIADD", "VIADDMNMX", "PRMT",
+            "FMNMX", "FSETP", "FSEL", "LEA", "PLOP3", "SGXT", "BMSK", "IABS", "ICMP", "FCHK"}
 
 HEAD = """# GPU kernels: what the compilers say
 
