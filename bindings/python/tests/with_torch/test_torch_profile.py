@@ -206,6 +206,9 @@ def test_lines_give_every_batch(made, batches):
         step, predicted = trace.at(batch), line.at(batch)
         assert predicted.peak_phase == step.peak_phase
         assert predicted.peak_bytes == pytest.approx(step.peak_bytes, rel=2e-3)
+        for name, phase in step.phases.items():
+            total = sum(predicted.phases[name].values())
+            assert total == pytest.approx(sum(phase.values()), rel=2e-3), name
         assert predicted.categories["logits"] == pytest.approx(step.categories["logits"], rel=1e-2)
 
 
