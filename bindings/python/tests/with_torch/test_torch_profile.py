@@ -354,6 +354,30 @@ def test_models_of_transformers_make_their_inputs():
     assert Trace(module).at(3).phases["forward"]["batch"] == 3 * 3 * 32 * 32 * FLOAT + 3 * 8
 
 
+@pytest.mark.parametrize(
+    "kind, labels",
+    [
+        ("BertForMaskedLM", 3 * 16),
+        ("BertForSequenceClassification", 3),
+        ("BertForTokenClassification", 3 * 16),
+        ("BertModel", 0),
+        ("ViTModel", 0),
+    ],
+)
+def test_heads_have_their_labels_or_none(kind, labels):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    maker = getattr(transformers, kind)
+    config = maker.config_class(num_attention_heads=2, **sizes)
+    with torch.device("meta"):
+        module = maker(config)
+    target = target_of(module, 16)
+    inputs = target.inputs(3)
+    assert sum(v.numel() for k, v in inputs.items() if k == "labels") == labels
+    assert target.notes == ([] if labels else ["loss: the mean of the first output"])
+    assert Trace(module, sequence=16).at(3).phases["optimizer"]["gradients"] > 0
+
+
 # --- profiles ---
 
 
