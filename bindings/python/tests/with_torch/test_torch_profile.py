@@ -546,3 +546,9 @@ def test_series_end_where_backward_ends():
     target = target_of((nn.Linear(8, 8), lambda b: torch.randn(b, 8)))
     series = Series(StepRecorder(target).record(lambda: target.inputs(2)).account)
     assert series.highest()["optimizer"][CATEGORIES.index("gradients")] == (64 + 8) * FLOAT
+
+
+def test_wrong_inputs_raise_and_print_nothing(capfd, caplog):
+    with pytest.raises(RuntimeError, match="2, 3"):
+        Trace((nn.Linear(4, 4), lambda batch: torch.ones(batch, 3))).at(2)
+    assert not caplog.records and "Traceback" not in "".join(capfd.readouterr())
