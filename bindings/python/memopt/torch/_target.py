@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
@@ -137,7 +138,7 @@ def _is_of_transformers(module: Any) -> bool:
 def _of_transformers(module: Any, sequence: Optional[int]) -> Target:
     config = module.config
     if module.main_input_name == "pixel_values":
-        return Target(module, _images(config), _plain_loss, [])
+        return Target(module, _images(module), _plain_loss, _notes(module))
     if module.main_input_name != "input_ids":
         raise TargetError(
             "%s takes %s: give (module, inputs), where inputs(batch) makes a dict with it"
@@ -146,7 +147,7 @@ def _of_transformers(module: Any, sequence: Optional[int]) -> Target:
     if sequence is None:
         raise TargetError("a language model needs the sequence length (--seq)")
     words = module.get_output_embeddings() is not None
-    notes = [] if words or hasattr(config, "num_labels") else ["loss: the mean of the first output"]
+    single = (int(sequence),) if "TokenClassification" in type(module).__name__ else ()
 
     def inputs(batch: int) -> Dict[str, torch.Tensor]:
         ids = torch.randint(0, int(config.vocab_size), (batch, int(sequence or 0)))
@@ -154,28 +155,33 @@ def _of_transformers(module: Any, sequence: Optional[int]) -> Target:
         if words:
             result["labels"] = ids.clone()
         elif _takes_labels(module):
-            result["labels"] = torch.zeros(batch, dtype=torch.int64)
+            result["labels"] = torch.zeros((batch, *single), dtype=torch.int64)
         return result
 
-    return Target(module, inputs, _plain_loss, notes)
+    return Target(module, inputs, _plain_loss, _notes(module))
 
 
-def _images(config: Any) -> Inputs:
+def _notes(module: Any) -> List[str]:
+    return [] if _takes_labels(module) else ["loss: the mean of the first output"]
+
+
+def _images(module: Any) -> Inputs:
+    config = module.config
     size = config.image_size
     height, width = size if isinstance(size, (tuple, list)) else (size, size)
 
     def inputs(batch: int) -> Dict[str, torch.Tensor]:
-        dtype = getattr(config, "dtype", None) or torch.float32
-        pixels = torch.randn(batch, config.num_channels, height, width).to(dtype)
-        return {"pixel_values": pixels, "labels": torch.zeros(batch, dtype=torch.int64)}
+        pixels = torch.randn(batch, config.num_channels, height, width)
+        result = {"pixel_values": pixels.to(next(module.parameters()).dtype)}
+        if _takes_labels(module):
+            result["labels"] = torch.zeros(batch, dtype=torch.int64)
+        return result
 
     return inputs
 
 
 def _takes_labels(module: torch.nn.Module) -> bool:
-    return "labels" in module.forward.__code__.co_varnames or "Classification" in (
-        type(module).__name__
-    )
+    return "labels" in inspect.signature(module.forward).parameters
 
 
 def head_of(module: Any) -> Optional[torch.nn.Module]:

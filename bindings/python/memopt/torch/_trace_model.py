@@ -8,6 +8,7 @@ forms that they have on a real device: a meta tensor's attention, for example, w
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -74,7 +75,8 @@ class Trace:
         module = self.target.module
         recorder = StepRecorder(self.target, self._autocast, self._accumulation)
         mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants that a model makes itself
-        with _fakes_in(module, mode), mode, _not_packed(), torch.random.fork_rng(devices=[]):
+        quiet, random = _quiet(), torch.random.fork_rng(devices=[])
+        with _fakes_in(module, mode), mode, _not_packed(), quiet, random:
             try:
                 recorded = recorder.record(lambda: _fake(self.target.inputs(batch)))
             except (
@@ -88,6 +90,18 @@ class Trace:
                     % (type(module).__name__, getattr(error, "func", error))
                 ) from error
             return Series(recorded.account)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """An operation that refuses its inputs raises; torch would print a traceback beside that."""
+    log = logging.getLogger(FakeTensorMode.__module__)
+    before = log.disabled
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 @contextlib.contextmanager

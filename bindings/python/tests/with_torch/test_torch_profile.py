@@ -206,6 +206,9 @@ def test_lines_give_every_batch(made, batches):
         step, predicted = trace.at(batch), line.at(batch)
         assert predicted.peak_phase == step.peak_phase
         assert predicted.peak_bytes == pytest.approx(step.peak_bytes, rel=2e-3)
+        for name, phase in step.phases.items():
+            total = sum(predicted.phases[name].values())
+            assert total == pytest.approx(sum(phase.values()), rel=2e-3), name
         assert predicted.categories["logits"] == pytest.approx(step.categories["logits"], rel=1e-2)
 
 
@@ -349,6 +352,30 @@ def test_models_of_transformers_make_their_inputs():
     with torch.device("meta"):
         module = transformers.ViTForImageClassification(vit)
     assert Trace(module).at(3).phases["forward"]["batch"] == 3 * 3 * 32 * 32 * FLOAT + 3 * 8
+
+
+@pytest.mark.parametrize(
+    "kind, labels",
+    [
+        ("BertForMaskedLM", 3 * 16),
+        ("BertForSequenceClassification", 3),
+        ("BertForTokenClassification", 3 * 16),
+        ("BertModel", 0),
+        ("ViTModel", 0),
+    ],
+)
+def test_heads_have_their_labels_or_none(kind, labels):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    maker = getattr(transformers, kind)
+    config = maker.config_class(num_attention_heads=2, **sizes)
+    with torch.device("meta"):
+        module = maker(config)
+    target = target_of(module, 16)
+    inputs = target.inputs(3)
+    assert sum(v.numel() for k, v in inputs.items() if k == "labels") == labels
+    assert target.notes == ([] if labels else ["loss: the mean of the first output"])
+    assert Trace(module, sequence=16).at(3).phases["optimizer"]["gradients"] > 0
 
 
 # --- profiles ---
@@ -519,3 +546,9 @@ def test_series_end_where_backward_ends():
     target = target_of((nn.Linear(8, 8), lambda b: torch.randn(b, 8)))
     series = Series(StepRecorder(target).record(lambda: target.inputs(2)).account)
     assert series.highest()["optimizer"][CATEGORIES.index("gradients")] == (64 + 8) * FLOAT
+
+
+def test_wrong_inputs_raise_and_print_nothing(capfd, caplog):
+    with pytest.raises(RuntimeError, match="2, 3"):
+        Trace((nn.Linear(4, 4), lambda batch: torch.ones(batch, 3))).at(2)
+    assert not caplog.records and "Traceback" not in "".join(capfd.readouterr())

@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Models that nobody has looked at: the planner beside traces, on random configurations.
+
+    PYTHONPATH=bindings/python python tests/plan/unseen.py [--seed 1] [--count 100] [--measure]
+
+truth.json is what the planner was written against. Here family, width, depth, heads, vocabulary,
+batch, sequence, dtypes, attention, checkpointing, optimizer, dropout, masks, windows, LoRA and accumulation
+are drawn at random. A trace on fake tensors, which is exact on the rows of truth.json, says what is
+right; with --measure a real step does (slow, and rows over 2 GiB are left out). Exits with 1 where the
+planner is under, or over by more than a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from typing import Any, Dict, Iterator, List, Tuple
+
+import measure
+import models
+import report
+import rows
+
+FAMILIES = ("llama", "llama", "gpt2", "qwen2", "mistral", "mixtral", "bert", "vit", "opt")
+
+
+class Draw:
+    """Random rows from a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def _one(self, *values: Any) -> Any:
+        return self._random.choice(values)
+
+    def _chance(self, share: float) -> bool:
+        return self._random.random() < share
+
+    def row(self, number: int) -> Dict[str, Any]:
+        """The next one."""
+        family = self._one(*FAMILIES)
+        sequence = self._one(16, 33, 64, 128, 300, 512)
+        batch = min(self._one(1, 2, 3, 4, 8, 16), max(4096 // sequence, 1))
+        run = self._run(family)
+        config = getattr(self, "_" + family)()
+        return rows.row("%d-%s" % (number, family), config, batch, sequence, **run)
+
+    def _run(self, family: str) -> Dict[str, Any]:
+        run: Dict[str, Any] = {
+            "dtype": self._one("fp32", "fp32", "bf16"),
+            "attention": self._one("sdpa", "sdpa", "eager"),
+            "checkpointing": self._one("none", "none", "full"),
+            "optimizer": self._one("adamw", "adamw", "adamw-foreach", "adamw8bit", "sgd-momentum"),
+        }
+        if run["dtype"] == "fp32" and self._chance(0.3):
+            run["autocast"] = "bf16"
+        if self._chance(0.15):
+            run["accumulation"] = 2
+        if family != "vit" and self._chance(0.2):
+            run["mask"] = True
+        if family in ("llama", "qwen2", "mistral") and self._chance(0.15):
+            run["lora"] = self._one(4, 16)
+            run["lora_targets"] = self._one(rows.LORA, ["q_proj", "v_proj"])
+        return run
+
+    def _sizes(self) -> List[int]:
+        """Hidden, layers, heads, FFN."""
+        heads = self._one(2, 4, 6, 8)
+        hidden = heads * self._one(32, 64, 80)
+        return [hidden, self._one(1, 2, 3, 5, 8), heads, self._one(2, 3, 4) * hidden + 16]
+
+    def _vocabulary(self) -> int:
+        return int(self._one(100, 1000, 8000, 32001, 50257))
+
+    def _llama(self) -> Any:
+        hidden, layers, heads, ffn = self._sizes()
+        return rows.llama(
+            hidden,
+            layers,
+            heads,
+            ffn,
+            self._vocabulary(),
+            num_key_value_heads=self._one(1, 2, heads),
+            tie_word_embeddings=self._one(True, False),
+            attention_bias=self._chance(0.2),
+            use_cache=self._chance(0.8),
+        )
+
+    def _qwen2(self) -> Any:
+        hidden, layers, heads, ffn = self._sizes()
+        tied = self._one(True, False)
+        return rows.qwen2(
+            hidden, layers, heads, 2, ffn, self._vocabulary(), tie_word_embeddings=tied
+        )
+
+    def _mistral(self) -> Any:
+        hidden, layers, heads, ffn = self._sizes()
+        window = self._one(None, 4096, 64)
+        return rows.mistral(
+            hidden, layers, heads, self._one(1, 2), ffn, self._vocabulary(), sliding_window=window
+        )
+
+    def _mixtral(self) -> Any:
+        hidden, layers, heads, ffn = self._sizes()
+        return rows.mixtral(
+            hidden, layers, heads, self._one(1, 2), ffn, self._vocabulary(), self._one(2, 4, 8)
+        )
+
+    def _gpt2(self) -> Any:
+        hidden, layers, heads, _ = self._sizes()
+        dropout = self._one({}, rows.NO_DROPOUT, {"attn_pdrop": 0.0})
+        return rows.gpt2(hidden, layers, heads, self._vocabulary(), **dropout)
+
+    def _bert(self) -> Any:
+        kind = self._one("BertForMaskedLM", "BertForSequenceClassification")
+        none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        words = self._vocabulary()
+        return rows.bert(*self._sizes(), kind, **dict(self._one({}, none), vocab_size=words))
+
+    def _vit(self) -> Any:
+        size, labels = self._one(64, 224, 256), self._one(2, 1000)
+        return dict(rows.vit(*self._sizes()), image_size=size, num_labels=labels)
+
+    def _opt(self) -> Any:
+        none = {"dropout": 0.0, "attention_dropout": 0.0}
+        dropout = self._one({}, none, {"attention_dropout": 0.1})
+        return rows.opt(*self._sizes(), **dict(dropout, vocab_size=self._vocabulary()))
+
+
+def errors(
+    seed: int, count: int, measured: bool = False
+) -> Iterator[Tuple[Dict[str, Any], int, float]]:
+    """Rows, what they need, and the planner's relative error."""
+    draw = Draw(seed)
+    for number in range(count):
+        row = draw.row(number)
+        right = report.traced(row, models.build(row, "meta"))
+        if measured:
+            if right > 2 << 30:
+                continue
+            right = measure.measure(row)["peak_bytes"]
+        yield row, right, report.memopt_plan(row) / right - 1.0
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--measure", action="store_true", help="run real steps, not traces")
+    options = parser.parse_args()
+    all_errors, missed = [], 0
+    for row, right, error in errors(options.seed, options.count, options.measure):
+        all_errors.append(error)
+        line = "%-12s %9.1f MiB %9s" % (row["name"], right / 2**20, report.percent(error))
+        if not report.within(row, error):
+            missed += 1
+            line += "  missed: " + json.dumps({**row["config"], **row["run"]})
+        print(line, flush=True)
+    low, high = report.percent(min(all_errors)), report.percent(max(all_errors))
+    print("%d models: from %s to %s, %d missed" % (len(all_errors), low, high, missed))
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
