@@ -45,6 +45,15 @@ static void accumulate_ref(const void *args, uint64_t begin, uint64_t end)
     }
 }
 
+static uint64_t accumulate_elements(const void *args)
+{
+    const mo_accumulate_args *a = args;
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < a->count; i++)
+        elements += a->segments[i].count;
+    return elements;
+}
+
 _Static_assert(sizeof(mo_accumulate_segment) == 40, "layout shared with the GPU");
 _Static_assert(sizeof(mo_accumulate_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 
@@ -58,4 +67,5 @@ const mo_kernel mo_kernel_accumulate = {
 #else
     .cpu = {accumulate_ref, 0, 0},
 #endif
+    .elements = accumulate_elements,
 };

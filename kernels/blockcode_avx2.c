@@ -45,7 +45,7 @@ void mo_dequantize_avx2(const void *args, uint64_t begin, uint64_t end)
         last = a->count;
     for (; i + 8 <= last; i += 8) {
         __m256 absmax = _mm256_set1_ps(a->absmax[i / MO_BLOCK_SIZE]);
-        mo_store8(a->values, i, a->dtype, mo_decode8(map, a->codes + i, absmax));
+        mo_store8(a->values, i, a->dtype, mo_one_nan8(mo_decode8(map, a->codes + i, absmax)));
     }
     mo_dequantize_scalar(a, i, last);
 }

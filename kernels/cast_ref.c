@@ -194,6 +194,16 @@ void mo_cast_ref(const void *args, uint64_t begin, uint64_t end)
     mo_cast_run((const mo_cast_args *)args, begin, end, mo_cast_scalar_table);
 }
 
+static uint64_t cast_elements(const void *args)
+{
+    const mo_cast_args *a = args;
+    const mo_cast_segment *segments = a->table ? a->table : a->segments;
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < a->count; i++)
+        elements += segments[i].count;
+    return elements;
+}
+
 _Static_assert(sizeof(mo_cast_segment) == 40, "layout shared with the GPU");
 _Static_assert(sizeof(mo_cast_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 
@@ -206,4 +216,5 @@ const mo_kernel mo_kernel_cast = {
 #else
     .cpu = {mo_cast_ref, 0, 0},
 #endif
+    .elements = cast_elements,
 };

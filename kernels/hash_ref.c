@@ -38,10 +38,11 @@ static void compare_scalar(const void *args, uint64_t begin, uint64_t end)
 #endif
 
 const mo_kernel mo_kernel_hash_granules = {"mo_hash_granules", sizeof(mo_hash_granules_args),
-                                           MO_HASH_THREADS, FORMS};
+                                           MO_HASH_THREADS, FORMS, 0};
 
 /* 0.2 % of the data, compared by one item: a wider form would not pay. */
 const mo_kernel mo_kernel_hash_compare = {"mo_hash_compare",
                                           sizeof(mo_hash_compare_args),
                                           MO_HASH_COMPARE_THREADS,
-                                          {compare_scalar, 0, 0}};
+                                          {compare_scalar, 0, 0},
+                                          0};

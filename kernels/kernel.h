@@ -34,6 +34,9 @@ typedef struct mo_kernel {
     uint32_t args_size;              /* sizeof the argument struct */
     uint32_t threads;                /* of a GPU thread block, a multiple of 64 */
     mo_cpu_kernel cpu[MO_ISA_COUNT]; /* by instruction set */
+    /* Elements that a launch works on, where items may be much smaller than a chunk: work that is
+     * not worth a second thread. NULL: items are whole. */
+    uint64_t (*elements)(const void *args);
 } mo_kernel;
 
 #endif

@@ -300,8 +300,9 @@ MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
                               uint32_t rest, const mo_span_aligned *aligned)
 {
     enum { N = 4 };
-    float m[N], v[N] = {0};
-    mo_load_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
+    float m[N] = {0}, v[N] = {0};
+    if (s->m)
+        mo_load_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
     if (mo_rule_has_second(RULE))
         mo_load_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
     mo_update_pack<RULE, N>(s, coef, at, rest, aligned, m, v);
@@ -310,7 +311,8 @@ MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
         m[k] = mo_f32_one_nan(m[k]);
         v[k] = mo_rule_has_second(RULE) ? mo_f32_one_nan(v[k]) : 0.0f;
     }
-    mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
+    if (s->m)
+        mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
     if (mo_rule_has_second(RULE))
         mo_store_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
 }
@@ -450,6 +452,9 @@ MO_DEVICE void mo_dequantize_pack(const mo_blockcode_args &args,
     float values[N];
     mo_decode_block<FORMAT>(tables, args.is_signed != 0, args.codes, args.absmax, at, rest,
                             codes_aligned, values);
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        values[k] = mo_f32_one_nan(values[k]);
     mo_store_pack<N>(args.values, at, rest, (uint32_t)args.dtype, values_aligned, values);
 }
 

@@ -19,7 +19,7 @@
 typedef struct mo_optim_tensor {
     void *parameter;
     void *copy;     /* or NULL */
-    void *m;        /* codes or f32 */
+    void *m;        /* codes or f32; NULL: SGD without momentum, which keeps nothing */
     void *v;        /* NULL where the rule has one moment; so is absmax2 */
     float *absmax1; /* a scale per block; NULL: 32-bit states */
     float *absmax2;

@@ -79,6 +79,8 @@ void mo_dequantize_avx512(const void *args, uint64_t begin, uint64_t end)
         __m512 absmax = _mm512_set1_ps(a->absmax[i / MO_BLOCK_SIZE]);
         mo_f32x64 x = a->is_signed ? mo_decode64_signed(a->codes + i, absmax)
                                    : mo_decode64_unsigned(a->codes + i, absmax);
+        for (int k = 0; k < 4; k++)
+            x.part[k] = mo_one_nan16(x.part[k]);
         mo_store64(a->values, i, a->dtype, &x);
     }
     mo_dequantize_scalar(a, i, last);

@@ -10,6 +10,8 @@
  */
 #include "kernels/optim_forms.h"
 
+#include <string.h>
+
 enum { LANE_BLOCK = MO_BLOCK_SIZE };
 
 typedef struct mo_lane_coef {
@@ -295,7 +297,10 @@ MO_INLINE void lane_step32(uint32_t rule, const mo_optim_span *s, const mo_lane_
     while (at + LANE_BLOCK <= s->count) {
         lane_read(s->gradient, at, s->gradient_dtype, LANE_BLOCK, w->g);
         lane_read(s->parameter, at, s->parameter_dtype, LANE_BLOCK, w->p);
-        lane_update(rule, c, w->g, w->p, m + at, v == NULL ? w->v : v + at, LANE_BLOCK);
+        if (m == NULL)
+            memset(w->m, 0, sizeof w->m);
+        lane_update(rule, c, w->g, w->p, m == NULL ? w->m : m + at, v == NULL ? w->v : v + at,
+                    LANE_BLOCK);
         lane_write_parameters(s, at, LANE_BLOCK, w->p);
         at += LANE_BLOCK;
     }
@@ -364,6 +369,8 @@ MO_INLINE void lane_dequantize(uint32_t format, const void *args, uint64_t begin
             lane_decode(format, 1, a->codes, a->absmax, at, values);
         else
             lane_decode(format, 0, a->codes, a->absmax, at, values);
+        for (uint32_t i = 0; i < n; i += MO_LANES_N)
+            v_store(values + i, lane_one_nan(v_load(values + i)));
         lane_write(a->values, at, a->dtype, n, values);
     }
     mo_dequantize_run_scalar(format, a, at, last);

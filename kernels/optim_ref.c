@@ -79,6 +79,12 @@ CODE_REF(_ref, MO_STATE_8BIT)
 CODE_REF(4_ref, MO_STATE_4BIT)
 CODE_REF(f8_ref, MO_STATE_F8)
 
+static uint64_t step_elements(const void *args)
+{
+    const mo_optim_step_args *a = args;
+    return mo_segments_elements(a->gradients, a->count);
+}
+
 #if defined(__x86_64__)
 #define FORMS(scalar, name)                                                                        \
     {                                                                                              \
@@ -91,20 +97,24 @@ CODE_REF(f8_ref, MO_STATE_F8)
     }
 #endif
 
-const mo_kernel mo_kernel_optim_upload = {
-    "mo_optim_upload", sizeof(mo_optim_upload_args), MO_OPTIM_THREADS, {upload_ref, NULL, NULL}};
+const mo_kernel mo_kernel_optim_upload = {"mo_optim_upload",
+                                          sizeof(mo_optim_upload_args),
+                                          MO_OPTIM_THREADS,
+                                          {upload_ref, NULL, NULL},
+                                          NULL};
 const mo_kernel mo_kernel_optim_prologue = {"mo_optim_prologue",
                                             sizeof(mo_optim_prologue_args),
                                             MO_OPTIM_THREADS,
-                                            {prologue_ref, NULL, NULL}};
+                                            {prologue_ref, NULL, NULL},
+                                            NULL};
 
 #define STEP(name, symbol, scalar)                                                                 \
     {                                                                                              \
-        name, sizeof(mo_optim_step_args), MO_OPTIM_THREADS, FORMS(scalar, symbol)                  \
+        name, sizeof(mo_optim_step_args), MO_OPTIM_THREADS, FORMS(scalar, symbol), step_elements   \
     }
 #define CODE(name, symbol, scalar)                                                                 \
     {                                                                                              \
-        name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(scalar, symbol)                   \
+        name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(scalar, symbol), NULL             \
     }
 
 const mo_kernel mo_kernel_optim_step = STEP("mo_optim_step", mo_optim_step, step_ref);

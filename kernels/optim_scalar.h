@@ -14,7 +14,7 @@ typedef struct mo_optim_span {
     void *parameter;
     void *copy; /* or NULL */
     const void *gradient;
-    void *m;
+    void *m; /* NULL: nothing is kept, nor in v */
     void *v;
     float *absmax1; /* NULL: 32-bit states */
     float *absmax2; /* and v: NULL where the rule has one moment */
@@ -112,7 +112,7 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
     s->copy = mo_element_at(t->copy, start, t->copy_dtype);
     s->gradient = mo_element_at(g->data, start, (int32_t)g->dtype);
-    s->m = (unsigned char *)t->m + state;
+    s->m = t->m != 0 ? (unsigned char *)t->m + state : 0;
     s->v = t->v != 0 ? (unsigned char *)t->v + state : 0;
     s->absmax1 = t->absmax1 != 0 ? t->absmax1 + block : 0;
     s->absmax2 = t->absmax2 != 0 ? t->absmax2 + block : 0;
@@ -134,11 +134,12 @@ MO_HD static inline void mo_step32_scalar(uint32_t rule, const mo_optim_span *s,
 {
     float *m = (float *)s->m, *v = (float *)s->v, none = 0.0f;
     for (uint64_t i = begin; i < end; i++) {
+        float zero = 0.0f, *first = m != 0 ? &m[i] : &zero;
         float g = mo_load_element(s->gradient, i, s->gradient_dtype);
         float p = mo_load_element(s->parameter, i, s->parameter_dtype);
         float *second = v != 0 ? &v[i] : &none;
-        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, &m[i], second));
-        m[i] = mo_f32_one_nan(m[i]);
+        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, first, second));
+        *first = mo_f32_one_nan(*first);
         *second = mo_f32_one_nan(*second);
     }
 }
@@ -224,11 +225,12 @@ MO_HD static inline void mo_quantize_scalar(const mo_blockcode_args *a, uint64_t
 MO_HD static inline void mo_dequantize_run_scalar(uint32_t format, const mo_blockcode_args *a,
                                                   uint64_t first, uint64_t last)
 {
-    for (uint64_t i = first; i < last; i++)
-        mo_store_element(a->values, i, a->dtype,
-                         mo_format_value(format, a->is_signed != 0,
-                                         mo_format_read(format, a->codes, i),
-                                         a->absmax[i / mo_format_block(format)]));
+    for (uint64_t i = first; i < last; i++) {
+        uint32_t code = mo_format_read(format, a->codes, i);
+        float value = mo_format_value(format, a->is_signed != 0, code,
+                                      a->absmax[i / mo_format_block(format)]);
+        mo_store_element(a->values, i, a->dtype, mo_f32_one_nan(value));
+    }
 }
 
 MO_HD static inline void mo_dequantize_scalar(const mo_blockcode_args *a, uint64_t first,

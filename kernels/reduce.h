@@ -34,6 +34,15 @@ typedef struct mo_segment {
 
 enum { MO_SEGMENTS = 120 };
 
+/* What mo_kernel's `elements` tells of segments. */
+MO_HD static inline uint64_t mo_segments_elements(const mo_segment *segments, uint32_t count)
+{
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < count; i++)
+        elements += segments[i].count;
+    return elements;
+}
+
 /* square_sum: a thread for each lane of a chunk's stripes. sum: a stripe, and whole warps. */
 enum {
     MO_SQUARE_SUM_THREADS = MO_CHUNK_ELEMENTS / MO_STRIPE_ELEMENTS * MO_STRIPE_LANES,

@@ -155,6 +155,12 @@ static void sum_ref(const void *args, uint64_t begin, uint64_t end)
 _Static_assert(sizeof(mo_segment) == 32, "layout shared with the GPU");
 _Static_assert(sizeof(mo_reduce_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 
+static uint64_t elements(const void *args)
+{
+    const mo_reduce_args *a = args;
+    return mo_segments_elements(a->table ? a->table : a->segments, a->count);
+}
+
 #if defined(__x86_64__)
 #define FORMS(name)                                                                                \
     {                                                                                              \
@@ -172,6 +178,7 @@ const mo_kernel mo_kernel_square_sum = {
     .args_size = sizeof(mo_reduce_args),
     .threads = MO_SQUARE_SUM_THREADS,
     .cpu = FORMS(square_sum),
+    .elements = elements,
 };
 
 const mo_kernel mo_kernel_check = {
@@ -179,6 +186,7 @@ const mo_kernel mo_kernel_check = {
     .args_size = sizeof(mo_reduce_args),
     .threads = MO_CHECK_THREADS,
     .cpu = FORMS(check),
+    .elements = elements,
 };
 
 const mo_kernel mo_kernel_sum = {

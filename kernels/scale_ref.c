@@ -88,6 +88,12 @@ static void scaler_set_ref(const void *args, uint64_t begin, uint64_t end)
     mo_scaler_assign(args);
 }
 
+static uint64_t scale_elements(const void *args)
+{
+    const mo_scale_args *a = args;
+    return mo_segments_elements(a->table ? a->table : a->segments, a->count);
+}
+
 _Static_assert(sizeof(mo_scale_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 _Static_assert(sizeof(mo_scaler_block) == 40, "layout shared with the GPU");
 
@@ -100,6 +106,7 @@ const mo_kernel mo_kernel_scale = {
 #else
     .cpu = {mo_scale_ref, 0, 0},
 #endif
+    .elements = scale_elements,
 };
 
 const mo_kernel mo_kernel_norm = {

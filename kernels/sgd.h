@@ -11,6 +11,8 @@
  * with rate = -lr. Dampening is left out in a tensor's first step, whose buffer so becomes d, and
  * where momentum is 0. The update uses m before it is coded.
  *
+ * Without momentum there may be no buffer: m is then 0 before and forgotten after.
+ *
  * Coefficients: beta1 is the momentum, one_minus_beta1 one minus the dampening, decay the weight
  * decay; eps is 1 with Nesterov, else 0.
  */

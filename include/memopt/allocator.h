@@ -27,6 +27,7 @@
 #define MEMOPT_ALLOCATOR_H
 
 #include <memopt/device.h>
+#include <memopt/trace.h>
 
 MEMOPT_BEGIN_DECLS
 

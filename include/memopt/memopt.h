@@ -15,5 +15,6 @@
 #include <memopt/optim.h>
 #include <memopt/plan.h>
 #include <memopt/pluggable.h>
+#include <memopt/trace.h>
 
 #endif /* MEMOPT_MEMOPT_H */

@@ -25,7 +25,8 @@ typedef enum memopt_optimizer_kind {
     MEMOPT_OPTIMIZER_LION = 2,  /**< Sign of an interpolated momentum, decoupled weight decay (Chen
                                      et al. 2023): one moment, 32-bit or 8-bit. */
     MEMOPT_OPTIMIZER_SGD = 3    /**< Gradient descent with momentum as torch.optim.SGD defines it
-                                     (Sutskever et al. 2013): one moment, 32-bit or 8-bit. */
+                                     (Sutskever et al. 2013): one moment, 32-bit or 8-bit; none
+                                     while the momentum is 0. */
 } memopt_optimizer_kind;
 
 /** @brief How states are kept. */
@@ -155,6 +156,9 @@ MEMOPT_API memopt_status memopt_optimizer_add_group(memopt_optimizer *optimizer,
 
 /**
  * @brief Changes a group's hyperparameters for later steps.
+ *
+ * Parameters of SGD that were added while the momentum was 0 have no momentum buffer. With a
+ * momentum they get one, of zeros, at their next step; it stays when the momentum is 0 again.
  * @param optimizer the optimizer.
  * @param group its number.
  * @param values the new hyperparameters.
@@ -214,6 +218,7 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  *        and others one with the optimizer's format, whatever min_8bit_size says. New states are
  *        zeros; where moments are coded, the code of zero (see memopt_state_map()).
  * @param state_count how many: AdamW has 2 with 32-bit states, else 4; Lion and SGD have 1 and 2.
+ *        SGD in a group without momentum needs none: then 0, and states may be NULL.
  * @param steps one u64 in device memory: the steps taken, below 2^53.
  * @param stream a stream in whose order the memory is ready.
  * @param[out] out_index the parameter's number, from 0.
@@ -274,7 +279,8 @@ typedef struct memopt_step_options {
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT NULL, a wrong count, a misaligned gradient or one that overlaps
- * its parameter; the message names the parameter's number.
+ * its parameter; the message names the parameter's number. Or SGD's group has a momentum by now and
+ *         a parameter was added with no state (memopt_optimizer_add_parameter_with_state()).
  * @retval MEMOPT_UNSUPPORTED an element type that cannot be a gradient.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told; no
  *         parameter is changed.
@@ -298,8 +304,8 @@ typedef struct memopt_state_view {
  * @brief A state tensor of a parameter, to read or write in stream order.
  *
  * First come the moments (AdamW has two, Lion and SGD one), then, where they are coded, their f32
- * absmax or scale per block. A moment is f32; u8 codes (8-bit); u8 pairs of codes, ceil(count / 2)
- * of them (4-bit); or e4m3.
+ * absmax or scale per block. SGD has none while a group's momentum is 0. A moment is f32; u8 codes
+ * (8-bit); u8 pairs of codes, ceil(count / 2) of them (4-bit); or e4m3.
  * @param optimizer the optimizer.
  * @param parameter its number.
  * @param index from 0.

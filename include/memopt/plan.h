@@ -491,6 +491,19 @@ MEMOPT_API memopt_status memopt_plan_get_settings(const memopt_plan *plan,
                                                   memopt_plan_card *out_card);
 
 /**
+ * @brief Adds what a card takes beside tensors to bytes that were measured or traced elsewhere.
+ * @param card the card; NULL: defaults (no limit, no overhead).
+ * @param[in,out] bytes live tensors by category; overhead and total are set.
+ * @param[out] out_limit capacity × margin, or 0 where there is no limit; may be NULL.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT bytes is NULL or a value of the card is out of range.
+ * @retval MEMOPT_UNSUPPORTED a field of a newer version is set.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_plan_add_overhead(const memopt_plan_card *card,
+                                                  memopt_plan_bytes *bytes, uint64_t *out_limit);
+
+/**
  * @brief The name of a phase.
  * @param phase a ::memopt_plan_phase.
  * @return a static string: "load", "forward", "loss", "backward", "step"; "invalid" for another
@@ -572,6 +585,22 @@ typedef struct memopt_plan_fit {
     uint64_t change_count;        /**< Entries for memopt_plan_solution_get_change(). */
     double time_factor;           /**< Of all changes together. */
 } memopt_plan_fit;
+
+/**
+ * @brief The micro-batch and accumulation for an effective batch: exact with a micro-batch of at
+ *        least a quarter of the largest, else the nearest with one of its larger half.
+ * @param effective_batch samples of a step on all devices, from 1 to 2^40.
+ * @param largest the largest micro-batch, from 1 to 65536.
+ * @param world_size devices, from 1 to 2^20.
+ * @param[out] out_batch the micro-batch of one device.
+ * @param[out] out_accumulation micro-batches per step; the product of all three is what a step has.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or a number out of range.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_plan_split_batch(uint64_t effective_batch, uint64_t largest,
+                                                 uint64_t world_size, uint64_t *out_batch,
+                                                 uint64_t *out_accumulation);
 
 /**
  * @brief Finds the largest micro-batch that fits, accumulation for an effective batch, and, where

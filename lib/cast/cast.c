@@ -2,7 +2,6 @@
  * fill. */
 #include "memopt/cast.h"
 
-#include "base/memory.h"
 #include "base/options.h"
 #include "cast/tensors.h"
 #include "device/device.h"
@@ -36,67 +35,6 @@ static memopt_status read_options(memopt_cast_options *copy, const memopt_cast_o
     return MEMOPT_OK;
 }
 
-static memopt_status check_pair(uint64_t index, const memopt_tensor *destination,
-                                const memopt_tensor *source)
-{
-    memopt_status status = mo_tensor_check("cast: sources", index, source, mo_dtype_is_float);
-    if (status == MEMOPT_OK)
-        status = mo_tensor_check("cast: destinations", index, destination, mo_dtype_is_float);
-    if (status == MEMOPT_OK && source->count != destination->count)
-        status = mo_fail(MEMOPT_INVALID_ARGUMENT,
-                         "cast: source %" PRIu64 " has %" PRIu64 " elements, its destination "
-                         "%" PRIu64,
-                         index, source->count, destination->count);
-    return status;
-}
-
-static int in_place(const memopt_tensor *destination, const memopt_tensor *source)
-{
-    return destination->data == source->data &&
-           memopt_dtype_size(destination->dtype) == memopt_dtype_size(source->dtype);
-}
-
-/* Fills ranges (room for 2 * count) and returns how many: a tensor cast in place is one. */
-static uint64_t collect_ranges(mo_range *ranges, const memopt_tensor *destinations,
-                               const memopt_tensor *sources, uint64_t count)
-{
-    uint64_t used = 0;
-    for (uint64_t i = 0; i < count; i++) {
-        if (sources[i].count == 0)
-            continue;
-        ranges[used++] = mo_range_of(&destinations[i], i, 1);
-        if (!in_place(&destinations[i], &sources[i]))
-            ranges[used++] = mo_range_of(&sources[i], i, 0);
-    }
-    return used;
-}
-
-static memopt_status check_tensors(memopt_device *device, const memopt_tensor *destinations,
-                                   const memopt_tensor *sources, uint64_t count)
-{
-    memopt_status status = MEMOPT_OK;
-    if (destinations == NULL || sources == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "cast: %s is NULL",
-                       destinations == NULL ? "destinations" : "sources");
-    if (count > UINT32_MAX)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "cast: %" PRIu64 " tensors; a call takes at most 2^32 - 1", count);
-    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++)
-        status = check_pair(i, &destinations[i], &sources[i]);
-    if (status != MEMOPT_OK)
-        return status;
-    mo_range *ranges = mo_malloc(2 * count * sizeof *ranges);
-    if (ranges == NULL)
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    status = mo_ranges_check("cast", ranges, collect_ranges(ranges, destinations, sources, count));
-    mo_free(ranges);
-    if (status == MEMOPT_OK)
-        status = mo_tensors_reachable(device, "cast: source", sources, count);
-    return status == MEMOPT_OK
-               ? mo_tensors_reachable(device, "cast: destination", destinations, count)
-               : status;
-}
-
 /* 1 where the outputs are together too large to stay in the caches. */
 static uint8_t streaming(const memopt_tensor *destinations, uint64_t count)
 {
@@ -117,7 +55,9 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
     status = read_options(&how, options);
     if (status != MEMOPT_OK || count == 0)
         return status;
-    status = check_tensors(device, destinations, sources, count);
+    status = mo_pairs_check("cast", destinations, sources, count, mo_dtype_is_float);
+    if (status == MEMOPT_OK)
+        status = mo_pairs_memory_check(device, "cast", destinations, sources, count, 1);
     if (status != MEMOPT_OK)
         return status;
 

@@ -1,9 +1,11 @@
 #include "cast/tensors.h"
 
 #include "base/checked.h"
+#include "base/memory.h"
 #include "device/device.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 int mo_dtype_is_gradient(memopt_dtype dtype)
 {
@@ -126,4 +128,74 @@ memopt_status mo_ranges_check(const char *subject, mo_range *ranges, uint64_t co
             extend(&written, range);
     }
     return MEMOPT_OK;
+}
+
+/* --- pairs ----------------------------------------------------------------------------------- */
+
+memopt_status mo_pairs_check(const char *verb, const memopt_tensor *destinations,
+                             const memopt_tensor *sources, uint64_t count,
+                             int (*type_allowed)(memopt_dtype))
+{
+    char from[32], into[32];
+    memopt_status status = MEMOPT_OK;
+    if (destinations == NULL || sources == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %s is NULL", verb,
+                       destinations == NULL ? "destinations" : "sources");
+    if (count > UINT32_MAX)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: %" PRIu64 " tensors; a call takes at most 2^32 - 1", verb, count);
+    snprintf(from, sizeof from, "%s: sources", verb);
+    snprintf(into, sizeof into, "%s: destinations", verb);
+    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
+        status = mo_tensor_check(from, i, &sources[i], type_allowed);
+        if (status == MEMOPT_OK)
+            status = mo_tensor_check(into, i, &destinations[i], type_allowed);
+        if (status == MEMOPT_OK && sources[i].count != destinations[i].count)
+            status =
+                mo_fail(MEMOPT_INVALID_ARGUMENT,
+                        "%s: source %" PRIu64 " has %" PRIu64 " elements, its destination %" PRIu64,
+                        verb, i, sources[i].count, destinations[i].count);
+    }
+    return status;
+}
+
+static int same_place(const memopt_tensor *destination, const memopt_tensor *source)
+{
+    return destination->data == source->data &&
+           memopt_dtype_size(destination->dtype) == memopt_dtype_size(source->dtype);
+}
+
+/* Fills ranges (room for 2 * count) and returns how many: a tensor written in place is one. */
+static uint64_t pair_ranges(mo_range *ranges, const memopt_tensor *destinations,
+                            const memopt_tensor *sources, uint64_t count, int in_place)
+{
+    uint64_t used = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        if (sources[i].count == 0)
+            continue;
+        ranges[used++] = mo_range_of(&destinations[i], i, 1);
+        if (!in_place || !same_place(&destinations[i], &sources[i]))
+            ranges[used++] = mo_range_of(&sources[i], i, 0);
+    }
+    return used;
+}
+
+memopt_status mo_pairs_memory_check(memopt_device *device, const char *verb,
+                                    const memopt_tensor *destinations, const memopt_tensor *sources,
+                                    uint64_t count, int in_place)
+{
+    char subject[32];
+    mo_range *ranges = mo_malloc(2 * count * sizeof *ranges);
+    if (ranges == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    uint64_t used = pair_ranges(ranges, destinations, sources, count, in_place);
+    memopt_status status = mo_ranges_check(verb, ranges, used);
+    mo_free(ranges);
+    snprintf(subject, sizeof subject, "%s: source", verb);
+    if (status == MEMOPT_OK)
+        status = mo_tensors_reachable(device, subject, sources, count);
+    snprintf(subject, sizeof subject, "%s: destination", verb);
+    if (status == MEMOPT_OK)
+        status = mo_tensors_reachable(device, subject, destinations, count);
+    return status;
 }

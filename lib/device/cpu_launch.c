@@ -18,8 +18,8 @@
 #include <xmmintrin.h>
 #endif
 
-/* Below this many items a thread's wake-up costs more than it brings. */
-enum { ITEMS_WORTH_THREADS = 8, CHUNKS_PER_THREAD = 8 };
+/* Below this many items, or elements in them, a thread's wake-up costs more than it brings. */
+enum { ITEMS_WORTH_THREADS = 8, ELEMENTS_WORTH_THREADS = 1 << 16, CHUNKS_PER_THREAD = 8 };
 
 static const char *const isa_names[MO_ISA_COUNT] = {"scalar", "avx2", "avx512"};
 
@@ -141,12 +141,18 @@ static mo_cpu_kernel form_for(const mo_kernel *kernel, mo_isa isa)
     return kernel->cpu[best];
 }
 
+static int worth_threads(const mo_kernel *kernel, const void *args, uint64_t items)
+{
+    return items >= ITEMS_WORTH_THREADS &&
+           (kernel->elements == NULL || kernel->elements(args) >= ELEMENTS_WORTH_THREADS);
+}
+
 void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *args,
                        uint64_t items)
 {
     mo_cpu_pool *pool = &cpu->pool;
     mo_cpu_kernel function = form_for(kernel, cpu->isa);
-    if (pool->thread_count == 1 || items < ITEMS_WORTH_THREADS) {
+    if (pool->thread_count == 1 || !worth_threads(kernel, args, items)) {
         run_form(function, args, 0, items);
         return;
     }

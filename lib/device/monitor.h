@@ -53,10 +53,21 @@ typedef struct mo_monitor_symbol {
     int required;
 } mo_monitor_symbol;
 
-/* Looks all up into the struct at calls; info->missing gets those that have no name. 1 where every
- * required one was found. */
-int mo_monitor_resolve(void *library, const mo_monitor_symbol *symbols, size_t count, void *calls,
-                       memopt_monitor_info *info);
+/* A source that is a vendor's library, whose monitor struct begins with a memopt_monitor. */
+typedef struct mo_monitor_library {
+    const char *source;       /* as info names it */
+    const char *const *names; /* of the file, the preferred one first, ended by NULL */
+    const mo_monitor_symbol *symbols;
+    size_t symbol_count;
+    size_t monitor_bytes; /* of its monitor struct */
+    size_t calls;         /* where in that the entry points lie */
+    const mo_monitor_ops *ops;
+    /* Starts the library and counts devices; a failure is told in info. */
+    memopt_status (*start)(memopt_monitor *monitor, memopt_monitor_info *info);
+} mo_monitor_library;
+
+memopt_status mo_monitor_open_library(const mo_monitor_library *library, memopt_monitor_info *info,
+                                      memopt_monitor **out_monitor);
 
 typedef enum mo_field_outcome {
     MO_FIELD_HERE,

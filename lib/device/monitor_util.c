@@ -1,8 +1,10 @@
-/* What the sources of a monitor share: symbols, notes on fields, lists of processes, small files.
+/* What the sources of a monitor share: opening libraries, notes on fields, lists of processes,
+ * small files.
  */
 #include "device/monitor.h"
 
 #include "base/memory.h"
+#include "device/gpu.h"
 
 #include <ctype.h>
 #include <dlfcn.h>
@@ -23,23 +25,54 @@ void mo_monitor_append(char *text, size_t size, const char *format, ...)
     va_end(arguments);
 }
 
-int mo_monitor_resolve(void *library, const mo_monitor_symbol *symbols, size_t count, void *calls,
-                       memopt_monitor_info *info)
+/* Looks all up into the struct at calls; info->missing gets those that have no name. 1 where every
+ * required one was found. */
+static int resolve(const mo_monitor_library *source, void *library, void *calls,
+                   memopt_monitor_info *info)
 {
     int complete = 1;
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < source->symbol_count; i++) {
+        const mo_monitor_symbol *symbol = &source->symbols[i];
         void *address = NULL;
-        for (size_t n = 0; n < 3 && address == NULL && symbols[i].names[n] != NULL; n++)
-            address = dlsym(library, symbols[i].names[n]);
-        memcpy((char *)calls + symbols[i].offset, &address, sizeof address);
+        for (size_t n = 0; n < 3 && address == NULL && symbol->names[n] != NULL; n++)
+            address = dlsym(library, symbol->names[n]);
+        memcpy((char *)calls + symbol->offset, &address, sizeof address);
         if (address != NULL)
             continue;
-        complete = complete && !symbols[i].required;
+        complete = complete && !symbol->required;
         mo_monitor_append(info->missing, sizeof info->missing, "%s%s%s",
-                          info->missing[0] == '\0' ? "" : ", ", symbols[i].names[0],
-                          symbols[i].required ? " (required)" : "");
+                          info->missing[0] == '\0' ? "" : ", ", symbol->names[0],
+                          symbol->required ? " (required)" : "");
     }
     return complete;
+}
+
+memopt_status mo_monitor_open_library(const mo_monitor_library *source, memopt_monitor_info *info,
+                                      memopt_monitor **out_monitor)
+{
+    memopt_status status = MEMOPT_DRIVER_MISSING;
+    snprintf(info->source, sizeof info->source, "%s", source->source);
+    void *library = mo_gpu_open_library(source->names, info->library, info->tried, info->problem);
+    if (library == NULL)
+        return status;
+    memopt_monitor *monitor = mo_calloc(1, source->monitor_bytes);
+    if (monitor == NULL) {
+        dlclose(library);
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    }
+    monitor->ops = source->ops;
+    if (resolve(source, library, (char *)monitor + source->calls, info)) {
+        status = source->start(monitor, info);
+    } else {
+        snprintf(info->problem, sizeof info->problem,
+                 "%s lacks entry points that every supported one has", info->library);
+        dlclose(library);
+    }
+    if (status == MEMOPT_OK)
+        *out_monitor = monitor;
+    else
+        monitor->ops->close(monitor);
+    return status;
 }
 
 void mo_monitor_note(memopt_monitor_reading *reading, uint32_t field, mo_field_outcome outcome,

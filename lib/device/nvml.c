@@ -2,12 +2,10 @@
  * Monitoring through NVML, which is loaded at run time. NVML counts its users: every open monitor
  * is one. Its functions may be called from any thread.
  */
-#include "device/gpu.h"
 #include "device/monitor.h"
 
 #include "base/memory.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -337,8 +335,9 @@ static const mo_monitor_ops nvml_ops = {
     .close = nvml_close, .read = nvml_read, .processes = nvml_processes};
 
 /* Starts the library and counts devices; a failure is told in info. */
-static memopt_status start(nvml_monitor *monitor, memopt_monitor_info *info)
+static memopt_status start(memopt_monitor *base, memopt_monitor_info *info)
 {
+    nvml_monitor *monitor = (nvml_monitor *)(void *)base;
     nvml_calls *call = &monitor->call;
     unsigned count = 0;
     const char *what = "does not start";
@@ -365,29 +364,18 @@ static memopt_status start(nvml_monitor *monitor, memopt_monitor_info *info)
                : MEMOPT_DRIVER_ERROR;
 }
 
+static const mo_monitor_library library = {
+    .source = "nvml",
+    .names = libraries,
+    .symbols = symbols,
+    .symbol_count = sizeof symbols / sizeof symbols[0],
+    .monitor_bytes = sizeof(nvml_monitor),
+    .calls = offsetof(nvml_monitor, call),
+    .ops = &nvml_ops,
+    .start = start,
+};
+
 memopt_status mo_nvml_open(memopt_monitor_info *info, memopt_monitor **out_monitor)
 {
-    memopt_status status = MEMOPT_DRIVER_MISSING;
-    snprintf(info->source, sizeof info->source, "nvml");
-    void *library = mo_gpu_open_library(libraries, info->library, info->tried, info->problem);
-    if (library == NULL)
-        return status;
-    nvml_monitor *monitor = mo_calloc(1, sizeof *monitor);
-    if (monitor == NULL) {
-        dlclose(library);
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    }
-    monitor->base.ops = &nvml_ops;
-    if (!mo_monitor_resolve(library, symbols, sizeof symbols / sizeof symbols[0], &monitor->call,
-                            info)) {
-        snprintf(info->problem, sizeof info->problem,
-                 "%s lacks entry points that every supported one has", info->library);
-        dlclose(library);
-    } else
-        status = start(monitor, info);
-    if (status == MEMOPT_OK)
-        *out_monitor = &monitor->base;
-    else
-        nvml_close(&monitor->base);
-    return status;
+    return mo_monitor_open_library(&library, info, out_monitor);
 }

@@ -2,12 +2,10 @@
  * Monitoring through ROCm SMI, which is loaded at run time and counts its users: every open monitor
  * is one.
  */
-#include "device/gpu.h"
 #include "device/monitor.h"
 
 #include "base/memory.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -282,8 +280,9 @@ static void rsmi_close(memopt_monitor *base)
 static const mo_monitor_ops rsmi_ops = {
     .close = rsmi_close, .read = rsmi_read, .processes = rsmi_processes};
 
-static memopt_status start(rsmi_monitor *monitor, memopt_monitor_info *info)
+static memopt_status start(memopt_monitor *base, memopt_monitor_info *info)
 {
+    rsmi_monitor *monitor = (rsmi_monitor *)(void *)base;
     uint32_t count = 0;
     rsmi_version version = {0, 0, 0, NULL};
     const char *what = "does not start";
@@ -306,29 +305,18 @@ static memopt_status start(rsmi_monitor *monitor, memopt_monitor_info *info)
     return code == RSMI_INIT_ERROR ? MEMOPT_DRIVER_MISSING : MEMOPT_DRIVER_ERROR;
 }
 
+static const mo_monitor_library library = {
+    .source = "rocm_smi",
+    .names = libraries,
+    .symbols = symbols,
+    .symbol_count = sizeof symbols / sizeof symbols[0],
+    .monitor_bytes = sizeof(rsmi_monitor),
+    .calls = offsetof(rsmi_monitor, call),
+    .ops = &rsmi_ops,
+    .start = start,
+};
+
 memopt_status mo_rocm_smi_open(memopt_monitor_info *info, memopt_monitor **out_monitor)
 {
-    memopt_status status = MEMOPT_DRIVER_MISSING;
-    snprintf(info->source, sizeof info->source, "rocm_smi");
-    void *library = mo_gpu_open_library(libraries, info->library, info->tried, info->problem);
-    if (library == NULL)
-        return status;
-    rsmi_monitor *monitor = mo_calloc(1, sizeof *monitor);
-    if (monitor == NULL) {
-        dlclose(library);
-        return MEMOPT_OUT_OF_HOST_MEMORY;
-    }
-    monitor->base.ops = &rsmi_ops;
-    if (!mo_monitor_resolve(library, symbols, sizeof symbols / sizeof symbols[0], &monitor->call,
-                            info)) {
-        snprintf(info->problem, sizeof info->problem,
-                 "%s lacks entry points that every supported one has", info->library);
-        dlclose(library);
-    } else
-        status = start(monitor, info);
-    if (status == MEMOPT_OK)
-        *out_monitor = &monitor->base;
-    else
-        rsmi_close(&monitor->base);
-    return status;
+    return mo_monitor_open_library(&library, info, out_monitor);
 }

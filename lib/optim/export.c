@@ -62,7 +62,7 @@ static memopt_status fetch(memopt_optimizer *o, unsigned char *parameters, unsig
         int n = mo_state_parts(p, parts);
         memset(at, 0, MO_EXPORT_PARAMETER);
         mo_put_u64(at, p->tensor.count);
-        mo_put_u32(at + 8, p->format);
+        mo_put_u32(at + 8, mo_export_format(p));
         mo_put_u32(at + 12, p->group);
         status = memopt_copy(o->device, at + 16, p->device.steps, sizeof(uint64_t), stream);
         for (int k = 0; k < n && status == MEMOPT_OK; k++) {

@@ -6,14 +6,14 @@
 #include <inttypes.h>
 
 /* What memopt_optimizer_state() would list: element types by format, counts by parameter. */
-static memopt_tensor expected(const mo_parameter *p, uint64_t moments, uint64_t index)
+static memopt_tensor expected(const mo_parameter *p, uint64_t index)
 {
     static const memopt_dtype codes[] = {[MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,
                                          [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
                                          [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,
                                          [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3};
     memopt_tensor t = {NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32, 0};
-    if (index < moments) {
+    if (index < p->moments) {
         t.dtype = codes[p->format];
         t.count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(t.dtype);
     }
@@ -62,8 +62,8 @@ static memopt_status check_apart(const mo_parameter *p, uint64_t parameter,
 static memopt_status check_states(const memopt_optimizer *o, const mo_parameter *p,
                                   const memopt_tensor *states, uint64_t count, uint64_t *steps)
 {
-    uint64_t moments = (uint64_t)mo_optimizer_moments(o), index = o->parameter_count;
-    uint64_t wanted = p->format == MEMOPT_STATE_F32 ? moments : 2 * moments;
+    uint64_t index = o->parameter_count;
+    uint64_t wanted = p->format == MEMOPT_STATE_F32 ? p->moments : 2 * p->moments;
     memopt_tensor parts[1 + MO_STATES_MAX];
     if (count != wanted)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -80,7 +80,7 @@ static memopt_status check_states(const memopt_optimizer *o, const mo_parameter 
         status =
             mo_optim_tensor_reachable(o->device, "optimizer: steps of parameter", index, parts);
     for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
-        memopt_tensor want = expected(p, moments, i);
+        memopt_tensor want = expected(p, i);
         status = check_state(p, index, i, &states[i], &want);
         if (status == MEMOPT_OK)
             status = check_apart(p, index, &states[i], parts, i + 1);
@@ -92,16 +92,16 @@ static memopt_status check_states(const memopt_optimizer *o, const mo_parameter 
     return status;
 }
 
-static void describe(mo_parameter *p, int moments, const memopt_tensor *states, uint64_t *steps)
+static void describe(mo_parameter *p, const memopt_tensor *states, uint64_t *steps)
 {
-    int coded = p->format != MEMOPT_STATE_F32;
+    int coded = p->format != MEMOPT_STATE_F32, two = p->moments == 2;
     p->device = (mo_optim_tensor){
         .parameter = p->tensor.data,
         .copy = p->copy.data,
-        .m = states[0].data,
-        .v = moments == 2 ? states[1].data : NULL,
-        .absmax1 = coded ? states[moments].data : NULL,
-        .absmax2 = coded && moments == 2 ? states[moments + 1].data : NULL,
+        .m = p->moments != 0 ? states[0].data : NULL,
+        .v = two ? states[1].data : NULL,
+        .absmax1 = coded ? states[p->moments].data : NULL,
+        .absmax2 = coded && two ? states[p->moments + 1].data : NULL,
         .steps = steps,
         .parameter_dtype = p->tensor.dtype,
         .copy_dtype = p->copy.dtype,
@@ -117,12 +117,13 @@ memopt_status memopt_optimizer_add_parameter_with_state(memopt_optimizer *o, uin
                                                         uint64_t state_count, uint64_t *steps,
                                                         memopt_stream stream, uint64_t *out_index)
 {
-    if (o == NULL || parameter == NULL || states == NULL || steps == NULL || out_index == NULL)
+    if (o == NULL || parameter == NULL || (states == NULL && state_count != 0) || steps == NULL ||
+        out_index == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: %s is NULL",
                        o == NULL           ? "the handle"
                        : parameter == NULL ? "parameter"
-                       : states == NULL    ? "states"
                        : steps == NULL     ? "steps"
+                       : out_index != NULL ? "states"
                                            : "out_index");
     memopt_status status = mo_parameter_check(o, group, parameter, model_copy);
     if (status != MEMOPT_OK)
@@ -130,7 +131,10 @@ memopt_status memopt_optimizer_add_parameter_with_state(memopt_optimizer *o, uin
     mo_parameter p = {.tensor = *parameter, .group = group, .format = o->options.state_format};
     if (model_copy != NULL)
         p.copy = *model_copy;
-    if (state_count != 0 && states[0].dtype == MEMOPT_DTYPE_F32)
+    p.moments = mo_optimizer_moments(o, group);
+    if (p.moments == 0 && state_count != 0)
+        p.moments = 1; /* a buffer from when there was a momentum */
+    if (p.moments == 0 || (state_count != 0 && states[0].dtype == MEMOPT_DTYPE_F32))
         p.format = MEMOPT_STATE_F32;
     status = check_states(o, &p, states, state_count, steps);
     if (status == MEMOPT_OK)
@@ -139,7 +143,7 @@ memopt_status memopt_optimizer_add_parameter_with_state(memopt_optimizer *o, uin
         status = mo_optimizer_use_stream(o, stream);
     if (status != MEMOPT_OK)
         return status;
-    describe(&p, mo_optimizer_moments(o), states, steps);
+    describe(&p, states, steps);
     mo_parameter_append(o, &p, out_index);
     return MEMOPT_OK;
 }

@@ -101,14 +101,15 @@ static memopt_status check_parameters(const memopt_optimizer *o, const unsigned 
 {
     for (uint64_t i = 0; i < o->parameter_count; i++, at += MO_EXPORT_PARAMETER) {
         const mo_parameter *p = &o->parameters[i];
-        if (mo_get_u64(at) != p->tensor.count || mo_get_u32(at + 8) != p->format ||
+        if (mo_get_u64(at) != p->tensor.count || mo_get_u32(at + 8) != mo_export_format(p) ||
             mo_get_u32(at + 12) != p->group)
             return mo_fail(MEMOPT_INVALID_ARGUMENT,
                            "optimizer import: parameter %" PRIu64 " was exported with %" PRIu64
                            " elements, state format %" PRIu32 ", group %" PRIu32
-                           "; here it has %" PRIu64 ", %" PRIu32 ", %" PRIu32,
+                           "; here it has %" PRIu64 ", %" PRIu32 ", %" PRIu32
+                           " (format 0: none, as of SGD without momentum)",
                            i, mo_get_u64(at), mo_get_u32(at + 8), mo_get_u32(at + 12),
-                           p->tensor.count, p->format, p->group);
+                           p->tensor.count, mo_export_format(p), p->group);
         if (mo_get_u64(at + 16) >= MO_STEPS_LIMIT)
             return mo_fail(MEMOPT_CORRUPT,
                            "optimizer import: parameter %" PRIu64 " has taken %" PRIu64

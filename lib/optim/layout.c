@@ -14,7 +14,8 @@ int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS])
     uint64_t moment = mo_format_bytes(p->format, p->tensor.count);
     uint64_t absmax = mo_parameter_blocks(p) * 4;
     int n = 0;
-    parts[n++] = part_of(p->device.m, moment);
+    if (p->device.m != NULL)
+        parts[n++] = part_of(p->device.m, moment);
     if (p->device.v != NULL)
         parts[n++] = part_of(p->device.v, moment);
     if (p->device.absmax1 != NULL)
@@ -29,6 +30,11 @@ uint32_t mo_export_version(const memopt_optimizer *o)
     return o->options.kind == MEMOPT_OPTIMIZER_ADAMW && o->options.state_format <= MEMOPT_STATE_8BIT
                ? 1
                : 2;
+}
+
+uint32_t mo_export_format(const mo_parameter *p)
+{
+    return p->moments != 0 ? p->format : 0;
 }
 
 uint64_t mo_export_group_bytes(uint32_t version)

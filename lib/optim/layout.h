@@ -6,7 +6,8 @@
  *               u32 optimizer kind, u32 block size, u64 groups, u64 parameters, 16 zero bytes
  *   groups      48 bytes each: f64 lr, beta1, beta2, eps, weight_decay, u32 maximize, u32 0;
  *               version 2 has 24 more: f64 momentum, dampening, u32 nesterov, u32 0
- *   parameters  32 bytes each: u64 elements, u32 state format, u32 group, u64 steps, u64 0
+ *   parameters  32 bytes each: u64 elements, u32 state format (0: no states, of SGD without
+ *               momentum), u32 group, u64 steps, u64 0
  *   states      per parameter: the moments, then, where they are coded, the absmax or scales of
  *               each; each padded with zeros to 8 bytes
  *   end         u32 CRC-32 of all bytes before, u32 0
@@ -33,12 +34,14 @@ typedef struct mo_state_part {
     uint64_t padded; /* to 8 bytes */
 } mo_state_part;
 
-/* Fills parts; returns how many there are (1, 2 or 4). */
+/* Fills parts; returns how many there are (0, 1, 2 or 4). */
 int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS]);
 
 /* The version that an optimizer is written as, and the bytes of a group in it. */
 uint32_t mo_export_version(const memopt_optimizer *o);
 uint64_t mo_export_group_bytes(uint32_t version);
+/* What the record of a parameter says of its states. */
+uint32_t mo_export_format(const mo_parameter *p);
 
 /* Bytes of an export of this optimizer; it fits, since its states do. */
 uint64_t mo_export_bytes(const memopt_optimizer *o);

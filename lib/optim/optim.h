@@ -40,8 +40,9 @@ typedef struct mo_parameter {
     memopt_tensor tensor;
     memopt_tensor copy; /* data NULL: none */
     uint32_t group;
-    uint32_t format; /* a memopt_state_format */
-    void *state;     /* the allocator's block; NULL: the caller owns the states */
+    uint32_t format;  /* a memopt_state_format */
+    uint32_t moments; /* kept: 1 or 2; 0 of SGD while its group has no momentum */
+    void *state;      /* the allocator's block; NULL: the caller owns the states */
     uint64_t state_bytes;
     mo_optim_tensor device; /* what the device's table says */
 } mo_parameter;
@@ -106,7 +107,8 @@ memopt_status mo_upload_groups(memopt_optimizer *o, memopt_stream stream);
 memopt_status mo_upload_segments(memopt_optimizer *o, uint64_t count, memopt_stream stream);
 
 /* optimizer.c: what a kind and a format are made of. */
-int mo_optimizer_moments(const memopt_optimizer *o);                  /* of a parameter: 1 or 2 */
+/* What a step needs of a parameter of the group: 0, 1 or 2. */
+uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group);
 const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: not supported */
 
 /* parameters.c */
@@ -116,6 +118,8 @@ memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
 /* Room for one more; then append cannot fail. */
 memopt_status mo_parameter_room(memopt_optimizer *o);
 void mo_parameter_append(memopt_optimizer *o, const mo_parameter *p, uint64_t *out_index);
+/* Gives it the moments that its group needs by now, of zeros, in stream order. */
+memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stream stream);
 
 /* arguments.c: subject is "optimizer: gradient" or the like; index names the tensor. */
 memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,

@@ -33,8 +33,10 @@ const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format)
     return kind < KINDS && format <= MO_STATE_F8 ? kinds[kind].kernels[format] : NULL;
 }
 
-int mo_optimizer_moments(const memopt_optimizer *o)
+uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group)
 {
+    if (o->options.kind == MEMOPT_OPTIMIZER_SGD && o->groups[group].momentum == 0.0)
+        return 0;
     return mo_rule_has_second(o->options.kind) ? 2 : 1;
 }
 

@@ -17,14 +17,15 @@ uint64_t mo_parameter_blocks(const mo_parameter *p)
 }
 
 /* Where the parts of a state block lie: m, v, absmax1, absmax2, steps. v and absmax2 have no bytes
- * where there is one moment, nor both absmax where states are 32-bit. */
+ * where there is one moment, nor both absmax where states are 32-bit; without moments there is only
+ * steps. */
 typedef struct state_layout {
     uint64_t v, absmax1, absmax2, steps, bytes;
 } state_layout;
 
-static int layout_of(const mo_parameter *p, int moments, state_layout *out)
+static int layout_of(const mo_parameter *p, state_layout *out)
 {
-    uint64_t unused, moment, absmax, second, bytes;
+    uint64_t unused, moment, absmax, first, second, bytes;
     if (!mo_mul_u64(p->tensor.count, 4, &unused) ||
         !mo_round_up_u64(mo_format_bytes(p->format, p->tensor.count), PART_ALIGNMENT, &moment) ||
         moment > UINT64_MAX / 8)
@@ -32,24 +33,25 @@ static int layout_of(const mo_parameter *p, int moments, state_layout *out)
     absmax = p->format == MEMOPT_STATE_F32 ? 0 : mo_parameter_blocks(p) * 4;
     if (!mo_round_up_u64(absmax, PART_ALIGNMENT, &absmax))
         return 0;
-    second = moments == 2 ? moment : 0;
-    bytes = moment + second + (uint64_t)moments * absmax;
-    *out = (state_layout){moment, moment + second, moment + second + absmax, bytes,
+    first = p->moments != 0 ? moment : 0;
+    second = p->moments == 2 ? moment : 0;
+    bytes = first + second + p->moments * absmax;
+    *out = (state_layout){first, first + second, first + second + absmax, bytes,
                           bytes + sizeof(uint64_t)};
     return 1;
 }
 
-static void describe(mo_parameter *p, int moments, const state_layout *layout)
+static void describe(mo_parameter *p, const state_layout *layout)
 {
     unsigned char *state = p->state;
-    int coded = p->format != MEMOPT_STATE_F32;
+    int coded = p->format != MEMOPT_STATE_F32, two = p->moments == 2;
     p->device = (mo_optim_tensor){
         .parameter = p->tensor.data,
         .copy = p->copy.data,
-        .m = state,
-        .v = moments == 2 ? state + layout->v : NULL,
+        .m = p->moments != 0 ? state : NULL,
+        .v = two ? state + layout->v : NULL,
         .absmax1 = coded ? (float *)(void *)(state + layout->absmax1) : NULL,
-        .absmax2 = coded && moments == 2 ? (float *)(void *)(state + layout->absmax2) : NULL,
+        .absmax2 = coded && two ? (float *)(void *)(state + layout->absmax2) : NULL,
         .steps = (uint64_t *)(void *)(state + layout->steps),
         .parameter_dtype = p->tensor.dtype,
         .copy_dtype = p->copy.dtype,
@@ -58,13 +60,16 @@ static void describe(mo_parameter *p, int moments, const state_layout *layout)
     };
 }
 
-/* Allocates the state and zeroes it in stream order. */
+/* Allocates the state that its group needs and zeroes it in stream order. */
 static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t index,
                                 memopt_stream stream)
 {
     state_layout layout;
-    int moments = mo_optimizer_moments(o);
-    if (!layout_of(p, moments, &layout))
+    p->moments = mo_optimizer_moments(o, p->group);
+    p->format = p->moments == 0 || p->tensor.count < o->options.min_8bit_size
+                    ? (uint32_t)MEMOPT_STATE_F32
+                    : o->options.state_format;
+    if (!layout_of(p, &layout))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: parameter %" PRIu64 ": states of %" PRIu64
                        " elements do not fit 64 bits",
@@ -76,14 +81,38 @@ static memopt_status make_state(memopt_optimizer *o, mo_parameter *p, uint64_t i
         return status;
     int zero_code = (int)mo_format_zero(p->format, 1);
     unsigned char *rest = (unsigned char *)p->state + layout.v;
-    status = memopt_fill(o->device, p->state, zero_code, layout.v, stream);
+    status =
+        layout.v == 0 ? MEMOPT_OK : memopt_fill(o->device, p->state, zero_code, layout.v, stream);
     if (status == MEMOPT_OK)
         status = memopt_fill(o->device, rest, 0, layout.bytes - layout.v, stream);
     if (status != MEMOPT_OK)
         (void)memopt_allocator_free(o->allocator, p->state);
     else
-        describe(p, moments, &layout);
+        describe(p, &layout);
     return status;
+}
+
+memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stream stream)
+{
+    mo_parameter *p = &o->parameters[index], grown = *p;
+    if (p->state == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: parameter %" PRIu64
+                       " was added without a momentum buffer, and its group has the momentum %g by "
+                       "now; add it with a buffer",
+                       index, o->groups[p->group].momentum);
+    memopt_status status = make_state(o, &grown, index, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    status = memopt_copy(o->device, grown.device.steps, p->device.steps, sizeof(uint64_t), stream);
+    if (status != MEMOPT_OK) {
+        (void)mo_optimizer_release(o, grown.state);
+        return status;
+    }
+    void *old = p->state;
+    *p = grown;
+    o->tensor_table.current = 0;
+    return mo_optimizer_release(o, old);
 }
 
 static memopt_status check_copy(const memopt_tensor *parameter, const memopt_tensor *copy,
@@ -176,11 +205,9 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
         status = mo_parameter_room(o);
     if (status != MEMOPT_OK)
         return status;
-    mo_parameter p = {.tensor = *parameter, .group = group, .format = o->options.state_format};
+    mo_parameter p = {.tensor = *parameter, .group = group};
     if (model_copy != NULL)
         p.copy = *model_copy;
-    if (parameter->count < o->options.min_8bit_size)
-        p.format = MEMOPT_STATE_F32;
     status = mo_optimizer_use_stream(o, stream);
     if (status == MEMOPT_OK)
         status = make_state(o, &p, o->parameter_count, stream);
@@ -224,7 +251,7 @@ memopt_status memopt_optimizer_state(memopt_optimizer *o, uint64_t parameter, ui
                        "optimizer state: a pointer is NULL or there is no parameter %" PRIu64,
                        parameter);
     const mo_parameter *p = &o->parameters[parameter];
-    uint64_t moments = (uint64_t)mo_optimizer_moments(o);
+    uint64_t moments = p->moments;
     uint64_t views = p->format == MEMOPT_STATE_F32 ? moments : 2 * moments;
     if (index >= views)
         return mo_fail(MEMOPT_NOT_FOUND,

@@ -112,6 +112,19 @@ static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
     return MEMOPT_OK;
 }
 
+/* Moments that were not needed when a parameter was added, or at its last step. */
+static memopt_status grow_states(memopt_optimizer *o, const memopt_tensor *gradients,
+                                 memopt_stream stream)
+{
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0; i < o->parameter_count && status == MEMOPT_OK; i++) {
+        const mo_parameter *p = &o->parameters[i];
+        if (p->moments == 0 && gradients[i].data != NULL && mo_optimizer_moments(o, p->group) != 0)
+            status = mo_parameter_grow(o, i, stream);
+    }
+    return status;
+}
+
 static memopt_status upload_tables(memopt_optimizer *o, uint64_t count, memopt_stream stream)
 {
     memopt_status status =
@@ -212,6 +225,8 @@ memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gr
         status = gather(o, gradients, &present, &chunks);
     if (status == MEMOPT_OK)
         status = mo_optimizer_use_stream(o, stream);
+    if (status == MEMOPT_OK)
+        status = grow_states(o, gradients, stream);
     if (status == MEMOPT_OK)
         status = upload_tables(o, present, stream);
     if (status == MEMOPT_OK)

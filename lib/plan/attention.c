@@ -306,8 +306,10 @@ static mo_value core_again(mo_tape *t, void *context, const mo_value *inputs)
                   mo_value_view(t, inputs[2], mo_elements(t, inputs[2])), 0};
     if (t->status != MEMOPT_OK)
         return MO_NONE;
+    mo_play *p = ((mo_layer *)context)->stack->play;
     mo_value out = core(context, &h);
     drop_heads(t, &h);
+    mo_play_let_go(p, &p->block, 0);
     return out;
 }
 

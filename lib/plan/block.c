@@ -95,6 +95,7 @@ mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
         info->kind = s == &p->text ? MEMOPT_PLAN_LAYER_BLOCK : MEMOPT_PLAN_LAYER_VISION;
         info->flops = t->flops - flops;
         info->output = mo_bytes(t, x);
+        info->after = t->total;
         info->saved = t->live[MO_ACTIVATIONS] > before ? t->live[MO_ACTIVATIONS] - before : 0;
         p->again_flops += again ? info->flops : 0;
     }

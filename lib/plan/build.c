@@ -19,11 +19,12 @@ static void build_mlp(mo_play *p, mo_stack *s, mo_layer *l)
         l->experts_down = mo_play_weight(p, mo_tape_mul(&p->tape, s->experts, s->hidden), s->ffn);
         return;
     }
-    int mlp_bias = s == &p->text ? yes(m->mlp_bias) : 1;
+    int mlp_bias = s != &p->text || yes(m->mlp_bias);
+    uint32_t adapted = s == &p->text ? UINT32_MAX : 0;
     if (s->gated)
-        l->gate = mo_play_linear(p, s->hidden, s->ffn, mlp_bias, MEMOPT_PLAN_TARGET_GATE);
-    l->up = mo_play_linear(p, s->hidden, s->ffn, mlp_bias, MEMOPT_PLAN_TARGET_UP);
-    l->down = mo_play_linear(p, s->ffn, s->hidden, mlp_bias, MEMOPT_PLAN_TARGET_DOWN);
+        l->gate = mo_play_linear(p, s->hidden, s->ffn, mlp_bias, adapted & MEMOPT_PLAN_TARGET_GATE);
+    l->up = mo_play_linear(p, s->hidden, s->ffn, mlp_bias, adapted & MEMOPT_PLAN_TARGET_UP);
+    l->down = mo_play_linear(p, s->ffn, s->hidden, mlp_bias, adapted & MEMOPT_PLAN_TARGET_DOWN);
 }
 
 /* A layer's weights, in the order in which its code declares them: the optimizer walks them so. */
@@ -34,7 +35,9 @@ static void build_layer(mo_play *p, mo_stack *s, mo_layer *l)
     const mo_norm no_norm = {MO_NONE, MO_NONE, 0};
     int layer_norm = s->family != MEMOPT_PLAN_LLAMA && s->family != MEMOPT_PLAN_MIXTRAL;
     uint64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-    int bias = yes(m->attention_bias);
+    int text = s == &p->text;
+    int bias = !text || yes(m->attention_bias), output_bias = !text || yes(m->output_bias);
+    uint32_t adapted = text ? UINT32_MAX : 0; /* LoRA leaves a vision tower alone */
     l->stack = s;
     l->number = p->tape.layer;
     l->query = l->key = l->value = l->output = l->gate = l->up = l->down = l->router = none;
@@ -44,18 +47,18 @@ static void build_layer(mo_play *p, mo_stack *s, mo_layer *l)
         l->norm1 = mo_play_norm(p, s->hidden, layer_norm);
     if (s->fused_qkv) {
         l->query = mo_play_linear(p, s->hidden, 3 * q, bias,
-                                  MEMOPT_PLAN_TARGET_QUERY | MEMOPT_PLAN_TARGET_KEY |
-                                      MEMOPT_PLAN_TARGET_VALUE);
+                                  adapted & (MEMOPT_PLAN_TARGET_QUERY | MEMOPT_PLAN_TARGET_KEY |
+                                             MEMOPT_PLAN_TARGET_VALUE));
     } else {
-        l->query = mo_play_linear(p, s->hidden, q, bias, MEMOPT_PLAN_TARGET_QUERY);
-        l->key = mo_play_linear(p, s->hidden, kv, bias, MEMOPT_PLAN_TARGET_KEY);
-        l->value = mo_play_linear(p, s->hidden, kv, bias, MEMOPT_PLAN_TARGET_VALUE);
+        l->query = mo_play_linear(p, s->hidden, q, bias, adapted & MEMOPT_PLAN_TARGET_QUERY);
+        l->key = mo_play_linear(p, s->hidden, kv, bias, adapted & MEMOPT_PLAN_TARGET_KEY);
+        l->value = mo_play_linear(p, s->hidden, kv, bias, adapted & MEMOPT_PLAN_TARGET_VALUE);
     }
     if (yes(m->qk_norm) && s == &p->text) {
         l->query_norm = mo_play_norm(p, s->head_dim, 0);
         l->key_norm = mo_play_norm(p, s->head_dim, 0);
     }
-    l->output = mo_play_linear(p, q, s->hidden, yes(m->output_bias), MEMOPT_PLAN_TARGET_OUTPUT);
+    l->output = mo_play_linear(p, q, s->hidden, output_bias, adapted & MEMOPT_PLAN_TARGET_OUTPUT);
     if (!s->rotary && !s->fused_qkv)
         l->norm1 = mo_play_norm(p, s->hidden, layer_norm);
     if (s->fused_qkv || s->family == MEMOPT_PLAN_VIT)
@@ -117,6 +120,38 @@ static void text_shape(mo_play *p)
                          .hidden_dropout = llama ? 0 : m->hidden_dropout,
                          .activation_dropout = m->activation_dropout,
                          .router_jitter = m->router_jitter};
+}
+
+/* A tower of ViT's layers in front of the text. */
+static void build_tower(mo_play *p)
+{
+    const mo_settings *s = p->settings;
+    const memopt_plan_model *m = &s->model;
+    int frozen = p->frozen;
+    if (m->vision_layers == 0)
+        return;
+    p->vision = (mo_stack){.hidden = m->vision_hidden,
+                           .heads = m->vision_heads,
+                           .kv_heads = m->vision_heads,
+                           .head_dim = m->vision_hidden / m->vision_heads,
+                           .ffn = m->vision_ffn,
+                           .rows = s->images,
+                           .sequence = s->patches + 1,
+                           .family = MEMOPT_PLAN_VIT,
+                           .activation = MEMOPT_PLAN_ACTIVATION_GELU,
+                           .attention = s->run.attention};
+    p->frozen |= m->vision_mode == MEMOPT_PLAN_TOWER_FROZEN;
+    p->class_token = mo_play_weight(p, m->vision_hidden, 0);
+    p->vision_positions = mo_play_weight(p, s->patches + 1, m->vision_hidden);
+    p->patches = mo_play_weight(p, m->vision_hidden, m->channels * m->patch_size * m->patch_size);
+    p->patch_bias = mo_play_weight(p, m->vision_hidden, 0);
+    p->vision_norm = mo_play_norm(p, m->vision_hidden, 1);
+    p->tape.layer = 1;
+    build_stack(p, &p->vision, m->vision_layers);
+    p->tape.layer = 0;
+    p->frozen = frozen && m->vision_mode != MEMOPT_PLAN_TOWER_FROZEN;
+    p->vision_projection = mo_play_linear(p, m->vision_hidden, m->hidden, 1, 0);
+    p->frozen = frozen;
 }
 
 static void build_embeddings(mo_play *p)
@@ -234,6 +269,7 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
     p->settings = s;
     p->embedding = p->positions = p->types = p->projection_in = p->projection_out = MO_NONE;
     p->patches = p->patch_bias = p->class_token = p->ids = p->labels = p->pixels = MO_NONE;
+    p->vision_positions = MO_NONE;
     p->embedding_norm = p->final_norm = p->vision_norm = p->transform_norm = no_norm;
     p->head = p->transform = p->pooler = p->vision_projection = none;
     p->weight_width = (uint32_t)memopt_dtype_size(s->run.weight_dtype);
@@ -248,7 +284,8 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
         s->card.device == MEMOPT_PLAN_DEVICE_CUDA || s->card.device == MEMOPT_PLAN_DEVICE_HIP;
     text_shape(p);
     build_embeddings(p);
-    p->tape.layer = 1;
+    build_tower(p);
+    p->tape.layer = 1 + (uint32_t)s->model.vision_layers;
     build_stack(p, &p->text, s->model.layers);
     build_head(p);
     build_rest(p);

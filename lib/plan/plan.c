@@ -9,10 +9,38 @@
 #include "base/options.h"
 
 /* Plays the step that settings describe. The caller ends the play, whatever is returned. */
-static memopt_status play_step(mo_play *p, const mo_settings *s)
+static memopt_status play_step(mo_play *p, const mo_settings *s, memopt_schedule *schedule)
 {
     memopt_status status = mo_play_build(p, s);
+    p->schedule = schedule;
     return status == MEMOPT_OK ? mo_play_step(p) : status;
+}
+
+/* With a budget: what the layers take without, and the schedule from it. */
+static memopt_status find_schedule(const mo_settings *settings, memopt_schedule **out)
+{
+    mo_settings s = *settings;
+    mo_play p;
+    s.run.checkpointing = MEMOPT_PLAN_CHECKPOINT_NONE;
+    s.run.use_cache = MEMOPT_PLAN_NO;
+    memopt_status status = play_step(&p, &s, NULL);
+    if (status == MEMOPT_OK)
+        status = mo_play_schedule(&p, settings->run.checkpoint_budget, out);
+    mo_play_end(&p);
+    return status;
+}
+
+static memopt_status play(mo_play *p, const mo_settings *s)
+{
+    memopt_schedule *schedule = NULL;
+    memopt_status status = MEMOPT_OK;
+    memset(p, 0, sizeof *p);
+    if (s->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_BUDGET)
+        status = find_schedule(s, &schedule);
+    if (status == MEMOPT_OK)
+        status = play_step(p, s, schedule);
+    (void)memopt_schedule_destroy(schedule);
+    return status;
 }
 
 static memopt_status add_plain(memopt_plan *plan)
@@ -23,7 +51,7 @@ static memopt_status add_plain(memopt_plan *plan)
         return MEMOPT_OK;
     s.run.checkpointing = MEMOPT_PLAN_CHECKPOINT_NONE;
     s.run.offload = 0;
-    memopt_status status = play_step(&p, &s);
+    memopt_status status = play(&p, &s);
     if (status == MEMOPT_OK)
         mo_plan_plain(plan, &p);
     mo_play_end(&p);
@@ -41,7 +69,7 @@ static memopt_status add_mean(memopt_plan *plan)
     s.tokens -= s.run.sequence - s.run.sequence_mean;
     s.run.sequence = s.run.sequence_mean;
     mean.settings = s;
-    memopt_status status = play_step(&p, &s);
+    memopt_status status = play(&p, &s);
     if (status == MEMOPT_OK)
         status = mo_plan_report(&mean, &p);
     if (status == MEMOPT_OK)
@@ -54,7 +82,7 @@ static memopt_status add_mean(memopt_plan *plan)
 static memopt_status estimate(memopt_plan *plan)
 {
     mo_play p;
-    memopt_status status = play_step(&p, &plan->settings);
+    memopt_status status = play(&p, &plan->settings);
     if (status == MEMOPT_OK)
         status = mo_plan_report(plan, &p);
     mo_play_end(&p);

@@ -44,6 +44,7 @@ struct mo_stack {
 /* What is told of a layer. */
 typedef struct mo_layer_info {
     uint64_t saved, output; /* bytes alive after its forward that were not before */
+    uint64_t after;         /* all alive after its forward */
     double flops;
     uint32_t recomputed, kind;
 } mo_layer_info;
@@ -62,7 +63,7 @@ struct mo_play {
     uint64_t buffer_bytes;
     mo_stack text, vision;
     mo_value embedding, positions, types, projection_in, projection_out, patches, patch_bias,
-        class_token;
+        class_token, vision_positions;
     mo_norm embedding_norm, final_norm, vision_norm;
     mo_linear head, transform, pooler, vision_projection;
     mo_norm transform_norm;
@@ -73,7 +74,9 @@ struct mo_play {
     mo_layer_info *info; /* of the layers of the plan */
     uint64_t saved;      /* activations when the forward of the layers ends */
     double again_flops;  /* of what is run again */
-    int frozen;          /* weights made now do not learn */
+    /* The layers' schedule where checkpointing is by budget; of the plan. */
+    memopt_schedule *schedule;
+    int frozen; /* weights made now do not learn */
 };
 
 /* --- weights (weights.c) --------------------------------------------------------------------- */
@@ -96,7 +99,6 @@ void mo_play_end(mo_play *p);
 mo_value mo_play_stem(mo_play *p);
 /* Drops the tables and masks that the layers share. */
 void mo_play_drop_tables(mo_play *p);
-mo_value mo_play_vision(mo_play *p);
 /* Runs a stack over x, which it takes over. */
 mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x);
 mo_value mo_block_run(mo_tape *t, void *layer, const mo_value *inputs);
@@ -104,6 +106,11 @@ mo_value mo_attention(mo_layer *l, mo_value x);
 mo_value mo_mlp(mo_layer *l, mo_value x);
 mo_value mo_experts(mo_layer *l, mo_value x);
 mo_value mo_play_head(mo_play *p, mo_value x);
+
+/* Forward, loss and backward by the play's schedule (budget.c). */
+void mo_play_scheduled(mo_play *p);
+/* The schedule of a play's layers, from what they took in a step that was played without. */
+memopt_status mo_play_schedule(const mo_play *played, uint64_t budget, memopt_schedule **out);
 
 /* A whole step (step.c): weights, states, forward, backward, optimizer. */
 memopt_status mo_play_step(mo_play *p);

@@ -6,12 +6,6 @@
 
 #include "plan/plan.h"
 
-static uint64_t sum(uint64_t a, uint64_t b)
-{
-    uint64_t all;
-    return mo_add_u64(a, b, &all) ? all : UINT64_MAX;
-}
-
 static memopt_plan_bytes bytes_of(const mo_moment *m)
 {
     return (memopt_plan_bytes){m->bytes[MO_PARAMETERS],
@@ -24,43 +18,21 @@ static memopt_plan_bytes bytes_of(const mo_moment *m)
                                m->total};
 }
 
-/* What the allocator rounds up: with classic segments a share of what changes from step to step,
- * with expandable ones a page per stream and pool. */
-static uint64_t rounding(const mo_settings *s, const memopt_plan_bytes *b)
+/* The same for every phase: what the allocator holds in between does not go with a tensor. */
+static void add_overhead(memopt_plan *plan)
 {
-    int gpu = s->card.device == MEMOPT_PLAN_DEVICE_CUDA ||
-              s->card.device == MEMOPT_PLAN_DEVICE_HIP ||
-              (s->card.device == MEMOPT_PLAN_DEVICE_ANY && s->card.capacity > 0);
-    if (!gpu)
-        return 0;
-    uint64_t moving = b->activations / 16 + b->logits / 16 + b->gradients / 32;
-    uint64_t resting = b->parameters / 128 + b->optimizer / 128;
-    if (s->card.allocator == MEMOPT_PLAN_ALLOCATOR_EXPANDABLE)
-        return (moving + resting) / 4 + (UINT64_C(20) << 20);
-    return moving + resting + (UINT64_C(20) << 20);
-}
-
-static void add_overhead(const mo_settings *s, memopt_plan_bytes *b)
-{
-    b->overhead = sum(sum(s->card.context_bytes, s->card.workspace_bytes),
-                      sum(s->card.other_bytes, rounding(s, b)));
-    b->total = sum(b->total, b->overhead);
-}
-
-static void tell_overhead(memopt_plan *plan)
-{
-    const memopt_plan_card *c = &plan->settings.card;
     memopt_plan_report *r = &plan->report;
-    if (r->peak.overhead == 0) {
-        (void)snprintf(r->overhead_reason, sizeof r->overhead_reason,
-                       "none: tensors alone are counted");
-        return;
+    uint64_t most = 0;
+    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
+        memopt_plan_bytes phase = r->phases[i];
+        mo_card_add_overhead(&plan->settings.card, &phase);
+        most = mo_max_u64(most, phase.overhead);
     }
-    (void)snprintf(r->overhead_reason, sizeof r->overhead_reason,
-                   "context %s, workspaces %s, other use %s, rounding of the %s allocator %s",
-                   MO_SIZE(c->context_bytes), MO_SIZE(c->workspace_bytes), MO_SIZE(c->other_bytes),
-                   c->allocator == MEMOPT_PLAN_ALLOCATOR_EXPANDABLE ? "expandable" : "classic",
-                   MO_SIZE(rounding(&plan->settings, &r->peak)));
+    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
+        r->phases[i].overhead = most;
+        if (!mo_add_u64(r->phases[i].total, most, &r->phases[i].total))
+            r->phases[i].total = UINT64_MAX;
+    }
 }
 
 /* The layer's name as the list of layers has it. */
@@ -116,21 +88,22 @@ static void tell_moments(memopt_plan *plan, const mo_play *p)
     uint32_t at = 0;
     for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
         r->phases[i] = bytes_of(&p->tape.phases[i]);
-        add_overhead(&plan->settings, &r->phases[i]);
         if (p->tape.phases[i].total > p->tape.phases[at].total)
             at = i;
     }
+    add_overhead(plan);
     r->peak = r->phases[at];
     r->peak_phase = at;
     tell_peak(plan, p, &p->tape.phases[at]);
-    tell_overhead(plan);
+    mo_card_tell_overhead(&plan->settings.card, &r->peak, r->overhead_reason,
+                          sizeof r->overhead_reason);
 }
 
 static void tell_fit(memopt_plan *plan)
 {
     const memopt_plan_card *c = &plan->settings.card;
     memopt_plan_report *r = &plan->report;
-    r->limit_bytes = (uint64_t)((long double)c->capacity * (long double)c->margin);
+    r->limit_bytes = mo_card_limit(c);
     r->fits = c->capacity == 0 || r->peak.total <= r->limit_bytes;
 }
 

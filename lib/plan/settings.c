@@ -1,5 +1,5 @@
 /*
- * Reads the caller's descriptions; the run's and the card's checks and defaults.
+ * Reads the caller's descriptions; the run's checks and defaults.
  */
 #include "plan/settings.h"
 
@@ -186,43 +186,6 @@ static memopt_status read_run(mo_settings *s)
     return status == MEMOPT_OK ? derive(s) : status;
 }
 
-static memopt_status read_card(mo_settings *s)
-{
-    memopt_plan_card *c = &s->card;
-    int gpu = c->device == MEMOPT_PLAN_DEVICE_CUDA || c->device == MEMOPT_PLAN_DEVICE_HIP ||
-              (c->device == MEMOPT_PLAN_DEVICE_ANY && c->capacity > 0);
-    if (c->device > MEMOPT_PLAN_DEVICE_HIP || c->allocator > MEMOPT_PLAN_ALLOCATOR_EXPANDABLE)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: device %u or allocator %u is none",
-                       c->device, c->allocator);
-    if (!(c->margin >= 0 && c->margin <= 1))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: the safety margin is %g; it is the share of the card that may be "
-                       "used, above 0 and at most 1",
-                       c->margin);
-    if (!(c->link_bytes_per_second >= 0 && c->disk_bytes_per_second >= 0 &&
-          c->flops_per_second >= 0) ||
-        c->link_bytes_per_second > 1e18 || c->disk_bytes_per_second > 1e18 ||
-        c->flops_per_second > 1e30)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: the rates of link (%g), disk (%g) and compute (%g) must be finite "
-                       "and not negative",
-                       c->link_bytes_per_second, c->disk_bytes_per_second, c->flops_per_second);
-    if (c->margin == 0)
-        c->margin = 0.85;
-    if (gpu) {
-        one_if_zero(&c->context_bytes,
-                    (c->device == MEMOPT_PLAN_DEVICE_HIP ? UINT64_C(300) : UINT64_C(450)) << 20);
-        one_if_zero(&c->workspace_bytes, UINT64_C(72) << 20);
-    }
-    if (c->link_bytes_per_second == 0)
-        c->link_bytes_per_second = 12e9;
-    if (c->disk_bytes_per_second == 0)
-        c->disk_bytes_per_second = 2e9;
-    if (c->flops_per_second == 0)
-        c->flops_per_second = 60e12;
-    return MEMOPT_OK;
-}
-
 memopt_status mo_settings_read(mo_settings *s, const memopt_plan_model *model,
                                const memopt_plan_run *run, const memopt_plan_card *card)
 {
@@ -232,14 +195,12 @@ memopt_status mo_settings_read(mo_settings *s, const memopt_plan_model *model,
     status = mo_options_read(&s->model, sizeof s->model, model, "memopt_plan_model");
     if (status == MEMOPT_OK)
         status = mo_options_read(&s->run, sizeof s->run, run, "memopt_plan_run");
-    if (status == MEMOPT_OK)
-        status = mo_options_read(&s->card, sizeof s->card, card, "memopt_plan_card");
     s->extra_per_layer = 0;
     if (status == MEMOPT_OK)
         status = mo_settings_model(s);
     if (status == MEMOPT_OK)
         status = read_run(s);
     if (status == MEMOPT_OK)
-        status = read_card(s);
+        status = mo_card_read(&s->card, card);
     return status;
 }

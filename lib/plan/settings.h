@@ -28,6 +28,14 @@ memopt_status mo_settings_read(mo_settings *s, const memopt_plan_model *model,
 /* The model's part (settings_model.c); the run's is checked after it. */
 memopt_status mo_settings_model(mo_settings *s);
 
+/* The card's part (card.c): NULL is the defaults. */
+memopt_status mo_card_read(memopt_plan_card *c, const memopt_plan_card *given);
+uint64_t mo_card_limit(const memopt_plan_card *c);
+/* Sets overhead, adds it to the total, and says what it is made of. */
+void mo_card_add_overhead(const memopt_plan_card *c, memopt_plan_bytes *b);
+void mo_card_tell_overhead(const memopt_plan_card *c, const memopt_plan_bytes *b, char *text,
+                           size_t size);
+
 /* INVALID_ARGUMENT with the numbers unless low ≤ value ≤ high. */
 memopt_status mo_settings_range(const char *name, uint64_t value, uint64_t low, uint64_t high);
 

@@ -171,28 +171,45 @@ static double likely_ffn(const memopt_plan_model *m, double hidden)
     return m->gated == MEMOPT_PLAN_YES ? hidden * 8 / 3 : 4 * hidden;
 }
 
-/* A width of 64-wide heads and a depth of about hidden / 64 that meet the total from below. */
+/* Models grow faster in width than in depth: 64 of width a layer where they are small, 128 where
+ * they are large (GPT-2 small 768 / 12, Llama 7B 4096 / 32). */
+static double likely_layers(const memopt_plan_model *m, double hidden)
+{
+    return m->layers > 0 ? (double)m->layers : fmax(1, floor(hidden / fmin(128, 64 + hidden / 64)));
+}
+
+/* The largest width that stays within the total. */
+static uint64_t width_of_total(const memopt_plan_model *m)
+{
+    uint64_t unit = m->heads > 0 ? m->heads * 8 : 64, hidden = unit;
+    for (; hidden + unit <= MAX_WIDTH; hidden += unit) {
+        double next = (double)(hidden + unit);
+        if (count_of(m, next, likely_layers(m, next), likely_ffn(m, next)) > (double)m->parameters)
+            break;
+    }
+    return hidden;
+}
+
+/* Width, depth and the width of the MLP that meet the total from below; what is given stays. */
 static void shape_of_total(memopt_plan_model *m)
 {
     double total = (double)m->parameters;
-    if (m->hidden == 0) {
-        uint64_t unit = m->heads > 0 ? m->heads * 8 : 64;
-        uint64_t hidden = unit;
-        for (; hidden + unit <= MAX_WIDTH; hidden += unit) {
-            double next = (double)(hidden + unit);
-            double layers = m->layers > 0 ? (double)m->layers : fmax(1, floor(next / 64));
-            if (count_of(m, next, layers, likely_ffn(m, next)) > total)
-                break;
-        }
-        m->hidden = hidden;
-    }
-    if (m->layers == 0) {
-        double hidden = (double)m->hidden, ffn = likely_ffn(m, hidden);
+    uint64_t given = m->hidden;
+    if (m->hidden == 0)
+        m->hidden = width_of_total(m);
+    double hidden = (double)m->hidden, ffn = likely_ffn(m, hidden);
+    if (m->layers == 0 && given > 0) {
         double none = count_of(m, hidden, 0, ffn), one = count_of(m, hidden, 1, ffn) - none;
-        double layers = floor((total - none) / one);
-        m->layers = layers < 1                    ? 1
-                    : layers > MO_PLAN_MAX_LAYERS ? MO_PLAN_MAX_LAYERS
-                                                  : (uint64_t)layers;
+        m->layers = (uint64_t)fmin(MO_PLAN_MAX_LAYERS, fmax(1, floor((total - none) / one)));
+    } else if (m->layers == 0) {
+        m->layers = (uint64_t)fmin(MO_PLAN_MAX_LAYERS, likely_layers(m, hidden));
+    }
+    if (m->ffn == 0) {
+        double layers = (double)m->layers, none = count_of(m, hidden, layers, 0);
+        double unit = count_of(m, hidden, layers, 8) - none;
+        double width = 8 * floor((total - none) / unit);
+        if (width >= hidden && width <= 16 * hidden)
+            m->ffn = (uint64_t)width;
     }
 }
 

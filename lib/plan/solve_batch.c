@@ -3,6 +3,8 @@
 
 #include "base/checked.h"
 
+#include <inttypes.h>
+
 memopt_status mo_case_cost(const mo_case *c, mo_cost *cost)
 {
     memopt_plan *plan = NULL;
@@ -88,4 +90,22 @@ mo_split mo_split_batch(uint64_t target, uint64_t most, uint64_t world)
             break;
     }
     return best;
+}
+
+memopt_status memopt_plan_split_batch(uint64_t effective_batch, uint64_t largest,
+                                      uint64_t world_size, uint64_t *out_batch,
+                                      uint64_t *out_accumulation)
+{
+    if (out_batch == NULL || out_accumulation == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: out_batch or out_accumulation is NULL");
+    if (effective_batch - 1 >= UINT64_C(1) << 40 || largest - 1 >= MO_LARGEST_BATCH ||
+        world_size - 1 >= UINT64_C(1) << 20)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "plan: an effective batch of %" PRIu64 " (1 to 2^40), micro-batches of at "
+                       "most %" PRIu64 " (1 to 65536), %" PRIu64 " devices (1 to 2^20)",
+                       effective_batch, largest, world_size);
+    mo_split split = mo_split_batch(effective_batch, largest, world_size);
+    *out_batch = split.batch;
+    *out_accumulation = split.accumulation;
+    return MEMOPT_OK;
 }

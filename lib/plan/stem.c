@@ -85,7 +85,7 @@ static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t w
 }
 
 /* Patches of images, a class token in front, positions. */
-static mo_value patches(mo_play *p, mo_stack *s)
+static mo_value patches(mo_play *p, mo_stack *s, mo_value positions, double dropout)
 {
     mo_tape *t = &p->tape;
     uint32_t width = p->compute ? p->compute : p->weight_width;
@@ -101,9 +101,50 @@ static mo_value patches(mo_play *p, mo_stack *s)
                                    .grad = {width == p->weight_width ? MO_ALIAS : mo_bytes(t, x),
                                             mo_bytes(t, p->class_token)}});
     mo_drop(t, x);
-    mo_value sum = mo_op_add(t, joined, p->positions);
+    mo_value sum = mo_op_add(t, joined, positions);
     mo_drop(t, joined);
-    return turn(t, sum, mo_op_dropout(t, sum, p->settings->model.embedding_dropout));
+    return turn(t, sum, mo_op_dropout(t, sum, dropout));
+}
+
+/* The tower's layers over all images, and the projection of what they tell to the width of the
+ * text. */
+static mo_value tower(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    const memopt_plan_model *m = &p->settings->model;
+    uint8_t recording = t->recording;
+    if (m->vision_mode == MEMOPT_PLAN_TOWER_FROZEN)
+        t->recording = 0;
+    mo_value x = patches(p, &p->vision, p->vision_positions, 0);
+    x = mo_play_stack(p, &p->vision, x);
+    t->layer = 0;
+    if (t->status == MEMOPT_OK)
+        x = turn(t, x, mo_op_norm(t, &p->vision_norm, x, p->compute));
+    t->recording = recording;
+    uint64_t rows = mo_tape_mul(t, p->vision.rows, m->vision_tokens);
+    x = turn(t, x, mo_op_resize(t, x, mo_tape_mul(t, rows, m->vision_hidden), "image tokens"));
+    return turn(t, x, mo_op_linear(t, &p->vision_projection, x, p->compute, 0));
+}
+
+/* Image tokens and text one after the other. */
+static mo_value with_images(mo_play *p, mo_value text)
+{
+    mo_tape *t = &p->tape;
+    mo_value images = tower(p);
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    t->label = "image tokens and text";
+    mo_value x = mo_value_new(t, mo_elements(t, text) + mo_elements(t, images), mo_width(t, text),
+                              MO_ACTIVATIONS);
+    if (x == MO_NONE)
+        return MO_NONE;
+    mo_tape_record(t, &(mo_record){.label = t->label,
+                                   .out[0] = x,
+                                   .in = {text, images},
+                                   .grad = {mo_bytes(t, text), mo_bytes(t, images)}});
+    mo_play_hold(p, &p->frames, text);
+    mo_play_hold(p, &p->frames, images);
+    return x;
 }
 
 /* Token embeddings plus those of positions and types. What the model's frame holds is kept. */
@@ -118,7 +159,8 @@ static mo_value tokens(mo_play *p)
     mo_value small = mo_value_new(
         t, (m->family == MEMOPT_PLAN_OPT ? 3 * count : 0) + 4 * s->sequence, 8, MO_ACTIVATIONS);
     s->numbers = small;
-    mo_value x = mo_op_embedding(t, p->embedding, p->ids, mo_tape_mul(t, count, m->embedding));
+    uint64_t text = mo_tape_mul(t, s->rows, p->settings->run.sequence);
+    mo_value x = mo_op_embedding(t, p->embedding, p->ids, mo_tape_mul(t, text, m->embedding));
     if (p->projection_in != MO_NONE) {
         mo_linear l = MO_NO_LINEAR;
         l.weight = p->projection_in;
@@ -126,6 +168,8 @@ static mo_value tokens(mo_play *p)
         l.out = m->hidden;
         x = turn(t, x, mo_op_linear(t, &l, x, p->compute, 0));
     }
+    if (p->vision.layer_count > 0)
+        x = with_images(p, x);
     if (p->types != MO_NONE && t->status == MEMOPT_OK) {
         mo_value types = mo_op_embedding(t, p->types, small, mo_elements(t, x));
         mo_value sum = mo_op_add(t, x, types);
@@ -155,7 +199,7 @@ mo_value mo_play_stem(mo_play *p)
     t->layer = 0;
     if (m->family == MEMOPT_PLAN_VIT) {
         make_mask(p, &p->text);
-        return patches(p, &p->text);
+        return patches(p, &p->text, p->positions, m->embedding_dropout);
     }
     mo_value x = tokens(p);
     if (p->text.rotary)

@@ -91,54 +91,73 @@ static mo_value forward(mo_play *p)
     mo_value loss = mo_play_head(p, x);
     mo_layer_info *last = &p->info[t->layer_count - 1];
     uint64_t now = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
-    *last = (mo_layer_info){now > saved ? now - saved : 0, mo_bytes(t, loss), t->flops - before, 0,
-                            MEMOPT_PLAN_LAYER_HEAD};
+    *last = (mo_layer_info){.saved = now > saved ? now - saved : 0,
+                            .output = mo_bytes(t, loss),
+                            .flops = t->flops - before,
+                            .kind = MEMOPT_PLAN_LAYER_HEAD};
     return loss;
+}
+
+/* Bytes that the step makes on this device. */
+static uint64_t step_bytes(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    const memopt_plan_run *r = &p->settings->run;
+    if (r->optimizer == MEMOPT_PLAN_NO_OPTIMIZER || (r->offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER))
+        return 0;
+    mo_weight *weights = mo_calloc(p->weight_count, sizeof *weights);
+    if (weights == NULL) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return 0;
+    }
+    for (uint64_t i = 0; i < p->weight_count; i++)
+        weights[i] = own(p, &p->weights[i]);
+    uint64_t bytes = mo_optimizer_step_bytes(t, r, weights, p->weight_count);
+    mo_free(weights);
+    return bytes;
 }
 
 static void optimizer_step(mo_play *p)
 {
     mo_tape *t = &p->tape;
-    const memopt_plan_run *r = &p->settings->run;
     t->phase = MEMOPT_PLAN_PHASE_STEP;
     t->label = "the optimizer's step";
-    mo_tape_flash(t, 0, MO_OPTIMIZER);
-    if (r->optimizer == MEMOPT_PLAN_NO_OPTIMIZER || (r->offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER))
+    mo_storage_drop(t, mo_storage_new(t, step_bytes(p), MO_OPTIMIZER));
+}
+
+/* Forward and backward in one piece each. */
+static void plain_passes(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    int again = p->settings->run.checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE;
+    mo_value loss = forward(p);
+    if (t->status != MEMOPT_OK)
         return;
-    mo_weight *own_weights = mo_calloc(p->weight_count, sizeof *own_weights);
-    if (own_weights == NULL) {
-        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
-        return;
-    }
-    for (uint64_t i = 0; i < p->weight_count; i++)
-        own_weights[i] = own(p, &p->weights[i]);
-    uint64_t bytes = mo_optimizer_step_bytes(t, r, own_weights, p->weight_count);
-    mo_free(own_weights);
-    uint32_t storage = mo_storage_new(t, bytes, MO_OPTIMIZER);
-    mo_storage_drop(t, storage);
+    mo_tape_forget(t);
+    if (p->settings->run.keep_outputs != MEMOPT_PLAN_YES)
+        mo_play_let_go(p, &p->outputs, 0);
+    if (!again) /* else layers that run again hold them */
+        mo_play_drop_tables(p);
+    mo_tape_backward(t, loss);
+    if (again)
+        mo_play_drop_tables(p);
+    mo_drop(t, loss);
 }
 
 memopt_status mo_play_step(mo_play *p)
 {
     mo_tape *t = &p->tape;
-    const memopt_plan_run *r = &p->settings->run;
     make_states(p);
     make_buckets(p);
-    if (r->accumulation > 1)
+    if (p->settings->run.accumulation > 1)
         make_gradients(p);
-    mo_value loss = forward(p);
+    if (p->schedule != NULL)
+        mo_play_scheduled(p);
+    else
+        plain_passes(p);
     if (t->status != MEMOPT_OK)
         return t->status;
-    mo_tape_forget(t);
-    if (r->keep_outputs != MEMOPT_PLAN_YES)
-        mo_play_let_go(p, &p->outputs, 0);
-    if (r->checkpointing == MEMOPT_PLAN_CHECKPOINT_NONE) /* else layers that run again hold them */
-        mo_play_drop_tables(p);
-    mo_tape_backward(t, loss);
-    if (r->checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE)
-        mo_play_drop_tables(p);
     optimizer_step(p);
     mo_play_let_go(p, &p->outputs, 0);
-    mo_drop(t, loss);
     return t->status;
 }

@@ -146,7 +146,7 @@ void mo_storage_drop(mo_tape *t, uint32_t storage)
 
 void mo_tape_flash(mo_tape *t, uint64_t bytes, mo_category category)
 {
-    if (t->status == MEMOPT_OK && bytes > 0 && count_bytes(t, bytes, category)) {
+    if (t->status == MEMOPT_OK && count_bytes(t, bytes, category)) {
         t->total -= bytes;
         t->live[category] -= bytes;
     }

@@ -120,7 +120,13 @@ typedef struct mo_leaf {
 
 typedef struct mo_layer_peak {
     uint64_t forward, backward; /* all alive at the fullest moment */
+    uint64_t start;             /* all alive when its backward started */
 } mo_layer_peak;
+
+/* How far the tape was recorded. */
+typedef struct mo_mark {
+    uint64_t nodes, edges, saved, grads, regions;
+} mo_mark;
 
 struct mo_tape {
     memopt_status status;
@@ -200,12 +206,23 @@ typedef struct mo_record {
 } mo_record;
 void mo_tape_record(mo_tape *t, const mo_record *r);
 
+/* Gives v a node that collects its gradient: what is recorded next stands apart from what made v.
+ */
+void mo_value_collects(mo_tape *t, mo_value v);
+/* Takes the gradient that v's node has collected (MO_NONE: none); v needs none any more. */
+uint32_t mo_value_collected(mo_tape *t, mo_value v);
+mo_mark mo_tape_mark(const mo_tape *t);
+/* Takes what was recorded since off the tape; all of it must have run. */
+void mo_tape_rewind(mo_tape *t, const mo_mark *mark);
+
 /* Runs a region forward: with nodes of its own (again = 0), or to be run again in backward. */
 mo_value mo_tape_region_forward(mo_tape *t, mo_region_run run, void *context,
                                 const mo_value *inputs, uint32_t count, int again);
 
 /* --- backward (tape_backward.c) -------------------------------------------------------------- */
 void mo_tape_backward(mo_tape *t, mo_value loss);
+/* Runs the nodes after the first `from`, newest first. */
+void mo_tape_run(mo_tape *t, uint64_t from);
 /* Gradients of all leaves that have one: set to None. */
 void mo_tape_zero_gradients(mo_tape *t);
 

@@ -128,8 +128,6 @@ static void run_plain(mo_tape *t, uint32_t id)
     }
 }
 
-static void run_nodes(mo_tape *t, uint64_t from);
-
 /* Values for the region's inputs, with nodes that collect their gradients. */
 static int stand_in(mo_tape *t, const mo_tape_region *region, const mo_node *n,
                     const uint32_t *held, mo_value *values)
@@ -145,13 +143,10 @@ static int stand_in(mo_tape *t, const mo_tape_region *region, const mo_node *n,
         mo_storage_hold(t, storage);
         t->values[v] = (mo_value_entry){e->elements, storage, MO_NONE, e->width, 0};
         values[i] = v;
-        if (e->node != MO_NONE) {
-            mo_value_learns(t, v, 0);
-            if (t->status != MEMOPT_OK)
-                return 0;
-            t->leaf_count--;
-            t->nodes[t->values[v].node].kind = MO_NODE_INPUT;
-        }
+        if (e->node != MO_NONE)
+            mo_value_collects(t, v);
+        if (t->status != MEMOPT_OK)
+            return 0;
     }
     return 1;
 }
@@ -160,7 +155,7 @@ static void run_region(mo_tape *t, uint32_t id)
 {
     mo_node n = t->nodes[id];
     mo_tape_region region = t->regions[n.object];
-    mo_tape mark = *t;
+    mo_mark mark = mo_tape_mark(t);
     mo_value inputs[MO_REGION_INPUTS] = {MO_NONE, MO_NONE, MO_NONE};
     uint32_t held[MO_RECORD_SAVED], made[MO_REGION_INPUTS] = {MO_NONE, MO_NONE, MO_NONE};
     fetch_saved(t, &n, held);
@@ -175,23 +170,15 @@ static void run_region(mo_tape *t, uint32_t id)
     if (top != MO_NONE) {
         t->grads[t->nodes[top].grads + slot] = t->grads[n.grads];
         t->grads[n.grads] = MO_NONE;
-        run_nodes(t, base);
+        mo_tape_run(t, base);
     }
     drop_grads(t, &n);
     for (uint32_t i = 0; i < region.input_count; i++) {
-        uint32_t node = t->values[inputs[i]].node;
-        if (node != MO_NONE) {
-            made[i] = t->grads[t->nodes[node].grads];
-            t->grads[t->nodes[node].grads] = MO_NONE;
-        }
+        made[i] = mo_value_collected(t, inputs[i]);
         mo_drop(t, inputs[i]);
     }
     drop_saved(t, &n, held);
-    t->node_count = mark.node_count;
-    t->edge_count = mark.edge_count;
-    t->saved_count = mark.saved_count;
-    t->grad_count = mark.grad_count;
-    t->region_count = mark.region_count;
+    mo_tape_rewind(t, &mark);
     for (uint32_t i = 0, k = 0; i < region.input_count; i++)
         if (region.inputs[i].node != MO_NONE) {
             mo_edge edge = t->edges[n.edges + k++];
@@ -199,8 +186,7 @@ static void run_region(mo_tape *t, uint32_t id)
         }
 }
 
-/* Runs the nodes above `from`, newest first. */
-static void run_nodes(mo_tape *t, uint64_t from)
+void mo_tape_run(mo_tape *t, uint64_t from)
 {
     for (uint64_t i = t->node_count; i > from && t->status == MEMOPT_OK; i--) {
         uint32_t id = (uint32_t)(i - 1);
@@ -209,30 +195,32 @@ static void run_nodes(mo_tape *t, uint64_t from)
             continue;
         t->layer = n->layer;
         t->label = n->label;
+        if (t->layer < t->layer_count && t->layers[t->layer].start == 0)
+            t->layers[t->layer].start = t->total;
         if (!has_gradient(t, n)) {
-            uint32_t held[MO_RECORD_SAVED];
-            memset(held, 0, sizeof held);
+            const uint32_t held[MO_RECORD_SAVED] = {0};
             drop_saved(t, n, held);
-            continue;
-        }
-        if (n->kind == MO_NODE_REGION)
+        } else if (n->kind == MO_NODE_REGION) {
             run_region(t, id);
-        else
+        } else {
             run_plain(t, id);
+        }
+        t->nodes[id].saved_count = 0; /* it has run */
     }
 }
 
 void mo_tape_backward(mo_tape *t, mo_value loss)
 {
+    t->phase = MEMOPT_PLAN_PHASE_BACKWARD;
+    mo_tape_flash(t, 0, MO_ACTIVATIONS);
     if (t->status != MEMOPT_OK || !mo_needs(t, loss))
         return;
     const mo_value_entry *e = &t->values[loss];
     uint32_t node = e->node, slot = e->slot;
-    t->phase = MEMOPT_PLAN_PHASE_BACKWARD;
     t->in_backward = 1;
     t->grads[t->nodes[node].grads + slot] =
         mo_storage_new(t, e->elements * e->width, MO_ACTIVATIONS);
-    run_nodes(t, 1);
+    mo_tape_run(t, 1);
     t->in_backward = 0;
 }
 

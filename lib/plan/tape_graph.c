@@ -49,6 +49,42 @@ void mo_value_learns(mo_tape *t, mo_value v, uint64_t gradient_bytes)
     t->values[v].slot = 0;
 }
 
+void mo_value_collects(mo_tape *t, mo_value v)
+{
+    if (v == MO_NONE || t->status != MEMOPT_OK)
+        return;
+    uint32_t node = new_node(t, MO_NODE_INPUT, 1);
+    if (node == MO_NONE)
+        return;
+    t->values[v].node = node;
+    t->values[v].slot = 0;
+}
+
+uint32_t mo_value_collected(mo_tape *t, mo_value v)
+{
+    uint32_t node = v == MO_NONE ? MO_NONE : t->values[v].node, storage;
+    if (node == MO_NONE)
+        return MO_NONE;
+    storage = t->grads[t->nodes[node].grads];
+    t->grads[t->nodes[node].grads] = MO_NONE;
+    t->values[v].node = MO_NONE;
+    return storage;
+}
+
+mo_mark mo_tape_mark(const mo_tape *t)
+{
+    return (mo_mark){t->node_count, t->edge_count, t->saved_count, t->grad_count, t->region_count};
+}
+
+void mo_tape_rewind(mo_tape *t, const mo_mark *mark)
+{
+    t->node_count = mark->nodes;
+    t->edge_count = mark->edges;
+    t->saved_count = mark->saved;
+    t->grad_count = mark->grads;
+    t->region_count = mark->regions;
+}
+
 /* Gradients are of the category of what they are of; those of weights are gradients. */
 static mo_category gradient_category(const mo_tape *t, mo_value v)
 {

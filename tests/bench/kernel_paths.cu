@@ -75,7 +75,7 @@ MO_DEVICE void path_squares(const unsigned char *data, double *to)
     *to = sum;
 }
 
-template <int P, int G, int EIGHT> MO_DEVICE mo_optim_span path_span(const mo_optim_span *in)
+template <int P, int G, uint32_t FORMAT> MO_DEVICE mo_optim_span path_span(const mo_optim_span *in)
 {
     mo_optim_span span = *in;
     span.parameter_dtype = P;
@@ -83,55 +83,64 @@ template <int P, int G, int EIGHT> MO_DEVICE mo_optim_span path_span(const mo_op
     span.copy = 0;
     span.stochastic = 0;
     span.count = 16384;
-    if (!EIGHT)
+    if (FORMAT == MO_STATE_F32)
         span.absmax1 = 0;
+    __builtin_assume(span.m != 0);
     return span;
 }
 
-template <int P, int G, int PACKS> MO_DEVICE void path_step8(const mo_optim_span *in)
+template <uint32_t RULE, uint32_t FORMAT, int P, int G, int PACKS>
+MO_DEVICE void path_step(const mo_optim_span *in)
 {
-    MO_SHARED(mo_code_tables, tables);
+    typedef typename mo_codec<FORMAT>::tables tables_of_format;
+    MO_SHARED(tables_of_format, tables);
     mo_barrier();
-    mo_optim_span span = path_span<P, G, 1>(in);
+    mo_optim_span span = path_span<P, G, FORMAT>(in);
     path_coef coef = span.coef;
     mo_span_aligned aligned = {1, 0, 1, 1, 1};
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
-        mo_step8_block(&span, &coef, &tables, &aligned,
-                       p * MO_OPTIM_GROUPS + mo_thread() / MO_LANES);
+        mo_step_block<RULE, FORMAT>(&span, &coef, &tables, &aligned,
+                                    p * MO_OPTIM_GROUPS + mo_thread() / MO_LANES);
 }
 
-template <int P, int G, int PACKS> MO_DEVICE void path_step32(const mo_optim_span *in)
+template <uint32_t RULE, int P, int G, int PACKS>
+MO_DEVICE void path_step32(const mo_optim_span *in)
 {
-    mo_optim_span span = path_span<P, G, 0>(in);
+    mo_optim_span span = path_span<P, G, MO_STATE_F32>(in);
     path_coef coef = span.coef;
     mo_span_aligned aligned = {1, 0, 1, 1, 1};
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
-        mo_step32_pack(&span, &coef, mo_thread() * 4 + p * 1024, 4, &aligned);
+        mo_step32_pack<RULE>(&span, &coef, mo_thread() * 4 + p * 1024, 4, &aligned);
 }
 
-template <uint32_t DTYPE, int SIGNED, int PACKS>
+template <uint32_t FORMAT, uint32_t DTYPE, int SIGNED, int PACKS>
 MO_DEVICE void path_quantize(mo_blockcode_args args)
 {
-    MO_SHARED(mo_code_tables, tables);
+    typedef typename mo_codec<FORMAT>::tables tables_of_format;
+    MO_SHARED(tables_of_format, tables);
     mo_barrier();
     args.dtype = DTYPE;
     args.is_signed = SIGNED;
     args.count = 1 << 20;
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
-        mo_quantize_block(args, &tables, p * MO_OPTIM_GROUPS + mo_thread() / MO_LANES, 1, 1);
+        mo_quantize_group<FORMAT>(args, &tables, p * MO_OPTIM_GROUPS + mo_thread() / MO_LANES, 1,
+                                  1);
 }
 
-template <uint32_t DTYPE, int PACKS> MO_DEVICE void path_dequantize(mo_blockcode_args args)
+template <uint32_t FORMAT, uint32_t DTYPE, int SIGNED, int PACKS>
+MO_DEVICE void path_dequantize(mo_blockcode_args args)
 {
-    MO_SHARED(mo_code_tables, tables);
+    typedef typename mo_codec<FORMAT>::tables tables_of_format;
+    MO_SHARED(tables_of_format, tables);
     mo_barrier();
     args.dtype = DTYPE;
+    args.is_signed = SIGNED;
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
-        mo_dequantize_pack(args, tables.map_signed, mo_thread() * 8 + p * 2048, 8, 1, 1);
+        mo_dequantize_pack<FORMAT>(args, &tables, mo_thread() * 8 + p * 2048, 8, 1, 1);
 }
 
 /* path_NAME_1 and path_NAME_3, of the call with PACKS in it. */
@@ -169,10 +178,31 @@ SIMPLE(check_bf16, (unsigned char *a, float *b), path_check, (a, b), MO_DTYPE_BF
 PATH(hash, (const unsigned char *a, uint64_t *b), path_hash<1>(a, b), path_hash<3>(a, b))
 SIMPLE(squares_f32, (const unsigned char *a, double *b), path_squares, (a, b), MO_DTYPE_F32)
 SIMPLE(squares_bf16, (const unsigned char *a, double *b), path_squares, (a, b), MO_DTYPE_BF16)
-SIMPLE(step8_bf16, (const mo_optim_span *a), path_step8, (a), MO_DTYPE_BF16, MO_DTYPE_BF16)
-SIMPLE(step8_f32, (const mo_optim_span *a), path_step8, (a), MO_DTYPE_F32, MO_DTYPE_F32)
-SIMPLE(step32_bf16, (const mo_optim_span *a), path_step32, (a), MO_DTYPE_BF16, MO_DTYPE_BF16)
-SIMPLE(step32_f32, (const mo_optim_span *a), path_step32, (a), MO_DTYPE_F32, MO_DTYPE_F32)
-SIMPLE(quantize_signed, (mo_blockcode_args a), path_quantize, (a), MO_DTYPE_F32, 1)
-SIMPLE(quantize_unsigned, (mo_blockcode_args a), path_quantize, (a), MO_DTYPE_F32, 0)
-SIMPLE(dequantize, (mo_blockcode_args a), path_dequantize, (a), MO_DTYPE_F32)
+#define STEP(name, rule, format, type)                                                             \
+    SIMPLE(name, (const mo_optim_span *a), path_step, (a), rule, format, type, type)
+#define STEP32(name, rule, type)                                                                   \
+    SIMPLE(name, (const mo_optim_span *a), path_step32, (a), rule, type, type)
+#define CODE(name, path, format, is_signed)                                                        \
+    SIMPLE(name, (mo_blockcode_args a), path, (a), format, MO_DTYPE_F32, is_signed)
+
+STEP(step8_bf16, MO_RULE_ADAMW, MO_STATE_8BIT, MO_DTYPE_BF16)
+STEP(step8_f32, MO_RULE_ADAMW, MO_STATE_8BIT, MO_DTYPE_F32)
+STEP(step4_bf16, MO_RULE_ADAMW, MO_STATE_4BIT, MO_DTYPE_BF16)
+STEP(step4_f32, MO_RULE_ADAMW, MO_STATE_4BIT, MO_DTYPE_F32)
+STEP(stepf8_bf16, MO_RULE_ADAMW, MO_STATE_F8, MO_DTYPE_BF16)
+STEP(stepf8_f32, MO_RULE_ADAMW, MO_STATE_F8, MO_DTYPE_F32)
+STEP(lion8_bf16, MO_RULE_LION, MO_STATE_8BIT, MO_DTYPE_BF16)
+STEP(sgd8_bf16, MO_RULE_SGD, MO_STATE_8BIT, MO_DTYPE_BF16)
+STEP32(step32_bf16, MO_RULE_ADAMW, MO_DTYPE_BF16)
+STEP32(step32_f32, MO_RULE_ADAMW, MO_DTYPE_F32)
+STEP32(lion32_f32, MO_RULE_LION, MO_DTYPE_F32)
+STEP32(sgd32_f32, MO_RULE_SGD, MO_DTYPE_F32)
+CODE(quantize_signed, path_quantize, MO_STATE_8BIT, 1)
+CODE(quantize_unsigned, path_quantize, MO_STATE_8BIT, 0)
+CODE(dequantize, path_dequantize, MO_STATE_8BIT, 1)
+CODE(quantize4_signed, path_quantize, MO_STATE_4BIT, 1)
+CODE(quantize4_unsigned, path_quantize, MO_STATE_4BIT, 0)
+CODE(dequantize4, path_dequantize, MO_STATE_4BIT, 1)
+CODE(quantizef8_signed, path_quantize, MO_STATE_F8, 1)
+CODE(quantizef8_unsigned, path_quantize, MO_STATE_F8, 0)
+CODE(dequantizef8, path_dequantize, MO_STATE_F8, 1)

@@ -22,7 +22,7 @@ from compilers import NVCC_FLAGS, hip_kernels, nvcc_kernels, run  # noqa: E402
 # Of a multiprocessor: warps, blocks, registers, bytes of shared memory.
 LIMITS = {80: (64, 32, 65536, 164 << 10), 90: (64, 32, 65536, 228 << 10)}
 
-BLOCK = 256  # elements of 8-bit state with one absmax
+BLOCK, BLOCK4 = 256, 128  # elements of 8-bit and 4-bit state with one absmax
 # (kernel, what, bytes moved per element, the least, its path in kernel_paths.cu, elements of a pack):
 # state codes are read and written, so are their absmax; every tensor goes through memory once.
 TRAFFIC = [
@@ -34,9 +34,30 @@ TRAFFIC = [
      4 + 4 + 2 + 2 + 4 + 16 / BLOCK, 16.06, None, 8),
     ("mo_optim_step", "32-bit AdamW, fp32", 4 * 7, 28, "step32_f32", 4),
     ("mo_optim_step", "32-bit AdamW, bf16 parameters and gradients", 2 * 3 + 4 * 4, 22, "step32_bf16", 4),
+    ("mo_step_adamw4", "4-bit AdamW, bf16 parameters and gradients", 2 + 2 + 2 + 2 + 16 / BLOCK4, 8.125,
+     "step4_bf16", 8),
+    ("mo_step_adamw4", "4-bit AdamW, fp32 parameters and gradients", 4 + 4 + 4 + 2 + 16 / BLOCK4, 14.125,
+     "step4_f32", 8),
+    ("mo_step_adamwf8", "e4m3 AdamW, bf16 parameters and gradients", 2 + 2 + 2 + 4 + 16 / BLOCK, 10.06,
+     "stepf8_bf16", 8),
+    ("mo_step_adamwf8", "e4m3 AdamW, fp32 parameters and gradients", 4 + 4 + 4 + 4 + 16 / BLOCK, 16.06,
+     "stepf8_f32", 8),
+    ("mo_step_lion8", "8-bit Lion, bf16 parameters and gradients", 2 + 2 + 2 + 2 + 8 / BLOCK, 8.03,
+     "lion8_bf16", 8),
+    ("mo_step_lion8", "32-bit Lion, fp32", 4 * 5, 20, "lion32_f32", 4),
+    ("mo_step_sgd8", "8-bit SGD, bf16 parameters and gradients", 2 + 2 + 2 + 2 + 8 / BLOCK, 8.03,
+     "sgd8_bf16", 8),
+    ("mo_step_sgd8", "32-bit SGD, fp32", 4 * 5, 20, "sgd32_f32", 4),
+    ("mo_step_sgd8", "SGD without momentum, fp32", 4 * 3, 12, None, 4),
     ("mo_quantize", "fp32 to signed 8-bit codes", 4 + 1 + 4 / BLOCK, 5.02, "quantize_signed", 8),
     ("mo_quantize", "fp32 to unsigned 8-bit codes", 4 + 1 + 4 / BLOCK, 5.02, "quantize_unsigned", 8),
     ("mo_dequantize", "8-bit codes to fp32", 4 + 1 + 4 / BLOCK, 5.02, "dequantize", 8),
+    ("mo_quantize4", "fp32 to signed 4-bit codes", 4 + 0.5 + 4 / BLOCK4, 4.53, "quantize4_signed", 8),
+    ("mo_quantize4", "fp32 to unsigned 4-bit codes", 4 + 0.5 + 4 / BLOCK4, 4.53, "quantize4_unsigned", 8),
+    ("mo_dequantize4", "4-bit codes to fp32", 4 + 0.5 + 4 / BLOCK4, 4.53, "dequantize4", 8),
+    ("mo_quantizef8", "fp32 to signed e4m3 codes", 4 + 1 + 4 / BLOCK, 5.02, "quantizef8_signed", 8),
+    ("mo_quantizef8", "fp32 to unsigned e4m3 codes", 4 + 1 + 4 / BLOCK, 5.02, "quantizef8_unsigned", 8),
+    ("mo_dequantizef8", "e4m3 codes to fp32", 4 + 1 + 4 / BLOCK, 5.02, "dequantizef8", 8),
     ("mo_cast", "fp32 to bf16", 6, 6, "cast_f32_bf16", 4),
     ("mo_cast", "fp32 to bf16, stochastic", 6, 6, "cast_f32_bf16_stochastic", 8),
     ("mo_cast", "bf16 to fp32", 6, 6, "cast_bf16_f32", 4),
@@ -99,8 +120,15 @@ def block_sizes():
     stripe = int(re.search(r"MO_STRIPE_ELEMENTS = (\d+)", text)[1])
     words["MO_SQUARE_SUM_THREADS"] = chunk // stripe * 32
     for path in (ROOT / "kernels").glob("*.cu"):
-        for name, word in re.findall(r"^MO_GLOBAL(?:_ROOM)?\((\w+), \w+, (\w+)", path.read_text(), re.M):
+        source = path.read_text()
+        for name, word in re.findall(r"^MO_GLOBAL(?:_ROOM)?\((\w+), \w+, (\w+)", source, re.M):
             sizes[name] = words[word]
+        # kernels that are all made by one macro, whose first parameter is the name
+        macros = re.findall(r"^#define (\w+)\(name,[^)]*\)\s*\\\n\s*MO_GLOBAL(?:_ROOM)?\(name, \w+, (\w+)",
+                            source, re.M)
+        for macro, word in macros:
+            for name in re.findall(rf"^{macro}\((\w+),", source, re.M):
+                sizes[name] = words[word]
     return sizes
 
 

@@ -161,8 +161,9 @@ def write(name, result, lines, command):
     text = [
         f"# Benchmark: {name}",
         "",
-        f"{cpu_model()}, {os.cpu_count()} cores, {str(context.get('date', ''))[:10]}. "
-        "Repetitions interleaved at random; times are of the best:",
+        f"{str(context.get('date', ''))[:10]}, on {os.cpu_count()} processors that `/proc/cpuinfo`"
+        f' calls "{cpu_model()}" and that other programs may have used meanwhile. Repetitions'
+        " interleaved at random; times are of the best:",
         "",
         f"    {command}",
         "",

@@ -7,6 +7,7 @@ bytes of optimizer state and time, as the table of docs/guide/pytorch.md.
 
 import argparse
 import pathlib
+import sys
 import time
 import types
 
@@ -21,6 +22,7 @@ OPTIMIZERS = ("AdamW", "AdamW8bit", "AdamWFp8", "AdamW4bit")
 
 def script_with(names):
     """The script as a module with these names from memopt.torch, and the optimizers it makes."""
+    sys.path.insert(0, str(SCRIPT.parent))  # it imports what lies beside it
     script = types.ModuleType("plain_training")
     script.__file__ = str(SCRIPT)
     exec(compile(SCRIPT.read_text(), str(SCRIPT), "exec"), script.__dict__)

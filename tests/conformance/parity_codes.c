@@ -4,33 +4,68 @@
 #include "device/device.h"
 #include "kernels/hash.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCK = 256 };
+/* w->format is the format of states; 0 is the 8-bit one by the functions for that alone. */
 
-/* To codes and back to each type that codes can become. */
-static void there_and_back(world *w, const memopt_tensor *source, int is_signed, uint64_t shift)
+static uint64_t block_of(const world *w)
 {
-    uint64_t count = source->count;
-    memopt_tensor codes = new_raw_tensor(w, count, MEMOPT_DTYPE_U8, NULL, shift);
-    memopt_tensor absmax =
-        new_raw_tensor(w, (count + BLOCK - 1) / BLOCK, MEMOPT_DTYPE_F32, NULL, shift);
-    label(w, "%llu of %s, %s, shifted by %llu", (unsigned long long)count,
-          memopt_dtype_name(source->dtype), is_signed ? "signed" : "unsigned",
-          (unsigned long long)shift);
-    OK(memopt_quantize_blockwise(w->device, source, &codes, &absmax, is_signed, BLOCK, w->stream));
-    result_of_tensor(w, &codes);
-    result_of_tensor(w, &absmax);
+    return w->format == MEMOPT_STATE_4BIT ? 128 : 256;
+}
+
+static uint64_t codes_of(const world *w, uint64_t count)
+{
+    return w->format == MEMOPT_STATE_4BIT ? (count + 1) / 2 : count;
+}
+
+static memopt_dtype code_type(const world *w)
+{
+    return w->format == MEMOPT_STATE_F8 ? MEMOPT_DTYPE_F8_E4M3 : MEMOPT_DTYPE_U8;
+}
+
+static void quantize(world *w, const memopt_tensor *source, const memopt_tensor *codes,
+                     const memopt_tensor *scales, int is_signed)
+{
+    if (w->format == 0)
+        OK(memopt_quantize_blockwise(w->device, source, codes, scales, is_signed, 256, w->stream));
+    else
+        OK(memopt_quantize_state(w->device, w->format, source, codes, scales, is_signed,
+                                 w->stream));
+}
+
+/* To each type that codes can become. */
+static void all_types_back(world *w, uint64_t count, const memopt_tensor *codes,
+                           const memopt_tensor *scales, int is_signed, uint64_t shift)
+{
     for (int to = 0; to < WIDE_TYPES; to++) {
         memopt_tensor back = new_raw_tensor(w, count, float_types[to], NULL, shift);
-        OK(memopt_dequantize_blockwise(w->device, &codes, &absmax, &back, is_signed, BLOCK,
+        if (w->format == 0)
+            OK(memopt_dequantize_blockwise(w->device, codes, scales, &back, is_signed, 256,
+                                           w->stream));
+        else
+            OK(memopt_dequantize_state(w->device, w->format, codes, scales, &back, is_signed,
                                        w->stream));
         result_of_tensor(w, &back);
         free_tensor(w, &back);
     }
+}
+
+static void there_and_back(world *w, const memopt_tensor *source, int is_signed, uint64_t shift)
+{
+    uint64_t count = source->count, blocks = (count + block_of(w) - 1) / block_of(w);
+    memopt_tensor codes = new_raw_tensor(w, codes_of(w, count), code_type(w), NULL, shift);
+    memopt_tensor scales = new_raw_tensor(w, blocks, MEMOPT_DTYPE_F32, NULL, shift);
+    label(w, "%llu of %s, %s, shifted by %llu", (unsigned long long)count,
+          memopt_dtype_name(source->dtype), is_signed ? "signed" : "unsigned",
+          (unsigned long long)shift);
+    quantize(w, source, &codes, &scales, is_signed);
+    result_of_tensor(w, &codes);
+    result_of_tensor(w, &scales);
+    all_types_back(w, count, &codes, &scales, is_signed, shift);
     free_tensor(w, &codes);
-    free_tensor(w, &absmax);
+    free_tensor(w, &scales);
 }
 
 static void sizes_agree(world *w)
@@ -54,34 +89,90 @@ static void sizes_agree(world *w)
     free(values);
 }
 
+/* The map as the library tells it; how many finite values it begins with. */
+static int read_map(world *w, int is_signed, float map[256])
+{
+    int values = w->format == MEMOPT_STATE_4BIT ? 16 : 256;
+    if (w->format == 0)
+        OK(memopt_dynamic_map(is_signed, map));
+    else
+        OK(memopt_state_map(w->format, is_signed, map));
+    label(w, "map");
+    result(w, map, (size_t)values * sizeof *map);
+    return w->format == MEMOPT_STATE_F8 ? 0x7F : values;
+}
+
 /* Every code, and the floats around the middle between two of them, in a block whose largest value
- * is 1; then blocks of zeros and of one value. */
+ * is the map's; then blocks of zeros and of one value. */
 static void every_code_agrees(world *w)
 {
-    enum { COUNT = 12 * BLOCK };
+    enum { BLOCKS = 12 };
+    uint64_t block = block_of(w);
+    float top = w->format == MEMOPT_STATE_F8 ? 448.0f : 1.0f;
     for (int is_signed = 0; is_signed < 2; is_signed++) {
-        float map[BLOCK], values[COUNT] = {0};
-        OK(memopt_dynamic_map(is_signed, map));
-        label(w, "map");
-        result(w, map, sizeof map);
-        for (int i = 0; i < BLOCK; i++) {
+        float map[256], values[BLOCKS * 256] = {0};
+        int finite = read_map(w, is_signed, map);
+        for (int i = 0; i < finite && (uint64_t)i < block; i++) {
             uint32_t bits;
-            float middle = i + 1 < BLOCK ? (map[i] + map[i + 1]) * 0.5f : 1.0f;
+            float middle = i + 1 < finite ? (map[i] + map[i + 1]) * 0.5f : top;
             memcpy(&bits, &middle, sizeof bits);
             values[i] = map[i];
-            for (int k = 0; k < 8; k++) { /* eight blocks of near-middles, led by a 1 */
+            for (int k = 0; k < 8; k++) { /* eight blocks of near-middles */
                 uint32_t near = bits + (uint32_t)k - 4;
-                memcpy(&values[(k + 1) * BLOCK + i], &near, sizeof near);
+                memcpy(&values[(uint64_t)(k + 1) * block + (uint64_t)i], &near, sizeof near);
             }
-            values[10 * BLOCK + i] = 1e-38f;
-            values[11 * BLOCK + i] = i == 77 ? 3e38f : 1e-10f;
         }
-        for (int k = 1; k < 9; k++)
-            values[k * BLOCK] = 1.0f;
-        memopt_tensor source = new_tensor(w, COUNT, MEMOPT_DTYPE_F32, values);
+        for (uint64_t i = 0; i < block; i++) {
+            values[10 * block + i] = 1e-38f;
+            values[11 * block + i] = i == 77 ? 3e38f : 1e-10f;
+        }
+        for (uint64_t k = 0; k < 9; k++) /* the last place: no middle is there, nor 1 in block 0 */
+            values[k * block + block - 1] = top;
+        memopt_tensor source = new_tensor(w, BLOCKS * block, MEMOPT_DTYPE_F32, values);
         there_and_back(w, &source, is_signed, 0);
         free_tensor(w, &source);
     }
+}
+
+/* Codes that nothing was quantised to: every byte, under scales of every kind. */
+static void every_byte_decodes(world *w)
+{
+    static const float kinds[] = {1.0f, 0.0f, 1e-40f, 3e38f, INFINITY, NAN, -2.0f};
+    enum { KINDS = sizeof kinds / sizeof *kinds };
+    uint64_t units = w->format == MEMOPT_STATE_4BIT ? 2 : 1, per_kind = 256 * units / block_of(w);
+    unsigned char bytes[KINDS * 256];
+    float scales[KINDS * 4];
+    for (int i = 0; i < KINDS * 256; i++)
+        bytes[i] = (unsigned char)i;
+    for (uint64_t i = 0; i < KINDS * per_kind; i++)
+        scales[i] = kinds[i / per_kind];
+    for (uint64_t shift = 0; shift < 2; shift++) {
+        memopt_tensor codes = new_raw_tensor(w, KINDS * 256, code_type(w), bytes, shift);
+        memopt_tensor scale = new_raw_tensor(w, KINDS * per_kind, MEMOPT_DTYPE_F32, scales, shift);
+        for (int is_signed = 0; is_signed < 2; is_signed++) {
+            label(w, "bytes, %s, shifted by %llu", is_signed ? "signed" : "unsigned",
+                  (unsigned long long)shift);
+            all_types_back(w, KINDS * 256 * units, &codes, &scale, is_signed, shift);
+        }
+        free_tensor(w, &codes);
+        free_tensor(w, &scale);
+    }
+}
+
+/* Blocks with values that are not finite, and what is negative in a second moment. */
+static void any_values_agree(world *w)
+{
+    enum { COUNT = 40 * 256 + 77 };
+    float *values = host_memory(COUNT * sizeof *values);
+    fill_floats(values, COUNT, 17);
+    fill_any_floats(values, 20 * 256, 19);
+    for (int is_signed = 0; is_signed < 2; is_signed++)
+        for (int type = 0; type < WIDE_TYPES; type++) {
+            memopt_tensor source = new_tensor(w, COUNT, float_types[type], values);
+            there_and_back(w, &source, is_signed, 0);
+            free_tensor(w, &source);
+        }
+    free(values);
 }
 
 /* All values of a 16-bit type, in the order of their bits. */
@@ -121,10 +212,20 @@ static void hashes_agree(world *w)
     free(data);
 }
 
+#define OF_FORMAT(suffix, format)                                                                  \
+    {"codes_sizes" suffix, sizes_agree, 1, 0, format},                                             \
+        {"codes_every_code" suffix, every_code_agrees, 1, 0, format},                              \
+        {"codes_every_byte" suffix, every_byte_decodes, 1, 0, format},                             \
+        {"codes_any_values" suffix, any_values_agree, 1, 0, format},                               \
+    {                                                                                              \
+        "codes_all_halves" suffix, all_halves_agree, 1, 0, format                                  \
+    }
+
 const conformance_case code_cases[] = {
-    {"codes_sizes", sizes_agree, 1, 0, 0},
-    {"codes_every_code", every_code_agrees, 1, 0, 0},
-    {"codes_all_halves", all_halves_agree, 1, 0, 0},
+    OF_FORMAT("", 0),
+    OF_FORMAT("_8bit_state", MEMOPT_STATE_8BIT),
+    OF_FORMAT("_4bit_state", MEMOPT_STATE_4BIT),
+    OF_FORMAT("_e4m3_state", MEMOPT_STATE_F8),
     {"hash", hashes_agree, 1, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

@@ -78,6 +78,7 @@ static memopt_status add_group(memopt_device *device, void *context)
     (void)device;
     fixture *f = context;
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    group.momentum = 0.9;
     return memopt_optimizer_add_group(f->optimizer, &group, &f->group);
 }
 
@@ -153,6 +154,37 @@ static void make_parameters(memopt_device *device, void *context)
         memopt_optimizer_add_parameter(f->optimizer, 0, &f->p[1], NULL, NULL, &f->index),
         MEMOPT_OK);
     remember(device, f);
+}
+
+/* SGD's parameters were added without a momentum, which is there now: the step makes buffers. */
+static void make_late(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    make_allocator(device, f);
+    assert_int_equal(create(device, f), MEMOPT_OK);
+    assert_int_equal(memopt_optimizer_add_group(f->optimizer, &group, &f->group), MEMOPT_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(
+            memopt_optimizer_add_parameter(f->optimizer, 0, &f->p[i], NULL, NULL, &f->index),
+            MEMOPT_OK);
+    remember(device, f);
+    group.momentum = 0.9;
+    assert_int_equal(memopt_optimizer_set_group(f->optimizer, 0, &group), MEMOPT_OK);
+}
+
+/* Buffers of zeros are no change. */
+static void check_parameters(memopt_device *device, void *context)
+{
+    (void)device;
+    fixture *f = context;
+    uint64_t steps;
+    assert_memory_equal(f->before + f->bytes, f->p[0].data, N * 4);
+    assert_memory_equal(f->before + f->bytes + N * 4, f->p[1].data, 400);
+    for (uint64_t i = 0; i < 2; i++) {
+        assert_int_equal(memopt_optimizer_get_steps_sync(f->optimizer, i, NULL, &steps), MEMOPT_OK);
+        assert_int_equal(steps, 0);
+    }
 }
 
 static void make_stepped(memopt_device *device, void *context)
@@ -283,6 +315,13 @@ static const torture_scenario scenarios[] = {
      .run = full_step,
      .teardown = end_all,
      .check_unchanged = check_unchanged,
+     .caches = 1,
+     .absorbs = 1},
+    {.name = "step with a late momentum",
+     .setup = make_late,
+     .run = plain_step,
+     .teardown = end_all,
+     .check_unchanged = check_parameters,
      .caches = 1,
      .absorbs = 1},
     {.name = "later step",

@@ -23,6 +23,7 @@ from ._abi import (
     Status,
     StreamOrder,
     Tag,
+    TraceAction,
 )
 from ._library import lib as _lib
 from ._library import path as library_path
@@ -76,6 +77,7 @@ from .plan import Plan, PlanBytes, PlanCard, PlanChange, PlanLayer, PlanModel, P
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
+from .trace import Replay, ReplayFailure, Sample, Trace, TraceInfo, TraceSource
 
 #: The version of the library that is loaded.
 __version__: str = _lib.memopt_version_string().decode()
@@ -132,9 +134,12 @@ __all__ = [
     "Region",
     "RegionMode",
     "Registration",
+    "Replay",
+    "ReplayFailure",
     "Rounding",
     "SGD",
     "SGD8bit",
+    "Sample",
     "Scaler",
     "Schedule",
     "ScheduleOperation",
@@ -147,6 +152,10 @@ __all__ = [
     "TagStats",
     "Tensor",
     "Ticket",
+    "Trace",
+    "TraceAction",
+    "TraceInfo",
+    "TraceSource",
     "UnsupportedError",
     "backend_info",
     "cast",

@@ -157,6 +157,14 @@ class BlockState(enum.IntEnum):
     UNMAPPED = 3
 
 
+class TraceAction(enum.IntEnum):
+    """What an event of a trace does."""
+
+    ALLOC = 1
+    FREE = 2
+    FAILED = 3
+
+
 class Rounding(enum.IntEnum):
     """How a value between two representable ones is rounded."""
 
@@ -237,6 +245,7 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {
     StreamOrder: "MEMOPT_STREAM_ORDER_",
     Tag: "MEMOPT_TAG_",
     BlockState: "MEMOPT_BLOCK_",
+    TraceAction: "MEMOPT_TRACE_",
     Rounding: "MEMOPT_ROUND_",
     OptimizerKind: "MEMOPT_OPTIMIZER_",
     StateFormat: "MEMOPT_STATE_",
@@ -441,6 +450,103 @@ class BlockInfoStruct(Struct):
 BlockVisitor = CFUNCTYPE(c_int32, c_void_p, POINTER(BlockInfoStruct))
 
 
+class TraceOptions(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("with_failed", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class TraceEventStruct(Struct):
+    _fields_ = [
+        ("id", c_uint64),
+        ("bytes", c_uint64),
+        ("stream", c_uint64),
+        ("action", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class TraceInfoStruct(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("events", c_uint64),
+        ("allocations", c_uint64),
+        ("streams", c_uint64),
+        ("peak_live_bytes", c_uint64),
+        ("peak_live_blocks", c_uint64),
+        ("live_bytes", c_uint64),
+        ("live_blocks", c_uint64),
+        ("lines", c_uint64),
+        ("unknown_frees", c_uint64),
+        ("first_unknown", c_uint64),
+        ("double_frees", c_uint64),
+        ("first_double", c_uint64),
+        ("lost_frees", c_uint64),
+        ("first_lost", c_uint64),
+        ("empty_allocations", c_uint64),
+        ("failed_allocations", c_uint64),
+        ("failed_bytes", c_uint64),
+    ]
+
+
+class ReplayProgressStruct(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("done", c_uint64),
+        ("total", c_uint64),
+        ("capacity", c_uint64),
+    ]
+
+
+ReplayProgress = CFUNCTYPE(c_int32, c_void_p, POINTER(ReplayProgressStruct))
+
+
+class ReplaySampleStruct(Struct):
+    _fields_ = [
+        ("event", c_uint64),
+        ("live_bytes", c_uint64),
+        ("reserved_bytes", c_uint64),
+    ]
+
+
+class ReplayOptions(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("config", c_char_p),
+        ("capacity", c_uint64),
+        ("warm_passes", c_uint64),
+        ("samples", POINTER(ReplaySampleStruct)),
+        ("sample_room", c_uint64),
+        ("progress", ReplayProgress),
+        ("progress_user", c_void_p),
+    ]
+
+
+class ReplayResultStruct(Struct):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("capacity", c_uint64),
+        ("events", c_uint64),
+        ("peak_live_bytes", c_uint64),
+        ("peak_reserved_bytes", c_uint64),
+        ("ratio", c_double),
+        ("first_ns_per_event", c_double),
+        ("ns_per_event", c_double),
+        ("device_allocs", c_uint64),
+        ("device_frees", c_uint64),
+        ("retries", c_uint64),
+        ("sample_count", c_uint64),
+        ("out_of_memory", c_uint32),
+        ("reserved", c_uint32),
+        ("failed_bytes", c_uint64),
+        ("failed_stream", c_uint64),
+        ("failed_live_bytes", c_uint64),
+        ("failed_reserved_bytes", c_uint64),
+    ]
+
+
 class CastOptions(Struct):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -639,6 +745,13 @@ STRUCTS: Dict[str, Type[Struct]] = {
     "memopt_allocator_options": AllocatorOptions,
     "memopt_tag_stats": TagStatsStruct,
     "memopt_block_info": BlockInfoStruct,
+    "memopt_trace_options": TraceOptions,
+    "memopt_trace_event": TraceEventStruct,
+    "memopt_trace_info": TraceInfoStruct,
+    "memopt_replay_progress_info": ReplayProgressStruct,
+    "memopt_replay_sample": ReplaySampleStruct,
+    "memopt_replay_options": ReplayOptions,
+    "memopt_replay_result": ReplayResultStruct,
     "memopt_cast_options": CastOptions,
     "memopt_scaler_options": ScalerOptions,
     "memopt_scaler_state": ScalerState,
@@ -739,6 +852,19 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_allocator_stat": (CHECKED, [_HANDLE, c_char_p, _OUT_U64]),
     "memopt_allocator_reset_peaks": (CHECKED, [_HANDLE]),
     "memopt_allocator_snapshot": (CHECKED, [_HANDLE, BlockVisitor, c_void_p]),
+    # trace.h
+    "memopt_trace_create": (CHECKED, [POINTER(TraceOptions), _OUT_HANDLE]),
+    "memopt_trace_destroy": (CHECKED, [_HANDLE]),
+    "memopt_trace_add": (CHECKED, [_HANDLE, POINTER(TraceEventStruct), _U64]),
+    "memopt_trace_parse_csv": (CHECKED, [_HANDLE, c_char_p, _U64]),
+    "memopt_trace_end_csv": (CHECKED, [_HANDLE]),
+    "memopt_trace_read_csv": (CHECKED, [_HANDLE, c_int32]),
+    "memopt_trace_get_info": (CHECKED, [_HANDLE, POINTER(TraceInfoStruct)]),
+    "memopt_trace_replay": (
+        CHECKED,
+        [_HANDLE, POINTER(ReplayOptions), POINTER(ReplayResultStruct)],
+    ),
+    "memopt_trace_find_capacity": (CHECKED, [_HANDLE, POINTER(ReplayOptions), _OUT_U64]),
     # pluggable.h
     "memopt_pluggable_configure": (CHECKED, [c_char_p, c_char_p, PluggableRaise]),
     "memopt_pluggable_alloc": (c_void_p, [_U64, c_int32, _HANDLE]),

@@ -455,7 +455,15 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
         CHECKED,
         [c_void_p, POINTER(PlanModel), POINTER(PlanRun), POINTER(PlanCard)],
     ),
+    "memopt_plan_add_overhead": (
+        CHECKED,
+        [POINTER(PlanCard), POINTER(PlanBytes), POINTER(c_uint64)],
+    ),
     "memopt_plan_phase_name": (c_char_p, [c_uint32]),
+    "memopt_plan_split_batch": (
+        CHECKED,
+        [c_uint64, c_uint64, c_uint64, POINTER(c_uint64), POINTER(c_uint64)],
+    ),
     "memopt_plan_solve": (
         CHECKED,
         [

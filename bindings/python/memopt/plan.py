@@ -361,3 +361,21 @@ def _references(model: PlanModel, run: Optional[PlanRun], card: Optional[PlanCar
         ctypes.byref((description if description is not None else kind())._c())
         for description, kind in ((model, PlanModel), (run, PlanRun), (card, PlanCard))
     ]
+
+
+def add_overhead(live: Mapping[str, int], card: PlanCard) -> Tuple[PlanBytes, int]:
+    """Live bytes by category with what a card takes beside tensors, and the card's limit."""
+    named = {name: live.get(name, 0) for name in PlanBytes._fields[:6]}
+    struct = _abi_plan.PlanBytes(**named)
+    limit = ctypes.c_uint64()
+    lib.memopt_plan_add_overhead(ctypes.byref(card._c()), ctypes.byref(struct), ctypes.byref(limit))
+    return _bytes(struct), limit.value
+
+
+def split_batch(effective_batch: int, largest: int, world_size: int = 1) -> Tuple[int, int]:
+    """The micro-batch, at most `largest`, and accumulation for an effective batch."""
+    batch, accumulation = ctypes.c_uint64(), ctypes.c_uint64()
+    lib.memopt_plan_split_batch(
+        effective_batch, largest, world_size, ctypes.byref(batch), ctypes.byref(accumulation)
+    )
+    return batch.value, accumulation.value

@@ -8,9 +8,9 @@
 
 /* Every operation on watched memory is some thirty times slower under ThreadSanitizer. */
 #ifdef __SANITIZE_THREAD__
-enum { SEEDS = 4 };
+enum { SEEDS = 4, PROGRAMS = 4 };
 #else
-enum { SEEDS = 40 };
+enum { SEEDS = 40, PROGRAMS = 60 };
 #endif
 
 static const char *const configs[] = {"", "expandable_segments:True"};
@@ -656,7 +656,7 @@ static void random_program(const char *config, uint64_t seed)
 static void test_random_programs(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < SEEDS; seed++)
+    for (uint64_t seed = 0; seed < PROGRAMS; seed++)
         for (int c = 0; c < 2; c++)
             random_program(configs[c], seed);
 }

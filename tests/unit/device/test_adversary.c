@@ -213,7 +213,8 @@ static void copy_items(const void *args, uint64_t begin, uint64_t end)
     memcpy(a->out + begin * ITEM_BYTES, a->in + begin * ITEM_BYTES, (end - begin) * ITEM_BYTES);
 }
 
-static const mo_kernel copy_kernel = {"test_copy", sizeof(copy_args), 1, {copy_items, NULL, NULL}};
+static const mo_kernel copy_kernel = {
+    "test_copy", sizeof(copy_args), 1, {copy_items, NULL, NULL}, NULL};
 
 static int kernel_saw_it(uint64_t seed, waiter wait, int with_event)
 {

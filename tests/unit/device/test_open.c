@@ -116,8 +116,8 @@ static void ran_avx2(const void *args, uint64_t begin, uint64_t end)
 static void a_forced_instruction_set(void **state)
 {
     (void)state;
-    static const mo_kernel two = {"test_two", 0, 1, {ran_scalar, ran_avx2, NULL}};
-    static const mo_kernel one = {"test_one", 0, 1, {ran_scalar, NULL, NULL}};
+    static const mo_kernel two = {"test_two", 0, 1, {ran_scalar, ran_avx2, NULL}, NULL};
+    static const mo_kernel one = {"test_one", 0, 1, {ran_scalar, NULL, NULL}, NULL};
     static const char *const wanted[] = {"scalar", "avx2", "avx512", "sse9", NULL};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         if (wanted[i] != NULL)
@@ -238,7 +238,7 @@ static void each_call_refuses_a_stream(memopt_device *device, memopt_stream bad)
 {
     memopt_event *event;
     char x[4] = {0}, y[4] = {0};
-    static const mo_kernel kernel = {"test_none", 0, 1, {ran_scalar, NULL, NULL}};
+    static const mo_kernel kernel = {"test_none", 0, 1, {ran_scalar, NULL, NULL}, NULL};
     OK(memopt_event_create(device, 0, &event));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_stream_sync(device, bad));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_stream_query(device, bad));
@@ -321,9 +321,9 @@ static void bad_arguments(void **state)
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_fill(device, x, 0, UINT64_MAX, NULL));
     OK(memopt_fill(device, NULL, 0, 0, NULL));
     assert_true(all_bytes(x, 1, sizeof x));
-    static const mo_kernel no_form = {"test_empty", 0, 1, {NULL, NULL, NULL}};
+    static const mo_kernel no_form = {"test_empty", 0, 1, {NULL, NULL, NULL}, NULL};
     static const mo_kernel too_large = {
-        "test_large", MO_KERNEL_ARGS_MAX + 1, 1, {ran_scalar, NULL, NULL}};
+        "test_large", MO_KERNEL_ARGS_MAX + 1, 1, {ran_scalar, NULL, NULL}, NULL};
     FAILS(MEMOPT_INTERNAL, mo_launch(device, NULL, &no_form, x, 1));
     FAILS(MEMOPT_INTERNAL, mo_launch(device, NULL, &too_large, x, 1));
     OK(memopt_device_close(device));

@@ -213,7 +213,7 @@ static void square(const void *args, uint64_t begin, uint64_t end)
 }
 
 static const mo_kernel square_kernel = {
-    "test_square", sizeof(square_args), 1, {square, NULL, NULL}};
+    "test_square", sizeof(square_args), 1, {square, NULL, NULL}, NULL};
 
 #if defined(__x86_64__)
 /* Halves its numbers: a subnormal result is lost where the processor flushes them. */
@@ -226,7 +226,7 @@ static void halve(const void *args, uint64_t begin, uint64_t end)
 
 static void kernels_keep_subnormals_whatever_the_caller_flushes(void **state)
 {
-    static const mo_kernel kernel = {"test_halve", sizeof(float *), 1, {halve, NULL, NULL}};
+    static const mo_kernel kernel = {"test_halve", sizeof(float *), 1, {halve, NULL, NULL}, NULL};
     enum { MANY = 4096, FLUSH = 0x8040 };
     static float numbers[MANY];
     float *there = numbers;
@@ -246,6 +246,46 @@ static void kernels_keep_subnormals_whatever_the_caller_flushes(void **state)
     }
 }
 #endif
+
+typedef struct tally_args {
+    _Atomic uint64_t *calls;
+    uint64_t elements;
+} tally_args;
+
+static void tally(const void *args, uint64_t begin, uint64_t end)
+{
+    const tally_args *a = args;
+    if (begin < end)
+        atomic_fetch_add(a->calls, 1);
+}
+
+static uint64_t tally_elements(const void *args)
+{
+    const tally_args *a = args;
+    return a->elements;
+}
+
+/* Many items are divided among threads, but not where they hold few elements in all. */
+static void little_work_stays_in_one_thread(void **state)
+{
+    static const mo_kernel whole = {"test_tally", sizeof(tally_args), 1, {tally, NULL, NULL}, NULL};
+    static const mo_kernel small = {
+        "test_tally", sizeof(tally_args), 1, {tally, NULL, NULL}, tally_elements};
+    memopt_device *device = *state;
+    _Atomic uint64_t calls;
+    tally_args args = {&calls, 0};
+    const struct {
+        const mo_kernel *kernel;
+        uint64_t elements;
+        int divided;
+    } cases[] = {{&whole, 0, 1}, {&small, 1000, 0}, {&small, 10000000, 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        atomic_store(&calls, 0);
+        args.elements = cases[i].elements;
+        OK(mo_launch(device, NULL, cases[i].kernel, &args, 300));
+        assert_int_equal(atomic_load(&calls) > 1, cases[i].divided);
+    }
+}
 
 static void kernels_cover_every_item_once(void **state)
 {
@@ -331,6 +371,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(events_never_recorded_are_complete, open_device,
                                         close_device),
         cmocka_unit_test_setup_teardown(kernels_cover_every_item_once, open_device, close_device),
+        cmocka_unit_test_setup_teardown(little_work_stays_in_one_thread, open_device, close_device),
 #if defined(__x86_64__)
         cmocka_unit_test_setup_teardown(kernels_keep_subnormals_whatever_the_caller_flushes,
                                         open_device, close_device),

@@ -157,7 +157,9 @@ static void test_views(void **state)
     for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
         const expected *e = &all[k];
         world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_optimizer *o = new_optimizer_of(&w, e->kind, e->format, NULL);
+        memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+        group.momentum = 0.9;
+        memopt_optimizer *o = new_optimizer_of(&w, e->kind, e->format, &group);
         memopt_tensor p = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
         memopt_tensor values = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
         memopt_state_view view[4];
@@ -191,7 +193,6 @@ static void test_views(void **state)
         }
         OK(memopt_optimizer_destroy(o));
         memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
-        memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
         uint32_t number;
         options.kind = e->kind;
         options.state_format = e->format;

@@ -124,6 +124,46 @@ static void test_splits(void **state)
     }
 }
 
+static void test_split_batch(void **state)
+{
+    (void)state;
+    uint64_t batch = 5, steps = 5;
+    OK(memopt_plan_split_batch(256, 45, 2, &batch, &steps));
+    assert_int_equal(batch, 32);
+    assert_int_equal(steps, 4);
+    assert_int_equal(memopt_plan_split_batch(0, 45, 2, &batch, &steps), MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_plan_split_batch(8, 65537, 2, &batch, &steps), MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_plan_split_batch(8, 1, 0, &batch, &steps), MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_plan_split_batch(8, 1, 1, NULL, &steps), MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(batch, 32);
+}
+
+/* A card's overhead beside bytes from elsewhere is that of a plan with the same bytes. */
+static void test_overhead_of_other_bytes(void **state)
+{
+    (void)state;
+    mo_case c = small_case();
+    c.card.device = MEMOPT_PLAN_DEVICE_CUDA;
+    c.card.margin = 0.5;
+    memopt_plan *plan;
+    OK(memopt_plan_create(&c.model, &c.run, &c.card, &plan));
+    memopt_plan_report report = {.struct_size = sizeof report};
+    OK(memopt_plan_get_report(plan, &report));
+    OK(memopt_plan_destroy(plan));
+    memopt_plan_bytes bytes = report.peak;
+    uint64_t limit = 0;
+    bytes.overhead = bytes.total = 0;
+    OK(memopt_plan_add_overhead(&c.card, &bytes, &limit));
+    assert_int_equal(bytes.overhead, report.peak.overhead);
+    assert_int_equal(bytes.total, report.peak.total);
+    assert_int_equal(limit, report.limit_bytes);
+    OK(memopt_plan_add_overhead(NULL, &bytes, NULL));
+    assert_int_equal(bytes.overhead, 0);
+    c.card.margin = 2;
+    assert_int_equal(memopt_plan_add_overhead(&c.card, &bytes, NULL), MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_plan_add_overhead(NULL, NULL, NULL), MEMOPT_INVALID_ARGUMENT);
+}
+
 static void test_splits_are_the_best(void **state)
 {
     (void)state;
@@ -437,6 +477,8 @@ int main(void)
         cmocka_unit_test(test_the_margin_counts),
         cmocka_unit_test(test_splits),
         cmocka_unit_test(test_splits_are_the_best),
+        cmocka_unit_test(test_split_batch),
+        cmocka_unit_test(test_overhead_of_other_bytes),
         cmocka_unit_test(test_an_effective_batch),
         cmocka_unit_test(test_no_room_for_accumulation),
         cmocka_unit_test(test_a_batch_that_does_not_fit_is_made_smaller),

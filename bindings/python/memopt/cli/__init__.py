@@ -18,7 +18,7 @@ from ..errors import MemoptError
 from .output import Output
 
 #: The verbs, in the order of the help.
-VERBS = ("info", "plan")
+VERBS = ("info", "plan", "replay")
 
 SUCCESS, FAILURE, USAGE = 0, 1, 2
 

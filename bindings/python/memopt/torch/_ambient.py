@@ -1,21 +1,25 @@
-"""What a function's result depends on beside its arguments: random states and autocast settings."""
+"""What a function's result depends on beside its arguments: random states, autocast settings, and
+the device that ``with torch.device(…)`` makes the default."""
 
 from __future__ import annotations
 
 import contextlib
-from typing import Any, ContextManager, Iterable, Iterator, List, Tuple
+from typing import Any, ContextManager, Iterable, Iterator, List, Optional, Tuple
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 
 _is_autocast = torch.is_autocast_enabled
 _autocast_dtype = torch.get_autocast_dtype
 _cpu_generator = torch.default_generator
+_modes = torch._C._len_torch_function_stack
 
 
 class Ambient:
     """A snapshot for a function of the given tensors; :meth:`restored` makes it current."""
 
-    __slots__ = ("random", "autocast")
+    __slots__ = ("random", "autocast", "device")
 
     def __init__(self, tensors: Iterable[torch.Tensor], with_random: bool) -> None:
         #: Generators and their states.
@@ -30,6 +34,8 @@ class Ambient:
             (kind, _is_autocast(kind), _autocast_dtype(kind))
             for kind in (("cpu", "cuda") if gpus else ("cpu",))
         ]
+        #: Where tensors are made that name no device. Threads of backward have a default of their own.
+        self.device = _default_device() if _modes() else None
 
     def restored(self) -> ContextManager[Any]:
         """A context in which the snapshot holds; what was before is put back after it."""
@@ -47,8 +53,19 @@ class Ambient:
             for generator, state in self.random:
                 stack.callback(generator.set_state, generator.get_state())
                 generator.set_state(state)
+            if self.device is not None:
+                stack.enter_context(self.device)
             yield
 
 
 def _gpu_generator(index: int) -> Any:
     return torch.cuda.default_generators[index]
+
+
+def _default_device() -> Optional[torch.device]:
+    """That of the innermost ``with torch.device(…)`` or of torch.set_default_device."""
+    modes = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    for mode in reversed(modes):
+        if isinstance(mode, DeviceContext):
+            return torch.device(mode.device)
+    return None

@@ -61,6 +61,11 @@ def _hashes(tensor: torch.Tensor) -> Optional[torch.Tensor]:
     size = dense.numel() * dense.element_size()
     result = torch.empty(-(-size // _GRANULE), dtype=torch.int64, device=tensor.device)
     if size:
+        if not dense.data_ptr():
+            raise RuntimeError(
+                "checkpoint: the contents of a saved tensor (%s of %s) cannot be compared: its"
+                " storage was freed" % (tensor.type(), list(tensor.shape))
+            )
         side = native(tensor.device)
         raw = TensorStruct(data=dense.data_ptr(), count=size, dtype=DType.U8)
         lib.memopt_content_hash(

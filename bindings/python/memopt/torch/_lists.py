@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 from array import array as _words
-from typing import Any, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -25,15 +26,28 @@ _CODES: Dict[torch.dtype, int] = {
 #: The types that can be cast into each other.
 FLOAT_TYPES = frozenset(_CODES)
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+#: The classes of tensors that are no subclass with a behaviour of its own.
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _strided = torch.strided
+
+_dtype = operator.attrgetter("dtype")
+_device = operator.attrgetter("device")
+_layout = operator.attrgetter("layout")
+_is_contiguous = torch.Tensor.is_contiguous
+_data_ptr = torch.Tensor.data_ptr
+_numel = torch.Tensor.numel
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is a strided tensor of its own on a device of the library, no subclass."""
     return (
-        type(tensor) in _PLAIN and tensor.layout is _strided and (tensor.is_cpu or tensor.is_cuda)
+        type(tensor) in PLAIN and tensor.layout is _strided and (tensor.is_cpu or tensor.is_cuda)
     )
+
+
+def is_freed(tensor: torch.Tensor) -> bool:
+    """Whether it has elements and no memory for them."""
+    return is_plain(tensor) and tensor.data_ptr() == 0 and tensor.numel() != 0
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
@@ -73,6 +87,41 @@ def array(tensors: Sequence[torch.Tensor]) -> Any:
     if not words:
         return (TensorStruct * 1)()
     return (TensorStruct * len(tensors)).from_buffer(_words("Q", words))
+
+
+def alike(
+    tensors: Sequence[torch.Tensor], types: FrozenSet[torch.dtype] = GRADIENT_TYPES
+) -> Optional[Tuple[torch.device, Any]]:
+    """The device and the C array of tensors of which nothing special has to be considered, found by
+    whole lists, since a look at each attribute of each tensor costs more than the work on it.
+
+    They are plain, strided, contiguous, of these element types, on one device and each in a place
+    of its own, with memory. None where one is not so.
+    """
+    if not tensors or not PLAIN.issuperset(map(type, tensors)):
+        return None
+    devices = set(map(_device, tensors))
+    dtypes = list(map(_dtype, tensors))
+    kinds = set(dtypes)
+    if len(devices) != 1 or not types.issuperset(kinds) or set(map(_layout, tensors)) != {_strided}:
+        return None
+    device = devices.pop()
+    addresses = _words("Q", map(_data_ptr, tensors))
+    if (
+        device.type not in ("cpu", "cuda")
+        or not all(map(_is_contiguous, tensors))
+        or len(set(addresses)) != len(tensors)
+        or 0 in addresses
+    ):
+        return None
+    words = _words("Q", bytes(24 * len(tensors)))
+    words[0::3] = addresses
+    words[1::3] = _words("Q", map(_numel, tensors))
+    if len(kinds) == 1:
+        words[2::3] = _words("Q", [_CODES[kinds.pop()]]) * len(tensors)
+    else:
+        words[2::3] = _words("Q", map(_CODES.__getitem__, dtypes))
+    return device, (TensorStruct * len(tensors)).from_buffer(words)
 
 
 def raw(address: int, count: int, dtype: torch.dtype) -> TensorStruct:

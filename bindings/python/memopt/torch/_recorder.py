@@ -63,7 +63,7 @@ class Recorder(LiveBytes):
                 torch_modules.register_module_forward_pre_hook(self._enter_module),
                 torch_modules.register_module_forward_hook(self._leave_module, always_call=True),
             ]
-        return super().__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
 
     def __exit__(self, *exception: Any) -> Any:
         for hook in self._hooks:

@@ -11,9 +11,6 @@ from torch.utils._pytree import tree_iter
 from ._recorder import Account, Recorder, Tensor
 from ._target import Target, head_of, scores
 
-MakeInputs = Callable[[int], Any]
-
-
 class Recorded:
     """The account of a step, and the numbers of the tensors in its outputs."""
 
@@ -63,6 +60,14 @@ class StepRecorder:
                 self.optimizer.zero_grad(set_to_none=True)
         return Recorded(Account(recorder, self._is_logits), self._outputs)
 
+    def run(self, make_inputs: Callable[[], Any]) -> None:
+        """The same without recording anything."""
+        for _ in range(self.accumulation):
+            inputs = make_inputs()
+            with self._autocast(inputs):
+                loss = self.target.loss(self.target.run(inputs), inputs)
+            loss.backward()  # type: ignore[no-untyped-call]
+
     def _micro_step(self, recorder: Recorder, make_inputs: Callable[[], Any]) -> None:
         inputs = make_inputs()
         recorder.claim(tree_iter(inputs), "batch")
@@ -104,11 +109,11 @@ class StepRecorder:
 
     @contextlib.contextmanager
     def _hooks(self, recorder: Recorder) -> Iterator[None]:
-        hooks: List[Any] = [
-            p.register_post_accumulate_grad_hook(lambda p: recorder.claim([p.grad], "gradients"))
-            for p in self.target.module.parameters()
-            if p.requires_grad
-        ]
+        hooks: List[Any] = []
+        for parameter in self.target.module.parameters():
+            if parameter.requires_grad:
+                hook: Any = parameter.register_post_accumulate_grad_hook
+                hooks.append(hook(lambda p: recorder.claim([p.grad], "gradients")))
         head = head_of(self.target.module)
         if head is not None:
             hooks.append(head.register_forward_pre_hook(_on_head(recorder)))

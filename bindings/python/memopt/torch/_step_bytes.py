@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import difflib
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._optimizer_bytes import OptimizerBytes
 from ._recorder import CATEGORIES, Account
@@ -99,9 +100,10 @@ def step_bytes(batch: int, highest: Dict[str, Bytes], optimizer: OptimizerBytes)
 class Line:
     """Two steps of different batch sizes, and every batch size between and beyond.
 
-    Where both did the same operations in the same order, which is the rule, each moment of the step
-    has its own line, and the highest moment is looked for at each batch size: the peak moves from
-    one phase to another as batches grow. Else there is one line for each phase.
+    Each moment of the step has its own line, and the highest moment is looked for at each batch
+    size, for the peak moves from one phase to another as batches grow. `exact` says whether both
+    steps did the same operations in the same order. Where they did not (a batch of 1 is often
+    copied less), the moments that they share count, and the peaks of the phases.
     """
 
     def __init__(
@@ -112,11 +114,15 @@ class Line:
         self._batches = (first[0], second[0])
         self._optimizer = optimizer
         self.exact = first[1].shape == second[1].shape
-        if self.exact:
-            self._rows = list(zip(first[1].phases, first[1].rows, second[1].rows))
-        else:
+        self._rows = [
+            (first[1].phases[i], first[1].rows[i], second[1].rows[j])
+            for i, j in _pairs(first[1].shape, second[1].shape)
+            if first[1].phases[i] == second[1].phases[j]
+        ]
+        if not self.exact:
             a, b = first[1].highest(), second[1].highest()
-            self._rows = [(name, a[name], b[name]) for name in a if name in b]
+            self._rows += [(name, a[name], b[name]) for name in a if name in b]
+        self._last = (first[1].rows[-1], second[1].rows[-1])
 
     def at(self, batch: int) -> StepBytes:
         """What a batch size needs."""
@@ -128,9 +134,7 @@ class Line:
             size = x + (y - x) * slope
             if phase not in best or size > best[phase][0]:
                 best[phase] = (size, a, b)
-        if self.exact:
-            _, a, b = self._rows[-1]
-            best["optimizer"] = (0.0, a, b)
+        best["optimizer"] = (0.0, *self._last)
         highest = {name: _between(a, b, slope) for name, (_, a, b) in best.items()}
         return step_bytes(batch, highest, self._optimizer)
 
@@ -151,4 +155,26 @@ class Line:
 
 
 def _between(a: Sequence[int], b: Sequence[int], slope: float) -> Bytes:
-    return tuple(max(round(x + (y - x) * slope), 0) for x, y in zip(a, b))
+    """A line's value by category. Where a category would be negative, the others make up for it."""
+    values = [x + (y - x) * slope for x, y in zip(a, b)]
+    total = max(sum(values), 0.0)
+    values = [max(value, 0.0) for value in values]
+    scale = total / sum(values) if sum(values) > total else 1.0
+    return tuple(round(value * scale) for value in values)
+
+
+def _pairs(a: List[Tuple[bool, str]], b: List[Tuple[bool, str]]) -> Iterator[Tuple[int, int]]:
+    """Indices of what two sequences have in common, in order."""
+    start = 0
+    while start < min(len(a), len(b)) and a[start] == b[start]:
+        start += 1
+    end = 0
+    while end < min(len(a), len(b)) - start and a[-1 - end] == b[-1 - end]:
+        end += 1
+    yield from ((i, i) for i in range(start))
+    middle = difflib.SequenceMatcher(
+        None, a[start : len(a) - end], b[start : len(b) - end], autojunk=False
+    )
+    for block in middle.get_matching_blocks():
+        yield from ((start + block.a + i, start + block.b + i) for i in range(block.size))
+    yield from ((len(a) - i, len(b) - i) for i in range(end, 0, -1))

@@ -62,8 +62,8 @@ class Trace:
         """What a batch size needs, traced."""
         return step_bytes(batch, self.series(batch).highest(), self.optimizer)
 
-    def line(self, batches: Tuple[int, int] = (1, 2)) -> Line:
-        """Traces two batch sizes; the others follow from them."""
+    def line(self, batches: Tuple[int, int] = (2, 4)) -> Line:
+        """Traces two batch sizes; the others follow from them. 1 is often special: not copied."""
         first, second = ((batch, self.series(batch)) for batch in batches)
         return Line(first, second, self.optimizer)
 

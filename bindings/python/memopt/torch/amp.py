@@ -8,10 +8,11 @@ for: the step of an optimizer that does not take a scale reads the found-inf fla
 from __future__ import annotations
 
 import math
+import operator
 import threading
 import types
 import warnings
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
 
@@ -22,6 +23,9 @@ from ._native import Native, native
 
 Parameters = Union[torch.Tensor, Iterable[torch.Tensor]]
 PerDevice = Dict[torch.device, torch.Tensor]
+
+_grad = operator.attrgetter("grad")
+_WITHOUT_FP16 = _lists.GRADIENT_TYPES - {torch.float16}
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -45,13 +49,13 @@ class GradScaler(torch.amp.GradScaler):
         found_inf: torch.Tensor,
         allow_fp16: bool,
     ) -> PerDevice:
-        return _visit(_gradients_of(optimizer, allow_fp16), inv_scale, found_inf, True)
+        return _visit(optimizer, inv_scale, found_inf, True, allow_fp16)
 
     def _check_inf_per_device(self, optimizer: torch.optim.Optimizer) -> Dict[Any, Any]:
         scale, _ = self._check_scale_growth_tracker("_check_inf_per_device")
         found_inf = torch.zeros((), dtype=torch.float32, device=scale.device)
         ones = torch.ones((), dtype=torch.float32, device=scale.device)
-        found = _visit(_gradients_of(optimizer, True), ones, found_inf, False)
+        found = _visit(optimizer, ones, found_inf, False, True)
         self._per_optimizer_states[id(optimizer)]["found_inf_per_device"] = found
         return found
 
@@ -85,6 +89,11 @@ def _gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> List[to
                     " shape %s; keep such parameters in float32 and let autocast convert them)"
                     % (number, place, list(parameter.shape))
                 )
+            if _lists.is_freed(gradient):
+                raise RuntimeError(
+                    "param_groups[%d]['params'][%d], of shape %s: its gradient's storage was freed"
+                    % (number, place, list(parameter.shape))
+                )
             found[id(gradient)] = _values(parameter, gradient) if gradient.is_sparse else gradient
     return list(found.values())
 
@@ -98,11 +107,39 @@ def _values(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     return gradient._values()
 
 
+def _plain_gradients(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
+    """The gradients of parameters among which nothing is special; none if there is something."""
+    found: List[torch.Tensor] = []
+    for group in optimizer.param_groups:
+        params = group["params"]
+        if not _lists.PLAIN.issuperset(map(type, params)):
+            return []
+        found += [gradient for gradient in map(_grad, params) if gradient is not None]
+    return found
+
+
 @torch.no_grad()
 def _visit(
-    gradients: List[torch.Tensor], inv_scale: torch.Tensor, found_inf: torch.Tensor, scale: bool
+    optimizer: torch.optim.Optimizer,
+    inv_scale: torch.Tensor,
+    found_inf: torch.Tensor,
+    scale: bool,
+    allow_fp16: bool,
 ) -> PerDevice:
     """Multiplies the gradients if wanted; the found-inf flag of each device that has some."""
+    gradients = _plain_gradients(optimizer)
+    types = _lists.GRADIENT_TYPES if allow_fp16 else _WITHOUT_FP16
+    alike = _lists.alike(gradients, types)
+    if alike is not None and alike[0] == found_inf.device:
+        _visit_ours(native(alike[0]), gradients, alike[1], inv_scale, found_inf, scale)
+        return {alike[0]: found_inf}
+    return _visit_each(_gradients_of(optimizer, allow_fp16), inv_scale, found_inf, scale)
+
+
+def _visit_each(
+    gradients: List[torch.Tensor], inv_scale: torch.Tensor, found_inf: torch.Tensor, scale: bool
+) -> PerDevice:
+    """Gradients of several devices, types and kinds."""
     flags: PerDevice = {}
     for device, some in _lists.by_device(gradients).items():
         here = device == found_inf.device
@@ -111,7 +148,7 @@ def _visit(
         flags[device] = flag
         ours, theirs = _lists.parted(some)
         if ours:
-            _visit_ours(native(device), ours, factor, flag, scale)
+            _visit_ours(native(device), ours, _lists.array(ours), factor, flag, scale)
         for one_type in _lists.by_type(theirs).values():
             torch._amp_foreach_non_finite_check_and_unscale_(one_type, flag, factor)
     return flags
@@ -120,12 +157,12 @@ def _visit(
 def _visit_ours(
     side: Native,
     gradients: List[torch.Tensor],
+    array: Any,
     factor: torch.Tensor,
     flag: torch.Tensor,
     scale: bool,
 ) -> None:
-    array, count = _lists.array(gradients), len(gradients)
-    handle, stream = side.device._handle.pointer, side.stream()
+    handle, stream, count = side.device._handle.pointer, side.stream(), len(gradients)
     if not scale:
         lib.memopt_check_finite(handle, array, count, _lists.cell(flag), stream)
         return
@@ -179,7 +216,12 @@ def clip_grad_norm_(
                 "`parameters` is an empty generator, no gradient clipping will occur.",
                 stacklevel=3,
             )
-    gradients = list(_unique(p.grad for p in parameters))
+    gradients = [gradient for gradient in map(_grad, parameters) if gradient is not None]
+    if float(norm_type) == 2.0 and 0.0 < float(max_norm) < math.inf and not error_if_nonfinite:
+        alike = _lists.alike(gradients)
+        if alike is not None:
+            return _clip_here(native(alike[0]), gradients, alike[1], float(max_norm))
+    gradients = list({id(gradient): gradient for gradient in gradients}.values())
     if float(norm_type) != 2.0 or _lists.parted(gradients)[1]:
         return torch.nn.utils.clip_grad_norm_(
             parameters, max_norm, norm_type, error_if_nonfinite, foreach
@@ -189,19 +231,11 @@ def clip_grad_norm_(
     return _clip(gradients, float(max_norm), error_if_nonfinite)
 
 
-def _unique(gradients: Iterable[Optional[torch.Tensor]]) -> Iterator[torch.Tensor]:
-    seen = set()
-    for gradient in gradients:
-        if gradient is not None and id(gradient) not in seen:
-            seen.add(id(gradient))
-            yield gradient
-
-
 def _clip(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torch.Tensor:
     devices = _lists.by_device(gradients)
     first = gradients[0].device
     if len(devices) == 1 and 0.0 < max_norm < math.inf and not careful:
-        return _clip_here(native(first), gradients, max_norm)
+        return _clip_here(native(first), gradients, _lists.array(gradients), max_norm)
     norms = [_norm(native(device), some).to(first) for device, some in devices.items()]
     norm = norms[0] if len(norms) == 1 else torch.stack(norms).double().norm().float()
     if careful and not bool(torch.isfinite(norm)):
@@ -225,12 +259,14 @@ def _clip(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torc
     return norm
 
 
-def _clip_here(side: Native, gradients: List[torch.Tensor], max_norm: float) -> torch.Tensor:
+def _clip_here(
+    side: Native, gradients: List[torch.Tensor], array: Any, max_norm: float
+) -> torch.Tensor:
     norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
     stream = side.stream()
     lib.memopt_scaler_clip(
         _scratch.of(side, stream),
-        _lists.array(gradients),
+        array,
         len(gradients),
         max_norm,
         _lists.cell(norm),

@@ -86,6 +86,7 @@ class _Chain:
             self.frames[number] = frame = _StageFrame(self, number)
             with saved_tensors_hooks(frame.pack, unpack):
                 x = _tensor(stage(x), number)
+            frame.complete = True
         return x
 
     # --- backward ---
@@ -208,6 +209,11 @@ def checkpoint_sequential(
         raise TypeError(
             "checkpoint_sequential: with a budget the second argument is the input, a tensor, not"
             " %s" % type(x).__name__
+        )
+    if not (x.is_cpu or x.is_cuda):
+        raise TypeError(
+            "checkpoint_sequential: the input is on %s; with a budget the modules are measured,"
+            " which takes tensors on cpu or cuda" % x.device
         )
     if not torch.is_grad_enabled():
         return _plain(stages, x)

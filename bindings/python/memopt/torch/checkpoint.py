@@ -28,6 +28,8 @@ Contexts = Callable[[], Tuple[ContextManager[Any], ContextManager[Any]]]
 CheckpointError = torch.utils.checkpoint.CheckpointError
 
 _graph_task = torch._C._current_graph_task_id
+#: The torch.utils.checkpoint.GraphExecGroup around a backward; torch before 2.9 has none.
+_group = getattr(torch._C, "_get_graph_exec_group", lambda: None)
 
 
 class Holder:
@@ -38,7 +40,7 @@ class Holder:
     def __init__(self, frame: "Frame", index: int) -> None:
         self.frame = frame
         self.index = index
-        self.task: Any = None  # the backward pass that `value` was recomputed for
+        self.task: Any = None  # the backward pass, or group of them, that `value` is for
         self.value: Optional[torch.Tensor] = None
 
 
@@ -73,6 +75,7 @@ class Frame:
         "context",
         "early_stop",
         "check",
+        "complete",
         "holders",
         "facts",
         "__weakref__",
@@ -93,6 +96,7 @@ class Frame:
         self.context = context  # of the recomputation
         self.check = check
         self.early_stop = early_stop
+        self.complete = False  # the first run: a function may take gradients within it
         self.holders: List["weakref.ref[Holder]"] = []
         self.facts: List[Any] = []  # by holder: what the recomputed value must agree with
         tensors = arguments.tensors
@@ -137,8 +141,11 @@ class Frame:
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             nonlocal count
             index, count = count, count + 1
-            tensor = tensor.detach()
+            if tensor.requires_grad:  # an input without comes back as the object that it was
+                tensor = tensor.detach()
             if index >= len(wanted):
+                if not self.complete:
+                    return tensor
                 raise CheckpointError(self._more_text(count))
             if self.check != "none":
                 self._compare(index, tensor)
@@ -199,7 +206,9 @@ def _identity(tensor: Any) -> Any:
 
 
 def unpack(holder: Holder) -> torch.Tensor:
-    task = _graph_task()
+    task = _group()
+    if task is None:
+        task = _graph_task()
     value = holder.value
     if value is not None and holder.task == task:
         holder.value = None  # backward needs it once; what asks again pays again
@@ -214,6 +223,7 @@ def without_contexts() -> Tuple[ContextManager[Any], ContextManager[Any]]:
 
 
 _NOTHING = contextlib.nullcontext()
+_UNFINISHED: Any = object()
 
 
 def checkpoint(
@@ -242,8 +252,10 @@ def checkpoint(
     of the inputs. `context_fn` gives two context managers, for the first run and the recomputation.
     Tensors that torch's selective contexts keep do not go through hooks such as save_on_cpu
     (`respect_saved_tensors_hooks` may only be None or False).
-    `early_stop`: the recomputation ends once the last needed tensor is there. `debug` has no
-    effect beyond what messages always say. Without `function` the call is a decorator.
+    `early_stop`: the recomputation ends once the last needed tensor is there;
+    ``torch.utils.checkpoint.set_checkpoint_early_stop`` around the call overrides it. Under a
+    ``GraphExecGroup`` several backward calls share one recomputation. `debug` has no effect beyond
+    what messages always say. Without `function` the call is a decorator.
 
     CheckpointError where the recomputation does not do what the first run did. What the function
     raises comes out unchanged, from the first run or from backward.
@@ -275,14 +287,25 @@ def checkpoint(
         return torch.utils.checkpoint.checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, **kwargs
         )
+    forced = getattr(torch.utils.checkpoint, "_enable_checkpoint_early_stop", None)
     first, again = context_fn()
     if hasattr(first, "respect_saved_tensors_hooks"):
         first.respect_saved_tensors_hooks = False  # the hooks around it are ours
     arguments = Arguments(args, kwargs)
     ambient = Ambient(arguments.tensors, preserve_rng_state)
-    frame = Frame(function, arguments, ambient, again, determinism_check, early_stop)
+    stop = early_stop if forced is None else forced
+    frame = Frame(function, arguments, ambient, again, determinism_check, stop)
+    result = _UNFINISHED
     with saved_tensors_hooks(frame.pack, unpack):
         if first is _NOTHING:
-            return function(*args, **kwargs)
-        with first:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
+        else:
+            with first:
+                result = function(*args, **kwargs)
+    if result is _UNFINISHED:
+        raise RuntimeError(
+            "checkpoint of %s: a context that context_fn gave swallowed an exception of the first"
+            " run, so there is no result" % frame.name
+        )
+    frame.complete = True
+    return result

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pathlib
-from typing import Iterator, Optional
+from typing import Any, Iterator, Optional
 
 import pytest
 
@@ -40,6 +40,40 @@ def seeded() -> None:
     """Every test starts from the same random state."""
     if torch:
         torch.manual_seed(1234)
+
+
+def _group(size: int, backend: str) -> Iterator[Any]:
+    import distributed_support
+
+    group = distributed_support.Group(size, backend)
+    yield group
+    group.close()
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        "gloo",
+        pytest.param(
+            "nccl",
+            marks=pytest.mark.skipif(
+                not (torch and torch.cuda.device_count() > 1),
+                reason="torch sees fewer than two GPUs for NCCL",
+            ),
+        ),
+    ],
+)
+def two(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Two processes that are a process group."""
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("torch has no gloo")
+    yield from _group(2, request.param)
+
+
+@pytest.fixture(scope="session")
+def one() -> Iterator[Any]:
+    """A process that is a group of its own."""
+    yield from _group(1, "gloo")
 
 
 class FileWithoutTorch(pytest.Module):

@@ -1,6 +1,7 @@
 """A group of processes that runs functions for tests: started once, for starting takes seconds.
 
-Every wait has a limit, and a group whose member failed to answer is killed, never waited for.
+Every wait has a limit, and a group whose member failed to answer is killed, never waited for. Below,
+what the processes run, and this one for comparison.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any, Callable, Dict, List, Tuple
 import pytest
 
 torch = pytest.importorskip("torch")
+
+from optim_support import make, same_bits  # noqa: E402
 
 COLLECTIVE_LIMIT = 20  # seconds that a process waits for the others
 ANSWER_LIMIT = 100
@@ -136,3 +139,102 @@ def mesh_of(backend: str) -> Any:
 def environment() -> Dict[str, str]:
     """For a process that is started by its command line."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+
+# --- what runs in the processes, and in this one for comparison -----------------------------------
+
+#: By name what is to be sharded over two processes by rows.
+SHAPES = {
+    "aligned": (8, 768),  # every row is a whole number of blocks
+    "cut": (5, 1003),  # 3 rows and 2; the boundary is inside a block
+    "single": (1, 5001),  # nothing for the second process
+    "halves": (6, 700),  # each shard alone is below min_8bit_size
+    "line": (4099,),
+    "small": (7,),
+}
+ALIGNED = ("aligned", "single", "small")  # blocks lie alike in two processes and in one
+
+
+class Weights(torch.nn.Module):
+    """Parameters of the given shapes that do not depend on the process."""
+
+    def __init__(self, device: Any = "cpu") -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(7)
+        for name, shape in SHAPES.items():
+            value = torch.randn(shape, generator=generator) * 0.5
+            self.register_parameter(name, torch.nn.Parameter(value.to(device)))
+
+    def forward(self, x: Any) -> Any:
+        return sum((p * p).sum() for p in self.parameters()) * x
+
+
+def set_gradients(model: Any, seed: int) -> None:
+    """Gradients that depend on the seed alone."""
+    from torch.distributed.tensor import distribute_tensor
+
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        grad = torch.randn(p.shape, generator=generator) * 0.01
+        if hasattr(p, "placements"):
+            grad = distribute_tensor(grad, p.device_mesh, p.placements, src_data_rank=None)
+        p.grad = grad.to(p.dtype)
+
+
+def take_steps(model: Any, optimizer: Any, seeds: Any) -> None:
+    for seed in seeds:
+        set_gradients(model, seed)
+        optimizer.step()
+
+
+def whole_parameters(model: Any) -> Dict[str, Any]:
+    """Parameters as one process sees them."""
+    values = {}
+    for name, p in model.named_parameters():
+        value = p.detach()
+        value = value.full_tensor() if hasattr(p, "placements") else value
+        values[name] = value.cpu().clone()
+    return values
+
+
+def sharded_model(backend: str) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = mesh_of(backend)
+    model = Weights(mesh.device_type)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+def local_states(model: Any, optimizer: Any) -> Dict[str, Any]:
+    return {
+        name: {k: v.cpu().clone() for k, v in optimizer.state[p].items()}
+        for name, p in model.named_parameters()
+    }
+
+
+def sharded_steps(rank: int, backend: str, kind: str, seeds: List[int]) -> Any:
+    model = sharded_model(backend)
+    optimizer = make(kind, model.parameters(), lr=1e-2)
+    take_steps(model, optimizer, seeds)
+    return whole_parameters(model), local_states(model, optimizer)
+
+
+def steps_alone(kind: str, seeds: Any) -> Any:
+    model = Weights()
+    optimizer = make(kind, model.parameters(), lr=1e-2)
+    take_steps(model, optimizer, seeds)
+    return model, optimizer
+
+
+def assert_same_values(a: Dict[str, Any], b: Dict[str, Any]) -> None:
+    assert list(a) == list(b)
+    for name, value in a.items():
+        if isinstance(value, dict):
+            assert_same_values(value, b[name])
+        else:
+            assert same_bits(value, b[name]), name
+
+
+def device_of(rank: int, backend: str) -> Any:
+    return torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")

@@ -160,6 +160,18 @@ def test_modules_without_parameters_and_views(device):
         )
 
 
+def test_a_parameter_that_its_module_does_not_use(device):
+    class Idle(nn.Linear):
+        def forward(self, x):
+            return torch.tanh(x)
+
+    chain = nn.Sequential(nn.Linear(16, 16), Idle(16, 16), nn.Linear(16, 16), nn.Tanh()).to(device)
+    x = torch.randn(32, 16, device=device, requires_grad=True)
+    budget = plan_of(chain, x).minimum_budget
+    mt.checkpoint_sequential(chain, x, budget=budget).sum().backward()
+    assert chain[1].weight.grad is None and chain[0].weight.grad is not None
+
+
 def test_functions_in_a_list(chain, x):
     functions = [chain[0], torch.tanh, lambda x: chain[1](x) * 2, chain[2]]
 

@@ -1,4 +1,4 @@
-"""The program of docs/guide/pytorch.md runs, and its table names what there is."""
+"""The programs of docs/guide/pytorch*.md run, and their tables name what there is."""
 
 from __future__ import annotations
 
@@ -10,25 +10,101 @@ import pytest
 torch = pytest.importorskip("torch")
 import memopt.torch as mt  # noqa: E402
 
-PAGE = pathlib.Path(__file__).resolve().parents[4] / "docs" / "guide" / "pytorch.md"
+HERE = pathlib.Path(__file__).resolve().parent
+GUIDE = HERE.parents[3] / "docs" / "guide"
+
+pytestmark = pytest.mark.skipif(not GUIDE.exists(), reason="the guide is not beside this package")
 
 
-@pytest.fixture
-def page():
-    if not PAGE.exists():
-        pytest.skip("the guide is not beside this package")
-    return PAGE.read_text(encoding="utf-8")
+def text_of(name):
+    return (GUIDE / name).read_text(encoding="utf-8")
 
 
-def test_the_program_learns(page, capsys):
-    (program,) = re.findall(r"```python\n(.*?)```", page, re.S)
-    exec(compile(program, "pytorch.md", "exec"), {})
+def snippets(name):
+    """The Python programs of a page, compiled."""
+    found = re.findall(r"```python\n(.*?)```", text_of(name), re.S)
+    return [
+        compile(program, "%s, program %d" % (name, i), "exec") for i, program in enumerate(found)
+    ]
+
+
+def test_no_program_of_the_pages_is_left_out():
+    counts = {page.name: len(snippets(page.name)) for page in sorted(GUIDE.glob("pytorch*.md"))}
+    assert {name: n for name, n in counts.items() if n} == {
+        "pytorch.md": 1,
+        "pytorch-distributed.md": 2,
+        "pytorch-memory.md": 2,
+    }
+
+
+def test_the_program_learns(capsys):
+    (program,) = snippets("pytorch.md")
+    exec(program, {})
     first, last = map(float, re.findall(r"loss ([\d.]+)", capsys.readouterr().out))
     assert last < 0.9 * first
 
 
-def test_the_table_names_what_there_is(page):
-    rows = re.findall(r"^\| .*? \| (`.*?) \| .* \| \[", page, re.M)
+def test_the_programs_of_the_memory_page(tmp_path, monkeypatch, capsys):
+    """Where there is no GPU the allocator says so, and what goes on without it is run without it."""
+    first, second = snippets("pytorch-memory.md")
+    model = torch.nn.Linear(20, 30)
+    optimizer = mt.AdamW8bit(model.parameters())
+
+    def train_one_batch():
+        model(torch.ones(4, 20)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    names = {"mt": mt, "model": model, "optimizer": optimizer, "train_one_batch": train_one_batch}
+    names.update(train=train_one_batch, build=lambda: torch.ones(9, device="cuda"))
+    monkeypatch.chdir(tmp_path)
+    if not torch.cuda.is_available():
+        for program in (first, second):
+            with pytest.raises(RuntimeError, match="sees no GPU"):
+                exec(program, dict(names))
+        monkeypatch.setattr(mt, "enable_allocator", lambda config: None)
+        exec(first, dict(names))
+        assert "weights" in capsys.readouterr().out
+        assert len((tmp_path / "memory.csv").read_text().splitlines()) == 2
+    else:
+        exec(second, dict(names))  # the first has to come before any tensor of a GPU
+
+
+def _distributed(rank, path):
+    import torch.distributed as dist
+
+    first, second = snippets("pytorch-distributed.md")
+    names = {"path": path}
+    started, dist.init_process_group = dist.init_process_group, lambda backend: None
+    try:
+        exec(first, names)  # in a group that is there already
+    finally:
+        dist.init_process_group = started
+    model, optimizer = names["model"], names["optimizer"]
+    model(torch.ones(3, 100)).square().mean().backward()
+    optimizer.step()
+    exec(second, names)
+    return [type(state["exp_avg"]).__name__ for state in optimizer.state.values()]
+
+
+def test_the_programs_of_the_distributed_page(one, tmp_path):
+    assert one.run(_distributed, str(tmp_path / "checkpoint")) == [["Tensor", "Tensor"]]
+
+
+def test_the_table_names_what_there_is():
+    rows = re.findall(r"^\| .*? \| (`.*?) \| .* \| \[", text_of("pytorch.md"), re.M)
     names = set(re.findall(r"`(\w+)[(`]", " ".join(rows)))
     assert {"AdamW8bit", "checkpoint_sequential", "enable_allocator"} <= names and len(names) > 14
     assert not sorted(name for name in names if not hasattr(mt, name))
+
+
+def test_the_tests_that_the_page_of_tests_names_are_there():
+    """The last column of each table; the first has torch's."""
+    files = {page.name: page.read_text(encoding="utf-8") for page in HERE.glob("test_*.py")}
+    there = set(re.findall(r"^def (test_\w+)", "\n".join(files.values()), re.M)) | set(files)
+    named = set()
+    for line in text_of("pytorch-tests.md").splitlines():
+        if line.startswith("| "):
+            last = line.rstrip("| ").rsplit("|", 1)[1]
+            named |= set(re.findall(r"`(test_\w+(?:\.py)?)`", last))
+    assert len(named) > 100 and not sorted(named - there)

@@ -11,14 +11,23 @@ tracker on a step that has optimizer states already; overhead holds the rest.
 from __future__ import annotations
 
 import argparse
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from .. import FAILURE, SUCCESS, UsageError, apply
 from ..output import Output
-from . import cards, describe, hfconfig, plot, show
+from . import cards, describe, hfconfig, plot, profiled, show, traced
 from .answer import Answer, answer, as_json
 
 HELP = "what a model needs, what fits the card, and what to change"
+
+
+_REFUSALS = (
+    hfconfig.ConfigError,
+    cards.NoCard,
+    plot.PlotError,
+    apply.ApplyError,
+    traced.TraceFailed,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("answer")
     group.add_argument("--layers-table", action="store_true", help="show every layer")
     group.add_argument("--plot", metavar="FILE", help="draw the breakdown: .png, .svg or .pdf")
+    profiled.add_arguments(parser)
     apply.add_arguments(parser)
 
 
@@ -41,7 +51,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if changing and arguments.restore:
             return _restore(arguments, output)
         return _plan(arguments, output, changing)
-    except (hfconfig.ConfigError, cards.NoCard, plot.PlotError, apply.ApplyError) as error:
+    except _REFUSALS as error:
         output.error(str(error))
         return FAILURE
 
@@ -54,25 +64,59 @@ def _restore(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
-    description = describe.describe(arguments)
-    chosen = cards.cards(arguments)
-    bare = cards.bare(arguments)
+    function = describe.traced(arguments)
+    description = traced.describe(arguments) if function else describe.describe(arguments)
+    chosen: List[Optional[cards.Card]] = [*cards.cards(arguments)] or [None]
     if changing and len(chosen) > 1:
         raise UsageError("--apply needs one card, not %d" % len(chosen))
-    answers = [answer(description, card, bare, arguments) for card in chosen or [None]]  # type: ignore[list-item]
+    measured = _measured(arguments, description)
+    module: Optional[traced.Traced] = measured if function else None
+    if function and module is None:
+        module = traced.Traced(arguments)
+    if module is not None:
+        description.notes.extend(module.notes)
+    answers = [_answer(module, description, card, arguments) for card in chosen]
     if arguments.plot:
         plot.plot(answers, arguments.plot, description.title)
     done = None
     if not output.wants_json:
         show.show(answers, description, output, arguments.layers_table)
+        if measured is not None:
+            measured.show(output)
     if changing:
         done = apply.run(arguments, _settings(answers[0], arguments), quiet=output.wants_json)
     if output.wants_json:
         result = as_json(answers, description)
+        if measured is not None:
+            result["profile"] = measured.as_json()
         if done is not None:
             result["apply"] = done
         output.json(result)
     return SUCCESS
+
+
+def _measured(
+    arguments: argparse.Namespace, description: describe.Description
+) -> Optional[profiled.Profiled]:
+    if not arguments.profile:
+        return None
+    if arguments.model is None:
+        raise UsageError("--profile runs a module: --model config.json or module:function")
+    module = profiled.Profiled(arguments, description)
+    module.measure()
+    return module
+
+
+def _answer(
+    module: Optional[traced.Traced],
+    description: describe.Description,
+    card: Optional[cards.Card],
+    arguments: argparse.Namespace,
+) -> Answer:
+    bare = cards.bare(arguments)
+    if module is not None:
+        return traced.answer(module, description, card, bare, arguments)
+    return answer(description, card, bare, arguments)
 
 
 def _settings(given: Answer, arguments: argparse.Namespace) -> Dict[str, Any]:

@@ -34,6 +34,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     _kind: OptimizerKind
     _states = StateFormat.F32
+    #: Hyperparameters beside the learning rate and betas, by their names in the library.
+    _numbers: Tuple[str, ...] = ("weight_decay",)
+    _switches: Tuple[str, ...] = ("maximize",)
 
     def __init__(
         self,
@@ -92,8 +95,18 @@ class MemoptOptimizer(torch.optim.Optimizer):
             raise ValueError("Invalid seed value: %s" % group["seed"])
 
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
-        """The group's hyperparameters as (name in the library, value)."""
-        raise NotImplementedError
+        """The group's hyperparameters as (name in the library, value), the learning rate first."""
+        betas = enumerate(group.get("betas", ()), 1)
+        return (
+            ("lr", group["lr"]),
+            *[("beta%d" % number, float(beta)) for number, beta in betas],
+            *[(name, float(group[name])) for name in self._numbers],
+            *[(name, int(bool(group[name]))) for name in self._switches],
+        )
+
+    def _keeps_moments(self, group: Dict[str, Any]) -> bool:
+        """Whether the group's parameters need moments."""
+        return True
 
     # --- stepping ---
 
@@ -118,7 +131,11 @@ class MemoptOptimizer(torch.optim.Optimizer):
         grads = [p.grad for p in params]
         values = [self._values(group) for group in groups]
         binding = self._binding
-        if binding is None or not binding.is_current(params, grads, self.state.get):
+        if (
+            binding is None
+            or not binding.is_current(params, grads, self.state.get)
+            or any(self._keeps_moments(groups[g]) for g in binding.bare)
+        ):
             binding = self._binding = self._bind(params, grads)
         binding.run(
             grads,
@@ -159,24 +176,56 @@ class MemoptOptimizer(torch.optim.Optimizer):
         for _, g, name, parameter, memory in found:
             group = self.param_groups[g]
             dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
-            state = self.state.get(parameter)
-            if not state:
-                state = made[parameter] = _format.new(
-                    dense, self._kind, self._format_of(group, parameter)
-                )
-            else:
-                state = self._checked_state(state, parameter, dense, name, made)
+            state = self._state_for(parameter, dense, group, name, made)
+            steps = state["step"] if state else _format.step_tensor(0, memory.device)
             key = (memory.device, bool(group["stochastic_rounding"]), int(group["seed"]))
-            index = index_of[id(parameter)]
-            slots.append((key, Slot(index, g, name, parameter, dense, dense is not memory, state)))
+            place, copied = index_of[id(parameter)], dense is not memory
+            slots.append((key, Slot(place, g, name, parameter, dense, copied, state, steps)))
+        empty = []
         for parameter, memory, group in idle:
-            if not self.state.get(parameter):
-                format_ = self._format_of(group, parameter)
-                made[parameter] = _format.new(memory, self._kind, format_)
-        empty = [(index_of[id(p)], p, made.get(p) or self.state[p]) for p, _, _ in idle]
+            state = self.state.get(parameter)
+            if not _format.has_moments(state, self._kind):
+                state = self._new_state(state, parameter, memory, group, made)
+            empty.append((index_of[id(parameter)], parameter, state))
         binding = Binding(self._kind, self._states, params, len(self.param_groups), slots, empty)
         self.state.update(made)
         return binding
+
+    def _state_for(
+        self,
+        parameter: torch.Tensor,
+        dense: torch.Tensor,
+        group: Dict[str, Any],
+        name: str,
+        made: Dict[torch.Tensor, _format.State],
+    ) -> Optional[_format.State]:
+        """The state to bind: the one that is there, or a new one, which `made` then has as well."""
+        state = self.state.get(parameter)
+        bare = self._kind is OptimizerKind.SGD and list(state or ()) == ["step"]
+        if state and not bare:
+            return self._checked_state(state, parameter, dense, name, made)
+        return self._new_state(state, parameter, dense, group, made)
+
+    def _new_state(
+        self,
+        state: Optional[_format.State],
+        parameter: torch.Tensor,
+        dense: torch.Tensor,
+        group: Dict[str, Any],
+        made: Dict[torch.Tensor, _format.State],
+    ) -> Optional[_format.State]:
+        """In place of a state without moments: one with them if the group needs any, a step count
+        if random numbers go by it, else what there is."""
+        if self._keeps_moments(group):
+            new = _format.new(dense, self._kind, self._format_of(group, parameter))
+            if state:
+                new["step"].copy_(state["step"])
+        elif group["stochastic_rounding"] and not state:
+            new = {"step": _format.step_tensor(0, dense.device)}
+        else:
+            return state
+        made[parameter] = new
+        return new
 
     def _format_of(self, group: Dict[str, Any], parameter: torch.Tensor) -> StateFormat:
         """How a new state is kept: by all elements, so that sharding does not change it."""
@@ -279,6 +328,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
             memory = _layout.local(parameter)
             value = _sharded.localized(value, parameter, self._kind, self._states, name)
             one = _load.read(value, self._kind, self._states, memory, name)
+            if one is None and _load.is_count(value, self._kind):
+                state[parameter] = {"step": _format.step_tensor(int(value["step"]), memory.device)}
             if one is not None and (memory.numel() or _layout.is_sharded(parameter)):
                 _layout.check_parameter(memory, name)
                 read.append((parameter, group, memory, one))

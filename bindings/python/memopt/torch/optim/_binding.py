@@ -40,11 +40,12 @@ class Slot(NamedTuple):
     parameter: torch.Tensor
     memory: torch.Tensor  # of this process, dense: the parameter's own or a copy
     copied: bool  # which of the two
-    state: _format.State
+    state: Optional[_format.State]  # as the torch optimizer holds it
+    steps: torch.Tensor  # the state's, or where there is none one that nobody else sees
 
 
 #: A sharded parameter of which this process has nothing: place, parameter, state.
-Idle = Tuple[int, torch.Tensor, _format.State]
+Idle = Tuple[int, torch.Tensor, Optional[_format.State]]
 
 
 class Executor:
@@ -88,8 +89,10 @@ class Executor:
         self._fill(len(slots))
 
     def _add(self, kind: OptimizerKind, format_: StateFormat, slot: Slot) -> None:
-        format_ = _format.of(slot.state, kind, slot.memory.numel(), format_)
-        states = [slot.state[name] for name in _format.keys(kind, format_)]
+        state, states = slot.state, []
+        if state is not None and _format.has_moments(state, kind):
+            format_ = _format.of(state, kind, slot.memory.numel(), format_)
+            states = [state[name] for name in _format.keys(kind, format_)]
         index = ctypes.c_uint64()
         try:
             lib.memopt_optimizer_add_parameter_with_state(
@@ -97,9 +100,9 @@ class Executor:
                 slot.group,
                 _format.structs([slot.memory]),
                 None,
-                _format.structs(states, format_),
+                _format.structs(states, format_) if states else None,
                 len(states),
-                slot.state["step"].data_ptr(),
+                slot.steps.data_ptr(),
                 self.native.stream(),
                 ctypes.byref(index),
             )
@@ -147,8 +150,10 @@ class Executor:
         try:  # the common case, by whole lists
             if list(map(_stride, grads)) == self._strides:
                 dtypes = [g.dtype for g in grads]
-                if self._known(dtypes) and list(map(_numel, grads)) == self._counts:
-                    self._words[0::3] = array.array("Q", map(_data_ptr, grads))
+                pointers = array.array("Q", map(_data_ptr, grads))
+                counts = list(map(_numel, grads))
+                if self._known(dtypes) and counts == self._counts and 0 not in pointers:
+                    self._words[0::3] = pointers
                     if self._dtypes != dtypes:
                         self._set_dtypes(dtypes)
                     return []
@@ -258,13 +263,16 @@ class Binding:
         self._bound = [slot.parameter for slot in every]
         self._sharded = any(map(_layout.is_sharded, self._bound))
         self._states = [slot.state for slot in every]
+        self._kept = [state for state in self._states if state]
+        #: Groups with parameters that have no moments.
+        self.bare = {s.group for s in every if not _format.has_moments(s.state, kind)}
         self._pointers = self._addresses()
 
     def _addresses(self) -> List[int]:
         params: Iterable[torch.Tensor] = self._bound
         if self._sharded:
             params = map(_layout.local, params)
-        return list(map(_data_ptr, chain(params, *map(dict.values, self._states))))
+        return list(map(_data_ptr, chain(params, *map(dict.values, self._kept))))
 
     def is_current(
         self,
@@ -313,7 +321,7 @@ class Binding:
     ) -> None:
         """Counts the step where there is nothing to step: other processes have such states too."""
         for place, _, state in self._idle:
-            if grads[place] is None:
+            if grads[place] is None or not state:
                 continue
             steps = state["step"]
             if found_inf is None:

@@ -3,7 +3,9 @@
 ``optimizer.state[parameter]`` holds "step" (int64, without dimensions, on the parameter's device),
 the moments ("exp_avg" and, with AdamW, "exp_avg_sq"; of SGD "momentum_buffer") and, where these are
 coded, their scales ("absmax1", "absmax2"; with fp8 "scale1", "scale2"). 32-bit, 8-bit and fp8
-moments have the parameter's shape and order of memory; blocks go by the order of memory. 4-bit
+moments have the parameter's shape and order of memory; blocks go by the order of memory. SGD
+without momentum has no state, or "step" alone where it rounds stochastically, whose random numbers
+go by it. 4-bit
 ones are a row of bytes with two codes each, and where the parameter's order of memory is not that
 of its indices, "order" holds its strides. Codes are bytes, also those of fp8, for torch cannot
 pickle its own 8-bit floats.
@@ -37,6 +39,11 @@ MOMENTS = {
     OptimizerKind.SGD: ("momentum_buffer",),
 }
 BLOCKS = {StateFormat.BITS8: 256, StateFormat.BITS4: 128, StateFormat.F8: 256}
+
+
+def has_moments(state: Any, kind: OptimizerKind) -> bool:
+    """Whether it is a state with moments: SGD's has none where there never was a momentum."""
+    return bool(state) and MOMENTS[kind][0] in state
 
 
 def scale_names(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:

@@ -71,6 +71,8 @@ def check_gradient(gradient: torch.Tensor, parameter: torch.Tensor, name: str, r
                 parameter.device,
             )
         )
+    if gradient.numel() and not gradient.data_ptr():
+        raise RuntimeError("the gradient of %s has no memory: its storage was freed" % name)
 
 
 def _strides_by_size(tensor: torch.Tensor) -> Any:

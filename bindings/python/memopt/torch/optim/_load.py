@@ -90,6 +90,11 @@ def read(
     return Saved(steps, moments)
 
 
+def is_count(state: Mapping[str, Any], kind: OptimizerKind) -> bool:
+    """Whether it is what SGD without momentum keeps where it rounds stochastically."""
+    return kind is OptimizerKind.SGD and isinstance(state.get("step"), torch.Tensor)
+
+
 def _fail(name: str, what: str, got: Any, parameter: torch.Tensor) -> ValueError:
     return ValueError(
         "the loaded %s of %s has %s, which does not fit the parameter's shape %s"

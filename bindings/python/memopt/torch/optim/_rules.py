@@ -25,6 +25,7 @@ class AdamW(MemoptOptimizer):
     """Adam with decoupled weight decay and 32-bit states, as torch.optim.AdamW."""
 
     _kind = OptimizerKind.ADAMW
+    _numbers = ("eps", "weight_decay")
 
     def __init__(
         self,
@@ -49,17 +50,6 @@ class AdamW(MemoptOptimizer):
         ignored = dict(amsgrad=amsgrad, differentiable=differentiable)
         options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
         super().__init__(params, values, options, ignored)
-
-    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
-        beta1, beta2 = group["betas"]
-        return (
-            ("lr", group["lr"]),
-            ("beta1", float(beta1)),
-            ("beta2", float(beta2)),
-            ("eps", float(group["eps"])),
-            ("weight_decay", float(group["weight_decay"])),
-            ("maximize", int(bool(group["maximize"]))),
-        )
 
 
 class AdamW8bit(AdamW):
@@ -106,16 +96,6 @@ class Lion(MemoptOptimizer):
         options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
         super().__init__(params, values, options, dict(differentiable=differentiable))
 
-    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
-        beta1, beta2 = group["betas"]
-        return (
-            ("lr", group["lr"]),
-            ("beta1", float(beta1)),
-            ("beta2", float(beta2)),
-            ("weight_decay", float(group["weight_decay"])),
-            ("maximize", int(bool(group["maximize"]))),
-        )
-
 
 class Lion8bit(Lion):
     """Lion with an 8-bit state in blocks of 256."""
@@ -124,10 +104,11 @@ class Lion8bit(Lion):
 
 
 class SGD(MemoptOptimizer):
-    """Gradient descent as torch.optim.SGD, with a 32-bit momentum buffer, which is kept also where
-    the momentum is 0."""
+    """Gradient descent as torch.optim.SGD, with a 32-bit momentum buffer; none without momentum."""
 
     _kind = OptimizerKind.SGD
+    _numbers = ("momentum", "dampening", "weight_decay")
+    _switches = ("nesterov", "maximize")
 
     def __init__(
         self,
@@ -168,15 +149,8 @@ class SGD(MemoptOptimizer):
         if group["nesterov"] and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
 
-    def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
-        return (
-            ("lr", group["lr"]),
-            ("momentum", float(group["momentum"])),
-            ("dampening", float(group["dampening"])),
-            ("weight_decay", float(group["weight_decay"])),
-            ("nesterov", int(bool(group["nesterov"]))),
-            ("maximize", int(bool(group["maximize"]))),
-        )
+    def _keeps_moments(self, group: Dict[str, Any]) -> bool:
+        return float(group["momentum"]) != 0.0
 
 
 class SGD8bit(SGD):

@@ -27,6 +27,7 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     saved["state"] = {
         place: _state(state, kind, counts[place]) if place in counts else state
         for place, state in saved["state"].items()
+        if place not in counts or _format.has_moments(state, kind)
     }
     saved["param_groups"] = [_group(group, kind) for group in saved["param_groups"]]
     return saved

@@ -1,0 +1,150 @@
+"""Trace files: what they are, by their first bytes, and their events into a Trace.
+
+CSV is passed on in pieces as it is read and unpacked, so the size of a file does not matter. A
+snapshot is a pickle and has to be unpickled as a whole.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import zlib
+from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
+
+from . import errors
+from ._snapshots import corrupt, events_of, load
+from .trace import TraceSource
+
+if TYPE_CHECKING:
+    from .trace import Trace
+
+_PIECE = 1 << 20
+_GZIP = b"\x1f\x8b"
+#: Formats that are not read, by their first bytes, and what to do.
+_OTHERS = (
+    (b"PK\x03\x04", "a zip archive (torch.save makes such files); unpack it, or give the pickle"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd; unpack it, or use gzip"),
+    (b"\xfd7zXZ", "compressed with xz; unpack it, or use gzip"),
+    (b"BZh", "compressed with bzip2; unpack it, or use gzip"),
+)
+
+FileProgress = Callable[[int, Optional[int]], Any]
+
+
+class _Counted(io.RawIOBase):
+    """A file whose reads are counted, and told."""
+
+    def __init__(self, file: Any, total: Optional[int], progress: Optional[FileProgress]) -> None:
+        self._file = file
+        self._total = total
+        self._progress = progress
+        self._done = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._done += len(data)
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+        return len(data)
+
+
+def _open(file: Any) -> Tuple[Any, Optional[int], bool]:
+    """A binary file, its size where it has one, and whether it is ours to close."""
+    if hasattr(file, "read"):
+        return file, _size(file), False
+    opened = open(os.fspath(file), "rb", buffering=0)
+    return opened, _size(opened), True
+
+
+def _size(file: Any) -> Optional[int]:
+    try:
+        return os.fstat(file.fileno()).st_size or None
+    except (OSError, AttributeError, ValueError):
+        return None
+
+
+def read_trace(
+    trace: "Trace",
+    file: Any,
+    device: Optional[int],
+    partial: bool,
+    recorded_only: bool,
+    progress: Optional[FileProgress],
+) -> TraceSource:
+    """Reads a file into a trace."""
+    opened, size, ours = _open(file)
+    try:
+        text: Any = io.BufferedReader(_Counted(opened, size, progress), _PIECE)
+        if text.peek(2)[:2] == _GZIP:
+            text = gzip.GzipFile(fileobj=text)
+        try:
+            start = text.peek(8)[:8]
+        except (EOFError, OSError, zlib.error) as error:
+            raise _damaged(error) from None
+        for first, what in _OTHERS:
+            if start.startswith(first):
+                raise corrupt("trace: the file is " + what)
+        if start[:1] == b"\x80":
+            return _read_snapshot(trace, text, device, recorded_only)
+        return TraceSource("csv", cut=_read_csv(trace, text, partial))
+    finally:
+        if ours:
+            opened.close()
+
+
+def _damaged(error: BaseException) -> errors.CorruptError:
+    """What the gzip module raised about a file."""
+    if isinstance(error, EOFError):
+        return corrupt("trace: the gzip file ends too early: it was cut off")
+    return corrupt("trace: the gzip file is damaged: %s" % error)
+
+
+def _is_gzip_error(error: BaseException) -> bool:
+    """An OSError of the file itself has a number; those of the gzip module have none."""
+    return not isinstance(error, OSError) or error.errno is None
+
+
+def _read_csv(trace: "Trace", text: Any, partial: bool) -> Optional[str]:
+    """Why it was not read to its end, where that is wanted, or None."""
+    try:
+        while True:
+            try:
+                piece = text.read1(_PIECE)
+            except (EOFError, OSError, zlib.error) as error:
+                if not _is_gzip_error(error):
+                    raise
+                raise _damaged(error) from None
+            if not piece:
+                break
+            trace.parse_csv(piece)
+        trace.end_csv()
+    except errors.CorruptError as error:
+        if not partial or len(trace) == 0:
+            raise
+        return str(error)
+    return None
+
+
+def _read_snapshot(
+    trace: "Trace", text: Any, device: Optional[int], recorded_only: bool
+) -> TraceSource:
+    try:
+        snapshot = load(text)
+    except (EOFError, OSError, zlib.error) as error:
+        if not _is_gzip_error(error):
+            raise
+        raise _damaged(error) from None
+    found = events_of(snapshot, device, recorded_only)
+    trace._add_words(found.words)
+    return TraceSource(
+        "pytorch",
+        device=found.device,
+        events_by_device=found.by_device,
+        earlier_blocks=found.earlier_blocks,
+        earlier_bytes=found.earlier_bytes,
+    )

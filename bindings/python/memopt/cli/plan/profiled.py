@@ -1,0 +1,224 @@
+"""--profile: real steps of the module at two small batches, beside the estimate."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+from ...plan import Plan
+from ...sizes import format_size
+from .. import UsageError
+from ..output import Cell, Output, Text
+from ..progress import Progress
+from . import hfconfig
+from .describe import Description, optimizer_word, traced as names_a_function
+from .traced import DTYPES, Sizes, TraceFailed, Traced, torch_parts
+
+#: Options that Transformers' own classes have no switch for here.
+_NOT_MEASURED = ("lora", "offload", "loss", "zero", "checkpoint_every", "checkpoint_budget")
+
+#: What to give Transformers where a configuration does not name its class.
+_CLASSES = {
+    "gpt2": "GPT2LMHeadModel",
+    "bert": "BertForMaskedLM",
+    "vit": "ViTForImageClassification",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options."""
+    group = parser.add_argument_group("measuring")
+    group.add_argument(
+        "--profile",
+        action="store_true",
+        help="run one real forward and backward at two small batches, and compare (needs torch)",
+    )
+    group.add_argument(
+        "--profile-batches",
+        type=_pair,
+        default=(2, 4),
+        metavar="A,B",
+        help="the two batches (default: 2,4)",
+    )
+    group.add_argument(
+        "--profile-check",
+        type=_batches,
+        default=(),
+        metavar="N,…",
+        help="larger batches to measure too, and compare with what the two predict",
+    )
+
+
+def _batches(text: str) -> Tuple[int, ...]:
+    try:
+        values = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError("%r is no list of batches" % text) from None
+    if not all(0 < value < 1 << 20 for value in values):
+        raise argparse.ArgumentTypeError("%s: a batch is from 1 to 2^20" % text)
+    return values
+
+
+def _pair(text: str) -> Tuple[int, int]:
+    values = _batches(text)
+    if len(values) != 2 or values[0] >= values[1]:
+        raise argparse.ArgumentTypeError("%s: two batches, the smaller first" % text)
+    return values[0], values[1]
+
+
+class Compared(NamedTuple):
+    """A batch that was measured, and what was said about it."""
+
+    batch: int
+    measured: int
+    #: By the configuration or the trace, before any run.
+    estimated: int
+    #: By the line through the two batches; None for these two.
+    predicted: Any
+
+
+class Profiled(Traced):
+    """A module whose steps are run."""
+
+    def __init__(self, arguments: argparse.Namespace, description: Description) -> None:
+        self._parts = torch_parts()
+        self._sequence = arguments.seq
+        self._arguments, self._description = arguments, description
+        self._function = names_a_function(arguments)
+        if self._function:
+            self.target = self._load(arguments.model)
+        else:
+            self.target = self._of_transformers()
+        self.notes: List[str] = list(self.target.notes)
+        self.profile: Any = None
+        self.compared: List[Compared] = []
+
+    def _of_transformers(self) -> Any:
+        for name in _NOT_MEASURED:
+            if getattr(self._arguments, name, None):
+                raise UsageError(
+                    "--profile runs Transformers' own class, which knows no --%s; give "
+                    "--model module:function to measure it" % name.replace("_", "-")
+                )
+        try:
+            import transformers
+        except ImportError as error:
+            raise TraceFailed(
+                "--profile of a configuration needs Transformers (%s): pip install transformers, "
+                "or give --model module:function" % error
+            ) from None
+        config, place = hfconfig.load(self._arguments.model)
+        try:
+            return self._target(transformers, dict(config))
+        except TraceFailed:
+            raise
+        except Exception as error:  # Transformers' view of somebody's configuration
+            raise TraceFailed("%s: %s: %s" % (place, type(error).__name__, error)) from error
+
+    def _target(self, transformers: Any, values: Dict[str, Any]) -> Any:
+        kind = values.pop("model_type", None)
+        named = (values.get("architectures") or [_CLASSES.get(str(kind))])[0]
+        config = transformers.AutoConfig.for_model(kind, **values)
+        loader = getattr(transformers, named) if named else transformers.AutoModelForCausalLM
+        make = getattr(loader, "_from_config", None) or loader.from_config
+        torch, arguments = self._parts.torch, self._arguments
+        module = make(
+            config,
+            dtype=getattr(torch, DTYPES[arguments.dtype or "fp32"]),
+            attn_implementation=arguments.attention or "sdpa",
+        )
+        if arguments.checkpointing == "full":
+            module.gradient_checkpointing_enable()
+        return self._parts.target.target_of(module.train(), self._sequence)
+
+    def measure(self) -> None:
+        """Runs the steps; a bar shows how far it is."""
+        arguments = self._arguments
+        autocast = arguments.autocast
+        torch = self._parts.torch
+        with Progress("measuring") as bar:
+            try:
+                self.profile = self._parts.profile.profile(
+                    self.target,
+                    sequence=self._sequence,
+                    batches=arguments.profile_batches,
+                    check=arguments.profile_check,
+                    optimizer=optimizer_word(self._description.run),
+                    autocast=getattr(torch, DTYPES[autocast]) if autocast else None,
+                    accumulation=self._micro_batches(),
+                    progress=lambda now: bar(now.done, now.total),
+                )
+            except Exception as error:  # the user's own code
+                raise TraceFailed("%s: %s" % (type(error).__name__, error)) from error
+        estimate = self._estimate()
+        checked = {each.batch: each.predicted for each in self.profile.checked}
+        self.compared = [
+            Compared(batch, of.peak_bytes, estimate(batch), checked.get(batch))
+            for batch, of in sorted(self.profile.measured.items())
+        ]
+
+    def _micro_batches(self) -> int:
+        several = (self._arguments.accumulation or 1) > 1 or self._arguments.target_effective_batch
+        return 2 if several else 1
+
+    def _estimate(self) -> Callable[[int], int]:
+        """Of the configuration, or of the traced module."""
+        run = self._description.run.replace(accumulation=self._micro_batches())
+        if not self._function:
+            model = self._description.model
+            return lambda batch: int(Plan(model, run.replace(batch=batch)).peak.total)
+        optimizer, autocast = optimizer_word(run), self._arguments.autocast or ""
+        traced = Traced(self._arguments).sizes(optimizer, autocast, self._micro_batches() > 1)
+        return lambda batch: int(traced.at(batch).peak_bytes)
+
+    def sizes(self, optimizer: str, autocast: str, several: bool) -> Sizes:
+        """Of what was measured; other optimizers and types were not."""
+        return Sizes(
+            self.profile.at, *self.counts(), "measured at batches of %d and %d" % self._two()
+        )
+
+    def _two(self) -> Tuple[int, int]:
+        low, high = sorted(self.profile.measured)[:2]
+        return low, high
+
+    def as_json(self) -> Dict[str, Any]:
+        """What --json has under "profile"."""
+        result: Dict[str, Any] = json.loads(json.dumps(self.profile.as_dict()))
+        result["estimates"] = [
+            {
+                "batch": each.batch,
+                "measured_bytes": each.measured,
+                "estimated_bytes": each.estimated,
+                "error": each.estimated / each.measured - 1.0,
+            }
+            for each in self.compared
+        ]
+        return result
+
+    def show(self, output: Output) -> None:
+        """The measured batches beside what was said about them."""
+        rows: List[List[Text]] = []
+        for each in self.compared:
+            rows.append(
+                [
+                    str(each.batch),
+                    format_size(each.measured),
+                    format_size(each.estimated),
+                    _error(each.estimated, each.measured),
+                    format_size(each.predicted) if each.predicted else "-",
+                    _error(each.predicted, each.measured) if each.predicted else "-",
+                ]
+            )
+        columns = ("batch", "measured", "estimated", "error", "predicted", "error ")
+        output.table("Measured on %s" % self.profile.device, columns, rows)
+        if self.profile.ran_out:
+            words = ", ".join(map(str, self.profile.ran_out))
+            output.pairs(
+                "", [("note", "memory ran out at batch %s; smaller ones were run" % words)]
+            )
+
+
+def _error(said: int, measured: int) -> Text:
+    error = 100.0 * (said / measured - 1.0)
+    return Cell("%+.2f %%" % error, "good" if abs(error) <= 3 else "warn")

@@ -1,0 +1,391 @@
+"""Replays a trace of allocations through the allocator on the CPU device, without a GPU: what the
+run needs of memory, what the allocator holds for it, and whether that fits a card.
+
+TRACE is CSV with a header such as Thread,Time,Action,Pointer,Size,Stream (columns in any order;
+Action, Pointer and Size are needed), or a memory snapshot of PyTorch, as
+torch.cuda.memory._dump_snapshot writes it; either may be compressed with gzip. "-" reads standard
+input. The exit code is 1 where the trace runs out of memory at the given --capacity."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any, Dict, List, Optional, Tuple
+
+from .. import Replay, Trace, TraceInfo, TraceSource
+from .._library import lib
+from ..errors import InvalidArgumentError, MemoptError
+from ..sizes import format_size, parse_size
+from . import FAILURE, SUCCESS, UsageError
+from .output import Cell, Output, Text
+from .progress import Progress
+from .replay_plot import Plot
+
+HELP = "replay a trace of allocations: what it takes, and the smallest device that does"
+
+#: The CPU device's pages: a capacity below has nothing to give.
+_GRANULE = 2 << 20
+
+
+def _capacity(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if size < _GRANULE:
+        raise argparse.ArgumentTypeError("%s is less than a page of 2 MiB" % text)
+    return size
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) > 1000:
+        raise argparse.ArgumentTypeError("%r is no number from 0 to 1000" % text)
+    return int(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this verb."""
+    add = parser.add_argument
+    add("trace", metavar="TRACE", help="a CSV file or a PyTorch snapshot, .gz too; - for stdin")
+    add(
+        "--config",
+        default="",
+        metavar="STRING",
+        help="the allocator's configuration, as in PYTORCH_CUDA_ALLOC_CONF: "
+        "expandable_segments:True (default: none)",
+    )
+    add(
+        "--capacity",
+        type=_capacity,
+        metavar="SIZE",
+        help="the device's memory: 24GiB, 512MiB (default: more than the trace takes)",
+    )
+    add(
+        "--find-capacity",
+        action="store_true",
+        help="find the smallest device that the trace completes on, by bisection",
+    )
+    add(
+        "--plot", metavar="FILE", help="plot live and reserved memory over events: .png, .svg, .pdf"
+    )
+    add(
+        "--device", type=int, metavar="N", help="of a snapshot: which device (default: the busiest)"
+    )
+    add(
+        "--recorded-only",
+        action="store_true",
+        help="of a snapshot: leave out blocks from before the recording",
+    )
+    add(
+        "--with-failed",
+        action="store_true",
+        help="replay allocations, too, that failed when the trace was recorded",
+    )
+    add(
+        "--partial",
+        action="store_true",
+        help="of CSV: replay what stands before a malformed line or a cut-off end",
+    )
+    add(
+        "--passes",
+        type=_count,
+        default=5,
+        metavar="N",
+        help="replays with a filled cache, for the time of an event (default: 5)",
+    )
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    """Replays, prints, and says by the exit code whether it completed."""
+    try:
+        lib.memopt_allocator_check_config(arguments.config.encode())
+    except InvalidArgumentError as error:
+        raise UsageError("--config: %s" % error) from None
+    plot = Plot(arguments.plot) if arguments.plot else None
+    with _read(arguments) as trace:
+        if trace.info.allocations == 0:
+            output.error("%s: the trace holds no allocation to replay" % _name(arguments))
+            return FAILURE
+        with Progress("replaying") as bar:
+            replay = trace.replay(
+                arguments.config,
+                capacity=arguments.capacity,
+                warm_passes=arguments.passes,
+                samples=Plot.SAMPLES if plot else 0,
+                progress=bar,
+            )
+        smallest: Optional[int] = None
+        if arguments.find_capacity:
+            with Progress("finding the smallest device") as bar:
+                smallest = trace.find_capacity(arguments.config, progress=bar)
+        if plot:
+            plot.draw(_name(arguments), trace.info, replay, arguments, smallest)
+        _report(trace, replay, smallest, arguments, output)
+    return FAILURE if replay.out_of_memory else SUCCESS
+
+
+def _name(arguments: argparse.Namespace) -> str:
+    return "standard input" if arguments.trace == "-" else os.path.basename(arguments.trace)
+
+
+def _read(arguments: argparse.Namespace) -> Trace:
+    file: Any = sys.stdin.buffer if arguments.trace == "-" else arguments.trace
+    try:
+        with Progress("reading") as bar:
+            return Trace.read(
+                file,
+                device=arguments.device,
+                partial=arguments.partial,
+                recorded_only=arguments.recorded_only,
+                with_failed=arguments.with_failed,
+                progress=bar,
+            )
+    except MemoptError as error:
+        error.args = ("%s: %s" % (_name(arguments), error.message),)
+        error.message = error.args[0]
+        raise
+
+
+def _report(
+    trace: Trace,
+    replay: Replay,
+    smallest: Optional[int],
+    arguments: argparse.Namespace,
+    output: Output,
+) -> None:
+    source = trace.source
+    assert source is not None
+    if output.wants_json:
+        output.json(collect(trace.info, source, replay, smallest, arguments))
+    else:
+        _show(trace.info, source, replay, smallest, arguments, output)
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def collect(
+    info: TraceInfo,
+    source: TraceSource,
+    replay: Replay,
+    smallest: Optional[int],
+    arguments: argparse.Namespace,
+) -> Dict[str, Any]:
+    """What ``--json`` prints; schemas/replay.json describes it."""
+    failure = replay.failure
+    return {
+        "trace": arguments.trace,
+        "format": source.format,
+        "device": source.device,
+        "events_by_device": list(source.events_by_device),
+        "config": arguments.config,
+        "capacity_bytes": arguments.capacity,
+        "events": info.events,
+        "allocations": info.allocations,
+        "streams": info.streams,
+        "peak_live_bytes": info.peak_live_bytes,
+        "peak_live_blocks": info.peak_live_blocks,
+        "live_at_end_bytes": info.live_bytes,
+        "live_at_end_blocks": info.live_blocks,
+        "peak_reserved_bytes": replay.peak_reserved_bytes,
+        "ratio": replay.ratio,
+        "out_of_memory": replay.out_of_memory,
+        "failure": None
+        if failure is None
+        else {
+            "event": failure.event,
+            "asked_bytes": failure.nbytes,
+            "stream": failure.stream,
+            "live_bytes": failure.live_bytes,
+            "reserved_bytes": failure.reserved_bytes,
+        },
+        "ns_per_event": replay.ns_per_event,
+        "first_ns_per_event": replay.first_ns_per_event,
+        "device_allocs": replay.device_allocs,
+        "device_frees": replay.device_frees,
+        "retries": replay.retries,
+        "smallest_capacity_bytes": smallest,
+        "smallest_capacity_ratio": None if smallest is None else smallest / info.peak_live_bytes,
+        "earlier_blocks": source.earlier_blocks,
+        "earlier_bytes": source.earlier_bytes,
+        "unknown_frees": {"count": info.unknown_frees, "first": info.first_unknown or None},
+        "double_frees": {"count": info.double_frees, "first": info.first_double or None},
+        "lost_frees": {"count": info.lost_frees, "first": info.first_lost or None},
+        "empty_allocations": info.empty_allocations,
+        "failed_allocations": {
+            "count": info.failed_allocations,
+            "largest_bytes": info.failed_bytes,
+        },
+        "cut": source.cut,
+        "plot": arguments.plot,
+    }
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _many(number: int, noun: str) -> str:
+    return "{:,} {}{}".format(number, noun, "" if number == 1 else "s")
+
+
+def _time(ns: float) -> str:
+    return "%.1f µs" % (ns / 1000) if ns >= 1000 else "%.0f ns" % ns
+
+
+def _show(
+    info: TraceInfo,
+    source: TraceSource,
+    replay: Replay,
+    smallest: Optional[int],
+    arguments: argparse.Namespace,
+    output: Output,
+) -> None:
+    output.pairs("Trace " + _name(arguments), _trace_lines(info, source))
+    output.pairs("Replay", _replay_lines(info, replay, smallest, arguments))
+    if replay.failure is not None:
+        output.pairs("Out of memory", _failure_lines(info, replay, arguments), "bad")
+    notes = [note for note in _notes(info, source, arguments) if note[1]]
+    if notes:
+        output.pairs("Notes", notes, "warn")
+
+
+def _trace_lines(info: TraceInfo, source: TraceSource) -> List[Tuple[str, Text]]:
+    events = "{:,}, {:,} of them allocations".format(info.events, info.allocations)
+    where = ""
+    if source.format == "pytorch":
+        where = "%d of a PyTorch snapshot" % source.device if source.device is not None else ""
+        if sum(1 for count in source.events_by_device if count) > 1:
+            others = ", ".join("%d: %s" % (i, n) for i, n in enumerate(source.events_by_device))
+            where += " (events of device %s)" % others
+    return [
+        ("device", where),
+        ("events", events + (" on %d streams" % info.streams if info.streams > 1 else "")),
+        (
+            "peak live",
+            "%s in %s" % (format_size(info.peak_live_bytes), _many(info.peak_live_blocks, "block")),
+        ),
+        (
+            "at the end",
+            "%s in %s" % (format_size(info.live_bytes), _many(info.live_blocks, "block"))
+            if info.live_blocks
+            else "nothing is left",
+        ),
+        (
+            "from before",
+            "%s in %s, allocated first"
+            % (format_size(source.earlier_bytes), _many(source.earlier_blocks, "block"))
+            if source.earlier_blocks
+            else "",
+        ),
+    ]
+
+
+def _replay_lines(
+    info: TraceInfo, replay: Replay, smallest: Optional[int], arguments: argparse.Namespace
+) -> List[Tuple[str, Text]]:
+    limit = format_size(replay.capacity) if arguments.capacity else "no limit"
+    ratio = "%.3f × live" % replay.ratio
+    return [
+        ("config", arguments.config or "default (classic segments)"),
+        ("capacity", limit),
+        (
+            "completes",
+            Cell("no: event {:,} does not fit".format(replay.events + 1), "bad")
+            if replay.out_of_memory
+            else Cell("yes", "good"),
+        ),
+        ("peak reserved", "%s (%s)" % (format_size(replay.peak_reserved_bytes), ratio)),
+        (
+            "smallest device",
+            ""
+            if smallest is None
+            else "%s (%.3f × live)" % (format_size(smallest), smallest / info.peak_live_bytes),
+        ),
+        ("time an event", _times(replay)),
+        (
+            "retries",
+            _many(replay.retries, "allocation") + " only after giving the cache back"
+            if replay.retries
+            else "",
+        ),
+        ("plot", arguments.plot or ""),
+    ]
+
+
+def _times(replay: Replay) -> str:
+    calls = _many(replay.device_allocs + replay.device_frees, "device call")
+    first = "%s in the first pass, with %s" % (_time(replay.first_ns_per_event), calls)
+    if replay.ns_per_event == replay.first_ns_per_event:
+        return first
+    return "%s; %s" % (_time(replay.ns_per_event), first)
+
+
+def _failure_lines(
+    info: TraceInfo, replay: Replay, arguments: argparse.Namespace
+) -> List[Tuple[str, Text]]:
+    failure = replay.failure
+    assert failure is not None
+    stream = " on stream %d" % failure.stream if info.streams > 1 else ""
+    if info.peak_live_bytes > replay.capacity:
+        why = "the trace has %s alive at its peak: no configuration makes that fit" % format_size(
+            info.peak_live_bytes
+        )
+        hint = "a smaller batch, checkpointing, 8-bit states, or a larger device"
+    else:
+        lost = failure.reserved_bytes - failure.live_bytes
+        why = "%s are held but lie in holes that are too small" % format_size(lost)
+        hint = "--config expandable_segments:True" if "expandable" not in arguments.config else ""
+        if not hint:
+            hint = "--find-capacity tells the smallest device that does"
+    return [
+        (
+            "event",
+            "{:,} of {:,} asks for {}{}".format(
+                failure.event, info.events, format_size(failure.nbytes), stream
+            ),
+        ),
+        ("alive", format_size(failure.live_bytes)),
+        (
+            "held",
+            "%s of %s" % (format_size(failure.reserved_bytes), format_size(replay.capacity)),
+        ),
+        ("why", why),
+        ("try", hint),
+    ]
+
+
+def _notes(
+    info: TraceInfo, source: TraceSource, arguments: argparse.Namespace
+) -> List[Tuple[str, Text]]:
+    where = "line" if source.format == "csv" else "event"
+
+    def first(number: int) -> str:
+        return "first in %s %s" % (where, "{:,}".format(number))
+
+    unknown = "%s of blocks from before the recording, left out; %s" % (
+        _many(info.unknown_frees, "free"),
+        first(info.first_unknown),
+    )
+    double = "%s of what was freed before, left out; %s" % (
+        _many(info.double_frees, "free"),
+        first(info.first_double),
+    )
+    lost = "%s at the address of a living block: the free that is missing was put before; %s" % (
+        _many(info.lost_frees, "allocation"),
+        first(info.first_lost),
+    )
+    failed = "%s failed in the recording, up to %s: %s" % (
+        _many(info.failed_allocations, "allocation"),
+        format_size(info.failed_bytes),
+        "replayed and freed at once"
+        if arguments.with_failed
+        else "left out (--with-failed replays them)",
+    )
+    return [
+        ("cut off", "%s; what stands before it was replayed" % source.cut if source.cut else ""),
+        ("unknown frees", unknown if info.unknown_frees else ""),
+        ("double frees", double if info.double_frees else ""),
+        ("lost frees", lost if info.lost_frees else ""),
+        ("failed", failed if info.failed_allocations else ""),
+    ]

@@ -1,0 +1,306 @@
+"""Traces of allocations: read, replayed without a GPU, and the smallest device that they need."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import sys
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple, Union
+
+from . import _abi, _lifetime, errors
+from ._abi import TraceAction
+from ._interrupt import Interruptible
+from ._library import c_text, lib
+from .device import unsigned
+from .sizes import Size, parse_size
+
+#: Told how far it is: ``progress(done, total)``. What it raises ends the call.
+Progress = Callable[[int, int], Any]
+
+#: The stream of a free that is on the block's own.
+OWN_STREAM = (1 << 64) - 1
+
+
+class TraceInfo(NamedTuple):
+    """What a trace holds, and what in it was not as it should be.
+
+    ``first_…`` is where the first of them is: its line in a text, else the number of the event that
+    was added, from 1; 0 where there is none.
+    """
+
+    #: Allocations and frees that a replay does, and the allocations among them.
+    events: int
+    allocations: int
+    #: Different streams.
+    streams: int
+    #: The most requested bytes, and blocks, alive at once.
+    peak_live_bytes: int
+    peak_live_blocks: int
+    #: What is alive at the end.
+    live_bytes: int
+    live_blocks: int
+    #: Lines of text read.
+    lines: int
+    #: Frees of blocks from before the recording, left out.
+    unknown_frees: int
+    first_unknown: int
+    #: Frees of what was freed before, left out.
+    double_frees: int
+    first_double: int
+    #: Allocations at the address of a living block, whose free was put before them.
+    lost_frees: int
+    first_lost: int
+    #: Allocations of no bytes, left out.
+    empty_allocations: int
+    #: Allocations that failed when the trace was recorded, and the largest of them.
+    failed_allocations: int
+    failed_bytes: int
+
+
+class TraceSource(NamedTuple):
+    """Where the events of a trace that was read come from."""
+
+    #: "csv" or "pytorch".
+    format: str
+    #: The device of a PyTorch snapshot, and the number of events of each in it.
+    device: Optional[int] = None
+    events_by_device: Tuple[int, ...] = ()
+    #: Blocks, and their bytes, that lived before the recording and are allocated first.
+    earlier_blocks: int = 0
+    earlier_bytes: int = 0
+    #: Why the file was not read to its end (``partial=True``), or None.
+    cut: Optional[str] = None
+
+
+class Sample(NamedTuple):
+    """What was alive and held, at most, during the events up to number `event`."""
+
+    event: int
+    live_bytes: int
+    reserved_bytes: int
+
+
+class ReplayFailure(NamedTuple):
+    """The allocation that did not fit: its event's number from 1, and what was alive and held."""
+
+    event: int
+    nbytes: int
+    stream: int
+    live_bytes: int
+    reserved_bytes: int
+
+
+class Replay(NamedTuple):
+    """What a replay took."""
+
+    #: The device's bytes.
+    capacity: int
+    #: Events done: all, or those before the one that failed.
+    events: int
+    #: The most requested bytes alive at once in the whole trace.
+    peak_live_bytes: int
+    #: The most bytes held from the device.
+    peak_reserved_bytes: int
+    #: peak_reserved_bytes over peak_live_bytes.
+    ratio: float
+    #: CPU time of an event in the first pass, with its device calls.
+    first_ns_per_event: float
+    #: CPU time of an event in the fastest warm pass; in the first where there is no other.
+    ns_per_event: float
+    device_allocs: int
+    device_frees: int
+    #: Allocations that succeeded only after giving the cache back.
+    retries: int
+    #: What did not fit, or None.
+    failure: Optional[ReplayFailure]
+    samples: List[Sample]
+
+    @property
+    def out_of_memory(self) -> bool:
+        """Whether the replay ended because memory ran out."""
+        return self.failure is not None
+
+
+class Trace(_lifetime.Closing):
+    """Allocations and frees in order, by an id (an address, mostly), a size and a stream.
+
+    Made from calls (:meth:`alloc`, :meth:`free`), from text (:meth:`parse_csv`), or from a file
+    (:meth:`read`). With `with_failed`, allocations that failed when the trace was recorded are
+    replayed too, and freed at once.
+    """
+
+    __slots__ = ("_handle", "source", "__weakref__")
+
+    def __init__(self, *, with_failed: bool = False) -> None:
+        out = ctypes.c_void_p()
+        options = _abi.TraceOptions(with_failed=int(bool(with_failed)))
+        lib.memopt_trace_create(ctypes.byref(options), ctypes.byref(out))
+        self._handle = _lifetime.Handle("trace", out.value or 0, _end_trace)
+        #: Where :meth:`read` found the events; None for a trace made otherwise.
+        self.source: Optional[TraceSource] = None
+        _lifetime.finalize(self, self._handle)
+
+    @classmethod
+    def read(
+        cls,
+        file: Any,
+        *,
+        device: Optional[int] = None,
+        partial: bool = False,
+        recorded_only: bool = False,
+        with_failed: bool = False,
+        progress: Optional[Callable[[int, Optional[int]], Any]] = None,
+    ) -> "Trace":
+        """Reads a trace from a path or a binary file: CSV or a PyTorch memory snapshot, either also
+        compressed with gzip. CorruptError says in which line what is wrong.
+
+        `device` picks one of a snapshot's devices (else the one with most events). With `partial`
+        what stands before a malformed line or a cut-off end is taken. Blocks that a snapshot knows
+        from before its recording are allocated first, but with `recorded_only`.
+        ``progress(done, total)`` is told bytes of the file; total is None where it has no size.
+        """
+        from ._trace_files import read_trace
+
+        trace = cls(with_failed=with_failed)
+        try:
+            trace.source = read_trace(trace, file, device, partial, recorded_only, progress)
+        except BaseException:
+            trace.close()
+            raise
+        return trace
+
+    # --- events ---
+
+    def alloc(self, id: int, nbytes: Size, stream: int = 0) -> None:
+        """Appends an allocation."""
+        self.add([(TraceAction.ALLOC, id, parse_size(nbytes), stream)])
+
+    def free(self, id: int, stream: Optional[int] = None) -> None:
+        """Appends a free, on another stream than the block's own if one is given."""
+        self.add([(TraceAction.FREE, id, 0, OWN_STREAM if stream is None else stream)])
+
+    def add(self, events: List[Tuple[int, int, int, int]]) -> None:
+        """Appends events (action, id, bytes, stream)."""
+        words = array.array("Q")
+        for action, id, nbytes, stream in events:
+            unsigned(int(action), 32, "an action")
+            for value, what in ((id, "an id"), (nbytes, "a size"), (stream, "a stream")):
+                unsigned(value, 64, what)
+            words.extend((id, nbytes, stream, action))
+        self._add_words(words)
+
+    def _add_words(self, words: "array.array[int]") -> None:
+        """Appends events of four words each: id, bytes, stream, action."""
+        events = _events_of(words)
+        lib.memopt_trace_add(self._handle.pointer, events, len(words) // 4)
+
+    def parse_csv(self, text: Union[bytes, str]) -> None:
+        """Appends the events of a piece of CSV text, which may end anywhere; :meth:`end_csv` comes
+        after the last. CorruptError names the line."""
+        data = text.encode() if isinstance(text, str) else bytes(text)
+        lib.memopt_trace_parse_csv(self._handle.pointer, data, len(data))
+
+    def end_csv(self) -> None:
+        """Ends a CSV text."""
+        lib.memopt_trace_end_csv(self._handle.pointer)
+
+    @property
+    def info(self) -> TraceInfo:
+        """What it holds."""
+        raw = _abi.TraceInfoStruct()
+        lib.memopt_trace_get_info(self._handle.pointer, ctypes.byref(raw))
+        return TraceInfo(*(getattr(raw, name) for name in TraceInfo._fields))
+
+    def __len__(self) -> int:
+        """The number of events."""
+        return self.info.events
+
+    # --- replays ---
+
+    def replay(
+        self,
+        config: str = "",
+        *,
+        capacity: Optional[Size] = None,
+        warm_passes: int = 0,
+        samples: int = 0,
+        progress: Optional[Progress] = None,
+    ) -> Replay:
+        """Replays it on a device of `capacity` (None: more than it takes). `warm_passes` more
+        replays tell what an event costs with a filled cache; `samples` values over time are taken
+        on request. That memory runs out is an answer, not an exception."""
+        room = (_abi.ReplaySampleStruct * unsigned(samples, 32, "samples"))()
+        raw = _abi.ReplayResultStruct()
+        with Interruptible() as interrupt:
+            options = _options(config, capacity, progress, interrupt)
+            options.warm_passes = unsigned(warm_passes, 64, "warm_passes")
+            options.samples, options.sample_room = room, samples
+            lib.memopt_trace_replay(self._handle.pointer, ctypes.byref(options), ctypes.byref(raw))
+        failure = None
+        if raw.out_of_memory:
+            failure = ReplayFailure(
+                event=raw.events + 1,
+                nbytes=raw.failed_bytes,
+                stream=raw.failed_stream,
+                live_bytes=raw.failed_live_bytes,
+                reserved_bytes=raw.failed_reserved_bytes,
+            )
+        same = {name: getattr(raw, name) for name in Replay._fields if hasattr(raw, name)}
+        taken = [Sample(s.event, s.live_bytes, s.reserved_bytes) for s in room[: raw.sample_count]]
+        return Replay(**{**same, "failure": failure, "samples": taken})
+
+    def find_capacity(
+        self,
+        config: str = "",
+        *,
+        largest: Optional[Size] = None,
+        progress: Optional[Progress] = None,
+    ) -> int:
+        """The smallest device that it completes on, by bisection in steps of 2 MiB.
+        OutOfMemoryError where not even `largest` will do."""
+        out = ctypes.c_uint64()
+        with Interruptible() as interrupt:
+            options = _options(config, largest, progress, interrupt)
+            lib.memopt_trace_find_capacity(
+                self._handle.pointer, ctypes.byref(options), ctypes.byref(out)
+            )
+        return out.value
+
+
+def _events_of(words: "array.array[int]") -> Any:
+    if len(words) == 0:
+        return None
+    if ctypes.sizeof(_abi.TraceEventStruct) != 4 * words.itemsize:
+        raise AssertionError("an event is four words")
+    events = (_abi.TraceEventStruct * (len(words) // 4)).from_buffer(words)
+    if sys.byteorder == "big":  # the action is then in the other half of its word
+        for event in events:
+            event.action, event.reserved = event.reserved, 0
+    return events
+
+
+def _options(
+    config: str, capacity: Optional[Size], progress: Optional[Progress], interrupt: Interruptible
+) -> _abi.ReplayOptions:
+    """The thunk lives as long as the struct, which refers to it."""
+
+    def told(_user: object, pointer: Any) -> int:
+        def call() -> int:
+            if progress is not None:
+                progress(pointer.contents.done, pointer.contents.total)
+            return _abi.Status.USER if interrupt.asked else _abi.Status.OK
+
+        return errors.run_callback(call, lambda error: _abi.Status.USER)
+
+    size = 0 if capacity is None else parse_size(capacity)
+    if capacity is not None and size == 0:
+        raise ValueError("a device has some capacity; leave it out for no limit")
+    return _abi.ReplayOptions(
+        config=c_text(config, "a configuration"),
+        capacity=size,
+        progress=_abi.ReplayProgress(told),
+    )
+
+
+def _end_trace(pointer: int, _force: bool) -> None:
+    lib.memopt_trace_destroy(pointer)

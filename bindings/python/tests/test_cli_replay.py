@@ -1,0 +1,407 @@
+"""`memopt replay` as a subprocess, as a user runs it, on traces that are made here."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+import pty
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import memopt
+import memopt.cli
+import traces
+from json_schema import load, validate
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
+SCHEMA = load("replay")
+MIB = 1 << 20
+EVENTS = traces.training()
+PEAK, LEFT = traces.peaks(EVENTS)
+EXPANDABLE = ("--config", "expandable_segments:True")
+
+
+def environment(**variables):
+    values = dict(os.environ, PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path)
+    for name in ("NO_COLOR", "FORCE_COLOR", "MEMOPT_LOG", "COLUMNS"):
+        values.pop(name, None)
+    values.update(variables)
+    return values
+
+
+def command(*words, text=True, **options):
+    variables = options.pop("variables", {})
+    return subprocess.run(
+        [sys.executable, "-m", "memopt", "replay", *map(str, words)],
+        env=environment(**variables),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=text,
+        timeout=120,
+        **options,
+    )
+
+
+def answer(*words, code=0, **options):
+    """What --json says, checked against the schema."""
+    result = command(*words, "--json", **options)
+    assert result.returncode == code, result.stderr
+    assert not result.stderr
+    value = json.loads(result.stdout)
+    validate(value, SCHEMA)
+    return value
+
+
+def shown(*words, code=0, **options):
+    result = command(*words, **options)
+    assert result.returncode == code, result.stderr
+    assert result.stderr == "" and "\x1b" not in result.stdout
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory):
+    path = tmp_path_factory.mktemp("traces") / "training.csv"
+    path.write_text(traces.csv(EVENTS))
+    return path
+
+
+def write(folder, text, name="trace.csv"):
+    path = folder / name
+    path.write_text("Thread,Time,Action,Pointer,Size,Stream\n" + text)
+    return path
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+
+def test_json(trace):
+    found = answer(trace, *EXPANDABLE)
+    assert found["trace"] == str(trace) and found["format"] == "csv" and found["device"] is None
+    assert found["config"] == "expandable_segments:True" and found["capacity_bytes"] is None
+    assert found["events"] == len(EVENTS) and found["streams"] == 2
+    assert found["peak_live_bytes"] == PEAK and found["live_at_end_bytes"] == LEFT
+    assert found["ratio"] == found["peak_reserved_bytes"] / PEAK >= 1
+    assert found["out_of_memory"] is False and found["failure"] is None
+    assert found["ns_per_event"] > 0 and found["first_ns_per_event"] > 0
+    assert found["smallest_capacity_bytes"] is None and found["smallest_capacity_ratio"] is None
+    with memopt.Trace.read(trace) as same:
+        replay = same.replay("expandable_segments:True")
+    assert found["peak_reserved_bytes"] == replay.peak_reserved_bytes
+    assert found["device_allocs"] == replay.device_allocs
+    assert answer(trace)["peak_reserved_bytes"] != found["peak_reserved_bytes"]  # classic segments
+
+
+def test_smallest_device(trace):
+    found = answer(trace, *EXPANDABLE, "--find-capacity", "--passes", "0")
+    smallest = found["smallest_capacity_bytes"]
+    assert PEAK <= smallest <= found["peak_reserved_bytes"] and smallest % (2 * MIB) == 0
+    assert found["smallest_capacity_ratio"] == smallest / PEAK
+    assert answer(trace, *EXPANDABLE, "--capacity", smallest)["out_of_memory"] is False
+    short = answer(trace, *EXPANDABLE, "--capacity", smallest - 2 * MIB, code=1)
+    assert short["out_of_memory"] is True and short["capacity_bytes"] == smallest - 2 * MIB
+    failure = short["failure"]
+    assert EVENTS[failure["event"] - 1][0] == "allocate"
+    assert EVENTS[failure["event"] - 1][2] == failure["asked_bytes"]
+    assert short["peak_live_bytes"] == PEAK  # of the whole trace
+    both = answer(trace, "--capacity", "10MiB", "--find-capacity", "--passes", "0", code=1)
+    assert both["out_of_memory"] and both["smallest_capacity_bytes"] >= PEAK
+
+
+def test_text(trace):
+    text = shown(trace, "--find-capacity")
+    lines = {line[2:17].strip(): line[17:].strip() for line in text.splitlines()}
+    assert text.startswith("Trace training.csv\n") and "\nReplay\n" in text
+    assert "Notes" not in text and "PyTorch" not in text
+    events = r"\n  events +{:,}, \d+ of them allocations on 2 streams\n".format(len(EVENTS))
+    assert re.search(events, text)
+    assert re.search(r"\n  peak live +%s in \d+ blocks\n" % memopt.format_size(PEAK), text)
+    assert re.search(r"\n  at the end +%s in 30 blocks\n" % memopt.format_size(LEFT), text)
+    assert lines["config"] == "default (classic segments)" and lines["capacity"] == "no limit"
+    assert lines["completes"] == "yes"
+    assert re.fullmatch(r"[\d.]+ MiB \(1\.\d\d\d × live\)", lines["smallest device"])
+    assert re.search(r"time an event +\d+ ns; [\d.]+ (ns|µs) in the first pass, with \d+ dev", text)
+
+
+def test_out_of_memory_says_why(trace):
+    text = shown(trace, "--capacity", "32MiB", code=1)
+    assert "\nOut of memory\n" in text and "completes      no: event " in text
+    assert (
+        "%s alive at its peak: no configuration makes that fit" % memopt.format_size(PEAK) in text
+    )
+    enough = (PEAK // (2 * MIB) + 1) * 2 * MIB
+    text = shown(trace, "--capacity", enough, code=1)
+    assert "lie in holes that are too small" in text and "--config expandable_segments:True" in text
+    held = re.search(r"held +([\d.]+ MiB) of ([\d.]+ MiB)", text)
+    assert held.group(2) == memopt.format_size(enough)
+
+
+# --- where it comes from --------------------------------------------------------------------------
+
+
+def test_standard_input_and_gzip(trace, tmp_path):
+    whole = answer(trace)
+    packed = tmp_path / "trace.csv.gz"
+    packed.write_bytes(gzip.compress(trace.read_bytes()))
+    for words, options in (
+        ([packed], {}),
+        (["-"], {"stdin": open(trace, "rb")}),
+        (["-"], {"stdin": open(packed, "rb")}),
+    ):
+        found = answer(*words, **options)
+        assert found["trace"] == str(words[0])
+        for key in ("events", "peak_live_bytes", "peak_reserved_bytes", "ratio", "device_allocs"):
+            assert found[key] == whole[key]
+    result = command("-", text=False, input=trace.read_bytes())  # a pipe
+    assert result.returncode == 0 and result.stdout.startswith(b"Trace standard input\n")
+
+
+def test_snapshots(tmp_path):
+    path = tmp_path / "snapshot.pickle"
+    lived = traces.segment(1, 0x100, [(512, 300, "active_allocated")])
+    few = [traces.entry("alloc", 0x50000, MIB), traces.entry("oom", 0, 3 << 30)]
+    path.write_bytes(
+        pickle.dumps(traces.snapshot(few, traces.trace_entries(EVENTS), segments=[lived]))
+    )
+    found = answer(path)
+    assert found["format"] == "pytorch" and found["device"] == 1
+    assert found["events_by_device"] == [1, len(EVENTS)]
+    assert found["peak_live_bytes"] == PEAK + 300 and found["events"] == len(EVENTS) + 1
+    assert found["earlier_blocks"] == 1 and found["earlier_bytes"] == 300
+    assert answer(path, "--recorded-only")["peak_live_bytes"] == PEAK
+    text = shown(path)
+    assert "1 of a PyTorch snapshot (events of device 0: 1, 1: %d)" % len(EVENTS) in text
+    assert re.search(r"from before +300 B in 1 block, allocated first", text)
+    failed = answer(path, "--device", "0")
+    assert failed["failed_allocations"] == {"count": 1, "largest_bytes": 3 << 30}
+    assert failed["peak_live_bytes"] == MIB
+    assert "left out (--with-failed replays them)" in shown(path, "--device", 0)
+    assert answer(path, "--device", "0", "--with-failed")["peak_live_bytes"] == MIB + (3 << 30)
+    assert answer(path, "--device=0", "--with-failed", "--capacity=1GiB", code=1)["out_of_memory"]
+    result = command(path, "--device", "2")
+    assert result.returncode == 1 and "there are of device 0 (1), 1 (" in result.stderr
+
+
+def test_pickles_do_not_run(tmp_path):
+    path = tmp_path / "evil.pickle"
+    proof = tmp_path / "proof"
+    path.write_bytes(b"\x80\x04cposix\nsystem\n(S'touch %s'\ntR." % os.fsencode(proof))
+    result = command(path)
+    assert result.returncode == 1 and "asks for posix.system" in result.stderr
+    assert "Traceback" not in result.stderr and not proof.exists()
+
+
+def test_odd_events_are_told(tmp_path):
+    path = write(
+        tmp_path,
+        "0,0,free,0x99,1,0\n"
+        "0,0,allocate,0x10,4000,0\n"
+        "0,0,allocate,0x10,5000,0\n"
+        "0,0,free,0x10,5000,0\n"
+        "0,0,free,0x10,5000,0\n"
+        "0,0,allocate,0x20,0,0\n"
+        "0,0,allocate failure,(nil),9000000,0\n",
+    )
+    found = answer(path)
+    assert found["events"] == 4 and found["peak_live_bytes"] == 5000
+    assert found["unknown_frees"] == {"count": 1, "first": 2}
+    assert found["lost_frees"] == {"count": 1, "first": 4}
+    assert found["double_frees"] == {"count": 1, "first": 6}
+    assert found["empty_allocations"] == 1 and found["failed_allocations"]["count"] == 1
+    text = shown(path)
+    notes = text[text.index("\nNotes\n") :]
+    assert re.search(r"unknown frees +1 free of blocks from before.*first in line 2", notes)
+    assert re.search(r"lost frees +1 allocation at the address of a living.*first in line 4", notes)
+    assert re.search(r"double frees +1 free of what was freed before.*first in line 6", notes)
+
+
+# --- what cannot be done --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words, says",
+    [
+        ((), "TRACE"),
+        (("TRACE", "another"), "unrecognized"),
+        (("TRACE", "--capacity", "lots"), "lots"),
+        (("TRACE", "--capacity", "1MiB"), "1MiB is less than a page of 2 MiB"),
+        (("TRACE", "--capacity", "-5"), "capacity"),
+        (("TRACE", "--config", "expandable:True"), "the nearest valid one is"),
+        (("TRACE", "--config", "max_split_size_mb:1"), "max_split_size_mb"),
+        (("TRACE", "--passes", "many"), "'many' is no number from 0 to 1000"),
+        (("TRACE", "--device", "first"), "first"),
+    ],
+)
+def test_usage_errors(trace, words, says):
+    result = command(*(trace if word == "TRACE" else word for word in words))
+    assert result.returncode == 2 and result.stdout == ""
+    assert result.stderr.startswith("usage: memopt ") and says in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("", "memopt: trace.csv: the trace holds no allocation to replay"),
+        ("0,0,allocate,0x10,many,0\n", "CORRUPT: trace.csv: trace: line 2: the size 'many' is no"),
+        (
+            "0,0,allocate,0x10,512,0\n0,0,fre",
+            "line 3: '0,0,fre' has 3 fields; the header has 6; it",
+        ),
+        ("0,0,free,0x10,512,0\n", "holds no allocation"),
+    ],
+)
+def test_malformed_traces(tmp_path, text, says):
+    path = write(tmp_path, text)
+    for more in ((), ("--json",)):
+        result = command(path, *more)
+        assert result.returncode == 1 and result.stdout == ""
+        assert says in result.stderr and "Traceback" not in result.stderr
+        assert result.stderr.startswith("memopt: ") and result.stderr.count("\n") == 1
+
+
+def test_other_files(tmp_path):
+    for name, content, says in (
+        ("empty.csv", b"", "empty.csv: trace: empty; a header"),
+        ("notes.txt", b"Some notes.\n", "line 1: 'Some notes.' is no header: it has no column Act"),
+        ("model.pt", b"PK\x03\x04" + bytes(50), "a zip archive"),
+        (
+            "half.csv.gz",
+            gzip.compress(bytes(10))[:-9],
+            "half.csv.gz: trace: the gzip file ends too",
+        ),
+    ):
+        path = tmp_path / name
+        path.write_bytes(content)
+        result = command(path)
+        assert result.returncode == 1 and says in result.stderr, result.stderr
+    result = command(tmp_path / "missing.csv")
+    assert result.returncode == 1 and "No such file" in result.stderr
+    assert "missing.csv" in result.stderr
+
+
+def test_partial(trace, tmp_path):
+    path = tmp_path / "cut.csv"
+    path.write_bytes(trace.read_bytes()[:5000])
+    assert command(path).returncode == 1
+    found = answer(path, "--partial")
+    assert found["events"] == trace.read_bytes()[:5000].count(b"\n") - 1
+    assert "cut off" in found["cut"]
+    assert re.search(
+        r"cut off +trace: line \d+: .*what stands before it was repl", shown(path, "--partial")
+    )
+
+
+# --- plots ----------------------------------------------------------------------------------------
+
+
+def test_plot(trace, tmp_path):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "picture.png"
+    found = answer(trace, "--plot", picture, "--find-capacity")
+    assert found["plot"] == str(picture)
+    head = picture.read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(head[16:20], "big") >= 1000
+    drawing = tmp_path / "picture.svg"
+    assert "plot " in shown(trace, "--capacity", "32MiB", "--plot", drawing, code=1)
+    texts = re.findall(r"<!-- (.*?) -->", drawing.read_text())
+    assert {"live", "reserved", "capacity", "events", "MiB"} <= set(texts)
+    assert any(text.startswith("out of memory at event") for text in texts)
+    assert not any(text.startswith("smallest") for text in texts)
+
+
+def test_plots_that_cannot_be_drawn(trace, tmp_path):
+    pytest.importorskip("matplotlib")
+    result = command(trace, "--plot", tmp_path / "picture.txt")
+    assert result.returncode == 2 and "has to end in one of" in result.stderr
+    result = command(trace, "--plot", tmp_path / "none" / "picture.png")
+    assert result.returncode == 2 and "there is no folder" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plot_without_matplotlib(trace, tmp_path):
+    (tmp_path / "matplotlib").mkdir()
+    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('not installed')\n")
+    paths = os.pathsep.join([str(tmp_path), PACKAGE])
+    result = command(trace, "--plot", tmp_path / "x.png", variables={"PYTHONPATH": paths})
+    assert result.returncode == 1 and result.stdout == ""
+    assert "--plot needs matplotlib: pip install" in result.stderr
+    assert answer(trace, variables={"PYTHONPATH": paths})["events"] == len(EVENTS)
+
+
+# --- the terminal ---------------------------------------------------------------------------------
+
+
+def on_a_terminal(*words, **variables):
+    """What the command writes to a terminal, bars included, and its exit code."""
+    leader, follower = pty.openpty()
+    variables.setdefault("TERM", "xterm-256color")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memopt", "replay", *map(str, words)],
+        env=environment(**variables),
+        stdin=follower,
+        stdout=follower,
+        stderr=follower,
+        close_fds=True,
+    )
+    os.close(follower)
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(leader, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    os.close(leader)
+    return b"".join(chunks).decode().replace("\r\n", "\n"), process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """Takes a second or more with --passes 200."""
+    path = tmp_path_factory.mktemp("long") / "long.csv"
+    path.write_text(traces.csv(traces.training(steps=500)))
+    return path
+
+
+def test_progress_bars(long, tmp_path):
+    (tmp_path / "rich").mkdir()
+    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not installed')\n")
+    plain, code = on_a_terminal(
+        long, "--passes", "200", PYTHONPATH=os.pathsep.join([str(tmp_path), PACKAGE])
+    )
+    assert code == 0 and "\x1b" not in plain
+    percents = [int(n) for n in re.findall(r"\rreplaying \[[#.]{30}\] +(\d+) %", plain)]
+    assert len(percents) > 2 and percents == sorted(percents) and percents[-1] <= 100
+    dumb, code = on_a_terminal(long, "--passes", "200", TERM="dumb")
+    assert code == 0 and "replaying" not in dumb
+    pytest.importorskip("rich")
+    rich, code = on_a_terminal(long, "--passes", "200")
+    assert code == 0 and "replaying" in rich and "━" in rich
+
+
+def test_interrupted(long):
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memopt", "replay", str(long), "--passes", "1000"],
+        env=environment(TERM="xterm"),
+        stdout=subprocess.PIPE,
+        stderr=follower,
+    )
+    os.close(follower)
+    seen = b""
+    while b"replaying" not in seen:  # the bar shows that it is in the library by now
+        seen += os.read(leader, 4096)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    seen += os.read(leader, 65536)
+    os.close(leader)
+    assert process.returncode == 130 and out == b""
+    assert b"Traceback" not in seen

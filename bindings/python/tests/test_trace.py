@@ -1,0 +1,349 @@
+"""memopt.Trace: events, text, files, snapshots; replays and their callbacks."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import threading
+
+import pytest
+
+import memopt
+import traces
+from memopt import _snapshots
+
+MIB = 1 << 20
+
+
+def read(data, **options):
+    return memopt.Trace.read(io.BytesIO(data), **options)
+
+
+def pickled(*entries, segments=(), protocol=4, **options):
+    return read(pickle.dumps(traces.snapshot(*entries, segments=segments), protocol), **options)
+
+
+# --- events ---------------------------------------------------------------------------------------
+
+
+def test_events_one_by_one():
+    with memopt.Trace() as trace:
+        trace.alloc(1, "3MiB")
+        trace.alloc(2, 100, stream=7)
+        trace.free(2)
+        trace.free(1, stream=7)
+        trace.free(1)
+        assert len(trace) == 4 and trace.source is None
+        info = trace.info
+        assert info.allocations == 2 and info.streams == 2 and info.double_frees == 1
+        assert info.first_double == 5 and info.peak_live_bytes == 3 * MIB + 100
+        assert info.live_bytes == 0 and info.peak_live_blocks == 2
+    assert trace.closed
+    with pytest.raises(memopt.ClosedError):
+        trace.info
+
+
+@pytest.mark.parametrize(
+    "event", [(1, -1, 5, 0), (1, 1, 1 << 64, 0), (1, 1, 5, "0"), (9, 1, 5, 0), (1, 1.5, 5, 0)]
+)
+def test_events_that_are_none(event):
+    with memopt.Trace() as trace:
+        with pytest.raises((ValueError, TypeError)):
+            trace.add([(1, 1, 5, 0), event])
+        assert len(trace) == 0
+
+
+def test_text_in_pieces():
+    events = traces.training()
+    text = traces.csv(events)
+    with memopt.Trace() as trace:
+        for start in range(0, len(text), 1000):
+            trace.parse_csv(text[start : start + 1000])
+        trace.end_csv()
+        assert (trace.info.peak_live_bytes, trace.info.live_bytes) == traces.peaks(events)
+        assert len(trace) == len(events) and trace.info.lines == len(events) + 1
+        with pytest.raises(memopt.CorruptError, match="line 1: 'Thread' is no header"):
+            trace.parse_csv(b"Thread\n")
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_files(tmp_path, pack):
+    events = traces.training()
+    path = tmp_path / "trace"  # what it is, its bytes say
+    path.write_bytes(pack(traces.csv(events, end="\r\n").encode()))
+    told = []
+    with memopt.Trace.read(path, progress=lambda done, total: told.append((done, total))) as trace:
+        assert trace.source == memopt.TraceSource("csv")
+        assert trace.info.peak_live_bytes == traces.peaks(events)[0]
+    assert told[-1] == (path.stat().st_size, path.stat().st_size)
+    with open(path, "rb") as file, memopt.Trace.read(file) as trace:
+        assert len(trace) == len(events) and not file.closed
+
+
+def test_files_that_are_cut_off():
+    text = traces.csv(traces.training()).encode()
+    packed = gzip.compress(text)
+    with pytest.raises(memopt.CorruptError, match="ends too early: it was cut off"):
+        read(packed[: len(packed) // 2])
+    with pytest.raises(memopt.CorruptError, match="cut off"):
+        read(packed[:5])
+    with read(packed[: len(packed) // 2], partial=True) as trace:
+        assert "cut off" in trace.source.cut and 0 < len(trace) < len(traces.training())
+    cut = text[: len(text) // 2].rsplit(b",", 2)[0]
+    with pytest.raises(memopt.CorruptError, match="has no line end: the file was cut off"):
+        read(cut)
+    with read(cut, partial=True) as trace:
+        assert len(trace) == cut.count(b"\n") - 1
+        assert "line %d: " % (cut.count(b"\n") + 1) in trace.source.cut
+    damaged = packed[:100] + bytes(50) + packed[150:]
+    with pytest.raises(memopt.CorruptError, match="damaged"):
+        read(damaged)
+    wrong_sum = packed[:-8] + bytes(8)
+    with pytest.raises(memopt.CorruptError, match="damaged.*CRC"):
+        read(wrong_sum)
+    with pytest.raises(memopt.CorruptError, match="empty"):
+        read(b"", partial=True)  # nothing to replay
+
+
+@pytest.mark.parametrize(
+    "start, says",
+    [
+        (b"PK\x03\x04", "zip"),
+        (b"\x28\xb5\x2f\xfd", "zstd"),
+        (b"BZh9", "bzip2"),
+        (b"\xfd7zXZ", "xz"),
+    ],
+)
+def test_formats_that_are_told(start, says):
+    with pytest.raises(memopt.CorruptError, match=says):
+        read(start + bytes(100))
+
+
+def test_a_bomb_is_refused_early():
+    """A gigabyte of zeros in a megabyte: it is no line."""
+    packed = gzip.compress(bytes(1 << 27)) * 8
+    with pytest.raises(memopt.CorruptError, match="line 1 is longer than 4096 bytes"):
+        read(packed)
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        memopt.Trace.read(tmp_path / "nothing.csv")
+    with pytest.raises(IsADirectoryError):
+        memopt.Trace.read(tmp_path)
+
+
+# --- snapshots ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_snapshot(protocol):
+    events = traces.training()
+    with pickled(traces.trace_entries(events), protocol=protocol) as trace:
+        assert trace.source == memopt.TraceSource("pytorch", 0, (len(events),))
+        info = trace.info
+        assert (info.peak_live_bytes, info.live_bytes) == traces.peaks(events)
+        assert info.events == len(events) and info.streams == 2
+        assert info.unknown_frees == info.double_frees == info.lost_frees == 0
+    packed = gzip.compress(pickle.dumps(traces.snapshot(traces.trace_entries(events)), protocol))
+    with read(packed) as trace:
+        assert len(trace) == len(events)
+
+
+def test_blocks_from_before_the_recording():
+    entries = [
+        traces.entry("alloc", 0x5000, 700),
+        traces.entry("free_completed", 0x9000, 64, stream=3),  # lived before, freed in it
+        traces.entry("free_completed", 0x5000, 700),
+        traces.entry("alloc", 0x9000, 50),
+    ]
+    blocks = [
+        (512, 400, "active_allocated"),  # lived before, lives on
+        (512, 0, "inactive"),
+        (1024, 1000, "active_pending_free"),
+        (512, 50, "active_allocated"),  # in the recording
+    ]
+    segments = [
+        traces.segment(0, 0x9000 - 2048, blocks, stream=5),
+        traces.segment(1, 0x100000, [(512, 512, "active_allocated")]),
+    ]
+    with pickled(entries, [], segments=segments) as trace:
+        assert trace.source.earlier_blocks == 3 and trace.source.earlier_bytes == 64 + 400 + 1000
+        info = trace.info
+        assert info.events == 3 + 4 and info.streams == 3
+        assert info.peak_live_bytes == 64 + 400 + 1000 + 700
+        assert info.live_bytes == 400 + 1000 + 50 and info.unknown_frees == 0
+    with pickled(entries, [], segments=segments, recorded_only=True) as trace:
+        assert trace.source.earlier_blocks == 0
+        assert trace.info.unknown_frees == 1 and trace.info.first_unknown == 2
+        assert trace.info.peak_live_bytes == 700
+    for block in segments[0]["blocks"]:  # as older versions wrote them
+        del block["address"], block["requested_size"]
+    with pickled(entries, [], segments=segments) as trace:
+        assert trace.source.earlier_bytes == 64 + 512 + 1024
+
+
+def test_devices_of_a_snapshot():
+    few = [traces.entry("alloc", 1, 10)]
+    many = [traces.entry("alloc", i, 20) for i in range(1, 4)]
+    with pickled(few, [], many) as trace:
+        assert trace.source.device == 2 and trace.source.events_by_device == (1, 0, 3)
+        assert trace.info.live_bytes == 60
+    with pickled(few, [], many, device=0) as trace:
+        assert trace.source.device == 0 and trace.info.live_bytes == 10
+    for device in (1, 3, -1):
+        with pytest.raises(memopt.CorruptError, match=r"there are of device 0 \(1\), 2 \(3\)"):
+            pickled(few, [], many, device=device)
+
+
+def test_failed_allocations():
+    entries = [traces.entry("alloc", 1, 10), traces.entry("oom", 0, 5000, stream=4)]
+    del entries[1]["addr"]  # torch writes device_free in its place
+    with pickled(entries) as trace:
+        assert trace.info.failed_allocations == 1 and trace.info.failed_bytes == 5000
+        assert trace.info.peak_live_bytes == 10
+    with pickled(entries, with_failed=True) as trace:
+        assert trace.info.peak_live_bytes == 5010 and trace.info.events == 3
+
+
+class Payload:
+    """What a malicious pickle would run."""
+
+    def __reduce__(self):
+        return os.system, ("touch %s" % self.path,)
+
+
+def test_nothing_of_a_pickle_is_run(tmp_path):
+    payload = Payload()
+    Payload.path = str(tmp_path / "proof")
+    for value in (payload, traces.snapshot([payload])):
+        with pytest.raises(memopt.CorruptError, match=r"asks for \w+\.system.*nothing of it was"):
+            read(pickle.dumps(value))
+    with pytest.raises(memopt.CorruptError, match="asks for builtins.eval"):
+        read(b"\x80\x04cbuiltins\neval\n(S'1'\ntR.")
+    with pytest.raises(memopt.CorruptError, match="outside itself"):
+        read(b"\x80\x04Pid\n.")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "value, says",
+    [
+        ([], "a list, such as memopt's snapshot"),
+        (7, "no 'device_traces'"),
+        ({"segments": []}, "no 'device_traces'"),
+        ({"device_traces": [7]}, "no 'device_traces'"),
+        (traces.snapshot([], []), "_record_memory_history"),
+        (traces.snapshot([traces.entry("segment_alloc", 1, 2)]), "no events"),
+        (traces.snapshot([{"action": "alloc", "addr": 1, "stream": 0}]), "malformed: KeyError"),
+        (traces.snapshot([traces.entry("alloc", -1, 10)]), "malformed: OverflowError"),
+        (traces.snapshot([traces.entry("alloc", "x", 10)]), "malformed: TypeError"),
+        (traces.snapshot([traces.entry("alloc", 1, 2)], segments=[{}]), "malformed: KeyError"),
+        (traces.snapshot([traces.entry("alloc", 1, 2)], segments=[7]), "malformed: AttributeErr"),
+    ],
+)
+def test_snapshots_that_are_none(value, says):
+    with pytest.raises(memopt.CorruptError, match=says):
+        read(pickle.dumps(value))
+
+
+def test_damaged_pickles():
+    whole = pickle.dumps(traces.snapshot(traces.trace_entries(traces.training())))
+    for size in (1, 5, 100, len(whole) // 2, len(whole) - 1):
+        with pytest.raises(memopt.CorruptError, match="snapshot: "):
+            read(whole[:size])
+    with pytest.raises(memopt.CorruptError, match="damaged"):
+        read(whole[:50] + b"\xff\xfe" + whole[50:])
+    with pytest.raises(memopt.CorruptError, match="cut off|damaged"):
+        read(gzip.compress(whole)[:200])
+    huge = b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b"x"  # BINBYTES8
+    with pytest.raises(memopt.CorruptError, match="snapshot: "):
+        read(huge)
+    with pytest.raises(memopt.CorruptError, match="an item of %d bytes" % (1 << 28)):
+        _snapshots._Bounded(io.BufferedReader(io.BytesIO(b""))).read(1 << 28)
+
+
+# --- replays --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trace():
+    with memopt.Trace() as trace:
+        trace.parse_csv(traces.csv(traces.training()))
+        trace.end_csv()
+        yield trace
+
+
+def test_replay(trace):
+    peak = traces.peaks(traces.training())[0]
+    replay = trace.replay("expandable_segments:True", warm_passes=2, samples=50)
+    assert not replay.out_of_memory and replay.failure is None and replay.events == len(trace)
+    assert replay.peak_live_bytes == peak <= replay.peak_reserved_bytes
+    assert replay.ratio == replay.peak_reserved_bytes / peak
+    assert replay.ns_per_event > 0 and replay.first_ns_per_event > 0
+    assert 40 <= len(replay.samples) <= 50 and replay.samples[-1].event == len(trace)
+    assert max(s.live_bytes for s in replay.samples) == peak
+    assert max(s.reserved_bytes for s in replay.samples) == replay.peak_reserved_bytes
+    assert trace.replay("expandable_segments:True")[:4] == replay[:4]  # the same each time
+
+
+def test_replay_that_runs_out_of_memory(trace):
+    replay = trace.replay(capacity="64MiB")
+    failure = replay.failure
+    assert replay.out_of_memory and replay.capacity == 64 * MIB and failure is not None
+    action, _, size, stream = traces.training()[failure.event - 1]
+    assert (action, size, stream) == ("allocate", failure.nbytes, failure.stream)
+    assert failure.event == replay.events + 1
+    live = traces.peaks(traces.training()[: replay.events])[1]
+    assert failure.live_bytes == live <= failure.reserved_bytes <= 64 * MIB
+
+
+def test_smallest_capacity(trace):
+    for config in ("", "expandable_segments:True"):
+        smallest = trace.find_capacity(config)
+        assert not trace.replay(config, capacity=smallest).out_of_memory
+        assert trace.replay(config, capacity=smallest - 2 * MIB).out_of_memory
+    with pytest.raises(memopt.OutOfMemoryError, match="does not complete on 10.00 MiB"):
+        trace.find_capacity(largest="10MiB")
+
+
+def test_refused(trace):
+    with pytest.raises(memopt.InvalidArgumentError, match="unknown key"):
+        trace.replay("nonsense:1")
+    with pytest.raises(ValueError, match="some capacity"):
+        trace.replay(capacity=0)
+    with memopt.Trace() as empty, pytest.raises(memopt.InvalidArgumentError, match="no allocation"):
+        empty.replay()
+
+
+def test_progress_and_its_exceptions(trace):
+    told = []
+    trace.replay(warm_passes=3, progress=lambda done, total: told.append((done, total)))
+    assert told == [(n * len(trace), 4 * len(trace)) for n in range(1, 5)]
+
+    def stop(done, total):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trace.replay(progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        trace.find_capacity(progress=stop)
+    with pytest.raises(KeyboardInterrupt):
+        memopt.Trace.read(io.BytesIO(traces.csv(traces.training()).encode()), progress=stop)
+
+
+def test_replays_of_one_trace_on_threads(trace):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(trace.find_capacity())) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [trace.find_capacity()] * 3

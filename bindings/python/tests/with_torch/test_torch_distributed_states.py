@@ -1,0 +1,247 @@
+"""Optimizers in FSDP2: states through torch.distributed.checkpoint, and resharded."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
+
+from distributed_support import (  # noqa: E402
+    ALIGNED,
+    SHAPES,
+    Group,
+    Weights,
+    assert_same_values,
+    local_states,
+    mesh_of,
+    sharded_model,
+    take_steps,
+    whole_parameters,
+)
+from optim_support import KINDS, make, same_bits  # noqa: E402
+
+
+def _states_by_name(model: Any, optimizer: Any) -> Dict[str, Any]:
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    whole: Dict[str, Any] = get_optimizer_state_dict(model, optimizer)
+    return whole
+
+
+def _save(rank: int, backend: str, kind: str, path: str, flat: bool = False) -> Any:
+    """Three steps, a checkpoint, two steps more."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
+
+    model = sharded_model(backend)
+    optimizer = make(kind, model.parameters(), lr=1e-2)
+    take_steps(model, optimizer, [1, 2, 3])
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    weights, states = get_state_dict(model, optimizer, options=options)
+    dcp.save({"weights": weights, "states": states}, checkpoint_id=path)
+    kept = local_states(model, optimizer)
+    take_steps(model, optimizer, [4, 5])
+    return kept, whole_parameters(model)
+
+
+def _load(
+    rank: int, backend: str, kind: str, path: str, flat: bool = False, again: Any = None
+) -> Any:
+    """Another model takes the checkpoint, saves it again if asked to, and goes on."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import (
+        StateDictOptions,
+        get_state_dict,
+        set_state_dict,
+    )
+
+    model = sharded_model(backend)
+    optimizer = make(kind, model.parameters(), lr=0.5)
+    options = StateDictOptions(flatten_optimizer_state_dict=flat)
+    weights, states = get_state_dict(model, optimizer, options=options)
+    whole = {"weights": weights, "states": states}
+    dcp.load(whole, checkpoint_id=path)
+    set_state_dict(
+        model,
+        optimizer,
+        model_state_dict=whole["weights"],
+        optim_state_dict=whole["states"],
+        options=options,
+    )
+    kept = local_states(model, optimizer)
+    if again is not None:
+        weights, states = get_state_dict(model, optimizer, options=options)
+        dcp.save({"weights": weights, "states": states}, checkpoint_id=again)
+    take_steps(model, optimizer, [4, 5])
+    return kept, whole_parameters(model)
+
+
+@pytest.mark.parametrize(
+    "kind, flat",
+    [(kind, False) for kind in sorted(KINDS)] + [("AdamW8bit", True), ("AdamW4bit", True)],
+)
+def test_a_checkpoint_of_the_same_layout_comes_back_bit_for_bit(
+    two: Group, kind: str, flat: bool, tmp_path: Any
+) -> None:
+    path = str(tmp_path / "checkpoint")
+    saved = two.run(_save, two.backend, kind, path, flat)
+    loaded = two.run(_load, two.backend, kind, path, flat)
+    for (states, values), (states_again, values_again) in zip(saved, loaded):
+        assert_same_values(states, states_again)
+        assert_same_values(values, values_again)
+
+
+def _floats(kind: str, state: Dict[str, Any], shape: Any) -> Dict[str, Any]:
+    """The moments of a state of one process, decoded."""
+    optimizer = make(kind, [torch.nn.Parameter(torch.zeros(shape))])
+    from memopt.torch.optim import _load
+
+    read = _load.read(
+        state, optimizer._kind, optimizer._states, optimizer.param_groups[0]["params"][0], "it"
+    )
+    return {
+        str(i): m.floats(torch.Size(shape)) if isinstance(m, _load.Codes) else m
+        for i, m in enumerate(read.moments)
+    }
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "AdamW8bit", "AdamW4bit", "AdamWFp8", "SGD8bit"])
+def test_a_checkpoint_is_resharded_from_two_processes_to_one_and_back(
+    two: Group, one: Group, kind: str, tmp_path: Any
+) -> None:
+    """Exactly with 32-bit states and where blocks lie alike; elsewhere decoded exactly and
+    quantised once."""
+    first, second = str(tmp_path / "two"), str(tmp_path / "one")
+    saved = two.run(_save, two.backend, kind, first)
+    ((states, _),) = one.run(_load, "gloo", kind, first, False, second)
+    back = two.run(_load, two.backend, kind, second)
+    for name, shape in SHAPES.items():
+        alone = _floats(kind, states[name], shape)
+        parts = [_floats(kind, s[name], _part(r, shape)) for r, (s, _) in enumerate(saved)]
+        twice = [_floats(kind, s[name], _part(r, shape)) for r, (s, _) in enumerate(back)]
+        assert all(int(s[name]["step"]) == 3 for s, _ in saved + back)
+        assert int(states[name]["step"]) == 3
+        for key, moment in alone.items():
+            before = torch.cat([p[key] for p in parts])
+            after = torch.cat([p[key] for p in twice])
+            if kind == "AdamW" or name in ALIGNED:
+                assert same_bits(before, moment) and same_bits(after, moment), (name, key)
+                continue
+            bound = {"AdamW4bit": 0.2, "AdamWFp8": 0.04}.get(kind, 0.02)
+            scale = float(before.norm())
+            assert 0 < float((moment - before).norm()) < bound * scale, (name, key)
+            assert float((after - moment).norm()) < bound * scale, (name, key)
+        if name in ALIGNED:
+            for (s, _), (t, _) in zip(saved, back):
+                assert_same_values(s[name], t[name])
+
+
+def _part(rank: int, shape: Any) -> Any:
+    rows = -(-shape[0] // 2)
+    return (min(rows, shape[0] - rank * rows), *shape[1:])
+
+
+def _columns(rank: int, backend: str, kind: str) -> Any:
+    """A parameter cut over its columns, unevenly: its state dict into another optimizer."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = mesh_of(backend)
+    models = []
+    for _ in range(2):
+        model = torch.nn.Module()
+        value = torch.linspace(-1, 1, 9 * 1001).reshape(9, 1001)
+        part = distribute_tensor(value, mesh, [Shard(1)], src_data_rank=None)
+        model.register_parameter("columns", torch.nn.Parameter(part))
+        models.append(model)
+    first, second = (make(kind, m.parameters(), lr=1e-2) for m in models)
+    take_steps(models[0], first, [1, 2])
+    second.load_state_dict(first.state_dict())
+    return local_states(models[0], first), local_states(models[1], second)
+
+
+@pytest.mark.parametrize("kind", ["AdamW8bit", "AdamW4bit"])
+def test_states_of_columns_come_back_bit_for_bit(two: Group, kind: str) -> None:
+    for saved, loaded in two.run(_columns, two.backend, kind):
+        assert saved["columns"]["exp_avg"].any()
+        assert_same_values(saved, loaded)
+
+
+def _full_dict(rank: int, backend: str, kind: str) -> Any:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+    model = sharded_model(backend)
+    optimizer = make(kind, model.parameters(), lr=1e-2)
+    take_steps(model, optimizer, [1, 2, 3])
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    return get_optimizer_state_dict(model, optimizer, options=options), local_states(
+        model, optimizer
+    )
+
+
+def _take_full_dict(rank: int, backend: str, kind: str, whole: Any, broadcast: bool = False) -> Any:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
+
+    model = sharded_model(backend)
+    optimizer = make(kind, model.parameters(), lr=1e-2)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=broadcast)
+    whole = {} if broadcast and rank else whole
+    set_optimizer_state_dict(model, optimizer, whole, options=options)
+    return local_states(model, optimizer)
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "AdamW8bit", "AdamW4bit", "AdamWFp8"])
+def test_a_full_state_dict_goes_to_a_plain_model_and_back(two: Group, kind: str) -> None:
+    from torch.distributed.checkpoint.state_dict import (
+        get_optimizer_state_dict,
+        set_optimizer_state_dict,
+    )
+
+    (whole, first), (_, second) = two.run(_full_dict, two.backend, kind)
+    again = two.run(_take_full_dict, two.backend, kind, whole)
+    assert_same_values(first, again[0])  # gathered and distributed: nothing was quantised
+    assert_same_values(second, again[1])
+    again = two.run(_take_full_dict, two.backend, kind, whole, True)
+    assert_same_values(first, again[0])
+    assert_same_values(second, again[1])
+    model = Weights()
+    optimizer = make(kind, model.parameters(), lr=1e-2)
+    set_optimizer_state_dict(model, optimizer, whole)
+    states = local_states(model, optimizer)
+    for name in ALIGNED:
+        for key, value in _floats(kind, states[name], SHAPES[name]).items():
+            parts = [
+                _floats(kind, s[name], _part(r, SHAPES[name]))[key]
+                for r, s in enumerate((first, second))
+            ]
+            assert same_bits(torch.cat(parts), value), (name, key)
+    plain = get_optimizer_state_dict(model, optimizer)
+    for rank, taken in enumerate(two.run(_take_full_dict, two.backend, kind, plain)):
+        for name in ALIGNED:
+            assert_same_values(taken[name], (first, second)[rank][name])
+
+
+def _load_other(rank: int, backend: str, kind: str, path: str) -> Any:
+    """The error of taking a checkpoint of another optimizer, and whether anything changed."""
+    import torch.distributed.checkpoint as dcp
+
+    model = sharded_model(backend)
+    optimizer = make(kind, model.parameters(), lr=1e-2)
+    whole = {"states": _states_by_name(model, optimizer)}
+    try:
+        dcp.load(whole, checkpoint_id=path)
+    except dcp.CheckpointException as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("pair", [("AdamW8bit", "AdamW"), ("AdamW", "AdamW8bit")])
+def test_codes_are_never_taken_for_values_nor_values_for_codes(
+    two: Group, pair: Any, tmp_path: Any
+) -> None:
+    path = str(tmp_path / "checkpoint")
+    two.run(_save, two.backend, pair[0], path)
+    for text in two.run(_load_other, two.backend, pair[1], path):
+        assert "Size mismatch" in text or "Missing key" in text

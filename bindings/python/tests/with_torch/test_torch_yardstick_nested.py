@@ -1,0 +1,222 @@
+"""Behaviours that torch tests of its checkpoint: gradients within gradients, selective checkpoints.
+
+docs/guide/pytorch-tests.md lists torch's tests one by one and what stands for each here.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils import checkpoint as theirs  # noqa: E402
+from torch.utils._python_dispatch import _get_current_dispatch_mode  # noqa: E402
+
+import memopt.torch as mt  # noqa: E402
+
+aten = torch.ops.aten
+
+
+def scalar(value=1.0):
+    return torch.tensor(value, requires_grad=True)
+
+
+# --- gradients within gradients -------------------------------------------------------------------
+
+
+def gradient_of(function):
+    def wrapper(x):
+        with torch.enable_grad():
+            return torch.autograd.grad(function(x).sum(), x, create_graph=True)[0]
+
+    return wrapper
+
+
+def wrapped(function):
+    return lambda x: mt.checkpoint(function, x)
+
+
+def three(x):
+    return x.sin().exp().sin()
+
+
+def with_gradients_inside(x):
+    for _ in range(2):
+        torch.autograd.grad(three(x).sum(), x)
+    return x.sin()
+
+
+g, c = gradient_of, wrapped
+NESTS = [
+    (lambda f: f, [lambda f: c(f), lambda f: c(c(f))]),
+    (lambda f: g(f), [lambda f: g(c(f)), lambda f: g(c(c(f)))]),
+    (
+        lambda f: g(g(f)),
+        [lambda f: g(c(g(f))), lambda f: c(g(g(c(f)))), lambda f: g(c(g(c(f))))],
+    ),
+    (
+        lambda f: g(g(g(f))),
+        [lambda f: g(c(g(g(c(f))))), lambda f: g(c(g(c(g(c(f))))))],
+    ),
+]
+
+
+def nodes_that_live(function, x):
+    """Nodes of the graph of function(x) that are there after the result is gone."""
+
+    class Mark:
+        pass
+
+    def marks():
+        seen, open_nodes, references = set(), [function(x).grad_fn], []
+        while open_nodes:
+            node = open_nodes.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            mark = node.metadata["mark"] = Mark()
+            references.append(weakref.ref(mark))
+            open_nodes += [next_node for next_node, _ in node.next_functions]
+        return references
+
+    return sum(reference() is not None for reference in marks())
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("function", [three, with_gradients_inside])
+@pytest.mark.parametrize("depth", range(4))
+def test_checkpoints_and_gradients_in_each_other(depth, function, early_stop):
+    plain, forms = NESTS[depth]
+    x = torch.randn((), requires_grad=True)
+    expected = plain(function)(x)
+    with theirs.set_checkpoint_early_stop(early_stop):
+        for form in forms:
+            torch.testing.assert_close(form(function)(x), expected)
+            gc.collect()
+            gc.disable()
+            try:
+                leaf = torch.randn((), requires_grad=True)
+                assert nodes_that_live(form(function), leaf) == 0
+            finally:
+                gc.enable()
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_two_checkpoints_within_one(early_stop):
+    def cosine(x):
+        return x.cos().sin().exp()
+
+    def both(x):
+        return c(cosine)(c(three)(x))
+
+    x = torch.randn(3, 3, requires_grad=True)
+    expected = g(g(lambda x: cosine(three(x))))(x)
+    with theirs.set_checkpoint_early_stop(early_stop):
+        torch.testing.assert_close(g(g(c(both)))(x), expected)
+        torch.testing.assert_close(g(c(g(c(both))))(x), expected)
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_a_backward_within_backward(early_stop):
+    """A hook of the graph goes backward again through a part of it."""
+
+    def function(a):
+        x = a.sin().cos()
+        return x, x.sin()
+
+    def run(call):
+        a = scalar()
+        x, y = call(a)
+        y.grad_fn.register_hook(lambda *_: x.backward(retain_graph=True))
+        y.backward(retain_graph=True)
+        return a.grad
+
+    ours = run(lambda a: mt.checkpoint(function, a, early_stop=early_stop))
+    assert torch.equal(ours, run(function))
+
+
+def test_a_hook_of_the_first_run_s_graph_is_called_once():
+    calls = []
+    y = mt.checkpoint(lambda x: x.sin().cos().sin(), scalar())
+    y.grad_fn.next_functions[0][0].register_hook(lambda *_: calls.append("node"))
+    y.backward()
+    weight = torch.randn(10, 10, requires_grad=True)
+    weight.register_hook(lambda _: calls.append("weight"))
+    x = torch.rand(10, 10, requires_grad=True)
+    mt.checkpoint(lambda h: weight * h, weight * x).sum().backward()  # inside and outside
+    assert calls == ["node", "weight"]
+
+
+# --- selective checkpoints ------------------------------------------------------------------------
+
+
+def keeping(*operations, **options):
+    """A context_fn that keeps the results of these operations."""
+
+    def policy(context, operation, *args, **kwargs):
+        kept = operation in operations
+        return theirs.CheckpointPolicy.MUST_SAVE if kept else theirs.CheckpointPolicy.MUST_RECOMPUTE
+
+    return functools.partial(theirs.create_selective_checkpoint_contexts, policy, **options)
+
+
+def test_a_kept_result_that_was_changed_in_place():
+    def function(x):
+        return x.sin().mul_(2).cos().exp()
+
+    x = torch.randn(3, requires_grad=True)
+    y = mt.checkpoint(function, x, context_fn=keeping(aten.sin.default))
+    with pytest.raises(RuntimeError, match="has been mutated"):
+        y.sum().backward()
+    allowed = keeping(aten.sin.default, allow_cache_entry_mutation=True)
+    mt.checkpoint(function, x, context_fn=allowed).sum().backward()
+
+
+def test_what_is_kept_is_good_for_one_backward():
+    x = torch.randn(3, requires_grad=True)
+    y = mt.checkpoint(lambda x: x.sin().cos().exp(), x, context_fn=keeping(aten.sin.default))
+    y.sum().backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="backward an extra time"):
+        y.sum().backward(retain_graph=True)
+
+
+def test_operations_of_several_results_and_views_of_integers():
+    def function(x, numbers):
+        variance, mean = torch.var_mean(x)
+        return (variance * mean).exp(), numbers.view(-1)
+
+    x, numbers = torch.randn(3, requires_grad=True), torch.tensor([1, 2, 3])
+    expected = torch.autograd.grad(function(x, numbers)[0], x)
+    contexts = keeping(aten.var_mean.correction, aten.view.default)
+    y, flat = mt.checkpoint(function, x, numbers, context_fn=contexts)
+    assert torch.equal(torch.autograd.grad(y, x)[0], expected[0])
+    assert torch.equal(flat, numbers)
+
+
+def test_what_is_kept_goes_with_the_graph_and_with_backward():
+    kept = []
+
+    def function(x):
+        y = x.cos().exp()
+        mode = _get_current_dispatch_mode()
+        if type(mode).__name__ == "_CachingTorchDispatchMode":
+            kept.append(weakref.ref(mode.storage[aten.exp.default][0].val))
+        return y.sin()
+
+    x = torch.randn(3, requires_grad=True)
+    contexts = keeping(aten.cos.default, aten.exp.default, aten.sin.default)
+    gc.collect()
+    gc.disable()
+    try:
+        y = mt.checkpoint(function, x, context_fn=contexts)
+        assert kept[0]() is not None
+        del y
+        assert kept[0]() is None
+        y = mt.checkpoint(function, x, context_fn=contexts)
+        y.sum().backward(retain_graph=True)
+        assert kept[1]() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Unscaling, clipping and accumulating gradients: ours beside torch's, in interleaved rounds.
+
+    MEMOPT_LIBRARY=build/demo/libmemopt.so PYTHONPATH=bindings/python \\
+        python tests/bench/torch_gradients.py [--rounds 30]
+
+A round runs each case once, so that a disturbance of the machine meets all alike; what counts is
+each case's best round. It reports and never fails on a time.
+"""
+
+import argparse
+import time
+
+import memopt.torch as mt
+import torch
+
+
+def parameters(shapes):
+    made = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    for parameter in made:
+        parameter.grad = torch.ones_like(parameter)
+    return made
+
+
+def cases():
+    """(what, whose): a call without arguments."""
+    found = {}
+    for what, shapes in (
+        ("4 Mi in 4", [(1024, 1024)] * 4),
+        ("300 of 64", [(64,)] * 300),
+    ):
+        for whose, scalers, clip in (
+            ("torch", torch.amp.GradScaler, torch.nn.utils.clip_grad_norm_),
+            ("memopt", mt.GradScaler, mt.clip_grad_norm_),
+        ):
+            owned = parameters(shapes)
+            optimizer = torch.optim.SGD(owned, lr=0.0)
+            scaler = scalers("cpu", init_scale=1.0)
+            scaler.scale(torch.ones(()))
+            found["unscale " + what, whose] = lambda s=scaler, o=optimizer: (
+                s.unscale_(o),
+                s._per_optimizer_states.clear(),  # as update() does
+            )
+            found["clip " + what, whose] = lambda p=owned, c=clip: c(p, 1e-3)
+    sums = [torch.zeros(1 << 20) for _ in range(10)]
+    gradients = [torch.ones(1 << 20, dtype=torch.bfloat16) for _ in range(10)]
+    name = "accumulate 10 Mi bf16 into f32"
+    found[name, "torch"] = lambda: torch._foreach_add_(sums, gradients)
+    found[name, "memopt"] = lambda: mt.accumulate_(sums, gradients)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    calls, best = cases(), {}
+    for _ in range(arguments.rounds + 1):
+        for name, call in calls.items():
+            begin = time.perf_counter()
+            call()
+            best.setdefault(name, []).append(time.perf_counter() - begin)
+    print("torch %s, best of %d rounds" % (torch.__version__, arguments.rounds))
+    print("%-34s %10s %10s %8s" % ("", "memopt ms", "torch ms", "ratio"))
+    for what in dict.fromkeys(name for name, _ in calls):
+        ours, theirs = (
+            1e3 * min(best[what, whose][1:]) for whose in ("memopt", "torch")
+        )
+        print("%-34s %10.3f %10.3f %8.2f" % (what, ours, theirs, ours / theirs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+/* A folder of its own for each test. The including file defines _GNU_SOURCE, for nftw. */
+#ifndef TEST_MONITOR_ROOT_H
+#define TEST_MONITOR_ROOT_H
+
+#include "monitor_support.h"
+
+#include <errno.h>
+#include <ftw.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char root[] = "/tmp/memopt-monitor-XXXXXX";
+
+static inline int remove_one(const char *path, const struct stat *about, int kind,
+                             struct FTW *where)
+{
+    (void)about, (void)kind, (void)where;
+    return remove(path);
+}
+
+static inline int make_root(void **state)
+{
+    (void)state;
+    strcpy(root + sizeof root - 7, "XXXXXX");
+    return mkdtemp(root) == NULL;
+}
+
+static inline int remove_root(void **state)
+{
+    (void)state;
+    return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+#define WITH_ROOT(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
+
+#endif

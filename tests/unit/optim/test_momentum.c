@@ -1,0 +1,239 @@
+/* SGD without momentum keeps no buffer: the same bits as with one, on every instruction set; what
+ * happens when a momentum is set later, and in exports. */
+#include "fixture.h"
+
+#include <stdlib.h>
+
+enum { N = 20001 };
+
+static float values[N];
+
+static float *noise(uint64_t seed, float scale)
+{
+    for (int i = 0; i < N; i++)
+        values[i] = normal(&seed) * scale;
+    return values;
+}
+
+typedef struct setup {
+    world w;
+    memopt_optimizer *o;
+    memopt_tensor p, g, buffer;
+    uint64_t *steps;
+} setup;
+
+/* format: of the optimizer; buffered: the parameter has a buffer of the caller's, of zeros. */
+static setup make(uint32_t format, memopt_dtype dtype, double momentum, int buffered)
+{
+    setup s;
+    uint32_t number;
+    uint64_t index;
+    memset(&s, 0, sizeof s);
+    s.w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_SGD_INIT;
+    options.kind = MEMOPT_OPTIMIZER_SGD;
+    options.state_format = format;
+    options.min_8bit_size = 1;
+    options.stochastic_rounding = 1;
+    group.lr = 0.05;
+    group.weight_decay = 0.01;
+    group.momentum = momentum;
+    OK(memopt_optimizer_create(s.w.allocator, &options, &s.o));
+    OK(memopt_optimizer_add_group(s.o, &group, &number));
+    s.p = new_tensor(&s.w, N, dtype, noise(1, 0.5f));
+    s.g = new_tensor(&s.w, N, MEMOPT_DTYPE_F32, NULL);
+    if (buffered) {
+        s.buffer = new_tensor(&s.w, N, MEMOPT_DTYPE_F32, NULL);
+        s.steps = new_tensor(&s.w, 2, MEMOPT_DTYPE_F32, NULL).data;
+        OK(memopt_optimizer_add_parameter_with_state(s.o, 0, &s.p, NULL, &s.buffer, 1, s.steps,
+                                                     NULL, &index));
+    } else
+        OK(memopt_optimizer_add_parameter(s.o, 0, &s.p, NULL, NULL, &index));
+    return s;
+}
+
+static void end(setup *s)
+{
+    OK(memopt_optimizer_destroy(s->o));
+    close_world(&s->w);
+}
+
+static void step(setup *s, uint64_t seed)
+{
+    write_tensor(&s->w, &s->g, noise(seed, 1.0f));
+    OK(memopt_optimizer_step(s->o, &s->g, 1, NULL, NULL));
+}
+
+static void set_momentum(setup *s, double momentum)
+{
+    memopt_optimizer_group group = {.struct_size = sizeof group};
+    OK(memopt_optimizer_get_group(s->o, 0, &group));
+    group.momentum = momentum;
+    OK(memopt_optimizer_set_group(s->o, 0, &group));
+}
+
+static int has_state(const setup *s)
+{
+    memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0, 0}};
+    memopt_status status = memopt_optimizer_state(s->o, 0, 0, &view);
+    assert_true(status == MEMOPT_OK || status == MEMOPT_NOT_FOUND);
+    return status == MEMOPT_OK;
+}
+
+static void same_parameters(setup *a, setup *b)
+{
+    void *x = read_bytes(&a->w, &a->p), *y = read_bytes(&b->w, &b->p);
+    assert_memory_equal(x, y, N * memopt_dtype_size(a->p.dtype));
+    free(x);
+    free(y);
+}
+
+static void test_the_same_bits_without(void **state)
+{
+    (void)state;
+    static const char *const sets[] = {"scalar", "avx2", "avx512"};
+    static const memopt_dtype dtypes[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F16};
+    for (int d = 0; d < 3; d++) {
+        setup reference;
+        for (int i = 0; i < 3; i++) {
+            setenv("MEMOPT_ISA", sets[i], 1);
+            setup none = make(MEMOPT_STATE_8BIT, dtypes[d], 0.0, 0);
+            setup kept = make(MEMOPT_STATE_8BIT, dtypes[d], 0.0, 1);
+            for (uint64_t t = 0; t < 3; t++) {
+                step(&none, 10 + t);
+                step(&kept, 10 + t);
+            }
+            assert_false(has_state(&none));
+            assert_true(has_state(&kept));
+            same_parameters(&none, &kept);
+            end(&kept);
+            if (i == 0) {
+                reference = none;
+                continue;
+            }
+            same_parameters(&none, &reference);
+            end(&none);
+        }
+        end(&reference);
+    }
+    unsetenv("MEMOPT_ISA");
+}
+
+/* What it takes: the step count, not four bytes an element. */
+static void test_no_bytes(void **state)
+{
+    (void)state;
+    for (int with = 0; with < 2; with++) {
+        setup s = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, with ? 0.9 : 0.0, 0);
+        uint64_t bytes;
+        OK(memopt_optimizer_export_size(s.o, &bytes));
+        assert_true(with ? bytes > N * 4 : bytes < 256);
+        end(&s);
+    }
+}
+
+static void test_momentum_later(void **state)
+{
+    (void)state;
+    uint64_t steps;
+    setup none = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 0.0, 0);
+    setup kept = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 0.0, 1);
+    for (uint64_t t = 0; t < 8; t++) {
+        if (t == 3) {
+            memset(kept.buffer.data, 0, N * 4); /* it has followed the gradients */
+            set_momentum(&none, 0.9);
+            set_momentum(&kept, 0.9);
+            assert_false(has_state(&none));
+        }
+        if (t == 6) {
+            set_momentum(&none, 0.0);
+            set_momentum(&kept, 0.0);
+        }
+        step(&none, 10 + t);
+        step(&kept, 10 + t);
+        assert_int_equal(has_state(&none), t >= 3);
+        same_parameters(&none, &kept);
+    }
+    OK(memopt_optimizer_get_steps_sync(none.o, 0, NULL, &steps));
+    assert_int_equal(steps, 8);
+    end(&none);
+    end(&kept);
+    none = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_F32, 0.0, 0);
+    set_momentum(&none, 0.5);
+    step(&none, 1);
+    memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0, 0}};
+    OK(memopt_optimizer_state(none.o, 0, 0, &view));
+    assert_int_equal(view.tensor.dtype, MEMOPT_DTYPE_U8);
+    end(&none);
+}
+
+/* A parameter of the caller's without a state cannot grow one. */
+static void test_the_callers_own(void **state)
+{
+    (void)state;
+    uint64_t index, *steps;
+    setup s = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 0.0, 0);
+    memopt_tensor p = new_tensor(&s.w, N, MEMOPT_DTYPE_F32, noise(1, 0.5f)), both[2] = {s.g, s.g};
+    steps = new_tensor(&s.w, 2, MEMOPT_DTYPE_F32, NULL).data;
+    OK(memopt_optimizer_add_parameter_with_state(s.o, 0, &p, NULL, NULL, 0, steps, NULL, &index));
+    write_tensor(&s.w, &s.g, noise(3, 1.0f));
+    OK(memopt_optimizer_step(s.o, both, 2, NULL, NULL));
+    assert_int_equal(*steps, 1);
+    assert_memory_equal(p.data, s.p.data, N * 4);
+    set_momentum(&s, 0.9);
+    void *before = read_bytes(&s.w, &p), *other = read_bytes(&s.w, &s.p);
+    assert_int_equal(memopt_optimizer_step(s.o, both, 2, NULL, NULL), MEMOPT_INVALID_ARGUMENT);
+    assert_non_null(strstr(memopt_last_error(), "parameter 1 was added without"));
+    assert_memory_equal(before, p.data, N * 4);
+    assert_memory_equal(other, s.p.data, N * 4);
+    assert_int_equal(*steps, 1);
+    assert_int_equal(
+        memopt_optimizer_add_parameter_with_state(s.o, 0, &s.g, NULL, NULL, 0, steps, NULL, &index),
+        MEMOPT_INVALID_ARGUMENT); /* the group has a momentum */
+    both[1].data = NULL;          /* without a gradient it does not matter */
+    OK(memopt_optimizer_step(s.o, both, 2, NULL, NULL));
+    free(before);
+    free(other);
+    end(&s);
+}
+
+static void test_exports(void **state)
+{
+    (void)state;
+    uint64_t bytes, steps;
+    setup a = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_BF16, 0.0, 0);
+    setup b = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_BF16, 0.0, 0);
+    setup with = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_BF16, 0.9, 0);
+    step(&a, 5);
+    unsigned char *data = export_all(&a.w, a.o, &bytes);
+    OK(memopt_optimizer_import_sync(b.o, data, bytes, NULL));
+    OK(memopt_optimizer_get_steps_sync(b.o, 0, NULL, &steps));
+    assert_int_equal(steps, 1);
+    memcpy(b.p.data, a.p.data, N * 2);
+    step(&a, 6);
+    step(&b, 6);
+    same_parameters(&a, &b);
+    assert_int_equal(memopt_optimizer_import_sync(with.o, data, bytes, NULL),
+                     MEMOPT_INVALID_ARGUMENT);
+    assert_non_null(strstr(memopt_last_error(), "SGD without momentum"));
+    free(data);
+    data = export_all(&with.w, with.o, &bytes);
+    assert_int_equal(memopt_optimizer_import_sync(a.o, data, bytes, NULL), MEMOPT_INVALID_ARGUMENT);
+    free(data);
+    end(&a);
+    end(&b);
+    end(&with);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_same_bits_without),
+        cmocka_unit_test(test_no_bytes),
+        cmocka_unit_test(test_momentum_later),
+        cmocka_unit_test(test_the_callers_own),
+        cmocka_unit_test(test_exports),
+    };
+    return cmocka_run_group_tests_name("SGD without momentum", tests, NULL, NULL);
+}

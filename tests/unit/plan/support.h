@@ -1,0 +1,57 @@
+/* What the tests of plans share. */
+#ifndef TEST_PLAN_SUPPORT_H
+#define TEST_PLAN_SUPPORT_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/memory.h"
+#include "memopt/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        memopt_status ok_status_ = (call);                                                         \
+        if (ok_status_ != MEMOPT_OK)                                                               \
+            fail_msg("%s: %s: %s", #call, memopt_status_name(ok_status_), memopt_last_error());    \
+    } while (0)
+
+/* A report of a run; the plan is gone again. */
+static inline memopt_plan_report report_of(const memopt_plan_model *model,
+                                           const memopt_plan_run *run, const memopt_plan_card *card)
+{
+    memopt_plan_report report = {.struct_size = sizeof report};
+    memopt_plan *plan = NULL;
+    OK(memopt_plan_create(model, run, card, &plan));
+    OK(memopt_plan_get_report(plan, &report));
+    OK(memopt_plan_destroy(plan));
+    return report;
+}
+
+/* A Llama of some size; a test changes what it needs. */
+static inline memopt_plan_model small_model(void)
+{
+    memopt_plan_model m = MEMOPT_PLAN_MODEL_INIT;
+    m.hidden = 256;
+    m.layers = 4;
+    m.heads = 8;
+    m.ffn = 1024;
+    m.vocabulary = 1000;
+    return m;
+}
+
+static inline memopt_plan_run small_run(void)
+{
+    memopt_plan_run r = MEMOPT_PLAN_RUN_INIT;
+    r.batch = 4;
+    r.sequence = 128;
+    return r;
+}
+
+#endif

@@ -1,0 +1,267 @@
+/*
+ * What holds for every model: categories sum up, phases are not above the peak, layers have all
+ * weights; more of anything that costs memory does not make it less, and no saver makes it more.
+ * Models are drawn by a seeded generator.
+ */
+#include "support.h"
+
+static uint64_t state_of_random = 0x9E3779B97F4A7C15u;
+
+static uint64_t below(uint64_t n)
+{
+    state_of_random ^= state_of_random << 13;
+    state_of_random ^= state_of_random >> 7;
+    state_of_random ^= state_of_random << 17;
+    return state_of_random % n;
+}
+
+static double maybe(void)
+{
+    return below(2) ? 0.1 : 0;
+}
+
+static memopt_plan_model random_model(void)
+{
+    memopt_plan_model m = MEMOPT_PLAN_MODEL_INIT;
+    m.family = (uint32_t)below(6);
+    m.kv_heads = 1u << below(3);
+    m.heads = m.kv_heads << below(3);
+    if (m.family >= MEMOPT_PLAN_GPT2)
+        m.kv_heads = m.heads;
+    m.hidden = m.heads * 8 * (1 + below(12));
+    m.layers = 1 + below(6);
+    m.ffn = below(2) ? 0 : 16 + below(3000);
+    m.vocabulary = m.family == MEMOPT_PLAN_VIT ? 0 : 1 + below(20000);
+    m.positions = m.family == MEMOPT_PLAN_VIT ? 0 : 300;
+    m.activation = (uint32_t)below(8);
+    m.tied = (uint32_t)below(3);
+    m.attention_bias = (uint32_t)below(3);
+    m.mlp_bias = (uint32_t)below(3);
+    m.qk_norm = m.family == MEMOPT_PLAN_LLAMA ? (uint32_t)below(3) : 0;
+    m.embedding_dropout = maybe();
+    m.attention_dropout = maybe();
+    m.hidden_dropout = maybe();
+    m.activation_dropout = maybe();
+    m.sliding_window = below(3) == 0 ? 1 + below(200) : 0;
+    m.image_size = 64;
+    if (m.family == MEMOPT_PLAN_MIXTRAL) {
+        m.experts = 1 + below(8);
+        m.experts_per_token = 1 + below(m.experts);
+    }
+    if (m.family == MEMOPT_PLAN_BERT && below(2))
+        m.head = MEMOPT_PLAN_HEAD_SEQUENCE;
+    if (m.family != MEMOPT_PLAN_VIT && below(4) == 0)
+        m.head = MEMOPT_PLAN_HEAD_CONTRASTIVE;
+    if (m.family <= MEMOPT_PLAN_MIXTRAL && below(4) == 0) {
+        m.vision_layers = 1 + below(3);
+        m.vision_hidden = 64;
+        m.vision_mode = (uint32_t)below(2);
+    }
+    if (below(3) == 0) {
+        m.lora_rank = 1 + below(4);
+        m.lora_targets = 1 + (uint32_t)below(255);
+        m.lora_dropout = maybe();
+    }
+    return m;
+}
+
+static memopt_plan_run random_run(void)
+{
+    static const memopt_dtype types[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F16, MEMOPT_DTYPE_BF16};
+    memopt_plan_run r = MEMOPT_PLAN_RUN_INIT;
+    r.batch = 1 + below(5);
+    r.sequence = 1 + below(120);
+    r.accumulation = 1 + below(3);
+    r.world_size = 1 + below(5);
+    r.weight_dtype = types[below(3)];
+    r.compute_dtype = below(3) == 0 ? MEMOPT_DTYPE_BF16 : 0;
+    r.gradient_dtype = below(3) == 0 ? MEMOPT_DTYPE_F32 : 0;
+    r.master_dtype = below(3) == 0 ? MEMOPT_DTYPE_F32 : 0;
+    r.optimizer = (uint32_t)below(14);
+    r.attention = (uint32_t)below(3);
+    r.checkpointing = (uint32_t)below(4);
+    r.checkpoint_every = 1 + below(3);
+    r.offload = (uint32_t)below(4);
+    r.sharding = (uint32_t)below(4);
+    r.loss = (uint32_t)below(2);
+    r.use_cache = (uint32_t)below(3);
+    r.keep_outputs = (uint32_t)below(3);
+    r.attention_mask = (uint32_t)below(3);
+    r.positives = below(3);
+    r.negatives = below(3);
+    return r;
+}
+
+static void check_sum(const memopt_plan_bytes *b)
+{
+    assert_int_equal(b->total, b->parameters + b->gradients + b->optimizer + b->activations +
+                                   b->logits + b->batch + b->overhead);
+}
+
+static void check_layers(const memopt_plan *plan, const memopt_plan_report *r)
+{
+    uint64_t weights = 0;
+    for (uint64_t i = 0; i < r->layer_count; i++) {
+        memopt_plan_layer l = {.struct_size = sizeof l};
+        OK(memopt_plan_get_layer(plan, i, &l));
+        weights += l.parameter_count;
+        assert_true(l.name[0] != 0);
+        assert_true(l.forward_bytes <= r->peak.total);
+        assert_true(l.backward_bytes <= r->peak.total);
+    }
+    assert_int_equal(weights, r->parameter_count);
+}
+
+static void any_model_adds_up(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3000; i++) {
+        memopt_plan_model m = random_model();
+        memopt_plan_run run = random_run();
+        memopt_plan_card card = MEMOPT_PLAN_CARD_INIT;
+        memopt_plan_report r = {.struct_size = sizeof r};
+        memopt_plan *plan = NULL;
+        int64_t blocks = mo_memory_live_blocks();
+        card.device = (uint32_t)below(4);
+        card.capacity = below(2) ? UINT64_C(1) << 34 : 0;
+        OK(memopt_plan_create(&m, &run, &card, &plan));
+        OK(memopt_plan_get_report(plan, &r));
+        check_sum(&r.peak);
+        for (uint32_t k = 0; k < MEMOPT_PLAN_PHASES; k++) {
+            check_sum(&r.phases[k]);
+            assert_true(r.phases[k].total <= r.peak.total);
+            assert_true(r.phases[k].total >= r.phases[0].total);
+        }
+        assert_int_equal(r.phases[r.peak_phase].total, r.peak.total);
+        /* Activations and logits have gone when the optimizer steps, unless they are held. */
+        if (run.keep_outputs != MEMOPT_PLAN_YES && m.lora_rank == 0)
+            assert_true(r.phases[MEMOPT_PLAN_PHASE_STEP].activations <= 8192 &&
+                        r.phases[MEMOPT_PLAN_PHASE_STEP].logits == 0);
+        assert_true(r.time_factor >= 1);
+        check_layers(plan, &r);
+        OK(memopt_plan_destroy(plan));
+        assert_int_equal(mo_memory_live_blocks(), blocks);
+    }
+}
+
+static uint64_t peak_of(const memopt_plan_model *m, const memopt_plan_run *r)
+{
+    return report_of(m, r, NULL).peak.total;
+}
+
+/* One more of something: not less memory. */
+static void more_takes_more(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 600; i++) {
+        memopt_plan_model m = random_model(), larger = m;
+        memopt_plan_run r = random_run(), longer = r;
+        m.sliding_window = 0; /* from its length on, a mask is made */
+        m.ffn = 256;
+        larger = m;
+        switch (below(6)) {
+        case 0:
+            longer.batch++;
+            break;
+        case 1:
+            longer.sequence += 8;
+            break;
+        case 2:
+            larger.layers++;
+            break;
+        case 3:
+            larger.ffn += 64;
+            break;
+        case 4:
+            larger.vocabulary += m.vocabulary > 0 ? 100 : 0;
+            break;
+        default:
+            larger.experts += m.experts > 0;
+        }
+        /* Without a copy where there is one sequence alone: let there be two. */
+        if (r.batch == 1) {
+            r.batch = 2;
+            longer.batch += longer.batch == 1;
+            longer.batch += longer.batch == 2 && longer.sequence == r.sequence;
+        }
+        uint64_t before = peak_of(&m, &r), after = peak_of(&larger, &longer);
+        if (after < before)
+            fail_msg("round %d: %llu, then %llu", i, (unsigned long long)before,
+                     (unsigned long long)after);
+    }
+}
+
+/* Savers, on models with some layers: not more memory. */
+static void savers_save(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 600; i++) {
+        memopt_plan_model m = random_model();
+        memopt_plan_run plain = random_run(), saving;
+        m.layers += 6;
+        m.lora_rank = 0;
+        plain.sequence += 64;
+        plain.checkpointing = MEMOPT_PLAN_CHECKPOINT_NONE;
+        plain.offload = 0;
+        plain.loss = 0;
+        plain.sharding = 0;
+        plain.world_size = 4;
+        plain.optimizer = MEMOPT_PLAN_ADAMW_OURS;
+        plain.state_dtype = 0;
+        saving = plain;
+        uint64_t saver = below(6);
+        switch (saver) {
+        case 0:
+            saving.checkpointing = MEMOPT_PLAN_CHECKPOINT_FULL;
+            break;
+        case 1:
+            saving.offload = MEMOPT_PLAN_OFFLOAD_ACTIVATIONS;
+            break;
+        case 2:
+            saving.optimizer = MEMOPT_PLAN_ADAMW_8BIT + (uint32_t)below(3);
+            break;
+        case 3:
+            saving.sharding = 1;
+            break;
+        case 4:
+            saving.offload = MEMOPT_PLAN_OFFLOAD_OPTIMIZER;
+            break;
+        default:
+            saving.world_size = 1;
+        }
+        uint64_t with = peak_of(&m, &saving), without = peak_of(&m, &plain);
+        /* Running a layer again takes a little more than its first run leaves. */
+        if (with > without + (saver == 0 ? without / 1000 : 0))
+            fail_msg("round %d, saver %llu, family %u: %llu, not %llu", i,
+                     (unsigned long long)saver, m.family, (unsigned long long)with,
+                     (unsigned long long)without);
+    }
+}
+
+/* Each stage of sharding keeps less at rest. */
+static void stages_of_sharding(void **state)
+{
+    memopt_plan_model m = MEMOPT_PLAN_MODEL_INIT;
+    memopt_plan_run r = MEMOPT_PLAN_RUN_INIT;
+    uint64_t before = UINT64_MAX;
+    (void)state;
+    m.hidden = 1024;
+    m.layers = 24;
+    r.world_size = 8;
+    for (r.sharding = 0; r.sharding <= MEMOPT_PLAN_ZERO3; r.sharding++) {
+        memopt_plan_report report = report_of(&m, &r, NULL);
+        assert_true(report.peak.total < before);
+        before = report.peak.total;
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_model_adds_up),
+        cmocka_unit_test(more_takes_more),
+        cmocka_unit_test(savers_save),
+        cmocka_unit_test(stages_of_sharding),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

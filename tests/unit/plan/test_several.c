@@ -1,0 +1,278 @@
+/*
+ * Savers, several devices and cards: what each must change, counted from the model's numbers.
+ */
+#include "support.h"
+
+#include "plan/plan.h"
+
+static memopt_plan_bytes rest_of(const memopt_plan_model *m, const memopt_plan_run *r)
+{
+    return report_of(m, r, NULL).phases[MEMOPT_PLAN_PHASE_LOAD];
+}
+
+/* States are what the optimizers of the library allocate for the same weights. */
+static void states_of_each_optimizer(void **state)
+{
+    /* Per weight of n elements, all of them of at least 4096 and multiples of 256. */
+    static const struct {
+        uint32_t kind;
+        double per_element;
+        uint64_t per_weight;
+    } all[] = {{MEMOPT_PLAN_ADAMW, 8, 4},
+               {MEMOPT_PLAN_ADAMW_8BIT, 2 + 8.0 / 256, 8},
+               {MEMOPT_PLAN_ADAMW_4BIT, 1 + 8.0 / 128, 8},
+               {MEMOPT_PLAN_ADAMW_FP8, 2 + 8.0 / 256, 8},
+               {MEMOPT_PLAN_ADAMW_OURS, 8, 8},
+               {MEMOPT_PLAN_LION, 4, 8},
+               {MEMOPT_PLAN_LION_8BIT, 1 + 4.0 / 256, 8},
+               {MEMOPT_PLAN_SGD, 0, 0},
+               {MEMOPT_PLAN_SGD_MOMENTUM, 4, 0},
+               {MEMOPT_PLAN_SGD_8BIT, 1 + 4.0 / 256, 8},
+               {MEMOPT_PLAN_NO_OPTIMIZER, 0, 0}};
+    mo_tape t = {0};
+    mo_weight w = {.count = 1 << 16, .rows = 256, .columns = 256, .learns = 1};
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        memopt_plan_run r = {
+            .optimizer = all[i].kind, .state_dtype = MEMOPT_DTYPE_F32, .min_8bit_size = 4096};
+        uint64_t wanted = (uint64_t)(all[i].per_element * 65536) + all[i].per_weight;
+        assert_int_equal(mo_optimizer_state_bytes(&t, &r, &w), wanted);
+        r.master_dtype = MEMOPT_DTYPE_F32;
+        uint64_t master = all[i].kind == MEMOPT_PLAN_NO_OPTIMIZER ? 0 : 4 * 65536;
+        assert_int_equal(mo_optimizer_state_bytes(&t, &r, &w), wanted + master);
+    }
+    /* Small tensors keep 32 bits; odd ones have a last block that is not full. */
+    memopt_plan_run r = {.optimizer = MEMOPT_PLAN_ADAMW_8BIT, .min_8bit_size = 4096};
+    w.count = 4095;
+    assert_int_equal(mo_optimizer_state_bytes(&t, &r, &w), 8 * 4095 + 8);
+    w.count = 4097;
+    assert_int_equal(mo_optimizer_state_bytes(&t, &r, &w), 2 * (4097 + 17 * 4) + 8);
+    w.learns = 0;
+    assert_int_equal(mo_optimizer_state_bytes(&t, &r, &w), 0);
+}
+
+/* The plain AdamW makes two tensors of a weight while one of the weight before is there. */
+static void temporaries_of_the_step(void **state)
+{
+    const mo_weight w[] = {{.count = 100, .learns = 1},
+                           {.count = 1000, .learns = 0},
+                           {.count = 80, .learns = 1},
+                           {.count = 90, .learns = 1}};
+    memopt_plan_run r = {.optimizer = MEMOPT_PLAN_ADAMW, .state_dtype = MEMOPT_DTYPE_F32};
+    mo_tape t = {0};
+    (void)state;
+    assert_int_equal(mo_optimizer_step_bytes(&t, &r, w, 4), 4 * (100 + 80 + 80));
+    r.optimizer = MEMOPT_PLAN_ADAMW_FOREACH;
+    assert_int_equal(mo_optimizer_step_bytes(&t, &r, w, 4), 4 * (100 + 80 + 90));
+    r.optimizer = MEMOPT_PLAN_ADAMW_8BIT;
+    assert_int_equal(mo_optimizer_step_bytes(&t, &r, w, 4), 0);
+}
+
+static void shares_of_several_devices(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    (void)state;
+    memopt_plan_report one = report_of(&m, &r, NULL);
+    uint64_t weights = one.parameter_count * 4, states = rest_of(&m, &r).optimizer;
+    r.world_size = 4;
+    memopt_plan_bytes ddp = rest_of(&m, &r);
+    assert_int_equal(ddp.gradients, weights); /* buckets */
+    assert_int_equal(ddp.optimizer, states);
+    r.sharding = MEMOPT_PLAN_ZERO1;
+    memopt_plan_bytes zero1 = rest_of(&m, &r);
+    assert_true(zero1.optimizer >= states / 4 && zero1.optimizer < states / 4 + 4096);
+    assert_int_equal(zero1.parameters, ddp.parameters);
+    r.sharding = MEMOPT_PLAN_ZERO3;
+    memopt_plan_bytes zero3 = rest_of(&m, &r);
+    assert_true(zero3.parameters < weights / 4 + 2 * 1100000 * 4 + 4096);
+    r.accumulation = 2;
+    memopt_plan_report late = report_of(&m, &r, NULL);
+    assert_true(late.phases[MEMOPT_PLAN_PHASE_FORWARD].gradients >= weights / 4);
+    assert_int_equal(late.samples, 4 * 2 * 4);
+}
+
+static void layers_that_run_again(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    (void)state;
+    m.layers = 8;
+    r.checkpointing = MEMOPT_PLAN_CHECKPOINT_EVERY;
+    r.checkpoint_every = 4;
+    memopt_plan_report report = report_of(&m, &r, NULL);
+    assert_int_equal(report.recomputed_layers, 6);
+    assert_true(report.time_factor > 1.15 && report.time_factor < 1.26);
+    r.checkpointing = MEMOPT_PLAN_CHECKPOINT_FULL;
+    memopt_plan_report full = report_of(&m, &r, NULL);
+    assert_int_equal(full.recomputed_layers, 8);
+    assert_true(full.activation_bytes < report.activation_bytes);
+    r.checkpointing = MEMOPT_PLAN_CHECKPOINT_SELECTIVE;
+    r.attention = MEMOPT_PLAN_ATTENTION_EAGER;
+    r.use_cache = MEMOPT_PLAN_NO;
+    memopt_plan_report some = report_of(&m, &r, NULL);
+    r.checkpointing = MEMOPT_PLAN_CHECKPOINT_NONE;
+    memopt_plan_report none = report_of(&m, &r, NULL);
+    /* The scores of all layers but one have gone: 4 sequences, 8 heads, 128² numbers, kept by
+     * softmax alone. */
+    assert_true(none.peak.total - some.peak.total > 7 * 4 * 8 * 128 * 128 * 4);
+}
+
+/* The chain of layers stays within the budget, whichever it is, and less is slower. */
+static void budgets_are_kept(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    double before = 1;
+    (void)state;
+    m.layers = 12;
+    r.use_cache = MEMOPT_PLAN_NO;
+    memopt_plan_report plain = report_of(&m, &r, NULL);
+    r.checkpointing = MEMOPT_PLAN_CHECKPOINT_BUDGET;
+    r.checkpoint_budget = UINT64_C(1) << 40;
+    uint64_t ample = report_of(&m, &r, NULL).peak.total;
+    assert_true(ample >= plain.peak.total && ample <= plain.peak.total + 8 * 4 * 128);
+    for (uint64_t share = 9; share >= 3; share -= 2) {
+        r.checkpoint_budget = plain.activation_bytes / 10 * share;
+        memopt_plan_report report = report_of(&m, &r, NULL);
+        /* Beside the chain: the last norm and the head's transforms, 5 of 4 × 128 × 256. */
+        assert_true(report.peak.activations <= r.checkpoint_budget + 5 * 4 * 128 * 256 * 4);
+        assert_true(report.time_factor >= before);
+        assert_true(report.recomputed_layers > 0);
+        before = report.time_factor;
+    }
+}
+
+static void activations_on_the_host(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    (void)state;
+    memopt_plan_report plain = report_of(&m, &r, NULL);
+    r.offload = MEMOPT_PLAN_OFFLOAD_ACTIVATIONS;
+    memopt_plan_report off = report_of(&m, &r, NULL);
+    assert_true(off.host_bytes > plain.activation_bytes / 2);
+    assert_true(off.activation_bytes < plain.activation_bytes / 4);
+    assert_true(off.link_bytes >= 2 * off.host_bytes);
+    assert_int_equal(off.disk_bytes, 0);
+    assert_true(off.time_factor > 1);
+    r.host_limit = off.host_bytes / 3;
+    memopt_plan_report limited = report_of(&m, &r, NULL);
+    assert_int_equal(limited.host_bytes, r.host_limit);
+    assert_int_equal(limited.disk_bytes, off.host_bytes - r.host_limit);
+    r.offload = MEMOPT_PLAN_OFFLOAD_OPTIMIZER;
+    r.host_limit = 0;
+    memopt_plan_report states = report_of(&m, &r, NULL);
+    assert_int_equal(states.peak.optimizer, 0);
+    assert_true(states.host_bytes > plain.parameter_count * 8);
+}
+
+/* Adapters: the base has no gradients, yet what its inputs' gradients need is kept. */
+static void adapters_freeze_the_rest(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    (void)state;
+    memopt_plan_report all = report_of(&m, &r, NULL);
+    m.lora_rank = 8;
+    memopt_plan_report lora = report_of(&m, &r, NULL);
+    /* Query and value of 4 layers: 256 × 8 down and 8 × 256 up. */
+    assert_int_equal(lora.trainable_count, 4 * 2 * 2 * 256 * 8);
+    assert_int_equal(lora.parameter_count, all.parameter_count + lora.trainable_count);
+    assert_true(lora.phases[MEMOPT_PLAN_PHASE_STEP].gradients <= lora.trainable_count * 4);
+    assert_true(lora.activation_bytes < all.activation_bytes);
+    assert_true(lora.activation_bytes > all.activation_bytes / 3);
+}
+
+static void cards_and_margins(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    memopt_plan_card c = MEMOPT_PLAN_CARD_INIT;
+    (void)state;
+    memopt_plan_report none = report_of(&m, &r, &c);
+    assert_int_equal(none.peak.overhead, 0);
+    assert_int_equal(none.limit_bytes, 0);
+    assert_int_equal(none.fits, 1);
+    c.capacity = UINT64_C(24) << 30;
+    memopt_plan_report card = report_of(&m, &r, &c);
+    assert_true(card.peak.overhead > UINT64_C(500) << 20);
+    assert_int_equal(card.peak.total - card.peak.overhead, none.peak.total);
+    assert_int_equal(card.limit_bytes, (uint64_t)(0.85 * 24 * (1 << 30)));
+    c.allocator = MEMOPT_PLAN_ALLOCATOR_EXPANDABLE;
+    assert_true(report_of(&m, &r, &c).peak.overhead < card.peak.overhead);
+    c.device = MEMOPT_PLAN_DEVICE_CPU;
+    assert_int_equal(report_of(&m, &r, &c).peak.overhead, 0);
+    c.other_bytes = 1000;
+    assert_int_equal(report_of(&m, &r, &c).peak.overhead, 1000);
+    c.capacity = none.peak.total;
+    assert_int_equal(report_of(&m, &r, &c).fits, 0);
+    c.other_bytes = 0;
+    c.margin = 1;
+    assert_int_equal(report_of(&m, &r, &c).fits, 1);
+}
+
+/* A GPU keeps dropout's mask in bytes and has a flash kernel with dropout. */
+static void devices_have_their_kernels(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    memopt_plan_card c = MEMOPT_PLAN_CARD_INIT;
+    (void)state;
+    m.family = MEMOPT_PLAN_GPT2;
+    m.attention_dropout = m.hidden_dropout = 0.1;
+    memopt_plan_report any = report_of(&m, &r, &c);
+    c.device = MEMOPT_PLAN_DEVICE_CPU;
+    assert_int_equal(report_of(&m, &r, &c).peak.total, any.peak.total);
+    c.device = MEMOPT_PLAN_DEVICE_CUDA;
+    memopt_plan_report cuda = report_of(&m, &r, &c);
+    /* Scores of 4 layers, three times. */
+    assert_true(any.activation_bytes - cuda.activation_bytes > 4 * 3 * 4 * 8 * 128 * 128 * 4);
+}
+
+static void sequences_of_mean_length(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run(), shorter = r;
+    (void)state;
+    r.sequence_mean = 64;
+    shorter.sequence = 64;
+    assert_int_equal(report_of(&m, &r, NULL).mean_bytes, report_of(&m, &shorter, NULL).peak.total);
+    shorter.sequence = 128;
+    assert_int_equal(report_of(&m, &r, NULL).peak.total, report_of(&m, &shorter, NULL).peak.total);
+}
+
+/* A frozen tower leaves its output alone. */
+static void towers_of_images(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    (void)state;
+    memopt_plan_report text = report_of(&m, &r, NULL);
+    m.vision_layers = 2;
+    m.vision_hidden = 128;
+    m.image_size = 64;
+    memopt_plan_report trained = report_of(&m, &r, NULL);
+    assert_int_equal(trained.layer_count, text.layer_count + 2);
+    assert_true(trained.peak.total > text.peak.total);
+    m.vision_mode = MEMOPT_PLAN_TOWER_FROZEN;
+    memopt_plan_report frozen = report_of(&m, &r, NULL);
+    assert_int_equal(frozen.parameter_count, trained.parameter_count);
+    assert_true(frozen.trainable_count < trained.trainable_count);
+    assert_true(frozen.activation_bytes < trained.activation_bytes);
+    r.images = 4;
+    assert_true(report_of(&m, &r, NULL).peak.total > frozen.peak.total);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(states_of_each_optimizer),   cmocka_unit_test(temporaries_of_the_step),
+        cmocka_unit_test(shares_of_several_devices),  cmocka_unit_test(layers_that_run_again),
+        cmocka_unit_test(budgets_are_kept),           cmocka_unit_test(activations_on_the_host),
+        cmocka_unit_test(adapters_freeze_the_rest),   cmocka_unit_test(cards_and_margins),
+        cmocka_unit_test(devices_have_their_kernels), cmocka_unit_test(sequences_of_mean_length),
+        cmocka_unit_test(towers_of_images),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
