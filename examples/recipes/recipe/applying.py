@@ -57,7 +57,7 @@ def _expected(expect: Dict[str, Any], result: Dict[str, Any]) -> List[Tuple[str,
 
 
 def _show(value: Any) -> str:
-    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def at(config: Any, key: str) -> Any:

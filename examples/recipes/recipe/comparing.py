@@ -12,6 +12,9 @@ Check = Tuple[str, bool]
 #: The plan of a dense model is never below what is measured, and at most a tenth above; half a
 #: percent is for the bookkeeping of tensors of a few bytes.
 UNDER, OVER = -0.5, 10.0
+
+#: Points of a percentage that a planned saving may be from the measured one.
+NEAR = 4.0
 LABELS = {
     "parameters": "weights",
     "gradients": "gradients",
@@ -42,22 +45,27 @@ def saved(before: Bytes, after: Bytes, category: str) -> float:
     return 100.0 * (1 - now / was) if was else 0.0
 
 
-def checks(rows: Sequence[Row]) -> List[Check]:
-    """Every row's bounds; every change's savings, and its losses."""
+def change(saving: float) -> str:
+    """A saving of so many percent, as a change."""
+    percent = round(saving)
+    return "0 %" if percent == 0 else "%s%d %%" % ("−" if percent > 0 else "+", abs(percent))
+
+
+def checks(rows: Sequence[Row], under: float = UNDER) -> List[Check]:
+    """Every row's bounds; every change's savings, and its losses. `under`: how far below what is
+    measured a plan may be, in percent, where a recipe says why."""
     result: List[Check] = []
     for row in rows:
-        bound = 300.0 if row.step.loose else OVER
         text = "%s: planned %+.1f %% of measured" % (row.step.title, row.error)
-        result.append((text, UNDER <= row.error <= bound))
+        result.append((text, under <= row.error <= OVER))
     for before, after in zip(rows, rows[1:]):
         for category, (least, most) in after.step.saves.items():
             measured = saved(before.measured, after.measured, category)
             planned = saved(before.planned, after.planned, category)
-            text = "%s: %s −%.0f %% measured, −%.0f %% planned; expected %g to %g %%" % (
-                after.step.title, LABELS[category], measured, planned, least, most,
+            text = "%s: %s %s measured, %s planned" % (
+                after.step.title, LABELS[category], change(measured), change(planned),
             )  # fmt: skip
-            loose = 15.0 if after.step.loose else 3.0
-            fine = least <= measured <= most and abs(measured - planned) <= loose
+            fine = least <= measured <= most and abs(measured - planned) <= NEAR
             result.append((text, fine))
         if after.step.losses is not None:
             result.append(_losses(before, after, after.step.losses))
@@ -86,8 +94,8 @@ def savings(rows: Sequence[Row]) -> List[str]:
     lines = [["", *(LABELS[name] for name in (*CATEGORIES, "peak"))]]
     for title, of in (("planned", "planned"), ("measured", "measured")):
         first, last = getattr(rows[0], of), getattr(rows[-1], of)
-        share = ["−%.0f %%" % saved(first, last, name) for name in (*CATEGORIES, "peak")]
-        lines.append([title, *(text.replace("−-", "+").replace("−0 ", "0 ") for text in share)])
+        names = (*CATEGORIES, "peak")
+        lines.append([title, *(change(saved(first, last, name)) for name in names)])
     return _columns(lines, 1)
 
 

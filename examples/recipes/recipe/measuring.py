@@ -1,6 +1,6 @@
 """Counts the bytes of a training step, every tensor of it, by category."""
 
-from typing import Dict, NamedTuple, Tuple
+from typing import Dict, Iterable, NamedTuple
 
 import torch
 from memopt.torch._recorder import Account, Recorder
@@ -14,11 +14,8 @@ _PHASES = ("forward", "loss", "backward", "step")
 
 
 class Bytes(NamedTuple):
-    """What a step takes.
-
-    Of activations and logits it is the most that the fullest moment of any phase has; of gradients
-    what backward leaves; of weights and states what is there before the step.
-    """
+    """What a step takes: weights and states before it, gradients when backward is done, activations
+    at the fullest moment of forward and loss, logits at that of any phase."""
 
     parameters: int
     gradients: int
@@ -32,13 +29,12 @@ class Bytes(NamedTuple):
     host: int
 
 
-def measure(trainer: Trainer) -> Bytes:
-    """Records one step of a trainer that has made a step already, so that states are there."""
-    model, optimizer = trainer.task.model, trainer.optimizer
+def record(trainer: Trainer) -> Account:
+    """One step of a trainer that has made a step already, so that states are there."""
+    model = trainer.task.model
     recorder = Recorder()
     recorder.claim([*model.parameters(), *model.buffers()], "parameters")
-    states = states_of(optimizer)
-    recorder.claim(states, "optimizer")
+    recorder.claim(states_of(trainer.optimizer), "optimizer")
     hooks = [
         p.register_post_accumulate_grad_hook(lambda p: recorder.claim([p.grad], "gradients"))
         for p in model.parameters()
@@ -50,44 +46,38 @@ def measure(trainer: Trainer) -> Bytes:
             recorder.phase("loss")
 
     hooks.append(head_of(model).register_forward_pre_hook(on_head))
-    before = _host_peak(trainer)
     try:
         with recorder:
             trainer.step(phase=recorder.phase, claim=recorder.claim)
     finally:
         for hook in hooks:
             hook.remove()
-    account = Account(recorder, lambda tensor: trainer.task.is_logits(tensor.shape))
-    return _bytes(account, model, sum(map(_nbytes, states)), _host_peak(trainer), before)
+    return Account(recorder, lambda tensor: trainer.task.is_logits(tensor.shape)).in_place_sums()
 
 
-def _bytes(
-    account: Account, model: torch.nn.Module, states: int, host: int, before: int
-) -> Bytes:
-    peaks = {name: p for name, p in account.in_place_sums().peaks().items() if name in _PHASES}
-    account = account.in_place_sums()
+def measure(trainer: Trainer) -> Bytes:
+    """The bytes of a recorded step."""
+    account = record(trainer)
+    peaks = {name: peak for name, peak in account.peaks().items() if name in _PHASES}
     moments: Dict[str, Dict[str, int]] = {
         name: account.categories(peak.event) for name, peak in peaks.items()
     }
     top = max(peaks.values(), key=lambda peak: peak.bytes)
-    unique: Dict[int, Tuple[int, torch.Tensor]] = {
-        t.untyped_storage()._cdata: (_nbytes(t), t) for t in [*model.parameters(), *model.buffers()]
-    }
+    model = trainer.task.model
+    host = 0 if trainer.host is None else int(trainer.host.stats()["host_bytes_peak"])
     return Bytes(
-        sum(size for size, _ in unique.values()),
-        max(moment["gradients"] for moment in moments.values()),
-        states,
-        max(moment["activations"] for moment in moments.values()),
+        _total([*model.parameters(), *model.buffers()]),
+        moments["step"]["gradients"],
+        _total(states_of(trainer.optimizer)),
+        max(moments[name]["activations"] for name in ("forward", "loss") if name in moments),
         max(moment["logits"] for moment in moments.values()),
         top.bytes,
         top.phase,
-        max(host, before),
+        host,
     )
 
 
-def _nbytes(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().nbytes()
-
-
-def _host_peak(trainer: Trainer) -> int:
-    return 0 if trainer.host is None else int(trainer.host.stats()["host_bytes_peak"])
+def _total(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of their storages, each once."""
+    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())

@@ -65,7 +65,8 @@ class Task:
         self.settings = settings
         torch.manual_seed(seed)
         self.model = self._build().train()
-        self._samples = torch.Generator().manual_seed(seed + 1)
+        #: Where samples come from: the same ones for a seed.
+        self.samples = torch.Generator().manual_seed(seed + 1)
 
     @property
     def contrastive(self) -> bool:
@@ -101,7 +102,7 @@ class Task:
         rows = self.settings["batch"] * self.group
         vocabulary = self.text["vocab_size"]
         shape = (rows, self.settings["seq"])
-        ids = torch.randint(2, vocabulary, shape, generator=self._samples)
+        ids = torch.randint(2, vocabulary, shape, generator=self.samples)
         if self.contrastive:
             return {"input_ids": ids}
         frames = self.settings.get("images", 1) if "vision_config" in self.config else 0
@@ -115,7 +116,7 @@ class Task:
         tokens = frames * (size // patch) ** 2
         pictures = torch.full((len(ids), tokens), self.config["image_token_index"])
         ids = torch.cat([pictures, ids], dim=1)
-        pixels = torch.randn(len(ids) * frames, 3, size, size, generator=self._samples)
+        pixels = torch.randn(len(ids) * frames, 3, size, size, generator=self.samples)
         dtype = DTYPES[self.settings.get("dtype", "fp32")]
         return {"input_ids": ids, "labels": ids.clone(), "pixel_values": pixels.to(dtype)}
 

@@ -41,16 +41,12 @@ def planned(model: pathlib.Path, settings: Settings) -> Bytes:
     recorder's eyes, hence without overhead."""
     result = plan(["--model", str(model), "--device", "cpu", *options(settings)])
     phases = result["phases"]
-
-    def most(category: str) -> int:
-        return max(int(phase[category]) for phase in phases.values())
-
     return Bytes(
         int(phases["load"]["parameters"]),
-        most("gradients"),
+        int(phases["step"]["gradients"]),
         int(phases["load"]["optimizer"]),
-        most("activations"),
-        most("logits"),
+        max(int(phases[name]["activations"]) for name in ("forward", "loss")),
+        max(int(phase["logits"]) for phase in phases.values()),
         int(result["peak_bytes"]),
         str(result["peak_phase"]),
         int(result["host_bytes"]),

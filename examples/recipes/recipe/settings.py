@@ -21,8 +21,6 @@ class Step(NamedTuple):
     saves: Dict[str, List[float]]
     #: How far losses may be from those of the step before: 0 is bit for bit; None: other samples.
     losses: Optional[float]
-    #: Whether the plan may be far above what is measured, and why.
-    loose: str
 
 
 def options(settings: Settings) -> List[str]:
@@ -58,7 +56,7 @@ def _toml(text: str) -> Dict[str, Any]:
 def steps(described: Dict[str, Any]) -> List[Step]:
     """The steps of a recipe's `steps.toml`: its start, then each change."""
     settings = dict(described["start"])
-    result = [Step("as the guide starts", dict(settings), "", {}, None, "")]
+    result = [Step("as the guide starts", dict(settings), "", {}, None)]
     for change in described["change"]:
         settings.update(change["set"])
         result.append(
@@ -68,7 +66,6 @@ def steps(described: Dict[str, Any]) -> List[Step]:
                 change.get("guide", ""),
                 change.get("saves", {}),
                 change.get("losses"),
-                change.get("loose", ""),
             )
         )
     return result

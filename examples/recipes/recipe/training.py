@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import pathlib
-from typing import Any, Callable, List
+from typing import Any, Callable, Dict, List
 
 import memopt.torch as mt
 import torch
@@ -36,7 +36,7 @@ class Trainer:
         offloads = settings.get("offload") in ("activations", "all")
         self.host = mt.save_on_cpu() if offloads else None
 
-    def step(self, batches: Any = None, phase: Phase = _nobody, claim: Any = None) -> float:
+    def step(self, phase: Phase = _nobody, claim: Any = None) -> float:
         """One optimizer step over all micro-batches; the mean of their losses."""
         accumulation = self.settings.get("accumulation", 1)
         total = 0.0
@@ -58,6 +58,22 @@ class Trainer:
         phase("after")
         self.optimizer.zero_grad(set_to_none=True)
         return total
+
+    def state(self) -> Dict[str, Any]:
+        """What a checkpoint on disk holds."""
+        return {
+            "model": self.task.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "samples": self.task.samples.get_state(),
+        }
+
+    def load(self, state: Dict[str, Any]) -> None:
+        """Goes on from a checkpoint."""
+        self.task.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+        self.task.samples.set_state(state["samples"])
 
     def losses(self, steps: int) -> List[float]:
         """Trains; the loss of each step."""
