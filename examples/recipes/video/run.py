@@ -33,7 +33,7 @@ def extras(recipe: Recipe) -> Tuple[List[str], List[Tuple[str, bool]]]:
         with LiveBytes() as live:
             mt.load_safetensors(empty, str(path), dtype=torch.bfloat16, device="cpu")
     half = bytes_of(empty)
-    report = mt.report(empty).devices["cpu"].parameters
+    report = mt.report(empty).devices["cpu"].weights
     lines = [
         "Loading a file of fp32 as bf16: %s become %s; the most while loading %s"
         % (format_size(full), format_size(half), format_size(live.peak))
