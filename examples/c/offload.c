@@ -4,7 +4,8 @@
  * A chain of 24 layers produces 8 MiB of activations each on a device of 64 MiB. Without help the
  * ninth layer does not fit. With an offloader each activation is packed as soon as it is written
  * (the copy runs on the offloader's own stream while the next layer computes), and prefetched one
- * layer ahead in backward. A host limit below the whole shows the overflow policy.
+ * layer ahead in backward. A host limit below the whole shows the overflow policy; a second step
+ * with a quarter of that limit spills to a disk what the host has no room for.
  *
  * Build it with:  cc offload.c $(pkg-config --cflags --libs memopt)
  */
@@ -20,6 +21,7 @@ enum { LAYERS = 24 };
 #define BYTES (8 * MIB)
 #define CAPACITY (64 * MIB)
 #define HOST_LIMIT (180 * MIB) /* less than 24 × 8 MiB: the rest stays on the device */
+#define SPILL_LIMIT (40 * MIB) /* five activations: the rest goes to the disk */
 
 static void check(memopt_status status, const char *what)
 {
@@ -91,6 +93,48 @@ static void backward_pass(memopt_device *device, memopt_offloader *offloader, me
     }
 }
 
+static int all_right(unsigned char (*seen)[BYTES / MIB])
+{
+    int right = 1;
+    for (int i = 0; i < LAYERS; i++)
+        for (uint64_t k = 0; k < BYTES / MIB; k++) {
+            right = right && seen[i][k] == i + 1;
+            seen[i][k] = 0;
+        }
+    return right;
+}
+
+/* The same step with little host memory and a directory to spill to. The file there has no name:
+ * nothing is left of it, however the program ends. */
+static int step_with_disk(memopt_device *device, memopt_allocator *allocator, memopt_stream stream,
+                          unsigned char (*seen)[BYTES / MIB])
+{
+    memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
+    memopt_offloader_stats stats = {.struct_size = sizeof stats};
+    memopt_ticket tickets[LAYERS];
+    memopt_offloader *offloader = NULL;
+    options.host_limit = SPILL_LIMIT;
+    options.overflow = MEMOPT_OVERFLOW_SPILL;
+    options.disk_path = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
+    options.disk_limit = LAYERS * BYTES;
+    check(memopt_offloader_create(device, allocator, &options, &offloader), "offloader");
+    forward_pass(device, allocator, offloader, stream, tickets);
+    check(memopt_offloader_get_stats(offloader, &stats), "stats");
+    printf("  spilled: %" PRIu64 " MiB on the host (limit %d), %" PRIu64 " layers only in %s\n",
+           stats.host_bytes / MIB, (int)(SPILL_LIMIT / MIB), stats.disk_tickets, options.disk_path);
+    backward_pass(device, offloader, stream, tickets, seen);
+    check(memopt_stream_sync(device, stream), "sync");
+    check(memopt_offloader_get_stats(offloader, &stats), "stats");
+    int right = all_right(seen);
+    printf("  backward read %s values; %" PRIu64 " MiB were written to the disk, %" PRIu64
+           " MiB read back, and %" PRIu64 " calls had to wait for it\n",
+           right ? "the right" : "WRONG", stats.disk_written_bytes / MIB,
+           stats.disk_read_bytes / MIB, stats.disk_waits);
+    check(memopt_offloader_destroy(offloader), "offloader_destroy");
+    return right && stats.kept_overflow == 0 && stats.disk_read_bytes > 0 &&
+           stats.host_bytes_peak <= SPILL_LIMIT;
+}
+
 int main(void)
 {
     memopt_device_options device_options = MEMOPT_DEVICE_OPTIONS_INIT;
@@ -127,10 +171,7 @@ int main(void)
 
     backward_pass(device, offloader, stream, tickets, seen);
     check(memopt_stream_sync(device, stream), "sync");
-    int right = 1;
-    for (int i = 0; i < LAYERS; i++)
-        for (uint64_t k = 0; k < BYTES / MIB; k++)
-            right = right && seen[i][k] == i + 1;
+    int right = all_right(seen);
     check(memopt_offloader_get_stats(offloader, &stats), "stats");
     check(memopt_device_memory_info(device, &info), "memory_info");
     printf("  backward read %s values; %" PRIu64 " of %" PRIu64
@@ -142,6 +183,7 @@ int main(void)
     int good = fits < LAYERS && right && stats.kept_overflow > 0 &&
                stats.host_bytes_peak <= HOST_LIMIT && info.used_peak <= CAPACITY;
     check(memopt_offloader_destroy(offloader), "offloader_destroy");
+    good = step_with_disk(device, allocator, stream, seen) && good;
     check(memopt_stream_destroy(device, stream), "stream_destroy");
     check(memopt_allocator_destroy(allocator), "allocator_destroy");
     check(memopt_device_close(device), "device_close");

@@ -15,6 +15,7 @@
 #include <memopt/optim.h>
 #include <memopt/plan.h>
 #include <memopt/pluggable.h>
+#include <memopt/publish.h>
 #include <memopt/trace.h>
 
 #endif /* MEMOPT_MEMOPT_H */

@@ -3,7 +3,7 @@
  * @brief Save-on-CPU: parks device values in page-locked host memory between forward and backward.
  *
  * Copies run on two streams of the offloader's own (to the host, and back), tied to the caller's by
- * events; no call waits for the device unless its line says so.
+ * events; no call waits for the device, or for a disk, unless its line says so.
  *
  *     forward:   for each layer: compute the activation on the stream
  *                                memopt_offload_pack(activation)          it is the ticket's now
@@ -20,6 +20,14 @@
  *
  * **Host memory** is page-locked, of the size of the values (rounded to a page; values below
  * 128 KiB share pages), used again for later values, and never more than the limit.
+ *
+ * **Disk.** With ::MEMOPT_OVERFLOW_SPILL the oldest values go on from the host to a file. It is
+ * written and read by functions of the host on a third stream, ahead of need; where the driver has
+ * none (#MEMOPT_BACKEND_HOST_FUNCTIONS), and with #MEMOPT_OFFLOADER_NULL_STREAM on "cpu", by the
+ * thread that calls. A value stays on the host until its write is known to have succeeded, and what
+ * is read is compared with what was written, so a disk that is full or broken costs no value that
+ * it had not taken, and never gives another one. In a child process after a fork values on the disk
+ * cannot be read.
  *
  * **Graphs.** While the stream that is handed in (for a prefetch: the one that packed) records a
  * graph, pack, prefetch, unpack and the waits return #MEMOPT_UNSUPPORTED and leave the capture as
@@ -46,7 +54,10 @@ typedef enum memopt_overflow {
     /** Wait for host memory that released tickets are about to give back; where nothing is on its
      * way, fail as with ::MEMOPT_OVERFLOW_FAIL. */
     MEMOPT_OVERFLOW_WAIT = 1,
-    MEMOPT_OVERFLOW_FAIL = 2 /**< Fail with #MEMOPT_LIMIT_REACHED; nothing is changed. */
+    MEMOPT_OVERFLOW_FAIL = 2, /**< Fail with #MEMOPT_LIMIT_REACHED; nothing is changed. */
+    /** Move the oldest values on the host to the disk. Where that has no room either (disk_limit),
+     * or the value is larger than the host limit, keep the new one on the device. */
+    MEMOPT_OVERFLOW_SPILL = 3
 } memopt_overflow;
 
 /** @brief Flags of ::memopt_offloader_options. */
@@ -64,12 +75,17 @@ typedef struct memopt_offloader_options {
     uint64_t min_bytes;  /**< Smaller values stay on the device, and cost no host memory. */
     uint32_t overflow;   /**< A ::memopt_overflow. */
     uint32_t flags;      /**< Of ::memopt_offloader_flags. */
+    /** Where ::MEMOPT_OVERFLOW_SPILL puts values, which needs it and a host_limit: a directory, or
+     * the name of a file to make. The file has no name any more when the call returns, so nothing
+     * is left however the process ends. Copied. */
+    const char *disk_path;
+    uint64_t disk_limit; /**< Most bytes of that file, in blocks of 4096; 0: no limit. */
 } memopt_offloader_options;
 
 /** @brief Initialiser of ::memopt_offloader_options. */
 #define MEMOPT_OFFLOADER_OPTIONS_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_offloader_options), 0, 0, 0, 0                                               \
+        sizeof(memopt_offloader_options), 0, 0, 0, 0, NULL, 0                                      \
     }
 
 /**
@@ -82,6 +98,7 @@ typedef struct memopt_offloader_options {
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an option is out of range, or the allocator is
  *         of another device.
+ * @retval MEMOPT_IO_ERROR no file can be made at disk_path.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
  * @since 1.0
  */
@@ -118,8 +135,8 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  * @brief Packs a block of the offloader's allocator and takes it over: it is copied to the host
  * after the stream's work so far and freed when the copy is done.
  *
- * With ::MEMOPT_OVERFLOW_WAIT it may wait for copies of released tickets; else it waits for
- * nothing.
+ * With ::MEMOPT_OVERFLOW_WAIT it may wait for copies of released tickets, with
+ * ::MEMOPT_OVERFLOW_SPILL also for the disk to write an older value; else it waits for nothing.
  * @param offloader the offloader.
  * @param data a live block's first byte. On success it belongs to the ticket.
  * @param bytes how many of its bytes to keep, at least 1 and at most the block's size.
@@ -130,6 +147,9 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  *         range.
  * @retval MEMOPT_LIMIT_REACHED the host limit, by policy, or 2^24 tickets are live; the message has
  *         the numbers.
+ * @retval MEMOPT_IO_ERROR there is no host memory, and the disk could not be written; the message
+ *         and memopt_last_error_info() have the system's reason. All older values are where they
+ *         were.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told. On failure the block is still the
  *         caller's, unchanged; the stream may have been made to wait for a copy that had begun.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
@@ -155,8 +175,8 @@ MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *
  *        streams that unpacked it. Else 0.
  * @retval MEMOPT_OK as told.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
- * @retval MEMOPT_LIMIT_REACHED, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing
- *         changed.
+ * @retval MEMOPT_LIMIT_REACHED, MEMOPT_IO_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as
+ *         told; nothing changed.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
@@ -197,7 +217,9 @@ MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader
  * @brief Starts bringing a value back, so that a later unpack need not wait.
  *
  * Device memory is allocated in the order of the stream that packed the value; the copy starts when
- * that stream's work so far is done. So call it before enqueuing the work to overlap with.
+ * that stream's work so far is done. So call it before enqueuing the work to overlap with. The disk
+ * is read at once, into host memory; where there is none to be had, the value is left as it is, and
+ * the call succeeds.
  * @param offloader the offloader.
  * @param ticket the ticket; one that is on the device or on its way is left as it is.
  * @retval MEMOPT_OK enqueued.
@@ -205,6 +227,7 @@ MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
  *         value is still on the host.
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as memopt_offload_prefetch_into().
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
  */
@@ -214,6 +237,9 @@ MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, me
  * @brief Gives a value back on the device, valid in the order of a stream. It may be asked again,
  * also for other streams, and gives the same memory until release. Work of every stream that it was
  * unpacked on may use the memory until memopt_offload_release() is called.
+ *
+ * A value on the disk is waited for until it has been read; where there is no host memory to read
+ * it into, until it has been copied, too.
  * @param offloader the offloader.
  * @param ticket the ticket.
  * @param stream the stream that will use it.
@@ -223,7 +249,10 @@ MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, me
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
  *         value is still on the host.
- * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
+ * @retval MEMOPT_IO_ERROR the disk could not be read; it may be asked again.
+ * @retval MEMOPT_CORRUPT the disk gave other bytes than were written; it may be asked again.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph, or the value is on the disk and this is a
+ *         child of the process that stored it; nothing changed.
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket ticket,
@@ -232,7 +261,9 @@ MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memo
 /**
  * @brief Copies a value into device memory of the caller's, in the order of a stream.
  *
- * It starts after the stream's work so far; later work of the stream comes after it.
+ * It starts after the stream's work so far; later work of the stream comes after it. A value on the
+ * disk is waited for as in memopt_offload_unpack(); on failure destination's contents are
+ * undefined.
  * @param offloader the offloader.
  * @param ticket the ticket.
  * @param destination device memory for all of the ticket's bytes.
@@ -242,7 +273,8 @@ MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memo
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
- * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as memopt_offload_unpack().
+ * @retval MEMOPT_UNSUPPORTED as memopt_offload_unpack().
  * @since 1.0
  */
 MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
@@ -262,6 +294,10 @@ MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_LIMIT_REACHED the value is on the disk, and there is no host memory to read it
+ * into; nothing changed.
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT an earlier copy of the ticket could not be read, as
+ *         memopt_offload_wait_unpacked() says, too; nothing was started.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
@@ -272,13 +308,15 @@ MEMOPT_API memopt_status memopt_offload_prefetch_into(memopt_offloader *offloade
 
 /**
  * @brief Makes later work of a stream wait until the copies of a ticket into the caller's memory
- *        are done.
+ *        are done. For a value on the disk it waits until that has been read.
  * @param offloader the offloader.
  * @param ticket the ticket.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
  * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT the disk did not give the value: the memory has undefined
+ *         contents. It is told once.
  * @retval MEMOPT_DRIVER_ERROR as told.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 1.0
@@ -303,7 +341,25 @@ MEMOPT_API memopt_status memopt_offload_release(memopt_offloader *offloader, mem
                                                 memopt_stream stream);
 
 /**
- * @brief Gives cached host memory back. Waits for copies that still use it.
+ * @brief Ends several tickets, as memopt_offload_release() does each, in their order.
+ * @param offloader the offloader.
+ * @param tickets the tickets; may be NULL where count is 0.
+ * @param count how many.
+ * @param stream the stream that used the unpacked values last.
+ * @param[out] out_released how many have ended, also where one of them could not: those before it.
+ * @retval MEMOPT_OK all of them.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL; out_released is not written.
+ * @retval MEMOPT_NOT_FOUND, MEMOPT_DRIVER_ERROR of the first that could not; it and those behind it
+ *         are as they were.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_release_many(memopt_offloader *offloader,
+                                                     const memopt_ticket *tickets, uint64_t count,
+                                                     memopt_stream stream, uint64_t *out_released);
+
+/**
+ * @brief Gives cached host memory back, and unused space at the end of the disk's file. Waits for
+ *        copies that still use the memory.
  * @param offloader the offloader.
  * @param[out] out_released bytes given back; may be NULL.
  * @retval MEMOPT_OK done.
@@ -328,6 +384,14 @@ typedef struct memopt_offloader_stats {
     uint64_t kept_overflow;     /**< Kept because of the host limit. */
     uint64_t prefetch_hits;     /**< Unpacks whose copy had been started by a prefetch. */
     uint64_t waits;             /**< Times a pack waited for host memory. */
+    uint64_t disk_tickets;      /**< Live tickets whose value is on the disk and not on the host. */
+    uint64_t disk_bytes_used;   /**< Payload bytes of those tickets. */
+    /** Bytes of the file in use, in blocks of 4096: also of values that are on the host still. */
+    uint64_t disk_bytes;
+    uint64_t disk_bytes_peak;    /**< The most in use. */
+    uint64_t disk_written_bytes; /**< Payload bytes written in all. */
+    uint64_t disk_read_bytes;    /**< Payload bytes read back in all. */
+    uint64_t disk_waits;         /**< Times a call waited for the disk. */
 } memopt_offloader_stats;
 
 /**

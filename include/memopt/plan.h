@@ -13,17 +13,23 @@
  *
  * **What is exact.** For one device, no offload and no sharding, memopt_plan_bytes::total less
  * memopt_plan_bytes::overhead is what a tracker of live tensor bytes measures on a step of such a
- * model (`transformers` 5, weights of one dtype, states of the optimizer already there, gradients
- * set to None after the step): parameters, gradients, optimizer states, what autograd keeps,
- * logits, the batch. Small tensors of Python code are counted from above, so the number is not
- * below the truth, and above it by a few percent at most for dense decoders, encoders and vision
- * transformers.
+ * model (`transformers` 5.23, torch 2.15, states of the optimizer already there, gradients set to
+ * None after the step, the loss alone kept of the model's outputs): parameters, gradients,
+ * optimizer states, what autograd keeps, logits, the batch. Numbers of a few elements are counted
+ * from above, so the peak is not below the truth, and in the families listed above it by less than
+ * a thousandth (tests/plan measures it). memopt_plan_report::held_bytes is for programs that hold
+ * the outputs.
  *
- * **What is an upper bound.** The experts of a mixture, whose sizes depend on the data; attention
- * "sdpa" with dropout or masks where the device is not told (the CPU and some GPUs have no flash
- * kernel for it); sharding (gathered layers and buckets of communication are counted whole);
- * everything in memopt_plan_bytes::overhead. Descriptions by totals alone are estimates of a
- * Llama-like model with these totals.
+ * **What is an upper bound.** Attention "sdpa" with dropout where the device is not told or is the
+ * CPU, which has no flash kernel for it; what sharding gathers and communicates (two layers and
+ * two buckets, counted whole, and DDP's copy of all gradients); mixtures of experts are counted as
+ * the grouped products that `transformers` runs by default, for which the routing does not matter;
+ * everything in memopt_plan_bytes::overhead.
+ *
+ * **What is an estimate.** Descriptions by totals alone: a Llama-like model with these totals.
+ * Vision towers in front of a text model, contrastive heads and the fused loss: played in the same
+ * way, but of no particular code. Offload of activations: every saved value comes back for the
+ * operation that needs it, one at a time.
  *
  * **What is assumed about time.** A time factor is time relative to the same run without
  * recomputation and offload. Backward takes twice forward; recomputation adds the forward of what
@@ -157,7 +163,8 @@ typedef struct memopt_plan_model {
     double attention_dropout;   /**< Dropout of attention weights. */
     double hidden_dropout;      /**< Dropout after attention and MLP. */
     double activation_dropout;  /**< Dropout between the layers of the MLP. */
-    uint64_t image_size;        /**< ViT and vision tower: pixels of a side; 0: 224. */
+    uint64_t image_size;        /**< ViT and vision tower: pixels of a side, which come as f32;
+                                       0: 224. */
     uint64_t patch_size;        /**< Pixels of a patch's side; 0: 16. */
     uint64_t channels;          /**< Colours; 0: 3. */
     uint64_t vision_layers;     /**< A vision tower's layers; 0: no tower. */
@@ -172,13 +179,16 @@ typedef struct memopt_plan_model {
                                      weights learn. */
     double lora_dropout;        /**< Dropout before the adapters. */
     double router_jitter;       /**< Noise on the router's input; 0: none. */
+    uint32_t post_norm; /**< A ::memopt_plan_choice: norms after attention and MLP, none at the
+                             end (BERT; OPT 350M). */
+    uint32_t reserved;  /**< Must be 0. */
 } memopt_plan_model;
 
 /** @brief Initialiser of ::memopt_plan_model. */
 #define MEMOPT_PLAN_MODEL_INIT                                                                     \
     {                                                                                              \
         sizeof(memopt_plan_model), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                          \
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                    \
     }
 
 /* --- the run --- */
@@ -280,9 +290,9 @@ typedef struct memopt_plan_run {
     uint32_t keep_outputs;       /**< A ::memopt_plan_choice: the model's outputs (logits) are held
                                       during backward; default: no, as a trainer that keeps the loss
                                       alone. */
-    uint32_t attention_mask;     /**< A ::memopt_plan_choice: the batch carries a padding mask with
-                                      zeros in it, which is made a mask over the scores; default:
-                                      no. */
+    uint32_t attention_mask;     /**< A ::memopt_plan_choice: yes: the batch is padded and carries a
+                                      mask with zeros in it, which is made a mask over the scores;
+                                      no: it carries none; default: it carries one, all ones. */
     uint64_t checkpoint_every;   /**< For every-k; 0: 2. */
     uint64_t checkpoint_budget;  /**< For budget: bytes that the chain of layers may take. */
     uint64_t host_limit;         /**< Offload: bytes on the host, the rest goes to disk; 0: all on
@@ -395,6 +405,9 @@ typedef struct memopt_plan_report {
     char peak_reason[256];      /**< What is alive at the peak, in words. */
     char time_assumption[256];  /**< What the factor assumes, in words. */
     char overhead_reason[256];  /**< What overhead is made of, in words. */
+    uint64_t held_bytes;        /**< The peak of a program that holds the model's
+                                     outputs to the end of the step, as loops do that
+                                     keep them in a variable. */
 } memopt_plan_report;
 
 /** @brief What an entry of the list of layers is. */

@@ -12,7 +12,9 @@
  *
  * **Streams.** Stream 0 is the default stream; any other number is a stream of its own. A block
  * that is freed on another stream than its own is recorded for that stream first; the stream's work
- * counts as done, so that a replay gives the same figures each time.
+ * counts as done, so that no figure depends on timing. Of equally good holes the one at the lower
+ * address is taken, and addresses of classic segments are the system's: there figures can differ by
+ * a fraction of a percent between processes.
  */
 #ifndef MEMOPT_TRACE_H
 #define MEMOPT_TRACE_H

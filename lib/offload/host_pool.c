@@ -9,12 +9,13 @@
 enum { SLACK = 64, SHARED_SLAB_MAX = 4 * 1024 * 1024 };
 
 void mo_host_pool_open(mo_host_pool *pool, memopt_device *device, mo_timeline *out,
-                       mo_timeline *back, uint64_t limit)
+                       mo_timeline *back, mo_timeline *disk, uint64_t limit)
 {
     memset(pool, 0, sizeof *pool);
     pool->device = device;
     pool->out = out;
     pool->back = back;
+    pool->disk = disk;
     pool->limit = limit;
 }
 
@@ -46,6 +47,8 @@ static memopt_status copies_done(mo_host_pool *pool, const mo_host_slab *slab, i
     memopt_status status = mo_timeline_query(pool->out, slab->first->written, out_done);
     if (status == MEMOPT_OK && *out_done)
         status = mo_timeline_query(pool->back, slab->first->read, out_done);
+    if (status == MEMOPT_OK && *out_done && pool->disk != NULL)
+        status = mo_timeline_query(pool->disk, slab->first->stored, out_done);
     return status;
 }
 
@@ -98,7 +101,10 @@ static memopt_status wait_for_idle(mo_host_pool *pool, int *out_found)
         return MEMOPT_OK;
     const mo_host_range *range = pool->slabs[position]->first;
     status = mo_timeline_sync(pool->out, range->written);
-    return status == MEMOPT_OK ? mo_timeline_sync(pool->back, range->read) : status;
+    if (status == MEMOPT_OK)
+        status = mo_timeline_sync(pool->back, range->read);
+    return status == MEMOPT_OK && pool->disk != NULL ? mo_timeline_sync(pool->disk, range->stored)
+                                                     : status;
 }
 
 static int fits(const mo_host_pool *pool, uint64_t bytes)

@@ -7,9 +7,10 @@
  * 64th of the small memory held, so that unused ends stay below the 3 % that rounding may cost in
  * all, for few values as for many.
  *
- * A free range keeps the numbers of the last copy that wrote it and the last that read it
- * (timeline.h). It may be taken at once: writes are in order on one stream, and the taker makes
- * that stream wait for the last read. Only giving a slab back to the system needs both complete.
+ * A free range keeps the numbers of the last copy that wrote it, the last that read it, and the
+ * last that the disk tier did with it (timeline.h). It may be taken at once: the taker makes the
+ * stream of its own copy wait for those of other streams. Only giving a slab back to the system
+ * needs all of them complete.
  *
  * Idle slabs go back, least recently used first, when what is held would otherwise pass the limit
  * or 1/64 over the most payload ever held at once: sizes that change from step to step do not pile
@@ -36,6 +37,7 @@ typedef struct mo_host_range {
     struct mo_host_range *prev, *next; /* neighbours in the slab; next links the spare ones, too */
     uint64_t written;                  /* mark of the last copy into it, on the timeline out */
     uint64_t read;                     /* mark of the last copy from it, on the timeline back */
+    uint64_t stored; /* mark of the last write or read of a file, on the disk's timeline */
     int free;
 } mo_host_range;
 
@@ -58,7 +60,8 @@ typedef struct mo_host_pool {
     memopt_device *device;
     mo_timeline *out;
     mo_timeline *back;
-    uint64_t limit; /* UINT64_MAX: none */
+    mo_timeline *disk; /* NULL: no disk tier */
+    uint64_t limit;    /* UINT64_MAX: none */
 
     mo_host_slab **slabs;
     uint64_t slab_count;
@@ -77,7 +80,7 @@ typedef struct mo_host_pool {
 } mo_host_pool;
 
 void mo_host_pool_open(mo_host_pool *pool, memopt_device *device, mo_timeline *out,
-                       mo_timeline *back, uint64_t limit);
+                       mo_timeline *back, mo_timeline *disk, uint64_t limit);
 
 /* Pre: no copy is under way. */
 void mo_host_pool_close(mo_host_pool *pool);

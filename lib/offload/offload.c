@@ -11,10 +11,23 @@ uint32_t mo_offload_omitted;
 
 static memopt_status check_options(const memopt_offloader_options *options)
 {
-    if (options->overflow > MEMOPT_OVERFLOW_FAIL)
+    int spills = options->overflow == MEMOPT_OVERFLOW_SPILL;
+    if (options->overflow > MEMOPT_OVERFLOW_SPILL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "offloader_create: overflow %u is no memopt_overflow (0 to 2)",
+                       "offloader_create: overflow %u is no memopt_overflow (0 to 3)",
                        options->overflow);
+    if (spills != (options->disk_path != NULL))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "offloader_create: %s; the spill policy and disk_path go together",
+                       spills ? "overflow is spill, but disk_path is NULL"
+                              : "disk_path is given, but overflow is not spill");
+    if (spills && options->host_limit == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "offloader_create: host_limit is 0, no limit: nothing would ever go to the "
+                       "disk; say how much may stay in host memory");
+    if (!spills && options->disk_limit != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "offloader_create: disk_limit is given without disk_path");
     if ((options->flags & ~(uint32_t)MEMOPT_OFFLOADER_NULL_STREAM) != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_create: flags %#x has unknown ones",
                        options->flags);
@@ -29,6 +42,9 @@ static memopt_status dismantle(memopt_offloader *offloader)
     memopt_status status = mo_timeline_close(&offloader->back);
     if (first == MEMOPT_OK)
         first = status;
+    status = mo_disk_close(offloader->disk);
+    if (first == MEMOPT_OK)
+        first = status;
     mo_host_pool_close(&offloader->pool);
     status = memopt_event_destroy(offloader->ready);
     if (first == MEMOPT_OK)
@@ -36,6 +52,26 @@ static memopt_status dismantle(memopt_offloader *offloader)
     mo_free(offloader->packed);
     mo_free(offloader);
     return first;
+}
+
+/* Makes the parts. */
+static memopt_status assemble(memopt_offloader *offloader)
+{
+    const memopt_offloader_options *options = &offloader->options;
+    memopt_device *device = offloader->device;
+    int own_stream = (options->flags & MEMOPT_OFFLOADER_NULL_STREAM) == 0;
+    memopt_status status = mo_timeline_open(&offloader->out, device, own_stream);
+    if (status == MEMOPT_OK)
+        status = mo_timeline_open(&offloader->back, device, own_stream);
+    if (status == MEMOPT_OK && options->disk_path != NULL)
+        status = mo_disk_open(device, options->disk_path,
+                              options->disk_limit == 0 ? INT64_MAX : options->disk_limit,
+                              own_stream, &offloader->disk);
+    offloader->options.disk_path = NULL; /* the caller's */
+    mo_host_pool_open(&offloader->pool, device, &offloader->out, &offloader->back,
+                      offloader->disk == NULL ? NULL : &offloader->disk->line,
+                      options->host_limit == 0 ? UINT64_MAX : options->host_limit);
+    return status == MEMOPT_OK ? memopt_event_create(device, 0, &offloader->ready) : status;
 }
 
 memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *allocator,
@@ -65,14 +101,7 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
     offloader->options = read;
     offloader->stats.struct_size = sizeof offloader->stats;
     mo_offload_listen(offloader);
-    mo_host_pool_open(&offloader->pool, device, &offloader->out, &offloader->back,
-                      read.host_limit == 0 ? UINT64_MAX : read.host_limit);
-    int own_stream = (read.flags & MEMOPT_OFFLOADER_NULL_STREAM) == 0;
-    status = mo_timeline_open(&offloader->out, device, own_stream);
-    if (status == MEMOPT_OK)
-        status = mo_timeline_open(&offloader->back, device, own_stream);
-    if (status == MEMOPT_OK)
-        status = memopt_event_create(device, 0, &offloader->ready);
+    status = assemble(offloader);
     if (status != MEMOPT_OK) {
         (void)dismantle(offloader);
         return status;
@@ -156,9 +185,20 @@ memopt_status memopt_offloader_trim(memopt_offloader *offloader, uint64_t *out_r
     if (offloader == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_trim: offloader is NULL");
     memopt_status status = mo_host_pool_trim(&offloader->pool, &released);
+    if (status == MEMOPT_OK && offloader->disk != NULL)
+        mo_disk_trim(offloader->disk);
     if (status == MEMOPT_OK && out_released != NULL)
         *out_released = released;
     return status;
+}
+
+static void describe_disk(mo_disk *disk, memopt_offloader_stats *stats)
+{
+    mo_disk_sweep(disk);
+    stats->disk_bytes = disk->extents.used;
+    stats->disk_bytes_peak = disk->extents.used_peak;
+    stats->disk_written_bytes = atomic_load_explicit(&disk->written, memory_order_relaxed);
+    stats->disk_read_bytes = atomic_load_explicit(&disk->read, memory_order_relaxed);
 }
 
 memopt_status memopt_offloader_get_stats(memopt_offloader *offloader,
@@ -171,5 +211,7 @@ memopt_status memopt_offloader_get_stats(memopt_offloader *offloader,
     now.host_bytes_peak = offloader->pool.held_peak;
     now.host_bytes_used = offloader->pool.used;
     now.waits = offloader->pool.waits;
+    if (offloader->disk != NULL)
+        describe_disk(offloader->disk, &now);
     return mo_result_write(out_stats, &now, sizeof now, "memopt_offloader_stats");
 }

@@ -21,7 +21,18 @@
  *
  * No copy waits for one that is enqueued later, so there is no deadlock.
  *
- * A value is on the host (range), on the device (device), or both. Kept values have no range.
+ * A value is on the host (range), in the file of the disk tier (slot), on the device (device), or
+ * in several of these places. Kept values have neither range nor slot.
+ *
+ * Spilling (spill.c). Values on the host that have no slot are in a list by age; so are those with
+ * a slot, whose write is under way or done. Nothing gives its host memory up before its write is
+ * known to have succeeded: a disk that fails costs no value.
+ *
+ *   store    the disk's stream waits for the copy to the host, then writes.
+ *   fetch    the disk's stream reads into host memory taken for that, after the copies that used it
+ *            before; `back` waits for the read, and the host memory is free again, behind that
+ *            copy. What was read is looked at (the calling thread waits for the disk) before the
+ *            value is given to anyone.
  *
  * Failure. Whatever needs memory is reserved before the first piece of work is enqueued. A pack
  * that fails after its copy was enqueued makes the caller's stream wait for that copy, so that the
@@ -42,6 +53,7 @@
 #include "memopt/offload.h"
 
 #include "device/device.h"
+#include "offload/disk.h"
 #include "offload/host_pool.h"
 
 #include <pthread.h>
@@ -52,19 +64,34 @@ typedef enum mo_origin {
     MO_ORIGIN_BORROWED  /* never copied; device memory is the caller's */
 } mo_origin;
 
+typedef enum mo_fetch { MO_FETCH_NONE = 0, MO_FETCH_OWN, MO_FETCH_INTO } mo_fetch;
+
 typedef struct mo_packed {
     memopt_ticket ticket; /* 0: the place is free */
     uint64_t bytes;
     mo_host_range *range;      /* NULL: not on the host */
+    mo_disk_slot *slot;        /* NULL: not in the file */
     void *device;              /* NULL: not on the device */
     memopt_stream pack_stream; /* wrote the value; `out` once that one has ended */
     uint64_t written;          /* on out: the copy to the host, or the work that wrote the value */
     uint64_t brought;          /* on back: the copy to device */
+    uint64_t into;             /* on back: the last copy into memory of the caller's */
     uint64_t next_free;        /* place of the next free one */
+    uint64_t older, newer;     /* places + 1 of the neighbours in its list; 0: none */
     mo_origin origin;
-    int prefetched; /* device came by prefetch and was not unpacked yet */
-    int awaited;    /* a stream of the caller waits for `brought` */
+    int prefetched;    /* device came by prefetch and was not unpacked yet */
+    int awaited;       /* a stream of the caller waits for `brought` */
+    mo_fetch fetching; /* where to the last read of the slot goes that was not looked at yet */
+    int spoilt;        /* such a read failed, and who waits for his memory was not told yet */
 } mo_packed;
+
+/* Values by age, as places + 1 of the ends; 0: none. */
+typedef struct mo_age_list {
+    uint64_t oldest, newest;
+} mo_age_list;
+
+/* A value on the host is in one of these: without a slot, by the kind of its slab, or with one. */
+enum { MO_LIST_LARGE, MO_LIST_SMALL, MO_LIST_STORED, MO_LIST_COUNT };
 
 struct memopt_offloader {
     memopt_device *device;
@@ -73,6 +100,9 @@ struct memopt_offloader {
     mo_timeline out;
     mo_timeline back;
     mo_host_pool pool;
+    mo_disk *disk; /* NULL: no disk tier */
+    mo_age_list lists[MO_LIST_COUNT];
+    uint64_t stored_bytes; /* payload of the values in MO_LIST_STORED */
     memopt_event *ready; /* recorded on a caller's stream and waited for at once, again and again */
 
     mo_stream_listener listener;
@@ -119,6 +149,34 @@ memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream strea
 /* release without looking the ticket up. */
 memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, memopt_stream stream);
 
+/* --- spill.c */
+
+/* Host memory for a value, values moved to the disk for it if there must be. LIMIT_REACHED without
+ * a message where neither the host nor the disk has room. */
+memopt_status mo_spill_take(memopt_offloader *offloader, uint64_t bytes, mo_host_range **out_range);
+/* Tells that a value came to the host, and starts to write old ones when little room is left. */
+void mo_spill_packed(memopt_offloader *offloader, memopt_ticket ticket);
+/* Gives up the host memory of a value whose write is done. Waits for nothing; LIMIT_REACHED without
+ * a message where there is none. */
+memopt_status mo_spill_drop_stored(memopt_offloader *offloader);
+/* Waits for the job of a slot. */
+memopt_status mo_spill_wait(memopt_offloader *offloader, const mo_disk_slot *slot);
+/* A value is released: takes it out of its list and gives its slot back. */
+void mo_spill_forget(memopt_offloader *offloader, mo_packed *value);
+
+/* --- fetch.c */
+
+/* Begins to read a value that is only in the file into host memory taken for it, which the caller
+ * gives back to the pool. LIMIT_REACHED, with a message, where there is none to be had at once. */
+memopt_status mo_fetch_start(memopt_offloader *offloader, mo_packed *value, mo_fetch where,
+                             mo_host_range **out_staging);
+/* Waits for the disk's part of bringing a value back, and tells what came of it. */
+memopt_status mo_fetch_finish(memopt_offloader *offloader, mo_packed *value);
+/* Brings a value that is only in the file to `destination`, free in the order of `stream`, waiting
+ * for everything: for when the host is full. */
+memopt_status mo_fetch_slowly(memopt_offloader *offloader, mo_packed *value, void *destination,
+                              memopt_stream stream);
+
 /* --- for tests: leaves out one of the dependencies above, to show that its absence is noticed. */
 enum {
     MO_OMIT_NOTHING = 0,
@@ -129,8 +187,12 @@ enum {
     MO_OMIT_MEMORY_WAIT = 16, /* back does not wait for the memory's last user */
     MO_OMIT_UNPACK_WAIT = 32, /* the caller's stream does not wait for the copy back */
     MO_OMIT_RELEASE_RECORD =
-        64,                 /* memory in use on other streams is freed without recording them */
-    MO_OMIT_KEPT_WAIT = 128 /* release of a kept value does not wait for what wrote it */
+        64,                    /* memory in use on other streams is freed without recording them */
+    MO_OMIT_KEPT_WAIT = 128,   /* release of a kept value does not wait for what wrote it */
+    MO_OMIT_STORE_WAIT = 256,  /* the disk writes without waiting for the copy to the host */
+    MO_OMIT_STORED_WAIT = 512, /* host memory is written while the disk may use it */
+    MO_OMIT_STAGING_WAIT = 1024, /* the disk reads into host memory that copies may use */
+    MO_OMIT_FETCH_WAIT = 2048    /* back does not wait for the disk */
 };
 extern uint32_t mo_offload_omitted;
 

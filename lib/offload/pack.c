@@ -63,10 +63,12 @@ static memopt_status choose_place(memopt_offloader *offloader, uint64_t bytes,
     }
     uint32_t policy = offloader->options.overflow;
     memopt_status status =
-        mo_host_pool_take(&offloader->pool, bytes, policy == MEMOPT_OVERFLOW_WAIT, out_range);
+        policy == MEMOPT_OVERFLOW_SPILL
+            ? mo_spill_take(offloader, bytes, out_range)
+            : mo_host_pool_take(&offloader->pool, bytes, policy == MEMOPT_OVERFLOW_WAIT, out_range);
     if (status != MEMOPT_LIMIT_REACHED)
         return status;
-    if (policy != MEMOPT_OVERFLOW_KEEP)
+    if (policy == MEMOPT_OVERFLOW_WAIT || policy == MEMOPT_OVERFLOW_FAIL)
         return limit_reached(offloader, bytes);
     *out_range = NULL;
     return MEMOPT_OK;
@@ -82,6 +84,8 @@ static memopt_status enqueue(memopt_offloader *offloader, const request *r,
     if (status == MEMOPT_OK && range != NULL) {
         if (!MO_OMITTED(MO_OMIT_REUSE_WAIT))
             status = mo_timeline_order(&offloader->back, range->read, out);
+        if (status == MEMOPT_OK && offloader->disk != NULL && !MO_OMITTED(MO_OMIT_STORED_WAIT))
+            status = mo_timeline_order(&offloader->disk->line, range->stored, out);
         if (status == MEMOPT_OK)
             status = memopt_copy(offloader->device, range->base, r->data, r->bytes, out);
     }
@@ -149,6 +153,8 @@ static memopt_status pack(memopt_offloader *offloader, const request *r, memopt_
     value.origin = range != NULL ? MO_ORIGIN_HOST : r->owned ? MO_ORIGIN_KEPT : MO_ORIGIN_BORROWED;
     count(offloader, &value);
     *out_ticket = mo_tickets_add(offloader, &value);
+    if (range != NULL)
+        mo_spill_packed(offloader, *out_ticket);
     *out_kept = range == NULL;
     return MEMOPT_OK;
 }

@@ -105,6 +105,7 @@ static void join_next(mo_host_pool *pool, mo_host_range *range)
     range->bytes += next->bytes;
     range->written = mo_max_u64(range->written, next->written);
     range->read = mo_max_u64(range->read, next->read);
+    range->stored = mo_max_u64(range->stored, next->stored);
     range->next = next->next;
     if (range->next != NULL)
         range->next->prev = range;
@@ -132,6 +133,7 @@ static void split(mo_host_pool *pool, mo_host_range *range, uint64_t need)
     mo_host_range *rest = new_range(pool, range->slab, range->base + need, range->bytes - need);
     rest->written = range->written;
     rest->read = range->read;
+    rest->stored = range->stored;
     rest->prev = range;
     rest->next = range->next;
     if (rest->next != NULL)

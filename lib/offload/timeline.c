@@ -79,6 +79,11 @@ memopt_status mo_timeline_reserve(mo_timeline *timeline)
 memopt_status mo_timeline_mark(mo_timeline *timeline, uint64_t *out_mark)
 {
     uint64_t mark = timeline->last + 1;
+    if (timeline->stream == NULL && memopt_stream_query(timeline->device, NULL) == MEMOPT_OK) {
+        timeline->done = timeline->last = mark; /* all work so far is over: no event is needed */
+        *out_mark = mark;
+        return MEMOPT_OK;
+    }
     memopt_status status =
         memopt_event_record(timeline->ring[mark % timeline->capacity], timeline->stream);
     if (status != MEMOPT_OK) {

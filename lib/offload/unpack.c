@@ -4,30 +4,72 @@
 #include "base/error.h"
 #include "device/device.h"
 
-/* Enqueues the copy of a value on the host to `destination`, which is free in the order of
- * `stream`, and the mark behind it. On failure nothing of it is under way. Pre: back reserved. */
-static memopt_status enqueue_back(memopt_offloader *offloader, mo_packed *value, void *destination,
-                                  memopt_stream stream, uint64_t *out_mark)
+/* A copy back. */
+typedef struct transfer {
+    mo_packed *value;
+    void *destination;
+    memopt_stream stream; /* in whose order destination is free */
+    mo_fetch where;       /* whose the destination is */
+    int wait;             /* 1: where there is no host memory to read the disk into, wait */
+} transfer;
+
+/* Makes `back` wait for the value's being in `range`. */
+static memopt_status follow_value(memopt_offloader *offloader, const mo_packed *value)
+{
+    memopt_stream back = offloader->back.stream;
+    if (value->range == NULL)
+        return MO_OMITTED(MO_OMIT_FETCH_WAIT)
+                   ? MEMOPT_OK
+                   : mo_timeline_order(&offloader->disk->line, value->slot->mark, back);
+    return MO_OMITTED(MO_OMIT_BRING_WAIT)
+               ? MEMOPT_OK
+               : mo_timeline_order(&offloader->out, value->written, back);
+}
+
+/* Enqueues the copy from host memory that has the value, or is about to, and the mark behind it. */
+static memopt_status enqueue_copy(memopt_offloader *offloader, const transfer *t,
+                                  mo_host_range *range, uint64_t *out_mark)
 {
     memopt_stream back = offloader->back.stream;
     memopt_status status =
-        MO_OMITTED(MO_OMIT_MEMORY_WAIT) ? MEMOPT_OK : mo_offload_follow(offloader, stream, back);
-    if (status == MEMOPT_OK && !MO_OMITTED(MO_OMIT_BRING_WAIT))
-        status = mo_timeline_order(&offloader->out, value->written, back);
+        MO_OMITTED(MO_OMIT_MEMORY_WAIT) ? MEMOPT_OK : mo_offload_follow(offloader, t->stream, back);
     if (status == MEMOPT_OK)
-        status =
-            memopt_copy(offloader->device, destination, value->range->base, value->bytes, back);
+        status = follow_value(offloader, t->value);
+    if (status == MEMOPT_OK)
+        status = memopt_copy(offloader->device, t->destination, range->base, t->value->bytes, back);
     if (status == MEMOPT_OK)
         status = mo_timeline_mark(&offloader->back, out_mark);
-    if (status != MEMOPT_OK)
-        return status;
-    value->range->read = *out_mark;
-    offloader->stats.copied_back_bytes += value->bytes;
-    return MEMOPT_OK;
+    if (status == MEMOPT_OK)
+        range->read = *out_mark;
+    return status;
+}
+
+/* Enqueues what brings a value to its destination. On failure nothing of it is under way. Pre: back
+ * reserved. */
+static memopt_status enqueue_back(memopt_offloader *offloader, const transfer *t,
+                                  uint64_t *out_mark)
+{
+    mo_packed *value = t->value;
+    mo_host_range *range = value->range;
+    memopt_status status = MEMOPT_OK;
+    if (range == NULL)
+        status = mo_fetch_start(offloader, value, t->where, &range);
+    if (status == MEMOPT_OK) {
+        status = enqueue_copy(offloader, t, range, out_mark);
+        if (value->range == NULL)
+            mo_host_pool_give(&offloader->pool, range);
+    } else if (status == MEMOPT_LIMIT_REACHED && t->wait) {
+        *out_mark = 0;
+        status = mo_fetch_slowly(offloader, value, t->destination, t->stream);
+    }
+    if (status == MEMOPT_OK)
+        offloader->stats.copied_back_bytes += value->bytes;
+    return status;
 }
 
 /* Starts bringing a value to device memory of its own, allocated in the order of `stream`. */
-static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt_stream stream)
+static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt_stream stream,
+                           int wait)
 {
     void *device = NULL;
     uint64_t mark = 0;
@@ -37,7 +79,8 @@ static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt
                                         stream, &device);
     if (status != MEMOPT_OK)
         return status;
-    status = enqueue_back(offloader, value, device, stream, &mark);
+    transfer t = {value, device, stream, MO_FETCH_OWN, wait};
+    status = enqueue_back(offloader, &t, &mark);
     if (status != MEMOPT_OK) {
         (void)memopt_allocator_free(offloader->allocator, device);
         return status;
@@ -47,6 +90,21 @@ static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt
     value->awaited = 0;
     value->prefetched = 0;
     return MEMOPT_OK;
+}
+
+/* Makes sure that what was brought is the value. Where the disk did not give it, the memory that it
+ * was to go to is freed, behind the copy of whatever was read. */
+static memopt_status arrive(memopt_offloader *offloader, mo_packed *value)
+{
+    memopt_status status = mo_fetch_finish(offloader, value);
+    if (status == MEMOPT_OK || value->fetching != MO_FETCH_NONE || value->device == NULL)
+        return status;
+    if (memopt_allocator_record_stream(offloader->allocator, value->device,
+                                       offloader->back.stream) != MEMOPT_OK)
+        (void)mo_timeline_sync(&offloader->back, value->brought);
+    if (memopt_allocator_free(offloader->allocator, value->device) == MEMOPT_OK)
+        value->device = NULL;
+    return status;
 }
 
 /* Tells the allocator that `stream` uses the ticket's device memory. */
@@ -84,7 +142,9 @@ memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket
     memopt_stream stream = mo_offload_writer(offloader, value);
     status = mo_offload_check_stream(offloader, stream, "offload_prefetch");
     if (status == MEMOPT_OK)
-        status = bring(offloader, value, stream);
+        status = bring(offloader, value, stream, 0);
+    if (status == MEMOPT_LIMIT_REACHED && value->slot != NULL)
+        return MEMOPT_OK; /* unpack will wait for the disk */
     if (status == MEMOPT_OK)
         value->prefetched = 1;
     return status;
@@ -101,7 +161,9 @@ memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket t
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "offload_unpack: out_data is NULL");
     status = mo_offload_check_stream(offloader, stream, "offload_unpack");
     if (status == MEMOPT_OK && value->device == NULL)
-        status = bring(offloader, value, stream);
+        status = bring(offloader, value, stream, 1);
+    if (status == MEMOPT_OK)
+        status = arrive(offloader, value);
     if (status == MEMOPT_OK)
         status = make_ready(offloader, value, stream);
     if (status != MEMOPT_OK)
@@ -116,30 +178,32 @@ memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket t
 static memopt_status copy_from_device(memopt_offloader *offloader, mo_packed *value,
                                       void *destination, memopt_stream stream)
 {
-    memopt_status status = make_ready(offloader, value, stream);
+    memopt_status status = arrive(offloader, value);
+    if (status == MEMOPT_OK)
+        status = make_ready(offloader, value, stream);
     if (status != MEMOPT_OK || destination == value->device)
         return status;
     return memopt_copy(offloader->device, destination, value->device, value->bytes, stream);
 }
 
-static memopt_status start_from_host(memopt_offloader *offloader, mo_packed *value,
-                                     void *destination, memopt_stream stream, uint64_t *out_mark)
+static memopt_status start_from_host(memopt_offloader *offloader, const transfer *t)
 {
     memopt_status status = mo_timeline_reserve(&offloader->back);
-    return status == MEMOPT_OK ? enqueue_back(offloader, value, destination, stream, out_mark)
-                               : status;
+    return status == MEMOPT_OK ? enqueue_back(offloader, t, &t->value->into) : status;
 }
 
 static memopt_status copy_from_host(memopt_offloader *offloader, mo_packed *value,
                                     void *destination, memopt_stream stream)
 {
-    uint64_t mark = 0;
-    memopt_status status = start_from_host(offloader, value, destination, stream, &mark);
+    transfer t = {value, destination, stream, MO_FETCH_OWN, 1};
+    memopt_status status = start_from_host(offloader, &t);
     if (status != MEMOPT_OK || MO_OMITTED(MO_OMIT_UNPACK_WAIT))
         return status;
-    status = mo_timeline_order(&offloader->back, mark, stream);
+    status = mo_timeline_order(&offloader->back, value->into, stream);
+    if (status == MEMOPT_OK)
+        status = mo_fetch_finish(offloader, value);
     if (status != MEMOPT_OK) /* the caller will not expect a copy into its memory any more */
-        (void)mo_timeline_sync(&offloader->back, mark);
+        (void)mo_timeline_sync(&offloader->back, value->into);
     return status;
 }
 
@@ -159,17 +223,31 @@ memopt_status memopt_offload_prefetch_into(memopt_offloader *offloader, memopt_t
                                            void *destination, uint64_t bytes, memopt_stream stream)
 {
     mo_packed *value = NULL;
-    uint64_t mark = 0;
     memopt_status status =
         find_for(offloader, ticket, "offload_prefetch_into", destination, bytes, &value);
     if (status == MEMOPT_OK)
         status = mo_offload_check_stream(offloader, stream, "offload_prefetch_into");
     if (status != MEMOPT_OK)
         return status;
+    transfer t = {value, destination, stream, MO_FETCH_INTO, 0};
     status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
-                                   : start_from_host(offloader, value, destination, stream, &mark);
+                                   : start_from_host(offloader, &t);
     if (status == MEMOPT_OK)
         value->prefetched = 1;
+    return status;
+}
+
+/* What the disk says of the copies into the caller's memory; a failure is told once. */
+static memopt_status look_at_copies(memopt_offloader *offloader, mo_packed *value)
+{
+    memopt_status status = mo_fetch_finish(offloader, value);
+    if (status == MEMOPT_OK && value->spoilt)
+        status = mo_fail(MEMOPT_IO_ERROR,
+                         "offload_wait_unpacked: a copy of %s of the ticket could "
+                         "not be read from the disk",
+                         MO_SIZE(value->bytes));
+    if (value->fetching == MO_FETCH_NONE)
+        value->spoilt = 0;
     return status;
 }
 
@@ -180,8 +258,10 @@ memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloader, memopt_t
     memopt_status status = mo_tickets_find(offloader, ticket, "offload_wait_unpacked", &value);
     if (status == MEMOPT_OK)
         status = mo_offload_check_stream(offloader, stream, "offload_wait_unpacked");
-    if (status == MEMOPT_OK && value->range != NULL && !MO_OMITTED(MO_OMIT_UNPACK_WAIT))
-        status = mo_timeline_order(&offloader->back, value->range->read, stream);
+    if (status == MEMOPT_OK)
+        status = look_at_copies(offloader, value);
+    if (status == MEMOPT_OK && !MO_OMITTED(MO_OMIT_UNPACK_WAIT))
+        status = mo_timeline_order(&offloader->back, value->into, stream);
     if (status != MEMOPT_OK)
         return status;
     offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
@@ -237,9 +317,10 @@ memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, mem
         if (status != MEMOPT_OK)
             return status;
     }
+    mo_spill_forget(offloader, value);
     if (value->range != NULL)
         mo_host_pool_give(&offloader->pool, value->range);
-    else
+    if (value->origin != MO_ORIGIN_HOST)
         offloader->stats.kept_bytes -= value->bytes;
     mo_tickets_remove(offloader, value);
     return MEMOPT_OK;
@@ -251,4 +332,23 @@ memopt_status memopt_offload_release(memopt_offloader *offloader, memopt_ticket 
     mo_packed *value = NULL;
     memopt_status status = mo_tickets_find(offloader, ticket, "offload_release", &value);
     return status == MEMOPT_OK ? mo_offload_drop(offloader, value, stream) : status;
+}
+
+memopt_status memopt_offload_release_many(memopt_offloader *offloader, const memopt_ticket *tickets,
+                                          uint64_t count, memopt_stream stream,
+                                          uint64_t *out_released)
+{
+    memopt_status status = MEMOPT_OK;
+    uint64_t released = 0;
+    if (offloader == NULL || out_released == NULL || (tickets == NULL && count != 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offload_release_many: %s is NULL",
+                       offloader == NULL      ? "offloader"
+                       : out_released == NULL ? "out_released"
+                                              : "tickets");
+    while (released < count && status == MEMOPT_OK) {
+        status = memopt_offload_release(offloader, tickets[released], stream);
+        released += status == MEMOPT_OK;
+    }
+    *out_released = released;
+    return status;
 }

@@ -110,7 +110,7 @@ static void text_shape(mo_play *p)
                          .family = m->family,
                          .activation = m->activation,
                          .gated = yes(m->gated),
-                         .post_norm = m->family == MEMOPT_PLAN_BERT,
+                         .post_norm = yes(m->post_norm),
                          .causal = decoder,
                          .rotary = llama,
                          .fused_qkv = m->family == MEMOPT_PLAN_GPT2,
@@ -246,7 +246,7 @@ static void build_batch(mo_play *p)
     t->label = "the batch";
     (void)mo_storage_new(t, SCALARS, MO_ACTIVATIONS);
     if (s->model.family == MEMOPT_PLAN_VIT || s->model.vision_layers > 0)
-        p->pixels = mo_value_new(t, mo_tape_mul(t, s->images, image), p->weight_width, MO_BATCH);
+        p->pixels = mo_value_new(t, mo_tape_mul(t, s->images, image), 4, MO_BATCH);
     if (s->model.family == MEMOPT_PLAN_VIT) {
         p->labels = mo_value_new(t, s->rows, 8, MO_BATCH);
         return;
@@ -256,8 +256,9 @@ static void build_batch(mo_play *p)
         s->model.head <= MEMOPT_PLAN_HEAD_MASKED_LM || s->model.head == MEMOPT_PLAN_HEAD_TOKEN;
     p->ids = mo_value_new(t, tokens, 8, MO_BATCH);
     p->labels = mo_value_new(t, per_token ? tokens : s->rows, 8, MO_BATCH);
-    if (s->run.attention_mask == MEMOPT_PLAN_YES)
-        (void)mo_value_new(t, tokens, 8, MO_BATCH);
+    /* What tokenizers give beside the numbers of tokens: a mask, and BERT's types. */
+    if (s->run.attention_mask != MEMOPT_PLAN_NO)
+        (void)mo_value_new(t, tokens, s->model.family == MEMOPT_PLAN_BERT ? 16 : 8, MO_BATCH);
 }
 
 memopt_status mo_play_build(mo_play *p, const mo_settings *s)

@@ -58,25 +58,40 @@ static memopt_status add_plain(memopt_plan *plan)
     return status;
 }
 
-/* The peak of a batch whose sequences have the mean length. */
+/* The peak of a run that differs from the plan's. */
+static memopt_status peak_of(const mo_settings *settings, uint64_t *out)
+{
+    memopt_plan other = {.settings = *settings};
+    mo_play p;
+    memopt_status status = play(&p, settings);
+    if (status == MEMOPT_OK)
+        status = mo_plan_report(&other, &p);
+    if (status == MEMOPT_OK)
+        *out = other.report.peak.total;
+    mo_free(other.layers);
+    mo_play_end(&p);
+    return status;
+}
+
+/* Of a batch whose sequences have the mean length. */
 static memopt_status add_mean(memopt_plan *plan)
 {
     mo_settings s = plan->settings;
-    memopt_plan mean = {0};
-    mo_play p;
     if (s.run.sequence_mean == s.run.sequence || s.model.family == MEMOPT_PLAN_VIT)
         return MEMOPT_OK;
     s.tokens -= s.run.sequence - s.run.sequence_mean;
     s.run.sequence = s.run.sequence_mean;
-    mean.settings = s;
-    memopt_status status = play(&p, &s);
-    if (status == MEMOPT_OK)
-        status = mo_plan_report(&mean, &p);
-    if (status == MEMOPT_OK)
-        plan->report.mean_bytes = mean.report.peak.total;
-    mo_free(mean.layers);
-    mo_play_end(&p);
-    return status;
+    return peak_of(&s, &plan->report.mean_bytes);
+}
+
+/* Of a program that holds the outputs. */
+static memopt_status add_held(memopt_plan *plan)
+{
+    mo_settings s = plan->settings;
+    if (s.run.keep_outputs == MEMOPT_PLAN_YES)
+        return MEMOPT_OK;
+    s.run.keep_outputs = MEMOPT_PLAN_YES;
+    return peak_of(&s, &plan->report.held_bytes);
 }
 
 static memopt_status estimate(memopt_plan *plan)
@@ -88,7 +103,9 @@ static memopt_status estimate(memopt_plan *plan)
     mo_play_end(&p);
     if (status == MEMOPT_OK)
         status = add_plain(plan);
-    return status == MEMOPT_OK ? add_mean(plan) : status;
+    if (status == MEMOPT_OK)
+        status = add_mean(plan);
+    return status == MEMOPT_OK ? add_held(plan) : status;
 }
 
 memopt_status memopt_plan_create(const memopt_plan_model *model, const memopt_plan_run *run,

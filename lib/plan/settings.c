@@ -134,8 +134,6 @@ static void default_counts(mo_settings *s)
         r->use_cache = MEMOPT_PLAN_YES;
     if (r->keep_outputs == MEMOPT_PLAN_DEFAULT)
         r->keep_outputs = MEMOPT_PLAN_NO;
-    if (r->attention_mask == MEMOPT_PLAN_DEFAULT)
-        r->attention_mask = MEMOPT_PLAN_NO;
 }
 
 /* Sequences, tokens and images of a micro-batch. */

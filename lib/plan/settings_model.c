@@ -44,6 +44,8 @@ static memopt_status check_enums(const memopt_plan_model *m)
                {"mlp_bias", m->mlp_bias, MEMOPT_PLAN_YES},
                {"qk_norm", m->qk_norm, MEMOPT_PLAN_YES},
                {"pooler", m->pooler, MEMOPT_PLAN_YES},
+               {"post_norm", m->post_norm, MEMOPT_PLAN_YES},
+               {"reserved", m->reserved, 0},
                {"vision_mode", m->vision_mode, MEMOPT_PLAN_TOWER_FROZEN},
                {"lora_targets", m->lora_targets, 255}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -89,6 +91,7 @@ static void default_choices(memopt_plan_model *m)
     choose(&m->output_bias, !is_llama(m) || m->attention_bias == MEMOPT_PLAN_YES);
     choose(&m->mlp_bias, !is_llama(m));
     choose(&m->qk_norm, 0);
+    choose(&m->post_norm, m->family == MEMOPT_PLAN_BERT);
     choose(&m->pooler, m->family == MEMOPT_PLAN_BERT && m->head == MEMOPT_PLAN_HEAD_SEQUENCE);
     if (m->lora_rank > 0 && m->lora_targets == 0)
         m->lora_targets = MEMOPT_PLAN_TARGET_QUERY | MEMOPT_PLAN_TARGET_VALUE;

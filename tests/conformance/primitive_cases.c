@@ -135,10 +135,49 @@ static void offloaded_values_return(world *w)
     free(back);
 }
 
+/* Four times what the host may hold: out to a disk by the driver's own calls of host functions. */
+static void offloaded_values_return_from_a_disk(world *w)
+{
+    enum { COUNT = 16, ROUNDS = 3, BYTES = 200000, PAGES = 49 * 4096 };
+    memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
+    memopt_offloader_stats stats = {.struct_size = sizeof stats};
+    memopt_ticket tickets[COUNT];
+    memopt_offloader *offloader = NULL;
+    unsigned char *back = host_memory(BYTES);
+    void *data = NULL;
+    options.host_limit = COUNT / 4 * PAGES;
+    options.overflow = MEMOPT_OVERFLOW_SPILL;
+    options.disk_path = getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
+    OK(memopt_offloader_create(w->device, w->allocator, &options, &offloader));
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < COUNT; i++) {
+            OK(memopt_allocator_alloc(w->allocator, BYTES, MEMOPT_TAG_OTHER, w->stream, &data));
+            OK(memopt_fill(w->device, data, round * COUNT + i + 1, BYTES, w->stream));
+            OK(memopt_offload_pack(offloader, data, BYTES, w->stream, &tickets[i]));
+        }
+        for (int i = COUNT - 1; i >= 0; i--) {
+            if (i > 0)
+                OK(memopt_offload_prefetch(offloader, tickets[i - 1]));
+            OK(memopt_offload_unpack(offloader, tickets[i], w->stream, &data));
+            OK(memopt_copy(w->device, back, data, BYTES, w->stream));
+            OK(memopt_offload_release(offloader, tickets[i], w->stream));
+            OK(memopt_stream_sync(w->device, w->stream));
+            for (int k = 0; k < BYTES; k++)
+                CHECK(back[k] == round * COUNT + i + 1);
+        }
+    }
+    OK(memopt_offloader_get_stats(offloader, &stats));
+    CHECK(stats.kept_overflow == 0 && stats.host_bytes_peak <= options.host_limit);
+    CHECK(stats.disk_read_bytes >= (uint64_t)ROUNDS * COUNT / 2 * BYTES);
+    OK(memopt_offloader_destroy(offloader));
+    free(back);
+}
+
 const conformance_case primitive_cases[] = {
     {"allocator", allocator_blocks_are_separate, 0, 0, 0},
     {"record_stream", recorded_streams_protect_blocks, 0, 0, 0},
     {"checkpoint", regions_recompute, 0, 0, 0},
     {"offload", offloaded_values_return, 0, 0, 0},
+    {"offload_disk", offloaded_values_return_from_a_disk, 0, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

@@ -62,7 +62,7 @@ class Step:
             lambda: models.batch_of(self.row, self.run["batch"], self.run["seq"])
         )
         account = recorded.account
-        return account, account.held(recorded.outputs, "optimizer"), account.in_place_sums()
+        return account, account.held(recorded.outputs, "between"), account.in_place_sums()
 
 
 def measure(row: Dict[str, Any]) -> Dict[str, Any]:

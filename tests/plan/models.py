@@ -40,8 +40,8 @@ def checkpointing(model: Any, run: Dict[str, Any]) -> None:
     if run["checkpointing"] == "none":
         return
     model.gradient_checkpointing_enable()
-    layers = [m for m in model.modules() if getattr(m, "gradient_checkpointing", None) is not None]
-    layers = [m for m in layers if isinstance(m, transformers.modeling_layers.GradientCheckpointingLayer)]
+    kind = transformers.modeling_layers.GradientCheckpointingLayer
+    layers = [module for module in model.modules() if isinstance(module, kind)]
     for number, layer in enumerate(layers):
         layer.gradient_checkpointing = number % run.get("every", 1) == 0
     if run.get("lora"):

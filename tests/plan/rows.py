@@ -47,7 +47,9 @@ def gpt2(hidden: int, layers: int, heads: int, vocabulary: int = 50257, **more: 
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 
 
-def qwen2(hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary: int, **more: Any) -> Any:
+def qwen2(
+    hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary: int, **more: Any
+) -> Any:
     """A Qwen2: biases at q, k, v; tied embeddings unless said."""
     return {
         "model_type": "qwen2",
@@ -63,7 +65,9 @@ def qwen2(hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary: i
     }
 
 
-def mistral(hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary: int, **more: Any) -> Any:
+def mistral(
+    hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary: int, **more: Any
+) -> Any:
     """A Mistral."""
     return {
         "model_type": "mistral",
@@ -79,7 +83,9 @@ def mistral(hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary:
     }
 
 
-def mixtral(hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary: int, experts: int) -> Any:
+def mixtral(
+    hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary: int, experts: int
+) -> Any:
     """A Mixtral; two experts a token."""
     return {
         "model_type": "mixtral",
@@ -96,7 +102,9 @@ def mixtral(hidden: int, layers: int, heads: int, kv: int, ffn: int, vocabulary:
     }
 
 
-def bert(hidden: int, layers: int, heads: int, ffn: int, kind: str = "BertForMaskedLM", **more: Any) -> Any:
+def bert(
+    hidden: int, layers: int, heads: int, ffn: int, kind: str = "BertForMaskedLM", **more: Any
+) -> Any:
     """A BERT; dropout 0.1 as it comes."""
     return {
         "model_type": "bert",

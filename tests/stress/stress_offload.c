@@ -1,11 +1,12 @@
 /*
  * Several threads, each with its own offloader, share one device and one allocator: random pack,
- * prefetch, unpack and release, with the contents, the host limit and the pool's invariants
- * checked. Rounds take turns between the eager and the adversarial order.
+ * prefetch, unpack and release, with the contents, the host limit and the invariants of pool and
+ * disk checked. Some spill to a disk, which in every other round fails now and then. Rounds take
+ * turns between the eager and the adversarial order.
  *
  *     stress_offload [--seed N] [--seconds S]
  */
-#include "unit/offload/support.h"
+#include "unit/offload/disk_support.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -27,8 +28,39 @@ typedef struct worker {
     uint64_t random;
     value values[LIVE];
     uint64_t checked;
+    int spills;
+    uint64_t spilled, troubles;
     char failure[256];
 } worker;
+
+/* --- a disk that fails one call in `unreliable`; 0: none */
+
+static _Atomic uint64_t unreliable, disk_calls;
+
+static int strikes(void)
+{
+    uint64_t rate = unreliable, number = ++disk_calls;
+    errno = number % 2 ? ENOSPC : EIO;
+    return rate != 0 && (number * 0x9E3779B97F4A7C15u >> 33) % rate == 0;
+}
+
+static ssize_t unreliable_write(int file, const void *from, size_t bytes, off_t offset)
+{
+    return strikes() ? -1 : pwrite(file, from, bytes, offset);
+}
+
+static ssize_t unreliable_read(int file, void *to, size_t bytes, off_t offset)
+{
+    return strikes() ? -1 : pread(file, to, bytes, offset);
+}
+
+/* 1 where a call met the failing disk: nothing has changed. */
+static int met_trouble(worker *k, memopt_status status)
+{
+    int met = k->spills && unreliable != 0 && status == MEMOPT_IO_ERROR;
+    k->troubles += (uint64_t)met;
+    return met;
+}
 
 static uint64_t next(worker *k, uint64_t below)
 {
@@ -105,7 +137,7 @@ static int pack_one(worker *k, value *v)
             TRY(memopt_allocator_free(k->w.allocator, block));
         }
     }
-    if (status == MEMOPT_LIMIT_REACHED) {
+    if (status == MEMOPT_LIMIT_REACHED || met_trouble(k, status)) {
         v->ticket = 0;
         TRY(memopt_allocator_free(k->w.allocator, block));
         return 1;
@@ -119,7 +151,7 @@ static int look_at(worker *k, value *v)
     memopt_stream stream = any_stream(k);
     void *data = NULL;
     memopt_status status = memopt_offload_unpack(k->w.offloader, v->ticket, stream, &data);
-    if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
+    if (status == MEMOPT_OUT_OF_DEVICE_MEMORY || met_trouble(k, status))
         return 1;
     TRY(status);
     return next(k, 2) ? check_bytes(k, data, v, stream) : 1;
@@ -135,9 +167,20 @@ static int copy_out(worker *k, value *v)
         return 1;
     TRY(status);
     TRY(memopt_fill(k->w.device, mine, 0, v->bytes, stream));
-    TRY(memopt_offload_unpack_into(k->w.offloader, v->ticket, mine, v->bytes, stream));
-    if (!check_bytes(k, mine, v, stream))
-        return 0;
+    if (next(k, 2)) {
+        status = memopt_offload_unpack_into(k->w.offloader, v->ticket, mine, v->bytes, stream);
+    } else {
+        status = memopt_offload_prefetch_into(k->w.offloader, v->ticket, mine, v->bytes, stream);
+        if (status == MEMOPT_OK)
+            status = memopt_offload_wait_unpacked(k->w.offloader, v->ticket, stream);
+    }
+    int without = met_trouble(k, status) || (k->spills && status == MEMOPT_LIMIT_REACHED);
+    if (!without) {
+        TRY(status);
+        if (!check_bytes(k, mine, v, stream))
+            return 0;
+    }
+    TRY(memopt_offload_wait_unpacked(k->w.offloader, v->ticket, stream));
     TRY(memopt_allocator_free(k->w.allocator, mine));
     return 1;
 }
@@ -165,7 +208,7 @@ static int one_operation(worker *k)
     case 0:
     case 1: {
         memopt_status status = memopt_offload_prefetch(k->w.offloader, v->ticket);
-        if (status != MEMOPT_OUT_OF_DEVICE_MEMORY)
+        if (status != MEMOPT_OUT_OF_DEVICE_MEMORY && !met_trouble(k, status))
             TRY(status);
         return 1;
     }
@@ -188,7 +231,9 @@ static int work(worker *k)
     for (int i = 0; i < OPERATIONS; i++) {
         if (!one_operation(k))
             return 0;
-        const char *broken = i % 8 == 0 ? broken_pool(&k->w.offloader->pool) : NULL;
+        const char *broken = i % 8 != 0  ? NULL
+                             : k->spills ? broken_disk(k->w.offloader)
+                                         : broken_pool(&k->w.offloader->pool);
         if (broken != NULL) {
             snprintf(k->failure, sizeof k->failure, "operation %d: %s", i, broken);
             return 0;
@@ -216,6 +261,11 @@ static void open_worker(worker *k, const world *shared, uint64_t seed)
     k->limit = next(k, 4) ? 1 * MIB + next(k, 4 * MIB) : 0;
     options.host_limit = k->limit;
     options.overflow = (uint32_t)next(k, 3);
+    if (next(k, 2)) {
+        k->spills = 1;
+        k->limit = 500 * KIB + next(k, 2 * MIB);
+        options = spilling(k->limit, next(k, 2) ? 0 : 3 * MIB);
+    }
     options.min_bytes = next(k, 2) ? 0 : 2000;
     OK(memopt_stream_create(shared->device, &k->w.s));
     OK(memopt_stream_create(shared->device, &k->w.t));
@@ -226,10 +276,14 @@ static void close_worker(worker *k)
 {
     if (k->failure[0] != '\0')
         fail_msg("%s", k->failure);
+    k->spilled = stats_of(&k->w).disk_written_bytes;
+    assert_true(k->limit == 0 || stats_of(&k->w).host_bytes_peak <= k->limit);
     OK(memopt_offloader_destroy(k->w.offloader));
     OK(memopt_stream_destroy(k->w.device, k->w.s));
     OK(memopt_stream_destroy(k->w.device, k->w.t));
 }
+
+static uint64_t spilled, troubles;
 
 static uint64_t one_round(uint64_t seed)
 {
@@ -239,6 +293,7 @@ static uint64_t one_round(uint64_t seed)
     world shared;
     uint64_t checked = 0;
     memset(&shared, 0, sizeof shared);
+    unreliable = seed / 2 % 2 ? 20 : 0;
     options.capacity = 32 * MIB;
     options.threads = 1;
     options.stream_order = (uint32_t)(seed % 2);
@@ -254,8 +309,11 @@ static uint64_t one_round(uint64_t seed)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
         checked += workers[i].checked;
     }
-    for (int i = 0; i < THREADS; i++)
+    for (int i = 0; i < THREADS; i++) {
         close_worker(&workers[i]);
+        spilled += workers[i].spilled;
+        troubles += workers[i].troubles;
+    }
     OK(memopt_device_sync(shared.device));
     OK(memopt_allocator_destroy(shared.allocator));
     OK(memopt_device_close(shared.device));
@@ -276,14 +334,17 @@ static void test_stress(void **unused)
 {
     (void)unused;
     double begin = now();
+    mo_disk_calls = (mo_disk_system){unreliable_write, unreliable_read, 0};
     uint64_t checked = 0;
     int rounds = 0;
     do {
         checked += one_round(first_seed * 1000 + (uint64_t)rounds);
         rounds++;
     } while (now() - begin < seconds);
-    printf("%d rounds of %d threads, %" PRIu64 " MiB compared\n", rounds, THREADS, checked >> 20);
-    assert_true(checked > 0);
+    printf("%d rounds of %d threads, %" PRIu64 " MiB compared, %" PRIu64 " MiB on a disk that "
+           "failed %" PRIu64 " calls\n",
+           rounds, THREADS, checked >> 20, spilled >> 20, troubles);
+    assert_true(checked > 0 && spilled > 0);
 }
 
 int main(int count, char **arguments)
@@ -295,5 +356,5 @@ int main(int count, char **arguments)
             seconds = strtod(arguments[i + 1], NULL);
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_stress)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -52,6 +52,7 @@ from .errors import (
     MismatchError,
     NotFoundError,
     OutOfMemoryError,
+    StorageError,
     UnsupportedError,
 )
 from .log import set_log
@@ -73,7 +74,9 @@ from .optim import (
     quantize_state,
     state_map,
 )
+from .phases import phase
 from .plan import Plan, PlanBytes, PlanCard, PlanChange, PlanLayer, PlanModel, PlanRun, PlanSolution
+from .publish import Published, PublishedAllocator, Publisher, publish, published
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .tensors import Tensor, tensor
@@ -117,6 +120,7 @@ __all__ = [
     "Offloader",
     "Optimizer",
     "OutOfMemoryError",
+    "StorageError",
     "Overflow",
     "Pass",
     "PinnedMemory",
@@ -129,6 +133,9 @@ __all__ = [
     "PlanRun",
     "PlanSolution",
     "Process",
+    "Published",
+    "PublishedAllocator",
+    "Publisher",
     "RandomState",
     "Reading",
     "Region",
@@ -166,6 +173,9 @@ __all__ = [
     "format_size",
     "library_path",
     "parse_size",
+    "phase",
+    "publish",
+    "published",
     "quantize_blockwise",
     "quantize_state",
     "set_log",

@@ -195,6 +195,7 @@ class Overflow(enum.IntEnum):
     KEEP = 0
     WAIT = 1
     FAIL = 2
+    SPILL = 3
 
 
 class OffloaderFlags(enum.IntEnum):
@@ -637,6 +638,8 @@ class OffloaderOptions(Struct):
         ("min_bytes", c_uint64),
         ("overflow", c_uint32),
         ("flags", c_uint32),
+        ("disk_path", c_char_p),
+        ("disk_limit", c_uint64),
     ]
 
 
@@ -655,6 +658,13 @@ class OffloaderStats(Struct):
         ("kept_overflow", c_uint64),
         ("prefetch_hits", c_uint64),
         ("waits", c_uint64),
+        ("disk_tickets", c_uint64),
+        ("disk_bytes_used", c_uint64),
+        ("disk_bytes", c_uint64),
+        ("disk_bytes_peak", c_uint64),
+        ("disk_written_bytes", c_uint64),
+        ("disk_read_bytes", c_uint64),
+        ("disk_waits", c_uint64),
     ]
 
 
@@ -878,6 +888,15 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_pluggable_release_pool": (None, [c_int32, _U64, _U64]),
     "memopt_pluggable_allocator": (CHECKED, [c_int32, _U64, _OUT_HANDLE]),
     "memopt_pluggable_end": (CHECKED, []),
+    # publish.h
+    "memopt_publisher_open": (CHECKED, [c_char_p, _OUT_HANDLE]),
+    "memopt_publisher_close": (CHECKED, [_HANDLE]),
+    "memopt_publisher_add": (CHECKED, [_HANDLE, _HANDLE]),
+    "memopt_publisher_add_pluggable": (CHECKED, [_HANDLE]),
+    "memopt_publisher_remove": (CHECKED, [_HANDLE, _HANDLE]),
+    "memopt_publisher_path": (c_char_p, [_HANDLE]),
+    "memopt_publisher_get_fd": (CHECKED, [_HANDLE, _OUT_I32]),
+    "memopt_publisher_serve": (CHECKED, [_HANDLE, c_int32, _OUT_U64]),
     # cast.h
     "memopt_cast": (
         CHECKED,
@@ -959,6 +978,7 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_offload_prefetch_into": (CHECKED, [_HANDLE, _U64, c_void_p, _U64, _HANDLE]),
     "memopt_offload_wait_unpacked": (CHECKED, [_HANDLE, _U64, _HANDLE]),
     "memopt_offload_release": (CHECKED, [_HANDLE, _U64, _HANDLE]),
+    "memopt_offload_release_many": (CHECKED, [_HANDLE, _OUT_U64, _U64, _HANDLE, _OUT_U64]),
     "memopt_offloader_trim": (CHECKED, [_HANDLE, _OUT_U64]),
     "memopt_offloader_get_stats": (CHECKED, [_HANDLE, POINTER(OffloaderStats)]),
     # checkpoint.h

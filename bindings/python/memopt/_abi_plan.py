@@ -269,6 +269,8 @@ class PlanModel(Struct):
         ("lora_rank", c_uint64),
         ("lora_dropout", c_double),
         ("router_jitter", c_double),
+        ("post_norm", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -362,6 +364,7 @@ class PlanReport(Struct):
         ("peak_reason", c_char * 256),
         ("time_assumption", c_char * 256),
         ("overhead_reason", c_char * 256),
+        ("held_bytes", c_uint64),
     ]
 
 

@@ -8,7 +8,6 @@ handler that was there runs afterwards.
 
 from __future__ import annotations
 
-import signal
 import threading
 from typing import Any, Optional
 
@@ -24,6 +23,8 @@ class Interruptible:
         self._handler: Optional[Any] = None
 
     def __enter__(self) -> "Interruptible":
+        import signal  # it makes enumerations, which takes milliseconds
+
         handler = signal.getsignal(signal.SIGINT)
         if threading.current_thread() is threading.main_thread() and callable(handler):
             signal.signal(signal.SIGINT, self._note)
@@ -36,6 +37,8 @@ class Interruptible:
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self._handler is None:
             return
+        import signal
+
         signal.signal(signal.SIGINT, self._handler)
         if self.asked:
             self._handler(self._number, self._frame)

@@ -10,6 +10,9 @@ views that were given out (exports). Three ways lead to its end:
   are torn down; what still has exported views stays for the system to take back. With a daemon
   thread alive all of it stays: that thread may be inside a call of the library.
 
+In a child process after a fork, what the parent made is left alone when it is collected: its
+threads are not there, and its end would wait for them for ever.
+
 Invariant: a parent's native object outlives those of its children. `_lock` guards the counts and is
 never held across a call of the library (ending a stream waits for workers that may need Python).
 """
@@ -17,6 +20,7 @@ never held across a call of the library (ending a stream waits for workers that 
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from typing import Any, Callable, List, Optional, Tuple
@@ -39,6 +43,7 @@ class Handle:
         "_children",
         "_exports",
         "_given_up",
+        "_forks",
     )
 
     def __init__(
@@ -57,6 +62,7 @@ class Handle:
         self._children: List["Handle"] = []
         self._exports = 0
         self._given_up = False
+        self._forks = _forks
         with _lock:
             for parent in parents:
                 parent._children.append(self)
@@ -136,7 +142,7 @@ class Handle:
         with _lock:
             if not self._given_up or self._pointer is None or self._children or self._exports:
                 return
-            if _leave_all:
+            if _leave_all or self._forks != _forks:
                 return
             pointer, self._pointer = self._pointer, None
         try:
@@ -147,6 +153,17 @@ class Handle:
 
 
 _leave_all = False
+_forks = 0  # between the first process and this one
+
+
+def _after_fork() -> None:
+    global _lock, _forks
+    _lock = threading.RLock()
+    _forks += 1
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _at_exit() -> None:

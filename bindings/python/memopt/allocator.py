@@ -12,6 +12,7 @@ from ._abi import BlockState, Tag
 from ._library import c_text, lib
 from .device import Device, StreamLike, stream_pointer, unsigned
 from .memory import Memory
+from .publish import unpublished
 from .sizes import Size, parse_size
 
 #: A tag by name ("weights", or one that was registered), by :class:`Tag`, or by number.
@@ -285,10 +286,11 @@ def add_to_snapshot_of(allocator: int, segments: List[Dict[str, Any]]) -> None:
 
 
 def _end_allocator(pointer: int, force: bool) -> None:
-    if force:
-        lib.memopt_allocator_destroy_force(pointer)
-    else:
-        lib.memopt_allocator_destroy(pointer)
+    with unpublished(pointer):
+        if force:
+            lib.memopt_allocator_destroy_force(pointer)
+        else:
+            lib.memopt_allocator_destroy(pointer)
 
 
 def config_items(text: str) -> List[str]:

@@ -92,6 +92,20 @@ class CorruptError(MemoptError, ValueError):
     """The data are damaged or not of this format."""
 
 
+class StorageError(MemoptError, OSError):
+    """A file could not be read or written; `errno` says why, where the system did."""
+
+    def __init__(
+        self,
+        status: Union[Status, int],
+        message: str,
+        driver_code: int = 0,
+        driver_message: str = "",
+    ) -> None:
+        super().__init__(status, message, driver_code, driver_message)
+        self.errno = driver_code or None
+
+
 class MismatchError(MemoptError):
     """Recomputed values differ from the first run."""
 
@@ -109,6 +123,7 @@ _CLASSES: Dict[int, Type[MemoptError]] = {
     Status.BUSY: BusyError,
     Status.NOT_FOUND: NotFoundError,
     Status.CORRUPT: CorruptError,
+    Status.IO_ERROR: StorageError,
     Status.MISMATCH: MismatchError,
 }
 

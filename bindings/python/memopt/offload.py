@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import weakref
-from typing import Any, Callable, Dict, Optional, Union
+from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import OffloaderFlags, Overflow
-from ._library import lib
+from ._library import c_text, lib
 from .allocator import Allocator, Buffer
 from .device import StreamLike, choice, ready, stream_pointer
 from .memory import Memory
@@ -17,13 +18,35 @@ from .sizes import Size, parse_size
 from .tensors import Tensor, TensorLike, tensor
 
 
+#: Where values go that the host has no room for: a directory or a file to make, or that and the
+#: most bytes to use of it.
+Disk = Union[str, "os.PathLike[str]", Tuple[Union[str, "os.PathLike[str]"], Size]]
+
+
+def parse_disk(disk: Optional[Disk], host_limit: int) -> Tuple[Optional[bytes], int]:
+    """The path for C, None where there is no disk, and the limit."""
+    if disk is None:
+        return None, 0
+    path, limit = disk if isinstance(disk, tuple) else (disk, 0)
+    if host_limit == 0:
+        raise ValueError(
+            "disk: without a host_limit nothing would ever go to %s: say how much may stay in host"
+            " memory" % os.fspath(path)
+        )
+    return c_text(os.fspath(path), "disk"), parse_size(limit)
+
+
 class Offloader(_lifetime.Closing):
     """A store of offloaded values.
 
     `host_limit` is the most page-locked memory it may hold (0: no limit); what does not fit is kept
-    on the device, waited for, or refused, as `overflow` says ("keep", "wait", "fail"). Values below
-    `min_bytes` stay on the device. With `null_stream` copies run on the device's NULL stream: on "cpu"
-    they are done when a call returns.
+    on the device, waited for, refused, or moved to a disk, as `overflow` says ("keep", "wait",
+    "fail", "spill"). Values below `min_bytes` stay on the device. With `null_stream` copies run on
+    the device's NULL stream: on "cpu" they are done when a call returns.
+
+    `disk` is a directory, or a file to make, for "spill", which is then the default: "/scratch", or
+    ("/scratch", "200GiB") to use no more of it. Its file has no name, so nothing is left of it when
+    the process ends, however it ends.
     """
 
     __slots__ = ("_allocator", "_handle", "__weakref__")
@@ -34,14 +57,21 @@ class Offloader(_lifetime.Closing):
         *,
         host_limit: Size = 0,
         min_bytes: Size = 0,
-        overflow: Union[str, Overflow] = "keep",
+        overflow: Union[None, str, Overflow] = None,
         null_stream: bool = False,
+        disk: Optional[Disk] = None,
     ) -> None:
+        limit = parse_size(host_limit)
+        disk_path, disk_limit = parse_disk(disk, limit)
+        if overflow is None:
+            overflow = Overflow.KEEP if disk is None else Overflow.SPILL
         options = _abi.OffloaderOptions(
-            host_limit=parse_size(host_limit),
+            host_limit=limit,
             min_bytes=parse_size(min_bytes),
             overflow=choice(Overflow, overflow, "overflow"),
             flags=OffloaderFlags.NULL_STREAM if null_stream else 0,
+            disk_path=disk_path,
+            disk_limit=disk_limit,
         )
         device = allocator.device
         out = ctypes.c_void_p()
@@ -105,7 +135,7 @@ class Offloader(_lifetime.Closing):
         return Ticket(self, out.value, view.nbytes, stream, view, kept=bool(kept.value))
 
     def trim(self) -> int:
-        """Gives cached host memory back; the bytes given back."""
+        """Gives cached host memory and unused space of the disk back; the bytes of host memory."""
         released = ctypes.c_uint64()
         lib.memopt_offloader_trim(self._handle.pointer, ctypes.byref(released))
         return released.value

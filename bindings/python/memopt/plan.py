@@ -170,6 +170,7 @@ class PlanModel(_Description):
         "mlp_bias": _abi_plan.PlanChoice,
         "qk_norm": _abi_plan.PlanChoice,
         "pooler": _abi_plan.PlanChoice,
+        "post_norm": _abi_plan.PlanChoice,
         "vision_mode": _abi_plan.PlanTowerMode,
     }
     _flags = {"lora_targets": _abi_plan.PlanTarget}

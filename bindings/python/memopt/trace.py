@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import array
 import ctypes
 import sys
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import TraceAction
@@ -13,6 +12,9 @@ from ._interrupt import Interruptible
 from ._library import c_text, lib
 from .device import unsigned
 from .sizes import Size, parse_size
+
+if TYPE_CHECKING:
+    import array
 
 #: Told how far it is: ``progress(done, total)``. What it raises ends the call.
 Progress = Callable[[int, int], Any]
@@ -181,6 +183,8 @@ class Trace(_lifetime.Closing):
 
     def add(self, events: List[Tuple[int, int, int, int]]) -> None:
         """Appends events (action, id, bytes, stream)."""
+        import array  # a shared library that most programs never need
+
         words = array.array("Q")
         for action, id, nbytes, stream in events:
             unsigned(int(action), 32, "an action")

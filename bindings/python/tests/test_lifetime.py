@@ -221,3 +221,25 @@ def test_python_s_own_hook_is_not_needed(capsys):
         sys.unraisablehook = hook
     text = capsys.readouterr().err
     assert "Exception ignored in a test:" in text and "ValueError: what went wrong" in text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_child_process_leaves_its_parent_s_objects_alone():
+    """The workers of a stream are not there to be waited for."""
+    import signal
+
+    world = World()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(20)  # ends a child that waits
+            del world
+            gc.collect()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    world.ticket.release()
+    world.offloader.close()

@@ -165,3 +165,46 @@ def test_forgotten_tickets_are_released(device, allocator):
         assert offloader.stats()["tickets"] == 1 and view[0] == 5, "the view keeps the ticket"
         del view
         assert offloader.stats()["tickets"] == 0
+
+
+@pytest.mark.parametrize("null_stream", [False, True])
+def test_values_go_to_a_disk_and_come_back(device, allocator, tmp_path, null_stream):
+    with memopt.Offloader(
+        allocator, host_limit="2MiB", disk=(tmp_path, "64MiB"), null_stream=null_stream
+    ) as offloader:
+        tickets = [offloader.pack(filled(allocator, number)) for number in range(1, 9)]
+        device.sync()
+        stats = offloader.stats()
+        assert stats["disk_tickets"] >= 6 and stats["host_bytes"] <= 2 * MIB
+        assert stats["disk_bytes_used"] == stats["disk_tickets"] * MIB
+        assert not list(tmp_path.iterdir())
+        for number in range(8, 0, -1):
+            with tickets.pop() as ticket:
+                if tickets:
+                    tickets[-1].prefetch()
+                value = ticket.unpack()
+                device.sync()
+                assert bytes(value.as_memoryview()) == bytes([number]) * MIB
+        device.sync()
+        stats = offloader.stats()
+        assert stats["disk_bytes"] == stats["disk_tickets"] == 0
+        assert stats["disk_read_bytes"] >= 6 * MIB
+
+
+def test_options_of_a_disk(allocator, tmp_path):
+    with pytest.raises(ValueError, match="host_limit"):
+        memopt.Offloader(allocator, disk=str(tmp_path))
+    with pytest.raises(memopt.InvalidArgumentError, match="overflow is not spill"):
+        memopt.Offloader(allocator, host_limit=MIB, overflow="keep", disk=str(tmp_path))
+    with pytest.raises(memopt.InvalidArgumentError, match="disk_path is NULL"):
+        memopt.Offloader(allocator, host_limit=MIB, overflow="spill")
+    with pytest.raises(memopt.StorageError, match="No such file") as raised:
+        memopt.Offloader(allocator, host_limit=MIB, disk=tmp_path / "no" / "folder")
+    assert raised.value.errno == 2
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    with pytest.raises(memopt.InvalidArgumentError, match="would be overwritten"):
+        memopt.Offloader(allocator, host_limit=MIB, disk=taken)
+    assert taken.read_text() == "mine"
+    with memopt.Offloader(allocator, host_limit=MIB, disk=tmp_path / "new"):
+        assert [path.name for path in tmp_path.iterdir()] == ["taken"]

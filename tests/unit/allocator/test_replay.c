@@ -210,6 +210,26 @@ static void test_one_block_takes_its_pages(void **state)
     }
 }
 
+/* What lives at the peak, to the byte, where more is reserved without a limit: another stream's
+ * page is taken back. */
+static void test_smallest_is_the_peak(void **state)
+{
+    (void)state;
+    const memopt_trace_event events[] = {{1, 4 * PAGE, 5, MEMOPT_TRACE_ALLOC, 0},
+                                         {1, 0, 5, MEMOPT_TRACE_FREE, 0},
+                                         {2, 4 * PAGE, 6, MEMOPT_TRACE_ALLOC, 0}};
+    memopt_trace *trace = NULL;
+    memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
+    uint64_t capacity = 0;
+    options.config = "expandable_segments:True";
+    OK(memopt_trace_create(NULL, &trace));
+    OK(memopt_trace_add(trace, events, 3));
+    assert_int_equal(replay(trace, options.config, 0).peak_reserved_bytes, 8 * PAGE);
+    OK(memopt_trace_find_capacity(trace, &options, &capacity));
+    assert_int_equal(capacity, 4 * PAGE);
+    OK(memopt_trace_destroy(trace));
+}
+
 /* Samples hold each peak, in order, and are the maxima of what a replay by hand sees. */
 static void test_samples(void **state)
 {
@@ -373,10 +393,15 @@ static int nothing_is_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_figures),           cmocka_unit_test(test_no_limit_is_ample),
-        cmocka_unit_test(test_smallest_capacity), cmocka_unit_test(test_one_block_takes_its_pages),
-        cmocka_unit_test(test_samples),           cmocka_unit_test(test_progress),
-        cmocka_unit_test(test_many_streams),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_figures),
+        cmocka_unit_test(test_no_limit_is_ample),
+        cmocka_unit_test(test_smallest_capacity),
+        cmocka_unit_test(test_one_block_takes_its_pages),
+        cmocka_unit_test(test_smallest_is_the_peak),
+        cmocka_unit_test(test_samples),
+        cmocka_unit_test(test_progress),
+        cmocka_unit_test(test_many_streams),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, nothing_is_left);
 }

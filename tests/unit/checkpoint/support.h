@@ -2,40 +2,8 @@
 #ifndef TEST_CHECKPOINT_SUPPORT_H
 #define TEST_CHECKPOINT_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "device/device.h"
 #include "memopt/checkpoint.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        memopt_status ok_status_ = (call);                                                         \
-        if (ok_status_ != MEMOPT_OK)                                                               \
-            fail_msg("%s: %s: %s", #call, memopt_status_name(ok_status_), memopt_last_error());    \
-    } while (0)
-
-#define FAILS(wanted, call)                                                                        \
-    do {                                                                                           \
-        memopt_status got_ = (call);                                                               \
-        if (got_ != (wanted))                                                                      \
-            fail_msg("%s: %s, not %s", #call, memopt_status_name(got_),                            \
-                     memopt_status_name(wanted));                                                  \
-    } while (0)
-
-#define SAYS(text)                                                                                 \
-    do {                                                                                           \
-        if (strstr(memopt_last_error(), (text)) == NULL)                                           \
-            fail_msg("\"%s\" is not in \"%s\"", (text), memopt_last_error());                      \
-    } while (0)
+#include "support/bench.h"
 
 typedef struct bench {
     memopt_device *device;
@@ -45,31 +13,22 @@ typedef struct bench {
 
 static inline void bench_open(bench *b, uint32_t order, uint64_t seed)
 {
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    options.capacity = (uint64_t)64 << 20;
-    options.threads = 2;
-    options.stream_order = order;
-    options.seed = seed;
+    bench_device wanted = {order, seed, 64 * MIB, 2};
     memset(b, 0, sizeof *b);
-    OK(memopt_device_open("cpu", &options, &b->device));
-    OK(memopt_allocator_create(b->device, NULL, NULL, &b->allocator));
+    bench_open_device(&wanted, &b->device, &b->allocator);
     OK(memopt_stream_create(b->device, &b->stream));
 }
 
-/* Nothing may be left: the destroy calls say BUSY otherwise. */
 static inline void bench_close(bench *b)
 {
     OK(memopt_device_sync(b->device));
     OK(memopt_stream_destroy(b->device, b->stream));
-    OK(memopt_allocator_destroy(b->allocator));
-    OK(memopt_device_close(b->device));
+    bench_close_device(b->device, b->allocator);
 }
 
 static inline uint64_t active_bytes(const bench *b)
 {
-    memopt_tag_stats stats = {.struct_size = sizeof stats};
-    OK(memopt_allocator_tag_stats(b->allocator, MEMOPT_TAG_ACTIVATIONS, &stats));
-    return stats.current_bytes;
+    return bench_active_bytes(b->allocator, MEMOPT_TAG_ACTIVATIONS, MEMOPT_TAG_ACTIVATIONS + 1);
 }
 
 static inline memopt_region_stats region_stats(memopt_region *region)

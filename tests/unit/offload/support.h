@@ -2,44 +2,9 @@
 #ifndef TEST_OFFLOAD_SUPPORT_H
 #define TEST_OFFLOAD_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "device/device.h"
 #include "memopt/offload.h"
 #include "offload/offload.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define KIB ((uint64_t)1024)
-#define MIB (KIB * KIB)
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        memopt_status ok_status_ = (call);                                                         \
-        if (ok_status_ != MEMOPT_OK)                                                               \
-            fail_msg("%s: %s: %s", #call, memopt_status_name(ok_status_), memopt_last_error());    \
-    } while (0)
-
-#define FAILS(wanted, call)                                                                        \
-    do {                                                                                           \
-        memopt_status got_ = (call);                                                               \
-        if (got_ != (wanted))                                                                      \
-            fail_msg("%s: %s, not %s", #call, memopt_status_name(got_),                            \
-                     memopt_status_name(wanted));                                                  \
-    } while (0)
-
-#define SAYS(text)                                                                                 \
-    do {                                                                                           \
-        if (strstr(memopt_last_error(), (text)) == NULL)                                           \
-            fail_msg("\"%s\" is not in \"%s\"", (text), memopt_last_error());                      \
-    } while (0)
+#include "support/bench.h"
 
 typedef struct world {
     memopt_device *device;
@@ -51,14 +16,9 @@ typedef struct world {
 static inline void world_open(world *w, uint32_t order, uint64_t seed, uint64_t capacity,
                               const memopt_offloader_options *options)
 {
-    memopt_device_options device_options = MEMOPT_DEVICE_OPTIONS_INIT;
-    device_options.capacity = capacity;
-    device_options.threads = 1;
-    device_options.stream_order = order;
-    device_options.seed = seed;
+    bench_device wanted = {order, seed, capacity, 1};
     memset(w, 0, sizeof *w);
-    OK(memopt_device_open("cpu", &device_options, &w->device));
-    OK(memopt_allocator_create(w->device, NULL, NULL, &w->allocator));
+    bench_open_device(&wanted, &w->device, &w->allocator);
     OK(memopt_stream_create(w->device, &w->s));
     OK(memopt_stream_create(w->device, &w->t));
     OK(memopt_offloader_create(w->device, w->allocator, options, &w->offloader));
@@ -70,8 +30,7 @@ static inline void world_close(world *w)
     OK(memopt_offloader_destroy(w->offloader));
     OK(memopt_stream_destroy(w->device, w->s));
     OK(memopt_stream_destroy(w->device, w->t));
-    OK(memopt_allocator_destroy(w->allocator));
-    OK(memopt_device_close(w->device));
+    bench_close_device(w->device, w->allocator);
 }
 
 static inline void *device_block(world *w, uint64_t bytes, memopt_stream stream)
@@ -129,13 +88,7 @@ static inline memopt_offloader_stats stats_of(world *w)
 
 static inline uint64_t active_bytes(world *w)
 {
-    memopt_tag_stats tag = {.struct_size = sizeof tag};
-    uint64_t bytes = 0;
-    for (memopt_tag i = 0; i < MEMOPT_TAG_USER; i++) {
-        OK(memopt_allocator_tag_stats(w->allocator, i, &tag));
-        bytes += tag.current_bytes;
-    }
-    return bytes;
+    return bench_active_bytes(w->allocator, 0, MEMOPT_TAG_USER);
 }
 
 /* The invariants of host_pool.h. Returns a description of the first broken one, or NULL. */

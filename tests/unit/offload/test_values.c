@@ -263,6 +263,38 @@ static void test_tickets_are_never_reused(void **unused)
     world_close(&w);
 }
 
+/* Several at a time; what cannot end stops it there, and those behind are as they were. */
+static void test_release_many(void **unused)
+{
+    (void)unused;
+    world w;
+    memopt_ticket tickets[6];
+    uint64_t released = 99;
+    void *data = NULL;
+    world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, NULL);
+    for (int i = 0; i < 6; i++)
+        tickets[i] = packed(&w, 4096, i + 1, w.s);
+    OK(memopt_offload_release_many(w.offloader, NULL, 0, w.s, &released));
+    assert_int_equal(released, 0);
+    OK(memopt_offload_release_many(w.offloader, tickets, 2, w.s, &released));
+    assert_int_equal(released, 2);
+    assert_int_equal(stats_of(&w).tickets, 4);
+    memopt_ticket mixed[4] = {tickets[2], tickets[3], tickets[0], tickets[4]};
+    FAILS(MEMOPT_NOT_FOUND, memopt_offload_release_many(w.offloader, mixed, 4, w.s, &released));
+    SAYS("released before");
+    assert_int_equal(released, 2);
+    OK(memopt_offload_unpack(w.offloader, tickets[4], w.s, &data));
+    assert_true(holds(&w, data, 5, 4096, w.s));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_offload_release_many(w.offloader, NULL, 1, w.s, &released));
+    SAYS("tickets is NULL");
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_release_many(NULL, tickets, 1, w.s, &released));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_release_many(w.offloader, tickets, 1, w.s, NULL));
+    assert_int_equal(released, 2);
+    OK(memopt_offload_release_many(w.offloader, tickets + 4, 2, w.s, &released));
+    world_close(&w);
+}
+
 static void test_destroy(void **unused)
 {
     (void)unused;
@@ -383,6 +415,7 @@ int main(void)
         cmocka_unit_test(test_many_in_flight),
         cmocka_unit_test(test_out_of_device_memory),
         cmocka_unit_test(test_tickets_are_never_reused),
+        cmocka_unit_test(test_release_many),
         cmocka_unit_test(test_destroy),
         cmocka_unit_test(test_bad_input),
     };

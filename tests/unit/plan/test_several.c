@@ -92,6 +92,22 @@ static void shares_of_several_devices(void **state)
     assert_int_equal(late.samples, 4 * 2 * 4);
 }
 
+/* From the second micro-batch on, gradients are there when forward begins. */
+static void gradients_between_micro_batches(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    (void)state;
+    memopt_plan_report one = report_of(&m, &r, NULL);
+    assert_int_equal(one.phases[MEMOPT_PLAN_PHASE_FORWARD].gradients, 0);
+    r.accumulation = 2;
+    memopt_plan_report two = report_of(&m, &r, NULL);
+    assert_int_equal(two.phases[MEMOPT_PLAN_PHASE_FORWARD].gradients, 4 * two.parameter_count);
+    assert_true(two.peak.total > one.peak.total + 3 * one.parameter_count);
+    assert_int_equal(two.phases[MEMOPT_PLAN_PHASE_STEP].total,
+                     one.phases[MEMOPT_PLAN_PHASE_STEP].total);
+}
+
 static void layers_that_run_again(void **state)
 {
     memopt_plan_model m = small_model();
@@ -137,6 +153,7 @@ static void budgets_are_kept(void **state)
         memopt_plan_report report = report_of(&m, &r, NULL);
         /* Beside the chain: the last norm and the head's transforms, 5 of 4 × 128 × 256. */
         assert_true(report.peak.activations <= r.checkpoint_budget + 5 * 4 * 128 * 256 * 4);
+        assert_true(report.phases[MEMOPT_PLAN_PHASE_STEP].activations <= 8192);
         assert_true(report.time_factor >= before);
         assert_true(report.recomputed_layers > 0);
         before = report.time_factor;
@@ -242,6 +259,21 @@ static void sequences_of_mean_length(void **state)
     assert_int_equal(report_of(&m, &r, NULL).peak.total, report_of(&m, &shorter, NULL).peak.total);
 }
 
+/* Outputs that are held are logits of another copy at the peak. */
+static void outputs_that_are_held(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    (void)state;
+    m.vocabulary = 20000;
+    memopt_plan_report dropped = report_of(&m, &r, NULL);
+    r.keep_outputs = MEMOPT_PLAN_YES;
+    memopt_plan_report held = report_of(&m, &r, NULL);
+    assert_int_equal(dropped.held_bytes, held.peak.total);
+    assert_int_equal(held.held_bytes, held.peak.total);
+    assert_int_equal(held.peak.total - dropped.peak.total, 4 * 128 * 20000 * 4);
+}
+
 /* A frozen tower leaves its output alone. */
 static void towers_of_images(void **state)
 {
@@ -267,12 +299,19 @@ static void towers_of_images(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(states_of_each_optimizer),   cmocka_unit_test(temporaries_of_the_step),
-        cmocka_unit_test(shares_of_several_devices),  cmocka_unit_test(layers_that_run_again),
-        cmocka_unit_test(budgets_are_kept),           cmocka_unit_test(activations_on_the_host),
-        cmocka_unit_test(adapters_freeze_the_rest),   cmocka_unit_test(cards_and_margins),
-        cmocka_unit_test(devices_have_their_kernels), cmocka_unit_test(sequences_of_mean_length),
+        cmocka_unit_test(states_of_each_optimizer),
+        cmocka_unit_test(temporaries_of_the_step),
+        cmocka_unit_test(shares_of_several_devices),
+        cmocka_unit_test(layers_that_run_again),
+        cmocka_unit_test(budgets_are_kept),
+        cmocka_unit_test(activations_on_the_host),
+        cmocka_unit_test(adapters_freeze_the_rest),
+        cmocka_unit_test(cards_and_margins),
+        cmocka_unit_test(devices_have_their_kernels),
+        cmocka_unit_test(sequences_of_mean_length),
+        cmocka_unit_test(gradients_between_micro_batches),
         cmocka_unit_test(towers_of_images),
+        cmocka_unit_test(outputs_that_are_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,8 +1,9 @@
 """The command ``memopt``: one verb a module.
 
 A verb's module has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, output)``,
-which returns the exit code; its docstring is the description in ``--help``. To add a verb, add its
-module's name to VERBS. Exit codes: 0 success, 1 it could not be done, 2 usage.
+which returns the exit code; its docstring is the description in ``--help``, and ``JSON_HELP`` says
+what ``--json`` prints where that is more than one object. To add a verb, add its module's name to
+VERBS. Exit codes: 0 success, 1 it could not be done, 2 usage.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..errors import MemoptError
 from .output import Output
 
 #: The verbs, in the order of the help.
-VERBS = ("info", "plan", "replay")
+VERBS = ("info", "plan", "profile", "monitor", "replay")
 
 SUCCESS, FAILURE, USAGE = 0, 1, 2
 
@@ -43,7 +44,8 @@ def build_parser() -> argparse.ArgumentParser:
             description=module.__doc__,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        verb.add_argument("--json", action="store_true", help="print one JSON object")
+        json_help = getattr(module, "JSON_HELP", "print one JSON object")
+        verb.add_argument("--json", action="store_true", help=json_help)
         module.add_arguments(verb)
         verb.set_defaults(run=module.run, parser=verb)
     return parser

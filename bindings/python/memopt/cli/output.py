@@ -61,6 +61,16 @@ class Output:
         """Whether tables are drawn by rich."""
         return self._console is not None
 
+    @property
+    def console(self) -> Any:
+        """rich's console where tables are drawn by rich, else None."""
+        return self._console
+
+    def line(self, text: str) -> None:
+        """One line of a stream of them, which a reader gets at once."""
+        self._started = True
+        print(text, file=self._stream, flush=True)
+
     def _print(self, text: str = "") -> None:
         print(text, file=self._stream)
 
@@ -81,6 +91,11 @@ class Output:
         """Prints the one JSON object of ``--json``. What is no number is null there."""
         json_module.dump(value, self._stream, indent=2, ensure_ascii=False, allow_nan=False)
         self._print()
+
+    def json_line(self, value: Any) -> None:
+        """Prints one object of a stream of them, on a line of its own, which a reader gets at
+        once."""
+        self.line(json_module.dumps(value, ensure_ascii=False, allow_nan=False))
 
     def pairs(self, title: str, pairs: Sequence[Tuple[str, Text]], meaning: str = "") -> None:
         """A title and lines of "name  value"; pairs without a value are left out."""

@@ -26,7 +26,7 @@ class Plot:
         except ImportError:
             raise UnsupportedError(
                 Status.UNSUPPORTED,
-                "--plot needs matplotlib: pip install matplotlib (or 'memopt[plot]')",
+                "--plot needs matplotlib: pip install 'memopt[plot]' (or matplotlib)",
             ) from None
         matplotlib.use("Agg", force=True)
         from matplotlib.backend_bases import FigureCanvasBase

@@ -195,15 +195,15 @@ class _Profiling:
     def _largest_that_runs(self, batch: int, above: int) -> Optional[int]:
         """Measures `batch`, or half of it and so on; None when `above` is reached."""
         while batch > above:
-            if batch not in self._measured and not self._runs(batch):
-                self._ran_out.append(batch)
-                batch //= 2
-                continue
-            self._done += 1
-            return batch
+            if batch in self._measured or self._runs(batch):
+                self._done += 1
+                return batch
+            batch //= 2
         return None
 
     def _runs(self, batch: int) -> bool:
+        if self._ran_out and batch >= min(self._ran_out):
+            return False  # a smaller one did not
         self._tell(self._done, batch)
         try:
             self._measure(batch)
@@ -212,6 +212,7 @@ class _Profiling:
             if not is_out_of_memory(error):
                 raise
             _drop_frames(error)
+        self._ran_out.append(batch)
         self._free()  # outside of the handler: the exception held the step's tensors
         return False
 
@@ -247,7 +248,8 @@ class _Profiling:
 
     def _tell(self, done: int, batch: int) -> None:
         if self._progress is not None:
-            self._progress(Progress(min(done, self._total), self._total, batch, bool(self._ran_out)))
+            done = min(done, self._total)
+            self._progress(Progress(done, self._total, batch, bool(self._ran_out)))
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ takes and gives back inside one operation is not a tensor, and does not count.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch.utils._pytree import tree_iter
@@ -22,7 +22,9 @@ CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "
 class Tensor:
     """One storage: what made it, and what it turned out to be."""
 
-    __slots__ = ("bytes", "shape", "dtype", "operation", "node", "module", "phase", "category", "into")
+    __slots__ = (
+        "bytes", "shape", "dtype", "operation", "node", "module", "phase", "category", "into"
+    )
 
     def __init__(self, tensor: torch.Tensor, size: int, phase: str) -> None:
         self.bytes = size
@@ -161,7 +163,9 @@ class Peak(NamedTuple):
 class Account:
     """What a recorder saw."""
 
-    def __init__(self, recorder: Recorder, logits: Callable[[Tensor], bool] = lambda t: False) -> None:
+    def __init__(
+        self, recorder: Recorder, logits: Callable[[Tensor], bool] = lambda tensor: False
+    ) -> None:
         self.tensors = recorder.tensors
         self.events = list(recorder.events)
         self.marks = list(recorder.marks)
@@ -220,43 +224,47 @@ class Account:
         return "optimizer" if tensor.phase == "optimizer" else "activations"
 
     def held(self, numbers: Set[int], until: str) -> "Account":
-        """The account as it would be, had somebody held tensors till a phase starts."""
-        start = next((at for at, name in self.marks if name == until), len(self.events))
-        late = [e for e in self.events[:start] if e < 0 and -e - 1 in numbers]
-        return self._changed(lambda at, e: at < start and e < 0 and -e - 1 in numbers, start, late)
-
-    def _changed(self, drop: Callable[[int, int], bool], at: int, late: Sequence[int]) -> "Account":
-        """Leaves events out and puts `late` before event number `at`; marks move along."""
-        result: "Account" = object.__new__(Account)
-        result.__dict__.update(self.__dict__)
-        result.events, moved = [], []
-        for index, event in enumerate(self.events):
-            if index == at:
-                result.events.extend(late)
+        """The account as it would be, had somebody held tensors till a phase starts next."""
+        starts = {at for at, name in self.marks if name == until}
+        last = max(starts, default=-1)
+        result = self._copy()
+        result.events = []
+        moved: List[int] = []
+        late: List[int] = []
+        for index, event in enumerate([*self.events, 0]):
+            if index in starts:
+                result.events += late
+                late = []
             moved.append(len(result.events))
-            if not drop(index, event):
+            if event < 0 and -event - 1 in numbers and index < last:
+                late.append(event)
+            elif event:
                 result.events.append(event)
-        if at >= len(self.events):
-            result.events.extend(late)
-        moved.append(len(result.events))
         result.marks = [(moved[start], name) for start, name in self.marks]
         return result
 
     def in_place_sums(self) -> "Account":
         """The account without the recorder's own doing: autograd adds into the first of two
         gradients where nobody else holds it; under a recorder it makes a third."""
-        result: "Account" = object.__new__(Account)
+        result = self._copy()
+        for index, event in enumerate(result.events):
+            if event > 0 and self.tensors[event - 1].node == "sum":
+                self._reuse(result.events, index)
+        return result
+
+    def _reuse(self, events: List[int], index: int) -> None:
+        """If a summand of a sum dies right after its birth, it dies before."""
+        made = events[index] - 1
+        for later in range(index + 1, min(index + 3, len(events))):
+            dead = self.tensors[-events[later] - 1] if events[later] < 0 else None
+            if dead is None:
+                return
+            if dead.into == made and dead.bytes == self.tensors[made].bytes:
+                events.insert(index, events.pop(later))
+                return
+
+    def _copy(self) -> "Account":
+        result = Account.__new__(Account)
         result.__dict__.update(self.__dict__)
-        events = list(self.events)
-        for index, event in enumerate(events):
-            if event < 0 or self.tensors[event - 1].node != "sum":
-                continue
-            for later in range(index + 1, min(index + 3, len(events))):
-                old = -events[later] - 1
-                if events[later] > 0:
-                    break
-                if self.tensors[old].into == event - 1 and self.tensors[old].bytes == self.tensors[event - 1].bytes:
-                    events.insert(index, events.pop(later))
-                    break
-        result.events = events
+        result.events = list(self.events)
         return result

@@ -7,10 +7,12 @@ three states, and who goes from the first to another sets the new state before h
 * packed: `ticket` is its copy on the host;
 * kept: `source` is the tensor that was saved and stays, for want of host memory.
 
-What autograd holds is a :class:`Saved`: dtype, shape and place of a tensor in a slot. The Saved of a
-slot share a :class:`Hold`. The slot is a weak reference to it and ends with it, by the reference's
+What autograd holds is a :class:`Saved`: dtype, shape and place of a tensor in a slot. The slot is a
+weak reference to the first of them, which the others hold, and ends with it: by the reference's
 callback and not by a finalizer, since an object in a finalizer can be found and revived by another
 thread. Slots are kept at module level: a reference in a garbage cycle would not call.
+
+All of this is made once per saved tensor, so it is made of few objects and few calls.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 
 import torch
 
-from ._store import Dead, Flight, Store
+from ._store import WAITING_BYTES, Dead, Flight, Store
 
 _empty = torch.empty
 _empty_strided = torch.empty_strided
@@ -38,15 +40,41 @@ def changed(tensor: torch.Tensor, version: int) -> RuntimeError:
     )
 
 
-class Hold:
-    """A slot's life."""
+class Saved:
+    """A tensor in a slot."""
 
-    __slots__ = ("slot", "__weakref__")
+    __slots__ = ("slot", "hold", "dtype", "size", "stride", "offset", "whole", "__weakref__")
+
     slot: "Slot"
+    hold: "Optional[Saved]"  # the slot's life; None: this is it
+    dtype: torch.dtype
+    size: Tuple[int, ...]
+    stride: Tuple[int, ...]
+    offset: int  # from the slot's first byte, in elements
+    whole: int  # WHOLE or DENSE: as many bytes as the slot
+
+    def tensor(self, stream: Any) -> torch.Tensor:
+        """The value, in the order of `stream`."""
+        slot = self.slot
+        store = slot.store
+        if self.whole and slot.ticket and not slot.shared and slot.prefetched is None:
+            result = _empty_strided(self.size, self.stride, dtype=self.dtype, device=store.device)
+            if result.untyped_storage().nbytes() == slot.nbytes:
+                store.unpack_into(slot.ticket, result.data_ptr(), slot.nbytes, stream)
+                return result
+        storage, start = slot.bytes(stream)
+        offset = self.offset + start // self.dtype.itemsize
+        return _empty(0, dtype=self.dtype, device=store.device).set_(
+            storage, offset, self.size, self.stride
+        )
+
+
+#: Values of Saved.whole: bytes in any order, or those of a contiguous tensor.
+WHOLE, DENSE = 1, 2
 
 
 class Slot(weakref.ref):  # type: ignore[type-arg]
-    """A stored range of bytes; called, it gives its Hold, or None after its end."""
+    """A stored range of bytes; called, it gives its first Saved, or None after its end."""
 
     __slots__ = (
         "store",
@@ -165,16 +193,17 @@ _numbers = itertools.count(1)
 
 
 def new_slot(
+    saved: Saved,
     store: Store,
     owner: Any,
     storage: torch.UntypedStorage,
     version: int,
     start: int,
     nbytes: int,
-) -> Hold:
-    """A slot without bytes yet, and the hold that it lives with."""
-    hold = Hold()
-    hold.slot = slot = Slot(hold, _end)
+) -> Slot:
+    """A slot without bytes yet, for its first tensor."""
+    saved.hold = None
+    saved.slot = slot = Slot(saved, _end)
     slot.store = store
     slot.owner = owner
     slot.key = id(storage)
@@ -187,7 +216,7 @@ def new_slot(
     slot.shared = False
     slot.source = slot.stream = slot.spoiled = slot.restored = slot.prefetched = None
     _live[number] = slot
-    return hold
+    return slot
 
 
 def _end(slot: Slot) -> None:
@@ -198,60 +227,27 @@ def _end(slot: Slot) -> None:
         table.pop(slot.key, None)
     slot.source = None
     if slot.ticket:
-        if slot.store.inline:
-            slot.store.release_inline(slot.ticket)
+        store = slot.store
+        if store.inline:
+            store.dead.append(slot.ticket)
+            store.dead_bytes += slot.nbytes
+            if store.dead_bytes >= WAITING_BYTES:
+                store.collect()
         else:
             memory, stream = slot.prefetched or (None, slot.stream)
-            slot.store.release(Dead(slot.ticket, memory, stream))
+            store.release(Dead(slot.ticket, memory, stream))
 
 
-def before(number: int, owner: Any, count: int) -> Iterator[Hold]:
+def before(number: int, owner: Any, count: int) -> Iterator[Saved]:
     """What the owner packed before a slot, the nearest first, as many as there are nearby."""
     for earlier in range(number - 1, max(0, number - 1 - 4 * count), -1):
         slot = _live.get(earlier)
-        hold: Optional[Hold] = None if slot is None else slot()
+        hold: Optional[Saved] = None if slot is None else slot()
         if hold is not None and hold.slot.owner is owner:
             yield hold  # the slot must not end while it is being prefetched
             count -= 1
             if count == 0:
                 return
-
-
-class Saved:
-    """A tensor in a slot."""
-
-    __slots__ = ("hold", "dtype", "size", "stride", "offset", "whole")
-
-    def __init__(
-        self,
-        hold: Hold,
-        dtype: torch.dtype,
-        size: Tuple[int, ...],
-        stride: Tuple[int, ...],
-        offset: int,
-        whole: bool,
-    ) -> None:
-        self.hold = hold
-        self.dtype = dtype
-        self.size = size
-        self.stride = stride
-        self.offset = offset  # from the slot's first byte, in elements
-        self.whole = whole  # as many bytes as the slot
-
-    def tensor(self, stream: Any) -> torch.Tensor:
-        """The value, in the order of `stream`."""
-        slot = self.hold.slot
-        store = slot.store
-        if self.whole and slot.ticket and not slot.shared and slot.prefetched is None:
-            result = _empty_strided(self.size, self.stride, dtype=self.dtype, device=store.device)
-            if result.untyped_storage().nbytes() == slot.nbytes:
-                store.unpack_into(slot.ticket, result.data_ptr(), slot.nbytes, stream)
-                return result
-        storage, start = slot.bytes(stream)
-        offset = self.offset + start // self.dtype.itemsize
-        return _empty(0, dtype=self.dtype, device=store.device).set_(
-            storage, offset, self.size, self.stride
-        )
 
 
 class Sparse:

@@ -97,6 +97,10 @@ def step_bytes(batch: int, highest: Dict[str, Bytes], optimizer: OptimizerBytes)
     return StepBytes(batch, phases)
 
 
+#: A phase, and bytes at the two batch sizes.
+_Moment = Tuple[str, Bytes, Bytes]
+
+
 class Line:
     """Two steps of different batch sizes, and every batch size between and beyond.
 
@@ -114,7 +118,7 @@ class Line:
         self._batches = (first[0], second[0])
         self._optimizer = optimizer
         self.exact = first[1].shape == second[1].shape
-        self._rows = [
+        self._rows: List[_Moment] = [
             (first[1].phases[i], first[1].rows[i], second[1].rows[j])
             for i, j in _pairs(first[1].shape, second[1].shape)
             if first[1].phases[i] == second[1].phases[j]
@@ -123,6 +127,25 @@ class Line:
             a, b = first[1].highest(), second[1].highest()
             self._rows += [(name, a[name], b[name]) for name in a if name in b]
         self._last = (first[1].rows[-1], second[1].rows[-1])
+        self._rows = self._highest(self._rows)
+
+    def _highest(self, rows: List[_Moment]) -> List[_Moment]:
+        """Those that are the highest of their phase at some batch size: of thousands a handful."""
+
+        def one_and_slope(moment: _Moment) -> Tuple[float, float]:
+            _, a, b = moment
+            low, high = self._batches
+            slope = (sum(b) - sum(a)) / (high - low)
+            return sum(a) - slope * (low - 1), slope
+
+        kept: List[_Moment] = []
+        top: Dict[str, float] = {}
+        for moment in sorted(rows, key=lambda m: tuple(-v for v in reversed(one_and_slope(m)))):
+            at_one, _ = one_and_slope(moment)
+            if moment[0] not in top or at_one > top[moment[0]]:
+                top[moment[0]] = at_one
+                kept.append(moment)
+        return kept
 
     def at(self, batch: int) -> StepBytes:
         """What a batch size needs."""

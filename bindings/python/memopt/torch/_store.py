@@ -3,7 +3,7 @@
 A store owns an offloader, and the sources whose copies to the host may still run ("flights"). An
 offloader takes one thread at a time, so `lock` is held around its calls; a finalizer may run at any
 point on any thread, also inside the lock, so it only leaves a ticket in `dead`, and whoever has the
-lock, or gets it without waiting, releases it.
+lock, or gets it without waiting, releases it. Values on the CPU are released several at a time.
 
 A source may be freed once its copy is done: it is dropped when the copy is seen to be complete, or,
 where too many are under way, after the stream that it was packed on was made to wait for the copy,
@@ -15,13 +15,14 @@ On the CPU copies are done when a call returns; there are no flights.
 
 from __future__ import annotations
 
+import array
 import collections
 import ctypes
 import os
 import threading
 import weakref
 from ctypes import c_int32, c_uint64, c_void_p
-from typing import Any, Deque, Dict, List, NamedTuple, Tuple
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
@@ -31,22 +32,29 @@ from ._native import native
 
 #: Copies to the host that may be under way before the packing stream waits for the oldest.
 FLIGHTS = 4
+#: Copies of less than this are short.
+SHORT_BYTES = 1 << 16
+#: Where copies are inline, values are released when there are so many bytes of them.
+WAITING_BYTES = 1 << 22
 
-_calls = ctypes.CDLL(_library.path)  # functions of our own: without the check that costs a call
+# Functions of our own: without the check that costs a call, and for work that is shorter than
+# handing the interpreter's lock over and back, without doing that.
+_calls, _short_calls = ctypes.CDLL(_library.path), ctypes.PyDLL(_library.path)
 
 
-def _function(name: str, *parameters: Any) -> Any:
-    function = getattr(_calls, name)
+def _function(name: str, *parameters: Any, calls: ctypes.CDLL = _calls) -> Any:
+    function = getattr(calls, name)
     function.argtypes, function.restype = parameters, c_int32
     return function
 
 
-_pack = _function(
-    "memopt_offload_pack_borrowed", c_void_p, c_void_p, c_uint64, c_void_p, c_void_p, c_void_p
+_PACK = (
+    "memopt_offload_pack_borrowed",
+    *(c_void_p, c_void_p, c_uint64, c_void_p, c_void_p, c_void_p),
 )
-_unpack_into = _function(
-    "memopt_offload_unpack_into", c_void_p, c_uint64, c_void_p, c_uint64, c_void_p
-)
+_pack, _pack_short = _function(*_PACK), _function(*_PACK, calls=_short_calls)
+_UNPACK = ("memopt_offload_unpack_into", c_void_p, c_uint64, c_void_p, c_uint64, c_void_p)
+_unpack_into, _unpack_short = _function(*_UNPACK), _function(*_UNPACK, calls=_short_calls)
 _prefetch_into = _function(
     "memopt_offload_prefetch_into", c_void_p, c_uint64, c_void_p, c_uint64, c_void_p
 )
@@ -54,6 +62,9 @@ _wait_unpacked = _function("memopt_offload_wait_unpacked", c_void_p, c_uint64, c
 _wait_packed = _function("memopt_offload_wait_packed", c_void_p, c_uint64, c_void_p)
 _query_packed = _function("memopt_offload_query_packed", c_void_p, c_uint64)
 _release = _function("memopt_offload_release", c_void_p, c_uint64, c_void_p)
+_release_many = _function(
+    "memopt_offload_release_many", c_void_p, c_void_p, c_uint64, c_void_p, c_void_p
+)
 
 
 class Options(NamedTuple):
@@ -61,6 +72,7 @@ class Options(NamedTuple):
 
     host_limit: int
     overflow: int
+    disk: Optional[Tuple[str, int]] = None  # the path, and the most bytes
 
 
 class Flight(NamedTuple):
@@ -72,7 +84,7 @@ class Flight(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """What a slot leaves behind."""
+    """What a slot leaves behind where copies are not inline."""
 
     ticket: int
     prefetched: Any  # memory that a copy is filling for nobody, and the stream it is of
@@ -87,10 +99,15 @@ class Store:
         self.options = options
         #: Copies are done when a call returns.
         self.inline = inline
+        self.on_cpu = device.type == "cpu"
+        #: A short copy is all that there can be to do.
+        self.short = inline and options.disk is None
         self.lock = threading.Lock()
         #: Held while a slot's prefetched memory changes hands; taken before `lock`.
         self.fetching = threading.Lock()
-        self.dead: Deque[Dead] = collections.deque()
+        #: What finalizers left: Dead, or where copies are inline just the tickets.
+        self.dead: Deque[Any] = collections.deque()
+        self.dead_bytes = 0  # about
         self.flights: Dict[int, Flight] = {}  # by ticket, the oldest first
         self.forked = False
         self.offloader = Offloader(
@@ -98,12 +115,15 @@ class Store:
             host_limit=options.host_limit,
             overflow=options.overflow,  # type: ignore[arg-type]
             null_stream=inline,
+            disk=options.disk,
         )
         self._handle = self.offloader._handle
         self._pointer = self._handle.pointer
+        # objects that ctypes need not make anew for each call
+        self._at = c_void_p(self._pointer)
         self._ticket, self._kept = c_uint64(), c_int32()
-        self._ticket_at = ctypes.addressof(self._ticket)
-        self._kept_at = ctypes.addressof(self._kept)
+        self._ticket_at = c_void_p(ctypes.addressof(self._ticket))
+        self._kept_at = c_void_p(ctypes.addressof(self._kept))
         _stores.add(self)
 
     # --- streams ---
@@ -120,7 +140,7 @@ class Store:
         with self.lock:
             if self.dead:
                 self._bury()
-            status = _pack(self._pointer, address, nbytes, raw, self._ticket_at, self._kept_at)
+            status = _pack(self._at, address, nbytes, raw, self._ticket_at, self._kept_at)
             ticket: int = self._ticket.value
             if status == 0 and self._kept.value:
                 status, ticket = _release(self._pointer, ticket, raw), 0
@@ -134,29 +154,34 @@ class Store:
         """The same where copies are inline."""
         lock = self.lock
         lock.acquire()
-        status = _pack(self._pointer, address, nbytes, None, self._ticket_at, self._kept_at)
+        if self.dead:
+            try:
+                self._bury()
+            except BaseException:
+                lock.release()
+                raise
+        pack = _pack_short if nbytes < SHORT_BYTES and self.short else _pack
+        status = pack(self._at, address, nbytes, None, self._ticket_at, self._kept_at)
         ticket: int = self._ticket.value
         kept = self._kept.value
         lock.release()
-        if status or kept or self.dead:
-            if not status and kept:
-                self.release(Dead(ticket, None, None))
-                ticket = 0
+        if status:
+            raise _library.from_status(status)
+        if kept:
+            self.dead.append(ticket)
             self.collect()
-            if status:
-                raise _library.from_status(status)
+            return 0
         return ticket
 
     def unpack_inline(self, ticket: int, address: int, nbytes: int) -> None:
         """unpack_into() where copies are inline."""
         lock = self.lock
         lock.acquire()
-        status = _unpack_into(self._pointer, ticket, address, nbytes, None)
+        unpack = _unpack_short if nbytes < SHORT_BYTES and self.short else _unpack_into
+        status = unpack(self._at, ticket, address, nbytes, None)
         lock.release()
-        if status or self.dead:
-            self.collect()
-            if status:
-                raise _library.from_status(status)
+        if status:
+            raise _library.from_status(status)
 
     def unpack_into(self, ticket: int, address: int, nbytes: int, stream: Any) -> None:
         """Copies a value into memory that is free in the order of `stream`."""
@@ -223,18 +248,6 @@ class Store:
         self.dead.append(dead)
         self.collect()
 
-    def release_inline(self, ticket: int) -> None:
-        """The same where copies are inline, at once if it can be."""
-        if not self.dead and self.lock.acquire(False):
-            status = 0
-            if self._handle._pointer is not None and not self.forked:
-                status = _release(self._pointer, ticket, None)
-            self.lock.release()
-            if status:
-                raise _library.from_status(status)
-        else:
-            self.release(Dead(ticket, None, None))
-
     def collect(self) -> None:
         """Releases dead tickets, unless another thread is about to."""
         while self.dead and self.lock.acquire(False):
@@ -244,6 +257,26 @@ class Store:
                 self.lock.release()
 
     def _bury(self) -> None:
+        if self._handle.closed or self.forked:
+            self.dead.clear()
+        elif self.inline:
+            self._bury_inline()
+        else:
+            self._bury_each()
+
+    def _bury_inline(self) -> None:
+        dead = self.dead
+        self.dead_bytes = 0
+        while dead:
+            tickets = array.array("Q", [dead.popleft() for _ in range(len(dead))])
+            released = c_uint64()
+            address, count = tickets.buffer_info()
+            status = _release_many(self._at, address, count, None, ctypes.addressof(released))
+            if status:
+                dead.extend(tickets[released.value + 1 :])  # the one that failed will do so again
+                raise _library.from_status(status)
+
+    def _bury_each(self) -> None:
         while self.dead:
             ticket, prefetched, stream = self.dead.popleft()
             if self._handle.closed:

@@ -84,7 +84,8 @@ def target_of(value: Any, sequence: Optional[int] = None) -> Target:
             " (%s, %s)" % (type(module).__name__, type(inputs).__name__)
         )
     if len(value) == 3 and not callable(value[2]):
-        raise TargetError("the loss is a %s; it is a function of (outputs, inputs)" % type(value[2]))
+        kind = type(value[2]).__name__
+        raise TargetError("the loss is a %s; it is a function of (outputs, inputs)" % kind)
     notes: List[str] = []
     loss = value[2] if len(value) == 3 else _plain_loss
     if len(value) == 2:

@@ -19,6 +19,7 @@ from .. import errors
 from .._abi import PluggableRaise
 from .._library import c_text, lib
 from ..allocator import add_to_snapshot_of, config_items, stat_names
+from ..publish import Publisher
 
 DeviceLike = Union[torch.device, str, int, None]
 
@@ -153,7 +154,9 @@ class TorchAllocator:
         return torch.cuda.current_device()
 
 
-def enable_allocator(config: Optional[str] = None, device: DeviceLike = None) -> TorchAllocator:
+def enable_allocator(
+    config: Optional[str] = None, device: DeviceLike = None, *, publish: Optional[bool] = None
+) -> TorchAllocator:
     """Makes the library's allocator torch's, for the whole process and all its GPUs.
 
     To be called before torch allocates on a GPU; RuntimeError where it is too late. `config` is a
@@ -161,6 +164,8 @@ def enable_allocator(config: Optional[str] = None, device: DeviceLike = None) ->
     PYTORCH_CUDA_ALLOC_CONF or PYTORCH_HIP_ALLOC_CONF counts, less what the library does not know.
     `device` is the one that the methods of the result mean where none is given; None is torch's
     current one. Called again, it gives the same object; ValueError for another configuration.
+    With `publish`, or MEMOPT_PUBLISH=1 in the environment where it is not given, `memopt monitor`
+    sees what the allocator holds and caches: see :func:`memopt.publish`.
 
     Out of memory is a RuntimeError whose message begins with "CUDA out of memory." and has the
     library's report in it.
@@ -186,7 +191,21 @@ def enable_allocator(config: Optional[str] = None, device: DeviceLike = None) ->
         except RuntimeError as error:
             raise RuntimeError(_LATE) from error
         _enabled = made
+        if os.environ.get("MEMOPT_PUBLISH") == "1" if publish is None else publish:
+            _publish()
         return made
+
+
+def _publish() -> None:
+    """Nobody's training ends because nobody can watch it."""
+    try:
+        publisher = Publisher()
+        publisher.add_pluggable()
+        publisher.start()
+    except errors.MemoptError as error:
+        warnings.warn(
+            "enable_allocator: `memopt monitor` will not see it: %s" % error, stacklevel=3
+        )
 
 
 def enabled_allocator() -> Optional[TorchAllocator]:

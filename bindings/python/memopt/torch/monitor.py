@@ -11,12 +11,12 @@ from typing import Any, Deque, Dict, List, Optional, Tuple, Union
 
 import torch
 
-from .. import errors
+from .. import _host, errors
+from .._leak import LeakDetector, UseWatch
+from .._logfile import LogFile
 from ..monitor import Monitor
 from ..sizes import Size, format_size, parse_size
-from . import _host, _native
-from ._leak import LeakDetector
-from ._logfile import LogFile
+from . import _native
 from .allocator import DeviceLike, enabled_allocator
 
 #: What a record has; None where it does not exist or is not told. Bytes but for the first three.
@@ -76,15 +76,14 @@ class MemoryMonitor:
         if not 0 <= underuse <= 1:
             raise ValueError("MemoryMonitor: underuse is a share from 0 to 1, not %r" % underuse)
         self._interval = interval
-        self._underuse, self._underuse_after = underuse, underuse_after
+        self._use = UseWatch(underuse, underuse_after)
         self._source: Any = _source(_device(device))
         self._leaks = {
             name: LeakDetector(threshold=parse_size(leak)) for name in ("allocated", "rss")
         }
         self._lock = threading.Lock()
-        self._steps, self._count = 0, 0
+        self._steps = 0
         self._last_time = time.time()
-        self._most_used = 0.0
         self._told: Dict[str, str] = {}
         self._hooks: List[Any] = []
         #: The last records, as dicts.
@@ -155,7 +154,6 @@ class MemoryMonitor:
             **self._source.read(),
         )
         self._last_time = now
-        self._count += 1
         self.records.append(record)
         return record
 
@@ -188,14 +186,13 @@ class MemoryMonitor:
         if record["device"] == "cpu" or not record["device_total"]:
             return
         used = max(record["device_used"] or 0, record["reserved"] or 0, record["peak"] or 0)
-        self._most_used = max(self._most_used, used / record["device_total"])
-        if self._count >= self._underuse_after and self._most_used < self._underuse:
+        if self._use.add(used / record["device_total"]):
             self._warn(
                 "under-use",
                 "at most %.0f %% of the %s of %s were used in %d steps; a larger batch, or less"
                 " checkpointing or offloading, may be faster"
                 % (
-                    100 * self._most_used,
+                    100 * self._use.most,
                     format_size(record["device_total"]),
                     record["device"],
                     record["step"],

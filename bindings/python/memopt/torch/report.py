@@ -6,8 +6,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 import torch
 
+from .. import _host
 from ..sizes import format_size
-from . import _host, _storages
+from . import _storages
 from ._timeline import CATEGORIES, Peak, Timeline
 from .allocator import enabled_allocator
 

@@ -1,301 +1,26 @@
 """save_on_cpu(): tensors that autograd saves wait for backward in page-locked host memory.
 
-A drop-in for ``torch.autograd.graph.save_on_cpu``. Per saved tensor the hooks choose (`_Packer.pack`)
-whether it stays, is seen in bytes that are stored already, or has its bytes stored.
+A drop-in for ``torch.autograd.graph.save_on_cpu``: what it is made with, and what it tells. Its
+hooks are in _packer.py.
 """
 
 from __future__ import annotations
 
-import collections
 import math
+import os
 import weakref
-from typing import Any, Deque, Dict, Iterable, Optional, Tuple, Union
+from typing import Dict, Optional, Tuple, Union
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from .. import _abi
 from ..device import choice
+from ..offload import Disk, parse_disk
 from ..sizes import Size, parse_size
 from . import _buffers
-from ._slots import Hold, Kept, Saved, Slot, Sparse, before, new_slot
-from ._store import Options, Store, give_store, open_store, owners
-
-_Tensor = torch.Tensor
-_empty_strided = torch.empty_strided
-
-#: A range starts at a multiple of this, so that what is brought back is aligned as it was.
-ALIGNMENT = 512
-#: Views smaller than this are stored with the gaps in them.
-SPARSE_BYTES = 1 << 16
-
-
-class _Packer:
-    """The hooks and what they know."""
-
-    def __init__(
-        self,
-        options: Options,
-        device_type: Optional[str],
-        min_bytes: int,
-        keep_last: "Tuple[float, float]",
-        prefetch: int,
-    ) -> None:
-        self.options = options
-        self.device_type = device_type
-        self.min_bytes = min_bytes
-        self.keep_count, self.keep_bytes = keep_last
-        self.keeps = min(keep_last) > 0
-        self.prefetch = prefetch
-        self.stores: Dict[torch.device, Optional[Store]] = {}
-        #: The newest slot of a storage, by the storage's id.
-        self.by_storage: Dict[int, Slot] = {}
-        self.waiting: Deque[Slot] = collections.deque()
-        self.waiting_bytes = 0
-        self.baselines: Dict[torch.device, Dict[str, int]] = {}
-        self.saved = self.shared = self.kept_last = self.kept_overflow = 0
-        self.kept_parameters = self.kept_buffers = self.kept_small = self.kept_other = 0
-        owners.add(self)
-
-    def start_over(self) -> None:
-        """This is a child process: what is stored can be read, new values go elsewhere."""
-        self.stores.clear()
-        self.by_storage.clear()
-        self.waiting.clear()
-        self.waiting_bytes = 0
-
-    # --- pack ---
-
-    def pack(self, tensor: torch.Tensor) -> Any:
-        """The hook: what autograd holds in place of the tensor."""
-        if type(tensor) is not _Tensor:
-            return self.keep_special(tensor)
-        try:
-            store = self.stores[tensor.device]
-        except KeyError:
-            store = self.find_store(tensor.device)
-        if store is None:
-            return self.keep_other(tensor)
-        try:
-            storage = tensor.untyped_storage()
-            total, nbytes = storage.nbytes(), tensor.nbytes
-            if total < self.min_bytes or nbytes == 0:
-                self.kept_small += 1
-                return keep(tensor)
-            if tensor.grad_fn is None:
-                if tensor.requires_grad:
-                    self.kept_parameters += 1
-                    return Kept(tensor)
-                if _buffers.is_buffer(storage):
-                    self.kept_buffers += 1
-                    return Kept(tensor)
-            base = tensor._base
-            if base is not None and base.grad_fn is None:
-                if base.requires_grad or type(base) is not _Tensor:
-                    self.kept_parameters += 1
-                    return keep(tensor)
-            size, stride = tensor.size(), tensor.stride()
-            offset: Any = tensor.storage_offset()
-            dtype = tensor.dtype
-            if tensor.is_neg() or (dtype.is_complex and tensor.is_conj()) or tensor.is_quantized:
-                return self.keep_other(tensor)
-        except (RuntimeError, NotImplementedError):  # no storage, or no strides
-            return self.keep_other(tensor)
-        slot = self.by_storage.get(id(storage))
-        if slot is None and store.inline and nbytes == total and not self.keeps:
-            # the common case, without detours
-            hold = new_slot(store, self, storage, tensor._version, 0, total)
-            slot = hold.slot
-            slot.ticket = store.pack_inline(storage.data_ptr(), total)
-            if not slot.ticket:
-                slot.source = tensor.detach()
-                self.kept_overflow += 1
-            self.by_storage[slot.key] = slot
-            self.saved += 1
-            return Saved(hold, dtype, size, stride, offset, offset == 0)
-        start, end = 0, total
-        if nbytes * 2 <= total:
-            start, end = reach(size, stride, offset, dtype.itemsize, total)
-        found = self.find(storage, tensor, start, end)
-        if found is None:
-            if nbytes * 2 <= end - start and end - start > SPARSE_BYTES:
-                return self.pack_sparse(tensor, size, stride)
-            hold = self.store_bytes(store, storage, tensor, start, end - start)
-            slot = hold.slot
-        else:
-            self.shared += 1
-            hold, slot = found, found.slot
-            slot.shared = True
-        if slot.start:
-            offset -= slot.start // dtype.itemsize
-        self.saved += 1
-        return Saved(hold, dtype, size, stride, offset, offset == 0 and nbytes == slot.nbytes)
-
-    def find(
-        self, storage: torch.UntypedStorage, tensor: torch.Tensor, start: int, end: int
-    ) -> Optional[Hold]:
-        """A slot that has these bytes of the storage, as they are now."""
-        slot = self.by_storage.get(id(storage))
-        if slot is None:
-            return None
-        hold: Optional[Hold] = slot()
-        if (
-            hold is None
-            or slot.origin() is not storage
-            or slot.version != tensor._version
-            or slot.start > start
-            or slot.start + slot.nbytes < end
-        ):
-            return None
-        return hold
-
-    def store_bytes(
-        self,
-        store: Store,
-        storage: torch.UntypedStorage,
-        tensor: torch.Tensor,
-        start: int,
-        nbytes: int,
-    ) -> Hold:
-        """Stores bytes of the tensor's storage."""
-        hold = new_slot(store, self, storage, tensor._version, start, nbytes)
-        slot = hold.slot
-        if not store.inline:
-            slot.stream = store.stream()
-        if self.keeps:
-            self.let_wait(slot, tensor)
-        else:
-            slot.copy_out(tensor)
-        self.by_storage[slot.key] = slot  # now that another thread may use it
-        return hold
-
-    def pack_sparse(
-        self, tensor: torch.Tensor, size: Tuple[int, ...], stride: Tuple[int, ...]
-    ) -> Any:
-        """Stores the elements of a view with wide gaps, each once."""
-        once = [1 if step == 0 else length for length, step in zip(size, stride)]
-        elements = tensor.detach().as_strided(once, stride).contiguous()
-        saved = self.pack(elements)
-        return Sparse(saved, size, stride) if type(saved) is Saved else keep(tensor)
-
-    def let_wait(self, newest: Slot, tensor: torch.Tensor) -> None:
-        """Leaves the newest values where they are, and copies the oldest that waited."""
-        newest.source = tensor.detach()
-        self.kept_last += 1
-        waiting = self.waiting
-        waiting.append(newest)
-        self.waiting_bytes += newest.nbytes
-        while len(waiting) > self.keep_count or self.waiting_bytes > self.keep_bytes:
-            slot = waiting.popleft()
-            hold = slot()
-            self.waiting_bytes -= slot.nbytes
-            self.kept_last -= 1
-            source = slot.source
-            if hold is not None and source is not None and source._version == slot.version:
-                slot.copy_out(source)  # where the version differs unpack will tell
-
-    # --- what stays ---
-
-    def keep_special(self, tensor: torch.Tensor) -> Any:
-        """Parameters, and subclasses, whose bytes are their own business."""
-        if isinstance(tensor, torch.nn.Parameter):
-            self.kept_parameters += 1
-            return Kept(tensor)
-        return self.keep_other(tensor)
-
-    def keep_other(self, tensor: torch.Tensor) -> Any:
-        self.kept_other += 1
-        return keep(tensor)
-
-    def find_store(self, device: torch.device) -> Optional[Store]:
-        """The store of a device; None where its tensors are left alone."""
-        wanted = self.device_type
-        if wanted is None:
-            wanted = "cuda" if torch.cuda.is_available() else "cpu"
-        store = None
-        if device.type == wanted and wanted in ("cpu", "cuda"):
-            store = open_store(device, self.options)
-            self.baselines[device] = store.stats()
-        self.stores[device] = store
-        return store
-
-    # --- unpack ---
-
-    def unpack(self, packed: Any) -> torch.Tensor:
-        """The hook: the tensor again."""
-        kind = type(packed)
-        if kind is Saved and packed.whole:
-            slot = packed.hold.slot
-            store = slot.store
-            if store.inline and slot.ticket and not slot.shared:
-                value = _empty_strided(
-                    packed.size, packed.stride, dtype=packed.dtype, device=store.device
-                )
-                if value.untyped_storage().nbytes() == slot.nbytes:
-                    store.unpack_inline(slot.ticket, value.data_ptr(), slot.nbytes)
-                    return value
-        if kind is Kept:
-            kept: torch.Tensor = packed.tensor()
-            return kept
-        slot = packed.hold.slot if kind is Saved else packed.saved.hold.slot
-        store = slot.store
-        if store.inline:
-            result: torch.Tensor = packed.tensor(None)
-            return result
-        slot.check()
-        stream = store.stream()
-        result = packed.tensor(stream)
-        for earlier in before(slot.number, self, self.prefetch):  # backward needs them next
-            earlier.slot.prefetch(stream)
-        return result
-
-    # --- about all of it ---
-
-    def stats(self) -> Dict[str, int]:
-        """See save_on_cpu.stats()."""
-        total = dict.fromkeys([field[0] for field in _abi.OffloaderStats._fields_[1:]], 0)
-        for device, store in list(self.stores.items()):
-            if store is not None:
-                for name, value in store.stats().items():
-                    total[name] += value - (
-                        self.baselines[device][name] if name in _COUNTERS else 0
-                    )
-        for name in _OWN:
-            total[name] = getattr(self, name)
-        return total
-
-
-_OWN = (
-    "saved",
-    "shared",
-    "kept_last",
-    "kept_overflow",
-    "kept_parameters",
-    "kept_buffers",
-    "kept_small",
-    "kept_other",
-)
-_COUNTERS = frozenset(("copied_out_bytes", "copied_back_bytes", "packs", "prefetch_hits", "waits"))
-
-
-def keep(tensor: torch.Tensor) -> Kept:
-    """The tensor, without the graph behind it: a node's own output would keep the node alive."""
-    return Kept(tensor if tensor.grad_fn is None else tensor.detach())
-
-
-def reach(
-    size: Iterable[int], stride: Iterable[int], offset: int, itemsize: int, total: int
-) -> Tuple[int, int]:
-    """The bytes of a storage that a view lies in, or all of them where it is the most."""
-    last = offset
-    for length, step in zip(size, stride):
-        if length == 0:
-            return 0, total
-        last += (length - 1) * step
-    start, end = offset * itemsize, (last + 1) * itemsize
-    if 2 * (end - start) > total:
-        return 0, total
-    return start // ALIGNMENT * ALIGNMENT, end
+from ._packer import Packer
+from ._store import Options, Store, give_store
 
 
 class save_on_cpu(saved_tensors_hooks):
@@ -324,8 +49,12 @@ class save_on_cpu(saved_tensors_hooks):
             of tensors, or bytes as "64MiB".
         overflow: what to do with a value that does not fit below `host_limit`: "keep" it on the
             device; "wait" for memory that is about to be given back, and fail where none is;
-            "fail" with LimitReachedError.
-        disk: not there yet; NotImplementedError.
+            "fail" with LimitReachedError; "spill" older values to `disk`.
+        disk: a directory, or a file to make, where the oldest values go when the host is full:
+            "/scratch", or ("/scratch", "200GiB") to use no more of it. It needs a `host_limit`, and
+            makes "spill" the default of `overflow`. The file has no name: nothing is left of it
+            when the process ends. A disk that cannot be written raises StorageError in forward, one
+            that cannot be read in backward.
 
     An object may be entered again, also within itself and on several threads. Host memory is kept
     for the next object of the same limits.
@@ -340,15 +69,13 @@ class save_on_cpu(saved_tensors_hooks):
         min_bytes: Size = 1024,
         prefetch: int = 2,
         keep_last: Size = 0,
-        overflow: Union[str, _abi.Overflow] = "keep",
-        disk: Optional[str] = None,
+        overflow: Union[None, str, _abi.Overflow] = None,
+        disk: Optional[Disk] = None,
     ) -> None:
-        if disk is not None:
-            raise NotImplementedError("save_on_cpu: disk: values cannot be stored on a disk yet")
         if prefetch < 0:
             raise ValueError("save_on_cpu: prefetch is a number of tensors, not %r" % (prefetch,))
-        options = Options(parse_size(host_limit), int(choice(_abi.Overflow, overflow, "overflow")))
-        self._packer = packer = _Packer(
+        options = _options(parse_size(host_limit), overflow, disk)
+        self._packer = packer = Packer(
             options, device_type, max(1, parse_size(min_bytes)), _last(keep_last), prefetch
         )
         super().__init__(packer.pack, packer.unpack)
@@ -370,15 +97,32 @@ class save_on_cpu(saved_tensors_hooks):
         `shared` needed no copy of their own; `kept_parameters`, `kept_buffers`, `kept_small`,
         `kept_overflow`, `kept_other`: tensors that stayed, by reason; `kept_last`: of them those
         that keep_last holds back; `packs`, `copied_out_bytes`, `copied_back_bytes`,
-        `prefetch_hits`, `waits`. Of its host memory, now: `tickets`, `host_bytes`,
-        `host_bytes_peak`, `host_bytes_used`, `kept_bytes`.
+        `prefetch_hits`, `waits`, `disk_written_bytes`, `disk_read_bytes`, `disk_waits`. Of its host
+        memory and its file, now: `tickets`, `host_bytes`, `host_bytes_peak`, `host_bytes_used`,
+        `kept_bytes`, `disk_tickets` (values on the disk only), `disk_bytes_used` (theirs),
+        `disk_bytes` (of the file), `disk_bytes_peak`.
         """
         return self._packer.stats()
 
     def trim(self) -> int:
-        """Gives host memory that is not in use back to the system; the bytes."""
+        """Gives host memory and space of the disk that are not in use back; the bytes of memory."""
         stores = list(self._packer.stores.values())
         return sum(store.trim() for store in stores if store is not None)
+
+
+def _options(
+    host_limit: int, overflow: Union[None, str, _abi.Overflow], disk: Optional[Disk]
+) -> Options:
+    path, limit = parse_disk(disk, host_limit)
+    if overflow is None:
+        overflow = _abi.Overflow.KEEP if path is None else _abi.Overflow.SPILL
+    policy = int(choice(_abi.Overflow, overflow, "overflow"))
+    if (policy == _abi.Overflow.SPILL) != (path is not None):
+        raise ValueError(
+            "save_on_cpu: overflow 'spill' and disk go together: say where to spill to, or leave"
+            " the other out"
+        )
+    return Options(host_limit, policy, None if path is None else (os.fsdecode(path), limit))
 
 
 def _last(keep_last: Size) -> Tuple[float, float]:

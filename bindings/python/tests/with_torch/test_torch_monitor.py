@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
-from memopt.torch._leak import LeakDetector  # noqa: E402
+from memopt._leak import LeakDetector  # noqa: E402
 from memopt.torch.monitor import FIELDS  # noqa: E402
 from simulated import run  # noqa: E402
 
@@ -58,7 +58,7 @@ class Trace:
 def monitor_of(monkeypatch, rss=lambda: GIB, options=None, **trace):
     """A monitor of a synthetic trace."""
     monkeypatch.setattr("memopt.torch.monitor._source", lambda device: Trace(**trace))
-    monkeypatch.setattr("memopt.torch._host.rss", rss)
+    monkeypatch.setattr("memopt._host.rss", rss)
     return mt.MemoryMonitor(**(options or {}))
 
 

@@ -75,6 +75,8 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
         module = traced.Traced(arguments)
     if module is not None:
         description.notes.extend(module.notes)
+        run = description.run.replace(weight_dtype=module.dtype())
+        description = description._replace(run=run)
     answers = [_answer(module, description, card, arguments) for card in chosen]
     if arguments.plot:
         plot.plot(answers, arguments.plot, description.title)

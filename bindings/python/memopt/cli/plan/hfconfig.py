@@ -144,7 +144,7 @@ FAMILIES: Dict[str, Family] = {
             "max_position_embeddings": 2048, "num_attention_heads": 12,
             "activation_function": "relu", "dropout": 0.1, "attention_dropout": 0.0,
             "enable_bias": True, "tie_word_embeddings": True, "use_cache": True,
-            "word_embed_proj_dim": None,
+            "word_embed_proj_dim": None, "do_layer_norm_before": True,
         },
     ),
     "bert": Family("bert", _BERT),
@@ -375,6 +375,7 @@ def _opt(keys: _Keys) -> Dict[str, Any]:
         "attention_bias": bias,
         "output_bias": bias,
         "mlp_bias": bias,
+        "post_norm": not keys.get("do_layer_norm_before"),
         "hidden_dropout": keys.share("dropout"),
         "attention_dropout": keys.share("attention_dropout"),
     }

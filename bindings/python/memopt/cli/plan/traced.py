@@ -129,6 +129,15 @@ class Traced:
             raise TraceFailed("%s: %s" % (type(error).__name__, error)) from error
         return Sizes(line.at, *self.counts(), _note(line.exact))
 
+    def dtype(self) -> str:
+        """Of most weights: "fp32"; of others than ours, "fp32" too."""
+        sizes: Dict[str, int] = {}
+        words = {getattr(self._parts.torch, name): word for word, name in DTYPES.items()}
+        for parameter in self.target.module.parameters():
+            word = words.get(parameter.dtype, "fp32")
+            sizes[word] = sizes.get(word, 0) + parameter.numel()
+        return max(sizes, key=lambda word: sizes[word]) if sizes else "fp32"
+
     def counts(self) -> Tuple[int, int]:
         """Weights in all, and those that learn."""
         parameters = list(self.target.module.parameters())

@@ -1,4 +1,4 @@
-"""Tells a floor that creeps up from noise."""
+"""Tells a floor that creeps up from noise, and a device that is hardly used."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ class Floor:
     """Looks at the smallest value of each window of samples.
 
     It is a leak when that minimum rose in each of the last `windows` windows, by at least
-    `threshold` bytes a step in the first half of them and in the second: what fills up, flattens. Values that merely vary, however widely, have minima
-    in every order: that eight of them rise by chance happens once in 40,320 windows.
+    `threshold` bytes a step in the first half of them and in the second: what fills up, flattens.
+    Values that merely vary, however widely, have minima in every order: that eight of them rise by
+    chance happens once in 40,320 windows.
     """
 
     def __init__(self, window: int, windows: int, threshold: float) -> None:
@@ -70,3 +71,19 @@ class LeakDetector:
             return None
         found = [floor.add(step, value) for floor in self._floors]
         return max((slope for slope in found if slope is not None), default=None)
+
+
+class UseWatch:
+    """Says whether less than a share of a device was used by the `after`-th sample, and since."""
+
+    def __init__(self, share: float = 0.5, after: int = 100) -> None:
+        self._share, self._after = share, after
+        self._count = 0
+        #: The greatest share so far.
+        self.most = 0.0
+
+    def add(self, share: float) -> bool:
+        """Whether with this sample the device is known to be under-used."""
+        self._count += 1
+        self.most = max(self.most, share)
+        return self._count >= self._after and self.most < self._share

@@ -58,7 +58,7 @@ class LogFile:
         """Appends one record. OSError where the system does not take it."""
         if self._csv:
             values = [record.get(field) for field in self._fields]
-            line = ",".join("" if value is None else str(value) for value in values)
+            line = ",".join(_cell(value) for value in values)
         else:
             line = json.dumps({field: record.get(field) for field in self._fields})
         data = (line + "\n").encode()
@@ -71,3 +71,11 @@ class LogFile:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
+
+
+def _cell(value: Any) -> str:
+    """A value as CSV has it; a text with a separator in it stands in quotes, on one line."""
+    if value is None:
+        return ""
+    text = str(value).replace("\r", " ").replace("\n", " ")
+    return '"%s"' % text.replace('"', '""') if '"' in text or "," in text else text

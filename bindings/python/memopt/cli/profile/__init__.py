@@ -1,0 +1,206 @@
+"""Runs a program and records its memory over time: host memory of it and of its descendants, page-
+locked memory, and its bytes on each GPU, as the driver tells them. In the end, however the program
+ended, it tells the peaks and where they were.
+
+    memopt profile --plot memory.png -- python train.py --epochs 1
+
+The program's input and output are left alone; the report goes to standard error, and with --json
+one line to standard output after all that the program wrote. Signals are handed on, and the exit
+code is the program's: 128 + N where signal N killed it, 127 where there is no such program. A
+program that calls memopt.phase("forward") and the like gets its peaks by phase.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from ..._logfile import LogFile
+from ...phases import ENVIRONMENT
+from ..output import Output
+from . import plot, report
+from .child import CannotStart, Child
+from .marks import Mark, Marks
+from .recorder import Figures, Recorder
+
+HELP = "run a program and record its memory over time"
+JSON_HELP = "print the report as one line of JSON, behind all that the program wrote"
+
+_SHORTEST, _LONGEST = 0.001, 3600.0
+
+
+def _interval(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not _SHORTEST <= value <= _LONGEST:
+        raise argparse.ArgumentTypeError(
+            "%r is no number of seconds from %g to %g" % (text, _SHORTEST, _LONGEST)
+        )
+    return value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of this verb."""
+    parser.usage = "memopt profile [options] -- COMMAND [ARGUMENT ...]"
+    parser.add_argument(
+        "--interval",
+        type=_interval,
+        default=0.1,
+        metavar="SECONDS",
+        help="time between two samples (default: 0.1)",
+    )
+    parser.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write every sample as it is taken (FILE.csv), or the report with its course in the "
+        "end (FILE.json)",
+    )
+    parser.add_argument("--plot", metavar="FILE.png", help="draw the course (needs matplotlib)")
+    parser.add_argument("--no-gpu", action="store_true", help="look at host memory only")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the program and its arguments"
+    )
+
+
+def run(arguments: argparse.Namespace, output: Output) -> int:
+    """Runs the program, samples, reports; the program's exit code."""
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        from .. import UsageError
+
+        raise UsageError("which program? Write it behind --: memopt profile -- python train.py")
+    problem = plot.can_plot(arguments.plot) if arguments.plot else None
+    if problem is not None:
+        output.error(problem)
+        return 1
+    figures = Figures(gpus=not arguments.no_gpu)
+    try:
+        return _Run(arguments, output, command, figures).run()
+    finally:
+        figures.close()
+
+
+class _Run:
+    """One run of a program."""
+
+    def __init__(
+        self, arguments: argparse.Namespace, output: Output, command: List[str], figures: Figures
+    ) -> None:
+        self._arguments, self._output = arguments, output
+        self._command, self._figures = command, figures
+        self._columns = report.columns_of(figures)
+        self._csv = self._open_csv(arguments.output)
+        self._problems: List[str] = []
+
+    def _open_csv(self, path: Optional[str]) -> Optional[LogFile]:
+        """Before the program runs: what cannot be written is not found out afterwards."""
+        if path is None:
+            return None
+        if not path.lower().endswith(".csv"):
+            with open(path, "w", encoding="utf-8"):
+                return None
+        if os.path.exists(path):
+            os.unlink(path)
+        return LogFile(path, ["seconds", "phase", "processes"] + self._columns)
+
+    def run(self) -> int:
+        """The program's exit code."""
+        marks = Marks()
+        try:
+            environment = dict(os.environ)
+            environment[ENVIRONMENT] = marks.path
+            environment.setdefault("MEMOPT_PUBLISH", "1")
+            start = time.monotonic()
+            try:
+                child = Child(self._command, environment)
+            except CannotStart as problem:
+                self._output.error(str(problem))
+                return problem.code
+            recorder = Recorder(self._columns, start)
+            try:
+                self._sample(child, recorder, marks)
+            finally:
+                child.close()
+        finally:
+            marks.close()
+            if self._csv is not None:
+                self._csv.close()
+        assert child.end is not None
+        seconds = time.monotonic() - start
+        recorder.finish(start + seconds)
+        value = report.build(
+            self._command, child.end, self._arguments.interval, self._figures, recorder, seconds
+        )
+        self._tell(value, recorder)
+        return child.end.code
+
+    def _sample(self, child: Child, recorder: Recorder, marks: Marks) -> None:
+        due = time.monotonic()
+        while not child.wait(due):
+            try:
+                record = self._figures.take(child.pid)
+            except (OSError, ValueError) as error:  # no files left to open, say
+                self._once("some samples are missing: %s" % error)
+            else:
+                self._add(record, recorder, marks)
+            due = max(due + self._arguments.interval, time.monotonic())
+        recorder.mark(marks.read())
+
+    def _add(self, record: Dict[str, Any], recorder: Recorder, marks: Marks) -> None:
+        found = marks.read()
+        before = [mark for mark in found if mark.seconds <= record["time"]]
+        recorder.mark(before)
+        record = recorder.add(record)
+        recorder.mark(found[len(before) :])
+        if self._csv is not None:
+            try:
+                self._csv.write({**record, "seconds": record["time"]})
+            except OSError as error:
+                self._csv.close()
+                self._csv = None
+                self._once("the samples end early: %s" % error)
+
+    def _once(self, problem: str) -> None:
+        if problem not in self._problems:
+            self._problems.append(problem)
+
+    # --- in the end ---
+
+    def _tell(self, value: Dict[str, Any], recorder: Recorder) -> None:
+        """The program has ended, and what it returned counts: what goes wrong here is only told."""
+        if self._arguments.plot:
+            spans = [_span(mark, recorder.start) for mark in recorder.spans]
+            self._try(plot.draw, {**value, "spans": spans}, self._arguments.plot)
+        path = self._arguments.output
+        if path is not None and not path.lower().endswith(".csv"):
+            self._try(_write_json, value, path)
+        if self._output.wants_json:
+            shown = {key: value[key] for key in value if key != "course"}
+            self._output.json_line(shown)
+        else:
+            sys.stdout.flush()
+            report.show(value, Output(stream=sys.stderr))
+        for problem in self._problems:
+            self._output.error(problem)
+
+    def _try(self, write: Any, value: Dict[str, Any], path: str) -> None:
+        try:
+            write(value, path)
+        except (OSError, ValueError) as error:
+            self._problems.append("%s was not written: %s" % (path, error))
+
+
+def _span(mark: Mark, start: float) -> Dict[str, Any]:
+    return {"seconds": max(mark.seconds - start, 0.0), "phase": mark.phase or None}
+
+
+def _write_json(value: Dict[str, Any], path: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file, ensure_ascii=False, allow_nan=False)
+        file.write("\n")

@@ -1,0 +1,129 @@
+"""Running the command as a user does: as a process, on simulated libraries, on a terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import memopt
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
+BUILD = os.path.dirname(os.path.abspath(memopt.library_path))
+MONITORS = os.path.join(BUILD, "tests", "sim", "monitor")
+
+simulated = pytest.mark.skipif(
+    not os.path.exists(os.path.join(MONITORS, "libnvidia-ml.so.1")),
+    reason="no simulated libraries beside " + memopt.library_path,
+)
+
+
+def environment(*folders, **variables):
+    """Without what the caller's own environment could change."""
+    values = {k: v for k, v in os.environ.items() if not k.startswith("MEMOPT_")}
+    for name in ("LD_LIBRARY_PATH", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
+        values.pop(name, None)
+    values.update(PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path, TERM="xterm-256color")
+    values.update(variables)
+    if folders:
+        values["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, folders))
+    return values
+
+
+def command(*words, folders=(), **variables):
+    """`memopt WORDS`, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "memopt", *map(str, words)],
+        env=environment(*folders, **variables),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def start(*words, folders=(), **variables):
+    """`memopt WORDS` with its streams as pipes."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "memopt", *map(str, words)],
+        env=environment(*folders, **variables),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(condition, what, seconds=60):
+    """What the condition gives as soon as it gives something."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.02)
+    raise AssertionError("%s did not come within %d s" % (what, seconds))
+
+
+class Terminal:
+    """The command on a terminal, whose screen can be looked at as a person does."""
+
+    def __init__(self, *words, size=(24, 80), folders=(), **variables):
+        pexpect, pyte = pytest.importorskip("pexpect"), pytest.importorskip("pyte")
+        pytest.importorskip("rich")
+        self._pexpect = pexpect
+        self.screen = pyte.Screen(size[1], size[0])
+        self._stream = pyte.ByteStream(self.screen)
+        self.text = b""
+        self.child = pexpect.spawn(
+            sys.executable,
+            ["-m", "memopt", *map(str, words)],
+            env=environment(*folders, **variables),
+            dimensions=size,
+            timeout=60,
+        )
+
+    def feed(self):
+        """Takes what was written since."""
+        while True:
+            try:
+                part = self.child.read_nonblocking(65536, 0.02)
+            except (self._pexpect.TIMEOUT, self._pexpect.EOF):
+                return
+            self.text += part
+            self._stream.feed(part)
+
+    def lines(self):
+        """The lines of the screen, without the blanks at their ends."""
+        self.feed()
+        return [line.rstrip() for line in self.screen.display]
+
+    def until(self, condition, what):
+        """Waits until the screen's lines are so."""
+
+        def look():
+            lines = self.lines()
+            return lines if condition(lines) else None
+
+        try:
+            return wait_for(look, what)
+        except AssertionError as error:
+            raise AssertionError("%s; the screen:\n%s" % (error, "\n".join(self.lines()))) from None
+
+    def resize(self, rows, columns):
+        """Changes the window's size."""
+        self.screen.resize(rows, columns)
+        self.screen.reset()
+        self.child.setwinsize(rows, columns)
+
+    def end(self):
+        """Waits for its end: the exit code, and what it wrote after the live view."""
+        while self.child.isalive():
+            self.feed()
+        self.feed()
+        self.child.close()
+        code = self.child.exitstatus
+        after = self.text.rpartition(b"\x1b[?1049l")[2].decode()
+        return (code if code is not None else -self.child.signalstatus), after

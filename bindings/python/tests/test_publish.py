@@ -1,0 +1,336 @@
+"""Publishing allocators' statistics, and reading what other processes publish."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import memopt
+from cli_support import PACKAGE, environment, wait_for
+from memopt import _published as client
+
+MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    """A folder of this test's own, and nobody else's sockets."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = tmp_path / "memopt"
+    monkeypatch.setattr(client, "_folders", lambda: [str(folder)])
+    yield folder
+
+
+def mine():
+    """What this process publishes, as a client sees it."""
+    found = [one for one in memopt.published() if one.pid == os.getpid()]
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def test_publish(device, place):
+    allocator = memopt.Allocator(device)
+    publisher = memopt.publish(allocator)
+    assert publisher.path == str(place / ("%d.sock" % os.getpid())) and publisher.path in repr(
+        publisher
+    )
+    with allocator.alloc(3 * MIB), allocator.alloc(5 * MIB) as second:
+        second.free()
+        (seen,) = mine().allocators
+        stats = allocator.stats()
+        assert seen.device == "cpu:0"
+        assert seen.allocated == stats["allocated_bytes.all.current"] == 3 * MIB
+        assert seen.allocated_peak == stats["allocated_bytes.all.peak"] == 8 * MIB
+        assert seen.reserved == stats["reserved_bytes.all.current"]
+        assert seen.cached == seen.reserved - 3 * MIB > 0
+    assert mine().version == memopt.__version__
+    publisher.close()
+    publisher.close()
+    assert mine() is None and os.listdir(place) == [] and publisher.closed
+    allocator.close()
+
+
+def test_an_allocator_that_ends_is_published_no_longer(device):
+    publisher = memopt.publish()
+    allocator = memopt.Allocator(device)
+    publisher.add(allocator)
+    block = allocator.alloc(MIB)
+    with pytest.raises(memopt.BusyError):
+        allocator.close()
+    assert len(mine().allocators) == 1  # it is still there, and still published
+    block.free()
+    allocator.close()
+    assert mine().allocators == ()
+    forgotten = memopt.Allocator(device)
+    publisher.add(forgotten)
+    del forgotten
+    gc.collect()
+    assert mine().allocators == ()
+    other = memopt.Allocator(device)
+    publisher.add(other)
+    with pytest.raises(memopt.InvalidArgumentError):
+        publisher.add(other)
+    publisher.remove(other)
+    with pytest.raises(memopt.NotFoundError):
+        publisher.remove(other)
+    other.close()
+    publisher.close()
+    with pytest.raises(memopt.ClosedError):
+        publisher.serve()
+
+
+def test_serving_in_a_loop_of_ones_own(device):
+    allocator = memopt.Allocator(device)
+    with memopt.Publisher() as publisher:
+        publisher.add(allocator)
+        assert publisher.serve() == 0
+        answers = []
+        thread = threading.Thread(target=lambda: answers.append(memopt.published(5)))
+        thread.start()
+        assert publisher.serve(30) == 1
+        thread.join()
+        assert len(answers[0][0].allocators) == 1
+    allocator.close()
+
+
+def test_two_publishers_of_a_process_are_one_entry(device):
+    first, second = memopt.Allocator(device), memopt.Allocator(device)
+    publishers = [memopt.publish(first), memopt.publish(second)]
+    assert publishers[0].path != publishers[1].path
+    assert len(mine().allocators) == 2
+    for publisher in publishers:
+        publisher.close()
+    first.close()
+    second.close()
+
+
+def test_reading_while_allocating(device):
+    """Answers are whole while threads allocate and allocators come and go."""
+    steady, stop = memopt.Allocator(device), threading.Event()
+    publisher = memopt.publish(steady)
+
+    def spend():
+        while not stop.is_set():
+            steady.alloc(4096).free()
+
+    threads = [threading.Thread(target=spend) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(60):
+            guest = memopt.Allocator(device)
+            publisher.add(guest)
+            assert len(wait_for(mine, "an answer").allocators) == 2
+            guest.close()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+        publisher.close()
+        steady.close()
+
+
+# --- other processes ------------------------------------------------------------------------------
+
+PROGRAM = """
+import os, sys, time
+import memopt
+device = memopt.Device("cpu", capacity="64MiB")
+allocator = memopt.Allocator(device)
+block = allocator.alloc("6MiB")
+publisher = memopt.publish(allocator)
+print(os.getpid(), flush=True)
+%s
+"""
+
+
+def program(text, place, **variables):
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM % text],
+        env=environment(XDG_RUNTIME_DIR=str(place.parent), PYTHONPATH=PACKAGE, **variables),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_another_process_and_its_end(place):
+    process = program("sys.stdin.read()", place)
+    pid = int(process.stdout.readline())
+    (one,) = memopt.published()
+    assert one.pid == pid == process.pid and one.allocators[0].allocated == 6 * MIB
+    process.communicate("")
+    assert process.returncode == 0  # the thread did not keep it, nor its native objects
+    assert memopt.published() == [] and os.listdir(place) == []
+
+
+def test_what_a_killed_process_left_is_removed(place):
+    process = program("sys.stdin.read()", place)
+    process.stdout.readline()
+    process.kill()
+    process.communicate()
+    assert os.listdir(place) == ["%d.sock" % process.pid]
+    assert memopt.published() == [] and os.listdir(place) == []
+
+
+def test_a_process_that_stands_still_holds_nobody_up(place):
+    process = program("sys.stdin.read()", place)
+    process.stdout.readline()
+    reader = client.Reader()
+    assert len(reader.read()) == 1
+    process.send_signal(signal.SIGSTOP)
+    threads = "/proc/%d/task" % process.pid
+
+    def stopped():
+        states = []
+        for thread in os.listdir(threads):
+            with open("%s/%s/stat" % (threads, thread)) as file:
+                states.append(file.read().rpartition(")")[2].split()[0])
+        return set(states) == {"T"}
+
+    wait_for(stopped, "its standstill")
+    try:
+        assert reader.read(0.05) == []
+        asked = len(reader._silent)
+        assert reader.read(3600) == [] and asked == 1  # it is not asked again for a while
+        reader._silent.clear()
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert len(reader.read(10)) == 1
+    process.communicate("")
+
+
+def test_fork(place):
+    process = program(
+        """
+if os.fork() == 0:
+    assert publisher.closed and memopt.publish.__globals__["_publishers"] == set()
+    links = [os.readlink("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd")[:-1]]
+    assert not [link for link in links if link.startswith("socket:")]
+    second = memopt.Publisher()  # one of its own
+    assert str(os.getpid()) in second.path
+    second.close()
+    sys.stdin.read()
+    os._exit(7)
+sys.stdout.flush()
+assert os.wait()[1] == 7 << 8
+""",
+        place,
+    )
+    pid = int(process.stdout.readline())
+    time.sleep(0.1)
+    (one,) = memopt.published()
+    assert one.pid == pid
+    process.communicate("")
+    assert process.returncode == 0
+    assert os.listdir(place) == []
+
+
+# --- what is no publisher -------------------------------------------------------------------------
+
+GOOD = (
+    b'{"memopt": 1, "version": "1.0.0", "pid": 7, "allocators": [{"device": "cuda:1", '
+    b'"allocated": 10, "allocated_peak": 20, "reserved": 30, "reserved_peak": 40, "ooms": 0, '
+    b'"retries": 0, "new": []}], "more": 1}\n'
+)
+
+
+def test_answers():
+    one = client.understand(GOOD, 5)
+    assert one.pid == 5 and one.allocators[0].cached == 20
+    assert client.understand(GOOD, 0).pid == 7  # the system does not know the process here
+    for bad in (
+        b"",
+        GOOD[:-1],
+        GOOD[:40] + b"\n",
+        b"\xff\xfe\n",
+        b"[]\n",
+        b"[" * 100000 + b"\n",
+        GOOD.replace(b'"memopt": 1', b'"memopt": 0'),
+        GOOD.replace(b'"allocated": 10', b'"allocated": -1'),
+        GOOD.replace(b'"allocated": 10', b'"allocated": true'),
+        GOOD.replace(b'"allocated": 10', b'"allocated": 1e99'),
+        GOOD.replace(b'"allocated": 10, ', b""),
+        GOOD.replace(b'"cuda:1"', b"1"),
+        GOOD.replace(b'"version": "1.0.0", ', b""),
+    ):
+        assert client.understand(bad, 5) is None, bad[:60]
+
+
+def serve_with(place, name, answer):
+    """A socket that answers with these bytes; a thread that ends with it."""
+    place.mkdir(mode=0o700, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(place / name))
+    listener.listen()
+
+    def run():
+        try:
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    answer(connection)
+        except OSError:
+            pass
+
+    threading.Thread(target=run, daemon=True).start()
+    return listener
+
+
+def test_others_that_listen_there(place):
+    def endless(connection):
+        for _ in range(1000):
+            connection.sendall(b"x" * 65536)
+
+    listeners = [
+        serve_with(place, "1.sock", endless),
+        serve_with(place, "2.sock", lambda c: c.sendall(b"nonsense\n")),
+        serve_with(place, "3.sock", lambda c: c.recv(1)),
+        serve_with(place, "4.sock", lambda c: c.sendall(GOOD)),
+    ]
+    (place / "5.sock").write_text("a file\n")
+    (place / "6.sock").symlink_to("/nowhere")
+    (one,) = memopt.published()
+    assert one.pid == os.getpid() and one.allocators[0].device == "cuda:1"
+    for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+    memopt.published()
+    assert sorted(os.listdir(place)) == ["5.sock", "6.sock"]  # what is no socket is left alone
+
+
+def test_a_folder_of_others_is_not_looked_into(place):
+    publisher = memopt.publish()
+    assert mine() is not None
+    place.chmod(0o755)
+    assert memopt.published() == []
+    place.chmod(0o700)
+    publisher.close()
+    place.rmdir()
+    place.symlink_to(place.parent)
+    with pytest.raises(memopt.MemoptError, match="no folder of user"):
+        memopt.Publisher()
+    place.unlink()
+
+
+def test_errors(tmp_path):
+    with pytest.raises(memopt.MemoptError, match="/nowhere/x.sock") as caught:
+        memopt.Publisher("/nowhere/x.sock")
+    assert caught.value.status == memopt.Status.IO_ERROR
+    first = memopt.Publisher(tmp_path / "x.sock")
+    assert stat.S_ISSOCK(os.lstat(tmp_path / "x.sock").st_mode)
+    with pytest.raises(memopt.BusyError):
+        memopt.publish(path=tmp_path / "x.sock")
+    first.close()
+    with pytest.raises(TypeError):
+        memopt.Publisher(7)

@@ -1,0 +1,183 @@
+"""`memopt plan --model module:function` and `--profile`, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+
+import memopt  # noqa: E402
+from json_schema import load, validate  # noqa: E402
+
+PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
+MIB = 1 << 20
+
+NET = """
+import torch
+
+def plain():
+    layers = [torch.nn.Linear(512, 2048), torch.nn.GELU(), torch.nn.Linear(2048, 512)]
+    return torch.nn.Sequential(*layers), lambda batch: torch.randn(64 * batch, 512)
+
+def half():
+    model, inputs = plain()
+    return model.bfloat16(), lambda batch: inputs(batch).bfloat16()
+
+def huge():
+    return torch.nn.Sequential(*[torch.nn.Linear(32768, 32768) for _ in range(64)]), \\
+        lambda batch: torch.randn(batch, 32768)
+
+def broken():
+    raise ZeroDivisionError("one too many")
+
+def without_inputs():
+    return torch.nn.Linear(2, 2)
+
+def wrong_inputs():
+    return torch.nn.Linear(2, 2), lambda batch: torch.randn(batch, 3)
+
+number = 7
+"""
+
+SMALL = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 352,
+    "vocab_size": 1000,
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    return tmp_path
+
+
+def command(folder, *words):
+    values = dict(os.environ, PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path)
+    values.pop("LD_LIBRARY_PATH", None)
+    return subprocess.run(
+        [sys.executable, "-m", "memopt", "plan", *map(str, words)],
+        env=values,
+        cwd=str(folder),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def plan(folder, *words):
+    result = command(folder, *words, "--json")
+    assert result.returncode == 0, result.stderr
+    value = json.loads(result.stdout)
+    validate(value, load("plan"))
+    assert sum(value["categories"].values()) == value["peak_bytes"]
+    return value
+
+
+def test_a_module_is_traced(folder):
+    value = plan(folder, "--model", "net:plain", "--batch", 8)
+    count = 512 * 2048 + 2048 + 2048 * 512 + 512
+    assert value["model"]["parameters"] == count == value["model"]["trainable"]
+    assert value["categories"]["optimizer"] >= 8 * count
+    # Values before and after the GELU, of 512 rows.
+    assert value["phases"]["forward"]["activations"] == 4 * 512 * (2048 + 2048)
+    assert value["phases"]["load"]["parameters"] == 4 * count
+    assert value["dtype"] == "fp32"
+
+
+def test_the_type_of_the_weights_is_the_module_s(folder):
+    value = plan(folder, "--model", "net:half", "--batch", 8)
+    assert value["dtype"] == "bf16"
+    assert value["phases"]["load"]["parameters"] == 2 * value["model"]["parameters"]
+
+
+def test_no_weights_are_allocated(folder):
+    value = plan(folder, "--model", "net:huge", "--batch", 1)  # 256 GiB of weights
+    assert value["phases"]["load"]["parameters"] > 1 << 38
+
+
+def test_what_fits(folder):
+    value = plan(folder, "--model", "net:plain", "--gpu-memory", "2GiB")
+    batch = value["micro_batch"]
+    assert value["fits"] and value["peak_bytes"] <= value["limit_bytes"]
+    more = plan(folder, "--model", "net:plain", "--gpu-memory", "2GiB", "--batch", batch + 1)
+    assert not more["fits"] and more["fits_after_changes"]
+    assert more["planned_peak_bytes"] <= more["limit_bytes"]
+    assert more["changes"][0]["applied"]
+
+
+def test_an_effective_batch(folder):
+    value = plan(
+        folder, "--model", "net:plain", "--gpu-memory", "1GiB", "--target-effective-batch", 4096
+    )
+    assert value["effective_batch"] == value["micro_batch"] * value["accumulation"] == 4096
+    assert value["planned_peak_bytes"] <= value["limit_bytes"]
+
+
+def test_optimizers(folder):
+    adamw = plan(folder, "--model", "net:plain", "--batch", 1)["phases"]["load"]["optimizer"]
+    bits = plan(folder, "--model", "net:plain", "--batch", 1, "--optimizer", "adamw8bit")
+    assert bits["phases"]["load"]["optimizer"] < 0.3 * adamw
+
+
+def test_measured_beside_traced(folder):
+    words = ("--model", "net:plain", "--batch", 4, "--profile", "--profile-check", "8,16")
+    value = plan(folder, *words)
+    profile = value["profile"]
+    assert [each["batch"] for each in profile["estimates"]] == [2, 4, 8, 16]
+    for each in profile["checked"]:
+        assert abs(each["error"]) <= 0.03
+    for each in profile["estimates"]:
+        assert abs(each["error"]) <= 0.03
+    text = command(folder, *words).stdout
+    assert "Measured on cpu" in text and "predicted" in text
+
+
+def test_a_configuration_measured(folder):
+    pytest.importorskip("transformers")
+    words = ("--model", "config.json", "--batch", 4, "--seq", 64, "--profile")
+    for extra in ((), ("--dtype", "bf16", "--checkpointing", "full", "--attention", "eager")):
+        profile = plan(folder, *words, "--profile-check", 8, *extra)["profile"]
+        for each in profile["estimates"]:
+            assert 0 <= each["error"] <= 0.1, (extra, each)
+        assert abs(profile["checked"][0]["error"]) <= 0.03
+
+
+@pytest.mark.parametrize(
+    "words, code, say",
+    [
+        (("--model", "net:broken"), 1, "one too many"),
+        (("--model", "net:without_inputs"), 1, "inputs"),
+        (("--model", "net:wrong_inputs", "--batch", 1), 1, "[2, 3]"),
+        (("--model", "net:number"), 1, "not a function"),
+        (("--model", "net:absent"), 1, "absent"),
+        (("--model", "absent:plain"), 1, "absent"),
+        (("--model", "net:plain", "--layers", "4"), 2, "--layers"),
+        (("--model", "net:plain", "--dtype", "bf16"), 2, "--dtype"),
+        (("--params", "1M", "--profile"), 2, "--profile"),
+        (("--model", "net:plain", "--profile", "--profile-batches", "4,2"), 2, "smaller first"),
+        (("--model", "net:plain", "--profile", "--profile-check", "many"), 2, "many"),
+        (("--model", "config.json", "--profile", "--lora", "8"), 2, "--lora"),
+    ],
+)
+def test_refusals(folder, words, code, say):
+    result = command(folder, *words)
+    assert result.returncode == code, result.stderr
+    assert say in result.stderr and "Traceback" not in result.stderr
+
+
+def test_without_torch(folder):
+    (folder / "torch.py").write_text("raise ImportError('no torch here')")
+    result = command(folder, "--model", "net:plain")
+    assert result.returncode == 1 and "pip install torch" in result.stderr

@@ -1,0 +1,111 @@
+"""save_on_cpu(): what stays on the device, the host limit and its policies, options."""
+
+from __future__ import annotations
+
+import copy
+import gc
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from save_on_cpu_support import (  # noqa: E402, F401
+    net,
+    offload,
+    plain,
+    through,
+    train,
+    x,
+)
+
+import memopt  # noqa: E402
+import memopt.torch as mt  # noqa: E402
+
+
+def test_the_newest_values_stay_on_the_device(offload, device):
+    values = [torch.randn(1024, device=device) for _ in range(6)]
+    wanted = [value.clone() for value in values]
+    context = offload(keep_last=2)
+    got = through(context, *values)
+    assert [a.data_ptr() == b.data_ptr() for a, b in zip(got, values)] == [False] * 4 + [True] * 2
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted))
+    assert context.stats()["packs"] == 4 and context.stats()["kept_last"] == 2
+    context = offload(keep_last="8KiB")
+    through(context, *values)
+    assert context.stats()["packs"] == 4
+
+
+# --- the host limit -------------------------------------------------------------------------------
+
+
+def test_keep_policy_leaves_on_the_device_what_does_not_fit(offload, device):
+    values = [torch.randn(64 * 1024, device=device) for _ in range(6)]
+    context = offload(host_limit="1MiB")
+    got = through(context, *values)
+    assert all(torch.equal(a, b) for a, b in zip(got, values))
+    stats = context.stats()
+    assert stats["packs"] == 6 and stats["kept_overflow"] == 2
+    assert stats["host_bytes_peak"] <= 1 << 20 and stats["tickets"] == 0
+    assert [a.data_ptr() == b.data_ptr() for a, b in zip(got, values)] == [False] * 4 + [True] * 2
+
+
+def test_fail_policy_raises_and_leaves_nothing_behind(offload, net, x, device):
+    wanted = train(net, x, plain())
+    context = offload(host_limit="64KiB", overflow="fail")
+    with pytest.raises(memopt.errors.LimitReachedError, match="host limit"):
+        train(net, x, context)
+    assert context.stats()["tickets"] == 0
+    net = copy.deepcopy(net)
+    assert len(train(net, x, offload(host_limit="64MiB", overflow="fail"))) == len(wanted)
+
+
+def test_wait_policy_takes_what_backward_gives_back(offload, device):
+    context = offload(host_limit="1MiB", overflow="wait")
+    for i in range(8):  # sizes that cannot use each other's slabs
+        value = torch.randn(40 * 1024 * (1 + i % 4), device=device)
+        (got,) = through(context, value)
+        assert torch.equal(got, value)
+    values = [torch.randn(128 * 1024, device=device) for _ in range(3)]
+    with pytest.raises(memopt.errors.LimitReachedError):
+        through(context, *values)
+    assert context.stats()["tickets"] == 0
+    assert context.stats()["host_bytes_peak"] <= 1 << 20
+
+
+def test_host_memory_is_of_exact_size(offload, device):
+    """Powers of two waste up to half of it."""
+    context = offload()
+    sizes = [(1 << 20) + 4096 * 9 * i for i in range(1, 17)]
+    values = [torch.randint(0, 255, (size,), dtype=torch.uint8, device=device) for size in sizes]
+    through(context, *values)
+    assert context.stats()["host_bytes_peak"] <= 1.03 * sum(sizes)
+
+
+def test_host_memory_is_used_again(offload, net, x):
+    context = offload()
+    train(net, x, context)
+    held = context.stats()["host_bytes"]
+    for _ in range(5):
+        train(net, x, context)
+    assert context.stats()["host_bytes"] == held
+    del context
+    gc.collect()
+    context = offload()
+    train(net, x, context)  # another object, the same memory
+    stats = context.stats()
+    assert stats["host_bytes"] == held and stats["packs"] * 6 >= stats["saved"]
+    assert context.trim() == held and context.stats()["host_bytes"] == 0
+
+
+def test_bad_options_are_refused():
+    with pytest.raises(ValueError, match="overflow"):
+        mt.save_on_cpu(overflow="drop")
+    with pytest.raises(ValueError):
+        mt.save_on_cpu(host_limit="many")
+    with pytest.raises(ValueError, match="prefetch"):
+        mt.save_on_cpu(prefetch=-1)
+    with pytest.raises(ValueError, match="keep_last"):
+        mt.save_on_cpu(keep_last=-1)
+    with pytest.raises(TypeError):
+        mt.save_on_cpu(min_bytes=1.5)
+    assert mt.save_on_cpu(True, "cuda") is not None  # torch's positions

@@ -1,0 +1,121 @@
+"""Makes monitor.svg and profile.png anew: what the command draws, by its own code.
+
+    cmake --build build/dev
+    MEMOPT_LIBRARY=build/dev/libmemopt.so PYTHONPATH=bindings/python python docs/images/make.py
+
+monitor.svg: the live view of `memopt monitor`, of two programs whose allocators publish what they
+hold. The GPU, its driver and the library for monitoring are the simulated ones of tests/sim, so the
+picture can be made on any machine; the programs' bytes are what their allocators really hold there.
+
+profile.png: `memopt profile --plot` of examples/python/train_phases.py, which needs PyTorch.
+"""
+
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+MIB = 1 << 20
+CONTEXT = 180 * MIB  # of a process on a GPU, beside what its allocator holds
+
+#: Allocates as a training step does: more and more on the way forward, less on the way back.
+PROGRAM = """
+import sys, memopt
+own = memopt.Device("cuda:0")
+allocator = memopt.Allocator(own, "expandable_segments:True")
+weights = allocator.alloc("%dMiB", tag="weights")
+memopt.publish(allocator)
+kept, leak = [], []
+print("ready", flush=True)
+for number, line in enumerate(sys.stdin):
+    if number %% 12 < 6:
+        kept.append(allocator.alloc("%dMiB"))
+    else:
+        kept = kept[:-1]
+    if number %% 12 == 0:
+        allocator.trim()
+    leak += [allocator.alloc("%dKiB")] if %d else []
+    print("done", flush=True)
+"""
+PROGRAMS = (PROGRAM % (220, 60, 4, 0), PROGRAM % (90, 12, 1024, 1))
+
+
+def start(text, sim):
+    """A program on the simulated driver."""
+    environment = dict(os.environ, LD_LIBRARY_PATH=str(sim / "lib"), MEMOPT_SIM_MEMORY="2G")
+    program = subprocess.Popen(
+        [sys.executable, "-c", text],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    program.stdout.readline()
+    return program
+
+
+def step(program):
+    """Lets it allocate or free once."""
+    program.stdin.write("\n")
+    program.stdin.flush()
+    program.stdout.readline()
+
+
+def monitor():
+    """Draws the view after 170 samples."""
+    if "LD_LIBRARY_PATH" not in os.environ:  # the loader reads it at the start only
+        sim = pathlib.Path(os.environ["MEMOPT_LIBRARY"]).resolve().parent / "tests" / "sim"
+        again = dict(os.environ, LD_LIBRARY_PATH=str(sim / "monitor"), PICTURES=str(sim))
+        again.update(MEMOPT_SIM_DEVICES="1", MEMOPT_SIM_MEMORY="2G", MEMOPT_SIM_NAME="simulated GPU")
+        subprocess.run([sys.executable, __file__, "monitor"], env=again, check=True)
+        return
+    import memopt
+    from memopt.cli.monitor.live import as_text
+    from memopt.cli.monitor.sampling import Sampler
+    from memopt.cli.monitor.screen import screen
+    from memopt.cli.monitor.watching import Watch
+    from rich.console import Console
+
+    programs = [start(text, pathlib.Path(os.environ["PICTURES"])) for text in PROGRAMS]
+    watch = Watch(interval=1.0)
+    with Sampler([("cuda", None)]) as sampler:
+        for number in range(196):
+            for program in programs:
+                step(program)
+            held = {one.pid: one.allocators[0].reserved for one in memopt.published(5)}
+            uses = [(program.pid, held[program.pid] + CONTEXT) for program in programs]
+            os.environ["MEMOPT_SIM_PROCESSES"] = ",".join("%d:%d:c" % use for use in uses)
+            os.environ["MEMOPT_SIM_USED"] = str(sum(use for _, use in uses))
+            os.environ["MEMOPT_SIM_UTILIZATION"] = str(60 + number * 7 % 35)
+            sample = watch.add(sampler.sample())
+    for program in programs:
+        program.communicate()
+    title = "memopt monitor  every 1 s  q quits"
+    console = Console(record=True, width=110, height=16, file=open(os.devnull, "w"))
+    console.print(as_text(screen(sample, watch, title, 110, 16, 10)))
+    picture = console.export_svg(title="memopt monitor")
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.S)  # nothing is downloaded
+    (HERE / "monitor.svg").write_text(picture)
+
+
+def profile():
+    """Draws a training run."""
+    words = ["--interval", "0.02", "--plot", str(HERE / "profile.png")]
+    program = ["python", "examples/python/train_phases.py"]
+    folders = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
+    subprocess.run(
+        [sys.executable, "-m", "memopt", "profile", *words, "--", *program],
+        env=dict(os.environ, PATH=folders),
+        cwd=ROOT,
+        check=True,
+    )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] in ([], ["monitor"]):
+        monitor()
+    if sys.argv[1:] in ([], ["profile"]):
+        profile()

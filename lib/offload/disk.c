@@ -1,0 +1,248 @@
+/* Slots of the disk tier and their jobs; see disk.h. */
+#include "offload/disk.h"
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/memory.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static const char in_a_child[] =
+    "this process is a child of the one that stored the value, which goes on using the file";
+
+/* --- opening and closing */
+
+memopt_status mo_disk_open(memopt_device *device, const char *path, uint64_t limit, int own_stream,
+                           mo_disk **out_disk)
+{
+    mo_disk *disk = mo_calloc(1, sizeof *disk);
+    if (disk == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    disk->device = device;
+    disk->file = -1;
+    disk->process = getpid();
+    disk->extents.limit = limit / MO_DISK_BLOCK * MO_DISK_BLOCK;
+    disk->path = mo_strdup(path);
+    memopt_status status = disk->path == NULL ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_OK;
+    if (status == MEMOPT_OK)
+        status = mo_disk_file_open(path, &disk->file);
+    if (status == MEMOPT_OK)
+        status = mo_timeline_open(&disk->line, device, own_stream);
+    if (status != MEMOPT_OK) {
+        (void)mo_disk_close(disk);
+        return status;
+    }
+    *out_disk = disk;
+    return MEMOPT_OK;
+}
+
+static void free_slots(mo_disk_slot *slot)
+{
+    while (slot != NULL) {
+        mo_disk_slot *next = slot->next;
+        mo_free(slot);
+        slot = next;
+    }
+}
+
+memopt_status mo_disk_close(mo_disk *disk)
+{
+    if (disk == NULL)
+        return MEMOPT_OK;
+    memopt_status status = mo_timeline_close(&disk->line);
+    free_slots(disk->released);
+    free_slots(disk->spare);
+    mo_extents_close(&disk->extents);
+    if (disk->file >= 0)
+        (void)close(disk->file);
+    mo_free(disk->path);
+    mo_free(disk);
+    return status;
+}
+
+/* --- jobs: on a thread of the driver */
+
+static int check_process(const mo_disk *disk)
+{
+    return disk->process == getpid() ? 0 : MO_DISK_FORKED;
+}
+
+static void run_job(void *user)
+{
+    mo_disk_slot *slot = user;
+    mo_disk *disk = slot->disk;
+    int problem = check_process(disk);
+    if (problem == 0 && slot->writes) {
+        slot->hash = mo_disk_hash(0, slot->memory, slot->bytes);
+        problem = mo_disk_file_write(disk->file, slot->memory, slot->bytes, slot->offset);
+    } else if (problem == 0) {
+        problem = mo_disk_file_read(disk->file, slot->memory, slot->bytes, slot->offset);
+        if (problem == 0 && mo_disk_hash(0, slot->memory, slot->bytes) != slot->hash)
+            problem = MO_DISK_DAMAGED;
+    }
+    if (problem == 0)
+        atomic_fetch_add_explicit(slot->writes ? &disk->written : &disk->read, slot->bytes,
+                                  memory_order_relaxed);
+    atomic_store_explicit(&slot->problem, problem, memory_order_release);
+}
+
+/* Puts a job on the timeline, and the mark behind it. */
+static memopt_status submit(mo_disk *disk, mo_disk_slot *slot, void *memory, int writes)
+{
+    slot->memory = memory;
+    slot->writes = writes;
+    atomic_store_explicit(&slot->problem, MO_DISK_PENDING, memory_order_relaxed);
+    memopt_status status =
+        memopt_stream_host_callback(disk->device, disk->line.stream, run_job, slot);
+    if (status == MEMOPT_UNSUPPORTED) {
+        status = memopt_stream_sync(disk->device, disk->line.stream);
+        if (status == MEMOPT_OK)
+            run_job(slot);
+    }
+    return status == MEMOPT_OK ? mo_timeline_mark(&disk->line, &slot->mark) : status;
+}
+
+memopt_status mo_disk_result(const mo_disk_slot *slot)
+{
+    const mo_disk *disk = slot->disk;
+    int problem = atomic_load_explicit(&slot->problem, memory_order_acquire);
+    const char *verb = slot->writes ? "writing" : "reading";
+    if (problem == 0)
+        return MEMOPT_OK;
+    if (problem > 0)
+        return mo_fail_driver(
+            MEMOPT_IO_ERROR, problem, mo_disk_errno_name(problem),
+            "offload: %s %s %s the disk tier at %s: %s (%s of it are in use); the "
+            "value is where it was",
+            verb, MO_SIZE(slot->bytes), slot->writes ? "to" : "from", disk->path, strerror(problem),
+            MO_SIZE(disk->extents.used));
+    if (problem == MO_DISK_FORKED)
+        return mo_fail(MEMOPT_UNSUPPORTED, "offload: %s %s of the disk tier at %s: %s", verb,
+                       MO_SIZE(slot->bytes), disk->path, in_a_child);
+    if (problem == MO_DISK_PENDING)
+        return mo_fail(
+            MEMOPT_DRIVER_ERROR,
+            "offload: %s %s of the disk tier at %s: the driver did not call the function "
+            "that does it",
+            verb, MO_SIZE(slot->bytes), disk->path);
+    return mo_fail(problem == MO_DISK_SHORT ? MEMOPT_IO_ERROR : MEMOPT_CORRUPT,
+                   "offload: reading %s from the disk tier at %s, %llu bytes into it: %s",
+                   MO_SIZE(slot->bytes), disk->path, (unsigned long long)slot->offset,
+                   problem == MO_DISK_SHORT ? "the file ends before the value does"
+                                            : "the content is not what was written");
+}
+
+/* --- slots */
+
+static uint64_t extent_bytes(const mo_disk_slot *slot)
+{
+    return mo_ceil_div_u64(slot->bytes, MO_DISK_BLOCK) * MO_DISK_BLOCK;
+}
+
+static void retire(mo_disk_slot *slot)
+{
+    mo_extents_give(&slot->disk->extents, slot->offset, extent_bytes(slot));
+    slot->next = slot->disk->spare;
+    slot->disk->spare = slot;
+}
+
+void mo_disk_sweep(mo_disk *disk)
+{
+    for (mo_disk_slot **place = &disk->released; *place != NULL;) {
+        mo_disk_slot *slot = *place;
+        int done = 0;
+        if (mo_timeline_query(&disk->line, slot->mark, &done) == MEMOPT_OK && done) {
+            *place = slot->next;
+            retire(slot);
+        } else {
+            place = &slot->next;
+        }
+    }
+}
+
+void mo_disk_trim(mo_disk *disk)
+{
+    mo_disk_sweep(disk);
+    if (check_process(disk) == 0)
+        (void)!ftruncate(disk->file, (off_t)disk->extents.end); /* else it stays: no harm */
+}
+
+static memopt_status new_slot(mo_disk *disk, uint64_t bytes, mo_disk_slot **out_slot)
+{
+    uint64_t rounded;
+    mo_disk_sweep(disk);
+    if (!mo_round_up_u64(bytes, MO_DISK_BLOCK, &rounded))
+        return MEMOPT_LIMIT_REACHED;
+    if (disk->spare == NULL)
+        disk->spare = mo_calloc(1, sizeof *disk->spare);
+    mo_disk_slot *slot = disk->spare;
+    if (slot == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    memopt_status status = mo_extents_take(&disk->extents, rounded, &slot->offset);
+    if (status != MEMOPT_OK)
+        return status;
+    disk->spare = slot->next;
+    slot->disk = disk;
+    slot->bytes = bytes;
+    slot->mark = 0;
+    slot->next = NULL;
+    *out_slot = slot;
+    return MEMOPT_OK;
+}
+
+memopt_status mo_disk_write(mo_disk *disk, void *memory, uint64_t bytes, mo_disk_slot **out_slot)
+{
+    mo_disk_slot *slot = NULL;
+    memopt_status status = new_slot(disk, bytes, &slot);
+    if (status != MEMOPT_OK)
+        return status;
+    status = submit(disk, slot, memory, 1);
+    if (status != MEMOPT_OK) {
+        retire(slot); /* nothing is under way: what could not be marked was waited for */
+        return status;
+    }
+    *out_slot = slot;
+    return MEMOPT_OK;
+}
+
+memopt_status mo_disk_read(mo_disk *disk, mo_disk_slot *slot, void *memory)
+{
+    return submit(disk, slot, memory, 0);
+}
+
+memopt_status mo_disk_read_pieces(mo_disk_slot *slot, void *buffer, uint64_t buffer_bytes,
+                                  memopt_status (*take)(void *context, const void *piece,
+                                                        uint64_t offset, uint64_t bytes),
+                                  void *context)
+{
+    mo_disk *disk = slot->disk;
+    uint64_t hash = 0;
+    int problem = check_process(disk);
+    slot->writes = 0;
+    for (uint64_t done = 0; problem == 0 && done < slot->bytes;) {
+        uint64_t piece = mo_min_u64(buffer_bytes, slot->bytes - done);
+        problem = mo_disk_file_read(disk->file, buffer, piece, slot->offset + done);
+        if (problem != 0)
+            break;
+        hash = mo_disk_hash(hash, buffer, piece);
+        memopt_status status = take(context, buffer, done, piece);
+        if (status != MEMOPT_OK)
+            return status;
+        done += piece;
+    }
+    if (problem == 0 && hash != slot->hash)
+        problem = MO_DISK_DAMAGED;
+    if (problem == 0)
+        atomic_fetch_add_explicit(&disk->read, slot->bytes, memory_order_relaxed);
+    atomic_store_explicit(&slot->problem, problem, memory_order_relaxed);
+    return mo_disk_result(slot);
+}
+
+void mo_disk_release(mo_disk_slot *slot)
+{
+    mo_disk *disk = slot->disk;
+    slot->next = disk->released;
+    disk->released = slot;
+    mo_disk_sweep(disk);
+}

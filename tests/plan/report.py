@@ -1,0 +1,285 @@
+#!/usr/bin/env python3
+"""Writes docs/benchmarks/planner.md: each row of truth.json beside what estimators say of it.
+
+    PYTHONPATH=bindings/python python tests/plan/report.py            # prints it
+    PYTHONPATH=bindings/python python tests/plan/report.py --write    # writes the page
+    … --check                                  # exit 1 where the planner misses its bounds
+
+* memopt plan: the command itself, from the configuration alone.
+* traced: the module's sizes on fake tensors, as `memopt plan --model module:function` does it.
+* accelerate: the calculation of its `estimate-memory` ("Training using Adam"), on the row's model
+  with its head. It knows neither batch nor sequence.
+* ZeRO-2, ZeRO-3: DeepSpeed's estimators of model states, one GPU, nothing offloaded. Where it is
+  not installed, what those of version 0.19.8 compute: 20 bytes a parameter; 18, and 4 a parameter
+  of the largest layer. They stand for fp16 weights with fp32 copies, whatever the row has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+from typing import Any, Dict, List
+
+import measure
+import models
+import torch
+from accelerate.commands.estimate import estimate_training_usage
+from accelerate.utils import calculate_maximum_sizes
+from memopt.torch._target import Target
+from memopt.torch._trace_model import Trace
+
+PAGE = measure.TRUTH.parents[2] / "docs" / "benchmarks" / "planner.md"
+
+#: Never under; a tenth over. Rounded figures of the classes may differ by a thousandth.
+UNDER, OVER = -0.001, 0.10
+
+
+# --- estimators ---
+
+
+def options_of(row: Dict[str, Any]) -> List[str]:
+    """A row's run as options of `memopt plan`."""
+    run = row["run"]
+    result = ["--device", "cpu", "--batch", run["batch"], "--dtype", run["dtype"]]
+    if row["config"]["model_type"] != "vit":
+        result += ["--seq", run["seq"]]
+    result += ["--attention", run["attention"], "--optimizer", run["optimizer"]]
+    if "every" in run:
+        result += ["--checkpoint-every", run["every"]]
+    else:
+        result += ["--checkpointing", run["checkpointing"]]
+    for key, option in (("autocast", "--autocast"), ("accumulation", "--accumulation")):
+        result += [option, run[key]] if key in run else []
+    result += ["--padding-mask"] if run.get("mask") else []
+    if "lora" in run:
+        targets = ",".join(name.split("_")[0] for name in run["lora_targets"])
+        result += ["--lora", run["lora"], "--lora-targets", targets]
+    return [str(part) for part in result]
+
+
+def memopt_plan(row: Dict[str, Any], *more: str) -> int:
+    """Bytes of live tensors by the command."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = pathlib.Path(folder, "config.json")
+        config.write_text(json.dumps(row["config"]))
+        command = [sys.executable, "-m", "memopt", "plan", "--json", "--model", str(config)]
+        done = subprocess.run(
+            [*command, *options_of(row), *more], capture_output=True, text=True, check=False
+        )
+    if done.returncode != 0:
+        raise SystemExit("%s: memopt plan: %s" % (row["name"], done.stderr.strip()))
+    answer = json.loads(done.stdout)
+    return int(answer["peak_bytes"]) - int(answer["categories"]["overhead"])
+
+
+def traced(row: Dict[str, Any], model: torch.nn.Module) -> int:
+    """Bytes of live tensors by the module's own operations on fake tensors."""
+    run = row["run"]
+    target = Target(
+        model,
+        lambda batch: models.batch_of(row, batch, run["seq"]),
+        lambda outputs, inputs: outputs.loss,
+        [],
+    )
+    trace = Trace(
+        target,
+        optimizer=run["optimizer"],
+        autocast=models.DTYPES.get(run.get("autocast")),
+        accumulation=run.get("accumulation", 1),
+    )
+    return trace.at(run["batch"]).peak_bytes
+
+
+def accelerate(row: Dict[str, Any], model: torch.nn.Module) -> int:
+    """What its command prints for the model in fp32, in the row's dtype or mixed precision."""
+    total, _ = calculate_maximum_sizes(model.float())
+    mixed = row["run"]["dtype"] != "fp32" or "autocast" in row["run"]
+    return int(max(estimate_training_usage(total, "float16" if mixed else "float32").values()))
+
+
+def zero2(row: Dict[str, Any], model: torch.nn.Module) -> int:
+    """DeepSpeed's estimate_zero2_model_states_mem_needs: what one GPU holds."""
+    count = row["parameters"]
+    try:
+        from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
+    except ImportError:
+        return 20 * count
+    return int(estimate_zero2_model_states_mem_needs(count, 1, 1, cpu_offload=False)[1])
+
+
+def zero3(row: Dict[str, Any], model: torch.nn.Module) -> int:
+    """DeepSpeed's estimate_zero3_model_states_mem_needs: what one GPU holds."""
+    count = row["parameters"]
+    largest = max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules())
+    try:
+        from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
+    except ImportError:
+        return 18 * count + 4 * largest
+    return int(
+        estimate_zero3_model_states_mem_needs(
+            count, largest, 1, 1, cpu_offload=False, cpu_offload_params=False
+        )[1]
+    )
+
+
+NAMES = ("memopt plan", "traced", "accelerate", "ZeRO-2", "ZeRO-3")
+
+
+def errors_of(row: Dict[str, Any]) -> Dict[str, float]:
+    """Relative errors of all estimators, and of the planner where outputs are kept."""
+    peak = row["peak_bytes"]
+    said = {
+        "memopt plan": memopt_plan(row),
+        "traced": traced(row, models.build(row, "meta")),
+        "ZeRO-2": zero2(row, models.build(row, "meta")),
+        "ZeRO-3": zero3(row, models.build(row, "meta")),
+        "accelerate": accelerate(row, models.build(row, "meta")),
+    }
+    result = {name: said[name] / peak - 1.0 for name in NAMES}
+    result["kept"] = memopt_plan(row, "--keep-outputs") / row["held_peak_bytes"] - 1.0
+    return result
+
+
+# --- the page ---
+
+#: Before the tables.
+HEAD = """# Benchmark: planner
+
+The most bytes of tensors alive at once in real training steps of Transformers' models, with
+torch %(torch)s and transformers %(transformers)s (`tests/plan`), and what estimators say of them
+without running them:
+
+    python tests/plan/report.py --write
+
+An error of −50 %% says half of what is needed. accelerate's `estimate-memory` and DeepSpeed's
+estimators of model states count weights, gradients and optimizer states by parameters; they do not
+claim activations, which is why they say too little. DeepSpeed's stand for fp16 weights with fp32
+copies, whatever the row has. *traced* is `memopt plan --model module:function`. With `--keep-outputs`
+the planner is compared with a loop that holds the model's outputs through backward.
+""".split(
+    "\n"
+)
+
+
+def is_dense(row: Dict[str, Any]) -> bool:
+    """Whether the bound of a tenth is for it: no experts, whose sizes depend on the data."""
+    return "num_local_experts" not in row["config"]
+
+
+def summary(errors: List[Dict[str, float]]) -> List[str]:
+    """One line an estimator."""
+    lines = [
+        "| estimator | lowest | median | highest | rows under | rows within −1 % … +10 % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in (*NAMES, "kept"):
+        values = sorted(error[name] for error in errors)
+        lines.append(
+            "| %s | %s | %s | %s | %d | %d of %d |"
+            % (
+                "memopt plan --keep-outputs" if name == "kept" else name,
+                percent(values[0]),
+                percent(values[len(values) // 2]),
+                percent(values[-1]),
+                sum(value < UNDER for value in values),
+                sum(-0.01 <= value <= OVER for value in values),
+                len(values),
+            )
+        )
+    return lines
+
+
+def percent(value: float) -> str:
+    """With a sign; "exact" where not a byte differs."""
+    if value == 0.0:
+        return "exact"
+    small = abs(value) < 0.0995
+    text = "%+.*f %%" % (2 if small else 0, 100.0 * value)
+    return text.replace("-", "−")
+
+
+def run_of(row: Dict[str, Any]) -> str:
+    """A row's run in few words."""
+    run, config = row["run"], row["config"]
+    words = ["%d × %d" % (run["batch"], run["seq"]), run["dtype"], run["attention"]]
+    words += ["autocast " + run["autocast"]] if "autocast" in run else []
+    words += ["checkpointed"] if run["checkpointing"] != "none" else []
+    words += ["every %d" % run["every"]] if "every" in run else []
+    words += ["LoRA %d" % run["lora"]] if "lora" in run else []
+    words += ["%d micro-batches" % run["accumulation"]] if "accumulation" in run else []
+    words += [run["optimizer"]] if run["optimizer"] != "adamw" else []
+    words += ["padding mask"] if run.get("mask") else []
+    words += ["%d experts" % config["num_local_experts"]] if not is_dense(row) else []
+    return ", ".join(words)
+
+
+def page(table: Dict[str, Any], errors: List[Dict[str, float]]) -> str:
+    """The whole page."""
+    versions = table["about"]["versions"]
+    release = versions["torch"].split("+")[0]
+    lines = [
+        *(line % {"torch": release, "transformers": versions["transformers"]} for line in HEAD),
+        *summary(errors),
+        "",
+        "| model | run | MiB | peak in | " + " | ".join(NAMES) + " |",
+        "|---" * (4 + len(NAMES)) + "|",
+    ]
+    for row, error in zip(table["rows"], errors):
+        lines.append(
+            "| %s, %.0f M | %s | %.1f | %s | %s |"
+            % (
+                row["name"],
+                row["parameters"] / 1e6,
+                run_of(row),
+                row["peak_bytes"] / 2**20,
+                row["peak_phase"],
+                " | ".join(percent(error[name]) for name in NAMES),
+            )
+        )
+    return "\n".join(lines) + "\n"
+
+
+def misses(table: Dict[str, Any], errors: List[Dict[str, float]]) -> List[str]:
+    """Where the planner is under, or too far over a dense model."""
+    result = []
+    for row, error in zip(table["rows"], errors):
+        for name in ("memopt plan", "kept"):
+            if error[name] < UNDER or (error[name] > OVER and is_dense(row)):
+                result.append("%s: %s is off by %s" % (row["name"], name, percent(error[name])))
+    return result
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("names", nargs="*", help="rows (all)")
+    parser.add_argument("--write", action="store_true", help="write docs/benchmarks/planner.md")
+    parser.add_argument("--check", action="store_true", help="exit 1 where bounds are missed")
+    options = parser.parse_args()
+    table = json.loads(measure.TRUTH.read_text())
+    if options.names:
+        table["rows"] = [row for row in table["rows"] if row["name"] in options.names]
+    if not table["rows"] or (options.names and options.write):
+        parser.error("no such rows" if not table["rows"] else "--write is for all rows")
+    errors = []
+    for number, row in enumerate(table["rows"], 1):
+        told = "\r%3d of %d %-40s" % (number, len(table["rows"]), row["name"])
+        print(told, end="", file=sys.stderr)
+        errors.append(errors_of(row))
+    print("\r%50s\r" % "", end="", file=sys.stderr)
+    text = page(table, errors)
+    if options.write:
+        PAGE.write_text(text)
+    else:
+        print(text, end="")
+    missed = misses(table, errors)
+    print("\n".join(missed), file=sys.stderr)
+    return 1 if options.check and missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
