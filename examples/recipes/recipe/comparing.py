@@ -59,12 +59,15 @@ def checks(rows: Sequence[Row], under: float = UNDER) -> List[Check]:
         text = "%s: planned %+.1f %% of measured" % (row.step.title, row.error)
         result.append((text, under <= row.error <= OVER))
     for before, after in zip(rows, rows[1:]):
+        said = " (the guide: %s)" % after.step.guide if after.step.guide else ""
         for category, (least, most) in after.step.saves.items():
             measured = saved(before.measured, after.measured, category)
             planned = saved(before.planned, after.planned, category)
-            text = "%s: %s %s measured, %s planned" % (
-                after.step.title, LABELS[category], change(measured), change(planned),
+            sizes = "%s %s measured, %s planned" % (
+                LABELS[category], change(measured), change(planned),
             )  # fmt: skip
+            text = "%s: %s%s" % (after.step.title, sizes, said)
+            said = ""
             fine = least <= measured <= most and abs(measured - planned) <= NEAR
             result.append((text, fine))
         if after.step.losses is not None:

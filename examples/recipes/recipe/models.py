@@ -1,4 +1,4 @@
-"""What is trained: models of `transformers` from a configuration, with random weights, and samples."""
+"""What is trained: models of `transformers` from a configuration, random weights, and samples."""
 
 import pathlib
 from typing import Any, Dict, List, Tuple

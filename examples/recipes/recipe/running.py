@@ -5,7 +5,7 @@ import gc
 import json
 import pathlib
 import sys
-from typing import Callable, List, Optional, Sequence, Tuple
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -45,7 +45,9 @@ class Recipe:
 Extras = Callable[[Recipe], Tuple[List[str], List[Check]]]
 
 
-def main(file: str, extras: Optional[Extras] = None, arguments: Optional[Sequence[str]] = None) -> int:
+def main(
+    file: str, extras: Optional[Extras] = None, arguments: Optional[Sequence[str]] = None
+) -> int:
     """Runs the recipe beside `file`; 0 where all checks hold, else 1."""
     folder = pathlib.Path(file).resolve().parent
     recipe = Recipe(folder)
@@ -73,19 +75,22 @@ def main(file: str, extras: Optional[Extras] = None, arguments: Optional[Sequenc
     return 0 if all(holds for _, holds in checks) else 1
 
 
-def _watched(steps: List[Step]) -> List[Step]:
-    """The steps, with a line for each where somebody watches."""
+def _watched(described: List[Step]) -> Iterator[Step]:
+    """The steps, with a bar where somebody watches."""
+    count = len(described)
+    for number, step in enumerate(described):
+        if sys.stderr.isatty():
+            bar = "#" * (20 * number // count)
+            line = "\r[%-20s] %d/%d %-30s" % (bar, number + 1, count, step.title)
+            print(line, end="", file=sys.stderr, flush=True)
+        yield step
+    if sys.stderr.isatty():
+        print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
 
-    def each() -> object:
-        for number, step in enumerate(steps, 1):
-            if sys.stderr.isatty():
-                print("%d/%d %s" % (number, len(steps), step.title), file=sys.stderr, flush=True)
-            yield step
 
-    return each()  # type: ignore[return-value]
-
-
-def _print(recipe: Recipe, rows: List[comparing.Row], lines: List[str], checks: List[Check]) -> None:
+def _print(
+    recipe: Recipe, rows: List[comparing.Row], lines: List[str], checks: List[Check]
+) -> None:
     print(recipe.described["title"])
     print("\nBytes of a step")
     print("\n".join("  " + line for line in comparing.table(rows)))

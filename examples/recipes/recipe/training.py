@@ -32,7 +32,7 @@ class Trainer:
         self.scaler = mt.GradScaler("cpu", init_scale=2.0**10, enabled=scaling)
         if settings.get("checkpointing") == "full":
             for layer in models.layers_of(self.task.model):
-                layer.forward = functools.partial(mt.checkpoint, layer.forward)  # type: ignore[method-assign]
+                setattr(layer, "forward", functools.partial(mt.checkpoint, layer.forward))
         offloads = settings.get("offload") in ("activations", "all")
         self.host = mt.save_on_cpu() if offloads else None
 

@@ -43,7 +43,8 @@ def extras(recipe: Recipe) -> Tuple[List[str], List[Tuple[str, bool]]]:
     for settings in ("", "expandable_segments:True", GUIDE):
         used, held = reserved(recipe, settings)
         lost.append(held - used)
-        lines.append("  %9s of %s: %s" % (format_size(held), format_size(used), settings or "classic"))
+        sizes = (format_size(held), format_size(used))
+        lines.append("  %9s of %s: %s" % (*sizes, settings or "classic"))
     return lines, [("expandable segments lose less than classic ones", max(lost[1:]) < lost[0])]
 
 

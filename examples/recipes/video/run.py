@@ -38,7 +38,7 @@ def extras(recipe: Recipe) -> Tuple[List[str], List[Tuple[str, bool]]]:
     half = bytes_of(empty)
     report = mt.report(empty).devices["cpu"].weights
     lines = [
-        "Loading a file of fp32 as bf16: %s become %s; %s at most while loading, of it %s for pieces"
+        "Loading fp32 as bf16: %s become %s; %s at most while loading, of it %s for pieces"
         % tuple(map(format_size, (full, half, recorder.peak, PIECE)))
     ]
     return lines, [
