@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 from typing import Iterator
 
 import pytest
@@ -15,6 +18,14 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import memopt  # noqa: E402
 
 MIB = 1 << 20
+
+
+@pytest.fixture
+def socket_folder() -> Iterator[Path]:
+    """A folder with a short path and for this user only: a socket's path has 107 characters."""
+    folder = Path(tempfile.mkdtemp(prefix="memopt-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

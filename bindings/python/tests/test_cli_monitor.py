@@ -185,9 +185,8 @@ sys.stdin.read()
 """
 
 
-def test_what_our_allocator_caches(tmp_path):
-    tmp_path.chmod(0o700)
-    place = {"XDG_RUNTIME_DIR": str(tmp_path)}
+def test_what_our_allocator_caches(socket_folder):
+    place = {"XDG_RUNTIME_DIR": str(socket_folder)}
     process = subprocess.Popen(
         [sys.executable, "-c", PUBLISHING],
         env=environment(**place),

@@ -254,9 +254,8 @@ with memopt.Device("cpu", capacity="64MiB") as device:
 """
 
 
-def test_what_our_allocators_hold(tmp_path):
-    tmp_path.chmod(0o700)
-    report, _ = seen(tmp_path, PUBLISHING, XDG_RUNTIME_DIR=str(tmp_path))
+def test_what_our_allocators_hold(tmp_path, socket_folder):
+    report, _ = seen(tmp_path, PUBLISHING, XDG_RUNTIME_DIR=str(socket_folder))
     assert report["peaks"]["allocated"]["bytes"] >= 10 * MIB
     assert report["peaks"]["cached"]["bytes"] >= 20 * MIB
 

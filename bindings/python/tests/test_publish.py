@@ -22,11 +22,10 @@ MIB = 1 << 20
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path, monkeypatch):
+def place(socket_folder, monkeypatch):
     """A folder of this test's own, and nobody else's sockets."""
-    tmp_path.chmod(0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    folder = tmp_path / "memopt"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(socket_folder))
+    folder = socket_folder / "memopt"
     monkeypatch.setattr(client, "_folders", lambda: [str(folder)])
     yield folder
 
@@ -323,14 +322,14 @@ def test_a_folder_of_others_is_not_looked_into(place):
     place.unlink()
 
 
-def test_errors(tmp_path):
+def test_errors(socket_folder):
     with pytest.raises(memopt.MemoptError, match="/nowhere/x.sock") as caught:
         memopt.Publisher("/nowhere/x.sock")
     assert caught.value.status == memopt.Status.IO_ERROR
-    first = memopt.Publisher(tmp_path / "x.sock")
-    assert stat.S_ISSOCK(os.lstat(tmp_path / "x.sock").st_mode)
+    first = memopt.Publisher(socket_folder / "x.sock")
+    assert stat.S_ISSOCK(os.lstat(socket_folder / "x.sock").st_mode)
     with pytest.raises(memopt.BusyError):
-        memopt.publish(path=tmp_path / "x.sock")
+        memopt.publish(path=socket_folder / "x.sock")
     first.close()
     with pytest.raises(TypeError):
         memopt.Publisher(7)

@@ -186,9 +186,8 @@ def test_torch_tensors_come_from_the_library():
 
 
 @pytest.mark.parametrize("how", ["argument", "environment", "no"])
-def test_monitors_see_what_torch_holds(tmp_path, how):
+def test_monitors_see_what_torch_holds(socket_folder, how):
     """`memopt monitor` tells the cache of the library's allocator under torch."""
-    tmp_path.chmod(0o700)
     run(
         """
         import os
@@ -209,7 +208,7 @@ def test_monitors_see_what_torch_holds(tmp_path, how):
         """
         % (True if how == "argument" else None, how != "no"),
         torch_too=True,
-        XDG_RUNTIME_DIR=str(tmp_path),
+        XDG_RUNTIME_DIR=str(socket_folder),
         **({"MEMOPT_PUBLISH": "1"} if how == "environment" else {}),
     )
 
