@@ -97,8 +97,17 @@ def _breakdown(plan: Plan, output: Output) -> None:
             ("outputs", _held(plan)),
             ("overhead", plan.overhead_reason if plan.peak.overhead else ""),
             ("host", _host(plan)),
-            ("time", plan.time_assumption if plan.time_factor > 1.0005 else ""),
+            ("time", _time(plan)),
         ],
+    )
+
+
+def _time(plan: Plan) -> str:
+    if plan.time_factor <= 1.0005:
+        return ""
+    return "%.2f × a step without recomputation and offload: %s" % (
+        plan.time_factor,
+        plan.time_assumption,
     )
 
 

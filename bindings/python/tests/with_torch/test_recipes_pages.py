@@ -1,0 +1,73 @@
+"""The pages of docs/recipes quote what `memopt plan` says now."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import re
+from types import ModuleType
+from typing import Iterator
+
+import pytest
+
+pytest.importorskip("ruamel.yaml")
+pytest.importorskip("tomlkit")
+
+ROOT = pathlib.Path(__file__).resolve().parents[4]
+PAGES = ROOT / "docs" / "recipes"
+NAMES = sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "index")
+
+
+@pytest.fixture
+def update(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """docs/recipes/update.py, which works at the repository's root."""
+    monkeypatch.chdir(ROOT)
+    spec = importlib.util.spec_from_file_location("recipes_update", PAGES / "update.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+
+
+def text_of(name: str) -> str:
+    return (PAGES / (name + ".md")).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_are_those_of_today(name: str, update: ModuleType) -> None:
+    text = text_of(name)
+    assert text.count("$ memopt plan ") >= 3 and "| `memopt plan " in text
+    lines = update.stale(text)
+    assert not lines, "run docs/recipes/update.py\n" + "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"peak +(\d+\.\d)\d GiB +100.0 %", r"\| (\d+\.\d)\d GiB \| \d\.\d\d ×"]
+)
+def test_a_stale_number_is_noticed(pattern: str, update: ModuleType) -> None:
+    text = text_of("t4")
+    found = re.search(pattern, text)
+    assert found is not None
+    wrong = "%.1f" % (float(found.group(1)) + 1)
+    lines = update.stale(text[: found.start(1)] + wrong + text[found.end(1) :])
+    assert any(line.startswith("-") and wrong in line for line in lines)
+    assert any(line.startswith("+") and found.group(1) in line for line in lines)
+
+
+def test_a_section_that_is_gone_is_noticed(update: ModuleType) -> None:
+    text = text_of("t4").replace("At the peak\n", "At the summit\n", 1)
+    with pytest.raises(update.Failed, match="At the summit"):
+        update.stale(text)
+
+
+def test_files_of_recipes_are_not_changed(update: ModuleType) -> None:
+    """The pages show --apply as a dry run."""
+    for name in NAMES:
+        command = re.findall(r"^\$ memopt plan .*--apply.*$", text_of(name), re.M)
+        assert command and all("--dry-run" in line for line in command)
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = text_of("index")
+    assert all("(%s.md)" % name in index for name in NAMES)
+    assert {path.parent.name for path in (ROOT / "examples/recipes").glob("*/run.py")} == set(NAMES)

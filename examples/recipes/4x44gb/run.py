@@ -1,0 +1,49 @@
+"""512M parameters on 4 cards of 44 GB, scaled down: one of the four devices."""
+
+import io
+import pathlib
+import sys
+from typing import List, Tuple
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+import torch  # noqa: E402
+from memopt.sizes import format_size  # noqa: E402
+from recipe import Recipe, main, measuring  # noqa: E402
+
+Check = Tuple[str, bool]
+
+
+def same_bytes(recipe: Recipe) -> Tuple[List[str], List[Check]]:
+    """fp16 and bf16 take the same memory."""
+    peaks = []
+    for dtype in ("fp16", "bf16"):
+        step = recipe.steps[-1]
+        settings = dict(step.settings, autocast=dtype)
+        trainer = recipe.trainer(step._replace(settings=settings))
+        trainer.step()
+        peaks.append(measuring.measure(trainer).peak)
+    text = "Measured peaks: fp16 %s, bf16 %s" % tuple(map(format_size, peaks))
+    return [text], [("fp16 and bf16 take the same bytes", peaks[0] == peaks[1])]
+
+
+def resumed(recipe: Recipe) -> List[Check]:
+    """Saved in the middle and loaded by a new process's objects, training goes on bit for bit."""
+    first = recipe.trainer(recipe.steps[-1])
+    first.losses(2)
+    file = io.BytesIO()
+    torch.save(first.state(), file)
+    file.seek(0)
+    second = recipe.trainer(recipe.steps[-1])
+    second.load(torch.load(file, weights_only=True))
+    return [("resumed from a checkpoint, the same losses", first.losses(2) == second.losses(2))]
+
+
+def extras(recipe: Recipe) -> Tuple[List[str], List[Check]]:
+    """What the guide claims of dtypes and checkpoints."""
+    lines, checks = same_bytes(recipe)
+    return lines, checks + resumed(recipe)
+
+
+if __name__ == "__main__":
+    sys.exit(main(__file__, extras))

@@ -1,0 +1,83 @@
+"""Counts the bytes of a training step, every tensor of it, by category."""
+
+from typing import Dict, Iterable, NamedTuple
+
+import torch
+from memopt.torch._recorder import Account, Recorder
+from memopt.torch._step import states_of
+
+from .models import head_of
+from .training import Trainer
+
+CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits")
+_PHASES = ("forward", "loss", "backward", "step")
+
+
+class Bytes(NamedTuple):
+    """What a step takes: weights and states before it, gradients when backward is done, activations
+    at the fullest moment of forward and loss, logits at that of any phase."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    #: The most alive at once, of all categories.
+    peak: int
+    peak_phase: str
+    #: Bytes that wait on the host (save_on_cpu).
+    host: int
+
+
+def record(trainer: Trainer) -> Account:
+    """One step of a trainer that has made a step already, so that states are there."""
+    model = trainer.task.model
+    recorder = Recorder()
+    recorder.claim([*model.parameters(), *model.buffers()], "parameters")
+    recorder.claim(states_of(trainer.optimizer), "optimizer")
+    hooks = [
+        p.register_post_accumulate_grad_hook(lambda p: recorder.claim([p.grad], "gradients"))
+        for p in model.parameters()
+        if p.requires_grad
+    ]
+
+    def on_head(*unused: object) -> None:
+        if recorder.marks[-1][1] == "forward":
+            recorder.phase("loss")
+
+    hooks.append(head_of(model).register_forward_pre_hook(on_head))
+    try:
+        with recorder:
+            trainer.step(phase=recorder.phase, claim=recorder.claim)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return Account(recorder, lambda tensor: trainer.task.is_logits(tensor.shape)).in_place_sums()
+
+
+def measure(trainer: Trainer) -> Bytes:
+    """The bytes of a recorded step."""
+    account = record(trainer)
+    peaks = {name: peak for name, peak in account.peaks().items() if name in _PHASES}
+    moments: Dict[str, Dict[str, int]] = {
+        name: account.categories(peak.event) for name, peak in peaks.items()
+    }
+    top = max(peaks.values(), key=lambda peak: peak.bytes)
+    model = trainer.task.model
+    host = 0 if trainer.host is None else int(trainer.host.stats()["host_bytes_peak"])
+    return Bytes(
+        _total([*model.parameters(), *model.buffers()]),
+        moments["step"]["gradients"],
+        _total(states_of(trainer.optimizer)),
+        max(moments[name]["activations"] for name in ("forward", "loss") if name in moments),
+        max(moment["logits"] for moment in moments.values()),
+        top.bytes,
+        top.phase,
+        host,
+    )
+
+
+def _total(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of their storages, each once."""
+    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())
