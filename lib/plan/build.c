@@ -151,6 +151,7 @@ static void build_tower(mo_play *p)
     p->tape.layer = 0;
     p->frozen = frozen && m->vision_mode != MEMOPT_PLAN_TOWER_FROZEN;
     p->vision_projection = mo_play_linear(p, m->vision_hidden, m->hidden, 1, 0);
+    p->vision_projection_out = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
     p->frozen = frozen;
 }
 
@@ -272,7 +273,8 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
     p->patches = p->patch_bias = p->class_token = p->ids = p->labels = p->pixels = MO_NONE;
     p->vision_positions = MO_NONE;
     p->embedding_norm = p->final_norm = p->vision_norm = p->transform_norm = no_norm;
-    p->head = p->transform = p->pooler = p->vision_projection = none;
+    p->head = p->transform = p->pooler = none;
+    p->vision_projection = p->vision_projection_out = none;
     p->weight_width = (uint32_t)memopt_dtype_size(s->run.weight_dtype);
     p->compute = (uint32_t)memopt_dtype_size(s->run.compute_dtype);
     p->frozen = s->model.lora_rank > 0;

@@ -65,7 +65,7 @@ struct mo_play {
     mo_value embedding, positions, types, projection_in, projection_out, patches, patch_bias,
         class_token, vision_positions;
     mo_norm embedding_norm, final_norm, vision_norm;
-    mo_linear head, transform, pooler, vision_projection;
+    mo_linear head, transform, pooler, vision_projection, vision_projection_out;
     mo_norm transform_norm;
     mo_value ids, labels, pixels;
     mo_held frames;      /* what the model's code holds until it returns */

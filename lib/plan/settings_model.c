@@ -162,7 +162,8 @@ static double count_of(const memopt_plan_model *m, double hidden, double layers,
     double experts = m->experts > 0 ? (double)m->experts : 1;
     double layer = hidden * hidden * (2 + 2 * kv) + mats * experts * hidden * ffn +
                    (m->experts > 0 ? hidden * experts : 0) + 2 * hidden;
-    double tables = m->tied == MEMOPT_PLAN_YES ? 1 : 2;
+    int head = m->head == MEMOPT_PLAN_HEAD_CAUSAL_LM || m->head == MEMOPT_PLAN_HEAD_MASKED_LM;
+    double tables = m->tied == MEMOPT_PLAN_YES || !head ? 1 : 2;
     return layers * layer + tables * (double)m->vocabulary * hidden +
            (double)m->positions * hidden + hidden;
 }

@@ -106,8 +106,7 @@ static mo_value patches(mo_play *p, mo_stack *s, mo_value positions, double drop
     return turn(t, sum, mo_op_dropout(t, sum, dropout));
 }
 
-/* The tower's layers over all images, and the projection of what they tell to the width of the
- * text. */
+/* The tower's layers over all images, and the projector, a small MLP, to the width of the text. */
 static mo_value tower(mo_play *p)
 {
     mo_tape *t = &p->tape;
@@ -123,7 +122,9 @@ static mo_value tower(mo_play *p)
     t->recording = recording;
     uint64_t rows = mo_tape_mul(t, p->vision.rows, m->vision_tokens);
     x = turn(t, x, mo_op_resize(t, x, mo_tape_mul(t, rows, m->vision_hidden), "image tokens"));
-    return turn(t, x, mo_op_linear(t, &p->vision_projection, x, p->compute, 0));
+    x = turn(t, x, mo_op_linear(t, &p->vision_projection, x, p->compute, 0));
+    x = turn(t, x, mo_op_activation(t, x, MEMOPT_PLAN_ACTIVATION_GELU));
+    return turn(t, x, mo_op_linear(t, &p->vision_projection_out, x, p->compute, 0));
 }
 
 /* Image tokens and text one after the other. */

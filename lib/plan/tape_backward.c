@@ -162,7 +162,10 @@ static void run_region(mo_tape *t, uint32_t id)
     if (t->status != MEMOPT_OK || !stand_in(t, &region, &n, held, inputs))
         return;
     uint64_t base = t->node_count;
+    uint8_t offload = t->offload;
+    t->offload = 0; /* hooks are those of the forward pass: what is run again stays here */
     mo_value out = region.run(t, region.context, inputs);
+    t->offload = offload;
     if (out == MO_NONE)
         return;
     uint32_t top = t->values[out].node, slot = t->values[out].slot;

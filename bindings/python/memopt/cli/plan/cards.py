@@ -58,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how the device's memory is handed out (default: %(default)s)",
     )
     group.add_argument(
+        "--tflops",
+        type=_tflops,
+        metavar="N",
+        help="what the device does in training, in 10^12 operations a second; default: 60",
+    )
+    group.add_argument(
         "--link", type=_rate, metavar="SIZE", help="bytes per second to the host; default: 12GB"
     )
 
@@ -97,6 +103,16 @@ def _margin(text: str) -> float:
     return value
 
 
+def _tflops(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e6:
+        raise argparse.ArgumentTypeError("%s is no number of TFLOP/s" % text)
+    return value
+
+
 def _rate(text: str) -> int:
     try:
         value = parse_size(text)
@@ -132,6 +148,7 @@ def _card(
         "allocator": arguments.allocator,
         "other_bytes": other or None,
         "link_bytes_per_second": arguments.link,
+        "flops_per_second": arguments.tflops and 1e12 * arguments.tflops,
     }
     return PlanCard(**fields)
 
