@@ -173,7 +173,9 @@ UNSEEN = """
 The rows above were there while the planner was written. %(count)d models drawn at random after it
 (`tests/plan/unseen.py`: family, sizes, batch, sequence, dtypes, attention, checkpointing, optimizer,
 dropout, masks, windows, LoRA, accumulation), beside traces of their modules: lowest %(low)s, median
-%(median)s, highest %(high)s; never under and at most 10 %% over on %(kept)d.
+%(median)s, highest %(high)s; never under and at most 10 %% over on %(kept)d. The
+planner counts images in fp32, as processors make them; those of the rows have the weights' dtype, which
+is what a small 16-bit vision transformer is over by.
 """
 
 
