@@ -120,9 +120,12 @@ mo_value mo_op_mul(mo_tape *t, mo_value a, mo_value b)
     mo_value out = made(t, "a product", n, wider(t, a, b));
     if (out == MO_NONE)
         return MO_NONE;
-    /* A broadcast operand's gradient is summed from one of full size. */
-    int sums =
+    /* A broadcast operand's gradient is summed from one of full size, and a narrower one's is cast
+     * from one of the product's type, both when both are made. */
+    uint64_t sums =
         (mo_needs(t, a) && mo_elements(t, a) < n) || (mo_needs(t, b) && mo_elements(t, b) < n);
+    uint64_t casts = (mo_needs(t, a) && mo_width(t, a) < mo_width(t, out)) ||
+                     (mo_needs(t, b) && mo_width(t, b) < mo_width(t, out));
     mo_tape_record(t, &(mo_record){.label = "a product",
                                    .out[0] = out,
                                    .in[0] = a,
@@ -130,7 +133,7 @@ mo_value mo_op_mul(mo_tape *t, mo_value a, mo_value b)
                                    .grad = {size_of(t, a), size_of(t, b)},
                                    .saved[0] = mo_needs(t, b) ? a : MO_NONE,
                                    .saved[1] = mo_needs(t, a) ? b : MO_NONE,
-                                   .temp = sums ? size_of(t, out) : 0});
+                                   .temp = mo_tape_mul(t, sums + casts, size_of(t, out))});
     return out;
 }
 

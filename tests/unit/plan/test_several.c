@@ -177,8 +177,15 @@ static void activations_on_the_host(void **state)
     memopt_plan_report limited = report_of(&m, &r, NULL);
     assert_int_equal(limited.host_bytes, r.host_limit);
     assert_int_equal(limited.disk_bytes, off.host_bytes - r.host_limit);
-    r.offload = MEMOPT_PLAN_OFFLOAD_OPTIMIZER;
     r.host_limit = 0;
+    /* A layer that is run again keeps its values here: hooks are those of the forward pass. */
+    r.checkpointing = MEMOPT_PLAN_CHECKPOINT_FULL;
+    memopt_plan_report again = report_of(&m, &r, NULL);
+    assert_true(again.host_bytes < off.host_bytes);
+    assert_true(again.phases[MEMOPT_PLAN_PHASE_BACKWARD].activations >
+                plain.activation_bytes / m.layers * 9 / 10);
+    r.checkpointing = MEMOPT_PLAN_CHECKPOINT_NONE;
+    r.offload = MEMOPT_PLAN_OFFLOAD_OPTIMIZER;
     memopt_plan_report states = report_of(&m, &r, NULL);
     assert_int_equal(states.peak.optimizer, 0);
     assert_true(states.host_bytes > plain.parameter_count * 8);
