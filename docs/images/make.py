@@ -1,4 +1,4 @@
-"""Makes monitor.svg and profile.png anew: what the command draws, by its own code.
+"""Makes monitor.svg, profile.png and plan.png anew: what the command draws, by its own code.
 
     cmake --build build/dev
     MEMOPT_LIBRARY=build/dev/libmemopt.so PYTHONPATH=bindings/python python docs/images/make.py
@@ -8,6 +8,8 @@ hold. The GPU, its driver and the library for monitoring are the simulated ones 
 picture can be made on any machine; the programs' bytes are what their allocators really hold there.
 
 profile.png: `memopt profile --plot` of examples/python/train_phases.py, which needs PyTorch.
+
+plan.png: `memopt plan --plot` of a model of 1.1 billion parameters on a card of 24 GiB.
 """
 
 import os
@@ -114,8 +116,18 @@ def profile():
     )
 
 
+def plan():
+    """Draws a plan."""
+    model = "--layers 22 --hidden 2048 --heads 32 --kv-heads 4 --ffn 5632 --vocab 32000"
+    run = "--batch 4 --seq 2048 --dtype bf16 --gpu-memory 24"
+    words = [*model.split(), *run.split(), "--plot", str(HERE / "plan.png")]
+    subprocess.run([sys.executable, "-m", "memopt", "plan", *words], cwd=ROOT, check=True)
+
+
 if __name__ == "__main__":
     if sys.argv[1:] in ([], ["monitor"]):
         monitor()
     if sys.argv[1:] in ([], ["profile"]):
         profile()
+    if sys.argv[1:] in ([], ["plan"]):
+        plan()

@@ -40,11 +40,14 @@ static memopt_status check(const memopt_plan_target_options *o, const mo_case *c
         o->all_changes > 1 || o->reserved != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: a choice of the target is neither 0 nor 1, or reserved is not 0");
-    if (o->effective_batch > UINT64_C(1) << 40 || o->max_micro_batch > MO_LARGEST_BATCH)
+    if (o->effective_batch > UINT64_C(1) << 40)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: an effective batch of %" PRIu64 " (at most 2^40) and a micro-batch "
-                       "of at most %" PRIu64 " (%" PRIu64 " can be looked for)",
-                       o->effective_batch, o->max_micro_batch, MO_LARGEST_BATCH);
+                       "plan: an effective batch of %" PRIu64 "; it must be at most 2^40",
+                       o->effective_batch);
+    if (o->max_micro_batch > MO_LARGEST_BATCH)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "plan: max_micro_batch is %" PRIu64 "; at most %" PRIu64 " are looked for",
+                       o->max_micro_batch, MO_LARGEST_BATCH);
     return MEMOPT_OK;
 }
 

@@ -66,7 +66,7 @@ void copy_plain(const void *args, uint64_t begin, uint64_t end)
 }
 
 const mo_kernel kCopy = {
-    "bench_copy", sizeof(copy_args), 256, {copy_plain, copy_narrow, copy_wide}};
+    "bench_copy", sizeof(copy_args), 256, {copy_plain, copy_narrow, copy_wide}, nullptr};
 
 // One device per thread count; two buffers of 256 MiB, touched once.
 struct bench_device {

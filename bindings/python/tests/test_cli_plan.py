@@ -14,6 +14,7 @@ from json_schema import load, validate
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
 BUILD = os.path.dirname(os.path.abspath(memopt.library_path))
+DRIVERS = os.path.join(BUILD, "tests", "sim", "lib")
 MONITORS = os.path.join(BUILD, "tests", "sim", "monitor")
 SCHEMA = load("plan")
 GIB = 1 << 30
@@ -296,6 +297,16 @@ def test_gpus_that_are_found(config):
     value = plan("--model", config, "--auto", LD_LIBRARY_PATH=MONITORS)
     assert value["card"].startswith("cuda:0") and value["capacity_bytes"] >= GIB
     assert value["categories"]["overhead"] > 0
+
+
+@pytest.mark.skipif(
+    not os.path.exists(os.path.join(DRIVERS, "libcuda.so.1")),
+    reason="no simulated drivers beside " + memopt.library_path,
+)
+def test_gpus_that_only_the_driver_tells_of(config):
+    value = plan("--model", config, "--auto", "--batch", 1, LD_LIBRARY_PATH=DRIVERS)
+    assert value["card"].startswith("cuda:0")
+    assert any(card["card"].startswith("hip:0") for card in value["cards"])
 
 
 # --- changing files -------------------------------------------------------------------------------

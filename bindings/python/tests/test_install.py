@@ -15,6 +15,7 @@ import interpreters
 import pytest
 
 import memopt
+from memopt.cli import VERBS
 
 PROJECT = os.path.abspath(os.path.join(os.path.dirname(__file__), ".."))
 
@@ -136,6 +137,17 @@ def check_installed(python):
     library = json.loads(info.stdout)["library"]
     assert library == os.path.join(folder.strip(), "lib", "libmemopt.so.1")
 
+    command = python.parent / "memopt"
+    for verb in VERBS:  # with what is in the wheel alone
+        asked = run(command, verb, "--help", cwd="/")
+        assert asked.returncode == 0 and "--json" in asked.stdout, asked.stderr
+    plan = run(command, "plan", "--params", "1B", "--gpu-memory", "24", "--json", cwd="/")
+    assert plan.returncode == 0 and json.loads(plan.stdout)["fits"], plan.stderr
+    watched = run(command, "monitor", "--device", "cpu", "--once", "--json", cwd="/")
+    assert watched.returncode == 0 and json.loads(watched.stdout), watched.stderr
+    profiled = run(command, "profile", "--json", "--", python, "-c", "raise SystemExit(3)", cwd="/")
+    assert profiled.returncode == 3, profiled.stderr
+
     result = run(python, "-c", TORCH, cwd="/")
     assert result.stdout.startswith("memopt.torch needs PyTorch"), result.stdout + result.stderr
     assert "pip install torch" in result.stdout
@@ -146,7 +158,8 @@ def test_pip_install_in_a_fresh_environment(wheel, tmp_path):
     assert re.fullmatch(r"memopt-[\d.]+-py3-none-linux_\w+\.whl", wheel.name)
     names = names_in(wheel)
     assert [name for name in names if ".so" in name] == ["memopt/lib/libmemopt.so.1"]
-    assert {"memopt/py.typed", "memopt/cli/schemas/info.json"} <= set(names)
+    schemas = {"memopt/cli/schemas/%s.json" % verb for verb in VERBS}
+    assert {"memopt/py.typed", *schemas} <= set(names)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"memopt"}
     check_installed(install(wheel, tmp_path))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any, List, NamedTuple, Optional
 
+from ...backends import backend_info
+from ...device import Device
 from ...errors import MemoptError
 from ...monitor import Monitor
 from ...plan import PlanCard
@@ -154,22 +156,39 @@ def _card(
 
 
 def _found(arguments: argparse.Namespace) -> List[Card]:
-    found, problems = [], []
+    found: List[Card] = []
+    problems: List[str] = []
     for backend in ("cuda", "hip"):
-        info = Monitor.info(backend)
-        if not info.available:
-            problems.append("%s: %s" % (backend, info.problem or "not there"))
-            continue
+        here: List[Card] = []
         try:
-            found += _devices(arguments, backend)
+            if Monitor.info(backend).available:
+                here = _devices(arguments, backend)
+            if not here:  # no NVML or ROCm SMI: the driver itself tells, for a context
+                here = _opened(arguments, backend, problems)
         except MemoptError as error:
             problems.append("%s: %s" % (backend, error))
+        found += here
     if not found:
         raise NoCard(
             "no GPU was found (%s); give its memory instead: --gpu-memory 24 (GiB). "
             "`memopt info` tells more" % ("; ".join(problems) or "no device")
         )
     return found
+
+
+def _opened(arguments: argparse.Namespace, backend: str, problems: List[str]) -> List[Card]:
+    info = backend_info(backend)
+    if not info.available:
+        problems.append("%s: %s" % (backend, info.problem or "not there"))
+        return []
+    result = []
+    for index in range(info.device_count):
+        with Device("%s:%d" % (backend, index)) as device:
+            memory = device.memory_info()
+            name = "%s:%d %s" % (backend, index, device.properties.name)
+            used = memory.total - memory.free
+            result.append(Card(name.strip(), _card(arguments, memory.total, backend, used)))
+    return result
 
 
 def _devices(arguments: argparse.Namespace, backend: str) -> List[Card]:
