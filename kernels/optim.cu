@@ -48,66 +48,15 @@ MO_DEVICE void mo_store_parameters(const mo_optim_span *s, uint64_t at, uint32_t
         mo_store_pack<N>(s->copy, at, rest, (uint32_t)s->copy_dtype, aligned->copy, values);
 }
 
-/* m / (sqrt(v) + eps) for a pack. On NVIDIA's processors a quotient and a root are short sequences
- * for ordinary operands, chosen by a test for each. Here is one test for a pack, and the same
- * sequences: v from 2^-100 to 2^38, eps from 2^-96 to 2^19, m either 0 or from 2^-100 to 2^26 keep
- * all that they do, remainders too, within the normal range. */
-#if MO_NVCC_DEVICE
-template <int N>
-MO_DEVICE int mo_ratios_plain(const mo_rule_coef *c, const float m[N], const float v[N],
-                              uint32_t largest_m, uint32_t largest_v)
-{
-    uint32_t least = ~0u;
-    MO_UNROLL
-    for (int k = 0; k < N; k++) {
-        uint32_t twice = mo_f32_bits(m[k]) * 2 - 1; /* no sign; zeros are the largest */
-        least = twice < least ? twice : least;
-    }
-    return (c->eps >= 0x1p-96f) & (c->eps <= 0x1p19f) & (least >= 2 * 0x0d800000u - 1) &
-           (largest_m <= 0x4c800000u) & (mo_least<N>(v) >= 0x0d800000) & (largest_v <= 0x52800000u);
-}
-
-MO_DEVICE float mo_ratio_plain(const mo_rule_coef *c, float m, float v)
-{
-    float r, i;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
-    float root = v * r;
-    root = __fmaf_rn(__fmaf_rn(-root, root, v), r * 0.5f, root);
-    float divisor = root + c->eps;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(i) : "f"(divisor));
-    i = __fmaf_rn(i, __fmaf_rn(-divisor, i, 1.0f), i);
-    float quotient = m * i;
-    /* the remainder with its sign changed: a quotient of -0 so stays one */
-    return __fmaf_rn(-i, __fmaf_rn(divisor, quotient, -m), quotient);
-}
-#endif
-
 template <int N>
 MO_DEVICE void mo_adamw_pack(const mo_rule_coef *c, const float g[N], float p[N], float m[N],
                              float v[N], uint32_t *largest_m, uint32_t *largest_v)
 {
-#if MO_NVCC_DEVICE
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        mo_adamw_moments(c, g[k], &m[k], &v[k]);
-    *largest_m = mo_largest<N>(m);
-    *largest_v = mo_largest<N>(v);
-    if (!MO_RARE(!mo_ratios_plain<N>(c, m, v, *largest_m, *largest_v))) {
-        MO_UNROLL
-        for (int k = 0; k < N; k++)
-            p[k] = mo_adamw_apply(c, p[k], mo_ratio_plain(c, m[k], v[k]));
-        return;
-    }
-    MO_UNROLL
-    for (int k = 0; k < N; k++)
-        p[k] = mo_adamw_apply(c, p[k], mo_adamw_ratio(c, m[k], v[k]));
-#else
     MO_UNROLL
     for (int k = 0; k < N; k++)
         p[k] = mo_adamw_update(c, g[k], p[k], &m[k], &v[k]);
     *largest_m = mo_largest<N>(m);
     *largest_v = mo_largest<N>(v);
-#endif
 }
 
 /* Updates the pack at `at` of m and v in registers, whose largest magnitudes' bits are written, and

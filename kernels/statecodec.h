@@ -317,29 +317,6 @@ MO_DEVICE int mo_scale_is_plain(uint32_t largest)
     return largest - 0x0d800000u <= 0x71800000u - 0x0d800000u;
 }
 
-/* mo_format_scale. NVIDIA's compiler has a short sequence for ordinary operands of a quotient, and
- * tests for them; here they are known to be ordinary. */
-template <uint32_t FORMAT> MO_DEVICE mo_block_scale mo_scale_of(uint32_t largest, int plain)
-{
-#if MO_NVCC_DEVICE
-    if (!MO_RARE(!plain)) {
-        mo_block_scale scale = {mo_f32_from_bits(largest), 1.0f, 0.0f};
-        if (FORMAT == MO_STATE_F8) { /* absmax / 448: a quotient, and its remainder added */
-            const float inverse = 1.0f / 448.0f;
-            float quotient = scale.absmax * inverse;
-            float remainder = __fmaf_rn(-448.0f, quotient, scale.absmax);
-            scale.absmax = __fmaf_rn(remainder, inverse, quotient);
-        }
-        float r;
-        asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(scale.absmax));
-        scale.inverse = __fmaf_rn(r, -__fmaf_rn(scale.absmax, r, -1.0f), r);
-        return scale;
-    }
-#endif
-    (void)plain;
-    return mo_format_scale(FORMAT, largest);
-}
-
 /* x * prescale * inverse. Of a poisoned block, which stores codes of zeros, x becomes 0 too. */
 MO_DEVICE void mo_normalise_odd(float x[8], const mo_block_scale *scale, float y[8])
 {
@@ -365,7 +342,7 @@ MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, 
     if (rest == 0)
         return;
     int plain = mo_scale_is_plain(largest); /* the same for all of a group */
-    mo_block_scale scale = mo_scale_of<FORMAT>(largest, plain);
+    mo_block_scale scale = mo_format_scale(FORMAT, largest);
     if (MO_RARE(!plain)) {
         mo_normalise_odd(values, &scale, y);
     } else {
