@@ -170,6 +170,7 @@ def test_restore_without_a_backup_restores_nothing(tmp_path, three):
 
 
 def test_a_symbolic_link_stays_one(tmp_path):
+    pytest.importorskip("ruamel.yaml")
     (tmp_path / "real").mkdir()
     real = write(tmp_path / "real", "base.json", '{"b": 8}')
     (tmp_path / "links").mkdir()

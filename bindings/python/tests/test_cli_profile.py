@@ -435,7 +435,7 @@ def test_signals_reach_the_program(number):
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     wrote, errors = process.communicate(timeout=60)
-    assert process.returncode == 9 and wrote == "got %d\n" % number
+    assert process.returncode == 9 and wrote == "got %d\n" % number, wrote + errors
     assert "exit code 9" in errors and "Traceback" not in errors
 
 

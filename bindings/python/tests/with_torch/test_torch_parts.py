@@ -7,7 +7,8 @@ import pytest
 torch = pytest.importorskip("torch")
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
-from memopt.torch import _leak, monitor  # noqa: E402
+from memopt import _leak  # noqa: E402
+from memopt.torch import monitor  # noqa: E402
 from memopt.torch import allocator as allocator_module  # noqa: E402
 from memopt.torch._live import LiveBytes  # noqa: E402
 from memopt.torch._native import native  # noqa: E402
