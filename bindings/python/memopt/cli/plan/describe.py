@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from ... import _abi_plan
+from ..._abi import plan as _abi_plan
 from ...plan import PlanModel, PlanRun, name_of, names
 from ...sizes import parse_size
 from .. import UsageError

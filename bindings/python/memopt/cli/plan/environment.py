@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Dict, Optional
 
-from ... import _abi_plan
+from ..._abi import plan as _abi_plan
 from ...plan import Plan
 from ...sizes import format_size
 

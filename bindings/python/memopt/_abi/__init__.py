@@ -1,0 +1,19 @@
+"""The C interface as ctypes sees it, a module for each public header; all names of all of them.
+
+A test compiles a C program against the headers and compares every size, offset, enumerator and
+parameter list with what is written here, so a change of the headers cannot pass unnoticed.
+"""
+
+from .allocator import *
+from .base import *
+from .cast import *
+from .checkpoint import *
+from .device import *
+from .monitor import *
+from .offload import *
+from .optim import *
+from .plan import *
+from .pluggable import *
+from .publish import *
+from .trace import *
+from .words import *

@@ -1,0 +1,99 @@
+"""The C interface of allocator.h."""
+
+from __future__ import annotations
+
+import enum
+from ctypes import CFUNCTYPE, POINTER
+
+from .words import *
+
+
+@enumeration("MEMOPT_TAG_")
+class Tag(enum.IntEnum):
+    """What a block is for; registered tags are plain numbers from ``USER`` on."""
+
+    OTHER = 0
+    WEIGHTS = 1
+    GRADIENTS = 2
+    OPTIMIZER = 3
+    ACTIVATIONS = 4
+    USER = 5
+
+
+PressureCallback = CFUNCTYPE(U64, ADDRESS, U64)
+OomCallback = CFUNCTYPE(None, ADDRESS, U64, U64, TEXT)
+
+
+@struct("memopt_allocator_options")
+class AllocatorOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("limit", U64),
+        ("pressure", PressureCallback),
+        ("pressure_user", ADDRESS),
+        ("oom", OomCallback),
+        ("oom_user", ADDRESS),
+    ]
+
+
+@struct("memopt_tag_stats")
+class TagStatsStruct(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("name", TEXT),
+        ("current_bytes", U64),
+        ("peak_bytes", U64),
+        ("blocks", U64),
+    ]
+
+
+@enumeration("MEMOPT_BLOCK_")
+class BlockState(enum.IntEnum):
+    """The state of a block in a snapshot."""
+
+    INACTIVE = 0
+    ACTIVE_ALLOCATED = 1
+    ACTIVE_PENDING_FREE = 2
+    UNMAPPED = 3
+
+
+@struct("memopt_block_info")
+class BlockInfoStruct(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("segment_address", ADDRESS),
+        ("segment_bytes", U64),
+        ("stream", ADDRESS),
+        ("segment_large", U32),
+        ("segment_expandable", U32),
+        ("address", ADDRESS),
+        ("bytes", U64),
+        ("requested_bytes", U64),
+        ("state", U32),
+        ("tag", U32),
+    ]
+
+
+BlockVisitor = CFUNCTYPE(I32, ADDRESS, POINTER(BlockInfoStruct))
+
+
+functions(
+    memopt_allocator_create=(CHECKED, HANDLE, TEXT, AllocatorOptions, OUT_HANDLE),
+    memopt_allocator_check_config=(CHECKED, TEXT),
+    memopt_allocator_destroy=(CHECKED, HANDLE),
+    memopt_allocator_destroy_force=(CHECKED, HANDLE),
+    memopt_allocator_device=(HANDLE, HANDLE),
+    memopt_allocator_alloc=(CHECKED, HANDLE, U64, U32, STREAM, OUT_ADDRESS),
+    memopt_allocator_free=(CHECKED, HANDLE, ADDRESS),
+    memopt_allocator_record_stream=(CHECKED, HANDLE, ADDRESS, STREAM),
+    memopt_allocator_block=(CHECKED, HANDLE, ADDRESS, OUT_ADDRESS, OUT_U64),
+    memopt_allocator_trim=(CHECKED, HANDLE, OUT_U64),
+    memopt_allocator_set_limit=(CHECKED, HANDLE, U64),
+    memopt_allocator_register_tag=(CHECKED, HANDLE, TEXT, OUT_U32),
+    memopt_allocator_tag_stats=(CHECKED, HANDLE, U32, TagStatsStruct),
+    memopt_allocator_stat_name=(TEXT, U64),
+    memopt_allocator_stats=(CHECKED, HANDLE, OUT_U64, U64, OUT_U64),
+    memopt_allocator_stat=(CHECKED, HANDLE, TEXT, OUT_U64),
+    memopt_allocator_reset_peaks=(CHECKED, HANDLE),
+    memopt_allocator_snapshot=(CHECKED, HANDLE, BlockVisitor, ADDRESS),
+)

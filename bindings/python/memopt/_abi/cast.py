@@ -1,0 +1,70 @@
+"""The C interface of cast.h."""
+
+from __future__ import annotations
+
+import enum
+
+from .base import TENSORS
+from .words import *
+
+
+@enumeration("MEMOPT_ROUND_")
+class Rounding(enum.IntEnum):
+    """How a value between two representable ones is rounded."""
+
+    NEAREST_EVEN = 0
+    STOCHASTIC = 1
+
+
+@struct("memopt_cast_options")
+class CastOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("rounding", U32),
+        ("saturate", U32),
+        ("seed", U64),
+        ("sequence", U64),
+    ]
+
+
+@struct("memopt_scaler_options")
+class ScalerOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("init_scale", F64),
+        ("growth_factor", F64),
+        ("backoff_factor", F64),
+        ("growth_interval", U32),
+        ("disabled", U32),
+    ]
+
+
+@struct("memopt_scaler_state")
+class ScalerState(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("scale", F64),
+        ("growth_factor", F64),
+        ("backoff_factor", F64),
+        ("growth_interval", U32),
+        ("growth_tracker", U32),
+    ]
+
+
+functions(
+    memopt_cast=(CHECKED, HANDLE, TENSORS, TENSORS, U64, CastOptions, STREAM),
+    memopt_accumulate=(CHECKED, HANDLE, TENSORS, TENSORS, U64, F32, STREAM),
+    memopt_scale=(CHECKED, HANDLE, TENSORS, U64, ADDRESS, ADDRESS, STREAM),
+    memopt_check_finite=(CHECKED, HANDLE, TENSORS, U64, ADDRESS, STREAM),
+    memopt_scaler_create=(CHECKED, HANDLE, ScalerOptions, OUT_HANDLE),
+    memopt_scaler_destroy=(CHECKED, HANDLE),
+    memopt_scaler_device_scale=(ADDRESS, HANDLE),
+    memopt_scaler_device_found_inf=(ADDRESS, HANDLE),
+    memopt_scaler_unscale=(CHECKED, HANDLE, TENSORS, U64, STREAM),
+    memopt_scaler_check=(CHECKED, HANDLE, TENSORS, U64, STREAM),
+    memopt_scaler_norm=(CHECKED, HANDLE, TENSORS, U64, ADDRESS, STREAM),
+    memopt_scaler_clip=(CHECKED, HANDLE, TENSORS, U64, F64, ADDRESS, STREAM),
+    memopt_scaler_update=(CHECKED, HANDLE, STREAM),
+    memopt_scaler_get_state_sync=(CHECKED, HANDLE, ScalerState, STREAM),
+    memopt_scaler_set_state_sync=(CHECKED, HANDLE, ScalerState, STREAM),
+)

@@ -1,0 +1,121 @@
+"""The C interface of device.h."""
+
+from __future__ import annotations
+
+import enum
+from ctypes import CFUNCTYPE
+
+from .words import *
+
+
+@enumeration("MEMOPT_STREAM_ORDER_")
+class StreamOrder(enum.IntEnum):
+    """How the streams of a "cpu" device run."""
+
+    EAGER = 0
+    ADVERSARIAL = 1
+
+
+@struct("memopt_device_options")
+class DeviceOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("capacity", U64),
+        ("threads", U32),
+        ("stream_order", U32),
+        ("seed", U64),
+        ("granularity", U64),
+    ]
+
+
+@struct("memopt_device_properties")
+class DevicePropertiesStruct(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("name", CHAR * 64),
+        ("backend", CHAR * 8),
+        ("isa", CHAR * 24),
+        ("index", I32),
+        ("threads", U32),
+        ("warp_size", U32),
+        ("virtual_memory", U32),
+        ("total_memory", U64),
+        ("granularity", U64),
+        ("kernels", CHAR * 24),
+    ]
+
+
+@struct("memopt_memory_info")
+class MemoryInfoStruct(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("total", U64),
+        ("free", U64),
+        ("used", U64),
+        ("used_peak", U64),
+        ("reserved_va", U64),
+        ("pinned", U64),
+        ("pinned_peak", U64),
+        ("registered", U64),
+    ]
+
+
+@enumeration("MEMOPT_BACKEND_")
+class BackendFeature(enum.IntEnum):
+    """What a back end's driver can do; bits of BackendInfoStruct.features."""
+
+    VIRTUAL_MEMORY = 1
+    HOST_FUNCTIONS = 2
+    GRAPH_CAPTURE = 4
+    RUNTIME_COMPILER = 8
+
+
+@struct("memopt_backend_info")
+class BackendInfoStruct(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("status", I32),
+        ("driver_code", I32),
+        ("driver_version", I32),
+        ("device_count", I32),
+        ("features", U32),
+        ("library", CHAR * 256),
+        ("tried", CHAR * 512),
+        ("problem", CHAR * 512),
+        ("missing", CHAR * 512),
+        ("targets", CHAR * 512),
+        ("compiler", CHAR * 256),
+    ]
+
+
+HostCallback = CFUNCTYPE(None, ADDRESS)
+
+
+functions(
+    memopt_device_count=(CHECKED, TEXT, OUT_I32),
+    memopt_backend_get_info=(CHECKED, TEXT, BackendInfoStruct),
+    memopt_device_open=(CHECKED, TEXT, DeviceOptions, OUT_HANDLE),
+    memopt_device_close=(CHECKED, HANDLE),
+    memopt_device_get_properties=(CHECKED, HANDLE, DevicePropertiesStruct),
+    memopt_device_memory_info=(CHECKED, HANDLE, MemoryInfoStruct),
+    memopt_device_sync=(CHECKED, HANDLE),
+    memopt_stream_create=(CHECKED, HANDLE, OUT_HANDLE),
+    memopt_stream_destroy=(CHECKED, HANDLE, STREAM),
+    memopt_stream_release=(CHECKED, HANDLE, STREAM),
+    memopt_stream_sync=(CHECKED, HANDLE, STREAM),
+    memopt_stream_query=(I32, HANDLE, STREAM),
+    memopt_stream_wait_event=(CHECKED, HANDLE, STREAM, HANDLE),
+    memopt_stream_host_callback=(CHECKED, HANDLE, STREAM, HostCallback, ADDRESS),
+    memopt_event_create=(CHECKED, HANDLE, I32, OUT_HANDLE),
+    memopt_event_destroy=(CHECKED, HANDLE),
+    memopt_event_record=(CHECKED, HANDLE, STREAM),
+    memopt_event_query=(I32, HANDLE),
+    memopt_event_sync=(CHECKED, HANDLE),
+    memopt_event_elapsed=(CHECKED, HANDLE, HANDLE, OUT_F64),
+    memopt_copy=(CHECKED, HANDLE, ADDRESS, ADDRESS, U64, STREAM),
+    memopt_fill=(CHECKED, HANDLE, ADDRESS, I32, U64, STREAM),
+    memopt_host_alloc=(CHECKED, HANDLE, U64, OUT_ADDRESS),
+    memopt_host_free=(CHECKED, HANDLE, ADDRESS),
+    memopt_host_register=(CHECKED, HANDLE, ADDRESS, U64),
+    memopt_host_unregister=(CHECKED, HANDLE, ADDRESS),
+)

@@ -1,0 +1,117 @@
+"""The C interface of optim.h."""
+
+from __future__ import annotations
+
+import enum
+
+from .base import TENSORS, TensorStruct
+from .words import *
+
+
+@enumeration("MEMOPT_OPTIMIZER_")
+class OptimizerKind(enum.IntEnum):
+    """The update rule."""
+
+    ADAMW = 1
+    LION = 2
+    SGD = 3
+
+
+@enumeration("MEMOPT_STATE_", BITS8="MEMOPT_STATE_8BIT", BITS4="MEMOPT_STATE_4BIT")
+class StateFormat(enum.IntEnum):
+    """How optimizer states are kept."""
+
+    F32 = 1
+    BITS8 = 2
+    BITS4 = 3
+    F8 = 4
+
+
+@struct("memopt_optimizer_options")
+class OptimizerOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("kind", U32),
+        ("state_format", U32),
+        ("block_size", U32),
+        ("stochastic_rounding", U32),
+        ("min_8bit_size", U64),
+        ("seed", U64),
+    ]
+
+
+@struct("memopt_optimizer_group")
+class OptimizerGroup(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("lr", F64),
+        ("beta1", F64),
+        ("beta2", F64),
+        ("eps", F64),
+        ("weight_decay", F64),
+        ("maximize", U32),
+        ("reserved", U32),
+        ("momentum", F64),
+        ("dampening", F64),
+        ("nesterov", U32),
+        ("reserved2", U32),
+        ("device_lr", ADDRESS),
+    ]
+
+
+@struct("memopt_step_options")
+class StepOptions(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("scaler", ADDRESS),
+        ("max_norm", F64),
+        ("skip_non_finite", U32),
+        ("already_unscaled", U32),
+        ("out_norm", ADDRESS),
+        ("grad_scale", ADDRESS),
+        ("found_inf", ADDRESS),
+    ]
+
+
+@struct("memopt_state_view")
+class StateView(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("name", TEXT),
+        ("tensor", TensorStruct),
+    ]
+
+
+functions(
+    memopt_optimizer_create=(CHECKED, HANDLE, OptimizerOptions, OUT_HANDLE),
+    memopt_optimizer_destroy=(CHECKED, HANDLE),
+    memopt_optimizer_add_group=(CHECKED, HANDLE, OptimizerGroup, OUT_U32),
+    memopt_optimizer_set_group=(CHECKED, HANDLE, U32, OptimizerGroup),
+    memopt_optimizer_get_group=(CHECKED, HANDLE, U32, OptimizerGroup),
+    memopt_optimizer_add_parameter=(CHECKED, HANDLE, U32, TENSORS, TENSORS, STREAM, OUT_U64),
+    memopt_optimizer_add_parameter_with_state=(
+        CHECKED,
+        HANDLE,
+        U32,
+        TENSORS,
+        TENSORS,
+        TENSORS,
+        U64,
+        ADDRESS,
+        STREAM,
+        OUT_U64,
+    ),
+    memopt_optimizer_step=(CHECKED, HANDLE, TENSORS, U64, StepOptions, STREAM),
+    memopt_optimizer_state=(CHECKED, HANDLE, U64, U64, StateView),
+    memopt_optimizer_get_steps_sync=(CHECKED, HANDLE, U64, STREAM, OUT_U64),
+    memopt_optimizer_set_steps_sync=(CHECKED, HANDLE, U64, STREAM, U64),
+    memopt_optimizer_export_size=(CHECKED, HANDLE, OUT_U64),
+    memopt_optimizer_export_sync=(CHECKED, HANDLE, ADDRESS, U64, STREAM),
+    memopt_optimizer_import_sync=(CHECKED, HANDLE, ADDRESS, U64, STREAM),
+    memopt_quantize_blockwise=(CHECKED, HANDLE, TENSORS, TENSORS, TENSORS, I32, U32, STREAM),
+    memopt_dequantize_blockwise=(CHECKED, HANDLE, TENSORS, TENSORS, TENSORS, I32, U32, STREAM),
+    memopt_quantize_state=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
+    memopt_dequantize_state=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),
+    memopt_state_map=(CHECKED, U32, I32, OUT_F32),
+    memopt_dynamic_map=(CHECKED, I32, OUT_F32),
+)
