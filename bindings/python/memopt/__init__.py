@@ -29,17 +29,17 @@ from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, TagStats
 from .backends import BackendInfo, backend_info
-from .cast import Scaler, cast, dequantize_blockwise, dynamic_map, quantize_blockwise
+from .cast import Scaler, cast
 from .checkpoint import Lease, RandomState, Region
-from .device import (
-    Device,
-    DeviceProperties,
-    Event,
-    MemoryInfo,
-    PinnedMemory,
-    Registration,
-    Stream,
+from .codes import (
+    dequantize_blockwise,
+    dequantize_state,
+    dynamic_map,
+    quantize_blockwise,
+    quantize_state,
+    state_map,
 )
+from .device import Device, DeviceProperties, MemoryInfo
 from .dtypes import DType, dtype_of
 from .errors import (
     BusyError,
@@ -55,30 +55,20 @@ from .errors import (
     StorageError,
     UnsupportedError,
 )
+from .groups import Group
 from .log import set_log
 from .memory import Memory
 from .monitor import Monitor, MonitorInfo, Process, Reading
 from .offload import Offloader, Ticket
-from .optim import (
-    SGD,
-    AdamW,
-    AdamW4bit,
-    AdamW8bit,
-    AdamWFp8,
-    Group,
-    Lion,
-    Lion8bit,
-    Optimizer,
-    SGD8bit,
-    dequantize_state,
-    quantize_state,
-    state_map,
-)
+from .optim import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit
+from .optimizer import Optimizer
 from .phases import phase
+from .pinned import PinnedMemory, Registration
 from .plan import Plan, PlanBytes, PlanCard, PlanChange, PlanLayer, PlanModel, PlanRun, PlanSolution
 from .publish import Published, PublishedAllocator, Publisher, publish, published
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
+from .streams import Event, Stream
 from .tensors import Tensor, tensor
 from .trace import Replay, ReplayFailure, Sample, Trace, TraceInfo, TraceSource
 

@@ -50,7 +50,7 @@ class Handle:
         self,
         kind: str,
         pointer: int,
-        end: Callable[[int, bool], None],
+        end: Callable[[int, bool], object],
         parents: Tuple["Handle", ...] = (),
         keep: Any = None,
     ) -> None:

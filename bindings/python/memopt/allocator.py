@@ -9,11 +9,13 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import BlockState, Tag
+from ._arguments import unsigned
 from ._library import c_text, lib
-from .device import Device, StreamLike, stream_pointer, unsigned
+from .device import Device
 from .memory import Memory
 from .publish import unpublished
 from .sizes import Size, parse_size
+from .streams import StreamLike, stream_pointer
 
 #: A tag by name ("weights", or one that was registered), by :class:`Tag`, or by number.
 TagLike = Union[str, Tag, int]

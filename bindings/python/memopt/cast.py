@@ -1,4 +1,4 @@
-"""Casts, block-wise quantisation, and the dynamic loss scaler."""
+"""Casts, and the dynamic loss scaler."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 from . import _abi, _lifetime
 from ._abi import DType, Rounding
+from ._arguments import choice, unsigned
 from ._library import lib
-from .device import Device, StreamLike, choice, stream_pointer, unsigned
+from .device import Device
 from .memory import Part
+from .streams import StreamLike, stream_pointer
 from .tensors import Tensor, TensorLike, tensor, tensor_array, tensor_list
 
 Tensors = Union[TensorLike, Sequence[TensorLike]]
@@ -51,73 +53,6 @@ def cast(
         stream_pointer(stream),
     )
     device._keep(stream, outputs, inputs)
-
-
-def quantize_blockwise(
-    device: Device,
-    source: TensorLike,
-    codes: TensorLike,
-    absmax: TensorLike,
-    *,
-    signed: bool = True,
-    block_size: int = 256,
-    stream: StreamLike = None,
-) -> None:
-    """Quantises blocks with the dynamic map: u8 codes and one f32 absmax per block."""
-    _blockwise(
-        lib.memopt_quantize_blockwise,
-        device,
-        (("source", source, False), ("codes", codes, True), ("absmax", absmax, True)),
-        signed,
-        block_size,
-        stream,
-    )
-
-
-def dequantize_blockwise(
-    device: Device,
-    codes: TensorLike,
-    absmax: TensorLike,
-    destination: TensorLike,
-    *,
-    signed: bool = True,
-    block_size: int = 256,
-    stream: StreamLike = None,
-) -> None:
-    """The inverse of :func:`quantize_blockwise`: map[code] * absmax."""
-    _blockwise(
-        lib.memopt_dequantize_blockwise,
-        device,
-        (("codes", codes, False), ("absmax", absmax, False), ("destination", destination, True)),
-        signed,
-        block_size,
-        stream,
-    )
-
-
-def _blockwise(
-    function: Any,
-    device: Device,
-    parts: Tuple[Tuple[str, TensorLike, bool], ...],
-    signed: bool,
-    block_size: int,
-    stream: StreamLike,
-) -> None:
-    arrays, views = [], []
-    for name, part, writable in parts:
-        array, view = tensor_array([part], device, name, writable=writable)
-        arrays.append(array)
-        views.append(view)
-    size = unsigned(block_size, 32, "block_size")
-    function(device._handle.pointer, *arrays, int(bool(signed)), size, stream_pointer(stream))
-    device._keep(stream, views)
-
-
-def dynamic_map(signed: bool = True) -> Tuple[float, ...]:
-    """The 256 values of the dynamic map, sorted."""
-    values = (ctypes.c_float * 256)()
-    lib.memopt_dynamic_map(int(bool(signed)), values)
-    return tuple(values)
 
 
 class Scaler(_lifetime.Closing):

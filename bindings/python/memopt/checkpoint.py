@@ -12,11 +12,12 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import CheckMode, Pass, RegionMode, Status
+from ._arguments import choice, unsigned
 from ._library import c_text, lib
 from .allocator import Allocator
-from .device import StreamLike, choice, stream_pointer, unsigned
 from .memory import Memory
 from .sizes import Size, parse_size
+from .streams import StreamLike, stream_pointer
 from .tensors import TensorLike, tensor_array
 
 #: ``run(region, which, stream)``: enqueues the segment; None or a status, 0 for success.

@@ -1,8 +1,6 @@
-"""Devices, streams, events, copies, fills and page-locked host memory.
+"""Devices: what they are, copies and fills, and what their work keeps alive.
 
-A stream argument is None (the device's default stream), a :class:`Stream`, a framework's stream
-object with ``cuda_stream``, or the driver's handle as an int. On "cpu" the default stream runs
-before the call returns; work on other streams, and every stream of a GPU, runs later: the Python
+Work on a stream of a GPU, or on a stream of "cpu" other than its default, runs later: the Python
 objects whose memory it uses are kept until it is done.
 """
 
@@ -10,16 +8,17 @@ from __future__ import annotations
 
 import collections
 import ctypes
-import itertools
 import sys
 import threading
-from typing import Any, Callable, Deque, Dict, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Deque, NamedTuple, Optional, Tuple, Union
 
-from . import _abi, _dlpack, _lifetime, errors
-from ._abi import Status, StreamOrder
-from ._library import c_text, from_status, lib
-from .memory import Memory
+from . import _abi, _dlpack, _lifetime
+from ._abi import StreamOrder
+from ._arguments import choice, unsigned
+from ._library import c_text, lib
+from .pinned import PinnedMemory, Registration
 from .sizes import Size, parse_size
+from .streams import Event, Stream, StreamLike, call_in_order, stream_pointer
 from .tensors import Tensor, TensorLike, tensor
 
 
@@ -83,7 +82,7 @@ class Device(_lifetime.Closing):
         lib.memopt_device_open(
             c_text(name, "a device name"), ctypes.byref(options), ctypes.byref(out)
         )
-        self._handle = _lifetime.Handle("device %s" % name, _address(out), _close_device)
+        self._handle = _lifetime.Handle("device %s" % name, out.value or 0, _close_device)
         _lifetime.finalize(self, self._handle)
         self._properties = _read_properties(self._handle.pointer)
         self._is_cpu = self.backend == "cpu"
@@ -136,20 +135,20 @@ class Device(_lifetime.Closing):
 
     # --- streams and events ---
 
-    def stream(self) -> "Stream":
+    def stream(self) -> Stream:
         """A new stream that runs beside all others."""
         return Stream(self)
 
-    def event(self, timing: bool = False) -> "Event":
+    def event(self, timing: bool = False) -> Event:
         """A new event; with timing where :meth:`Event.elapsed` will be asked."""
         return Event(self, timing)
 
-    def sync_stream(self, stream: "StreamLike" = None) -> None:
+    def sync_stream(self, stream: StreamLike = None) -> None:
         """Waits for all work that is on a stream now."""
         lib.memopt_stream_sync(self._handle.pointer, stream_pointer(stream))
         self._forget_done()
 
-    def release_stream(self, stream: "StreamLike") -> None:
+    def release_stream(self, stream: StreamLike) -> None:
         """Says that a stream of others is about to be destroyed; waits for its work.
 
         Call it before `cudaStreamDestroy` and the like, so that allocators do not use the handle
@@ -158,27 +157,19 @@ class Device(_lifetime.Closing):
         lib.memopt_stream_release(self._handle.pointer, stream_pointer(stream))
         self._forget_done()
 
-    def wait_event(self, event: "Event", stream: "StreamLike" = None) -> None:
+    def wait_event(self, event: Event, stream: StreamLike = None) -> None:
         """Makes later work of a stream wait for an event's last record."""
         lib.memopt_stream_wait_event(
             self._handle.pointer, stream_pointer(stream), event._handle.pointer
         )
 
-    def call(self, function: Callable[[], Any], stream: "StreamLike" = None) -> None:
+    def call(self, function: Callable[[], Any], stream: StreamLike = None) -> None:
         """Calls a function when a stream's work so far is done, on a thread of the library.
 
         It must not use this library and not wait for device work. An exception in it is reported
         through ``sys.unraisablehook``.
         """
-        number = next(_call_numbers)
-        _calls[number] = function
-        try:
-            lib.memopt_stream_host_callback(
-                self._handle.pointer, stream_pointer(stream), _host_callback, number
-            )
-        except errors.MemoptError:
-            _calls.pop(number, None)
-            raise
+        call_in_order(self._handle, stream, function)
 
     # --- copies ---
 
@@ -187,7 +178,7 @@ class Device(_lifetime.Closing):
         destination: TensorLike,
         source: TensorLike,
         nbytes: Optional[Size] = None,
-        stream: "StreamLike" = None,
+        stream: StreamLike = None,
     ) -> None:
         """Copies bytes between device and host memory, in either direction, in stream order.
 
@@ -213,7 +204,7 @@ class Device(_lifetime.Closing):
         destination: TensorLike,
         value: int = 0,
         nbytes: Optional[Size] = None,
-        stream: "StreamLike" = None,
+        stream: StreamLike = None,
     ) -> None:
         """Sets every byte of device memory to a value, in stream order."""
         into, room, owner = self._memory(destination, writable=True)
@@ -232,11 +223,11 @@ class Device(_lifetime.Closing):
         self._check_tensor(view, host_too=True)
         return view.pointer, view.nbytes, view
 
-    def pinned(self, nbytes: Size) -> "PinnedMemory":
+    def pinned(self, nbytes: Size) -> PinnedMemory:
         """Page-locked host memory, so that copies from and to it are asynchronous."""
         return PinnedMemory(self, parse_size(nbytes))
 
-    def register(self, memory: TensorLike) -> "Registration":
+    def register(self, memory: TensorLike) -> Registration:
         """Page-locks host memory of the caller until the result is closed."""
         return Registration(self, memory)
 
@@ -267,7 +258,7 @@ class Device(_lifetime.Closing):
             % (view._device_text(), self.backend, self._properties.index)
         )
 
-    def _keep(self, stream: "StreamLike", *owners: Any) -> None:
+    def _keep(self, stream: StreamLike, *owners: Any) -> None:
         """Keeps owners of memory until the work on a stream so far is done."""
         if (stream is None and self._inline) or not any(o is not None for o in owners):
             return
@@ -297,172 +288,6 @@ def _torch_captures() -> bool:
     return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
 
 
-class Stream(_lifetime.Closing):
-    """A stream of a device. On a GPU ``int(stream)`` is the driver's own handle."""
-
-    __slots__ = ("_device", "_handle", "__weakref__")
-
-    def __init__(self, device: Device) -> None:
-        out = ctypes.c_void_p()
-        lib.memopt_stream_create(device._handle.pointer, ctypes.byref(out))
-        parent = device._handle
-        self._device = device
-        self._handle = _lifetime.Handle(
-            "stream",
-            _address(out),
-            lambda pointer, force: _quiet(lib.memopt_stream_destroy(parent.pointer, pointer)),
-            (parent,),
-        )
-        _lifetime.finalize(self, self._handle)
-
-    @property
-    def device(self) -> Device:
-        """The stream's device."""
-        return self._device
-
-    def __index__(self) -> int:
-        return self._handle.pointer
-
-    __int__ = __index__
-
-    def sync(self) -> None:
-        """Waits for all work that is on the stream now."""
-        self._device.sync_stream(self)
-
-    def query(self) -> bool:
-        """Whether the stream's work is done, without waiting."""
-        return ready(lib.memopt_stream_query(self._device._handle.pointer, self._handle.pointer))
-
-    def wait(self, event: "Event") -> None:
-        """Makes later work of this stream wait for an event's last record."""
-        self._device.wait_event(event, self)
-
-    def call(self, function: Callable[[], Any]) -> None:
-        """As :meth:`Device.call`, on this stream."""
-        self._device.call(function, self)
-
-
-class Event(_lifetime.Closing):
-    """A point in a stream's work."""
-
-    __slots__ = ("_device", "_handle", "__weakref__")
-
-    def __init__(self, device: Device, timing: bool = False) -> None:
-        out = ctypes.c_void_p()
-        lib.memopt_event_create(device._handle.pointer, int(bool(timing)), ctypes.byref(out))
-        self._device = device
-        self._handle = _lifetime.Handle(
-            "event",
-            _address(out),
-            lambda pointer, force: _quiet(lib.memopt_event_destroy(pointer)),
-            (device._handle,),
-        )
-        _lifetime.finalize(self, self._handle)
-
-    def record(self, stream: "StreamLike" = None) -> None:
-        """Marks the end of a stream's work so far; replaces an earlier record."""
-        lib.memopt_event_record(self._handle.pointer, stream_pointer(stream))
-
-    def query(self) -> bool:
-        """Whether the last record is complete (or there was none), without waiting."""
-        return ready(lib.memopt_event_query(self._handle.pointer))
-
-    def sync(self) -> None:
-        """Waits until the last record is complete."""
-        lib.memopt_event_sync(self._handle.pointer)
-
-    def elapsed(self, end: "Event") -> float:
-        """Seconds from this event's record to another's; both made with timing and complete."""
-        seconds = ctypes.c_double()
-        lib.memopt_event_elapsed(self._handle.pointer, end._handle.pointer, ctypes.byref(seconds))
-        return seconds.value
-
-
-#: None, a Stream, an object with `cuda_stream`, or the driver's handle as an int.
-StreamLike = Union[None, Stream, int, Any]
-
-
-class PinnedMemory(Memory):
-    """Page-locked host memory; freed by free(), on leaving `with`, or when forgotten."""
-
-    __slots__ = ()
-    _kind = "pinned memory"
-    _on_host = True
-
-    def __init__(self, device: Device, nbytes: int) -> None:
-        out = ctypes.c_void_p()
-        lib.memopt_host_alloc(device._handle.pointer, nbytes, ctypes.byref(out))
-        parent = device._handle
-        handle = _lifetime.Handle(
-            self._kind,
-            _address(out),
-            lambda pointer, force: _quiet(lib.memopt_host_free(parent.pointer, pointer)),
-            (parent,),
-        )
-        super().__init__(device, out.value, nbytes, handle)
-        _lifetime.finalize(self, handle)
-
-    def free(self) -> None:
-        """Frees it. No copy may use it any more. Harmless a second time."""
-        self._refuse_exports()
-        self._handle.close()
-
-    def __enter__(self) -> "PinnedMemory":
-        self.pointer
-        return self
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if error is None or not self._exports:
-            self.free()
-
-
-class Registration(_lifetime.Closing):
-    """Host memory of the caller that is page-locked as long as this is open."""
-
-    __slots__ = ("_handle", "_view", "__weakref__")
-
-    def __init__(self, device: Device, memory: TensorLike) -> None:
-        view = tensor(memory)
-        device._check_tensor(view, host_too=True)
-        lib.memopt_host_register(device._handle.pointer, view.pointer, view.nbytes)
-        parent = device._handle
-        self._view = view
-        self._handle = _lifetime.Handle(
-            "registration",
-            view.pointer,
-            lambda pointer, force: _quiet(lib.memopt_host_unregister(parent.pointer, pointer)),
-            (parent,),
-            keep=view,  # unregistered before the memory goes
-        )
-        _lifetime.finalize(self, self._handle)
-
-
-# --- helpers --------------------------------------------------------------------------------------
-
-_calls: Dict[int, Callable[[], Any]] = {}
-_call_numbers = itertools.count(1)
-
-
-def _run_host_call(number: int) -> None:
-    function = _calls.pop(number, None)
-    try:
-        if function is not None:
-            function()
-    except BaseException as error:
-        errors.report_unraisable(error, "in a function called in stream order")
-
-
-_host_callback = _abi.HostCallback(_run_host_call)
-
-
-def _address(out: ctypes.c_void_p) -> int:
-    return out.value or 0
-
-
-def _quiet(status: int) -> None:
-    """The status was checked by the call; an `end` function returns nothing."""
-
-
 def _close_device(pointer: int, force: bool) -> None:
     lib.memopt_device_close(pointer)
 
@@ -475,44 +300,3 @@ def _read_properties(pointer: int) -> DeviceProperties:
         values[field] = values[field].decode("utf-8", "replace")
     values["virtual_memory"] = bool(values["virtual_memory"])
     return DeviceProperties(**values)
-
-
-def ready(status: int) -> bool:
-    """What a query's status says; raises where it says neither."""
-    if status == Status.OK:
-        return True
-    if status == Status.NOT_READY:
-        return False
-    raise from_status(status)
-
-
-def stream_pointer(stream: StreamLike) -> Optional[int]:
-    """The driver's handle of a stream argument; None is the default stream."""
-    if stream is None:
-        return None
-    if isinstance(stream, Stream):
-        return stream._handle.pointer
-    handle = getattr(stream, "cuda_stream", stream)
-    if isinstance(handle, int):
-        return handle or None
-    raise TypeError("a stream is None, a memopt.Stream or a driver's handle, not %r" % (stream,))
-
-
-def choice(kind: Any, value: Any, what: str) -> Any:
-    """An enumerator by itself, its number or its name in any case."""
-    if isinstance(value, str):
-        try:
-            return kind[value.upper().replace("-", "_")]
-        except KeyError:
-            names = ", ".join(repr(member.name.lower()) for member in kind)
-            raise ValueError("%s: %r is none of %s" % (what, value, names)) from None
-    return kind(value)
-
-
-def unsigned(value: int, bits: int, what: str) -> int:
-    """An int that fits an unsigned field of C, which would wrap it silently."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("%s is an int, not %s" % (what, type(value).__name__))
-    if not 0 <= value < 1 << bits:
-        raise ValueError("%s: %d is outside 0 to 2**%d - 1" % (what, value, bits))
-    return value

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Union
 
 from . import _abi, errors
 from ._abi import LogLevel
+from ._arguments import choice
 from ._library import lib
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ def set_log(
     or standard error where the environment variable MEMOPT_LOG names a level.
     """
     global _thunk
-    from .device import choice
-
     lines = choice(LogLevel, level, "level")
     new = _abi.LogCallback() if receiver is None else _abi.LogCallback(_receive(receiver))
     lib.memopt_set_log(new, None, lines)

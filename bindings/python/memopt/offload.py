@@ -10,13 +10,13 @@ from typing import Any, Callable, Dict, Optional, Tuple, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import OffloaderFlags, Overflow
+from ._arguments import choice
 from ._library import c_text, lib
 from .allocator import Allocator, Buffer
-from .device import StreamLike, choice, ready, stream_pointer
 from .memory import Memory
 from .sizes import Size, parse_size
+from .streams import StreamLike, ready, stream_pointer
 from .tensors import Tensor, TensorLike, tensor
-
 
 #: Where values go that the host has no room for: a directory or a file to make, or that and the
 #: most bytes to use of it.

@@ -7,9 +7,10 @@ from typing import Iterable, Iterator, NamedTuple, Optional, Tuple
 
 from . import _abi
 from ._abi import ScheduleOperation
+from ._arguments import unsigned
 from ._library import lib
-from .device import ready, unsigned
 from .sizes import Size, parse_size
+from .streams import ready
 
 
 class Stage(NamedTuple):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Tup
 
 from . import _abi, _lifetime, errors
 from ._abi import TraceAction
+from ._arguments import unsigned
 from ._interrupt import Interruptible
 from ._library import c_text, lib
-from .device import unsigned
 from .sizes import Size, parse_size
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from .. import _abi
-from ..device import choice
+from .._arguments import choice
 from ..offload import Disk, parse_disk
 from ..sizes import Size, parse_size
 from . import _buffers

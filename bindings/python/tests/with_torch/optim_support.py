@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import memopt.optim as core  # noqa: E402
+import memopt as core  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 
 #: Every optimizer, its arguments here, and the same of the core binding and of torch.

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import memopt.optim as core  # noqa: E402
+import memopt as core  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from optim_support import (  # noqa: E402
     assert_same_states,

@@ -18,9 +18,9 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from ... import optim
 from ..._abi import DType, OptimizerKind, StateFormat, TensorStruct
 from ..._library import lib
+from ...codes import state_map
 from .._native import native
 from . import _layout
 
@@ -75,7 +75,7 @@ def of(state: State, kind: OptimizerKind, count: int, own: StateFormat) -> State
 @functools.lru_cache(maxsize=None)
 def values(format_: StateFormat, signed: bool) -> torch.Tensor:
     """What the codes of a format stand for, by code."""
-    return torch.tensor(optim.state_map(format_, signed))
+    return torch.tensor(state_map(format_, signed))
 
 
 @functools.lru_cache(maxsize=None)

@@ -1,0 +1,320 @@
+"""The library's optimizer: groups, parameters, states of 4, 8 or 32 bits, one fused call a step.
+
+Gradients go by parameter number; optim.py adds torch's manners.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+from . import _abi, _lifetime, errors
+from ._abi import DType, OptimizerKind, StateFormat, TensorStruct
+from ._arguments import choice, unsigned
+from ._library import lib
+from .allocator import Allocator
+from .cast import Scaler
+from .codes import format_of
+from .device import Device
+from .groups import VALUES, Group, set_values
+from .memory import Part
+from .sizes import Size, parse_size
+from .streams import StreamLike, stream_pointer
+from .tensors import Tensor, TensorLike, fill_struct, naming, passing, tensor
+
+
+class _Parameter:
+    """What the binding knows of a parameter."""
+
+    __slots__ = ("view", "source", "copy")
+
+    def __init__(self, view: Tensor, source: TensorLike, copy: Optional[Tensor]) -> None:
+        self.view = view  # keeps the memory
+        self.source = source
+        self.copy = copy
+
+
+class Optimizer(_lifetime.Closing):
+    """An optimizer over groups of parameters; states come from the allocator.
+
+    `kind` is "adamw", "lion" or "sgd". `states` is "f32" or "8bit", with AdamW also "4bit" or
+    "fp8"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is. `block_size` 0
+    is the format's (128 with 4-bit states, else 256). `stochastic_rounding` is for bf16 and f16
+    parameters. One thread at a time.
+    """
+
+    __slots__ = ("_allocator", "_device", "_handle", "_parameters", "groups", "kind", "__weakref__")
+
+    def __init__(
+        self,
+        allocator: Allocator,
+        *,
+        kind: Union[str, OptimizerKind] = OptimizerKind.ADAMW,
+        states: Union[str, StateFormat] = "f32",
+        min_8bit_size: Size = 4096,
+        block_size: int = 0,
+        stochastic_rounding: bool = False,
+        seed: int = 0,
+    ) -> None:
+        #: The update rule.
+        self.kind = OptimizerKind(choice(OptimizerKind, kind, "kind"))
+        options = _abi.OptimizerOptions(
+            kind=self.kind,
+            state_format=format_of(states),
+            block_size=unsigned(block_size, 32, "block_size"),
+            stochastic_rounding=int(bool(stochastic_rounding)),
+            min_8bit_size=max(parse_size(min_8bit_size), 1),  # to C, 0 would be the default
+            seed=unsigned(seed, 64, "seed"),
+        )
+        out = ctypes.c_void_p()
+        lib.memopt_optimizer_create(
+            allocator._handle.pointer, ctypes.byref(options), ctypes.byref(out)
+        )
+        self._allocator = allocator
+        self._device = allocator.device
+        self._handle = _lifetime.Handle(
+            "optimizer", out.value or 0, _end_optimizer, (allocator._handle,)
+        )
+        _lifetime.finalize(self, self._handle)
+        self._parameters: List[_Parameter] = []
+        #: The groups by number.
+        self.groups: List[Group] = []
+
+    @property
+    def allocator(self) -> Allocator:
+        """Where states come from."""
+        return self._allocator
+
+    @property
+    def device(self) -> Device:
+        """Where parameters live."""
+        return self._device
+
+    def close(self) -> None:
+        """Frees the states, and lets go of the parameters."""
+        self._handle.close()
+        self._parameters.clear()
+
+    def __len__(self) -> int:
+        """Parameters."""
+        return len(self._parameters)
+
+    # --- setting up ---
+
+    def add_group(self, **values: Any) -> Group:
+        """Adds a group with the kind's hyperparameters: AdamW has lr, betas, eps and weight_decay,
+        Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
+        each maximize. Defaults are torch's, for Lion its paper's."""
+        raw = _abi.OptimizerGroup()
+        set_values(self.kind, raw, {**VALUES[self.kind], **values})
+        out = ctypes.c_uint32()
+        lib.memopt_optimizer_add_group(self._handle.pointer, ctypes.byref(raw), ctypes.byref(out))
+        group = Group(self, out.value)
+        self.groups.append(group)
+        return group
+
+    def add_parameter(
+        self,
+        parameter: TensorLike,
+        group: Union[Group, int] = 0,
+        *,
+        model_copy: Optional[TensorLike] = None,
+        stream: StreamLike = None,
+    ) -> int:
+        """Adds a parameter (f32, f16 or bf16) with states of zero; its number.
+
+        `model_copy` is an f16 or bf16 tensor that receives the rounded parameter at each step, for
+        mixed precision with an f32 master.
+        """
+        view, struct = self._struct(parameter, "parameter", writable=True)
+        copy = copy_struct = None
+        if model_copy is not None:
+            copy, copy_struct = self._struct(model_copy, "model copy of parameter", writable=True)
+        out = ctypes.c_uint64()
+        lib.memopt_optimizer_add_parameter(
+            self._handle.pointer,
+            group.index if isinstance(group, Group) else unsigned(group, 32, "group"),
+            ctypes.byref(struct),
+            None if copy_struct is None else ctypes.byref(copy_struct),
+            stream_pointer(stream),
+            ctypes.byref(out),
+        )
+        self._parameters.append(_Parameter(view, parameter, copy))
+        return out.value
+
+    def _struct(
+        self, source: TensorLike, what: str, writable: bool = False
+    ) -> Tuple[Tensor, TensorStruct]:
+        with naming(what, len(self)):
+            view = tensor(source, writable=writable)
+            self._device._check_tensor(view)
+        struct = TensorStruct()
+        fill_struct(struct, view)
+        return view, struct
+
+    # --- stepping ---
+
+    def step(
+        self,
+        gradients: Optional[Sequence[Optional[TensorLike]]] = None,
+        *,
+        scaler: Optional[Scaler] = None,
+        max_norm: float = 0.0,
+        skip_non_finite: bool = False,
+        already_unscaled: bool = False,
+        out_norm: Optional[TensorLike] = None,
+        stream: StreamLike = None,
+    ) -> None:
+        """One fused step over all parameters that have a gradient; it never waits for the device.
+
+        `gradients` go by parameter number, None where there is none; without them each parameter's
+        ``.grad`` is taken. `scaler`: gradients are scaled by it and are unscaled in the step.
+        `max_norm`: clip the global norm. `skip_non_finite`: a non-finite gradient leaves everything
+        as it is (always so with a scaler or max_norm). `out_norm`: one f32 in device memory that
+        receives the norm before clipping.
+        """
+        if gradients is None:
+            gradients = [getattr(p.source, "grad", None) for p in self._parameters]
+        if len(gradients) != len(self._parameters):
+            raise ValueError(
+                "step: %d gradients for %d parameters" % (len(gradients), len(self._parameters))
+            )
+        array, views = self._gradients(gradients)
+        options = _abi.StepOptions(
+            scaler=None if scaler is None else scaler._handle.pointer,
+            max_norm=max_norm,
+            skip_non_finite=int(bool(skip_non_finite)),
+            already_unscaled=int(bool(already_unscaled)),
+        )
+        if out_norm is not None:
+            norm = _one_f32(out_norm, self._device)
+            views.append(norm)
+            options.out_norm = norm.pointer
+        lib.memopt_optimizer_step(
+            self._handle.pointer,
+            array,
+            len(gradients),
+            ctypes.byref(options),
+            stream_pointer(stream),
+        )
+        self._device._keep(stream, views)
+
+    def _gradients(self, gradients: Sequence[Optional[TensorLike]]) -> Tuple[Any, List[Tensor]]:
+        array = (TensorStruct * max(len(gradients), 1))()
+        views: List[Tensor] = []
+        for i, (gradient, parameter) in enumerate(zip(gradients, self._parameters)):
+            self._check_in_place(i, parameter)
+            if gradient is None:
+                array[i].dtype = parameter.view.dtype
+                array[i].count = parameter.view.count
+                continue
+            view = self._gradient(i, gradient)
+            fill_struct(array[i], view)
+            if view.count != parameter.view.count:
+                raise ValueError(
+                    "gradient %d has %d elements, its parameter %d"
+                    % (i, view.count, parameter.view.count)
+                )
+            views.append(view)
+        return array, views
+
+    def _gradient(self, index: int, gradient: TensorLike) -> Tensor:
+        with naming("gradient", index):
+            view = passing(gradient)
+            self._device._check_tensor(view)
+            return view
+
+    @staticmethod
+    def _check_in_place(index: int, parameter: _Parameter) -> None:
+        """A framework may give a tensor other memory (p.data = …), which a step would not see."""
+        data_ptr = getattr(parameter.source, "data_ptr", None)
+        if data_ptr is not None and data_ptr() != parameter.view._pointer:
+            raise ValueError(
+                "parameter %d is not where it was when it was added; make a new optimizer after"
+                " moving a model" % index
+            )
+
+    # --- states ---
+
+    def state(self, parameter: int) -> Dict[str, Tensor]:
+        """A parameter's state tensors by name, to read or write in stream order.
+
+        "exp_avg" and, with AdamW, "exp_avg_sq"; "momentum_buffer" with SGD. Coded ones are u8
+        codes, pairs of codes (4-bit) or e4m3, with "absmax1" and "absmax2", for e4m3 "scale1" and
+        "scale2", per block.
+        """
+        result: Dict[str, Tensor] = {}
+        while True:
+            raw = _abi.StateView()
+            try:
+                lib.memopt_optimizer_state(
+                    self._handle.pointer,
+                    unsigned(parameter, 64, "parameter"),
+                    len(result),
+                    ctypes.byref(raw),
+                )
+            except errors.NotFoundError:
+                return result
+            dtype = DType(raw.tensor.dtype)
+            part = Part(
+                self._device,
+                raw.tensor.data,
+                raw.tensor.count * dtype.itemsize,
+                self._handle,
+                self,
+            )
+            result[raw.name.decode()] = part.tensor(dtype, raw.tensor.count)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of all state tensors."""
+        return sum(view.nbytes for i in range(len(self)) for view in self.state(i).values())
+
+    def steps(self, parameter: int, stream: StreamLike = None) -> int:
+        """Steps that a parameter has taken. Waits for the stream."""
+        out = ctypes.c_uint64()
+        lib.memopt_optimizer_get_steps_sync(
+            self._handle.pointer,
+            unsigned(parameter, 64, "parameter"),
+            stream_pointer(stream),
+            ctypes.byref(out),
+        )
+        return out.value
+
+    def set_steps(self, parameter: int, steps: int, stream: StreamLike = None) -> None:
+        """Sets the steps that a parameter has taken. Waits for the stream."""
+        lib.memopt_optimizer_set_steps_sync(
+            self._handle.pointer,
+            unsigned(parameter, 64, "parameter"),
+            stream_pointer(stream),
+            unsigned(steps, 64, "steps"),
+        )
+
+    def export_bytes(self, stream: StreamLike = None) -> bytearray:
+        """Groups, step counts and states, in a checksummed format that is the same everywhere."""
+        size = ctypes.c_uint64()
+        lib.memopt_optimizer_export_size(self._handle.pointer, ctypes.byref(size))
+        data = bytearray(size.value)
+        lib.memopt_optimizer_export_sync(
+            self._handle.pointer, tensor(data).pointer, size.value, stream_pointer(stream)
+        )
+        return data
+
+    def import_bytes(self, data: TensorLike, stream: StreamLike = None) -> None:
+        """Reads what export_bytes() gave; everything is checked before anything changes."""
+        view = tensor(data)
+        lib.memopt_optimizer_import_sync(
+            self._handle.pointer, view.pointer, view.nbytes, stream_pointer(stream)
+        )
+
+
+def _end_optimizer(pointer: int, force: bool) -> None:
+    lib.memopt_optimizer_destroy(pointer)
+
+
+def _one_f32(out: TensorLike, device: Device) -> Tensor:
+    view = tensor(out, writable=True)
+    device._check_tensor(view)
+    if view.dtype is not DType.F32 or view.count < 1:
+        raise ValueError("out_norm is one f32, not %d of %s" % (view.count, view.dtype.name))
+    return view

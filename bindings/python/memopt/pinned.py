@@ -1,0 +1,69 @@
+"""Page-locked host memory: the library's own, or the caller's while it is registered."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+from . import _lifetime
+from ._library import lib
+from .memory import Memory
+from .tensors import TensorLike, tensor
+
+if TYPE_CHECKING:
+    from .device import Device
+
+
+class PinnedMemory(Memory):
+    """Page-locked host memory; freed by free(), on leaving `with`, or when forgotten."""
+
+    __slots__ = ()
+    _kind = "pinned memory"
+    _on_host = True
+
+    def __init__(self, device: Device, nbytes: int) -> None:
+        out = ctypes.c_void_p()
+        lib.memopt_host_alloc(device._handle.pointer, nbytes, ctypes.byref(out))
+        parent = device._handle
+        handle = _lifetime.Handle(
+            self._kind,
+            out.value or 0,
+            lambda pointer, force: lib.memopt_host_free(parent.pointer, pointer),
+            (parent,),
+        )
+        super().__init__(device, out.value, nbytes, handle)
+        _lifetime.finalize(self, handle)
+
+    def free(self) -> None:
+        """Frees it. No copy may use it any more. Harmless a second time."""
+        self._refuse_exports()
+        self._handle.close()
+
+    def __enter__(self) -> "PinnedMemory":
+        self.pointer
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None or not self._exports:
+            self.free()
+
+
+class Registration(_lifetime.Closing):
+    """Host memory of the caller that is page-locked as long as this is open."""
+
+    __slots__ = ("_handle", "_view", "__weakref__")
+
+    def __init__(self, device: Device, memory: TensorLike) -> None:
+        view = tensor(memory)
+        device._check_tensor(view, host_too=True)
+        lib.memopt_host_register(device._handle.pointer, view.pointer, view.nbytes)
+        parent = device._handle
+        self._view = view
+        self._handle = _lifetime.Handle(
+            "registration",
+            view.pointer,
+            lambda pointer, force: lib.memopt_host_unregister(parent.pointer, pointer),
+            (parent,),
+            keep=view,  # unregistered before the memory goes
+        )
+        _lifetime.finalize(self, self._handle)

@@ -1,0 +1,158 @@
+"""Streams and events: the order of a device's work.
+
+A stream argument is None (the device's default stream), a :class:`Stream`, a framework's stream
+object with ``cuda_stream``, or the driver's handle as an int. On "cpu" the default stream runs
+before the call returns; work on other streams, and every stream of a GPU, runs later.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
+
+from . import _abi, _lifetime, errors
+from ._abi import Status
+from ._library import from_status, lib
+
+if TYPE_CHECKING:
+    from .device import Device
+
+
+class Stream(_lifetime.Closing):
+    """A stream of a device. On a GPU ``int(stream)`` is the driver's own handle."""
+
+    __slots__ = ("_device", "_handle", "__weakref__")
+
+    def __init__(self, device: Device) -> None:
+        out = ctypes.c_void_p()
+        lib.memopt_stream_create(device._handle.pointer, ctypes.byref(out))
+        parent = device._handle
+        self._device = device
+        self._handle = _lifetime.Handle(
+            "stream",
+            out.value or 0,
+            lambda pointer, force: lib.memopt_stream_destroy(parent.pointer, pointer),
+            (parent,),
+        )
+        _lifetime.finalize(self, self._handle)
+
+    @property
+    def device(self) -> Device:
+        """The stream's device."""
+        return self._device
+
+    def __index__(self) -> int:
+        return self._handle.pointer
+
+    __int__ = __index__
+
+    def sync(self) -> None:
+        """Waits for all work that is on the stream now."""
+        self._device.sync_stream(self)
+
+    def query(self) -> bool:
+        """Whether the stream's work is done, without waiting."""
+        return ready(lib.memopt_stream_query(self._device._handle.pointer, self._handle.pointer))
+
+    def wait(self, event: Event) -> None:
+        """Makes later work of this stream wait for an event's last record."""
+        self._device.wait_event(event, self)
+
+    def call(self, function: Callable[[], Any]) -> None:
+        """As :meth:`Device.call`, on this stream."""
+        self._device.call(function, self)
+
+
+class Event(_lifetime.Closing):
+    """A point in a stream's work."""
+
+    __slots__ = ("_device", "_handle", "__weakref__")
+
+    def __init__(self, device: Device, timing: bool = False) -> None:
+        out = ctypes.c_void_p()
+        lib.memopt_event_create(device._handle.pointer, int(bool(timing)), ctypes.byref(out))
+        self._device = device
+        self._handle = _lifetime.Handle(
+            "event",
+            out.value or 0,
+            lambda pointer, force: lib.memopt_event_destroy(pointer),
+            (device._handle,),
+        )
+        _lifetime.finalize(self, self._handle)
+
+    def record(self, stream: StreamLike = None) -> None:
+        """Marks the end of a stream's work so far; replaces an earlier record."""
+        lib.memopt_event_record(self._handle.pointer, stream_pointer(stream))
+
+    def query(self) -> bool:
+        """Whether the last record is complete (or there was none), without waiting."""
+        return ready(lib.memopt_event_query(self._handle.pointer))
+
+    def sync(self) -> None:
+        """Waits until the last record is complete."""
+        lib.memopt_event_sync(self._handle.pointer)
+
+    def elapsed(self, end: Event) -> float:
+        """Seconds from this event's record to another's; both made with timing and complete."""
+        seconds = ctypes.c_double()
+        lib.memopt_event_elapsed(self._handle.pointer, end._handle.pointer, ctypes.byref(seconds))
+        return seconds.value
+
+
+#: None, a Stream, an object with `cuda_stream`, or the driver's handle as an int.
+StreamLike = Union[None, Stream, int, Any]
+
+
+def ready(status: int) -> bool:
+    """What a query's status says; raises where it says neither."""
+    if status == Status.OK:
+        return True
+    if status == Status.NOT_READY:
+        return False
+    raise from_status(status)
+
+
+def stream_pointer(stream: StreamLike) -> Optional[int]:
+    """The driver's handle of a stream argument; None is the default stream."""
+    if stream is None:
+        return None
+    if isinstance(stream, Stream):
+        return stream._handle.pointer
+    handle = getattr(stream, "cuda_stream", stream)
+    if isinstance(handle, int):
+        return handle or None
+    raise TypeError("a stream is None, a memopt.Stream or a driver's handle, not %r" % (stream,))
+
+
+# --- calls in stream order ------------------------------------------------------------------------
+
+_calls: Dict[int, Callable[[], Any]] = {}
+_call_numbers = itertools.count(1)
+
+
+def _run_host_call(number: int) -> None:
+    function = _calls.pop(number, None)
+    try:
+        if function is not None:
+            function()
+    except BaseException as error:
+        errors.report_unraisable(error, "in a function called in stream order")
+
+
+_host_callback = _abi.HostCallback(_run_host_call)
+
+
+def call_in_order(
+    device: _lifetime.Handle, stream: StreamLike, function: Callable[[], Any]
+) -> None:
+    """Calls a function when a stream's work so far is done, on a thread of the library."""
+    number = next(_call_numbers)
+    _calls[number] = function
+    try:
+        lib.memopt_stream_host_callback(
+            device.pointer, stream_pointer(stream), _host_callback, number
+        )
+    except errors.MemoptError:
+        _calls.pop(number, None)
+        raise
