@@ -1,0 +1,92 @@
+"""Checks that what the documents name is there: files, C names, settings, options of the command.
+
+    references.py ROOT
+
+In every Markdown file of the repository: a relative link leads to a file; a path in code that
+begins with one of our folders exists (wildcards and `<…>` match something); a `memopt_…` is in the
+C sources and a `MEMOPT_…` in some source; an `--option` that a line of code gives to `memopt` is in
+the command's own. The change log speaks of the past and is left out.
+"""
+import pathlib
+import re
+import sys
+
+FOLDERS = ("include", "lib", "kernels", "bindings", "examples", "tests", "docs", "cmake", "pkgconfig")
+NOT_OURS = {"build", ".venv", ".git", "node_modules", "__pycache__", ".pytest_cache"}
+SOURCES = {".c", ".h", ".cc", ".cu", ".py", ".cmake", ".in", ".txt", ".map", ".json", ".sh", ".toml"}
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+CODE = re.compile(r"```.*?```|`[^`\n]+`", re.S)
+PATH = re.compile(r"(?<![\w./$~<>{-])(?:%s)/[\w./*<>-]*[\w*>/]" % "|".join(FOLDERS))
+NAME = re.compile(r"(?<![\w/.-])(?:memopt_\w*[a-z0-9]|MEMOPT_\w*[A-Z0-9])(?![\w*/.-]*[*…/])")
+COMMAND = re.compile(r"^\s*(?:\$ )?memopt [a-z].*", re.M)
+OPTION = re.compile(r"(?<!\S)--[a-z][\w-]*")
+
+
+def files(root):
+    """Everything that is kept, build folders and caches left out."""
+    for path in sorted(root.iterdir()):
+        if path.name in NOT_OURS:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            yield from files(path)
+        elif path.is_file():
+            yield path
+
+
+def sources_text(root, under=""):
+    """The text of all sources below a folder."""
+    return "\n".join(
+        path.read_text(encoding="utf-8", errors="replace")
+        for path in files(root / under)
+        if path.suffix in SOURCES or not path.suffix
+    )
+
+
+def links(root, document, text):
+    """Links that lead nowhere."""
+    for target in LINK.findall(CODE.sub("", text)):
+        if not re.match(r"[a-z]+:|/", target) and not (document.parent / target).exists():
+            yield "the link (%s) leads nowhere" % target
+
+
+def paths(root, code):
+    """Paths of ours that do not exist; a program is there where its source is."""
+    for path in PATH.findall(code):
+        pattern = re.sub(r"<[^>]*>", "*", path).rstrip("/")
+        if not any(root.glob(pattern)) and not any(root.glob(pattern + ".*")):
+            yield "there is no %s" % path
+
+
+def names(code, known):
+    """Names of the C interface and settings that no source knows."""
+    for name in sorted(set(NAME.findall(code)) - known):
+        yield "no source has %s" % name
+
+
+def options(code, known):
+    """Options of the command that it does not have."""
+    for line in COMMAND.findall(code):
+        for option in OPTION.findall(line.split(" -- ")[0].split("#")[0]):
+            if option not in known:
+                yield "memopt has no %s" % option
+
+
+def check(root):
+    """What is wrong, as "file: what" lines."""
+    known = set(re.findall(r"memopt_\w+|MEMOPT_\w+", sources_text(root)))
+    taken = set(re.findall(r"--[a-z][\w-]*", sources_text(root, "bindings/python/memopt/cli")))
+    taken |= {"--help", "--version"}
+    for document in files(root):
+        if document.suffix != ".md" or document.name == "CHANGELOG.md":
+            continue
+        text = document.read_text(encoding="utf-8")
+        code = "\n".join(span.strip("`") for span in CODE.findall(text))
+        found = [*links(root, document, text), *paths(root, code), *names(code, known)]
+        for what in dict.fromkeys([*found, *options(code, taken)]):
+            yield "%s: %s" % (document.relative_to(root).as_posix(), what)
+
+
+if __name__ == "__main__":
+    wrong = list(check(pathlib.Path(sys.argv[1]).resolve()))
+    print("\n".join(wrong) or "every name in the documents is there")
+    sys.exit(bool(wrong))

@@ -1,0 +1,56 @@
+"""That references.py finds each kind of name that is not there, and nothing in documents that are right."""
+import pathlib
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import references
+
+GOOD = """# Title
+
+See [the header](include/x.h), `include/x.h`, `tests/bench/bench_x`, `lib/<primitive>` and
+`memopt_x_open()`, set `MEMOPT_LOG=info`. It is `memopt_x_*` and `-DMEMOPT_X=ON`.
+
+    not code for us: tests/none.c
+
+```sh
+$ memopt run --fast -- train.py --epochs 3
+```
+"""
+BAD = {
+    "[gone](include/y.h)": "leads nowhere",
+    "`tests/none.c`": "there is no tests/none.c",
+    "`lib/<primitive>/none.c`": "there is no lib/<primitive>/none.c",
+    "`memopt_y_open()`": "no source has memopt_y_open",
+    "`MEMOPT_Y`": "no source has MEMOPT_Y",
+    "```\nmemopt run --slow\n```": "memopt has no --slow",
+}
+
+
+def tree(folder, text):
+    """A small repository with a README of this text."""
+    for name, content in {
+        "include/x.h": "int memopt_x_open(void); // MEMOPT_LOG MEMOPT_X",
+        "lib/x/x.c": "",
+        "tests/bench/bench_x.cc": "",
+        "bindings/python/memopt/cli/run.py": 'add("--fast")',
+        "README.md": text,
+        "CHANGELOG.md": "`memopt_old_name`",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    return folder
+
+
+def found(text):
+    """What the check says of a document."""
+    with tempfile.TemporaryDirectory() as folder:
+        return list(references.check(tree(pathlib.Path(folder), text)))
+
+
+assert found(GOOD) == [], found(GOOD)
+for text, said in BAD.items():
+    wrong = found(GOOD + "\n" + text + "\n")
+    assert len(wrong) == 1 and said in wrong[0], (text, wrong)
+print("every kind of mistake is found")
