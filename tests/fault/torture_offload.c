@@ -1,68 +1,7 @@
 /* Every host allocation and every device operation of the offloader fails once. */
-#include "support/torture.h"
-#include "unit/offload/support.h"
+#include "offload_support.h"
 
-enum { BYTES = 300000, SMALL = 5000, VALUE = 0x37 };
-
-typedef struct fixture {
-    int adversarial;
-    uint64_t bytes;
-    uint64_t min_bytes;
-    uint32_t overflow;
-    uint64_t host_limit;
-    int trim_first; /* unpack needs memory from the device */
-    world w;
-    void *block, *into;
-    memopt_ticket ticket, other;
-    void *data;
-} fixture;
-
-static memopt_device *open_device(void *context)
-{
-    fixture *f = context;
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    memopt_device *device = NULL;
-    options.capacity = 64 * MIB;
-    options.threads = 1;
-    options.stream_order =
-        f->adversarial ? MEMOPT_STREAM_ORDER_ADVERSARIAL : MEMOPT_STREAM_ORDER_EAGER;
-    OK(memopt_device_open("cpu", &options, &device));
-    return device;
-}
-
-static void setup_device(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    f->w.device = device;
-    OK(memopt_allocator_create(device, NULL, NULL, &f->w.allocator));
-    OK(memopt_stream_create(device, &f->w.s));
-    OK(memopt_stream_create(device, &f->w.t));
-}
-
-static void teardown_device(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    OK(memopt_device_sync(device));
-    OK(memopt_stream_destroy(device, f->w.s));
-    OK(memopt_stream_destroy(device, f->w.t));
-    OK(memopt_allocator_destroy(f->w.allocator));
-}
-
-static memopt_status run_create(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
-    options.min_bytes = f->min_bytes;
-    options.overflow = f->overflow;
-    options.host_limit = f->host_limit;
-    return memopt_offloader_create(device, f->w.allocator, &options, &f->w.offloader);
-}
-
-static void undo_create(memopt_device *device, void *context)
-{
-    (void)device;
-    OK(memopt_offloader_destroy(((fixture *)context)->w.offloader));
-}
+enum { SMALL = 5000 };
 
 static void setup_block(memopt_device *device, void *context)
 {
@@ -72,8 +11,6 @@ static void setup_block(memopt_device *device, void *context)
     f->block = filled_block(&f->w, f->bytes, VALUE, f->w.s);
     f->into = filled_block(&f->w, f->bytes, 0, f->w.t);
     OK(memopt_device_sync(device));
-    f->ticket = 0;
-    f->data = NULL;
 }
 
 static void setup_ticket(memopt_device *device, void *context)
@@ -99,21 +36,6 @@ static void setup_prefetched(memopt_device *device, void *context)
     fixture *f = context;
     setup_ticket(device, context);
     OK(memopt_offload_prefetch(f->w.offloader, f->ticket));
-}
-
-static void teardown_offloader(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    OK(memopt_offloader_destroy(f->w.offloader));
-    OK(memopt_allocator_free(f->w.allocator, f->into));
-    teardown_device(device, context);
-}
-
-static memopt_status run_pack(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offload_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket);
 }
 
 /* The block is still the caller's and has its value; there is no ticket. */
@@ -163,39 +85,11 @@ static void still_there(memopt_device *device, void *context)
     assert_int_equal(stats_of(&f->w).prefetch_hits, f->data != NULL);
 }
 
-static memopt_status run_prefetch(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offload_prefetch(f->w.offloader, f->ticket);
-}
-
-static memopt_status run_unpack(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offload_unpack(f->w.offloader, f->ticket, f->w.t, &f->data);
-}
-
-static memopt_status run_unpack_into(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offload_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t);
-}
-
 static void into_and_release(memopt_device *device, void *context)
 {
     fixture *f = context;
     assert_true(holds(&f->w, f->into, VALUE, f->bytes, f->w.t));
     unpack_and_release(device, context);
-}
-
-static memopt_status run_release(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offload_release(f->w.offloader, f->ticket, f->w.t);
 }
 
 static void released(memopt_device *device, void *context)
@@ -263,24 +157,14 @@ static void not_packed_again(memopt_device *device, void *context)
     assert_true(holds(&f->w, f->block, VALUE, f->bytes, f->w.s));
 }
 
-/* The handle is gone whatever happens, and takes everything with it. */
-static memopt_status run_force(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    memopt_offloader *offloader = f->w.offloader;
-    f->w.offloader = NULL;
-    return memopt_offloader_destroy_force(offloader);
-}
-
 /* Copied, and kept on the device. */
 static const fixture kinds[] = {
     {.bytes = BYTES},
     {.bytes = SMALL},
     {.bytes = BYTES, .adversarial = 1},
     {.bytes = BYTES, .trim_first = 1},
-    {.bytes = SMALL, .min_bytes = SMALL + 1},
-    {.bytes = SMALL, .min_bytes = SMALL + 1, .adversarial = 1},
+    {.bytes = SMALL, .options.min_bytes = SMALL + 1},
+    {.bytes = SMALL, .options.min_bytes = SMALL + 1, .adversarial = 1},
 };
 
 static void in_all_kinds(torture_scenario scenario)
@@ -339,8 +223,8 @@ static void test_pack_that_waits(void **unused)
                                        .caches = 1};
     fixture f = {.bytes = BYTES,
                  .adversarial = 1,
-                 .overflow = MEMOPT_OVERFLOW_WAIT,
-                 .host_limit = 2 * BYTES + 4096};
+                 .options.overflow = MEMOPT_OVERFLOW_WAIT,
+                 .options.host_limit = 2 * BYTES + 4096};
     assert_true(torture(&scenario, &f) > 5);
 }
 

@@ -1,65 +1,8 @@
 /* Every host allocation and every device operation of the offloader's disk tier fails once. */
-#include "support/torture.h"
+#include "offload_support.h"
 #include "unit/offload/disk_support.h"
 
-enum { BYTES = 300000, VALUE = 0x37, OTHER = 0x41 };
-
-typedef struct fixture {
-    int adversarial;
-    uint32_t flags;
-    int full; /* no host memory to read into */
-    world w;
-    void *block, *into;
-    memopt_ticket first, second, ticket;
-    void *data;
-} fixture;
-
-static memopt_device *open_device(void *context)
-{
-    const fixture *f = context;
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    memopt_device *device = NULL;
-    options.capacity = 64 * MIB;
-    options.threads = 1;
-    options.stream_order =
-        f->adversarial ? MEMOPT_STREAM_ORDER_ADVERSARIAL : MEMOPT_STREAM_ORDER_EAGER;
-    OK(memopt_device_open("cpu", &options, &device));
-    return device;
-}
-
-static void setup_device(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    f->w.device = device;
-    OK(memopt_allocator_create(device, NULL, NULL, &f->w.allocator));
-    OK(memopt_stream_create(device, &f->w.s));
-    OK(memopt_stream_create(device, &f->w.t));
-    f->ticket = 0;
-    f->data = NULL;
-}
-
-static void teardown_device(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    OK(memopt_device_sync(device));
-    OK(memopt_stream_destroy(device, f->w.s));
-    OK(memopt_stream_destroy(device, f->w.t));
-    OK(memopt_allocator_destroy(f->w.allocator));
-}
-
-static memopt_status run_create(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    memopt_offloader_options options = spilling(300 * KIB, f->full ? 300 * KIB : 0);
-    options.flags = f->flags;
-    return memopt_offloader_create(device, f->w.allocator, &options, &f->w.offloader);
-}
-
-static void undo_create(memopt_device *device, void *context)
-{
-    (void)device;
-    OK(memopt_offloader_destroy(((fixture *)context)->w.offloader));
-}
+enum { OTHER = 0x41 };
 
 /* One value on the host, which has room for no other, and one to pack. */
 static void setup_block(memopt_device *device, void *context)
@@ -67,17 +10,10 @@ static void setup_block(memopt_device *device, void *context)
     fixture *f = context;
     setup_device(device, context);
     OK(run_create(device, context));
-    f->first = packed(&f->w, BYTES, VALUE, f->w.s);
+    f->other = packed(&f->w, BYTES, VALUE, f->w.s);
     f->block = filled_block(&f->w, BYTES, OTHER, f->w.s);
     f->into = filled_block(&f->w, BYTES, 0, f->w.t);
     OK(memopt_device_sync(device));
-}
-
-static memopt_status run_pack(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offload_pack(f->w.offloader, f->block, BYTES, f->w.s, &f->ticket);
 }
 
 /* Wherever it is now, the first value is there, and the block is the caller's. */
@@ -104,41 +40,21 @@ static void both_there(memopt_device *device, void *context)
     (void)device;
     assert_int_equal(stats_of(&f->w).disk_tickets, 1);
     check_and_release(f, f->ticket, OTHER);
-    check_and_release(f, f->first, VALUE);
+    check_and_release(f, f->other, VALUE);
 }
 
-/* The first value is on the disk; with `full` the host has no room. */
+/* The first value is on the disk, and the ticket its; with `full` the host has no room. */
 static void setup_spilled(memopt_device *device, void *context)
 {
     fixture *f = context;
     setup_block(device, context);
-    OK(memopt_offload_pack(f->w.offloader, f->block, BYTES, f->w.s, &f->second));
+    f->ticket = f->other;
+    OK(memopt_offload_pack(f->w.offloader, f->block, BYTES, f->w.s, &f->other));
     OK(memopt_device_sync(device));
     if (!f->full)
-        OK(memopt_offload_release(f->w.offloader, f->second, f->w.s));
+        OK(memopt_offload_release(f->w.offloader, f->other, f->w.s));
     OK(memopt_device_sync(device));
     assert_int_equal(stats_of(&f->w).disk_tickets, 1);
-}
-
-static memopt_status run_prefetch(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offload_prefetch(f->w.offloader, f->first);
-}
-
-static memopt_status run_unpack(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offload_unpack(f->w.offloader, f->first, f->w.t, &f->data);
-}
-
-static memopt_status run_unpack_into(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offload_unpack_into(f->w.offloader, f->first, f->into, BYTES, f->w.t);
 }
 
 static void still_on_disk(memopt_device *device, void *context)
@@ -153,9 +69,9 @@ static void there(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    check_and_release(f, f->first, VALUE);
+    check_and_release(f, f->ticket, VALUE);
     if (f->full)
-        check_and_release(f, f->second, OTHER);
+        check_and_release(f, f->other, OTHER);
 }
 
 static void into_there(memopt_device *device, void *context)
@@ -169,38 +85,21 @@ static void setup_prefetched(memopt_device *device, void *context)
 {
     fixture *f = context;
     setup_spilled(device, context);
-    OK(memopt_offload_prefetch_into(f->w.offloader, f->first, f->into, BYTES, f->w.t));
+    OK(memopt_offload_prefetch_into(f->w.offloader, f->ticket, f->into, BYTES, f->w.t));
 }
 
 static memopt_status run_wait(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    return memopt_offload_wait_unpacked(f->w.offloader, f->first, f->w.t);
+    return memopt_offload_wait_unpacked(f->w.offloader, f->ticket, f->w.t);
 }
 
-static memopt_status run_release(memopt_device *device, void *context)
+static fixture spilling_fixture(int full)
 {
-    fixture *f = context;
-    (void)device;
-    return memopt_offload_release(f->w.offloader, f->first, f->w.t);
-}
-
-static memopt_status run_force(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    memopt_status status = memopt_offloader_destroy_force(f->w.offloader);
-    f->w.offloader = NULL; /* it is gone, whatever comes back */
-    return status;
-}
-
-static void teardown_offloader(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    OK(memopt_offloader_destroy(f->w.offloader));
-    OK(memopt_allocator_free(f->w.allocator, f->into));
-    teardown_device(device, context);
+    fixture f = {.bytes = BYTES, .full = full};
+    f.options = spilling(300 * KIB, full ? 300 * KIB : 0);
+    return f;
 }
 
 /* On both orders, and on the NULL stream, where not every call has something that can fail. */
@@ -209,8 +108,9 @@ static void in_all_kinds(torture_scenario scenario, int full)
     int64_t struck = 0;
     scenario.open = open_device;
     for (int kind = 0; kind < 3; kind++) {
-        fixture f = {.adversarial = kind == 1, .full = full};
-        f.flags = kind == 2 ? MEMOPT_OFFLOADER_NULL_STREAM : 0;
+        fixture f = spilling_fixture(full);
+        f.adversarial = kind == 1;
+        f.options.flags = kind == 2 ? MEMOPT_OFFLOADER_NULL_STREAM : 0;
         struck += torture(&scenario, &f);
         assert_true(struck > 0);
     }
@@ -279,7 +179,7 @@ static void test_ends(void **unused)
                                  .teardown = teardown_offloader,
                                  .absorbs = 1,
                                  .caches = 1};
-    fixture f = {.adversarial = 0};
+    fixture f = spilling_fixture(0);
     scenario.open = open_device;
     (void)torture(&scenario, &f); /* there may be nothing that can fail */
     scenario.name = "offloader_destroy_force, spilled";
