@@ -12,6 +12,23 @@ static void start(mo_tape *t)
     t->phase = MEMOPT_PLAN_PHASE_FORWARD;
 }
 
+/* A tape with a value of 1000 bytes whose gradient is wanted. */
+static mo_value start_learning(mo_tape *t)
+{
+    start(t);
+    mo_value leaf = mo_value_new(t, 1000, 1, MO_ACTIVATIONS);
+    mo_value_learns(t, leaf, 1000);
+    return leaf;
+}
+
+/* The loss, one byte; nothing else holds what it is of. */
+static mo_value mean_of(mo_tape *t, mo_value y)
+{
+    mo_value loss = mo_op_mean(t, y, 1);
+    mo_drop(t, y);
+    return loss;
+}
+
 static uint64_t peak(const mo_tape *t, uint32_t phase)
 {
     return t->phases[phase].total;
@@ -22,15 +39,12 @@ static void saved_inputs_go_after_their_node(void **state)
 {
     mo_tape t;
     (void)state;
-    start(&t);
-    mo_value x = mo_value_new(&t, 1000, 1, MO_ACTIVATIONS);
-    mo_value_learns(&t, x, 1000);
+    mo_value x = start_learning(&t);
     mo_value y = mo_op_of_input(&t, x, "f");
     assert_int_equal(t.total, 2000);
     mo_drop(&t, x);
     assert_int_equal(t.total, 2000); /* the node holds x */
-    mo_value loss = mo_op_mean(&t, y, 1);
-    mo_drop(&t, y);
+    mo_value loss = mean_of(&t, y);
     assert_int_equal(t.total, 1001); /* x and the loss: nothing needs y */
     mo_tape_backward(&t, loss);
     /* x, the loss, the gradient of y and that of x; the seed of one byte has gone. */
@@ -48,9 +62,7 @@ static void saved_outputs_hold_the_output_alone(void **state)
 {
     mo_tape t;
     (void)state;
-    start(&t);
-    mo_value x = mo_value_new(&t, 1000, 1, MO_ACTIVATIONS);
-    mo_value_learns(&t, x, 1000);
+    mo_value x = start_learning(&t);
     mo_value middle = mo_op_scale(&t, x);
     mo_value y = mo_op_of_output(&t, middle, "f");
     mo_drop(&t, middle);
@@ -67,17 +79,14 @@ static void fan_in_sums_into_a_new_tensor(void **state)
 {
     mo_tape t;
     (void)state;
-    start(&t);
-    mo_value leaf = mo_value_new(&t, 1000, 1, MO_ACTIVATIONS);
-    mo_value_learns(&t, leaf, 1000);
+    mo_value leaf = start_learning(&t);
     mo_value x = mo_op_scale(&t, leaf);
     mo_value a = mo_op_scale(&t, x), b = mo_op_scale(&t, x);
     mo_value sum = mo_op_add(&t, a, b);
-    mo_value loss = mo_op_mean(&t, sum, 1);
+    mo_value loss = mean_of(&t, sum);
     mo_drop(&t, x);
     mo_drop(&t, a);
     mo_drop(&t, b);
-    mo_drop(&t, sum);
     assert_int_equal(t.total, 1001);
     mo_tape_backward(&t, loss);
     /* Leaf and loss; both gradients of x and their sum. */
@@ -91,14 +100,11 @@ static void sums_pass_their_gradient_on(void **state)
 {
     mo_tape t;
     (void)state;
-    start(&t);
-    mo_value leaf = mo_value_new(&t, 1000, 1, MO_ACTIVATIONS);
-    mo_value_learns(&t, leaf, 1000);
+    mo_value leaf = start_learning(&t);
     mo_value a = mo_op_scale(&t, leaf);
     mo_value sum = mo_op_add(&t, a, leaf);
-    mo_value loss = mo_op_mean(&t, sum, 1);
+    mo_value loss = mean_of(&t, sum);
     mo_drop(&t, a);
-    mo_drop(&t, sum);
     mo_tape_backward(&t, loss);
     /* Leaf, loss; the gradient of the sum (of a and of leaf), the new one of leaf, their sum. */
     assert_int_equal(peak(&t, MEMOPT_PLAN_PHASE_BACKWARD), 1001 + 3000);
@@ -109,14 +115,11 @@ static void temporaries_come_on_top_of_all(void **state)
 {
     mo_tape t;
     (void)state;
-    start(&t);
-    mo_value leaf = mo_value_new(&t, 1000, 1, MO_ACTIVATIONS);
-    mo_value_learns(&t, leaf, 1000);
+    mo_value leaf = start_learning(&t);
     mo_value x = mo_op_scale(&t, leaf);
     mo_value y = mo_op_power(&t, x);
-    mo_value loss = mo_op_mean(&t, y, 1);
+    mo_value loss = mean_of(&t, y);
     mo_drop(&t, x);
-    mo_drop(&t, y);
     mo_tape_backward(&t, loss);
     /* Leaf, loss; x, gradients of y and x, two temporaries. */
     assert_int_equal(peak(&t, MEMOPT_PLAN_PHASE_BACKWARD), 1001 + 5000);
@@ -128,9 +131,7 @@ static void products_save_what_gradients_need(void **state)
 {
     mo_tape t;
     (void)state;
-    start(&t);
-    mo_value leaf = mo_value_new(&t, 1000, 1, MO_ACTIVATIONS);
-    mo_value_learns(&t, leaf, 1000);
+    mo_value leaf = start_learning(&t);
     mo_value a = mo_op_scale(&t, leaf);
     mo_value other = mo_value_new(&t, 1000, 2, MO_ACTIVATIONS);
     mo_value y = mo_op_mul(&t, a, other);
@@ -170,9 +171,8 @@ static void shared_weights_wait_for_all_gradients(void **state)
     mo_value x = mo_value_new(&t, 100, 1, MO_ACTIVATIONS);
     mo_value y = mo_op_linear(&t, &l, x, 0, 0);
     mo_value z = mo_op_linear(&t, &l, y, 0, 0);
-    mo_value loss = mo_op_mean(&t, z, 1);
+    mo_value loss = mean_of(&t, z);
     mo_drop(&t, y);
-    mo_drop(&t, z);
     mo_tape_backward(&t, loss);
     /* Two gradients and their sum at once, x and the loss; y has gone with its node. */
     const mo_moment *m = &t.phases[MEMOPT_PLAN_PHASE_BACKWARD];
@@ -194,8 +194,7 @@ static void gradients_rest_in_their_own_type(void **state)
         mo_value_learns(&t, leaf, wide ? 4000 : 2000);
         for (int pass = 0; pass < 2; pass++) {
             mo_value y = mo_op_scale(&t, leaf);
-            mo_value loss = mo_op_mean(&t, y, 1);
-            mo_drop(&t, y);
+            mo_value loss = mean_of(&t, y);
             mo_tape_backward(&t, loss);
             mo_drop(&t, loss);
             assert_int_equal(t.live[MO_GRADIENTS], wide ? 4000 : 2000);
@@ -224,14 +223,11 @@ static void regions_keep_their_inputs_and_run_again(void **state)
     for (int again = 0; again < 2; again++) {
         mo_tape t;
         int runs = 0;
-        start(&t);
-        mo_value leaf = mo_value_new(&t, 1000, 1, MO_ACTIVATIONS);
-        mo_value_learns(&t, leaf, 1000);
+        mo_value leaf = start_learning(&t);
         mo_value x = mo_op_scale(&t, leaf);
         mo_value y = mo_tape_region_forward(&t, two_squares, &runs, &x, 1, again);
-        mo_value loss = mo_op_mean(&t, y, 1);
+        mo_value loss = mean_of(&t, y);
         mo_drop(&t, x);
-        mo_drop(&t, y);
         /* Leaf, x, loss, and without running again the first square. */
         assert_int_equal(t.total, again ? 2001 : 3001);
         mo_tape_backward(&t, loss);
@@ -249,18 +245,15 @@ static void offloaded_values_are_held_by_the_host(void **state)
 {
     mo_tape t;
     (void)state;
-    start(&t);
-    mo_value leaf = mo_value_new(&t, 1000, 1, MO_ACTIVATIONS);
-    mo_value_learns(&t, leaf, 1000);
+    mo_value leaf = start_learning(&t);
     t.offload = 1;
     mo_value x = mo_op_scale(&t, leaf);
     mo_value y = mo_op_of_input(&t, x, "f"), z = mo_op_of_input(&t, x, "g");
     mo_value sum = mo_op_add(&t, y, z);
-    mo_value loss = mo_op_mean(&t, sum, 1);
+    mo_value loss = mean_of(&t, sum);
     mo_drop(&t, x);
     mo_drop(&t, y);
     mo_drop(&t, z);
-    mo_drop(&t, sum);
     assert_int_equal(t.total, 1001);
     assert_int_equal(t.host, 1000); /* x once, though two nodes need it */
     mo_tape_backward(&t, loss);
