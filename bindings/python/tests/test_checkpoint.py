@@ -214,7 +214,7 @@ def test_failing_random_callbacks(allocator, monkeypatch):
 
 def test_the_first_exception_wins(allocator, monkeypatch):
     """run raises, and the restore that follows raises too."""
-    told, fail = [], False
+    told = []
     monkeypatch.setattr("sys.unraisablehook", lambda raised: told.append(raised.exc_value))
 
     def run(region, which, stream):

@@ -18,7 +18,7 @@ from ..sizes import format_size
 from ._ambient import Ambient
 from ._optimizer_bytes import optimizer_bytes
 from ._step import StepRecorder
-from ._step_bytes import Line, Series, StepBytes, step_bytes
+from ._step_bytes import Line, Series, StepBytes, largest_batch, step_bytes
 from ._target import Target, target_of, to_device
 
 
@@ -87,15 +87,7 @@ class Profile:
 
     def largest_batch(self, limit: int) -> Optional[int]:
         """The largest batch size within a limit in bytes; None where not even 1 is."""
-        if self.device_bytes(1) > limit:
-            return None
-        low, high = 1, 2
-        while high <= 1 << 20 and self.device_bytes(high) <= limit:
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.device_bytes(middle) <= limit else (low, middle)
-        return low
+        return largest_batch(self.device_bytes, limit)
 
     def as_dict(self) -> Dict[str, Any]:
         """For JSON."""

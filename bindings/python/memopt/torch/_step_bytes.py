@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from ._optimizer_bytes import OptimizerBytes
 from ._recorder import CATEGORIES, Account
@@ -161,20 +161,22 @@ class Line:
         highest = {name: _between(a, b, slope) for name, (_, a, b) in best.items()}
         return step_bytes(batch, highest, self._optimizer)
 
-    def largest_batch(self, limit: int, at_most: int = 1 << 20) -> Optional[int]:
+    def largest_batch(self, limit: int) -> Optional[int]:
         """The largest batch size within a limit in bytes; None where not even 1 is."""
-        if self.at(1).peak_bytes > limit:
-            return None
-        low, high = 1, 2
-        while high <= at_most and self.at(high).peak_bytes <= limit:
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.at(middle).peak_bytes <= limit:
-                low = middle
-            else:
-                high = middle
-        return low
+        return largest_batch(lambda batch: self.at(batch).peak_bytes, limit)
+
+
+def largest_batch(needed: Callable[[int], int], limit: int) -> Optional[int]:
+    """The largest batch size whose bytes, which grow with it, are within a limit; at most 2**20."""
+    if needed(1) > limit:
+        return None
+    low, high = 1, 2
+    while high <= 1 << 20 and needed(high) <= limit:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle) <= limit else (low, middle)
+    return low
 
 
 def _between(a: Sequence[int], b: Sequence[int], slope: float) -> Bytes:

@@ -12,7 +12,7 @@ recomputed from the nearest input that is there.
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ... import _host
 from ..._published import Reader
@@ -237,8 +237,3 @@ def _caches(
 
 def _has(found: _Processes, pid: int) -> bool:
     return any(process.pid == pid for process in found.processes)
-
-
-def pids_of(sample: Dict[str, Any]) -> Set[int]:
-    """Every process in a sample."""
-    return {process["pid"] for device in sample["devices"] for process in device["processes"]}
