@@ -13,6 +13,7 @@ import enum
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Type, TypeVar
 
 from . import _abi
+from ._abi import plan as _abi_plan
 from ._library import lib
 from .sizes import parse_size
 
@@ -33,7 +34,7 @@ _DTYPES = {"fp32": "f32", "float32": "f32", "fp16": "f16", "float16": "f16", "bf
 def name_of(value: enum.IntEnum) -> str:
     """How an enumerator is written: "adamw8bit"."""
     name = value.name
-    if isinstance(value, _abi.PlanOptimizer):
+    if isinstance(value, _abi_plan.PlanOptimizer):
         name = _OPTIMIZERS.get(name, name)
     return name.lower().replace("_", "-")
 
@@ -44,8 +45,8 @@ def names(kind: Type[enum.IntEnum]) -> Tuple[str, ...]:
 
 
 def _parse(kind: Type[enum.IntEnum], field: str, value: Any) -> int:
-    if isinstance(value, bool) and kind is _abi.PlanChoice:
-        return int(_abi.PlanChoice.YES if value else _abi.PlanChoice.NO)
+    if isinstance(value, bool) and kind is _abi_plan.PlanChoice:
+        return int(_abi_plan.PlanChoice.YES if value else _abi_plan.PlanChoice.NO)
     if not isinstance(value, str):
         return int(value)
     text = value.lower().replace("_", "-")
@@ -158,46 +159,46 @@ _D = TypeVar("_D", bound=_Description)
 class PlanModel(_Description):
     """A model: the fields of ``memopt_plan_model``; what is left out is filled in from the rest."""
 
-    _struct = _abi.PlanModel
+    _struct = _abi_plan.PlanModel
     _enums = {
-        "family": _abi.PlanFamily,
-        "head": _abi.PlanHead,
-        "activation": _abi.PlanActivation,
-        "gated": _abi.PlanChoice,
-        "tied": _abi.PlanChoice,
-        "attention_bias": _abi.PlanChoice,
-        "output_bias": _abi.PlanChoice,
-        "mlp_bias": _abi.PlanChoice,
-        "qk_norm": _abi.PlanChoice,
-        "pooler": _abi.PlanChoice,
-        "post_norm": _abi.PlanChoice,
-        "vision_mode": _abi.PlanTowerMode,
+        "family": _abi_plan.PlanFamily,
+        "head": _abi_plan.PlanHead,
+        "activation": _abi_plan.PlanActivation,
+        "gated": _abi_plan.PlanChoice,
+        "tied": _abi_plan.PlanChoice,
+        "attention_bias": _abi_plan.PlanChoice,
+        "output_bias": _abi_plan.PlanChoice,
+        "mlp_bias": _abi_plan.PlanChoice,
+        "qk_norm": _abi_plan.PlanChoice,
+        "pooler": _abi_plan.PlanChoice,
+        "post_norm": _abi_plan.PlanChoice,
+        "vision_mode": _abi_plan.PlanTowerMode,
     }
-    _flags = {"lora_targets": _abi.PlanTarget}
+    _flags = {"lora_targets": _abi_plan.PlanTarget}
 
 
 class PlanRun(_Description):
     """A run: the fields of ``memopt_plan_run``."""
 
-    _struct = _abi.PlanRun
+    _struct = _abi_plan.PlanRun
     _enums = {
-        "optimizer": _abi.PlanOptimizer,
-        "attention": _abi.PlanAttention,
-        "checkpointing": _abi.PlanCheckpointing,
-        "sharding": _abi.PlanSharding,
-        "loss": _abi.PlanLoss,
-        "use_cache": _abi.PlanChoice,
-        "keep_outputs": _abi.PlanChoice,
-        "attention_mask": _abi.PlanChoice,
+        "optimizer": _abi_plan.PlanOptimizer,
+        "attention": _abi_plan.PlanAttention,
+        "checkpointing": _abi_plan.PlanCheckpointing,
+        "sharding": _abi_plan.PlanSharding,
+        "loss": _abi_plan.PlanLoss,
+        "use_cache": _abi_plan.PlanChoice,
+        "keep_outputs": _abi_plan.PlanChoice,
+        "attention_mask": _abi_plan.PlanChoice,
     }
-    _flags = {"offload": _abi.PlanOffload}
+    _flags = {"offload": _abi_plan.PlanOffload}
 
 
 class PlanCard(_Description):
     """A card: the fields of ``memopt_plan_card``; sizes may be text such as "24GiB"."""
 
-    _struct = _abi.PlanCard
-    _enums = {"device": _abi.PlanDevice, "allocator": _abi.PlanAllocator}
+    _struct = _abi_plan.PlanCard
+    _enums = {"device": _abi_plan.PlanDevice, "allocator": _abi_plan.PlanAllocator}
 
 
 class PlanBytes(NamedTuple):
@@ -261,21 +262,23 @@ class Plan:
             lib.memopt_plan_destroy(handle)
 
     def _read(self, handle: ctypes.c_void_p) -> None:
-        report = _abi.PlanReport()
+        report = _abi_plan.PlanReport()
         lib.memopt_plan_get_report(handle, ctypes.byref(report))
         #: Bytes by category at the moment when most is alive.
         self.peak = _bytes(report.peak)
         #: Bytes by category at the fullest moment of each phase.
-        self.phases = {phase.name.lower(): _bytes(report.phases[phase]) for phase in _abi.PlanPhase}
+        self.phases = {
+            phase.name.lower(): _bytes(report.phases[phase]) for phase in _abi_plan.PlanPhase
+        }
         #: The phase of the peak: "backward".
-        self.peak_phase = _abi.PlanPhase(report.peak_phase).name.lower()
+        self.peak_phase = _abi_plan.PlanPhase(report.peak_phase).name.lower()
         self.fits = bool(report.fits)
         for name, kind in report._fields_:  # type: ignore[misc]
             if name not in ("struct_size", "peak", "phases", "peak_phase", "fits"):
                 value = getattr(report, name)
                 setattr(self, name, value.decode() if isinstance(value, bytes) else value)
         self.layers = [_layer(handle, index) for index in range(report.layer_count)]
-        model, run, card = _abi.PlanModel(), _abi.PlanRun(), _abi.PlanCard()
+        model, run, card = _abi_plan.PlanModel(), _abi_plan.PlanRun(), _abi_plan.PlanCard()
         lib.memopt_plan_get_settings(
             handle, ctypes.byref(model), ctypes.byref(run), ctypes.byref(card)
         )
@@ -289,11 +292,11 @@ class Plan:
 
 
 def _layer(handle: ctypes.c_void_p, index: int) -> PlanLayer:
-    layer = _abi.PlanLayer()
+    layer = _abi_plan.PlanLayer()
     lib.memopt_plan_get_layer(handle, index, ctypes.byref(layer))
     values = {field: getattr(layer, field) for field in PlanLayer._fields}
     values["name"] = layer.name.decode()
-    values["kind"] = _abi.PlanLayerKind(layer.kind).name.lower()
+    values["kind"] = _abi_plan.PlanLayerKind(layer.kind).name.lower()
     values["recomputed"] = bool(layer.recomputed)
     return PlanLayer(**values)
 
@@ -311,7 +314,7 @@ class PlanSolution:
         card: PlanCard,
         **target: Any,
     ) -> None:
-        options = _abi.PlanTargetOptions(**{k: int(v) for k, v in target.items()})
+        options = _abi_plan.PlanTargetOptions(**{k: int(v) for k, v in target.items()})
         handle = ctypes.c_void_p()
         lib.memopt_plan_solve(
             *_references(model, run, card), ctypes.byref(options), ctypes.byref(handle)
@@ -322,7 +325,7 @@ class PlanSolution:
             lib.memopt_plan_solution_destroy(handle)
 
     def _read(self, handle: ctypes.c_void_p) -> None:
-        fit = _abi.PlanFit()
+        fit = _abi_plan.PlanFit()
         lib.memopt_plan_solution_get_fit(handle, ctypes.byref(fit))
         for name, _ in fit._fields_[1:]:  # type: ignore[misc]
             value = getattr(fit, name)
@@ -331,7 +334,7 @@ class PlanSolution:
         self.changes: List[PlanChange] = [
             _change(handle, index) for index in range(fit.change_count)
         ]
-        model, run = _abi.PlanModel(), _abi.PlanRun()
+        model, run = _abi_plan.PlanModel(), _abi_plan.PlanRun()
         lib.memopt_plan_solution_get_settings(handle, ctypes.byref(model), ctypes.byref(run))
         #: The descriptions after the changes that are applied.
         self.model = PlanModel._from_c(model)
@@ -342,10 +345,10 @@ class PlanSolution:
 
 
 def _change(handle: ctypes.c_void_p, index: int) -> PlanChange:
-    change = _abi.PlanChange()
+    change = _abi_plan.PlanChange()
     lib.memopt_plan_solution_get_change(handle, index, ctypes.byref(change))
     return PlanChange(
-        _abi.PlanChangeKind(change.kind).name.lower(),
+        _abi_plan.PlanChangeKind(change.kind).name.lower(),
         bool(change.applied),
         change.change.decode(),
         change.option.decode(),
@@ -365,7 +368,7 @@ def _references(model: PlanModel, run: Optional[PlanRun], card: Optional[PlanCar
 def add_overhead(live: Mapping[str, int], card: PlanCard) -> Tuple[PlanBytes, int]:
     """Live bytes by category with what a card takes beside tensors, and the card's limit."""
     named = {name: live.get(name, 0) for name in PlanBytes._fields[:6]}
-    struct = _abi.PlanBytes(**named)
+    struct = _abi_plan.PlanBytes(**named)
     limit = ctypes.c_uint64()
     lib.memopt_plan_add_overhead(ctypes.byref(card._c()), ctypes.byref(struct), ctypes.byref(limit))
     return _bytes(struct), limit.value
