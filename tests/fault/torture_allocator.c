@@ -1,20 +1,11 @@
 /* Every call of the allocator with the n-th host allocation, then the n-th device operation
  * failing. What the allocator keeps for later (block structs, the table, events, pools) may grow in
  * a failing call; what its user sees may not, and at the end nothing is left. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/checks.h"
+#include "support/torture.h"
 
 #include "allocator/internal.h"
 #include "base/memory.h"
-#include "support/torture.h"
-
-#include <string.h>
-
-#define MIB ((uint64_t)1 << 20)
 
 enum { STATS = 128 };
 

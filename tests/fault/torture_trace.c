@@ -1,20 +1,10 @@
 /* Every host allocation of traces and replays fails once, and every operation of the device that a
  * replay makes for itself. */
+#include "support/checks.h"
 #include "support/torture.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 #include "allocator/trace_machine.h"
 #include "base/memory.h"
-
-#include <string.h>
-
-#define MIB ((uint64_t)1 << 20)
 
 static const char text[] = "Action,Pointer,Size,Stream\n"
                            "allocate,0x10,5000,0\n"

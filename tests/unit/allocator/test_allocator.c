@@ -233,18 +233,19 @@ static void test_bad_pointers(void **state)
         char *block = alloc(allocator, 1000), *live = alloc(allocator, 1000);
         int foreign;
         void *base = &foreign;
-        FAILS(MEMOPT_INVALID_ARGUMENT, "lies 100 bytes inside the live block",
-              memopt_allocator_free(allocator, live + 100));
-        FAILS(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
-              memopt_allocator_free(allocator, &foreign));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "lies 100 bytes inside the live block",
+                     memopt_allocator_free(allocator, live + 100));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
+                     memopt_allocator_free(allocator, &foreign));
         OK(memopt_allocator_free(allocator, block));
-        FAILS(MEMOPT_INVALID_ARGUMENT, "a double free?", memopt_allocator_free(allocator, block));
-        FAILS(MEMOPT_INVALID_ARGUMENT, "a double free?",
-              memopt_allocator_record_stream(allocator, block, NULL));
-        FAILS(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
-              memopt_allocator_record_stream(allocator, NULL, NULL));
-        FAILS(MEMOPT_INVALID_ARGUMENT, "a double free?",
-              memopt_allocator_block(allocator, block, &base, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "a double free?",
+                     memopt_allocator_free(allocator, block));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "a double free?",
+                     memopt_allocator_record_stream(allocator, block, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
+                     memopt_allocator_record_stream(allocator, NULL, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "a double free?",
+                     memopt_allocator_block(allocator, block, &base, NULL));
         assert_ptr_equal(base, &foreign);
         OK(memopt_allocator_block(allocator, live + 1023, &base, NULL));
         assert_ptr_equal(base, live);
@@ -264,36 +265,40 @@ static void test_bad_arguments(void **state)
     memopt_allocator *allocator = NULL, *untouched = NULL;
     void *pointer = device;
     (void)state;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "device", memopt_allocator_create(NULL, "", NULL, &allocator));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "out_", memopt_allocator_create(device, "", NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "expandable_segments",
-          memopt_allocator_create(device, "expandable:True", NULL, &untouched));
-    FAILS(MEMOPT_UNSUPPORTED, "is set",
-          memopt_allocator_create(device, "", &newer.known, &untouched));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device",
+                 memopt_allocator_create(NULL, "", NULL, &allocator));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_", memopt_allocator_create(device, "", NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "expandable_segments",
+                 memopt_allocator_create(device, "expandable:True", NULL, &untouched));
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "is set",
+                 memopt_allocator_create(device, "", &newer.known, &untouched));
     newer.known.struct_size = 3;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "struct_size",
-          memopt_allocator_create(device, "", &newer.known, &untouched));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size",
+                 memopt_allocator_create(device, "", &newer.known, &untouched));
     assert_null(untouched);
     allocator = new_allocator(device, "");
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_alloc(NULL, 1, 0, NULL, &pointer));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_alloc(allocator, 1, 0, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "tag 5 is not registered",
-          memopt_allocator_alloc(allocator, 1, 5, NULL, &pointer));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "overflow",
-          memopt_allocator_alloc(allocator, UINT64_MAX, 0, NULL, &pointer));
-    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, "asked",
-          memopt_allocator_alloc(allocator, UINT64_MAX / 8, 0, NULL, &pointer));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
+                 memopt_allocator_alloc(NULL, 1, 0, NULL, &pointer));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
+                 memopt_allocator_alloc(allocator, 1, 0, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tag 5 is not registered",
+                 memopt_allocator_alloc(allocator, 1, 5, NULL, &pointer));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "overflow",
+                 memopt_allocator_alloc(allocator, UINT64_MAX, 0, NULL, &pointer));
+    FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "asked",
+                 memopt_allocator_alloc(allocator, UINT64_MAX / 8, 0, NULL, &pointer));
     assert_ptr_equal(pointer, device);
     OK(memopt_allocator_alloc(allocator, 0, 0, NULL, &pointer));
     assert_null(pointer);
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_free(NULL, device));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_record_stream(NULL, device, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_block(NULL, device, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_trim(NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_set_limit(NULL, 1));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_reset_peaks(NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_stats(allocator, NULL, 1, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_snapshot(allocator, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_free(NULL, device));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
+                 memopt_allocator_record_stream(NULL, device, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_block(NULL, device, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_trim(NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_set_limit(NULL, 1));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_reset_peaks(NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_stats(allocator, NULL, 1, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_snapshot(allocator, NULL, NULL));
     OK(memopt_allocator_destroy(NULL));
     OK(memopt_allocator_destroy_force(NULL));
     finish(allocator, device);
@@ -309,8 +314,9 @@ static void test_destroy_with_live_blocks(void **state)
     OK(memopt_allocator_register_tag(allocator, "cache", &mine));
     OK(memopt_allocator_alloc(allocator, 3 * MIB, mine, NULL, &pointer));
     (void)alloc(allocator, 100);
-    FAILS(MEMOPT_BUSY, "2 blocks are still allocated (cache 3.00 MiB in 1, other 100 B in 1)",
-          memopt_allocator_destroy(allocator));
+    FAILS_SAYING(MEMOPT_BUSY,
+                 "2 blocks are still allocated (cache 3.00 MiB in 1, other 100 B in 1)",
+                 memopt_allocator_destroy(allocator));
     OK(memopt_allocator_free(allocator, pointer)); /* nothing was changed */
     OK(memopt_allocator_destroy_force(allocator));
     OK(memopt_device_close(device));

@@ -94,8 +94,8 @@ static void test_without_virtual_memory(void **state)
     memopt_device *device = open_watched();
     memopt_allocator *allocator = NULL;
     ops.vm_reserve = NULL;
-    FAILS(MEMOPT_UNSUPPORTED, "virtual memory",
-          memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "virtual memory",
+                 memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
     assert_null(allocator);
     allocator = new_allocator(device, "expandable_segments:False");
     OK(memopt_allocator_free(allocator, alloc(allocator, 1000)));

@@ -99,7 +99,7 @@ static void test_refused(void **state)
         mo_config config, before;
         memset(&config, 0x5A, sizeof config);
         memcpy(&before, &config, sizeof config);
-        FAILS(MEMOPT_INVALID_ARGUMENT, rows[i].says, mo_config_parse(rows[i].text, &config));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, rows[i].says, mo_config_parse(rows[i].text, &config));
         assert_memory_equal(&config, &before, sizeof config);
     }
 }
@@ -127,8 +127,8 @@ static void test_check_config(void **state)
     (void)state;
     OK(memopt_allocator_check_config(NULL));
     OK(memopt_allocator_check_config("expandable_segments:True,max_split_size_mb:64"));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "expandable_segments",
-          memopt_allocator_check_config("expandable_segment:True"));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "expandable_segments",
+                 memopt_allocator_check_config("expandable_segment:True"));
 }
 
 int main(void)

@@ -184,7 +184,7 @@ static void test_live_blocks_outlive_their_stream(void **state)
             expect_bytes(device, block, 6, 3 * MIB, NULL);
             OK(memopt_allocator_free(allocator, block));
             OK(memopt_fill(device, block, 7, 100, NULL));
-            FAILS(MEMOPT_DEVICE_FAULT, "free", memopt_device_sync(device));
+            FAILS_SAYING(MEMOPT_DEVICE_FAULT, "free", memopt_device_sync(device));
             OK(memopt_stream_destroy(device, t));
             finish(allocator, device);
         }
@@ -362,7 +362,7 @@ static void test_deferred_frees(void **state)
         assert_int_equal(records, 0);
         assert_ptr_equal(alloc(allocator, 3 * MIB), block);
         assert_int_equal(stat_of(allocator, "active.all.current"), 3); /* both, block, known */
-        FAILS(MEMOPT_BUSY, "graph", memopt_stream_release(device, graph));
+        FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_stream_release(device, graph));
         captured = NULL;
         OK(memopt_allocator_trim(allocator, NULL)); /* the capture is over */
         assert_true(records >= 1);
@@ -496,9 +496,9 @@ static void end_unwaited(const char *config, int by_release, int by_pressure)
     make_scene(&x, config);
     sync_says = MEMOPT_DRIVER_ERROR;
     if (by_release)
-        FAILS(MEMOPT_DRIVER_ERROR, "as the test says", memopt_stream_release(x.device, x.s));
+        FAILS_SAYING(MEMOPT_DRIVER_ERROR, "as the test says", memopt_stream_release(x.device, x.s));
     else
-        FAILS(MEMOPT_DRIVER_ERROR, "as the test says", memopt_stream_destroy(x.device, x.s));
+        FAILS_SAYING(MEMOPT_DRIVER_ERROR, "as the test says", memopt_stream_destroy(x.device, x.s));
     sync_says = MEMOPT_OK;
     dead = x.s;
     OK(memopt_allocator_free(x.allocator, x.own));
@@ -540,7 +540,7 @@ static void test_unwaited_keeps_apart_from_the_next(void **state)
     void *first = alloc_on(allocator, 3 * MIB, s);
     OK(memopt_allocator_free(allocator, first));
     sync_says = MEMOPT_DRIVER_ERROR;
-    FAILS(MEMOPT_DRIVER_ERROR, "test", memopt_stream_release(device, s));
+    FAILS_SAYING(MEMOPT_DRIVER_ERROR, "test", memopt_stream_release(device, s));
     sync_says = MEMOPT_OK;
     void *second = alloc_on(allocator, 3 * MIB, s);
     assert_ptr_not_equal(second, first);
@@ -564,17 +564,20 @@ static void test_arguments(void **state)
     memopt_device *device = open_watched(0);
     memopt_allocator *allocator = new_allocator(device, "");
     memopt_stream s = new_stream(device), unknown = (memopt_stream)&records;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "device is NULL", memopt_stream_release(NULL, s));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "default", memopt_stream_release(device, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "not a live stream", memopt_stream_release(device, unknown));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device is NULL", memopt_stream_release(NULL, s));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "default", memopt_stream_release(device, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not a live stream",
+                 memopt_stream_release(device, unknown));
     void *block = alloc_on(allocator, 1000, s);
     OK(memopt_allocator_free(allocator, block));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "not a live stream", memopt_stream_destroy(device, unknown));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not a live stream",
+                 memopt_stream_destroy(device, unknown));
     assert_ptr_equal(alloc_on(allocator, 1000, s), block);
     OK(memopt_allocator_free(allocator, block));
-    FAILS(MEMOPT_BUSY, "1 allocators, optimizers and offloaders", memopt_device_close(device));
+    FAILS_SAYING(MEMOPT_BUSY, "1 allocators, optimizers and offloaders",
+                 memopt_device_close(device));
     end_stream(device, s);
-    FAILS(MEMOPT_INVALID_ARGUMENT, "not a live stream", memopt_stream_destroy(device, s));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not a live stream", memopt_stream_destroy(device, s));
     finish(allocator, device);
 }
 

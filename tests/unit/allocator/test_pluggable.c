@@ -199,21 +199,23 @@ static void test_configure(void **state)
     memopt_allocator *allocator;
     memset(longer, ' ', sizeof longer - 1);
     longer[sizeof longer - 1] = '\0';
-    FAILS(MEMOPT_INVALID_ARGUMENT, "backend", memopt_pluggable_configure("cuda:0", "", NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "backend", memopt_pluggable_configure(NULL, "", NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "max_split_size_mb",
-          memopt_pluggable_configure("cpu", "max_split:1", NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "1000", memopt_pluggable_configure("cpu", longer, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "backend",
+                 memopt_pluggable_configure("cuda:0", "", NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "backend", memopt_pluggable_configure(NULL, "", NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "max_split_size_mb",
+                 memopt_pluggable_configure("cpu", "max_split:1", NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "1000", memopt_pluggable_configure("cpu", longer, NULL));
     allocator = start("max_split_size_mb:64");
     uint64_t split = 0;
     OK(memopt_allocator_stat(allocator, "max_split_size", &split));
     assert_int_equal(split, 64 * MIB);
     OK(memopt_pluggable_configure("cpu", "max_split_size_mb:64", NULL));
-    FAILS(MEMOPT_BUSY, "max_split_size_mb:64", memopt_pluggable_configure("cpu", NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "out_allocator", memopt_pluggable_allocator(0, 0, NULL));
-    FAILS(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 1, &allocator));
+    FAILS_SAYING(MEMOPT_BUSY, "max_split_size_mb:64",
+                 memopt_pluggable_configure("cpu", NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_allocator", memopt_pluggable_allocator(0, 0, NULL));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 1, &allocator));
     void *block = memopt_pluggable_alloc(10, 0, NULL);
-    FAILS(MEMOPT_BUSY, "1 blocks", memopt_pluggable_end());
+    FAILS_SAYING(MEMOPT_BUSY, "1 blocks", memopt_pluggable_end());
     memopt_pluggable_free(block, 10, 0, NULL);
     stop(allocator);
     OK(memopt_pluggable_end());
@@ -279,13 +281,13 @@ static void test_shared_pools(void **state)
     }
     assert_ptr_equal(temporary[0], temporary[1]);
     OK(memopt_pluggable_allocator(0, 1, &pool));
-    FAILS(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 2, &none));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 2, &none));
     memopt_pluggable_release_pool(0, 1, 0);
     assert_true(reserved(pool) > 0);
     memopt_pluggable_release_pool(0, 1, 0);
     assert_int_equal(reserved(pool), 0);
     memopt_pluggable_begin_pool(0, 2, 0, NULL);
-    FAILS(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 2, &none));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 2, &none));
     memopt_pluggable_begin_pool(0, 4, 0, NULL); /* begun last: takes the allocations */
     OK(memopt_pluggable_allocator(0, 1, &none));
     capturing = 1;

@@ -65,8 +65,8 @@ static void test_report(void **state)
         void *states = tagged(allocator, 4 * MIB, MEMOPT_TAG_OPTIMIZER);
         void *gradients = tagged(allocator, MIB, MEMOPT_TAG_GRADIENTS);
         void *none = &s;
-        FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, "allocator: 40.00 MiB asked for other, ",
-              memopt_allocator_alloc(allocator, 40 * MIB, MEMOPT_TAG_OTHER, NULL, &none));
+        FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "allocator: 40.00 MiB asked for other, ",
+                     memopt_allocator_alloc(allocator, 40 * MIB, MEMOPT_TAG_OTHER, NULL, &none));
         assert_ptr_equal(none, &s);
         static const char *const parts[] = {
             "free of 64.00 MiB on the device",
@@ -170,8 +170,8 @@ static void test_limits(void **state)
         void *none = NULL;
         OK(memopt_allocator_set_limit(allocator, 20 * MIB));
         void *block = alloc(allocator, 12 * MIB);
-        FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, "limited to 20.00 MiB here",
-              memopt_allocator_alloc(allocator, 12 * MIB, 0, NULL, &none));
+        FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "limited to 20.00 MiB here",
+                     memopt_allocator_alloc(allocator, 12 * MIB, 0, NULL, &none));
         assert_int_equal(stat_of(allocator, "num_oom_rejections"), 0);
         OK(memopt_allocator_set_limit(allocator, 0));
         OK(memopt_allocator_free(allocator, alloc(allocator, 40 * MIB)));
@@ -190,8 +190,8 @@ static void test_last_megabytes(void **state)
     for (int i = 0; i < 4; i++)
         blocks[i] = alloc(allocator, 1200 * 1024);
     assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 62 * MIB);
-    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, "2.34 MiB asked",
-          memopt_allocator_alloc(allocator, 2400 * 1024, 0, NULL, &none));
+    FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "2.34 MiB asked",
+                 memopt_allocator_alloc(allocator, 2400 * 1024, 0, NULL, &none));
     for (int i = 0; i < 4; i++)
         OK(memopt_allocator_free(allocator, blocks[i]));
     OK(memopt_allocator_free(allocator, most));

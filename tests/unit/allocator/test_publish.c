@@ -180,7 +180,7 @@ static void test_longest_answer(void **state)
         if (i < MO_PUBLISH_LIST)
             OK(memopt_publisher_add(publisher, all[i]));
     }
-    FAILS(MEMOPT_LIMIT_REACHED, "256 allocators", memopt_publisher_add(publisher, all[256]));
+    FAILS_SAYING(MEMOPT_LIMIT_REACHED, "256 allocators", memopt_publisher_add(publisher, all[256]));
     const char *text = ask(publisher);
     int entries = 0;
     for (const char *at = text; (at = strstr(at, "\"device\": \"cpu:0\"")) != NULL; at++)
@@ -400,7 +400,7 @@ static void test_the_place(void **state)
     assert_int_equal(info.st_mode & 0777, 0700);
     OK(memopt_publisher_open(NULL, &second)); /* a second one lies beside it */
     assert_non_null(strstr(memopt_publisher_path(second), "-1.sock"));
-    FAILS(MEMOPT_BUSY, "somebody listens", memopt_publisher_open(path, &second));
+    FAILS_SAYING(MEMOPT_BUSY, "somebody listens", memopt_publisher_open(path, &second));
     OK(memopt_publisher_close(second));
     OK(memopt_publisher_close(first));
     assert_int_equal(lstat(path, &info), -1);
@@ -433,7 +433,7 @@ static void test_what_is_left_is_replaced(void **state)
     fclose(file);
     OK(memopt_publisher_close(publisher));
     assert_int_equal(access(path, F_OK), 0);
-    FAILS(MEMOPT_INVALID_ARGUMENT, "is no socket", memopt_publisher_open(path, &publisher));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "is no socket", memopt_publisher_open(path, &publisher));
     assert_int_equal(access(path, F_OK), 0);
     assert_int_equal(unlink(path), 0);
 }
@@ -446,12 +446,12 @@ static void test_folders_that_others_reach(void **state)
     snprintf(inner, sizeof inner, "%s", in_folder("memopt"));
     (void)rmdir(inner);
     assert_int_equal(mkdir(inner, 0755), 0);
-    FAILS(MEMOPT_IO_ERROR, "no folder of user", memopt_publisher_open(NULL, &publisher));
+    FAILS_SAYING(MEMOPT_IO_ERROR, "no folder of user", memopt_publisher_open(NULL, &publisher));
     assert_int_equal(rmdir(inner), 0);
     snprintf(other, sizeof other, "%s", in_folder("other"));
     assert_int_equal(mkdir(other, 0700), 0);
     assert_int_equal(symlink(other, inner), 0);
-    FAILS(MEMOPT_IO_ERROR, "no folder of user", memopt_publisher_open(NULL, &publisher));
+    FAILS_SAYING(MEMOPT_IO_ERROR, "no folder of user", memopt_publisher_open(NULL, &publisher));
     assert_int_equal(unlink(inner), 0);
     assert_int_equal(rmdir(other), 0);
     assert_int_equal(chmod(folder, 0777), 0); /* then it is not taken: /tmp is */
@@ -471,23 +471,25 @@ static void test_arguments(void **state)
     char longest[200];
     memset(longest, 'x', sizeof longest);
     longest[99] = '\0';
-    FAILS(MEMOPT_INVALID_ARGUMENT, "out_publisher", memopt_publisher_open(NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "1 to 99", memopt_publisher_open("", &publisher));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_publisher", memopt_publisher_open(NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "1 to 99", memopt_publisher_open("", &publisher));
     longest[99] = 'x';
     longest[100] = '\0';
-    FAILS(MEMOPT_INVALID_ARGUMENT, "not 100", memopt_publisher_open(longest, &publisher));
-    FAILS(MEMOPT_IO_ERROR, "/nowhere/s", memopt_publisher_open("/nowhere/s", &publisher));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not 100", memopt_publisher_open(longest, &publisher));
+    FAILS_SAYING(MEMOPT_IO_ERROR, "/nowhere/s", memopt_publisher_open("/nowhere/s", &publisher));
     OK(memopt_publisher_close(NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_publisher_serve(NULL, 0, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_publisher_add(NULL, allocator));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_publisher_add_pluggable(NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_publisher_serve(NULL, 0, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_publisher_add(NULL, allocator));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_publisher_add_pluggable(NULL));
     OK(memopt_publisher_open(NULL, &publisher));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "allocator is NULL", memopt_publisher_add(publisher, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "allocator is NULL", memopt_publisher_remove(publisher, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "out_fd", memopt_publisher_get_fd(publisher, NULL));
-    FAILS(MEMOPT_NOT_FOUND, "not published", memopt_publisher_remove(publisher, allocator));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "allocator is NULL",
+                 memopt_publisher_add(publisher, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "allocator is NULL",
+                 memopt_publisher_remove(publisher, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_fd", memopt_publisher_get_fd(publisher, NULL));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "not published", memopt_publisher_remove(publisher, allocator));
     OK(memopt_publisher_add(publisher, allocator));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "already", memopt_publisher_add(publisher, allocator));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "already", memopt_publisher_add(publisher, allocator));
     OK(memopt_publisher_close(publisher));
     OK(memopt_allocator_destroy(allocator));
     OK(memopt_device_close(device));

@@ -157,8 +157,8 @@ static void test_no_limit_is_ample(void **state)
     assert_int_equal(got.out_of_memory, 1);
     assert_int_equal(got.events, 1);
     uint64_t capacity = 7;
-    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, "event 2 of 2 asks for",
-          memopt_trace_find_capacity(trace, NULL, &capacity));
+    FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "event 2 of 2 asks for",
+                 memopt_trace_find_capacity(trace, NULL, &capacity));
     assert_int_equal(capacity, 7);
     OK(memopt_trace_destroy(trace));
 }
@@ -185,8 +185,8 @@ static void test_smallest_capacity(void **state)
             assert_true(again <= capacity);
             assert_false(replay(trace, options.config, again).out_of_memory);
             options.capacity = peak - 1;
-            FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, "does not complete on",
-                  memopt_trace_find_capacity(trace, &options, &again));
+            FAILS_SAYING(MEMOPT_OUT_OF_DEVICE_MEMORY, "does not complete on",
+                         memopt_trace_find_capacity(trace, &options, &again));
         }
         OK(memopt_trace_destroy(trace));
     }
@@ -360,27 +360,30 @@ static void test_refused(void **state)
     memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
     memopt_replay_result result = {.struct_size = sizeof result};
     uint64_t capacity;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "no allocation", memopt_trace_replay(trace, NULL, &result));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "no allocation",
-          memopt_trace_find_capacity(trace, NULL, &capacity));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "no allocation",
+                 memopt_trace_replay(trace, NULL, &result));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "no allocation",
+                 memopt_trace_find_capacity(trace, NULL, &capacity));
     const memopt_trace_event e = {1, 100, 0, MEMOPT_TRACE_ALLOC, 0};
     OK(memopt_trace_add(trace, &e, 1));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_replay(NULL, NULL, &result));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_trace_replay(trace, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_trace_find_capacity(trace, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_trace_find_capacity(NULL, NULL, &capacity));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trace is NULL",
+                 memopt_trace_replay(NULL, NULL, &result));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_trace_replay(trace, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_trace_find_capacity(trace, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
+                 memopt_trace_find_capacity(NULL, NULL, &capacity));
     result.struct_size = 1;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "struct_size", memopt_trace_replay(trace, NULL, &result));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size", memopt_trace_replay(trace, NULL, &result));
     result.struct_size = sizeof result;
     options.config = "expandable:True";
-    FAILS(MEMOPT_INVALID_ARGUMENT, "expandable_segments",
-          memopt_trace_replay(trace, &options, &result));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "expandable_segments",
+                 memopt_trace_replay(trace, &options, &result));
     options.config = NULL;
     options.capacity = MIB;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "at least one granule",
-          memopt_trace_replay(trace, &options, &result));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "at least one granule",
-          memopt_trace_find_capacity(trace, &options, &capacity));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "at least one granule",
+                 memopt_trace_replay(trace, &options, &result));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "at least one granule",
+                 memopt_trace_find_capacity(trace, &options, &capacity));
     OK(memopt_trace_destroy(trace));
 }
 

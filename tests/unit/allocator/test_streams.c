@@ -80,7 +80,7 @@ static void test_use_after_free_is_caught(void **state)
             OK(memopt_fill(device, block, 1, 1000, NULL));
             OK(memopt_allocator_free(allocator, block));
             OK(memopt_fill(device, block, 2, 1000, NULL));
-            FAILS(MEMOPT_DEVICE_FAULT, "free", memopt_device_sync(device));
+            FAILS_SAYING(MEMOPT_DEVICE_FAULT, "free", memopt_device_sync(device));
             assert_ptr_equal(alloc(allocator, 1000), block);
             OK(memopt_fill(device, block, 3, 1000, NULL)); /* its new owner may */
             OK(memopt_device_sync(device));
@@ -212,7 +212,7 @@ static void test_free_is_deferred(void **state)
     void *second = alloc(allocator, 1000);
     assert_ptr_not_equal(second, block);
     OK(mo_allocator_check(allocator));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "free already", memopt_allocator_free(allocator, block));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "free already", memopt_allocator_free(allocator, block));
     pthread_mutex_unlock(&gate);
     OK(memopt_stream_sync(device, other));
     assert_ptr_equal(alloc(allocator, 1000), block);

@@ -146,28 +146,33 @@ static void test_refused_events(void **state)
     (void)state;
     memopt_trace_event events[] = {{1, 10, 0, MEMOPT_TRACE_ALLOC, 0}, {2, 10, 0, 4, 0}};
     memopt_trace *trace = new_trace();
-    FAILS(MEMOPT_INVALID_ARGUMENT, "events[1].action is 4", memopt_trace_add(trace, events, 2));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1].action is 4",
+                 memopt_trace_add(trace, events, 2));
     events[1].action = 0;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "events[1].action is 0", memopt_trace_add(trace, events, 2));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1].action is 0",
+                 memopt_trace_add(trace, events, 2));
     events[1] = (memopt_trace_event){2, 10, MEMOPT_TRACE_OWN_STREAM, MEMOPT_TRACE_ALLOC, 0};
-    FAILS(MEMOPT_INVALID_ARGUMENT, "events[1] allocates on", memopt_trace_add(trace, events, 2));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1] allocates on",
+                 memopt_trace_add(trace, events, 2));
     events[1] = (memopt_trace_event){2, 10, 0, MEMOPT_TRACE_FREE, 8};
-    FAILS(MEMOPT_INVALID_ARGUMENT, "events[1].reserved is 8", memopt_trace_add(trace, events, 2));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1].reserved is 8",
+                 memopt_trace_add(trace, events, 2));
     assert_int_equal(info_of(trace).events, 0);
-    FAILS(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_add(NULL, events, 1));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "events is NULL", memopt_trace_add(trace, NULL, 1));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_add(NULL, events, 1));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events is NULL", memopt_trace_add(trace, NULL, 1));
     events[0].bytes = UINT64_MAX;
     events[1] = (memopt_trace_event){2, 1, 0, MEMOPT_TRACE_ALLOC, 0};
-    FAILS(MEMOPT_LIMIT_REACHED, "event 2: 1 bytes beside", memopt_trace_add(trace, events, 2));
+    FAILS_SAYING(MEMOPT_LIMIT_REACHED, "event 2: 1 bytes beside",
+                 memopt_trace_add(trace, events, 2));
     assert_int_equal(info_of(trace).live_bytes, UINT64_MAX);
-    FAILS(MEMOPT_INVALID_ARGUMENT, "out_trace", memopt_trace_create(NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_trace", memopt_trace_create(NULL, NULL));
     memopt_trace_options options = {.struct_size = 3};
-    FAILS(MEMOPT_INVALID_ARGUMENT, "struct_size", memopt_trace_create(&options, &trace));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size", memopt_trace_create(&options, &trace));
     options = (memopt_trace_options){.struct_size = sizeof options, .reserved = 1};
-    FAILS(MEMOPT_UNSUPPORTED, "reserved", memopt_trace_create(&options, &trace));
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "reserved", memopt_trace_create(&options, &trace));
     memopt_trace_info info = {.struct_size = 2};
-    FAILS(MEMOPT_INVALID_ARGUMENT, "struct_size", memopt_trace_get_info(trace, &info));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_get_info(NULL, &info));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size", memopt_trace_get_info(trace, &info));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_get_info(NULL, &info));
     OK(memopt_trace_destroy(trace));
 }
 
@@ -293,9 +298,10 @@ static void test_malformed(void **state)
         memopt_trace *trace = new_trace();
         memopt_status wanted =
             i == sizeof cases / sizeof *cases - 1 ? MEMOPT_LIMIT_REACHED : MEMOPT_CORRUPT;
-        FAILS(wanted, cases[i].says, parse(trace, cases[i].text));
-        FAILS(wanted, "reading has failed at line", memopt_trace_parse_csv(trace, HEADER, 4));
-        FAILS(wanted, "reading has failed at line", memopt_trace_end_csv(trace));
+        FAILS_SAYING(wanted, cases[i].says, parse(trace, cases[i].text));
+        FAILS_SAYING(wanted, "reading has failed at line",
+                     memopt_trace_parse_csv(trace, HEADER, 4));
+        FAILS_SAYING(wanted, "reading has failed at line", memopt_trace_end_csv(trace));
         OK(memopt_trace_destroy(trace));
     }
 }
@@ -308,14 +314,14 @@ static void test_absurd_lines(void **state)
     memset(text, 'x', 1 << 20);
     memopt_trace *trace = new_trace();
     OK(memopt_trace_parse_csv(trace, HEADER, strlen(HEADER)));
-    FAILS(MEMOPT_CORRUPT, "line 2 is longer than 4096",
-          memopt_trace_parse_csv(trace, text, 1 << 20));
+    FAILS_SAYING(MEMOPT_CORRUPT, "line 2 is longer than 4096",
+                 memopt_trace_parse_csv(trace, text, 1 << 20));
     OK(memopt_trace_destroy(trace));
     memset(text, ',', 1 << 20);
     text[3000] = '\n';
     trace = new_trace();
-    FAILS(MEMOPT_CORRUPT, "line 1: more than 64 columns",
-          memopt_trace_parse_csv(trace, text, 3001));
+    FAILS_SAYING(MEMOPT_CORRUPT, "line 1: more than 64 columns",
+                 memopt_trace_parse_csv(trace, text, 3001));
     OK(memopt_trace_destroy(trace));
     free(text);
 }
@@ -325,8 +331,8 @@ static void test_before_a_malformed_line(void **state)
 {
     (void)state;
     memopt_trace *trace = new_trace();
-    FAILS(MEMOPT_CORRUPT, "line 3",
-          parse(trace, HEADER "0,1,allocate,0x10,512,0\n0,1,fr\n0,1,f\n"));
+    FAILS_SAYING(MEMOPT_CORRUPT, "line 3",
+                 parse(trace, HEADER "0,1,allocate,0x10,512,0\n0,1,fr\n0,1,f\n"));
     assert_string_equal(steps_of(trace), "+512@0/0 ");
     memopt_trace_event e = {0x10, 0, 0, MEMOPT_TRACE_FREE, 0};
     OK(memopt_trace_add(trace, &e, 1));
@@ -352,18 +358,20 @@ static void test_files(void **state)
     assert_int_equal(info_of(trace).events, 20000);
     assert_int_equal(info_of(trace).lines, 20001);
     assert_int_equal(info_of(trace).peak_live_blocks, 1);
-    FAILS(MEMOPT_CORRUPT, "empty", memopt_trace_read_csv(trace, file)); /* it is at its end */
+    FAILS_SAYING(MEMOPT_CORRUPT, "empty",
+                 memopt_trace_read_csv(trace, file)); /* it is at its end */
     OK(memopt_trace_destroy(trace));
     close(file);
     trace = new_trace();
-    FAILS(MEMOPT_IO_ERROR, "cannot be read after line 0", memopt_trace_read_csv(trace, file));
+    FAILS_SAYING(MEMOPT_IO_ERROR, "cannot be read after line 0",
+                 memopt_trace_read_csv(trace, file));
     file = open(".", O_RDONLY);
-    FAILS(MEMOPT_IO_ERROR, "irectory", memopt_trace_read_csv(trace, file));
+    FAILS_SAYING(MEMOPT_IO_ERROR, "irectory", memopt_trace_read_csv(trace, file));
     close(file);
-    FAILS(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_read_csv(NULL, 0));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_parse_csv(NULL, "", 0));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "text is NULL", memopt_trace_parse_csv(trace, NULL, 1));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_end_csv(NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_read_csv(NULL, 0));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_parse_csv(NULL, "", 0));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "text is NULL", memopt_trace_parse_csv(trace, NULL, 1));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_end_csv(NULL));
     OK(memopt_trace_destroy(trace));
     unlink(path);
 }

@@ -38,7 +38,7 @@ static void test_stat_names(void **state)
     }
     for (size_t i = 0; i < sizeof some / sizeof some[0]; i++)
         (void)stat_of(allocator, some[i]);
-    FAILS(MEMOPT_NOT_FOUND, "no statistic", memopt_allocator_stat(allocator, "x", values));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no statistic", memopt_allocator_stat(allocator, "x", values));
     OK(memopt_allocator_free(allocator, small));
     OK(memopt_allocator_free(allocator, large));
     finish(allocator, device);
@@ -105,20 +105,22 @@ static void test_tags(void **state)
     assert_int_equal(stats.blocks, 1);
     OK(memopt_allocator_reset_peaks(allocator));
     assert_int_equal(tag_of(allocator, tag).peak_bytes, 500);
-    FAILS(MEMOPT_NOT_FOUND, "tag 6", memopt_allocator_tag_stats(allocator, 6, &stats));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "tag 6", memopt_allocator_tag_stats(allocator, 6, &stats));
     stats.struct_size = 1;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "struct_size",
-          memopt_allocator_tag_stats(allocator, tag, &stats));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "characters",
-          memopt_allocator_register_tag(allocator, "", &again));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "32 characters",
-          memopt_allocator_register_tag(allocator, "01234567890123456789012345678901", &again));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size",
+                 memopt_allocator_tag_stats(allocator, tag, &stats));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "characters",
+                 memopt_allocator_register_tag(allocator, "", &again));
+    FAILS_SAYING(
+        MEMOPT_INVALID_ARGUMENT, "32 characters",
+        memopt_allocator_register_tag(allocator, "01234567890123456789012345678901", &again));
     for (int i = MEMOPT_TAG_USER + 1; i < 64; i++) {
         snprintf(name, sizeof name, "tag-%d", i);
         OK(memopt_allocator_register_tag(allocator, name, &again));
         assert_int_equal(again, i);
     }
-    FAILS(MEMOPT_LIMIT_REACHED, "64", memopt_allocator_register_tag(allocator, "one more", &again));
+    FAILS_SAYING(MEMOPT_LIMIT_REACHED, "64",
+                 memopt_allocator_register_tag(allocator, "one more", &again));
     OK(memopt_allocator_free(allocator, b));
     finish(allocator, device);
 }

@@ -112,24 +112,24 @@ static void bad_tensors(void **unused)
         memory[i] = 3.0f;
     other.count = 9;
     f8.dtype = MEMOPT_DTYPE_F8_E4M3;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "device is NULL",
-          memopt_accumulate(NULL, &to, &from, 1, 1.0f, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "sources is NULL",
-          memopt_accumulate(device, &to, NULL, 1, 1.0f, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "scale is inf",
-          memopt_accumulate(device, &to, &from, 1, INFINITY, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "source 0 has 9 elements",
-          memopt_accumulate(device, &to, &other, 1, 1.0f, NULL));
-    FAILS(MEMOPT_UNSUPPORTED, "f8_e4m3", memopt_accumulate(device, &to, &f8, 1, 1.0f, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device is NULL",
+                 memopt_accumulate(NULL, &to, &from, 1, 1.0f, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "sources is NULL",
+                 memopt_accumulate(device, &to, NULL, 1, 1.0f, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scale is inf",
+                 memopt_accumulate(device, &to, &from, 1, INFINITY, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "source 0 has 9 elements",
+                 memopt_accumulate(device, &to, &other, 1, 1.0f, NULL));
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "f8_e4m3", memopt_accumulate(device, &to, &f8, 1, 1.0f, NULL));
     other = tensor_of(memory + 9, 10, MEMOPT_DTYPE_F32);
-    FAILS(MEMOPT_INVALID_ARGUMENT, "overlap",
-          memopt_accumulate(device, &to, &other, 1, 1.0f, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "overlap",
+                 memopt_accumulate(device, &to, &other, 1, 1.0f, NULL));
     pair[0] = pair[1] = from;
     memopt_tensor twice[2] = {to, to};
-    FAILS(MEMOPT_INVALID_ARGUMENT, "overlap",
-          memopt_accumulate(device, twice, pair, 2, 1.0f, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "2^32",
-          memopt_accumulate(device, &to, &from, (uint64_t)1 << 32, 1.0f, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "overlap",
+                 memopt_accumulate(device, twice, pair, 2, 1.0f, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "2^32",
+                 memopt_accumulate(device, &to, &from, (uint64_t)1 << 32, 1.0f, NULL));
     for (int i = 0; i < 100; i++)
         assert_true(memory[i] == 3.0f);
     OK(memopt_accumulate(device, NULL, NULL, 0, 1.0f, NULL));
@@ -180,19 +180,20 @@ static void bad_cells(void **unused)
     memopt_tensor tensor = tensor_of(memory + 4, 4, MEMOPT_DTYPE_F32);
     (void)unused;
     memory[0] = 2.0f, memory[1] = 0.0f, memory[4] = 3.0f;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "device is NULL",
-          memopt_scale(NULL, &tensor, 1, memory, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "factor is NULL",
-          memopt_scale(device, &tensor, 1, NULL, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "factor", memopt_scale(device, &tensor, 1, crooked, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "found_inf",
-          memopt_scale(device, &tensor, 1, memory, crooked, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "tensors are NULL",
-          memopt_scale(device, NULL, 1, memory, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "device is NULL",
-          memopt_check_finite(NULL, &tensor, 1, memory, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "found_inf is NULL",
-          memopt_check_finite(device, &tensor, 1, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device is NULL",
+                 memopt_scale(NULL, &tensor, 1, memory, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "factor is NULL",
+                 memopt_scale(device, &tensor, 1, NULL, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "factor",
+                 memopt_scale(device, &tensor, 1, crooked, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "found_inf",
+                 memopt_scale(device, &tensor, 1, memory, crooked, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tensors are NULL",
+                 memopt_scale(device, NULL, 1, memory, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device is NULL",
+                 memopt_check_finite(NULL, &tensor, 1, memory, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "found_inf is NULL",
+                 memopt_check_finite(device, &tensor, 1, NULL, NULL));
     assert_true(memory[4] == 3.0f);
     OK(memopt_scale(device, &tensor, 1, memory, NULL, NULL));
     assert_true(memory[4] == 6.0f);

@@ -198,31 +198,33 @@ static void refuses_arguments(void **state)
         memopt_cast_options known;
         uint64_t tail;
     } newer = {MEMOPT_CAST_OPTIONS_INIT, 1};
-    FAILS(MEMOPT_INVALID_ARGUMENT, "device", memopt_cast(NULL, &f->to, &f->from, 1, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "destinations",
-          memopt_cast(f->device, NULL, &f->from, 1, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "sources", memopt_cast(f->device, &f->to, NULL, 1, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "2^32",
-          memopt_cast(f->device, &f->to, &f->from, (uint64_t)1 << 32, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device",
+                 memopt_cast(NULL, &f->to, &f->from, 1, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "destinations",
+                 memopt_cast(f->device, NULL, &f->from, 1, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "sources",
+                 memopt_cast(f->device, &f->to, NULL, 1, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "2^32",
+                 memopt_cast(f->device, &f->to, &f->from, (uint64_t)1 << 32, NULL, NULL));
     OK(memopt_cast(f->device, NULL, NULL, 0, NULL, NULL));
     options.rounding = 2;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "rounding 2",
-          memopt_cast(f->device, &f->to, &f->from, 1, &options, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "rounding 2",
+                 memopt_cast(f->device, &f->to, &f->from, 1, &options, NULL));
     options.rounding = 0;
     options.saturate = 2;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "saturate",
-          memopt_cast(f->device, &f->to, &f->from, 1, &options, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "saturate",
+                 memopt_cast(f->device, &f->to, &f->from, 1, &options, NULL));
     options.struct_size = 3;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "struct_size",
-          memopt_cast(f->device, &f->to, &f->from, 1, &options, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size",
+                 memopt_cast(f->device, &f->to, &f->from, 1, &options, NULL));
     newer.known.struct_size = sizeof newer;
-    FAILS(MEMOPT_UNSUPPORTED, "memopt_cast_options",
-          memopt_cast(f->device, &f->to, &f->from, 1, &newer.known, NULL));
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, "memopt_cast_options",
+                 memopt_cast(f->device, &f->to, &f->from, 1, &newer.known, NULL));
 }
 
 #define CAST_FAILS(status, text)                                                                   \
     do {                                                                                           \
-        FAILS(status, text, memopt_cast(f->device, to, from, 3, NULL, NULL));                      \
+        FAILS_SAYING(status, text, memopt_cast(f->device, to, from, 3, NULL, NULL));               \
         memcpy(from, good_from, sizeof from);                                                      \
         memcpy(to, good_to, sizeof to);                                                            \
     } while (0)
@@ -322,7 +324,8 @@ static void overlap_among_many(void **state)
     }
     OK(memopt_cast(device, to, from, TENSORS, NULL, NULL));
     to[12345].data = (uint16_t *)to[12345].data + 1;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "12345", memopt_cast(device, to, from, TENSORS, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "12345",
+                 memopt_cast(device, to, from, TENSORS, NULL, NULL));
     free(from);
     free(to);
     OK(mo_mem_free(device, memory, TENSORS * 16));

@@ -207,11 +207,11 @@ static void refuses(void **state)
     const double bounds[] = {0.0, -1.0, (double)INFINITY, (double)NAN};
     set(f, 100, 100, 100, 100);
     for (int i = 0; i < 4; i++)
-        FAILS(MEMOPT_INVALID_ARGUMENT, "max_norm",
-              memopt_scaler_clip(f->scaler, &f->tensor, 1, bounds[i], f->norm, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "out_norm",
-          memopt_scaler_norm(f->scaler, &f->tensor, 1, NULL, NULL));
-    FAILS(
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "max_norm",
+                     memopt_scaler_clip(f->scaler, &f->tensor, 1, bounds[i], f->norm, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_norm",
+                 memopt_scaler_norm(f->scaler, &f->tensor, 1, NULL, NULL));
+    FAILS_SAYING(
         MEMOPT_INVALID_ARGUMENT, "not aligned",
         memopt_scaler_norm(f->scaler, &f->tensor, 1, (float *)(void *)((char *)f->norm + 1), NULL));
     assert_true(f->data[0] == 100);

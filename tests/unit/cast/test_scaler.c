@@ -288,7 +288,8 @@ static void refuses_options(void **unused)
     do {                                                                                           \
         bad = good;                                                                                \
         bad.field = value;                                                                         \
-        FAILS(MEMOPT_INVALID_ARGUMENT, "scale", memopt_scaler_create(device, &bad, &scaler));      \
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scale",                                             \
+                     memopt_scaler_create(device, &bad, &scaler));                                 \
         assert_null(scaler);                                                                       \
     } while (0)
     REFUSE(init_scale, -1.0);
@@ -304,8 +305,8 @@ static void refuses_options(void **unused)
     REFUSE(backoff_factor, NAN);
     REFUSE(disabled, 2);
     REFUSE(struct_size, 4);
-    FAILS(MEMOPT_INVALID_ARGUMENT, "device", memopt_scaler_create(NULL, NULL, &scaler));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "out_scaler", memopt_scaler_create(device, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device", memopt_scaler_create(NULL, NULL, &scaler));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_scaler", memopt_scaler_create(device, NULL, NULL));
     OK(memopt_scaler_destroy(NULL));
     assert_null(memopt_scaler_device_scale(NULL));
     assert_null(memopt_scaler_device_found_inf(NULL));
@@ -323,8 +324,8 @@ static void refuses_states(void **unused)
     do {                                                                                           \
         bad = good;                                                                                \
         bad.field = value;                                                                         \
-        FAILS(MEMOPT_INVALID_ARGUMENT, "scale",                                                    \
-              memopt_scaler_set_state_sync(f.scaler, &bad, NULL));                                 \
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scale",                                             \
+                     memopt_scaler_set_state_sync(f.scaler, &bad, NULL));                          \
         expect_state(f.scaler, 65536.0, 0);                                                        \
     } while (0)
     REFUSE_STATE(scale, 0.0);
@@ -334,14 +335,17 @@ static void refuses_states(void **unused)
     REFUSE_STATE(growth_interval, 0);
     REFUSE_STATE(growth_tracker, 10);
     REFUSE_STATE(struct_size, 1);
-    FAILS(MEMOPT_INVALID_ARGUMENT, "state", memopt_scaler_set_state_sync(f.scaler, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_set_state_sync(NULL, &good, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_get_state_sync(NULL, &bad, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "state", memopt_scaler_get_state_sync(f.scaler, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "state",
+                 memopt_scaler_set_state_sync(f.scaler, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler",
+                 memopt_scaler_set_state_sync(NULL, &good, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_get_state_sync(NULL, &bad, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "state",
+                 memopt_scaler_get_state_sync(f.scaler, NULL, NULL));
     bad.struct_size = 2;
-    FAILS(MEMOPT_INVALID_ARGUMENT, "struct_size",
-          memopt_scaler_get_state_sync(f.scaler, &bad, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_update(NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size",
+                 memopt_scaler_get_state_sync(f.scaler, &bad, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_update(NULL, NULL));
     end(&f);
 }
 
@@ -370,22 +374,23 @@ static void refuses_tensors(void **unused)
     for (int i = 0; i < 4; i++) {
         memopt_tensor t[2] = {tensor_of(memory, 10, MEMOPT_DTYPE_F32),
                               tensor_of(memory + 100, 10, MEMOPT_DTYPE_F8_E4M3)};
-        FAILS(MEMOPT_UNSUPPORTED, "tensors[1]", calls[i](f.scaler, t, 2, NULL));
+        FAILS_SAYING(MEMOPT_UNSUPPORTED, "tensors[1]", calls[i](f.scaler, t, 2, NULL));
         t[1].dtype = -5;
-        FAILS(MEMOPT_INVALID_ARGUMENT, "dtype -5", calls[i](f.scaler, t, 2, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "dtype -5", calls[i](f.scaler, t, 2, NULL));
         t[1] = tensor_of((char *)memory + 2, 10, MEMOPT_DTYPE_F32);
-        FAILS(MEMOPT_INVALID_ARGUMENT, "tensors[1]", calls[i](f.scaler, t, 2, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tensors[1]", calls[i](f.scaler, t, 2, NULL));
         t[1] = tensor_of(NULL, 10, MEMOPT_DTYPE_F32);
-        FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", calls[i](f.scaler, t, 2, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", calls[i](f.scaler, t, 2, NULL));
         t[1] = tensor_of(memory, UINT64_MAX / 2, MEMOPT_DTYPE_F32);
-        FAILS(MEMOPT_INVALID_ARGUMENT, "address space", calls[i](f.scaler, t, 2, NULL));
-        FAILS(MEMOPT_INVALID_ARGUMENT, "NULL", calls[i](f.scaler, NULL, 1, NULL));
-        FAILS(MEMOPT_INVALID_ARGUMENT, "2^32", calls[i](f.scaler, t, (uint64_t)1 << 32, NULL));
-        FAILS(MEMOPT_INVALID_ARGUMENT, "scaler is NULL", calls[i](NULL, t, 1, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "address space", calls[i](f.scaler, t, 2, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", calls[i](f.scaler, NULL, 1, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "2^32",
+                     calls[i](f.scaler, t, (uint64_t)1 << 32, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler is NULL", calls[i](NULL, t, 1, NULL));
         t[1] = tensor_of(memory + 9, 10, MEMOPT_DTYPE_F32);
         if (i == 0 || i == 3) /* those that write */
-            FAILS(MEMOPT_INVALID_ARGUMENT, "tensors 0 and 1 overlap",
-                  calls[i](f.scaler, t, 2, NULL));
+            FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tensors 0 and 1 overlap",
+                         calls[i](f.scaler, t, 2, NULL));
         OK(calls[i](f.scaler, NULL, 0, NULL));
     }
     for (int i = 0; i < 1024; i++)

@@ -4,30 +4,15 @@
  * waits says so, and takes its handle with it all the same. A process each, since the driver does
  * not come back.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/checks.h"
 
 #include "base/memory.h"
 #include "memopt/memopt.h"
 
 #include <dlfcn.h>
-#include <string.h>
-
-#define MIB ((uint64_t)1 << 20)
 
 static const char *mode, *backend;
 static void (*lose_device)(int32_t code);
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        memopt_status ok_status_ = (call);                                                         \
-        if (ok_status_ != MEMOPT_OK)                                                               \
-            fail_msg("%s: %s: %s", #call, memopt_status_name(ok_status_), memopt_last_error());    \
-    } while (0)
 
 typedef struct world {
     memopt_device *device;

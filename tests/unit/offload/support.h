@@ -57,15 +57,6 @@ static inline memopt_ticket packed(world *w, uint64_t bytes, int value, memopt_s
     return ticket;
 }
 
-static inline int all_bytes(const void *start, int value, uint64_t count)
-{
-    const unsigned char *bytes = start;
-    for (uint64_t i = 0; i < count; i++)
-        if (bytes[i] != value)
-            return 0;
-    return 1;
-}
-
 /* Reads device memory behind a stream's work; 1 if each byte is `value`. */
 static inline int holds(world *w, const void *device, int value, uint64_t bytes,
                         memopt_stream stream)

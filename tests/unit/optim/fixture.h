@@ -5,8 +5,7 @@
 #include "support.h"
 
 #include "memopt/optim.h"
-
-#include <stdio.h>
+#include "support/bench.h"
 
 typedef struct world {
     memopt_device *device;
@@ -16,24 +15,13 @@ typedef struct world {
     int block_count;
 } world;
 
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        memopt_status status_ = (call);                                                            \
-        if (status_ != MEMOPT_OK)                                                                  \
-            fail_msg("%s: %s: %s", #call, memopt_status_name(status_), memopt_last_error());       \
-    } while (0)
-
 /* order: a memopt_stream_order. With a stream of its own, work is asynchronous. */
 static inline world open_world(uint32_t order, int own_stream)
 {
     world w;
     memset(&w, 0, sizeof w);
-    memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-    options.capacity = 512u << 20;
-    options.threads = 2;
-    options.stream_order = order;
-    options.seed = 12345;
-    OK(memopt_device_open("cpu", &options, &w.device));
+    const bench_device wanted = {order, 12345, 512 * MIB, 2};
+    w.device = bench_open_cpu(&wanted);
     OK(memopt_allocator_create(w.device, "expandable_segments:True", NULL, &w.allocator));
     if (own_stream)
         OK(memopt_stream_create(w.device, &w.stream));

@@ -3,16 +3,7 @@
 #ifndef TEST_OPTIM_SUPPORT_H
 #define TEST_OPTIM_SUPPORT_H
 
-/* clang-format off */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-/* clang-format on */
+#include "support/checks.h"
 
 #include "kernels/optim_scalar.h"
 

@@ -2,25 +2,10 @@
 #ifndef TEST_PLAN_SUPPORT_H
 #define TEST_PLAN_SUPPORT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
+#include "support/checks.h"
 
 #include "base/memory.h"
 #include "memopt/plan.h"
-
-#include <stdio.h>
-#include <string.h>
-
-#define OK(call)                                                                                   \
-    do {                                                                                           \
-        memopt_status ok_status_ = (call);                                                         \
-        if (ok_status_ != MEMOPT_OK)                                                               \
-            fail_msg("%s: %s: %s", #call, memopt_status_name(ok_status_), memopt_last_error());    \
-    } while (0)
 
 /* A report of a run; the plan is gone again. */
 static inline memopt_plan_report report_of(const memopt_plan_model *model,
