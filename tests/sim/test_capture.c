@@ -3,23 +3,12 @@
  * capture forbids, how it is broken and how it must be ended; and that a replay keeps the recorded
  * dependencies and nothing else.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "entry_points.h"
 
-#include <cmocka.h>
-
-#include <dlfcn.h>
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { GLOBAL, THREAD, RELAXED };
 enum { BYTES = 4096 };
-
-typedef void *handle;
 
 /* F(field, parameters, CUDA symbol, HIP symbol) */
 #define FUNCTIONS(F)                                                                               \
@@ -62,37 +51,20 @@ static struct driver {
 static handle a, b, blocking, event, later;
 static void *memory, *other;
 
-#define OK(call) assert_int_equal(call, 0)
-#define FAILS(code, call) assert_int_equal(call, code)
-
-static void *find(void *library, const char *symbol)
-{
-    void *address = dlsym(library, symbol);
-    if (address == NULL) {
-        fprintf(stderr, "%s is missing\n", symbol);
-        exit(1);
-    }
-    return address;
-}
-
 static void load(int hip)
 {
-    void *library = dlopen(hip ? "libamdhip64.so" : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(1);
-    }
-#define FIND(field, parameters, cuda, name)                                                        \
-    *(void **)&gpu.field = find(library, hip ? #name : #cuda);
-    FUNCTIONS(FIND)
-    *(void **)&gpu.seed = find(library, "memopt_sim_seed");
-    *(void **)&gpu.violations = find(library, "memopt_sim_violations");
-    *(void **)&gpu.take_violation = find(library, "memopt_sim_take_violation");
+    void *library = open_library(hip ? "libamdhip64.so" : "libcuda.so.1");
+#define FIND_FIELD(field, parameters, cuda, name)                                                  \
+    *(void **)&gpu.field = find_symbol(library, hip ? #name : #cuda);
+    FUNCTIONS(FIND_FIELD)
+    *(void **)&gpu.seed = find_symbol(library, "memopt_sim_seed");
+    *(void **)&gpu.violations = find_symbol(library, "memopt_sim_violations");
+    *(void **)&gpu.take_violation = find_symbol(library, "memopt_sim_take_violation");
     if (!hip) {
         handle context = NULL;
         int (*retain)(handle *, int), (*set)(handle);
-        *(void **)&retain = find(library, "cuDevicePrimaryCtxRetain");
-        *(void **)&set = find(library, "cuCtxSetCurrent");
+        *(void **)&retain = find_symbol(library, "cuDevicePrimaryCtxRetain");
+        *(void **)&set = find_symbol(library, "cuCtxSetCurrent");
         if (gpu.init(0) != 0 || retain(&context, 0) != 0 || set(context) != 0)
             exit(1);
     }
@@ -515,8 +487,8 @@ static void keep_context(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     int (*get)(handle *);
-    *(void **)&get = find(library, "cuCtxGetCurrent");
-    *(void **)&set_context = find(library, "cuCtxSetCurrent");
+    *(void **)&get = find_symbol(library, "cuCtxGetCurrent");
+    *(void **)&set_context = find_symbol(library, "cuCtxSetCurrent");
     if (get(&library_context) != 0)
         exit(1);
 }

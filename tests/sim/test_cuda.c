@@ -2,34 +2,10 @@
  * The simulated libcuda against its promises: it takes what the driver takes, refuses what the
  * driver refuses with the same code, and tells what the driver would let pass.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "entry_points.h"
 #include "test_kernels.h"
 
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define MIB ((size_t)1 << 20)
-
 typedef uint64_t ptr;
-typedef void *handle;
-
-typedef struct properties {
-    int type, handle_types, where, id;
-    void *metadata;
-    unsigned char flags[8];
-} properties;
-
-typedef struct access {
-    int where, id, flags;
-} access;
 
 /* Every entry point that is used here, and the control symbols. */
 #define FUNCTIONS(F)                                                                               \
@@ -42,10 +18,10 @@ typedef struct access {
     F(int, cuMemGetInfo_v2, (size_t *, size_t *))                                                  \
     F(int, cuMemAlloc_v2, (ptr *, size_t))                                                         \
     F(int, cuMemFree_v2, (ptr))                                                                    \
-    F(int, cuMemGetAllocationGranularity, (size_t *, const properties *, int))                     \
+    F(int, cuMemGetAllocationGranularity, (size_t *, const allocation *, int))                     \
     F(int, cuMemAddressReserve, (ptr *, size_t, size_t, ptr, unsigned long long))                  \
     F(int, cuMemAddressFree, (ptr, size_t))                                                        \
-    F(int, cuMemCreate, (ptr *, size_t, const properties *, unsigned long long))                   \
+    F(int, cuMemCreate, (ptr *, size_t, const allocation *, unsigned long long))                   \
     F(int, cuMemMap, (ptr, size_t, size_t, ptr, unsigned long long))                               \
     F(int, cuMemSetAccess, (ptr, size_t, const access *, size_t))                                  \
     F(int, cuMemUnmap, (ptr, size_t))                                                              \
@@ -90,28 +66,15 @@ typedef struct access {
     F(int, memopt_sim_take_violation, (char *, uint64_t))                                          \
     F(uint64_t, memopt_sim_used, (int32_t))
 
-#define DECLARE(result, name, parameters) static result(*name) parameters;
 FUNCTIONS(DECLARE)
 
 static handle context;
-static const properties device_memory = {1, 0, 1, 0, NULL, {0}};
+static const allocation device_memory = {1, 0, 1, 0, NULL, {0}};
 static const access read_write = {1, 0, 3};
-
-#define OK(call) assert_int_equal(call, 0)
 
 static void load(void)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(1);
-    }
-#define FIND(result, name, parameters)                                                             \
-    *(void **)&name = dlsym(library, #name);                                                       \
-    if (name == NULL) {                                                                            \
-        fprintf(stderr, "%s is missing\n", #name);                                                 \
-        exit(1);                                                                                   \
-    }
+    void *library = open_library("libcuda.so.1");
     FUNCTIONS(FIND)
 }
 

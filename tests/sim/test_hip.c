@@ -3,34 +3,10 @@
  * the runtime refuses with the same code. What both vendors share is tested through CUDA's
  * functions in test_cuda.c; here is what HIP has alone or decides otherwise.
  */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
+#include "entry_points.h"
 #include "test_kernels.h"
 
-#include <dlfcn.h>
 #include <elf.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define MIB ((size_t)1 << 20)
-
-typedef void *handle;
-
-typedef struct allocation {
-    int type, handle_types, where, id;
-    void *metadata;
-    unsigned char flags[8];
-} allocation;
-
-typedef struct access {
-    int where, id, flags;
-} access;
 
 #define FUNCTIONS(F)                                                                               \
     F(int, hipInit, (unsigned))                                                                    \
@@ -86,28 +62,14 @@ typedef struct access {
     F(uint32_t, memopt_sim_violations, (void))                                                     \
     F(uint64_t, memopt_sim_used, (int32_t))
 
-#define DECLARE(result, name, parameters) static result(*name) parameters;
 FUNCTIONS(DECLARE)
 
 static const allocation device_memory = {1, 0, 1, 0, NULL, {0}};
 static const access read_write = {1, 0, 3};
 
-#define OK(call) assert_int_equal(call, 0)
-#define FAILS(code, call) assert_int_equal(call, code)
-
 static void load(void)
 {
-    void *library = dlopen("libamdhip64.so", RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        fprintf(stderr, "%s\n", dlerror());
-        exit(1);
-    }
-#define FIND(result, name, parameters)                                                             \
-    *(void **)&name = dlsym(library, #name);                                                       \
-    if (name == NULL) {                                                                            \
-        fprintf(stderr, "%s is missing\n", #name);                                                 \
-        exit(1);                                                                                   \
-    }
+    void *library = open_library("libamdhip64.so");
     FUNCTIONS(FIND)
 }
 
