@@ -33,6 +33,10 @@ DTYPES = {
 
 State = Dict[str, torch.Tensor]
 
+#: In a step count of SGD's beside the steps: none of them has written the momentum buffer (see
+#: memopt_optimizer_add_parameter_with_state). As an int64 the count is then negative.
+NOT_BEGUN = -(1 << 63)
+
 MOMENTS = {
     OptimizerKind.ADAMW: ("exp_avg", "exp_avg_sq"),
     OptimizerKind.LION: ("exp_avg",),
@@ -104,6 +108,11 @@ def empty_scales(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
     return torch.empty(
         blocks(format_, parameter.numel()), dtype=torch.float32, device=parameter.device
     )
+
+
+def steps_taken(step: Any) -> int:
+    """The steps that a state's "step" tells of."""
+    return int(step) & ~NOT_BEGUN
 
 
 def step_tensor(steps: int, device: torch.device) -> torch.Tensor:
