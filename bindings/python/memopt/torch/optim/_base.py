@@ -252,7 +252,13 @@ class MemoptOptimizer(torch.optim.Optimizer):
             tensors = [state[key] for key in ("step",) + _format.keys(self._kind, format_)]
         except KeyError as error:
             raise ValueError("the state of %s has no %s" % (name, error)) from None
-        for tensor in tensors:
+        counts = [1, *_format.counts(self._kind, format_, dense.numel())]
+        for tensor, count in zip(tensors, counts):
+            if tensor.numel() != count:
+                raise RuntimeError(
+                    "the state of %s has %d elements where its shape %s asks for %d"
+                    % (name, tensor.numel(), tuple(parameter.shape), count)
+                )
             if tensor.device != dense.device:
                 raise RuntimeError(
                     "the state of %s is on %s, the parameter on %s"

@@ -107,7 +107,7 @@ class Executor:
                 ctypes.byref(index),
             )
         except errors.InvalidArgumentError as error:
-            raise RuntimeError("%s: %s" % (slot.name, error)) from None
+            raise ValueError("%s: %s" % (slot.name, error)) from None
 
     def _fill(self, count: int) -> None:
         """The array of gradients: data, count and type of each as three words."""

@@ -63,6 +63,15 @@ def keys(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
     return MOMENTS[kind] + scale_names(kind, format_)
 
 
+def counts(kind: OptimizerKind, format_: StateFormat, count: int) -> List[int]:
+    """The elements of each of keys() for a parameter of `count` elements."""
+    moments = len(MOMENTS[kind])
+    if format_ is StateFormat.F32:
+        return [count] * moments
+    codes = (count + 1) // 2 if format_ is StateFormat.BITS4 else count
+    return [codes] * moments + [blocks(format_, count)] * moments
+
+
 def of(state: State, kind: OptimizerKind, count: int, own: StateFormat) -> StateFormat:
     """The format in which the state of a parameter of `count` elements is kept; `own` is the
     optimizer's, which decides where a single byte might be either."""

@@ -27,6 +27,15 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return value
 
 
+def same_in_all(value: torch.Tensor, mesh: Any) -> torch.Tensor:
+    """A value that is the same in all processes of a mesh, as a DTensor."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    every = [Replicate()] * mesh.ndim
+    result: torch.Tensor = DTensor.from_local(value, mesh, every, run_check=False)
+    return result
+
+
 def name_of(group: Dict[str, Any], group_index: int, index: int) -> str:
     """What messages call a parameter."""
     names = group.get("param_names")
