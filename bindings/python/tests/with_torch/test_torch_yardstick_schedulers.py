@@ -158,6 +158,35 @@ def test_a_schedule_that_is_resumed_needs_the_first_rates():
     schedules.StepLR(optimizer, step_size=3, last_epoch=10)
 
 
+@every
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("plateau", "sequence")])
+def test_a_new_scheduler_goes_on_where_a_loaded_optimizer_is(pair, name):
+    """What a scheduler keeps in the groups comes along."""
+    ends = []
+    for optimizer in optimizers(pair, False):
+        advance(optimizer, [KINDS[name](optimizer)], 0)
+        again = type(optimizer)([{"params": group["params"]} for group in optimizer.param_groups])
+        again.load_state_dict(optimizer.state_dict())
+        for one, other in zip(again.param_groups, optimizer.param_groups):
+            assert one == other
+        advance(again, [resumed(name, again)], 1)
+        ends.append(again)
+    assert_agree(*ends)
+
+
+def resumed(name, optimizer):
+    """The scheduler at the epoch after the first."""
+    epochs = {"last_epoch": 0}
+    made = {
+        "step": lambda: schedules.StepLR(optimizer, step_size=3, gamma=0.1, **epochs),
+        "cosine": lambda: schedules.CosineAnnealingLR(optimizer, T_max=10, **epochs),
+        "cyclic": lambda: schedules.CyclicLR(optimizer, 0.001, 0.01, step_size_up=4, **epochs),
+        "one cycle": lambda: schedules.OneCycleLR(optimizer, 0.01, total_steps=STEPS, **epochs),
+        "averaging": lambda: SWALR(optimizer, swa_lr=0.005, anneal_epochs=3, **epochs),
+    }
+    return made[name]() if name in made else KINDS[name](optimizer)
+
+
 def test_a_step_that_was_replaced_is_noticed():
     optimizer, _ = optimizers("AdamW", False)
     scheduler = schedules.StepLR(optimizer, 3)
