@@ -29,7 +29,8 @@ def watch() -> None:
         _watchers += 1
         if _watchers == 1:
             # Calling the hook for a compiled module is what is wanted.
-            warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global")
+            told = r"Using `torch\.compile\(module\)` when there are global hooks"
+            warnings.filterwarnings("ignore", told)
             _hook = register_module_forward_pre_hook(_note)
 
 

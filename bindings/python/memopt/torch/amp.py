@@ -19,15 +19,15 @@ import torch
 from .._library import lib
 from ..cast import Scaler
 from . import _lists
-from .optim import _layout
 from ._native import Native, native
+from .optim import _layout
 
 Parameters = Union[torch.Tensor, Iterable[torch.Tensor]]
 PerDevice = Dict[torch.device, torch.Tensor]
 
 _NOT_FINITE = (
-    "The total norm of order %s for gradients from `parameters` is non-finite, so it cannot be clipped."
-    " To disable this error and scale the gradients by the non-finite norm anyway, set"
+    "The total norm of order %s for gradients from `parameters` is non-finite, so it cannot be"
+    " clipped. To disable this error and scale the gradients by the non-finite norm anyway, set"
     " `error_if_nonfinite=False`"
 )
 _grad = operator.attrgetter("grad")

@@ -50,13 +50,13 @@ class _Stop(Exception):
     """All holders of a frame are filled."""
 
 
-#: Autograd's own form of a saved tensor: outer hooks see it, and changes in place are found. Before
-#: torch 2.11 there is none, and a node that nobody uses keeps the inputs.
+#: Autograd's own form of a saved tensor: outer hooks see it, and changes in place are found. Where
+#: torch has none, a node that nobody uses keeps the inputs.
 _saved_tensor = getattr(torch._C._autograd, "_make_saved_tensor", None)
 
 
 class SaveInputs(torch.autograd.Function):
-    """A node that keeps the inputs; unlike saved tensors it knows nothing of forward derivatives."""
+    """A node that keeps the inputs; it knows nothing of forward derivatives."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""Meshes of two dimensions: four processes of which pairs hold the same shards, or in which matrices
-are cut both ways (tensor parallel and fully_shard); and clipping by all kinds of norms."""
+"""Meshes of two dimensions: four processes of which pairs hold the same shards, or in which
+matrices are cut both ways (tensor parallel and fully_shard); and clipping by all kinds of norms."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _matrices() -> Any:
 
 
 def _both_ways() -> Any:
-    """Its matrices cut by columns and rows over one pair of processes and sharded over the other."""
+    """Its matrices cut over one pair of processes and sharded over the other."""
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor.parallel import (
         ColwiseParallel,
@@ -155,7 +155,9 @@ def test_training_of_matrices_cut_both_ways(four: Group) -> None:
 # --- clipping -------------------------------------------------------------------------------------
 
 
-def _clip(rank: int, layout: str, norm_type: float, spoil: float = 0.0, careful: bool = False) -> Any:
+def _clip(
+    rank: int, layout: str, norm_type: float, spoil: float = 0.0, careful: bool = False
+) -> Any:
     model = LAYOUTS[layout]()
     set_gradients(model, 5)
     gradient = model.line.grad if layout in ("pairs", "shards") else model[0].weight.grad

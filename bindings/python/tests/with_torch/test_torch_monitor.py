@@ -233,7 +233,8 @@ def test_records(device):
 
 def test_seconds_are_those_since_the_last_record(monkeypatch, tmp_path):
     clock = iter([100.0, 100.5, 102.25, 102.2500004])
-    monkeypatch.setattr("memopt.torch.monitor.time", types.SimpleNamespace(time=lambda: next(clock)))
+    stub = types.SimpleNamespace(time=lambda: next(clock))
+    monkeypatch.setattr("memopt.torch.monitor.time", stub)
     with mt.MemoryMonitor(str(tmp_path / "log.csv"), device="cpu") as monitor:
         seconds = [monitor.step()["seconds"] for _ in range(3)]
     assert seconds == [0.5, 1.75, 0.0]

@@ -535,8 +535,7 @@ def test_nothing_is_kept_alive():
 
 
 def test_what_steps_are_bound_to_ends_with_them():
-    """Neither a step that is bound anew nor an optimizer that is gone leaves memory of the library's
-    behind."""
+    """Neither a step that is bound anew nor an optimizer that is gone leaves memory behind."""
     allocator = native(torch.device("cpu")).allocator
 
     def blocks():

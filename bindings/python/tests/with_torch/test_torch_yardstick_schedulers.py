@@ -1,5 +1,5 @@
-"""What torch tests of its learning-rate schedulers, with our optimizers: each scheduler, alone and in
-combinations, gives them the same rates, momenta and steps as it gives torch's.
+"""What torch tests of its learning-rate schedulers, with our optimizers: each scheduler, alone and
+in combinations, gives them the same rates, momenta and steps as it gives torch's.
 
 docs/guide/pytorch-tests.md lists torch's tests one by one and what stands for each here.
 """
