@@ -77,7 +77,7 @@ def _saver(tensors: Sequence[torch.Tensor]) -> Callable[[], Sequence[torch.Tenso
         return tuple
     if _saved_tensor is None:
         node: Any = SaveInputs.apply(anchor, *tensors).grad_fn
-        return lambda: node.saved_tensors  # type: ignore[no-any-return]
+        return lambda: node.saved_tensors
     saved = [_saved_tensor(tensor, False) for tensor in tensors]
     return lambda: [one.unpack() for one in saved]
 
