@@ -23,7 +23,7 @@ typedef struct mo_optim_tensor {
     void *v;        /* NULL where the rule has one moment; so is absmax2 */
     float *absmax1; /* a scale per block; NULL: 32-bit states */
     float *absmax2;
-    uint64_t *steps; /* steps taken */
+    uint64_t *steps; /* steps taken, perhaps with MO_STEPS_NOT_BEGUN */
     int32_t parameter_dtype, copy_dtype;
     uint32_t group;
     uint32_t format; /* of the states: MO_STATE_… */

@@ -14,7 +14,7 @@ typedef struct mo_optim_span {
     void *parameter;
     void *copy; /* or NULL */
     const void *gradient;
-    void *m; /* NULL: nothing is kept, nor in v */
+    void *m; /* NULL: nothing is kept here, nor in v */
     void *v;
     float *absmax1; /* NULL: 32-bit states */
     float *absmax2; /* and v: NULL where the rule has one moment */
@@ -123,9 +123,13 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     s->gradient_dtype = (int32_t)g->dtype;
     s->stochastic = a->stochastic;
     s->coef = a->coefs[index];
-    s->random = mo_random_stream_of(a->seed, s->coef.step, g->reserved);
-    if (start == 0) /* one item of each tensor counts the step */
-        MO_AT(uint64_t, t->steps) = s->coef.step;
+    s->random = mo_random_stream_of(a->seed, mo_steps_taken(s->coef.step), g->reserved);
+    if (start == 0) /* one item of each tensor counts the step; without moments nothing can begin */
+        MO_AT(uint64_t, t->steps) = t->m != 0 ? s->coef.step : mo_steps_taken(s->coef.step);
+    if (s->coef.one_minus_beta2 == 0.0f) {
+        s->m = s->v = 0;
+        s->absmax1 = s->absmax2 = 0;
+    }
 }
 
 /* 32-bit states: elements [begin, end) of the span. */

@@ -21,12 +21,21 @@ typedef struct mo_rule_group {
     const float *device_lr; /* in place of lr; or NULL */
 } mo_rule_group;
 
+/* Set in a step count beside the steps taken: the tensor has moments, and none of those steps has
+ * written them. Only SGD leaves moments alone. */
+#define MO_STEPS_NOT_BEGUN 0x8000000000000000ull
+
+MO_HD static inline uint64_t mo_steps_taken(uint64_t steps)
+{
+    return steps & ~MO_STEPS_NOT_BEGUN;
+}
+
 /* What one step needs of a tensor: computed once, in device memory. Each rule says what it keeps in
- * which. */
+ * which; where one_minus_beta2 is 0 the moments are neither read nor written. */
 typedef struct mo_rule_coef {
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float decay, rate, eps, factor;
-    uint64_t step; /* the count after this step, from 1 */
+    uint64_t step; /* the count after this step, from 1, perhaps with MO_STEPS_NOT_BEGUN */
 } mo_rule_coef;
 
 /* base^exponent by repeated squaring: the same roundings on every back end. */

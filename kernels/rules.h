@@ -12,7 +12,8 @@ MO_HD static inline int mo_rule_has_second(uint32_t rule)
     return rule == MO_RULE_ADAMW;
 }
 
-/* step: the count after this step. factor: unscale times clip. */
+/* step: the count before this step and one, with MO_STEPS_NOT_BEGUN as it was. factor: unscale
+ * times clip. */
 MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_group *group,
                                                  uint64_t step, double factor)
 {

@@ -8,13 +8,14 @@
  *     m = fma(momentum, m, (1 - dampening) * d)
  *     u = fma(momentum, m, d) with Nesterov, else m
  *     p = fma(rate, u, p)
- * with rate = -lr. Dampening is left out in a tensor's first step, whose buffer so becomes d, and
- * where momentum is 0. The update uses m before it is coded.
+ * with rate = -lr. Dampening is left out in a tensor's first step with a momentum, whose buffer so
+ * becomes d, and where momentum is 0. The update uses m before it is coded.
  *
- * Without momentum there may be no buffer: m is then 0 before and forgotten after.
+ * Without momentum u is d, and a buffer stays as it is: later steps with a momentum go on with it.
+ * Whether there was such a step before, the count says where it is not 0.
  *
  * Coefficients: beta1 is the momentum, one_minus_beta1 one minus the dampening, decay the weight
- * decay; eps is 1 with Nesterov, else 0.
+ * decay; eps is 1 with Nesterov, else 0; one_minus_beta2 is 0 without momentum, else 1.
  */
 #ifndef MO_KERNELS_SGD_H
 #define MO_KERNELS_SGD_H
@@ -24,17 +25,18 @@
 MO_HD static inline mo_rule_coef mo_sgd_coef_of(const mo_rule_group *group, uint64_t step,
                                                 double factor)
 {
-    int undamped = step == 1 || group->momentum == 0.0;
+    uint64_t taken = mo_steps_taken(step);
+    int moves = group->momentum != 0.0, begun = step != 1 && step == taken;
     mo_rule_coef c;
     c.beta1 = (float)group->momentum;
-    c.one_minus_beta1 = undamped ? 1.0f : (float)(1.0 - group->dampening);
+    c.one_minus_beta1 = moves && begun ? (float)(1.0 - group->dampening) : 1.0f;
     c.beta2 = 0.0f;
-    c.one_minus_beta2 = 0.0f;
+    c.one_minus_beta2 = moves ? 1.0f : 0.0f;
     c.decay = (float)group->weight_decay;
     c.rate = (float)-group->lr;
     c.eps = group->nesterov ? 1.0f : 0.0f;
     c.factor = (float)(group->maximize ? -factor : factor);
-    c.step = step;
+    c.step = moves || begun ? taken : taken | MO_STEPS_NOT_BEGUN;
     return c;
 }
 

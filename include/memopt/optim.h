@@ -66,7 +66,7 @@ typedef struct memopt_optimizer_options {
  * - AdamW: m = β1 m + (1 − β1) g; v = β2 v + (1 − β2) g²;
  *   p ← p − lr λ p − lr (m / (1 − β1^t)) / (√(v / (1 − β2^t)) + eps).
  * - Lion: p ← p − lr λ p − lr sign(β1 m + (1 − β1) g); then m = β2 m + (1 − β2) g.
- * - SGD: d = g + λ p; m = μ m + (1 − dampening) d, in the first step m = d;
+ * - SGD: d = g + λ p; m = μ m + (1 − dampening) d, in the first step with a momentum m = d;
  *   p ← p − lr m, with Nesterov p ← p − lr (d + μ m).
  *
  * λ is weight_decay, μ momentum. A rule ignores what its formula does not name, but every value
@@ -158,7 +158,8 @@ MEMOPT_API memopt_status memopt_optimizer_add_group(memopt_optimizer *optimizer,
  * @brief Changes a group's hyperparameters for later steps.
  *
  * Parameters of SGD that were added while the momentum was 0 have no momentum buffer. With a
- * momentum they get one, of zeros, at their next step; it stays when the momentum is 0 again.
+ * momentum they get one, of zeros, at their next step. Where the momentum is 0 again it stays as
+ * it is, and a later momentum goes on with it.
  * @param optimizer the optimizer.
  * @param group its number.
  * @param values the new hyperparameters.
@@ -219,7 +220,9 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  *        zeros; where moments are coded, the code of zero (see memopt_state_map()).
  * @param state_count how many: AdamW has 2 with 32-bit states, else 4; Lion and SGD have 1 and 2.
  *        SGD in a group without momentum needs none: then 0, and states may be NULL.
- * @param steps one u64 in device memory: the steps taken, below 2^53.
+ * @param steps one u64 in device memory: the steps taken, below 2^53. With SGD and states the
+ *        highest bit is set as well where none of those steps had a momentum, so that the next one
+ *        that has is not damped; steps set it and clear it.
  * @param stream a stream in whose order the memory is ready.
  * @param[out] out_index the parameter's number, from 0.
  * @retval MEMOPT_OK done.

@@ -110,7 +110,7 @@ static memopt_status check_parameters(const memopt_optimizer *o, const unsigned 
                            " (format 0: none, as of SGD without momentum)",
                            i, mo_get_u64(at), mo_get_u32(at + 8), mo_get_u32(at + 12),
                            p->tensor.count, mo_export_format(p), p->group);
-        if (mo_get_u64(at + 16) >= MO_STEPS_LIMIT)
+        if (mo_steps_taken(mo_get_u64(at + 16)) >= MO_STEPS_LIMIT)
             return mo_fail(MEMOPT_CORRUPT,
                            "optimizer import: parameter %" PRIu64 " has taken %" PRIu64
                            " steps, not below 2^53",

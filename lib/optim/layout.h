@@ -7,7 +7,8 @@
  *   groups      48 bytes each: f64 lr, beta1, beta2, eps, weight_decay, u32 maximize, u32 0;
  *               version 2 has 24 more: f64 momentum, dampening, u32 nesterov, u32 0
  *   parameters  32 bytes each: u64 elements, u32 state format (0: no states, of SGD without
- *               momentum), u32 group, u64 steps, u64 0
+ *               momentum), u32 group, u64 steps (the highest bit: none of them has written the
+ *               momentum buffer, which there is), u64 0
  *   states      per parameter: the moments, then, where they are coded, the absmax or scales of
  *               each; each padded with zeros to 8 bytes
  *   end         u32 CRC-32 of all bytes before, u32 0

@@ -105,6 +105,8 @@ memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stre
     if (status != MEMOPT_OK)
         return status;
     status = memopt_copy(o->device, grown.device.steps, p->device.steps, sizeof(uint64_t), stream);
+    if (status == MEMOPT_OK) /* MO_STEPS_NOT_BEGUN, in the count's highest byte */
+        status = memopt_fill(o->device, (unsigned char *)grown.device.steps + 7, 0x80, 1, stream);
     if (status != MEMOPT_OK) {
         (void)mo_optimizer_release(o, grown.state);
         return status;

@@ -28,7 +28,7 @@ memopt_status memopt_optimizer_get_steps_sync(memopt_optimizer *o, uint64_t para
     if (status == MEMOPT_OK)
         status = memopt_stream_sync(o->device, stream);
     if (status == MEMOPT_OK)
-        *out_steps = o->mailbox;
+        *out_steps = mo_steps_taken(o->mailbox);
     return status;
 }
 

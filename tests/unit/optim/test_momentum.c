@@ -2,6 +2,7 @@
  * happens when a momentum is set later, and in exports. */
 #include "fixture.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { N = 20001 };
@@ -39,6 +40,7 @@ static setup make(uint32_t format, memopt_dtype dtype, double momentum, int buff
     group.lr = 0.05;
     group.weight_decay = 0.01;
     group.momentum = momentum;
+    group.dampening = 0.3;
     OK(memopt_optimizer_create(s.w.allocator, &options, &s.o));
     OK(memopt_optimizer_add_group(s.o, &group, &number));
     s.p = new_tensor(&s.w, N, dtype, noise(1, 0.5f));
@@ -141,7 +143,6 @@ static void test_momentum_later(void **state)
     setup kept = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 0.0, 1);
     for (uint64_t t = 0; t < 8; t++) {
         if (t == 3) {
-            memset(kept.buffer.data, 0, N * 4); /* it has followed the gradients */
             set_momentum(&none, 0.9);
             set_momentum(&kept, 0.9);
             assert_false(has_state(&none));
@@ -166,6 +167,100 @@ static void test_momentum_later(void **state)
     OK(memopt_optimizer_state(none.o, 0, 0, &view));
     assert_int_equal(view.tensor.dtype, MEMOPT_DTYPE_U8);
     end(&none);
+}
+
+/* What torch.optim.SGD does to parameter and buffer, with the roundings of kernels/sgd.h. */
+typedef struct model {
+    float p[N], m[N];
+    int begun;
+} model;
+
+static void model_step(model *r, const float *gradients, float momentum)
+{
+    for (int i = 0; i < N; i++) {
+        float d = fmaf(0.01f, r->p[i], gradients[i]);
+        if (momentum != 0.0f) {
+            r->m[i] = r->begun ? fmaf(momentum, r->m[i], (float)(1.0 - 0.3) * d) : d;
+            d = r->m[i];
+        }
+        r->p[i] = fmaf(-0.05f, d, r->p[i]);
+    }
+    r->begun |= momentum != 0.0f;
+}
+
+static void step_unless(setup *s, uint64_t seed, float found)
+{
+    float *found_inf = new_tensor(&s->w, 1, MEMOPT_DTYPE_F32, &found).data;
+    memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
+    options.found_inf = found_inf;
+    write_tensor(&s->w, &s->g, noise(seed, 1.0f));
+    OK(memopt_optimizer_step(s->o, &s->g, 1, &options, NULL));
+}
+
+static void goes_on_elsewhere(setup *s)
+{
+    uint64_t bytes;
+    unsigned char *data = export_all(&s->w, s->o, &bytes);
+    OK(memopt_optimizer_set_steps_sync(s->o, 0, NULL, 99));
+    OK(memopt_optimizer_import_sync(s->o, data, bytes, NULL));
+    free(data);
+}
+
+/* Momenta come and go, steps are skipped, and the first that has a momentum is not damped. */
+static void test_dampening_begins_with_the_first_momentum(void **state)
+{
+    (void)state;
+    static const float momenta[] = {0, 0, 0.9f, 0.5f, 0.5f, 0, 0.25f, 0, 0, 0.75f};
+    enum { STEPS = sizeof momenta / sizeof *momenta };
+    static const char *const sets[] = {"scalar", "avx2", "avx512"};
+    static model r;
+    for (int skipped = -1; skipped < STEPS; skipped++)
+        for (int buffered = 0; buffered < 2; buffered++) {
+            setenv("MEMOPT_ISA", sets[(skipped + 1) % 3], 1);
+            setup s = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, 0.0, buffered);
+            uint64_t steps;
+            memset(&r, 0, sizeof r);
+            memcpy(r.p, s.p.data, sizeof r.p);
+            for (int t = 0; t < STEPS; t++) {
+                /* with the first that is skipped, so is what follows: the next has none */
+                int skip = t == skipped || (skipped == 2 && t == 3);
+                float momentum = skipped == 2 && t == 4 ? 0.0f : momenta[t];
+                set_momentum(&s, momentum);
+                step_unless(&s, 10 + (uint64_t)t, skip ? 1.0f : 0.0f);
+                goes_on_elsewhere(&s);
+                if (!skip)
+                    model_step(&r, values, momentum);
+                assert_memory_equal(r.p, s.p.data, sizeof r.p);
+            }
+            OK(memopt_optimizer_get_steps_sync(s.o, 0, NULL, &steps));
+            assert_int_equal(steps, STEPS - (skipped >= 0) - (skipped == 2));
+            end(&s);
+        }
+    unsetenv("MEMOPT_ISA");
+}
+
+/* A buffer that is not finite plays no part without momentum. */
+static void test_a_buffer_is_left_alone_without_momentum(void **state)
+{
+    (void)state;
+    for (uint32_t format = MEMOPT_STATE_F32; format <= MEMOPT_STATE_8BIT; format++) {
+        setup s = make(format, MEMOPT_DTYPE_F32, 0.9, 0);
+        setup none = make(format, MEMOPT_DTYPE_F32, 0.0, 0);
+        memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0, 0}};
+        step(&s, 1);
+        OK(memopt_optimizer_state(s.o, 0, format == MEMOPT_STATE_8BIT, &view));
+        ((float *)view.tensor.data)[5] = NAN;
+        void *before = read_bytes(&s.w, &view.tensor);
+        memcpy(s.p.data, none.p.data, N * 4);
+        set_momentum(&s, 0.0);
+        step(&s, 2);
+        step(&none, 2);
+        same_parameters(&s, &none);
+        assert_memory_equal(before, view.tensor.data, view.tensor.count * 4);
+        free(before);
+        end(&s);
+        end(&none);
+    }
 }
 
 /* A parameter of the caller's without a state cannot grow one. */
@@ -232,6 +327,8 @@ int main(void)
         cmocka_unit_test(test_the_same_bits_without),
         cmocka_unit_test(test_no_bytes),
         cmocka_unit_test(test_momentum_later),
+        cmocka_unit_test(test_dampening_begins_with_the_first_momentum),
+        cmocka_unit_test(test_a_buffer_is_left_alone_without_momentum),
         cmocka_unit_test(test_the_callers_own),
         cmocka_unit_test(test_exports),
     };

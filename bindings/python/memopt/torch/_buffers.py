@@ -1,13 +1,15 @@
 """Which storages belong to the buffers of modules, so that save_on_cpu leaves them where they are.
 
-While at least one context is active, every module that is called tells its buffers. Storages are
-known by their Python object, which torch keeps as long as the storage lives.
+While at least one context is active, every module that is called tells its buffers; a compiled one
+those of all its parts, whose calls are not seen. Storages are known by their Python object, which
+torch keeps as long as the storage lives.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
+import warnings
 import weakref
 from typing import Any, Dict
 
@@ -26,6 +28,9 @@ def watch() -> None:
     with _lock:
         _watchers += 1
         if _watchers == 1:
+            # Calling the hook for a compiled module is what is wanted.
+            told = r"Using `torch\.compile\(module\)` when there are global hooks"
+            warnings.filterwarnings("ignore", told)
             _hook = register_module_forward_pre_hook(_note)
 
 
@@ -45,6 +50,16 @@ def is_buffer(storage: torch.UntypedStorage) -> bool:
 
 
 def _note(module: torch.nn.Module, arguments: Any) -> None:
+    if torch.compiler.is_compiling():  # nothing of this is to be in a graph
+        return
+    if "_orig_mod" in module._modules:
+        for part in module.modules():
+            _note_buffers(part)
+    else:
+        _note_buffers(module)
+
+
+def _note_buffers(module: torch.nn.Module) -> None:
     for buffer in module._buffers.values():
         if type(buffer) is torch.Tensor and buffer.layout is torch.strided:
             storage = buffer.untyped_storage()

@@ -86,8 +86,7 @@ class Packer:
                 or nbytes < self.min_bytes
                 or tensor._base is not None
                 or not tensor.is_contiguous()
-                or dtype not in _PLAIN
-                or tensor.is_neg()
+                or dtype not in _PLAIN  # and never negated lazily: such are parts of complex ones
             ):
                 return self.pack_any(tensor)
         except (RuntimeError, NotImplementedError):  # no storage, or no strides

@@ -86,12 +86,7 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
         "start",
         "nbytes",
         "ticket",
-        "source",
-        "stream",
-        "shared",
-        "spoiled",
-        "restored",
-        "prefetched",
+        "__dict__",  # of those that follow, what is not as at first
     )
 
     store: Store
@@ -103,12 +98,12 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
     start: int
     nbytes: int
     ticket: int
-    source: Optional[torch.Tensor]
-    stream: Any  # torch's stream that it was packed on
-    shared: bool  # more than one tensor is seen in it
-    spoiled: Optional[RuntimeError]
-    restored: Any  # a weak reference to the bytes brought back, and their stream
-    prefetched: Any  # bytes that are being brought back, and their stream
+    source: Optional[torch.Tensor] = None
+    stream: Any = None  # torch's stream that it was packed on
+    shared: bool = False  # more than one tensor is seen in it
+    spoiled: Optional[RuntimeError] = None
+    restored: Any = None  # a weak reference to the bytes brought back, and their stream
+    prefetched: Any = None  # bytes that are being brought back, and their stream
 
     # --- to the host ---
 
@@ -213,8 +208,6 @@ def new_slot(
     slot.start = start
     slot.nbytes = nbytes
     slot.ticket = 0
-    slot.shared = False
-    slot.source = slot.stream = slot.spoiled = slot.restored = slot.prefetched = None
     _live[number] = slot
     return slot
 
@@ -225,7 +218,8 @@ def _end(slot: Slot) -> None:
     table = slot.owner.by_storage
     if table.get(slot.key) is slot:
         table.pop(slot.key, None)
-    slot.source = None
+    if slot.source is not None:
+        slot.source = None
     if slot.ticket:
         store = slot.store
         if store.inline:

@@ -20,10 +20,16 @@ from .._library import lib
 from ..cast import Scaler
 from . import _lists
 from ._native import Native, native
+from .optim import _layout
 
 Parameters = Union[torch.Tensor, Iterable[torch.Tensor]]
 PerDevice = Dict[torch.device, torch.Tensor]
 
+_NOT_FINITE = (
+    "The total norm of order %s for gradients from `parameters` is non-finite, so it cannot be"
+    " clipped. To disable this error and scale the gradients by the non-finite norm anyway, set"
+    " `error_if_nonfinite=False`"
+)
 _grad = operator.attrgetter("grad")
 _WITHOUT_FP16 = _lists.GRADIENT_TYPES - {torch.float16}
 
@@ -203,7 +209,8 @@ def clip_grad_norm_(
     As torch.nn.utils.clip_grad_norm_, with these differences: the sum is in double and in a fixed
     order, so that the result is the same bits each time, on each device; the norm is float32 also
     where all gradients are of half precision, so that it does not overflow there. Norms other than
-    the Euclidean, and gradients that are sparse, DTensors or of other types, are left to torch.
+    the Euclidean, and gradients that are sparse, DTensors or of other types, are left to torch; but
+    the largest element of DTensors is found here, also where a process has nothing of one.
     `foreach` plays a part only there.
     """
     if isinstance(parameters, torch.Tensor):
@@ -222,6 +229,8 @@ def clip_grad_norm_(
         if alike is not None:
             return _clip_here(native(alike[0]), gradients, alike[1], float(max_norm))
     gradients = list({id(gradient): gradient for gradient in gradients}.values())
+    if float(norm_type) == math.inf and _are_shards(gradients):
+        return _clip_largest(gradients, float(max_norm), error_if_nonfinite)
     if float(norm_type) != 2.0 or _lists.parted(gradients)[1]:
         return torch.nn.utils.clip_grad_norm_(
             parameters, max_norm, norm_type, error_if_nonfinite, foreach
@@ -239,11 +248,7 @@ def _clip(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torc
     norms = [_norm(native(device), some).to(first) for device, some in devices.items()]
     norm = norms[0] if len(norms) == 1 else torch.stack(norms).double().norm().float()
     if careful and not bool(torch.isfinite(norm)):
-        raise RuntimeError(
-            "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it"
-            " cannot be clipped. To disable this error and scale the gradients by the non-finite"
-            " norm anyway, set `error_if_nonfinite=False`"
-        )
+        raise RuntimeError(_NOT_FINITE % "2.0")
     coefficient = (max_norm / (norm.double() + 1e-6)).clamp(max=1.0).float()
     for device, some in devices.items():
         side, factor = native(device), coefficient.to(device)
@@ -257,6 +262,48 @@ def _clip(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torc
         )
     _lists.changed(gradients)
     return norm
+
+
+def _are_shards(gradients: List[torch.Tensor]) -> bool:
+    """Whether there are sharded ones among them, and none that is yet to be summed."""
+    sharded: List[Any] = [gradient for gradient in gradients if _layout.is_sharded(gradient)]
+    return bool(sharded) and not any(p.is_partial() for g in sharded for p in g.placements)
+
+
+def _clip_largest(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torch.Tensor:
+    """By the largest element of sharded gradients. torch's way raises in a process that has nothing
+    of one of them, in that process alone, and the others wait for it."""
+    shards: Dict[Any, List[torch.Tensor]] = {}
+    for gradient in gradients:
+        place = None
+        if _layout.is_sharded(gradient):
+            place = (gradient.device_mesh, tuple(gradient.placements))  # type: ignore[attr-defined]
+        shards.setdefault(place, []).append(_layout.local(gradient))
+    first = _layout.local(gradients[0]).device
+    found = [_largest(some, place).to(first) for place, some in shards.items()]
+    norm = torch.stack(found).max()
+    if careful and not bool(torch.isfinite(norm)):
+        raise RuntimeError(_NOT_FINITE % "inf")
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for some in shards.values():
+        for shard in some:
+            shard.mul_(factor.to(shard.device, shard.dtype))
+    meshes = {place[0] for place in shards if place is not None}
+    return _layout.same_in_all(norm, meshes.pop()) if len(meshes) == 1 else norm
+
+
+def _largest(shards: List[torch.Tensor], place: Any) -> torch.Tensor:
+    """The largest element of all processes, or NaN where one is (which no maximum would tell)."""
+    zero = shards[0].new_zeros((), dtype=torch.float32)
+    found = [torch.linalg.vector_norm(s, math.inf).float() for s in shards if s.numel()]
+    largest = torch.stack([zero, *found]).max()
+    facts = torch.stack([largest.nan_to_num(nan=0.0, posinf=math.inf), largest.isnan().float()])
+    if place is not None:
+        for dimension, placement in enumerate(place[1]):
+            if hasattr(placement, "dim"):
+                group = place[0].get_group(dimension)
+                torch.distributed.all_reduce(facts, torch.distributed.ReduceOp.MAX, group=group)
+    return torch.where(facts[1] > 0, math.nan, facts[0])
 
 
 def _clip_here(

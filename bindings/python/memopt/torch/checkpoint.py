@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -28,6 +28,8 @@ Contexts = Callable[[], Tuple[ContextManager[Any], ContextManager[Any]]]
 CheckpointError = torch.utils.checkpoint.CheckpointError
 
 _graph_task = torch._C._current_graph_task_id
+#: Whether a transform of torch.func (grad, vmap, …) is at work.
+_transforms = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
 #: The torch.utils.checkpoint.GraphExecGroup around a backward; torch before 2.9 has none.
 _group = getattr(torch._C, "_get_graph_exec_group", lambda: None)
 
@@ -48,8 +50,13 @@ class _Stop(Exception):
     """All holders of a frame are filled."""
 
 
+#: Autograd's own form of a saved tensor: outer hooks see it, and changes in place are found. Where
+#: torch has none, a node that nobody uses keeps the inputs.
+_saved_tensor = getattr(torch._C._autograd, "_make_saved_tensor", None)
+
+
 class SaveInputs(torch.autograd.Function):
-    """Lets autograd keep the inputs: outer hooks see them, and changes in place are found."""
+    """A node that keeps the inputs; it knows nothing of forward derivatives."""
 
     @staticmethod
     def forward(ctx: Any, anchor: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
@@ -64,13 +71,24 @@ class SaveInputs(torch.autograd.Function):
 anchor = torch.empty(0, requires_grad=True)
 
 
+def _saver(tensors: Sequence[torch.Tensor]) -> Callable[[], Sequence[torch.Tensor]]:
+    """Has autograd save tensors; what is returned gives them back."""
+    if not tensors:
+        return tuple
+    if _saved_tensor is None:
+        node: Any = SaveInputs.apply(anchor, *tensors).grad_fn
+        return lambda: node.saved_tensors
+    saved = [_saved_tensor(tensor, False) for tensor in tensors]
+    return lambda: [one.unpack() for one in saved]
+
+
 class Frame:
     """One call of checkpoint()."""
 
     __slots__ = (
         "function",
         "arguments",
-        "saver",
+        "saved",
         "ambient",
         "context",
         "early_stop",
@@ -99,9 +117,8 @@ class Frame:
         self.complete = False  # the first run: a function may take gradients within it
         self.holders: List["weakref.ref[Holder]"] = []
         self.facts: List[Any] = []  # by holder: what the recomputed value must agree with
-        tensors = arguments.tensors
-        #: The node whose saved tensors are the inputs; None where there are none.
-        self.saver: Any = SaveInputs.apply(anchor, *tensors).grad_fn if tensors else None
+        #: Gives the tensors among the arguments.
+        self.saved = _saver(arguments.tensors)
 
     @property
     def name(self) -> str:
@@ -122,8 +139,7 @@ class Frame:
 
     def recompute(self, task: Any) -> Dict[int, torch.Tensor]:
         """Runs the function again; the values of all holders that live, by number."""
-        saved = () if self.saver is None else self.saver.saved_tensors
-        arguments, keywords = self.arguments.with_tensors(saved)
+        arguments, keywords = self.arguments.with_tensors(self.saved())
         return self.run_again(task, arguments, keywords, self.early_stop)[0]
 
     def run_again(
@@ -283,7 +299,7 @@ def checkpoint(
         )
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _transforms():
         return torch.utils.checkpoint.checkpoint(
             function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, **kwargs
         )

@@ -87,8 +87,8 @@ class save_on_cpu(saved_tensors_hooks):
         return self
 
     def __exit__(self, *arguments: object) -> None:
+        super().__exit__(*arguments)  # raises where it was not entered
         _buffers.unwatch()
-        super().__exit__(*arguments)
 
     def stats(self) -> Dict[str, int]:
         """What it holds and has done.

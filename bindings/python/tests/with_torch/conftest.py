@@ -70,6 +70,14 @@ def two(request: pytest.FixtureRequest) -> Iterator[Any]:
     yield from _group(2, request.param)
 
 
+@pytest.fixture(scope="module")
+def four() -> Iterator[Any]:
+    """Four processes on the CPU."""
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("torch has no gloo")
+    yield from _group(4, "gloo")
+
+
 @pytest.fixture(scope="session")
 def one() -> Iterator[Any]:
     """A process that is a group of its own."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import warnings
 
 import pytest
@@ -230,6 +231,19 @@ def test_records(device):
     monitor.close()
 
 
+def test_seconds_are_those_since_the_last_record(monkeypatch, tmp_path):
+    clock = iter([100.0, 100.5, 102.25, 102.2500004])
+    stub = types.SimpleNamespace(time=lambda: next(clock))
+    monkeypatch.setattr("memopt.torch.monitor.time", stub)
+    with mt.MemoryMonitor(str(tmp_path / "log.csv"), device="cpu") as monitor:
+        seconds = [monitor.step()["seconds"] for _ in range(3)]
+    assert seconds == [0.5, 1.75, 0.0]
+    with open(tmp_path / "log.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["seconds"]) for row in rows] == seconds
+    assert [float(row["time"]) for row in rows] == [100.5, 102.25, 102.25]
+
+
 def test_jsonl_and_csv(tmp_path):
     paths = [tmp_path / "log.jsonl", tmp_path / "log.csv"]
     for path in paths:
@@ -354,6 +368,31 @@ def test_a_writer(tmp_path):
         record = monitor.step()
     assert ("memory/rss", record["rss"], 2) in Writer.scalars
     assert not any(tag == "memory/allocated" for tag, _, _ in Writer.scalars)
+
+
+def test_only_a_writer_of_its_own_is_closed(monkeypatch, tmp_path):
+    class Writer:
+        closed = 0
+
+        def __init__(self, *unused, **options):
+            pass
+
+        def add_scalar(self, *unused):
+            pass
+
+        def close(self):
+            self.closed += 1
+
+    given = Writer()
+    mt.MemoryMonitor(device="cpu", tensorboard=given).close()
+    assert given.closed == 0
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr("torch.utils.tensorboard.SummaryWriter", Writer)
+    monitor = mt.MemoryMonitor(device="cpu", tensorboard=tmp_path)
+    own = monitor._writer
+    monitor.close()
+    monitor.close()
+    assert own.closed == 1
 
 
 def test_tensorboard(tmp_path):

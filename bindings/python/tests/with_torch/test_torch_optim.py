@@ -534,6 +534,31 @@ def test_nothing_is_kept_alive():
     assert here() is None
 
 
+def test_what_steps_are_bound_to_ends_with_them():
+    """Neither a step that is bound anew nor an optimizer that is gone leaves memory behind."""
+    allocator = native(torch.device("cpu")).allocator
+
+    def blocks():
+        return allocator.stats()["allocation.all.current"]
+
+    gc.collect()
+    before = blocks()
+    params = parameters()
+    a = mt.AdamW8bit(params)
+    walk(a, params, 1)
+    bound = blocks()
+    assert bound > before
+    for _ in range(5):
+        for p in params:
+            p.data = p.data.clone()
+        walk(a, params, 1)
+        gc.collect()
+        assert blocks() == bound
+    del a
+    gc.collect()
+    assert blocks() == before
+
+
 def test_arguments_of_torch_without_effect():
     p = torch.ones(5).requires_grad_()
     mt.AdamW([p], foreach=True, capturable=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import memopt.torch as mt  # noqa: E402
+from memopt.torch.optim import _format  # noqa: E402
 from optim_support import assert_same_states, fill, parameters, same_bits, twin, walk  # noqa: E402
 
 both = pytest.mark.parametrize("kind", [mt.SGD, mt.SGD8bit])
@@ -63,6 +65,52 @@ def test_a_momentum_that_is_set_later(kind):
     walk(b, theirs, 2, 6)
     for p, q in zip(ours, theirs):
         torch.testing.assert_close(p, q, **tolerance)
+
+
+@pytest.mark.parametrize("rounding", [False, True])  # with it there is a step count from the start
+@pytest.mark.parametrize("skipped", [None, 2, 4])
+def test_dampening_begins_with_the_first_momentum(rounding, skipped, device):
+    """Also after a skipped step, and in a copy, in a dict, and after steps without momentum."""
+    ours = parameters(device)
+    theirs = twin(ours)
+    values = dict(lr=0.1, weight_decay=0.01, dampening=0.4)
+    a = mt.SGD(ours, stochastic_rounding=rounding, **values)
+    b = torch.optim.SGD(theirs, **values)
+    for t, momentum in enumerate([0.0, 0.0, 0.9, 0.0, 0.5, 0.5, 0.0, 0.25]):
+        for optimizer in (a, b):
+            optimizer.param_groups[0]["momentum"] = momentum
+        if t == skipped:
+            a.found_inf = torch.ones((), device=device)
+            walk(a, ours, 1, t)
+            del a.found_inf
+        else:
+            walk(a, ours, 1, t)
+            walk(b, theirs, 1, t)
+        assert_near(ours, theirs)
+        moved = mt.SGD(ours, lr=1.0)
+        moved.load_state_dict(pickle.loads(pickle.dumps(a.state_dict())))
+        assert_same_states(a, moved, ours, ours)
+        a = moved
+    steps = [_format.steps_taken(a.state[p]["step"]) for p in ours]
+    assert steps == [8 - (skipped is not None) - (0 if rounding else 2)] * 2
+    assert mt.optim.to_bitsandbytes(a)["state"][0]["step"] == steps[0]
+
+
+def test_a_buffer_is_left_alone_without_momentum():
+    ours = parameters()
+    theirs = twin(ours)
+    for optimizer, params in (
+        (mt.SGD8bit(ours, lr=0.1, momentum=0.9), ours),
+        (torch.optim.SGD(theirs, lr=0.1, momentum=0.9), theirs),
+    ):
+        walk(optimizer, params, 2)
+        optimizer.param_groups[0]["momentum"] = 0.0
+        state = optimizer.state[params[0]]
+        before = {key: state[key].clone() for key in state if key != "step"}
+        walk(optimizer, params, 2, 2)
+        assert all(same_bits(state[key], value) for key, value in before.items())
+    for p, q in zip(ours, theirs):
+        torch.testing.assert_close(p, q, atol=1e-3, rtol=0.0)
 
 
 def test_a_group_with_and_one_without():

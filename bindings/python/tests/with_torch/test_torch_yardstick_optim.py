@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import memopt.torch as mt  # noqa: E402
+from optim_support import assert_same_states, walk  # noqa: E402
 
 OPTIMIZERS = [mt.AdamW, mt.AdamW8bit, mt.Lion8bit, mt.SGD8bit]
 
@@ -290,6 +291,33 @@ def test_a_step_makes_no_tensors(kind, device):
     with LiveBytes([*values, *(v.grad for v in values), *states]) as live:
         optimizer.step()
     assert live.peak < 4096  # on a GPU, a scalar or two
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_parameters_that_get_their_memory_later(kind):
+    model = torch.nn.Linear(33, 130, device="meta")
+    optimizer = kind(model.named_parameters(), lr=1e-2, **extra(kind))
+    for p in model.parameters():
+        p.grad = torch.empty_like(p)
+    with pytest.raises(RuntimeError, match="parameter 'weight' is a meta tensor"):
+        optimizer.step()
+    assert not optimizer.state
+    optimizer.zero_grad()
+    swapping = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        model.to_empty(device="cpu")
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(swapping)
+    assert optimizer.param_groups[0]["params"][0] is model.weight
+    other = torch.nn.Linear(33, 130)
+    with torch.no_grad():
+        for p, q in zip(model.parameters(), other.parameters()):
+            p.copy_(q)
+    again = kind(other.parameters(), lr=1e-2, **extra(kind))
+    walk(optimizer, list(model.parameters()), 2)
+    walk(again, list(other.parameters()), 2)
+    assert_same_states(optimizer, again, list(model.parameters()), list(other.parameters()))
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

@@ -167,3 +167,33 @@ def test_second_derivatives_with_the_context_around_either_pass(where, device):
         (first,) = torch.autograd.grad(y, x, create_graph=True)
         first.sum().backward()
     torch.testing.assert_close(x.grad, 6 * x.detach())
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+def test_what_autograd_shows_has_the_graph_behind_it(leaf, device):
+    """Of an input, of an input that is no leaf, and of a result."""
+    x = torch.randn(300, device=device, requires_grad=True)
+    a = x if leaf else 1 + x
+    with mt.save_on_cpu(device_type=device.type, min_bytes=1):
+        y = a**3
+        z = a.exp()
+    assert torch.equal(y.grad_fn._saved_self, a) and torch.equal(z.grad_fn._saved_result, z)
+    assert y.grad_fn._saved_self.grad_fn is a.grad_fn
+    assert z.grad_fn._saved_result.grad_fn is z.grad_fn
+    (g,) = torch.autograd.grad(y.sum(), a, create_graph=True)
+    g.sum().backward()
+    torch.testing.assert_close(x.grad, 6 * a)
+
+
+def test_a_context_that_is_left_too_often(device):
+    """It does no harm to those that come after."""
+    context = mt.save_on_cpu(device_type=device.type, min_bytes=1)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            context.__exit__()
+    module = torch.nn.BatchNorm1d(300).to(device).eval()
+    x = torch.randn(20, 300, device=device, requires_grad=True)
+    with context:
+        y = module(x * 1)
+    assert context.stats()["kept_buffers"] > 0  # buffers are looked for again
+    y.sum().backward()

@@ -48,6 +48,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
         for name in ("amsgrad", "differentiable"):
             if ignored.get(name):
                 raise ValueError("%s does not support %s=True" % (type(self).__name__, name))
+        if ignored["foreach"] and ignored["fused"]:
+            raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
         self._binding: Optional[Binding] = None
         block_size = options.pop("block_size")
         own = _format.BLOCKS.get(self._states, 256)
@@ -71,7 +73,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             for index, parameter in enumerate(self.param_groups[-1]["params"]):
                 if parameter.requires_grad:
                     name = _layout.name_of(self.param_groups[-1], before, index)
-                    _layout.check_parameter(parameter, name)
+                    _layout.check_parameter(parameter, name, later=True)
         except TypeError:
             del self.param_groups[before:]
             raise
@@ -219,7 +221,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         if self._keeps_moments(group):
             new = _format.new(dense, self._kind, self._format_of(group, parameter))
             if state:
-                new["step"].copy_(state["step"])
+                new["step"].copy_(state["step"]).bitwise_or_(_format.NOT_BEGUN)
         elif group["stochastic_rounding"] and not state:
             new = {"step": _format.step_tensor(0, dense.device)}
         else:
@@ -240,12 +242,23 @@ class MemoptOptimizer(torch.optim.Optimizer):
         made: Dict[torch.Tensor, _format.State],
     ) -> _format.State:
         """A state that is there, in the parameter's order of memory; ValueError if it is not one."""
+        for key in ("step",) + _format.keys(self._kind, self._states):
+            if not isinstance(state.get(key, dense), torch.Tensor):
+                raise RuntimeError(
+                    "the state of %s has a %s for %s" % (name, type(state[key]).__name__, key)
+                )
         try:
             format_ = _format.of(state, self._kind, dense.numel(), self._states)
             tensors = [state[key] for key in ("step",) + _format.keys(self._kind, format_)]
         except KeyError as error:
             raise ValueError("the state of %s has no %s" % (name, error)) from None
-        for tensor in tensors:
+        counts = [1, *_format.counts(self._kind, format_, dense.numel())]
+        for tensor, count in zip(tensors, counts):
+            if tensor.numel() != count:
+                raise RuntimeError(
+                    "the state of %s has %d elements where its shape %s asks for %d"
+                    % (name, tensor.numel(), tuple(parameter.shape), count)
+                )
             if tensor.device != dense.device:
                 raise RuntimeError(
                     "the state of %s is on %s, the parameter on %s"
@@ -329,7 +342,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
             value = _sharded.localized(value, parameter, self._kind, self._states, name)
             one = _load.read(value, self._kind, self._states, memory, name)
             if one is None and _load.is_count(value, self._kind):
-                state[parameter] = {"step": _format.step_tensor(int(value["step"]), memory.device)}
+                state[parameter] = {
+                    "step": _format.step_tensor(_format.steps_taken(value["step"]), memory.device)
+                }
             if one is not None and (memory.numel() or _layout.is_sharded(parameter)):
                 _layout.check_parameter(memory, name)
                 read.append((parameter, group, memory, one))

@@ -33,6 +33,10 @@ DTYPES = {
 
 State = Dict[str, torch.Tensor]
 
+#: In a step count of SGD's beside the steps: none of them has written the momentum buffer (see
+#: memopt_optimizer_add_parameter_with_state). As an int64 the count is then negative.
+NOT_BEGUN = -(1 << 63)
+
 MOMENTS = {
     OptimizerKind.ADAMW: ("exp_avg", "exp_avg_sq"),
     OptimizerKind.LION: ("exp_avg",),
@@ -57,6 +61,15 @@ def scale_names(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
 def keys(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
     """The keys of a state's tensors in the library's order."""
     return MOMENTS[kind] + scale_names(kind, format_)
+
+
+def counts(kind: OptimizerKind, format_: StateFormat, count: int) -> List[int]:
+    """The elements of each of keys() for a parameter of `count` elements."""
+    moments = len(MOMENTS[kind])
+    if format_ is StateFormat.F32:
+        return [count] * moments
+    codes = (count + 1) // 2 if format_ is StateFormat.BITS4 else count
+    return [codes] * moments + [blocks(format_, count)] * moments
 
 
 def of(state: State, kind: OptimizerKind, count: int, own: StateFormat) -> StateFormat:
@@ -104,6 +117,11 @@ def empty_scales(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
     return torch.empty(
         blocks(format_, parameter.numel()), dtype=torch.float32, device=parameter.device
     )
+
+
+def steps_taken(step: Any) -> int:
+    """The steps that a state's "step" tells of."""
+    return int(step) & ~NOT_BEGUN
 
 
 def step_tensor(steps: int, device: torch.device) -> torch.Tensor:

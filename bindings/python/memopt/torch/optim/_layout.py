@@ -27,6 +27,15 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return value
 
 
+def same_in_all(value: torch.Tensor, mesh: Any) -> torch.Tensor:
+    """A value that is the same in all processes of a mesh, as a DTensor."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    every = [Replicate()] * mesh.ndim
+    result: torch.Tensor = DTensor.from_local(value, mesh, every, run_check=False)
+    return result
+
+
 def name_of(group: Dict[str, Any], group_index: int, index: int) -> str:
     """What messages call a parameter."""
     names = group.get("param_names")
@@ -35,8 +44,8 @@ def name_of(group: Dict[str, Any], group_index: int, index: int) -> str:
     return "parameter %d of group %d" % (index, group_index)
 
 
-def check_parameter(tensor: torch.Tensor, name: str) -> None:
-    """Refuses what cannot be trained here."""
+def check_parameter(tensor: torch.Tensor, name: str, later: bool = False) -> None:
+    """Refuses what cannot be trained here. `later`: it may get its memory before the first step."""
     if tensor.layout is not torch.strided:
         raise TypeError("%s is sparse; only dense parameters are supported" % name)
     if tensor.dtype not in TRAINABLE:
@@ -44,7 +53,9 @@ def check_parameter(tensor: torch.Tensor, name: str) -> None:
             "%s is %s; float32, bfloat16 and float16 are supported" % (name, tensor.dtype)
         )
     if tensor.is_meta:
-        raise TypeError("%s is a meta tensor, without data; materialise the model first" % name)
+        if later:
+            return
+        raise RuntimeError("%s is a meta tensor, without data; materialise the model first" % name)
     if tensor.device.type not in ("cpu", "cuda"):
         raise TypeError("%s is on %s; cpu and cuda are supported" % (name, tensor.device))
 

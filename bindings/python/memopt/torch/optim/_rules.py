@@ -47,7 +47,7 @@ class AdamW(MemoptOptimizer):
         seed: int = 0,
     ) -> None:
         values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
-        ignored = dict(amsgrad=amsgrad, differentiable=differentiable)
+        ignored = dict(amsgrad=amsgrad, differentiable=differentiable, foreach=foreach, fused=fused)
         options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
         super().__init__(params, values, options, ignored)
 
@@ -94,7 +94,8 @@ class Lion(MemoptOptimizer):
     ) -> None:
         values = dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize)
         options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
-        super().__init__(params, values, options, dict(differentiable=differentiable))
+        ignored = dict(differentiable=differentiable, foreach=foreach, fused=fused)
+        super().__init__(params, values, options, ignored)
 
 
 class Lion8bit(Lion):
@@ -137,7 +138,8 @@ class SGD(MemoptOptimizer):
             maximize=maximize,
         )
         options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
-        super().__init__(params, values, options, dict(differentiable=differentiable))
+        ignored = dict(differentiable=differentiable, foreach=foreach, fused=fused)
+        super().__init__(params, values, options, ignored)
 
     def _check_group(self, group: Dict[str, Any]) -> None:
         super()._check_group(group)

@@ -34,7 +34,7 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
 
 
 def _state(state: Dict[str, Any], kind: OptimizerKind, count: int) -> Dict[str, Any]:
-    result: Dict[str, Any] = {"step": int(state["step"])}
+    result: Dict[str, Any] = {"step": _format.steps_taken(state["step"])}
     coded = _format.of(state, kind, count, StateFormat.BITS8) is StateFormat.BITS8
     for i, name in enumerate(_format.MOMENTS[kind]):
         number = str(i + 1)
