@@ -1,5 +1,6 @@
 /* The handle of a solution: the run as given, then smaller micro-batches, then changes. */
 #include "plan/solve.h"
+#include "plan/settings.h"
 
 #include "base/checked.h"
 #include "base/memory.h"
@@ -16,19 +17,24 @@ struct memopt_plan_solution {
     memopt_plan_fit fit;
 };
 
-/* The case with every default filled in, so that changes see what they change. */
+/* The case with every default filled in, so that changes see what they change; and played or
+ * measured once, since what is wrong with it is to be told. */
 static memopt_status fill_in(mo_case *c)
 {
-    memopt_plan *plan = NULL;
-    memopt_status status = memopt_plan_create(&c->model, &c->run, &c->card, &plan);
+    mo_settings s;
+    mo_cost cost;
+    memopt_status status = mo_case_is_measured(c)
+                               ? mo_settings_measured(&s, &c->run, &c->card)
+                               : mo_settings_read(&s, &c->model, &c->run, &c->card);
     if (status != MEMOPT_OK)
         return status;
+    c->model = s.model;
+    c->run = s.run;
+    c->card = s.card;
     c->model.struct_size = sizeof c->model;
     c->run.struct_size = sizeof c->run;
     c->card.struct_size = sizeof c->card;
-    status = memopt_plan_get_settings(plan, &c->model, &c->run, &c->card);
-    (void)memopt_plan_destroy(plan);
-    return status;
+    return mo_case_cost_now(c, &cost);
 }
 
 static memopt_status check(const memopt_plan_target_options *o, const mo_case *c)
@@ -233,8 +239,6 @@ static memopt_status solve(memopt_plan_solution *s, int batch_given)
 static memopt_status read_case(const memopt_plan_model *model, const memopt_plan_run *run,
                                const memopt_plan_card *card, mo_case *c)
 {
-    if (model == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: model is NULL");
     memopt_status status = mo_options_read(&c->model, sizeof c->model, model, "memopt_plan_model");
     if (status == MEMOPT_OK)
         status = mo_options_read(&c->run, sizeof c->run, run, "memopt_plan_run");
@@ -243,36 +247,62 @@ static memopt_status read_case(const memopt_plan_model *model, const memopt_plan
     return status;
 }
 
-memopt_status memopt_plan_solve(const memopt_plan_model *model, const memopt_plan_run *run,
+/* Makes the solution of s->given, which it fills in. */
+static memopt_status run_solver(memopt_plan_solution *s)
+{
+    int batch_given = s->given.run.batch != 0;
+    memopt_status status = check(&s->options, &s->given);
+    if (status == MEMOPT_OK)
+        status = fill_in(&s->given);
+    return status == MEMOPT_OK ? solve(s, batch_given) : status;
+}
+
+static memopt_status solve_from(const memopt_plan_model *model, const memopt_plan_run *run,
                                 const memopt_plan_card *card,
-                                const memopt_plan_target_options *options,
+                                const memopt_plan_target_options *options, mo_source *source,
                                 memopt_plan_solution **out_solution)
 {
-    mo_case given;
-    memopt_plan_target_options o;
     if (out_solution == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: out_solution is NULL");
-    memopt_status status = read_case(model, run, card, &given);
-    if (status == MEMOPT_OK)
-        status = mo_options_read(&o, sizeof o, options, "memopt_plan_target_options");
-    if (status == MEMOPT_OK)
-        status = check(&o, &given);
-    int batch_given = status == MEMOPT_OK && given.run.batch != 0;
-    if (status == MEMOPT_OK)
-        status = fill_in(&given);
-    if (status != MEMOPT_OK)
-        return status;
     memopt_plan_solution *s = mo_calloc(1, sizeof *s);
     if (s == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    s->given = given;
-    s->options = o;
-    status = solve(s, batch_given);
+    s->given.source = source;
+    memopt_status status = read_case(model, run, card, &s->given);
+    if (status == MEMOPT_OK)
+        status =
+            mo_options_read(&s->options, sizeof s->options, options, "memopt_plan_target_options");
+    if (status == MEMOPT_OK)
+        status = run_solver(s);
+    mo_source_end(source);
+    s->given.source = s->chosen.source = NULL;
     if (status == MEMOPT_OK)
         *out_solution = s;
     else
         mo_free(s);
     return status;
+}
+
+memopt_status memopt_plan_solve(const memopt_plan_model *model, const memopt_plan_run *run,
+                                const memopt_plan_card *card,
+                                const memopt_plan_target_options *options,
+                                memopt_plan_solution **out_solution)
+{
+    mo_source source = {.measure = NULL};
+    if (model == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: model is NULL");
+    return solve_from(model, run, card, options, &source, out_solution);
+}
+
+memopt_status memopt_plan_solve_measured(memopt_plan_measure measure, void *user,
+                                         const memopt_plan_run *run, const memopt_plan_card *card,
+                                         const memopt_plan_target_options *options,
+                                         memopt_plan_solution **out_solution)
+{
+    mo_source source = {.measure = measure, .user = user};
+    if (measure == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: measure is NULL");
+    return solve_from(NULL, run, card, options, &source, out_solution);
 }
 
 memopt_status memopt_plan_solution_destroy(memopt_plan_solution *solution)

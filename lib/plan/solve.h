@@ -1,13 +1,14 @@
 /*
- * What fits, on top of memopt_plan_create(), and which file owns what:
+ * What fits, and which file owns what:
  *
  *   solve.c          the handle, and the order: as given, smaller micro-batches, changes
+ *   solve_cost.c     what a case takes: played, or told by the caller; each is asked for once
  *   solve_batch.c    the largest micro-batch; accumulation for an effective batch
  *   solve_changes.c  each change: what it does to a case, its words, its time
  *   solve_search.c   which changes to take
  *
- * A case is a model, run and card; a change makes another case of it. Nothing here knows how a
- * case's bytes come about.
+ * A case is a model, run and card; a change makes another case of it. Only solve_cost.c knows how
+ * a case's bytes come about.
  */
 #ifndef MO_PLAN_SOLVE_H
 #define MO_PLAN_SOLVE_H
@@ -19,10 +20,20 @@
 /* No micro-batch above this is looked for. */
 #define MO_LARGEST_BATCH ((uint64_t)65536)
 
+/* Where the bytes of cases come from, and those that were asked for already. */
+typedef struct mo_known mo_known;
+typedef struct mo_source {
+    memopt_plan_measure measure; /* NULL: models are played */
+    void *user;
+    mo_known *known;
+    uint64_t known_count, known_capacity;
+} mo_source;
+
 typedef struct mo_case {
-    memopt_plan_model model;
+    memopt_plan_model model; /* without meaning where the source measures */
     memopt_plan_run run;
     memopt_plan_card card;
+    mo_source *source; /* NULL: it is played, each time anew */
 } mo_case;
 
 /* What a case takes. A schedule that cannot meet its budget takes UINT64_MAX. */
@@ -32,10 +43,18 @@ typedef struct mo_cost {
     double time; /* seconds of a step */
 } mo_cost;
 
-/* --- solve_batch.c --- */
+/* --- solve_cost.c --- */
 
 memopt_status mo_case_cost(const mo_case *c, mo_cost *cost);
+/* The same without memory, and an error where a schedule cannot meet its budget. */
+memopt_status mo_case_cost_now(const mo_case *c, mo_cost *cost);
+int mo_case_is_measured(const mo_case *c);
 int mo_cost_fits(const mo_cost *cost);
+/* Forgets everything. */
+void mo_source_end(mo_source *source);
+
+/* --- solve_batch.c --- */
+
 /* The largest micro-batch from 1 to `most` that fits; 0: none does. */
 memopt_status mo_largest_batch(const mo_case *c, uint64_t most, uint64_t *batch);
 

@@ -5,29 +5,6 @@
 
 #include <inttypes.h>
 
-memopt_status mo_case_cost(const mo_case *c, mo_cost *cost)
-{
-    memopt_plan *plan = NULL;
-    memopt_status status = memopt_plan_create(&c->model, &c->run, &c->card, &plan);
-    if (status == MEMOPT_LIMIT_REACHED) { /* no schedule within the budget for checkpointing */
-        *cost = (mo_cost){UINT64_MAX, 0, 1};
-        return MEMOPT_OK;
-    }
-    if (status != MEMOPT_OK)
-        return status;
-    memopt_plan_report report = {.struct_size = sizeof report};
-    status = memopt_plan_get_report(plan, &report);
-    if (status == MEMOPT_OK)
-        *cost = (mo_cost){report.peak.total, report.limit_bytes, report.step_seconds};
-    (void)memopt_plan_destroy(plan);
-    return status;
-}
-
-int mo_cost_fits(const mo_cost *cost)
-{
-    return cost->peak <= cost->limit;
-}
-
 static memopt_status fits_with(const mo_case *c, uint64_t batch, int *fits)
 {
     mo_case at = *c;

@@ -175,7 +175,7 @@ static int shorter(mo_case *c, const memopt_plan_target_options *options, memopt
 
 static int adapters(mo_case *c, memopt_plan_change *out, uint32_t rank)
 {
-    if (c->model.lora_rank != 0)
+    if (c->model.lora_rank != 0 || mo_case_is_measured(c))
         return 0;
     c->model.lora_rank = rank;
     SAY(out, change, "LoRA of rank %" PRIu32 " in place of all weights", rank);
