@@ -617,6 +617,11 @@ typedef struct memopt_plan_fit {
     uint64_t limit_bytes;         /**< capacity × margin. */
     uint64_t change_count;        /**< Entries for memopt_plan_solution_get_change(). */
     double time_factor;           /**< Of all changes together. */
+    uint64_t start_batch; /**< Changes are counted from this micro-batch: the run's, or, where
+                               it has none, micro_batch. */
+    uint64_t start_accumulation; /**< And from this accumulation: what the effective batch asks for
+                                      with start_batch, or the run's. */
+    uint64_t start_peak_bytes;   /**< The peak without any change. */
 } memopt_plan_fit;
 
 /**

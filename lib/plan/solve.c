@@ -7,12 +7,14 @@
 #include "base/options.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 struct memopt_plan_solution {
     memopt_plan_target_options options;
-    mo_case given;
-    mo_case chosen;
+    mo_case given;  /* that changes are counted from */
+    mo_case chosen; /* that is to be run */
+    int batch_given;
+    uint64_t target; /* effective batch; 0: what the largest micro-batch gives */
+    uint64_t most;   /* the micro-batch is not larger */
     mo_found found;
     memopt_plan_fit fit;
 };
@@ -66,50 +68,46 @@ static memopt_status largest_of_several(const mo_case *c, uint64_t most, uint64_
     return mo_largest_batch(&several, most, batch);
 }
 
-static mo_split keep_batch(uint64_t target, uint64_t batch, uint64_t world)
+/* The micro-batch, at most `most`, and accumulation that come nearest to the target. */
+static mo_split nearest(const memopt_plan_solution *s, uint64_t most)
 {
-    uint64_t step = batch * world, steps = (target + step / 2) / step;
-    steps = steps == 0 ? 1 : steps;
-    return (mo_split){batch, steps, steps * step};
+    uint64_t world = s->given.run.world_size;
+    return s->options.keep_batch ? mo_split_of(s->target, most, world)
+                                 : mo_split_batch(s->target, most, world);
 }
 
-/* The micro-batch, at most `most`, and accumulation for `target`; 0: what fits as it is. */
-static memopt_status split_for(memopt_plan_solution *s, uint64_t target, uint64_t most,
-                               mo_split *split)
+/* The same of the chosen case, with what fits it; without a target, what fits as it is. */
+static memopt_status split_for(memopt_plan_solution *s, uint64_t most, mo_split *split)
 {
     const mo_case *c = &s->chosen;
-    uint64_t world = c->run.world_size, steps = c->run.accumulation;
-    uint64_t largest = s->fit.largest_micro_batch, several = 0;
-    most = mo_min_u64(most, largest);
+    uint64_t world = c->run.world_size, steps = c->run.accumulation, several = 0;
+    most = mo_min_u64(most, s->fit.largest_micro_batch);
     *split = (mo_split){most, steps, most * steps * world};
-    if (target == 0 || most == 0)
+    if (s->target == 0 || most == 0)
         return MEMOPT_OK;
-    if (most * world >= target || steps > 1)
-        several = most; /* one is enough, or several were counted already */
-    else {
-        memopt_status status = largest_of_several(c, most, &several);
-        if (status != MEMOPT_OK)
-            return status;
-        s->fit.largest_micro_batch = several == 0 ? largest : several;
+    *split = nearest(s, most);
+    if (split->accumulation < 2 || steps > 1)
+        return MEMOPT_OK; /* one is enough, or several were counted already */
+    memopt_status status = largest_of_several(c, MO_LARGEST_BATCH, &several);
+    if (status != MEMOPT_OK)
+        return status;
+    if (several == 0 || (s->options.keep_batch && several < most)) {
+        *split = (mo_split){most, 1, most * world}; /* it fits alone, and nothing beside it */
+        return MEMOPT_OK;
     }
-    int kept = s->options.keep_batch && several < most;
-    if (several == 0 || kept) /* a single micro-batch fits, and nothing beside it */
-        *split = (mo_split){most, 1, most * world};
-    else if (s->options.keep_batch)
-        *split = keep_batch(target, several, world);
-    else
-        *split = mo_split_batch(target, several, world);
+    s->fit.largest_micro_batch = several;
+    *split = nearest(s, mo_min_u64(most, several));
     return MEMOPT_OK;
 }
 
 /* Micro-batch and accumulation of the chosen case, whose batch fits. */
-static memopt_status choose_batch(memopt_plan_solution *s, uint64_t target, uint64_t most)
+static memopt_status choose_batch(memopt_plan_solution *s)
 {
     mo_case *c = &s->chosen;
     mo_split split;
     memopt_status status = mo_largest_batch(c, MO_LARGEST_BATCH, &s->fit.largest_micro_batch);
     if (status == MEMOPT_OK)
-        status = split_for(s, target, s->options.keep_batch ? c->run.batch : most, &split);
+        status = split_for(s, s->options.keep_batch ? c->run.batch : s->most, &split);
     if (status != MEMOPT_OK || split.batch == 0)
         return status;
     c->run.batch = split.batch;
@@ -117,7 +115,7 @@ static memopt_status choose_batch(memopt_plan_solution *s, uint64_t target, uint
     s->fit.micro_batch = split.batch;
     s->fit.accumulation = split.accumulation;
     s->fit.effective_batch = split.effective;
-    s->fit.target_batch = target == 0 ? split.effective : target;
+    s->fit.target_batch = s->target == 0 ? split.effective : s->target;
     s->fit.remainder = (int64_t)split.effective - (int64_t)s->fit.target_batch;
     return MEMOPT_OK;
 }
@@ -132,66 +130,56 @@ static memopt_status shrink(memopt_plan_solution *s, int *done)
     memopt_status status = largest_of_several(&s->given, batch - 1, &fitting);
     if (status != MEMOPT_OK || fitting == 0)
         return status;
-    uint64_t steps = s->given.run.accumulation;
-    mo_split split = mo_split_batch(batch * steps, fitting, 1);
-    mo_cost before, after = {0};
+    mo_split split = mo_split_batch(s->target, fitting, s->given.run.world_size);
     s->chosen = s->given;
     s->chosen.run.batch = split.batch;
-    s->chosen.run.accumulation = split.accumulation;
-    status = mo_case_cost(&s->given, &before);
-    if (status == MEMOPT_OK)
-        status = mo_case_cost(&s->chosen, &after);
-    if (status != MEMOPT_OK)
-        return status;
-    memopt_plan_change change = {.struct_size = sizeof change,
-                                 .kind = MEMOPT_PLAN_CHANGE_MICRO_BATCH,
-                                 .applied = 1,
-                                 .saves_bytes = before.peak - after.peak,
-                                 .peak_bytes = after.peak,
-                                 .time_factor = 1};
-    (void)snprintf(change.change, sizeof change.change,
-                   "micro-batch %" PRIu64 " → %" PRIu64 ", accumulation %" PRIu64 " → %" PRIu64,
-                   batch, split.batch, steps, split.accumulation);
-    (void)snprintf(change.option, sizeof change.option,
-                   "--batch %" PRIu64 " --accumulation %" PRIu64, split.batch, split.accumulation);
-    s->found = (mo_found){.count = 1, .fits = 1, .time = 1};
-    s->found.changes[0] = change;
+    s->chosen.run.accumulation = mo_max_u64(split.accumulation, 2); /* as it was found to fit */
+    s->found.fits = 1;
     *done = 1;
     return MEMOPT_OK;
 }
 
 /* Whether the effective batch needs several micro-batches and not even two of one sample fit, so
  * that what fits as given is of no use. */
-static memopt_status lacks_room(const memopt_plan_solution *s, uint64_t target, uint64_t most,
-                                int *lacks)
+static memopt_status lacks_room(const memopt_plan_solution *s, int *lacks)
 {
     uint64_t single = 0, several = 0;
     *lacks = 0;
-    if (s->given.run.accumulation > 1)
+    if (s->given.run.accumulation > 1 || s->options.keep_batch)
         return MEMOPT_OK;
-    memopt_status status = mo_largest_batch(&s->given, most, &single);
-    if (status != MEMOPT_OK || single * s->given.run.world_size >= target)
+    memopt_status status = mo_largest_batch(&s->given, s->most, &single);
+    if (status != MEMOPT_OK || s->target == 0 || nearest(s, single).accumulation < 2)
         return status;
     status = largest_of_several(&s->given, 1, &several);
     *lacks = status == MEMOPT_OK && several == 0;
     return status;
 }
 
+/* Micro-batches that the target asks for with the batch as given, and at least `least`. */
+static void accumulate(memopt_plan_solution *s, uint64_t least)
+{
+    memopt_plan_run *run = &s->given.run;
+    mo_split split = mo_split_of(s->target, run->batch, run->world_size);
+    run->accumulation = mo_max_u64(split.accumulation, least);
+}
+
 /* The chosen case: as given, with a smaller micro-batch, or with changes. */
-static memopt_status find(memopt_plan_solution *s, uint64_t target, uint64_t most, int batch_given)
+static memopt_status find(memopt_plan_solution *s)
 {
     mo_cost cost;
     int done = 0, lacks = 0;
     s->found = (mo_found){.time = 1};
-    if (!batch_given)
+    if (!s->batch_given)
         s->given.run.batch = 1;
+    else if (s->options.effective_batch != 0)
+        accumulate(s, 1);
     memopt_status status = mo_case_cost(&s->given, &cost);
     if (status != MEMOPT_OK)
         return status;
     s->fit.limit_bytes = cost.limit;
     s->chosen = s->given;
     if (mo_cost_fits(&cost))
-        status = lacks_room(s, target, most, &lacks);
+        status = lacks_room(s, &lacks);
     s->fit.fits = mo_cost_fits(&cost) && !lacks;
     s->found.fits = (int)s->fit.fits;
     if (status != MEMOPT_OK || s->found.fits)
@@ -200,31 +188,62 @@ static memopt_status find(memopt_plan_solution *s, uint64_t target, uint64_t mos
         status = shrink(s, &done);
     if (status != MEMOPT_OK || done)
         return status;
+    const memopt_plan_run *run = &s->given.run;
+    if (s->target != 0 && run->accumulation < 2 && nearest(s, run->batch).accumulation > 1)
+        accumulate(s, 2); /* gradients will stay from one to the next */
     s->chosen = s->given;
-    if (target > s->given.run.batch * s->given.run.world_size && s->given.run.accumulation < 2)
-        s->chosen.run.accumulation = 2; /* gradients will stay from one to the next */
     return mo_search_changes(&s->chosen, &s->options, &s->found);
 }
 
-static memopt_status solve(memopt_plan_solution *s, int batch_given)
+/* The changes on the way to what was chosen. Some may not be needed with its micro-batch: then the
+ * largest is another. */
+static memopt_status tell_changes(memopt_plan_solution *s)
+{
+    memopt_status status = mo_search_tell(&s->given, &s->chosen, &s->options, &s->found);
+    if (status == MEMOPT_OK)
+        status = mo_largest_batch(&s->chosen, MO_LARGEST_BATCH, &s->fit.largest_micro_batch);
+    return status;
+}
+
+/* What changes are counted from: the run as given; without a batch, with the one that was found. */
+static memopt_status tell(memopt_plan_solution *s)
+{
+    mo_cost cost;
+    memopt_plan_target_options options = s->options;
+    if (!s->batch_given) {
+        options.keep_batch = 1;
+        if (s->found.fits) {
+            s->given.run.batch = s->chosen.run.batch;
+            s->given.run.accumulation = s->chosen.run.accumulation;
+        }
+    }
+    memopt_status status = mo_case_cost(&s->given, &cost);
+    s->fit.start_batch = s->given.run.batch;
+    s->fit.start_accumulation = s->given.run.accumulation;
+    s->fit.start_peak_bytes = cost.peak;
+    if (status == MEMOPT_OK && s->found.fits && !s->fit.fits)
+        status = tell_changes(s);
+    if (status == MEMOPT_OK && s->options.all_changes)
+        status = mo_search_alternatives(&s->given, &options, &s->found);
+    return status;
+}
+
+static memopt_status solve(memopt_plan_solution *s)
 {
     const memopt_plan_run *run = &s->given.run;
-    uint64_t world = run->world_size;
-    uint64_t target = s->options.effective_batch;
-    if (target == 0 && batch_given)
-        target = run->batch * run->accumulation * world;
-    uint64_t most = s->options.max_micro_batch;
-    if (most == 0)
-        most = MO_LARGEST_BATCH;
-    if (batch_given)
-        most = mo_min_u64(most, run->batch);
-    s->fit.target_batch = target;
-    memopt_status status = find(s, target, most, batch_given);
-    if (status == MEMOPT_OK && s->found.fits)
-        status = choose_batch(s, target, most);
-    if (status == MEMOPT_OK && s->options.all_changes)
-        status = mo_search_alternatives(&s->given, &s->options, &s->found);
     mo_cost cost = {0};
+    s->target = s->options.effective_batch;
+    if (s->target == 0 && s->batch_given)
+        s->target = run->batch * run->accumulation * run->world_size;
+    s->most = s->options.max_micro_batch == 0 ? MO_LARGEST_BATCH : s->options.max_micro_batch;
+    if (s->batch_given)
+        s->most = mo_min_u64(s->most, run->batch);
+    s->fit.target_batch = s->target;
+    memopt_status status = find(s);
+    if (status == MEMOPT_OK && s->found.fits)
+        status = choose_batch(s);
+    if (status == MEMOPT_OK)
+        status = tell(s);
     if (status == MEMOPT_OK)
         status = mo_case_cost(&s->chosen, &cost);
     s->fit.fits_after = (uint32_t)s->found.fits;
@@ -250,11 +269,11 @@ static memopt_status read_case(const memopt_plan_model *model, const memopt_plan
 /* Makes the solution of s->given, which it fills in. */
 static memopt_status run_solver(memopt_plan_solution *s)
 {
-    int batch_given = s->given.run.batch != 0;
+    s->batch_given = s->given.run.batch != 0;
     memopt_status status = check(&s->options, &s->given);
     if (status == MEMOPT_OK)
         status = fill_in(&s->given);
-    return status == MEMOPT_OK ? solve(s, batch_given) : status;
+    return status == MEMOPT_OK ? solve(s) : status;
 }
 
 static memopt_status solve_from(const memopt_plan_model *model, const memopt_plan_run *run,

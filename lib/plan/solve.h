@@ -62,6 +62,8 @@ typedef struct mo_split {
     uint64_t batch, accumulation, effective;
 } mo_split;
 
+/* The accumulation of a fixed micro-batch that comes nearest to `target`; of two, the smaller. */
+mo_split mo_split_of(uint64_t target, uint64_t batch, uint64_t world);
 /* The micro-batch, at most `most`, and accumulation whose product with `world` meets `target`, or
  * comes nearest to it. */
 mo_split mo_split_batch(uint64_t target, uint64_t most, uint64_t world);
@@ -85,12 +87,17 @@ enum { MO_CHANGES = 17 };
 int mo_change_make(int index, const mo_case *c, const memopt_plan_target_options *options,
                    mo_case *changed, memopt_plan_change *out);
 mo_tier mo_change_tier(int index);
+/* Another micro-batch and accumulation: one change, told in words. */
+enum { MO_CHANGE_BATCH = 0 };
+void mo_change_batch(mo_case *c, uint64_t batch, uint64_t accumulation, memopt_plan_change *out);
 
 /* --- solve_search.c --- */
 
 typedef struct mo_found {
     memopt_plan_change changes[2 * MO_CHANGES]; /* those applied, and alternatives */
     uint64_t count;
+    int taken[MO_CHANGES]; /* indices of those applied, in their order */
+    int taken_count;
     int fits;       /* with the changes that are applied */
     uint64_t floor; /* the least that was reached; of use where it does not fit */
     double time;    /* of the applied changes together */
@@ -100,6 +107,12 @@ typedef struct mo_found {
  * with them. Where nothing fits, all that save are applied. */
 memopt_status mo_search_changes(mo_case *c, const memopt_plan_target_options *options,
                                 mo_found *found);
+/* Lists the changes that were taken once more, on the way from `given` to `c`, whose micro-batch
+ * and accumulation were chosen after the search: that goes first, and each saves what it does on
+ * top of those before it. Changes that save nothing any more are left out of `c` where it fits
+ * without them. */
+memopt_status mo_search_tell(const mo_case *given, mo_case *c,
+                             const memopt_plan_target_options *options, mo_found *found);
 /* Appends every change of a kind that is not among them, measured on `c` alone. */
 memopt_status mo_search_alternatives(const mo_case *c, const memopt_plan_target_options *options,
                                      mo_found *found);

@@ -49,16 +49,20 @@ mo_tier mo_change_tier(int index)
 
 #define SAY(out, field, ...) (void)snprintf((out)->field, sizeof(out)->field, __VA_ARGS__)
 
+void mo_change_batch(mo_case *c, uint64_t batch, uint64_t accumulation, memopt_plan_change *out)
+{
+    SAY(out, change, "micro-batch %" PRIu64 " → %" PRIu64 ", accumulation %" PRIu64 " → %" PRIu64,
+        c->run.batch, batch, c->run.accumulation, accumulation);
+    SAY(out, option, "--batch %" PRIu64 " --accumulation %" PRIu64, batch, accumulation);
+    c->run.batch = batch;
+    c->run.accumulation = accumulation;
+}
+
 static int smaller_batch(mo_case *c, memopt_plan_change *out)
 {
-    uint64_t batch = c->run.batch, steps = c->run.accumulation == 0 ? 1 : c->run.accumulation;
-    if (batch < 2)
+    if (c->run.batch < 2)
         return 0;
-    c->run.batch = 1;
-    c->run.accumulation = steps * batch;
-    SAY(out, change, "micro-batch %" PRIu64 " → 1, accumulation %" PRIu64 " → %" PRIu64, batch,
-        steps, c->run.accumulation);
-    SAY(out, option, "--batch 1 --accumulation %" PRIu64, c->run.accumulation);
+    mo_change_batch(c, 1, c->run.accumulation * c->run.batch, out);
     return 1;
 }
 

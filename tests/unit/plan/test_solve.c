@@ -1,71 +1,8 @@
 /* What fits: the largest micro-batch, accumulation, and changes until it fits. Capacities are taken
  * from plans of the same case, so that no number here depends on what a model takes. */
-#include "plan/solve.h"
+#include "solve_support.h"
 
 #include "base/memory.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
-#define OK(call) assert_int_equal(call, MEMOPT_OK)
-#define MIB ((uint64_t)1 << 20)
-
-static mo_case small_case(void)
-{
-    mo_case c = {MEMOPT_PLAN_MODEL_INIT, MEMOPT_PLAN_RUN_INIT, MEMOPT_PLAN_CARD_INIT};
-    c.model.layers = 4;
-    c.model.hidden = 256;
-    c.model.heads = 4;
-    c.model.vocabulary = 4096;
-    c.run.sequence = 256;
-    c.card.margin = 1;
-    c.card.device = MEMOPT_PLAN_DEVICE_CPU;
-    c.card.capacity = (uint64_t)1 << 50;
-    return c;
-}
-
-static uint64_t peak_of(const mo_case *c)
-{
-    mo_cost cost;
-    OK(mo_case_cost(c, &cost));
-    return cost.peak;
-}
-
-static uint64_t peak_at(mo_case c, uint64_t batch)
-{
-    c.run.batch = batch;
-    return peak_of(&c);
-}
-
-static memopt_plan_fit solve(const mo_case *c, const memopt_plan_target_options *options,
-                             memopt_plan_solution **solution)
-{
-    memopt_plan_fit fit = {.struct_size = sizeof fit};
-    OK(memopt_plan_solve(&c->model, &c->run, &c->card, options, solution));
-    OK(memopt_plan_solution_get_fit(*solution, &fit));
-    return fit;
-}
-
-/* The case that a solution says to run. */
-static mo_case chosen(const memopt_plan_solution *solution, const mo_case *given)
-{
-    mo_case c = *given;
-    c.model.struct_size = sizeof c.model;
-    c.run.struct_size = sizeof c.run;
-    OK(memopt_plan_solution_get_settings(solution, &c.model, &c.run));
-    return c;
-}
-
-static memopt_plan_change change_of(const memopt_plan_solution *solution, uint64_t index)
-{
-    memopt_plan_change change = {.struct_size = sizeof change};
-    OK(memopt_plan_solution_get_change(solution, index, &change));
-    return change;
-}
 
 static void test_the_largest_micro_batch(void **state)
 {
@@ -384,43 +321,6 @@ static void test_alternatives(void **state)
     OK(memopt_plan_solution_destroy(solution));
 }
 
-/* Whatever the card and what is asked for, what is proposed fits, and is told rightly. */
-static void test_what_is_proposed_fits(void **state)
-{
-    (void)state;
-    uint64_t seed = 7, fitting = 0;
-    for (int i = 0; i < 300; i++) {
-        mo_case c = small_case();
-        memopt_plan_target_options target = MEMOPT_PLAN_TARGET_OPTIONS_INIT;
-        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407;
-        c.card.capacity = 8 * MIB + (seed >> 33) % (256 * MIB);
-        c.run.batch = (seed >> 20) % 9;
-        c.run.accumulation = (seed >> 12) % 3;
-        c.run.world_size = 1 + (seed >> 16) % 3;
-        target.effective_batch = (seed >> 24) % 60;
-        int several = target.effective_batch > c.run.world_size * (c.run.batch ? c.run.batch : 1);
-        target.keep_batch = c.run.batch != 0 && (seed >> 30) % 3 == 0;
-        memopt_plan_solution *solution;
-        memopt_plan_fit fit = solve(&c, &target, &solution);
-        mo_case run = chosen(solution, &c);
-        assert_int_equal(peak_of(&run), fit.peak_bytes);
-        if (fit.fits_after) {
-            fitting++;
-            assert_true(fit.peak_bytes <= fit.limit_bytes);
-            assert_int_equal(fit.effective_batch,
-                             fit.micro_batch * fit.accumulation * c.run.world_size);
-            assert_true(c.run.batch == 0 || fit.micro_batch <= c.run.batch);
-            if (several && !fit.fits && !target.keep_batch) /* accumulation was made room for */
-                assert_true(fit.effective_batch + c.run.world_size * fit.micro_batch / 2 >=
-                            fit.target_batch);
-            assert_true(!target.keep_batch || fit.micro_batch == c.run.batch);
-            assert_int_equal((int64_t)(fit.effective_batch - fit.target_batch), fit.remainder);
-        }
-        OK(memopt_plan_solution_destroy(solution));
-    }
-    assert_true(fitting > 100 && fitting < 300);
-}
-
 static void test_refusals(void **state)
 {
     (void)state;
@@ -487,7 +387,6 @@ int main(void)
         cmocka_unit_test(test_what_is_kept),
         cmocka_unit_test(test_the_floor),
         cmocka_unit_test(test_alternatives),
-        cmocka_unit_test(test_what_is_proposed_fits),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_without_host_memory),
     };
