@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from ctypes import (
+    CFUNCTYPE,
     POINTER,
     c_char,
     c_char_p,
@@ -431,7 +432,13 @@ class PlanFit(Struct):
         ("limit_bytes", c_uint64),
         ("change_count", c_uint64),
         ("time_factor", c_double),
+        ("start_batch", c_uint64),
+        ("start_accumulation", c_uint64),
+        ("start_peak_bytes", c_uint64),
     ]
+
+
+PlanMeasure = CFUNCTYPE(c_int32, c_void_p, POINTER(PlanRun), POINTER(PlanBytes))
 
 
 STRUCTS: Dict[str, Type[Struct]] = {
@@ -450,6 +457,10 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
     "memopt_plan_create": (
         CHECKED,
         [POINTER(PlanModel), POINTER(PlanRun), POINTER(PlanCard), POINTER(c_void_p)],
+    ),
+    "memopt_plan_create_measured": (
+        CHECKED,
+        [POINTER(PlanBytes), POINTER(PlanRun), POINTER(PlanCard), POINTER(c_void_p)],
     ),
     "memopt_plan_destroy": (CHECKED, [c_void_p]),
     "memopt_plan_get_report": (CHECKED, [c_void_p, POINTER(PlanReport)]),
@@ -471,6 +482,17 @@ PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {
         CHECKED,
         [
             POINTER(PlanModel),
+            POINTER(PlanRun),
+            POINTER(PlanCard),
+            POINTER(PlanTargetOptions),
+            POINTER(c_void_p),
+        ],
+    ),
+    "memopt_plan_solve_measured": (
+        CHECKED,
+        [
+            PlanMeasure,
+            c_void_p,
             POINTER(PlanRun),
             POINTER(PlanCard),
             POINTER(PlanTargetOptions),
