@@ -518,8 +518,8 @@ MEMOPT_API memopt_status memopt_plan_add_overhead(const memopt_plan_card *card,
 
 /**
  * @brief A plan of bytes that were measured or traced elsewhere: overhead, the peak and whether it
- *        fits, as memopt_plan_create() tells them. It has no layers, its counts of weights are 0,
- *        and its time factors are 1.
+ *        fits, as memopt_plan_create() tells them. It has no layers, its time factors are 1, and
+ *        what is not known is 0: the counts of weights, mean_bytes and held_bytes among them.
  * @param phases ::MEMOPT_PLAN_PHASES entries by ::memopt_plan_phase: live tensors of one device at
  *        the fullest moment of each phase; overhead and total are not read.
  * @param run the run; NULL: defaults.
@@ -618,7 +618,7 @@ typedef struct memopt_plan_fit {
     uint64_t change_count;        /**< Entries for memopt_plan_solution_get_change(). */
     double time_factor;           /**< Of all changes together. */
     uint64_t start_batch; /**< Changes are counted from this micro-batch: the run's, or, where
-                               it has none, micro_batch. */
+                               it has none or fits, micro_batch. */
     uint64_t start_accumulation; /**< And from this accumulation: what the effective batch asks for
                                       with start_batch, or the run's. */
     uint64_t start_peak_bytes;   /**< The peak without any change. */

@@ -28,7 +28,6 @@ memopt_status mo_plan_measured(memopt_plan *plan, const memopt_plan_bytes *phase
     }
     mo_plan_moments(plan);
     mo_plan_tell_peak(plan, "");
-    r->mean_bytes = r->held_bytes = r->peak.total;
     r->samples = run->batch * run->accumulation * run->world_size;
     r->time_factor = r->recompute_factor = r->offload_factor = 1;
     return MEMOPT_OK;

@@ -205,17 +205,17 @@ static memopt_status tell_changes(memopt_plan_solution *s)
     return status;
 }
 
-/* What changes are counted from: the run as given; without a batch, with the one that was found. */
+/* What changes are counted from: the run as given; with the micro-batch that was found where it
+ * fits or was given none. */
 static memopt_status tell(memopt_plan_solution *s)
 {
     mo_cost cost;
     memopt_plan_target_options options = s->options;
-    if (!s->batch_given) {
-        options.keep_batch = 1;
-        if (s->found.fits) {
-            s->given.run.batch = s->chosen.run.batch;
-            s->given.run.accumulation = s->chosen.run.accumulation;
-        }
+    if (!s->batch_given)
+        options.keep_batch = 1; /* a smaller one is no change of what was asked for */
+    if (s->fit.fits || (!s->batch_given && s->found.fits)) {
+        s->given.run.batch = s->chosen.run.batch;
+        s->given.run.accumulation = s->chosen.run.accumulation;
     }
     memopt_status status = mo_case_cost(&s->given, &cost);
     s->fit.start_batch = s->given.run.batch;

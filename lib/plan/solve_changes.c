@@ -92,6 +92,8 @@ static int other_optimizer(mo_case *c, memopt_plan_change *out)
     SAY(out, change, "optimizer %s → %s", optimizers[c->run.optimizer], optimizers[to]);
     SAY(out, option, "--optimizer %s", optimizers[to]);
     c->run.optimizer = (uint32_t)to;
+    if (c->run.state_dtype == c->run.weight_dtype)
+        c->run.state_dtype = 0; /* torch's states are of the weights' type, ours are not */
     return 1;
 }
 
@@ -117,6 +119,8 @@ static int other_dtype(mo_case *c, memopt_plan_change *out, uint32_t what)
     c->run.weight_dtype = MEMOPT_DTYPE_BF16;
     c->run.compute_dtype = 0;
     c->run.gradient_dtype = 0;
+    if (is_f32(c->run.state_dtype))
+        c->run.state_dtype = 0;
     SAY(out, change, "weights fp32 → bf16, with stochastic rounding");
     SAY(out, option, "--dtype bf16");
     return 1;

@@ -29,6 +29,8 @@ static memopt_status measured(const mo_case *c, mo_cost *cost)
     memopt_status status = mo_settings_measured(&plan.settings, &c->run, &c->card);
     if (status == MEMOPT_OK)
         status = c->source->measure(c->source->user, &plan.settings.run, phases);
+    if (status == MEMOPT_UNSUPPORTED)
+        return mo_fail(status, "plan: nothing is known of what such a run takes");
     if (status == MEMOPT_OK)
         status = mo_plan_measured(&plan, phases);
     if (status == MEMOPT_OK)

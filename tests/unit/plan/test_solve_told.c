@@ -83,8 +83,13 @@ static void check_start(const asked *a, const memopt_plan_fit *fit)
     assert_int_equal(peak_of(&start), fit->start_peak_bytes);
     assert_int_equal(fit->fits, fit->start_peak_bytes <= fit->limit_bytes &&
                                     (fit->fits || fit->start_peak_bytes > fit->limit_bytes));
+    if (fit->fits || (a->c.run.batch == 0 && fit->fits_after)) {
+        assert_int_equal(fit->start_batch, fit->micro_batch);
+        assert_int_equal(fit->start_accumulation, fit->accumulation);
+        return;
+    }
     if (a->c.run.batch == 0) {
-        assert_int_equal(fit->start_batch, fit->fits_after ? fit->micro_batch : 1);
+        assert_int_equal(fit->start_batch, 1);
         return;
     }
     assert_int_equal(fit->start_batch, a->c.run.batch);
