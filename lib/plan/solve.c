@@ -36,7 +36,8 @@ static memopt_status fill_in(mo_case *c)
     c->model.struct_size = sizeof c->model;
     c->run.struct_size = sizeof c->run;
     c->card.struct_size = sizeof c->card;
-    return mo_case_cost_now(c, &cost);
+    status = mo_case_cost(c, &cost);
+    return status == MEMOPT_OK && cost.peak == UINT64_MAX ? mo_case_cost_now(c, &cost) : status;
 }
 
 static memopt_status check(const memopt_plan_target_options *o, const mo_case *c)

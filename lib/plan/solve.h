@@ -22,11 +22,13 @@
 
 /* Where the bytes of cases come from, and those that were asked for already. */
 typedef struct mo_known mo_known;
+typedef struct mo_told mo_told;
 typedef struct mo_source {
     memopt_plan_measure measure; /* NULL: models are played */
     void *user;
     mo_known *known;
-    uint64_t known_count, known_capacity;
+    mo_told *told; /* what measure said */
+    uint64_t known_count, known_capacity, told_count, told_capacity;
 } mo_source;
 
 typedef struct mo_case {

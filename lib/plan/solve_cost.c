@@ -12,6 +12,11 @@ struct mo_known {
     mo_cost cost;
 };
 
+struct mo_told {
+    memopt_plan_run run;
+    memopt_plan_bytes phases[MEMOPT_PLAN_PHASES];
+};
+
 static memopt_status played(const mo_case *c, mo_cost *cost)
 {
     memopt_plan_report report;
@@ -21,16 +26,36 @@ static memopt_status played(const mo_case *c, mo_cost *cost)
     return status;
 }
 
+/* What the caller's function says of a run; it is asked once, whatever the card. */
+static memopt_status ask(mo_source *s, const memopt_plan_run *run, memopt_plan_bytes *phases)
+{
+    for (uint64_t i = 0; i < s->told_count; i++)
+        if (memcmp(&s->told[i].run, run, sizeof *run) == 0) {
+            memcpy(phases, s->told[i].phases, sizeof s->told[i].phases);
+            return MEMOPT_OK;
+        }
+    memset(phases, 0, MEMOPT_PLAN_PHASES * sizeof *phases);
+    memopt_status status = s->measure(s->user, run, phases);
+    if (status == MEMOPT_UNSUPPORTED)
+        return mo_fail(status, "plan: nothing is known of what such a run takes");
+    if (status != MEMOPT_OK)
+        return status;
+    if (!mo_grow((void **)&s->told, &s->told_capacity, s->told_count + 1, sizeof *s->told))
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    mo_told *t = &s->told[s->told_count++];
+    t->run = *run;
+    memcpy(t->phases, phases, sizeof t->phases);
+    return MEMOPT_OK;
+}
+
 /* Nothing is known of the time but the factors of changes: every step takes the same. */
 static memopt_status measured(const mo_case *c, mo_cost *cost)
 {
     memopt_plan plan = {.layers = NULL};
-    memopt_plan_bytes phases[MEMOPT_PLAN_PHASES] = {{0, 0, 0, 0, 0, 0, 0, 0}};
+    memopt_plan_bytes phases[MEMOPT_PLAN_PHASES];
     memopt_status status = mo_settings_measured(&plan.settings, &c->run, &c->card);
     if (status == MEMOPT_OK)
-        status = c->source->measure(c->source->user, &plan.settings.run, phases);
-    if (status == MEMOPT_UNSUPPORTED)
-        return mo_fail(status, "plan: nothing is known of what such a run takes");
+        status = ask(c->source, &plan.settings.run, phases);
     if (status == MEMOPT_OK)
         status = mo_plan_measured(&plan, phases);
     if (status == MEMOPT_OK)
@@ -87,6 +112,7 @@ memopt_status mo_case_cost(const mo_case *c, mo_cost *cost)
 void mo_source_end(mo_source *s)
 {
     mo_free(s->known);
+    mo_free(s->told);
     *s = (mo_source){.measure = NULL};
 }
 
