@@ -556,7 +556,8 @@ typedef struct memopt_plan_target_options {
     uint64_t max_micro_batch; /**< The micro-batch is not larger; 0: 65536.
                                    memopt_plan_run::batch bounds it too, where it is given. */
     uint64_t min_sequence;    /**< Changes do not make the sequence shorter; 0: an eighth of it. */
-    uint32_t keep_batch;      /**< 1: memopt_plan_run::batch is not made smaller either. */
+    uint32_t keep_batch;      /**< 1: memopt_plan_run::batch, where it is given, is not made smaller
+                                   either. */
     uint32_t keep_dtype;      /**< 1: no change of dtypes is proposed. */
     uint32_t keep_optimizer;  /**< 1: no change of the optimizer is proposed. */
     uint32_t keep_weights;    /**< 1: LoRA is not proposed. */

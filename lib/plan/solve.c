@@ -81,22 +81,22 @@ static mo_split nearest(const memopt_plan_solution *s, uint64_t most)
 static memopt_status split_for(memopt_plan_solution *s, uint64_t most, mo_split *split)
 {
     const mo_case *c = &s->chosen;
-    uint64_t world = c->run.world_size, steps = c->run.accumulation, several = 0;
-    most = mo_min_u64(most, s->fit.largest_micro_batch);
+    uint64_t world = c->run.world_size, steps = c->run.accumulation, largest = 0, several = 0;
+    memopt_status status = mo_largest_batch(c, MO_LARGEST_BATCH, &largest);
+    most = mo_min_u64(most, largest);
     *split = (mo_split){most, steps, most * steps * world};
-    if (s->target == 0 || most == 0)
-        return MEMOPT_OK;
+    if (status != MEMOPT_OK || s->target == 0 || most == 0)
+        return status;
     *split = nearest(s, most);
-    if (split->accumulation < 2 || steps > 1)
-        return MEMOPT_OK; /* one is enough, or several were counted already */
-    memopt_status status = largest_of_several(c, MO_LARGEST_BATCH, &several);
+    if (split->accumulation < 2)
+        return MEMOPT_OK; /* one is enough */
+    status = largest_of_several(c, MO_LARGEST_BATCH, &several);
     if (status != MEMOPT_OK)
         return status;
-    if (several == 0 || (s->options.keep_batch && several < most)) {
+    if (several == 0) {
         *split = (mo_split){most, 1, most * world}; /* it fits alone, and nothing beside it */
         return MEMOPT_OK;
     }
-    s->fit.largest_micro_batch = several;
     *split = nearest(s, mo_min_u64(most, several));
     return MEMOPT_OK;
 }
@@ -106,9 +106,7 @@ static memopt_status choose_batch(memopt_plan_solution *s)
 {
     mo_case *c = &s->chosen;
     mo_split split;
-    memopt_status status = mo_largest_batch(c, MO_LARGEST_BATCH, &s->fit.largest_micro_batch);
-    if (status == MEMOPT_OK)
-        status = split_for(s, s->options.keep_batch ? c->run.batch : s->most, &split);
+    memopt_status status = split_for(s, s->options.keep_batch ? c->run.batch : s->most, &split);
     if (status != MEMOPT_OK || split.batch == 0)
         return status;
     c->run.batch = split.batch;
@@ -134,7 +132,7 @@ static memopt_status shrink(memopt_plan_solution *s, int *done)
     mo_split split = mo_split_batch(s->target, fitting, s->given.run.world_size);
     s->chosen = s->given;
     s->chosen.run.batch = split.batch;
-    s->chosen.run.accumulation = mo_max_u64(split.accumulation, 2); /* as it was found to fit */
+    s->chosen.run.accumulation = split.accumulation;
     s->found.fits = 1;
     *done = 1;
     return MEMOPT_OK;
@@ -189,21 +187,10 @@ static memopt_status find(memopt_plan_solution *s)
         status = shrink(s, &done);
     if (status != MEMOPT_OK || done)
         return status;
-    const memopt_plan_run *run = &s->given.run;
-    if (s->target != 0 && run->accumulation < 2 && nearest(s, run->batch).accumulation > 1)
-        accumulate(s, 2); /* gradients will stay from one to the next */
+    if (s->target != 0) /* of several, gradients will stay from one to the next */
+        accumulate(s, nearest(s, s->given.run.batch).accumulation > 1 ? 2 : 1);
     s->chosen = s->given;
     return mo_search_changes(&s->chosen, &s->options, &s->found);
-}
-
-/* The changes on the way to what was chosen. Some may not be needed with its micro-batch: then the
- * largest is another. */
-static memopt_status tell_changes(memopt_plan_solution *s)
-{
-    memopt_status status = mo_search_tell(&s->given, &s->chosen, &s->options, &s->found);
-    if (status == MEMOPT_OK)
-        status = mo_largest_batch(&s->chosen, MO_LARGEST_BATCH, &s->fit.largest_micro_batch);
-    return status;
 }
 
 /* What changes are counted from: the run as given; with the micro-batch that was found where it
@@ -223,7 +210,7 @@ static memopt_status tell(memopt_plan_solution *s)
     s->fit.start_accumulation = s->given.run.accumulation;
     s->fit.start_peak_bytes = cost.peak;
     if (status == MEMOPT_OK && s->found.fits && !s->fit.fits)
-        status = tell_changes(s);
+        status = mo_search_tell(&s->given, &s->chosen, &s->options, &s->found);
     if (status == MEMOPT_OK && s->options.all_changes)
         status = mo_search_alternatives(&s->given, &options, &s->found);
     return status;
@@ -239,12 +226,16 @@ static memopt_status solve(memopt_plan_solution *s)
     s->most = s->options.max_micro_batch == 0 ? MO_LARGEST_BATCH : s->options.max_micro_batch;
     if (s->batch_given)
         s->most = mo_min_u64(s->most, run->batch);
+    else
+        s->options.keep_batch = 0;
     s->fit.target_batch = s->target;
     memopt_status status = find(s);
     if (status == MEMOPT_OK && s->found.fits)
         status = choose_batch(s);
     if (status == MEMOPT_OK)
         status = tell(s);
+    if (status == MEMOPT_OK && s->found.fits) /* of the run that is proposed */
+        status = mo_largest_batch(&s->chosen, MO_LARGEST_BATCH, &s->fit.largest_micro_batch);
     if (status == MEMOPT_OK)
         status = mo_case_cost(&s->chosen, &cost);
     s->fit.fits_after = (uint32_t)s->found.fits;

@@ -18,7 +18,7 @@ static asked random_case(uint64_t *seed)
     run->accumulation = (r >> 12) % 3;
     run->world_size = 1 + (r >> 16) % 3;
     a.target.effective_batch = (r >> 24) % 60;
-    a.target.keep_batch = run->batch != 0 && (r >> 30) % 3 == 0;
+    a.target.keep_batch = (r >> 30) % 3 == 0;
     a.target.all_changes = (r >> 29) % 2;
     if ((r >> 35) % 3 == 0)
         a.target.max_micro_batch = 1 + (r >> 37) % 4;
@@ -40,7 +40,8 @@ static asked random_case(uint64_t *seed)
 
 /* Changes that are applied lead, saving by saving, from the run as given to what is proposed; the
  * others start at the run as given. */
-static void check_way(const memopt_plan_solution *solution, const memopt_plan_fit *fit)
+static void check_way(const asked *a, const memopt_plan_solution *solution,
+                      const memopt_plan_fit *fit)
 {
     uint64_t peak = fit->start_peak_bytes;
     double time = 1;
@@ -48,6 +49,8 @@ static void check_way(const memopt_plan_solution *solution, const memopt_plan_fi
     char words[96];
     for (uint64_t i = 0; i < fit->change_count; i++) {
         memopt_plan_change change = change_of(solution, i);
+        /* No batch was asked for that a smaller one would change. */
+        assert_true(a->c.run.batch > 0 || change.kind != MEMOPT_PLAN_CHANGE_MICRO_BATCH);
         if (!change.applied) {
             alternatives = 1;
             assert_int_equal(fit->start_peak_bytes - change.saves_bytes, change.peak_bytes);
@@ -81,18 +84,13 @@ static void check_start(const asked *a, const memopt_plan_fit *fit)
     start.run.batch = fit->start_batch;
     start.run.accumulation = fit->start_accumulation;
     assert_int_equal(peak_of(&start), fit->start_peak_bytes);
-    assert_int_equal(fit->fits, fit->start_peak_bytes <= fit->limit_bytes &&
-                                    (fit->fits || fit->start_peak_bytes > fit->limit_bytes));
+    assert_int_equal(fit->fits, fit->start_peak_bytes <= fit->limit_bytes);
     if (fit->fits || (a->c.run.batch == 0 && fit->fits_after)) {
         assert_int_equal(fit->start_batch, fit->micro_batch);
         assert_int_equal(fit->start_accumulation, fit->accumulation);
         return;
     }
-    if (a->c.run.batch == 0) {
-        assert_int_equal(fit->start_batch, 1);
-        return;
-    }
-    assert_int_equal(fit->start_batch, a->c.run.batch);
+    assert_int_equal(fit->start_batch, a->c.run.batch ? a->c.run.batch : 1);
     if (target == 0)
         assert_int_equal(fit->start_accumulation,
                          a->c.run.accumulation ? a->c.run.accumulation : 1);
@@ -110,21 +108,24 @@ static void check_batches(const asked *a, const memopt_plan_solution *solution,
 {
     mo_case run = chosen(solution, &a->c);
     uint64_t world = a->c.run.world_size;
+    int kept = a->target.keep_batch && a->c.run.batch != 0;
     assert_int_equal(run.run.batch, fit->micro_batch);
     assert_int_equal(run.run.accumulation, fit->accumulation);
     assert_true(fit->peak_bytes <= fit->limit_bytes);
     assert_int_equal(fit->effective_batch, fit->micro_batch * fit->accumulation * world);
     assert_int_equal((int64_t)(fit->effective_batch - fit->target_batch), fit->remainder);
     assert_true(a->c.run.batch == 0 || fit->micro_batch <= a->c.run.batch);
-    assert_true(a->target.max_micro_batch == 0 || a->target.keep_batch ||
+    assert_true(a->target.max_micro_batch == 0 || kept ||
                 fit->micro_batch <= a->target.max_micro_batch);
-    assert_true(!a->target.keep_batch || fit->micro_batch == a->c.run.batch);
+    assert_true(!kept || fit->micro_batch == a->c.run.batch);
     assert_true(fit->micro_batch <= fit->largest_micro_batch);
     assert_true(peak_at(run, fit->largest_micro_batch) <= fit->limit_bytes);
-    if (run.run.accumulation > 1 || a->target.effective_batch == 0)
-        assert_true(peak_at(run, fit->largest_micro_batch + 1) > fit->limit_bytes);
+    assert_true(peak_at(run, fit->largest_micro_batch + 1) > fit->limit_bytes);
+    uint64_t given = a->c.run.batch * (a->c.run.accumulation ? a->c.run.accumulation : 1) * world;
+    uint64_t target = a->target.effective_batch ? a->target.effective_batch : given;
+    assert_int_equal(fit->target_batch, target ? target : fit->effective_batch);
     if (a->target.effective_batch > world * (a->c.run.batch ? a->c.run.batch : 1) && !fit->fits &&
-        !a->target.keep_batch) /* accumulation was made room for */
+        !kept) /* accumulation was made room for */
         assert_true(fit->effective_batch + world * fit->micro_batch / 2 >= fit->target_batch);
 }
 
@@ -140,7 +141,7 @@ static void test_what_is_proposed_fits(void **state)
         mo_case run = chosen(solution, &a.c);
         assert_int_equal(peak_of(&run), fit.peak_bytes);
         check_start(&a, &fit);
-        check_way(solution, &fit);
+        check_way(&a, solution, &fit);
         if (fit.fits_after)
             check_batches(&a, solution, &fit);
         else
