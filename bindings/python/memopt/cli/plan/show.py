@@ -25,7 +25,7 @@ LABELS = {
 def show(answers: List[Answer], description: Description, output: Output, layers: bool) -> None:
     """Prints everything for one card, a table side by side for several."""
     first = answers[0]
-    output.pairs("memopt plan", _head(first, description))
+    output.pairs("memopt plan", _head(first, description, len(answers) > 1))
     if len(answers) > 1:
         _tiers(answers, output)
         return
@@ -36,7 +36,7 @@ def show(answers: List[Answer], description: Description, output: Output, layers
     _verdict(first, output)
 
 
-def _head(answer: Answer, description: Description) -> List[Any]:
+def _head(answer: Answer, description: Description, several: bool) -> List[Any]:
     plan = answer.plan
     trainable = ""
     if plan.trainable_count != plan.parameter_count:
@@ -45,24 +45,26 @@ def _head(answer: Answer, description: Description) -> List[Any]:
     lines = [
         ("model", description.title),
         ("parameters", _count(plan.parameter_count) + trainable),
-        ("run", _run(plan)),
+        ("run", _run(plan, several)),
     ]
     return lines + [("note", Cell(note, "dim")) for note in description.notes]
 
 
-def _run(plan: Plan) -> str:
+def _run(plan: Plan, several: bool) -> str:
+    """In words; the batch of several cards is told for each of them."""
     run = plan.run
-    parts = ["micro-batch %d" % run.batch]
+    parts = [] if several else ["micro-batch %d" % run.batch]
     if run.sequence:
         parts.append("sequence %d" % run.sequence)
-    if run.accumulation > 1:
+    if run.accumulation > 1 and not several:
         parts.append("accumulation %d" % run.accumulation)
     if run.world_size > 1:
         parts.append("%d devices (%s)" % (run.world_size, run.as_dict().get("sharding", "ddp")))
     parts.append(dtype_word(run) + (" autocast" if run.compute_dtype else ""))
     parts.append(optimizer_word(run))
     words = run.as_dict()
-    parts.append("attention " + words.get("attention", "sdpa"))
+    if plan.layers:  # else a module's own
+        parts.append("attention " + words.get("attention", "sdpa"))
     if words.get("checkpointing", "none") != "none":
         parts.append("checkpointing " + words["checkpointing"])
     if run.offload:
