@@ -168,9 +168,9 @@ static memopt_status find(memopt_plan_solution *s)
     mo_cost cost;
     int done = 0, lacks = 0;
     s->found = (mo_found){.time = 1};
-    if (!s->batch_given)
-        s->given.run.batch = 1;
-    else if (s->options.effective_batch != 0)
+    if (s->options.effective_batch != 0) /* it decides, not the run */
+        s->given.run.accumulation = 1;
+    if (s->options.effective_batch != 0 && s->batch_given)
         accumulate(s, 1);
     memopt_status status = mo_case_cost(&s->given, &cost);
     if (status != MEMOPT_OK)

@@ -177,15 +177,17 @@ static void test_what_is_not_known_is_not_proposed(void **state)
     memopt_plan_solution *solution;
     all.all_changes = 1;
     p.c.run.batch = 2;
-    int dtypes = 0;
+    p.c.card.device = MEMOPT_PLAN_DEVICE_CUDA;
+    int dtypes = 0, segments = 0;
     memopt_plan_fit fit = solve_measured(&p, &all, &solution);
     assert_true(fit.change_count > 3);
     for (uint64_t i = 0; i < fit.change_count; i++) {
         uint32_t kind = change_of(solution, i).kind;
         assert_true(kind != MEMOPT_PLAN_CHANGE_OPTIMIZER && kind != MEMOPT_PLAN_CHANGE_LORA);
         dtypes += kind == MEMOPT_PLAN_CHANGE_DTYPE;
+        segments += kind == MEMOPT_PLAN_CHANGE_ALLOCATOR;
     }
-    assert_true(dtypes > 0);
+    assert_true(dtypes > 0 && segments == 1);
     OK(memopt_plan_solution_destroy(solution));
     p.count = 0;
     p.known = ANY;

@@ -29,6 +29,10 @@ static asked random_case(uint64_t *seed)
         a.c.model.experts = 4;
         a.c.model.ffn = 256;
     }
+    if ((r >> 50) % 4 == 0) {
+        a.c.card.device = MEMOPT_PLAN_DEVICE_CUDA;
+        a.c.card.capacity += 600 * MIB;
+    }
     if ((r >> 44) % 4 == 0)
         a.c.model.lora_rank = 4;
     if ((r >> 46) % 4 == 0)
@@ -36,6 +40,19 @@ static asked random_case(uint64_t *seed)
     if ((r >> 48) % 4 == 0)
         run->optimizer = MEMOPT_PLAN_ADAMW_FOREACH;
     return a;
+}
+
+/* What is to be run: with the card that a change of the allocator makes. */
+static mo_case proposed(const asked *a, const memopt_plan_solution *solution,
+                        const memopt_plan_fit *fit)
+{
+    mo_case run = chosen(solution, &a->c);
+    for (uint64_t i = 0; i < fit->change_count; i++) {
+        memopt_plan_change change = change_of(solution, i);
+        if (change.applied && change.kind == MEMOPT_PLAN_CHANGE_ALLOCATOR)
+            run.card.allocator = MEMOPT_PLAN_ALLOCATOR_EXPANDABLE;
+    }
+    return run;
 }
 
 /* Changes that are applied lead, saving by saving, from the run as given to what is proposed; the
@@ -46,6 +63,7 @@ static void check_way(const asked *a, const memopt_plan_solution *solution,
     uint64_t peak = fit->start_peak_bytes;
     double time = 1;
     int alternatives = 0;
+    uint32_t kinds = 0;
     char words[96];
     for (uint64_t i = 0; i < fit->change_count; i++) {
         memopt_plan_change change = change_of(solution, i);
@@ -53,10 +71,12 @@ static void check_way(const asked *a, const memopt_plan_solution *solution,
         assert_true(a->c.run.batch > 0 || change.kind != MEMOPT_PLAN_CHANGE_MICRO_BATCH);
         if (!change.applied) {
             alternatives = 1;
+            assert_int_equal(kinds >> change.kind & 1, 0); /* one of the kind is applied */
             assert_int_equal(fit->start_peak_bytes - change.saves_bytes, change.peak_bytes);
             continue;
         }
         assert_false(alternatives);
+        kinds |= 1u << change.kind;
         assert_true(change.saves_bytes > 0);
         peak -= change.saves_bytes;
         assert_int_equal(change.peak_bytes, peak);
@@ -106,7 +126,7 @@ static void check_start(const asked *a, const memopt_plan_fit *fit)
 static void check_batches(const asked *a, const memopt_plan_solution *solution,
                           const memopt_plan_fit *fit)
 {
-    mo_case run = chosen(solution, &a->c);
+    mo_case run = proposed(a, solution, fit);
     uint64_t world = a->c.run.world_size;
     int kept = a->target.keep_batch && a->c.run.batch != 0;
     assert_int_equal(run.run.batch, fit->micro_batch);
@@ -134,11 +154,11 @@ static void test_what_is_proposed_fits(void **state)
 {
     (void)state;
     uint64_t seed = 7, fitting = 0, changed = 0;
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < 2000; i++) {
         asked a = random_case(&seed);
         memopt_plan_solution *solution;
         memopt_plan_fit fit = solve(&a.c, &a.target, &solution);
-        mo_case run = chosen(solution, &a.c);
+        mo_case run = proposed(&a, solution, &fit);
         assert_int_equal(peak_of(&run), fit.peak_bytes);
         check_start(&a, &fit);
         check_way(&a, solution, &fit);
@@ -150,7 +170,7 @@ static void test_what_is_proposed_fits(void **state)
         changed += fit.fits_after && !fit.fits;
         OK(memopt_plan_solution_destroy(solution));
     }
-    assert_true(fitting > 150 && fitting < 400 && changed > 50);
+    assert_true(fitting > 800 && fitting < 2000 && changed > 250);
 }
 
 /* A card of exactly the floor fits, and one of a byte less does not. */
