@@ -263,9 +263,12 @@ Phases = Mapping[str, Mapping[str, int]]
 
 
 def _fill_phases(array: Any, phases: Phases) -> None:
-    for phase in _abi_plan.PlanPhase:
-        for name, size in phases.get(phase.name.lower(), {}).items():
-            setattr(array[phase], name, size)
+    known = {phase.name.lower(): array[phase] for phase in _abi_plan.PlanPhase}
+    for phase, sizes in phases.items():
+        for name, size in sizes.items():
+            if phase not in known or name not in PlanBytes._fields[:6]:
+                raise ValueError("%s of %s: no bytes of a plan are called so" % (name, phase))
+            setattr(known[phase], name, size)
 
 
 class Plan:
