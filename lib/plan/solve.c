@@ -144,7 +144,7 @@ static memopt_status lacks_room(const memopt_plan_solution *s, int *lacks)
 {
     uint64_t single = 0, several = 0;
     *lacks = 0;
-    if (s->given.run.accumulation > 1 || s->options.keep_batch)
+    if (s->given.run.accumulation > 1)
         return MEMOPT_OK;
     memopt_status status = mo_largest_batch(&s->given, s->most, &single);
     if (status != MEMOPT_OK || s->target == 0 || nearest(s, single).accumulation < 2)

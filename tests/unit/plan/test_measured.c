@@ -20,6 +20,32 @@ static memopt_plan_report report_of(const mo_case *c)
     return report;
 }
 
+/* A card's overhead beside bytes from elsewhere is that of a plan with the same bytes. */
+static void test_overhead_of_other_bytes(void **state)
+{
+    (void)state;
+    mo_case c = small_case();
+    c.card.device = MEMOPT_PLAN_DEVICE_CUDA;
+    c.card.margin = 0.5;
+    memopt_plan *plan;
+    OK(memopt_plan_create(&c.model, &c.run, &c.card, &plan));
+    memopt_plan_report report = {.struct_size = sizeof report};
+    OK(memopt_plan_get_report(plan, &report));
+    OK(memopt_plan_destroy(plan));
+    memopt_plan_bytes bytes = report.peak;
+    uint64_t limit = 0;
+    bytes.overhead = bytes.total = 0;
+    OK(memopt_plan_add_overhead(&c.card, &bytes, &limit));
+    assert_int_equal(bytes.overhead, report.peak.overhead);
+    assert_int_equal(bytes.total, report.peak.total);
+    assert_int_equal(limit, report.limit_bytes);
+    OK(memopt_plan_add_overhead(NULL, &bytes, NULL));
+    assert_int_equal(bytes.overhead, 0);
+    c.card.margin = 2;
+    assert_int_equal(memopt_plan_add_overhead(&c.card, &bytes, NULL), MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_plan_add_overhead(NULL, NULL, NULL), MEMOPT_INVALID_ARGUMENT);
+}
+
 static void test_a_measured_plan(void **state)
 {
     (void)state;
@@ -270,6 +296,7 @@ static void test_measured_without_host_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_overhead_of_other_bytes),
         cmocka_unit_test(test_a_measured_plan),
         cmocka_unit_test(test_refusals_of_measured_plans),
         cmocka_unit_test(test_solutions_of_measured_runs),

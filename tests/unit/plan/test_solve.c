@@ -22,6 +22,11 @@ static void test_the_largest_micro_batch(void **state)
         assert_true(fit.peak_bytes <= fit.limit_bytes);
         assert_int_equal(fit.change_count, 0);
         OK(memopt_plan_solution_destroy(solution));
+        /* Without a batch there is none to keep. */
+        memopt_plan_target_options keep = MEMOPT_PLAN_TARGET_OPTIONS_INIT;
+        keep.keep_batch = 1;
+        assert_int_equal(solve(&c, &keep, &solution).micro_batch, batch);
+        OK(memopt_plan_solution_destroy(solution));
     }
 }
 
@@ -38,32 +43,6 @@ static void test_the_margin_counts(void **state)
     assert_true(peak_at(c, fit.micro_batch) <= fit.limit_bytes);
     assert_true(peak_at(c, fit.micro_batch + 1) > fit.limit_bytes);
     OK(memopt_plan_solution_destroy(solution));
-}
-
-/* A card's overhead beside bytes from elsewhere is that of a plan with the same bytes. */
-static void test_overhead_of_other_bytes(void **state)
-{
-    (void)state;
-    mo_case c = small_case();
-    c.card.device = MEMOPT_PLAN_DEVICE_CUDA;
-    c.card.margin = 0.5;
-    memopt_plan *plan;
-    OK(memopt_plan_create(&c.model, &c.run, &c.card, &plan));
-    memopt_plan_report report = {.struct_size = sizeof report};
-    OK(memopt_plan_get_report(plan, &report));
-    OK(memopt_plan_destroy(plan));
-    memopt_plan_bytes bytes = report.peak;
-    uint64_t limit = 0;
-    bytes.overhead = bytes.total = 0;
-    OK(memopt_plan_add_overhead(&c.card, &bytes, &limit));
-    assert_int_equal(bytes.overhead, report.peak.overhead);
-    assert_int_equal(bytes.total, report.peak.total);
-    assert_int_equal(limit, report.limit_bytes);
-    OK(memopt_plan_add_overhead(NULL, &bytes, NULL));
-    assert_int_equal(bytes.overhead, 0);
-    c.card.margin = 2;
-    assert_int_equal(memopt_plan_add_overhead(&c.card, &bytes, NULL), MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_plan_add_overhead(NULL, NULL, NULL), MEMOPT_INVALID_ARGUMENT);
 }
 
 /* The time of an alternative is that of its plan relative to the run's own. */
@@ -190,6 +169,18 @@ static void test_no_room_for_accumulation(void **state)
     target.effective_batch = 1;
     fit = solve(&c, &target, &solution);
     assert_true(fit.fits);
+    OK(memopt_plan_solution_destroy(solution));
+    /* Two samples at once fit, and three are three micro-batches, or 2 or 4. */
+    c.run.sequence = 96;
+    c.run.optimizer = MEMOPT_PLAN_ADAMW_FUSED;
+    c.run.batch = 2;
+    c.card.capacity = peak_of(&c);
+    target.effective_batch = 3;
+    fit = solve(&c, &target, &solution);
+    assert_false(fit.fits);
+    assert_int_equal(fit.start_accumulation, 2);
+    assert_true(fit.fits_after);
+    assert_int_equal(fit.effective_batch, 3);
     OK(memopt_plan_solution_destroy(solution));
 }
 
@@ -432,7 +423,6 @@ int main(void)
         cmocka_unit_test(test_the_margin_counts),
         cmocka_unit_test(test_times_are_of_plans),
         cmocka_unit_test(test_one_that_is_enough),
-        cmocka_unit_test(test_overhead_of_other_bytes),
         cmocka_unit_test(test_an_effective_batch),
         cmocka_unit_test(test_no_room_for_accumulation),
         cmocka_unit_test(test_a_batch_that_does_not_fit_is_made_smaller),
