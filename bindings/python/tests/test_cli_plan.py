@@ -233,7 +233,7 @@ def test_words_of_a_batch_that_does_not_fit(config):
     batch, steps = value["micro_batch"], value["accumulation"]
     assert "micro-batch 8, sequence 512, accumulation 2, 2 devices" in text
     assert "micro-batch 8 → %d, accumulation 2 → %d" % (batch, steps) in text
-    product = "micro-batch %d × accumulation %d × 2 devices" % (batch, steps)
+    product = "%d × %d × 2" % (batch, steps)
     assert "effective batch  %d = %s" % (value["effective_batch"], product) in text
     assert value["remainder"] in (-1, 1)
     told = "%+d: %d samples" % (value["remainder"], value["effective_batch"])
@@ -257,7 +257,7 @@ def test_a_target_without_a_card(config, words, accumulation, remainder):
     assert (value["accumulation"], value["remainder"]) == (accumulation, remainder)
     text = command("--model", config, *words).stdout
     assert ("remainder" in text) == (remainder != 0)
-    assert "accumulation %d" % accumulation in text
+    assert accumulation == 1 or "accumulation %d" % accumulation in text
     assert "effective batch  %d = " % value["effective_batch"] in text
 
 

@@ -207,8 +207,8 @@ def _verdict(answer: Answer, output: Output) -> None:
 def _batch(answer: Answer) -> List[Any]:
     run, target = answer.run, answer.target
     effective = run.batch * run.accumulation * run.world_size
-    product = "micro-batch %d × accumulation %d" % (run.batch, run.accumulation)
-    product += " × %d devices" % run.world_size if run.world_size > 1 else ""
+    product = "%d × %d" % (run.batch, run.accumulation)
+    product += " × %d" % run.world_size if run.world_size > 1 else ""
     lines: List[Any] = [("effective batch", "%d = %s" % (effective, product))]
     if target and effective != target:
         text = "%+d: %d samples a step in place of %d" % (effective - target, effective, target)
