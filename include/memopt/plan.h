@@ -517,6 +517,26 @@ MEMOPT_API memopt_status memopt_plan_add_overhead(const memopt_plan_card *card,
                                                   memopt_plan_bytes *bytes, uint64_t *out_limit);
 
 /**
+ * @brief A plan of bytes that were measured or traced elsewhere: overhead, the peak and whether it
+ *        fits, as memopt_plan_create() tells them. It has no layers, its time factors are 1, and
+ *        what is not known is 0: the counts of weights, mean_bytes and held_bytes among them.
+ * @param phases ::MEMOPT_PLAN_PHASES entries by ::memopt_plan_phase: live tensors of one device at
+ *        the fullest moment of each phase; overhead and total are not read.
+ * @param run the run; NULL: defaults.
+ * @param card the card; NULL: defaults (no limit, no overhead).
+ * @param[out] out_plan the plan; ended by memopt_plan_destroy().
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, a value is out of range, or a sum does not
+ *         fit 64 bits.
+ * @retval MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY as told.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_plan_create_measured(const memopt_plan_bytes *phases,
+                                                     const memopt_plan_run *run,
+                                                     const memopt_plan_card *card,
+                                                     memopt_plan **out_plan);
+
+/**
  * @brief The name of a phase.
  * @param phase a ::memopt_plan_phase.
  * @return a static string: "load", "forward", "loss", "backward", "step"; "invalid" for another
@@ -536,7 +556,8 @@ typedef struct memopt_plan_target_options {
     uint64_t max_micro_batch; /**< The micro-batch is not larger; 0: 65536.
                                    memopt_plan_run::batch bounds it too, where it is given. */
     uint64_t min_sequence;    /**< Changes do not make the sequence shorter; 0: an eighth of it. */
-    uint32_t keep_batch;      /**< 1: memopt_plan_run::batch is not made smaller either. */
+    uint32_t keep_batch;      /**< 1: memopt_plan_run::batch, where it is given, is not made smaller
+                                   either. */
     uint32_t keep_dtype;      /**< 1: no change of dtypes is proposed. */
     uint32_t keep_optimizer;  /**< 1: no change of the optimizer is proposed. */
     uint32_t keep_weights;    /**< 1: LoRA is not proposed. */
@@ -597,6 +618,11 @@ typedef struct memopt_plan_fit {
     uint64_t limit_bytes;         /**< capacity × margin. */
     uint64_t change_count;        /**< Entries for memopt_plan_solution_get_change(). */
     double time_factor;           /**< Of all changes together. */
+    uint64_t start_batch; /**< Changes are counted from this micro-batch: the run's, or, where
+                               it has none or fits, micro_batch. */
+    uint64_t start_accumulation; /**< And from this accumulation: what the effective batch asks for
+                                      with start_batch, or the run's. */
+    uint64_t start_peak_bytes;   /**< The peak without any change. */
 } memopt_plan_fit;
 
 /**
@@ -633,6 +659,48 @@ MEMOPT_API memopt_status memopt_plan_solve(const memopt_plan_model *model,
                                            const memopt_plan_run *run, const memopt_plan_card *card,
                                            const memopt_plan_target_options *options,
                                            memopt_plan_solution **out_solution);
+
+/**
+ * @brief Bytes of a run that are measured or traced elsewhere, for memopt_plan_solve_measured().
+ * @param user as given there.
+ * @param run the run, with every default filled in but memopt_plan_run::sequence, which stays 0
+ *            where it was not given.
+ * @param[out] out_phases ::MEMOPT_PLAN_PHASES entries by ::memopt_plan_phase, all zero: the live
+ *             tensors of one device at the fullest moment of each phase, what communication holds
+ *             included. overhead and total are not read. A larger batch may not take fewer bytes.
+ * @return MEMOPT_OK; MEMOPT_UNSUPPORTED or MEMOPT_INVALID_ARGUMENT where nothing is known of such
+ *         a run: a change that leads to it is not proposed. Any other value ends the search and
+ *         comes out of the call unchanged.
+ */
+typedef memopt_status (*memopt_plan_measure)(void *user, const memopt_plan_run *run,
+                                             memopt_plan_bytes *out_phases);
+
+/**
+ * @brief memopt_plan_solve() where the bytes of runs come from a function: of a program that is
+ *        not among the families, as it was measured or traced.
+ *
+ * The function is asked once for each run, on the calling thread. Changes are those of the run and
+ * the card, in the same order; of the model none, and memopt_plan_solution_get_settings() tells a
+ * model of zeros. Of time nothing is known but what changes cost beside recomputation and copies.
+ * @param measure what a run takes.
+ * @param user handed to measure.
+ * @param run the run; NULL: defaults.
+ * @param card the card, with a capacity.
+ * @param options NULL: defaults.
+ * @param[out] out_solution the solution; ended by memopt_plan_solution_destroy().
+ * @retval MEMOPT_OK done (also where it cannot fit).
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, a value is out of range, the card has no
+ *         capacity, or measure returned it for the run as given.
+ * @retval MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY as told; the first also where measure
+ *         returned it for the run as given.
+ * @return What else measure returned.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_plan_solve_measured(memopt_plan_measure measure, void *user,
+                                                    const memopt_plan_run *run,
+                                                    const memopt_plan_card *card,
+                                                    const memopt_plan_target_options *options,
+                                                    memopt_plan_solution **out_solution);
 
 /**
  * @brief Ends a solution.

@@ -143,7 +143,7 @@ static memopt_status copy_chain(memopt_schedule *s, const memopt_chain_stage *st
     s->chain.count = count;
     s->chain.input_bytes = options->input_bytes;
     s->chain.input_gradient = (int)options->input_gradient;
-    return MEMOPT_OK;
+    return mo_chain_find_cells(&s->chain);
 }
 
 memopt_status memopt_schedule_create(const memopt_chain_stage *stages, uint64_t count,
@@ -178,6 +178,7 @@ memopt_status memopt_schedule_destroy(memopt_schedule *schedule)
     if (schedule == NULL)
         return MEMOPT_OK;
     mo_free(schedule->chain.stages);
+    mo_free(schedule->chain.cells);
     mo_free(schedule->steps.items);
     mo_free(schedule);
     return MEMOPT_OK;

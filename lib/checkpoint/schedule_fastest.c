@@ -22,13 +22,13 @@
 /* seconds(i, j, m) for all m, from 0 to slots. */
 static float *row(const mo_cuts *cuts, uint64_t i, uint64_t j)
 {
-    return (float *)cuts->table + mo_range_index(cuts->chain->count, i, j) * (cuts->slots + 1);
+    return (float *)cuts->table + mo_chain_cell(cuts->chain, i, j) * (cuts->slots + 1);
 }
 
 /* A row of the table's own, behind the others. */
 static float *zeros(const mo_cuts *cuts)
 {
-    return (float *)cuts->table + mo_range_count(cuts->chain->count) * (cuts->slots + 1);
+    return (float *)cuts->table + cuts->chain->cell_count * (cuts->slots + 1);
 }
 
 static uint64_t size(const mo_cuts *cuts, uint64_t bytes)
@@ -140,6 +140,10 @@ static void solve_single(const mo_cuts *cuts, uint64_t i)
 static void solve(const mo_cuts *cuts, uint64_t i, uint64_t j)
 {
     float *best = row(cuts, i, j);
+    if (i == j) {
+        solve_single(cuts, i);
+        return;
+    }
     for (uint64_t m = 0; m <= cuts->slots; m++)
         best[m] = INFINITY;
     (void)each_option(cuts, i, j, take_best, best);
@@ -152,17 +156,18 @@ memopt_status mo_schedule_fastest(const mo_chain *c, uint64_t budget, uint64_t s
     uint64_t unit = mo_max_u64(mo_ceil_div_u64(memory, slots), 1);
     mo_cuts cuts = {.cut = cut, .size = size, .chain = c, .unit = unit, .slots = memory / unit};
     uint64_t cells;
-    if (!mo_mul_u64(mo_range_count(c->count) + 1, cuts.slots + 1, &cells))
+    if (!mo_mul_u64(c->cell_count + 1, cuts.slots + 1, &cells))
         cells = UINT64_MAX / sizeof(float);
     cuts.table = mo_malloc(cells * sizeof(float));
     if (cuts.table == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     memset(zeros(&cuts), 0, (cuts.slots + 1) * sizeof(float));
-    for (uint64_t i = c->count; i-- > 0;) {
-        solve_single(&cuts, i);
-        for (uint64_t j = i + 1; j < c->count; j++)
-            solve(&cuts, i, j);
-    }
+    for (uint64_t i = c->count, solved = 0; i-- > 0;)
+        for (uint64_t j = i; j < c->count; j++)
+            if (mo_chain_cell(c, i, j) == solved) { /* else one that is alike was */
+                solve(&cuts, i, j);
+                solved++;
+            }
     *out_fits = row(&cuts, 0, c->count - 1)[cuts.slots] < INFINITY;
     if (*out_fits)
         *out_cuts = cuts;

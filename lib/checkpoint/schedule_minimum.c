@@ -17,27 +17,26 @@
 
 typedef struct cell {
     uint64_t need;
-    uint64_t cut;
+    uint64_t cut; /* less i */
 } cell;
 
 static cell *at(const mo_chain *c, cell *table, uint64_t i, uint64_t j)
 {
-    return &table[mo_range_index(c->count, i, j)];
+    return &table[mo_chain_cell(c, i, j)];
 }
 
 /* run(i, k, j) grows with k by one stage at a time: `most` is what it was for k − 1. */
 static void solve(const mo_chain *c, cell *table, uint64_t i, uint64_t j)
 {
-    cell best = {
-        mo_max_u64(mo_chain_save(c, i, j), c->stages[i].saved_bytes + at(c, table, i + 1, j)->need),
-        i};
+    uint64_t rest = i == j ? 0 : c->stages[i].saved_bytes + at(c, table, i + 1, j)->need;
+    cell best = {mo_max_u64(mo_chain_save(c, i, j), rest), 0};
     uint64_t gradient = mo_chain_value(c, j + 1);
     uint64_t most = mo_chain_value(c, i + 1) + c->stages[i].forward_extra_bytes;
     for (uint64_t k = i + 1; k <= j; k++) {
         uint64_t need = mo_max_u64(gradient + most, at(c, table, i, k - 1)->need);
         need = mo_max_u64(need, mo_chain_value(c, k) + at(c, table, k, j)->need);
         if (need < best.need)
-            best = (cell){need, k};
+            best = (cell){need, k - i};
         most = mo_max_u64(most, mo_chain_value(c, k) + mo_chain_value(c, k + 1) +
                                     c->stages[k].forward_extra_bytes);
     }
@@ -47,7 +46,7 @@ static void solve(const mo_chain *c, cell *table, uint64_t i, uint64_t j)
 static uint64_t cut(const mo_cuts *cuts, uint64_t i, uint64_t j, uint64_t memory)
 {
     (void)memory;
-    return at(cuts->chain, cuts->table, i, j)->cut;
+    return i + at(cuts->chain, cuts->table, i, j)->cut;
 }
 
 static uint64_t size(const mo_cuts *cuts, uint64_t bytes)
@@ -58,14 +57,17 @@ static uint64_t size(const mo_cuts *cuts, uint64_t bytes)
 
 memopt_status mo_schedule_minimum(const mo_chain *c, mo_cuts *out_cuts, uint64_t *out_budget)
 {
-    cell *table = mo_malloc(mo_range_count(c->count) * sizeof *table);
+    cell *table = mo_malloc(c->cell_count * sizeof *table);
+    uint64_t solved = 0;
     if (table == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    for (uint64_t i = c->count; i-- > 0;) {
-        *at(c, table, i, i) = (cell){mo_chain_save(c, i, i), i};
-        for (uint64_t j = i + 1; j < c->count; j++)
+    for (uint64_t i = c->count; i-- > 0;)
+        for (uint64_t j = i; j < c->count; j++) {
+            if (mo_chain_cell(c, i, j) != solved)
+                continue; /* one that is alike was */
             solve(c, table, i, j);
-    }
+            solved++;
+        }
     *out_cuts = (mo_cuts){.cut = cut, .size = size, .chain = c, .unit = 1, .table = table};
     *out_budget = c->input_bytes + at(c, table, 0, c->count - 1)->need;
     return MEMOPT_OK;

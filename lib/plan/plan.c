@@ -30,17 +30,14 @@ static memopt_status find_schedule(const mo_settings *settings, memopt_schedule 
     return status;
 }
 
-static memopt_status play(mo_play *p, const mo_settings *s)
+/* With a budget by `schedule`, which is found where it is NULL; the caller destroys it. */
+static memopt_status play(mo_play *p, const mo_settings *s, memopt_schedule **schedule)
 {
-    memopt_schedule *schedule = NULL;
     memopt_status status = MEMOPT_OK;
     memset(p, 0, sizeof *p);
-    if (s->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_BUDGET)
-        status = find_schedule(s, &schedule);
-    if (status == MEMOPT_OK)
-        status = play_step(p, s, schedule);
-    (void)memopt_schedule_destroy(schedule);
-    return status;
+    if (s->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_BUDGET && *schedule == NULL)
+        status = find_schedule(s, schedule);
+    return status == MEMOPT_OK ? play_step(p, s, *schedule) : status;
 }
 
 static memopt_status add_plain(memopt_plan *plan)
@@ -51,25 +48,32 @@ static memopt_status add_plain(memopt_plan *plan)
         return MEMOPT_OK;
     s.run.checkpointing = MEMOPT_PLAN_CHECKPOINT_NONE;
     s.run.offload = 0;
-    memopt_status status = play(&p, &s);
+    memopt_status status = play_step(&p, &s, NULL);
     if (status == MEMOPT_OK)
         mo_plan_plain(plan, &p);
     mo_play_end(&p);
     return status;
 }
 
+/* Plays what plan->settings say, and fills the report and the layers. */
+static memopt_status play_plan(memopt_plan *plan, memopt_schedule **schedule)
+{
+    mo_play p;
+    memopt_status status = play(&p, &plan->settings, schedule);
+    if (status == MEMOPT_OK)
+        status = mo_plan_report(plan, &p);
+    mo_play_end(&p);
+    return status;
+}
+
 /* The peak of a run that differs from the plan's. */
-static memopt_status peak_of(const mo_settings *settings, uint64_t *out)
+static memopt_status peak_of(const mo_settings *settings, memopt_schedule **schedule, uint64_t *out)
 {
     memopt_plan other = {.settings = *settings};
-    mo_play p;
-    memopt_status status = play(&p, settings);
-    if (status == MEMOPT_OK)
-        status = mo_plan_report(&other, &p);
+    memopt_status status = play_plan(&other, schedule);
     if (status == MEMOPT_OK)
         *out = other.report.peak.total;
     mo_free(other.layers);
-    mo_play_end(&p);
     return status;
 }
 
@@ -77,35 +81,54 @@ static memopt_status peak_of(const mo_settings *settings, uint64_t *out)
 static memopt_status add_mean(memopt_plan *plan)
 {
     mo_settings s = plan->settings;
+    memopt_schedule *schedule = NULL;
     if (s.run.sequence_mean == s.run.sequence || s.model.family == MEMOPT_PLAN_VIT)
         return MEMOPT_OK;
     s.tokens -= s.run.sequence - s.run.sequence_mean;
     s.run.sequence = s.run.sequence_mean;
-    return peak_of(&s, &plan->report.mean_bytes);
+    memopt_status status = peak_of(&s, &schedule, &plan->report.mean_bytes);
+    (void)memopt_schedule_destroy(schedule);
+    return status;
 }
 
-/* Of a program that holds the outputs. */
-static memopt_status add_held(memopt_plan *plan)
+/* Of a program that holds the outputs. The layers, and so their schedule, take the same beside
+ * them. */
+static memopt_status add_held(memopt_plan *plan, memopt_schedule **schedule)
 {
     mo_settings s = plan->settings;
     if (s.run.keep_outputs == MEMOPT_PLAN_YES)
         return MEMOPT_OK;
     s.run.keep_outputs = MEMOPT_PLAN_YES;
-    return peak_of(&s, &plan->report.held_bytes);
+    return peak_of(&s, schedule, &plan->report.held_bytes);
 }
 
 static memopt_status estimate(memopt_plan *plan)
 {
-    mo_play p;
-    memopt_status status = play(&p, &plan->settings);
-    if (status == MEMOPT_OK)
-        status = mo_plan_report(plan, &p);
-    mo_play_end(&p);
+    memopt_schedule *schedule = NULL;
+    memopt_status status = play_plan(plan, &schedule);
     if (status == MEMOPT_OK)
         status = add_plain(plan);
     if (status == MEMOPT_OK)
         status = add_mean(plan);
-    return status == MEMOPT_OK ? add_held(plan) : status;
+    if (status == MEMOPT_OK)
+        status = add_held(plan, &schedule);
+    (void)memopt_schedule_destroy(schedule);
+    return status;
+}
+
+memopt_status mo_plan_outline(const memopt_plan_model *model, const memopt_plan_run *run,
+                              const memopt_plan_card *card, memopt_plan_report *out_report)
+{
+    memopt_plan plan = {.layers = NULL};
+    memopt_schedule *schedule = NULL;
+    memopt_status status = mo_settings_read(&plan.settings, model, run, card);
+    if (status == MEMOPT_OK)
+        status = play_plan(&plan, &schedule);
+    (void)memopt_schedule_destroy(schedule);
+    if (status == MEMOPT_OK)
+        *out_report = plan.report;
+    mo_free(plan.layers);
+    return status;
 }
 
 memopt_status memopt_plan_create(const memopt_plan_model *model, const memopt_plan_run *run,

@@ -54,18 +54,18 @@ static void name_layer(const mo_play *p, uint64_t index, char *name, size_t size
     }
 }
 
-static void tell_peak(memopt_plan *plan, const mo_play *p, const mo_moment *m)
+void mo_plan_tell_peak(memopt_plan *plan, const char *where)
 {
+    const memopt_plan_bytes *b = &plan->report.peak;
     const struct {
         const char *name;
         uint64_t bytes;
-    } all[] = {{"parameters", m->bytes[MO_PARAMETERS]},
-               {"gradients", m->bytes[MO_GRADIENTS]},
-               {"optimizer", m->bytes[MO_OPTIMIZER]},
-               {"activations", m->bytes[MO_ACTIVATIONS]},
-               {"logits", m->bytes[MO_LOGITS]}};
+    } all[] = {{"parameters", b->parameters},
+               {"gradients", b->gradients},
+               {"optimizer", b->optimizer},
+               {"activations", b->activations},
+               {"logits", b->logits}};
     size_t first = 0, second = 1;
-    char layer[48];
     for (size_t i = 1; i < sizeof all / sizeof *all; i++) {
         if (all[i].bytes > all[first].bytes) {
             second = first;
@@ -74,37 +74,41 @@ static void tell_peak(memopt_plan *plan, const mo_play *p, const mo_moment *m)
             second = i;
         }
     }
-    name_layer(p, m->layer, layer, sizeof layer);
     (void)snprintf(plan->report.peak_reason, sizeof plan->report.peak_reason,
-                   "%s, at %s of %s: most of it is %s (%s) and %s (%s)",
-                   memopt_plan_phase_name(plan->report.peak_phase), m->label, layer,
-                   all[first].name, MO_SIZE(all[first].bytes), all[second].name,
-                   MO_SIZE(all[second].bytes));
+                   "%s%s: most of it is %s (%s) and %s (%s)",
+                   memopt_plan_phase_name(plan->report.peak_phase), where, all[first].name,
+                   MO_SIZE(all[first].bytes), all[second].name, MO_SIZE(all[second].bytes));
+}
+
+void mo_plan_moments(memopt_plan *plan)
+{
+    const memopt_plan_card *c = &plan->settings.card;
+    memopt_plan_report *r = &plan->report;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++)
+        if (r->phases[i].total > r->phases[at].total)
+            at = i;
+    add_overhead(plan);
+    r->peak = r->phases[at];
+    r->peak_phase = at;
+    mo_card_tell_overhead(c, &r->peak, r->overhead_reason, sizeof r->overhead_reason);
+    r->limit_bytes = mo_card_limit(c);
+    r->fits = c->capacity == 0 || r->peak.total <= r->limit_bytes;
 }
 
 static void tell_moments(memopt_plan *plan, const mo_play *p)
 {
-    memopt_plan_report *r = &plan->report;
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
-        r->phases[i] = bytes_of(&p->tape.phases[i]);
-        if (p->tape.phases[i].total > p->tape.phases[at].total)
-            at = i;
-    }
-    add_overhead(plan);
-    r->peak = r->phases[at];
-    r->peak_phase = at;
-    tell_peak(plan, p, &p->tape.phases[at]);
-    mo_card_tell_overhead(&plan->settings.card, &r->peak, r->overhead_reason,
-                          sizeof r->overhead_reason);
-}
-
-static void tell_fit(memopt_plan *plan)
-{
-    const memopt_plan_card *c = &plan->settings.card;
-    memopt_plan_report *r = &plan->report;
-    r->limit_bytes = mo_card_limit(c);
-    r->fits = c->capacity == 0 || r->peak.total <= r->limit_bytes;
+    char layer[48], where[MO_PLAN_TEXT];
+    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++)
+        plan->report.phases[i] = bytes_of(&p->tape.phases[i]);
+    mo_plan_moments(plan);
+    const mo_moment *m = &p->tape.phases[plan->report.peak_phase];
+    if (m->layer < p->tape.layer_count)
+        name_layer(p, m->layer, layer, sizeof layer);
+    else
+        (void)snprintf(layer, sizeof layer, "all weights");
+    (void)snprintf(where, sizeof where, ", at %s of %s", m->label, layer);
+    mo_plan_tell_peak(plan, where);
 }
 
 /* Forward F, backward 2 F; what is run again comes on top, and of copies what the link cannot hide
@@ -195,7 +199,6 @@ memopt_status mo_plan_report(memopt_plan *plan, const mo_play *p)
     plan->report.struct_size = sizeof plan->report;
     plan->report.layer_count = plan->layer_count;
     tell_moments(plan, p);
-    tell_fit(plan);
     tell_host(plan, p);
     tell_counts(plan, p);
     tell_time(plan, p);

@@ -202,3 +202,23 @@ memopt_status mo_settings_read(mo_settings *s, const memopt_plan_model *model,
         status = mo_card_read(&s->card, card);
     return status;
 }
+
+memopt_status mo_settings_measured(mo_settings *s, const memopt_plan_run *run,
+                                   const memopt_plan_card *card)
+{
+    *s = (mo_settings){.model = MEMOPT_PLAN_MODEL_INIT};
+    memopt_status status = mo_options_read(&s->run, sizeof s->run, run, "memopt_plan_run");
+    if (status == MEMOPT_OK)
+        status = check_enums(&s->run);
+    if (status == MEMOPT_OK)
+        status = check_dtypes(&s->run);
+    if (status != MEMOPT_OK)
+        return status;
+    uint64_t sequence = s->run.sequence, mean = s->run.sequence_mean;
+    default_dtypes(&s->run);
+    default_counts(s);
+    status = check_counts(&s->run);
+    s->run.sequence = sequence;
+    s->run.sequence_mean = mean;
+    return status == MEMOPT_OK ? mo_card_read(&s->card, card) : status;
+}

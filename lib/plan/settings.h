@@ -25,6 +25,11 @@ typedef struct mo_settings {
 memopt_status mo_settings_read(mo_settings *s, const memopt_plan_model *model,
                                const memopt_plan_run *run, const memopt_plan_card *card);
 
+/* The same of a run whose bytes are measured elsewhere: there is no model, and a sequence of 0 is
+ * one that is not known. */
+memopt_status mo_settings_measured(mo_settings *s, const memopt_plan_run *run,
+                                   const memopt_plan_card *card);
+
 /* The model's part (settings_model.c); the run's is checked after it. */
 memopt_status mo_settings_model(mo_settings *s);
 

@@ -5,29 +5,6 @@
 
 #include <inttypes.h>
 
-memopt_status mo_case_cost(const mo_case *c, mo_cost *cost)
-{
-    memopt_plan *plan = NULL;
-    memopt_status status = memopt_plan_create(&c->model, &c->run, &c->card, &plan);
-    if (status == MEMOPT_LIMIT_REACHED) { /* no schedule within the budget for checkpointing */
-        *cost = (mo_cost){UINT64_MAX, 0, 1};
-        return MEMOPT_OK;
-    }
-    if (status != MEMOPT_OK)
-        return status;
-    memopt_plan_report report = {.struct_size = sizeof report};
-    status = memopt_plan_get_report(plan, &report);
-    if (status == MEMOPT_OK)
-        *cost = (mo_cost){report.peak.total, report.limit_bytes, report.step_seconds};
-    (void)memopt_plan_destroy(plan);
-    return status;
-}
-
-int mo_cost_fits(const mo_cost *cost)
-{
-    return cost->peak <= cost->limit;
-}
-
 static memopt_status fits_with(const mo_case *c, uint64_t batch, int *fits)
 {
     mo_case at = *c;
@@ -64,8 +41,7 @@ static uint64_t distance(uint64_t a, uint64_t b)
     return a > b ? a - b : b - a;
 }
 
-/* Of a fixed micro-batch. */
-static mo_split split_of(uint64_t target, uint64_t batch, uint64_t world)
+mo_split mo_split_of(uint64_t target, uint64_t batch, uint64_t world)
 {
     uint64_t step = batch * world;
     uint64_t fewer = target / step, more = fewer + 1;
@@ -78,10 +54,10 @@ mo_split mo_split_batch(uint64_t target, uint64_t most, uint64_t world)
 {
     uint64_t per_device = target / world + (target % world != 0);
     uint64_t top = mo_min_u64(most, per_device);
-    mo_split best = split_of(target, top, world);
+    mo_split best = mo_split_of(target, top, world);
     /* Exact with a micro-batch that is not far smaller, else the nearest of the larger half. */
     for (uint64_t batch = top; batch > 0 && batch >= top / 4; batch--) {
-        mo_split s = split_of(target, batch, world);
+        mo_split s = mo_split_of(target, batch, world);
         int exact = s.effective == target;
         if (exact ||
             (batch >= top / 2 && distance(s.effective, target) < distance(best.effective, target)))

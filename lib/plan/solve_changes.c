@@ -49,16 +49,20 @@ mo_tier mo_change_tier(int index)
 
 #define SAY(out, field, ...) (void)snprintf((out)->field, sizeof(out)->field, __VA_ARGS__)
 
+void mo_change_batch(mo_case *c, uint64_t batch, uint64_t accumulation, memopt_plan_change *out)
+{
+    SAY(out, change, "micro-batch %" PRIu64 " → %" PRIu64 ", accumulation %" PRIu64 " → %" PRIu64,
+        c->run.batch, batch, c->run.accumulation, accumulation);
+    SAY(out, option, "--batch %" PRIu64 " --accumulation %" PRIu64, batch, accumulation);
+    c->run.batch = batch;
+    c->run.accumulation = accumulation;
+}
+
 static int smaller_batch(mo_case *c, memopt_plan_change *out)
 {
-    uint64_t batch = c->run.batch, steps = c->run.accumulation == 0 ? 1 : c->run.accumulation;
-    if (batch < 2)
+    if (c->run.batch < 2)
         return 0;
-    c->run.batch = 1;
-    c->run.accumulation = steps * batch;
-    SAY(out, change, "micro-batch %" PRIu64 " → 1, accumulation %" PRIu64 " → %" PRIu64, batch,
-        steps, c->run.accumulation);
-    SAY(out, option, "--batch 1 --accumulation %" PRIu64, c->run.accumulation);
+    mo_change_batch(c, 1, c->run.accumulation * c->run.batch, out);
     return 1;
 }
 
@@ -88,6 +92,8 @@ static int other_optimizer(mo_case *c, memopt_plan_change *out)
     SAY(out, change, "optimizer %s → %s", optimizers[c->run.optimizer], optimizers[to]);
     SAY(out, option, "--optimizer %s", optimizers[to]);
     c->run.optimizer = (uint32_t)to;
+    if (c->run.state_dtype == c->run.weight_dtype)
+        c->run.state_dtype = 0; /* torch's states are of the weights' type, ours are not */
     return 1;
 }
 
@@ -113,6 +119,8 @@ static int other_dtype(mo_case *c, memopt_plan_change *out, uint32_t what)
     c->run.weight_dtype = MEMOPT_DTYPE_BF16;
     c->run.compute_dtype = 0;
     c->run.gradient_dtype = 0;
+    if (is_f32(c->run.state_dtype))
+        c->run.state_dtype = 0;
     SAY(out, change, "weights fp32 → bf16, with stochastic rounding");
     SAY(out, option, "--dtype bf16");
     return 1;
@@ -175,7 +183,7 @@ static int shorter(mo_case *c, const memopt_plan_target_options *options, memopt
 
 static int adapters(mo_case *c, memopt_plan_change *out, uint32_t rank)
 {
-    if (c->model.lora_rank != 0)
+    if (c->model.lora_rank != 0 || mo_case_is_measured(c))
         return 0;
     c->model.lora_rank = rank;
     SAY(out, change, "LoRA of rank %" PRIu32 " in place of all weights", rank);

@@ -5,6 +5,8 @@
  */
 #include "plan/solve.h"
 
+#include <string.h>
+
 typedef struct search {
     mo_case start; /* as given */
     const memopt_plan_target_options *options;
@@ -17,6 +19,14 @@ typedef struct tried {
     memopt_plan_change change;
     mo_cost cost;
 } tried;
+
+/* The time of a step with the change, relative to that before. */
+static void set_time(tried *t, const mo_cost *before)
+{
+    t->change.time_factor *= t->cost.time / before->time;
+    if (t->change.time_factor < 1)
+        t->change.time_factor = 1;
+}
 
 /* One change on top of a case that costs `before`; *useful: it applies and saves. */
 static memopt_status try_change(const search *s, int index, const mo_case *c, const mo_cost *before,
@@ -31,9 +41,7 @@ static memopt_status try_change(const search *s, int index, const mo_case *c, co
     if (status != MEMOPT_OK)
         return status;
     t->change.peak_bytes = t->cost.peak;
-    t->change.time_factor *= t->cost.time / before->time;
-    if (t->change.time_factor < 1)
-        t->change.time_factor = 1;
+    set_time(t, before);
     /* What moves the peak by less than a thousandth is not worth a change. */
     if (t->cost.peak < before->peak && before->peak - t->cost.peak > before->peak / 1000) {
         t->change.saves_bytes = before->peak - t->cost.peak;
@@ -159,6 +167,87 @@ memopt_status mo_search_changes(mo_case *c, const memopt_plan_target_options *op
     found->floor = cost.peak;
     status = mo_cost_fits(&cost) ? prune(&s, c, &cost, found) : measure(&s, -1, c, &cost, found);
     found->fits = mo_cost_fits(&cost);
+    found->taken_count = s.count;
+    memcpy(found->taken, s.taken, sizeof s.taken);
+    return status;
+}
+
+/* The way from a case as given to `to`, change by change. */
+typedef struct walk {
+    const mo_case *to;
+    const memopt_plan_target_options *options;
+    mo_found *found;
+    mo_case at;
+    mo_cost cost;
+    int left[MO_CHANGES + 1]; /* changes still to be made */
+    int count;
+} walk;
+
+/* Makes a change and lists it: where it saves, or, `forced`, also where it does not. *made: 0 where
+ * it was not made. */
+static memopt_status step(walk *w, int index, int forced, int *made)
+{
+    tried t = {.changed = w->at, .change = {.struct_size = sizeof t.change, .time_factor = 1}};
+    mo_found *found = w->found;
+    *made = 0;
+    if (index == MO_CHANGE_BATCH) /* its kind is 0 */
+        mo_change_batch(&t.changed, w->to->run.batch, w->to->run.accumulation, &t.change);
+    else if (!mo_change_make(index, &w->at, w->options, &t.changed, &t.change))
+        return MEMOPT_OK;
+    memopt_status status = mo_case_cost(&t.changed, &t.cost);
+    if (status != MEMOPT_OK || (t.cost.peak >= w->cost.peak && !forced))
+        return status;
+    set_time(&t, &w->cost);
+    t.change.applied = 1;
+    t.change.peak_bytes = t.cost.peak;
+    t.change.saves_bytes = t.cost.peak < w->cost.peak ? w->cost.peak - t.cost.peak : 0;
+    found->changes[found->count++] = t.change;
+    found->time *= t.change.time_factor;
+    w->at = t.changed;
+    w->cost = t.cost;
+    *made = 1;
+    return MEMOPT_OK;
+}
+
+/* Goes through the changes that are left, once. What is not needed to fit stays left; the
+ * micro-batch was decided on and is needed. */
+static memopt_status steps(walk *w, int forced)
+{
+    memopt_status status = MEMOPT_OK;
+    int count = w->count;
+    w->count = 0;
+    for (int i = 0; i < count; i++) {
+        int index = w->left[i], made = 0;
+        if (status == MEMOPT_OK && (index == MO_CHANGE_BATCH || !mo_cost_fits(&w->cost)))
+            status = step(w, index, forced, &made);
+        if (!made)
+            w->left[w->count++] = index;
+    }
+    return status;
+}
+
+memopt_status mo_search_tell(const mo_case *given, mo_case *c,
+                             const memopt_plan_target_options *options, mo_found *found)
+{
+    walk w = {.to = c, .options = options, .found = found, .at = *given};
+    int before;
+    if (given->run.batch != c->run.batch)
+        w.left[w.count++] = MO_CHANGE_BATCH;
+    for (int i = 0; i < found->taken_count; i++)
+        if (found->taken[i] != MO_CHANGE_BATCH)
+            w.left[w.count++] = found->taken[i];
+    found->count = 0;
+    found->time = 1;
+    memopt_status status = mo_case_cost(&w.at, &w.cost);
+    do { /* what saves nothing yet may do so on top of others */
+        before = w.count;
+        if (status == MEMOPT_OK)
+            status = steps(&w, 0);
+    } while (status == MEMOPT_OK && w.count < before);
+    if (status == MEMOPT_OK)
+        status = steps(&w, 1);
+    if (status == MEMOPT_OK)
+        *c = w.at;
     return status;
 }
 

@@ -121,6 +121,7 @@ static void optimizer_step(mo_play *p)
 {
     mo_tape *t = &p->tape;
     t->phase = MEMOPT_PLAN_PHASE_STEP;
+    t->layer = t->layer_count; /* of no layer, nor of its forward */
     t->label = "the optimizer's step";
     mo_storage_drop(t, mo_storage_new(t, step_bytes(p), MO_OPTIMIZER));
 }

@@ -10,9 +10,20 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Type, TypeVar
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    Type,
+    TypeVar,
+)
 
-from . import _abi
+from . import _abi, errors
 from ._abi import plan as _abi_plan
 from ._library import lib
 from .sizes import parse_size
@@ -248,14 +259,45 @@ def _bytes(struct: Any) -> PlanBytes:
     return PlanBytes(*(getattr(struct, field) for field in PlanBytes._fields))
 
 
+#: Live bytes by category, for each phase: {"backward": {"parameters": 1024, …}, …}.
+Phases = Mapping[str, Mapping[str, int]]
+
+
+def _fill_phases(array: Any, phases: Phases) -> None:
+    known = {phase.name.lower(): array[phase] for phase in _abi_plan.PlanPhase}
+    for phase, sizes in phases.items():
+        for name, size in sizes.items():
+            if phase not in known or name not in PlanBytes._fields[:6]:
+                raise ValueError("%s of %s: no bytes of a plan are called so" % (name, phase))
+            setattr(known[phase], name, size)
+
+
 class Plan:
     """What a run takes on one device; the fields of ``memopt_plan_report`` are attributes."""
+
+    parameter_count: int
+    trainable_count: int
+    peak_reason: str
 
     def __init__(
         self, model: PlanModel, run: Optional[PlanRun] = None, card: Optional[PlanCard] = None
     ) -> None:
+        self._make(lib.memopt_plan_create, *_references(model, run, card))
+
+    @classmethod
+    def measured(
+        cls, phases: Phases, run: Optional[PlanRun] = None, card: Optional[PlanCard] = None
+    ) -> "Plan":
+        """A plan of bytes that were measured or traced elsewhere; it has no layers."""
+        plan = cls.__new__(cls)
+        array = (_abi_plan.PlanBytes * len(_abi_plan.PlanPhase))()
+        _fill_phases(array, phases)
+        plan._make(lib.memopt_plan_create_measured, array, *_references(run, card))
+        return plan
+
+    def _make(self, create: Any, *arguments: Any) -> None:
         handle = ctypes.c_void_p()
-        lib.memopt_plan_create(*_references(model, run, card), ctypes.byref(handle))
+        create(*arguments, ctypes.byref(handle))
         try:
             self._read(handle)
         finally:
@@ -314,11 +356,38 @@ class PlanSolution:
         card: PlanCard,
         **target: Any,
     ) -> None:
+        self._solve(target, lib.memopt_plan_solve, *_references(model, run, card))
+
+    @classmethod
+    def measured(
+        cls,
+        measure: Callable[[PlanRun], Optional[Phases]],
+        run: Optional[PlanRun],
+        card: PlanCard,
+        **target: Any,
+    ) -> "PlanSolution":
+        """The same where `measure` says what a run takes; None: nothing is known of such a run."""
+
+        def ask(user: Any, asked: Any, array: Any) -> int:
+            def call() -> int:
+                phases = measure(PlanRun._from_c(asked.contents))
+                if phases is None:
+                    return int(_abi.Status.UNSUPPORTED)
+                _fill_phases(array, phases)
+                return int(_abi.Status.OK)
+
+            return errors.run_callback(call, lambda error: int(_abi.Status.USER))
+
+        solution = cls.__new__(cls)
+        thunk = _abi_plan.PlanMeasure(ask)
+        call = (lib.memopt_plan_solve_measured, thunk, None)
+        solution._solve(target, *call, *_references(run, card))
+        return solution
+
+    def _solve(self, target: Mapping[str, Any], solve: Any, *arguments: Any) -> None:
         options = _abi_plan.PlanTargetOptions(**{k: int(v) for k, v in target.items()})
         handle = ctypes.c_void_p()
-        lib.memopt_plan_solve(
-            *_references(model, run, card), ctypes.byref(options), ctypes.byref(handle)
-        )
+        solve(*arguments, ctypes.byref(options), ctypes.byref(handle))
         try:
             self._read(handle)
         finally:
@@ -358,11 +427,8 @@ def _change(handle: ctypes.c_void_p, index: int) -> PlanChange:
     )
 
 
-def _references(model: PlanModel, run: Optional[PlanRun], card: Optional[PlanCard]) -> List[Any]:
-    return [
-        ctypes.byref((description if description is not None else kind())._c())
-        for description, kind in ((model, PlanModel), (run, PlanRun), (card, PlanCard))
-    ]
+def _references(*descriptions: Optional[_Description]) -> List[Any]:
+    return [None if each is None else ctypes.byref(each._c()) for each in descriptions]
 
 
 def add_overhead(live: Mapping[str, int], card: PlanCard) -> Tuple[PlanBytes, int]:

@@ -111,6 +111,7 @@ CLASSES = {
     "memopt_block_visitor": "pointer",
     "memopt_process_visitor": "pointer",
     "memopt_pluggable_raise": "pointer",
+    "memopt_plan_measure": "pointer",
 }
 
 

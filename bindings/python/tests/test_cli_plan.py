@@ -183,6 +183,92 @@ def test_changes_that_make_it_fit(config):
     assert again["fits"]
 
 
+def applied_options(value):
+    """What to give for the run that is proposed, without batches."""
+    words = [word for change in value["changes"] if change["applied"] for word in change["option"].split()]
+    pairs = list(zip(words[::2], words[1::2]))
+    return [word for pair in pairs if pair[0] not in ("--batch", "--accumulation") for word in pair]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--batch", 8, "--target-effective-batch", 32, "--gpu-memory", "1200MiB"),
+        ("--batch", 8, "--target-effective-batch", 33, "--world-size", 2, "--gpu-memory", 1),
+        ("--batch", 6, "--target-effective-batch", 100, "--gpu-memory", 2, "--dtype", "bf16"),
+        ("--batch", 3, "--accumulation", 2, "--gpu-memory", 1, "--safety-margin", 0.75),
+        ("--target-effective-batch", 7, "--world-size", 3, "--gpu-memory", "1100MiB"),
+        ("--target-effective-batch", 64, "--gpu-memory", 4, "--lora", 8),
+    ],
+)
+def test_numbers_go_together(config, words):
+    base = ("--model", config, "--seq", 512)
+    value = plan(*base, *words)
+    given = dict(zip(words[::2], words[1::2]))
+    world, target = given.get("--world-size", 1), given.get("--target-effective-batch")
+    assert value["fits_after_changes"]
+    assert value["effective_batch"] == value["micro_batch"] * value["accumulation"] * world
+    assert value["target_effective_batch"] == target
+    assert value["remainder"] == (value["effective_batch"] - target if target else None)
+    peak = value["peak_bytes"]
+    for change in value["changes"]:
+        if change["applied"]:
+            peak -= change["saves_bytes"]
+            assert change["peak_bytes"] == peak
+        else:
+            assert change["peak_bytes"] == value["peak_bytes"] - change["saves_bytes"]
+    assert peak == value["planned_peak_bytes"] <= value["limit_bytes"]
+    kept = [str(word) for pair in given.items() for word in pair if "batch" not in pair[0]]
+    kept = [word for word in kept if word not in ("--accumulation", str(given.get("--accumulation")))]
+    batches = ("--batch", value["micro_batch"], "--accumulation", value["accumulation"])
+    again = plan(*base, *kept, *applied_options(value), *batches)
+    assert again["fits"] and again["peak_bytes"] == value["planned_peak_bytes"]
+    assert again["effective_batch"] == value["effective_batch"]
+
+
+def test_words_of_a_batch_that_does_not_fit(config):
+    words = ("--model", config, "--seq", 512, "--batch", 8, "--gpu-memory", 1)
+    words += ("--target-effective-batch", 33, "--world-size", 2)
+    value, text = plan(*words), command(*words).stdout
+    batch, steps = value["micro_batch"], value["accumulation"]
+    assert "micro-batch 8, sequence 512, accumulation 2, 2 devices" in text
+    assert "micro-batch 8 → %d, accumulation 2 → %d" % (batch, steps) in text
+    product = "%d × %d × 2" % (batch, steps)
+    assert "effective batch  %d = %s" % (value["effective_batch"], product) in text
+    assert value["remainder"] in (-1, 1)
+    told = "%+d: %d samples" % (value["remainder"], value["effective_batch"])
+    assert "remainder        %s a step in place of 33" % told in text
+    assert "8-bit states are taken to cost 2 %" in text
+    assert "backward takes twice forward" in text
+
+
+@pytest.mark.parametrize(
+    "words, accumulation, remainder",
+    [
+        (("--batch", 8, "--target-effective-batch", 32), 4, 0),
+        (("--batch", 8, "--target-effective-batch", 12), 1, -4),
+        (("--batch", 8, "--target-effective-batch", 13), 2, 3),
+        (("--batch", 8, "--target-effective-batch", 3), 1, 5),
+        (("--target-effective-batch", 32, "--world-size", 3), 11, 1),
+    ],
+)
+def test_a_target_without_a_card(config, words, accumulation, remainder):
+    value = plan("--model", config, *words)
+    assert (value["accumulation"], value["remainder"]) == (accumulation, remainder)
+    text = command("--model", config, *words).stdout
+    assert ("remainder" in text) == (remainder != 0)
+    assert accumulation == 1 or "accumulation %d" % accumulation in text
+    assert "effective batch  %d = " % value["effective_batch"] in text
+
+
+def test_a_card_of_exactly_the_floor(config):
+    words = ("--model", config, "--batch", 2, "--device", "cpu", "--safety-margin", 1)
+    floor = plan(*words, "--gpu-memory", "8MiB")["floor_bytes"]
+    assert plan(*words, "--gpu-memory", "%dB" % floor)["fits_after_changes"]
+    below = plan(*words, "--gpu-memory", "%dB" % (floor - 1))
+    assert not below["fits_after_changes"] and below["floor_bytes"] == floor
+
+
 def test_what_cannot_fit_says_its_floor():
     value = plan("--params", "70B", "--batch", 1, "--gpu-memory", 8)
     assert not value["fits"] and not value["fits_after_changes"]
@@ -195,12 +281,19 @@ def test_cards_side_by_side(config):
     value = plan("--model", config, "--seq", 1024, "--gpu-memory", "8,16", "--gpu-memory", 24)
     batches = [card["micro_batch"] for card in value["cards"]]
     assert len(batches) == 3 and batches == sorted(batches) and len(set(batches)) == 3
-    text = command("--model", config, "--seq", 1024, "--gpu-memory", "8,16,24").stdout
+    words = ("--target-effective-batch", 33, "--world-size", 2)
+    text = command("--model", config, "--seq", 1024, "--gpu-memory", "8,16,24", *words).stdout
     assert all("%d GiB" % size in text for size in (8, 16, 24))
+    assert "micro-batch 1" not in text and ("32 (-1)" in text or "34 (+1)" in text)
 
 
 def test_the_environment_where_it_is_tight(config):
     tight = plan("--model", config, "--gpu-memory", 4)["environment"]
+    # Of the run that is proposed: where none is, there is nothing to set.
+    changed = plan("--model", config, "--batch", 64, "--gpu-memory", 4)
+    planned = changed["planned_peak_bytes"] / (1 << 30)
+    assert not changed["fits"] and "%.2f GiB of 4.00 GiB" % planned in changed["environment"]["why"]
+    assert plan("--params", "70B", "--gpu-memory", 8)["environment"] is None
     assert tight["name"] == "PYTORCH_CUDA_ALLOC_CONF" and "expandable" in tight["value"]
     amd = plan("--model", config, "--gpu-memory", 4, "--device", "hip")["environment"]
     assert amd["name"] == "PYTORCH_HIP_ALLOC_CONF"

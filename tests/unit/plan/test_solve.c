@@ -1,71 +1,10 @@
 /* What fits: the largest micro-batch, accumulation, and changes until it fits. Capacities are taken
  * from plans of the same case, so that no number here depends on what a model takes. */
-#include "plan/solve.h"
+#include "solve_support.h"
 
 #include "base/memory.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-
-#include <cmocka.h>
-
-#define OK(call) assert_int_equal(call, MEMOPT_OK)
-#define MIB ((uint64_t)1 << 20)
-
-static mo_case small_case(void)
-{
-    mo_case c = {MEMOPT_PLAN_MODEL_INIT, MEMOPT_PLAN_RUN_INIT, MEMOPT_PLAN_CARD_INIT};
-    c.model.layers = 4;
-    c.model.hidden = 256;
-    c.model.heads = 4;
-    c.model.vocabulary = 4096;
-    c.run.sequence = 256;
-    c.card.margin = 1;
-    c.card.device = MEMOPT_PLAN_DEVICE_CPU;
-    c.card.capacity = (uint64_t)1 << 50;
-    return c;
-}
-
-static uint64_t peak_of(const mo_case *c)
-{
-    mo_cost cost;
-    OK(mo_case_cost(c, &cost));
-    return cost.peak;
-}
-
-static uint64_t peak_at(mo_case c, uint64_t batch)
-{
-    c.run.batch = batch;
-    return peak_of(&c);
-}
-
-static memopt_plan_fit solve(const mo_case *c, const memopt_plan_target_options *options,
-                             memopt_plan_solution **solution)
-{
-    memopt_plan_fit fit = {.struct_size = sizeof fit};
-    OK(memopt_plan_solve(&c->model, &c->run, &c->card, options, solution));
-    OK(memopt_plan_solution_get_fit(*solution, &fit));
-    return fit;
-}
-
-/* The case that a solution says to run. */
-static mo_case chosen(const memopt_plan_solution *solution, const mo_case *given)
-{
-    mo_case c = *given;
-    c.model.struct_size = sizeof c.model;
-    c.run.struct_size = sizeof c.run;
-    OK(memopt_plan_solution_get_settings(solution, &c.model, &c.run));
-    return c;
-}
-
-static memopt_plan_change change_of(const memopt_plan_solution *solution, uint64_t index)
-{
-    memopt_plan_change change = {.struct_size = sizeof change};
-    OK(memopt_plan_solution_get_change(solution, index, &change));
-    return change;
-}
+#include <string.h>
 
 static void test_the_largest_micro_batch(void **state)
 {
@@ -82,6 +21,11 @@ static void test_the_largest_micro_batch(void **state)
         assert_int_equal(fit.peak_bytes, peak_at(c, batch));
         assert_true(fit.peak_bytes <= fit.limit_bytes);
         assert_int_equal(fit.change_count, 0);
+        OK(memopt_plan_solution_destroy(solution));
+        /* Without a batch there is none to keep. */
+        memopt_plan_target_options keep = MEMOPT_PLAN_TARGET_OPTIONS_INIT;
+        keep.keep_batch = 1;
+        assert_int_equal(solve(&c, &keep, &solution).micro_batch, batch);
         OK(memopt_plan_solution_destroy(solution));
     }
 }
@@ -101,83 +45,83 @@ static void test_the_margin_counts(void **state)
     OK(memopt_plan_solution_destroy(solution));
 }
 
-static void test_splits(void **state)
+/* The time of an alternative is that of its plan relative to the run's own. */
+static void test_times_are_of_plans(void **state)
 {
     (void)state;
-    static const struct {
-        uint64_t target, most, world, batch, accumulation;
-    } cases[] = {
-        {256, 45, 1, 32, 8}, /* exact with less than the largest */
-        {256, 82, 1, 64, 4}, {256, 300, 1, 256, 1}, {256, 2, 4, 2, 32},
-        {100, 45, 1, 25, 4}, {97, 45, 1, 32, 3}, /* a prime: the nearest */
-        {7, 4, 1, 1, 7},                         /* small numbers: exact */
-        {30, 7, 4, 7, 1},  /* 28 is nearer than 32, and larger than 2 × 4 × 4 */
-        {1, 100, 8, 1, 1}, /* no fewer than a sample per device */
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        mo_split s = mo_split_batch(cases[i].target, cases[i].most, cases[i].world);
-        assert_int_equal(s.effective, s.batch * s.accumulation * cases[i].world);
-        assert_true(s.batch <= cases[i].most);
-        if (s.batch != cases[i].batch || s.accumulation != cases[i].accumulation)
-            fail_msg("target %d: micro-batch %d x %d", (int)cases[i].target, (int)s.batch,
-                     (int)s.accumulation);
+    mo_case c = small_case(), full, host;
+    mo_cost plain, again, copied;
+    memopt_plan_target_options all = MEMOPT_PLAN_TARGET_OPTIONS_INIT;
+    all.all_changes = 1;
+    c.run.batch = 2;
+    full = host = c;
+    full.run.checkpointing = MEMOPT_PLAN_CHECKPOINT_FULL;
+    host.run.offload = MEMOPT_PLAN_OFFLOAD_ACTIVATIONS;
+    OK(mo_case_cost(&c, &plain));
+    OK(mo_case_cost(&full, &again));
+    OK(mo_case_cost(&host, &copied));
+    memopt_plan_solution *solution;
+    memopt_plan_fit fit = solve(&c, &all, &solution);
+    int seen = 0;
+    for (uint64_t i = 0; i < fit.change_count; i++) {
+        memopt_plan_change change = change_of(solution, i);
+        double wanted = strcmp(change.option, "--checkpointing full") == 0 ? again.time / plain.time
+                        : strcmp(change.option, "--offload activations") == 0
+                            ? copied.time / plain.time
+                            : change.time_factor;
+        seen += strcmp(change.option, "--checkpointing full") == 0 ||
+                strcmp(change.option, "--offload activations") == 0;
+        assert_true(wanted >= 1 && change.time_factor > wanted * 0.999999 &&
+                    change.time_factor < wanted * 1.000001);
     }
+    assert_true(seen == 2 && again.time / plain.time > 1.2 && copied.time / plain.time > 1.5);
+    OK(memopt_plan_solution_destroy(solution));
 }
 
-static void test_split_batch(void **state)
+/* One change of a tier that makes it fit alone is taken alone, and of several such the one that
+ * saves most for its time. */
+static void test_one_that_is_enough(void **state)
 {
     (void)state;
-    uint64_t batch = 5, steps = 5;
-    OK(memopt_plan_split_batch(256, 45, 2, &batch, &steps));
-    assert_int_equal(batch, 32);
-    assert_int_equal(steps, 4);
-    assert_int_equal(memopt_plan_split_batch(0, 45, 2, &batch, &steps), MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_plan_split_batch(8, 65537, 2, &batch, &steps), MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_plan_split_batch(8, 1, 0, &batch, &steps), MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_plan_split_batch(8, 1, 1, NULL, &steps), MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(batch, 32);
-}
-
-/* A card's overhead beside bytes from elsewhere is that of a plan with the same bytes. */
-static void test_overhead_of_other_bytes(void **state)
-{
-    (void)state;
-    mo_case c = small_case();
-    c.card.device = MEMOPT_PLAN_DEVICE_CUDA;
-    c.card.margin = 0.5;
-    memopt_plan *plan;
-    OK(memopt_plan_create(&c.model, &c.run, &c.card, &plan));
-    memopt_plan_report report = {.struct_size = sizeof report};
-    OK(memopt_plan_get_report(plan, &report));
-    OK(memopt_plan_destroy(plan));
-    memopt_plan_bytes bytes = report.peak;
-    uint64_t limit = 0;
-    bytes.overhead = bytes.total = 0;
-    OK(memopt_plan_add_overhead(&c.card, &bytes, &limit));
-    assert_int_equal(bytes.overhead, report.peak.overhead);
-    assert_int_equal(bytes.total, report.peak.total);
-    assert_int_equal(limit, report.limit_bytes);
-    OK(memopt_plan_add_overhead(NULL, &bytes, NULL));
-    assert_int_equal(bytes.overhead, 0);
-    c.card.margin = 2;
-    assert_int_equal(memopt_plan_add_overhead(&c.card, &bytes, NULL), MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_plan_add_overhead(NULL, NULL, NULL), MEMOPT_INVALID_ARGUMENT);
-}
-
-static void test_splits_are_the_best(void **state)
-{
-    (void)state;
-    for (uint64_t target = 1; target < 150; target++)
-        for (uint64_t most = 1; most < 40; most += 3)
-            for (uint64_t world = 1; world < 5; world++) {
-                mo_split s = mo_split_batch(target, most, world);
-                assert_true(s.batch >= 1 && s.batch <= most && s.accumulation >= 1);
-                uint64_t off = s.effective > target ? s.effective - target : target - s.effective;
-                /* Never further off than half a step of the largest micro-batch that may be. */
-                uint64_t per_device = (target + world - 1) / world;
-                uint64_t top = most < per_device ? most : per_device;
-                assert_true(off <= top * world / 2 || s.accumulation == 1);
+    mo_case c = small_case(), changed;
+    memopt_plan_target_options keep = MEMOPT_PLAN_TARGET_OPTIONS_INIT;
+    memopt_plan_change change;
+    c.run.loss = MEMOPT_PLAN_LOSS_FUSED;
+    c.card.allocator = MEMOPT_PLAN_ALLOCATOR_EXPANDABLE;
+    c.card.flops_per_second = 1e12;
+    c.run.sequence = 1024;
+    c.run.batch = c.run.accumulation = 1;
+    keep.keep_dtype = keep.keep_optimizer = keep.keep_weights = keep.keep_batch = 1;
+    keep.min_sequence = c.run.sequence;
+    mo_cost plain;
+    OK(mo_case_cost(&c, &plain));
+    int single = 0;
+    for (uint64_t percent = 99; percent > 40; percent -= 2) {
+        double best = 0;
+        char words[96] = "";
+        c.card.capacity = plain.peak / 100 * percent;
+        for (int i = 0; i < MO_CHANGES; i++) {
+            mo_cost cost;
+            if (!mo_change_make(i, &c, &keep, &changed, &change))
+                continue;
+            OK(mo_case_cost(&changed, &cost));
+            double time = change.time_factor * cost.time / plain.time;
+            double worth = ((double)plain.peak - (double)cost.peak) / (time - 1 + 0.01);
+            if (cost.peak <= c.card.capacity && worth > best) {
+                best = worth;
+                (void)snprintf(words, sizeof words, "%s", change.change);
             }
+        }
+        if (best > 0) {
+            memopt_plan_solution *solution;
+            memopt_plan_fit fit = solve(&c, &keep, &solution);
+            assert_int_equal(fit.change_count, 1);
+            assert_string_equal(change_of(solution, 0).change, words);
+            OK(memopt_plan_solution_destroy(solution));
+            single++;
+        }
+    }
+    assert_true(single > 5);
 }
 
 static void test_an_effective_batch(void **state)
@@ -225,6 +169,18 @@ static void test_no_room_for_accumulation(void **state)
     target.effective_batch = 1;
     fit = solve(&c, &target, &solution);
     assert_true(fit.fits);
+    OK(memopt_plan_solution_destroy(solution));
+    /* Two samples at once fit, and three are three micro-batches, or 2 or 4. */
+    c.run.sequence = 96;
+    c.run.optimizer = MEMOPT_PLAN_ADAMW_FUSED;
+    c.run.batch = 2;
+    c.card.capacity = peak_of(&c);
+    target.effective_batch = 3;
+    fit = solve(&c, &target, &solution);
+    assert_false(fit.fits);
+    assert_int_equal(fit.start_accumulation, 2);
+    assert_true(fit.fits_after);
+    assert_int_equal(fit.effective_batch, 3);
     OK(memopt_plan_solution_destroy(solution));
 }
 
@@ -373,52 +329,42 @@ static void test_alternatives(void **state)
     assert_true(fit.fits);
     assert_true(fit.change_count > 5);
     uint64_t plain = peak_of(&c);
+    uint32_t kinds = 0;
     for (uint64_t i = 0; i < fit.change_count; i++) {
         memopt_plan_change change = change_of(solution, i);
+        kinds |= 1u << change.kind;
         assert_false(change.applied);
         assert_int_equal(plain - change.peak_bytes, change.saves_bytes);
     }
+    /* All that save anything here: one device has no shards, the CPU no rounding. */
+    assert_int_equal(kinds, 0x7ff & ~(1u << MEMOPT_PLAN_CHANGE_SHARDING) &
+                                ~(1u << MEMOPT_PLAN_CHANGE_ALLOCATOR));
     memopt_plan_change none = {.struct_size = sizeof none};
     assert_int_equal(memopt_plan_solution_get_change(solution, fit.change_count, &none),
                      MEMOPT_NOT_FOUND);
     OK(memopt_plan_solution_destroy(solution));
 }
 
-/* Whatever the card and what is asked for, what is proposed fits, and is told rightly. */
-static void test_what_is_proposed_fits(void **state)
+/* A micro-batch whose layers do not fit the budget for checkpointing does not fit; the run as given
+ * is refused for it. */
+static void test_budgets_for_checkpointing(void **state)
 {
     (void)state;
-    uint64_t seed = 7, fitting = 0;
-    for (int i = 0; i < 300; i++) {
-        mo_case c = small_case();
-        memopt_plan_target_options target = MEMOPT_PLAN_TARGET_OPTIONS_INIT;
-        seed = seed * UINT64_C(6364136223846793005) + 1442695040888963407;
-        c.card.capacity = 8 * MIB + (seed >> 33) % (256 * MIB);
-        c.run.batch = (seed >> 20) % 9;
-        c.run.accumulation = (seed >> 12) % 3;
-        c.run.world_size = 1 + (seed >> 16) % 3;
-        target.effective_batch = (seed >> 24) % 60;
-        int several = target.effective_batch > c.run.world_size * (c.run.batch ? c.run.batch : 1);
-        target.keep_batch = c.run.batch != 0 && (seed >> 30) % 3 == 0;
-        memopt_plan_solution *solution;
-        memopt_plan_fit fit = solve(&c, &target, &solution);
-        mo_case run = chosen(solution, &c);
-        assert_int_equal(peak_of(&run), fit.peak_bytes);
-        if (fit.fits_after) {
-            fitting++;
-            assert_true(fit.peak_bytes <= fit.limit_bytes);
-            assert_int_equal(fit.effective_batch,
-                             fit.micro_batch * fit.accumulation * c.run.world_size);
-            assert_true(c.run.batch == 0 || fit.micro_batch <= c.run.batch);
-            if (several && !fit.fits && !target.keep_batch) /* accumulation was made room for */
-                assert_true(fit.effective_batch + c.run.world_size * fit.micro_batch / 2 >=
-                            fit.target_batch);
-            assert_true(!target.keep_batch || fit.micro_batch == c.run.batch);
-            assert_int_equal((int64_t)(fit.effective_batch - fit.target_batch), fit.remainder);
-        }
-        OK(memopt_plan_solution_destroy(solution));
-    }
-    assert_true(fitting > 100 && fitting < 300);
+    mo_case c = small_case();
+    memopt_plan *plan = NULL;
+    memopt_plan_solution *solution = NULL;
+    c.run.checkpointing = MEMOPT_PLAN_CHECKPOINT_BUDGET;
+    c.run.checkpoint_budget = 40 * MIB;
+    memopt_plan_fit fit = solve(&c, NULL, &solution);
+    assert_true(fit.fits && fit.micro_batch > 1);
+    OK(memopt_plan_solution_destroy(solution));
+    c.run.batch = fit.micro_batch;
+    OK(memopt_plan_create(&c.model, &c.run, &c.card, &plan));
+    OK(memopt_plan_destroy(plan));
+    c.run.batch++;
+    assert_int_equal(memopt_plan_create(&c.model, &c.run, &c.card, &plan), MEMOPT_LIMIT_REACHED);
+    assert_int_equal(memopt_plan_solve(&c.model, &c.run, &c.card, NULL, &solution),
+                     MEMOPT_LIMIT_REACHED);
 }
 
 static void test_refusals(void **state)
@@ -475,10 +421,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_largest_micro_batch),
         cmocka_unit_test(test_the_margin_counts),
-        cmocka_unit_test(test_splits),
-        cmocka_unit_test(test_splits_are_the_best),
-        cmocka_unit_test(test_split_batch),
-        cmocka_unit_test(test_overhead_of_other_bytes),
+        cmocka_unit_test(test_times_are_of_plans),
+        cmocka_unit_test(test_one_that_is_enough),
         cmocka_unit_test(test_an_effective_batch),
         cmocka_unit_test(test_no_room_for_accumulation),
         cmocka_unit_test(test_a_batch_that_does_not_fit_is_made_smaller),
@@ -487,7 +431,7 @@ int main(void)
         cmocka_unit_test(test_what_is_kept),
         cmocka_unit_test(test_the_floor),
         cmocka_unit_test(test_alternatives),
-        cmocka_unit_test(test_what_is_proposed_fits),
+        cmocka_unit_test(test_budgets_for_checkpointing),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_without_host_memory),
     };

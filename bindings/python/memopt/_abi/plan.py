@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from ctypes import CFUNCTYPE, POINTER
 
 from .plan_description import *
 from .words import *
@@ -160,11 +161,18 @@ class PlanFit(Struct):
         ("limit_bytes", U64),
         ("change_count", U64),
         ("time_factor", F64),
+        ("start_batch", U64),
+        ("start_accumulation", U64),
+        ("start_peak_bytes", U64),
     ]
+
+
+PlanMeasure = CFUNCTYPE(I32, ADDRESS, POINTER(PlanRun), POINTER(PlanBytes))
 
 
 functions(
     memopt_plan_create=(CHECKED, PlanModel, PlanRun, PlanCard, OUT_HANDLE),
+    memopt_plan_create_measured=(CHECKED, PlanBytes, PlanRun, PlanCard, OUT_HANDLE),
     memopt_plan_destroy=(CHECKED, HANDLE),
     memopt_plan_get_report=(CHECKED, HANDLE, PlanReport),
     memopt_plan_get_layer=(CHECKED, HANDLE, U64, PlanLayer),
@@ -173,6 +181,10 @@ functions(
     memopt_plan_phase_name=(TEXT, U32),
     memopt_plan_split_batch=(CHECKED, U64, U64, U64, OUT_U64, OUT_U64),
     memopt_plan_solve=(CHECKED, PlanModel, PlanRun, PlanCard, PlanTargetOptions, OUT_HANDLE),
+    memopt_plan_solve_measured=(
+        *(CHECKED, PlanMeasure, ADDRESS, PlanRun, PlanCard, PlanTargetOptions),
+        OUT_HANDLE,
+    ),
     memopt_plan_solution_destroy=(CHECKED, HANDLE),
     memopt_plan_solution_get_fit=(CHECKED, HANDLE, PlanFit),
     memopt_plan_solution_get_change=(CHECKED, HANDLE, U64, PlanChange),

@@ -28,15 +28,16 @@ class UsageError(Exception):
     """Options that a verb can only refuse after looking at them together."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command; man pages and completion are made from it too."""
+def build_parser(only: Optional[str] = None) -> argparse.ArgumentParser:
+    """The parser of the whole command; man pages and completion are made from it too. `only`: of
+    one verb, whose module is imported then and no other."""
     parser = argparse.ArgumentParser(
         prog="memopt",
         description="What a training run needs of memory, and what this machine has.",
     )
     parser.add_argument("--version", action="version", version="memopt " + __version__)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    for name in VERBS:
+    for name in VERBS if only is None else (only,):
         module = importlib.import_module("." + name, __name__)
         verb = verbs.add_parser(
             name,
@@ -53,8 +54,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command; returns its exit code (argparse itself exits with 2)."""
-    parser = build_parser()
-    parsed = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser(words[0] if words and words[0] in VERBS else None)
+    parsed = parser.parse_args(words)
     if parsed.verb is None:
         parser.print_help(sys.stderr)
         return USAGE

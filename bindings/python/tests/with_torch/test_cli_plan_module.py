@@ -125,6 +125,23 @@ def test_an_effective_batch(folder):
     assert value["planned_peak_bytes"] <= value["limit_bytes"]
 
 
+def test_numbers_of_several_devices_go_together(folder):
+    words = ("--batch", 500, "--gpu-memory", "1GiB", "--target-effective-batch", 1001)
+    value = plan(folder, "--model", "net:plain", *words, "--world-size", 2)
+    assert not value["fits"] and value["fits_after_changes"]
+    assert value["effective_batch"] == value["micro_batch"] * value["accumulation"] * 2 == 1000
+    assert value["remainder"] == -1
+    peak = value["peak_bytes"]
+    for change in value["changes"]:
+        peak -= change["saves_bytes"] if change["applied"] else 0
+    assert peak == value["planned_peak_bytes"] <= value["limit_bytes"]
+    kinds = {change["kind"] for change in value["changes"]}
+    assert kinds == {"micro_batch", "optimizer", "dtype", "allocator"}
+    # Replicas hold a copy of all gradients.
+    assert value["phases"]["load"]["gradients"] == 4 * value["model"]["parameters"]
+    assert value["held_peak_bytes"] is None
+
+
 def test_optimizers(folder):
     adamw = plan(folder, "--model", "net:plain", "--batch", 1)["phases"]["load"]["optimizer"]
     bits = plan(folder, "--model", "net:plain", "--batch", 1, "--optimizer", "adamw8bit")

@@ -15,8 +15,7 @@ from typing import Any, Dict, List, Optional
 
 from .. import FAILURE, SUCCESS, UsageError, apply
 from ..output import Output
-from . import cards, describe, hfconfig, plot, profiled, show, traced
-from .answer import Answer, answer, as_json
+from . import answer, cards, describe, hfconfig, plot, profiled, show, traced
 
 HELP = "what a model needs, what fits the card, and what to change"
 
@@ -77,7 +76,9 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
         description.notes.extend(module.notes)
         run = description.run.replace(weight_dtype=module.dtype())
         description = description._replace(run=run)
-    answers = [_answer(module, description, card, arguments) for card in chosen]
+    source = answer.Played(description.model) if module is None else module
+    bare, target = cards.bare(arguments), arguments.target_effective_batch
+    answers = [answer.answer(source, description.run, card, bare, target) for card in chosen]
     if arguments.plot:
         plot.plot(answers, arguments.plot, description.title)
     done = None
@@ -88,7 +89,7 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
     if changing:
         done = apply.run(arguments, _settings(answers[0], arguments), quiet=output.wants_json)
     if output.wants_json:
-        result = as_json(answers, description)
+        result = answer.as_json(answers, description)
         if measured is not None:
             result["profile"] = measured.as_json()
         if done is not None:
@@ -109,22 +110,10 @@ def _measured(
     return module
 
 
-def _answer(
-    module: Optional[traced.Traced],
-    description: describe.Description,
-    card: Optional[cards.Card],
-    arguments: argparse.Namespace,
-) -> Answer:
-    bare = cards.bare(arguments)
-    if module is not None:
-        return traced.answer(module, description, card, bare, arguments)
-    return answer(description, card, bare, arguments)
-
-
-def _settings(given: Answer, arguments: argparse.Namespace) -> Dict[str, Any]:
+def _settings(given: answer.Answer, arguments: argparse.Namespace) -> Dict[str, Any]:
     """What --apply sets: what the plan is about, and nothing that was not asked for or changed."""
     solution = given.solution
-    if solution is not None and not (solution.fits or solution.fits_after):
+    if solution is not None and not solution.fits_after:
         raise apply.ApplyError(
             "nothing that fits was found, so there is nothing to apply; no file was changed"
         )

@@ -17,7 +17,7 @@ class Answer(NamedTuple):
     """What is said about one card, or about none."""
 
     card: Optional[Card]
-    #: Of the run as it is planned: the batch given, or what fits.
+    #: Of the run that changes are counted from: the batch given, or what fits.
     plan: Plan
     #: None without a card.
     solution: Optional[PlanSolution]
@@ -28,38 +28,50 @@ class Answer(NamedTuple):
     target: Optional[int]
 
 
+class Source:
+    """Where the bytes of a run come from."""
+
+    def plan(self, run: PlanRun, card: PlanCard) -> Plan:
+        """What a run takes."""
+        raise NotImplementedError
+
+    def solve(self, run: PlanRun, card: PlanCard, **target: Any) -> PlanSolution:
+        """What fits a card."""
+        raise NotImplementedError
+
+
+class Played(Source):
+    """A described model, whose step the library plays."""
+
+    def __init__(self, model: PlanModel) -> None:
+        self._model = model
+
+    def plan(self, run: PlanRun, card: PlanCard) -> Plan:
+        return Plan(self._model, run, card)
+
+    def solve(self, run: PlanRun, card: PlanCard, **target: Any) -> PlanSolution:
+        return PlanSolution(self._model, run, card, **target)
+
+
 def answer(
-    description: Description,
-    card: Optional[Card],
-    bare: PlanCard,
-    arguments: argparse.Namespace,
+    source: Source, run: PlanRun, card: Optional[Card], bare: PlanCard, target: Optional[int]
 ) -> Answer:
     """Plans for one card, or without one."""
-    model, run = description.model, description.run
-    target = arguments.target_effective_batch
     if card is None:
-        run = _accumulated(run, target) if target else run
-        return Answer(None, Plan(model, run, bare), None, run, model, target)
-    batch_given = arguments.batch is not None
-    solution = PlanSolution(model, run, card.card, effective_batch=target or 0, all_changes=True)
-    planned = run
-    if not batch_given and solution.fits:
-        planned = run.replace(batch=solution.micro_batch, accumulation=solution.accumulation)
-    return Answer(
-        card,
-        Plan(model, planned, card.card),
-        solution,
-        solution.run,
-        solution.model,
-        target,
-    )
+        plan = source.plan(_accumulated(run, target) if target else run, bare)
+        return Answer(None, plan, None, plan.run, plan.model, target)
+    solution = source.solve(run, card.card, effective_batch=target or 0, all_changes=True)
+    start = run.replace(batch=solution.start_batch, accumulation=solution.start_accumulation)
+    plan = source.plan(start, card.card)
+    return Answer(card, plan, solution, solution.run, solution.model, target)
 
 
 def _accumulated(run: PlanRun, target: int) -> PlanRun:
-    """Without a card nothing bounds the micro-batch: only accumulation is worked out."""
-    batch = run.batch or 1
-    world = run.world_size or 1
-    return run.replace(accumulation=max(1, round(target / (batch * world))))
+    """Without a card nothing bounds the micro-batch: only accumulation is worked out, the nearest
+    to the target."""
+    step = (run.batch or 1) * (run.world_size or 1)
+    steps, rest = divmod(target, step)
+    return run.replace(accumulation=steps + (steps == 0 or step - rest < rest))
 
 
 def as_json(answers: List[Answer], description: Description) -> Dict[str, Any]:
@@ -76,11 +88,17 @@ def as_json(answers: List[Answer], description: Description) -> Dict[str, Any]:
     return result
 
 
+def effective_batch(answer: Answer) -> int:
+    """Samples of a step on all devices, of the run to use; 0: none fits."""
+    solution, run = answer.solution, answer.run
+    if solution is not None and not solution.fits_after:
+        return 0
+    return int(run.batch * run.accumulation * run.world_size)
+
+
 def _one(answer: Answer) -> Dict[str, Any]:
     plan, solution = answer.plan, answer.solution
-    world = plan.run.world_size or 1
-    micro_batch, accumulation = answer.run.batch or 1, answer.run.accumulation or 1
-    found = bool(solution and (solution.fits or solution.fits_after))
+    effective = effective_batch(answer)
     result: Dict[str, Any] = {
         "card": answer.card.name if answer.card else None,
         "capacity_bytes": plan.card.capacity if answer.card else None,
@@ -94,13 +112,14 @@ def _one(answer: Answer) -> Dict[str, Any]:
         "fits": plan.fits,
         "batch": plan.run.batch,
         "sequence": plan.run.sequence,
-        "micro_batch": micro_batch if solution is None or found else 0,
-        "accumulation": accumulation,
-        "effective_batch": micro_batch * accumulation * world if solution is None or found else 0,
+        "micro_batch": answer.run.batch if effective else 0,
+        "accumulation": answer.run.accumulation,
+        "effective_batch": effective,
         "target_effective_batch": answer.target,
+        "remainder": effective - answer.target if answer.target and effective else None,
         "largest_micro_batch": solution.largest_micro_batch if solution else None,
         "planned_peak_bytes": solution.peak_bytes if solution else plan.peak.total,
-        "fits_after_changes": solution.fits or solution.fits_after if solution else plan.fits,
+        "fits_after_changes": solution.fits_after if solution else plan.fits,
         "floor_bytes": (solution.floor_bytes or None) if solution else None,
         "changes": [_change(change) for change in solution.changes] if solution else [],
         "dtype": dtype_word(plan.run),
@@ -111,7 +130,7 @@ def _one(answer: Answer) -> Dict[str, Any]:
         "time_factor": plan.time_factor,
         "time_assumption": plan.time_assumption,
         "overhead_reason": plan.overhead_reason,
-        "environment": environment.line(plan),
+        "environment": environment.line(plan.card, solution),
         "layers": [layer._asdict() for layer in plan.layers],
     }
     return result

@@ -5,24 +5,25 @@ from __future__ import annotations
 from typing import Dict, Optional
 
 from ..._abi import plan as _abi_plan
-from ...plan import Plan
+from ...plan import PlanCard, PlanSolution
 from ...sizes import format_size
 
 #: From this share of the memory on, what is lost to fragments matters.
 _TIGHT, _VERY_TIGHT = 0.6, 0.85
 
 
-def line(plan: Plan) -> Optional[Dict[str, str]]:
-    """name, value and why of the variable to set; None where it would not help."""
-    card = plan.card
-    if not card.capacity or card.device == _abi_plan.PlanDevice.CPU:
+def line(card: PlanCard, solution: Optional[PlanSolution]) -> Optional[Dict[str, str]]:
+    """name, value and why of the variable to set for the run that fits; None where it would not
+    help."""
+    if solution is None or not solution.fits_after or card.device == _abi_plan.PlanDevice.CPU:
         return None
-    share = plan.peak.total / card.capacity
-    if share < _TIGHT:
-        return None
+    share = solution.peak_bytes / card.capacity
+    if share < _TIGHT and card.allocator != _abi_plan.PlanAllocator.EXPANDABLE:
+        if not any(change.applied and change.kind == "allocator" for change in solution.changes):
+            return None
     value = "expandable_segments:True"
     why = "%s of %s are used at the peak: segments that grow lose less of the rest to fragments" % (
-        format_size(plan.peak.total),
+        format_size(solution.peak_bytes),
         format_size(card.capacity),
     )
     if share >= _VERY_TIGHT:

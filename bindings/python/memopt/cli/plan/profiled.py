@@ -81,6 +81,9 @@ class Compared(NamedTuple):
 class Profiled(Traced):
     """A module whose steps are run."""
 
+    #: Other optimizers and types were not measured.
+    shown = frozenset(("batch", "accumulation"))
+
     def __init__(self, arguments: argparse.Namespace, description: Description) -> None:
         self._parts = torch_parts()
         self._sequence = arguments.seq
@@ -173,7 +176,7 @@ class Profiled(Traced):
         return lambda batch: int(traced.at(batch).peak_bytes)
 
     def sizes(self, optimizer: str, autocast: str, several: bool) -> Sizes:
-        """Of what was measured; other optimizers and types were not."""
+        """Of what was measured."""
         return Sizes(
             self.profile.at, *self.counts(), "measured at batches of %d and %d" % self._two()
         )

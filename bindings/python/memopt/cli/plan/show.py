@@ -8,7 +8,7 @@ from ...plan import Plan, PlanSolution
 from ...sizes import format_size
 from ..output import Cell, Output, Text
 from . import environment
-from .answer import CATEGORIES, Answer
+from .answer import CATEGORIES, Answer, effective_batch
 from .describe import Description, dtype_word, optimizer_word
 
 LABELS = {
@@ -25,7 +25,7 @@ LABELS = {
 def show(answers: List[Answer], description: Description, output: Output, layers: bool) -> None:
     """Prints everything for one card, a table side by side for several."""
     first = answers[0]
-    output.pairs("memopt plan", _head(first, description))
+    output.pairs("memopt plan", _head(first, description, len(answers) > 1))
     if len(answers) > 1:
         _tiers(answers, output)
         return
@@ -36,7 +36,7 @@ def show(answers: List[Answer], description: Description, output: Output, layers
     _verdict(first, output)
 
 
-def _head(answer: Answer, description: Description) -> List[Any]:
+def _head(answer: Answer, description: Description, several: bool) -> List[Any]:
     plan = answer.plan
     trainable = ""
     if plan.trainable_count != plan.parameter_count:
@@ -45,24 +45,26 @@ def _head(answer: Answer, description: Description) -> List[Any]:
     lines = [
         ("model", description.title),
         ("parameters", _count(plan.parameter_count) + trainable),
-        ("run", _run(plan)),
+        ("run", _run(plan, several)),
     ]
     return lines + [("note", Cell(note, "dim")) for note in description.notes]
 
 
-def _run(plan: Plan) -> str:
+def _run(plan: Plan, several: bool) -> str:
+    """In words; the batch of several cards is told for each of them."""
     run = plan.run
-    parts = ["micro-batch %d" % run.batch]
+    parts = [] if several else ["micro-batch %d" % run.batch]
     if run.sequence:
         parts.append("sequence %d" % run.sequence)
-    if run.accumulation > 1:
+    if run.accumulation > 1 and not several:
         parts.append("accumulation %d" % run.accumulation)
     if run.world_size > 1:
         parts.append("%d devices (%s)" % (run.world_size, run.as_dict().get("sharding", "ddp")))
     parts.append(dtype_word(run) + (" autocast" if run.compute_dtype else ""))
     parts.append(optimizer_word(run))
     words = run.as_dict()
-    parts.append("attention " + words.get("attention", "sdpa"))
+    if plan.layers:  # else a module's own
+        parts.append("attention " + words.get("attention", "sdpa"))
     if words.get("checkpointing", "none") != "none":
         parts.append("checkpointing " + words["checkpointing"])
     if run.offload:
@@ -176,7 +178,7 @@ def _verdict(answer: Answer, output: Output) -> None:
     solution, plan = answer.solution, answer.plan
     if solution is None:
         if answer.target:
-            _batch(answer, output)
+            output.pairs("Batch", _batch(answer))
         return
     limit = "%s (%.0f %% of %s)" % (
         format_size(plan.limit_bytes),
@@ -187,7 +189,7 @@ def _verdict(answer: Answer, output: Output) -> None:
         output.pairs("It fits", [("limit", limit), *_batches(answer, solution)], "good")
     elif solution.fits_after:
         output.pairs("It fits after changes", [("limit", limit)], "warn")
-        _changes(solution, output)
+        _changes(answer, solution, output)
         output.pairs("Then", _batches(answer, solution))
     else:
         floor = format_size(solution.floor_bytes)
@@ -196,43 +198,34 @@ def _verdict(answer: Answer, output: Output) -> None:
             [("limit", limit), ("floor", "%s: the least that all changes reach" % floor)],
             "bad",
         )
-        _changes(solution, output)
-    line = environment.line(plan)
+        _changes(answer, solution, output)
+    line = environment.line(plan.card, solution)
     if line is not None:
         output.pairs("Environment", [("set", "%(name)s=%(value)s" % line), ("why", line["why"])])
 
 
-def _batch(answer: Answer, output: Output) -> None:
-    run = answer.run
-    world = run.world_size or 1
-    effective = (run.batch or 1) * (run.accumulation or 1) * world
-    output.pairs("Batch", [("accumulation", str(run.accumulation)), ("effective", str(effective))])
+def _batch(answer: Answer) -> List[Any]:
+    run, target = answer.run, answer.target
+    effective = run.batch * run.accumulation * run.world_size
+    product = "%d × %d" % (run.batch, run.accumulation)
+    product += " × %d" % run.world_size if run.world_size > 1 else ""
+    lines: List[Any] = [("effective batch", "%d = %s" % (effective, product))]
+    if target and effective != target:
+        text = "%+d: %d samples a step in place of %d" % (effective - target, effective, target)
+        lines.append(("remainder", Cell(text, "warn")))
+    return lines
 
 
 def _batches(answer: Answer, solution: PlanSolution) -> List[Any]:
-    run = answer.run
-    world = run.world_size or 1
-    accumulation = run.accumulation or 1
-    effective = (run.batch or 1) * accumulation * world
-    text = "%d × %d" % (run.batch or 1, accumulation) + (" × %d" % world if world > 1 else "")
-    lines: List[Any] = [
-        (
-            "micro-batch",
-            "%d; the largest that fits is %d" % (run.batch, solution.largest_micro_batch),
-        ),
-        ("effective batch", "%d = %s" % (effective, text)),
-    ]
-    if answer.target and effective != answer.target:
-        lines.append(
-            ("remainder", Cell("%+d of %d" % (effective - answer.target, answer.target), "warn"))
-        )
+    words = "%d; the largest that fits is %d" % (answer.run.batch, solution.largest_micro_batch)
+    lines: List[Any] = [("micro-batch", words), *_batch(answer)]
     lines.append(("peak", format_size(solution.peak_bytes)))
     if solution.time_factor > 1.0005:
         lines.append(("time", "%.2f × a step of the run as given" % solution.time_factor))
     return lines
 
 
-def _changes(solution: PlanSolution, output: Output) -> None:
+def _changes(answer: Answer, solution: PlanSolution, output: Output) -> None:
     rows: List[List[Text]] = [
         [
             "→" if change.applied else "",
@@ -245,6 +238,27 @@ def _changes(solution: PlanSolution, output: Output) -> None:
         for change in solution.changes
     ]
     output.table("Changes", ("", "change", "saves", "peak", "time", "option"), rows)
+    assumed = _assumed(answer.plan, solution)
+    if assumed:
+        output.pairs("", [("time", assumed)])
+
+
+def _assumed(plan: Plan, solution: PlanSolution) -> str:
+    """What the times of changes assume."""
+    slower = {change.kind for change in solution.changes if change.time_factor > 1.0005}
+    words = [plan.time_assumption] if slower & {"checkpointing", "offload"} else []
+    if "optimizer" in slower:
+        words.append("8-bit states are taken to cost 2 %")
+    if "sharding" in slower:
+        words.append("gathering weights is taken to cost 10 %")
+    return "; ".join(words)
+
+
+def _met(answer: Answer) -> str:
+    effective, target = effective_batch(answer), answer.target
+    if not target or effective == target:
+        return str(effective)
+    return "%d (%+d)" % (effective, effective - target)
 
 
 def _tiers(answers: List[Answer], output: Output) -> None:
@@ -252,18 +266,17 @@ def _tiers(answers: List[Answer], output: Output) -> None:
     for answer in answers:
         solution = answer.solution
         assert solution is not None and answer.card is not None
-        found = solution.fits or solution.fits_after
+        found = solution.fits_after
         applied = [change.change for change in solution.changes if change.applied]
         run = answer.run
-        effective = (run.batch or 1) * (run.accumulation or 1) * (run.world_size or 1)
         rows.append(
             [
                 answer.card.name,
                 Cell("fits" if solution.fits else "with changes" if found else "no",
                      "good" if solution.fits else "warn" if found else "bad"),
                 str(run.batch) if found else "-",
-                str(run.accumulation or 1) if found else "-",
-                str(effective) if found else "-",
+                str(run.accumulation) if found else "-",
+                _met(answer) if found else "-",
                 format_size(solution.peak_bytes if found else answer.plan.peak.total),
                 "%.0f %%" % (100.0 * solution.peak_bytes / answer.plan.card.capacity) if found else "-",
                 "; ".join(applied) if found else "floor " + format_size(solution.floor_bytes),

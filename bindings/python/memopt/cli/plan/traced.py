@@ -1,8 +1,5 @@
-"""Plans of a torch module: traced on the meta device, or measured by --profile.
-
-The answers have the attributes of Plan and PlanSolution that tables and JSON read, so that a module
-and a configuration are shown alike.
-"""
+"""Plans of a torch module: its bytes are traced on the meta device, or measured by --profile; what
+fits is searched by the C solver, which asks for them."""
 
 from __future__ import annotations
 
@@ -11,12 +8,9 @@ import importlib
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ...plan import PlanBytes, PlanCard, PlanChange, PlanModel, PlanRun, add_overhead, split_batch
-from ...sizes import format_size
+from ...plan import Phases, Plan, PlanCard, PlanModel, PlanRun, PlanSolution
 from .. import UsageError
-from ..output import Output
-from .answer import Answer
-from .cards import Card
+from .answer import Source
 from .describe import Description, optimizer_word
 
 #: Options that describe a model or what cannot be seen in a module.
@@ -31,9 +25,7 @@ _NOT_HERE = (
 
 #: torch's names.
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-_PHASES = ("load", "forward", "loss", "backward", "step")
-_EIGHT_BIT = {"adamw": "adamw8bit", "adamw-foreach": "adamw8bit", "adamw-fused": "adamw8bit"}
-_LARGEST = 1 << 16
+_AUTOCAST = {"bf16": "bf16", "f16": "fp16"}
 
 
 class TraceFailed(Exception):
@@ -47,7 +39,24 @@ class Sizes(NamedTuple):
     at: Callable[[int], Any]
     parameters: int
     trainable: int
+    #: Bytes of the gradients of all weights that learn.
+    gradients: int
     note: str
+
+    def phases(self, run: PlanRun) -> Phases:
+        """Live bytes by phase of a run, in the words of plan.h."""
+        step = self.at(run.batch or 1)
+        live = {"step" if name == "optimizer" else name: of for name, of in step.phases.items()}
+        rest = min(live.values(), key=lambda of: of.get("activations", 0))
+        states = min(of.get("optimizer", 0) for of in live.values())
+        live["load"] = {"parameters": rest.get("parameters", 0), "optimizer": states}
+        for name in ("forward", "loss"):
+            live.setdefault(name, live["load"])
+        # Replicas keep a copy of all gradients in buckets.
+        buckets = self.gradients if (run.world_size or 1) > 1 else 0
+        return {
+            name: dict(of, gradients=of.get("gradients", 0) + buckets) for name, of in live.items()
+        }
 
 
 def check(arguments: argparse.Namespace) -> None:
@@ -87,8 +96,11 @@ def torch_parts() -> Any:
     return SimpleNamespace(torch=torch, profile=modules[0], target=modules[1], trace=modules[2])
 
 
-class Traced:
+class Traced(Source):
     """A module whose step is traced by sizes, as often as it is asked for."""
+
+    #: What may differ from the run as given: a trace shows it.
+    shown = frozenset(("batch", "accumulation", "optimizer", "compute_dtype"))
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._parts = torch_parts()
@@ -138,11 +150,38 @@ class Traced:
             sizes[word] = sizes.get(word, 0) + parameter.numel()
         return max(sizes, key=lambda word: sizes[word]) if sizes else "fp32"
 
-    def counts(self) -> Tuple[int, int]:
-        """Weights in all, and those that learn."""
+    def counts(self) -> Tuple[int, int, int]:
+        """Weights in all, those that learn, and the bytes of their gradients."""
         parameters = list(self.target.module.parameters())
-        learning = sum(p.numel() for p in parameters if p.requires_grad)
-        return sum(p.numel() for p in parameters), learning
+        learning = [p for p in parameters if p.requires_grad]
+        return (
+            sum(p.numel() for p in parameters),
+            sum(p.numel() for p in learning),
+            sum(p.numel() * p.element_size() for p in learning),
+        )
+
+    def _sizes_of(self, run: PlanRun) -> Sizes:
+        autocast = _AUTOCAST.get(run.as_dict().get("compute_dtype", ""), "")
+        return self.sizes(optimizer_word(run), autocast, (run.accumulation or 1) > 1)
+
+    def plan(self, run: PlanRun, card: PlanCard) -> Plan:
+        """What a run of the module takes."""
+        sizes = self._sizes_of(run)
+        plan = Plan.measured(sizes.phases(run), run, card)
+        plan.parameter_count, plan.trainable_count = sizes.parameters, sizes.trainable
+        plan.peak_reason += "; " + sizes.note
+        return plan
+
+    def solve(self, run: PlanRun, card: PlanCard, **target: Any) -> PlanSolution:
+        """What fits; changes that a trace does not show are not proposed."""
+        given: List[Dict[str, Any]] = []
+
+        def measure(asked: PlanRun) -> Optional[Phases]:
+            fixed = {k: v for k, v in asked.as_dict().items() if k not in self.shown}
+            given.append(fixed)  # the first is the run as given
+            return self._sizes_of(asked).phases(asked) if fixed == given[0] else None
+
+        return PlanSolution.measured(measure, run, card, **target)
 
 
 def _note(exact: bool) -> str:
@@ -151,178 +190,3 @@ def _note(exact: bool) -> str:
         if exact
         else "traced at two batch sizes, whose operations differ: one line a phase, an estimate"
     )
-
-
-# --- answers --------------------------------------------------------------------------------------
-
-
-def plan_of(sizes: Sizes, run: PlanRun, card: PlanCard) -> Any:
-    """What Plan has, of a micro-batch of the run."""
-    step = sizes.at(run.batch or 1)
-    live = {"step" if name == "optimizer" else name: of for name, of in step.phases.items()}
-    rest = min(live.values(), key=lambda of: of.get("activations", 0))
-    live["load"] = {name: rest.get(name, 0) for name in ("parameters",)}
-    live["load"]["optimizer"] = min(of.get("optimizer", 0) for of in step.phases.values())
-    phases = {}
-    limit = 0
-    for name in _PHASES:
-        phases[name], limit = add_overhead(live.get(name, live["load"]), card)
-    peak_phase = max(phases, key=lambda name: phases[name].total)
-    peak = phases[peak_phase]
-    return SimpleNamespace(
-        model=PlanModel(),
-        run=run.replace(
-            batch=run.batch or 1, accumulation=run.accumulation or 1, world_size=run.world_size or 1
-        ),
-        card=card,
-        peak=peak,
-        phases=phases,
-        peak_phase=peak_phase,
-        peak_reason=sizes.note,
-        held_bytes=0,
-        fits=not card.capacity or peak.total <= limit,
-        limit_bytes=limit,
-        parameter_count=sizes.parameters,
-        trainable_count=sizes.trainable,
-        host_bytes=0,
-        host_pinned_bytes=0,
-        disk_bytes=0,
-        time_factor=1.0,
-        time_assumption="",
-        overhead_reason=_overhead_reason(peak),
-        layers=[],
-    )
-
-
-def _overhead_reason(peak: PlanBytes) -> str:
-    if not peak.overhead:
-        return "none: tensors alone are counted"
-    return "context, workspaces, other use and rounding: %s" % format_size(peak.overhead)
-
-
-class _Search:
-    """What fits, for one card."""
-
-    def __init__(self, traced: Traced, run: PlanRun, card: PlanCard) -> None:
-        self._traced, self._run, self._card = traced, run, card
-
-    def plan(self, run: PlanRun) -> Any:
-        """The plan of a run."""
-        autocast = {"bf16": "bf16", "f16": "fp16"}.get(run.as_dict().get("compute_dtype", ""), "")
-        sizes = self._traced.sizes(optimizer_word(run), autocast, (run.accumulation or 1) > 1)
-        return plan_of(sizes, run, self._card)
-
-    def largest(self, run: PlanRun, most: int) -> int:
-        """The largest micro-batch that fits; 0: none."""
-        low, high = 0, most + 1
-        while high - low > 1:
-            middle = min(2 * low + 1, most) if high == most + 1 else (low + high) // 2
-            if self.plan(run.replace(batch=middle)).fits:
-                low = middle
-            else:
-                high = middle
-        return low
-
-    def candidates(self, run: PlanRun) -> List[Tuple[str, str, str, PlanRun, float]]:
-        """kind, words, option, the run with it, and its time."""
-        found = []
-        word = optimizer_word(run)
-        if word in _EIGHT_BIT:
-            to = _EIGHT_BIT[word]
-            words = "optimizer %s → %s" % (word, to)
-            changed = run.replace(optimizer=to)
-            found.append(("optimizer", words, "--optimizer " + to, changed, 1.02))
-        if not run.compute_dtype:
-            words = "compute fp32 → bf16 (autocast)"
-            changed = run.replace(compute_dtype="bf16")
-            found.append(("dtype", words, "--autocast bf16", changed, 1.0))
-        return found
-
-    def solve(self, target: Optional[int], given: bool) -> Any:
-        """What PlanSolution has."""
-        run = self._run.replace(batch=self._run.batch or 1)
-        several = bool(target and target > (run.batch if given else _LARGEST))
-        if several and not run.accumulation:
-            run = run.replace(accumulation=2)
-        most = run.batch if given else _LARGEST
-        start = self.plan(run)
-        changes: List[PlanChange] = []
-        fits = bool(start.fits)
-        if not fits and run.batch > 1 and self.largest(run.replace(accumulation=2), most):
-            return self._finish(run, start, changes, False, target, most)
-        before = start
-        for kind, words, option, changed, time in self.candidates(run):
-            after = self.plan(changed)
-            saves = before.peak.total - after.peak.total
-            if saves <= before.peak.total // 1000:
-                continue
-            applied = not fits and not before.fits
-            changes.append(PlanChange(kind, applied, words, option, saves, after.peak.total, time))
-            if applied:
-                run, before = _with(run, changed), after
-        return self._finish(run, start, changes, fits, target, most)
-
-    def _finish(
-        self,
-        run: PlanRun,
-        start: Any,
-        changes: List[PlanChange],
-        fits: bool,
-        target: Optional[int],
-        most: int,
-    ) -> Any:
-        world = run.world_size or 1
-        largest = self.largest(run, most)
-        if target and largest * world < target:
-            largest = self.largest(run.replace(accumulation=2), most)
-        wanted = target or (
-            start.run.batch * start.run.accumulation * world if most < _LARGEST else 0
-        )
-        batch, steps = largest, run.accumulation or 1
-        if wanted and largest:
-            batch, steps = split_batch(wanted, largest, world)
-        after = bool(largest)
-        chosen = run.replace(batch=max(batch, 1), accumulation=steps)
-        peak = self.plan(chosen).peak.total
-        if after and not fits and batch < start.run.batch:
-            words = "micro-batch %d → %d, accumulation %d → %d" % (
-                start.run.batch, batch, start.run.accumulation, steps,
-            )  # fmt: skip
-            option = "--batch %d --accumulation %d" % (batch, steps)
-            saves = max(start.peak.total - peak, 0)
-            changes = [PlanChange("micro_batch", True, words, option, saves, peak, 1.0), *changes]
-        time = 1.0
-        for change in changes:
-            time *= change.time_factor if change.applied else 1.0
-        return SimpleNamespace(
-            fits=fits,
-            fits_after=after,
-            micro_batch=batch,
-            largest_micro_batch=largest,
-            accumulation=steps,
-            effective_batch=batch * steps * world,
-            peak_bytes=peak,
-            floor_bytes=0 if after else peak,
-            changes=changes,
-            time_factor=time,
-            run=chosen,
-            model=PlanModel(),
-        )
-
-
-def _with(run: PlanRun, changed: PlanRun) -> PlanRun:
-    return run.replace(optimizer=changed.optimizer, compute_dtype=changed.compute_dtype or None)
-
-
-def answer(traced: Traced, description: Description, card: Optional[Card], bare: PlanCard,
-           arguments: argparse.Namespace) -> Answer:  # fmt: skip
-    """Plans for one card, or without one."""
-    run, target = description.run, arguments.target_effective_batch
-    search = _Search(traced, run, card.card if card else bare)
-    if card is None:
-        return Answer(None, search.plan(run), None, run, PlanModel(), target)
-    solution = search.solve(target, arguments.batch is not None)
-    planned = run
-    if arguments.batch is None and solution.fits:
-        planned = run.replace(batch=solution.micro_batch, accumulation=solution.accumulation)
-    return Answer(card, search.plan(planned), solution, solution.run, PlanModel(), target)
