@@ -182,13 +182,17 @@ typedef struct memopt_plan_model {
     uint32_t post_norm; /**< A ::memopt_plan_choice: norms after attention and MLP, none at the
                              end (BERT; OPT 350M). */
     uint32_t reserved;  /**< Must be 0. */
+    uint32_t vision_activation; /**< A ::memopt_plan_activation of the vision tower; default:
+                                   CLIP's, quick GELU. */
+    uint32_t vision_skipped;    /**< Last layers of the tower whose output nobody takes: Llava takes
+                                     that of the last but one, so 1. They run, but do not learn. */
 } memopt_plan_model;
 
 /** @brief Initialiser of ::memopt_plan_model. */
 #define MEMOPT_PLAN_MODEL_INIT                                                                     \
     {                                                                                              \
         sizeof(memopt_plan_model), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                    \
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0              \
     }
 
 /* --- the run --- */

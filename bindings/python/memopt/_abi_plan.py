@@ -271,6 +271,8 @@ class PlanModel(Struct):
         ("router_jitter", c_double),
         ("post_norm", c_uint32),
         ("reserved", c_uint32),
+        ("vision_activation", c_uint32),
+        ("vision_skipped", c_uint32),
     ]
 
 
