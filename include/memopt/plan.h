@@ -385,33 +385,35 @@ typedef struct memopt_plan_report {
     memopt_plan_bytes peak;                       /**< At the moment when most is alive. */
     memopt_plan_bytes phases[MEMOPT_PLAN_PHASES]; /**< At the fullest moment of each phase. */
     uint32_t peak_phase;                          /**< The ::memopt_plan_phase of the peak. */
-    uint32_t fits;              /**< 1: the peak is within limit_bytes, or there is none. */
-    uint64_t limit_bytes;       /**< capacity × margin; 0: no limit. */
-    uint64_t mean_bytes;        /**< Peak of a batch of memopt_plan_run::sequence_mean. */
-    uint64_t parameter_count;   /**< Weights, each once, of the whole model. */
-    uint64_t trainable_count;   /**< Of them learning. */
-    uint64_t buffer_bytes;      /**< Buffers of the model; part of parameters. */
-    uint64_t activation_bytes;  /**< Kept for backward when the forward of the layers ends. */
-    uint64_t host_bytes;        /**< Resident on the host at the peak of it. */
-    uint64_t host_pinned_bytes; /**< Of them page-locked. */
-    uint64_t disk_bytes;        /**< On disk. */
-    uint64_t link_bytes;        /**< Copied over the host link in a step, both ways. */
-    uint64_t samples;           /**< Samples of a step on all devices: batch × accumulation ×
-                                     world size. */
-    uint64_t layer_count;       /**< Entries for memopt_plan_get_layer(). */
-    uint64_t recomputed_layers; /**< Layers that are run again. */
-    double forward_flops;       /**< Of the forward pass of a micro-batch on one device. */
-    double time_factor;         /**< Time of a step relative to one without recomputation and
-                                     offload, ≥ 1. */
-    double recompute_factor;    /**< Of it, by recomputation alone. */
-    double offload_factor;      /**< Of it, by copies alone. */
-    double step_seconds;        /**< A step at memopt_plan_card::flops_per_second. */
-    char peak_reason[256];      /**< What is alive at the peak, in words. */
-    char time_assumption[256];  /**< What the factor assumes, in words. */
-    char overhead_reason[256];  /**< What overhead is made of, in words. */
-    uint64_t held_bytes;        /**< The peak of a program that holds the model's
-                                     outputs to the end of the step, as loops do that
-                                     keep them in a variable. */
+    uint32_t fits;                  /**< 1: the peak is within limit_bytes, or there is none. */
+    uint64_t limit_bytes;           /**< capacity × margin; 0: no limit. */
+    uint64_t mean_bytes;            /**< Peak of a batch of memopt_plan_run::sequence_mean. */
+    uint64_t parameter_count;       /**< Weights, each once, of the whole model. */
+    uint64_t trainable_count;       /**< Of them learning. */
+    uint64_t buffer_bytes;          /**< Buffers of the model; part of parameters. */
+    uint64_t activation_bytes;      /**< Kept for backward when the forward of the layers ends. */
+    uint64_t host_bytes;            /**< Resident on the host at the peak of it. */
+    uint64_t host_pinned_bytes;     /**< Of them page-locked. */
+    uint64_t disk_bytes;            /**< On disk. */
+    uint64_t link_bytes;            /**< Copied over the host link in a step, both ways. */
+    uint64_t samples;               /**< Samples of a step on all devices: batch × accumulation ×
+                                         world size. */
+    uint64_t layer_count;           /**< Entries for memopt_plan_get_layer(). */
+    uint64_t recomputed_layers;     /**< Layers that are run again. */
+    double forward_flops;           /**< Of the forward pass of a micro-batch on one device. */
+    double time_factor;             /**< Time of a step relative to one without recomputation and
+                                         offload, ≥ 1. */
+    double recompute_factor;        /**< Of it, by recomputation alone. */
+    double offload_factor;          /**< Of it, by copies alone. */
+    double step_seconds;            /**< A step at memopt_plan_card::flops_per_second. */
+    char peak_reason[256];          /**< What is alive at the peak, in words. */
+    char time_assumption[256];      /**< What the factor assumes, in words. */
+    char overhead_reason[256];      /**< What overhead is made of, in words. */
+    uint64_t held_bytes;            /**< The peak of a program that holds the model's
+                                         outputs to the end of the step, as loops do that
+                                         keep them in a variable. */
+    uint64_t activation_peak_bytes; /**< The most activations alive at any moment of the step, be it
+                                     the fullest moment of its phase or not. */
 } memopt_plan_report;
 
 /** @brief What an entry of the list of layers is. */

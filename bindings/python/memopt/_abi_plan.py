@@ -367,6 +367,7 @@ class PlanReport(Struct):
         ("time_assumption", c_char * 256),
         ("overhead_reason", c_char * 256),
         ("held_bytes", c_uint64),
+        ("activation_peak_bytes", c_uint64),
     ]
 
 
