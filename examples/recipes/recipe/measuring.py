@@ -73,7 +73,7 @@ def measure(trainer: Trainer, prepare: Optional[Callable[[], None]] = None) -> B
         _total([*model.parameters(), *model.buffers()]),
         moments["step"]["gradients"],
         _total(states_of(trainer.optimizer)),
-        most(account, "activations"),
+        most_activations(account, model.parameters()),
         max(moment["logits"] for moment in moments.values()),
         top.bytes,
         top.phase,
@@ -81,14 +81,20 @@ def measure(trainer: Trainer, prepare: Optional[Callable[[], None]] = None) -> B
     )
 
 
-def most(account: Account, category: str) -> int:
-    """The most bytes of a category alive at any moment before the optimizer's step."""
+def most_activations(account: Account, parameters: Iterable[torch.Tensor]) -> int:
+    """The most bytes of activations alive at any moment before the optimizer's step. What backward
+    makes in a weight's shape is a gradient, be it added to one that is there: none of these."""
+    shapes = {tuple(p.shape) for p in parameters}
+    shapes |= {(1, *shape) for shape in shapes}
     end = next(at for at, name in account.marks if name == "step")
     alive = highest = 0
     for event in account.events[:end]:
         number = abs(event) - 1
-        if account.category(number) == category:
-            alive += account.tensors[number].bytes * (1 if event > 0 else -1)
+        tensor = account.tensors[number]
+        if tensor.phase == "backward" and tuple(tensor.shape) in shapes:
+            continue
+        if account.category(number) == "activations":
+            alive += tensor.bytes * (1 if event > 0 else -1)
             highest = max(highest, alive)
     return highest
 
