@@ -1,6 +1,6 @@
 """Counts the bytes of a training step, every tensor of it, by category."""
 
-from typing import Callable, Dict, Iterable, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional
 
 import torch
 from memopt.torch._recorder import Account, Recorder
@@ -36,11 +36,13 @@ def record(trainer: Trainer, prepare: Optional[Callable[[], None]] = None) -> Ac
     recorder = Recorder()
     recorder.claim([*model.parameters(), *model.buffers()], "parameters")
     recorder.claim(states_of(trainer.optimizer), "optimizer")
-    hooks = [
+    learning = [p for p in model.parameters() if p.requires_grad]
+    hooks: List[Any] = [
         p.register_post_accumulate_grad_hook(lambda p: recorder.claim([p.grad], "gradients"))
-        for p in model.parameters()
-        if p.requires_grad
+        for p in learning
     ]
+    # A gradient that comes to one that is there is none of the activations either.
+    hooks += [p.register_hook(lambda g: recorder.claim([g], "gradients")) for p in learning]
 
     def on_head(*unused: object) -> None:
         if recorder.marks[-1][1] == "forward":
@@ -73,7 +75,7 @@ def measure(trainer: Trainer, prepare: Optional[Callable[[], None]] = None) -> B
         _total([*model.parameters(), *model.buffers()]),
         moments["step"]["gradients"],
         _total(states_of(trainer.optimizer)),
-        most_activations(account, model.parameters()),
+        most(account, "activations"),
         max(moment["logits"] for moment in moments.values()),
         top.bytes,
         top.phase,
@@ -81,20 +83,14 @@ def measure(trainer: Trainer, prepare: Optional[Callable[[], None]] = None) -> B
     )
 
 
-def most_activations(account: Account, parameters: Iterable[torch.Tensor]) -> int:
-    """The most bytes of activations alive at any moment before the optimizer's step. What backward
-    makes in a weight's shape is a gradient, be it added to one that is there: none of these."""
-    shapes = {tuple(p.shape) for p in parameters}
-    shapes |= {(1, *shape) for shape in shapes}
+def most(account: Account, category: str) -> int:
+    """The most bytes of a category alive at any moment before the optimizer's step."""
     end = next(at for at, name in account.marks if name == "step")
     alive = highest = 0
     for event in account.events[:end]:
         number = abs(event) - 1
-        tensor = account.tensors[number]
-        if tensor.phase == "backward" and tuple(tensor.shape) in shapes:
-            continue
-        if account.category(number) == "activations":
-            alive += tensor.bytes * (1 if event > 0 else -1)
+        if account.category(number) == category:
+            alive += account.tensors[number].bytes * (1 if event > 0 else -1)
             highest = max(highest, alive)
     return highest
 
