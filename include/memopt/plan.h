@@ -27,7 +27,7 @@
  * everything in memopt_plan_bytes::overhead.
  *
  * **What is an estimate.** Descriptions by totals alone: a Llama-like model with these totals.
- * Vision towers in front of a text model, contrastive heads and the fused loss: played in the same
+ * Contrastive heads and the fused loss: played in the same
  * way, but of no particular code. Offload of activations: every saved value comes back for the
  * operation that needs it, one at a time.
  *
