@@ -27,7 +27,7 @@
  * everything in memopt_plan_bytes::overhead.
  *
  * **What is an estimate.** Descriptions by totals alone: a Llama-like model with these totals.
- * Vision towers in front of a text model, contrastive heads and the fused loss: played in the same
+ * Contrastive heads and the fused loss: played in the same
  * way, but of no particular code. Offload of activations: every saved value comes back for the
  * operation that needs it, one at a time.
  *
@@ -182,13 +182,17 @@ typedef struct memopt_plan_model {
     uint32_t post_norm; /**< A ::memopt_plan_choice: norms after attention and MLP, none at the
                              end (BERT; OPT 350M). */
     uint32_t reserved;  /**< Must be 0. */
+    uint32_t vision_activation; /**< A ::memopt_plan_activation of the vision tower; default:
+                                   CLIP's, quick GELU. */
+    uint32_t vision_skipped;    /**< Last layers of the tower whose output nobody takes: Llava takes
+                                     that of the last but one, so 1. They run, but do not learn. */
 } memopt_plan_model;
 
 /** @brief Initialiser of ::memopt_plan_model. */
 #define MEMOPT_PLAN_MODEL_INIT                                                                     \
     {                                                                                              \
         sizeof(memopt_plan_model), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  \
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                    \
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0              \
     }
 
 /* --- the run --- */
@@ -381,33 +385,35 @@ typedef struct memopt_plan_report {
     memopt_plan_bytes peak;                       /**< At the moment when most is alive. */
     memopt_plan_bytes phases[MEMOPT_PLAN_PHASES]; /**< At the fullest moment of each phase. */
     uint32_t peak_phase;                          /**< The ::memopt_plan_phase of the peak. */
-    uint32_t fits;              /**< 1: the peak is within limit_bytes, or there is none. */
-    uint64_t limit_bytes;       /**< capacity × margin; 0: no limit. */
-    uint64_t mean_bytes;        /**< Peak of a batch of memopt_plan_run::sequence_mean. */
-    uint64_t parameter_count;   /**< Weights, each once, of the whole model. */
-    uint64_t trainable_count;   /**< Of them learning. */
-    uint64_t buffer_bytes;      /**< Buffers of the model; part of parameters. */
-    uint64_t activation_bytes;  /**< Kept for backward when the forward of the layers ends. */
-    uint64_t host_bytes;        /**< Resident on the host at the peak of it. */
-    uint64_t host_pinned_bytes; /**< Of them page-locked. */
-    uint64_t disk_bytes;        /**< On disk. */
-    uint64_t link_bytes;        /**< Copied over the host link in a step, both ways. */
-    uint64_t samples;           /**< Samples of a step on all devices: batch × accumulation ×
-                                     world size. */
-    uint64_t layer_count;       /**< Entries for memopt_plan_get_layer(). */
-    uint64_t recomputed_layers; /**< Layers that are run again. */
-    double forward_flops;       /**< Of the forward pass of a micro-batch on one device. */
-    double time_factor;         /**< Time of a step relative to one without recomputation and
-                                     offload, ≥ 1. */
-    double recompute_factor;    /**< Of it, by recomputation alone. */
-    double offload_factor;      /**< Of it, by copies alone. */
-    double step_seconds;        /**< A step at memopt_plan_card::flops_per_second. */
-    char peak_reason[256];      /**< What is alive at the peak, in words. */
-    char time_assumption[256];  /**< What the factor assumes, in words. */
-    char overhead_reason[256];  /**< What overhead is made of, in words. */
-    uint64_t held_bytes;        /**< The peak of a program that holds the model's
-                                     outputs to the end of the step, as loops do that
-                                     keep them in a variable. */
+    uint32_t fits;                  /**< 1: the peak is within limit_bytes, or there is none. */
+    uint64_t limit_bytes;           /**< capacity × margin; 0: no limit. */
+    uint64_t mean_bytes;            /**< Peak of a batch of memopt_plan_run::sequence_mean. */
+    uint64_t parameter_count;       /**< Weights, each once, of the whole model. */
+    uint64_t trainable_count;       /**< Of them learning. */
+    uint64_t buffer_bytes;          /**< Buffers of the model; part of parameters. */
+    uint64_t activation_bytes;      /**< Kept for backward when the forward of the layers ends. */
+    uint64_t host_bytes;            /**< Resident on the host at the peak of it. */
+    uint64_t host_pinned_bytes;     /**< Of them page-locked. */
+    uint64_t disk_bytes;            /**< On disk. */
+    uint64_t link_bytes;            /**< Copied over the host link in a step, both ways. */
+    uint64_t samples;               /**< Samples of a step on all devices: batch × accumulation ×
+                                         world size. */
+    uint64_t layer_count;           /**< Entries for memopt_plan_get_layer(). */
+    uint64_t recomputed_layers;     /**< Layers that are run again. */
+    double forward_flops;           /**< Of the forward pass of a micro-batch on one device. */
+    double time_factor;             /**< Time of a step relative to one without recomputation and
+                                         offload, ≥ 1. */
+    double recompute_factor;        /**< Of it, by recomputation alone. */
+    double offload_factor;          /**< Of it, by copies alone. */
+    double step_seconds;            /**< A step at memopt_plan_card::flops_per_second. */
+    char peak_reason[256];          /**< What is alive at the peak, in words. */
+    char time_assumption[256];      /**< What the factor assumes, in words. */
+    char overhead_reason[256];      /**< What overhead is made of, in words. */
+    uint64_t held_bytes;            /**< The peak of a program that holds the model's
+                                         outputs to the end of the step, as loops do that
+                                         keep them in a variable. */
+    uint64_t activation_peak_bytes; /**< The most activations alive at any moment of the step, be it
+                                     the fullest moment of its phase or not. */
 } memopt_plan_report;
 
 /** @brief What an entry of the list of layers is. */

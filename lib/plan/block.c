@@ -83,7 +83,7 @@ static int runs_again(const mo_play *p, uint64_t number)
 mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
 {
     mo_tape *t = &p->tape;
-    for (uint64_t i = 0; i < s->layer_count; i++) {
+    for (uint64_t i = 0; i < s->layer_count - s->skipped; i++) {
         mo_layer *l = &s->layers[i];
         mo_layer_info *info = &p->info[l->number];
         uint64_t before = t->live[MO_ACTIVATIONS];

@@ -37,7 +37,13 @@ static void build_layer(mo_play *p, mo_stack *s, mo_layer *l)
     uint64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     int text = s == &p->text;
     int bias = !text || yes(m->attention_bias), output_bias = !text || yes(m->output_bias);
-    uint32_t adapted = text ? UINT32_MAX : 0; /* LoRA leaves a vision tower alone */
+    /* Names of queries, keys and values are those of the text in CLIP's tower too, others differ.
+     */
+    uint32_t tower =
+        m->vision_mode == MEMOPT_PLAN_TOWER_FROZEN
+            ? 0
+            : MEMOPT_PLAN_TARGET_QUERY | MEMOPT_PLAN_TARGET_KEY | MEMOPT_PLAN_TARGET_VALUE;
+    uint32_t adapted = text ? UINT32_MAX : tower;
     l->stack = s;
     l->number = p->tape.layer;
     l->query = l->key = l->value = l->output = l->gate = l->up = l->down = l->router = none;
@@ -84,8 +90,12 @@ static void build_stack(mo_play *p, mo_stack *s, uint64_t layers)
                           mo_tape_mul(&p->tape, s->heads, s->head_dim));
     s->scores = mo_tape_mul(&p->tape, mo_tape_mul(&p->tape, s->rows, s->heads),
                             mo_tape_mul(&p->tape, s->sequence, s->sequence));
-    for (uint64_t i = 0; i < layers && p->tape.status == MEMOPT_OK; i++, p->tape.layer++)
+    int frozen = p->frozen;
+    for (uint64_t i = 0; i < layers && p->tape.status == MEMOPT_OK; i++, p->tape.layer++) {
+        p->frozen = frozen || i + s->skipped >= layers; /* no gradient reaches what is skipped */
         build_layer(p, s, &s->layers[i]);
+    }
+    p->frozen = frozen;
 }
 
 /* The shape of the layers, from the model's. */
@@ -122,7 +132,7 @@ static void text_shape(mo_play *p)
                          .router_jitter = m->router_jitter};
 }
 
-/* A tower of ViT's layers in front of the text. */
+/* CLIP's tower in front of the text, and Llava's projector. */
 static void build_tower(mo_play *p)
 {
     const mo_settings *s = p->settings;
@@ -135,20 +145,23 @@ static void build_tower(mo_play *p)
                            .kv_heads = m->vision_heads,
                            .head_dim = m->vision_hidden / m->vision_heads,
                            .ffn = m->vision_ffn,
+                           .skipped = m->vision_skipped,
                            .rows = s->images,
                            .sequence = s->patches + 1,
                            .family = MEMOPT_PLAN_VIT,
-                           .activation = MEMOPT_PLAN_ACTIVATION_GELU,
+                           .activation = m->vision_activation,
                            .attention = s->run.attention};
     p->frozen |= m->vision_mode == MEMOPT_PLAN_TOWER_FROZEN;
     p->class_token = mo_play_weight(p, m->vision_hidden, 0);
     p->vision_positions = mo_play_weight(p, s->patches + 1, m->vision_hidden);
     p->patches = mo_play_weight(p, m->vision_hidden, m->channels * m->patch_size * m->patch_size);
-    p->patch_bias = mo_play_weight(p, m->vision_hidden, 0);
     p->vision_norm = mo_play_norm(p, m->vision_hidden, 1);
+    mo_play_buffer(p, 8 * (s->patches + 1)); /* numbers of positions */
     p->tape.layer = 1;
     build_stack(p, &p->vision, m->vision_layers);
     p->tape.layer = 0;
+    p->frozen = 1;
+    (void)mo_play_norm(p, m->vision_hidden, 1); /* of the pooled token, which Llava leaves alone */
     p->frozen = frozen && m->vision_mode != MEMOPT_PLAN_TOWER_FROZEN;
     p->vision_projection = mo_play_linear(p, m->vision_hidden, m->hidden, 1, 0);
     p->vision_projection_out = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
@@ -217,12 +230,18 @@ static void build_head(mo_play *p)
         break;
     case MEMOPT_PLAN_HEAD_CONTRASTIVE:
     case MEMOPT_PLAN_HEAD_NONE:
+        p->frozen = 1; /* the pooler runs, but the loss is not of what it makes */
+        if (yes(m->pooler))
+            (void)mo_play_linear(p, m->hidden, m->hidden, 1, 0);
+        p->frozen = frozen;
         break;
     default:
         p->frozen = 0; /* a new head learns, with LoRA too */
         if (yes(m->pooler))
             p->pooler = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
-        p->head = mo_play_linear(p, m->hidden, m->labels, m->family >= MEMOPT_PLAN_BERT, 0);
+        p->head =
+            mo_play_linear(p, m->hidden, m->labels,
+                           m->family >= MEMOPT_PLAN_BERT || m->head == MEMOPT_PLAN_HEAD_TOKEN, 0);
         p->frozen = frozen;
     }
 }
@@ -252,7 +271,7 @@ static void build_batch(mo_play *p)
         p->labels = mo_value_new(t, s->rows, 8, MO_BATCH);
         return;
     }
-    uint64_t tokens = mo_tape_mul(t, s->rows, s->run.sequence);
+    uint64_t tokens = mo_tape_mul(t, s->rows, s->tokens);
     int per_token =
         s->model.head <= MEMOPT_PLAN_HEAD_MASKED_LM || s->model.head == MEMOPT_PLAN_HEAD_TOKEN;
     p->ids = mo_value_new(t, tokens, 8, MO_BATCH);

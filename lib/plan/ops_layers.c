@@ -42,9 +42,9 @@ static mo_value cast_product(mo_tape *t, mo_value x, mo_value weight, mo_value b
     mo_value w = mo_op_cast(t, weight, width);
     mo_value b = bias == MO_NONE ? MO_NONE : mo_op_cast(t, bias, width);
     mo_value y = product(t, x, w, b, in, out);
-    if (mo_width(t, weight) != width) {
-        mo_tape_cache(t, w);
-        mo_tape_cache(t, b);
+    if (mo_width(t, weight) != width) { /* autocast keeps casts of weights that learn alone */
+        mo_tape_cache(t, mo_needs(t, weight) ? w : MO_NONE);
+        mo_tape_cache(t, mo_needs(t, bias) ? b : MO_NONE);
     }
     mo_drop(t, w);
     mo_drop(t, b);

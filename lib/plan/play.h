@@ -28,7 +28,7 @@ typedef struct mo_layer {
 struct mo_stack {
     mo_play *play;
     mo_layer *layers;
-    uint64_t layer_count;
+    uint64_t layer_count, skipped; /* skipped: the last ones, whose output nobody takes */
     uint64_t hidden, heads, kv_heads, head_dim, ffn, experts, experts_per_token;
     uint64_t rows, sequence; /* sequences and their tokens */
     uint32_t family, activation;

@@ -203,6 +203,7 @@ memopt_status mo_plan_report(memopt_plan *plan, const mo_play *p)
     tell_counts(plan, p);
     tell_time(plan, p);
     tell_layers(plan, p);
+    plan->report.activation_peak_bytes = p->tape.most_activations;
     plan->report.mean_bytes = plan->report.held_bytes = plan->report.peak.total;
     return MEMOPT_OK;
 }

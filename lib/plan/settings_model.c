@@ -47,6 +47,7 @@ static memopt_status check_enums(const memopt_plan_model *m)
                {"post_norm", m->post_norm, MEMOPT_PLAN_YES},
                {"reserved", m->reserved, 0},
                {"vision_mode", m->vision_mode, MEMOPT_PLAN_TOWER_FROZEN},
+               {"vision_activation", m->vision_activation, MEMOPT_PLAN_ACTIVATION_GELU_FAST},
                {"lora_targets", m->lora_targets, 255}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         memopt_status status = mo_settings_range(all[i].name, all[i].value, 0, all[i].last);
@@ -148,6 +149,8 @@ static void default_shape(memopt_plan_model *m)
         fill(&m->vision_hidden, 1024);
         fill(&m->vision_heads, default_heads(m->vision_hidden));
         fill(&m->vision_ffn, 4 * m->vision_hidden);
+        if (m->vision_activation == MEMOPT_PLAN_ACTIVATION_DEFAULT)
+            m->vision_activation = MEMOPT_PLAN_ACTIVATION_QUICK_GELU;
         if (m->patch_size > 0 && m->patch_size <= m->image_size)
             fill(&m->vision_tokens,
                  (m->image_size / m->patch_size) * (m->image_size / m->patch_size));
@@ -261,6 +264,7 @@ static memopt_status check_shape(const memopt_plan_model *m)
                {"vision_hidden", m->vision_hidden, 0, MAX_WIDTH},
                {"vision_ffn", m->vision_ffn, 0, MAX_WIDTH * 8},
                {"vision_tokens", m->vision_tokens, 0, 1 << 24},
+               {"vision_skipped", m->vision_skipped, 0, m->vision_layers},
                {"lora_rank", m->lora_rank, 0, m->hidden}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         memopt_status status =

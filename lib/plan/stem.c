@@ -76,7 +76,7 @@ static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t w
                                    .in = {weight, bias},
                                    .grad = {mo_bytes(t, weight), mo_bytes(t, bias)},
                                    .saved = {pixels, weight}});
-    if (width != mo_width(t, p->patches))
+    if (width != mo_width(t, p->patches) && mo_needs(t, p->patches))
         mo_tape_cache(t, weight);
     mo_drop(t, pixels);
     mo_drop(t, weight);
@@ -106,7 +106,33 @@ static mo_value patches(mo_play *p, mo_stack *s, mo_value positions, double drop
     return turn(t, sum, mo_op_dropout(t, sum, dropout));
 }
 
-/* The tower's layers over all images, and the projector, a small MLP, to the width of the text. */
+/* Layers after the one whose output is taken: they run, and what they would keep for backward goes
+ * when the model's code returns, like their output. It is as much as the layer before keeps. */
+static void run_skipped(mo_play *p, mo_value x)
+{
+    mo_tape *t = &p->tape;
+    mo_stack *s = &p->vision;
+    uint64_t taken = s->layer_count - s->skipped;
+    uint8_t recording = t->recording;
+    x = mo_value_view(t, x, mo_elements(t, x));
+    t->recording = 0;
+    for (uint64_t i = taken; i < s->layer_count && t->status == MEMOPT_OK; i++) {
+        mo_layer *l = &s->layers[i];
+        mo_layer_info *info = &p->info[l->number];
+        t->layer = l->number;
+        x = turn(t, x, mo_block_run(t, l, &x));
+        *info = (mo_layer_info){
+            .output = mo_bytes(t, x), .after = t->total, .kind = MEMOPT_PLAN_LAYER_VISION};
+        if (recording && taken > 0)
+            mo_play_hold(
+                p, &p->frames,
+                mo_value_new(t, p->info[s->layers[taken - 1].number].saved, 1, MO_ACTIVATIONS));
+    }
+    t->recording = recording;
+    mo_play_hold(p, &p->frames, x);
+}
+
+/* CLIP's tower over all images, and the projector, a small MLP, to the width of the text. */
 static mo_value tower(mo_play *p)
 {
     mo_tape *t = &p->tape;
@@ -115,11 +141,15 @@ static mo_value tower(mo_play *p)
     if (m->vision_mode == MEMOPT_PLAN_TOWER_FROZEN)
         t->recording = 0;
     mo_value x = patches(p, &p->vision, p->vision_positions, 0);
-    x = mo_play_stack(p, &p->vision, x);
-    t->layer = 0;
     if (t->status == MEMOPT_OK)
         x = turn(t, x, mo_op_norm(t, &p->vision_norm, x, p->compute));
+    x = mo_play_stack(p, &p->vision, x);
+    run_skipped(p, x);
+    t->layer = 0;
     t->recording = recording;
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    mo_play_hold(p, &p->frames, mo_value_view(t, x, mo_elements(t, x)));
     uint64_t rows = mo_tape_mul(t, p->vision.rows, m->vision_tokens);
     x = turn(t, x, mo_op_resize(t, x, mo_tape_mul(t, rows, m->vision_hidden), "image tokens"));
     x = turn(t, x, mo_op_linear(t, &p->vision_projection, x, p->compute, 0));
@@ -127,24 +157,30 @@ static mo_value tower(mo_play *p)
     return turn(t, x, mo_op_linear(t, &p->vision_projection_out, x, p->compute, 0));
 }
 
-/* Image tokens and text one after the other. */
+/* Image tokens take the places that the text keeps for them. Llava's outputs hold them as well. */
 static mo_value with_images(mo_play *p, mo_value text)
 {
     mo_tape *t = &p->tape;
     mo_value images = tower(p);
     if (t->status != MEMOPT_OK)
         return MO_NONE;
-    t->label = "image tokens and text";
-    mo_value x = mo_value_new(t, mo_elements(t, text) + mo_elements(t, images), mo_width(t, text),
-                              MO_ACTIVATIONS);
+    mo_value joined = mo_op_copy_both(t, images), places;
+    mo_play_hold(p, &p->frames, images);
+    if (t->status == MEMOPT_OK)
+        joined = turn(t, joined, mo_op_cast(t, joined, mo_width(t, text)));
+    t->label = "image tokens in the text";
+    places = mo_value_new(t, mo_tape_mul(t, p->text.rows, p->text.sequence), 1, MO_ACTIVATIONS);
+    mo_value x = mo_value_new(t, mo_elements(t, text), mo_width(t, text), MO_ACTIVATIONS);
     if (x == MO_NONE)
         return MO_NONE;
     mo_tape_record(t, &(mo_record){.label = t->label,
                                    .out[0] = x,
-                                   .in = {text, images},
-                                   .grad = {mo_bytes(t, text), mo_bytes(t, images)}});
-    mo_play_hold(p, &p->frames, text);
-    mo_play_hold(p, &p->frames, images);
+                                   .in = {text, joined},
+                                   .grad = {mo_bytes(t, text), mo_bytes(t, joined)},
+                                   .saved[0] = places});
+    mo_drop(t, places);
+    mo_drop(t, text);
+    mo_play_hold(p, &p->outputs, joined);
     return x;
 }
 
@@ -160,8 +196,7 @@ static mo_value tokens(mo_play *p)
     mo_value small = mo_value_new(
         t, (m->family == MEMOPT_PLAN_OPT ? 3 * count : 0) + 4 * s->sequence, 8, MO_ACTIVATIONS);
     s->numbers = small;
-    uint64_t text = mo_tape_mul(t, s->rows, p->settings->run.sequence);
-    mo_value x = mo_op_embedding(t, p->embedding, p->ids, mo_tape_mul(t, text, m->embedding));
+    mo_value x = mo_op_embedding(t, p->embedding, p->ids, mo_tape_mul(t, count, m->embedding));
     if (p->projection_in != MO_NONE) {
         mo_linear l = MO_NO_LINEAR;
         l.weight = p->projection_in;
@@ -203,8 +238,10 @@ mo_value mo_play_stem(mo_play *p)
         return patches(p, &p->text, p->positions, m->embedding_dropout);
     }
     mo_value x = tokens(p);
-    if (p->text.rotary)
+    if (p->text.rotary) { /* the code holds its layers' input while they run */
+        mo_play_hold(p, &p->frames, mo_value_view(t, x, mo_elements(t, x)));
         rotary_tables(p);
+    }
     make_mask(p, &p->text);
     if (p->embedding_norm.weight != MO_NONE && t->status == MEMOPT_OK)
         x = turn(t, x, mo_op_norm(t, &p->embedding_norm, x, p->compute));

@@ -72,6 +72,8 @@ uint64_t mo_tape_mul(mo_tape *t, uint64_t a, uint64_t b)
 static void note_moment(mo_tape *t)
 {
     mo_moment *m = &t->phases[t->phase];
+    if (t->live[MO_ACTIVATIONS] > t->most_activations)
+        t->most_activations = t->live[MO_ACTIVATIONS];
     if (t->total > m->total) {
         memcpy(m->bytes, t->live, sizeof m->bytes);
         m->total = t->total;

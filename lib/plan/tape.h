@@ -145,8 +145,9 @@ struct mo_tape {
 
     uint64_t live[MO_CATEGORIES];
     uint64_t total;
-    uint64_t host, host_peak; /* copies on the host */
-    uint64_t link;            /* bytes copied either way */
+    uint64_t most_activations; /* alive at any moment */
+    uint64_t host, host_peak;  /* copies on the host */
+    uint64_t link;             /* bytes copied either way */
     mo_moment phases[MEMOPT_PLAN_PHASES];
     mo_layer_peak *layers;
     uint32_t layer_count;

@@ -184,6 +184,7 @@ class PlanModel(_Description):
         "pooler": _abi_plan.PlanChoice,
         "post_norm": _abi_plan.PlanChoice,
         "vision_mode": _abi_plan.PlanTowerMode,
+        "vision_activation": _abi_plan.PlanActivation,
     }
     _flags = {"lora_targets": _abi_plan.PlanTarget}
 

@@ -58,20 +58,69 @@ def test_experts():
 
 
 @pytest.mark.parametrize(
-    "architecture, head",
+    "model_type, architecture, head",
     [
-        ("LlamaForCausalLM", "causal-lm"),
-        ("GPT2LMHeadModel", "causal-lm"),
-        ("BertForMaskedLM", "masked-lm"),
-        ("BertForSequenceClassification", "sequence"),
-        ("BertForTokenClassification", "token"),
-        ("ViTForImageClassification", "image"),
-        ("LlamaModel", "none"),
+        ("llama", "LlamaForCausalLM", "causal-lm"),
+        ("gpt2", "GPT2LMHeadModel", "causal-lm"),
+        ("bert", "BertForMaskedLM", "masked-lm"),
+        ("bert", "BertForSequenceClassification", "sequence"),
+        ("bert", "BertForTokenClassification", "token"),
+        ("vit", "ViTForImageClassification", "image"),
+        ("llama", "LlamaModel", "none"),
     ],
 )
-def test_heads(architecture, head):
-    reading = interpret(model_type="bert", architectures=[architecture])
+def test_heads(model_type, architecture, head):
+    reading = interpret(model_type=model_type, architectures=[architecture])
     assert reading.model.as_dict()["head"] == head
+
+
+@pytest.mark.parametrize(
+    "model_type, architecture",
+    [
+        ("bert", "BertLMHeadModel"),
+        ("bert", "BertForPreTraining"),
+        ("bert", "BertForQuestionAnswering"),
+        ("gpt2", "GPT2DoubleHeadsModel"),
+        ("llama", "LlamaForQuestionAnswering"),
+        ("llama", "BertForMaskedLM"),
+        ("vit", "ViTForMaskedImageModeling"),
+    ],
+)
+def test_heads_that_are_not_known_are_refused(model_type, architecture):
+    """Each of them has other weights than the heads that are known."""
+    text = refused(model_type=model_type, architectures=[architecture])
+    assert architecture in text and "module:function" in text
+
+
+@pytest.mark.parametrize(
+    "config, key",
+    [
+        ({"model_type": "gpt2", "add_cross_attention": True}, "add_cross_attention"),
+        ({"model_type": "bert", "is_decoder": True}, "is_decoder"),
+        ({"model_type": "qwen3_moe", "mlp_only_layers": [0]}, "mlp_only_layers"),
+        ({"model_type": "qwen3_moe", "decoder_sparse_step": 2}, "decoder_sparse_step"),
+        ({"model_type": "phi3", "resid_pdrop": 0.1}, "resid_pdrop"),
+        ({"model_type": "opt", "layer_norm_elementwise_affine": False}, "affine"),
+        ({"model_type": "llava", "text_config": {}, "vision_feature_layer": [1, 2]}, "layer"),
+        ({"model_type": "llava_next", "text_config": {}}, "llava_next"),
+        (
+            {
+                "model_type": "llava",
+                "text_config": {},
+                "vision_config": {"model_type": "siglip_vision_model"},
+            },
+            "siglip",
+        ),
+    ],
+)
+def test_parts_that_are_not_known_are_refused(config, key):
+    text = refused(**config)
+    assert key in text and "module:function" in text
+
+
+def test_quantization_is_not_read_and_said():
+    reading = interpret(model_type="llama", quantization_config={"load_in_4bit": True})
+    assert any("quantization_config" in note for note in reading.notes)
 
 
 def test_labels():
@@ -91,10 +140,14 @@ def test_a_vision_tower():
     reading = interpret(
         model_type="llava",
         text_config={"model_type": "llama", "hidden_size": 512},
-        vision_config={"hidden_size": 256, "num_hidden_layers": 6, "image_size": 224},
-    )
+        vision_config={
+            "hidden_size": 256, "num_hidden_layers": 6, "image_size": 224, "hidden_act": "gelu",
+            "num_attention_heads": 4,
+        },
+    )  # fmt: skip
     model = reading.model
     assert (model.hidden, model.vision_layers, model.vision_hidden) == (512, 6, 256)
+    assert model.as_dict()["vision_activation"] == "gelu" and model.vision_skipped == 1
     assert any("tower" in note for note in reading.notes)
 
 

@@ -9,9 +9,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 import torch  # noqa: E402
 from memopt.sizes import format_size  # noqa: E402
-from recipe import Recipe, main, measuring  # noqa: E402
+from recipe import Recipe, comparing, main, measuring, planning, replicas  # noqa: E402
 
 Check = Tuple[str, bool]
+WORLD = 2
 
 
 def same_bytes(recipe: Recipe) -> Tuple[List[str], List[Check]]:
@@ -39,10 +40,25 @@ def resumed(recipe: Recipe) -> List[Check]:
     return [("resumed from a checkpoint, the same losses", first.losses(2) == second.losses(2))]
 
 
+def replicas_too(recipe: Recipe) -> Tuple[List[str], List[Check]]:
+    """Two processes of a data parallel run: each has buckets of gradients beside them."""
+    settings = dict(recipe.steps[-1].settings)
+    each = [of.peak for of in replicas.measured(recipe.small, settings, WORLD)]
+    plan = planning.planned(recipe.small, dict(settings, **{"world-size": WORLD})).peak
+    error = 100.0 * (plan / max(each) - 1)
+    text = "Measured peaks of %d processes (DDP, gloo): %s; planned %s, %+.1f %%"
+    sizes = ", ".join(map(format_size, each))
+    return [text % (WORLD, sizes, format_size(plan), error)], [
+        ("every process needs the same", max(each) <= 1.001 * min(each)),
+        ("with buckets: planned %+.1f %% of measured" % error, comparing.holds(error)),
+    ]
+
+
 def extras(recipe: Recipe) -> Tuple[List[str], List[Check]]:
-    """What the guide claims of dtypes and checkpoints."""
+    """What the guide claims of dtypes, checkpoints and devices."""
     lines, checks = same_bytes(recipe)
-    return lines, checks + resumed(recipe)
+    more, bounds = replicas_too(recipe)
+    return lines + more, checks + resumed(recipe) + bounds
 
 
 if __name__ == "__main__":

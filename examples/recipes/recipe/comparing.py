@@ -9,12 +9,11 @@ from .settings import Step
 
 Check = Tuple[str, bool]
 
-#: The plan of a dense model is never below what is measured, and at most a tenth above; half a
-#: percent is for the bookkeeping of tensors of a few bytes.
-UNDER, OVER = -0.5, 10.0
+#: The plan is never below what is measured, and at most a tenth above, in percent.
+UNDER, OVER = 0.0, 10.0
 
 #: Points of a percentage that a planned saving may be from the measured one.
-NEAR = 4.0
+NEAR = 3.0
 LABELS = {
     "parameters": "weights",
     "gradients": "gradients",
@@ -39,6 +38,11 @@ class Row(NamedTuple):
         return 100.0 * (self.planned.peak / self.measured.peak - 1)
 
 
+def holds(error: float) -> bool:
+    """Whether a plan may be so many percent off."""
+    return UNDER <= error <= OVER
+
+
 def saved(before: Bytes, after: Bytes, category: str) -> float:
     """Percent of a category that is gone."""
     was, now = getattr(before, category), getattr(after, category)
@@ -51,13 +55,12 @@ def change(saving: float) -> str:
     return "0 %" if percent == 0 else "%s%d %%" % ("−" if percent > 0 else "+", abs(percent))
 
 
-def checks(rows: Sequence[Row], under: float = UNDER) -> List[Check]:
-    """Every row's bounds; every change's savings, and its losses. `under`: how far below what is
-    measured a plan may be, in percent, where a recipe says why."""
+def checks(rows: Sequence[Row]) -> List[Check]:
+    """Every row's bounds; every change's savings, and its losses."""
     result: List[Check] = []
     for row in rows:
         text = "%s: planned %+.1f %% of measured" % (row.step.title, row.error)
-        result.append((text, under <= row.error <= OVER))
+        result.append((text, holds(row.error)))
     for before, after in zip(rows, rows[1:]):
         said = " (the guide: %s)" % after.step.guide if after.step.guide else ""
         for category, (least, most) in after.step.saves.items():

@@ -1,7 +1,7 @@
 """What is trained: models of `transformers` from a configuration, random weights, and samples."""
 
 import pathlib
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -29,10 +29,11 @@ class Lora(nn.Module):
         return self.base(x) + self.up(self.down(x)) * self.scale
 
 
-def add_lora(model: nn.Module, rank: int) -> None:
-    """Freezes a model and adapts its queries and values."""
+def add_lora(model: nn.Module, rank: int, spared: Optional[nn.Module] = None) -> None:
+    """Freezes a model and adapts its queries and values, but for those of a part."""
     model.requires_grad_(False)
-    for module in list(model.modules()):
+    leave = set(spared.modules()) if spared is not None else set()
+    for module in [module for module in model.modules() if module not in leave]:
         for name, child in list(module.named_children()):
             if name in _LORA_TARGETS and isinstance(child, nn.Linear):
                 setattr(module, name, Lora(child, rank))
@@ -94,7 +95,10 @@ class Task:
         if self.settings.get("freeze-vision"):
             tower_of(model).requires_grad_(False)
         if self.settings.get("lora"):
-            add_lora(model, self.settings["lora"])
+            spared = tower_of(model) if self.settings.get("freeze-vision") else None
+            add_lora(model, self.settings["lora"], spared)
+            if spared is not None:  # what is in front of the text learns, as without LoRA
+                part_of(model, "multi_modal_projector").requires_grad_(True)
         return Contrastive(model, self.group) if self.contrastive else model
 
     def batch(self) -> Dict[str, torch.Tensor]:
@@ -117,8 +121,7 @@ class Task:
         pictures = torch.full((len(ids), tokens), self.config["image_token_index"])
         ids = torch.cat([pictures, ids], dim=1)
         pixels = torch.randn(len(ids) * frames, 3, size, size, generator=self.samples)
-        dtype = DTYPES[self.settings.get("dtype", "fp32")]
-        return {"input_ids": ids, "labels": ids.clone(), "pixel_values": pixels.to(dtype)}
+        return {"input_ids": ids, "labels": ids.clone(), "pixel_values": pixels}
 
     @property
     def text(self) -> Dict[str, Any]:
@@ -141,10 +144,15 @@ class Task:
 
 def tower_of(model: nn.Module) -> nn.Module:
     """The vision tower of a model."""
+    return part_of(model, "vision_tower")
+
+
+def part_of(model: nn.Module, end: str) -> nn.Module:
+    """The part of a model whose name ends so."""
     for name, module in model.named_modules():
-        if name.endswith("vision_tower"):
+        if name.endswith(end):
             return module
-    raise ValueError("%s has no vision tower" % type(model).__name__)
+    raise ValueError("%s has no %s" % (type(model).__name__, end))
 
 
 def head_of(model: nn.Module) -> nn.Module:

@@ -45,7 +45,7 @@ def planned(model: pathlib.Path, settings: Settings) -> Bytes:
         int(phases["load"]["parameters"]),
         int(phases["step"]["gradients"]),
         int(phases["load"]["optimizer"]),
-        max(int(phases[name]["activations"]) for name in ("forward", "loss")),
+        int(result["activation_peak_bytes"]),
         max(int(phase["logits"]) for phase in phases.values()),
         int(result["peak_bytes"]),
         str(result["peak_phase"]),

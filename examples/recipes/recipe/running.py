@@ -60,7 +60,7 @@ def main(
     given = parser.parse_args(arguments)
     torch.set_num_threads(given.threads)
     rows = [recipe.row(step, given.train) for step in _watched(recipe.steps)]
-    lines, checks = [], comparing.checks(rows, recipe.described.get("under", comparing.UNDER))
+    lines, checks = [], comparing.checks(rows)
     checks += applying.apply(folder, recipe.described["apply"])
     if extras is not None:
         lines, more = extras(recipe)

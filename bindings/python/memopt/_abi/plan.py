@@ -64,6 +64,7 @@ class PlanReport(Struct):
         ("time_assumption", CHAR * 256),
         ("overhead_reason", CHAR * 256),
         ("held_bytes", U64),
+        ("activation_peak_bytes", U64),
     ]
 
 

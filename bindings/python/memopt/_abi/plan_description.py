@@ -126,6 +126,8 @@ class PlanModel(Struct):
         ("router_jitter", F64),
         ("post_norm", U32),
         ("reserved", U32),
+        ("vision_activation", U32),
+        ("vision_skipped", U32),
     ]
 
 

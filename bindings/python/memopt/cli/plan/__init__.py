@@ -11,11 +11,11 @@ tracker on a step that has optimizer states already; overhead holds the rest.
 from __future__ import annotations
 
 import argparse
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from .. import FAILURE, SUCCESS, UsageError, apply
 from ..output import Output
-from . import answer, cards, describe, hfconfig, plot, profiled, show, traced
+from . import answer, cards, describe, hfconfig, ofconfig, plot, profiled, show, traced
 
 HELP = "what a model needs, what fits the card, and what to change"
 
@@ -64,12 +64,13 @@ def _restore(arguments: argparse.Namespace, output: Output) -> int:
 
 def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
     function = describe.traced(arguments)
-    description = traced.describe(arguments) if function else describe.describe(arguments)
+    description, module = _described(arguments)
     chosen: List[Optional[cards.Card]] = [*cards.cards(arguments)] or [None]
     if changing and len(chosen) > 1:
         raise UsageError("--apply needs one card, not %d" % len(chosen))
     measured = _measured(arguments, description)
-    module: Optional[traced.Traced] = measured if function else None
+    if function and measured is not None:
+        module = measured
     if function and module is None:
         module = traced.Traced(arguments)
     if module is not None:
@@ -96,6 +97,21 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
             result["apply"] = done
         output.json(result)
     return SUCCESS
+
+
+def _described(
+    arguments: argparse.Namespace,
+) -> Tuple[describe.Description, Optional[traced.Traced]]:
+    """The model and the run; and what traces a configuration that is not known."""
+    if describe.traced(arguments):
+        return traced.describe(arguments), None
+    try:
+        return describe.describe(arguments), None
+    except hfconfig.UnknownModel as unknown:
+        if arguments.profile or arguments.like or not ofconfig.possible(arguments.model):
+            raise
+        module = ofconfig.TracedConfig(arguments, unknown)
+        return module.description(), module
 
 
 def _measured(

@@ -108,6 +108,7 @@ def _one(answer: Answer) -> Dict[str, Any]:
         "peak_phase": plan.peak_phase,
         "peak_reason": plan.peak_reason,
         "held_peak_bytes": plan.held_bytes or None,
+        "activation_peak_bytes": plan.activation_peak_bytes or None,
         "phases": {name: dict(_categories(of), total=of.total) for name, of in plan.phases.items()},
         "fits": plan.fits,
         "batch": plan.run.batch,

@@ -1,6 +1,7 @@
 """Reads the configuration of a Hugging Face model as the fields of a PlanModel.
 
-``config.json`` leaves out what has the family's default, so the defaults stand here, by model_type.
+What is not known to be counted exactly is refused (UnknownModel); `ofconfig` traces it where
+Transformers is installed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ...plan import PlanModel
+from .hffamilies import FAMILIES, Family
+from .hffields import FIELDS, ConfigError, Keys
 
-_KNOWN_ABSURD = 1 << 40
+__all__ = ["FAMILIES", "ConfigError", "Reading", "UnknownModel", "interpret", "load", "read"]
 
 
-class ConfigError(Exception):
-    """The configuration cannot be read as a model."""
+class UnknownModel(ConfigError):
+    """A model whose layers are not written down here."""
 
 
 class Reading(NamedTuple):
@@ -28,163 +31,29 @@ class Reading(NamedTuple):
     run: Dict[str, Any]
 
 
-class Family(NamedTuple):
-    """How the configuration of a model_type is read."""
-
-    family: str
-    defaults: Dict[str, Any]
-    note: str = ""
-
-
-_LLAMA: Dict[str, Any] = {
-    "vocab_size": 32000,
-    "hidden_size": 4096,
-    "intermediate_size": 11008,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 32,
-    "num_key_value_heads": None,
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "tie_word_embeddings": False,
-    "attention_dropout": 0.0,
-    "use_cache": True,
-}
-_BERT: Dict[str, Any] = {
-    "vocab_size": 30522,
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "tie_word_embeddings": True,
-}
-_VIT: Dict[str, Any] = {
-    "hidden_size": 768,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "hidden_act": "gelu",
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "image_size": 224,
-    "patch_size": 16,
-    "num_channels": 3,
-    "qkv_bias": True,
-}
-
-_QWEN2 = dict(
-    _LLAMA, vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, qkv_bias=True
-)
-_MIXTRAL = dict(
-    _LLAMA,
-    intermediate_size=14336,
-    num_key_value_heads=8,
-    num_local_experts=8,
-    num_experts_per_tok=2,
-    router_jitter_noise=0.0,
-)
-_LIKE_LLAMA = "read as Llama's kin: %s's own operations may differ by a few percent"
-
-
-def _kin(name: str, **defaults: Any) -> Family:
-    return Family("llama", dict(_LLAMA, **defaults), _LIKE_LLAMA % name)
-
-
-#: model_type: how it is read.
-FAMILIES: Dict[str, Family] = {
-    "llama": Family("llama", _LLAMA),
-    "mistral": Family("llama", dict(_LLAMA, intermediate_size=14336, num_key_value_heads=8)),
-    "qwen2": Family("llama", _QWEN2),
-    "qwen3": Family("llama", dict(_QWEN2, qkv_bias=None, head_dim=128, qk_norm=True)),
-    "smollm3": _kin(
-        "SmolLM3", vocab_size=128256, hidden_size=2048, num_hidden_layers=36,
-        num_attention_heads=16, num_key_value_heads=4, tie_word_embeddings=True,
-    ),
-    "granite": _kin("Granite"),
-    "olmo2": _kin("OLMo 2", vocab_size=50304, qk_norm=True),
-    "phi3": _kin("Phi-3", vocab_size=32064, hidden_size=3072, intermediate_size=8192),
-    "stablelm": _kin("StableLM", vocab_size=50304, hidden_size=2560, intermediate_size=6912),
-    "gemma": _kin(
-        "Gemma", vocab_size=256000, hidden_size=3072, intermediate_size=24576,
-        num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16, head_dim=256,
-        hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True,
-    ),
-    "gemma2": _kin(
-        "Gemma 2", vocab_size=256000, hidden_size=2304, intermediate_size=9216,
-        num_hidden_layers=26, num_attention_heads=8, num_key_value_heads=4, head_dim=256,
-        hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True,
-    ),
-    "mixtral": Family("mixtral", _MIXTRAL),
-    "qwen3_moe": Family(
-        "mixtral",
-        dict(
-            _MIXTRAL, vocab_size=151936, hidden_size=2048, num_hidden_layers=24,
-            num_key_value_heads=4, intermediate_size=6144, moe_intermediate_size=768, num_local_experts=128,
-            num_experts_per_tok=8, qk_norm=True,
-        ),
-        "read as Mixtral's kin: all layers are taken to be mixtures",
-    ),
-    "gpt2": Family(
-        "gpt2",
-        {
-            "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
-            "n_inner": None, "activation_function": "gelu_new", "resid_pdrop": 0.1,
-            "embd_pdrop": 0.1, "attn_pdrop": 0.1, "tie_word_embeddings": True, "use_cache": True,
-        },
-    ),
-    "opt": Family(
-        "opt",
-        {
-            "vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 12, "ffn_dim": 3072,
-            "max_position_embeddings": 2048, "num_attention_heads": 12,
-            "activation_function": "relu", "dropout": 0.1, "attention_dropout": 0.0,
-            "enable_bias": True, "tie_word_embeddings": True, "use_cache": True,
-            "word_embed_proj_dim": None, "do_layer_norm_before": True,
-        },
-    ),
-    "bert": Family("bert", _BERT),
-    "roberta": Family("bert", dict(_BERT, vocab_size=50265)),
-    "vit": Family("vit", _VIT),
-    "deit": Family("vit", _VIT, "read as ViT with one more token"),
-    "clip_vision_model": Family(
-        "vit",
-        dict(
-            _VIT, patch_size=32, hidden_act="quick_gelu",
-        ),
-    ),
-    "siglip_vision_model": Family("vit", dict(_VIT, hidden_act="gelu_pytorch_tanh")),
-}  # fmt: skip
-
-_ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "gelu_new": "gelu-new",
-    "gelu_fast": "gelu-fast",
-    "relu": "relu",
-    "quick_gelu": "quick-gelu",
-    "tanh": "tanh",
-}
-
-#: Ends of the names of architectures, by the head that they have.
+#: Ends of the names of architectures, by the head that they have, and the families that have it so.
 _HEADS = (
-    ("ForCausalLM", "causal-lm"),
-    ("LMHeadModel", "causal-lm"),
-    ("ForConditionalGeneration", "causal-lm"),
-    ("ForMaskedLM", "masked-lm"),
-    ("ForPreTraining", "masked-lm"),
-    ("ForSequenceClassification", "sequence"),
-    ("ForTokenClassification", "token"),
-    ("ForImageClassification", "image"),
-    ("Model", "none"),
+    ("ForCausalLM", "causal-lm", ("llama", "mixtral", "opt")),
+    ("LMHeadModel", "causal-lm", ("gpt2",)),
+    ("ForMaskedLM", "masked-lm", ("bert",)),
+    ("ForSequenceClassification", "sequence", ("llama", "mixtral", "gpt2", "opt", "bert")),
+    ("ForTokenClassification", "token", ("llama", "mixtral", "gpt2", "bert")),
+    ("ForImageClassification", "image", ("vit",)),
+    ("DoubleHeadsModel", "", ()),
+    ("Model", "none", ("llama", "mixtral", "gpt2", "opt", "bert", "vit")),
 )
+
+#: For whom no description is here.
+_WAYS = """
+What to do:
+  --model module:function --seq N   traces any torch module; with Transformers, a file model.py of
+        from transformers import AutoConfig, AutoModelForCausalLM
+        def make():
+            return AutoModelForCausalLM.from_config(AutoConfig.from_pretrained("FOLDER"))
+    is --model model:make
+  --like TYPE   reads it as one of those known, nearly: hidden_size, num_hidden_layers,
+    num_attention_heads, intermediate_size and vocab_size are needed
+  --params N --layers N --hidden N --heads N --vocab N   of a model by its totals"""
 
 
 def load(path: str) -> Tuple[Dict[str, Any], str]:
@@ -210,7 +79,7 @@ def read(path: str, like: Optional[str] = None) -> Reading:
     try:
         return interpret(config, like)
     except ConfigError as error:
-        raise ConfigError("%s: %s" % (place, error)) from None
+        raise type(error)("%s: %s" % (place, error)) from None
 
 
 def interpret(config: Dict[str, Any], like: Optional[str] = None) -> Reading:
@@ -218,221 +87,76 @@ def interpret(config: Dict[str, Any], like: Optional[str] = None) -> Reading:
     if isinstance(config.get("text_config"), dict):
         return _with_tower(config, like)
     model_type = like or config.get("model_type")
-    family = _family(config, model_type)
-    keys = _Keys(config, family.defaults)
-    fields = _FIELDS[family.family](keys)
+    family = _family(model_type)
+    if like is None:
+        _check(config, family)
+    keys = Keys(config, family.defaults)
+    fields = FIELDS[family.family](keys)
     fields["family"] = family.family
-    head = _head(config, family.family)
-    fields.update(head)
+    fields.update(_head(config, family.family, like is not None))
     fields["labels"] = _labels(config)
+    notes = [family.note] if family.note else []
+    if like is not None and like != config.get("model_type"):
+        notes.append("read as %s, as --like says: what differs is not counted" % like)
+    try:
+        model = PlanModel(**fields)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+    return Reading(model, str(model_type), notes + _quantized(config), _run(config, keys))
+
+
+def _run(config: Dict[str, Any], keys: Keys) -> Dict[str, Any]:
     run: Dict[str, Any] = {}
     if keys.get("use_cache") is not None:
         run["use_cache"] = bool(keys.get("use_cache"))
     for key in ("dtype", "torch_dtype"):
         if isinstance(config.get(key), str):
             run.setdefault("dtype", config[key])
-    notes = [family.note] if family.note else []
-    try:
-        model = PlanModel(**fields)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(str(error)) from None
-    return Reading(model, str(model_type), notes, run)
+    return run
 
 
-def _family(config: Dict[str, Any], model_type: Any) -> Family:
-    if model_type in FAMILIES:
+def _quantized(config: Dict[str, Any]) -> List[str]:
+    if not config.get("quantization_config"):
+        return []
+    return ["quantization_config is not read: the plan is of weights as --dtype says"]
+
+
+def _family(model_type: Any) -> Family:
+    if isinstance(model_type, str) and model_type in FAMILIES:
         return FAMILIES[model_type]
-    known = ", ".join(sorted(FAMILIES))
+    known = ", ".join(sorted([*FAMILIES, "llava"]))
     if model_type is None:
-        raise ConfigError(
-            'no "model_type"; known are %s. Give --like TYPE to read it as one of them: that '
-            "needs hidden_size, num_hidden_layers, num_attention_heads, intermediate_size and "
-            "vocab_size" % known
-        )
-    raise ConfigError(
-        'unknown model_type "%s"; known are %s. Give --like TYPE to read it as one of them '
-        "(hidden_size, num_hidden_layers, num_attention_heads, intermediate_size and vocab_size "
-        "are needed), --model module:function to trace it, or its totals by --params, --layers, "
-        "--hidden, --heads and --vocab" % (model_type, known)
-    )
+        raise UnknownModel('no "model_type"; known are %s%s' % (known, _WAYS))
+    raise UnknownModel('unknown model_type "%s"; known are %s%s' % (model_type, known, _WAYS))
 
 
-class _Keys:
-    """The values of a configuration, checked; the family's default for what is not there."""
-
-    def __init__(self, config: Dict[str, Any], defaults: Dict[str, Any]) -> None:
-        self._config = config
-        self._defaults = defaults
-
-    def get(self, *names: str) -> Any:
-        """The first of the names that is there; a null counts as not there."""
-        for table in (self._config, self._defaults):
-            for name in names:
-                if table.get(name) is not None:
-                    return table[name]
-        return None
-
-    def count(self, *names: str) -> Optional[int]:
-        value = self.get(*names)
-        if value is None:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ConfigError("%s is %r, not a whole number" % (names[0], value))
-        if not 0 < value < _KNOWN_ABSURD:
-            raise ConfigError("%s is %d, which is no size of a model" % (names[0], value))
-        return value
-
-    def side(self, *names: str) -> Optional[int]:
-        """A number of pixels; [224, 224] is 224."""
-        value = self.get(*names)
-        if isinstance(value, list):
-            if len(value) != 2 or value[0] != value[1]:
-                raise ConfigError("%s is %r; only squares are known" % (names[0], value))
-            return _Keys({names[0]: value[0]}, {}).count(names[0])
-        return self.count(*names)
-
-    def share(self, *names: str) -> float:
-        value = self.get(*names)
-        if value is None:
-            return 0.0
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
-            raise ConfigError("%s is %r, not a share from 0 to below 1" % (names[0], value))
-        return float(value)
-
-    def activation(self, *names: str) -> str:
-        value = self.get(*names)
-        if value not in _ACTIVATIONS:
-            known = ", ".join(sorted(_ACTIVATIONS))
-            raise ConfigError("%s is %r; known are %s" % (names[0], value, known))
-        return _ACTIVATIONS[value]
+def _check(config: Dict[str, Any], family: Family) -> None:
+    """UnknownModel where a key asks for parts that the family's layers here do not have."""
+    for key, known in family.only.items():
+        value = config.get(key)
+        if value is not None and value != known:
+            raise UnknownModel(
+                "%s is %r; only %r is known of %s%s"
+                % (key, value, known, config["model_type"], _WAYS)
+            )
 
 
-def _decoder(keys: _Keys) -> Dict[str, Any]:
-    bias = keys.get("attention_bias", "qkv_bias", "use_qkv_bias")
-    fields = {
-        "layers": keys.count("num_hidden_layers"),
-        "hidden": keys.count("hidden_size"),
-        "heads": keys.count("num_attention_heads"),
-        "kv_heads": keys.count("num_key_value_heads") or keys.count("num_attention_heads"),
-        "head_dim": keys.count("head_dim"),
-        "ffn": keys.count("intermediate_size"),
-        "vocabulary": keys.count("vocab_size"),
-        "activation": keys.activation("hidden_act", "hidden_activation"),
-        "gated": True,
-        "tied": bool(keys.get("tie_word_embeddings")),
-        "attention_bias": bool(bias) or bool(keys.get("qkv_bias")),
-        "output_bias": bool(keys.get("attention_bias")),
-        "mlp_bias": bool(keys.get("mlp_bias")),
-        "qk_norm": bool(keys.get("qk_norm")),
-        "attention_dropout": keys.share("attention_dropout"),
-    }
-    window = keys.get("sliding_window")
-    if isinstance(window, int) and keys.get("use_sliding_window") is not False:
-        fields["sliding_window"] = window
-    return fields
-
-
-def _mixture(keys: _Keys) -> Dict[str, Any]:
-    fields = _decoder(keys)
-    fields.update(
-        ffn=keys.count("moe_intermediate_size") or keys.count("intermediate_size"),
-        experts=keys.count("num_local_experts", "num_experts"),
-        experts_per_token=keys.count("num_experts_per_tok"),
-        router_jitter=float(keys.get("router_jitter_noise") or 0),
-    )
-    return fields
-
-
-def _gpt2(keys: _Keys) -> Dict[str, Any]:
-    hidden = keys.count("n_embd", "hidden_size")
-    return {
-        "layers": keys.count("n_layer", "num_hidden_layers"),
-        "hidden": hidden,
-        "heads": keys.count("n_head", "num_attention_heads"),
-        "ffn": keys.count("n_inner") or (4 * hidden if hidden else None),
-        "vocabulary": keys.count("vocab_size"),
-        "positions": keys.count("n_positions", "max_position_embeddings"),
-        "activation": keys.activation("activation_function"),
-        "tied": bool(keys.get("tie_word_embeddings")),
-        "embedding_dropout": keys.share("embd_pdrop"),
-        "attention_dropout": keys.share("attn_pdrop"),
-        "hidden_dropout": keys.share("resid_pdrop"),
-    }
-
-
-def _opt(keys: _Keys) -> Dict[str, Any]:
-    bias = bool(keys.get("enable_bias"))
-    return {
-        "layers": keys.count("num_hidden_layers"),
-        "hidden": keys.count("hidden_size"),
-        "heads": keys.count("num_attention_heads"),
-        "ffn": keys.count("ffn_dim"),
-        "vocabulary": keys.count("vocab_size"),
-        "positions": keys.count("max_position_embeddings"),
-        "embedding": keys.count("word_embed_proj_dim"),
-        "activation": keys.activation("activation_function"),
-        "tied": bool(keys.get("tie_word_embeddings")),
-        "attention_bias": bias,
-        "output_bias": bias,
-        "mlp_bias": bias,
-        "post_norm": not keys.get("do_layer_norm_before"),
-        "hidden_dropout": keys.share("dropout"),
-        "attention_dropout": keys.share("attention_dropout"),
-    }
-
-
-def _bert(keys: _Keys) -> Dict[str, Any]:
-    return {
-        "layers": keys.count("num_hidden_layers"),
-        "hidden": keys.count("hidden_size"),
-        "heads": keys.count("num_attention_heads"),
-        "ffn": keys.count("intermediate_size"),
-        "vocabulary": keys.count("vocab_size"),
-        "positions": keys.count("max_position_embeddings"),
-        "token_types": keys.count("type_vocab_size"),
-        "activation": keys.activation("hidden_act"),
-        "tied": bool(keys.get("tie_word_embeddings")),
-        "embedding_dropout": keys.share("hidden_dropout_prob"),
-        "hidden_dropout": keys.share("hidden_dropout_prob"),
-        "attention_dropout": keys.share("attention_probs_dropout_prob"),
-    }
-
-
-def _vit(keys: _Keys) -> Dict[str, Any]:
-    return {
-        "layers": keys.count("num_hidden_layers"),
-        "hidden": keys.count("hidden_size"),
-        "heads": keys.count("num_attention_heads"),
-        "ffn": keys.count("intermediate_size"),
-        "activation": keys.activation("hidden_act"),
-        "attention_bias": bool(keys.get("qkv_bias")),
-        "embedding_dropout": keys.share("hidden_dropout_prob"),
-        "hidden_dropout": keys.share("hidden_dropout_prob"),
-        "attention_dropout": keys.share("attention_probs_dropout_prob", "attention_dropout"),
-        "image_size": keys.side("image_size"),
-        "patch_size": keys.side("patch_size"),
-        "channels": keys.count("num_channels"),
-    }
-
-
-_FIELDS = {
-    "llama": _decoder,
-    "mixtral": _mixture,
-    "gpt2": _gpt2,
-    "opt": _opt,
-    "bert": _bert,
-    "vit": _vit,
-}
-
-
-def _head(config: Dict[str, Any], family: str) -> Dict[str, Any]:
-    architectures = config.get("architectures") or [""]
-    name = str(architectures[0])
-    for end, head in _HEADS:
+def _head(config: Dict[str, Any], family: str, anyhow: bool) -> Dict[str, Any]:
+    """The head of the architecture. `anyhow`: one that is not known is the family's default."""
+    architectures = config.get("architectures")
+    name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    for end, head, families in _HEADS:
         if name.endswith(end):
-            pooled = head in ("none", "sequence") and family == "bert"
-            return {"head": head, "pooler": True} if pooled else {"head": head}
-    return {}
+            if family in families:
+                pooled = head in ("none", "sequence") and family in ("bert", "vit")
+                return {"head": head, "pooler": True} if pooled else {"head": head}
+            break
+    if not name or anyhow:
+        return {}
+    ends = ", ".join("…" + end for end, _, families in _HEADS if family in families)
+    raise UnknownModel(
+        'architecture "%s": the heads known of this family are %s%s' % (name, ends, _WAYS)
+    )
 
 
 def _labels(config: Dict[str, Any]) -> int:
@@ -440,41 +164,106 @@ def _labels(config: Dict[str, Any]) -> int:
     if isinstance(table, dict) and table:
         return len(table)
     count = config.get("num_labels")
-    return count if isinstance(count, int) and count > 0 else 2
+    if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+        return count
+    return 2
+
+
+# --- a language model with a vision tower ---------------------------------------------------------
+
+#: What a vision_config of this type leaves out.
+_CLIP: Dict[str, Any] = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "image_size": 224,
+    "patch_size": 32,
+    "num_channels": 3,
+    "hidden_act": "quick_gelu",
+    "attention_dropout": 0.0,
+}
+#: What Llava has where its file has no vision_config.
+_LLAVA_TOWER = {
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "image_size": 336,
+    "patch_size": 14,
+}
 
 
 def _with_tower(config: Dict[str, Any], like: Optional[str]) -> Reading:
-    """A language model with a vision tower: Llava and its kin."""
+    """Llava: CLIP's tower, a projector of two layers, and a language model."""
+    if like is None:
+        _check_llava(config)
     text = dict(config["text_config"])
-    text.setdefault("architectures", config.get("architectures"))
-    if "tie_word_embeddings" in config:
-        text.setdefault("tie_word_embeddings", config["tie_word_embeddings"])
+    text["architectures"] = _text_architecture(config, text)
     text.setdefault("model_type", "llama")
-    text["model_type"] = _TEXT_TYPES.get(text["model_type"], text["model_type"])
+    text["tie_word_embeddings"] = bool(
+        config.get("tie_word_embeddings") or text.get("tie_word_embeddings")
+    )
+    for key in ("dtype", "torch_dtype", "quantization_config"):
+        if key in config:
+            text[key] = config[key]
     reading = interpret(text, like)
     vision = config.get("vision_config")
-    notes = list(reading.notes)
-    model = reading.model
-    if isinstance(vision, dict):
-        model = model.replace(**_tower(vision))
-        notes.append(
-            "the vision tower is read as a ViT with a projector; it learns (--freeze-vision)"
-        )
+    fields = _tower(vision if isinstance(vision, dict) else _LLAVA_TOWER, config)
+    try:
+        model = reading.model.replace(**fields)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(str(error)) from None
+    notes = [*reading.notes, "the vision tower is CLIP's and learns (--freeze-vision)"]
     return Reading(model, str(config.get("model_type")), notes, reading.run)
 
 
-_TEXT_TYPES = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2", "gemma3_text": "gemma2"}
+def _check_llava(config: Dict[str, Any]) -> None:
+    vision = config.get("vision_config") or {}
+    kinds = (config.get("model_type"), vision.get("model_type", "clip_vision_model"))
+    if kinds != ("llava", "clip_vision_model"):
+        raise UnknownModel(
+            'a "%s" with a tower "%s"; of models with a text_config, llava with a '
+            "clip_vision_model is known%s" % (*kinds, _WAYS)
+        )
+    only = {"multimodal_projector_bias": True, "projector_hidden_act": "gelu"}
+    _check(config, Family("llama", {}, only=only))
+    _check(dict(vision, model_type=kinds[1]), Family("vit", {}, only={"attention_dropout": 0.0}))
+    if not isinstance(config.get("vision_feature_layer", -2), int):
+        raise UnknownModel(
+            "vision_feature_layer is %r; one layer is known%s"
+            % (config["vision_feature_layer"], _WAYS)
+        )
 
 
-def _tower(vision: Dict[str, Any]) -> Dict[str, Any]:
-    keys = _Keys(vision, {"image_size": 336, "patch_size": 14, "num_channels": 3})
-    hidden = keys.count("hidden_size", "embed_dim") or 1024
-    return {
-        "vision_layers": keys.count("num_hidden_layers", "depth") or 24,
-        "vision_hidden": hidden,
-        "vision_heads": keys.count("num_attention_heads", "num_heads") or 16,
-        "vision_ffn": keys.count("intermediate_size") or 4 * hidden,
-        "image_size": keys.side("image_size"),
-        "patch_size": keys.side("patch_size"),
-        "channels": keys.count("num_channels", "in_channels"),
+def _text_architecture(config: Dict[str, Any], text: Dict[str, Any]) -> List[str]:
+    """Of the language model: Llava's own class says whether it has a head."""
+    architectures = config.get("architectures") or ["LlavaForConditionalGeneration"]
+    name = str(architectures[0])
+    if name.endswith("ForConditionalGeneration"):
+        return ["GPT2LMHeadModel" if text.get("model_type") == "gpt2" else "ForCausalLM"]
+    return [name]
+
+
+def _tower(vision: Dict[str, Any], config: Dict[str, Any]) -> Dict[str, Any]:
+    keys = Keys(vision, _CLIP)
+    layers = keys.count("num_hidden_layers") or 0
+    taken = int(config.get("vision_feature_layer", -2))
+    skipped = -1 - taken if taken < 0 else layers - taken
+    if not 0 <= skipped < layers:
+        raise ConfigError("vision_feature_layer is %d; the tower has %d layers" % (taken, layers))
+    image, patch = keys.side("image_size") or 0, keys.side("patch_size") or 1
+    fields: Dict[str, Any] = {
+        "vision_layers": layers,
+        "vision_skipped": skipped,
+        "vision_hidden": keys.count("hidden_size"),
+        "vision_heads": keys.count("num_attention_heads"),
+        "vision_ffn": keys.count("intermediate_size"),
+        "vision_activation": keys.activation("hidden_act"),
+        "image_size": image,
+        "patch_size": patch,
+        "channels": keys.count("num_channels"),
     }
+    if config.get("vision_feature_select_strategy") == "full":
+        fields["vision_tokens"] = (image // patch) ** 2 + 1
+    return fields

@@ -11,19 +11,12 @@ from ...sizes import format_size
 from .. import UsageError
 from ..output import Cell, Output, Text
 from ..progress import Progress
-from . import hfconfig
+from . import ofconfig
 from .describe import Description, optimizer_word, traced as names_a_function
 from .traced import DTYPES, Sizes, TraceFailed, Traced, torch_parts
 
 #: Options that Transformers' own classes have no switch for here.
 _NOT_MEASURED = ("lora", "offload", "loss", "zero", "checkpoint_every", "checkpoint_budget")
-
-#: What to give Transformers where a configuration does not name its class.
-_CLASSES = {
-    "gpt2": "GPT2LMHeadModel",
-    "bert": "BertForMaskedLM",
-    "vit": "ViTForImageClassification",
-}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,36 +97,7 @@ class Profiled(Traced):
                     "--profile runs Transformers' own class, which knows no --%s; give "
                     "--model module:function to measure it" % name.replace("_", "-")
                 )
-        try:
-            import transformers
-        except ImportError as error:
-            raise TraceFailed(
-                "--profile of a configuration needs Transformers (%s): pip install transformers, "
-                "or give --model module:function" % error
-            ) from None
-        config, place = hfconfig.load(self._arguments.model)
-        try:
-            return self._target(transformers, dict(config))
-        except TraceFailed:
-            raise
-        except Exception as error:  # Transformers' view of somebody's configuration
-            raise TraceFailed("%s: %s: %s" % (place, type(error).__name__, error)) from error
-
-    def _target(self, transformers: Any, values: Dict[str, Any]) -> Any:
-        kind = values.pop("model_type", None)
-        named = (values.get("architectures") or [_CLASSES.get(str(kind))])[0]
-        config = transformers.AutoConfig.for_model(kind, **values)
-        loader = getattr(transformers, named) if named else transformers.AutoModelForCausalLM
-        make = getattr(loader, "_from_config", None) or loader.from_config
-        torch, arguments = self._parts.torch, self._arguments
-        module = make(
-            config,
-            dtype=getattr(torch, DTYPES[arguments.dtype or "fp32"]),
-            attn_implementation=arguments.attention or "sdpa",
-        )
-        if arguments.checkpointing == "full":
-            module.gradient_checkpointing_enable()
-        return self._parts.target.target_of(module.train(), self._sequence)
+        return ofconfig.target(self._parts, self._arguments, self._sequence)
 
     def measure(self) -> None:
         """Runs the steps; a bar shows how far it is."""

@@ -59,18 +59,18 @@ class Sizes(NamedTuple):
         }
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """UsageError for options that say what the module itself says."""
+def check(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> None:
+    """UsageError for options that say what the module itself says, but for those taken."""
     for name in _NOT_HERE:
-        if getattr(arguments, name, None):
+        if name not in taken and getattr(arguments, name, None):
             raise UsageError(
                 "--%s describes a configuration; a module says it itself" % name.replace("_", "-")
             )
 
 
-def describe(arguments: argparse.Namespace) -> Description:
+def describe(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> Description:
     """The run of the options; the model is told by the module."""
-    check(arguments)
+    check(arguments, taken)
     run = PlanRun(
         batch=arguments.batch,
         sequence=arguments.seq,

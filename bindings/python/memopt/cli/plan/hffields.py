@@ -1,0 +1,193 @@
+"""Keys of a Hugging Face configuration as fields of a PlanModel, family by family."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+_KNOWN_ABSURD = 1 << 40
+
+
+class ConfigError(Exception):
+    """The configuration cannot be read as a model."""
+
+
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "gelu_new": "gelu-new",
+    "gelu_fast": "gelu-fast",
+    "relu": "relu",
+    "quick_gelu": "quick-gelu",
+    "tanh": "tanh",
+}
+
+
+class Keys:
+    """The values of a configuration, checked; the family's default for what is not there."""
+
+    def __init__(self, config: Dict[str, Any], defaults: Dict[str, Any]) -> None:
+        self._config = config
+        self._defaults = defaults
+
+    def get(self, *names: str) -> Any:
+        """The first of the names that is there; a null counts as not there."""
+        for table in (self._config, self._defaults):
+            for name in names:
+                if table.get(name) is not None:
+                    return table[name]
+        return None
+
+    def count(self, *names: str) -> Optional[int]:
+        value = self.get(*names)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ConfigError("%s is %r, not a whole number" % (names[0], value))
+        if not 0 < value < _KNOWN_ABSURD:
+            raise ConfigError("%s is %d, which is no size of a model" % (names[0], value))
+        return value
+
+    def side(self, *names: str) -> Optional[int]:
+        """A number of pixels; [224, 224] is 224."""
+        value = self.get(*names)
+        if isinstance(value, list):
+            if len(value) != 2 or value[0] != value[1]:
+                raise ConfigError("%s is %r; only squares are known" % (names[0], value))
+            return Keys({names[0]: value[0]}, {}).count(names[0])
+        return self.count(*names)
+
+    def share(self, *names: str) -> float:
+        value = self.get(*names)
+        if value is None:
+            return 0.0
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+            raise ConfigError("%s is %r, not a share from 0 to below 1" % (names[0], value))
+        return float(value)
+
+    def activation(self, *names: str) -> str:
+        value = self.get(*names)
+        if value not in _ACTIVATIONS:
+            known = ", ".join(sorted(_ACTIVATIONS))
+            raise ConfigError("%s is %r; known are %s" % (names[0], value, known))
+        return _ACTIVATIONS[value]
+
+
+def _decoder(keys: Keys) -> Dict[str, Any]:
+    bias = keys.get("attention_bias", "qkv_bias", "use_qkv_bias")
+    fields = {
+        "layers": keys.count("num_hidden_layers"),
+        "hidden": keys.count("hidden_size"),
+        "heads": keys.count("num_attention_heads"),
+        "kv_heads": keys.count("num_key_value_heads") or keys.count("num_attention_heads"),
+        "head_dim": keys.count("head_dim"),
+        "ffn": keys.count("intermediate_size"),
+        "vocabulary": keys.count("vocab_size"),
+        "activation": keys.activation("hidden_act", "hidden_activation"),
+        "gated": True,
+        "tied": bool(keys.get("tie_word_embeddings")),
+        "attention_bias": bool(bias) or bool(keys.get("qkv_bias")),
+        "output_bias": bool(keys.get("attention_bias")),
+        "mlp_bias": bool(keys.get("mlp_bias")),
+        "qk_norm": bool(keys.get("qk_norm")),
+        "attention_dropout": keys.share("attention_dropout"),
+    }
+    window = keys.get("sliding_window")
+    if isinstance(window, int) and keys.get("use_sliding_window") is not False:
+        fields["sliding_window"] = window
+    return fields
+
+
+def _mixture(keys: Keys) -> Dict[str, Any]:
+    fields = _decoder(keys)
+    fields.update(
+        ffn=keys.count("moe_intermediate_size") or keys.count("intermediate_size"),
+        experts=keys.count("num_local_experts", "num_experts"),
+        experts_per_token=keys.count("num_experts_per_tok"),
+        router_jitter=float(keys.get("router_jitter_noise") or 0),
+    )
+    return fields
+
+
+def _gpt2(keys: Keys) -> Dict[str, Any]:
+    hidden = keys.count("n_embd", "hidden_size")
+    return {
+        "layers": keys.count("n_layer", "num_hidden_layers"),
+        "hidden": hidden,
+        "heads": keys.count("n_head", "num_attention_heads"),
+        "ffn": keys.count("n_inner") or (4 * hidden if hidden else None),
+        "vocabulary": keys.count("vocab_size"),
+        "positions": keys.count("n_positions", "max_position_embeddings"),
+        "activation": keys.activation("activation_function"),
+        "tied": bool(keys.get("tie_word_embeddings")),
+        "embedding_dropout": keys.share("embd_pdrop"),
+        "attention_dropout": keys.share("attn_pdrop"),
+        "hidden_dropout": keys.share("resid_pdrop"),
+    }
+
+
+def _opt(keys: Keys) -> Dict[str, Any]:
+    bias = bool(keys.get("enable_bias"))
+    return {
+        "layers": keys.count("num_hidden_layers"),
+        "hidden": keys.count("hidden_size"),
+        "heads": keys.count("num_attention_heads"),
+        "ffn": keys.count("ffn_dim"),
+        "vocabulary": keys.count("vocab_size"),
+        "positions": keys.count("max_position_embeddings"),
+        "embedding": keys.count("word_embed_proj_dim"),
+        "activation": keys.activation("activation_function"),
+        "tied": bool(keys.get("tie_word_embeddings")),
+        "attention_bias": bias,
+        "output_bias": bias,
+        "mlp_bias": bias,
+        "post_norm": not keys.get("do_layer_norm_before"),
+        "hidden_dropout": keys.share("dropout"),
+        "attention_dropout": keys.share("attention_dropout"),
+    }
+
+
+def _bert(keys: Keys) -> Dict[str, Any]:
+    return {
+        "layers": keys.count("num_hidden_layers"),
+        "hidden": keys.count("hidden_size"),
+        "heads": keys.count("num_attention_heads"),
+        "ffn": keys.count("intermediate_size"),
+        "vocabulary": keys.count("vocab_size"),
+        "positions": keys.count("max_position_embeddings"),
+        "token_types": keys.count("type_vocab_size"),
+        "activation": keys.activation("hidden_act"),
+        "tied": bool(keys.get("tie_word_embeddings")),
+        "embedding_dropout": keys.share("hidden_dropout_prob"),
+        "hidden_dropout": keys.share("hidden_dropout_prob"),
+        "attention_dropout": keys.share("attention_probs_dropout_prob"),
+    }
+
+
+def _vit(keys: Keys) -> Dict[str, Any]:
+    return {
+        "layers": keys.count("num_hidden_layers"),
+        "hidden": keys.count("hidden_size"),
+        "heads": keys.count("num_attention_heads"),
+        "ffn": keys.count("intermediate_size"),
+        "activation": keys.activation("hidden_act"),
+        "attention_bias": bool(keys.get("qkv_bias")),
+        "embedding_dropout": keys.share("hidden_dropout_prob"),
+        "hidden_dropout": keys.share("hidden_dropout_prob"),
+        "attention_dropout": keys.share("attention_probs_dropout_prob", "attention_dropout"),
+        "image_size": keys.side("image_size"),
+        "patch_size": keys.side("patch_size"),
+        "channels": keys.count("num_channels"),
+    }
+
+
+FIELDS = {
+    "llama": _decoder,
+    "mixtral": _mixture,
+    "gpt2": _gpt2,
+    "opt": _opt,
+    "bert": _bert,
+    "vit": _vit,
+}

@@ -1,0 +1,120 @@
+"""Transformers' own class of a config.json: built to be measured, or traced where the planner has
+no description of the model."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from typing import Any, Dict, List
+
+from ...plan import PlanRun
+from . import hfconfig
+from .describe import Description
+from .traced import DTYPES, Sizes, TraceFailed, Traced, check, describe, torch_parts
+
+#: What to give Transformers where a configuration does not name its class.
+_CLASSES = {
+    "gpt2": "GPT2LMHeadModel",
+    "bert": "BertForMaskedLM",
+    "vit": "ViTForImageClassification",
+}
+
+#: Options that a class of Transformers takes, of those that a module says itself.
+_TAKEN = ("dtype", "attention", "checkpointing")
+
+#: Parts that a batch of tokens alone would leave out.
+_OTHER_INPUTS = ("text_config", "vision_config", "audio_config", "encoder")
+_SEQUENCE = 512
+
+
+def target(parts: Any, arguments: argparse.Namespace, sequence: Any) -> Any:
+    """The module of a configuration and what it is run with. TraceFailed with the reason."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise TraceFailed(
+            "a configuration's own class needs Transformers (%s): pip install transformers, "
+            "or give --model module:function" % error
+        ) from None
+    config, place = hfconfig.load(arguments.model)
+    try:
+        module = _module(transformers, dict(config), parts.torch, arguments)
+        return parts.target.target_of(module, sequence)
+    except Exception as error:  # Transformers' view of somebody's configuration
+        raise TraceFailed("%s: %s: %s" % (place, type(error).__name__, error)) from error
+
+
+def _module(
+    transformers: Any, values: Dict[str, Any], torch: Any, arguments: argparse.Namespace
+) -> Any:
+    kind = values.pop("model_type", None)
+    named = (values.get("architectures") or [_CLASSES.get(str(kind))])[0]
+    config = transformers.AutoConfig.for_model(kind, **values)
+    loader = getattr(transformers, named) if named else transformers.AutoModelForCausalLM
+    make = getattr(loader, "_from_config", None) or loader.from_config
+    module = make(
+        config,
+        dtype=getattr(torch, DTYPES[arguments.dtype or "fp32"]),
+        attn_implementation=arguments.attention,  # None: sdpa where the class has it
+    )
+    module.tie_weights()
+    if arguments.checkpointing == "full":
+        module.gradient_checkpointing_enable()
+    return module.train()
+
+
+def possible(path: str) -> bool:
+    """Whether the model of a configuration can be traced with what is installed here."""
+    config, _ = hfconfig.load(path)
+    if any(key in config for key in _OTHER_INPUTS):
+        return False
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
+        return False
+    import transformers
+
+    return config.get("model_type") in transformers.CONFIG_MAPPING
+
+
+class TracedConfig(Traced):
+    """Transformers' class of a configuration that is not described here, traced by sizes."""
+
+    def __init__(self, arguments: argparse.Namespace, unknown: Exception) -> None:
+        self._unknown = str(unknown)
+        self._given = arguments
+        check(arguments, _TAKEN)
+        if arguments.checkpointing == "selective":
+            raise TraceFailed("--checkpointing selective is not known of a traced model: none, full")
+        super().__init__(arguments)
+        config, _ = hfconfig.load(arguments.model)
+        note = "%s is traced, from Transformers' own %s at %d tokens"
+        name = type(self.target.module).__name__
+        self.notes: List[str] = [
+            note % (config["model_type"], name, self._sequence or 0), *self.target.notes
+        ]  # fmt: skip
+
+    def _load(self, name: str) -> Any:
+        self._sequence = self._sequence or _SEQUENCE
+        try:
+            return target(self._parts, self._given, self._sequence)
+        except TraceFailed as error:
+            raise self._failed(error) from error
+
+    def _trace(self, optimizer: str, autocast: str, several: bool) -> Sizes:
+        try:
+            return super()._trace(optimizer, autocast, several)
+        except TraceFailed as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: TraceFailed) -> TraceFailed:
+        return TraceFailed("%s\nTransformers' own class was tried: %s" % (self._unknown, error))
+
+    def description(self) -> Description:
+        """The run of the options; the model is told by the module."""
+        described = describe(self._given, _TAKEN)
+        run: PlanRun = described.run.replace(
+            attention=self._given.attention, checkpointing=self._given.checkpointing
+        )
+        return described._replace(run=run)
+
+
+__all__ = ["TracedConfig", "possible", "target", "torch_parts"]
