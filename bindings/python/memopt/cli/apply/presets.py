@@ -230,11 +230,15 @@ def detect(document: Document) -> Tuple[Preset, Path]:
     found = [(p, section) for p in PRESETS.values() for section in matches(p, document)]
     if len(found) == 1:
         return found[0]
+    if len({preset.name for preset, _ in found}) == 1:
+        raise _several(found[0][0], document, [section for _, section in found])
     if found:
         raise ApplyError(
             "its keys are those of more than one preset: %s. Say which with --preset, or the keys "
             "with --key micro_batch=…" % "; ".join(_told(p, section) for p, section in found)
         )
+    if all(tree.root is None for tree in document.trees):
+        raise ApplyError("it is empty: there is no key to change")
     looked = "; ".join("%s: %s" % (p.name, ", ".join(p.signature)) for p in PRESETS.values())
     raise ApplyError(
         "none of the known keys is in it (%s). Say where its keys are, for instance --key "
@@ -250,11 +254,25 @@ def section_of(preset: Preset, document: Document) -> Path:
     """Where the keys of a preset that was asked for are: the top where the file has none."""
     found = matches(preset, document)
     if len(found) > 1:
-        raise ApplyError(
-            "it has the keys of %s in %d places: %s. Say which with --key micro_batch=…"
-            % (preset.name, len(found), ", ".join(spelled(path) or "the top" for path in found))
-        )
+        raise _several(preset, document, found)
     return found[0] if found else ()
+
+
+def _several(preset: Preset, document: Document, found: List[Path]) -> ApplyError:
+    """The keys of one preset are there more than once."""
+    if len(set(found)) < len(found):
+        return ApplyError(
+            "%d of its %d documents have the keys of %s; split the file"
+            % (len(found), len(document.trees), preset.name)
+        )
+    keys = " --key ".join(
+        "%s=%s" % (setting, spelled(found[0] + preset.assign(setting, 1)[0].keys[0]))
+        for setting in ("micro_batch", "accumulation")
+    )
+    return ApplyError(
+        "it has the keys of %s in %d places: %s. Say which are meant, for instance --key %s"
+        % (preset.name, len(found), ", ".join(spelled(path) or "the top" for path in found), keys)
+    )
 
 
 __all__ = [

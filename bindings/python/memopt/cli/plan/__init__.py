@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional
 
 from .. import FAILURE, SUCCESS, UsageError, apply
 from ..output import Output
+from ..pictures import check_picture
 from . import cards, describe, hfconfig, plot, profiled, show, traced
 from .answer import Answer, answer, as_json
 
@@ -24,7 +25,6 @@ HELP = "what a model needs, what fits the card, and what to change"
 _REFUSALS = (
     hfconfig.ConfigError,
     cards.NoCard,
-    plot.PlotError,
     apply.ApplyError,
     traced.TraceFailed,
 )
@@ -69,6 +69,8 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
     chosen: List[Optional[cards.Card]] = [*cards.cards(arguments)] or [None]
     if changing and len(chosen) > 1:
         raise UsageError("--apply needs one card, not %d" % len(chosen))
+    if arguments.plot:
+        check_picture(arguments.plot)
     measured = _measured(arguments, description)
     module: Optional[traced.Traced] = measured if function else None
     if function and module is None:

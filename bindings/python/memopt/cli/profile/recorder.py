@@ -95,10 +95,11 @@ class Figures:
         record: Record = {
             "time": now,
             "processes": len(uses),
-            "largest": max((use.rss_peak for use in uses), default=0),
-            "rss": sum(use.rss for use in uses),
+            # A program that has just ended has no memory; that it had none is not so.
+            "largest": max((use.rss_peak for use in uses), default=None),
+            "rss": sum(use.rss for use in uses) if uses else None,
             "pss": self._pss(pids),
-            "locked": sum(use.locked for use in uses),
+            "locked": sum(use.locked for use in uses) if uses else None,
         }
         self._add_devices(record, set(pids))
         return record
@@ -163,6 +164,10 @@ class Recorder:
         self._every = 1
         self._group: Optional[Record] = None
         self._in_group = 0
+
+    def begin(self, seconds: float) -> None:
+        """The program is about to be started."""
+        self.start = self._since = seconds
 
     def mark(self, marks: List[Mark]) -> None:
         """Marks up to now; they lie before the next sample."""
