@@ -548,10 +548,16 @@ def test_a_plot_that_cannot_be_made(tmp_path):
     assert not (tmp_path / "ran").exists()  # said before the program runs
     pytest.importorskip("matplotlib")
     result = command("profile", "--plot", "x.bmp", "--", "touch", tmp_path / "ran")
-    assert result.returncode == 1 and ".png, .svg, .pdf" in result.stderr
+    assert result.returncode == 2 and ".png, .svg, .pdf" in result.stderr
     assert not (tmp_path / "ran").exists()
-    result = command("profile", "--plot", "/nowhere/x.png", "--", "true")
-    assert result.returncode == 0 and "/nowhere/x.png was not written" in result.stderr
+    result = command("profile", "--plot", "/nowhere/x.png", "--", "touch", tmp_path / "ran")
+    assert result.returncode == 1 and "there is no folder /nowhere" in result.stderr
+    assert not (tmp_path / "ran").exists()
+    there = tmp_path / "there.png"
+    there.write_text("a picture of yesterday")
+    program = "chmod 000 {0}; rm {0}; mkdir {0}".format(there)
+    result = command("profile", "--plot", there, "--", "sh", "-c", program)
+    assert result.returncode == 0 and "there.png was not written: Is a directory" in result.stderr
 
 
 def test_an_output_that_cannot_be_written(tmp_path):

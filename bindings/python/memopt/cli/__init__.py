@@ -35,12 +35,15 @@ class Refused(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in two lines, where argparse would list every option first."""
+    """Says what is wrong in three lines, where argparse would list every option first."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(
-            USAGE, "%s: error: %s\n`%s --help` tells the options\n" % (self.prog, message, self.prog)
-        )
+        usage = self.usage
+        if usage is None:
+            words = [str(a.metavar or a.dest) for a in self._get_positional_actions()]
+            usage = " ".join([self.prog, "[options]"] + words)
+        text = "usage: %s\n%s: error: %s\n`%s --help` tells the options\n"
+        self.exit(USAGE, text % (usage, self.prog, message, self.prog))
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """argparse's own passes over what cannot be written."""

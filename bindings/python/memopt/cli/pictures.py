@@ -34,6 +34,9 @@ def check_picture(path: str) -> None:
             "--plot %s: a picture's name has to end in one of %s, or in another kind that "
             "matplotlib draws" % (path, ", ".join(_USUAL))
         )
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise Refused("--plot %s: there is no folder %s" % (path, folder))
     check_writable(path)
 
 

@@ -270,8 +270,8 @@ def _several(preset: Preset, document: Document, found: List[Path]) -> ApplyErro
         for setting in ("micro_batch", "accumulation")
     )
     return ApplyError(
-        "it has the keys of %s in %d places: %s. Say which are meant, for instance --key %s"
-        % (preset.name, len(found), ", ".join(spelled(path) or "the top" for path in found), keys)
+        "its keys are those of a preset in %d places: %s. Say which are meant, for instance --key %s"
+        % (len(found), "; ".join(_told(preset, path) for path in found), keys)
     )
 
 

@@ -155,7 +155,8 @@ class _Run:
             except (OSError, ValueError) as error:  # no files left to open, say
                 self._once("some samples are missing: %s" % error)
             else:
-                self._add(record, recorder, marks)
+                if record["processes"]:  # else it has just ended, and its memory is gone
+                    self._add(record, recorder, marks)
             due = max(due + self._arguments.interval, time.monotonic())
         recorder.mark(marks.read())
 

@@ -95,11 +95,10 @@ class Figures:
         record: Record = {
             "time": now,
             "processes": len(uses),
-            # A program that has just ended has no memory; that it had none is not so.
-            "largest": max((use.rss_peak for use in uses), default=None),
-            "rss": sum(use.rss for use in uses) if uses else None,
+            "largest": max((use.rss_peak for use in uses), default=0),
+            "rss": sum(use.rss for use in uses),
             "pss": self._pss(pids),
-            "locked": sum(use.locked for use in uses) if uses else None,
+            "locked": sum(use.locked for use in uses),
         }
         self._add_devices(record, set(pids))
         return record
