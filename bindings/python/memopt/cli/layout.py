@@ -120,8 +120,9 @@ class _Table:
         texts, title = self._texts(column), _longest_word(self.columns[column])
         if self.right[column]:
             return max(map(width, texts + [" " * title]))
+        figures = max((width(text) for text in texts if _NUMBER.fullmatch(text)), default=0)
         words = max(map(_longest_word, texts), default=0)
-        return max(min(words, _LONGEST_WORD), title)
+        return max(figures, min(words, _LONGEST_WORD), title)
 
     def without_blanks(self) -> "_Table":
         """Without the columns in which nothing stands."""

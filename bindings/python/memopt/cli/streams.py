@@ -8,6 +8,7 @@ names of files that are no text are written as the bytes that they are.
 from __future__ import annotations
 
 import codecs
+import errno
 import os
 import sys
 from typing import Any, Optional, Tuple, Union
@@ -66,7 +67,10 @@ def said(error: OSError) -> str:
     """What the system says of an error, with the file's name."""
     text = error.strerror or str(error) or type(error).__name__
     names = [name for name in (error.filename, error.filename2) if name not in (None, "")]
-    return "%s: %s" % (" and ".join(map(_name, names)), text) if names else text
+    if names:
+        return "%s: %s" % (" and ".join(map(_name, names)), text)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+    return "standard output cannot be written: " + text if full else text
 
 
 def _name(name: Any) -> str:
