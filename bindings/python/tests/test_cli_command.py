@@ -73,9 +73,15 @@ def test_json_is_valid_in_any_encoding(encoding, tmp_path):
 
 
 def test_names_that_are_no_text():
-    for words in (["replay", ODD], ["plan", "--model", ODD], ["plan", "--restore", "--config-path", ODD]):
+    for words in (
+        ["replay", ODD],
+        ["plan", "--model", ODD],
+        ["plan", "--restore", "--config-path", ODD],
+    ):
         result = program(*words, PYTHONIOENCODING="utf-8:strict")
-        assert result.returncode == 1 and result.stderr.startswith(b"memopt: caf\xe9"), result.stderr
+        assert result.returncode == 1 and result.stderr.startswith(b"memopt: caf\xe9"), (
+            result.stderr
+        )
         assert result.stderr.count(b"\n") == 1
 
 
@@ -115,7 +121,9 @@ def test_nobody_reads(words, unbuffered):
 
 
 @pytest.mark.parametrize("redirect", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
-@pytest.mark.parametrize("words", [["info"], ["plan", *MODEL], ["profile", "--", "sh", "-c", "exit 3"]])
+@pytest.mark.parametrize(
+    "words", [["info"], ["plan", *MODEL], ["profile", "--", "sh", "-c", "exit 3"]]
+)
 def test_closed_streams(words, redirect):
     result = program(*words, redirect=redirect)
     assert result.returncode == (3 if words[0] == "profile" else 0)

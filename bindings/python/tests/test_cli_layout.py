@@ -54,7 +54,12 @@ def test_texts_are_wrapped_between_words_and_figures_never():
 
 def test_titles_of_several_lines_stand_at_the_bottom():
     lines = table(("n", "kernels built in"), [["1", "gfx90a gfx942"], ["2", "-"]], 12)
-    assert [line.split() for line in lines[:4]] == [["kernels"], ["built"], ["n", "in"], ["-", "-------"]]
+    assert [line.split() for line in lines[:4]] == [
+        ["kernels"],
+        ["built"],
+        ["n", "in"],
+        ["-", "-------"],
+    ]
 
 
 def test_columns_in_which_nothing_stands_go_first():
@@ -158,20 +163,22 @@ def test_a_plan_on_a_terminal(columns, rich, tmp_path):
         package = os.path.dirname(os.path.abspath(paths))
         variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), package])
     for cards in ("24", "8,16,24,40,80"):
-        terminal = Terminal(
-            "plan", *PLAN, "--gpu-memory", cards, size=(250, columns), **variables
-        )
+        terminal = Terminal("plan", *PLAN, "--gpu-memory", cards, size=(250, columns), **variables)
         code, _ = terminal.end()
         assert code == 0 and ("\x1b[1m" in terminal.text.decode()) == rich
         lines = [line.rstrip() for line in terminal.screen.display]
         text = "\n".join(lines)
         assert "…" not in text and "phase" in text or cards != "24"
         # no figure has lost its unit to another line
-        assert not [line for line in lines if re.fullmatch(r"\s*([KMGT]iB|%|×)(\s+[KMGT]iB)*", line)]
+        assert not [
+            line for line in lines if re.fullmatch(r"\s*([KMGT]iB|%|×)(\s+[KMGT]iB)*", line)
+        ]
         if cards == "24":
             assert "GiB" in next(line for line in lines if "peak  " in line)
             if columns >= 80:
-                assert any(line.split()[:2] == ["phase", "load"] for line in lines) == (columns == 80)
+                assert any(line.split()[:2] == ["phase", "load"] for line in lines) == (
+                    columns == 80
+                )
 
 
 def test_a_word_that_is_longer_than_the_terminal_is_one_word():

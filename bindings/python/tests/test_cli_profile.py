@@ -664,9 +664,10 @@ def test_a_program_that_has_just_ended_has_no_memory_to_tell(tmp_path):
     run._figures = type("F", (), {"take": staticmethod(lambda pid: figures)})()
     run._arguments = type("A", (), {"interval": 0.1})()
     run._add = lambda record, recorder, marks: added.append(record)
-    recorder, marks = type("R", (), {"mark": lambda self, m: None})(), type(
-        "M", (), {"read": lambda self: []}
-    )()
+    recorder, marks = (
+        type("R", (), {"mark": lambda self, m: None})(),
+        type("M", (), {"read": lambda self: []})(),
+    )
     run._sample(Ended(), recorder, marks)
     assert added == []
 

@@ -135,4 +135,13 @@ def _give_up() -> None:
         os.close(nowhere)
 
 
-__all__: List[Any] = ["FAILURE", "Refused", "SUCCESS", "USAGE", "UsageError", "VERBS", "build_parser", "main"]
+__all__: List[Any] = [
+    "FAILURE",
+    "Refused",
+    "SUCCESS",
+    "USAGE",
+    "UsageError",
+    "VERBS",
+    "build_parser",
+    "main",
+]

@@ -95,9 +95,7 @@ class _Table:
 
     def widths(self) -> List[int]:
         """Those at which nothing is wrapped."""
-        return [
-            max(map(width, [title] + self._texts(i))) for i, title in enumerate(self.columns)
-        ]
+        return [max(map(width, [title] + self._texts(i))) for i, title in enumerate(self.columns)]
 
     def natural(self) -> int:
         """How wide it is then."""
@@ -133,7 +131,9 @@ class _Table:
         return self._only([i for i, title in enumerate(self.columns) if title or i == 0])
 
     def _only(self, kept: List[int]) -> "_Table":
-        return _Table([self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows])
+        return _Table(
+            [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows]
+        )
 
     def turned(self) -> Optional["_Table"]:
         """Rows and columns change places, where there are few rows and they have names."""

@@ -93,7 +93,12 @@ def _bars(axes: Any, columns: List[Any], unit: Tuple[float, str]) -> None:
             ha="center",
             va="bottom",
             zorder=3,
-            bbox={"boxstyle": "square,pad=0.15", "facecolor": "white", "linewidth": 0, "alpha": 0.8},
+            bbox={
+                "boxstyle": "square,pad=0.15",
+                "facecolor": "white",
+                "linewidth": 0,
+                "alpha": 0.8,
+            },
         )
     axes.set_xticks(places, [name for name, _ in columns])
     axes.margins(y=0.12)
