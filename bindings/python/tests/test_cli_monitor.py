@@ -29,6 +29,7 @@ from json_schema import load, validate
 from memopt import _published
 from memopt.cli.monitor import records_of, sampling, screen
 from memopt.cli.monitor.ends import Ended, Ends
+from memopt.cli.monitor.live import LiveView
 from memopt.cli.monitor.watching import Watch, duration
 
 SCHEMA = load("monitor")
@@ -665,6 +666,16 @@ def test_a_narrow_view_says_which_device():
     assert screen._aligned("日本語の名前", 7, False) == "日本語…" and (
         screen._aligned("日本", 6, True) == "  日本"
     )
+
+
+def test_keys_count_on_a_machine_too_busy_for_the_interval():
+    terminal = Terminal("monitor", "--interval", "0.01", "--device", "cpu")
+    terminal.until(lambda lines: lines[3].startswith("  cpu:0"), "the device")
+    terminal.child.send("q")
+    assert terminal.end()[0] == 0
+    view = LiveView(None, None, "", 1)
+    view._keyboard.key = lambda seconds: "q" if seconds == 0 else ""
+    assert not view.wait(time.monotonic() - 1)
 
 
 def test_the_window_changes():

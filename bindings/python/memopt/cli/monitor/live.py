@@ -38,11 +38,12 @@ class LiveView:
         self._sample: Optional[Dict[str, Any]] = None
         self._size: Any = None
         self._paused = False
+        self._keyboard = Keyboard()
 
     @contextlib.contextmanager
     def shown(self) -> Iterator["LiveView"]:
         """While the terminal shows it."""
-        with keys() as self._keyboard, self._live, _stops(self._ask_to_pause):
+        with self._keyboard, self._live, _stops(self._ask_to_pause):
             yield self
 
     def _ask_to_pause(self, *unused: Any) -> None:
@@ -81,15 +82,16 @@ class LiveView:
         self._live.update(as_text(lines), refresh=True)
 
     def wait(self, until: float) -> bool:
-        """Waits for the next sample; False where somebody has had enough."""
+        """Waits for the next sample; False where somebody has had enough. It looks at the keyboard
+        even where the next sample is due already, on a machine too busy for the interval."""
         while True:
             if self._paused:
                 self._pause()
-            left = until - time.monotonic()
-            if left <= 0:
-                return True
+            left = max(until - time.monotonic(), 0)
             if self._keyboard.key(min(left, _LOOK)) in ("q", "Q"):
                 return False
+            if left == 0:
+                return True
             if self._console.size != self._size:
                 self._draw()
 
@@ -114,16 +116,25 @@ class Keyboard:
         self._descriptor = -1
         self._before: Any = None
 
+    def __enter__(self) -> "Keyboard":
+        self.take()
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        self.release()
+
     def take(self) -> None:
         """From now on every key counts."""
         try:
             import termios
             import tty
-
+        except ImportError:
+            return
+        try:
             self._descriptor = sys.stdin.fileno()
             self._before = termios.tcgetattr(self._descriptor)
             tty.setcbreak(self._descriptor)
-        except (ImportError, OSError, ValueError, AttributeError, termios.error):
+        except (OSError, ValueError, AttributeError, termios.error):
             self._before = None  # no keyboard: Ctrl-C is left
 
     def release(self) -> None:
@@ -146,17 +157,6 @@ class Keyboard:
         if not pressed:  # the terminal is gone
             return "q"
         return pressed[:1].decode("ascii", "replace")
-
-
-@contextlib.contextmanager
-def keys() -> Iterator[Keyboard]:
-    """The keyboard, taken."""
-    keyboard = Keyboard()
-    keyboard.take()
-    try:
-        yield keyboard
-    finally:
-        keyboard.release()
 
 
 @contextlib.contextmanager
