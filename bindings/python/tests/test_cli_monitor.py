@@ -651,7 +651,7 @@ def test_a_narrow_view_says_which_device():
     two = fake(1, [6 * GIB, GIB], pids=[7])
     two["devices"].append({**fake(1, [GIB], pids=[7])["devices"][0], "device": "cuda:1"})
     for sample, device in ((two, True), (fake(2, [6 * GIB, GIB], pids=[7]), False)):
-        lines = text_of(screen.screen(watch.add(sample), watch, "memopt  a  q quits", 40, 20, 10))
+        lines = text_of(screen.screen(watch.add(sample), watch, "memopt  a  q quits", 36, 20, 10))
         head = next(line for line in lines if " pid" in line)
         assert ("device" in head) == device and ("peak" in head) == (not device), head
         clock = time.strftime("%H:%M:%S", time.localtime(sample["time"]))
