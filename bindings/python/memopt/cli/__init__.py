@@ -61,7 +61,7 @@ class _Parser(argparse.ArgumentParser):
         self.error(text)
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> _Parser:
     """The parser of the whole command; man pages and completion are made from it too."""
     parser = _Parser(
         prog="memopt",
@@ -106,7 +106,8 @@ def _run(arguments: Optional[Sequence[str]]) -> int:
     try:
         parsed, unknown = parser.parse_known_args(arguments)
         if unknown:
-            getattr(parsed, "parser", parser).unknown(unknown)
+            known: _Parser = getattr(parsed, "parser", parser)
+            known.unknown(unknown)
     except SystemExit:
         sys.stdout.flush()  # what cannot be written is no success, not even of --help
         raise

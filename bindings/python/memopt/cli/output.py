@@ -141,3 +141,6 @@ def json_text(value: Any, encoding: Optional[str] = "utf-8", indent: Optional[in
     except UnicodeEncodeError:
         text = json_module.dumps(value, indent=indent, allow_nan=False)
     return text
+
+
+__all__ = ("Cell", "Output", "Text", "json_text")

@@ -10,7 +10,8 @@ import sys
 import time
 from typing import Any, Dict, Iterator, List, Optional
 
-from .screen import Line, screen
+from ..layout import Line
+from .screen import screen
 from .watching import Watch
 
 _STYLES = {
