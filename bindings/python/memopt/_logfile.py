@@ -10,15 +10,16 @@ from typing import Any, Dict, Sequence, Union
 class LogFile:
     """Appends records to a CSV file (where the name ends in .csv) or to one of JSON lines.
 
-    A line goes to the system in one write, so a killed process leaves whole lines. What a machine
-    that lost power left of a line is cut off when the file is opened again.
+    A line goes to the system in one write, so a killed process leaves whole lines, and so do several
+    that write to one file. What a full disk took of a line is taken back; what a machine that lost
+    power left of one is cut off when the file is opened again.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], fields: Sequence[str]) -> None:
         self._path = os.fspath(path)
         self._fields = list(fields)
         self._csv = self._path.lower().endswith(".csv")
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             self._continue()
         except BaseException:
@@ -31,7 +32,7 @@ class LogFile:
             return
         header = ",".join(self._fields) + "\n"
         if end == 0:
-            os.write(self._file, header.encode())
+            self._append(header.encode())
         elif os.pread(self._file, len(header) + 1, 0)[: len(header)] != header.encode():
             raise ValueError(
                 "%s: it is there already and has other columns; the log would not fit. Expected %s"
@@ -61,10 +62,18 @@ class LogFile:
             line = ",".join(_cell(value) for value in values)
         else:
             line = json.dumps({field: record.get(field) for field in self._fields})
-        data = (line + "\n").encode()
-        done = os.write(self._file, data)
-        if done != len(data):
-            raise OSError("%s: only a part of a line could be written" % self._path)
+        self._append((line + "\n").encode("utf-8", "backslashreplace"))
+
+    def _append(self, data: bytes) -> None:
+        """All of it, or nothing and OSError."""
+        done = 0
+        try:
+            while done < len(data):
+                done += os.write(self._file, data[done:])
+        except OSError as error:
+            if done:
+                os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_CUR) - done)
+            raise OSError(error.errno, error.strerror, self._path) from error
 
     def close(self) -> None:
         """Ends it; twice is fine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import errno
 import io
 import json
 import os
@@ -18,6 +19,7 @@ import memopt
 from apply_files import ALL, content, write
 from json_schema import load, validate
 from memopt.cli import apply
+from memopt.cli.apply import transaction
 
 SCHEMA = load("apply")
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
@@ -286,3 +288,29 @@ def test_a_file_cannot_steer_the_terminal(tmp_path, monkeypatch):
     write(tmp_path, "c.json.backup", "{} \x1b]0;title\x07\x9b1m\r\n")
     text = on_a_terminal(apply.restore([path]))
     assert "\x1b" not in text and "\x07" not in text and "title" in text
+
+
+def test_numbers_that_are_none(tmp_path):
+    """--value writes what it is told, but no word where a number belongs."""
+    parser = argparse.ArgumentParser()
+    apply.add_arguments(parser)
+    for text in ("micro_batch=abc", "micro_batch=0", "accumulation=-1", "micro_batch=true",
+                 "accumulation=1.5"):  # fmt: skip
+        with pytest.raises(SystemExit):
+            parser.parse_args(["--value", text])
+    for text, value in (("micro_batch=auto", "auto"), ("accumulation=8", 8), ("optimizer=x", "x")):
+        assert parser.parse_args(["--value", text]).value[0][1] == value
+    with pytest.raises(apply.OptionError, match="without a name"):
+        apply.wanted(parser.parse_args(["--apply", "--config-path", ""]))
+
+
+def test_a_folder_that_takes_no_file(tmp_path):
+    """Said of the folder, not of a temporary file that nobody has heard of."""
+    error = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ".a.memopt-1.tmp"))
+    said = transaction._told(error, [])
+    assert said == (
+        "the folder %s takes no new file (Permission denied), and the backup belongs there. "
+        "Every file is as it was" % tmp_path
+    )
+    error = OSError(errno.ENOSPC, "No space left on device", "a.yaml")
+    assert transaction._told(error, []).startswith("a.yaml: No space left on device; make room")

@@ -208,6 +208,30 @@ def test_ambiguous(tmp_path, data, names):
     assert "--preset" in str(raised.value) and "--key" in str(raised.value)
 
 
+def test_the_advice_is_one_that_works(tmp_path):
+    """--preset does not tell two sections apart; the keys that are named do."""
+    data = {"x": TRANSFORMERS, "y": TRANSFORMERS}
+    with pytest.raises(apply.ApplyError) as raised:
+        edit(tmp_path, data)
+    said = dict(word.split("=") for word in str(raised.value).split(" --key ")[1:])
+    assert said == {
+        "micro_batch": "x.per_device_train_batch_size",
+        "accumulation": "x.gradient_accumulation_steps",
+    }
+
+
+def test_documents_of_one_preset_are_told_apart_by_nothing(tmp_path):
+    pytest.importorskip("ruamel.yaml")
+    path = tmp_path / "c.yaml"
+    path.write_text("per_device_train_batch_size: 1\n---\nper_device_train_batch_size: 1\n")
+    with pytest.raises(apply.ApplyError, match="2 of its 2 documents have the keys of transf"):
+        apply.prepare([str(path)], {"micro_batch": 4})
+    empty = tmp_path / "e.json"
+    empty.write_text(" \n")
+    with pytest.raises(apply.ApplyError, match="it is empty"):
+        apply.prepare([str(empty)], {"micro_batch": 4})
+
+
 def test_a_preset_settles_it(tmp_path):
     data = {**TRANSFORMERS, **NESTED}
     after = result(tmp_path, data, preset="nested")

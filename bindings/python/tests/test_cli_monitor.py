@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import csv
+import ctypes
 import json
 import os
 import signal
@@ -22,10 +23,12 @@ from cli_support import (
     environment,
     simulated,
     start,
+    wait_for,
 )
 from json_schema import load, validate
 from memopt import _published
 from memopt.cli.monitor import records_of, sampling, screen
+from memopt.cli.monitor.ends import Ended, Ends
 from memopt.cli.monitor.live import LiveView
 from memopt.cli.monitor.watching import Watch, duration
 
@@ -295,7 +298,10 @@ def fake(number, used, pids=()):
                 "memory_used": sum(used),
                 "memory_total": 10 * GIB,
                 "memory_free": 10 * GIB - sum(used),
+                "memory_peak": sum(used),
                 "utilization": 0.0,
+                "temperature": None,
+                "power": None,
                 "processes": processes,
                 "processes_error": None,
             }
@@ -542,13 +548,133 @@ def test_keys_signals_and_the_terminal_afterwards():
         assert terminal.text.count(b"\x1b[?1049h") == terminal.text.count(b"\x1b[?1049l") == 1
 
 
+@pytest.mark.parametrize("number, code", [(signal.SIGHUP, 129), (signal.SIGTERM, 143)])
+def test_the_terminal_is_given_back(number, code):
+    terminal = Terminal("monitor", "--interval", "0.05", "--device", "cpu")
+    terminal.until(lambda lines: "cpu:0" in lines[3], "the device")
+    terminal.child.kill(number)
+    assert terminal.end()[0] == code
+    assert terminal.text.count(b"\x1b[?1049l") == 1 and b"\x1b[?25h" in terminal.text
+
+
+def test_the_terminal_goes_away():
+    terminal = Terminal("monitor", "--interval", "0.05", "--device", "cpu")
+    terminal.until(lambda lines: "cpu:0" in lines[3], "the device")
+    os.close(terminal.child.child_fd)
+    status = wait_for(lambda: os.waitpid(terminal.child.pid, os.WNOHANG)[1], "its end")
+    assert os.waitstatus_to_exitcode(status) == 129
+
+
+@simulated
+def test_ctrl_z_and_back():
+    """In a shell: the terminal is the shell's while it is stopped, and the view goes on."""
+    pexpect = pytest.importorskip("pexpect")
+    pytest.importorskip("rich")
+    shell = pexpect.spawn(
+        "bash",
+        ["--norc", "-i"],
+        env=environment(MONITORS, MEMOPT_SIM_DEVICES="1", PS1="READY% "),
+        dimensions=(24, 80),
+        timeout=60,
+    )
+    shell.expect_exact("READY% ")
+    shell.sendline("stty -echo; '%s' -m memopt monitor --interval 0.05" % sys.executable)
+    shell.expect_exact("\x1b[?1049h")
+    shell.expect_exact("cuda:0")
+    for _ in range(2):
+        shell.send("\x1a")
+        shell.expect_exact("\x1b[?1049l")
+        shell.expect_exact("Stopped")
+        shell.expect_exact("READY% ")
+        shell.sendline("stty -a | grep -o '[-]*icanon'")
+        shell.expect(r"(-?)icanon")
+        assert shell.match.group(1) == b""
+        shell.sendline("fg")
+        shell.expect_exact("\x1b[?1049h")
+        shell.expect_exact("cuda:0")
+    shell.send("q")  # a key without a return
+    shell.expect_exact("samples in")
+    shell.expect_exact("READY% ")
+    shell.sendline("echo code $?")
+    shell.expect_exact("code 0")
+    shell.close(force=True)
+
+
+def test_signals_are_not_lost_in_a_sample():
+    """The library calls back while it lists processes, and what is raised there goes nowhere."""
+    with Ends() as ends:
+        done = []
+        with pytest.raises(Ended):
+            with ends.held():
+                called = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGTERM))
+                called()
+                done.append(True)  # the sample goes on to its end
+        assert done and ends.code == 143
+        os.kill(os.getpid(), signal.SIGTERM)  # another one while it tidies up
+        assert ends.signal == signal.SIGTERM
+    with Ends() as ends:
+        with pytest.raises(Ended):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        assert ends.code == 0
+    with Ends() as ends:  # a pipe that nobody reads
+        with pytest.raises(Ended):
+            with ends.held():
+                os.kill(os.getpid(), signal.SIGHUP)
+                time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGHUP)
+                pytest.fail("the second did not end it")
+        assert ends.code == 129
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
+    try:
+        with Ends() as ends:
+            os.kill(os.getpid(), signal.SIGHUP)
+            time.sleep(0.01)
+        assert ends.signal is None and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_many_signals_end_many_commands():
+    processes = [start("monitor", "--interval", "0.01", "--device", "cpu") for _ in range(4)]
+    for number, process in enumerate(processes):
+        process.stdout.readline()
+        time.sleep(0.003 * number)
+        process.send_signal(signal.SIGTERM)
+    for process in processes:
+        rest, errors = process.communicate(timeout=60)
+        assert process.returncode == 143 and errors == "" and "samples in" in rest
+
+
+def test_a_narrow_view_says_which_device():
+    watch = Watch(1.0)
+    two = fake(1, [6 * GIB, GIB], pids=[7])
+    two["devices"].append({**fake(1, [GIB], pids=[7])["devices"][0], "device": "cuda:1"})
+    for sample, device in ((two, True), (fake(2, [6 * GIB, GIB], pids=[7]), False)):
+        lines = text_of(screen.screen(watch.add(sample), watch, "memopt  a  q quits", 36, 20, 10))
+        head = next(line for line in lines if " pid" in line)
+        assert ("device" in head) == device and ("peak" in head) == (not device), head
+        clock = time.strftime("%H:%M:%S", time.localtime(sample["time"]))
+        assert lines[0].endswith(clock) and "…" not in lines[0]
+    assert screen._heading(["memopt monitor", "every 1 s", "q quits", "12:00:00"], 40) == (
+        "memopt monitor  q quits  12:00:00"
+    )
+    assert screen._heading(["memopt monitor", "every 1 s", "q quits", "12:00:00"], 24) == (
+        "memopt monitor  12:00:00"
+    )
+    assert screen._heading(["memopt monitor", "every 1 s", "q quits", "12:00:00"], 8) == "12:00:00"
+    assert screen._aligned("日本語の名前", 7, False) == "日本語…" and (
+        screen._aligned("日本", 6, True) == "  日本"
+    )
+
+
 def test_keys_count_on_a_machine_too_busy_for_the_interval():
     terminal = Terminal("monitor", "--interval", "0.01", "--device", "cpu")
     terminal.until(lambda lines: lines[3].startswith("  cpu:0"), "the device")
     terminal.child.send("q")
     assert terminal.end()[0] == 0
     view = LiveView(None, None, "", 1)
-    view._key = lambda seconds: "q" if seconds == 0 else ""
+    view._keyboard.key = lambda seconds: "q" if seconds == 0 else ""
     assert not view.wait(time.monotonic() - 1)
 
 

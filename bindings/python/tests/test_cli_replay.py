@@ -320,7 +320,7 @@ def test_plots_that_cannot_be_drawn(trace, tmp_path):
     result = command(trace, "--plot", tmp_path / "picture.txt")
     assert result.returncode == 2 and "has to end in one of" in result.stderr
     result = command(trace, "--plot", tmp_path / "none" / "picture.png")
-    assert result.returncode == 2 and "there is no folder" in result.stderr
+    assert result.returncode == 1 and "there is no folder" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

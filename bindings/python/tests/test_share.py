@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,54 @@ def test_zsh_completion_is_in_order():
         pytest.skip("no zsh")
     path = os.path.join(SHARE, "zsh", "site-functions", "_memopt")
     subprocess.run([zsh, "-n", path], check=True)
+
+
+def test_fish_completes():
+    fish = shutil.which("fish")
+    if not fish:
+        pytest.skip("no fish")
+    path = os.path.join(SHARE, "fish", "vendor_completions.d", "memopt.fish")
+
+    def reply(words):
+        command = [fish, "--no-config", "-c", "source $argv[1]; complete -C $argv[2]", path, words]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return dict((line + "\t").split("\t")[:2] for line in shown.splitlines())
+
+    assert reply("memopt pl")["plan"].startswith("what a model needs")
+    assert {"--gpu-memory"} == set(reply("memopt plan --gpu"))
+    assert {"eager", "sdpa", "flash"} == set(reply("memopt plan --attention "))
+    assert "adamw8bit" in reply("memopt plan --optimizer adamw8")
+
+
+def test_words_and_files_are_completed():
+    text = open(os.path.join(SHARE, "bash-completion", "completions", "memopt")).read()
+    for name in ("replay_pos_0", "plan___config_path", "plan___model", "monitor___log"):
+        assert re.search(r"%s_COMPGEN=_shtab_compgen_files" % name, text), name
+    for words in ("adamw adamw-foreach", "lightning transformers torchtune nested", "fp32 bf16"):
+        assert words in re.sub("[\"']+", "", text.replace("' '", " ")), words
+
+
+def test_pages_say_what_they_are_about():
+    """The command's own page names the verbs and repeats none; exit codes are each verb's own."""
+    pages = {}
+    for name in os.listdir(os.path.join(SHARE, "man", "man1")):
+        with open(os.path.join(SHARE, "man", "man1", name), encoding="utf-8") as file:
+            pages[name] = file.read()
+    assert len(pages) == 6 and "gpu\\-memory" not in pages["memopt.1"]
+    assert "live memory of devices" in pages["memopt.1"]  # what the verb is for
+    assert "127: there is no such program" in pages["memopt-profile.1"]
+    assert "143 after SIGTERM" in pages["memopt-monitor.1"]
+    assert all(".SH EXIT STATUS" in page for page in pages.values())
+
+
+def test_mandoc_finds_nothing():
+    mandoc = shutil.which("mandoc")
+    if not mandoc:
+        pytest.skip("no mandoc")
+    folder = os.path.join(SHARE, "man", "man1")
+    pages = [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+    result = subprocess.run([mandoc, "-Tlint", "-Wwarning", *pages], capture_output=True, text=True)
+    assert result.returncode == 0 and result.stdout + result.stderr == ""
 
 
 def test_pages_are_in_order():

@@ -9,13 +9,15 @@ VERBS. Exit codes: 0 success, 1 it could not be done, 2 usage.
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, NoReturn, Optional, Sequence
 
 from .. import __version__
 from ..errors import MemoptError
+from . import streams
 from .output import Output
 
 #: The verbs, in the order of the help.
@@ -28,10 +30,41 @@ class UsageError(Exception):
     """Options that a verb can only refuse after looking at them together."""
 
 
-def build_parser(only: Optional[str] = None) -> argparse.ArgumentParser:
+class Refused(Exception):
+    """It cannot be done; the text says why and what to do."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in three lines, where argparse would list every option first."""
+
+    def error(self, message: str) -> NoReturn:
+        usage = self.usage
+        if usage is None:
+            words = [str(a.metavar or a.dest) for a in self._get_positional_actions()]
+            usage = " ".join([self.prog, "[options]"] + words)
+        text = "usage: %s\n%s: error: %s\n`%s --help` tells the options\n"
+        self.exit(USAGE, text % (usage, self.prog, message, self.prog))
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """argparse's own passes over what cannot be written."""
+        if message:
+            (file or sys.stderr).write(message)
+
+    def unknown(self, words: List[str]) -> NoReturn:
+        """Refuses words that are no options, with those that they resemble."""
+        text = "unrecognized arguments: " + " ".join(words)
+        for word in words:
+            name = word.partition("=")[0]
+            near = difflib.get_close_matches(name, self._option_string_actions, 1, 0.7)
+            if name.startswith("--") and near:
+                text += "; is %s %s?" % (name, near[0])
+        self.error(text)
+
+
+def build_parser(only: Optional[str] = None) -> _Parser:
     """The parser of the whole command; man pages and completion are made from it too. `only`: of
     one verb, whose module is imported then and no other."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="memopt",
         description="What a training run needs of memory, and what this machine has.",
     )
@@ -54,28 +87,64 @@ def build_parser(only: Optional[str] = None) -> argparse.ArgumentParser:
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command; returns its exit code (argparse itself exits with 2)."""
-    words = sys.argv[1:] if arguments is None else arguments
-    parser = build_parser(words[0] if words and words[0] in VERBS else None)
-    parsed = parser.parse_args(words)
-    if parsed.verb is None:
-        parser.print_help(sys.stderr)
-        return USAGE
-    output = Output(json=parsed.json)
     try:
-        code = int(parsed.run(parsed, output))
+        streams.prepare()
+        code = _run(arguments)
         sys.stdout.flush()
         return code
-    except UsageError as error:
-        parsed.parser.error(str(error))
-    except MemoptError as error:
-        output.error("%s: %s" % (error.name, error))
     except BrokenPipeError:  # the reader, "head" say, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up()
     except OSError as error:
-        output.error(str(error))
+        _give_up()
+        print("memopt: " + streams.said(error), file=sys.stderr)
     except KeyboardInterrupt:
         return 130
     return FAILURE
 
 
-__all__: List[Any] = ["FAILURE", "SUCCESS", "USAGE", "UsageError", "VERBS", "build_parser", "main"]
+def _run(arguments: Optional[Sequence[str]]) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser(words[0] if words and words[0] in VERBS else None)
+    try:
+        parsed, unknown = parser.parse_known_args(words)
+        if unknown:
+            known: _Parser = getattr(parsed, "parser", parser)
+            known.unknown(unknown)
+    except SystemExit:
+        sys.stdout.flush()  # what cannot be written is no success, not even of --help
+        raise
+    if parsed.verb is None:
+        parser.print_help(sys.stderr)
+        return USAGE
+    output = Output(json=parsed.json)
+    try:
+        return int(parsed.run(parsed, output))
+    except UsageError as error:
+        parsed.parser.error(str(error))
+    except MemoptError as error:
+        output.error("%s: %s" % (error.name, error))
+    except Refused as error:
+        output.error(str(error))
+    return FAILURE
+
+
+def _give_up() -> None:
+    """Nothing more goes to standard output, which takes nothing."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+__all__: List[Any] = [
+    "FAILURE",
+    "Refused",
+    "SUCCESS",
+    "USAGE",
+    "UsageError",
+    "VERBS",
+    "build_parser",
+    "main",
+]

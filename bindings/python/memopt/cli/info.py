@@ -220,6 +220,15 @@ def _headline(backend: Dict[str, Any]) -> str:
     return "usable; no device" if backend["device_count"] == 0 else "usable"
 
 
+def briefly(problem: Optional[str]) -> str:
+    """What was tried in vain for the same reason is told together: "a, b: no such file"."""
+    reasons: Dict[str, List[str]] = {}
+    for part in filter(None, (problem or "").split("; ")):
+        subject, _, reason = part.partition(": ")
+        reasons.setdefault(reason, []).append(subject)
+    return "; ".join(", ".join(s) + (": " + r if r else "") for r, s in reasons.items())
+
+
 _DRIVERS = {"cuda": "the NVIDIA driver", "hip": "the ROCm runtime"}
 
 
@@ -242,15 +251,15 @@ def _details(backend: Dict[str, Any]) -> List[Tuple[str, Text]]:
     features = [name.replace("_", " ") for name in _FEATURES if backend["features"][name]]
     watched = monitoring["library"] if monitoring["available"] else None
     return [
-        ("why", Cell(backend["problem"] or "", "bad")),
+        ("why", Cell(briefly(backend["problem"]), "bad")),
         ("what to do", _advice(backend)),
         ("driver", driver["library"] or ""),
         ("tried", ", ".join(driver["tried"]) if not driver["library"] else ""),
         ("lacks", Cell(", ".join(driver["missing"]), "warn")),
         ("features", ", ".join(features) if backend["available"] else ""),
         ("compiler", backend["kernels"]["compiler"] or "none found"),
-        ("monitoring", watched or Cell("none: %s" % monitoring["problem"], "dim")),
-        ("", Cell((monitoring["problem"] or "") if watched else "", "dim")),
+        ("monitoring", watched or Cell("none: %s" % briefly(monitoring["problem"]), "dim")),
+        ("", Cell(briefly(monitoring["problem"]) if watched else "", "dim")),
         ("not told", Cell(", ".join(monitoring["missing"]), "dim")),
     ]
 

@@ -8,33 +8,15 @@ from __future__ import annotations
 
 import json as json_module
 import os
-import re
 import shutil
 import sys
-import textwrap
-from typing import Any, List, NamedTuple, Optional, Sequence, TextIO, Tuple, Union
+from typing import Any, Optional, Sequence, TextIO, Tuple
 
+from . import layout
+from .layout import Cell, Line, Text, aligned, plain, width, wrapped
+from .streams import nearest
 
-class Cell(NamedTuple):
-    """A text with a meaning that a terminal may show in colour: "good", "bad", "warn" or "dim"."""
-
-    text: str
-    meaning: str = ""
-
-
-Text = Union[str, Cell]
-_STYLES = {"good": "green", "bad": "red", "warn": "yellow", "dim": "dim", "": ""}
-
-#: What stands in a column of numbers, with its unit or without a value.
-_NUMBER = re.compile(r"\d[\d.]*( ?%| ?[KMGT]?i?B| W| °C)?|-|")
-
-
-def _plain(cell: Text) -> str:
-    return cell.text if isinstance(cell, Cell) else cell
-
-
-def _numeric(cells: Sequence[str]) -> bool:
-    return any(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
+_STYLES = {"good": "green", "bad": "red", "warn": "yellow", "head": "bold", "dim": "dim", "": ""}
 
 
 class Output:
@@ -89,88 +71,60 @@ class Output:
 
     def json(self, value: Any) -> None:
         """Prints the one JSON object of ``--json``. What is no number is null there."""
-        json_module.dump(value, self._stream, indent=2, ensure_ascii=False, allow_nan=False)
-        self._print()
+        self._print(json_text(value, self._stream.encoding, indent=2))
 
     def json_line(self, value: Any) -> None:
         """Prints one object of a stream of them, on a line of its own, which a reader gets at
         once."""
-        self.line(json_module.dumps(value, ensure_ascii=False, allow_nan=False))
+        self.line(json_text(value, self._stream.encoding))
 
     def pairs(self, title: str, pairs: Sequence[Tuple[str, Text]], meaning: str = "") -> None:
         """A title and lines of "name  value"; pairs without a value are left out."""
-        shown = [(name, value) for name, value in pairs if _plain(value)]
+        shown = [(name, self._cell(value)) for name, value in pairs if plain(value)]
         self._begin(title, meaning)
         if not shown:
             return
-        indent = max(len(name) for name, _ in shown) + 4
+        indent = max(width(name) for name, _ in shown) + 4
         for name, value in shown:
             self._pair(name, value, indent)
 
-    def _pair(self, name: str, value: Text, indent: int) -> None:
-        head = ("  " + name).ljust(indent)
-        lines = [_plain(value)]
-        if self._terminal:
-            width = max(shutil.get_terminal_size().columns - indent, 20)
-            lines = textwrap.wrap(lines[0], width, break_on_hyphens=False) or [""]
-        for number, line in enumerate(lines):
-            start = head if number == 0 else " " * indent
-            if self._console is None:
-                self._print(start + line)
-                continue
-            from rich.text import Text as RichText
+    def _cell(self, value: Text) -> Cell:
+        """A text as the stream can show it."""
+        cell = value if isinstance(value, Cell) else Cell(value)
+        return Cell(nearest(cell.text, self._stream.encoding), cell.meaning)
 
-            meaning = value.meaning if isinstance(value, Cell) else ""
-            whole = RichText(start, style="dim")
-            whole.append(line, style="not dim " + _STYLES[meaning] if meaning != "dim" else "dim")
-            self._console.print(whole, soft_wrap=True)
+    def _pair(self, name: str, value: Cell, indent: int) -> None:
+        lines = [value.text]
+        if self._terminal:
+            lines = wrapped(lines[0], max(self._width() - indent, 20), break_words=False)
+        for number, line in enumerate(lines):
+            head = aligned("  " + name if number == 0 else "", indent, False)
+            self._show([Cell(head, "dim"), Cell(line, value.meaning)])
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> None:
         """A table; columns that hold numbers are set to the right."""
         self._begin(title)
-        texts = [[_plain(cell) for cell in row] for row in rows]
-        right = [_numeric([row[i] for row in texts]) for i in range(len(columns))]
-        if self._console is not None:
-            self._rich_table(columns, rows, right)
-            return
-        self._plain_table(columns, texts, right)
+        room = self._width() if self._terminal else None
+        rows = [[self._cell(cell) for cell in row] for row in rows]
+        for line in layout.table(columns, rows, room, "─" if self.rich else "-"):
+            self._show(line)
 
-    def _rich_table(
-        self, columns: Sequence[str], rows: Sequence[Sequence[Text]], right: List[bool]
-    ) -> None:
-        from rich import box
-        from rich.table import Table
+    def _width(self) -> int:
+        return shutil.get_terminal_size().columns
+
+    def _show(self, line: Line) -> None:
+        """A line that is neither wrapped nor cut here: the terminal wraps a word that is longer
+        than it, and who copies that word gets it whole."""
+        if self._console is None:
+            self._print("".join(cell.text for cell in line).rstrip())
+            return
         from rich.text import Text as RichText
 
-        table = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=True)
-        for column, to_the_right in zip(columns, right):
-            table.add_column(column, justify="right" if to_the_right else "left")
-        for row in rows:
-            table.add_row(
-                *(
-                    RichText(_plain(c), style=_STYLES[c.meaning if isinstance(c, Cell) else ""])
-                    for c in row
-                )
-            )
-        console: Any = self._console
-        console.print(table)
-
-    def _plain_table(
-        self, columns: Sequence[str], rows: List[List[str]], right: List[bool]
-    ) -> None:
-        widths = [
-            max([len(column)] + [len(row[i]) for row in rows]) for i, column in enumerate(columns)
-        ]
-        if self._terminal:
-            _shrink(widths, columns, shutil.get_terminal_size().columns - 2 * len(columns))
-        for line in [list(columns), ["-" * width for width in widths]] + rows:
-            parts = [
-                textwrap.wrap(cell, width, break_on_hyphens=False) or [""]
-                for cell, width in zip(line, widths)
-            ]
-            for number in range(max(map(len, parts))):
-                cells = [part[number] if number < len(part) else "" for part in parts]
-                self._print(_aligned(cells, widths, right))
+        text = RichText()
+        for cell in line:
+            text.append(cell.text, style=_STYLES[cell.meaning])
+        text.rstrip()
+        self._console.print(text, soft_wrap=True)
 
     def error(self, message: str) -> None:
         """Says on standard error why it could not be done."""
@@ -178,18 +132,15 @@ class Output:
         print("memopt: " + message, file=sys.stderr)
 
 
-def _shrink(widths: List[int], columns: Sequence[str], room: int) -> None:
-    """Makes the widest column narrower, and then the next, until all fit the terminal."""
-    while sum(widths) > room:
-        widest = max(range(len(widths)), key=lambda i: widths[i] - len(columns[i]))
-        if widths[widest] <= max(len(columns[widest]), 20):
-            return
-        widths[widest] -= 1
+def json_text(value: Any, encoding: Optional[str] = "utf-8", indent: Optional[int] = None) -> str:
+    """JSON in the encoding's own characters, or in ASCII where it has not all of them. It is valid
+    either way: a name of a file that is no text, say, is escaped."""
+    text = json_module.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json_module.dumps(value, indent=indent, allow_nan=False)
+    return text
 
 
-def _aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    shown = [
-        cell.rjust(width) if to_the_right else cell.ljust(width)
-        for cell, width, to_the_right in zip(cells, widths, right)
-    ]
-    return ("  " + "  ".join(shown)).rstrip()
+__all__ = ("Cell", "Output", "Text", "json_text")

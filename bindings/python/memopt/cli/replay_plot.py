@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import io
-import os
 from typing import Any, Optional
 
 from .. import Replay, TraceInfo
-from .._abi import Status
-from ..errors import UnsupportedError
 from ..sizes import format_size
-from . import UsageError
+from .pictures import check_picture, write_picture
 
 
 class Plot:
@@ -21,25 +17,7 @@ class Plot:
     SAMPLES = 2000
 
     def __init__(self, path: str) -> None:
-        try:
-            import matplotlib
-        except ImportError:
-            raise UnsupportedError(
-                Status.UNSUPPORTED,
-                "--plot needs matplotlib: pip install 'memopt[plot]' (or matplotlib)",
-            ) from None
-        matplotlib.use("Agg", force=True)
-        from matplotlib.backend_bases import FigureCanvasBase
-
-        kinds = sorted(FigureCanvasBase.get_supported_filetypes())
-        self._format = os.path.splitext(path)[1][1:].lower()
-        if self._format not in kinds:
-            raise UsageError(
-                "--plot: %s: the name has to end in one of .%s" % (path, ", .".join(kinds))
-            )
-        folder = os.path.dirname(os.path.abspath(path))
-        if not os.path.isdir(folder):
-            raise UsageError("--plot: there is no folder %s" % folder)
+        check_picture(path)
         self._path = path
 
     def draw(
@@ -64,12 +42,9 @@ class Plot:
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4, frameon=False)
             axes.xaxis.set_major_formatter("{x:,.0f}")
             axes.grid(alpha=0.3)
-            picture = io.BytesIO()
-            figure.savefig(picture, format=self._format, dpi=120)
+            write_picture(figure, self._path, dpi=120)
         finally:
             pyplot.close(figure)
-        with open(self._path, "wb") as file:
-            file.write(picture.getvalue())
 
 
 def _unit(most: int) -> "tuple[float, str]":

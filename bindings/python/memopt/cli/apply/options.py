@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--preset",
         type=_preset,
+        choices=tuple(PRESETS),
         metavar="NAME",
         help="whose keys the files have: %s; default: told by the keys" % ", ".join(PRESETS),
     )
@@ -104,6 +105,12 @@ def _key(text: str) -> Tuple[str, Path]:
 def _value(text: str) -> Tuple[str, Any]:
     name, rest = _setting(text)
     value = resolved(rest) if rest.lower() not in ("no", "yes", "on", "off") else rest
+    if name in ("micro_batch", "accumulation") and value != "auto":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise argparse.ArgumentTypeError(
+                "%s is a number from 1, or auto where the framework knows that, not %s"
+                % (name, rest)
+            )
     return name, rest if value is None else value
 
 
@@ -127,6 +134,8 @@ def wanted(arguments: argparse.Namespace) -> bool:
         )
     if not acting and (arguments.config_path or arguments.dry_run):
         raise OptionError("--config-path and --dry-run need --apply or --restore")
+    if "" in files(arguments):
+        raise OptionError("--config-path: a file without a name")
     return acting
 
 

@@ -230,11 +230,15 @@ def detect(document: Document) -> Tuple[Preset, Path]:
     found = [(p, section) for p in PRESETS.values() for section in matches(p, document)]
     if len(found) == 1:
         return found[0]
+    if len({preset.name for preset, _ in found}) == 1:
+        raise _several(found[0][0], document, [section for _, section in found], False)
     if found:
         raise ApplyError(
             "its keys are those of more than one preset: %s. Say which with --preset, or the keys "
             "with --key micro_batch=…" % "; ".join(_told(p, section) for p, section in found)
         )
+    if all(tree.root is None for tree in document.trees):
+        raise ApplyError("it is empty: there is no key to change")
     looked = "; ".join("%s: %s" % (p.name, ", ".join(p.signature)) for p in PRESETS.values())
     raise ApplyError(
         "none of the known keys is in it (%s). Say where its keys are, for instance --key "
@@ -250,11 +254,28 @@ def section_of(preset: Preset, document: Document) -> Path:
     """Where the keys of a preset that was asked for are: the top where the file has none."""
     found = matches(preset, document)
     if len(found) > 1:
-        raise ApplyError(
-            "it has the keys of %s in %d places: %s. Say which with --key micro_batch=…"
-            % (preset.name, len(found), ", ".join(spelled(path) or "the top" for path in found))
-        )
+        raise _several(preset, document, found, True)
     return found[0] if found else ()
+
+
+def _several(preset: Preset, document: Document, found: List[Path], told: bool) -> ApplyError:
+    """The keys of one preset are there more than once; ``told``: it was asked for."""
+    if len(set(found)) < len(found):
+        return ApplyError(
+            "%d of its %d documents have the keys of %s; split the file"
+            % (len(found), len(document.trees), preset.name)
+        )
+    keys = " --key ".join(
+        "%s=%s" % (setting, spelled(found[0] + preset.assign(setting, 1)[0].keys[0]))
+        for setting in ("micro_batch", "accumulation")
+    )
+    if told:
+        where = "%d places: %s" % (len(found), ", ".join(spelled(p) or "the top" for p in found))
+        text = "it has the keys of %s in %s" % (preset.name, where)
+    else:
+        where = "%d places: %s" % (len(found), "; ".join(_told(preset, path) for path in found))
+        text = "its keys are those of a preset in %s (which --preset would not settle)" % where
+    return ApplyError("%s. Say which are meant, for instance --key %s" % (text, keys))
 
 
 __all__ = [

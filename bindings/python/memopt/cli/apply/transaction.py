@@ -186,9 +186,17 @@ def _told(error: BaseException, trouble: List[str]) -> str:
         what = "%s%s" % ("%s: " % name if name else "", error.strerror or error)
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             what += "; make room"
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and str(name)[-4:] == ".tmp":
+            what = _closed(os.path.dirname(str(name)), error)
     else:
         what = str(error)
     return "%s. %s" % (what, "; ".join(trouble) or "Every file is as it was")
+
+
+def _closed(folder: str, error: OSError) -> str:
+    """New files and backups are made beside the old ones."""
+    text = "the folder %s takes no new file (%s), and the backup belongs there"
+    return text % (folder or ".", error.strerror)
 
 
 def _check_unchanged(source: Source) -> None:

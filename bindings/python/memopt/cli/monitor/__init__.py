@@ -18,12 +18,18 @@ from typing import Any, Dict, Iterator, List, Optional
 from ..._logfile import LogFile
 from ...sizes import format_size
 from ..output import Output
+from .ends import Ended, Ends
 from .sampling import Sampler, parse_device
 from .screen import device_row, host_text, process_row, share, size
 from .watching import Watch, describe, duration
 
 HELP = "live memory of devices and of the processes on them"
 JSON_HELP = "print one JSON object a line for each sample; with --once, one object"
+
+EXIT_STATUS = (
+    "0: done, also after Ctrl-C; 143 after SIGTERM, 129 after SIGHUP; 1: it could not be done, and "
+    "standard error says why; 2: wrong usage."
+)
 
 #: What a line of the log has: a device where pid is empty, else one of its processes.
 LOG_FIELDS = (
@@ -119,45 +125,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 # --- running --------------------------------------------------------------------------------------
 
 
-class _Terminated(Exception):
-    """Somebody sent SIGTERM."""
-
-
-def _terminate(_number: int, _frame: Any) -> None:
-    raise _Terminated
-
-
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Watches until it has seen enough."""
     watch = Watch(arguments.interval)
-    log = _Log(arguments.log, output)
-    code = 0
-    previous = signal.signal(signal.SIGTERM, _terminate)
-    try:
-        with Sampler(arguments.device) as sampler:
-            _watch(arguments, output, sampler, watch, log)
-    except KeyboardInterrupt:
-        pass
-    except _Terminated:
-        code = 128 + signal.SIGTERM
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-        log.close()
-    if not output.wants_json and arguments.count != 1 and watch.samples:
-        summary(watch, output)
-    return code or (1 if log.failed else 0)
+    with Ends() as ends:
+        log: Optional[_Log] = None
+        try:
+            log = _Log(arguments.log, output)
+            with Sampler(arguments.device) as sampler:
+                _watch(arguments, output, _samples(sampler, watch, log), watch, ends)
+        except Ended:
+            pass
+        except OSError:
+            if ends.signal != signal.SIGHUP:
+                raise  # else the terminal is gone
+        finally:
+            if log is not None:
+                log.close()
+        several = arguments.count != 1 and watch.samples > 0
+        if several and not output.wants_json and ends.signal != signal.SIGHUP:
+            summary(watch, output)
+        return ends.code or (1 if log is not None and log.failed else 0)
 
 
 def _watch(
-    arguments: argparse.Namespace, output: Output, sampler: Sampler, watch: Watch, log: "_Log"
+    arguments: argparse.Namespace,
+    output: Output,
+    samples: Iterator[Dict[str, Any]],
+    watch: Watch,
+    ends: Ends,
 ) -> None:
-    samples = _samples(sampler, watch, log)
     if arguments.count == 1:
-        _print_once(next(samples), output, arguments.processes)
+        with ends.held():
+            _print_once(next(samples), output, arguments.processes)
     elif output.console is not None:
-        _live(arguments, output, samples, watch)
+        _live(arguments, output, samples, watch, ends)
     else:
-        _stream(arguments, output, samples)
+        _stream(arguments, output, samples, ends)
 
 
 def _samples(sampler: Sampler, watch: Watch, log: "_Log") -> Iterator[Dict[str, Any]]:
@@ -182,29 +186,35 @@ def _deadlines(interval: float, count: Optional[int]) -> Iterator[Optional[float
 
 
 def _live(
-    arguments: argparse.Namespace, output: Output, samples: Iterator[Dict[str, Any]], watch: Watch
+    arguments: argparse.Namespace,
+    output: Output,
+    samples: Iterator[Dict[str, Any]],
+    watch: Watch,
+    ends: Ends,
 ) -> None:
     from .live import LiveView
 
     title = "memopt monitor  every %g s  q quits" % arguments.interval
     with LiveView(output.console, watch, title, arguments.processes).shown() as view:
         for due in _deadlines(arguments.interval, arguments.count):
-            view.show(next(samples))
+            with ends.held():
+                view.show(next(samples))
             if due is None or not view.wait(due):
                 return
 
 
 def _stream(
-    arguments: argparse.Namespace, output: Output, samples: Iterator[Dict[str, Any]]
+    arguments: argparse.Namespace, output: Output, samples: Iterator[Dict[str, Any]], ends: Ends
 ) -> None:
     told: List[Any] = []
     for due in _deadlines(arguments.interval, arguments.count):
-        sample = next(samples)
-        if output.wants_json:
-            output.json_line(sample)
-        else:
-            for text in lines_of(sample, arguments.processes, told):
-                output.line(text)
+        with ends.held():
+            sample = next(samples)
+            if output.wants_json:
+                output.json_line(sample)
+            else:
+                for text in lines_of(sample, arguments.processes, told):
+                    output.line(text)
         if due is None:
             return
         time.sleep(max(due - time.monotonic(), 0))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import sys
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
-from .screen import Line, screen
+from ..layout import Line
+from .screen import screen
 from .watching import Watch
 
 _STYLES = {
@@ -36,12 +38,30 @@ class LiveView:
         self._live = Live(console=console, screen=True, auto_refresh=False)
         self._sample: Optional[Dict[str, Any]] = None
         self._size: Any = None
+        self._paused = False
+        self._keyboard = Keyboard()
 
     @contextlib.contextmanager
     def shown(self) -> Iterator["LiveView"]:
         """While the terminal shows it."""
-        with keys() as self._key, self._live:
+        with self._keyboard, self._live, _stops(self._ask_to_pause):
             yield self
+
+    def _ask_to_pause(self, *unused: Any) -> None:
+        """Ctrl-Z: at the next look, so that no drawing is cut in two."""
+        self._paused = True
+
+    def _pause(self) -> None:
+        """Gives the terminal back, stops as anybody does, and goes on where it was."""
+        self._paused = False
+        self._live.stop()
+        self._keyboard.release()
+        handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, handler)
+        self._keyboard.take()
+        self._live.start()
+        self._draw()
 
     def show(self, sample: Dict[str, Any]) -> None:
         """Draws a sample."""
@@ -66,8 +86,10 @@ class LiveView:
         """Waits for the next sample; False where somebody has had enough. It looks at the keyboard
         even where the next sample is due already, on a machine too busy for the interval."""
         while True:
+            if self._paused:
+                self._pause()
             left = max(until - time.monotonic(), 0)
-            if self._key(min(left, _LOOK)) in ("q", "Q"):
+            if self._keyboard.key(min(left, _LOOK)) in ("q", "Q"):
                 return False
             if left == 0:
                 return True
@@ -88,34 +110,63 @@ def as_text(lines: List[Line]) -> Any:
     return text
 
 
-@contextlib.contextmanager
-def keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits for a key; the keyboard answers without a return meanwhile."""
-    try:
-        import termios
-        import tty
+class Keyboard:
+    """Answers without a return, while it is taken. Without a terminal there is none."""
 
-        descriptor = sys.stdin.fileno()
-        before = termios.tcgetattr(descriptor)
-    except (ImportError, OSError, ValueError, AttributeError, termios.error):
-        yield _no_key  # no keyboard: Ctrl-C is left
-        return
+    def __init__(self) -> None:
+        self._descriptor = -1
+        self._before: Any = None
 
-    def key(seconds: float) -> str:
-        if not select.select([descriptor], [], [], seconds)[0]:
+    def __enter__(self) -> "Keyboard":
+        self.take()
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        self.release()
+
+    def take(self) -> None:
+        """From now on every key counts."""
+        try:
+            import termios
+            import tty
+        except ImportError:
+            return
+        try:
+            self._descriptor = sys.stdin.fileno()
+            self._before = termios.tcgetattr(self._descriptor)
+            tty.setcbreak(self._descriptor)
+        except (OSError, ValueError, AttributeError, termios.error):
+            self._before = None  # no keyboard: Ctrl-C is left
+
+    def release(self) -> None:
+        """As it was."""
+        if self._before is not None:
+            import termios
+
+            with contextlib.suppress(termios.error):  # the terminal may be gone
+                termios.tcsetattr(self._descriptor, termios.TCSADRAIN, self._before)
+            self._before = None
+
+    def key(self, seconds: float) -> str:
+        """A key that is pressed within a time, or nothing."""
+        if self._before is None:
+            time.sleep(seconds)
             return ""
-        pressed = os.read(descriptor, 64)
+        if not select.select([self._descriptor], [], [], seconds)[0]:
+            return ""
+        pressed = os.read(self._descriptor, 64)
         if not pressed:  # the terminal is gone
             return "q"
         return pressed[:1].decode("ascii", "replace")
 
-    tty.setcbreak(descriptor)
+
+@contextlib.contextmanager
+def _stops(handler: Any) -> Iterator[None]:
+    """Where Ctrl-Z stops programs (a shell without jobs ignores it), it is asked for here."""
+    before = signal.getsignal(signal.SIGTSTP)
+    if before is signal.SIG_DFL:
+        signal.signal(signal.SIGTSTP, handler)
     try:
-        yield key
+        yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
-
-
-def _no_key(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""
+        signal.signal(signal.SIGTSTP, before)

@@ -11,14 +11,12 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from ...sizes import format_size
-from ..output import Cell
+from ..layout import Cell, Line, aligned
+from ..layout import width as columns_of
 from .watching import Course, Watch
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COURSE_LEAST, _COURSE_MOST = 8, 60
-
-#: A line is a sequence of pieces, each with its meaning.
-Line = List[Cell]
 
 
 class Spark(NamedTuple):
@@ -61,7 +59,7 @@ DEVICES = (
     Column("over time", 4),
 )
 PROCESSES = (
-    Column("device", 3),
+    Column("device", 96),
     Column("pid", 99, right=True),
     Column("name", 98, shortest=8),
     Column("used", 97, right=True),
@@ -123,7 +121,7 @@ def _values(content: Content) -> int:
 def _length(content: Content) -> int:
     if isinstance(content, Spark):
         return _COURSE_LEAST
-    return len(content.text if isinstance(content, Cell) else content)
+    return columns_of(content.text if isinstance(content, Cell) else content)
 
 
 def _cell(content: Content, width: int, right: bool) -> Cell:
@@ -135,9 +133,11 @@ def _cell(content: Content, width: int, right: bool) -> Cell:
 
 
 def _aligned(text: str, width: int, right: bool) -> str:
-    if len(text) > width:
-        text = text[: max(width - 1, 0)] + "…"
-    return text.rjust(width) if right else text.ljust(width)
+    if columns_of(text) > width:
+        while text and columns_of(text) > max(width - 1, 0):
+            text = text[:-1]
+        text += "…"
+    return aligned(text, width, right)
 
 
 def _joined(cells: Sequence[Cell]) -> Line:
@@ -219,12 +219,19 @@ def screen(
 ) -> List[Line]:
     """Everything, in at most so many lines; `most` processes of a device at most."""
     clock = time.strftime("%H:%M:%S", time.localtime(sample["time"]))
-    lines: List[Line] = [[Cell(_aligned(title + "  " + clock, width, False).rstrip(), "title")], []]
+    lines: List[Line] = [[Cell(_heading(title.split("  ") + [clock], width), "title")], []]
     rows = [device_row(d, watch.course(d["device"])) for d in sample["devices"]]
     lines += table(DEVICES, rows, width) + [[]]
     below: List[Line] = [[]] + _notes(sample, width)
     room = height - len(lines) - len(below)
     return (lines + _process_lines(sample, watch, width, room, most) + below)[:height]
+
+
+def _heading(parts: List[str], width: int) -> str:
+    """What has room of it: the name and the time last of all to go."""
+    while len(parts) > 1 and columns_of("  ".join(parts)) > width:
+        del parts[1 if len(parts) > 2 else 0]
+    return _aligned("  ".join(parts), width, False).rstrip()
 
 
 def _process_lines(
@@ -242,7 +249,10 @@ def _process_lines(
     if len(rows) > max(room - 2, 1):
         hidden += len(rows) - max(room - 2, 1)
         rows = rows[: max(room - 2, 1)]
-    lines = table(PROCESSES, rows, width)
+    columns = PROCESSES
+    if len(sample["devices"]) == 1:  # which is clear then, unless there is room for it
+        columns = (PROCESSES[0]._replace(rank=3),) + PROCESSES[1:]
+    lines = table(columns, rows, width)
     if hidden:
         lines.append([Cell("  and %d more" % hidden, "dim")])
     return lines

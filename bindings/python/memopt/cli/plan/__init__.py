@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .. import FAILURE, SUCCESS, UsageError, apply
 from ..output import Output
+from ..pictures import check_picture
 from . import answer, cards, describe, hfconfig, ofconfig, plot, profiled, show, traced
 
 HELP = "what a model needs, what fits the card, and what to change"
@@ -23,7 +24,6 @@ HELP = "what a model needs, what fits the card, and what to change"
 _REFUSALS = (
     hfconfig.ConfigError,
     cards.NoCard,
-    plot.PlotError,
     apply.ApplyError,
     traced.TraceFailed,
 )
@@ -68,6 +68,8 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
     chosen: List[Optional[cards.Card]] = [*cards.cards(arguments)] or [None]
     if changing and len(chosen) > 1:
         raise UsageError("--apply needs one card, not %d" % len(chosen))
+    if arguments.plot:
+        check_picture(arguments.plot)
     measured = _measured(arguments, description)
     if function and measured is not None:
         module = measured

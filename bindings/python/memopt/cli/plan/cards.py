@@ -12,6 +12,7 @@ from ...monitor import Monitor
 from ...plan import PlanCard
 from ...sizes import format_size, parse_size
 from .. import UsageError
+from ..info import briefly
 
 DEFAULT_MARGIN = 0.85
 
@@ -179,7 +180,7 @@ def _found(arguments: argparse.Namespace) -> List[Card]:
 def _opened(arguments: argparse.Namespace, backend: str, problems: List[str]) -> List[Card]:
     info = backend_info(backend)
     if not info.available:
-        problems.append("%s: %s" % (backend, info.problem or "not there"))
+        problems.append("%s: %s" % (backend, briefly(info.problem) or "not there"))
         return []
     result = []
     for index in range(info.device_count):

@@ -105,9 +105,15 @@ def _run_arguments(group: Any) -> None:
         metavar="N",
         help="samples of a step on all devices; accumulation is chosen for it",
     )
-    group.add_argument("--dtype", type=_dtype, metavar="|".join(_DTYPES), help="of the weights")
     group.add_argument(
-        "--autocast", type=_dtype, metavar="bf16|fp16", help="compute in it, weights as --dtype"
+        "--dtype", type=_dtype, choices=_DTYPES, metavar="|".join(_DTYPES), help="of the weights"
+    )
+    group.add_argument(
+        "--autocast",
+        type=_dtype,
+        choices=_DTYPES,
+        metavar="bf16|fp16",
+        help="compute in it, weights as --dtype",
     )
     group.add_argument(
         "--master-weights", action="store_true", help="the optimizer keeps fp32 copies"
@@ -115,6 +121,7 @@ def _run_arguments(group: Any) -> None:
     group.add_argument(
         "--optimizer",
         type=_optimizer,
+        choices=names(_abi_plan.PlanOptimizer),
         metavar="NAME",
         help="one of " + ", ".join(names(_abi_plan.PlanOptimizer)) + "; default: adamw",
     )

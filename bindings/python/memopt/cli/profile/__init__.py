@@ -1,6 +1,6 @@
-"""Runs a program and records its memory over time: host memory of it and of its descendants, page-
-locked memory, and its bytes on each GPU, as the driver tells them. In the end, however the program
-ended, it tells the peaks and where they were.
+"""Runs a program and records its memory over time: host memory of it and of its descendants,
+page-locked memory, and its bytes on each GPU, as the driver tells them. In the end, however the
+program ended, it tells the peaks and where they were.
 
     memopt profile --plot memory.png -- python train.py --epochs 1
 
@@ -13,7 +13,7 @@ program that calls memopt.phase("forward") and the like gets its peaks by phase.
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import os
 import sys
 import time
@@ -21,14 +21,21 @@ from typing import Any, Dict, List, Optional
 
 from ..._logfile import LogFile
 from ...phases import ENVIRONMENT
-from ..output import Output
+from ..output import Output, json_text
+from ..pictures import check_picture, write_whole
+from ..streams import said
 from . import plot, report
-from .child import CannotStart, Child
+from .child import CannotStart, Child, End, Signals
 from .marks import Mark, Marks
 from .recorder import Figures, Recorder
 
 HELP = "run a program and record its memory over time"
 JSON_HELP = "print the report as one line of JSON, behind all that the program wrote"
+EXIT_STATUS = (
+    "That of the program; 128 + N where signal N killed it; 127: there is no such program; 126: it "
+    "cannot be executed; 1: an output cannot be written, told before the program is run; 2: wrong "
+    "usage."
+)
 
 _SHORTEST, _LONGEST = 0.001, 3600.0
 
@@ -75,10 +82,8 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         from .. import UsageError
 
         raise UsageError("which program? Write it behind --: memopt profile -- python train.py")
-    problem = plot.can_plot(arguments.plot) if arguments.plot else None
-    if problem is not None:
-        output.error(problem)
-        return 1
+    if arguments.plot:
+        check_picture(arguments.plot)
     figures = Figures(gpus=not arguments.no_gpu)
     try:
         return _Run(arguments, output, command, figures).run()
@@ -111,34 +116,36 @@ class _Run:
 
     def run(self) -> int:
         """The program's exit code."""
-        marks = Marks()
+        recorder = Recorder(self._columns, time.monotonic())
         try:
-            environment = dict(os.environ)
-            environment[ENVIRONMENT] = marks.path
-            environment.setdefault("MEMOPT_PUBLISH", "1")
-            start = time.monotonic()
-            try:
-                child = Child(self._command, environment)
-            except CannotStart as problem:
-                self._output.error(str(problem))
-                return problem.code
-            recorder = Recorder(self._columns, start)
-            try:
-                self._sample(child, recorder, marks)
-            finally:
-                child.close()
+            with Signals() as signals, contextlib.closing(Marks()) as marks:
+                end = self._watched(signals, marks, recorder)
+        except CannotStart as problem:
+            self._output.error(str(problem))
+            return problem.code
         finally:
-            marks.close()
             if self._csv is not None:
                 self._csv.close()
-        assert child.end is not None
-        seconds = time.monotonic() - start
-        recorder.finish(start + seconds)
+        seconds = time.monotonic() - recorder.start
+        recorder.finish(recorder.start + seconds)
         value = report.build(
-            self._command, child.end, self._arguments.interval, self._figures, recorder, seconds
+            self._command, end, self._arguments.interval, self._figures, recorder, seconds
         )
         self._tell(value, recorder)
-        return child.end.code
+        return end.code
+
+    def _watched(self, signals: Signals, marks: Marks, recorder: Recorder) -> End:
+        environment = dict(os.environ)
+        environment[ENVIRONMENT] = marks.path
+        environment.setdefault("MEMOPT_PUBLISH", "1")
+        recorder.begin(time.monotonic())
+        child = Child(self._command, environment, signals)
+        try:
+            self._sample(child, recorder, marks)
+        finally:
+            signals.forget()
+        assert child.end is not None
+        return child.end
 
     def _sample(self, child: Child, recorder: Recorder, marks: Marks) -> None:
         due = time.monotonic()
@@ -148,7 +155,8 @@ class _Run:
             except (OSError, ValueError) as error:  # no files left to open, say
                 self._once("some samples are missing: %s" % error)
             else:
-                self._add(record, recorder, marks)
+                if record["processes"]:  # else it has just ended, and its memory is gone
+                    self._add(record, recorder, marks)
             due = max(due + self._arguments.interval, time.monotonic())
         recorder.mark(marks.read())
 
@@ -164,7 +172,7 @@ class _Run:
             except OSError as error:
                 self._csv.close()
                 self._csv = None
-                self._once("the samples end early: %s" % error)
+                self._once("the samples end early: %s" % said(error))
 
     def _once(self, problem: str) -> None:
         if problem not in self._problems:
@@ -193,7 +201,8 @@ class _Run:
         try:
             write(value, path)
         except (OSError, ValueError) as error:
-            self._problems.append("%s was not written: %s" % (path, error))
+            why = error.strerror or error if isinstance(error, OSError) else error
+            self._problems.append("%s was not written: %s" % (path, why))
 
 
 def _span(mark: Mark, start: float) -> Dict[str, Any]:
@@ -201,6 +210,4 @@ def _span(mark: Mark, start: float) -> Dict[str, Any]:
 
 
 def _write_json(value: Dict[str, Any], path: str) -> None:
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(value, file, ensure_ascii=False, allow_nan=False)
-        file.write("\n")
+    write_whole(path, (json_text(value) + "\n").encode("utf-8"))

@@ -48,20 +48,46 @@ class End(NamedTuple):
     system_seconds: float
 
 
+class Signals:
+    """While it is entered, signals wait until they are asked for, and orphans are adopted. What came
+    and was not asked for takes its effect at the end, unless a program has run: then it has had it."""
+
+    def __init__(self) -> None:
+        self._mask: Set[Any] = set()
+        self._on_end: Any = None
+
+    def __enter__(self) -> "Signals":
+        _adopt_orphans()
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
+        # Where somebody ignores ends of children, they could not be waited for.
+        self._on_end = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        self.restore()
+
+    def forget(self) -> None:
+        """Those that were waited for and came late."""
+        while signal.sigtimedwait(_WAITED, 0) is not None:
+            pass
+
+    def restore(self) -> None:
+        """As it was before, here and in the program."""
+        signal.signal(signal.SIGCHLD, self._on_end)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+
+
 class Child:
     """The program while it runs."""
 
-    def __init__(self, command: List[str], environment: Mapping[str, str]) -> None:
-        _adopt_orphans()
-        self._mask: Set[Any] = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-        # Where somebody ignores ends of children, they could not be waited for.
-        self._on_end = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    def __init__(
+        self, command: List[str], environment: Mapping[str, str], signals: Signals
+    ) -> None:
         try:
             self._process = subprocess.Popen(
-                command, env=dict(environment), close_fds=False, preexec_fn=self._restore
+                command, env=dict(environment), close_fds=False, preexec_fn=signals.restore
             )
         except OSError as error:
-            self._restore()
             raise _cannot_start(command[0], error) from None
         self.pid = self._process.pid
         self.end: Optional[End] = None
@@ -100,17 +126,6 @@ class Child:
                 code = 128 + killed if killed is not None else os.WEXITSTATUS(status)
                 self._process.returncode = code
                 self.end = End(code, killed, usage.ru_maxrss * 1024, usage.ru_utime, usage.ru_stime)
-
-    def close(self) -> None:
-        """Signals are as before; those that were waited for and came late are forgotten."""
-        while signal.sigtimedwait(_WAITED, 0) is not None:
-            pass
-        self._restore()
-
-    def _restore(self) -> None:
-        """As it was before, here and in the program."""
-        signal.signal(signal.SIGCHLD, self._on_end)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
 
 
 def _adopt_orphans() -> None:

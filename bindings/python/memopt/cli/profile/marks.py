@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
+import time
 from typing import Dict, List, NamedTuple, Optional
 
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 20
 _MOST_PHASES = 100  # names that are told apart
+_PREFIX = "memopt-profile-"
+_FRESH = 60.0  # seconds within which a folder may have no lock yet
 
 
 class Mark(NamedTuple):
@@ -25,7 +29,10 @@ class Marks:
     contradict each other."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.mkdtemp(prefix="memopt-profile-")
+        _sweep(tempfile.gettempdir())
+        self._folder = tempfile.mkdtemp(prefix=_PREFIX)
+        self._lock = os.open(self._folder, os.O_RDONLY | os.O_CLOEXEC)  # while it is held, in use
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.path = os.path.join(self._folder, "marks")
         os.mkfifo(self.path, 0o600)
         # Open for writing too, so that the pipe outlives each of its writers.
@@ -69,3 +76,23 @@ class Marks:
         """Removes the pipe."""
         os.close(self._pipe)
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._lock)
+
+
+def _sweep(folder: str) -> None:
+    """Takes away what commands that were killed have left."""
+    for name in glob.glob(os.path.join(glob.escape(folder), _PREFIX + "*")):
+        try:
+            status = os.lstat(name)
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _FRESH:
+                continue
+            lock = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(name, ignore_errors=True)
+        except OSError:  # in use
+            pass
+        finally:
+            os.close(lock)

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
+
+from ..pictures import write_picture
+from .report import one_line
 
 _GIB = 1 << 30
 _MIB = 1 << 20
-_KINDS = (".png", ".svg", ".pdf")
 _SELDOM = "host, shared once"
 _COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d")
-
-
-def can_plot(path: str) -> Optional[str]:
-    """None, or why not and what to do."""
-    if not path.lower().endswith(_KINDS):
-        return "--plot %s: a picture's name ends in %s" % (path, ", ".join(_KINDS))
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        return "--plot needs matplotlib (%s): pip install 'memopt[plot]'" % error
-    return None
+#: Of the bands behind them: other hues, so that no band seems to belong to a line.
+_BANDS = ("#9ecae9", "#ffe08a", "#bfe3b4", "#e3c4ea", "#ffc1bd", "#c9c9c9", "#d7c4a3", "#a8dcd9")
 
 
 def draw(report: Dict[str, Any], path: str) -> None:
     """Writes the picture; the name's ending says which kind."""
-    import matplotlib
-
-    matplotlib.use("Agg")
     from matplotlib import pyplot
 
     lines = _lines(report)
@@ -48,12 +38,12 @@ def draw(report: Dict[str, Any], path: str) -> None:
     axes.set_title(_title(report), fontsize=10)
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside right upper", fontsize=8)
-    figure.savefig(path)
+    write_picture(figure, path)
     pyplot.close(figure)
 
 
 def _title(report: Dict[str, Any]) -> str:
-    words = " ".join(report["command"])
+    words = " ".join(one_line(report["command"]).split())
     end = "exit code %d" % report["exit_code"]
     return "%s (%s)" % (words if len(words) <= 70 else words[:69] + "…", end)
 
@@ -95,9 +85,10 @@ def _shade(axes: Any, report: Dict[str, Any]) -> None:
         axes.axvspan(
             span["seconds"],
             after["seconds"],
-            alpha=0.18,
+            alpha=0.5,
             linewidth=0,
-            color=_COLOURS[(names.index(name) + 1) % 8],
+            zorder=0,
+            color=_BANDS[names.index(name) % len(_BANDS)],
             label=None if name in shown else name,
         )
         shown.add(name)

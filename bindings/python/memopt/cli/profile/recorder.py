@@ -164,6 +164,10 @@ class Recorder:
         self._group: Optional[Record] = None
         self._in_group = 0
 
+    def begin(self, seconds: float) -> None:
+        """The program is about to be started."""
+        self.start = self._since = seconds
+
     def mark(self, marks: List[Mark]) -> None:
         """Marks up to now; they lie before the next sample."""
         for mark in marks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any, Dict, List, Optional, Tuple
 
 from ... import _host
@@ -116,6 +117,11 @@ def _course(record: Dict[str, Any], figures: Figures) -> Dict[str, Any]:
     return value
 
 
+def one_line(command: List[str]) -> str:
+    """A command as a shell takes it, without what would break a line or steer a terminal."""
+    return "".join(one if one.isprintable() else " " for one in shlex.join(command))
+
+
 # --- for people -----------------------------------------------------------------------------------
 
 
@@ -127,7 +133,7 @@ def show(report: Dict[str, Any], output: Output) -> None:
     output.pairs(
         "memopt profile",
         [
-            ("command", " ".join(report["command"])),
+            ("command", one_line(report["command"])),
             ("ended", Cell(how, "" if report["exit_code"] == 0 else "bad")),
             (
                 "time",

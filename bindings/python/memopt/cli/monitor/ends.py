@@ -1,0 +1,58 @@
+"""Signals that end the watching, at a moment where that is right.
+
+The library calls back while it lists processes, and what Python raises in there is lost; and half a
+line is no JSON. So a signal that comes during a sample, or while it is shown, counts after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import Any, Dict, Iterator, Optional
+
+
+class Ended(Exception):
+    """Somebody has had enough."""
+
+
+class Ends:
+    """``with Ends() as ends``: SIGINT, SIGTERM and SIGHUP raise Ended. Those that were ignored
+    before, as ``nohup`` has it, stay so."""
+
+    def __init__(self) -> None:
+        self.signal: Optional[int] = None
+        self._held = False
+        self._before: Dict[int, Any] = {}
+
+    def __enter__(self) -> "Ends":
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._before[number] = signal.signal(number, self._end)
+        return self
+
+    def __exit__(self, *unused: Any) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _end(self, number: int, _frame: Any) -> None:
+        first = self.signal is None
+        self.signal = number if first else self.signal
+        # A second one ends what is held, a pipe that nobody reads say, but no tidying up.
+        if first != self._held:
+            raise Ended
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """What must not be interrupted; Ended at its end instead."""
+        self._held = True
+        try:
+            yield
+        finally:
+            self._held = False
+        if self.signal is not None:
+            raise Ended
+
+    @property
+    def code(self) -> int:
+        """The exit code: Ctrl-C is the ordinary end."""
+        return 0 if self.signal in (None, signal.SIGINT) else 128 + int(self.signal or 0)

@@ -1,0 +1,77 @@
+"""Standard output and standard error as the command needs them: always there, and able to take
+every text, whatever encoding the locale has.
+
+What an encoding lacks is written with the nearest of its own characters ("->" for an arrow), and
+names of files that are no text are written as the bytes that they are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import os
+import sys
+from typing import Any, Optional, Tuple, Union
+
+_HANDLER = "memopt"
+_NEAREST = {
+    "→": "->", "×": "x", "…": "...", "·": ".", "—": "--", "–": "-", "−": "-", "≤": "<=",
+    "≥": ">=", "°": "", "µ": "u", "─": "-", "█": "#", "▇": "#", "▆": "#", "▅": "=", "▄": "=",
+    "▃": "-", "▂": "-", "▁": "_", "▏": " ", "▎": " ", "▍": "=", "▌": "=", "▋": "=", "▊": "#",
+    "▉": "#", "“": '"', "”": '"', "‘": "'", "’": "'", "✓": "+", "✗": "x",
+}  # fmt: skip
+
+
+def _nearest(error: UnicodeError) -> Tuple[Union[str, bytes], int]:
+    """What stands for a character that cannot be encoded."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    if all(0xDC80 <= ord(one) <= 0xDCFF for one in text):  # bytes of a name, see os.fsdecode()
+        return bytes(ord(one) - 0xDC00 for one in text), error.end
+    return "".join(_NEAREST.get(one, "?") for one in text), error.end
+
+
+codecs.register_error(_HANDLER, _nearest)
+
+
+def nearest(text: str, encoding: Optional[str]) -> str:
+    """A text in the characters of an encoding, so that its length is known."""
+    return text.encode(encoding or "utf-8", _HANDLER).decode(encoding or "utf-8", "surrogateescape")
+
+
+def prepare() -> None:
+    """Makes the streams so. A stream that is closed becomes one that nobody reads."""
+    _occupy()
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8", errors=_HANDLER))
+        elif hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors=_HANDLER)
+
+
+def _occupy() -> None:
+    """Descriptors 0 to 2 that are closed are taken: else the next file to be opened would get what
+    the library writes its log to. A program that is started does not see them."""
+    while True:
+        descriptor = os.open(os.devnull, os.O_RDWR)
+        if descriptor > 2:
+            os.close(descriptor)
+            return
+
+
+def said(error: OSError) -> str:
+    """What the system says of an error, with the file's name."""
+    text = error.strerror or str(error) or type(error).__name__
+    names = [name for name in (error.filename, error.filename2) if name not in (None, "")]
+    if names:
+        return "%s: %s" % (" and ".join(map(_name, names)), text)
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+    return "standard output cannot be written: " + text if full else text
+
+
+def _name(name: Any) -> str:
+    return os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)
