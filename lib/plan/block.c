@@ -26,7 +26,10 @@ static mo_value pre_norm(mo_layer *l, mo_value x)
     mo_drop(t, h);
     a = turn(t, a, mo_op_dropout(t, a, s->hidden_dropout));
     mo_value middle = mo_op_add(t, x, a);
-    mo_drop(t, a);
+    if (s->family == MEMOPT_PLAN_GPT2) /* has a name of its own for it */
+        mo_play_hold(s->play, &s->play->layer, a);
+    else
+        mo_drop(t, a);
     h = mo_op_norm(t, &l->norm2, middle, compute);
     mo_value m = inner(l, h);
     mo_drop(t, h);
@@ -34,6 +37,7 @@ static mo_value pre_norm(mo_layer *l, mo_value x)
     mo_value out = mo_op_add(t, middle, m);
     mo_drop(t, m);
     mo_drop(t, middle);
+    mo_play_let_go(s->play, &s->play->layer, 0);
     return out;
 }
 
@@ -56,6 +60,7 @@ static mo_value post_norm(mo_layer *l, mo_value x)
     mo_drop(t, sum);
     mo_drop(t, m);
     mo_drop(t, middle);
+    mo_play_let_go(s->play, &s->play->layer, 0);
     return out;
 }
 

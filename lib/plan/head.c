@@ -135,6 +135,21 @@ static mo_value contrastive(mo_play *p, mo_value x)
     return loss;
 }
 
+/* x is taken over. */
+static mo_value scored(mo_play *p, mo_value x)
+{
+    switch (p->settings->model.head) {
+    case MEMOPT_PLAN_HEAD_CAUSAL_LM:
+        return vocabulary(p, x, 1);
+    case MEMOPT_PLAN_HEAD_MASKED_LM:
+        return masked(p, x);
+    case MEMOPT_PLAN_HEAD_NONE:
+        return turn(&p->tape, x, mo_op_mean(&p->tape, x, 1));
+    default:
+        return classes(p, x);
+    }
+}
+
 mo_value mo_play_head(mo_play *p, mo_value x)
 {
     mo_tape *t = &p->tape;
@@ -153,16 +168,11 @@ mo_value mo_play_head(mo_play *p, mo_value x)
     t->phase = MEMOPT_PLAN_PHASE_LOSS;
     if (t->status != MEMOPT_OK)
         return MO_NONE;
-    switch (p->settings->model.head) {
-    case MEMOPT_PLAN_HEAD_CAUSAL_LM:
-        return vocabulary(p, x, 1);
-    case MEMOPT_PLAN_HEAD_MASKED_LM:
-        return masked(p, x);
-    case MEMOPT_PLAN_HEAD_CONTRASTIVE:
+    if (p->settings->model.head == MEMOPT_PLAN_HEAD_CONTRASTIVE)
         return contrastive(p, x);
-    case MEMOPT_PLAN_HEAD_NONE:
-        return turn(t, x, mo_op_mean(t, x, 1));
-    default:
-        return classes(p, x);
-    }
+    /* The model with the head has the output of the one without until it returns. */
+    mo_play_hold(p, &p->frames, mo_value_view(t, x, mo_elements(t, x)));
+    mo_value loss = scored(p, x);
+    mo_play_let_go(p, &p->frames, 0);
+    return loss;
 }

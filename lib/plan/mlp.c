@@ -102,7 +102,7 @@ static mo_value route(mo_layer *l, mo_value x, mo_value *order)
     mo_value scores = mo_op_mul(t, top, total);
     mo_drop(t, top);
     mo_drop(t, total);
-    mo_drop(t, logits);
+    mo_play_hold(s->play, &s->play->layer, logits); /* the router returns them */
     return scores;
 }
 

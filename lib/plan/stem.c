@@ -192,6 +192,13 @@ static mo_value tokens(mo_play *p)
     return x;
 }
 
+/* The model's frame holds the embeddings, and the layers take them: x is returned. */
+static mo_value held_by_frame(mo_play *p, mo_value x)
+{
+    mo_play_hold(p, &p->frames, mo_value_view(&p->tape, x, mo_elements(&p->tape, x)));
+    return x;
+}
+
 mo_value mo_play_stem(mo_play *p)
 {
     mo_tape *t = &p->tape;
@@ -200,7 +207,7 @@ mo_value mo_play_stem(mo_play *p)
     t->layer = 0;
     if (m->family == MEMOPT_PLAN_VIT) {
         make_mask(p, &p->text);
-        return patches(p, &p->text, p->positions, m->embedding_dropout);
+        return held_by_frame(p, patches(p, &p->text, p->positions, m->embedding_dropout));
     }
     mo_value x = tokens(p);
     if (p->text.rotary)
@@ -211,6 +218,8 @@ mo_value mo_play_stem(mo_play *p)
     x = turn(t, x, mo_op_dropout(t, x, m->embedding_dropout));
     if (m->family == MEMOPT_PLAN_BERT) /* its embeddings are a module of their own */
         mo_play_let_go(p, &p->frames, mark);
+    if (m->family == MEMOPT_PLAN_BERT || p->text.rotary)
+        x = held_by_frame(p, x);
     /* Layers that run again need an input with a gradient: with frozen embeddings it is a leaf. */
     if (m->lora_rank > 0 && !mo_needs(t, x) &&
         p->settings->run.checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE)

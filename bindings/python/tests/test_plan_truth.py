@@ -15,6 +15,7 @@ TRUTH = pathlib.Path(__file__).resolve().parents[3] / "tests" / "plan" / "truth.
 ROWS = json.loads(TRUTH.read_text())["rows"]
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch")
 TARGETS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+TARGETS.update(gate_proj="gate", up_proj="up", down_proj="down")
 
 
 def model_of(row):
@@ -24,7 +25,14 @@ def model_of(row):
     if run.get("lora"):
         targets = [TARGETS[name] for name in run["lora_targets"]]
         model = model.replace(lora_rank=run["lora"], lora_targets=targets)
+    if is_contrastive(row):
+        model = model.replace(head="contrastive")
     return model
+
+
+def is_contrastive(row):
+    """Whether samples come with positives and negatives."""
+    return "positives" in row["run"] or "negatives" in row["run"]
 
 
 def run_of(row, keep_outputs=False):
@@ -47,6 +55,14 @@ def run_of(row, keep_outputs=False):
         fields["compute_dtype"] = run["autocast"]
     if run.get("mask"):
         fields["attention_mask"] = True
+    if run.get("offload"):
+        fields["offload"] = "activations"
+    if run.get("loss"):
+        fields["loss"] = "fused"
+    if run.get("images"):
+        fields["image_dtype"] = run["images"]
+    for key in ("positives", "negatives"):
+        fields[key] = run.get(key)
     return memopt.PlanRun(**fields)
 
 
