@@ -248,7 +248,10 @@ typedef enum memopt_plan_sharding {
 typedef enum memopt_plan_loss {
     MEMOPT_PLAN_LOSS_PLAIN = 0, /**< As `transformers` does: logits, a copy in fp32, cross
                                      entropy. */
-    MEMOPT_PLAN_LOSS_FUSED = 1  /**< In chunks of tokens; logits never exist as a whole. */
+    MEMOPT_PLAN_LOSS_FUSED = 1, /**< In chunks of tokens, gradients with the loss (Liger and its
+                                     kin); logits never exist as a whole. */
+    MEMOPT_PLAN_LOSS_CHUNKED = 2 /**< In chunks of tokens, each of them a checkpoint that is run
+                                      again in backward. */
 } memopt_plan_loss;
 
 /**
@@ -299,13 +302,17 @@ typedef struct memopt_plan_run {
                                       the host. */
     uint64_t min_8bit_size;      /**< Smaller tensors keep 32-bit states; 0: 4096. */
     uint64_t bucket_bytes;       /**< Bucket of gradient communication; 0: 25 MiB. */
+    memopt_dtype image_dtype;    /**< Of the images of a batch, which the model casts to its own;
+                                      0: f32, as image processors give them. */
+    uint32_t bucket_view;        /**< A ::memopt_plan_choice: with DDP, gradients lie in the buckets
+                                      (gradient_as_bucket_view); default: no, as torch does. */
 } memopt_plan_run;
 
 /** @brief Initialiser of ::memopt_plan_run. */
 #define MEMOPT_PLAN_RUN_INIT                                                                       \
     {                                                                                              \
         sizeof(memopt_plan_run), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0, 0, 0                                                                          \
+            0, 0, 0, 0, 0, 0, 0                                                                    \
     }
 
 /* --- the card --- */

@@ -217,6 +217,10 @@ static void build_head(mo_play *p)
         break;
     case MEMOPT_PLAN_HEAD_CONTRASTIVE:
     case MEMOPT_PLAN_HEAD_NONE:
+        p->frozen = 1; /* what it makes is not in the loss: it gets no gradient */
+        if (yes(m->pooler))
+            p->pooler = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
+        p->frozen = frozen;
         break;
     default:
         p->frozen = 0; /* a new head learns, with LoRA too */
@@ -247,7 +251,8 @@ static void build_batch(mo_play *p)
     t->label = "the batch";
     (void)mo_storage_new(t, SCALARS, MO_ACTIVATIONS);
     if (s->model.family == MEMOPT_PLAN_VIT || s->model.vision_layers > 0)
-        p->pixels = mo_value_new(t, mo_tape_mul(t, s->images, image), 4, MO_BATCH);
+        p->pixels = mo_value_new(t, mo_tape_mul(t, s->images, image),
+                                 (uint32_t)memopt_dtype_size(s->run.image_dtype), MO_BATCH);
     if (s->model.family == MEMOPT_PLAN_VIT) {
         p->labels = mo_value_new(t, s->rows, 8, MO_BATCH);
         return;

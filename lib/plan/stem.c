@@ -78,7 +78,10 @@ static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t w
                                    .saved = {pixels, weight}});
     if (width != mo_width(t, p->patches))
         mo_tape_cache(t, weight);
-    mo_drop(t, pixels);
+    if (p->settings->model.family == MEMOPT_PLAN_VIT && !p->compute)
+        mo_play_hold(p, &p->frames, pixels); /* the model's frame has cast them */
+    else
+        mo_drop(t, pixels);
     mo_drop(t, weight);
     mo_drop(t, bias);
     return x;
@@ -223,6 +226,6 @@ mo_value mo_play_stem(mo_play *p)
     /* Layers that run again need an input with a gradient: with frozen embeddings it is a leaf. */
     if (m->lora_rank > 0 && !mo_needs(t, x) &&
         p->settings->run.checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE)
-        mo_value_learns(t, x, mo_bytes(t, x));
+        mo_value_input_learns(t, x);
     return x;
 }

@@ -60,6 +60,7 @@ class Gradients(torch.autograd.Function):
             of_hidden[part] = gradient @ weight
             if of_weight is not None:
                 of_weight.addmm_(gradient.T, hidden[part])
+            del gradient
         ctx.save_for_backward(of_hidden, of_weight)
         return total / len(hidden)
 
@@ -69,39 +70,20 @@ class Gradients(torch.autograd.Function):
         return of_hidden * gradient, None if of_weight is None else of_weight * gradient, None
 
 
-class _Headless(torch.nn.Module):
-    """A causal language model whose head is part of the loss: logits never exist as a whole."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
-        hidden = self.model.model(input_ids=input_ids, use_cache=False).last_hidden_state
-        hidden, labels = hidden[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-        loss = self.loss(hidden, self.model.lm_head.weight, labels)
-        return SequenceClassifierOutput(loss=loss)
-
-    def loss(
-        self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
-    ) -> torch.Tensor:
-        raise NotImplementedError
-
-
-class Fused(_Headless):
+class Fused(torch.nn.Module):
     """As fused kernels do it."""
 
-    def loss(
+    def forward(
         self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
     ) -> torch.Tensor:
         loss: torch.Tensor = Gradients.apply(hidden, weight, labels)  # type: ignore
         return loss
 
 
-class Chunked(_Headless):
+class Chunked(torch.nn.Module):
     """Each chunk is a checkpoint: its logits exist in forward, and again in backward."""
 
-    def loss(
+    def forward(
         self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor
     ) -> torch.Tensor:
         total = torch.zeros(())
@@ -110,4 +92,16 @@ class Chunked(_Headless):
         return total / len(hidden)
 
 
-LOSSES = {"fused": Fused, "chunked": Chunked}
+class Headless(torch.nn.Module):
+    """A causal language model whose head is part of the loss: logits never exist as a whole."""
+
+    def __init__(self, model: Any, kind: str) -> None:
+        super().__init__()
+        self.model = model
+        self.score = {"fused": Fused, "chunked": Chunked}[kind]()
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
+        hidden = self.model.model(input_ids=input_ids, use_cache=False).last_hidden_state
+        hidden, labels = hidden[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        loss = self.score(hidden, self.model.lm_head.weight, labels)
+        return SequenceClassifierOutput(loss=loss)

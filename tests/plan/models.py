@@ -37,7 +37,7 @@ def build(row: Dict[str, Any], device: str = "cpu") -> torch.nn.Module:
     if contrastive(run):
         model = heads.Contrastive(model, group_of(run))
     if run.get("loss"):
-        model = heads.LOSSES[run["loss"]](model)
+        model = heads.Headless(model, run["loss"])
     if run.get("offload"):
         offloading(model)
     return model.train()

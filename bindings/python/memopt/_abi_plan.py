@@ -145,6 +145,7 @@ class PlanLoss(enum.IntEnum):
 
     PLAIN = 0
     FUSED = 1
+    CHUNKED = 2
 
 
 class PlanDevice(enum.IntEnum):
@@ -304,6 +305,8 @@ class PlanRun(Struct):
         ("host_limit", c_uint64),
         ("min_8bit_size", c_uint64),
         ("bucket_bytes", c_uint64),
+        ("image_dtype", c_int32),
+        ("bucket_view", c_uint32),
     ]
 
 
