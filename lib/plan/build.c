@@ -290,6 +290,7 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
         return mo_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
     p->tape.fused_dropout =
         s->card.device == MEMOPT_PLAN_DEVICE_CUDA || s->card.device == MEMOPT_PLAN_DEVICE_HIP;
+    p->tape.narrow_norms = s->card.device == MEMOPT_PLAN_DEVICE_CPU;
     text_shape(p);
     build_embeddings(p);
     build_tower(p);
