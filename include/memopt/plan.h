@@ -304,8 +304,7 @@ typedef struct memopt_plan_run {
     uint64_t bucket_bytes;       /**< Bucket of gradient communication; 0: 25 MiB. */
     memopt_dtype image_dtype;    /**< Of the images of a batch, which the model casts to its own;
                                       0: f32, as image processors give them. */
-    uint32_t bucket_view;        /**< A ::memopt_plan_choice: with DDP, gradients lie in the buckets
-                                      (gradient_as_bucket_view); default: no, as torch does. */
+    uint32_t reserved;           /**< Must be 0. */
 } memopt_plan_run;
 
 /** @brief Initialiser of ::memopt_plan_run. */

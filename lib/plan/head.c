@@ -86,10 +86,13 @@ static void record_chunked(mo_play *p, mo_value x, mo_value loss)
     p->again_flops += 2.0 * (double)tokens * (double)p->head.in * (double)p->head.out;
 }
 
-/* The loss over chunks of tokens: never all logits. */
+/* The loss over chunks of tokens: never all logits. x is taken over. */
 static mo_value loss_in_chunks(mo_play *p, mo_value x)
 {
     mo_tape *t = &p->tape;
+    t->phase = MEMOPT_PLAN_PHASE_FORWARD;
+    x = turn(t, x, mo_op_copy_both(t, x)); /* without each sequence's last token */
+    t->phase = MEMOPT_PLAN_PHASE_LOSS;
     t->label = "a chunk of the loss";
     if (!t->in_backward)
         t->flops += 2.0 * (double)mo_elements(t, x) * (double)p->head.out;
@@ -100,6 +103,7 @@ static mo_value loss_in_chunks(mo_play *p, mo_value x)
         record_chunked(p, x, loss);
     else
         record_fused(p, x, loss);
+    mo_drop(t, x);
     return loss;
 }
 
@@ -108,7 +112,7 @@ static mo_value vocabulary(mo_play *p, mo_value x, int shifted)
 {
     mo_tape *t = &p->tape;
     if (p->settings->run.loss != MEMOPT_PLAN_LOSS_PLAIN)
-        return turn(t, x, loss_in_chunks(p, x));
+        return loss_in_chunks(p, x);
     t->category = MO_LOGITS;
     mo_value logits = mo_op_linear(t, &p->head, x, p->compute, p->settings->model.lora_dropout);
     mo_value loss = token_loss(p, logits, shifted);
@@ -228,7 +232,8 @@ mo_value mo_play_head(mo_play *p, mo_value x)
     if (p->settings->model.head == MEMOPT_PLAN_HEAD_CONTRASTIVE)
         return contrastive(p, x);
     /* The model with the head has the output of the one without until it returns. */
-    mo_play_hold(p, &p->frames, mo_value_view(t, x, mo_elements(t, x)));
+    if (p->settings->run.loss == MEMOPT_PLAN_LOSS_PLAIN)
+        mo_play_hold(p, &p->frames, mo_value_view(t, x, mo_elements(t, x)));
     mo_value loss = scored(p, x);
     mo_play_let_go(p, &p->frames, 0);
     return loss;

@@ -78,7 +78,7 @@ static memopt_status check_enums(const memopt_plan_run *r)
                {"use_cache", r->use_cache, MEMOPT_PLAN_YES},
                {"keep_outputs", r->keep_outputs, MEMOPT_PLAN_YES},
                {"attention_mask", r->attention_mask, MEMOPT_PLAN_YES},
-               {"bucket_view", r->bucket_view, MEMOPT_PLAN_YES}};
+               {"reserved", r->reserved, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         memopt_status status = mo_settings_range(all[i].name, all[i].value, 0, all[i].last);
         if (status != MEMOPT_OK)
@@ -137,8 +137,6 @@ static void default_counts(mo_settings *s)
     one_if_zero(&r->bucket_bytes, UINT64_C(25) << 20);
     if (r->use_cache == MEMOPT_PLAN_DEFAULT)
         r->use_cache = MEMOPT_PLAN_YES;
-    if (r->bucket_view == MEMOPT_PLAN_DEFAULT)
-        r->bucket_view = MEMOPT_PLAN_NO;
     if (r->keep_outputs == MEMOPT_PLAN_DEFAULT)
         r->keep_outputs = MEMOPT_PLAN_NO;
 }

@@ -13,22 +13,20 @@ to None. README.md says what each key of a row means.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gc
 import json
 import pathlib
 import platform
 import sys
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Tuple
 
 import models
 import rows
-import several
 import torch
 import transformers
 from memopt.torch._recorder import CATEGORIES, Account
-from memopt.torch._step import StepRecorder, states_of
+from memopt.torch._step import StepRecorder
 from memopt.torch._target import Target
 
 TRUTH = pathlib.Path(__file__).with_name("truth.json")
@@ -42,23 +40,8 @@ class Step:
         self.row = row
         self.run = row["run"]
         self.model = models.build(row)
-        self.buckets: List[Any] = []
-        births: Any = contextlib.nullcontext()
-        if "world_size" in self.run:
-            self.model, births = several.replicas(row, self.model)
         self.optimizer = models.optimizer_of(self.run, self.model)
-        with births:
-            for _ in range(2 if "world_size" in self.run else 1):
-                self._small_step()
-        if "world_size" in self.run:
-            known = [*self.model.parameters(), *self.model.buffers(), *states_of(self.optimizer)]
-            seen = {tensor.untyped_storage()._cdata for tensor in known}
-            gc.collect()
-            alive = births.alive()
-            self.buckets = [t for t in alive if t.untyped_storage()._cdata not in seen]
-
-    def _small_step(self) -> None:
-        small = models.batch_of(self.row, 1, min(self.run["seq"], 8))
+        small = models.batch_of(row, 1, min(self.run["seq"], 8))
         with models.autocast(self.run):
             loss = self.model(**small).loss
         loss.backward()
@@ -74,7 +57,6 @@ class Step:
             models.DTYPES.get(self.run.get("autocast")),
             self.run.get("accumulation", 1),
             self.optimizer,
-            self.buckets,
         )
         recorded = recorder.record(
             lambda: models.batch_of(self.row, self.run["batch"], self.run["seq"])
@@ -85,11 +67,6 @@ class Step:
 
 def measure(row: Dict[str, Any]) -> Dict[str, Any]:
     """The row with what was measured."""
-    return several.in_processes(row) if "world_size" in row["run"] else measure_here(row)
-
-
-def measure_here(row: Dict[str, Any]) -> Dict[str, Any]:
-    """The same in this process."""
     step = Step(row)
     account, held, in_place = step.record()
     peaks = _of_phases(account)

@@ -18,9 +18,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 from typing import Any, Dict, List
@@ -31,6 +32,7 @@ import models
 import torch
 from accelerate.commands.estimate import estimate_training_usage
 from accelerate.utils import calculate_maximum_sizes
+from memopt.cli import main as command
 from memopt.cli.plan import describe, hfconfig
 from memopt.torch._target import Target
 from memopt.torch._trace_model import Trace
@@ -60,7 +62,6 @@ def options_of(row: Dict[str, Any]) -> List[str]:
     result += ["--padding-mask"] if run.get("mask") else []
     for key in ("positives", "negatives", "loss"):
         result += ["--" + key, run[key]] if key in run else []
-    result += ["--world-size", run["world_size"]] if "world_size" in run else []
     result += ["--offload"] if run.get("offload") else []
     if "lora" in run:
         targets = ",".join(name.split("_")[0] for name in run["lora_targets"])
@@ -70,7 +71,7 @@ def options_of(row: Dict[str, Any]) -> List[str]:
 
 def fields_of(row: Dict[str, Any]) -> Dict[str, Any]:
     """Of a row's run, what the command has no option for: fields of memopt.PlanRun."""
-    names = {"images": "image_dtype", "bucket_view": "bucket_view"}
+    names = {"images": "image_dtype"}
     return {names[key]: value for key, value in row["run"].items() if key in names}
 
 
@@ -96,13 +97,12 @@ def memopt_plan(row: Dict[str, Any], *more: str) -> int:
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder, "config.json")
         config.write_text(json.dumps(row["config"]))
-        command = [sys.executable, "-m", "memopt", "plan", "--json", "--model", str(config)]
-        done = subprocess.run(
-            [*command, *options_of(row), *more], capture_output=True, text=True, check=False
-        )
-    if done.returncode != 0:
-        raise SystemExit("%s: memopt plan: %s" % (row["name"], done.stderr.strip()))
-    answer = json.loads(done.stdout)
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            code = command(["plan", "--json", "--model", str(config), *options_of(row), *more])
+    if code != 0:
+        raise SystemExit("%s: memopt plan ended with %d" % (row["name"], code))
+    answer = json.loads(said.getvalue())
     return int(answer["peak_bytes"]) - int(answer["categories"]["overhead"])
 
 
@@ -160,8 +160,8 @@ NAMES = ("memopt plan", "traced", "accelerate", "ZeRO-2", "ZeRO-3")
 
 
 def is_traced(row: Dict[str, Any]) -> bool:
-    """Whether a trace can follow the row: host memory and processes are no fake tensors."""
-    return not {"offload", "world_size"} & set(row["run"])
+    """Whether a trace can follow the row: host memory is no fake tensor."""
+    return "offload" not in row["run"]
 
 
 def errors_of(row: Dict[str, Any]) -> Dict[str, float]:
@@ -197,7 +197,7 @@ copies, whatever the row has. *traced* is `memopt plan --model module:function`.
 the planner is compared with a loop that holds the model's outputs through backward. *offloaded*: in
 `memopt.torch.save_on_cpu`, which a trace does not follow; *1 + n*: sequences of a contrastive sample;
 *fused* and *chunked*: losses over 256 tokens at a time, with gradients in forward, or run again in
-backward (`tests/plan/heads.py`); *processes*: one of them, in DistributedDataParallel.
+backward (`tests/plan/heads.py`).
 """.split(
     "\n"
 )
@@ -272,8 +272,6 @@ def run_of(row: Dict[str, Any]) -> str:
     words += ["%s loss" % run["loss"]] if "loss" in run else []
     words += ["images in %s" % run["images"]] if "images" in run else []
     words += ["1 + %d" % (models.group_of(run) - 1)] if models.contrastive(run) else []
-    words += ["%d processes" % run["world_size"]] if "world_size" in run else []
-    words += ["bucket view"] if run.get("bucket_view") else []
     words += ["%d experts" % config["num_local_experts"]] if not is_dense(row) else []
     return ", ".join(words)
 
@@ -308,7 +306,10 @@ def unseen_models(count: int, seed: int) -> str:
     """What the planner says of random models."""
     import unseen  # which imports this module
 
-    found = [(row, error) for row, _, error in unseen.errors(seed, count)]
+    found = []
+    for row, _, error in unseen.errors(seed, count):
+        print("%-14s %s" % (row["name"], percent(error)), file=sys.stderr)
+        found.append((row, error))
     values = sorted(error for _, error in found)
     kept = sum(within(row, error) for row, error in found)
     return UNSEEN % {

@@ -285,14 +285,6 @@ ROWS: List[Dict[str, Any]] = [
     row("llama-chunked", llama(512, 4, 8, 1376, 16000), 4, 256, loss="chunked"),
     row("llama-chunked-bf16-checkpointed", llama(512, 4, 8, 1376, 32000), 4, 256, dtype="bf16",
         checkpointing="full", loss="chunked"),
-    # One of two processes: buckets of gradients
-    row("llama-ddp", llama(512, 4, 8, 1376, 8000), 2, 128, world_size=2),
-    row("llama-ddp-few-tokens", llama(512, 4, 8, 1376, 16000), 1, 32, world_size=2),
-    row("llama-ddp-bucket-view", llama(512, 4, 8, 1376, 16000), 1, 32, world_size=2,
-        bucket_view=True),
-    row("gpt2-ddp-bf16-tied", gpt2(384, 4, 6, 16384), 2, 128, dtype="bf16", world_size=2),
-    row("llama-ddp-lora", llama(512, 4, 8, 1376, 8000), 2, 128, lora=16, lora_targets=LORA + MLP,
-        world_size=2),
     # Small vision transformers in 16 bits: images as processors make them, and cast before
     row("vit-small-bf16", vit(192, 2, 3, 384, num_labels=10), 32, 197, dtype="bf16"),
     row("vit-tiny-bf16", vit(64, 1, 2, 128, num_labels=10), 96, 197, dtype="bf16"),

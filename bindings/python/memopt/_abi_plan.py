@@ -306,7 +306,7 @@ class PlanRun(Struct):
         ("min_8bit_size", c_uint64),
         ("bucket_bytes", c_uint64),
         ("image_dtype", c_int32),
-        ("bucket_view", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterable, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch.utils._pytree import tree_iter
@@ -24,8 +24,7 @@ class StepRecorder:
 
     `autocast` is the dtype of the forward's autocast, or None. Outputs are given up once there is
     a loss, as in ``loss = model(**inputs).loss``. Gradients are None before the step, and after it
-    when an optimizer is given; without one they stay. `gradients` are tensors that are there
-    before, such as buckets for them.
+    when an optimizer is given; without one they stay.
     """
 
     def __init__(
@@ -34,13 +33,11 @@ class StepRecorder:
         autocast: Optional[torch.dtype] = None,
         accumulation: int = 1,
         optimizer: Optional[torch.optim.Optimizer] = None,
-        gradients: Iterable[torch.Tensor] = (),
     ) -> None:
         self.target = target
         self.autocast = autocast
         self.accumulation = accumulation
         self.optimizer = optimizer
-        self.gradients = gradients
         self._outputs: Set[int] = set()
         self._shape: Optional[Tuple[int, int]] = None
         self._sequences = 1
@@ -52,7 +49,6 @@ class StepRecorder:
         recorder = Recorder(module)
         recorder.claim([*module.parameters(), *module.buffers()], "parameters")
         recorder.claim(states_of(self.optimizer), "optimizer")
-        recorder.claim(self.gradients, "gradients")
         with self._hooks(recorder), recorder:
             for _ in range(self.accumulation):
                 self._micro_step(recorder, make_inputs)
