@@ -29,33 +29,56 @@ def cases(path):
         yield case.get("name"), outcome, reason + said
 
 
+def show_case(name, text, lines):
+    print(f"  {name}")
+    for line in text.strip().splitlines()[-lines:]:
+        print(f"    {line}")
+
+
 def show_failed(path):
     try:
         failed = [(name, text) for name, outcome, text in cases(path) if outcome == "failed"]
     except (OSError, ElementTree.ParseError):
         failed = []
     for name, text in failed:
-        print(f"  {name}")
-        for line in text.strip().splitlines()[-25:]:
-            print(f"    {line}")
+        show_case(name, text, 25)
     return 0 if failed else 1
 
 
+def show_skipped(step, skipped):
+    """One line a reason; the names too where they are few."""
+    for reason, names in skipped.items():
+        if len(names) <= 3:
+            for name in names:
+                print(f"skipped    {step}: {name} {reason}".rstrip())
+        else:
+            print(f"skipped    {step}: {len(names)} tests: {reason or 'no reason given'}")
+
+
 def show_total(folder):
+    """Skips first, failures last with their ends: the tail of a log is what is kept of it."""
     count = {"passed": 0, "failed": 0, "skipped": 0}
+    failed = []
     for path in sorted(folder.glob("*.xml")):
+        skipped = {}
         try:
             for name, outcome, text in cases(path):
                 count[outcome] += 1
+                if outcome == "failed":
+                    failed.append((f"{path.stem}: {name}", text))
                 if outcome == "skipped":
-                    reason = next((x for x in reversed(text.strip().splitlines()) if x.strip()), "")
-                    print(f"skipped    {path.stem}: {name} {reason.strip()}".rstrip())
+                    lines = [x.strip() for x in text.strip().splitlines() if x.strip()]
+                    skipped.setdefault(lines[-1] if lines else "", []).append(name)
         except ElementTree.ParseError:
             count["failed"] += 1
-            print(f"broken     {path.name} is no JUnit file")
+            failed.append((path.name, "is no JUnit file"))
+        show_skipped(path.stem, skipped)
     for path in sorted(folder.glob("*.broken")):
         count["failed"] += 1
-        print(f"broken     {path.stem}: see {path.with_suffix('.log')}")
+        failed.append((path.stem, f"left no results: see {path.with_suffix('.log')}"))
+    for name, text in failed:
+        print("failed", end="   ")
+        show_case(name, text, 12)
     print("{passed} passed, {failed} failed, {skipped} skipped".format(**count))
     return 0 if count["failed"] == 0 and count["passed"] > 0 else 1
 

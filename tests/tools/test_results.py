@@ -66,3 +66,24 @@ def test_failures_are_shown(tmp_path):
     path.write_text(GOOD, encoding="utf-8")
     assert results("--failed", path)[0] == 1
     assert results("--failed", tmp_path / "none.xml")[0] == 1
+
+
+def test_failures_come_last_with_their_ends(tmp_path):
+    """Of a long log the tail is kept: the failures stand just above the total."""
+    (tmp_path / "a.xml").write_text(CTEST, encoding="utf-8")
+    (tmp_path / "b.xml").write_text(PYTEST, encoding="utf-8")
+    (tmp_path / "c.broken").touch()
+    _, lines = results("--total", tmp_path)
+    failed = next(i for i, line in enumerate(lines) if line.startswith("failed"))
+    assert not any(line.startswith("skipped") for line in lines[failed:])
+    shown = "\n".join(lines[failed:])
+    for said in ("a: bad", "assertion 7 < 3", "b: b", "text of c", "c.log"):
+        assert said in shown
+
+
+def test_many_skips_of_one_reason_are_one_line(tmp_path):
+    case = '<testcase name="t{}"><skipped message="no GPU"/></testcase>'
+    text = f"<testsuite>{''.join(case.format(i) for i in range(40))}</testsuite>"
+    (tmp_path / "torch.xml").write_text(text, encoding="utf-8")
+    _, lines = results("--total", tmp_path)
+    assert lines == ["skipped    torch: 40 tests: no GPU", "0 passed, 0 failed, 40 skipped"]

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import BlockState, Tag
+from ._interrupt import Interruptible
 from ._library import c_text, lib
 from .device import Device, StreamLike, stream_pointer, unsigned
 from .memory import Memory
@@ -282,7 +283,9 @@ def add_to_snapshot_of(allocator: int, segments: List[Dict[str, Any]]) -> None:
 
         return errors.run_callback(call, lambda error: _abi.Status.USER)
 
-    lib.memopt_allocator_snapshot(allocator, _abi.BlockVisitor(visit), None)
+    visitor = _abi.BlockVisitor(visit)
+    with Interruptible():
+        lib.memopt_allocator_snapshot(allocator, visitor, None)
 
 
 def _end_allocator(pointer: int, force: bool) -> None:

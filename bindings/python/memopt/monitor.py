@@ -15,6 +15,7 @@ from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import MonitorField, ProcessKind, Status
+from ._interrupt import Interruptible
 from ._library import c_text, lib
 from .backends import names_of, status_of, text, words
 
@@ -169,7 +170,9 @@ class Monitor(_lifetime.Closing):
 
             return errors.run_callback(call, lambda error: _abi.Status.USER)
 
-        lib.memopt_monitor_processes(self._handle.pointer, index, _abi.ProcessVisitor(visit), None)
+        visitor = _abi.ProcessVisitor(visit)
+        with Interruptible():
+            lib.memopt_monitor_processes(self._handle.pointer, index, visitor, None)
         return found
 
 

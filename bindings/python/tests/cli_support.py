@@ -120,8 +120,11 @@ class Terminal:
 
     def end(self):
         """Waits for its end: the exit code, and what it wrote after the live view."""
-        while self.child.isalive():
-            self.feed()
+        try:
+            wait_for(lambda: self.feed() or not self.child.isalive(), "the end")
+        except AssertionError as error:
+            self.child.close(force=True)
+            raise AssertionError("%s; the screen:\n%s" % (error, "\n".join(self.lines()))) from None
         self.feed()
         self.child.close()
         code = self.child.exitstatus

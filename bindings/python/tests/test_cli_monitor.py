@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -25,6 +26,7 @@ from cli_support import (
 from json_schema import load, validate
 from memopt import _published
 from memopt.cli.monitor import records_of, sampling, screen
+from memopt.cli.monitor.live import LiveView
 from memopt.cli.monitor.watching import Watch, duration
 
 SCHEMA = load("monitor")
@@ -538,6 +540,16 @@ def test_keys_signals_and_the_terminal_afterwards():
         assert code == (143 if how == "SIGTERM" else 0), how
         assert "samples in" in after and "Traceback" not in after
         assert terminal.text.count(b"\x1b[?1049h") == terminal.text.count(b"\x1b[?1049l") == 1
+
+
+def test_keys_count_on_a_machine_too_busy_for_the_interval():
+    terminal = Terminal("monitor", "--interval", "0.01", "--device", "cpu")
+    terminal.until(lambda lines: lines[3].startswith("  cpu:0"), "the device")
+    terminal.child.send("q")
+    assert terminal.end()[0] == 0
+    view = LiveView(None, None, "", 1)
+    view._key = lambda seconds: "q" if seconds == 0 else ""
+    assert not view.wait(time.monotonic() - 1)
 
 
 def test_the_window_changes():

@@ -273,6 +273,7 @@ static void test_no_files_left(void **state)
 
 typedef struct server {
     memopt_publisher *publisher;
+    pthread_barrier_t begun; /* all threads run before the first round */
     atomic_int stop;
     atomic_uint_fast64_t served;
 } server;
@@ -281,6 +282,7 @@ static void *serve(void *user)
 {
     server *s = user;
     uint64_t served;
+    pthread_barrier_wait(&s->begun);
     while (!atomic_load(&s->stop))
         if (memopt_publisher_serve(s->publisher, 10, &served) == MEMOPT_OK)
             atomic_fetch_add(&s->served, served);
@@ -289,7 +291,7 @@ static void *serve(void *user)
 
 typedef struct spender {
     memopt_allocator *allocator;
-    atomic_int *stop;
+    server *server;
     uint64_t blocks;
 } spender;
 
@@ -297,12 +299,15 @@ static void *spend(void *user)
 {
     spender *s = user;
     void *block;
-    for (uint64_t i = 0; !atomic_load(s->stop); i++)
-        if (memopt_allocator_alloc(s->allocator, 512 << i % 12, MEMOPT_TAG_OTHER, NULL, &block) ==
+    uint64_t i = 0;
+    pthread_barrier_wait(&s->server->begun);
+    do { /* the rounds may be over before this thread is given the processor again */
+        if (memopt_allocator_alloc(s->allocator, 512 << i++ % 12, MEMOPT_TAG_OTHER, NULL, &block) ==
             MEMOPT_OK) {
             s->blocks++;
             memopt_allocator_free(s->allocator, block);
         }
+    } while (!atomic_load(&s->server->stop));
     return NULL;
 }
 
@@ -313,14 +318,16 @@ static void test_serving_while_allocating(void **state)
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 1);
     memopt_allocator *steady = new_allocator(device, ""), *guest;
     server s = {0};
-    spender spenders[2] = {{steady, &s.stop, 0}, {steady, &s.stop, 0}};
+    spender spenders[2] = {{steady, &s, 0}, {steady, &s, 0}};
     pthread_t threads[4];
+    assert_int_equal(pthread_barrier_init(&s.begun, NULL, 5), 0);
     OK(memopt_publisher_open(NULL, &s.publisher));
     OK(memopt_publisher_add(s.publisher, steady));
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pthread_create(&threads[i], NULL, spend, &spenders[i]), 0);
         assert_int_equal(pthread_create(&threads[2 + i], NULL, serve, &s), 0);
     }
+    pthread_barrier_wait(&s.begun);
     for (int round = 0; round < 150; round++) {
         guest = new_allocator(device, "");
         OK(memopt_publisher_add(s.publisher, guest));
@@ -335,6 +342,7 @@ static void test_serving_while_allocating(void **state)
     atomic_store(&s.stop, 1);
     for (int i = 0; i < 4; i++)
         assert_int_equal(pthread_join(threads[i], NULL), 0);
+    pthread_barrier_destroy(&s.begun);
     assert_true(spenders[0].blocks > 0 && spenders[1].blocks > 0);
     assert_true(atomic_load(&s.served) == 150);
     OK(memopt_publisher_close(s.publisher));

@@ -63,13 +63,14 @@ class LiveView:
         self._live.update(as_text(lines), refresh=True)
 
     def wait(self, until: float) -> bool:
-        """Waits for the next sample; False where somebody has had enough."""
+        """Waits for the next sample; False where somebody has had enough. It looks at the keyboard
+        even where the next sample is due already, on a machine too busy for the interval."""
         while True:
-            left = until - time.monotonic()
-            if left <= 0:
-                return True
+            left = max(until - time.monotonic(), 0)
             if self._key(min(left, _LOOK)) in ("q", "Q"):
                 return False
+            if left == 0:
+                return True
             if self._console.size != self._size:
                 self._draw()
 

@@ -1,0 +1,98 @@
+"""Signals during calls of the library that call back: none is lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+
+import memopt
+from memopt._interrupt import Interruptible
+
+
+class Rang(Exception):
+    """The alarm's handler ran."""
+
+
+@pytest.fixture
+def alarm():
+    """A function that has Rang raised soon."""
+
+    def ring(number, frame):
+        raise Rang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def repeat(call, alarm):
+    """Has the alarm ring at many points of a call; each time it must end the loop."""
+    for microseconds in range(100, 2600, 25):
+        end = time.monotonic() + 30
+        with pytest.raises(Rang):
+            alarm(microseconds * 1e-6)
+            while time.monotonic() < end:
+                call()
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_signal_is_lost_while_processes_are_listed(alarm):
+    with memopt.Monitor("cpu") as monitor:
+        repeat(monitor.processes, alarm)
+
+
+@pytest.mark.filterwarnings("error")
+def test_no_signal_is_lost_in_a_snapshot(alarm):
+    with memopt.Device("cpu") as device, memopt.Allocator(device) as allocator:
+        blocks = [allocator.alloc(512) for _ in range(300)]
+        repeat(allocator.snapshot, alarm)
+        for block in blocks:
+            block.free()
+
+
+def test_handlers_run_afterwards_and_stand_again():
+    seen = []
+
+    def first(number, frame):
+        seen.append((number, interrupt.asked))
+
+    numbers = (signal.SIGUSR1, signal.SIGTERM)
+    before = [signal.signal(number, first) for number in numbers]
+    try:
+        with Interruptible() as interrupt:
+            assert not interrupt.asked
+            for number in numbers:
+                signal.raise_signal(number)
+            assert interrupt.asked and not seen
+        assert seen == [(number, True) for number in numbers]
+        assert [signal.getsignal(number) for number in numbers] == [first, first]
+    finally:
+        for number, handler in zip(numbers, before):
+            signal.signal(number, handler)
+
+
+def test_a_handler_that_raises_does_so_after_the_call():
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        with Interruptible():
+            signal.raise_signal(signal.SIGINT)
+            during = True
+    assert during and signal.getsignal(signal.SIGINT) is handler
+
+
+def test_other_threads_change_nothing():
+    handler = signal.getsignal(signal.SIGINT)
+    seen = []
+
+    def other():
+        with Interruptible() as interrupt:
+            seen.extend((signal.getsignal(signal.SIGINT), interrupt.asked))
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+    assert seen == [handler, False]
