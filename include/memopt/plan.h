@@ -246,10 +246,10 @@ typedef enum memopt_plan_sharding {
 
 /** @brief How the loss over the vocabulary is computed. */
 typedef enum memopt_plan_loss {
-    MEMOPT_PLAN_LOSS_PLAIN = 0, /**< As `transformers` does: logits, a copy in fp32, cross
-                                     entropy. */
-    MEMOPT_PLAN_LOSS_FUSED = 1, /**< In chunks of tokens, gradients with the loss (Liger and its
-                                     kin); logits never exist as a whole. */
+    MEMOPT_PLAN_LOSS_PLAIN = 0,  /**< As `transformers` does: logits, a copy in fp32, cross
+                                      entropy. */
+    MEMOPT_PLAN_LOSS_FUSED = 1,  /**< In chunks of tokens, gradients with the loss (Liger and its
+                                      kin); logits never exist as a whole. */
     MEMOPT_PLAN_LOSS_CHUNKED = 2 /**< In chunks of tokens, each of them a checkpoint that is run
                                       again in backward. */
 } memopt_plan_loss;

@@ -166,8 +166,8 @@ static mo_value classes(mo_play *p, mo_value x)
     return loss;
 }
 
-/* Scores of every anchor against the other sequences of the micro-batch: means of tokens in fp32, of
- * length 1, their products over a temperature. */
+/* Scores of every anchor against the other sequences of the micro-batch: means of tokens in fp32,
+ * of length 1, their products over a temperature. */
 static mo_value contrastive(mo_play *p, mo_value x)
 {
     mo_tape *t = &p->tape;

@@ -127,8 +127,8 @@ static int add_edge(mo_tape *t, uint32_t node, mo_value v, uint64_t bytes)
 static int add_saved(mo_tape *t, uint32_t node, uint32_t storage)
 {
     mo_storage *s = &t->storages[storage];
-    uint32_t host = t->offload && !s->stays &&
-                    (s->category == MO_ACTIVATIONS || s->category == MO_LOGITS);
+    uint32_t host =
+        t->offload && !s->stays && (s->category == MO_ACTIVATIONS || s->category == MO_LOGITS);
     if (!mo_grow((void **)&t->saved, &t->saved_capacity, t->saved_count + 1, sizeof *t->saved)) {
         mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
         return 0;

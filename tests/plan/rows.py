@@ -277,8 +277,6 @@ ROWS: List[Dict[str, Any]] = [
         512, 16, dtype="bf16", positives=1, negatives=6),
     # Losses that never have all logits
     row("llama-fused", llama(512, 4, 8, 1376, 16000), 4, 256, loss="fused"),
-    row("llama-fused-bf16-checkpointed", llama(512, 4, 8, 1376, 32000), 4, 256, dtype="bf16",
-        checkpointing="full", loss="fused"),
     row("qwen2-fused-tied", qwen2(256, 4, 4, 2, 1408, 64000), 4, 256, loss="fused"),
     row("llama-fused-lora", llama(512, 4, 8, 1376, 16000), 4, 256, lora=8,
         lora_targets=LORA, loss="fused"),
