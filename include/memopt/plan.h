@@ -250,9 +250,12 @@ typedef enum memopt_plan_sharding {
 
 /** @brief How the loss over the vocabulary is computed. */
 typedef enum memopt_plan_loss {
-    MEMOPT_PLAN_LOSS_PLAIN = 0, /**< As `transformers` does: logits, a copy in fp32, cross
-                                     entropy. */
-    MEMOPT_PLAN_LOSS_FUSED = 1  /**< In chunks of tokens; logits never exist as a whole. */
+    MEMOPT_PLAN_LOSS_PLAIN = 0,  /**< As `transformers` does: logits, a copy in fp32, cross
+                                      entropy. */
+    MEMOPT_PLAN_LOSS_FUSED = 1,  /**< In chunks of tokens, gradients with the loss (Liger and its
+                                      kin); logits never exist as a whole. */
+    MEMOPT_PLAN_LOSS_CHUNKED = 2 /**< In chunks of tokens, each of them a checkpoint that is run
+                                      again in backward. */
 } memopt_plan_loss;
 
 /**
@@ -303,13 +306,16 @@ typedef struct memopt_plan_run {
                                       the host. */
     uint64_t min_8bit_size;      /**< Smaller tensors keep 32-bit states; 0: 4096. */
     uint64_t bucket_bytes;       /**< Bucket of gradient communication; 0: 25 MiB. */
+    memopt_dtype image_dtype;    /**< Of the images of a batch, which the model casts to its own;
+                                      0: f32, as image processors give them. */
+    uint32_t reserved;           /**< Must be 0. */
 } memopt_plan_run;
 
 /** @brief Initialiser of ::memopt_plan_run. */
 #define MEMOPT_PLAN_RUN_INIT                                                                       \
     {                                                                                              \
         sizeof(memopt_plan_run), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0, 0, 0                                                                          \
+            0, 0, 0, 0, 0, 0, 0                                                                    \
     }
 
 /* --- the card --- */

@@ -230,7 +230,7 @@ static mo_value eager(mo_stack *s, mo_heads *h, uint32_t width)
     mo_value operand_weights = mo_op_cast(t, weights, mo_width(t, h->v));
     mo_value out = combine(s, h, operand_weights);
     mo_drop(t, operand_weights);
-    mo_drop(t, weights);
+    mo_play_hold(s->play, &s->play->layer, weights); /* it is returned: the layer has it */
     return out;
 }
 
@@ -242,7 +242,9 @@ static mo_value math(mo_stack *s, mo_heads *h)
     mo_heads w = {mo_op_cast(t, h->q, 4), mo_op_cast(t, h->k, 4), mo_op_cast(t, h->v, 4), h->apart};
     mo_value scaled_q = mo_op_scale(t, w.q), scaled_k = mo_op_scale(t, w.k);
     mo_value mask = MO_NONE;
-    if (s->mask != MO_NONE || s->causal)
+    if (s->mask != MO_NONE)
+        mask = mo_value_new(t, mo_elements(t, s->mask), width, t->category);
+    else if (s->causal)
         mask = mo_value_new(t, s->sequence * s->sequence, 4, t->category);
     mo_value q = operand(s, scaled_q, 0), k = operand(s, scaled_k, h->apart);
     mo_value scores = mo_op_bmm(t, q, k, s->scores, product_flops(s));
@@ -310,6 +312,7 @@ static mo_value core_again(mo_tape *t, void *context, const mo_value *inputs)
     mo_value out = core(context, &h);
     drop_heads(t, &h);
     mo_play_let_go(p, &p->block, 0);
+    mo_play_let_go(p, &p->layer, 0);
     return out;
 }
 

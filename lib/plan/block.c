@@ -23,17 +23,24 @@ static mo_value pre_norm(mo_layer *l, mo_value x)
     uint32_t compute = s->play->compute;
     mo_value h = mo_op_norm(t, &l->norm1, x, compute);
     mo_value a = mo_attention(l, h);
-    mo_drop(t, h);
+    int named = s->family == MEMOPT_PLAN_GPT2; /* its code has a name for each of them */
+    h = named ? h : turn(t, h, MO_NONE);
     a = turn(t, a, mo_op_dropout(t, a, s->hidden_dropout));
     mo_value middle = mo_op_add(t, x, a);
-    mo_drop(t, a);
+    mo_drop(t, h);
+    if (named)
+        mo_play_hold(s->play, &s->play->layer, a);
+    else
+        mo_drop(t, a);
     h = mo_op_norm(t, &l->norm2, middle, compute);
     mo_value m = inner(l, h);
-    mo_drop(t, h);
+    h = named ? h : turn(t, h, MO_NONE);
     m = turn(t, m, mo_op_dropout(t, m, s->hidden_dropout));
     mo_value out = mo_op_add(t, middle, m);
+    mo_drop(t, h);
     mo_drop(t, m);
     mo_drop(t, middle);
+    mo_play_let_go(s->play, &s->play->layer, 0);
     return out;
 }
 
@@ -56,6 +63,7 @@ static mo_value post_norm(mo_layer *l, mo_value x)
     mo_drop(t, sum);
     mo_drop(t, m);
     mo_drop(t, middle);
+    mo_play_let_go(s->play, &s->play->layer, 0);
     return out;
 }
 

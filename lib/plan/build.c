@@ -230,9 +230,9 @@ static void build_head(mo_play *p)
         break;
     case MEMOPT_PLAN_HEAD_CONTRASTIVE:
     case MEMOPT_PLAN_HEAD_NONE:
-        p->frozen = 1; /* the pooler runs, but the loss is not of what it makes */
+        p->frozen = 1; /* what it makes is not in the loss: it gets no gradient */
         if (yes(m->pooler))
-            (void)mo_play_linear(p, m->hidden, m->hidden, 1, 0);
+            p->pooler = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
         p->frozen = frozen;
         break;
     default:
@@ -266,7 +266,8 @@ static void build_batch(mo_play *p)
     t->label = "the batch";
     (void)mo_storage_new(t, SCALARS, MO_ACTIVATIONS);
     if (s->model.family == MEMOPT_PLAN_VIT || s->model.vision_layers > 0)
-        p->pixels = mo_value_new(t, mo_tape_mul(t, s->images, image), 4, MO_BATCH);
+        p->pixels = mo_value_new(t, mo_tape_mul(t, s->images, image),
+                                 (uint32_t)memopt_dtype_size(s->run.image_dtype), MO_BATCH);
     if (s->model.family == MEMOPT_PLAN_VIT) {
         p->labels = mo_value_new(t, s->rows, 8, MO_BATCH);
         return;
@@ -304,6 +305,7 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
         return mo_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
     p->tape.fused_dropout =
         s->card.device == MEMOPT_PLAN_DEVICE_CUDA || s->card.device == MEMOPT_PLAN_DEVICE_HIP;
+    p->tape.narrow_norms = s->card.device == MEMOPT_PLAN_DEVICE_CPU;
     text_shape(p);
     build_embeddings(p);
     build_tower(p);
@@ -325,6 +327,7 @@ void mo_play_end(mo_play *p)
     mo_free(p->frames.values);
     mo_free(p->outputs.values);
     mo_free(p->block.values);
+    mo_free(p->layer.values);
     mo_tape_end(&p->tape);
     memset(p, 0, sizeof *p);
 }

@@ -31,32 +31,79 @@ static mo_value token_loss(mo_play *p, mo_value logits, int shifted)
     return loss;
 }
 
-/* Logits of every token in chunks: each chunk's gradient is computed with it, and what is kept is
- * the gradient of the hidden states and of the head. */
-static mo_value fused_loss(mo_play *p, mo_value x)
+/* Tokens of a chunk: their logits take about what all hidden states take. */
+static uint64_t chunk_of(const mo_play *p, uint64_t tokens)
+{
+    uint64_t even = mo_ceil_div_u64(tokens * p->head.in, p->head.out), chunk = 256;
+    while (chunk < even)
+        chunk *= 2;
+    return mo_min_u64(tokens, chunk);
+}
+
+/* Each chunk's gradients are computed with it: those of the hidden states and of the head are kept.
+ */
+static void record_fused(mo_play *p, mo_value x, mo_value loss)
 {
     mo_tape *t = &p->tape;
-    uint64_t tokens = mo_elements(t, x) / p->head.in;
-    uint64_t chunk =
-        mo_min_u64(tokens, mo_max_u64(256, mo_ceil_div_u64(tokens * p->head.in, p->head.out)));
-    t->label = "a chunk of the fused loss";
-    t->flops +=
-        t->in_backward ? 0 : 2.0 * (double)tokens * (double)p->head.in * (double)p->head.out;
-    mo_tape_flash(t, mo_tape_mul(t, mo_tape_mul(t, chunk, p->head.out), 8), MO_LOGITS);
     mo_value of_x = mo_value_new(t, mo_elements(t, x), mo_width(t, x), MO_ACTIVATIONS);
     mo_value of_head = MO_NONE;
     if (mo_needs(t, p->head.weight))
         of_head = mo_value_new(t, mo_elements(t, p->head.weight), p->weight_width, MO_GRADIENTS);
+    /* Two copies in fp32: logits, and their log-softmax or gradient. */
+    uint64_t logits = mo_tape_mul(t, chunk_of(p, mo_elements(t, x) / p->head.in), p->head.out);
+    mo_tape_flash(t, mo_tape_mul(t, logits, 8), MO_LOGITS);
+    if (t->status == MEMOPT_OK)
+        mo_tape_record(t,
+                       &(mo_record){.label = "the fused loss",
+                                    .out[0] = loss,
+                                    .in = {x, p->head.weight, MO_NONE, MO_NONE},
+                                    .grad = {mo_bytes(t, x), mo_bytes(t, p->head.weight)},
+                                    .saved = {of_x, of_head, MO_NONE, MO_NONE, MO_NONE, MO_NONE}});
+    mo_drop(t, of_x);
+    mo_drop(t, of_head);
+}
+
+/* Each chunk is run again in backward: its logits, their log-softmax and the gradients of both. The
+ * head's gradient is a sum over chunks, where two and their sum meet. */
+static void record_chunked(mo_play *p, mo_value x, mo_value loss)
+{
+    mo_tape *t = &p->tape;
+    uint64_t tokens = mo_elements(t, x) / p->head.in, chunk = chunk_of(p, tokens);
+    uint64_t logits = mo_tape_mul(t, chunk, p->head.out);
+    uint64_t sums = 0;
+    mo_tape_flash(t, mo_tape_mul(t, logits, 8), MO_LOGITS);
+    if (mo_needs(t, p->head.weight) && chunk < tokens)
+        sums = mo_tape_mul(t, mo_bytes(t, p->head.weight), 2);
+    t->category = MO_LOGITS;
+    mo_tape_record(t,
+                   &(mo_record){.label = "a chunk of the loss",
+                                .out[0] = loss,
+                                .in = {x, p->head.weight, MO_NONE, MO_NONE},
+                                .grad = {mo_bytes(t, x), mo_bytes(t, p->head.weight)},
+                                .saved = {x, p->head.weight, p->labels, MO_NONE, MO_NONE, MO_NONE},
+                                .temp = mo_max_u64(mo_tape_mul(t, logits, 12), sums)});
+    t->category = MO_ACTIVATIONS;
+    p->again_flops += 2.0 * (double)tokens * (double)p->head.in * (double)p->head.out;
+}
+
+/* The loss over chunks of tokens: never all logits. x is taken over. */
+static mo_value loss_in_chunks(mo_play *p, mo_value x)
+{
+    mo_tape *t = &p->tape;
+    t->phase = MEMOPT_PLAN_PHASE_FORWARD;
+    x = turn(t, x, mo_op_copy_both(t, x)); /* without each sequence's last token */
+    t->phase = MEMOPT_PLAN_PHASE_LOSS;
+    t->label = "a chunk of the loss";
+    if (!t->in_backward)
+        t->flops += 2.0 * (double)mo_elements(t, x) * (double)p->head.out;
     mo_value loss = mo_value_new(t, 1, 4, MO_LOGITS);
     if (loss == MO_NONE)
         return MO_NONE;
-    mo_tape_record(t, &(mo_record){.label = "the fused loss",
-                                   .out[0] = loss,
-                                   .in = {x, p->head.weight, MO_NONE, MO_NONE},
-                                   .grad = {mo_bytes(t, x), mo_bytes(t, p->head.weight)},
-                                   .saved = {of_x, of_head, MO_NONE, MO_NONE, MO_NONE, MO_NONE}});
-    mo_drop(t, of_x);
-    mo_drop(t, of_head);
+    if (p->settings->run.loss == MEMOPT_PLAN_LOSS_CHUNKED)
+        record_chunked(p, x, loss);
+    else
+        record_fused(p, x, loss);
+    mo_drop(t, x);
     return loss;
 }
 
@@ -64,8 +111,8 @@ static mo_value fused_loss(mo_play *p, mo_value x)
 static mo_value vocabulary(mo_play *p, mo_value x, int shifted)
 {
     mo_tape *t = &p->tape;
-    if (p->settings->run.loss == MEMOPT_PLAN_LOSS_FUSED)
-        return turn(t, x, fused_loss(p, x));
+    if (p->settings->run.loss != MEMOPT_PLAN_LOSS_PLAIN)
+        return loss_in_chunks(p, x);
     /* What autocast makes of the hidden states is no larger than they are. */
     mo_value narrow = mo_op_cast(t, x, p->compute ? p->compute : mo_width(t, x));
     t->category = MO_LOGITS;
@@ -83,9 +130,11 @@ static mo_value vocabulary(mo_play *p, mo_value x, int shifted)
 static mo_value masked(mo_play *p, mo_value x)
 {
     mo_tape *t = &p->tape;
+    t->phase = MEMOPT_PLAN_PHASE_FORWARD;
     x = turn(t, x, mo_op_linear(t, &p->transform, x, p->compute, 0));
     x = turn(t, x, mo_op_activation(t, x, p->settings->model.activation));
     x = turn(t, x, mo_op_norm(t, &p->transform_norm, x, p->compute));
+    t->phase = MEMOPT_PLAN_PHASE_LOSS;
     return vocabulary(p, x, 0);
 }
 
@@ -121,22 +170,49 @@ static mo_value classes(mo_play *p, mo_value x)
     return loss;
 }
 
-/* Scores of every anchor against every other sequence of the micro-batch. */
+/* Scores of every anchor against the other sequences of the micro-batch: means of tokens in fp32,
+ * of length 1, their products over a temperature. */
 static mo_value contrastive(mo_play *p, mo_value x)
 {
     mo_tape *t = &p->tape;
-    uint64_t rows = p->text.rows, anchors = p->settings->run.batch;
-    mo_value pooled = mo_op_mean(t, x, rows * p->text.hidden);
-    mo_drop(t, x);
-    pooled = turn(t, pooled, mo_op_of_output(t, pooled, "a norm"));
+    uint64_t hidden = p->text.hidden, rows = p->text.rows, anchors = p->settings->run.batch;
+    uint64_t others = rows > anchors ? rows - anchors : rows;
+    uint32_t width = p->compute ? p->compute : 4;
+    mo_value v = turn(t, x, mo_op_mean(t, x, mo_tape_mul(t, rows, hidden)));
+    v = turn(t, v, mo_op_cast(t, v, 4));
+    v = turn(t, v, mo_op_power(t, v));
+    mo_value a = mo_op_slice(t, v, mo_tape_mul(t, anchors, hidden));
+    mo_value b = mo_op_slice(t, v, mo_tape_mul(t, others, hidden));
+    mo_drop(t, v);
+    a = turn(t, a, mo_op_cast(t, a, width));
+    b = turn(t, b, mo_op_cast(t, b, width));
     t->category = MO_LOGITS;
-    mo_value scores = mo_op_bmm(t, pooled, pooled, mo_tape_mul(t, anchors, rows), 0);
-    mo_drop(t, pooled);
+    double flops = 2.0 * (double)anchors * (double)others * (double)hidden;
+    mo_value scores = mo_op_bmm(t, a, b, mo_tape_mul(t, anchors, others), flops);
+    mo_drop(t, a);
+    mo_drop(t, b);
+    scores = turn(t, scores, mo_op_scale(t, scores));
+    mo_play_hold(p, &p->outputs, mo_value_view(t, scores, mo_elements(t, scores)));
     scores = turn(t, scores, mo_op_cast(t, scores, 4));
     mo_value loss = mo_op_loss(t, scores, p->labels);
     t->category = MO_ACTIVATIONS;
     mo_drop(t, scores);
     return loss;
+}
+
+/* x is taken over. */
+static mo_value scored(mo_play *p, mo_value x)
+{
+    switch (p->settings->model.head) {
+    case MEMOPT_PLAN_HEAD_CAUSAL_LM:
+        return vocabulary(p, x, 1);
+    case MEMOPT_PLAN_HEAD_MASKED_LM:
+        return masked(p, x);
+    case MEMOPT_PLAN_HEAD_NONE:
+        return turn(&p->tape, x, mo_op_mean(&p->tape, x, 1));
+    default:
+        return classes(p, x);
+    }
 }
 
 mo_value mo_play_head(mo_play *p, mo_value x)
@@ -157,16 +233,12 @@ mo_value mo_play_head(mo_play *p, mo_value x)
     t->phase = MEMOPT_PLAN_PHASE_LOSS;
     if (t->status != MEMOPT_OK)
         return MO_NONE;
-    switch (p->settings->model.head) {
-    case MEMOPT_PLAN_HEAD_CAUSAL_LM:
-        return vocabulary(p, x, 1);
-    case MEMOPT_PLAN_HEAD_MASKED_LM:
-        return masked(p, x);
-    case MEMOPT_PLAN_HEAD_CONTRASTIVE:
+    if (p->settings->model.head == MEMOPT_PLAN_HEAD_CONTRASTIVE)
         return contrastive(p, x);
-    case MEMOPT_PLAN_HEAD_NONE:
-        return turn(t, x, mo_op_mean(t, x, 1));
-    default:
-        return classes(p, x);
-    }
+    /* The model with the head has the output of the one without until it returns. */
+    if (p->settings->run.loss == MEMOPT_PLAN_LOSS_PLAIN)
+        mo_play_hold(p, &p->frames, mo_value_view(t, x, mo_elements(t, x)));
+    mo_value loss = scored(p, x);
+    mo_play_let_go(p, &p->frames, 0);
+    return loss;
 }

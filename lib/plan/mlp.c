@@ -100,9 +100,11 @@ static mo_value route(mo_layer *l, mo_value x, mo_value *order)
     *order = mo_value_new(t, 4 * chosen, 8, t->category);
     mo_value total = mo_op_mean(t, top, chosen / s->experts_per_token);
     mo_value scores = mo_op_mul(t, top, total);
-    mo_drop(t, top);
     mo_drop(t, total);
-    mo_drop(t, logits);
+    /* What the codes of router and experts hold meanwhile; the counts come as floats too. */
+    mo_play_hold(s->play, &s->play->layer, top);
+    mo_play_hold(s->play, &s->play->layer, mo_value_new(t, chosen + s->experts, 4, t->category));
+    mo_play_hold(s->play, &s->play->layer, logits); /* the router returns them */
     return scores;
 }
 

@@ -101,7 +101,7 @@ static mo_value layer_norm(mo_tape *t, const mo_norm *n, mo_value x)
 {
     uint64_t rows = mo_elements(t, x) / mo_elements(t, n->weight);
     mo_value out = mo_value_new(t, mo_elements(t, x), mo_width(t, x), t->category);
-    mo_value rest = mo_value_new(t, 2 * rows, 4, t->category);
+    mo_value rest = mo_value_new(t, 2 * rows, t->narrow_norms ? mo_width(t, x) : 4, t->category);
     if (rest == MO_NONE)
         return MO_NONE;
     mo_tape_record(

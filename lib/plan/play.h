@@ -70,7 +70,8 @@ struct mo_play {
     mo_value ids, labels, pixels;
     mo_held frames;      /* what the model's code holds until it returns */
     mo_held outputs;     /* what its outputs hold: the cache, logits */
-    mo_held block;       /* what a layer's code holds until it returns */
+    mo_held block;       /* what attention's code holds until it returns */
+    mo_held layer;       /* what a layer's code holds until it returns */
     mo_layer_info *info; /* of the layers of the plan */
     uint64_t saved;      /* activations when the forward of the layers ends */
     double again_flops;  /* of what is run again */

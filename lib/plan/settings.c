@@ -38,6 +38,8 @@ static memopt_status check_dtypes(memopt_plan_run *r)
         status = check_dtype("master_dtype", r->master_dtype, 1);
     if (status == MEMOPT_OK)
         status = check_dtype("state_dtype", r->state_dtype, 1);
+    if (status == MEMOPT_OK)
+        status = check_dtype("image_dtype", r->image_dtype, 1);
     return status;
 }
 
@@ -53,6 +55,8 @@ static void default_dtypes(memopt_plan_run *r)
         r->weight_dtype = MEMOPT_DTYPE_F32;
     if (r->compute_dtype == r->weight_dtype)
         r->compute_dtype = 0;
+    if (r->image_dtype == 0)
+        r->image_dtype = MEMOPT_DTYPE_F32;
     if (r->gradient_dtype == 0)
         r->gradient_dtype = r->weight_dtype;
     if (r->state_dtype == 0)
@@ -70,10 +74,11 @@ static memopt_status check_enums(const memopt_plan_run *r)
                {"checkpointing", r->checkpointing, MEMOPT_PLAN_CHECKPOINT_BUDGET},
                {"offload", r->offload, 3},
                {"sharding", r->sharding, MEMOPT_PLAN_ZERO3},
-               {"loss", r->loss, MEMOPT_PLAN_LOSS_FUSED},
+               {"loss", r->loss, MEMOPT_PLAN_LOSS_CHUNKED},
                {"use_cache", r->use_cache, MEMOPT_PLAN_YES},
                {"keep_outputs", r->keep_outputs, MEMOPT_PLAN_YES},
-               {"attention_mask", r->attention_mask, MEMOPT_PLAN_YES}};
+               {"attention_mask", r->attention_mask, MEMOPT_PLAN_YES},
+               {"reserved", r->reserved, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         memopt_status status = mo_settings_range(all[i].name, all[i].value, 0, all[i].last);
         if (status != MEMOPT_OK)

@@ -93,7 +93,9 @@ static void default_choices(memopt_plan_model *m)
     choose(&m->mlp_bias, !is_llama(m));
     choose(&m->qk_norm, 0);
     choose(&m->post_norm, m->family == MEMOPT_PLAN_BERT);
-    choose(&m->pooler, m->family == MEMOPT_PLAN_BERT && m->head == MEMOPT_PLAN_HEAD_SEQUENCE);
+    int bare = m->head == MEMOPT_PLAN_HEAD_CONTRASTIVE || m->head == MEMOPT_PLAN_HEAD_NONE;
+    choose(&m->pooler, (m->family == MEMOPT_PLAN_BERT && m->head == MEMOPT_PLAN_HEAD_SEQUENCE) ||
+                           (bare && m->family >= MEMOPT_PLAN_BERT));
     if (m->lora_rank > 0 && m->lora_targets == 0)
         m->lora_targets = MEMOPT_PLAN_TARGET_QUERY | MEMOPT_PLAN_TARGET_VALUE;
 }

@@ -78,7 +78,10 @@ static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t w
                                    .saved = {pixels, weight}});
     if (width != mo_width(t, p->patches) && mo_needs(t, p->patches))
         mo_tape_cache(t, weight);
-    mo_drop(t, pixels);
+    if (p->settings->model.family == MEMOPT_PLAN_VIT && !p->compute)
+        mo_play_hold(p, &p->frames, pixels); /* the model's frame has cast them */
+    else
+        mo_drop(t, pixels);
     mo_drop(t, weight);
     mo_drop(t, bias);
     return x;
@@ -227,6 +230,13 @@ static mo_value tokens(mo_play *p)
     return x;
 }
 
+/* The model's frame holds the embeddings, and the layers take them: x is returned. */
+static mo_value held_by_frame(mo_play *p, mo_value x)
+{
+    mo_play_hold(p, &p->frames, mo_value_view(&p->tape, x, mo_elements(&p->tape, x)));
+    return x;
+}
+
 mo_value mo_play_stem(mo_play *p)
 {
     mo_tape *t = &p->tape;
@@ -235,7 +245,7 @@ mo_value mo_play_stem(mo_play *p)
     t->layer = 0;
     if (m->family == MEMOPT_PLAN_VIT) {
         make_mask(p, &p->text);
-        return patches(p, &p->text, p->positions, m->embedding_dropout);
+        return held_by_frame(p, patches(p, &p->text, p->positions, m->embedding_dropout));
     }
     mo_value x = tokens(p);
     if (p->text.rotary) { /* the code holds its layers' input while they run */
@@ -248,9 +258,11 @@ mo_value mo_play_stem(mo_play *p)
     x = turn(t, x, mo_op_dropout(t, x, m->embedding_dropout));
     if (m->family == MEMOPT_PLAN_BERT) /* its embeddings are a module of their own */
         mo_play_let_go(p, &p->frames, mark);
+    if (m->family == MEMOPT_PLAN_BERT || p->text.rotary)
+        x = held_by_frame(p, x);
     /* Layers that run again need an input with a gradient: with frozen embeddings it is a leaf. */
     if (m->lora_rank > 0 && !mo_needs(t, x) &&
         p->settings->run.checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE)
-        mo_value_learns(t, x, mo_bytes(t, x));
+        mo_value_input_learns(t, x);
     return x;
 }

@@ -158,6 +158,7 @@ memopt_status mo_play_step(mo_play *p)
         plain_passes(p);
     if (t->status != MEMOPT_OK)
         return t->status;
+    mo_tape_forget_passing(t); /* a schedule runs backward by itself */
     optimizer_step(p);
     mo_play_let_go(p, &p->outputs, 0);
     return t->status;

@@ -116,7 +116,7 @@ uint32_t mo_storage_new(mo_tape *t, uint64_t bytes, mo_category category)
     } else {
         t->free_storage = t->storages[id].next_free;
     }
-    t->storages[id] = (mo_storage){bytes, 1, 0, category, MO_NONE};
+    t->storages[id] = (mo_storage){bytes, 1, 0, category, MO_NONE, 0};
     if (!count_bytes(t, bytes, category)) {
         t->storages[id].next_free = t->free_storage;
         t->free_storage = id;

@@ -53,6 +53,7 @@ typedef struct mo_storage {
     uint32_t host_refs; /* holders of a copy on the host */
     uint32_t category;
     uint32_t next_free;
+    uint32_t stays; /* 1: it is not offloaded */
 } mo_storage;
 
 typedef struct mo_value_entry {
@@ -116,6 +117,7 @@ typedef struct mo_leaf {
     uint64_t bytes;   /* of the gradient at rest */
     uint32_t storage; /* MO_NONE: there is none yet */
     uint32_t node;
+    uint32_t passing; /* 1: the gradient goes when backward ends */
 } mo_leaf;
 
 typedef struct mo_layer_peak {
@@ -158,6 +160,7 @@ struct mo_tape {
     uint8_t recording;    /* 0: no nodes are made */
     uint8_t offload;      /* 1: saved activations go to the host */
     uint8_t fused_dropout;
+    uint8_t narrow_norms; /* 1: layer norms keep their statistics in the type of their input */
     uint8_t in_backward;
     mo_value *cached; /* weights that autocast has cast; it keeps them to the end of forward */
     uint64_t cached_count, cached_capacity;
@@ -190,6 +193,9 @@ void mo_tape_cache(mo_tape *t, mo_value v);
 void mo_tape_forget(mo_tape *t);
 /* Bytes come and go at once on top of what is alive. */
 void mo_tape_flash(mo_tape *t, uint64_t bytes, mo_category category);
+/* v, which nothing made, learns like a weight whose gradient goes with it after backward; it is not
+ * offloaded, as leaves of the graph are not. */
+void mo_value_input_learns(mo_tape *t, mo_value v);
 /* A learning weight: its gradients end in a leaf whose gradient at rest takes so many bytes. */
 void mo_value_learns(mo_tape *t, mo_value v, uint64_t gradient_bytes);
 
@@ -224,6 +230,8 @@ mo_value mo_tape_region_forward(mo_tape *t, mo_region_run run, void *context,
 void mo_tape_backward(mo_tape *t, mo_value loss);
 /* Runs the nodes after the first `from`, newest first. */
 void mo_tape_run(mo_tape *t, uint64_t from);
+/* Gradients of inputs go with them. */
+void mo_tape_forget_passing(mo_tape *t);
 /* Gradients of all leaves that have one: set to None. */
 void mo_tape_zero_gradients(mo_tape *t);
 

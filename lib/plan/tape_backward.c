@@ -225,12 +225,24 @@ void mo_tape_backward(mo_tape *t, mo_value loss)
         mo_storage_new(t, e->elements * e->width, MO_ACTIVATIONS);
     mo_tape_run(t, 1);
     t->in_backward = 0;
+    mo_tape_forget_passing(t);
+}
+
+static void forget_gradient(mo_tape *t, mo_leaf *leaf)
+{
+    mo_storage_drop(t, leaf->storage);
+    leaf->storage = MO_NONE;
+}
+
+void mo_tape_forget_passing(mo_tape *t)
+{
+    for (uint64_t i = 0; i < t->leaf_count; i++)
+        if (t->leaves[i].passing)
+            forget_gradient(t, &t->leaves[i]);
 }
 
 void mo_tape_zero_gradients(mo_tape *t)
 {
-    for (uint64_t i = 0; i < t->leaf_count; i++) {
-        mo_storage_drop(t, t->leaves[i].storage);
-        t->leaves[i].storage = MO_NONE;
-    }
+    for (uint64_t i = 0; i < t->leaf_count; i++)
+        forget_gradient(t, &t->leaves[i]);
 }

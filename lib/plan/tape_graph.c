@@ -44,9 +44,19 @@ void mo_value_learns(mo_tape *t, mo_value v, uint64_t gradient_bytes)
     if (node == MO_NONE)
         return;
     t->nodes[node].object = (uint32_t)t->leaf_count;
-    t->leaves[t->leaf_count++] = (mo_leaf){gradient_bytes, MO_NONE, node};
+    t->leaves[t->leaf_count++] = (mo_leaf){gradient_bytes, MO_NONE, node, 0};
     t->values[v].node = node;
     t->values[v].slot = 0;
+}
+
+void mo_value_input_learns(mo_tape *t, mo_value v)
+{
+    uint64_t leaf = t->leaf_count;
+    mo_value_learns(t, v, mo_bytes(t, v));
+    if (t->leaf_count == leaf)
+        return;
+    t->leaves[leaf].passing = 1;
+    t->storages[t->values[v].storage].stays = 1;
 }
 
 void mo_value_collects(mo_tape *t, mo_value v)
@@ -117,7 +127,8 @@ static int add_edge(mo_tape *t, uint32_t node, mo_value v, uint64_t bytes)
 static int add_saved(mo_tape *t, uint32_t node, uint32_t storage)
 {
     mo_storage *s = &t->storages[storage];
-    uint32_t host = t->offload && (s->category == MO_ACTIVATIONS || s->category == MO_LOGITS);
+    uint32_t host =
+        t->offload && !s->stays && (s->category == MO_ACTIVATIONS || s->category == MO_LOGITS);
     if (!mo_grow((void **)&t->saved, &t->saved_capacity, t->saved_count + 1, sizeof *t->saved)) {
         mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
         return 0;

@@ -69,7 +69,7 @@ def measure(row: Dict[str, Any]) -> Dict[str, Any]:
     """The row with what was measured."""
     step = Step(row)
     account, held, in_place = step.record()
-    peaks = {name: peak for name, peak in account.peaks().items() if name in PHASES}
+    peaks = _of_phases(account)
     top = max(peaks.values(), key=lambda peak: peak.bytes)
     parameters = sum(p.numel() for p in step.model.parameters())
     return {
@@ -82,9 +82,18 @@ def measure(row: Dict[str, Any]) -> Dict[str, Any]:
             name: {"bytes": peak.bytes, **_short(account.categories(peak.event))}
             for name, peak in peaks.items()
         },
-        "held_peak_bytes": held.peak().bytes,
-        "in_place_peak_bytes": in_place.peak().bytes,
+        "held_peak_bytes": _peak(held),
+        "in_place_peak_bytes": _peak(in_place),
     }
+
+
+def _of_phases(account: Account) -> Dict[str, Any]:
+    """Peaks without that of making the batch."""
+    return {name: peak for name, peak in account.peaks().items() if name in PHASES}
+
+
+def _peak(account: Account) -> int:
+    return max(peak.bytes for peak in _of_phases(account).values())
 
 
 def _short(categories: Dict[str, int]) -> Dict[str, int]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 from typing import Any, Dict, Iterator, List
 
+import heads
 import torch
 import transformers
 
@@ -32,7 +34,36 @@ def build(row: Dict[str, Any], device: str = "cpu") -> torch.nn.Module:
     if run.get("lora"):
         add_lora(model, run["lora"], run["lora_targets"])
     checkpointing(model, run)
+    if contrastive(run):
+        model = heads.Contrastive(model, group_of(run))
+    if run.get("loss"):
+        model = heads.Headless(model, run["loss"])
+    if run.get("offload"):
+        offloading(model)
     return model.train()
+
+
+def contrastive(run: Dict[str, Any]) -> bool:
+    """Whether samples come with positives and negatives."""
+    return "positives" in run or "negatives" in run
+
+
+def group_of(run: Dict[str, Any]) -> int:
+    """Sequences of a sample."""
+    return 1 + run.get("positives", 1) + run.get("negatives", 0) if contrastive(run) else 1
+
+
+def offloading(model: Any) -> None:
+    """What forward and loss save for backward waits in host memory, which is no tensor's."""
+    save_on_cpu = importlib.import_module("memopt.torch").save_on_cpu
+    forward = model.forward
+
+    @functools.wraps(forward)
+    def saving(*args: Any, **named: Any) -> Any:
+        with save_on_cpu():
+            return forward(*args, **named)
+
+    model.forward = saving
 
 
 def checkpointing(model: Any, run: Dict[str, Any]) -> None:
@@ -83,10 +114,12 @@ def batch_of(row: Dict[str, Any], batch: int, sequence: int, device: str = "cpu"
     if config["model_type"] == "vit":
         size = config["image_size"]
         pixels = torch.randn(batch, config["num_channels"], size, size, generator=random)
-        pixels = pixels.to(device=device, dtype=DTYPES[row["run"]["dtype"]])
+        pixels = pixels.to(device=device, dtype=DTYPES[row["run"].get("images", "fp32")])
         return {"pixel_values": pixels, "labels": integers(classes(config), batch)}
-    ids = integers(config["vocab_size"], batch, sequence)
+    ids = integers(config["vocab_size"], batch * group_of(row["run"]), sequence)
     result = {"input_ids": ids}
+    if contrastive(row["run"]):
+        return result
     if row["run"].get("mask"):
         mask = torch.ones(batch, sequence, dtype=torch.int64)
         for number in range(batch):  # rows of different lengths, padded on the right

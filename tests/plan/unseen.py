@@ -4,8 +4,8 @@
     PYTHONPATH=bindings/python python tests/plan/unseen.py [--seed 1] [--count 100] [--measure]
 
 truth.json is what the planner was written against. Here family, width, depth, heads, vocabulary,
-batch, sequence, dtypes, attention, checkpointing, optimizer, dropout, masks, windows, LoRA and accumulation
-are drawn at random. A trace on fake tensors, which is exact on the rows of truth.json, says what is
+batch, sequence, dtypes, attention, checkpointing, optimizer, dropout, masks, windows, LoRA, accumulation,
+contrastive samples and losses in chunks are drawn at random. A trace on fake tensors, which is exact on the rows of truth.json, says what is
 right; with --measure a real step does (slow, and rows over 2 GiB are left out). Exits with 1 where the
 planner is under, or over by more than a tenth.
 """
@@ -24,6 +24,9 @@ import report
 import rows
 
 FAMILIES = ("llama", "llama", "gpt2", "qwen2", "mistral", "mixtral", "bert", "vit", "opt")
+
+
+CONTRASTIVE = {"positives": 1, "negatives": 2}
 
 
 class Draw:
@@ -45,6 +48,9 @@ class Draw:
         batch = min(self._one(1, 2, 3, 4, 8, 16), max(4096 // sequence, 1))
         run = self._run(family)
         config = getattr(self, "_" + family)()
+        if models.contrastive(run):
+            base = config["architectures"][0].replace("ForCausalLM", "Model")
+            config, batch = dict(config, architectures=[base]), (batch + 2) // 3
         return rows.row("%d-%s" % (number, family), config, batch, sequence, **run)
 
     def _run(self, family: str) -> Dict[str, Any]:
@@ -62,7 +68,12 @@ class Draw:
             run["mask"] = True
         if family in ("llama", "qwen2", "mistral") and self._chance(0.15):
             run["lora"] = self._one(4, 16)
-            run["lora_targets"] = self._one(rows.LORA, ["q_proj", "v_proj"])
+            run["lora_targets"] = self._one(rows.LORA, ["q_proj", "v_proj"], rows.LORA + rows.MLP)
+        if family in ("llama", "qwen2", "mistral") and self._chance(0.3):
+            run.update(self._one(CONTRASTIVE, {"loss": "fused"}, {"loss": "chunked"}))
+            run.pop("mask", None)
+        if family == "vit":
+            run["images"] = self._one("fp32", "fp32", run["dtype"])
         return run
 
     def _sizes(self) -> List[int]:

@@ -13,8 +13,10 @@ from memopt.cli.plan import hfconfig
 
 TRUTH = pathlib.Path(__file__).resolve().parents[3] / "tests" / "plan" / "truth.json"
 ROWS = json.loads(TRUTH.read_text())["rows"]
+CPU = memopt.PlanCard(device="cpu")
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch")
 TARGETS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
+TARGETS.update(gate_proj="gate", up_proj="up", down_proj="down")
 
 
 def model_of(row):
@@ -24,7 +26,14 @@ def model_of(row):
     if run.get("lora"):
         targets = [TARGETS[name] for name in run["lora_targets"]]
         model = model.replace(lora_rank=run["lora"], lora_targets=targets)
+    if is_contrastive(row):
+        model = model.replace(head="contrastive")
     return model
+
+
+def is_contrastive(row):
+    """Whether samples come with positives and negatives."""
+    return "positives" in row["run"] or "negatives" in row["run"]
 
 
 def run_of(row, keep_outputs=False):
@@ -47,16 +56,15 @@ def run_of(row, keep_outputs=False):
         fields["compute_dtype"] = run["autocast"]
     if run.get("mask"):
         fields["attention_mask"] = True
+    if run.get("offload"):
+        fields["offload"] = "activations"
+    if run.get("loss"):
+        fields["loss"] = run["loss"]
+    if run.get("images"):
+        fields["image_dtype"] = run["images"]
+    for key in ("positives", "negatives"):
+        fields[key] = run.get(key)
     return memopt.PlanRun(**fields)
-
-
-def wider_images(plan, row):
-    """Bytes by which a batch of fp32 images, as image processors give, is above the measured one of
-    the weights' type: they are cast by the model."""
-    if row["config"]["model_type"] != "vit" or row["run"]["dtype"] == "fp32":
-        return 0
-    pixels = plan.model.channels * plan.model.image_size**2
-    return 4 * row["run"]["batch"] * pixels
 
 
 def test_there_are_rows_of_every_family():
@@ -68,35 +76,50 @@ def test_there_are_rows_of_every_family():
 @pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
 def test_the_peak_is_what_was_measured(row):
     """Not below, and above by two thousandths at most."""
-    plan = memopt.Plan(model_of(row), run_of(row))
+    plan = memopt.Plan(model_of(row), run_of(row), CPU)
     estimate = plan.peak.total - plan.peak.overhead
-    assert row["peak_bytes"] <= estimate <= 1.002 * row["peak_bytes"] + wider_images(plan, row)
+    assert row["peak_bytes"] <= estimate <= 1.002 * row["peak_bytes"]
     assert plan.parameter_count == row["parameters"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
+def test_no_phase_is_below_what_was_measured(row):
+    """Where the peak lies elsewhere, too: another size of the same model has it there."""
+    plan = memopt.Plan(model_of(row), run_of(row), CPU)
+    for name, measured in row["phases"].items():
+        peak = plan.phases[{"optimizer": "step"}.get(name, name)]
+        assert peak.total - peak.overhead >= (1 - 1e-5) * measured["bytes"], name
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
 def test_categories_are_what_was_measured(row):
     """Where the peak is in the same phase: each category within a hundredth of the peak."""
-    plan = memopt.Plan(model_of(row), run_of(row))
+    plan = memopt.Plan(model_of(row), run_of(row), CPU)
     phase = {"step": "optimizer"}.get(plan.peak_phase, plan.peak_phase)
     assert phase == row["peak_phase"]
     both = [(getattr(plan.peak, name), row["categories"].get(name, 0)) for name in CATEGORIES]
     for name, (planned, measured) in zip(CATEGORIES, both):
-        # The table counts a sum of two gradients of a shared weight as an activation, and a cast
-        # weight of as many rows as there are tokens as logits.
+        # The table counts a sum of two gradients of a shared weight as an activation, a cast
+        # weight of as many rows as there are tokens as logits, and the logits of a chunk and those
+        # that come back from the host, which have another shape, as activations.
         shared = plan.model.tied == 2 and name in ("gradients", "activations")
-        cast = row["run"].get("autocast") and name in ("logits", "activations")
-        if not shared and not cast:
+        reshaped = {"autocast", "offload", "loss"} & set(row["run"])
+        if row["run"].get("loss") and name == "gradients":
+            continue
+        if not shared and not (reshaped and name in ("logits", "activations")):
             assert abs(planned - measured) <= 0.01 * row["peak_bytes"], name
     total = sum(planned - measured for planned, measured in both)
-    assert abs(total) <= 0.002 * row["peak_bytes"] + wider_images(plan, row)
+    assert abs(total) <= 0.002 * row["peak_bytes"]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
 def test_the_peak_with_outputs_held(row):
     """Not below, and above by three hundredths at most: the measured loop holds the logits alone
-    through backward, the planned one all outputs through the step."""
-    plan = memopt.Plan(model_of(row), run_of(row, keep_outputs=True))
+    through backward, the planned one all outputs through the step. With offload that is a cache of
+    keys and values which nothing else holds."""
+    plan = memopt.Plan(model_of(row), run_of(row, keep_outputs=True), CPU)
     estimate = plan.peak.total - plan.peak.overhead
     if row["run"].get("accumulation", 1) == 1:
-        assert row["held_peak_bytes"] <= estimate <= 1.03 * row["held_peak_bytes"]
+        assert row["held_peak_bytes"] <= estimate
+        if not row["run"].get("offload"):
+            assert estimate <= 1.03 * row["held_peak_bytes"]

@@ -303,6 +303,94 @@ static void towers_of_images(void **state)
     assert_true(report_of(&m, &r, NULL).peak.total > frozen.peak.total);
 }
 
+/* Scores of every anchor against the positives and negatives of all: three copies in backward, in
+ * fp32, and one more in the hands of a program that holds the outputs. */
+static void scores_of_contrastive_samples(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    (void)state;
+    m.hidden = 64;
+    m.heads = 1;
+    m.layers = 1;
+    m.ffn = 64;
+    m.head = MEMOPT_PLAN_HEAD_CONTRASTIVE;
+    r.batch = 2048;
+    r.sequence = 2;
+    r.positives = 1;
+    const uint64_t scores = UINT64_C(2048) * 2048 * 4;
+    memopt_plan_report report = report_of(&m, &r, NULL);
+    assert_int_equal(report.peak_phase, MEMOPT_PLAN_PHASE_BACKWARD);
+    assert_int_equal(report.peak.logits / 1024, 3 * scores / 1024);
+    r.negatives = 2;
+    assert_int_equal(report_of(&m, &r, NULL).peak.logits / 1024, 9 * scores / 1024);
+    r.keep_outputs = MEMOPT_PLAN_YES;
+    assert_int_equal(report_of(&m, &r, NULL).peak.logits / 1024, 12 * scores / 1024);
+}
+
+/* In chunks of 256 tokens, or of as many as give logits the size of the hidden states. */
+static void losses_in_chunks(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = small_run();
+    (void)state;
+    m.hidden = 64;
+    m.heads = 1;
+    m.layers = 1;
+    m.ffn = 64;
+    m.vocabulary = 64000;
+    r.batch = 8;
+    r.optimizer = MEMOPT_PLAN_SGD;
+    const uint64_t logits = UINT64_C(256) * 64000 * 4, head = UINT64_C(64) * 64000 * 4;
+    r.loss = MEMOPT_PLAN_LOSS_FUSED;
+    memopt_plan_report report = report_of(&m, &r, NULL);
+    assert_int_equal(report.peak_phase, MEMOPT_PLAN_PHASE_LOSS);
+    assert_int_equal(report.peak.logits / 1024, 2 * logits / 1024);
+    assert_int_equal(report.peak.gradients, head);
+    r.loss = MEMOPT_PLAN_LOSS_CHUNKED;
+    report = report_of(&m, &r, NULL);
+    assert_int_equal(report.peak_phase, MEMOPT_PLAN_PHASE_BACKWARD);
+    assert_int_equal(report.peak.logits / 1024, 3 * logits / 1024);
+    assert_true(report.recompute_factor > 1);
+    /* A wide head: two of its gradients and their sum are more than a chunk's logits. */
+    m.hidden = 1024;
+    m.vocabulary = 8000;
+    r.batch = 16;
+    report = report_of(&m, &r, NULL);
+    assert_true(report.peak.gradients + report.peak.logits >= UINT64_C(3) * 1024 * 8000 * 4);
+    /* 4096 tokens of 1024 over 3000 words: 1398 a chunk, and a power of two. */
+    m.vocabulary = 3000;
+    r.batch = 32;
+    r.loss = MEMOPT_PLAN_LOSS_FUSED;
+    report = report_of(&m, &r, NULL);
+    assert_int_equal(report.phases[MEMOPT_PLAN_PHASE_LOSS].logits / 1024,
+                     UINT64_C(2048) * 3000 * 8 / 1024);
+}
+
+/* Images of 16 bits take half of the batch. */
+static void images_have_a_type(void **state)
+{
+    memopt_plan_model m = MEMOPT_PLAN_MODEL_INIT;
+    memopt_plan_run r = MEMOPT_PLAN_RUN_INIT;
+    (void)state;
+    m.family = MEMOPT_PLAN_VIT;
+    m.hidden = 64;
+    m.layers = 1;
+    r.batch = 8;
+    r.weight_dtype = MEMOPT_DTYPE_BF16;
+    const uint64_t labels = 8 * 8, pixels = UINT64_C(8) * 3 * 224 * 224;
+    memopt_plan_report wide = report_of(&m, &r, NULL);
+    assert_int_equal(wide.peak.batch, labels + 4 * pixels);
+    r.image_dtype = MEMOPT_DTYPE_BF16;
+    memopt_plan_report narrow = report_of(&m, &r, NULL);
+    assert_int_equal(narrow.peak.batch, labels + 2 * pixels);
+    /* Beside wide ones there is what they are cast to. */
+    assert_true(wide.peak.total - narrow.peak.total >= 4 * pixels);
+    r.image_dtype = MEMOPT_DTYPE_U8;
+    memopt_plan *plan = NULL;
+    assert_int_equal(memopt_plan_create(&m, &r, NULL, &plan), MEMOPT_INVALID_ARGUMENT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +407,9 @@ int main(void)
         cmocka_unit_test(gradients_between_micro_batches),
         cmocka_unit_test(towers_of_images),
         cmocka_unit_test(outputs_that_are_held),
+        cmocka_unit_test(scores_of_contrastive_samples),
+        cmocka_unit_test(losses_in_chunks),
+        cmocka_unit_test(images_have_a_type),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

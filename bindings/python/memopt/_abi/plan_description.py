@@ -195,6 +195,7 @@ class PlanLoss(enum.IntEnum):
 
     PLAIN = 0
     FUSED = 1
+    CHUNKED = 2
 
 
 @struct("memopt_plan_run")
@@ -228,6 +229,8 @@ class PlanRun(Struct):
         ("host_limit", U64),
         ("min_8bit_size", U64),
         ("bucket_bytes", U64),
+        ("image_dtype", I32),
+        ("reserved", U32),
     ]
 
 
