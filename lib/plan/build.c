@@ -168,6 +168,13 @@ static void build_tower(mo_play *p)
     p->frozen = frozen;
 }
 
+/* Of one image the gradient of the class token is a view of that of all tokens, and keeps it. */
+static uint64_t class_gradient(const mo_play *p)
+{
+    const mo_settings *s = p->settings;
+    return s->tokens * s->model.hidden * memopt_dtype_size(s->run.gradient_dtype);
+}
+
 static void build_embeddings(mo_play *p)
 {
     const memopt_plan_model *m = &p->settings->model;
@@ -175,6 +182,8 @@ static void build_embeddings(mo_play *p)
     p->tape.layer = 0;
     if (m->family == MEMOPT_PLAN_VIT) {
         p->class_token = mo_play_weight(p, m->hidden, 0);
+        if (p->settings->rows == 1 && p->tape.leaf_count > 0)
+            p->tape.leaves[p->tape.leaf_count - 1].bytes = class_gradient(p);
         p->positions = mo_play_weight(p, p->settings->tokens, m->hidden);
         p->patches = mo_play_weight(p, m->hidden, patch);
         p->patch_bias = mo_play_weight(p, m->hidden, 0);

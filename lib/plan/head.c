@@ -40,6 +40,20 @@ static uint64_t chunk_of(const mo_play *p, uint64_t tokens)
     return mo_min_u64(tokens, chunk);
 }
 
+/* Bytes of autocast's cast of the head. Of one that learns it is kept to the end of forward. */
+static uint64_t cast_head(mo_play *p)
+{
+    mo_tape *t = &p->tape;
+    if (p->compute == 0 || p->compute == p->weight_width)
+        return 0;
+    mo_value cast = mo_op_cast(t, p->head.weight, p->compute);
+    uint64_t bytes = mo_bytes(t, cast);
+    if (mo_needs(t, p->head.weight))
+        mo_tape_cache(t, cast);
+    mo_drop(t, cast);
+    return bytes;
+}
+
 /* Each chunk's gradients are computed with it: those of the hidden states and of the head are kept.
  */
 static void record_fused(mo_play *p, mo_value x, mo_value loss)
@@ -51,7 +65,10 @@ static void record_fused(mo_play *p, mo_value x, mo_value loss)
         of_head = mo_value_new(t, mo_elements(t, p->head.weight), p->weight_width, MO_GRADIENTS);
     /* Two copies in fp32: logits, and their log-softmax or gradient. */
     uint64_t logits = mo_tape_mul(t, chunk_of(p, mo_elements(t, x) / p->head.in), p->head.out);
-    mo_tape_flash(t, mo_tape_mul(t, logits, 8), MO_LOGITS);
+    uint64_t cast = cast_head(p), most = mo_tape_mul(t, logits, 8);
+    if (cast > 0 && !mo_needs(t, p->head.weight)) /* it is there for each product alone */
+        most = mo_max_u64(most, cast + mo_tape_mul(t, logits, 6));
+    mo_tape_flash(t, most, MO_LOGITS);
     if (t->status == MEMOPT_OK)
         mo_tape_record(t,
                        &(mo_record){.label = "the fused loss",
@@ -70,7 +87,7 @@ static void record_chunked(mo_play *p, mo_value x, mo_value loss)
     mo_tape *t = &p->tape;
     uint64_t tokens = mo_elements(t, x) / p->head.in, chunk = chunk_of(p, tokens);
     uint64_t logits = mo_tape_mul(t, chunk, p->head.out);
-    uint64_t sums = 0;
+    uint64_t sums = 0, casts = cast_head(p);
     mo_tape_flash(t, mo_tape_mul(t, logits, 8), MO_LOGITS);
     if (mo_needs(t, p->head.weight) && chunk < tokens)
         sums = mo_tape_mul(t, mo_bytes(t, p->head.weight), 2);
@@ -81,7 +98,7 @@ static void record_chunked(mo_play *p, mo_value x, mo_value loss)
                                 .in = {x, p->head.weight, MO_NONE, MO_NONE},
                                 .grad = {mo_bytes(t, x), mo_bytes(t, p->head.weight)},
                                 .saved = {x, p->head.weight, p->labels, MO_NONE, MO_NONE, MO_NONE},
-                                .temp = mo_max_u64(mo_tape_mul(t, logits, 12), sums)});
+                                .temp = casts + mo_max_u64(mo_tape_mul(t, logits, 12), sums)});
     t->category = MO_ACTIVATIONS;
     p->again_flops += 2.0 * (double)tokens * (double)p->head.in * (double)p->head.out;
 }

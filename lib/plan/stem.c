@@ -102,7 +102,8 @@ static mo_value patches(mo_play *p, mo_stack *s, mo_value positions, double drop
                                    .out[0] = joined,
                                    .in = {x, p->class_token},
                                    .grad = {width == p->weight_width ? MO_ALIAS : mo_bytes(t, x),
-                                            mo_bytes(t, p->class_token)}});
+                                            s->rows == 1 ? mo_bytes(t, joined)
+                                                         : mo_bytes(t, p->class_token)}});
     mo_drop(t, x);
     mo_value sum = mo_op_add(t, joined, positions);
     mo_drop(t, joined);

@@ -277,6 +277,8 @@ ROWS: List[Dict[str, Any]] = [
         512, 16, dtype="bf16", positives=1, negatives=6),
     # Losses that never have all logits
     row("llama-fused", llama(512, 4, 8, 1376, 16000), 4, 256, loss="fused"),
+    row("llama-fused-bf16-checkpointed", llama(512, 4, 8, 1376, 32000), 4, 256, dtype="bf16",
+        checkpointing="full", loss="fused"),
     row("qwen2-fused-tied", qwen2(256, 4, 4, 2, 1408, 64000), 4, 256, loss="fused"),
     row("llama-fused-lora", llama(512, 4, 8, 1376, 16000), 4, 256, lora=8,
         lora_targets=LORA, loss="fused"),
@@ -284,7 +286,7 @@ ROWS: List[Dict[str, Any]] = [
     row("llama-chunked-bf16-checkpointed", llama(512, 4, 8, 1376, 32000), 4, 256, dtype="bf16",
         checkpointing="full", loss="chunked"),
     # Small vision transformers in 16 bits: images as processors make them, and cast before
-    row("vit-small-bf16", vit(192, 2, 3, 384, num_labels=10), 32, 197, dtype="bf16"),
+    row("vit-small-bf16", vit(192, 2, 3, 384, num_labels=10), 48, 197, dtype="bf16"),
     row("vit-tiny-bf16", vit(64, 1, 2, 128, num_labels=10), 96, 197, dtype="bf16"),
     row("vit-tiny-bf16-images", vit(64, 1, 2, 128, num_labels=10), 192, 197, dtype="bf16",
         images="bf16"),
