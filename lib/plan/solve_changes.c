@@ -200,7 +200,7 @@ static int others(mo_case *c, memopt_plan_change *out, memopt_plan_change_kind k
         SAY(out, change, "attention eager → sdpa");
         SAY(out, option, "--attention sdpa");
     } else if (kind == MEMOPT_PLAN_CHANGE_LOSS) {
-        if (c->run.loss == MEMOPT_PLAN_LOSS_FUSED)
+        if (c->run.loss != MEMOPT_PLAN_LOSS_PLAIN)
             return 0;
         c->run.loss = MEMOPT_PLAN_LOSS_FUSED;
         SAY(out, change, "a fused loss: logits never exist as a whole");

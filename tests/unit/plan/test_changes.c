@@ -276,6 +276,8 @@ static void test_free_ones(void **state)
     says(&m, 0, "a fused loss: logits never exist as a whole", "--loss fused", 1, MO_TIER_FREE);
     assert_int_equal(m.cases[0].run.loss, MEMOPT_PLAN_LOSS_FUSED);
     assert_int_equal(changes_of(MEMOPT_PLAN_CHANGE_LOSS, &m.cases[0], &o).count, 0);
+    m.cases[0].run.loss = MEMOPT_PLAN_LOSS_CHUNKED;
+    assert_int_equal(changes_of(MEMOPT_PLAN_CHANGE_LOSS, &m.cases[0], &o).count, 0);
     m = changes_of(MEMOPT_PLAN_CHANGE_ALLOCATOR, &c, &o);
     says(&m, 0, "expandable segments", "--allocator expandable", 1, MO_TIER_FREE);
     assert_int_equal(m.cases[0].card.allocator, MEMOPT_PLAN_ALLOCATOR_EXPANDABLE);

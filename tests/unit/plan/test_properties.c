@@ -83,7 +83,7 @@ static memopt_plan_run random_run(void)
     r.checkpoint_every = 1 + below(3);
     r.offload = (uint32_t)below(4);
     r.sharding = (uint32_t)below(4);
-    r.loss = (uint32_t)below(2);
+    r.loss = (uint32_t)below(3);
     r.use_cache = (uint32_t)below(3);
     r.keep_outputs = (uint32_t)below(3);
     r.attention_mask = (uint32_t)below(3);

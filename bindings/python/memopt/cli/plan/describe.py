@@ -171,7 +171,10 @@ def _saver_arguments(group: Any) -> None:
         "--zero", type=int, choices=(0, 1, 2, 3), help="what is sharded; 3 is FSDP's full shard"
     )
     group.add_argument(
-        "--loss", choices=names(_abi_plan.PlanLoss), help="fused: logits never exist as a whole"
+        "--loss",
+        choices=names(_abi_plan.PlanLoss),
+        help="fused, chunked: logits never exist as a whole; chunked: each chunk of tokens is a "
+        "checkpoint",
     )
 
 

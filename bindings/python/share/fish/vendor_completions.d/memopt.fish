@@ -113,7 +113,7 @@ complete -c memopt -n '_shtab_memopt_using plan' -l offload-host-limit -x -d 'wh
 complete -c memopt -n '_shtab_memopt_using plan' -l lora -x -d 'adapters of rank R; rest frozen'
 complete -c memopt -n '_shtab_memopt_using plan' -l lora-targets -x -d 'q,k,v,o,gate,up,down; default: q,v'
 complete -c memopt -n '_shtab_memopt_using plan' -l zero -xka "0 1 2 3" -d 'what is sharded; 3 is FSDP'"'"'s full shard'
-complete -c memopt -n '_shtab_memopt_using plan' -l loss -xka "plain fused" -d 'fused: logits never exist as a whole'
+complete -c memopt -n '_shtab_memopt_using plan' -l loss -xka "plain fused chunked" -d 'fused, chunked: logits never exist as a whole; chunked: each chunk of tokens is a checkpoint'
 complete -c memopt -n '_shtab_memopt_using plan' -l gpu-memory -x -d 'memory of a device, in GiB or as a size: 24, 24GiB; several (8,16,24, or the option again) are shown side by side'
 complete -c memopt -n '_shtab_memopt_using plan' -l auto -d 'the GPUs of this machine, and what is free on them'
 complete -c memopt -n '_shtab_memopt_using plan' -l safety-margin -x -d 'share of the memory to use: 0.85; 0.75 is cautious'
