@@ -160,7 +160,7 @@ def test_pip_install_in_a_fresh_environment(wheel, tmp_path):
     assert [name for name in names if ".so" in name] == ["memopt/lib/libmemopt.so.1"]
     schemas = {"memopt/cli/schemas/%s.json" % verb for verb in VERBS}
     assert {"memopt/py.typed", *schemas} <= set(names)
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"memopt"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"memopt", "memopt_command"}
     check_installed(install(wheel, tmp_path))
 
 
