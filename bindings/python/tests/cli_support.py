@@ -86,8 +86,9 @@ class Terminal:
         )
 
     def feed(self):
-        """Takes what was written since."""
-        while True:
+        """Takes what was written since; not for ever where more is written than can be read."""
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
             try:
                 part = self.child.read_nonblocking(65536, 0.02)
             except (self._pexpect.TIMEOUT, self._pexpect.EOF):
