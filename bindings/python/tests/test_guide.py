@@ -6,6 +6,7 @@ from __future__ import annotations
 import pathlib
 import pickle
 import re
+import shlex
 from types import SimpleNamespace
 from typing import Any, Dict, List
 
@@ -13,9 +14,11 @@ import pytest
 import traces
 
 import memopt
+from memopt.cli import VERBS, build_parser
 
 GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide"
 PAGES = ("command-monitor", "command-plan-apply", "command-profile", "command-replay", "monitor")
+NEEDED = {"replay": ["run.csv"], "profile": ["true"]}
 ELSEWHERE = {"python", "cast", "checkpoint", "offload", "optimizer"}
 
 pytestmark = pytest.mark.skipif(not GUIDE.exists(), reason="the guide is not beside this package")
@@ -36,6 +39,35 @@ def test_no_piece_is_left_out() -> None:
     assert [len(pieces(name)) for name in PAGES] == [1, 1, 1, 2, 1]
     others = {page.stem for page in GUIDE.glob("*.md") if "```python" in page.read_text("utf-8")}
     assert {name for name in others if not name.startswith("pytorch")} == {*PAGES, *ELSEWHERE}
+
+
+def commands() -> List[str]:
+    """What follows "$ memopt" in all documents, up to a pipe, a comment or another command."""
+    root = GUIDE.parents[1]
+    found: List[str] = []
+    for page in [root / "README.md", root / "CONTRIBUTING.md", *sorted(root.glob("docs/**/*.md"))]:
+        for block in re.findall(r"```console\n(.*?)```", page.read_text("utf-8"), re.S):
+            lines = block.replace("\\\n", " ")
+            found += re.findall(r"^\$ memopt ((?:'[^']*'|[^'|&#\n])*)", lines, re.M)
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_command_takes_what_pages_show(verb: str) -> None:
+    shown = [words for words in map(shlex.split, commands()) if words[0] == verb]
+    assert shown
+    for words in shown:
+        build_parser(verb).parse_args([word for word in words if word != "…"])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_pages_have_every_option(verb: str) -> None:
+    """In the verb's page, or its section of the page of the command."""
+    pages = [*GUIDE.glob("command-%s*.md" % verb), GUIDE / "command.md"]
+    text = "".join(page.read_text("utf-8") for page in pages)
+    parser = build_parser(verb).parse_args([verb, *NEEDED.get(verb, [])]).parser
+    options = {word for each in parser._actions for word in each.option_strings if word[1] == "-"}
+    assert not sorted(each for each in options if not re.search(each + r"(?![\w-])", text))
 
 
 def test_publishing(allocator: memopt.Allocator, socket_folder: pathlib.Path) -> None:
