@@ -15,7 +15,7 @@ pytest.importorskip("tomlkit")
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 PAGES = ROOT / "docs" / "recipes"
-NAMES = sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "index")
+NAMES = sorted(path.stem for path in PAGES.glob("*.md") if path.stem != "README")
 
 
 @pytest.fixture
@@ -85,6 +85,6 @@ def test_files_of_recipes_are_not_changed(update: ModuleType) -> None:
 
 
 def test_every_page_is_in_the_index() -> None:
-    index = text_of("index")
+    index = text_of("README")
     assert all("(%s.md)" % name in index for name in NAMES)
     assert {path.parent.name for path in (ROOT / "examples/recipes").glob("*/run.py")} == set(NAMES)
