@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import memopt
+from memopt.plan import add_overhead, split_batch
 
 MIB = 1 << 20
 
@@ -87,3 +88,20 @@ def test_the_function_s_own_errors():
         memopt.PlanSolution.measured(lambda run: None, None, card(40 * MIB))
     with pytest.raises(memopt.InvalidArgumentError, match="capacity"):
         memopt.PlanSolution.measured(known, None, memopt.PlanCard())
+
+
+def test_overhead_and_limit_of_a_card():
+    live = {"parameters": 100 * MIB, "activations": 50 * MIB}
+    on_cpu, limit = add_overhead(live, card(200 * MIB))
+    assert (on_cpu.parameters, on_cpu.overhead, on_cpu.total) == (100 * MIB, 0, 150 * MIB)
+    assert limit == 200 * MIB
+    on_gpu, limit = add_overhead(live, memopt.PlanCard(capacity="1GiB", device="cuda"))
+    assert on_gpu.overhead > 100 * MIB and on_gpu.total == 150 * MIB + on_gpu.overhead
+    assert limit == int(0.85 * 1024 * MIB)
+
+
+def test_a_batch_in_pieces():
+    assert split_batch(256, 45, 2) == (32, 4)
+    assert split_batch(256, 256) == (256, 1)
+    with pytest.raises(ValueError):
+        split_batch(0, 45)
