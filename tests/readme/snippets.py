@@ -2,8 +2,9 @@
 
     snippets.py ROOT CC
 
-One that stands in a program of examples/c as it is (but for white space) is compiled there. Every other
-is compiled here, with the declarations that NAMES has for what a reader's program would have around it.
+One that stands in a program of examples/c as it is (but for white space) is compiled there. Every
+other is compiled here, with the declarations that NAMES has for what a reader's program would have
+around it.
 """
 import pathlib
 import re
@@ -66,13 +67,15 @@ def program(page, block):
         # What is only declared is not used as if it had a value.
         given = " ".join("extern " + each + ";" for each in inside.split(";") if each)
         outside += "\n" + given
-        block = "memopt_status here(void);\nmemopt_status here(void)\n{\n%s\nreturn MEMOPT_OK;\n}" % block
+        head = "memopt_status here(void)"
+        block = "%s;\n%s\n{\n%s\nreturn MEMOPT_OK;\n}" % (head, head, block)
     return PROGRAM % (outside, block)
 
 
 def check(root, compiler):
     """What is wrong, and how many blocks there are."""
-    examples = [squeezed(path.read_text(encoding="utf-8")) for path in root.glob("examples/c/**/*.c")]
+    programs = root.glob("examples/c/**/*.c")
+    examples = [squeezed(path.read_text(encoding="utf-8")) for path in programs]
     wrong, count = [], 0
     for page in sorted(root.glob("docs/guide/*.md")):
         for block in BLOCK.findall(page.read_text(encoding="utf-8")):
@@ -80,7 +83,8 @@ def check(root, compiler):
             if any(squeezed(block) in example for example in examples):
                 continue
             if page.name not in NAMES:
-                wrong.append("%s: in no example, and nothing is known around it:\n%s" % (page.name, block))
+                what = "in no example, and nothing is known around it"
+                wrong.append("%s: %s:\n%s" % (page.name, what, block))
                 continue
             said = compiled(root, compiler, program(page.name, block))
             if said:

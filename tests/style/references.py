@@ -6,7 +6,8 @@ In every Markdown file of the repository: a relative link leads to a file, and t
 where it names one; a path in code that begins with one of our folders exists (wildcards and `<…>`
 match something); a `memopt_…` is in the C sources and a `MEMOPT_…` in some source; an `--option`
 that a line of code gives to `memopt` is in the command's own. The change log speaks of the past:
-only its links are looked at. And every page is at most two clicks from README.md.
+only its links are looked at. And every page is at most two clicks from README.md, and every option
+of the build and variable of the environment is on some page of the guide.
 """
 import pathlib
 import re
@@ -18,6 +19,11 @@ SOURCES = {".c", ".h", ".cc", ".cu", ".py", ".cmake", ".in", ".txt", ".map", ".j
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"^#+ +(.*?)\s*$", re.M)
 CLICKS = 2
+SETTING = re.compile(
+    r"^\s*option\((MEMOPT_\w+)|^\s*set\((MEMOPT_\w+) .* CACHE "
+    r"|getenv\(\"(MEMOPT_\w+)|environ\.get\(\"(MEMOPT_\w+)|ENVIRONMENT = \"(MEMOPT_\w+)",
+    re.M,
+)
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.S)
 PATH = re.compile(r"(?<![\w./$~<>{-])(?:%s)/[\w./*<>-]*[\w*>/]" % "|".join(FOLDERS))
 NAME = re.compile(r"(?<![\w/.-])(?:memopt_\w*[a-z0-9]|MEMOPT_\w*[A-Z0-9])(?![\w*/.-]*[*…/])")
@@ -107,11 +113,24 @@ def options(code, known):
                 yield "memopt has no %s" % option
 
 
+def untold(root):
+    """Settings that the guide does not have."""
+    places = [root / name for name in ("CMakeLists.txt", "cmake", "lib", "bindings/python/memopt")]
+    sources = [path for place in places if place.is_file() or place.is_dir()
+               for path in ([place] if place.is_file() else files(place)) if path.suffix in SOURCES]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    settings = {name for found in SETTING.findall(text) for name in found if name}
+    guide = "\n".join(page.read_text(encoding="utf-8") for page in root.glob("docs/guide/*.md"))
+    for name in sorted(settings - set(re.findall(r"MEMOPT_\w+", guide))):
+        yield "docs/guide: no page has the setting %s" % name
+
+
 def check(root):
     """What is wrong, as "file: what" lines."""
     known = set(re.findall(r"memopt_\w+|MEMOPT_\w+", sources_text(root)))
     taken = set(re.findall(r"--[a-z][\w-]*", sources_text(root, "bindings/python/memopt/cli")))
     taken |= {"--help", "--version"}
+    yield from untold(root)
     near = reached(root / "README.md")
     for document in files(root):
         if document.suffix != ".md":

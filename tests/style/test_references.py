@@ -8,7 +8,8 @@ import references
 
 GOOD = """# Title
 
-See [the header](include/x.h), [the rest](docs/page.md#a-section-of-it), [this](#title), `include/x.h`, `tests/bench/bench_x`, `lib/<primitive>` and
+See [the header](include/x.h), [the rest](docs/page.md#a-section-of-it), [this](#title),
+`include/x.h`, `tests/bench/bench_x`, `lib/<primitive>` and
 `memopt_x_open()`, set `MEMOPT_LOG=info`. It is `memopt_x_*` and `-DMEMOPT_X=ON`.
 
     not code for us: tests/none.c
@@ -64,4 +65,7 @@ wrong = found(GOOD, **{"docs/next.md": "[far](far.md)\n", "docs/far.md": "# Far\
 assert wrong == ["docs/far.md: is more than 2 clicks from README.md"], wrong
 wrong = found(GOOD, **{"CHANGELOG.md": "[gone](gone.md) `memopt_old_name`\n"})
 assert len(wrong) == 1 and "leads nowhere" in wrong[0], wrong
+settings = {"lib/x/x.c": 'getenv("MEMOPT_LOG");', "CMakeLists.txt": 'option(MEMOPT_X "x" OFF)'}
+wrong = found(GOOD, **settings)
+assert wrong == ["docs/guide: no page has the setting MEMOPT_" + name for name in ("LOG", "X")]
 print("every kind of mistake is found")
