@@ -225,7 +225,7 @@ void mo_shard_gradients(mo_play *p)
 void mo_shard_finish(mo_play *p)
 {
     for (uint64_t i = 0; i < p->shard_count; i++)
-        if (!p->shards[i].reduced)
+        if (!p->shards[i].reduced && p->shards[i].elements > 0)
             after_backward(p, (uint32_t)i);
     drop(p, &p->reduced);
 }

@@ -230,6 +230,8 @@ static void weights_are_gathered_in_another_type(void **state)
                      own + 2 * (root + 2 * layer + layer / 2));
     assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_STEP)->gradients,
                      4 * (LAYERS * layer + root) / 2);
+    about(phase(&report, MEMOPT_PLAN_PHASE_BACKWARD)->gradients,
+          4 * layer + 2 * layer + 4 * 2 * layer / 2 + 2 * WORDS * HIDDEN);
     narrow.weight_dtype = MEMOPT_DTYPE_BF16;
     narrow.sharding = MEMOPT_PLAN_DDP;
     assert_int_equal(report.activation_bytes, report_of(&m, &narrow, NULL).activation_bytes);
