@@ -11,7 +11,7 @@
  * its backward makes. Playing the step forward, backward and through the optimizer gives the bytes
  * alive after every operation.
  *
- * **What is exact.** For one device, no offload and no sharding, memopt_plan_bytes::total less
+ * **What is exact.** Without offload of states, memopt_plan_bytes::total less
  * memopt_plan_bytes::overhead is what a tracker of live tensor bytes measures on a step of such a
  * model (`transformers` 5.23, torch 2.15, states of the optimizer already there, gradients set to
  * None after the step, the loss alone kept of the model's outputs): parameters, gradients,
