@@ -20,7 +20,7 @@ import pathlib
 import platform
 import sys
 import time
-from typing import Any, Dict
+from typing import Any, Dict, Tuple
 
 import models
 import rows
@@ -69,13 +69,18 @@ def measure(row: Dict[str, Any]) -> Dict[str, Any]:
     return told(row, sum(p.numel() for p in step.model.parameters()), step.recorder())
 
 
-def told(row: Dict[str, Any], parameters: int, recorder: StepRecorder) -> Dict[str, Any]:
-    """The row with what a step shows: the whole of it; with its outputs held to the end of
-    backward; and without the recorder's own sums of gradients."""
+def accounts(row: Dict[str, Any], recorder: StepRecorder) -> Tuple[Account, Account, Account]:
+    """Of a whole step; with its outputs held to the end of backward; and without the recorder's
+    own sums of gradients."""
     run = row["run"]
     recorded = recorder.record(lambda: models.batch_of(row, run["batch"], run["seq"]))
     account = recorded.account
-    held, in_place = account.held(recorded.outputs, "between"), account.in_place_sums()
+    return account, account.held(recorded.outputs, "between"), account.in_place_sums()
+
+
+def told(row: Dict[str, Any], parameters: int, recorder: StepRecorder) -> Dict[str, Any]:
+    """The row with what a step shows."""
+    account, held, in_place = accounts(row, recorder)
     peaks = _of_phases(account)
     top = max(peaks.values(), key=lambda peak: peak.bytes)
     return {
