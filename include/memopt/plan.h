@@ -11,7 +11,7 @@
  * its backward makes. Playing the step forward, backward and through the optimizer gives the bytes
  * alive after every operation.
  *
- * **What is exact.** For one device, no offload and no sharding, memopt_plan_bytes::total less
+ * **What is exact.** Without offload of states, memopt_plan_bytes::total less
  * memopt_plan_bytes::overhead is what a tracker of live tensor bytes measures on a step of such a
  * model (`transformers` 5.23, torch 2.15, states of the optimizer already there, gradients set to
  * None after the step, the loss alone kept of the model's outputs): parameters, gradients,
@@ -21,10 +21,9 @@
  * the outputs.
  *
  * **What is an upper bound.** Attention "sdpa" with dropout where the device is not told or is the
- * CPU, which has no flash kernel for it; what sharding gathers and communicates (two layers and
- * two buckets, counted whole, and DDP's copy of all gradients); mixtures of experts are counted as
+ * CPU, which has no flash kernel for it; mixtures of experts are counted as
  * the grouped products that `transformers` runs by default, for which the routing does not matter;
- * everything in memopt_plan_bytes::overhead.
+ * everything in memopt_plan_bytes::overhead. Of several devices it is the fullest that is told.
  *
  * **What is an estimate.** Descriptions by totals alone: a Llama-like model with these totals.
  * Contrastive heads and the fused loss: played in the same
@@ -243,9 +242,12 @@ typedef enum memopt_plan_offload {
 /** @brief How several devices share the work. */
 typedef enum memopt_plan_sharding {
     MEMOPT_PLAN_DDP = 0,   /**< Replicas; gradients reduced in buckets. */
-    MEMOPT_PLAN_ZERO1 = 1, /**< Optimizer states are sharded. */
-    MEMOPT_PLAN_ZERO2 = 2, /**< Gradients too. */
-    MEMOPT_PLAN_ZERO3 = 3  /**< Weights too (FSDP full shard): layers are gathered when used. */
+    MEMOPT_PLAN_ZERO1 = 1, /**< Optimizer states are sharded, by whole weights (torch's
+                                `ZeroRedundancyOptimizer` with DDP). */
+    MEMOPT_PLAN_ZERO2 = 2, /**< Gradients too, and weights outside a step: FSDP that keeps what it
+                                gathered from forward to backward (`reshard_after_forward=False`).
+                                */
+    MEMOPT_PLAN_ZERO3 = 3  /**< Weights too: FSDP that gathers a layer when it is used. */
 } memopt_plan_sharding;
 
 /** @brief How the loss over the vocabulary is computed. */
@@ -305,17 +307,23 @@ typedef struct memopt_plan_run {
     uint64_t host_limit;         /**< Offload: bytes on the host, the rest goes to disk; 0: all on
                                       the host. */
     uint64_t min_8bit_size;      /**< Smaller tensors keep 32-bit states; 0: 4096. */
-    uint64_t bucket_bytes;       /**< Bucket of gradient communication; 0: 25 MiB. */
+    uint64_t bucket_bytes;       /**< DDP's bucket of gradients; 0: 25 MiB. What all of them
+                                      take together does not hang on it. */
     memopt_dtype image_dtype;    /**< Of the images of a batch, which the model casts to its own;
                                       0: f32, as image processors give them. */
     uint32_t reserved;           /**< Must be 0. */
+    memopt_dtype gather_dtype;   /**< ZeRO 2 and 3: what weights are gathered in, and so computed
+                                      in (FSDP's `MixedPrecisionPolicy(param_dtype=)`); 0:
+                                      weight_dtype. */
+    uint32_t bucket_view;        /**< A ::memopt_plan_choice: gradients are views of DDP's buckets
+                                      (`gradient_as_bucket_view`); default: no, as torch's. */
 } memopt_plan_run;
 
 /** @brief Initialiser of ::memopt_plan_run. */
 #define MEMOPT_PLAN_RUN_INIT                                                                       \
     {                                                                                              \
         sizeof(memopt_plan_run), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0, 0, 0, 0, 0                                                                    \
+            0, 0, 0, 0, 0, 0, 0, 0, 0                                                              \
     }
 
 /* --- the card --- */

@@ -68,6 +68,7 @@ static void turn_around(mo_chain *c)
     mo_value x = mo_value_view(t, last->entry, mo_elements(t, last->entry));
     double flops = t->flops;
     mo_value loss = mo_play_head(p, x);
+    mo_shard_loss(p, loss);
     p->info[t->layer_count - 1].flops = t->flops - flops;
     p->info[t->layer_count - 1].kind = MEMOPT_PLAN_LAYER_HEAD;
     if (t->status != MEMOPT_OK)
@@ -108,7 +109,9 @@ static void run_forward(mo_chain *c, uint64_t i, uint32_t operation)
         in = s->entry;
     }
     t->recording = operation == MEMOPT_SCHEDULE_FORWARD_SAVE;
+    mo_shard_forward(p, l->number);
     out = mo_block_run(t, l, &in);
+    mo_shard_forward_end(p, l->number);
     t->recording = 1;
     if (t->status != MEMOPT_OK)
         return;
@@ -137,10 +140,13 @@ static void run_backward(mo_chain *c, uint64_t i)
 {
     mo_tape *t = &c->play->tape;
     mo_stage *s = &c->stages[i];
+    uint32_t layer = c->play->text.layers[i].number;
+    mo_shard_backward(c->play, layer);
     /* The node that collects is the first that was recorded. */
     t->grads[t->nodes[s->node].grads + s->slot] = c->gradient;
     c->gradient = MO_NONE;
     mo_tape_run(t, s->mark.nodes + 1);
+    mo_shard_backward_end(c->play, layer);
     c->gradient = mo_value_collected(t, s->entry);
     mo_drop(t, s->entry);
     mo_tape_rewind(t, &s->mark);
@@ -177,6 +183,7 @@ void mo_play_scheduled(mo_play *p)
         return;
     }
     t->phase = MEMOPT_PLAN_PHASE_FORWARD;
+    mo_shard_forward(p, 0);
     mo_value x = mo_play_stem(p);
     p->info[0].kind = MEMOPT_PLAN_LAYER_EMBEDDING;
     p->info[0].flops = t->flops;
@@ -196,5 +203,6 @@ void mo_play_scheduled(mo_play *p)
     }
     mo_storage_drop(t, c.gradient);
     mo_play_drop_tables(p);
+    mo_shard_finish(p);
     t->in_backward = 0;
 }

@@ -15,8 +15,10 @@ static void build_mlp(mo_play *p, mo_stack *s, mo_layer *l)
     const memopt_plan_model *m = &p->settings->model;
     if (s->experts > 0) {
         l->router = mo_play_linear(p, s->hidden, s->experts, 0, 0);
-        l->experts_up = mo_play_weight(p, mo_tape_mul(&p->tape, s->experts, 2 * s->ffn), s->hidden);
-        l->experts_down = mo_play_weight(p, mo_tape_mul(&p->tape, s->experts, s->hidden), s->ffn);
+        l->experts_up = mo_play_weight_of(p, mo_tape_mul(&p->tape, s->experts, 2 * s->ffn),
+                                          s->hidden, s->experts);
+        l->experts_down =
+            mo_play_weight_of(p, mo_tape_mul(&p->tape, s->experts, s->hidden), s->ffn, s->experts);
         return;
     }
     int mlp_bias = s != &p->text || yes(m->mlp_bias);
@@ -181,10 +183,10 @@ static void build_embeddings(mo_play *p)
     uint64_t patch = m->channels * m->patch_size * m->patch_size;
     p->tape.layer = 0;
     if (m->family == MEMOPT_PLAN_VIT) {
-        p->class_token = mo_play_weight(p, m->hidden, 0);
+        p->class_token = mo_play_weight_of(p, m->hidden, 0, 1);
         if (p->settings->rows == 1 && p->tape.leaf_count > 0)
             p->tape.leaves[p->tape.leaf_count - 1].bytes = class_gradient(p);
-        p->positions = mo_play_weight(p, p->settings->tokens, m->hidden);
+        p->positions = mo_play_weight_of(p, p->settings->tokens, m->hidden, 1);
         p->patches = mo_play_weight(p, m->hidden, patch);
         p->patch_bias = mo_play_weight(p, m->hidden, 0);
         return;
@@ -304,7 +306,7 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
     p->embedding_norm = p->final_norm = p->vision_norm = p->transform_norm = no_norm;
     p->head = p->transform = p->pooler = none;
     p->vision_projection = p->vision_projection_out = none;
-    p->weight_width = (uint32_t)memopt_dtype_size(s->run.weight_dtype);
+    p->weight_width = p->rest_width = (uint32_t)memopt_dtype_size(s->run.weight_dtype);
     p->compute = (uint32_t)memopt_dtype_size(s->run.compute_dtype);
     p->frozen = s->model.lora_rank > 0;
     if (mo_tape_init(&p->tape, (uint32_t)layers) != MEMOPT_OK)
@@ -312,6 +314,8 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
     p->info = mo_calloc(layers, sizeof *p->info);
     if (p->info == NULL)
         return mo_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
+    if (mo_shard_init(p, layers) != MEMOPT_OK)
+        return p->tape.status;
     p->tape.fused_dropout =
         s->card.device == MEMOPT_PLAN_DEVICE_CUDA || s->card.device == MEMOPT_PLAN_DEVICE_HIP;
     p->tape.narrow_norms = s->card.device == MEMOPT_PLAN_DEVICE_CPU;
@@ -332,6 +336,7 @@ void mo_play_end(mo_play *p)
     mo_free(p->text.layers);
     mo_free(p->vision.layers);
     mo_free(p->weights);
+    mo_shard_end(p);
     mo_free(p->info);
     mo_free(p->frames.values);
     mo_free(p->outputs.values);

@@ -10,6 +10,7 @@
 /* A weight, for the optimizer, the counts and sharding. */
 typedef struct mo_weight {
     uint64_t count, rows, columns; /* columns 0: not a matrix */
+    uint64_t chunks;               /* into how many equal parts FSDP may cut it: its first size */
     uint32_t layer;
     uint32_t learns;
 } mo_weight;
@@ -21,5 +22,14 @@ uint64_t mo_optimizer_state_bytes(mo_tape *t, const memopt_plan_run *run, const 
 /* Bytes that the step makes on top of what is there, at its fullest moment. */
 uint64_t mo_optimizer_step_bytes(mo_tape *t, const memopt_plan_run *run, const mo_weight *weights,
                                  uint64_t count);
+
+/* Learning weights by the device that steps them, a device's in the order of its steps; their
+ * `chunks` then hold its number. `out` has room for `count`. */
+memopt_status mo_partition(const mo_weight *weights, uint64_t count, uint64_t world, mo_weight *out,
+                           uint64_t *out_count);
+
+/* The most that one device of a partition has of states, and makes in its step. */
+void mo_partition_largest(mo_tape *t, const memopt_plan_run *run, const mo_weight *parts,
+                          uint64_t count, uint64_t *states, uint64_t *step);
 
 #endif

@@ -49,6 +49,14 @@ typedef struct mo_layer_info {
     uint32_t recomputed, kind;
 } mo_layer_info;
 
+/* Weights that are gathered together, and their gradients (shard.c). */
+typedef struct mo_shard {
+    uint64_t elements, learning;     /* of all devices, rounded up to equal shards */
+    uint32_t flat, whole, gradients; /* storages */
+    uint32_t leaves;                 /* the first of its list: index + 1 */
+    uint32_t ran, reduced;           /* 1: in forward; in backward */
+} mo_shard;
+
 typedef struct mo_held {
     mo_value *values;
     uint64_t count, capacity;
@@ -58,9 +66,13 @@ struct mo_play {
     mo_tape tape;
     const mo_settings *settings;
     uint32_t weight_width, compute; /* compute: 0 or the width of autocast */
+    uint32_t rest_width;            /* of weights that are not gathered */
     mo_weight *weights;
     uint64_t weight_count, weight_capacity;
     uint64_t buffer_bytes;
+    mo_shard *shards; /* NULL: weights are not shared out */
+    uint64_t shard_count;
+    uint32_t filled, reduced; /* storages of the last group's buffers */
     mo_stack text, vision;
     mo_value embedding, positions, types, projection_in, projection_out, patches, patch_bias,
         class_token, vision_positions;
@@ -77,12 +89,15 @@ struct mo_play {
     double again_flops;  /* of what is run again */
     /* The layers' schedule where checkpointing is by budget; of the plan. */
     memopt_schedule *schedule;
-    int frozen; /* weights made now do not learn */
+    uint64_t step_bytes; /* that the optimizer's step makes */
+    int frozen;          /* weights made now do not learn */
 };
 
 /* --- weights (weights.c) --------------------------------------------------------------------- */
 /* A weight of rows × columns (columns 0: a vector of rows). */
 mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns);
+/* The same with another first size, which FSDP shares out: so many equal parts. */
+mo_value mo_play_weight_of(mo_play *p, uint64_t rows, uint64_t columns, uint64_t chunks);
 mo_linear mo_play_linear(mo_play *p, uint64_t in, uint64_t out, int bias, uint32_t target);
 mo_norm mo_play_norm(mo_play *p, uint64_t size, int layer_norm);
 void mo_play_buffer(mo_play *p, uint64_t bytes);
@@ -90,6 +105,32 @@ void mo_play_buffer(mo_play *p, uint64_t bytes);
 void mo_play_hold(mo_play *p, mo_held *held, mo_value v);
 /* Drops what was held after the first `from`. */
 void mo_play_let_go(mo_play *p, mo_held *held, uint64_t from);
+
+/* --- weights that are shared out (shard.c); without, these do nothing --------------------------
+ */
+memopt_status mo_shard_init(mo_play *p, uint64_t layers);
+void mo_shard_end(mo_play *p);
+/* The group of a layer's weights. */
+uint32_t mo_shard_group(const mo_play *p, uint32_t layer);
+/* Elements of a weight on one device. */
+uint64_t mo_shard_count(const mo_play *p, const mo_weight *w);
+/* Puts a weight into its layer's group. */
+void mo_shard_add(mo_play *p, const mo_weight *w, mo_value v);
+/* Gradients of earlier micro-batches. */
+void mo_shard_gradients(mo_play *p);
+/* Around a layer's forward; the root's is layer 0. */
+void mo_shard_forward(mo_play *p, uint32_t layer);
+void mo_shard_forward_end(mo_play *p, uint32_t layer);
+/* The same around its backward, called from it when the gradients of these are there. */
+void mo_shard_hook_output(mo_play *p, uint32_t layer, mo_value x);
+void mo_shard_hook_input(mo_play *p, uint32_t layer, mo_value x);
+/* Forward has ended with the loss. */
+void mo_shard_loss(mo_play *p, mo_value loss);
+/* Around a layer's backward that a schedule runs. */
+void mo_shard_backward(mo_play *p, uint32_t layer);
+void mo_shard_backward_end(mo_play *p, uint32_t layer);
+/* Backward has ended. */
+void mo_shard_finish(mo_play *p);
 
 /* --- the model (build.c) ---------------------------------------------------------------------- */
 memopt_status mo_play_build(mo_play *p, const mo_settings *s);

@@ -40,6 +40,8 @@ static memopt_status check_dtypes(memopt_plan_run *r)
         status = check_dtype("state_dtype", r->state_dtype, 1);
     if (status == MEMOPT_OK)
         status = check_dtype("image_dtype", r->image_dtype, 1);
+    if (status == MEMOPT_OK)
+        status = check_dtype("gather_dtype", r->gather_dtype, 1);
     return status;
 }
 
@@ -55,6 +57,8 @@ static void default_dtypes(memopt_plan_run *r)
         r->weight_dtype = MEMOPT_DTYPE_F32;
     if (r->compute_dtype == r->weight_dtype)
         r->compute_dtype = 0;
+    if (r->gather_dtype == 0)
+        r->gather_dtype = r->weight_dtype;
     if (r->image_dtype == 0)
         r->image_dtype = MEMOPT_DTYPE_F32;
     if (r->gradient_dtype == 0)
@@ -78,6 +82,7 @@ static memopt_status check_enums(const memopt_plan_run *r)
                {"use_cache", r->use_cache, MEMOPT_PLAN_YES},
                {"keep_outputs", r->keep_outputs, MEMOPT_PLAN_YES},
                {"attention_mask", r->attention_mask, MEMOPT_PLAN_YES},
+               {"bucket_view", r->bucket_view, MEMOPT_PLAN_YES},
                {"reserved", r->reserved, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         memopt_status status = mo_settings_range(all[i].name, all[i].value, 0, all[i].last);
@@ -139,6 +144,8 @@ static void default_counts(mo_settings *s)
         r->use_cache = MEMOPT_PLAN_YES;
     if (r->keep_outputs == MEMOPT_PLAN_DEFAULT)
         r->keep_outputs = MEMOPT_PLAN_NO;
+    if (r->bucket_view == MEMOPT_PLAN_DEFAULT)
+        r->bucket_view = MEMOPT_PLAN_NO;
 }
 
 /* Sequences, tokens and images of a micro-batch. */

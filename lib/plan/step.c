@@ -4,19 +4,39 @@
  */
 #include "plan/play.h"
 
-static uint64_t share(const mo_play *p, uint64_t count, uint32_t from_stage)
-{
-    const memopt_plan_run *r = &p->settings->run;
-    return r->sharding >= from_stage ? mo_ceil_div_u64(count, r->world_size) : count;
-}
-
-/* The weights as a device's optimizer sees them. */
+/* A weight as a device's optimizer sees it. */
 static mo_weight own(const mo_play *p, const mo_weight *w)
 {
     mo_weight o = *w;
-    o.count = share(p, w->count, MEMOPT_PLAN_ZERO1);
-    o.rows = o.columns > 0 ? share(p, w->rows, MEMOPT_PLAN_ZERO1) : o.count;
+    if (p->shards == NULL)
+        return o;
+    o.count = mo_shard_count(p, w);
+    o.rows = o.columns > 0 ? mo_ceil_div_u64(o.count, o.columns) : o.count;
     return o;
+}
+
+/* The weights that a device steps, in the order in which it does: all of them or shards of all, or
+ * whole ones of the fullest device (out_states and out_step are of the fullest of each). */
+static void optimizer_bytes(mo_play *p, uint64_t *out_states, uint64_t *out_step)
+{
+    mo_tape *t = &p->tape;
+    const memopt_plan_run *r = &p->settings->run;
+    int parts = r->sharding == MEMOPT_PLAN_ZERO1 && r->world_size > 1;
+    uint64_t count = p->weight_count;
+    mo_weight *weights = mo_calloc(count, sizeof *weights);
+    *out_states = *out_step = 0;
+    if (weights == NULL) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        weights[i] = own(p, &p->weights[i]);
+        weights[i].chunks = 0; /* one device */
+    }
+    if (parts)
+        mo_tape_fail(t, mo_partition(p->weights, count, r->world_size, weights, &count));
+    mo_partition_largest(t, r, weights, count, out_states, out_step);
+    mo_free(weights);
 }
 
 static void make_states(mo_play *p)
@@ -24,11 +44,7 @@ static void make_states(mo_play *p)
     mo_tape *t = &p->tape;
     uint64_t all = 0;
     t->label = "the optimizer's states";
-    for (uint64_t i = 0; i < p->weight_count && t->status == MEMOPT_OK; i++) {
-        mo_weight w = own(p, &p->weights[i]);
-        if (!mo_add_u64(all, mo_optimizer_state_bytes(t, &p->settings->run, &w), &all))
-            (void)mo_tape_mul(t, UINT64_MAX, 2);
-    }
+    optimizer_bytes(p, &all, &p->step_bytes);
     if (p->settings->run.offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER) {
         t->host += all;
         t->host_peak = mo_max_u64(t->host_peak, t->host);
@@ -37,39 +53,28 @@ static void make_states(mo_play *p)
     }
 }
 
-/* DDP holds a copy of all gradients in buckets; sharding has two buckets in flight, and ZeRO 3 two
- * layers of gathered weights. */
+/* DDP holds a copy of all gradients in buckets, or all gradients (reducer.cpp). */
 static void make_buckets(mo_play *p)
 {
     mo_tape *t = &p->tape;
     const memopt_plan_run *r = &p->settings->run;
-    uint64_t width = memopt_dtype_size(r->gradient_dtype), all = 0, layer = 0, most = 0, bytes = 0;
-    uint32_t number = UINT32_MAX;
-    if (r->world_size < 2)
+    uint64_t width = memopt_dtype_size(r->gradient_dtype), all = 0;
+    if (r->world_size < 2 || p->shards != NULL)
         return;
-    for (uint64_t i = 0; i < p->weight_count; i++) {
-        const mo_weight *w = &p->weights[i];
-        all += w->learns ? w->count * width : 0;
-        layer = w->layer == number ? layer + w->count : w->count;
-        number = w->layer;
-        most = mo_max_u64(most, layer);
-    }
+    for (uint64_t i = 0; i < p->weight_count; i++)
+        all += p->weights[i].learns ? p->weights[i].count * width : 0;
     t->label = "buckets of communication";
-    if (r->sharding == MEMOPT_PLAN_DDP)
-        bytes = all;
-    else if (!mo_mul_u64(2, mo_min_u64(r->bucket_bytes, all), &bytes))
-        (void)mo_tape_mul(t, UINT64_MAX, 2);
-    (void)mo_storage_new(t, bytes, MO_GRADIENTS);
-    t->label = "gathered layers";
-    if (r->sharding == MEMOPT_PLAN_ZERO3)
-        (void)mo_storage_new(t, mo_tape_mul(t, mo_tape_mul(t, 2, most), p->weight_width),
-                             MO_PARAMETERS);
+    (void)mo_storage_new(t, all, MO_GRADIENTS);
 }
 
 /* From the second micro-batch on, gradients are there before forward. */
 static void make_gradients(mo_play *p)
 {
     mo_tape *t = &p->tape;
+    if (p->shards != NULL) {
+        mo_shard_gradients(p);
+        return;
+    }
     t->label = "gradients of earlier micro-batches";
     for (uint64_t i = 0; i < t->leaf_count && t->status == MEMOPT_OK; i++)
         t->leaves[i].storage = mo_storage_new(t, t->leaves[i].bytes, MO_GRADIENTS);
@@ -80,6 +85,7 @@ static mo_value forward(mo_play *p)
     mo_tape *t = &p->tape;
     t->phase = MEMOPT_PLAN_PHASE_FORWARD;
     p->info[0].kind = MEMOPT_PLAN_LAYER_EMBEDDING;
+    mo_shard_forward(p, 0);
     mo_value x = mo_play_stem(p);
     p->info[0].flops = t->flops;
     p->info[0].saved = t->live[MO_ACTIVATIONS];
@@ -89,6 +95,7 @@ static mo_value forward(mo_play *p)
     double before = t->flops;
     uint64_t saved = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
     mo_value loss = mo_play_head(p, x);
+    mo_shard_loss(p, loss);
     mo_layer_info *last = &p->info[t->layer_count - 1];
     uint64_t now = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
     *last = (mo_layer_info){.saved = now > saved ? now - saved : 0,
@@ -98,32 +105,16 @@ static mo_value forward(mo_play *p)
     return loss;
 }
 
-/* Bytes that the step makes on this device. */
-static uint64_t step_bytes(mo_play *p)
-{
-    mo_tape *t = &p->tape;
-    const memopt_plan_run *r = &p->settings->run;
-    if (r->optimizer == MEMOPT_PLAN_NO_OPTIMIZER || (r->offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER))
-        return 0;
-    mo_weight *weights = mo_calloc(p->weight_count, sizeof *weights);
-    if (weights == NULL) {
-        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
-        return 0;
-    }
-    for (uint64_t i = 0; i < p->weight_count; i++)
-        weights[i] = own(p, &p->weights[i]);
-    uint64_t bytes = mo_optimizer_step_bytes(t, r, weights, p->weight_count);
-    mo_free(weights);
-    return bytes;
-}
-
 static void optimizer_step(mo_play *p)
 {
     mo_tape *t = &p->tape;
     t->phase = MEMOPT_PLAN_PHASE_STEP;
     t->layer = t->layer_count; /* of no layer, nor of its forward */
     t->label = "the optimizer's step";
-    mo_storage_drop(t, mo_storage_new(t, step_bytes(p), MO_OPTIMIZER));
+    const memopt_plan_run *r = &p->settings->run;
+    int here =
+        r->optimizer != MEMOPT_PLAN_NO_OPTIMIZER && !(r->offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER);
+    mo_storage_drop(t, mo_storage_new(t, here ? p->step_bytes : 0, MO_OPTIMIZER));
 }
 
 /* Forward and backward in one piece each. */
@@ -140,6 +131,7 @@ static void plain_passes(mo_play *p)
     if (!again) /* else layers that run again hold them */
         mo_play_drop_tables(p);
     mo_tape_backward(t, loss);
+    mo_shard_finish(p);
     if (again)
         mo_play_drop_tables(p);
     mo_drop(t, loss);

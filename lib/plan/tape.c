@@ -43,6 +43,7 @@ void mo_tape_end(mo_tape *t)
     mo_free(t->grads);
     mo_free(t->leaves);
     mo_free(t->regions);
+    mo_free(t->hooks);
     mo_free(t->layers);
     mo_free(t->cached);
     memset(t, 0, sizeof *t);

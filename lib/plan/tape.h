@@ -68,7 +68,8 @@ typedef enum mo_node_kind {
     MO_NODE_PLAIN,
     MO_NODE_LEAF,
     MO_NODE_REGION,
-    MO_NODE_INPUT
+    MO_NODE_INPUT,
+    MO_NODE_HOOK
 } mo_node_kind;
 
 /* Where a gradient goes. It is new (bytes) or the incoming one of a slot (alias − 1). */
@@ -91,7 +92,7 @@ typedef struct mo_node {
     const char *label;
     uint32_t edges, saved, grads; /* where its own start in the tape's pools */
     uint32_t layer;
-    uint32_t object; /* leaf: the weight; region: the region */
+    uint32_t object; /* leaf: the weight; region: the region; hook: the hook */
     uint8_t kind, edge_count, saved_count, slots;
     uint8_t temp_category;
     uint8_t reserved[3];
@@ -112,12 +113,22 @@ typedef struct mo_tape_region {
     uint32_t input_count;
 } mo_tape_region;
 
+/* Called in backward once the gradient of a value is whole, before what made the value runs. */
+typedef void (*mo_tape_hook_run)(void *context, uint32_t number);
+
+typedef struct mo_tape_hook {
+    mo_tape_hook_run run;
+    void *context;
+    uint32_t number;
+} mo_tape_hook;
+
 /* A weight's gradient at rest. */
 typedef struct mo_leaf {
     uint64_t bytes;   /* of the gradient at rest */
     uint32_t storage; /* MO_NONE: there is none yet */
     uint32_t node;
     uint32_t passing; /* 1: the gradient goes when backward ends */
+    uint32_t next;    /* of a list of leaves: the next's index + 1 */
 } mo_leaf;
 
 typedef struct mo_layer_peak {
@@ -140,9 +151,11 @@ struct mo_tape {
     uint32_t *grads; /* storages of gradients that wait, or MO_NONE */
     mo_leaf *leaves;
     mo_tape_region *regions;
+    mo_tape_hook *hooks;
     uint64_t storage_count, storage_capacity, value_count, value_capacity, node_count,
         node_capacity, edge_count, edge_capacity, saved_count, saved_capacity, grad_count,
-        grad_capacity, leaf_count, leaf_capacity, region_count, region_capacity;
+        grad_capacity, leaf_count, leaf_capacity, region_count, region_capacity, hook_count,
+        hook_capacity;
     uint32_t free_storage, free_value;
 
     uint64_t live[MO_CATEGORIES];
@@ -218,6 +231,9 @@ void mo_tape_record(mo_tape *t, const mo_record *r);
 void mo_value_collects(mo_tape *t, mo_value v);
 /* Takes the gradient that v's node has collected (MO_NONE: none); v needs none any more. */
 uint32_t mo_value_collected(mo_tape *t, mo_value v);
+/* Has `run` called in v's backward; nothing where v needs no gradient. Not for what a region runs
+ * again: hooks stay to the end of the tape. */
+void mo_value_hook(mo_tape *t, mo_value v, mo_tape_hook_run run, void *context, uint32_t number);
 mo_mark mo_tape_mark(const mo_tape *t);
 /* Takes what was recorded since off the tape; all of it must have run. */
 void mo_tape_rewind(mo_tape *t, const mo_mark *mark);
@@ -230,6 +246,8 @@ mo_value mo_tape_region_forward(mo_tape *t, mo_region_run run, void *context,
 void mo_tape_backward(mo_tape *t, mo_value loss);
 /* Runs the nodes after the first `from`, newest first. */
 void mo_tape_run(mo_tape *t, uint64_t from);
+/* Takes a weight's gradient away. */
+void mo_tape_drop_gradient(mo_tape *t, mo_leaf *leaf);
 /* Gradients of inputs go with them. */
 void mo_tape_forget_passing(mo_tape *t);
 /* Gradients of all leaves that have one: set to None. */

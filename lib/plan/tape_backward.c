@@ -107,6 +107,10 @@ static int has_gradient(const mo_tape *t, const mo_node *n)
 
 static void run_plain(mo_tape *t, uint32_t id)
 {
+    if (t->nodes[id].kind == MO_NODE_HOOK) {
+        const mo_tape_hook *hook = &t->hooks[t->nodes[id].object];
+        hook->run(hook->context, hook->number);
+    }
     mo_node n = t->nodes[id];
     uint32_t made[MO_RECORD_INPUTS], held[MO_RECORD_SAVED];
     fetch_saved(t, &n, held);
@@ -228,7 +232,7 @@ void mo_tape_backward(mo_tape *t, mo_value loss)
     mo_tape_forget_passing(t);
 }
 
-static void forget_gradient(mo_tape *t, mo_leaf *leaf)
+void mo_tape_drop_gradient(mo_tape *t, mo_leaf *leaf)
 {
     mo_storage_drop(t, leaf->storage);
     leaf->storage = MO_NONE;
@@ -238,11 +242,11 @@ void mo_tape_forget_passing(mo_tape *t)
 {
     for (uint64_t i = 0; i < t->leaf_count; i++)
         if (t->leaves[i].passing)
-            forget_gradient(t, &t->leaves[i]);
+            mo_tape_drop_gradient(t, &t->leaves[i]);
 }
 
 void mo_tape_zero_gradients(mo_tape *t)
 {
     for (uint64_t i = 0; i < t->leaf_count; i++)
-        forget_gradient(t, &t->leaves[i]);
+        mo_tape_drop_gradient(t, &t->leaves[i]);
 }

@@ -44,7 +44,7 @@ void mo_value_learns(mo_tape *t, mo_value v, uint64_t gradient_bytes)
     if (node == MO_NONE)
         return;
     t->nodes[node].object = (uint32_t)t->leaf_count;
-    t->leaves[t->leaf_count++] = (mo_leaf){gradient_bytes, MO_NONE, node, 0};
+    t->leaves[t->leaf_count++] = (mo_leaf){gradient_bytes, MO_NONE, node, 0, 0};
     t->values[v].node = node;
     t->values[v].slot = 0;
 }
@@ -145,6 +145,23 @@ static int add_saved(mo_tape *t, uint32_t node, uint32_t storage)
         t->host_peak = mo_max_u64(t->host_peak, t->host);
     }
     return 1;
+}
+
+void mo_value_hook(mo_tape *t, mo_value v, mo_tape_hook_run run, void *context, uint32_t number)
+{
+    if (t->status != MEMOPT_OK || !t->recording || !mo_needs(t, v))
+        return;
+    if (!mo_grow((void **)&t->hooks, &t->hook_capacity, t->hook_count + 1, sizeof *t->hooks)) {
+        mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return;
+    }
+    uint32_t node = new_node(t, MO_NODE_HOOK, 1);
+    if (node == MO_NONE || !add_edge(t, node, v, MO_ALIAS))
+        return;
+    t->nodes[node].object = (uint32_t)t->hook_count;
+    t->hooks[t->hook_count++] = (mo_tape_hook){run, context, number};
+    t->values[v].node = node;
+    t->values[v].slot = 0;
 }
 
 static int any_needs(const mo_tape *t, const mo_value *values, int count)

@@ -2,19 +2,28 @@
  * Weights of a play: each is a value on the tape that learns, or not, and an entry in the list that
  * the optimizer's account is made from.
  *
- * ZeRO 3 keeps a share of each weight, from ZeRO 2 on a share of each gradient.
+ * Weights that are shared out (shard.c) take a share's bytes here; their gradients, of the gathered
+ * weights, are whole until the group is reduced. Gradients that are views of DDP's buckets take
+ * nothing beside them.
  */
 #include "plan/play.h"
 
-static uint64_t share(const mo_play *p, uint64_t bytes, uint32_t from_stage)
+/* Bytes of a weight's gradient from when it is there to when it is reduced, or to the step. */
+static uint64_t gradient_bytes(mo_play *p, uint64_t count)
 {
     const memopt_plan_run *r = &p->settings->run;
-    return r->sharding >= from_stage ? mo_ceil_div_u64(bytes, r->world_size) : bytes;
+    if (p->shards != NULL)
+        return mo_tape_mul(&p->tape, count, p->weight_width);
+    if (r->world_size > 1 && r->bucket_view == MEMOPT_PLAN_YES)
+        return 0;
+    return mo_tape_mul(&p->tape, count, memopt_dtype_size(r->gradient_dtype));
 }
 
-static mo_value sharded_value(mo_play *p, uint64_t count, uint64_t bytes)
+static mo_value weight_value(mo_play *p, const mo_weight *w)
 {
     mo_tape *t = &p->tape;
+    uint64_t count = w->count, own = p->shards == NULL ? count : mo_shard_count(p, w);
+    uint64_t bytes = mo_tape_mul(t, own, p->rest_width);
     mo_value v = mo_value_new(t, bytes, 1, MO_PARAMETERS);
     if (v != MO_NONE) {
         t->values[v].elements = count;
@@ -25,11 +34,15 @@ static mo_value sharded_value(mo_play *p, uint64_t count, uint64_t bytes)
 
 mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns)
 {
+    return mo_play_weight_of(p, rows, columns, rows);
+}
+
+mo_value mo_play_weight_of(mo_play *p, uint64_t rows, uint64_t columns, uint64_t chunks)
+{
     mo_tape *t = &p->tape;
     t->label = "the weights";
     uint64_t count = mo_tape_mul(t, rows, columns ? columns : 1);
-    uint64_t bytes = mo_tape_mul(t, count, p->weight_width);
-    uint64_t width = memopt_dtype_size(p->settings->run.gradient_dtype);
+    (void)mo_tape_mul(t, count, p->weight_width);
     if (t->status != MEMOPT_OK)
         return MO_NONE;
     if (!mo_grow((void **)&p->weights, &p->weight_capacity, p->weight_count + 1,
@@ -37,11 +50,12 @@ mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns)
         mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
         return MO_NONE;
     }
-    p->weights[p->weight_count++] =
-        (mo_weight){count, rows, columns, t->layer, (uint32_t)!p->frozen};
-    mo_value v = sharded_value(p, count, share(p, bytes, MEMOPT_PLAN_ZERO3));
+    mo_weight *w = &p->weights[p->weight_count++];
+    *w = (mo_weight){count, rows, columns, chunks, t->layer, (uint32_t)!p->frozen};
+    mo_value v = weight_value(p, w);
     if (!p->frozen)
-        mo_value_learns(t, v, share(p, mo_tape_mul(t, count, width), MEMOPT_PLAN_ZERO2));
+        mo_value_learns(t, v, gradient_bytes(p, count));
+    mo_shard_add(p, w, v);
     return v;
 }
 
@@ -52,7 +66,9 @@ mo_linear mo_play_linear(mo_play *p, uint64_t in, uint64_t out, int bias, uint32
     int frozen = p->frozen;
     l.in = in;
     l.out = out;
-    l.weight = mo_play_weight(p, out, in);
+    /* GPT-2's layers are of Conv1D, which has its inputs first. */
+    int inputs_first = m->family == MEMOPT_PLAN_GPT2 && mo_shard_group(p, p->tape.layer) != 0;
+    l.weight = mo_play_weight_of(p, out, in, inputs_first ? in : out);
     if (bias)
         l.bias = mo_play_weight(p, out, 0);
     if (m->lora_rank > 0 && (target & m->lora_targets) != 0) {

@@ -65,8 +65,27 @@ static void each_kind_of_run(void **state)
         }
 }
 
+static void each_kind_of_sharding(void **state)
+{
+    static const torture_scenario making = {
+        .name = "create", .run = create, .undo = destroy, .check_unchanged = unchanged};
+    (void)state;
+    for (uint32_t sharding = MEMOPT_PLAN_DDP; sharding <= MEMOPT_PLAN_ZERO3; sharding++) {
+        fixture f = {
+            .model = {.struct_size = sizeof f.model, .hidden = 64, .layers = 3, .heads = 4},
+            .run = {.struct_size = sizeof f.run,
+                    .sequence = 32,
+                    .world_size = 3,
+                    .sharding = sharding,
+                    .gather_dtype = MEMOPT_DTYPE_BF16,
+                    .accumulation = 2}};
+        assert_true(torture(&making, &f) > 0);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_kind_of_run)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_kind_of_run),
+                                       cmocka_unit_test(each_kind_of_sharding)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import json
 import pathlib
 import platform
@@ -48,30 +49,40 @@ class Step:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def record(self) -> Tuple[Account, Account, Account]:
-        """The account of a whole step; with its outputs held to the end of backward; and without
-        the recorder's own sums of gradients."""
+    def recorder(self) -> StepRecorder:
+        """Of the next step."""
         target = Target(self.model, lambda batch: None, lambda outputs, inputs: outputs.loss, [])
-        recorder = StepRecorder(
+        return StepRecorder(
             target,
             models.DTYPES.get(self.run.get("autocast")),
             self.run.get("accumulation", 1),
             self.optimizer,
         )
-        recorded = recorder.record(
-            lambda: models.batch_of(self.row, self.run["batch"], self.run["seq"])
-        )
-        account = recorded.account
-        return account, account.held(recorded.outputs, "between"), account.in_place_sums()
 
 
 def measure(row: Dict[str, Any]) -> Dict[str, Any]:
     """The row with what was measured."""
+    if "world_size" in row["run"]:
+        result: Dict[str, Any] = importlib.import_module("several").measure([row])[0]
+        return result
     step = Step(row)
-    account, held, in_place = step.record()
+    return told(row, sum(p.numel() for p in step.model.parameters()), step.recorder())
+
+
+def accounts(row: Dict[str, Any], recorder: StepRecorder) -> Tuple[Account, Account, Account]:
+    """Of a whole step; with its outputs held to the end of backward; and without the recorder's
+    own sums of gradients."""
+    run = row["run"]
+    recorded = recorder.record(lambda: models.batch_of(row, run["batch"], run["seq"]))
+    account = recorded.account
+    return account, account.held(recorded.outputs, "between"), account.in_place_sums()
+
+
+def told(row: Dict[str, Any], parameters: int, recorder: StepRecorder) -> Dict[str, Any]:
+    """The row with what a step shows."""
+    account, held, in_place = accounts(row, recorder)
     peaks = _of_phases(account)
     top = max(peaks.values(), key=lambda peak: peak.bytes)
-    parameters = sum(p.numel() for p in step.model.parameters())
     return {
         **row,
         "parameters": parameters,

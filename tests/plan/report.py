@@ -10,9 +10,10 @@
 * traced: the module's sizes on fake tensors, as `memopt plan --model module:function` does it.
 * accelerate: the calculation of its `estimate-memory` ("Training using Adam"), on the row's model
   with its head. It knows neither batch nor sequence.
-* ZeRO-2, ZeRO-3: DeepSpeed's estimators of model states, one GPU, nothing offloaded. Where it is
-  not installed, what those of version 0.19.8 compute: 20 bytes a parameter; 18, and 4 a parameter
-  of the largest layer. They stand for fp16 weights with fp32 copies, whatever the row has.
+* ZeRO-2, ZeRO-3: DeepSpeed's estimators of model states, the row's number of GPUs (one), nothing
+  offloaded. Where it is not installed, what those of version 0.19.8 compute: 2 bytes a parameter
+  and 18 shared out; 18 shared out, and 4 a parameter of the largest layer. They stand for fp16
+  weights with fp32 copies, whatever the row has.
 """
 
 from __future__ import annotations
@@ -43,6 +44,18 @@ PAGE = measure.TRUTH.parents[2] / "docs" / "benchmarks" / "planner.md"
 UNDER, OVER = -0.001, 0.10
 
 
+#: The command's word for what is sharded.
+ZERO = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+
+#: What does it.
+SHARDING = {
+    "ddp": "DDP",
+    "zero1": "ZeroRedundancyOptimizer",
+    "zero2": "FSDP kept",
+    "zero3": "FSDP",
+}
+
+
 # --- estimators ---
 
 
@@ -63,6 +76,10 @@ def options_of(row: Dict[str, Any]) -> List[str]:
     for key in ("positives", "negatives", "loss"):
         result += ["--" + key, run[key]] if key in run else []
     result += ["--offload"] if run.get("offload") else []
+    if "world_size" in run:
+        result += ["--world-size", run["world_size"], "--zero", ZERO[run["sharding"]]]
+    result += ["--gather-dtype", run["gather"]] if "gather" in run else []
+    result += ["--bucket-view"] if run.get("bucket_view") else []
     if "lora" in run:
         targets = ",".join(name.split("_")[0] for name in run["lora_targets"])
         result += ["--lora", run["lora"], "--lora-targets", targets]
@@ -133,25 +150,25 @@ def accelerate(row: Dict[str, Any], model: torch.nn.Module) -> int:
 
 def zero2(row: Dict[str, Any], model: torch.nn.Module) -> int:
     """DeepSpeed's estimate_zero2_model_states_mem_needs: what one GPU holds."""
-    count = row["parameters"]
+    count, devices = row["parameters"], row["run"].get("world_size", 1)
     try:
         from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs
     except ImportError:
-        return 20 * count
-    return int(estimate_zero2_model_states_mem_needs(count, 1, 1, cpu_offload=False)[1])
+        return 2 * count + int(18 * count / devices)
+    return int(estimate_zero2_model_states_mem_needs(count, devices, 1, cpu_offload=False)[1])
 
 
 def zero3(row: Dict[str, Any], model: torch.nn.Module) -> int:
     """DeepSpeed's estimate_zero3_model_states_mem_needs: what one GPU holds."""
-    count = row["parameters"]
+    count, devices = row["parameters"], row["run"].get("world_size", 1)
     largest = max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules())
     try:
         from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs
     except ImportError:
-        return 18 * count + 4 * largest
+        return 4 * largest + int(18 * count / devices)
     return int(
         estimate_zero3_model_states_mem_needs(
-            count, largest, 1, 1, cpu_offload=False, cpu_offload_params=False
+            count, largest, devices, 1, cpu_offload=False, cpu_offload_params=False
         )[1]
     )
 
@@ -160,8 +177,8 @@ NAMES = ("memopt plan", "traced", "accelerate", "ZeRO-2", "ZeRO-3")
 
 
 def is_traced(row: Dict[str, Any]) -> bool:
-    """Whether a trace can follow the row: host memory is no fake tensor."""
-    return "offload" not in row["run"]
+    """Whether a trace can follow the row: not to host memory or other processes."""
+    return not {"offload", "world_size"} & set(row["run"])
 
 
 def errors_of(row: Dict[str, Any]) -> Dict[str, float]:
@@ -197,7 +214,9 @@ copies, whatever the row has. *traced* is `memopt plan --model module:function`.
 the planner is compared with a loop that holds the model's outputs through backward. *offloaded*: in
 `memopt.torch.save_on_cpu`, which a trace does not follow; *1 + n*: sequences of a contrastive sample;
 *fused* and *chunked*: losses over 256 tokens at a time, with gradients in forward, or run again in
-backward (`tests/plan/heads.py`).
+backward (`tests/plan/heads.py`); *n × DDP*, *ZeroRedundancyOptimizer*, *FSDP*: n processes over gloo,
+of which the fullest counts; *kept*: `reshard_after_forward=False`. DeepSpeed's estimators are told
+their number, accelerate's knows none.
 """.split(
     "\n"
 )
@@ -270,6 +289,10 @@ def run_of(row: Dict[str, Any]) -> str:
     words += [run["optimizer"]] if run["optimizer"] != "adamw" else []
     words += ["padding mask"] if run.get("mask") else []
     words += ["offloaded"] if run.get("offload") else []
+    if "world_size" in run:
+        words += ["%d × %s" % (run["world_size"], SHARDING[run["sharding"]])]
+    words += ["gathered in " + run["gather"]] if "gather" in run else []
+    words += ["bucket views"] if run.get("bucket_view") else []
     words += ["%s loss" % run["loss"]] if "loss" in run else []
     words += ["images in %s" % run["images"]] if "images" in run else []
     words += ["1 + %d" % (models.group_of(run) - 1)] if models.contrastive(run) else []

@@ -39,7 +39,9 @@ def main() -> int:
         parser.error("no row is called %s" % options.name)
     for assignment in options.set:
         _set(row, *assignment.split("=", 1))
-    account, held, in_place = measure.Step(row).record()
+    if "world_size" in row["run"]:
+        parser.error("%s is of several processes: it has no timeline here" % options.name)
+    account, held, in_place = measure.accounts(row, measure.Step(row).recorder())
     account = held if options.held else in_place if options.in_place else account
     show(account, options)
     return 0

@@ -202,6 +202,7 @@ class PlanRun(_Description):
         "use_cache": _abi_plan.PlanChoice,
         "keep_outputs": _abi_plan.PlanChoice,
         "attention_mask": _abi_plan.PlanChoice,
+        "bucket_view": _abi_plan.PlanChoice,
     }
     _flags = {"offload": _abi_plan.PlanOffload}
 

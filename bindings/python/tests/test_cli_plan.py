@@ -115,6 +115,11 @@ def test_options_move_the_categories_they_are_about(config):
     assert adapters["model"]["trainable"] < 0.02 * adapters["model"]["parameters"]
     sharded = plan(*base, "--world-size", 4, "--zero", 1)["phases"]
     assert sharded["load"]["optimizer"] < 0.3 * plain["load"]["optimizer"]
+    twice = plan(*base, "--world-size", 4)["phases"]["step"]["gradients"]
+    assert plan(*base, "--world-size", 4, "--bucket-view")["phases"]["step"]["gradients"] == twice / 2
+    gathered = plan(*base, "--world-size", 4, "--zero", 3)["phases"]["forward"]["parameters"]
+    narrow = (*base, "--world-size", 4, "--zero", 3, "--gather-dtype", "bf16")
+    assert plan(*narrow)["phases"]["forward"]["parameters"] < gathered
 
 
 def test_totals_alone():
@@ -348,6 +353,9 @@ def test_a_plot_that_cannot_be_written(config, tmp_path):
         (("--params", "1B", "--gpu-memory", "24parsecs"), "parsecs"),
         (("--params", "1B", "--safety-margin", "1.2"), "1.2"),
         (("--params", "1B", "--zero", "3"), "--world-size"),
+        (("--params", "1B", "--world-size", "2", "--gather-dtype", "bf16"), "--zero 2"),
+        (("--params", "1B", "--bucket-view"), "--world-size"),
+        (("--params", "1B", "--world-size", "2", "--zero", "2", "--bucket-view"), "--zero 0"),
         (("--params", "1B", "--zero", "4"), "4"),
         (("--params", "1B", "--auto", "--gpu-memory", "8"), "exclude"),
         (("--params", "1B", "--checkpointing", "full", "--checkpoint-every", "2"), "exclude"),

@@ -62,8 +62,10 @@ def run_of(row, keep_outputs=False):
         fields["loss"] = run["loss"]
     if run.get("images"):
         fields["image_dtype"] = run["images"]
-    for key in ("positives", "negatives"):
+    for key in ("positives", "negatives", "world_size", "sharding", "bucket_view"):
         fields[key] = run.get(key)
+    if run.get("gather"):
+        fields["gather_dtype"] = run["gather"]
     return memopt.PlanRun(**fields)
 
 

@@ -83,6 +83,8 @@ static memopt_plan_run random_run(void)
     r.checkpoint_every = 1 + below(3);
     r.offload = (uint32_t)below(4);
     r.sharding = (uint32_t)below(4);
+    r.gather_dtype = below(3) == 0 ? MEMOPT_DTYPE_BF16 : 0;
+    r.bucket_view = (uint32_t)below(3);
     r.loss = (uint32_t)below(3);
     r.use_cache = (uint32_t)below(3);
     r.keep_outputs = (uint32_t)below(3);

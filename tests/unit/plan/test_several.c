@@ -1,13 +1,19 @@
 /*
- * Savers, several devices and cards: what each must change, counted from the model's numbers.
+ * Savers and cards: what each must change, counted from the model's numbers.
  */
 #include "support.h"
 
 #include "plan/plan.h"
 
-static memopt_plan_bytes rest_of(const memopt_plan_model *m, const memopt_plan_run *r)
+/* One narrow layer: what is on top of it is what a peak is made of. */
+static memopt_plan_model narrow_model(void)
 {
-    return report_of(m, r, NULL).phases[MEMOPT_PLAN_PHASE_LOAD];
+    memopt_plan_model m = small_model();
+    m.hidden = 64;
+    m.heads = 1;
+    m.layers = 1;
+    m.ffn = 64;
+    return m;
 }
 
 /* States are what the optimizers of the library allocate for the same weights. */
@@ -66,30 +72,6 @@ static void temporaries_of_the_step(void **state)
     assert_int_equal(mo_optimizer_step_bytes(&t, &r, w, 4), 4 * (100 + 80 + 90));
     r.optimizer = MEMOPT_PLAN_ADAMW_8BIT;
     assert_int_equal(mo_optimizer_step_bytes(&t, &r, w, 4), 0);
-}
-
-static void shares_of_several_devices(void **state)
-{
-    memopt_plan_model m = small_model();
-    memopt_plan_run r = small_run();
-    (void)state;
-    memopt_plan_report one = report_of(&m, &r, NULL);
-    uint64_t weights = one.parameter_count * 4, states = rest_of(&m, &r).optimizer;
-    r.world_size = 4;
-    memopt_plan_bytes ddp = rest_of(&m, &r);
-    assert_int_equal(ddp.gradients, weights); /* buckets */
-    assert_int_equal(ddp.optimizer, states);
-    r.sharding = MEMOPT_PLAN_ZERO1;
-    memopt_plan_bytes zero1 = rest_of(&m, &r);
-    assert_true(zero1.optimizer >= states / 4 && zero1.optimizer < states / 4 + 4096);
-    assert_int_equal(zero1.parameters, ddp.parameters);
-    r.sharding = MEMOPT_PLAN_ZERO3;
-    memopt_plan_bytes zero3 = rest_of(&m, &r);
-    assert_true(zero3.parameters < weights / 4 + 2 * 1100000 * 4 + 4096);
-    r.accumulation = 2;
-    memopt_plan_report late = report_of(&m, &r, NULL);
-    assert_true(late.phases[MEMOPT_PLAN_PHASE_FORWARD].gradients >= weights / 4);
-    assert_int_equal(late.samples, 4 * 2 * 4);
 }
 
 /* From the second micro-batch on, gradients are there when forward begins. */
@@ -307,13 +289,9 @@ static void towers_of_images(void **state)
  * fp32, and one more in the hands of a program that holds the outputs. */
 static void scores_of_contrastive_samples(void **state)
 {
-    memopt_plan_model m = small_model();
+    memopt_plan_model m = narrow_model();
     memopt_plan_run r = small_run();
     (void)state;
-    m.hidden = 64;
-    m.heads = 1;
-    m.layers = 1;
-    m.ffn = 64;
     m.head = MEMOPT_PLAN_HEAD_CONTRASTIVE;
     r.batch = 2048;
     r.sequence = 2;
@@ -331,13 +309,9 @@ static void scores_of_contrastive_samples(void **state)
 /* In chunks of 256 tokens, or of as many as give logits the size of the hidden states. */
 static void losses_in_chunks(void **state)
 {
-    memopt_plan_model m = small_model();
+    memopt_plan_model m = narrow_model();
     memopt_plan_run r = small_run();
     (void)state;
-    m.hidden = 64;
-    m.heads = 1;
-    m.layers = 1;
-    m.ffn = 64;
     m.vocabulary = 64000;
     r.batch = 8;
     r.optimizer = MEMOPT_PLAN_SGD;
@@ -396,7 +370,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(states_of_each_optimizer),
         cmocka_unit_test(temporaries_of_the_step),
-        cmocka_unit_test(shares_of_several_devices),
         cmocka_unit_test(layers_that_run_again),
         cmocka_unit_test(budgets_are_kept),
         cmocka_unit_test(activations_on_the_host),

@@ -46,9 +46,8 @@ class StepRecorder:
         """One step. `make_inputs` is called for each micro-batch."""
         module = self.target.module
         self._outputs = set()
-        recorder = Recorder(module)
+        recorder = self._recorder()
         recorder.claim([*module.parameters(), *module.buffers()], "parameters")
-        recorder.claim(states_of(self.optimizer), "optimizer")
         with self._hooks(recorder), recorder:
             for _ in range(self.accumulation):
                 self._micro_step(recorder, make_inputs)
@@ -59,6 +58,11 @@ class StepRecorder:
                 recorder.phase("after")
                 self.optimizer.zero_grad(set_to_none=True)
         return Recorded(Account(recorder, self._is_logits), self._outputs)
+
+    def _recorder(self) -> Recorder:
+        recorder = Recorder(self.target.module)
+        recorder.claim(states_of(self.optimizer), "optimizer")
+        return recorder
 
     def run(self, make_inputs: Callable[[], Any]) -> None:
         """The same without recording anything."""

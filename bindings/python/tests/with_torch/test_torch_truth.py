@@ -27,7 +27,7 @@ KEYS = ("peak_bytes", "peak_phase", "categories", "phases", "held_peak_bytes")
 def plan():
     """The modules of tests/plan."""
     sys.path.insert(0, str(FOLDER))
-    names = ("models", "rows", "measure", "report", "unseen")
+    names = ("models", "rows", "measure", "report", "unseen", "several")
     try:
         yield {name: importlib.import_module(name) for name in names[:3]}
     finally:
@@ -58,6 +58,16 @@ def test_the_table_holds_the_rows(plan):
 
 @pytest.mark.parametrize("name", ["llama-fp16", "llama-long-eager", "mixtral-8-experts-bf16"])
 def test_measured_again_it_is_the_same_to_the_byte(plan, same_versions, name):
+    again = plan["measure"].measure(next(r for r in plan["rows"].ROWS if r["name"] == name))
+    assert {key: again[key] for key in KEYS} == {key: ROWS[name][key] for key in KEYS}
+
+
+@pytest.mark.skipif(
+    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
+    reason="several processes need torch.distributed with gloo",
+)
+@pytest.mark.parametrize("name", ["llama-ddp-bucket-view", "llama-zero3-checkpointed"])
+def test_several_processes_measured_again_are_the_same_to_the_byte(plan, same_versions, name):
     again = plan["measure"].measure(next(r for r in plan["rows"].ROWS if r["name"] == name))
     assert {key: again[key] for key in KEYS} == {key: ROWS[name][key] for key in KEYS}
 

@@ -168,7 +168,23 @@ def _saver_arguments(group: Any) -> None:
         "--lora-targets", type=_targets, metavar="LIST", help="q,k,v,o,gate,up,down; default: q,v"
     )
     group.add_argument(
-        "--zero", type=int, choices=(0, 1, 2, 3), help="what is sharded; 3 is FSDP's full shard"
+        "--zero",
+        type=int,
+        choices=(0, 1, 2, 3),
+        help="what is sharded: 1 states; 2 and 3 all, by FSDP, which keeps what it gathered for "
+        "backward (2) or gathers it again (3)",
+    )
+    group.add_argument(
+        "--gather-dtype",
+        type=_dtype,
+        choices=_DTYPES,
+        metavar="bf16|fp16",
+        help="FSDP gathers weights and computes in it (MixedPrecisionPolicy)",
+    )
+    group.add_argument(
+        "--bucket-view",
+        action="store_true",
+        help="gradients are views of DDP's buckets (gradient_as_bucket_view)",
     )
     group.add_argument(
         "--loss",
@@ -332,6 +348,8 @@ def _run_fields(
         "attention": arguments.attention,
         "offload": _offload(arguments.offload),
         "sharding": _sharding(arguments),
+        "gather_dtype": arguments.gather_dtype,
+        "bucket_view": True if arguments.bucket_view else None,
         "loss": arguments.loss,
         "use_cache": said.get("use_cache"),
         "keep_outputs": True if arguments.keep_outputs else None,
@@ -350,6 +368,10 @@ def _offload(value: Optional[str]) -> Optional[List[str]]:
 
 
 def _sharding(arguments: argparse.Namespace) -> Optional[str]:
+    if arguments.gather_dtype and (arguments.zero or 0) < 2:
+        raise UsageError("--gather-dtype is what --zero 2 and 3 gather weights in")
+    if arguments.bucket_view and ((arguments.world_size or 1) < 2 or (arguments.zero or 0) > 1):
+        raise UsageError("--bucket-view is of DDP: --world-size of 2 or more, --zero 0 or 1")
     if arguments.zero is None:
         return None
     if arguments.zero and (arguments.world_size or 1) < 2:

@@ -18,9 +18,9 @@ _NOT_HERE = (
     "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "top_k",
     "positions", "labels", "vision_layers", "vision_hidden", "vision_tokens", "image_size",
     "patch_size", "family", "head", "like", "lora", "lora_targets", "checkpointing",
-    "checkpoint_every", "checkpoint_budget", "offload", "zero", "loss", "attention", "dtype",
-    "master_weights", "images", "positives", "negatives", "seq_mean", "keep_outputs",
-    "padding_mask", "min_8bit_size",
+    "checkpoint_every", "checkpoint_budget", "offload", "zero", "gather_dtype",
+    "bucket_view", "loss", "attention", "dtype", "master_weights", "images", "positives",
+    "negatives", "seq_mean", "keep_outputs", "padding_mask", "min_8bit_size",
 )  # fmt: skip
 
 #: torch's names.

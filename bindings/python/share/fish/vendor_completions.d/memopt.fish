@@ -51,7 +51,7 @@ function _shtab_memopt_using
 end
 
 set -g _shtab_memopt_commands info plan profile monitor replay
-set -g _shtab_memopt_opts_with_value --accumulation --allocator --attention --autocast --batch --capacity --checkpoint-budget --checkpoint-every --checkpointing --config --config-path --count --device --dtype --experts --family --ffn --gpu-memory --head --heads --hidden --image-size --images --interval --key --kv-heads --labels --layers --like --link --log --lora --lora-targets --loss --min-8bit-size --model --negatives --offload --offload-host-limit --optimizer --output --params --passes --patch-size --plot --positions --positives --preset --processes --profile-batches --profile-check --safety-margin --seq --seq-mean --target-effective-batch --tflops --top-k --value --vision-hidden --vision-layers --vision-tokens --vocab --world-size --zero
+set -g _shtab_memopt_opts_with_value --accumulation --allocator --attention --autocast --batch --capacity --checkpoint-budget --checkpoint-every --checkpointing --config --config-path --count --device --dtype --experts --family --ffn --gather-dtype --gpu-memory --head --heads --hidden --image-size --images --interval --key --kv-heads --labels --layers --like --link --log --lora --lora-targets --loss --min-8bit-size --model --negatives --offload --offload-host-limit --optimizer --output --params --passes --patch-size --plot --positions --positives --preset --processes --profile-batches --profile-check --safety-margin --seq --seq-mean --target-effective-batch --tflops --top-k --value --vision-hidden --vision-layers --vision-tokens --vocab --world-size --zero
 
 complete -c memopt -e
 complete -c memopt -f
@@ -112,7 +112,9 @@ complete -c memopt -n '_shtab_memopt_using plan' -l offload -xka "none activatio
 complete -c memopt -n '_shtab_memopt_using plan' -l offload-host-limit -x -d 'what is more goes to disk'
 complete -c memopt -n '_shtab_memopt_using plan' -l lora -x -d 'adapters of rank R; rest frozen'
 complete -c memopt -n '_shtab_memopt_using plan' -l lora-targets -x -d 'q,k,v,o,gate,up,down; default: q,v'
-complete -c memopt -n '_shtab_memopt_using plan' -l zero -xka "0 1 2 3" -d 'what is sharded; 3 is FSDP'"'"'s full shard'
+complete -c memopt -n '_shtab_memopt_using plan' -l zero -xka "0 1 2 3" -d 'what is sharded: 1 states; 2 and 3 all, by FSDP, which keeps what it gathered for backward (2) or gathers it again (3)'
+complete -c memopt -n '_shtab_memopt_using plan' -l gather-dtype -xka "fp32 bf16 fp16" -d 'FSDP gathers weights and computes in it (MixedPrecisionPolicy)'
+complete -c memopt -n '_shtab_memopt_using plan' -l bucket-view -d 'gradients are views of DDP'"'"'s buckets (gradient_as_bucket_view)'
 complete -c memopt -n '_shtab_memopt_using plan' -l loss -xka "plain fused chunked" -d 'fused, chunked: logits never exist as a whole; chunked: each chunk of tokens is a checkpoint'
 complete -c memopt -n '_shtab_memopt_using plan' -l gpu-memory -x -d 'memory of a device, in GiB or as a size: 24, 24GiB; several (8,16,24, or the option again) are shown side by side'
 complete -c memopt -n '_shtab_memopt_using plan' -l auto -d 'the GPUs of this machine, and what is free on them'

@@ -1,0 +1,373 @@
+"""Steps of several processes: replicas (DDP), a sharded optimizer (ZeRO 1), FSDP; gloo, on the CPU.
+
+Each process records its own step; a row tells the largest. Four things are not as in one process:
+
+* DDP's buckets are made by its C++ part and held by no Python object. A recorder of births is there
+  when DDP is made and over two steps: after the first, DDP lays its buckets out anew, in the order
+  in which gradients came. What is alive then and nobody else's is a bucket.
+* FSDP resizes the storages of gathered weights: to nothing, and back. No operation does it, so the
+  recorder stands in for the storages' own method.
+* gloo reduces a copy, in a thread of its own that takes the recorder along. What it makes is not the
+  program's. That thread lets buffers go after the collective has ended; the recorder waits for it.
+* Sharded weights are DTensors: what counts is the local tensor in them, and operations on them are
+  seen where they reach it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+
+import memopt
+import models
+import torch
+import transformers
+from memopt.torch._live import LiveBytes
+from memopt.torch._recorder import Recorder, Tensor
+from memopt.torch._step import StepRecorder, states_of
+from memopt.torch._target import Target
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_iter
+
+
+def local(tensor: Any) -> Any:
+    """The tensor that a process has of a sharded one."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+class Births(LiveBytes):
+    """Follows storages, and finds those that are alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._storages: List[Any] = []
+
+    def _note(self, tensor: torch.Tensor, count: bool) -> None:
+        known = tensor.untyped_storage()._cdata in self._seen
+        super()._note(tensor, count)
+        if not known:
+            self._storages.append(weakref.ref(tensor.untyped_storage()))
+
+    def alive(self) -> List[torch.Tensor]:
+        """A tensor of bytes over each storage."""
+        found = [storage for storage in (r() for r in self._storages) if storage is not None]
+        return [torch.empty(0, dtype=torch.uint8).set_(storage) for storage in found]
+
+
+class ShardRecorder(Recorder):
+    """A recorder that sees through sharded tensors and follows storages that change their size."""
+
+    #: Operations of communication, which of their arguments are its buffers, and whose they are.
+    BUFFERS = {
+        "fsdp.all_gather_copy_in.default": (slice(0, 2), "parameters"),
+        "fsdp.chunk_cat_mixed_dtype.default": ("out", "gradients"),
+        "c10d._reduce_scatter_base_.default": (0, "gradients"),
+    }
+
+    #: How many hold the output and the input of a collective once it is over. The input of an
+    #: all-gather is a view of its output; the output of a reduce-scatter stays.
+    HOLDERS = {
+        "c10d._allgather_base_.default": (1, 2),
+        "c10d._reduce_scatter_base_.default": (sys.maxsize, 1),
+    }
+
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Any,
+        args: Tuple[Any, ...] = (),
+        kwargs: Optional[Dict[str, Any]] = None,
+    ) -> Any:
+        if threading.get_ident() != self._thread:
+            return function(*args, **(kwargs or {}))  # gloo's, inside a collective
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes again with what is in them
+        if self._is_gloos(str(function)):
+            return function(*args, **(kwargs or {}))
+        self._await_release()
+        place, category = self.BUFFERS.get(str(function), (None, ""))
+        if place is not None:
+            named = kwargs or {}
+            buffers = named.get(place) if isinstance(place, str) else args[place]
+            self.claim(tree_iter(buffers), category)
+        for value, holders in zip(args, self.HOLDERS.get(str(function), ())):
+            self._given.append((weakref.ref(value), holders))
+        return super().__torch_dispatch__(function, types, args, kwargs)
+
+    def _is_gloos(self, function: str) -> bool:
+        """Once it waits, gloo's reduce-scatter cuts its part out of a copy that it has summed."""
+        if self._reducing and function in ("aten.split.Tensor", "aten.copy_.default"):
+            return True
+        self._reducing = function == "c10d._reduce_scatter_base_.default"
+        return False
+
+    def _await_release(self) -> None:
+        """gloo's own thread lets buffers go some time after it has said that it is done."""
+        end = time.monotonic() + 60
+        while self._given:
+            for given, holders in self._given:
+                value = given()
+                if value is not None and value._use_count() > holders:
+                    break
+            else:
+                self._given = []
+                return
+            del value
+            if time.monotonic() > end:
+                raise RuntimeError("a collective holds its buffers for a minute")
+            time.sleep(0.001)
+
+    def phase(self, name: str) -> None:
+        self._await_release()
+        super().phase(name)
+
+    def claim(self, tensors: Iterable[Any], category: str) -> None:
+        super().claim([local(tensor) for tensor in tensors], category)
+
+    def __enter__(self) -> Any:
+        self._given: List[Any] = []
+        self._reducing = False
+        self._thread = threading.get_ident()
+        resize = torch.UntypedStorage.resize_
+
+        def resized(storage: Any, size: int) -> Any:
+            result = resize(storage, size)
+            self._resized(storage)
+            return result
+
+        self._resize, torch.UntypedStorage.resize_ = resize, resized  # type: ignore
+        return super().__enter__()
+
+    def __exit__(self, *exception: Any) -> Any:
+        torch.UntypedStorage.resize_ = self._resize  # type: ignore
+        return super().__exit__(*exception)
+
+    def _resized(self, storage: Any) -> None:
+        """It dies, and is born again with its new size: weights that are gathered."""
+        key, size = storage._cdata, storage.nbytes()
+        finalizer = self._seen.get(key)
+        if finalizer is not None:
+            finalizer()
+        made = Tensor(torch.empty(0, dtype=torch.uint8, device="meta"), size, self.marks[-1][1])
+        made.shape, made.category, made.operation = (size,), "parameters", "resize_"
+        self._numbers[key] = len(self.tensors)
+        self.tensors.append(made)
+        self.events.append(len(self.tensors))
+        self._seen[key] = weakref.finalize(storage, self._forget, key, size)
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+
+class ShardStep(StepRecorder):
+    """Records a step of one of several processes; `buckets` are DDP's."""
+
+    def __init__(self, *taken: Any, buckets: Iterable[torch.Tensor] = ()) -> None:
+        super().__init__(*taken)
+        self.buckets = list(buckets)
+
+    def _recorder(self) -> Recorder:
+        recorder = ShardRecorder(self.target.module)
+        recorder.claim(self.buckets, "gradients")
+        recorder.claim([local(state) for state in states(self.optimizer)], "optimizer")
+        return recorder
+
+    @contextlib.contextmanager
+    def _hooks(self, recorder: Recorder) -> Iterator[None]:
+        hooks = []
+        for module in self.target.module.modules():
+            for group in module._get_fsdp_state()._fsdp_param_groups if is_sharded(module) else ():
+                for parameter in group.fsdp_params:
+                    hook: Any = parameter._unsharded_param.register_post_accumulate_grad_hook
+                    hooks.append(hook(lambda p: recorder.claim([p.grad], "gradients")))
+        with super()._hooks(recorder):
+            try:
+                yield
+            finally:
+                for hook in hooks:
+                    hook.remove()
+
+
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Whether FSDP holds its weights."""
+    return isinstance(module, FSDPModule)
+
+
+class Wrapped(Target):
+    """A model that is run through a wrapper."""
+
+    wrapper: Any = None
+
+    def run(self, inputs: Any) -> Any:
+        return self.wrapper(**inputs)
+
+
+def target_of(model: torch.nn.Module, wrapper: torch.nn.Module) -> Target:
+    """The model, run through the wrapper."""
+    target = Wrapped(model, lambda batch: None, lambda outputs, inputs: outputs.loss, [])
+    target.wrapper = wrapper
+    return target
+
+
+def states(optimizer: Any) -> List[torch.Tensor]:
+    """What an optimizer keeps in this process."""
+    return [local(state) for state in states_of(getattr(optimizer, "optim", optimizer))]
+
+
+# --- making them ---
+
+
+def replicas(run: Dict[str, Any], model: torch.nn.Module) -> torch.nn.Module:
+    """The model in DDP."""
+    return DistributedDataParallel(
+        model,
+        gradient_as_bucket_view=bool(run.get("bucket_view")),
+        bucket_cap_mb=run.get("bucket_mb"),
+    )
+
+
+def shard(run: Dict[str, Any], model: torch.nn.Module) -> torch.nn.Module:
+    """The model in FSDP, a group of weights a layer, the rest in one."""
+    named: Dict[str, Any] = {"reshard_after_forward": run["sharding"] == "zero3"}
+    if "gather" in run:
+        named["mp_policy"] = MixedPrecisionPolicy(param_dtype=models.DTYPES[run["gather"]])
+    kind = transformers.modeling_layers.GradientCheckpointingLayer
+    for module in list(model.modules()):
+        if isinstance(module, kind):
+            fully_shard(module, **named)
+    # The rest is needed from the first to the last: as by default, it stays gathered.
+    fully_shard(model, **{**named, "reshard_after_forward": None if named["reshard_after_forward"]
+                          else False})
+    return model
+
+
+class Process:
+    """A row's model, wrapped, with its optimizer and states, in one process of several."""
+
+    def __init__(self, row: Dict[str, Any]) -> None:
+        self.row, self.run = row, row["run"]
+        self.model = models.build(row)
+        self.parameters = sum(p.numel() for p in self.model.parameters())
+        births = Births()
+        kind = self.run["sharding"]
+        with births if kind in ("ddp", "zero1") else contextlib.nullcontext():
+            wrap = replicas if kind in ("ddp", "zero1") else shard
+            self.wrapper = wrap(self.run, self.model)
+            self.optimizer = self._optimizer()
+            for _ in range(2):
+                self._small_step()
+        gc.collect()
+        known = [*self.model.parameters(), *self.model.buffers(), *states(self.optimizer)]
+        seen = {local(tensor).untyped_storage()._cdata for tensor in known}
+        self.buckets = [t for t in births.alive() if t.untyped_storage()._cdata not in seen]
+
+    def _optimizer(self) -> Any:
+        if self.run["sharding"] != "zero1":
+            return models.optimizer_of(self.run, self.model)
+        whole = models.optimizer_of(self.run, self.model)
+        named = {"lr": 1e-4}
+        if isinstance(whole, torch.optim.AdamW):
+            named["foreach"] = whole.defaults["foreach"]
+        learning = [p for p in self.model.parameters() if p.requires_grad]
+        return ZeroRedundancyOptimizer(learning, optimizer_class=type(whole), **named)
+
+    def _small_step(self) -> None:
+        small = models.batch_of(self.row, 1, min(self.run["seq"], 8))
+        with models.autocast(self.run):
+            loss = self.wrapper(**small).loss
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def recorder(self) -> StepRecorder:
+        """Of the next step."""
+        return ShardStep(
+            target_of(self.model, self.wrapper),
+            models.DTYPES.get(self.run.get("autocast")),
+            self.run.get("accumulation", 1),
+            self.optimizer,
+            buckets=self.buckets,
+        )
+
+
+# --- running them ---
+
+
+def measure(rows: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """What the rows' processes measured, all of one world size."""
+    world = rows[0]["run"]["world_size"]
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "rows.json").write_text(json.dumps(rows))
+        _run(pathlib.Path(folder), world)
+        files = [pathlib.Path(folder, "%d.json" % rank) for rank in range(world)]
+        told = [json.loads(file.read_text()) for file in files]
+    return [_fullest(of_row) for of_row in zip(*told)]
+
+
+def _fullest(told: Any) -> Dict[str, Any]:
+    """The fullest process, and of each phase the fullest."""
+    result: Dict[str, Any] = max(told, key=lambda one: one["peak_bytes"])
+    for name in result["phases"]:
+        of_all = [one["phases"][name] for one in told]
+        result["phases"][name] = max(of_all, key=lambda phase: phase["bytes"])
+    for key in ("held_peak_bytes", "in_place_peak_bytes"):
+        result[key] = max(one[key] for one in told)
+    return result
+
+
+def _run(folder: pathlib.Path, world: int) -> None:
+    """Until all have ended, or one has failed."""
+    command = [sys.executable, __file__, str(folder)]
+    path = [str(pathlib.Path(memopt.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    named = {"env": {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}}
+    running = [subprocess.Popen([*command, str(rank)], **named) for rank in range(world)]
+    try:
+        while any(process.poll() is None for process in running):
+            if any(process.poll() for process in running):
+                break
+            time.sleep(0.05)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+    if any(process.wait() for process in running):
+        raise RuntimeError("a process failed; what it said is above")
+
+
+def main(folder: pathlib.Path, rank: int) -> None:
+    """One process."""
+    import measure as whole
+
+    rows = json.loads((folder / "rows.json").read_text())
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method="file://%s" % (folder / "meeting"),
+        rank=rank,
+        world_size=rows[0]["run"]["world_size"],
+    )
+    result = []
+    for row in rows:
+        process = Process(row)
+        result.append(whole.told(row, process.parameters, process.recorder()))
+        del process
+        gc.collect()
+    (folder / ("%d.json" % rank)).write_text(json.dumps(result))
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
