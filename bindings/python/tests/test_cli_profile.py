@@ -288,6 +288,27 @@ def test_what_is_no_mark_is_dropped():
     marks.close()
 
 
+def test_marks_of_a_program_that_means_ill():
+    """Numbers of any length, times to come, names that steer a terminal, writing without end."""
+    marks = Marks()
+    with open(marks.path, "wb", buffering=0) as pipe:
+        for digits in (21, 400, 5000):
+            pipe.write(b"%s 7 a\n1 %s b\n" % (b"9" * digits, b"9" * digits))
+        assert marks.read() == []
+        pipe.write(b"9999999999999999999 7 later\n1 7 \x1b[2Jx\r\n")
+        later, steering = marks.read()
+        assert later.phase == "later" and later.seconds <= time.monotonic()
+        assert steering == Mark(1e-9, "?[2Jx?")
+        writing = subprocess.Popen(["cat", "/dev/zero"], stdout=pipe)
+    try:
+        for _ in range(3):
+            assert marks.read() == []
+    finally:
+        writing.kill()
+        writing.wait()
+    marks.close()
+
+
 def test_a_long_run_keeps_a_short_course_with_its_peaks():
     recorder = Recorder(["rss"], 0.0)
     peak = 123456

@@ -27,9 +27,18 @@ def test_samples_as_csv(tmp_path):
     assert times == sorted(times)
 
 
+def test_samples_go_where_a_link_leads(tmp_path):
+    (tmp_path / "run.csv").write_text("of an earlier run\n")
+    (tmp_path / "latest.csv").symlink_to("run.csv")
+    assert command("profile", "--output", tmp_path / "latest.csv", "--", "true").returncode == 0
+    assert (tmp_path / "latest.csv").is_symlink()
+    assert (tmp_path / "run.csv").read_text().startswith("seconds,phase,")
+
+
 def test_samples_are_there_when_memopt_itself_is_killed(tmp_path):
     path = tmp_path / "samples.csv"
-    process = start("profile", "--interval", "0.02", "--output", path, "--", "sleep", "2")
+    ends_with_it = "import os, time; p = os.getppid()\nwhile os.getppid() == p: time.sleep(0.02)"
+    process = start("profile", "--interval", "0.02", "--output", path, "--", *python(ends_with_it))
     wait_for(lambda: path.exists() and path.read_text().count("\n") > 5, "samples")
     process.kill()
     process.communicate()
@@ -94,6 +103,52 @@ except OSError as error: print(error.strerror, error.filename == sys.argv[1])
     lines = path.read_text().splitlines()
     assert path.read_text().endswith("\n") and len(lines) > 30
     assert all(line.endswith(",x" + "x" * 19) for line in lines[1:])
+
+
+def test_files_that_a_full_disk_does_not_take(tmp_path):
+    """What was not there before is not there afterwards, and what was is not half of each."""
+    text = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), 1000))
+from memopt._logfile import LogFile
+from memopt.cli.pictures import write_whole
+for call in (lambda: LogFile("new.csv", ["a" * 50, "b"]), lambda: write_whole("new", b"x" * 900),
+             lambda: write_whole("there", b"x" * 900)):
+    try: call()
+    except OSError as error: print(error.strerror, error.filename)
+"""
+    for limit in ("0", "10", "40"):
+        (tmp_path / "there").write_text("a file of yesterday")
+        result = subprocess.run(
+            [sys.executable, "-c", text, limit],
+            cwd=tmp_path,
+            env=environment(),
+            capture_output=True,
+            text=True,
+        )
+        assert result.stderr == ""
+        assert result.stdout == "".join(
+            "File too large %s\n" % name for name in ("new.csv", "new", "there")
+        )
+        assert os.listdir(tmp_path) == ["there"] and (tmp_path / "there").read_bytes() == b""
+
+
+def test_a_log_that_is_a_pipe(tmp_path):
+    path = tmp_path / "pipe.csv"
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    log = LogFile(path, ["a", "b"])
+    log.write({"a": 1, "b": 2})
+    assert os.read(reading, 100) == b"a,b\n1,2\n"
+    os.set_blocking(log._file, False)
+    with pytest.raises(BlockingIOError):  # nobody reads
+        while True:
+            log.write({"a": "x" * 3000})
+    log.close()
+    os.close(reading)
+    result = command("profile", "--output", path, "--", "true")
+    assert result.returncode == 0 and path.is_fifo()
 
 
 def test_two_that_write_one_log(tmp_path):

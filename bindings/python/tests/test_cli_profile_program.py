@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from cli_support import Terminal, command, environment, start
+from cli_support import Terminal, command, environment, start, wait_for
 from memopt.cli.profile import _Run, child
 from profile_support import MIB, profiled, python, seen
 
@@ -72,6 +72,38 @@ time.sleep(60)
 """
 
 
+STOPPED = """
+import os, signal, sys
+print(os.getpid(), flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+print("on", flush=True)
+sys.exit(6)
+"""
+
+OWN_WAY = """
+import os, sys, tempfile
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.closerange(0, 3)
+        os.execvp("sleep", ["sleep", "0.5"])
+    os._exit(0)
+os.wait()
+if os.fork() == 0:
+    os._exit(9)  # an end that is not the program's
+folder = tempfile.mkdtemp()
+os.chdir(folder)
+os.rmdir(folder)
+os.closerange(0, 3)
+os.execvp("sh", ["sh", "-c", "sleep 0.2; exit 8"])
+"""
+
+
+def state_of(pid):
+    with open("/proc/%d/stat" % pid) as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_signals_reach_the_program(number):
     process = start("profile", "--", *python(WAITING))
@@ -80,6 +112,25 @@ def test_signals_reach_the_program(number):
     wrote, errors = process.communicate(timeout=60)
     assert process.returncode == 9 and wrote == "got %d\n" % number, wrote + errors
     assert "exit code 9" in errors and "Traceback" not in errors
+
+
+def test_a_program_that_is_stopped_and_goes_on():
+    """It is sampled meanwhile, and its end is seen afterwards."""
+    process = start("profile", "--", *python(STOPPED))
+    pid = int(process.stdout.readline())
+    wait_for(lambda: state_of(pid) == "T", "its standstill")
+    assert process.poll() is None
+    os.kill(pid, signal.SIGCONT)
+    wrote, errors = process.communicate(timeout=60)
+    assert process.returncode == 6 and wrote == "on\n" and "exit code 6" in errors
+
+
+def test_a_program_that_goes_its_own_way():
+    """Another session, another folder that is gone, no streams, another program in its place, and a
+    daemon that it leaves behind."""
+    result = command("profile", "--", *python(OWN_WAY))
+    assert result.returncode == 8 and result.stdout == ""
+    assert "exit code 8" in result.stderr and "Traceback" not in result.stderr
 
 
 def test_ctrl_c_on_a_terminal_reaches_it_once():
@@ -187,6 +238,9 @@ def test_commands_that_are_not_there(tmp_path):
     )
     result = command("profile", "/nowhere/program")
     assert result.returncode == 127 and "/nowhere/program: there is no such" in result.stderr
+    result = command("profile", "--", "")
+    assert result.returncode == 127
+    assert result.stderr == "memopt: '': there is no such program in any folder of PATH\n"
     file = tmp_path / "file"
     file.write_text("#!/nowhere/interpreter\n")
     result = command("profile", file)
@@ -194,6 +248,23 @@ def test_commands_that_are_not_there(tmp_path):
     file.chmod(0o755)
     result = command("profile", file)
     assert result.returncode == 127 and "interpreter" in result.stderr
+
+
+@pytest.mark.parametrize("stream, option", [("stdout", "--json"), ("stderr", "--no-gpu")])
+def test_a_report_that_nobody_takes(stream, option):
+    """What the program returned counts, unless all is well but the report."""
+    for code, expected in ((3, 3), (0, 1)):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run(
+                [sys.executable, "-m", "memopt", "profile", option, "--", "sh", "-c"]
+                + ["exit %d" % code],
+                env=environment(),
+                **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full},
+                text=True,
+            )
+        assert result.returncode == expected
+        other = result.stderr if stream == "stdout" else result.stdout
+        assert "Traceback" not in other
 
 
 @pytest.mark.parametrize(
