@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import subprocess
 
 from cli_support import command
 from json_schema import load, validate
@@ -63,3 +65,16 @@ def fake(number, used, pids=()):
 
 def text_of(lines):
     return ["".join(cell.text for cell in line) for line in lines]
+
+
+@contextlib.contextmanager
+def idle_processes(count):
+    """So many processes more than the machine has."""
+    started = [subprocess.Popen(["sleep", "600"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.kill()
+        for one in started:
+            one.wait()

@@ -44,6 +44,12 @@ def seen(condition=lambda row: True):
     while sum(map(bool, map(condition, rows()[before:]))) < 2:
         time.sleep(0.01)
 
+def resident(count):
+    "Bytes that are there, without others that were there for a moment."
+    data = bytearray(count)
+    data[::4096] = b"x" * len(data[::4096])
+    return data
+
 """
 
 
@@ -63,12 +69,12 @@ memopt.phase("setup")
 seen()
 for step in range(2):
     with memopt.phase("forward"):
-        data = bytearray(b"x" * (60 << 20))
+        data = resident(60 << 20)
         seen()
         with memopt.phase("loss"):
             seen()
     with memopt.phase("backward"):
-        more = bytearray(b"x" * (60 << 20))
+        more = resident(60 << 20)
         seen()
         del data, more
     seen()

@@ -41,10 +41,12 @@ def test_what_our_allocator_caches(socket_folder):
     assert process.stdout.readline() == "ready\n"
     try:
         (device,) = sampled_once("--device", "cpu", **place)["devices"]
-        text = command("monitor", "--once", "--device", "cpu", "--processes", "999", **place).stdout
+        text = command(
+            "monitor", "--once", "--device", "cpu", "--processes", "1000000", **place
+        ).stdout
         stream = command(
             *("monitor", "--count", "2", "--interval", "0.01", "--device", "cpu"),
-            *("--processes", "999"),
+            *("--processes", "1000000"),
             **place,
         ).stdout
     finally:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 import time
 
 from cli_support import MONITORS, PACKAGE, Terminal, simulated
 from memopt.cli.monitor import screen
 from memopt.cli.monitor.watching import Watch, duration
-from monitor_support import GIB, fake, text_of
+from monitor_support import GIB, fake, idle_processes, text_of
 
 
 @simulated
@@ -64,19 +62,6 @@ def test_a_narrow_view_says_which_device():
     )
 
 
-@contextlib.contextmanager
-def idle_processes(count):
-    """So many processes more than the machine has."""
-    started = [subprocess.Popen(["sleep", "600"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for one in started:
-            one.kill()
-        for one in started:
-            one.wait()
-
-
 @idle_processes(40)  # more than there are lines
 def test_the_window_changes():
     """At each size every line fits, and what matters most is there, before the next sample."""
@@ -91,7 +76,7 @@ def test_the_window_changes():
                 len(lines) == rows
                 and max(map(len, lines)) <= columns
                 and lines[3].startswith("  cpu:0")
-                and "GiB" in lines[3]
+                and "iB" in lines[3]
                 and "pid" in lines[5]
                 and "used" in lines[5]
                 and ("over time" in lines[2] or columns < 80)

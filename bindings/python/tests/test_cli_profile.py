@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import csv
+import fcntl
 import json
 import os
 import re
+import resource
 import subprocess
 import time
 
@@ -20,12 +22,14 @@ from memopt.cli.profile.marks import Mark, Marks
 from memopt.cli.profile.recorder import Recorder, _sum
 from profile_support import MIB, PHASES, QUICK, SCHEMA, SEEN, profiled, python, seen
 
+F_GETPIPE_SZ = 1032
+
 # --- figures --------------------------------------------------------------------------------------
 
 
 GROW = """
 seen()
-data = bytearray(b"x" * (100 << 20))
+data = resident(100 << 20)
 seen()
 del data
 seen()
@@ -49,7 +53,7 @@ def test_host_memory_and_where_its_peak_was(tmp_path):
 
 
 HOLD = """
-data = bytearray(b"x" * (40 << 20))
+data = resident(40 << 20)
 while not any(int(row["pss"] or 0) > 120 << 20 for row in rows()):
     time.sleep(0.01)
 """
@@ -78,15 +82,18 @@ os.wait()
 
 
 def test_page_locked_memory(tmp_path):
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if os.geteuid() != 0 and 0 <= limit < 1 << 20:
+        pytest.skip("this user may lock %d bytes" % limit)
     text = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
-data = ctypes.create_string_buffer(4 << 20)
+data = ctypes.create_string_buffer(512 << 10)
 assert libc.mlock(data, len(data)) == 0, ctypes.get_errno()
 seen()
 """
     report, _ = seen(tmp_path, text)
-    assert 4 * MIB <= report["peaks"]["locked"]["bytes"] < 5 * MIB
+    assert 512 << 10 <= report["peaks"]["locked"]["bytes"] < 2 * MIB
 
 
 def test_what_is_known_of_processes():
@@ -258,6 +265,7 @@ def test_phase_without_profile_does_nothing(tmp_path):
 def test_marks_are_never_in_the_way():
     """Far more than the pipe holds, with nobody reading: lost, and nothing waits."""
     marks = Marks()
+    holds = fcntl.fcntl(marks._pipe, F_GETPIPE_SZ)  # the system may give less than was asked for
     text = """
 import memopt
 for number in range(200000):
@@ -265,7 +273,7 @@ for number in range(200000):
 """
     subprocess.run(python(text), env=environment(MEMOPT_PROFILE=marks.path), check=True, timeout=60)
     found = marks.read()
-    assert 10000 < len(found) < 200000
+    assert holds // 40 < len(found) < 200000
     assert {mark.phase for mark in found} == {"phase %d" % number for number in range(7)}
     times = [mark.seconds for mark in found]
     assert times == sorted(times) and 0 <= time.monotonic() - times[-1] < 60
@@ -288,7 +296,7 @@ def test_what_is_no_mark_is_dropped():
     marks.close()
 
 
-def test_marks_of_a_program_that_means_ill():
+def test_marks_of_a_program_that_means_ill(monkeypatch):
     """Numbers of any length, times to come, names that steer a terminal, writing without end."""
     marks = Marks()
     with open(marks.path, "wb", buffering=0) as pipe:
@@ -299,13 +307,17 @@ def test_marks_of_a_program_that_means_ill():
         later, steering = marks.read()
         assert later.phase == "later" and later.seconds <= time.monotonic()
         assert steering == Mark(1e-9, "?[2Jx?")
-        writing = subprocess.Popen(["cat", "/dev/zero"], stdout=pipe)
-    try:
-        for _ in range(3):
-            assert marks.read() == []
-    finally:
-        writing.kill()
-        writing.wait()
+    turns = []
+
+    def endless(_pipe, count):
+        turns.append(count)
+        assert len(turns) < 1000
+        return b"x" * count
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", endless)
+        assert marks.read() == []
+    assert sum(turns) >= 1 << 20 and len(marks._rest) <= 4096
     marks.close()
 
 
