@@ -253,11 +253,11 @@ def test_commands_that_are_not_there(tmp_path):
 @pytest.mark.parametrize("stream, option", [("stdout", "--json"), ("stderr", "--no-gpu")])
 def test_a_report_that_nobody_takes(stream, option):
     """What the program returned counts, unless all is well but the report."""
-    for code, expected in ((3, 3), (0, 1)):
+    for code, expected, length in ((3, 3, 1), (0, 1, 1), (3, 3, 20000), (0, 1, 20000)):
         with open("/dev/full", "w") as full:
             result = subprocess.run(
                 [sys.executable, "-m", "memopt", "profile", option, "--", "sh", "-c"]
-                + ["exit %d" % code],
+                + ["exit %d" % code, "x" * length],
                 env=environment(),
                 **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: full},
                 text=True,

@@ -19,7 +19,7 @@ import pytest
 import memopt
 import memopt.cli
 import traces
-from cli_support import wait_for
+from cli_support import environment, wait_for
 from json_schema import load, validate
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
@@ -28,14 +28,6 @@ MIB = 1 << 20
 EVENTS = traces.training()
 PEAK, LEFT = traces.peaks(EVENTS)
 EXPANDABLE = ("--config", "expandable_segments:True")
-
-
-def environment(**variables):
-    values = dict(os.environ, PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path)
-    for name in ("NO_COLOR", "FORCE_COLOR", "MEMOPT_LOG", "COLUMNS"):
-        values.pop(name, None)
-    values.update(variables)
-    return values
 
 
 def command(*words, text=True, **options):

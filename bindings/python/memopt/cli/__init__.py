@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import os
 import sys
 from typing import Any, List, NoReturn, Optional, Sequence
 
@@ -92,9 +93,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, "head" say, has seen enough
-        streams.give_up()
+        _give_up()
     except OSError as error:
-        streams.give_up()
+        _give_up()
         print("memopt: " + streams.said(error), file=sys.stderr)
     except KeyboardInterrupt:
         return 130
@@ -125,6 +126,16 @@ def _run(arguments: Optional[Sequence[str]]) -> int:
     except Refused as error:
         output.error(str(error))
     return FAILURE
+
+
+def _give_up() -> None:
+    """Nothing more goes to standard output, which takes nothing."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 __all__: List[Any] = [

@@ -41,8 +41,9 @@ def nearest(text: str, encoding: Optional[str]) -> str:
 
 
 def prepare() -> None:
-    """Makes the streams so. A stream that is closed becomes one that nobody reads."""
-    _occupy()
+    """Makes the streams so. A stream that is closed becomes one that nobody reads, and takes its
+    descriptor: else the next file to be opened would get what the library writes its log to. A
+    program that is started does not see it."""
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")
     for name in ("stdout", "stderr"):
@@ -51,27 +52,6 @@ def prepare() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8", errors=_HANDLER))
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
-
-
-def _occupy() -> None:
-    """Descriptors 0 to 2 that are closed are taken: else the next file to be opened would get what
-    the library writes its log to. A program that is started does not see them."""
-    while True:
-        descriptor = os.open(os.devnull, os.O_RDWR)
-        if descriptor > 2:
-            os.close(descriptor)
-            return
-
-
-def give_up() -> None:
-    """Nothing more goes to those of standard output and standard error that take nothing."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
 
 
 def said(error: OSError) -> str:
