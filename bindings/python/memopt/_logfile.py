@@ -33,17 +33,31 @@ class LogFile:
             raise
 
     def _continue(self) -> None:
-        # A pipe has no lines of before.
-        end = self._cut() if stat.S_ISREG(os.fstat(self._file).st_mode) else 0
-        if not self._csv:
-            return
-        header = ",".join(self._fields) + "\n"
-        if end == 0:
-            self._append(header.encode())
-        elif os.pread(self._file, len(header) + 1, 0)[: len(header)] != header.encode():
+        end = 0
+        if stat.S_ISREG(os.fstat(self._file).st_mode):  # a pipe has no lines of before
+            self._check()
+            end = self._cut()
+        if self._csv and end == 0:
+            self._append(self._start())
+
+    def _start(self) -> bytes:
+        """How such a log begins."""
+        if self._csv:
+            return (",".join(self._fields) + "\n").encode()
+        return ('{"%s": ' % self._fields[0]).encode()
+
+    def _check(self) -> None:
+        """ValueError for a file that is no log like this. Nothing of it is touched."""
+        start = self._start()
+        there = os.pread(self._file, len(start), 0)
+        if not start.startswith(there):
             raise ValueError(
-                "%s: it is there already and has other columns; the log would not fit. Expected %s"
-                % (self._path, header.strip())
+                "%s: it is there already and %s; the log would not fit. Expected %s"
+                % (
+                    self._path,
+                    "has other columns" if self._csv else "is no log of JSON lines",
+                    start.decode().strip(),
+                )
             )
 
     def _cut(self) -> int:

@@ -193,6 +193,11 @@ def test_a_log_that_cannot_be_written(tmp_path):
     result = command(*words, "--once", "--log", other)
     assert result.returncode == 1 and "has other columns" in result.stderr
     assert other.read_text() == "a,b\n1,2\n" and result.stdout == ""
+    for name in ("notes.csv", "notes.txt"):  # no line of them is taken for half a line of a log
+        (tmp_path / name).write_text("Notes.\nThe last line has no end")
+        result = command(*words, "--once", "--log", tmp_path / name)
+        assert result.returncode == 1 and "the log would not fit" in result.stderr
+        assert (tmp_path / name).read_text() == "Notes.\nThe last line has no end"
     result = command(*words, "--once", "--log", "/nowhere/x.csv")
     assert result.returncode == 1 and "/nowhere/x.csv" in result.stderr
     full = command(*words, "--count", "3", "--log", "/dev/full")

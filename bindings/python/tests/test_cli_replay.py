@@ -349,6 +349,8 @@ def test_plots_that_cannot_be_drawn(trace, tmp_path):
     pytest.importorskip("matplotlib")
     result = command(trace, "--plot", tmp_path / "picture.txt")
     assert result.returncode == 2 and "has to end in one of" in result.stderr
+    result = command(trace, "--plot", "")
+    assert result.returncode == 2 and "--plot '': a picture's name" in result.stderr
     result = command(trace, "--plot", tmp_path / "none" / "picture.png")
     assert result.returncode == 1 and "there is no folder" in result.stderr
     assert list(tmp_path.iterdir()) == []

@@ -32,7 +32,7 @@ def check_picture(path: str) -> None:
     if _kind(path) not in FigureCanvasBase.get_supported_filetypes():
         raise UsageError(
             "--plot %s: a picture's name has to end in one of %s, or in another kind that "
-            "matplotlib draws" % (path, ", ".join(_USUAL))
+            "matplotlib draws" % (path or "''", ", ".join(_USUAL))
         )
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):

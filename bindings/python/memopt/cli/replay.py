@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         lib.memopt_allocator_check_config(os.fsencode(arguments.config))
     except InvalidArgumentError as error:
         raise UsageError("--config: %s" % error) from None
-    plot = Plot(arguments.plot) if arguments.plot else None
+    plot = None if arguments.plot is None else Plot(arguments.plot)
     with _read(arguments) as trace:
         if trace.info.allocations == 0:
             output.error("%s: the trace holds no allocation to replay" % _name(arguments))

@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         from .. import UsageError
 
         raise UsageError("which program? Write it behind --: memopt profile -- python train.py")
-    if arguments.plot:
+    if arguments.plot is not None:
         check_picture(arguments.plot)
     figures = Figures(gpus=not arguments.no_gpu)
     try:
@@ -187,7 +187,7 @@ class _Run:
 
     def _tell(self, value: Dict[str, Any], recorder: Recorder) -> None:
         """The program has ended, and what it returned counts: what goes wrong here is only told."""
-        if self._arguments.plot:
+        if self._arguments.plot is not None:
             spans = [_span(mark, recorder.start) for mark in recorder.spans]
             self._try(plot.draw, {**value, "spans": spans}, self._arguments.plot)
         path = self._arguments.output
