@@ -96,6 +96,27 @@ seen()
     assert 512 << 10 <= report["peaks"]["locked"]["bytes"] < 2 * MIB
 
 
+FIRST_THREAD_ENDS = """
+import ctypes, threading
+
+def other():
+    while open("/proc/self/stat").read().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    data = resident(60 << 20)
+    seen()
+    os._exit(0)
+
+threading.Thread(target=other).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[os.uname().machine], 0)
+"""
+
+
+def test_a_program_whose_first_thread_ends(tmp_path):
+    """Its memory is there until the last one does."""
+    report, _ = seen(tmp_path, FIRST_THREAD_ENDS)
+    assert report["peaks"]["rss"]["bytes"] > 60 * MIB
+
+
 def test_what_is_known_of_processes():
     use = tree.process_use(os.getpid())
     assert 1 * MIB < use.rss <= use.rss_peak and use.locked >= 0
