@@ -160,6 +160,27 @@ def test_ended_processes_do_not_pile_up():
     assert len(watch.courses) < 70
 
 
+def test_a_number_that_another_process_has_got():
+    """What the one before used is not the new one's peak."""
+    watch = Watch(interval=1.0)
+    watch.add(fake(1, [6 * GIB], pids=[7]))
+    sample = fake(2, [GIB], pids=[7])
+    sample["devices"][0]["processes"][0]["name"] = "another"
+    (process,) = watch.add(sample)["devices"][0]["processes"]
+    assert process["peak"] == GIB
+
+
+def test_under_use_is_told_until_it_is_over():
+    for backend, causes in (("cuda", ["under-use"]), ("cpu", [])):
+        watch = Watch(interval=1.0)
+        for number in range(1, 102):
+            sample = fake(number, [2 * GIB], pids=[7])
+            sample["devices"][0]["backend"] = backend
+            watch.add(sample)
+        assert [one["cause"] for one in sample["warnings"]] == causes
+        assert watch.add(fake(102, [6 * GIB], pids=[7]))["warnings"] == []
+
+
 #: Keeps more whenever it is told to, so that it leaks as fast as it is watched.
 LEAKING = """
 import sys

@@ -6,6 +6,7 @@ import os
 import time
 
 from cli_support import MONITORS, PACKAGE, Terminal, simulated
+from memopt.cli.layout import Cell
 from memopt.cli.monitor import screen
 from memopt.cli.monitor.watching import Watch, duration
 from monitor_support import GIB, fake, idle_processes, text_of
@@ -120,6 +121,31 @@ def test_tables_fit_every_width():
         assert "cuda:0" in lines[3]
     for height in range(1, 30):
         assert len(screen.screen(sample, watch, "title", 80, height, 10)) <= height
+
+
+def test_processes_that_have_no_room_are_counted():
+    watch = Watch(1.0)
+    sample = watch.add(fake(1, [GIB] * 9, pids=range(1, 10)))
+    for most in (4, 100):
+        for height in range(9, 20):
+            lines = text_of(screen.screen(sample, watch, "title", 80, height, most))
+            shown = sum(" train " in line for line in lines)
+            (more,) = [line for line in lines if " more" in line] or ["  and 0 more"]
+            assert 1 <= shown <= most and shown + int(more.split()[1]) == 9, lines
+
+
+def test_a_device_that_is_nearly_full_stands_out():
+    for used, meaning in ((95 * GIB // 10, "bad"), (94 * GIB // 10, "")):
+        (device,) = fake(1, [used])["devices"]
+        assert screen.device_row(device, None)[4] == Cell("%.0f" % (used * 10 / GIB), meaning)
+
+
+def test_a_course_is_no_longer_than_it_can_be_read():
+    watch = Watch(1.0)
+    for number in range(1, 300):
+        sample = watch.add(fake(number, [10 * GIB], pids=[7]))
+    line = text_of(screen.screen(sample, watch, "title", 400, 24, 10))[3]
+    assert line.count("█") == 60
 
 
 def test_sparks():

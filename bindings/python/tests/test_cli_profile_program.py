@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -236,6 +237,9 @@ def test_commands_that_are_not_there(tmp_path):
     assert result.stderr == (
         "memopt: no-such-program-here: there is no such program in any folder of PATH\n"
     )
+    denied = PermissionError(errno.EACCES, "Permission denied")  # a folder of PATH that is closed
+    assert child._cannot_start("no-such-program-here", denied).code == 127
+    assert child._cannot_start("sh", denied).code == 126
     result = command("profile", "/nowhere/program")
     assert result.returncode == 127 and "/nowhere/program: there is no such" in result.stderr
     result = command("profile", "--", "")
