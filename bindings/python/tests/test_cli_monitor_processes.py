@@ -97,7 +97,7 @@ def cached_on(places, one):
         sampling.Target("cuda", number): sampling._Processes(
             [memopt.Process(one.pid, "x", 1, ("compute",))] if number in places else [], None
         )
-        for number in range(4)
+        for number in range(12)
     }
     found = {target: sampling._caches(target, lists, [one]) for target in lists}
     return {
@@ -116,6 +116,9 @@ def test_whose_allocator_is_whose():
     assert cached_on([1], published(7, ("cuda:0", 5), ("cuda:1", 6))) == {}
     assert cached_on([1], published(7, ("hip:0", 5), ("cpu:0", 6))) == {}
     assert cached_on([], published(7, ("cuda:0", 5))) == {}
+    many = {number: number + 1 for number in range(12)}  # "cuda:10" comes behind "cuda:9"
+    allocators = [("cuda:%d" % number, size) for number, size in many.items()]
+    assert cached_on(list(many), published(7, *allocators)) == many
 
 
 # --- leaks ----------------------------------------------------------------------------------------
