@@ -13,8 +13,9 @@ import pytest
 import memopt
 from cli_support import MONITORS, command, simulated
 from json_schema import validate
-from memopt.cli.monitor import _deadlines, records_of
-from monitor_support import GIB, SCHEMA, idle_processes, sampled, sampled_once
+from memopt.cli.monitor import _deadlines, lines_of, records_of
+from memopt.cli.monitor.watching import Watch
+from monitor_support import GIB, SCHEMA, fake, idle_processes, sampled, sampled_once
 
 # --- the machine itself ---------------------------------------------------------------------------
 
@@ -168,6 +169,23 @@ def test_lines_for_a_pipe():
     assert "2 samples in" in result.stdout and "Processes by peak" in result.stdout
 
 
+def test_what_was_said_is_not_said_again():
+    """Notes, problems and warnings once; a warning of another process is another one."""
+    sample = Watch(1.0).add(fake(1, [GIB], pids=[7]))
+    warning = {"cause": "leak", "device": "cuda:0", "pid": 7, "message": "it leaks"}
+    sample.update(note="a note", warnings=[warning])
+    sample["devices"][0]["processes_error"] = "a problem"
+    told = []
+    first = [line[9:] for line in lines_of(sample, 10, told)]
+    again = [line[9:] for line in lines_of(sample, 10, told)]
+    assert [line for line in first if line not in again] == (
+        ["note: a note", "cuda:0 note: a problem", "warning: it leaks"]
+    )
+    assert len(again) == 2 and again == [line for line in first if line in again]
+    sample["warnings"].append({**warning, "pid": 8})
+    assert [line[9:] for line in lines_of(sample, 10, told)] == again + ["warning: it leaks"]
+
+
 @simulated
 def test_the_log(tmp_path):
     path = tmp_path / "log.csv"
@@ -201,7 +219,10 @@ def test_a_log_that_cannot_be_written(tmp_path):
     result = command(*words, "--once", "--log", "/nowhere/x.csv")
     assert result.returncode == 1 and "/nowhere/x.csv" in result.stderr
     full = command(*words, "--count", "3", "--log", "/dev/full")
-    assert full.returncode == 1 and "the log ends here" in full.stderr
+    assert full.returncode == 1 and full.stderr == (
+        "memopt: the log ends here, since it cannot be written: /dev/full: No space left on "
+        "device\n"
+    )
     assert "3 samples" in full.stdout  # watching went on
 
 

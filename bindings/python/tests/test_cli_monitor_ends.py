@@ -14,7 +14,7 @@ import pytest
 from cli_support import MONITORS, Terminal, environment, simulated, start, wait_for
 from json_schema import validate
 from memopt.cli.monitor.ends import Ended, Ends
-from memopt.cli.monitor.live import LiveView
+from memopt.cli.monitor.live import Keyboard, LiveView
 from monitor_support import SCHEMA
 
 
@@ -80,6 +80,19 @@ def test_the_terminal_goes_away():
     os.close(terminal.child.child_fd)
     status = wait_for(lambda: os.waitpid(terminal.child.pid, os.WNOHANG)[1], "its end")
     assert os.waitstatus_to_exitcode(status) == 129
+
+
+def test_a_keyboard_that_has_ended_says_that_it_is_enough():
+    """Else the view would look at it again and again, without a pause."""
+    reading, writing = os.pipe()
+    keyboard = Keyboard()
+    keyboard._descriptor, keyboard._before = reading, []
+    assert keyboard.key(0) == ""
+    os.write(writing, b"xq")
+    assert keyboard.key(1) == "x"
+    os.close(writing)
+    assert keyboard.key(1) == "q"
+    os.close(reading)
 
 
 @simulated
