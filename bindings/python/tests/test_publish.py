@@ -224,6 +224,7 @@ if os.fork() == 0:
     second = memopt.Publisher()  # one of its own
     assert str(os.getpid()) in second.path
     second.close()
+    print("closed", flush=True)
     sys.stdin.read()
     os._exit(7)
 sys.stdout.flush()
@@ -232,7 +233,7 @@ assert os.wait()[1] == 7 << 8
         place,
     )
     pid = int(process.stdout.readline())
-    time.sleep(0.1)
+    assert process.stdout.readline() == "closed\n"
     (one,) = published()
     assert one.pid == pid
     process.communicate("")
