@@ -346,7 +346,7 @@ def test_a_long_run_keeps_a_short_course_with_its_peaks():
     recorder = Recorder(["rss"], 0.0)
     peak = 123456
     for number in range(50000):
-        rss = peak if number == 31234 else number % 1000
+        rss = peak if number in (31234, 40000) else number % 1000
         recorder.add({"time": number * 0.1, "rss": rss})
     recorder.finish(5000.0)
     assert len(recorder.records) <= 4001 and recorder.samples == 50000
@@ -354,6 +354,8 @@ def test_a_long_run_keeps_a_short_course_with_its_peaks():
     assert recorder.peaks["rss"] == (peak, 3123.4, "")
     times = [record["time"] for record in recorder.records]
     assert times == sorted(times) and times[-1] > 4990
+    steps = [after - before for before, after in zip(times, times[1:])]
+    assert max(steps[:-1]) < 1.01 * min(steps[:-1])  # evenly, early and late
 
 
 def test_a_quick_program():

@@ -82,7 +82,20 @@ sys.exit(6)
 """
 
 OWN_WAY = """
-import os, sys, tempfile
+import os, sys, tempfile, time
+reading, writing = os.pipe()
+if os.fork() == 0:
+    middle = os.getpid()
+    if os.fork() == 0:
+        os.write(writing, b"%d" % os.getpid())
+        while os.getppid() == middle:
+            time.sleep(0.01)
+        os._exit(9)  # an orphan's end is not the program's
+    os._exit(0)
+os.wait()
+orphan = int(os.read(reading, 20))
+while os.path.exists("/proc/%d" % orphan):  # until memopt has taken its end
+    time.sleep(0.01)
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
@@ -90,8 +103,6 @@ if os.fork() == 0:
         os.execvp("sleep", ["sleep", "0.5"])
     os._exit(0)
 os.wait()
-if os.fork() == 0:
-    os._exit(9)  # an end that is not the program's
 folder = tempfile.mkdtemp()
 os.chdir(folder)
 os.rmdir(folder)
@@ -158,7 +169,7 @@ def test_which_signals_are_handed_on(monkeypatch):
     sent = []
     monkeypatch.setattr(os, "kill", lambda *words: sent.append(words))
     one = child.Child.__new__(child.Child)
-    one.pid, one.end, one._reap = 4711, None, lambda: None
+    one.pid, one.end = 4711, None
 
     class Arrived:
         def __init__(self, number, code, pid):

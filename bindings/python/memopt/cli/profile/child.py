@@ -108,8 +108,7 @@ class Child:
         number = arrived.si_signo
         if number not in FORWARDED or arrived.si_code == _SI_KERNEL or arrived.si_pid == self.pid:
             return
-        self._reap()  # never to a number that another process has got meanwhile
-        if self.end is None:
+        if self.end is None:  # else its number may be another's: until it is reaped, nobody gets it
             os.kill(self.pid, number)
 
     def _reap(self) -> None:
