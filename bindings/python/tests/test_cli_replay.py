@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import gzip
 import json
@@ -21,6 +22,7 @@ import memopt.cli
 import traces
 from cli_support import environment, wait_for
 from json_schema import load, validate
+from memopt.cli.replay import _failure_lines
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
 SCHEMA = load("replay")
@@ -138,6 +140,15 @@ def test_out_of_memory_says_why(trace):
 
 
 # --- where it comes from --------------------------------------------------------------------------
+
+
+def test_what_to_try_where_memory_lies_in_holes():
+    """Other segments, or where that is so already, a larger device."""
+    info, failure = memopt.TraceInfo(*[0] * 17), memopt.ReplayFailure(1, 10, 0, 50, 90)
+    replay = memopt.Replay(100, 0, *[0] * 8, failure, [])
+    for config, hint in (("", EXPANDABLE[0]), (EXPANDABLE[1], "--find-capacity")):
+        lines = dict(_failure_lines(info, replay, argparse.Namespace(config=config)))
+        assert lines["try"].startswith(hint) and "40 B are held" in lines["why"]
 
 
 def test_standard_input_and_gzip(trace, tmp_path):
