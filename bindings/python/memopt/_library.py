@@ -103,7 +103,10 @@ def c_text(text: str, what: str) -> bytes:
         raise TypeError("%s is text, not %s" % (what, type(text).__name__))
     if "\0" in text:
         raise ValueError("%s has a NUL character in it: %r" % (what, text))
-    return text.encode()
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # bytes on a command line that are no text, say
+        raise ValueError("%s has characters that are none: %r" % (what, text)) from None
 
 
 def load() -> Tuple[ctypes.CDLL, str]:

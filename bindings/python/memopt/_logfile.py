@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 from typing import Any, Dict, Sequence, Union
 
 
@@ -19,24 +21,43 @@ class LogFile:
         self._path = os.fspath(path)
         self._fields = list(fields)
         self._csv = self._path.lower().endswith(".csv")
+        new = not os.path.lexists(self._path)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             self._continue()
         except BaseException:
             self.close()
+            if new:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._path)
             raise
 
     def _continue(self) -> None:
-        end = self._cut()
-        if not self._csv:
-            return
-        header = ",".join(self._fields) + "\n"
-        if end == 0:
-            self._append(header.encode())
-        elif os.pread(self._file, len(header) + 1, 0)[: len(header)] != header.encode():
+        end = 0
+        if stat.S_ISREG(os.fstat(self._file).st_mode):  # a pipe has no lines of before
+            self._check()
+            end = self._cut()
+        if self._csv and end == 0:
+            self._append(self._start())
+
+    def _start(self) -> bytes:
+        """How such a log begins."""
+        if self._csv:
+            return (",".join(self._fields) + "\n").encode()
+        return ('{"%s": ' % self._fields[0]).encode()
+
+    def _check(self) -> None:
+        """ValueError for a file that is no log like this. Nothing of it is touched."""
+        start = self._start()
+        there = os.pread(self._file, len(start), 0)
+        if not start.startswith(there):
             raise ValueError(
-                "%s: it is there already and has other columns; the log would not fit. Expected %s"
-                % (self._path, header.strip())
+                "%s: it is there already and %s; the log would not fit. Expected %s"
+                % (
+                    self._path,
+                    "has other columns" if self._csv else "is no log of JSON lines",
+                    start.decode().strip(),
+                )
             )
 
     def _cut(self) -> int:
@@ -72,7 +93,8 @@ class LogFile:
                 done += os.write(self._file, data[done:])
         except OSError as error:
             if done:
-                os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_CUR) - done)
+                with contextlib.suppress(OSError):  # a pipe
+                    os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_CUR) - done)
             raise OSError(error.errno, error.strerror, self._path) from error
 
     def close(self) -> None:

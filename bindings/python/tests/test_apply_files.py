@@ -696,3 +696,25 @@ def test_killed_while_restoring(tmp_path, three):
             if os.path.exists(path + ".backup.1"):
                 os.unlink(path + ".backup.1")
     assert partly >= 2, "no run died between two renames"
+
+
+def test_what_cannot_be_put_back_is_kept(tmp_path, monkeypatch):
+    """The only copy of a former content is no temporary file."""
+    swaps = []
+    for name in ("one.json", "two.json"):
+        (tmp_path / name).write_text("former " + name)
+        source = transaction.read(str(tmp_path / name))
+        swaps.append(transaction.Swap(source, b"new", source.status, backup=False))
+    replace, turns = os.replace, iter([True, False, False])
+
+    def broken(*names):
+        if not next(turns):
+            raise OSError(errno.EIO, "Input/output error", *names[:1], None, names[1])
+        replace(*names)
+
+    monkeypatch.setattr(os, "replace", broken)
+    with pytest.raises(apply.ApplyError, match="could not be put back .* is in (.*)") as raised:
+        transaction.swap(swaps)
+    kept = str(raised.value).rpartition(" is in ")[2]
+    assert content(kept) == b"former one.json" and (tmp_path / "one.json").read_text() == "new"
+    assert (tmp_path / "two.json").read_text() == "former two.json"

@@ -270,8 +270,8 @@ def on_a_terminal(edits):
 
 
 def test_colour_on_a_terminal_only(path, monkeypatch):
-    for name in ("NO_COLOR", "TERM"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     edits = apply.prepare([path], ALL)
     text = on_a_terminal(edits)
     assert '\x1b[31m-  "bf16": false,\x1b[0m' in text and '\x1b[32m+  "bf16": true,\x1b[0m' in text
@@ -282,8 +282,10 @@ def test_colour_on_a_terminal_only(path, monkeypatch):
     assert "\x1b" not in on_a_terminal(edits)
 
 
-def test_a_file_cannot_steer_the_terminal(tmp_path, monkeypatch):
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_file_cannot_steer_the_terminal(tmp_path, monkeypatch, term):
     monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", term)
     path = write(tmp_path, "c.json", "{}\n")
     write(tmp_path, "c.json.backup", "{} \x1b]0;title\x07\x9b1m\r\n")
     text = on_a_terminal(apply.restore([path]))

@@ -13,8 +13,8 @@ import sys
 import time
 
 import pytest
-from cli_support import environment
 
+from cli_support import environment
 from memopt.cli import streams
 from memopt.cli.output import Output, json_text
 

@@ -16,8 +16,9 @@ import pytest
 
 import memopt
 import memopt.cli
-from memopt.cli.info import briefly
+from cli_support import environment
 from json_schema import load, validate
+from memopt.cli.info import briefly
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
 BUILD = os.path.dirname(os.path.abspath(memopt.library_path))
@@ -30,17 +31,6 @@ simulated = pytest.mark.skipif(
     or not os.path.exists(os.path.join(MONITORS, "libnvidia-ml.so.1")),
     reason="no simulated drivers beside " + memopt.library_path,
 )
-
-
-def environment(*folders, **variables):
-    values = {k: v for k, v in os.environ.items() if not k.startswith("MEMOPT_SIM_")}
-    for name in ("LD_LIBRARY_PATH", "NO_COLOR", "FORCE_COLOR", "MEMOPT_LOG", "COLUMNS"):
-        values.pop(name, None)
-    values.update(PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path)
-    values.update(variables)
-    if folders:
-        values["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, folders))
-    return values
 
 
 def command(*words, folders=(), **variables):

@@ -8,8 +8,8 @@ import re
 import sys
 
 import pytest
-from cli_support import Terminal
 
+from cli_support import Terminal
 from memopt.cli import layout
 from memopt.cli.layout import Cell
 
@@ -81,6 +81,10 @@ def test_rows_and_columns_change_places():
     ]
     many = [["row %d" % number, *ROWS[0][1:]] for number in range(9)]
     assert "  phase        row 0" in table(PHASES, many, 41)  # too many to become columns
+    titles = ["name"] + ["a_long_title_%d" % number for number in range(5)]
+    short = [["r%d" % number] + ["7"] * 5 for number in range(9)]
+    assert table(titles, short[:8], 70)[0].split() == ["name"] + ["r%d" % n for n in range(8)]
+    assert table(titles, short, 70)[:2] == ["  name            r0", "  a_long_title_0  7"]
 
 
 def test_what_has_no_title_is_an_ornament():

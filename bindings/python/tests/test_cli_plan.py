@@ -10,9 +10,9 @@ import sys
 import pytest
 
 import memopt
+from cli_support import environment
 from json_schema import load, validate
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
 BUILD = os.path.dirname(os.path.abspath(memopt.library_path))
 DRIVERS = os.path.join(BUILD, "tests", "sim", "lib")
 MONITORS = os.path.join(BUILD, "tests", "sim", "monitor")
@@ -39,13 +39,9 @@ def config(tmp_path):
 
 
 def command(*words, folder=None, **variables):
-    values = {k: v for k, v in os.environ.items() if not k.startswith("MEMOPT_SIM_")}
-    for name in ("LD_LIBRARY_PATH", "NO_COLOR", "FORCE_COLOR", "MEMOPT_LOG", "COLUMNS"):
-        values.pop(name, None)
-    values.update(PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path, **variables)
     return subprocess.run(
         [sys.executable, "-m", "memopt", "plan", *map(str, words)],
-        env=values,
+        env=environment(**variables),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -190,7 +186,12 @@ def test_changes_that_make_it_fit(config):
 
 def applied_options(value):
     """What to give for the run that is proposed, without batches."""
-    words = [word for change in value["changes"] if change["applied"] for word in change["option"].split()]
+    words = [
+        word
+        for change in value["changes"]
+        if change["applied"]
+        for word in change["option"].split()
+    ]
     pairs = list(zip(words[::2], words[1::2]))
     return [word for pair in pairs if pair[0] not in ("--batch", "--accumulation") for word in pair]
 
@@ -224,7 +225,9 @@ def test_numbers_go_together(config, words):
             assert change["peak_bytes"] == value["peak_bytes"] - change["saves_bytes"]
     assert peak == value["planned_peak_bytes"] <= value["limit_bytes"]
     kept = [str(word) for pair in given.items() for word in pair if "batch" not in pair[0]]
-    kept = [word for word in kept if word not in ("--accumulation", str(given.get("--accumulation")))]
+    kept = [
+        word for word in kept if word not in ("--accumulation", str(given.get("--accumulation")))
+    ]
     batches = ("--batch", value["micro_batch"], "--accumulation", value["accumulation"])
     again = plan(*base, *kept, *applied_options(value), *batches)
     assert again["fits"] and again["peak_bytes"] == value["planned_peak_bytes"]
@@ -342,6 +345,7 @@ def test_a_plot_that_cannot_be_written(config, tmp_path):
         ((), "--model"),
         (("--params", "-3"), "-3"),
         (("--params", "lots"), "lots"),
+        (("--params", "9" * 5000), "is not from 1 to 2^48"),
         (("--params", "1B", "--model", "x.json"), "exclude"),
         (("--params", "1B", "--batch", "0"), "0"),
         (("--params", "1B", "--batch", "two"), "two"),
@@ -351,6 +355,7 @@ def test_a_plot_that_cannot_be_written(config, tmp_path):
         (("--params", "1B", "--gpu-memory", "0"), "0"),
         (("--params", "1B", "--gpu-memory", "-8"), "-8"),
         (("--params", "1B", "--gpu-memory", "24parsecs"), "parsecs"),
+        (("--params", "1B", "--gpu-memory", os.fsdecode(b"\xff")), "characters that are none"),
         (("--params", "1B", "--safety-margin", "1.2"), "1.2"),
         (("--params", "1B", "--zero", "3"), "--world-size"),
         (("--params", "1B", "--world-size", "2", "--gather-dtype", "bf16"), "--zero 2"),

@@ -32,7 +32,7 @@ def check_picture(path: str) -> None:
     if _kind(path) not in FigureCanvasBase.get_supported_filetypes():
         raise UsageError(
             "--plot %s: a picture's name has to end in one of %s, or in another kind that "
-            "matplotlib draws" % (path, ", ".join(_USUAL))
+            "matplotlib draws" % (path or "''", ", ".join(_USUAL))
         )
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
@@ -74,11 +74,15 @@ def drawable(text: str) -> str:
 
 def write_whole(path: str, data: bytes) -> None:
     """Replaces a file's content; where that fails, the disk is full say, no half of it is left."""
-    with open(path, "wb") as file:
+    new = not os.path.lexists(path)
+    with open(path, "wb", buffering=0) as file:
         try:
-            file.write(data)
-            file.flush()
+            done = 0
+            while done < len(data):
+                done += file.write(data[done:])
         except OSError as error:
             with contextlib.suppress(OSError):
                 file.truncate(0)
+            if new:
+                os.unlink(path)
             raise OSError(error.errno, error.strerror, path) from error

@@ -99,10 +99,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Replays, prints, and says by the exit code whether it completed."""
     try:
-        lib.memopt_allocator_check_config(arguments.config.encode())
+        lib.memopt_allocator_check_config(os.fsencode(arguments.config))
     except InvalidArgumentError as error:
         raise UsageError("--config: %s" % error) from None
-    plot = Plot(arguments.plot) if arguments.plot else None
+    plot = None if arguments.plot is None else Plot(arguments.plot)
     with _read(arguments) as trace:
         if trace.info.allocations == 0:
             output.error("%s: the trace holds no allocation to replay" % _name(arguments))

@@ -41,8 +41,9 @@ def nearest(text: str, encoding: Optional[str]) -> str:
 
 
 def prepare() -> None:
-    """Makes the streams so. A stream that is closed becomes one that nobody reads."""
-    _occupy()
+    """Makes the streams so. A stream that is closed becomes one that nobody reads, and takes its
+    descriptor: else the next file to be opened would get what the library writes its log to. A
+    program that is started does not see it."""
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")
     for name in ("stdout", "stderr"):
@@ -53,20 +54,10 @@ def prepare() -> None:
             stream.reconfigure(errors=_HANDLER)
 
 
-def _occupy() -> None:
-    """Descriptors 0 to 2 that are closed are taken: else the next file to be opened would get what
-    the library writes its log to. A program that is started does not see them."""
-    while True:
-        descriptor = os.open(os.devnull, os.O_RDWR)
-        if descriptor > 2:
-            os.close(descriptor)
-            return
-
-
 def said(error: OSError) -> str:
     """What the system says of an error, with the file's name."""
     text = error.strerror or str(error) or type(error).__name__
-    names = [name for name in (error.filename, error.filename2) if name not in (None, "")]
+    names = [name for name in (error.filename, error.filename2) if name is not None]
     if names:
         return "%s: %s" % (" and ".join(map(_name, names)), text)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -74,4 +65,4 @@ def said(error: OSError) -> str:
 
 
 def _name(name: Any) -> str:
-    return os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)
+    return (os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)) or "''"

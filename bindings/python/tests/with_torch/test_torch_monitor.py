@@ -270,9 +270,10 @@ def test_interval(tmp_path):
 
 
 def test_an_unfinished_line_is_cut_off(tmp_path):
-    for name, header in (("a.jsonl", ""), ("a.csv", ",".join(FIELDS) + "\n")):
+    json_line, header = '{"%s": 1, "x": "' % FIELDS[0], ",".join(FIELDS) + "\n"
+    for name, start in (("a.jsonl", json_line), ("a.csv", header)):
         path = tmp_path / name
-        whole = header + ("x" * 70000 + "\n")
+        whole = start + ("x" * 70000 + "\n")
         path.write_text(whole + "y" * 100000)
         with mt.MemoryMonitor(path, device="cpu") as monitor:
             monitor.step()
@@ -287,6 +288,15 @@ def test_another_csv_is_not_continued(tmp_path):
     with pytest.raises(ValueError, match="other columns"):
         mt.MemoryMonitor(path, device="cpu")
     assert path.read_text() == "step,loss\n1,2\n"
+
+
+def test_notes_are_no_log(tmp_path):
+    """Their last line may be without an end, and yet is not half a line of a log."""
+    path = tmp_path / "notes.txt"
+    path.write_text("Notes.\nThe last line")
+    with pytest.raises(ValueError, match="no log of JSON lines"):
+        mt.MemoryMonitor(path, device="cpu")
+    assert path.read_text() == "Notes.\nThe last line"
 
 
 def test_valid_after_kill(tmp_path):

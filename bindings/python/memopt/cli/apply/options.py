@@ -184,8 +184,8 @@ def run(
 
 def show(edits: Edits, stream: TextIO) -> None:
     """Prints the diff, in colour on a terminal."""
-    terminal = stream.isatty() and os.environ.get("TERM") != "dumb"
-    coloured = terminal and not os.environ.get("NO_COLOR")
+    terminal = stream.isatty()
+    coloured = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     for line in edits.diff():
         if terminal:  # what stands in a file may not steer the terminal
             line = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", line.rstrip("\r"))

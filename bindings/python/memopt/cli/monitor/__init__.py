@@ -18,6 +18,7 @@ from typing import Any, Dict, Iterator, List, Optional
 from ..._logfile import LogFile
 from ...sizes import format_size
 from ..output import Output
+from ..streams import said
 from .ends import Ended, Ends
 from .sampling import Sampler, parse_device
 from .screen import device_row, host_text, process_row, share, size
@@ -342,7 +343,7 @@ class _Log:
         except OSError as error:
             self.close()
             self.failed = True
-            self._output.error("the log ends here, since it cannot be written: %s" % error)
+            self._output.error("the log ends here, since it cannot be written: " + said(error))
 
     def close(self) -> None:
         """Ends it."""

@@ -68,7 +68,7 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
     chosen: List[Optional[cards.Card]] = [*cards.cards(arguments)] or [None]
     if changing and len(chosen) > 1:
         raise UsageError("--apply needs one card, not %d" % len(chosen))
-    if arguments.plot:
+    if arguments.plot is not None:
         check_picture(arguments.plot)
     measured = _measured(arguments, description)
     if function and measured is not None:
@@ -82,7 +82,7 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
     source = answer.Played(description.model) if module is None else module
     bare, target = cards.bare(arguments), arguments.target_effective_batch
     answers = [answer.answer(source, description.run, card, bare, target) for card in chosen]
-    if arguments.plot:
+    if arguments.plot is not None:
         plot.plot(answers, arguments.plot, description.title)
     done = None
     if not output.wants_json:

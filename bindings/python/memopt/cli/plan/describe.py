@@ -218,7 +218,7 @@ def _count(text: str) -> int:
     if not match:
         raise argparse.ArgumentTypeError("%r is no count such as 366M or 7B" % text)
     factor = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}[match.group(2)]
-    value = round(float(match.group(1)) * factor)
+    value = round(min(float(match.group(1)) * factor, 2.0**60))  # of many digits: infinity
     if not 0 < value < 1 << 48:
         raise argparse.ArgumentTypeError("%s is not from 1 to 2^48" % text)
     return value

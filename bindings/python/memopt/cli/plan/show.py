@@ -74,7 +74,7 @@ def _run(plan: Plan, several: bool) -> str:
 
 def _count(number: int) -> str:
     for factor, unit in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
-        if number >= factor:
+        if round(number / factor, 5) >= 1:  # 999,999 are 1.00 M, and not 1000.00 k
             return "%.2f %s" % (number / factor, unit)
     return str(number)
 

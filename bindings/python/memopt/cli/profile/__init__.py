@@ -33,8 +33,8 @@ HELP = "run a program and record its memory over time"
 JSON_HELP = "print the report as one line of JSON, behind all that the program wrote"
 EXIT_STATUS = (
     "That of the program; 128 + N where signal N killed it; 127: there is no such program; 126: it "
-    "cannot be executed; 1: an output cannot be written, told before the program is run; 2: wrong "
-    "usage."
+    "cannot be executed; 1: an output cannot be written, told before the program is run, or, of a "
+    "program that ended with 0, the report cannot; 2: wrong usage."
 )
 
 _SHORTEST, _LONGEST = 0.001, 3600.0
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         from .. import UsageError
 
         raise UsageError("which program? Write it behind --: memopt profile -- python train.py")
-    if arguments.plot:
+    if arguments.plot is not None:
         check_picture(arguments.plot)
     figures = Figures(gpus=not arguments.no_gpu)
     try:
@@ -110,8 +110,8 @@ class _Run:
         if not path.lower().endswith(".csv"):
             with open(path, "w", encoding="utf-8"):
                 return None
-        if os.path.exists(path):
-            os.unlink(path)
+        if os.path.isfile(path):
+            os.truncate(path, 0)
         return LogFile(path, ["seconds", "phase", "processes"] + self._columns)
 
     def run(self) -> int:
@@ -131,7 +131,12 @@ class _Run:
         value = report.build(
             self._command, end, self._arguments.interval, self._figures, recorder, seconds
         )
-        self._tell(value, recorder)
+        try:
+            self._tell(value, recorder)
+            sys.stdout.flush()
+        except OSError:  # nobody takes the report
+            if end.code == 0:
+                raise
         return end.code
 
     def _watched(self, signals: Signals, marks: Marks, recorder: Recorder) -> End:
@@ -182,7 +187,7 @@ class _Run:
 
     def _tell(self, value: Dict[str, Any], recorder: Recorder) -> None:
         """The program has ended, and what it returned counts: what goes wrong here is only told."""
-        if self._arguments.plot:
+        if self._arguments.plot is not None:
             spans = [_span(mark, recorder.start) for mark in recorder.spans]
             self._try(plot.draw, {**value, "spans": spans}, self._arguments.plot)
         path = self._arguments.output

@@ -108,8 +108,7 @@ class Child:
         number = arrived.si_signo
         if number not in FORWARDED or arrived.si_code == _SI_KERNEL or arrived.si_pid == self.pid:
             return
-        self._reap()  # never to a number that another process has got meanwhile
-        if self.end is None:
+        if self.end is None:  # else its number may be another's: until it is reaped, nobody gets it
             os.kill(self.pid, number)
 
     def _reap(self) -> None:
@@ -137,11 +136,21 @@ def _adopt_orphans() -> None:
 
 
 def _cannot_start(program: str, error: OSError) -> CannotStart:
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or not _is_there(program):
         if os.path.sep in program and os.path.exists(program):
             return CannotStart(
                 "%s: the interpreter that its first line names is not there" % program, NOT_FOUND
             )
         where = "" if os.path.sep in program else " in any folder of PATH"
-        return CannotStart("%s: there is no such program%s" % (program, where), NOT_FOUND)
+        name = program or "''"
+        return CannotStart("%s: there is no such program%s" % (name, where), NOT_FOUND)
     return CannotStart("%s: %s" % (program, error.strerror), NOT_EXECUTABLE)
+
+
+def _is_there(program: str) -> bool:
+    """Whether there is such a file. One folder of PATH that may not be looked into is enough for
+    the system to say that permission is denied, whatever the others lack."""
+    if os.path.sep in program:
+        return True
+    places = [os.path.join(folder, program) for folder in os.get_exec_path()]
+    return program != "" and any(map(os.path.lexists, places))

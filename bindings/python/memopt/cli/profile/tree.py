@@ -36,12 +36,8 @@ def descendants(root: int) -> List[int]:
 
 def _children(pid: int) -> Iterable[int]:
     folder = "/proc/%d/task" % pid
-    try:
-        threads = os.listdir(folder)
-    except OSError:  # it has ended
-        return []
     found: List[int] = []
-    for thread in threads:
+    for thread in _names(folder):
         try:
             with open("%s/%s/children" % (folder, thread), "rb") as file:
                 found += map(int, file.read().split())
@@ -70,22 +66,37 @@ def _children_by_parent(pid: int) -> List[int]:
 
 def process_use(pid: int) -> Optional[ProcessUse]:
     """What a process uses now; None where it has ended."""
-    fields: Dict[bytes, bytes] = {}
-    try:
-        with open("/proc/%d/status" % pid, "rb") as file:
-            for line in file.read().splitlines():
-                key, _, value = line.partition(b":")
-                fields[key] = value
-    except OSError:
-        return None
+    fields = _status("/proc/%d/status" % pid)
+    if b"VmRSS" not in fields:  # its first thread has ended: then others tell, where there are any
+        folder = "/proc/%d/task" % pid
+        for thread in _names(folder):
+            fields = _status("%s/%s/status" % (folder, thread))
+            if b"VmRSS" in fields:
+                break
+        else:
+            return None
 
     def kib(key: bytes) -> int:
         words = fields.get(key, b"").split()
         return int(words[0]) * 1024 if words and words[0].isdigit() else 0
 
-    if b"VmRSS" not in fields:  # it has ended, and nobody has asked how
-        return None
     return ProcessUse(kib(b"VmRSS"), kib(b"VmHWM"), max(kib(b"VmLck"), kib(b"VmPin")))
+
+
+def _status(path: str) -> Dict[bytes, bytes]:
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    return {key: value for key, _, value in (line.partition(b":") for line in lines)}
+
+
+def _names(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def proportional(pid: int) -> Optional[int]:

@@ -1,0 +1,170 @@
+"""The words and colours of `memopt plan`, of answers that are made up here."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from memopt.cli.output import Cell
+from memopt.cli.plan import show
+from memopt.cli.plan.answer import CATEGORIES
+
+GIB = 1 << 30
+
+
+class Told:
+    """An output that keeps what it is told."""
+
+    def __init__(self):
+        self.tables, self.found = {}, {}
+
+    def table(self, title, columns, rows):
+        self.tables[title] = rows
+
+    def pairs(self, title, pairs, meaning=""):
+        self.found[title] = (dict(pairs), meaning)
+
+
+def peak(**sizes):
+    bytes_ = {**dict.fromkeys(CATEGORIES, 0), **sizes}
+    return SimpleNamespace(**bytes_, total=sum(bytes_.values()))
+
+
+def plan(**more):
+    values = dict(
+        peak=peak(parameters=6 * GIB, activations=2 * GIB),
+        peak_phase="backward",
+        peak_reason="of a layer",
+        overhead_reason="",
+        held_bytes=8 * GIB,
+        host_bytes=0,
+        host_pinned_bytes=0,
+        disk_bytes=0,
+        time_factor=1.0,
+        time_assumption="compute is the limit",
+        card=SimpleNamespace(capacity=10 * GIB),
+    )
+    return SimpleNamespace(**{**values, **more})
+
+
+def breakdown(**more):
+    told = Told()
+    show._breakdown(plan(**more), told)
+    rows = {row[0]: row[1:] for row in told.tables["At the peak"]}
+    return rows, told.found["Why"][0]
+
+
+def test_what_is_free_of_a_card():
+    rows, _ = breakdown()
+    assert rows["free"][0] == Cell("2.00 GiB", "good") and rows["card"][1] == "80.0 %"
+    assert rows["weights"][:2] == ["6.00 GiB", "75.0 %"] and rows["weights"][2] == "█" * 15
+    rows, _ = breakdown(card=SimpleNamespace(capacity=7 * GIB))
+    assert rows["free"][0] == Cell("-1.00 GiB", "bad")
+    rows, _ = breakdown(card=SimpleNamespace(capacity=8 * GIB))
+    assert rows["free"][0] == Cell("0 B", "good")
+    rows, _ = breakdown(card=SimpleNamespace(capacity=0))
+    assert "free" not in rows and "card" not in rows
+
+
+def test_why():
+    """What plays no part is not spoken of."""
+    _, why = breakdown()
+    assert why == {"peak": "of a layer", "outputs": "", "overhead": "", "host": "", "time": ""}
+    _, why = breakdown(
+        held_bytes=9 * GIB,
+        host_bytes=3 * GIB,
+        host_pinned_bytes=GIB,
+        disk_bytes=2 * GIB,
+        time_factor=1.25,
+        peak=peak(parameters=GIB, overhead=1),
+        overhead_reason="the driver's",
+    )
+    assert "needs 9.00 GiB (--keep-outputs)" in why["outputs"]
+    assert why["overhead"] == "the driver's"
+    assert why["host"] == "3.00 GiB on the host (1.00 GiB page-locked), 2.00 GiB on disk"
+    assert why["time"].startswith("1.25 × a step") and "compute is the limit" in why["time"]
+
+
+def test_what_the_times_of_changes_assume():
+    def change(kind, factor):
+        return SimpleNamespace(kind=kind, time_factor=factor)
+
+    def assumed(*changes):
+        return show._assumed(plan(), SimpleNamespace(changes=changes))
+
+    assert assumed(change("optimizer", 1.02)) == "8-bit states are taken to cost 2 %"
+    assert assumed(change("sharding", 1.1)) == "gathering weights is taken to cost 10 %"
+    assert assumed(change("offload", 1.3), change("optimizer", 1.0)) == "compute is the limit"
+    assert assumed(change("checkpointing", 1.0)) == ""
+
+
+def test_the_batch_of_a_card_and_its_remainder():
+    run = SimpleNamespace(batch=3, accumulation=5, world_size=2)
+    solution = SimpleNamespace(fits_after=True)
+    answer = SimpleNamespace(run=run, target=32, solution=solution)
+    assert show._batch(answer) == [
+        ("effective batch", "30 = 3 × 5 × 2"),
+        ("remainder", Cell("-2: 30 samples a step in place of 32", "warn")),
+    ]
+    assert show._met(answer) == "30 (-2)"
+    for target in (30, None):
+        answer.target = target
+        assert show._met(answer) == "30" and len(show._batch(answer)) == 1
+
+
+def test_how_many():
+    shown = [show._count(n) for n in (999, 1000, 999_990, 999_999, 10**6, 1_234_000_000)]
+    assert shown == ["999", "1.00 k", "999.99 k", "1.00 M", "1.00 M", "1.23 B"]
+
+
+def test_how_many_of_them_learn(monkeypatch):
+    monkeypatch.setattr(show, "_run", lambda plan, several: "")
+    description = SimpleNamespace(title="a model", notes=["a note"])
+    some = "100.00 M, 250.00 k of them learn (0.25 %)"
+    for learning, text in ((250_000, some), (10**8, "100.00 M")):
+        answer = SimpleNamespace(plan=plan(trainable_count=learning, parameter_count=10**8))
+        head = show._head(answer, description, False)
+        assert ("parameters", text) in head and ("note", Cell("a note", "dim")) in head
+
+
+def test_layers_that_run_again():
+    def layer(recomputed):
+        sizes = dict.fromkeys(
+            ["parameter_count", "parameter_bytes", "gradient_bytes", "optimizer_bytes"], 1
+        )
+        return SimpleNamespace(
+            name="x", saved_bytes=0, backward_bytes=0, recomputed=recomputed, **sizes
+        )
+
+    told = Told()
+    show._layers(plan(layers=[layer(True), layer(False)]), told)
+    rows = told.tables["By layer"]
+    assert [row[-1] for row in rows] == ["again", ""] and rows[0][2] == "3 B"
+
+
+def test_several_cards_side_by_side():
+    def answer(name, **solution):
+        values = dict(changes=[], floor_bytes=4 * GIB, peak_bytes=5 * GIB, fits=False)
+        values.update(fits_after=False, **solution)
+        run = SimpleNamespace(batch=2, accumulation=4, world_size=1)
+        return SimpleNamespace(
+            card=SimpleNamespace(name=name),
+            solution=SimpleNamespace(**values),
+            plan=plan(),
+            run=run,
+            target=8,
+        )
+
+    change = SimpleNamespace(change="a fused loss", applied=True)
+    left = SimpleNamespace(change="offload", applied=False)
+    told = Told()
+    answers = [answer("small"), answer("large")]
+    answers[1].solution.fits_after, answers[1].solution.changes = True, [change, left]
+    answers.append(answer("larger"))
+    answers[2].solution.fits = answers[2].solution.fits_after = True
+    show._tiers(answers, told)
+    no, changed, yes = told.tables["What fits"]
+    assert no == ["small", Cell("no", "bad"), "-", "-", "-", "8.00 GiB", "-", "floor 4.00 GiB"]
+    assert changed[1] == Cell("with changes", "warn") and changed[2:] == (
+        ["2", "4", "8", "5.00 GiB", "50 %", "a fused loss"]
+    )
+    assert yes[1] == Cell("fits", "good") and yes[-1] == ""
