@@ -139,7 +139,8 @@ static void cache_heads(mo_stack *s, mo_heads *h)
     }
 }
 
-/* Keys and values once per query head; the gradient is summed over the heads that share one. */
+/* Keys and values once per query head; the gradient is summed over the heads that share one. The
+ * caller's code has the old ones meanwhile. */
 static void repeat_heads(mo_stack *s, mo_heads *h)
 {
     mo_tape *t = &s->play->tape;
@@ -147,8 +148,8 @@ static void repeat_heads(mo_stack *s, mo_heads *h)
         return;
     mo_value k = mo_op_resize(t, h->k, s->size, "repeated keys");
     mo_value v = mo_op_resize(t, h->v, s->size, "repeated values");
-    mo_drop(t, h->k);
-    mo_drop(t, h->v);
+    mo_play_hold(s->play, &s->play->block, h->k);
+    mo_play_hold(s->play, &s->play->block, h->v);
     h->k = k;
     h->v = v;
     h->apart = 1;
