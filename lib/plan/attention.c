@@ -202,14 +202,14 @@ static double product_flops(const mo_stack *s)
            (double)s->head_dim;
 }
 
-/* The product with the values, one head after the other again. */
+/* The product with the values. */
 static mo_value combine(mo_stack *s, const mo_heads *h, mo_value weights)
 {
     mo_tape *t = &s->play->tape;
     mo_value v = operand(s, h->v, h->apart);
     mo_value out = mo_op_bmm(t, weights, v, s->size, product_flops(s));
     mo_drop(t, v);
-    return turn(t, out, mo_op_copy_both(t, out));
+    return out;
 }
 
 /* width: of the queries before autocast. */
@@ -230,6 +230,7 @@ static mo_value eager(mo_stack *s, mo_heads *h, uint32_t width)
     weights = turn(t, weights, mo_op_dropout(t, weights, s->attention_dropout));
     mo_value operand_weights = mo_op_cast(t, weights, mo_width(t, h->v));
     mo_value out = combine(s, h, operand_weights);
+    out = turn(t, out, mo_op_copy_both(t, out)); /* one head after the other again */
     mo_drop(t, operand_weights);
     mo_play_hold(s->play, &s->play->layer, weights); /* it is returned: the layer has it */
     return out;
@@ -268,7 +269,7 @@ static mo_value math(mo_stack *s, mo_heads *h)
     mo_drop(t, w.q);
     mo_drop(t, w.k);
     mo_drop(t, w.v);
-    return out;
+    return turn(t, out, mo_op_copy_both(t, out));
 }
 
 /* Queries, keys and values to the heads' outputs; leaves in h what the program holds meanwhile. */
