@@ -166,6 +166,7 @@ static mo_value classes(mo_play *p, mo_value x)
 {
     mo_tape *t = &p->tape;
     const memopt_plan_model *m = &p->settings->model;
+    t->phase = MEMOPT_PLAN_PHASE_FORWARD; /* up to the head itself */
     if (m->head != MEMOPT_PLAN_HEAD_TOKEN && m->family != MEMOPT_PLAN_LLAMA &&
         m->family != MEMOPT_PLAN_MIXTRAL && m->family != MEMOPT_PLAN_GPT2 &&
         m->family != MEMOPT_PLAN_OPT)
@@ -176,6 +177,7 @@ static mo_value classes(mo_play *p, mo_value x)
     }
     if (m->family == MEMOPT_PLAN_BERT)
         x = turn(t, x, mo_op_dropout(t, x, m->hidden_dropout));
+    t->phase = MEMOPT_PLAN_PHASE_LOSS;
     t->category = MO_LOGITS;
     mo_value logits = mo_op_linear(t, &p->head, x, p->compute, 0);
     mo_drop(t, x);

@@ -39,7 +39,12 @@ mo_value mo_mlp(mo_layer *l, mo_value x)
     mo_value wide = mo_op_linear(t, &l->up, x, compute, dropout);
     wide = turn(t, wide, mo_op_activation(t, wide, s->activation));
     wide = turn(t, wide, mo_op_dropout(t, wide, s->activation_dropout));
-    return turn(t, wide, mo_op_linear(t, &l->down, wide, compute, dropout));
+    mo_value out = mo_op_linear(t, &l->down, wide, compute, dropout);
+    if (s->family == MEMOPT_PLAN_BERT) /* its code has a name for it until the last norm is done */
+        mo_play_hold(s->play, &s->play->layer, wide);
+    else
+        mo_drop(t, wide);
+    return out;
 }
 
 /* A product of each row with the matrix of its expert, in the weights' type: autocast leaves it

@@ -101,7 +101,8 @@ static mo_value layer_norm(mo_tape *t, const mo_norm *n, mo_value x)
 {
     uint64_t rows = mo_elements(t, x) / mo_elements(t, n->weight);
     mo_value out = mo_value_new(t, mo_elements(t, x), mo_width(t, x), t->category);
-    mo_value rest = mo_value_new(t, 2 * rows, t->narrow_norms ? mo_width(t, x) : 4, t->category);
+    uint32_t narrow = t->narrow_norms && mo_width(t, n->weight) < 4 ? mo_width(t, x) : 4;
+    mo_value rest = mo_value_new(t, 2 * rows, narrow, t->category);
     if (rest == MO_NONE)
         return MO_NONE;
     mo_tape_record(
@@ -123,9 +124,9 @@ mo_value mo_op_norm(mo_tape *t, const mo_norm *n, mo_value x, uint32_t compute)
         return MO_NONE;
     if (!n->layer)
         return rms_norm(t, n, x);
-    if (compute == 0)
+    if (compute == 0 || t->narrow_norms)
         return layer_norm(t, n, x);
-    mo_value wide = mo_op_cast(t, x, 4); /* autocast computes norms in fp32 */
+    mo_value wide = mo_op_cast(t, x, 4); /* autocast computes norms in fp32, but not on a CPU */
     mo_value out = layer_norm(t, n, wide);
     mo_drop(t, wide);
     return out;

@@ -162,7 +162,8 @@ struct mo_tape {
     uint8_t recording;    /* 0: no nodes are made */
     uint8_t offload;      /* 1: saved activations go to the host */
     uint8_t fused_dropout;
-    uint8_t narrow_norms; /* 1: layer norms keep their statistics in the type of their input */
+    uint8_t narrow_norms; /* 1: layer norms take 16-bit input as it is, and where their weight is
+                             as narrow they keep their statistics so */
     uint8_t in_backward;
     mo_value *cached; /* weights that autocast has cast; it keeps them to the end of forward */
     uint64_t cached_count, cached_capacity;
