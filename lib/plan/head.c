@@ -181,9 +181,10 @@ static mo_value classes(mo_play *p, mo_value x)
     t->category = MO_LOGITS;
     mo_value logits = mo_op_linear(t, &p->head, x, p->compute, 0);
     mo_drop(t, x);
-    if (m->head == MEMOPT_PLAN_HEAD_TOKEN)
-        logits = turn(t, logits, mo_op_cast(t, logits, 4));
-    mo_value loss = mo_op_loss(t, logits, p->labels);
+    int in_fp32 = m->head == MEMOPT_PLAN_HEAD_TOKEN || p->compute != 0;
+    mo_value wide = mo_op_cast(t, logits, in_fp32 ? 4 : mo_width(t, logits));
+    mo_value loss = mo_op_loss(t, wide, p->labels);
+    mo_drop(t, wide);
     t->category = MO_ACTIVATIONS;
     mo_play_hold(p, &p->outputs, logits);
     return loss;
