@@ -250,6 +250,8 @@ mo_value mo_play_head(mo_play *p, mo_value x)
         x = turn(t, x, mo_op_linear(t, &l, x, p->compute, 0));
     }
     mo_play_let_go(p, &p->frames, 0);
+    if (p->settings->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_NONE)
+        mo_play_drop_mask(p); /* layers that run again hold it */
     t->phase = MEMOPT_PLAN_PHASE_LOSS;
     if (t->status != MEMOPT_OK)
         return MO_NONE;
