@@ -130,8 +130,9 @@ static mo_value route(mo_layer *l, mo_value x, mo_value *order)
     mo_drop(t, total);
     if (s->kin == MEMOPT_PLAN_KIN_QWEN_MOE)
         scores = turn(t, scores, mo_op_cast(t, scores, mo_width(t, logits)));
-    /* What the codes of router and experts hold meanwhile; the counts come as floats too. */
+    /* What the codes of router and experts hold meanwhile: sorted numbers, and as floats too. */
     mo_play_hold(s->play, &s->play->layer, top);
+    mo_play_hold(s->play, &s->play->layer, mo_value_new(t, chosen, 8, t->category));
     mo_play_hold(s->play, &s->play->layer, mo_value_new(t, chosen + s->experts, 4, t->category));
     mo_play_hold(s->play, &s->play->layer, logits); /* the router returns them */
     return scores;
