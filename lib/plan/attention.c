@@ -171,12 +171,18 @@ static void cache_heads(mo_stack *s, mo_heads *h)
 }
 
 /* Keys and values once per query head; the gradient is summed over the heads that share one. The
- * caller's code has the old ones meanwhile. */
-static void repeat_heads(mo_stack *s, mo_heads *h)
+ * caller's code has the old ones meanwhile. in_kernel: by torch's math kernel itself. */
+static void repeat_heads(mo_stack *s, mo_heads *h, int in_kernel)
 {
     mo_tape *t = &s->play->tape;
     if (s->kv_heads == s->heads)
         return;
+    if (s->kv_heads == 1 && !in_kernel) { /* one for all: no copy, but not contiguous either */
+        h->k = turn(t, h->k, mo_op_expand(t, h->k, s->size));
+        h->v = turn(t, h->v, mo_op_expand(t, h->v, s->size));
+        h->apart = 0;
+        return;
+    }
     mo_value k = mo_op_resize(t, h->k, s->size, "repeated keys");
     mo_value v = mo_op_resize(t, h->v, s->size, "repeated values");
     mo_play_hold(s->play, &s->play->block, h->k);
@@ -218,14 +224,19 @@ static mo_value operand(mo_stack *s, mo_value x, int apart)
     return apart || s->rows == 1 ? mo_value_view(t, x, mo_elements(t, x)) : mo_op_copy(t, x);
 }
 
-/* Softmax of scores, in fp32 where the family's code says so, cast to a width. */
-static mo_value weigh(mo_stack *s, mo_value scores, int wide, uint32_t width)
+/* Softmax of scores: in fp32 and cast back to the queries' type where the family's code says so,
+ * else in the type of the scores, which autocast leaves alone on a CPU. GPT-2 casts it to the type
+ * of the values. */
+static mo_value weigh(mo_stack *s, mo_value scores, uint32_t of_queries, uint32_t of_values)
 {
     mo_tape *t = &s->play->tape;
+    int bare = s->family == MEMOPT_PLAN_GPT2 || s->family == MEMOPT_PLAN_BERT;
+    int wide = !bare || (s->play->compute != 0 && !t->narrow_norms);
     mo_value in = mo_op_cast(t, scores, wide ? 4 : mo_width(t, scores));
     mo_value out = mo_op_softmax(t, in);
+    uint32_t width = bare ? mo_width(t, in) : of_queries;
     mo_drop(t, in);
-    return turn(t, out, mo_op_cast(t, out, width));
+    return turn(t, out, mo_op_cast(t, out, s->family == MEMOPT_PLAN_GPT2 ? of_values : width));
 }
 
 static double product_flops(const mo_stack *s)
@@ -248,8 +259,7 @@ static mo_value combine(mo_stack *s, const mo_heads *h, mo_value weights)
 static mo_value eager(mo_stack *s, mo_heads *h, uint32_t width)
 {
     mo_tape *t = &s->play->tape;
-    int wide = s->family != MEMOPT_PLAN_GPT2 && s->family != MEMOPT_PLAN_BERT;
-    repeat_heads(s, h);
+    repeat_heads(s, h, 0);
     mo_value q = operand(s, h->q, 0), k = operand(s, h->k, h->apart);
     mo_value scores = mo_op_bmm(t, q, k, s->scores, product_flops(s));
     mo_drop(t, q);
@@ -257,7 +267,7 @@ static mo_value eager(mo_stack *s, mo_heads *h, uint32_t width)
     scores = turn(t, scores, mo_op_scale(t, scores));
     if (s->mask != MO_NONE)
         scores = turn(t, scores, mo_op_add(t, scores, s->mask));
-    mo_value weights = weigh(s, scores, wide, wide ? width : mo_width(t, h->v));
+    mo_value weights = weigh(s, scores, width, mo_width(t, h->v));
     mo_drop(t, scores);
     weights = turn(t, weights, mo_op_dropout(t, weights, s->attention_dropout));
     mo_value operand_weights = mo_op_cast(t, weights, mo_width(t, h->v));
@@ -318,11 +328,11 @@ static mo_value core(mo_layer *l, mo_heads *h)
     case MO_CORE_EAGER:
         return eager(s, h, width);
     case MO_CORE_MATH:
-        repeat_heads(s, h);
+        repeat_heads(s, h, s->mask == MO_NONE);
         return math(s, h);
     default:
         if (s->mask != MO_NONE)
-            repeat_heads(s, h);
+            repeat_heads(s, h, 0);
         return flash(s, h);
     }
 }

@@ -17,16 +17,16 @@ static mo_value token_loss(mo_play *p, mo_value logits, int shifted)
     mo_tape *t = &p->tape;
     int own_type = p->settings->model.family == MEMOPT_PLAN_BERT && !p->compute;
     mo_value wide = mo_op_cast(t, logits, own_type ? mo_width(t, logits) : 4);
-    mo_value labels = p->labels;
+    mo_value labels = p->labels, padded = MO_NONE;
     if (shifted) {
         uint64_t n = mo_elements(t, p->labels);
-        mo_value padded = mo_value_new(t, n + p->text.rows, 8, MO_BATCH);
+        padded = mo_value_new(t, n + p->text.rows, 8, MO_BATCH);
         labels = mo_value_new(t, n, 8, MO_BATCH);
-        mo_drop(t, padded);
     }
     mo_value loss = mo_op_loss(t, wide, labels);
     if (shifted)
         mo_drop(t, labels);
+    mo_drop(t, padded);
     mo_drop(t, wide);
     return loss;
 }

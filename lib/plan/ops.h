@@ -51,6 +51,8 @@ mo_value mo_op_copy_back(mo_tape *t, mo_value x);
 mo_value mo_op_resize(mo_tape *t, mo_value x, uint64_t elements, const char *label);
 /* A view of part of x; its gradient is as large as x. */
 mo_value mo_op_slice(mo_tape *t, mo_value x, uint64_t elements);
+/* A view of x, seen several times; the gradient is summed to x's size. */
+mo_value mo_op_expand(mo_tape *t, mo_value x, uint64_t elements);
 /* Views of equal parts of x, whose gradients are joined to one of x's size. */
 void mo_op_split(mo_tape *t, mo_value x, int parts, mo_value out[MO_RECORD_OUTPUTS]);
 /* Mean over groups of x: the gradient is expanded. */

@@ -210,6 +210,11 @@ mo_value mo_op_slice(mo_tape *t, mo_value x, uint64_t elements)
     return view_of(t, x, elements, "a slice");
 }
 
+mo_value mo_op_expand(mo_tape *t, mo_value x, uint64_t elements)
+{
+    return view_of(t, x, elements, "repeated heads");
+}
+
 void mo_op_split(mo_tape *t, mo_value x, int parts, mo_value out[MO_RECORD_OUTPUTS])
 {
     mo_record r = {.label = "a split", .in[0] = x, .grad[0] = size_of(t, x)};

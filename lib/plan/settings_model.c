@@ -45,7 +45,7 @@ static memopt_status check_enums(const memopt_plan_model *m)
                {"qk_norm", m->qk_norm, MEMOPT_PLAN_YES},
                {"pooler", m->pooler, MEMOPT_PLAN_YES},
                {"post_norm", m->post_norm, MEMOPT_PLAN_YES},
-               {"kin", m->kin, MEMOPT_PLAN_KIN_QWEN_MOE},
+               {"kin", m->kin, MEMOPT_PLAN_KIN_GRANITE},
                {"vision_mode", m->vision_mode, MEMOPT_PLAN_TOWER_FROZEN},
                {"vision_activation", m->vision_activation, MEMOPT_PLAN_ACTIVATION_GELU_FAST},
                {"lora_targets", m->lora_targets, 255}};

@@ -64,6 +64,7 @@ class PlanKin(enum.IntEnum):
     GEMMA = 1
     PHI3 = 2
     QWEN_MOE = 3
+    GRANITE = 4
 
 
 @enumeration("MEMOPT_PLAN_TARGET_")

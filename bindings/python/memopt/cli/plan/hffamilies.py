@@ -91,7 +91,7 @@ FAMILIES: Dict[str, Family] = {
             num_attention_heads=16, num_key_value_heads=4, tie_word_embeddings=True,
         ),
     ),
-    "granite": Family("llama", _LLAMA),
+    "granite": Family("llama", _LLAMA, kin="granite"),
     "phi3": Family(
         "llama",
         dict(_LLAMA, vocab_size=32064, hidden_size=3072, intermediate_size=8192),
