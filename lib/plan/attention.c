@@ -259,7 +259,6 @@ static mo_value combine(mo_stack *s, const mo_heads *h, mo_value weights)
 static mo_value eager(mo_stack *s, mo_heads *h, uint32_t width)
 {
     mo_tape *t = &s->play->tape;
-    repeat_heads(s, h, 0);
     mo_value q = operand(s, h->q, 0), k = operand(s, h->k, h->apart);
     mo_value scores = mo_op_bmm(t, q, k, s->scores, product_flops(s));
     mo_drop(t, q);
@@ -323,18 +322,18 @@ static mo_value core(mo_layer *l, mo_heads *h)
     if (s->cache)
         cache_heads(s, h);
     uint32_t width = mo_width(&s->play->tape, h->q);
+    enum mo_core kernel = core_of(s);
+    int by_program = kernel == MO_CORE_EAGER || s->mask != MO_NONE;
+    if (by_program) /* before autocast sees them */
+        repeat_heads(s, h, 0);
     narrow_heads(s, h);
-    switch (core_of(s)) {
-    case MO_CORE_EAGER:
+    if (kernel == MO_CORE_EAGER)
         return eager(s, h, width);
-    case MO_CORE_MATH:
-        repeat_heads(s, h, s->mask == MO_NONE);
-        return math(s, h);
-    default:
-        if (s->mask != MO_NONE)
-            repeat_heads(s, h, 0);
+    if (kernel == MO_CORE_FLASH)
         return flash(s, h);
-    }
+    if (!by_program)
+        repeat_heads(s, h, 1);
+    return math(s, h);
 }
 
 static void drop_heads(mo_tape *t, const mo_heads *h)

@@ -9,9 +9,10 @@
  * the layer.
  *
  * Rules, as of torch: a node holds what it saved until it has run. It runs with its incoming
- * gradients, what it saved and all it makes alive at once; then what it saved goes, what it made is
- * brought to the type and the size of its inputs, the incoming gradients go, and what it made is
- * added to the gradients that wait at the nodes before it. A sum is a new tensor. The first
+ * gradients, what it saved and all it makes alive at once; what it made is brought to the type and
+ * the size of its inputs; then the first two go, and what it made is added to the gradients that
+ * wait at the nodes before it. What a hook fetched, from the host or by a run anew, goes when it
+ * has been used, before that. A sum is a new tensor. The first
  * gradient that reaches a weight becomes its gradient; later ones are added in place.
  *
  * Errors stick: after one, every call does nothing, and mo_tape.status says which it was. Values
@@ -89,7 +90,7 @@ typedef struct mo_saved {
 
 typedef struct mo_node {
     uint64_t temp; /* bytes alive on top of everything at the fullest moment of its backward */
-    uint64_t late; /* the same once what it saved has gone: casts and sums that the engine makes */
+    uint64_t late; /* the same when the engine casts and sums what it made */
     const char *label;
     uint32_t edges, saved, grads; /* where its own start in the tape's pools */
     uint32_t layer;
@@ -165,6 +166,7 @@ struct mo_tape {
     uint8_t narrow_norms; /* 1: layer norms take 16-bit input as it is, and where their weight is
                              as narrow they keep their statistics so */
     uint8_t in_backward;
+    uint8_t in_region; /* 1: nodes of a region run, which was run again for them */
     mo_value *cached; /* weights that autocast has cast; it keeps them to the end of forward */
     uint64_t cached_count, cached_capacity;
     double flops; /* of forward operations outside recomputation */
