@@ -21,7 +21,8 @@ static void rotary_tables(mo_play *p)
     s->sine = mo_value_new(t, n, p->weight_width, MO_ACTIVATIONS);
 }
 
-/* Whether a mask over the scores is made, and how many sequences it is made for. */
+/* Whether a mask over the scores is made, and how many sequences it is made for: without padding
+ * one serves all, and is seen by each. */
 static void make_mask(mo_play *p, mo_stack *s)
 {
     mo_tape *t = &p->tape;
@@ -35,14 +36,14 @@ static void make_mask(mo_play *p, mo_stack *s)
         !(padded || (s->causal && (is_eager || window))))
         return;
     t->label = "the mask";
-    mo_value yes =
-        mo_value_new(t, mo_tape_mul(t, padded || window ? s->rows : 1, square), 1, MO_ACTIVATIONS);
+    mo_value yes = mo_value_new(t, mo_tape_mul(t, padded ? s->rows : 1, square), 1, MO_ACTIVATIONS);
     if (is_eager) {
         s->mask = mo_value_new(t, mo_tape_mul(t, s->rows, square), p->compute ? 4 : p->weight_width,
                                MO_ACTIVATIONS);
         mo_drop(t, yes);
     } else {
-        s->mask = yes;
+        s->mask = mo_value_view(t, yes, mo_tape_mul(t, s->rows, square));
+        mo_drop(t, yes);
     }
 }
 

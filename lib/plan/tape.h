@@ -167,7 +167,7 @@ struct mo_tape {
                              as narrow they keep their statistics so */
     uint8_t in_backward;
     uint8_t in_region; /* 1: nodes of a region run, which was run again for them */
-    mo_value *cached; /* weights that autocast has cast; it keeps them to the end of forward */
+    mo_value *cached;  /* weights that autocast has cast; it keeps them to the end of forward */
     uint64_t cached_count, cached_capacity;
     double flops; /* of forward operations outside recomputation */
 };

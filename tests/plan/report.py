@@ -218,7 +218,13 @@ in chunks under autocast, whose cast of the head was not counted.
 
 def is_dense(row: Dict[str, Any]) -> bool:
     """Whether the bound of a tenth is for it: no experts, whose sizes depend on the data."""
-    return "num_local_experts" not in row["config"]
+    return experts_of(row) == 0
+
+
+def experts_of(row: Dict[str, Any]) -> int:
+    """Experts of a layer, under either family's name."""
+    config = row["config"]
+    return int(config.get("num_local_experts") or config.get("num_experts") or 0)
 
 
 def within(row: Dict[str, Any], error: float) -> bool:
@@ -260,7 +266,7 @@ def percent(value: float) -> str:
 
 def run_of(row: Dict[str, Any]) -> str:
     """A row's run in few words."""
-    run, config = row["run"], row["config"]
+    run = row["run"]
     words = ["%d × %d" % (run["batch"], run["seq"]), run["dtype"], run["attention"]]
     words += ["autocast " + run["autocast"]] if "autocast" in run else []
     words += ["checkpointed"] if run["checkpointing"] != "none" else []
@@ -273,7 +279,7 @@ def run_of(row: Dict[str, Any]) -> str:
     words += ["%s loss" % run["loss"]] if "loss" in run else []
     words += ["images in %s" % run["images"]] if "images" in run else []
     words += ["1 + %d" % (models.group_of(run) - 1)] if models.contrastive(run) else []
-    words += ["%d experts" % config["num_local_experts"]] if not is_dense(row) else []
+    words += ["%d experts" % experts_of(row)] if not is_dense(row) else []
     return ", ".join(words)
 
 
