@@ -109,6 +109,9 @@ mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
         uint64_t before = t->live[MO_ACTIVATIONS];
         double flops = t->flops;
         int again = runs_again(p, i);
+        /* The sum at the end saves nothing: backward casts its gradient for what autocast computed
+         * before the layer is run again. */
+        t->ahead = p->compute == 0 || s->post_norm ? 0 : mo_elements(t, x) * p->compute;
         t->layer = l->number;
         x = turn(t, x, mo_tape_region_forward(t, mo_block_run, l, &x, 1, again));
         info->recomputed = (uint32_t)again;
@@ -119,5 +122,6 @@ mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
         info->saved = t->live[MO_ACTIVATIONS] > before ? t->live[MO_ACTIVATIONS] - before : 0;
         p->again_flops += again ? info->flops : 0;
     }
+    t->ahead = 0;
     return x;
 }

@@ -204,7 +204,9 @@ static mo_value tokens(mo_play *p)
     uint64_t count = mo_tape_mul(t, s->rows, s->sequence);
     t->label = "token numbers";
     /* Positions and what is made on the way to them: 8 bytes each, a handful of tensors. */
-    uint64_t per_token = m->family == MEMOPT_PLAN_OPT ? 3 : m->family == MEMOPT_PLAN_BERT ? 2 : 0;
+    uint64_t per_token = m->family == MEMOPT_PLAN_OPT        ? 3
+                         : m->kin == MEMOPT_PLAN_KIN_ROBERTA ? 2
+                                                             : 0;
     mo_value small =
         mo_value_new(t, mo_tape_mul(t, per_token, count) + 4 * s->sequence, 8, MO_ACTIVATIONS);
     s->numbers = small;

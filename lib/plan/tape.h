@@ -113,6 +113,7 @@ typedef struct mo_tape_region {
     void *context;
     mo_value_entry inputs[MO_REGION_INPUTS];
     uint32_t input_count;
+    uint64_t ahead; /* bytes of gradients that its last nodes make before it is run again */
 } mo_tape_region;
 
 /* A weight's gradient at rest. */
@@ -166,6 +167,7 @@ struct mo_tape {
     uint8_t narrow_norms; /* 1: layer norms take 16-bit input as it is, and where their weight is
                              as narrow they keep their statistics so */
     uint8_t in_backward;
+    uint64_t ahead;    /* of the regions made now: see mo_tape_region */
     uint8_t in_region; /* 1: nodes of a region run, which was run again for them */
     mo_value *cached;  /* weights that autocast has cast; it keeps them to the end of forward */
     uint64_t cached_count, cached_capacity;

@@ -175,7 +175,9 @@ static void run_region(mo_tape *t, uint32_t id)
     uint64_t base = t->node_count;
     uint8_t offload = t->offload;
     t->offload = 0; /* hooks are those of the forward pass: what is run again stays here */
+    uint32_t ahead = mo_storage_new(t, region.ahead, MO_ACTIVATIONS);
     mo_value out = region.run(t, region.context, inputs);
+    mo_storage_drop(t, ahead);
     t->offload = offload;
     if (out == MO_NONE)
         return;

@@ -210,7 +210,7 @@ mo_value mo_tape_region_forward(mo_tape *t, mo_region_run run, void *context,
                                 const mo_value *inputs, uint32_t count, int again)
 {
     uint8_t recording = t->recording;
-    mo_tape_region region = {run, context, {{0}}, count};
+    mo_tape_region region = {run, context, {{0}}, count, t->ahead};
     if (t->status != MEMOPT_OK)
         return MO_NONE;
     if (!again || !recording)

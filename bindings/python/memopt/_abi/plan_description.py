@@ -58,13 +58,14 @@ class PlanChoice(enum.IntEnum):
 
 @enumeration("MEMOPT_PLAN_KIN_")
 class PlanKin(enum.IntEnum):
-    """Whose code the layers are, where it differs from Llama's or Mixtral's."""
+    """Whose code it is, where it differs from that of its family."""
 
     NONE = 0
     GEMMA = 1
     PHI3 = 2
     QWEN_MOE = 3
     GRANITE = 4
+    ROBERTA = 5
 
 
 @enumeration("MEMOPT_PLAN_TARGET_")

@@ -140,8 +140,8 @@ FAMILIES: Dict[str, Family] = {
         only={"layer_norm_elementwise_affine": True, "_remove_final_layer_norm": False},
     ),
     "bert": Family("bert", _BERT, only=_ENCODER),
-    "roberta": Family("bert", dict(_BERT, vocab_size=50265), only=_ENCODER),
-    "xlm-roberta": Family("bert", _BERT, only=_ENCODER),
-    "camembert": Family("bert", _BERT, only=_ENCODER),
+    "roberta": Family("bert", dict(_BERT, vocab_size=50265), only=_ENCODER, kin="roberta"),
+    "xlm-roberta": Family("bert", _BERT, only=_ENCODER, kin="roberta"),
+    "camembert": Family("bert", _BERT, only=_ENCODER, kin="roberta"),
     "vit": Family("vit", _VIT),
 }  # fmt: skip
