@@ -15,6 +15,18 @@ static mo_value inner(mo_layer *l, mo_value x)
     return l->stack->experts > 0 ? mo_experts(l, x) : mo_mlp(l, x);
 }
 
+/* x + y; Granite scales y. */
+static mo_value residual(mo_stack *s, mo_value x, mo_value y)
+{
+    mo_tape *t = &s->play->tape;
+    if (s->kin != MEMOPT_PLAN_KIN_GRANITE)
+        return mo_op_add(t, x, y);
+    mo_value scaled = mo_op_scale(t, y);
+    mo_value sum = mo_op_add(t, x, scaled);
+    mo_drop(t, scaled);
+    return sum;
+}
+
 /* Norm, attention, sum, norm, MLP, sum. */
 static mo_value pre_norm(mo_layer *l, mo_value x)
 {
@@ -26,7 +38,7 @@ static mo_value pre_norm(mo_layer *l, mo_value x)
     int named = s->family == MEMOPT_PLAN_GPT2; /* its code has a name for each of them */
     h = named ? h : turn(t, h, MO_NONE);
     a = turn(t, a, mo_op_dropout(t, a, s->hidden_dropout));
-    mo_value middle = mo_op_add(t, x, a);
+    mo_value middle = residual(s, x, a);
     mo_drop(t, h);
     if (named)
         mo_play_hold(s->play, &s->play->layer, a);
@@ -36,7 +48,7 @@ static mo_value pre_norm(mo_layer *l, mo_value x)
     mo_value m = inner(l, h);
     h = named ? h : turn(t, h, MO_NONE);
     m = turn(t, m, mo_op_dropout(t, m, s->hidden_dropout));
-    mo_value out = mo_op_add(t, middle, m);
+    mo_value out = residual(s, middle, m);
     mo_drop(t, h);
     mo_drop(t, m);
     mo_drop(t, middle);
@@ -97,6 +109,9 @@ mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
         uint64_t before = t->live[MO_ACTIVATIONS];
         double flops = t->flops;
         int again = runs_again(p, i);
+        /* The sum at the end saves nothing: backward casts its gradient for what autocast computed
+         * before the layer is run again. */
+        t->ahead = p->compute == 0 || s->post_norm ? 0 : mo_elements(t, x) * p->compute;
         t->layer = l->number;
         mo_shard_forward(p, l->number);
         mo_shard_hook_input(p, l->number, x);
@@ -111,5 +126,6 @@ mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
         info->saved = t->live[MO_ACTIVATIONS] > before ? t->live[MO_ACTIVATIONS] - before : 0;
         p->again_flops += again ? info->flops : 0;
     }
+    t->ahead = 0;
     return x;
 }

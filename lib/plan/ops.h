@@ -19,9 +19,12 @@ typedef struct mo_linear {
         MO_NONE, MO_NONE, MO_NONE, MO_NONE, 0, 0                                                   \
     }
 
+/* LayerNorm, and RMSNorm as transformers writes it for Llama and for Gemma. */
+enum mo_norm_kind { MO_NORM_RMS, MO_NORM_LAYER, MO_NORM_GEMMA };
+
 typedef struct mo_norm {
     mo_value weight, bias;
-    int layer; /* 1: LayerNorm, 0: RMSNorm as transformers writes it */
+    enum mo_norm_kind kind;
 } mo_norm;
 
 /* --- one operation each (ops_basic.c) ------------------------------------------------------- */
@@ -48,6 +51,8 @@ mo_value mo_op_copy_back(mo_tape *t, mo_value x);
 mo_value mo_op_resize(mo_tape *t, mo_value x, uint64_t elements, const char *label);
 /* A view of part of x; its gradient is as large as x. */
 mo_value mo_op_slice(mo_tape *t, mo_value x, uint64_t elements);
+/* A view of x, seen several times; the gradient is summed to x's size. */
+mo_value mo_op_expand(mo_tape *t, mo_value x, uint64_t elements);
 /* Views of equal parts of x, whose gradients are joined to one of x's size. */
 void mo_op_split(mo_tape *t, mo_value x, int parts, mo_value out[MO_RECORD_OUTPUTS]);
 /* Mean over groups of x: the gradient is expanded. */

@@ -21,7 +21,8 @@ static void rotary_tables(mo_play *p)
     s->sine = mo_value_new(t, n, p->weight_width, MO_ACTIVATIONS);
 }
 
-/* Whether a mask over the scores is made, and how many sequences it is made for. */
+/* Whether a mask over the scores is made, and how many sequences it is made for: without padding
+ * one serves all, and is seen by each. */
 static void make_mask(mo_play *p, mo_stack *s)
 {
     mo_tape *t = &p->tape;
@@ -35,14 +36,14 @@ static void make_mask(mo_play *p, mo_stack *s)
         !(padded || (s->causal && (is_eager || window))))
         return;
     t->label = "the mask";
-    mo_value yes =
-        mo_value_new(t, mo_tape_mul(t, padded || window ? s->rows : 1, square), 1, MO_ACTIVATIONS);
+    mo_value yes = mo_value_new(t, mo_tape_mul(t, padded ? s->rows : 1, square), 1, MO_ACTIVATIONS);
     if (is_eager) {
         s->mask = mo_value_new(t, mo_tape_mul(t, s->rows, square), p->compute ? 4 : p->weight_width,
                                MO_ACTIVATIONS);
         mo_drop(t, yes);
     } else {
-        s->mask = yes;
+        s->mask = mo_value_view(t, yes, mo_tape_mul(t, s->rows, square));
+        mo_drop(t, yes);
     }
 }
 
@@ -52,6 +53,12 @@ static void drop_stack(mo_play *p, mo_stack *s)
     mo_drop(&p->tape, s->cosine);
     mo_drop(&p->tape, s->sine);
     mo_drop(&p->tape, s->mask);
+}
+
+void mo_play_drop_mask(mo_play *p)
+{
+    mo_drop(&p->tape, p->text.mask);
+    p->text.mask = MO_NONE;
 }
 
 void mo_play_drop_tables(mo_play *p)
@@ -197,8 +204,11 @@ static mo_value tokens(mo_play *p)
     uint64_t count = mo_tape_mul(t, s->rows, s->sequence);
     t->label = "token numbers";
     /* Positions and what is made on the way to them: 8 bytes each, a handful of tensors. */
-    mo_value small = mo_value_new(
-        t, (m->family == MEMOPT_PLAN_OPT ? 3 * count : 0) + 4 * s->sequence, 8, MO_ACTIVATIONS);
+    uint64_t per_token = m->family == MEMOPT_PLAN_OPT        ? 3
+                         : m->kin == MEMOPT_PLAN_KIN_ROBERTA ? 2
+                                                             : 0;
+    mo_value small =
+        mo_value_new(t, mo_tape_mul(t, per_token, count) + 4 * s->sequence, 8, MO_ACTIVATIONS);
     s->numbers = small;
     mo_value x = mo_op_embedding(t, p->embedding, p->ids, mo_tape_mul(t, count, m->embedding));
     if (p->projection_in != MO_NONE) {

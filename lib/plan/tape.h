@@ -9,8 +9,10 @@
  * the layer.
  *
  * Rules, as of torch: a node holds what it saved until it has run. It runs with its incoming
- * gradients, what it saved and all it makes alive at once; then the first two go, and what it made
- * is added to the gradients that wait at the nodes before it. A sum is a new tensor. The first
+ * gradients, what it saved and all it makes alive at once; what it made is brought to the type and
+ * the size of its inputs; then the first two go, and what it made is added to the gradients that
+ * wait at the nodes before it. What a hook fetched, from the host or by a run anew, goes when it
+ * has been used, before that. A sum is a new tensor. The first
  * gradient that reaches a weight becomes its gradient; later ones are added in place.
  *
  * Errors stick: after one, every call does nothing, and mo_tape.status says which it was. Values
@@ -89,6 +91,7 @@ typedef struct mo_saved {
 
 typedef struct mo_node {
     uint64_t temp; /* bytes alive on top of everything at the fullest moment of its backward */
+    uint64_t late; /* the same when the engine casts and sums what it made */
     const char *label;
     uint32_t edges, saved, grads; /* where its own start in the tape's pools */
     uint32_t layer;
@@ -111,6 +114,7 @@ typedef struct mo_tape_region {
     void *context;
     mo_value_entry inputs[MO_REGION_INPUTS];
     uint32_t input_count;
+    uint64_t ahead; /* bytes of gradients that its last nodes make before it is run again */
 } mo_tape_region;
 
 /* Called in backward once the gradient of a value is whole, before what made the value runs. */
@@ -173,9 +177,12 @@ struct mo_tape {
     uint8_t recording;    /* 0: no nodes are made */
     uint8_t offload;      /* 1: saved activations go to the host */
     uint8_t fused_dropout;
-    uint8_t narrow_norms; /* 1: layer norms keep their statistics in the type of their input */
+    uint8_t narrow_norms; /* 1: layer norms take 16-bit input as it is, and where their weight is
+                             as narrow they keep their statistics so */
     uint8_t in_backward;
-    mo_value *cached; /* weights that autocast has cast; it keeps them to the end of forward */
+    uint64_t ahead;    /* of the regions made now: see mo_tape_region */
+    uint8_t in_region; /* 1: nodes of a region run, which was run again for them */
+    mo_value *cached;  /* weights that autocast has cast; it keeps them to the end of forward */
     uint64_t cached_count, cached_capacity;
     double flops; /* of forward operations outside recomputation */
 };
@@ -222,7 +229,7 @@ typedef struct mo_record {
     mo_value in[MO_RECORD_INPUTS];
     uint64_t grad[MO_RECORD_INPUTS]; /* bytes of the gradient of each input, or MO_ALIAS */
     mo_value saved[MO_RECORD_SAVED];
-    uint64_t temp;
+    uint64_t temp, late; /* see mo_node */
 } mo_record;
 void mo_tape_record(mo_tape *t, const mo_record *r);
 

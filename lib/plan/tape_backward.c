@@ -105,6 +105,12 @@ static int has_gradient(const mo_tape *t, const mo_node *n)
     return 0;
 }
 
+/* Whether a hook brings what was saved. */
+static int fetched(const mo_tape *t, const mo_node *n)
+{
+    return t->in_region || (n->saved_count > 0 && t->saved[n->saved].host);
+}
+
 static void run_plain(mo_tape *t, uint32_t id)
 {
     if (t->nodes[id].kind == MO_NODE_HOOK) {
@@ -123,9 +129,14 @@ static void run_plain(mo_tape *t, uint32_t id)
             made[i] = mo_storage_new(t, edge->bytes, (mo_category)edge->category);
         }
     }
+    int early = fetched(t, &n);
     mo_tape_flash(t, n.temp, (mo_category)n.temp_category);
+    if (early)
+        drop_saved(t, &n, held);
+    mo_tape_flash(t, n.late, (mo_category)n.temp_category);
     drop_grads(t, &n);
-    drop_saved(t, &n, held);
+    if (!early)
+        drop_saved(t, &n, held);
     for (uint8_t i = 0; i < n.edge_count; i++) {
         mo_edge edge = t->edges[n.edges + i];
         deliver_edge(t, &edge, made[i]);
@@ -168,7 +179,9 @@ static void run_region(mo_tape *t, uint32_t id)
     uint64_t base = t->node_count;
     uint8_t offload = t->offload;
     t->offload = 0; /* hooks are those of the forward pass: what is run again stays here */
+    uint32_t ahead = mo_storage_new(t, region.ahead, MO_ACTIVATIONS);
     mo_value out = region.run(t, region.context, inputs);
+    mo_storage_drop(t, ahead);
     t->offload = offload;
     if (out == MO_NONE)
         return;
@@ -177,7 +190,10 @@ static void run_region(mo_tape *t, uint32_t id)
     if (top != MO_NONE) {
         t->grads[t->nodes[top].grads + slot] = t->grads[n.grads];
         t->grads[n.grads] = MO_NONE;
+        uint8_t before = t->in_region;
+        t->in_region = 1;
         mo_tape_run(t, base);
+        t->in_region = before;
     }
     drop_grads(t, &n);
     for (uint32_t i = 0; i < region.input_count; i++) {

@@ -184,6 +184,7 @@ void mo_tape_record(mo_tape *t, const mo_record *r)
     if (node == MO_NONE)
         return;
     t->nodes[node].temp = r->temp;
+    t->nodes[node].late = r->late;
     for (int i = 0; i < MO_RECORD_INPUTS; i++)
         if (mo_needs(t, r->in[i]) && !add_edge(t, node, r->in[i], r->grad[i]))
             return;
@@ -226,7 +227,7 @@ mo_value mo_tape_region_forward(mo_tape *t, mo_region_run run, void *context,
                                 const mo_value *inputs, uint32_t count, int again)
 {
     uint8_t recording = t->recording;
-    mo_tape_region region = {run, context, {{0}}, count};
+    mo_tape_region region = {run, context, {{0}}, count, t->ahead};
     if (t->status != MEMOPT_OK)
         return MO_NONE;
     if (!again || !recording)

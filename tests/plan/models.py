@@ -127,6 +127,8 @@ def batch_of(row: Dict[str, Any], batch: int, sequence: int, device: str = "cpu"
         result["attention_mask"] = mask.to(device)
     if config["architectures"][0].endswith("SequenceClassification"):
         result["labels"] = integers(classes(config), batch)
+    elif config["architectures"][0].endswith("TokenClassification"):
+        result["labels"] = integers(classes(config), batch, sequence)
     else:
         result["labels"] = ids.clone()
     return result

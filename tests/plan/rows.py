@@ -152,6 +152,31 @@ def opt(hidden: int, layers: int, heads: int, ffn: int, **more: Any) -> Any:
     }
 
 
+def kin(kind: str, head: str, vocabulary: int = 16000, **more: Any) -> Any:
+    """A model of a family with Llama's keys: `head` is its class, sizes are small."""
+    return {
+        "model_type": kind,
+        "architectures": [head],
+        "hidden_size": 384,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "intermediate_size": 1024,
+        "vocab_size": vocabulary,
+        "pad_token_id": 1,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+        **more,
+    }
+
+
+GEMMA = {"num_key_value_heads": 1, "head_dim": 128, "intermediate_size": 1536}
+GRANITE = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.22,
+           "attention_multiplier": 0.0156}
+QWEN_MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256,
+            "head_dim": 96}
+ENCODER = {"num_key_value_heads": 6, "max_position_embeddings": 514}
+
 ROWS: List[Dict[str, Any]] = [
     # Llama
     row("llama-fp32", llama(512, 8, 8, 1376, 32000), 4, 256),
@@ -225,6 +250,39 @@ ROWS: List[Dict[str, Any]] = [
     row("opt", opt(512, 6, 8, 2048), 4, 128),
     row("opt-eager-bf16", opt(512, 6, 8, 2048), 4, 128, attention="eager", dtype="bf16"),
     row("opt-checkpointed", opt(512, 8, 8, 2048, dropout=0.0), 4, 256, checkpointing="full"),
+    # Families with code of their own around the same parts
+    row("qwen3", kin("qwen3", "Qwen3ForCausalLM", head_dim=96), 4, 256),
+    row("qwen3-checkpointed-eager-bf16", kin("qwen3", "Qwen3ForCausalLM", head_dim=96), 4, 512,
+        dtype="bf16", attention="eager", checkpointing="full"),
+    row("gemma-bf16", kin("gemma", "GemmaForCausalLM", **GEMMA), 4, 256, dtype="bf16"),
+    row("gemma-checkpointed-eager", kin("gemma", "GemmaForCausalLM", 1000, **GEMMA), 4, 256,
+        attention="eager", checkpointing="full"),
+    row("phi3", kin("phi3", "Phi3ForCausalLM"), 4, 256),
+    row("phi3-checkpointed-bf16", kin("phi3", "Phi3ForCausalLM", 1000, num_key_value_heads=6,
+        sliding_window=100), 8, 512, dtype="bf16", checkpointing="full"),
+    row("phi3-eager-autocast", kin("phi3", "Phi3ForCausalLM"), 2, 256, attention="eager",
+        autocast="bf16"),
+    row("granite-bf16", kin("granite", "GraniteForCausalLM", **GRANITE), 4, 256, dtype="bf16"),
+    row("granite-checkpointed-eager", kin("granite", "GraniteForCausalLM", 1000, **GRANITE), 4,
+        256, attention="eager", checkpointing="full"),
+    row("smollm3", kin("smollm3", "SmolLM3ForCausalLM"), 4, 256),
+    row("smollm3-checkpointed-eager-bf16", kin("smollm3", "SmolLM3ForCausalLM"), 4, 512,
+        dtype="bf16", attention="eager", checkpointing="full"),
+    row("qwen3-moe-bf16", kin("qwen3_moe", "Qwen3MoeForCausalLM", **QWEN_MOE), 4, 256,
+        dtype="bf16"),
+    row("qwen3-moe-checkpointed-eager", kin("qwen3_moe", "Qwen3MoeForCausalLM", 1000, **QWEN_MOE),
+        4, 256, attention="eager", checkpointing="full"),
+    row("mixtral-small-vocabulary-checkpointed-bf16", mixtral(384, 4, 6, 2, 768, 1000, 4), 8, 256,
+        dtype="bf16", checkpointing="full"),
+    row("roberta-masked", kin("roberta", "RobertaForMaskedLM", **ENCODER), 4, 256, mask=True),
+    row("roberta-token-eager-autocast", kin("roberta", "RobertaForTokenClassification", 1000,
+        **ENCODER), 4, 256, attention="eager", autocast="bf16", mask=True),
+    row("xlm-roberta-checkpointed-bf16", kin("xlm-roberta", "XLMRobertaForMaskedLM", 1000,
+        **ENCODER), 8, 256, dtype="bf16", checkpointing="full"),
+    row("camembert-classifier-eager", kin("camembert", "CamembertForSequenceClassification", 8000,
+        **ENCODER), 4, 256, attention="eager"),
+    row("bert-eager-autocast-masked", bert(384, 4, 6, 1024, vocab_size=1000), 4, 256,
+        attention="eager", autocast="bf16", mask=True),
     # Activations in host memory
     row("llama-offload", llama(512, 8, 8, 1376, 8000), 4, 256, offload=True),
     row("llama-offload-eager-bf16", llama(512, 6, 8, 1376, 8000, num_key_value_heads=2), 4, 256,

@@ -23,8 +23,12 @@ import models
 import report
 import rows
 
-FAMILIES = ("llama", "llama", "gpt2", "qwen2", "mistral", "mixtral", "bert", "vit", "opt")
-
+FAMILIES = (
+    "llama", "llama", "gpt2", "qwen2", "mistral", "mixtral", "bert", "vit", "opt",
+    "qwen3", "gemma", "phi3", "granite", "smollm3", "qwen3_moe", "roberta",
+)  # fmt: skip
+#: Those whose projections have Llama's names.
+LIKE_LLAMA = ("llama", "qwen2", "mistral", "qwen3", "gemma", "smollm3")
 
 CONTRASTIVE = {"positives": 1, "negatives": 2}
 
@@ -66,10 +70,10 @@ class Draw:
             run["accumulation"] = 2
         if family != "vit" and self._chance(0.2):
             run["mask"] = True
-        if family in ("llama", "qwen2", "mistral") and self._chance(0.15):
+        if family in LIKE_LLAMA and self._chance(0.15):
             run["lora"] = self._one(4, 16)
             run["lora_targets"] = self._one(rows.LORA, ["q_proj", "v_proj"], rows.LORA + rows.MLP)
-        if family in ("llama", "qwen2", "mistral") and self._chance(0.3):
+        if family in LIKE_LLAMA and self._chance(0.3):
             run.update(self._one(CONTRASTIVE, {"loss": "fused"}, {"loss": "chunked"}))
             run.pop("mask", None)
         if family == "vit":
@@ -133,6 +137,38 @@ class Draw:
     def _vit(self) -> Any:
         size, labels = self._one(64, 224, 256), self._one(2, 1000)
         return dict(rows.vit(*self._sizes()), image_size=size, num_labels=labels)
+
+    def _kin(self, kind: str, head: str, **more: Any) -> Any:
+        hidden, layers, heads, ffn = self._sizes()
+        sizes = {"hidden_size": hidden, "num_hidden_layers": layers, "intermediate_size": ffn}
+        kv = self._one(1, 2, heads)
+        heads_of = {"num_attention_heads": heads, "num_key_value_heads": kv}
+        chosen = {"attention_dropout": 0.1} if self._chance(0.2) else {}
+        return rows.kin(kind, head, self._vocabulary(), **{**sizes, **heads_of, **chosen, **more})
+
+    def _qwen3(self) -> Any:
+        return self._kin("qwen3", "Qwen3ForCausalLM", head_dim=self._one(32, 64, 96))
+
+    def _gemma(self) -> Any:
+        return self._kin("gemma", "GemmaForCausalLM", head_dim=self._one(64, 128))
+
+    def _phi3(self) -> Any:
+        return self._kin("phi3", "Phi3ForCausalLM", sliding_window=self._one(None, 4096, 50))
+
+    def _granite(self) -> Any:
+        return self._kin("granite", "GraniteForCausalLM", **rows.GRANITE)
+
+    def _smollm3(self) -> Any:
+        return self._kin("smollm3", "SmolLM3ForCausalLM", tie_word_embeddings=self._chance(0.5))
+
+    def _qwen3_moe(self) -> Any:
+        return self._kin("qwen3_moe", "Qwen3MoeForCausalLM", **rows.QWEN_MOE)
+
+    def _roberta(self) -> Any:
+        kind = self._one("MaskedLM", "SequenceClassification", "TokenClassification")
+        none = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        more = dict(rows.ENCODER, max_position_embeddings=600, **self._one({}, none))
+        return self._kin("roberta", "RobertaFor" + kind, **more)
 
     def _opt(self) -> Any:
         none = {"dropout": 0.0, "attention_dropout": 0.0}

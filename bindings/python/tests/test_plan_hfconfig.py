@@ -100,6 +100,11 @@ def test_heads_that_are_not_known_are_refused(model_type, architecture):
         ({"model_type": "qwen3_moe", "mlp_only_layers": [0]}, "mlp_only_layers"),
         ({"model_type": "qwen3_moe", "decoder_sparse_step": 2}, "decoder_sparse_step"),
         ({"model_type": "phi3", "resid_pdrop": 0.1}, "resid_pdrop"),
+        ({"model_type": "phi3", "partial_rotary_factor": 0.75}, "partial_rotary_factor"),
+        (
+            {"model_type": "phi3", "rope_parameters": {"partial_rotary_factor": 0.75}},
+            "partial_rotary_factor",
+        ),
         ({"model_type": "opt", "layer_norm_elementwise_affine": False}, "affine"),
         ({"model_type": "llava", "text_config": {}, "vision_feature_layer": [1, 2]}, "layer"),
         ({"model_type": "llava_next", "text_config": {}}, "llava_next"),
@@ -151,9 +156,21 @@ def test_a_vision_tower():
     assert any("tower" in note for note in reading.notes)
 
 
-def test_kin_are_noted():
-    assert any("Gemma" in note for note in interpret(model_type="gemma").notes)
-    assert interpret(model_type="llama").notes == []
+@pytest.mark.parametrize(
+    "model_type, kin",
+    [
+        ("llama", "none"),
+        ("qwen3", "none"),
+        ("gemma", "gemma"),
+        ("phi3", "phi3"),
+        ("granite", "granite"),
+        ("qwen3_moe", "qwen-moe"),
+    ],
+)
+def test_kin_have_code_of_their_own(model_type, kin):
+    reading = interpret(model_type=model_type)
+    assert reading.model.as_dict().get("kin", "none") == kin
+    assert reading.notes == []
 
 
 def test_like():

@@ -52,7 +52,7 @@ def configuration(folder: pathlib.Path, changes: Dict[str, Any]) -> pathlib.Path
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_peak_is_what_was_measured(name: str, tmp_path: pathlib.Path) -> None:
-    """Never under, above by a fiftieth: where a layer is skipped, by the head's own tower."""
+    """Never under, above by a hundredth: where a layer is skipped, by the head's own tower."""
     settings, changes = SHAPES[name]
     settings = dict({"batch": 2, "seq": 48, "images": 1, "dtype": "fp32"}, **settings)
     path = configuration(tmp_path, changes)
@@ -60,7 +60,7 @@ def test_the_peak_is_what_was_measured(name: str, tmp_path: pathlib.Path) -> Non
     trainer.losses(2)
     measured = measure(trainer)
     plan = planning.planned(path, settings)
-    assert measured.peak <= plan.peak <= 1.02 * measured.peak
+    assert measured.peak <= plan.peak <= 1.01 * measured.peak
     assert plan.parameters == measured.parameters
     assert plan.optimizer == measured.optimizer
-    assert measured.activations <= plan.activations <= 1.05 * measured.activations + (1 << 14)
+    assert measured.activations <= plan.activations <= 1.01 * measured.activations + (1 << 14)

@@ -115,6 +115,49 @@ def test_traced_without_weights_it_is_the_same_to_the_byte(plan, same_versions, 
     }
 
 
+#: Families that the planner does not describe, and where their sizes have names of their own.
+TRACED_FAMILIES = {
+    "gpt_neox": ("GPTNeoXForCausalLM", {}),
+    "falcon": ("FalconForCausalLM", {}),
+    "bloom": ("BloomForCausalLM", {"n_layer": 2, "n_head": 4}),
+    "starcoder2": ("Starcoder2ForCausalLM", {}),
+    "olmo2": ("Olmo2ForCausalLM", {}),
+    "gemma2": ("Gemma2ForCausalLM", {"head_dim": 32}),
+    "distilbert": (
+        "DistilBertForMaskedLM",
+        {"dim": 128, "n_layers": 2, "n_heads": 4, "hidden_dim": 256},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TRACED_FAMILIES)
+def test_a_family_that_is_not_described_is_traced_to_the_byte(plan, kind):
+    """A step of it, measured, and its trace: each phase."""
+    head, names = TRACED_FAMILIES[kind]
+    sizes = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    if set(names) & {"n_layer", "n_layers"}:
+        sizes = {"hidden_size": 128}
+    sizes.update({"num_key_value_heads": 4, "intermediate_size": 256}, **names)
+    config = plan["rows"].kin(kind, head, 2000)
+    for key in ("num_hidden_layers", "num_attention_heads"):
+        config.pop(key)
+    row = plan["rows"].row(
+        kind, {**config, **sizes}, 2, 64, dtype="bf16", attention="eager", checkpointing="full"
+    )
+    measured = plan["measure"].measure(row)
+    target = Target(
+        plan["models"].build(row, "meta"),
+        lambda batch: plan["models"].batch_of(row, batch, 64),
+        lambda outputs, inputs: outputs.loss,
+        [],
+    )
+    step = Trace(target, optimizer="adamw").at(2)
+    assert step.peak_bytes == measured["peak_bytes"]
+    assert {n: sum(p.values()) for n, p in step.phases.items()} == {
+        n: p["bytes"] for n, p in measured["phases"].items()
+    }
+
+
 def test_models_that_nobody_looked_at_are_planned(plan, same_versions):
     """The command from a configuration, beside a trace of the module: random ones."""
     pytest.importorskip("accelerate")

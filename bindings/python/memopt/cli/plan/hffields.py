@@ -149,33 +149,34 @@ def _opt(keys: Keys) -> Dict[str, Any]:
     }
 
 
-def _bert(keys: Keys) -> Dict[str, Any]:
+def _encoder(keys: Keys) -> Dict[str, Any]:
+    """What BERT and ViT have in common."""
     return {
         "layers": keys.count("num_hidden_layers"),
         "hidden": keys.count("hidden_size"),
         "heads": keys.count("num_attention_heads"),
         "ffn": keys.count("intermediate_size"),
+        "activation": keys.activation("hidden_act"),
+        "embedding_dropout": keys.share("hidden_dropout_prob"),
+        "hidden_dropout": keys.share("hidden_dropout_prob"),
+    }
+
+
+def _bert(keys: Keys) -> Dict[str, Any]:
+    return {
+        **_encoder(keys),
         "vocabulary": keys.count("vocab_size"),
         "positions": keys.count("max_position_embeddings"),
         "token_types": keys.count("type_vocab_size"),
-        "activation": keys.activation("hidden_act"),
         "tied": bool(keys.get("tie_word_embeddings")),
-        "embedding_dropout": keys.share("hidden_dropout_prob"),
-        "hidden_dropout": keys.share("hidden_dropout_prob"),
         "attention_dropout": keys.share("attention_probs_dropout_prob"),
     }
 
 
 def _vit(keys: Keys) -> Dict[str, Any]:
     return {
-        "layers": keys.count("num_hidden_layers"),
-        "hidden": keys.count("hidden_size"),
-        "heads": keys.count("num_attention_heads"),
-        "ffn": keys.count("intermediate_size"),
-        "activation": keys.activation("hidden_act"),
+        **_encoder(keys),
         "attention_bias": bool(keys.get("qkv_bias")),
-        "embedding_dropout": keys.share("hidden_dropout_prob"),
-        "hidden_dropout": keys.share("hidden_dropout_prob"),
         "attention_dropout": keys.share("attention_probs_dropout_prob", "attention_dropout"),
         "image_size": keys.side("image_size"),
         "patch_size": keys.side("patch_size"),
