@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import csv
 import ctypes
@@ -678,6 +679,20 @@ def test_keys_count_on_a_machine_too_busy_for_the_interval():
     assert not view.wait(time.monotonic() - 1)
 
 
+@contextlib.contextmanager
+def idle_processes(count):
+    """So many processes more than the machine has."""
+    started = [subprocess.Popen(["sleep", "600"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.kill()
+        for one in started:
+            one.wait()
+
+
+@idle_processes(40)  # more than there are lines
 def test_the_window_changes():
     """At each size every line fits, and what matters most is there, before the next sample."""
     terminal = Terminal("monitor", "--interval", "3600", "--device", "cpu", size=(24, 80))
