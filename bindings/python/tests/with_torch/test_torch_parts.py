@@ -27,6 +27,8 @@ def test_live_bytes_come_and_go(device):
         assert live.live == 4000
         del b
         assert (live.live, live.peak) == (0, 8000)
+        c = torch.full((5,), 0.5, device=device).sum(0, keepdim=True, dtype=torch.float64)
+        assert c.dtype is torch.float64 and c.shape == (1,)  # operations get all arguments
 
 
 def test_known_tensors_and_what_is_left_out_do_not_count(device):
