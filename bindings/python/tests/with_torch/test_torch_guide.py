@@ -33,7 +33,7 @@ def test_no_program_of_the_pages_is_left_out():
     counts = {page.name: len(snippets(page.name)) for page in sorted(GUIDE.glob("pytorch*.md"))}
     assert {name: n for name, n in counts.items() if n} == {
         "pytorch.md": 1,
-        "pytorch-distributed.md": 2,
+        "pytorch-distributed.md": 3,
         "pytorch-memory.md": 2,
     }
 
@@ -119,7 +119,7 @@ def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
 def _distributed(rank, path):
     import torch.distributed as dist
 
-    first, second = snippets("pytorch-distributed.md")
+    first, second, third = snippets("pytorch-distributed.md")
     names = {"path": path}
     started, dist.init_process_group = dist.init_process_group, lambda backend: None
     try:
@@ -130,6 +130,10 @@ def _distributed(rank, path):
     model(torch.ones(3, 100)).square().mean().backward()
     optimizer.step()
     exec(second, names)
+    names.update(path=path + "-portable", mt=mt)
+    exec(third, names)
+    kept = next(iter(names["states"]["state"].values()))["exp_avg"]
+    assert kept.dtype is torch.float32 and type(kept).__name__ == "DTensor"
     return [type(state["exp_avg"]).__name__ for state in optimizer.state.values()]
 
 

@@ -8,10 +8,24 @@ torch = pytest.importorskip("torch")
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt import _leak  # noqa: E402
-from memopt.torch import monitor  # noqa: E402
+from memopt.torch import _storages, monitor  # noqa: E402
 from memopt.torch import allocator as allocator_module  # noqa: E402
 from memopt.torch._live import LiveBytes  # noqa: E402
 from memopt.torch._native import native  # noqa: E402
+
+# --- storages -------------------------------------------------------------------------------------
+
+
+def test_a_wrapper_is_what_it_holds():
+    two_tensor = pytest.importorskip("torch.testing._internal.two_tensor")
+    parts = [torch.ones(4, 5), torch.zeros(4, 5)]
+    wrapper = two_tensor.TwoTensor(two_tensor.TwoTensor(parts[0], parts[1]), parts[0].clone())
+    found = list(_storages.plain_tensors(wrapper))
+    assert [f.data_ptr() for f in found[:2]] == [p.data_ptr() for p in parts] and len(found) == 3
+    model = torch.nn.Module()
+    model.both = torch.nn.Parameter(two_tensor.TwoTensor(*parts))
+    assert mt.report(model).devices["cpu"].weights == 2 * 80
+
 
 # --- live bytes -----------------------------------------------------------------------------------
 
@@ -27,6 +41,8 @@ def test_live_bytes_come_and_go(device):
         assert live.live == 4000
         del b
         assert (live.live, live.peak) == (0, 8000)
+        c = torch.full((5,), 0.5, device=device).sum(0, keepdim=True, dtype=torch.float64)
+        assert c.dtype is torch.float64 and c.shape == (1,)  # operations get all arguments
 
 
 def test_known_tensors_and_what_is_left_out_do_not_count(device):

@@ -109,3 +109,23 @@ def test_bad_options_are_refused():
     with pytest.raises(TypeError):
         mt.save_on_cpu(min_bytes=1.5)
     assert mt.save_on_cpu(True, "cuda") is not None  # torch's positions
+
+
+def test_what_an_object_leaves_is_the_next_one_s(offload, device):
+    """Its host memory, by the store that it gives back; and no hook on modules is left."""
+    from memopt.torch import _buffers, _store
+
+    context = offload()
+    x = torch.randn(1000, device=device, requires_grad=True)
+    with context:
+        y = (x * 2).sin()
+        assert _buffers._hook is not None
+    assert _buffers._hook is None
+    y.sum().backward()
+    (store,) = context._packer.stores.values()
+    assert not any(_store._idle.values())
+    del context, y
+    assert [one for stores in _store._idle.values() for one in stores] == [store]
+    with offload() as again:
+        (x * 2).sin()
+    assert list(again._packer.stores.values()) == [store]

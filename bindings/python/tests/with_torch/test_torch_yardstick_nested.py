@@ -138,9 +138,10 @@ def test_a_backward_within_backward(early_stop):
     assert torch.equal(ours, run(function))
 
 
-def test_a_hook_of_the_first_run_s_graph_is_called_once():
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_a_hook_of_the_first_run_s_graph_is_called_once(early_stop):
     calls = []
-    y = mt.checkpoint(lambda x: x.sin().cos().sin(), scalar())
+    y = mt.checkpoint(lambda x: x.sin().cos().sin(), scalar(), early_stop=early_stop)
     y.grad_fn.next_functions[0][0].register_hook(lambda *_: calls.append("node"))
     y.backward()
     weight = torch.randn(10, 10, requires_grad=True)

@@ -46,6 +46,25 @@ def test_a_tensor_as_learning_rate(kind, device):
         second.param_groups[0]["lr"] *= 0.5
 
 
+@pytest.mark.parametrize(
+    "rate",
+    [1, torch.tensor(1), torch.tensor(0.0625, dtype=torch.float64), torch.tensor([0.0625])],
+    ids=["int", "integer tensor", "float64 tensor", "tensor of one"],
+)
+def test_a_learning_rate_of_another_type_is_what_its_number_is(rate, device):
+    """Also where it is changed from step to step."""
+    one = parameter(8, 80, device=device)
+    two = copy.deepcopy(one)
+    first, second = mt.SGD([one], lr=rate), mt.SGD([two], lr=float(rate))
+    for factor in (2, 3):
+        one.grad, two.grad = torch.ones_like(one), torch.ones_like(two)
+        first.step()
+        second.step()
+        assert torch.equal(one, two)
+        first.param_groups[0]["lr"] *= factor
+        second.param_groups[0]["lr"] *= factor
+
+
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_group_without_parameters(kind, device):
     used = parameter(70, 70, device=device)

@@ -8,7 +8,7 @@ that torch's do not have.
 from __future__ import annotations
 
 from ._rules import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit
-from ._save import to_bitsandbytes
+from ._save import portable_states, to_bitsandbytes
 
 __all__ = [
     "AdamW",
@@ -19,5 +19,6 @@ __all__ = [
     "Lion8bit",
     "SGD",
     "SGD8bit",
+    "portable_states",
     "to_bitsandbytes",
 ]

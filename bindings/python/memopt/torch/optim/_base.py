@@ -34,6 +34,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     _kind: OptimizerKind
     _states = StateFormat.F32
+    _portable = 0  # how many portable_states() are about it
     #: Hyperparameters beside the learning rate and betas, by their names in the library.
     _numbers: Tuple[str, ...] = ("weight_decay",)
     _switches: Tuple[str, ...] = ("maximize",)
@@ -284,7 +285,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> Dict[str, Any]:
         """torch's, where states of sharded parameters (DTensors) are DTensors as well: any number
         of processes can load them (see :mod:`._sharded`)."""
-        presented = _sharded.presented(self, self._kind, self._states)
+        presented = _sharded.presented(self, self._kind, self._states, self._portable > 0)
         if presented is None:
             return super().state_dict()
         own = self.state

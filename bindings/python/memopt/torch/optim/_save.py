@@ -1,14 +1,37 @@
-"""State dicts for bitsandbytes."""
+"""State dicts for others: for bitsandbytes, and for processes that share parameters otherwise."""
 
 from __future__ import annotations
 
-from typing import Any, Dict
+import contextlib
+from typing import Any, Dict, Iterator
 
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format
 from ._base import MemoptOptimizer
+
+
+@contextlib.contextmanager
+def portable_states(*optimizers: MemoptOptimizer) -> Iterator[None]:
+    """Within it, the optimizers' state dicts have 32-bit moments in place of coded ones.
+
+        with mt.optim.portable_states(optimizer):
+            weights, states = get_state_dict(model, optimizer)
+            dcp.save({"weights": weights, "states": states}, checkpoint_id=path)
+
+    Such a checkpoint has the same tensors however parameters are cut and whatever states are kept
+    in, so any layout and any optimizer of the rule can load it, within this context as well. Values
+    are decoded exactly, and quantised once where they are loaded. In each process the dict takes 4
+    bytes for each element of a moment that the process has. ``optimizer.state`` stays as it is.
+    """
+    for optimizer in optimizers:
+        optimizer._portable += 1
+    try:
+        yield
+    finally:
+        for optimizer in optimizers:
+            optimizer._portable -= 1
 
 
 def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:

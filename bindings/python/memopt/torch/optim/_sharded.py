@@ -14,6 +14,9 @@ Each row is complete in itself. Whoever reads rows takes codes and scales over b
 own blocks lie as they did; else it decodes them exactly and quantises anew. The former is so in the
 same layout, and in any layout if all shards begin at a multiple of the block size. Codes by rows
 never have the parameter's shape: what expects floats there refuses them instead of copying bytes.
+
+How wide a row of codes is depends on how many processes share it. What is to go to others is decoded
+(portable_states()): 32-bit moments have one shape in every layout.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _layout
+from . import _format, _layout, _load
 
 _TAGS = {StateFormat.BITS8: 8, StateFormat.BITS4: 4, StateFormat.F8: 1}
 _FORMATS = {tag: format_ for format_, tag in _TAGS.items()}
@@ -96,10 +99,18 @@ def present(
     kind: OptimizerKind,
     own: StateFormat,
     name: str,
+    decode: bool,
 ) -> _format.State:
-    """A sharded parameter's state as state dicts hold it."""
+    """A parameter's state as state dicts hold it."""
     memory = _layout.local(parameter)
     if not state or any(key not in state for key in _format.MOMENTS[kind]):
+        return state
+    if decode:
+        saved = _load.read(state, kind, own, memory, name)
+        assert saved is not None
+        dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
+        state = _load.convert(saved, kind, StateFormat.F32, dense, True)
+    if not _layout.is_sharded(parameter):
         return state
     format_ = _format.of(state, kind, memory.numel(), own)
     if format_ is StateFormat.F32:
@@ -367,7 +378,7 @@ def _decoded(units: torch.Tensor, format_: StateFormat, signed: bool) -> torch.T
 
 
 def presented(
-    optimizer: torch.optim.Optimizer, kind: OptimizerKind, own: StateFormat
+    optimizer: torch.optim.Optimizer, kind: OptimizerKind, own: StateFormat, decode: bool
 ) -> Optional[Dict[Any, Any]]:
     """All states of an optimizer as state dicts hold them; None if that is how they are."""
     groups: List[Dict[str, Any]] = optimizer.param_groups
@@ -375,7 +386,7 @@ def presented(
         p: _layout.name_of(group, g, i)
         for g, group in enumerate(groups)
         for i, p in enumerate(group["params"])
-        if _layout.is_sharded(p)
+        if decode or _layout.is_sharded(p)
     }
     if not names:
         return None
@@ -384,7 +395,9 @@ def presented(
         # in the order of the groups: gathering one state after another needs that of all processes
         if p in optimizer.state:
             state = optimizer.state[p]
-            result[p] = present(state, p, kind, own, names[p]) if p in names else state
+            result[p] = state
+            if p in names:
+                result[p] = present(state, p, kind, own, names[p], decode)
     for key, state in optimizer.state.items():
         result.setdefault(key, state)
     return result
