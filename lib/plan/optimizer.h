@@ -12,7 +12,12 @@ typedef struct mo_weight {
     uint64_t count, rows, columns; /* columns 0: not a matrix */
     uint32_t layer;
     uint32_t learns;
+    uint32_t adapter; /* 1: LoRA's, which has types of its own */
 } mo_weight;
+
+/* Bytes of an element of a weight, and of its gradient at rest. */
+uint32_t mo_weight_width(const memopt_plan_run *run, const mo_weight *w);
+uint32_t mo_gradient_width(const memopt_plan_run *run, const mo_weight *w);
 
 /* Bytes of the states of a weight of which a device keeps `count` elements, the master copy
  * included. */

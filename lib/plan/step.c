@@ -43,14 +43,16 @@ static void make_buckets(mo_play *p)
 {
     mo_tape *t = &p->tape;
     const memopt_plan_run *r = &p->settings->run;
-    uint64_t width = memopt_dtype_size(r->gradient_dtype), all = 0, layer = 0, most = 0, bytes = 0;
+    uint64_t all = 0, layer = 0, most = 0, bytes = 0;
     uint32_t number = UINT32_MAX;
     if (r->world_size < 2)
         return;
     for (uint64_t i = 0; i < p->weight_count; i++) {
         const mo_weight *w = &p->weights[i];
-        all += w->learns ? w->count * width : 0;
-        layer = w->layer == number ? layer + w->count : w->count;
+        all += w->learns ? w->count * mo_gradient_width(r, w) : 0;
+        layer = w->layer == number ? layer : 0;
+        if (!mo_add_u64(layer, w->count * mo_weight_width(r, w), &layer))
+            (void)mo_tape_mul(t, UINT64_MAX, 2);
         number = w->layer;
         most = mo_max_u64(most, layer);
     }
@@ -62,8 +64,7 @@ static void make_buckets(mo_play *p)
     (void)mo_storage_new(t, bytes, MO_GRADIENTS);
     t->label = "gathered layers";
     if (r->sharding == MEMOPT_PLAN_ZERO3)
-        (void)mo_storage_new(t, mo_tape_mul(t, mo_tape_mul(t, 2, most), p->weight_width),
-                             MO_PARAMETERS);
+        (void)mo_storage_new(t, mo_tape_mul(t, 2, most), MO_PARAMETERS);
 }
 
 /* From the second micro-batch on, gradients are there before forward. */

@@ -12,24 +12,26 @@ static uint64_t share(const mo_play *p, uint64_t bytes, uint32_t from_stage)
     return r->sharding >= from_stage ? mo_ceil_div_u64(bytes, r->world_size) : bytes;
 }
 
-static mo_value sharded_value(mo_play *p, uint64_t count, uint64_t bytes)
+static mo_value sharded_value(mo_play *p, uint64_t count, uint64_t bytes, uint32_t width)
 {
     mo_tape *t = &p->tape;
     mo_value v = mo_value_new(t, bytes, 1, MO_PARAMETERS);
     if (v != MO_NONE) {
         t->values[v].elements = count;
-        t->values[v].width = p->weight_width;
+        t->values[v].width = width;
     }
     return v;
 }
 
-mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns)
+static mo_value add_weight(mo_play *p, uint64_t rows, uint64_t columns, uint32_t adapter)
 {
     mo_tape *t = &p->tape;
+    const memopt_plan_run *r = &p->settings->run;
     t->label = "the weights";
     uint64_t count = mo_tape_mul(t, rows, columns ? columns : 1);
-    uint64_t bytes = mo_tape_mul(t, count, p->weight_width);
-    uint64_t width = memopt_dtype_size(p->settings->run.gradient_dtype);
+    const mo_weight w = {count, rows, columns, t->layer, adapter || !p->frozen, adapter};
+    uint64_t bytes = mo_tape_mul(t, count, mo_weight_width(r, &w));
+    uint64_t gradient = mo_tape_mul(t, count, mo_gradient_width(r, &w));
     if (t->status != MEMOPT_OK)
         return MO_NONE;
     if (!mo_grow((void **)&p->weights, &p->weight_capacity, p->weight_count + 1,
@@ -37,29 +39,31 @@ mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns)
         mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
         return MO_NONE;
     }
-    p->weights[p->weight_count++] =
-        (mo_weight){count, rows, columns, t->layer, (uint32_t)!p->frozen};
-    mo_value v = sharded_value(p, count, share(p, bytes, MEMOPT_PLAN_ZERO3));
-    if (!p->frozen)
-        mo_value_learns(t, v, share(p, mo_tape_mul(t, count, width), MEMOPT_PLAN_ZERO2));
+    p->weights[p->weight_count++] = w;
+    mo_value v =
+        sharded_value(p, count, share(p, bytes, MEMOPT_PLAN_ZERO3), mo_weight_width(r, &w));
+    if (w.learns)
+        mo_value_learns(t, v, share(p, gradient, MEMOPT_PLAN_ZERO2));
     return v;
+}
+
+mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns)
+{
+    return add_weight(p, rows, columns, 0);
 }
 
 mo_linear mo_play_linear(mo_play *p, uint64_t in, uint64_t out, int bias, uint32_t target)
 {
     const memopt_plan_model *m = &p->settings->model;
     mo_linear l = MO_NO_LINEAR;
-    int frozen = p->frozen;
     l.in = in;
     l.out = out;
     l.weight = mo_play_weight(p, out, in);
     if (bias)
         l.bias = mo_play_weight(p, out, 0);
     if (m->lora_rank > 0 && (target & m->lora_targets) != 0) {
-        p->frozen = 0;
-        l.down = mo_play_weight(p, m->lora_rank, in);
-        l.up = mo_play_weight(p, out, m->lora_rank);
-        p->frozen = frozen;
+        l.down = add_weight(p, m->lora_rank, in, 1);
+        l.up = add_weight(p, out, m->lora_rank, 1);
     }
     return l;
 }

@@ -62,6 +62,8 @@ def run_of(row, keep_outputs=False):
         fields["loss"] = run["loss"]
     if run.get("images"):
         fields["image_dtype"] = run["images"]
+    if run.get("adapters"):
+        fields["adapter_dtype"] = run["adapters"]
     for key in ("positives", "negatives"):
         fields[key] = run.get(key)
     return memopt.PlanRun(**fields)

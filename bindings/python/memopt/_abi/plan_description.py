@@ -231,6 +231,8 @@ class PlanRun(Struct):
         ("bucket_bytes", U64),
         ("image_dtype", I32),
         ("reserved", U32),
+        ("adapter_dtype", I32),
+        ("reserved_end", U32),
     ]
 
 
