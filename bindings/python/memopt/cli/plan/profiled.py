@@ -16,7 +16,10 @@ from .describe import Description, optimizer_word, traced as names_a_function
 from .traced import DTYPES, Sizes, TraceFailed, Traced, torch_parts
 
 #: Options that Transformers' own classes have no switch for here.
-_NOT_MEASURED = ("lora", "offload", "loss", "zero", "checkpoint_every", "checkpoint_budget")
+_NOT_MEASURED = (
+    "lora", "adapter_dtype", "image_dtype", "offload", "loss", "zero", "checkpoint_every",
+    "checkpoint_budget",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
