@@ -121,6 +121,19 @@ static void narrow_heads(mo_stack *s, mo_heads *h)
     }
 }
 
+/* The kernel's own casts go with it; what they are of is held by the code. */
+static void drop_narrow(mo_stack *s, mo_heads *h, const mo_heads *wide)
+{
+    mo_value *all[3] = {&h->q, &h->k, &h->v};
+    const mo_value before[3] = {wide->q, wide->k, wide->v};
+    for (int i = 0; i < 3; i++) {
+        if (*all[i] == before[i])
+            continue;
+        mo_drop(&s->play->tape, *all[i]);
+        *all[i] = MO_NONE;
+    }
+}
+
 /* The cache joins what is new to what it had: copies that it holds until the outputs go. */
 static void cache_heads(mo_stack *s, mo_heads *h)
 {
@@ -279,6 +292,8 @@ static mo_value core(mo_layer *l, mo_heads *h)
     if (s->cache)
         cache_heads(s, h);
     uint32_t width = mo_width(&s->play->tape, h->q);
+    mo_heads wide = *h;
+    mo_value out;
     narrow_heads(s, h);
     switch (core_of(s)) {
     case MO_CORE_EAGER:
@@ -289,7 +304,10 @@ static mo_value core(mo_layer *l, mo_heads *h)
     default:
         if (s->mask != MO_NONE)
             repeat_heads(s, h);
-        return flash(s, h);
+        out = flash(s, h);
+        if (s->play->compute)
+            drop_narrow(s, h, &wide);
+        return out;
     }
 }
 

@@ -101,6 +101,8 @@ void mo_play_end(mo_play *p);
 mo_value mo_play_stem(mo_play *p);
 /* Drops the tables and masks that the layers share. */
 void mo_play_drop_tables(mo_play *p);
+/* Drops the mask over the scores and the rotary tables alone. */
+void mo_play_drop_mask(mo_play *p);
 /* Runs a stack over x, which it takes over. */
 mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x);
 mo_value mo_block_run(mo_tape *t, void *layer, const mo_value *inputs);

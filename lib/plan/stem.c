@@ -54,6 +54,15 @@ static void drop_stack(mo_play *p, mo_stack *s)
     mo_drop(&p->tape, s->mask);
 }
 
+void mo_play_drop_mask(mo_play *p)
+{
+    mo_stack *s = &p->text;
+    mo_drop(&p->tape, s->mask);
+    mo_drop(&p->tape, s->cosine);
+    mo_drop(&p->tape, s->sine);
+    s->mask = s->cosine = s->sine = MO_NONE;
+}
+
 void mo_play_drop_tables(mo_play *p)
 {
     drop_stack(p, &p->text);

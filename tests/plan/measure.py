@@ -49,7 +49,7 @@ class Step:
         self.optimizer.zero_grad(set_to_none=True)
 
     def record(self) -> Tuple[Account, Account, Account]:
-        """The account of a whole step; with its outputs held to the end of backward; and without
+        """The account of a whole step; with its outputs held to its end; and without
         the recorder's own sums of gradients."""
         target = Target(self.model, lambda batch: None, lambda outputs, inputs: outputs.loss, [])
         recorder = StepRecorder(
@@ -62,7 +62,9 @@ class Step:
             lambda: models.batch_of(self.row, self.run["batch"], self.run["seq"])
         )
         account = recorded.account
-        return account, account.held(recorded.outputs, "between"), account.in_place_sums()
+        # Of several micro-batches, each takes the place of the outputs before.
+        until = "after" if self.run.get("accumulation", 1) == 1 else "between"
+        return account, account.held(recorded.outputs, until), account.in_place_sums()
 
 
 def measure(row: Dict[str, Any]) -> Dict[str, Any]:

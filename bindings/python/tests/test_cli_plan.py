@@ -146,7 +146,7 @@ def test_images_have_a_type(tmp_path):
     assert wide["categories"]["batch"] - thin["categories"]["batch"] == 2 * pixels
     # Beside wide ones there is what the model casts them to.
     assert wide["peak_bytes"] - thin["peak_bytes"] >= 4 * pixels
-    assert plan("--params", "1M", "--batch", 1)["image_dtype"] is None
+    assert plan("--params", "20M", "--batch", 1)["image_dtype"] is None
 
 
 @pytest.mark.parametrize("option", ["--adapter-dtype", "--image-dtype"])
