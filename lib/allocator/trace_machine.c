@@ -2,7 +2,6 @@
 #include "allocator/trace_machine.h"
 
 #include "base/checked.h"
-#include "base/error.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
