@@ -54,6 +54,12 @@ static void drop_stack(mo_play *p, mo_stack *s)
     mo_drop(&p->tape, s->mask);
 }
 
+void mo_play_drop_mask(mo_play *p)
+{
+    mo_drop(&p->tape, p->text.mask);
+    p->text.mask = MO_NONE;
+}
+
 void mo_play_drop_tables(mo_play *p)
 {
     drop_stack(p, &p->text);

@@ -120,8 +120,9 @@ static void run_plain(mo_tape *t, uint32_t id)
         }
     }
     mo_tape_flash(t, n.temp, (mo_category)n.temp_category);
-    drop_grads(t, &n);
     drop_saved(t, &n, held);
+    mo_tape_flash(t, n.late, (mo_category)n.temp_category);
+    drop_grads(t, &n);
     for (uint8_t i = 0; i < n.edge_count; i++) {
         mo_edge edge = t->edges[n.edges + i];
         deliver_edge(t, &edge, made[i]);
