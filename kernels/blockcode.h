@@ -108,14 +108,4 @@ MO_HD static inline float mo_decode_unsigned(uint8_t code, float absmax)
     return mo_f32_from_bits(mo_map_unsigned[code]) * absmax;
 }
 
-/* The same codes by cells, as the GPU finds them: the upper half of |y| picks the one threshold
- * that may lie near it. */
-MO_HD static inline uint32_t mo_code_cell(const uint8_t *cells, const uint32_t *threshold,
-                                          uint32_t umin, uint32_t bits)
-{
-    uint32_t u = bits >> 16;
-    uint32_t code = cells[u < umin ? 0 : u - umin];
-    return code - (bits < threshold[code]);
-}
-
 #endif

@@ -100,15 +100,6 @@ MO_HD static inline float mo_fmaf(float a, float b, float c)
 #endif
 }
 
-MO_HD static inline double mo_fma(double a, double b, double c)
-{
-#if MO_NVCC_DEVICE
-    return __fma_rn(a, b, c);
-#else
-    return __builtin_fma(a, b, c);
-#endif
-}
-
 /* Correctly rounded square roots. */
 MO_HD static inline float mo_sqrtf(float value)
 {

@@ -52,8 +52,8 @@ MO_DEVICE void mo_zero_codes(const float values[8], uint32_t codes[8])
 
 /* --- the formats ------------------------------------------------------------------------------ */
 
-/* mo_code_cell without a branch, for magnitudes of at most 1. Below the first cell all is as at its
- * beginning. */
+/* The code of a magnitude of at most 1 by cells, without a branch: its upper half picks the one
+ * threshold that may lie near it. Below the first cell all is as at its beginning. */
 MO_DEVICE uint32_t mo_cell_code(const uint8_t *cells, const uint32_t *threshold, uint32_t umin,
                                 float y)
 {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Keeps the numbers on these pages what `memopt plan` says.
+"""Keeps the numbers of the recipes, of the README and of the guide what `memopt plan` says.
 
-    PYTHONPATH=bindings/python python docs/recipes/update.py            # writes the pages anew
+    PYTHONPATH=bindings/python python docs/recipes/update.py            # writes all pages anew
     PYTHONPATH=bindings/python python docs/recipes/update.py --check    # says what is stale
     PYTHONPATH=bindings/python python docs/recipes/update.py --runs     # runs of recipes as well
 
@@ -10,9 +10,11 @@ Two things on a page are made by commands:
 * Blocks of `console` that begin with ``$ memopt plan …``: the sections that are quoted (a section
   is a title and what is below it up to an empty line) are replaced by those of the same title.
 * Tables whose first heading is a command, ``memopt plan …``: each row's first cell has further
-  options, and cells below the headings of COLUMNS are filled in from ``--json``.
+  options, and cells below the headings of COLUMNS are filled in from ``--json``. Rows that begin
+  with "the guide" are its claims, and stay.
 
-Blocks that begin with ``$ python examples/recipes/run.py NAME`` are replaced with --runs only.
+Blocks that begin with ``$ python examples/recipes/run.py NAME``, and plans with ``--profile``, which
+train, are replaced with --runs only.
 """
 
 import argparse
@@ -33,7 +35,10 @@ from memopt.sizes import format_size
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+#: Pages beside the recipes that quote the command.
+OTHERS = (ROOT / "README.md", ROOT / "docs" / "guide" / "command-plan.md")
 _PLAN, _RUN = "$ memopt plan ", "$ python examples/recipes/run.py "
+_CLAIM = "the guide"
 _BLOCK = re.compile(r"(```console\n)(.*?)(```\n)", re.S)
 _HEADING = re.compile(r"\| `memopt plan ([^`]*)` \|")
 
@@ -108,7 +113,7 @@ def _block(body: str, runs: bool) -> str:
         more, _, quoted = quoted.partition("\n")
         command = command + "\n" + more
     words = command.replace("\\\n", " ")
-    if words.startswith(_PLAN):
+    if words.startswith(_PLAN) and (runs or "--profile" not in words.split()):
         printed = _sections(call(shlex.split(words[len(_PLAN) :])))
         return command + "\n" + _chosen(printed, quoted, words)
     if words.startswith(_RUN) and runs:
@@ -155,6 +160,8 @@ def _table(lines: List[str]) -> List[str]:
 
 def _row(columns: List[str], base: List[str], line: str) -> str:
     cells = _cells(line)
+    if cells[0].startswith(_CLAIM):
+        return line
     if len(cells) != len(columns):
         raise Failed("%d cells below %d headings: %s" % (len(cells), len(columns), line))
     code = re.match(r"`([^`]*)`", cells[0])
@@ -201,7 +208,7 @@ def main() -> int:
     parser.add_argument("--runs", action="store_true", help="run the recipes too (minutes)")
     options = parser.parse_args()
     code = 0
-    for page in [path.resolve() for path in options.pages] or sorted(HERE.glob("*.md")):
+    for page in [path.resolve() for path in options.pages] or [*sorted(HERE.glob("*.md")), *OTHERS]:
         text = page.read_text(encoding="utf-8")
         if options.check:
             lines = stale(text)

@@ -358,6 +358,66 @@ MEMOPT_API memopt_status memopt_offload_release_many(memopt_offloader *offloader
                                                      memopt_stream stream, uint64_t *out_released);
 
 /**
+ * @brief What is to be packed or unpacked, for callers that move many values: a struct that is kept
+ *        from one value to the next, in which only what differs is written anew.
+ *
+ * Where each argument of a call costs something, as in bindings for other languages, this is the
+ * cheapest way. One request serves both directions; it belongs to the caller, and nothing keeps its
+ * address.
+ *
+ *     memopt_offload_request request = MEMOPT_OFFLOAD_REQUEST_INIT;
+ *     request.offloader = offloader;
+ *     request.stream = stream;
+ *     for each value: request.data, request.bytes = the value
+ *                     memopt_offload_request_pack(&request)         request.ticket is its ticket
+ */
+typedef struct memopt_offload_request {
+    size_t struct_size;          /**< sizeof(memopt_offload_request). */
+    memopt_offloader *offloader; /**< The offloader. */
+    memopt_stream stream; /**< The stream whose work so far wrote the value, or that will use it. */
+    void *data;           /**< Device memory: of the value, which is only read; or where it goes. */
+    uint64_t bytes;       /**< How many. */
+    memopt_ticket ticket; /**< Written by a pack, read by an unpack. */
+    uint64_t kept;        /**< Written by a pack: 1 where the value was not copied, else 0. */
+} memopt_offload_request;
+
+/** @brief Initialiser of ::memopt_offload_request. */
+#define MEMOPT_OFFLOAD_REQUEST_INIT                                                                \
+    {                                                                                              \
+        sizeof(memopt_offload_request), NULL, NULL, NULL, 0, 0, 0                                  \
+    }
+
+/**
+ * @brief Packs device memory that stays the caller's, as memopt_offload_pack_borrowed() does.
+ * @param[in,out] request offloader, data, bytes and stream are read; ticket and kept are written,
+ *        on success only.
+ * @retval MEMOPT_OK as memopt_offload_pack_borrowed(), which says what follows from kept, too.
+ * @retval MEMOPT_INVALID_ARGUMENT request, its offloader or its data is NULL, bytes is 0, or
+ *         struct_size is too small.
+ * @retval MEMOPT_LIMIT_REACHED, MEMOPT_IO_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as
+ *         memopt_offload_pack_borrowed(); nothing changed.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph, or the request is larger than this library
+ *         knows and not zero there; nothing changed.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_request_pack(memopt_offload_request *request);
+
+/**
+ * @brief Copies a value into device memory of the caller's, as memopt_offload_unpack_into() does.
+ * @param request offloader, ticket, data, bytes and stream are read; nothing is written.
+ * @retval MEMOPT_OK as memopt_offload_unpack_into().
+ * @retval MEMOPT_INVALID_ARGUMENT request, its offloader or its data is NULL, bytes is less than
+ *         the ticket's, or struct_size is too small.
+ * @retval MEMOPT_NOT_FOUND no such ticket.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_IO_ERROR, MEMOPT_CORRUPT as
+ *         memopt_offload_unpack_into().
+ * @retval MEMOPT_UNSUPPORTED as memopt_offload_unpack_into(), or the request is larger than this
+ *         library knows and not zero there.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_offload_request_unpack(const memopt_offload_request *request);
+
+/**
  * @brief Gives cached host memory back, and unused space at the end of the disk's file. Waits for
  *        copies that still use the memory.
  * @param offloader the offloader.

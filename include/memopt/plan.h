@@ -98,6 +98,16 @@ typedef enum memopt_plan_choice {
     MEMOPT_PLAN_YES = 2      /**< Yes. */
 } memopt_plan_choice;
 
+/** @brief Whose code the layers are, where it differs from Llama's or Mixtral's. */
+typedef enum memopt_plan_kin {
+    MEMOPT_PLAN_KIN_NONE = 0,    /**< Theirs; Mistral, Qwen2 and 3, Granite and SmolLM3 have it. */
+    MEMOPT_PLAN_KIN_GEMMA = 1,   /**< Gemma: norms are weighted in f32, by one more than the weight. */
+    MEMOPT_PLAN_KIN_PHI3 = 2,    /**< Phi-3: queries, keys and values are slices of one projection,
+                                      gate and up halves of another. */
+    MEMOPT_PLAN_KIN_QWEN_MOE = 3 /**< Qwen3's mixture: the router's weights are of the layers' type,
+                                      where Mixtral's are f32. */
+} memopt_plan_kin;
+
 /** @brief Linear layers that LoRA adapts; bits of memopt_plan_model::lora_targets. */
 typedef enum memopt_plan_target {
     MEMOPT_PLAN_TARGET_QUERY = 1,  /**< Query projection. */
@@ -181,7 +191,7 @@ typedef struct memopt_plan_model {
     double router_jitter;       /**< Noise on the router's input; 0: none. */
     uint32_t post_norm; /**< A ::memopt_plan_choice: norms after attention and MLP, none at the
                              end (BERT; OPT 350M). */
-    uint32_t reserved;  /**< Must be 0. */
+    uint32_t kin;       /**< A ::memopt_plan_kin, of family Llama or Mixtral. */
     uint32_t vision_activation; /**< A ::memopt_plan_activation of the vision tower; default:
                                    CLIP's, quick GELU. */
     uint32_t vision_skipped;    /**< Last layers of the tower whose output nobody takes: Llava takes

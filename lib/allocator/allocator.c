@@ -1,9 +1,7 @@
 /* The public functions that make, end and configure an allocator and that give and take blocks. */
 #include "allocator/internal.h"
 
-#include "base/checked.h"
 #include "base/lock.h"
-#include "base/log.h"
 #include "base/memory.h"
 #include "base/options.h"
 

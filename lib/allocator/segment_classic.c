@@ -3,7 +3,6 @@
  */
 #include "allocator/internal.h"
 
-#include "base/checked.h"
 #include "base/lock.h"
 #include "base/memory.h"
 

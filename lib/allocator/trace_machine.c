@@ -2,7 +2,6 @@
 #include "allocator/trace_machine.h"
 
 #include "base/checked.h"
-#include "base/error.h"
 #include "base/memory.h"
 
 #include <inttypes.h>
@@ -117,11 +116,11 @@ static memopt_status run(mo_trace_machine *machine, uint64_t at, uint64_t to, ui
     return status;
 }
 
-/* A size that no allocator counts to fits no device either. */
+/* A size that no allocator counts to fits no device either; rounding up less than doubles it. */
 static int does_not_fit(memopt_status status, uint64_t bytes)
 {
     return (status == MEMOPT_OUT_OF_DEVICE_MEMORY && bytes > 0) ||
-           (status == MEMOPT_INVALID_ARGUMENT && bytes > most_ample);
+           (status == MEMOPT_INVALID_ARGUMENT && bytes > most_ample / 2);
 }
 
 static memopt_status free_all(mo_trace_machine *machine)

@@ -61,15 +61,6 @@ void *mo_realloc(void *block, uint64_t size)
     return grown;
 }
 
-void *mo_aligned_alloc(uint64_t alignment, uint64_t size)
-{
-    uint64_t rounded;
-    if (!mo_round_up_u64(size ? size : 1, alignment, &rounded))
-        rounded = UINT64_MAX;
-    int fits = rounded <= PTRDIFF_MAX && !fault_now();
-    return account(fits ? aligned_alloc((size_t)alignment, (size_t)rounded) : NULL, size);
-}
-
 void mo_free(void *block)
 {
     if (block == NULL)

@@ -15,8 +15,6 @@ void *mo_malloc(uint64_t size);
 void *mo_calloc(uint64_t count, uint64_t size);
 /* On failure the old block stays as it was. */
 void *mo_realloc(void *block, uint64_t size);
-/* Aligned to `alignment` (a power of two); freed by mo_free. */
-void *mo_aligned_alloc(uint64_t alignment, uint64_t size);
 void mo_free(void *block);
 char *mo_strdup(const char *text);
 

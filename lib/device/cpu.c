@@ -2,7 +2,6 @@
 #include "device/cpu.h"
 #include "device/cpu_adversary.h"
 
-#include "base/checked.h"
 #include "base/lock.h"
 #include "base/log.h"
 #include "base/memory.h"

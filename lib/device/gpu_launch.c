@@ -6,7 +6,6 @@
 
 #include "base/checked.h"
 #include "base/lock.h"
-#include "base/memory.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -8,7 +8,6 @@
 #include "device/gpu.h"
 
 #include "base/lock.h"
-#include "base/memory.h"
 
 #include <inttypes.h>
 

@@ -1,7 +1,6 @@
 /* Making, ending and describing an offloader; the order of its work is told in offload.h. */
 #include "offload/offload.h"
 
-#include "base/checked.h"
 #include "base/error.h"
 #include "base/memory.h"
 #include "base/options.h"

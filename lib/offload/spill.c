@@ -1,8 +1,6 @@
 /* Moving values from the host to the disk; see offload.h. */
 #include "offload/offload.h"
 
-#include "base/error.h"
-
 /* --- lists of values by age */
 
 static mo_packed *at(memopt_offloader *offloader, uint64_t link)

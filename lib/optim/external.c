@@ -1,8 +1,6 @@
 /* Parameters whose states and step count lie in memory of the caller's. */
 #include "optim/optim.h"
 
-#include "base/checked.h"
-
 #include <inttypes.h>
 
 /* What memopt_optimizer_state() would list: element types by format, counts by parameter. */

@@ -34,25 +34,36 @@ static mo_value turn(mo_tape *t, mo_value old, mo_value new_one)
     return new_one;
 }
 
+/* Two parts of a last dimension in a new tensor; their gradients are parts of the incoming one. */
+static mo_value joined(mo_tape *t, mo_value a, mo_value b)
+{
+    t->label = "rotary positions";
+    mo_value out =
+        mo_value_new(t, mo_elements(t, a) + mo_elements(t, b), mo_width(t, a), t->category);
+    if (out != MO_NONE)
+        mo_tape_record(t, &(mo_record){.label = "rotary positions",
+                                       .out[0] = out,
+                                       .in = {a, b, MO_NONE, MO_NONE},
+                                       .grad = {MO_ALIAS, MO_ALIAS}});
+    return out;
+}
+
 /* (−x2, x1) of x = (x1, x2). */
 static mo_value rotate_half(mo_tape *t, mo_value x)
 {
     uint64_t half = mo_elements(t, x) / 2;
     mo_value x1 = mo_op_slice(t, x, half), x2 = mo_op_slice(t, x, half);
     mo_value negative = mo_op_scale(t, x2);
-    mo_value out = mo_value_new(t, mo_elements(t, x), mo_width(t, x), t->category);
-    if (out != MO_NONE)
-        mo_tape_record(t, &(mo_record){.label = "rotary positions",
-                                       .out[0] = out,
-                                       .in = {negative, x1, MO_NONE, MO_NONE},
-                                       .grad = {MO_ALIAS, MO_ALIAS}});
+    mo_value out = joined(t, negative, x1);
     mo_drop(t, negative);
     mo_drop(t, x1);
     mo_drop(t, x2);
     return out;
 }
 
-static mo_value rotary(mo_stack *s, mo_value x)
+/* rest: the part of x that is not rotated, of no elements, and which is joined to the rotated part
+ * all the same; MO_NONE where the code knows no parts. */
+static mo_value rotary(mo_stack *s, mo_value x, mo_value rest)
 {
     mo_tape *t = &s->play->tape;
     mo_value straight = mo_op_mul(t, x, s->cosine);
@@ -62,7 +73,23 @@ static mo_value rotary(mo_stack *s, mo_value x)
     mo_value out = mo_op_add(t, straight, turned);
     mo_drop(t, straight);
     mo_drop(t, turned);
-    return out;
+    return rest == MO_NONE ? out : turn(t, out, joined(t, out, rest));
+}
+
+/* Queries, keys and values of one projection: GPT-2 splits it, Phi-3 takes a slice for each, whose
+ * gradients are as large as all three. */
+static void part_heads(mo_stack *s, mo_value all, mo_value parts[MO_RECORD_OUTPUTS])
+{
+    mo_tape *t = &s->play->tape;
+    uint64_t kv = s->size / s->heads * s->kv_heads;
+    if (s->kin != MEMOPT_PLAN_KIN_PHI3) {
+        mo_op_split(t, all, 3, parts);
+        mo_drop(t, all);
+        return;
+    }
+    for (int i = 0; i < 3; i++)
+        parts[i] = mo_op_slice(t, all, i == 0 ? s->size : kv);
+    mo_play_hold(s->play, &s->play->block, all);
 }
 
 /* The views of the projections that the scores are made from. */
@@ -78,8 +105,7 @@ static mo_heads project(mo_layer *l, mo_value x, enum mo_core core)
         mo_value all = mo_op_linear(t, &l->query, x, compute, dropout);
         if (all == MO_NONE)
             return (mo_heads){MO_NONE, MO_NONE, MO_NONE, 0};
-        mo_op_split(t, all, 3, parts);
-        mo_drop(t, all);
+        part_heads(s, all, parts);
     } else {
         parts[0] = mo_op_linear(t, &l->query, x, compute, dropout);
         if (s->family == MEMOPT_PLAN_OPT)
@@ -100,7 +126,12 @@ static mo_heads project(mo_layer *l, mo_value x, enum mo_core core)
 static void turn_heads(mo_stack *s, mo_heads *h)
 {
     mo_tape *t = &s->play->tape;
-    mo_value q = rotary(s, h->q), k = rotary(s, h->k);
+    int parts = s->kin == MEMOPT_PLAN_KIN_PHI3;
+    mo_value rest_q = parts ? mo_op_slice(t, h->q, 0) : MO_NONE;
+    mo_value rest_k = parts ? mo_op_slice(t, h->k, 0) : MO_NONE;
+    mo_value q = rotary(s, h->q, rest_q), k = rotary(s, h->k, rest_k);
+    mo_drop(t, rest_q);
+    mo_drop(t, rest_k);
     mo_drop(t, h->q);
     mo_drop(t, h->k);
     h->q = q;
@@ -152,7 +183,8 @@ static void cache_heads(mo_stack *s, mo_heads *h)
     }
 }
 
-/* Keys and values once per query head; the gradient is summed over the heads that share one. */
+/* Keys and values once per query head; the gradient is summed over the heads that share one. The
+ * caller's code has the old ones meanwhile. */
 static void repeat_heads(mo_stack *s, mo_heads *h)
 {
     mo_tape *t = &s->play->tape;
@@ -160,8 +192,8 @@ static void repeat_heads(mo_stack *s, mo_heads *h)
         return;
     mo_value k = mo_op_resize(t, h->k, s->size, "repeated keys");
     mo_value v = mo_op_resize(t, h->v, s->size, "repeated values");
-    mo_drop(t, h->k);
-    mo_drop(t, h->v);
+    mo_play_hold(s->play, &s->play->block, h->k);
+    mo_play_hold(s->play, &s->play->block, h->v);
     h->k = k;
     h->v = v;
     h->apart = 1;
@@ -188,7 +220,8 @@ static mo_value flash(mo_stack *s, const mo_heads *h)
                                 .saved = {h->q, h->k, h->v, out, sums, mask}});
     mo_drop(t, sums);
     mo_drop(t, mask);
-    return out;
+    /* The output lies as the queries do. Joined from parts they lie one head after the other. */
+    return s->kin == MEMOPT_PLAN_KIN_PHI3 ? turn(t, out, mo_op_copy(t, out)) : out;
 }
 
 /* An operand of a product: copied where it is not contiguous. */
@@ -214,14 +247,14 @@ static double product_flops(const mo_stack *s)
            (double)s->head_dim;
 }
 
-/* The product with the values, one head after the other again. */
+/* The product with the values. */
 static mo_value combine(mo_stack *s, const mo_heads *h, mo_value weights)
 {
     mo_tape *t = &s->play->tape;
     mo_value v = operand(s, h->v, h->apart);
     mo_value out = mo_op_bmm(t, weights, v, s->size, product_flops(s));
     mo_drop(t, v);
-    return turn(t, out, mo_op_copy_both(t, out));
+    return out;
 }
 
 /* width: of the queries before autocast. */
@@ -242,6 +275,7 @@ static mo_value eager(mo_stack *s, mo_heads *h, uint32_t width)
     weights = turn(t, weights, mo_op_dropout(t, weights, s->attention_dropout));
     mo_value operand_weights = mo_op_cast(t, weights, mo_width(t, h->v));
     mo_value out = combine(s, h, operand_weights);
+    out = turn(t, out, mo_op_copy_both(t, out)); /* one head after the other again */
     mo_drop(t, operand_weights);
     mo_play_hold(s->play, &s->play->layer, weights); /* it is returned: the layer has it */
     return out;
@@ -280,7 +314,7 @@ static mo_value math(mo_stack *s, mo_heads *h)
     mo_drop(t, w.q);
     mo_drop(t, w.k);
     mo_drop(t, w.v);
-    return out;
+    return turn(t, out, mo_op_copy_both(t, out));
 }
 
 /* Queries, keys and values to the heads' outputs; leaves in h what the program holds meanwhile. */

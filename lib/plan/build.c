@@ -10,6 +10,13 @@ static int yes(uint32_t choice)
     return choice == MEMOPT_PLAN_YES;
 }
 
+static enum mo_norm_kind norm_of(const mo_play *p, const mo_stack *s)
+{
+    if (!s->rotary)
+        return MO_NORM_LAYER;
+    return p->settings->model.kin == MEMOPT_PLAN_KIN_GEMMA ? MO_NORM_GEMMA : MO_NORM_RMS;
+}
+
 static void build_mlp(mo_play *p, mo_stack *s, mo_layer *l)
 {
     const memopt_plan_model *m = &p->settings->model;
@@ -21,10 +28,43 @@ static void build_mlp(mo_play *p, mo_stack *s, mo_layer *l)
     }
     int mlp_bias = s != &p->text || yes(m->mlp_bias);
     uint32_t adapted = s == &p->text ? UINT32_MAX : 0;
-    if (s->gated)
-        l->gate = mo_play_linear(p, s->hidden, s->ffn, mlp_bias, adapted & MEMOPT_PLAN_TARGET_GATE);
-    l->up = mo_play_linear(p, s->hidden, s->ffn, mlp_bias, adapted & MEMOPT_PLAN_TARGET_UP);
+    if (s->kin == MEMOPT_PLAN_KIN_PHI3) {
+        l->gate = mo_play_linear(p, s->hidden, 2 * s->ffn, mlp_bias,
+                                 adapted & (MEMOPT_PLAN_TARGET_GATE | MEMOPT_PLAN_TARGET_UP));
+    } else {
+        if (s->gated)
+            l->gate =
+                mo_play_linear(p, s->hidden, s->ffn, mlp_bias, adapted & MEMOPT_PLAN_TARGET_GATE);
+        l->up = mo_play_linear(p, s->hidden, s->ffn, mlp_bias, adapted & MEMOPT_PLAN_TARGET_UP);
+    }
     l->down = mo_play_linear(p, s->ffn, s->hidden, mlp_bias, adapted & MEMOPT_PLAN_TARGET_DOWN);
+}
+
+static void build_attention(mo_play *p, mo_stack *s, mo_layer *l, uint32_t adapted)
+{
+    const memopt_plan_model *m = &p->settings->model;
+    uint64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
+    int text = s == &p->text, phi3 = s->kin == MEMOPT_PLAN_KIN_PHI3;
+    int bias = !text || yes(m->attention_bias), output_bias = !text || yes(m->output_bias);
+    if (phi3)
+        l->output =
+            mo_play_linear(p, q, s->hidden, output_bias, adapted & MEMOPT_PLAN_TARGET_OUTPUT);
+    if (s->fused_qkv) {
+        l->query = mo_play_linear(p, s->hidden, q + 2 * kv, bias,
+                                  adapted & (MEMOPT_PLAN_TARGET_QUERY | MEMOPT_PLAN_TARGET_KEY |
+                                             MEMOPT_PLAN_TARGET_VALUE));
+    } else {
+        l->query = mo_play_linear(p, s->hidden, q, bias, adapted & MEMOPT_PLAN_TARGET_QUERY);
+        l->key = mo_play_linear(p, s->hidden, kv, bias, adapted & MEMOPT_PLAN_TARGET_KEY);
+        l->value = mo_play_linear(p, s->hidden, kv, bias, adapted & MEMOPT_PLAN_TARGET_VALUE);
+    }
+    if (yes(m->qk_norm) && text) {
+        l->query_norm = mo_play_norm(p, s->head_dim, MO_NORM_RMS);
+        l->key_norm = mo_play_norm(p, s->head_dim, MO_NORM_RMS);
+    }
+    if (!phi3)
+        l->output =
+            mo_play_linear(p, q, s->hidden, output_bias, adapted & MEMOPT_PLAN_TARGET_OUTPUT);
 }
 
 /* A layer's weights, in the order in which its code declares them: the optimizer walks them so. */
@@ -32,11 +72,9 @@ static void build_layer(mo_play *p, mo_stack *s, mo_layer *l)
 {
     const memopt_plan_model *m = &p->settings->model;
     const mo_linear none = MO_NO_LINEAR;
-    const mo_norm no_norm = {MO_NONE, MO_NONE, 0};
-    int layer_norm = s->family != MEMOPT_PLAN_LLAMA && s->family != MEMOPT_PLAN_MIXTRAL;
-    uint64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-    int text = s == &p->text;
-    int bias = !text || yes(m->attention_bias), output_bias = !text || yes(m->output_bias);
+    const mo_norm no_norm = {MO_NONE, MO_NONE, MO_NORM_RMS};
+    enum mo_norm_kind norm = norm_of(p, s);
+    int text = s == &p->text, gpt2 = s->family == MEMOPT_PLAN_GPT2;
     /* Names of queries, keys and values are those of the text in CLIP's tower too, others differ.
      */
     uint32_t tower =
@@ -49,31 +87,18 @@ static void build_layer(mo_play *p, mo_stack *s, mo_layer *l)
     l->query = l->key = l->value = l->output = l->gate = l->up = l->down = l->router = none;
     l->query_norm = l->key_norm = no_norm;
     l->experts_up = l->experts_down = MO_NONE;
-    if (s->fused_qkv)
-        l->norm1 = mo_play_norm(p, s->hidden, layer_norm);
-    if (s->fused_qkv) {
-        l->query = mo_play_linear(p, s->hidden, 3 * q, bias,
-                                  adapted & (MEMOPT_PLAN_TARGET_QUERY | MEMOPT_PLAN_TARGET_KEY |
-                                             MEMOPT_PLAN_TARGET_VALUE));
-    } else {
-        l->query = mo_play_linear(p, s->hidden, q, bias, adapted & MEMOPT_PLAN_TARGET_QUERY);
-        l->key = mo_play_linear(p, s->hidden, kv, bias, adapted & MEMOPT_PLAN_TARGET_KEY);
-        l->value = mo_play_linear(p, s->hidden, kv, bias, adapted & MEMOPT_PLAN_TARGET_VALUE);
-    }
-    if (yes(m->qk_norm) && s == &p->text) {
-        l->query_norm = mo_play_norm(p, s->head_dim, 0);
-        l->key_norm = mo_play_norm(p, s->head_dim, 0);
-    }
-    l->output = mo_play_linear(p, q, s->hidden, output_bias, adapted & MEMOPT_PLAN_TARGET_OUTPUT);
-    if (!s->rotary && !s->fused_qkv)
-        l->norm1 = mo_play_norm(p, s->hidden, layer_norm);
-    if (s->fused_qkv || s->family == MEMOPT_PLAN_VIT)
-        l->norm2 = mo_play_norm(p, s->hidden, layer_norm);
+    if (gpt2)
+        l->norm1 = mo_play_norm(p, s->hidden, norm);
+    build_attention(p, s, l, adapted);
+    if (!s->rotary && !gpt2)
+        l->norm1 = mo_play_norm(p, s->hidden, norm);
+    if (gpt2 || s->family == MEMOPT_PLAN_VIT)
+        l->norm2 = mo_play_norm(p, s->hidden, norm);
     build_mlp(p, s, l);
     if (s->rotary)
-        l->norm1 = mo_play_norm(p, s->hidden, layer_norm);
-    if (!s->fused_qkv && s->family != MEMOPT_PLAN_VIT)
-        l->norm2 = mo_play_norm(p, s->hidden, layer_norm);
+        l->norm1 = mo_play_norm(p, s->hidden, norm);
+    if (!gpt2 && s->family != MEMOPT_PLAN_VIT)
+        l->norm2 = mo_play_norm(p, s->hidden, norm);
 }
 
 static void build_stack(mo_play *p, mo_stack *s, uint64_t layers)
@@ -123,7 +148,9 @@ static void text_shape(mo_play *p)
                          .post_norm = yes(m->post_norm),
                          .causal = decoder,
                          .rotary = llama,
-                         .fused_qkv = m->family == MEMOPT_PLAN_GPT2,
+                         .kin = m->kin,
+                         .fused_qkv = m->family == MEMOPT_PLAN_GPT2 ||
+                                      m->kin == MEMOPT_PLAN_KIN_PHI3,
                          .cache = decoder && yes(s->run.use_cache) && !again,
                          .attention = s->run.attention,
                          .attention_dropout = m->attention_dropout,
@@ -155,13 +182,13 @@ static void build_tower(mo_play *p)
     p->class_token = mo_play_weight(p, m->vision_hidden, 0);
     p->vision_positions = mo_play_weight(p, s->patches + 1, m->vision_hidden);
     p->patches = mo_play_weight(p, m->vision_hidden, m->channels * m->patch_size * m->patch_size);
-    p->vision_norm = mo_play_norm(p, m->vision_hidden, 1);
+    p->vision_norm = mo_play_norm(p, m->vision_hidden, MO_NORM_LAYER);
     mo_play_buffer(p, 8 * (s->patches + 1)); /* numbers of positions */
     p->tape.layer = 1;
     build_stack(p, &p->vision, m->vision_layers);
     p->tape.layer = 0;
     p->frozen = 1;
-    (void)mo_play_norm(p, m->vision_hidden, 1); /* of the pooled token, which Llava leaves alone */
+    (void)mo_play_norm(p, m->vision_hidden, MO_NORM_LAYER); /* of the pooled token, which Llava leaves alone */
     p->frozen = frozen && m->vision_mode != MEMOPT_PLAN_TOWER_FROZEN;
     p->vision_projection = mo_play_linear(p, m->vision_hidden, m->hidden, 1, 0);
     p->vision_projection_out = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
@@ -197,7 +224,7 @@ static void build_embeddings(mo_play *p)
             mo_play_weight(p, m->positions + (m->family == MEMOPT_PLAN_OPT ? 2 : 0), m->hidden);
     if (m->family == MEMOPT_PLAN_BERT) {
         p->types = mo_play_weight(p, m->token_types, m->hidden);
-        p->embedding_norm = mo_play_norm(p, m->hidden, 1);
+        p->embedding_norm = mo_play_norm(p, m->hidden, MO_NORM_LAYER);
         mo_play_buffer(p, m->positions * 16);
     }
     if (p->text.rotary)
@@ -210,7 +237,7 @@ static void build_vocabulary_head(mo_play *p)
     p->head = (mo_linear)MO_NO_LINEAR;
     if (m->head == MEMOPT_PLAN_HEAD_MASKED_LM) {
         p->transform = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
-        p->transform_norm = mo_play_norm(p, m->hidden, 1);
+        p->transform_norm = mo_play_norm(p, m->hidden, MO_NORM_LAYER);
     }
     if (yes(m->tied)) {
         p->head.in = m->embedding;
@@ -226,10 +253,9 @@ static void build_vocabulary_head(mo_play *p)
 static void build_head(mo_play *p)
 {
     const memopt_plan_model *m = &p->settings->model;
-    int layer_norm = !p->text.rotary;
     int frozen = p->frozen;
     if (!p->text.post_norm)
-        p->final_norm = mo_play_norm(p, m->hidden, layer_norm);
+        p->final_norm = mo_play_norm(p, m->hidden, norm_of(p, &p->text));
     if (m->embedding != m->hidden)
         p->projection_out = mo_play_weight(p, m->embedding, m->hidden);
     switch (m->head) {
@@ -293,7 +319,7 @@ static void build_batch(mo_play *p)
 
 memopt_status mo_play_build(mo_play *p, const mo_settings *s)
 {
-    const mo_norm no_norm = {MO_NONE, MO_NONE, 0};
+    const mo_norm no_norm = {MO_NONE, MO_NONE, MO_NORM_RMS};
     const mo_linear none = MO_NO_LINEAR;
     uint64_t layers = s->model.layers + s->model.vision_layers + 2;
     memset(p, 0, sizeof *p);

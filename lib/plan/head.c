@@ -172,6 +172,7 @@ static mo_value classes(mo_play *p, mo_value x)
 {
     mo_tape *t = &p->tape;
     const memopt_plan_model *m = &p->settings->model;
+    t->phase = MEMOPT_PLAN_PHASE_FORWARD; /* up to the head itself */
     if (m->head != MEMOPT_PLAN_HEAD_TOKEN && m->family != MEMOPT_PLAN_LLAMA &&
         m->family != MEMOPT_PLAN_MIXTRAL && m->family != MEMOPT_PLAN_GPT2 &&
         m->family != MEMOPT_PLAN_OPT)
@@ -182,12 +183,14 @@ static mo_value classes(mo_play *p, mo_value x)
     }
     if (m->family == MEMOPT_PLAN_BERT)
         x = turn(t, x, mo_op_dropout(t, x, m->hidden_dropout));
+    t->phase = MEMOPT_PLAN_PHASE_LOSS;
     t->category = MO_LOGITS;
     mo_value logits = mo_op_linear(t, &p->head, x, p->compute, 0);
     mo_drop(t, x);
-    if (m->head == MEMOPT_PLAN_HEAD_TOKEN)
-        logits = turn(t, logits, mo_op_cast(t, logits, 4));
-    mo_value loss = mo_op_loss(t, logits, p->labels);
+    int in_fp32 = m->head == MEMOPT_PLAN_HEAD_TOKEN || p->compute != 0;
+    mo_value wide = mo_op_cast(t, logits, in_fp32 ? 4 : mo_width(t, logits));
+    mo_value loss = mo_op_loss(t, wide, p->labels);
+    mo_drop(t, wide);
     t->category = MO_ACTIVATIONS;
     mo_play_hold(p, &p->outputs, logits);
     return loss;

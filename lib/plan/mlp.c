@@ -28,6 +28,28 @@ static mo_value gated(mo_layer *l, mo_value x)
     return turn(t, product, mo_op_linear(t, &l->down, product, compute, dropout));
 }
 
+/* Gate and up of one projection, halved. */
+static mo_value gated_halves(mo_layer *l, mo_value x)
+{
+    mo_stack *s = l->stack;
+    mo_tape *t = &s->play->tape;
+    uint32_t compute = s->play->compute;
+    double dropout = s->play->settings->model.lora_dropout;
+    mo_value both = mo_op_linear(t, &l->gate, x, compute, dropout), parts[MO_RECORD_OUTPUTS];
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    mo_op_split(t, both, 2, parts);
+    mo_drop(t, both);
+    mo_value active = mo_op_activation(t, parts[0], s->activation);
+    mo_value product = mo_op_mul(t, parts[1], active);
+    mo_drop(t, active);
+    mo_drop(t, parts[1]);
+    mo_value out = mo_op_linear(t, &l->down, product, compute, dropout);
+    mo_drop(t, product);
+    mo_drop(t, parts[0]); /* the code has a name for it, and with it for both */
+    return out;
+}
+
 mo_value mo_mlp(mo_layer *l, mo_value x)
 {
     mo_stack *s = l->stack;
@@ -35,11 +57,16 @@ mo_value mo_mlp(mo_layer *l, mo_value x)
     uint32_t compute = s->play->compute;
     double dropout = s->play->settings->model.lora_dropout;
     if (s->gated)
-        return gated(l, x);
+        return s->kin == MEMOPT_PLAN_KIN_PHI3 ? gated_halves(l, x) : gated(l, x);
     mo_value wide = mo_op_linear(t, &l->up, x, compute, dropout);
     wide = turn(t, wide, mo_op_activation(t, wide, s->activation));
     wide = turn(t, wide, mo_op_dropout(t, wide, s->activation_dropout));
-    return turn(t, wide, mo_op_linear(t, &l->down, wide, compute, dropout));
+    mo_value out = mo_op_linear(t, &l->down, wide, compute, dropout);
+    if (s->family == MEMOPT_PLAN_BERT) /* its code has a name for it until the last norm is done */
+        mo_play_hold(s->play, &s->play->layer, wide);
+    else
+        mo_drop(t, wide);
+    return out;
 }
 
 /* A product of each row with the matrix of its expert, in the weights' type: autocast leaves it
@@ -101,8 +128,11 @@ static mo_value route(mo_layer *l, mo_value x, mo_value *order)
     mo_value total = mo_op_mean(t, top, chosen / s->experts_per_token);
     mo_value scores = mo_op_mul(t, top, total);
     mo_drop(t, total);
-    /* What the codes of router and experts hold meanwhile; the counts come as floats too. */
+    if (s->kin == MEMOPT_PLAN_KIN_QWEN_MOE)
+        scores = turn(t, scores, mo_op_cast(t, scores, mo_width(t, logits)));
+    /* What the codes of router and experts hold meanwhile: sorted numbers, and as floats too. */
     mo_play_hold(s->play, &s->play->layer, top);
+    mo_play_hold(s->play, &s->play->layer, mo_value_new(t, chosen, 8, t->category));
     mo_play_hold(s->play, &s->play->layer, mo_value_new(t, chosen + s->experts, 4, t->category));
     mo_play_hold(s->play, &s->play->layer, logits); /* the router returns them */
     return scores;

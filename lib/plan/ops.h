@@ -19,9 +19,12 @@ typedef struct mo_linear {
         MO_NONE, MO_NONE, MO_NONE, MO_NONE, 0, 0                                                   \
     }
 
+/* LayerNorm, and RMSNorm as transformers writes it for Llama and for Gemma. */
+enum mo_norm_kind { MO_NORM_RMS, MO_NORM_LAYER, MO_NORM_GEMMA };
+
 typedef struct mo_norm {
     mo_value weight, bias;
-    int layer; /* 1: LayerNorm, 0: RMSNorm as transformers writes it */
+    enum mo_norm_kind kind;
 } mo_norm;
 
 /* --- one operation each (ops_basic.c) ------------------------------------------------------- */

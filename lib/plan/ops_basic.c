@@ -114,6 +114,29 @@ mo_value mo_op_add(mo_tape *t, mo_value a, mo_value b)
     return out;
 }
 
+/* Backward of a product makes both gradients in its own size and type; then, without what was
+ * saved, one after the other is summed where it was broadcast and cast where it was narrower. */
+static void gradients_of_product(mo_tape *t, mo_record *r, mo_value out)
+{
+    uint64_t full = size_of(t, out), made_first = 0, settled = 0, late = 0;
+    for (int i = 0; i < 2; i++) {
+        uint64_t own = size_of(t, r->in[i]);
+        r->grad[i] = own;
+        if (mo_needs(t, r->in[i])) {
+            made_first += full;
+            settled += own;
+        }
+    }
+    uint64_t now = made_first;
+    for (int i = 0; i < 2; i++)
+        if (mo_needs(t, r->in[i]) && r->grad[i] != full) {
+            late = mo_max_u64(late, now + r->grad[i]);
+            now -= full - r->grad[i];
+        }
+    r->temp = made_first - settled;
+    r->late = late > settled ? late - settled : 0;
+}
+
 mo_value mo_op_mul(mo_tape *t, mo_value a, mo_value b)
 {
     if (t->status != MEMOPT_OK)
@@ -122,20 +145,13 @@ mo_value mo_op_mul(mo_tape *t, mo_value a, mo_value b)
     mo_value out = made(t, "a product", n, wider(t, a, b));
     if (out == MO_NONE)
         return MO_NONE;
-    /* A broadcast operand's gradient is summed from one of full size, and a narrower one's is cast
-     * from one of the product's type, both when both are made. */
-    uint64_t sums =
-        (mo_needs(t, a) && mo_elements(t, a) < n) || (mo_needs(t, b) && mo_elements(t, b) < n);
-    uint64_t casts = (mo_needs(t, a) && mo_width(t, a) < mo_width(t, out)) ||
-                     (mo_needs(t, b) && mo_width(t, b) < mo_width(t, out));
-    mo_tape_record(t, &(mo_record){.label = "a product",
-                                   .out[0] = out,
-                                   .in[0] = a,
-                                   .in[1] = b,
-                                   .grad = {size_of(t, a), size_of(t, b)},
-                                   .saved[0] = mo_needs(t, b) ? a : MO_NONE,
-                                   .saved[1] = mo_needs(t, a) ? b : MO_NONE,
-                                   .temp = mo_tape_mul(t, sums + casts, size_of(t, out))});
+    mo_record r = {.label = "a product",
+                   .out[0] = out,
+                   .in = {a, b, MO_NONE, MO_NONE},
+                   .saved[0] = mo_needs(t, b) ? a : MO_NONE,
+                   .saved[1] = mo_needs(t, a) ? b : MO_NONE};
+    gradients_of_product(t, &r, out);
+    mo_tape_record(t, &r);
     return out;
 }
 

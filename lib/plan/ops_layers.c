@@ -89,21 +89,28 @@ mo_value mo_op_linear(mo_tape *t, const mo_linear *l, mo_value x, uint32_t compu
     return l->down == MO_NONE ? y : adapted(t, l, x, y, compute, lora_dropout);
 }
 
-/* fp32 inside: x is cast, scaled by the root of its mean square, cast back, weighted. */
-static mo_value rms_norm(mo_tape *t, const mo_norm *n, mo_value x)
+/* x in fp32, divided by the root of its mean square; the code has the mean meanwhile. */
+static mo_value rms_scaled(mo_tape *t, const mo_norm *n, mo_value x, mo_value *mean)
 {
-    uint32_t width = mo_width(t, x);
-    uint64_t size = mo_elements(t, n->weight), rows = mo_elements(t, x) / size;
+    uint64_t rows = mo_elements(t, x) / mo_elements(t, n->weight);
     mo_value h = mo_op_cast(t, x, 4);
     mo_value square = mo_op_power(t, h);
-    mo_value mean = mo_op_mean(t, square, rows);
+    *mean = mo_op_mean(t, square, rows);
     mo_drop(t, square);
-    mo_value shifted = mo_op_copy(t, mean);
+    mo_value shifted = mo_op_copy(t, *mean);
     mo_value root = mo_op_of_output(t, shifted, "a root");
     mo_drop(t, shifted);
     mo_value scaled = mo_op_mul(t, h, root);
     mo_drop(t, h);
     mo_drop(t, root);
+    return scaled;
+}
+
+/* Cast back, then weighted. */
+static mo_value rms_norm(mo_tape *t, const mo_norm *n, mo_value x)
+{
+    uint32_t width = mo_width(t, x);
+    mo_value mean = MO_NONE, scaled = rms_scaled(t, n, x, &mean);
     mo_value back = mo_op_cast(t, scaled, width);
     mo_value out = mo_op_mul(t, back, n->weight);
     mo_drop(t, back);
@@ -112,12 +119,27 @@ static mo_value rms_norm(mo_tape *t, const mo_norm *n, mo_value x)
     return out;
 }
 
+/* Weighted in fp32 by one more than the weight, then cast back. */
+static mo_value gemma_norm(mo_tape *t, const mo_norm *n, mo_value x)
+{
+    mo_value mean = MO_NONE, scaled = rms_scaled(t, n, x, &mean);
+    mo_drop(t, mean);
+    mo_value wide = mo_op_cast(t, n->weight, 4);
+    mo_value more = mo_op_copy(t, wide);
+    mo_drop(t, wide);
+    mo_value out = mo_op_mul(t, scaled, more);
+    mo_drop(t, scaled);
+    mo_drop(t, more);
+    return next(t, out, mo_op_cast(t, out, mo_width(t, x)));
+}
+
 /* Saves its input and two numbers per row. */
 static mo_value layer_norm(mo_tape *t, const mo_norm *n, mo_value x)
 {
     uint64_t rows = mo_elements(t, x) / mo_elements(t, n->weight);
     mo_value out = mo_value_new(t, mo_elements(t, x), mo_width(t, x), t->category);
-    mo_value rest = mo_value_new(t, 2 * rows, t->narrow_norms ? mo_width(t, x) : 4, t->category);
+    uint32_t narrow = t->narrow_norms && mo_width(t, n->weight) < 4 ? mo_width(t, x) : 4;
+    mo_value rest = mo_value_new(t, 2 * rows, narrow, t->category);
     if (rest == MO_NONE)
         return MO_NONE;
     mo_tape_record(
@@ -137,11 +159,13 @@ mo_value mo_op_norm(mo_tape *t, const mo_norm *n, mo_value x, uint32_t compute)
 {
     if (t->status != MEMOPT_OK)
         return MO_NONE;
-    if (!n->layer)
+    if (n->kind == MO_NORM_RMS)
         return rms_norm(t, n, x);
-    if (compute == 0)
+    if (n->kind == MO_NORM_GEMMA)
+        return gemma_norm(t, n, x);
+    if (compute == 0 || t->narrow_norms)
         return layer_norm(t, n, x);
-    mo_value wide = mo_op_cast(t, x, 4); /* autocast computes norms in fp32 */
+    mo_value wide = mo_op_cast(t, x, 4); /* autocast computes norms in fp32, but not on a CPU */
     mo_value out = layer_norm(t, n, wide);
     mo_drop(t, wide);
     return out;

@@ -120,12 +120,3 @@ uint64_t mo_optimizer_step_bytes(mo_tape *t, const memopt_plan_run *run, const m
     }
     return run->optimizer == MEMOPT_PLAN_ADAMW_FOREACH ? all : most;
 }
-
-const char *mo_optimizer_name(uint32_t optimizer)
-{
-    static const char *const names[] = {"adamw",     "adamw-foreach", "adamw-fused",  "adamw8bit",
-                                        "adamw4bit", "adamwfp8",      "adamw-ours",   "lion",
-                                        "lion8bit",  "sgd",           "sgd-momentum", "sgd8bit",
-                                        "adafactor", "none"};
-    return optimizer < sizeof names / sizeof *names ? names[optimizer] : "invalid";
-}

@@ -27,7 +27,4 @@ uint64_t mo_optimizer_state_bytes(mo_tape *t, const memopt_plan_run *run, const 
 uint64_t mo_optimizer_step_bytes(mo_tape *t, const memopt_plan_run *run, const mo_weight *weights,
                                  uint64_t count);
 
-/* The name that the command takes, such as "adamw8bit". */
-const char *mo_optimizer_name(uint32_t optimizer);
-
 #endif

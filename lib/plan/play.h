@@ -19,7 +19,8 @@ typedef struct mo_layer {
     uint32_t number; /* in the list of layers of the plan */
     mo_norm norm1, norm2, query_norm, key_norm;
     mo_linear query, key, value, output; /* query holds all three where they are fused */
-    mo_linear gate, up, down;            /* of the MLP; up and down alone where it is plain */
+    mo_linear gate, up, down; /* of the MLP; up and down alone where it is plain, gate holds both
+                                 where they are fused */
     mo_linear router;
     mo_value experts_up, experts_down; /* of all experts */
 } mo_layer;
@@ -31,7 +32,7 @@ struct mo_stack {
     uint64_t layer_count, skipped; /* skipped: the last ones, whose output nobody takes */
     uint64_t hidden, heads, kv_heads, head_dim, ffn, experts, experts_per_token;
     uint64_t rows, sequence; /* sequences and their tokens */
-    uint32_t family, activation;
+    uint32_t family, activation, kin;
     int gated, post_norm, causal, rotary, fused_qkv, cache;
     uint32_t attention;
     double attention_dropout, hidden_dropout, activation_dropout, router_jitter;
@@ -85,7 +86,7 @@ struct mo_play {
 /* A weight of rows × columns (columns 0: a vector of rows). */
 mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns);
 mo_linear mo_play_linear(mo_play *p, uint64_t in, uint64_t out, int bias, uint32_t target);
-mo_norm mo_play_norm(mo_play *p, uint64_t size, int layer_norm);
+mo_norm mo_play_norm(mo_play *p, uint64_t size, enum mo_norm_kind kind);
 void mo_play_buffer(mo_play *p, uint64_t bytes);
 /* Holds a value until mo_play_let_go: takes over the caller's handle. */
 void mo_play_hold(mo_play *p, mo_held *held, mo_value v);

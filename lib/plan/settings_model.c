@@ -45,7 +45,7 @@ static memopt_status check_enums(const memopt_plan_model *m)
                {"qk_norm", m->qk_norm, MEMOPT_PLAN_YES},
                {"pooler", m->pooler, MEMOPT_PLAN_YES},
                {"post_norm", m->post_norm, MEMOPT_PLAN_YES},
-               {"reserved", m->reserved, 0},
+               {"kin", m->kin, MEMOPT_PLAN_KIN_QWEN_MOE},
                {"vision_mode", m->vision_mode, MEMOPT_PLAN_TOWER_FROZEN},
                {"vision_activation", m->vision_activation, MEMOPT_PLAN_ACTIVATION_GELU_FAST},
                {"lora_targets", m->lora_targets, 255}};
@@ -326,6 +326,10 @@ static memopt_status check_family(const memopt_plan_model *m)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: ViT is a vision model; it has no vision tower of %llu layers",
                        (unsigned long long)m->vision_layers);
+    uint32_t whose = m->kin == MEMOPT_PLAN_KIN_QWEN_MOE ? MEMOPT_PLAN_MIXTRAL : MEMOPT_PLAN_LLAMA;
+    if (m->kin != MEMOPT_PLAN_KIN_NONE && m->family != whose)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: kin %u is of family %u, not of %u", m->kin,
+                       whose, m->family);
     if (m->embedding != m->hidden && m->family != MEMOPT_PLAN_OPT)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: embeddings of width %llu in a model of width %llu: only OPT projects "

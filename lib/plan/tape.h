@@ -9,8 +9,9 @@
  * the layer.
  *
  * Rules, as of torch: a node holds what it saved until it has run. It runs with its incoming
- * gradients, what it saved and all it makes alive at once; then the first two go, and what it made
- * is added to the gradients that wait at the nodes before it. A sum is a new tensor. The first
+ * gradients, what it saved and all it makes alive at once; then what it saved goes, what it made is
+ * brought to the type and the size of its inputs, the incoming gradients go, and what it made is
+ * added to the gradients that wait at the nodes before it. A sum is a new tensor. The first
  * gradient that reaches a weight becomes its gradient; later ones are added in place.
  *
  * Errors stick: after one, every call does nothing, and mo_tape.status says which it was. Values
@@ -88,6 +89,7 @@ typedef struct mo_saved {
 
 typedef struct mo_node {
     uint64_t temp; /* bytes alive on top of everything at the fullest moment of its backward */
+    uint64_t late; /* the same once what it saved has gone: casts and sums that the engine makes */
     const char *label;
     uint32_t edges, saved, grads; /* where its own start in the tape's pools */
     uint32_t layer;
@@ -160,7 +162,8 @@ struct mo_tape {
     uint8_t recording;    /* 0: no nodes are made */
     uint8_t offload;      /* 1: saved activations go to the host */
     uint8_t fused_dropout;
-    uint8_t narrow_norms; /* 1: layer norms keep their statistics in the type of their input */
+    uint8_t narrow_norms; /* 1: layer norms take 16-bit input as it is, and where their weight is
+                             as narrow they keep their statistics so */
     uint8_t in_backward;
     uint8_t ghost;    /* 1: what is made takes no bytes: it is played to learn what is recorded */
     uint64_t stop;    /* the node after which what runs again ends (0: none): no more is saved */
@@ -211,7 +214,7 @@ typedef struct mo_record {
     mo_value in[MO_RECORD_INPUTS];
     uint64_t grad[MO_RECORD_INPUTS]; /* bytes of the gradient of each input, or MO_ALIAS */
     mo_value saved[MO_RECORD_SAVED];
-    uint64_t temp;
+    uint64_t temp, late; /* see mo_node */
 } mo_record;
 void mo_tape_record(mo_tape *t, const mo_record *r);
 /* What an operation makes that saves its inputs alone, before it runs: nothing, where what runs

@@ -118,8 +118,9 @@ static void run_plain(mo_tape *t, uint32_t id)
         }
     }
     mo_tape_flash(t, n.temp, (mo_category)n.temp_category);
-    mo_node_drop_grads(t, &n);
     mo_node_drop_saved(t, &n, held);
+    mo_tape_flash(t, n.late, (mo_category)n.temp_category);
+    mo_node_drop_grads(t, &n);
     for (uint8_t i = 0; i < n.edge_count; i++) {
         mo_edge edge = t->edges[n.edges + i];
         mo_tape_deliver(t, &edge, made[i]);

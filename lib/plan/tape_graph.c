@@ -167,6 +167,7 @@ void mo_tape_record(mo_tape *t, const mo_record *r)
     if (node == MO_NONE)
         return;
     t->nodes[node].temp = r->temp;
+    t->nodes[node].late = r->late;
     for (int i = 0; i < MO_RECORD_INPUTS; i++)
         if (mo_needs(t, r->in[i]) && !add_edge(t, node, r->in[i], r->grad[i]))
             return;

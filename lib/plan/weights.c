@@ -68,11 +68,11 @@ mo_linear mo_play_linear(mo_play *p, uint64_t in, uint64_t out, int bias, uint32
     return l;
 }
 
-mo_norm mo_play_norm(mo_play *p, uint64_t size, int layer_norm)
+mo_norm mo_play_norm(mo_play *p, uint64_t size, enum mo_norm_kind kind)
 {
-    mo_norm n = {MO_NONE, MO_NONE, layer_norm};
+    mo_norm n = {MO_NONE, MO_NONE, kind};
     n.weight = mo_play_weight(p, size, 0);
-    if (layer_norm)
+    if (kind == MO_NORM_LAYER)
         n.bias = mo_play_weight(p, size, 0);
     return n;
 }

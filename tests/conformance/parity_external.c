@@ -110,8 +110,30 @@ static void end(world *w, external *e)
     free_tensor(w, &e->facts);
 }
 
+/* SGD with the momentum of each step; what a step without one leaves alone is there for later. */
+static void switch_momentum(world *w, memopt_dtype type)
+{
+    static const double momenta[] = {0.0, 0.9, 0.0, 0.5, 0.5};
+    external e;
+    label(w, "memory of the caller's, momentum switched: %s parameters", memopt_dtype_name(type));
+    begin(w, &e, type);
+    for (size_t i = 0; i < sizeof momenta / sizeof momenta[0]; i++) {
+        memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+        OK(memopt_optimizer_get_group(e.optimizer, 0, &group));
+        group.momentum = momenta[i];
+        group.dampening = 0.25;
+        OK(memopt_optimizer_set_group(e.optimizer, 0, &group));
+        set_fact(w, &e, 2, i == 1 ? 1.0f : 0.0f); /* the first of them is skipped */
+        step(w, &e);
+        report(w, &e);
+    }
+    end(w, &e);
+}
+
 void steps_on_memory_of_the_caller(world *w)
 {
+    for (int type = 0; type < WIDE_TYPES && w->kind == MEMOPT_OPTIMIZER_SGD; type++)
+        switch_momentum(w, float_types[type]);
     for (int type = 0; type < WIDE_TYPES; type++) {
         external e;
         label(w, "memory of the caller's: %s parameters", memopt_dtype_name(float_types[type]));

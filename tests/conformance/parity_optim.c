@@ -227,6 +227,43 @@ static void train(world *w, const variant *v, memopt_dtype type, memopt_dtype sl
     end(w, &r);
 }
 
+/* SGD whose momentum, dampening and Nesterov's form change from step to step. Its parameters begin
+ * without a momentum buffer or with one, which is not used at first; the first step with a momentum
+ * is skipped, or not. */
+typedef struct phase {
+    double momentum, dampening;
+    uint32_t nesterov;
+} phase;
+static const phase phases[] = {{0.0, 0.25, 0}, {0.9, 0.25, 0}, {0.9, 0.25, 0}, {0.0, 0.5, 0},
+                               {0.5, 0.5, 0},  {0.5, 0.0, 1},  {0.25, 0.0, 0}};
+
+static void set_phase(run *r, const phase *now)
+{
+    memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
+    OK(memopt_optimizer_get_group(r->optimizer, 0, &group));
+    group.momentum = now->momentum;
+    group.dampening = now->dampening;
+    group.nesterov = now->nesterov;
+    OK(memopt_optimizer_set_group(r->optimizer, 0, &group));
+}
+
+static void switch_momentum(world *w, memopt_dtype type, int buffers, int bad_step)
+{
+    static const variant with = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, 0, 0};
+    static const variant without = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, -1, 0};
+    run r;
+    label(w, "momentum switched: %s parameters, %s buffers, bad step %d", memopt_dtype_name(type),
+          buffers ? "with" : "without", bad_step);
+    begin(w, &r, buffers ? &with : &without, type, type);
+    for (int i = 0; i < (int)(sizeof phases / sizeof phases[0]); i++) {
+        set_phase(&r, &phases[i]);
+        one_step(w, &r, i == bad_step);
+        if (i % 2 == 0) /* else a state that was not imported goes on */
+            report(w, &r);
+    }
+    end(w, &r);
+}
+
 /* Thousands of small parameters in one step, of all types. */
 static void train_thousands(world *w)
 {
@@ -272,6 +309,10 @@ static void steps_agree(world *w)
         for (int type = 0; type < WIDE_TYPES; type++)
             if (variants[i].copy != NO_COPY ? type == 0 : !small || type == i % WIDE_TYPES)
                 train(w, &variants[i], float_types[type], float_types[type]);
+    for (int type = 0; type < WIDE_TYPES && w->kind == MEMOPT_OPTIMIZER_SGD; type++)
+        for (int buffers = 0; buffers < 2; buffers++)
+            for (int bad_step = -1; bad_step < 2; bad_step += 2)
+                switch_momentum(w, float_types[type], buffers, bad_step);
     train_thousands(w);
     steps_on_memory_of_the_caller(w);
 }

@@ -69,6 +69,35 @@ static memopt_status run_borrow(memopt_device *device, void *context)
                                         &kept);
 }
 
+static memopt_offload_request request_of(const fixture *f, memopt_stream stream, void *data)
+{
+    memopt_offload_request request = MEMOPT_OFFLOAD_REQUEST_INIT;
+    request.offloader = f->w.offloader;
+    request.stream = stream;
+    request.data = data;
+    request.bytes = f->bytes;
+    request.ticket = f->ticket;
+    return request;
+}
+
+static memopt_status run_request_pack(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    memopt_offload_request request = request_of(f, f->w.s, f->block);
+    (void)device;
+    memopt_status status = memopt_offload_request_pack(&request);
+    f->ticket = request.ticket; /* also where it failed: it is to be what it was */
+    return status;
+}
+
+static memopt_status run_request_unpack(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    const memopt_offload_request request = request_of(f, f->w.t, f->into);
+    (void)device;
+    return memopt_offload_request_unpack(&request);
+}
+
 static void unpack_and_free(memopt_device *device, void *context)
 {
     fixture *f = context;
@@ -207,6 +236,14 @@ static void test_pack(void **unused)
                                     .teardown = teardown_offloader,
                                     .absorbs = 1,
                                     .caches = 1});
+    in_all_kinds((torture_scenario){.name = "offload_request_pack",
+                                    .setup = setup_block,
+                                    .run = run_request_pack,
+                                    .check_unchanged = not_packed,
+                                    .undo = unpack_and_free,
+                                    .teardown = teardown_offloader,
+                                    .absorbs = 1,
+                                    .caches = 1});
 }
 
 static void test_pack_that_waits(void **unused)
@@ -257,6 +294,13 @@ static void test_unpack(void **unused)
     in_all_kinds((torture_scenario){.name = "offload_unpack_into",
                                     .setup = setup_ticket,
                                     .run = run_unpack_into,
+                                    .check_unchanged = still_there,
+                                    .undo = into_and_release,
+                                    .teardown = teardown_offloader,
+                                    .caches = 1});
+    in_all_kinds((torture_scenario){.name = "offload_request_unpack",
+                                    .setup = setup_ticket,
+                                    .run = run_request_unpack,
                                     .check_unchanged = still_there,
                                     .undo = into_and_release,
                                     .teardown = teardown_offloader,

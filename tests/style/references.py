@@ -2,10 +2,11 @@
 
     references.py ROOT
 
-In every Markdown file of the repository: a relative link leads to a file; a path in code that
-begins with one of our folders exists (wildcards and `<…>` match something); a `memopt_…` is in the
-C sources and a `MEMOPT_…` in some source; an `--option` that a line of code gives to `memopt` is in
-the command's own. The change log speaks of the past and is left out.
+In every Markdown file of the repository: a relative link leads to a file, and to a heading of it
+where it names one; a path in code that begins with one of our folders exists (wildcards and `<…>`
+match something); a `memopt_…` is in the C sources and a `MEMOPT_…` in some source; an `--option`
+that a line of code gives to `memopt` is in the command's own. The change log speaks of the past:
+only its links are looked at. And every page is at most two clicks from README.md.
 """
 import pathlib
 import re
@@ -14,7 +15,9 @@ import sys
 FOLDERS = ("include", "lib", "kernels", "bindings", "examples", "tests", "docs", "cmake", "pkgconfig")
 NOT_OURS = {"build", ".venv", ".git", "node_modules", "__pycache__", ".pytest_cache"}
 SOURCES = {".c", ".h", ".cc", ".cu", ".py", ".cmake", ".in", ".txt", ".map", ".json", ".sh", ".toml"}
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+HEADING = re.compile(r"^#+ +(.*?)\s*$", re.M)
+CLICKS = 2
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.S)
 PATH = re.compile(r"(?<![\w./$~<>{-])(?:%s)/[\w./*<>-]*[\w*>/]" % "|".join(FOLDERS))
 NAME = re.compile(r"(?<![\w/.-])(?:memopt_\w*[a-z0-9]|MEMOPT_\w*[A-Z0-9])(?![\w*/.-]*[*…/])")
@@ -42,11 +45,44 @@ def sources_text(root, under=""):
     )
 
 
-def links(root, document, text):
+def targets(document, text):
+    """Of each link into the repository: how it is written, its file and its heading ("": none)."""
+    for target, heading in LINK.findall(CODE.sub("", text)):
+        if not re.match(r"[a-z]+:|/", target):
+            written = target + ("#" + heading if heading else "")
+            yield written, document.parent / target if target else document, heading
+
+
+def anchors(text):
+    """What a page's headings are called in links."""
+    for heading in HEADING.findall(re.sub(r"```.*?```", "", text, flags=re.S)):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        yield re.sub(r"[^\w -]", "", words).replace(" ", "-")
+
+
+def links(document, text):
     """Links that lead nowhere."""
-    for target in LINK.findall(CODE.sub("", text)):
-        if not re.match(r"[a-z]+:|/", target) and not (document.parent / target).exists():
-            yield "the link (%s) leads nowhere" % target
+    for written, path, heading in targets(document, text):
+        if not path.exists():
+            yield "the link (%s) leads nowhere" % written
+        elif heading and heading not in anchors(path.read_text(encoding="utf-8")):
+            yield "the link (%s) names no heading there" % written
+
+
+def reached(start):
+    """The pages that are at most so many clicks away. Of a folder its README.md is shown."""
+    found, latest = {start}, {start}
+    for _ in range(CLICKS):
+        new = set()
+        for page in latest:
+            for _, path, _ in targets(page, page.read_text(encoding="utf-8")):
+                path = path.resolve()
+                path = path / "README.md" if path.is_dir() else path
+                if path.suffix == ".md" and path.exists():
+                    new.add(path)
+        latest = new - found
+        found |= latest
+    return found
 
 
 def paths(root, code):
@@ -76,13 +112,18 @@ def check(root):
     known = set(re.findall(r"memopt_\w+|MEMOPT_\w+", sources_text(root)))
     taken = set(re.findall(r"--[a-z][\w-]*", sources_text(root, "bindings/python/memopt/cli")))
     taken |= {"--help", "--version"}
+    near = reached(root / "README.md")
     for document in files(root):
-        if document.suffix != ".md" or document.name == "CHANGELOG.md":
+        if document.suffix != ".md":
             continue
         text = document.read_text(encoding="utf-8")
-        code = "\n".join(span.strip("`") for span in CODE.findall(text))
-        found = [*links(root, document, text), *paths(root, code), *names(code, known)]
-        for what in dict.fromkeys([*found, *options(code, taken)]):
+        found = [*links(document, text)]
+        if document not in near:
+            found.append("is more than %d clicks from README.md" % CLICKS)
+        if document.name != "CHANGELOG.md":
+            code = "\n".join(span.strip("`") for span in CODE.findall(text))
+            found += [*paths(root, code), *names(code, known), *options(code, taken)]
+        for what in dict.fromkeys(found):
             yield "%s: %s" % (document.relative_to(root).as_posix(), what)
 
 

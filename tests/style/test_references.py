@@ -8,7 +8,7 @@ import references
 
 GOOD = """# Title
 
-See [the header](include/x.h), `include/x.h`, `tests/bench/bench_x`, `lib/<primitive>` and
+See [the header](include/x.h), [the rest](docs/page.md#a-section-of-it), [this](#title), `include/x.h`, `tests/bench/bench_x`, `lib/<primitive>` and
 `memopt_x_open()`, set `MEMOPT_LOG=info`. It is `memopt_x_*` and `-DMEMOPT_X=ON`.
 
     not code for us: tests/none.c
@@ -19,6 +19,8 @@ $ memopt run --fast -- train.py --epochs 3
 """
 BAD = {
     "[gone](include/y.h)": "leads nowhere",
+    "[gone](docs/page.md#no-section)": "names no heading there",
+    "[gone](#nothing)": "names no heading there",
     "`tests/none.c`": "there is no tests/none.c",
     "`lib/<primitive>/none.c`": "there is no lib/<primitive>/none.c",
     "`memopt_y_open()`": "no source has memopt_y_open",
@@ -27,15 +29,18 @@ BAD = {
 }
 
 
-def tree(folder, text):
-    """A small repository with a README of this text."""
+def tree(folder, text, more):
+    """A small repository with a README of this text, and more files."""
     for name, content in {
         "include/x.h": "int memopt_x_open(void); // MEMOPT_LOG MEMOPT_X",
         "lib/x/x.c": "",
         "tests/bench/bench_x.cc": "",
         "bindings/python/memopt/cli/run.py": 'add("--fast")',
         "README.md": text,
-        "CHANGELOG.md": "`memopt_old_name`",
+        "docs/page.md": "# Page\n\n## A `section` of it\n[on](next.md)\n[log](../CHANGELOG.md)\n",
+        "docs/next.md": "# Next\n",
+        "CHANGELOG.md": "`memopt_old_name`\n",
+        **more,
     }.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,14 +48,20 @@ def tree(folder, text):
     return folder
 
 
-def found(text):
-    """What the check says of a document."""
+def found(text, **more):
+    """What the check says of a README, and of other pages."""
     with tempfile.TemporaryDirectory() as folder:
-        return list(references.check(tree(pathlib.Path(folder), text)))
+        return list(references.check(tree(pathlib.Path(folder).resolve(), text, more)))
 
 
 assert found(GOOD) == [], found(GOOD)
 for text, said in BAD.items():
     wrong = found(GOOD + "\n" + text + "\n")
     assert len(wrong) == 1 and said in wrong[0], (text, wrong)
+wrong = found(GOOD, **{"docs/far.md": "# Far\n"})
+assert wrong == ["docs/far.md: is more than 2 clicks from README.md"], wrong
+wrong = found(GOOD, **{"docs/next.md": "[far](far.md)\n", "docs/far.md": "# Far\n"})
+assert wrong == ["docs/far.md: is more than 2 clicks from README.md"], wrong
+wrong = found(GOOD, **{"CHANGELOG.md": "[gone](gone.md) `memopt_old_name`\n"})
+assert len(wrong) == 1 and "leads nowhere" in wrong[0], wrong
 print("every kind of mistake is found")

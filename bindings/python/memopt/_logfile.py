@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import stat
 from typing import Any, Dict, Sequence, Union
 
 
@@ -19,15 +21,20 @@ class LogFile:
         self._path = os.fspath(path)
         self._fields = list(fields)
         self._csv = self._path.lower().endswith(".csv")
+        new = not os.path.lexists(self._path)
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             self._continue()
         except BaseException:
             self.close()
+            if new:
+                with contextlib.suppress(OSError):
+                    os.unlink(self._path)
             raise
 
     def _continue(self) -> None:
-        end = self._cut()
+        # A pipe has no lines of before.
+        end = self._cut() if stat.S_ISREG(os.fstat(self._file).st_mode) else 0
         if not self._csv:
             return
         header = ",".join(self._fields) + "\n"
@@ -72,7 +79,8 @@ class LogFile:
                 done += os.write(self._file, data[done:])
         except OSError as error:
             if done:
-                os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_CUR) - done)
+                with contextlib.suppress(OSError):  # a pipe
+                    os.ftruncate(self._file, os.lseek(self._file, 0, os.SEEK_CUR) - done)
             raise OSError(error.errno, error.strerror, self._path) from error
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from .publish import Published, PublishedAllocator
 
 _MOST_BYTES = 1 << 18  # of an answer
+_AT_ONCE = 64  # sockets: a process may open a thousand files, often
 _PATIENCE = 5.0  # seconds until a socket that did not answer is asked again
 
 
@@ -31,19 +32,22 @@ class Reader:
 
     def read(self, timeout: float = 0.2) -> List[Published]:
         """What was answered within so many seconds, by process."""
-        asked: List[_Question] = []
         now = time.monotonic()
         self._silent = {path: until for path, until in self._silent.items() if until > now}
-        for path, owner in _sockets():
-            if path not in self._silent:
-                question = _ask(path, owner)
-                if question is not None:
-                    asked.append(question)
-        _collect(asked, now + timeout)
-        for question in asked:
-            if not question.done:
-                self._silent[question.path] = now + _PATIENCE
-        return _by_process([q.answer for q in asked if q.answer is not None])
+        places = [place for place in _sockets() if place[0] not in self._silent]
+        answers: List[Published] = []
+        taken = 1
+        # Who does not get a turn gets it the next time, when those that are silent have none.
+        while taken > 0 and time.monotonic() < now + timeout:
+            asked, taken = _ask_some(places)
+            places = places[taken:]
+            _collect(asked, now + timeout)
+            for question in asked:
+                if question.answer is not None:
+                    answers.append(question.answer)
+                elif not question.done:
+                    self._silent[question.path] = now + _PATIENCE
+        return _by_process(answers)
 
 
 # --- where ----------------------------------------------------------------------------------------
@@ -116,10 +120,32 @@ class _Question:
             self.answer = understand(self.text, self.pid)
 
 
-def _ask(path: str, owner: int) -> Optional[_Question]:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _ask_some(places: List[Tuple[str, int]]) -> Tuple[List[_Question], int]:
+    """Connections to the first sockets, and how many places are done with them; fewer where this
+    process has no files left to open."""
+    asked: List[_Question] = []
+    for number, (path, owner) in enumerate(places):
+        if len(asked) == _AT_ONCE:
+            return asked, number
+        try:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError:
+            return asked, number
+        question = _ask(connection, path, owner)
+        if question is None:
+            connection.close()
+        else:
+            asked.append(question)
+    return asked, len(places)
+
+
+def _ask(connection: socket.socket, path: str, owner: int) -> Optional[_Question]:
+    """None where there is no socket of this user's that somebody listens to. A link to one is
+    passed over: who listens there has a name of his own."""
     try:
         before = os.lstat(path)
+        if not stat.S_ISSOCK(before.st_mode):
+            return None
         connection.setblocking(False)
         connection.connect(path)
         pid, uid = _peer(connection)
@@ -128,7 +154,6 @@ def _ask(path: str, owner: int) -> Optional[_Question]:
     except OSError as error:
         if error.errno == errno.ECONNREFUSED:
             _remove(path, before)
-    connection.close()
     return None
 
 
@@ -150,7 +175,7 @@ def _remove(path: str, seen: os.stat_result) -> None:
 
 
 def _collect(asked: List[_Question], deadline: float) -> None:
-    with selectors.DefaultSelector() as selector:
+    with selectors.PollSelector() as selector:  # which is no open file itself
         for question in asked:
             selector.register(question.connection, selectors.EVENT_READ, question)
         while any(not question.done for question in asked):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import select
 import zlib
 from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
@@ -46,6 +47,9 @@ class _Counted(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
+        while data is None:  # a pipe that whoever shares it does not wait for
+            select.select([self._file], [], [])
+            data = self._file.read(len(buffer))
         buffer[: len(data)] = data
         self._done += len(data)
         if self._progress is not None:

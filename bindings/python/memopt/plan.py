@@ -183,6 +183,7 @@ class PlanModel(_Description):
         "qk_norm": _abi_plan.PlanChoice,
         "pooler": _abi_plan.PlanChoice,
         "post_norm": _abi_plan.PlanChoice,
+        "kin": _abi_plan.PlanKin,
         "vision_mode": _abi_plan.PlanTowerMode,
         "vision_activation": _abi_plan.PlanActivation,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -52,8 +53,19 @@ def allocator(device: memopt.Device) -> Iterator[memopt.Allocator]:
         allocator.close()  # BusyError where a block leaked
 
 
+def _heed_signals() -> None:
+    """Who starts the tests in the background, or under nohup, has signals ignored or blocked, and
+    what is started here would have them so too."""
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            interrupts = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if interrupts else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """For runs from the repository's root, where this package's own settings are not read."""
+    _heed_signals()
     try:
         from hypothesis import settings
     except ImportError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import json
 import os
@@ -11,12 +12,14 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 
 import pytest
 
 import memopt
 import memopt.cli
 import traces
+from cli_support import wait_for
 from json_schema import load, validate
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
@@ -236,9 +239,11 @@ def test_odd_events_are_told(tmp_path):
         (("TRACE", "--config", "max_split_size_mb:1"), "max_split_size_mb"),
         (("TRACE", "--passes", "many"), "'many' is no number from 0 to 1000"),
         (("TRACE", "--device", "first"), "first"),
+        (("TRACE", "--config", b"\xff:1"), "unknown key"),
     ],
 )
 def test_usage_errors(trace, words, says):
+    words = [os.fsdecode(word) if isinstance(word, bytes) else word for word in words]
     result = command(*(trace if word == "TRACE" else word for word in words))
     assert result.returncode == 2 and result.stdout == ""
     assert result.stderr.startswith("usage: memopt ") and says in result.stderr
@@ -283,6 +288,39 @@ def test_other_files(tmp_path):
     result = command(tmp_path / "missing.csv")
     assert result.returncode == 1 and "No such file" in result.stderr
     assert "missing.csv" in result.stderr
+    assert command("").stderr == "memopt: '': No such file or directory\n"
+    assert command(tmp_path).stderr == "memopt: %s: Is a directory\n" % tmp_path
+
+
+@pytest.mark.parametrize("size", [1 << 61, (1 << 62) - 1, 1 << 62, 1 << 63, (1 << 64) - 513])
+def test_sizes_that_no_device_has(tmp_path, size):
+    """The trace is told to ask for too much, whatever the allocator thinks of such a number."""
+    path = write(tmp_path, "0,0,allocate,0x10,512,0\n0,0,allocate,0x20,%d,0\n" % size)
+    found = answer(path, "--capacity", "24GiB", code=1)
+    assert found["out_of_memory"] and found["failure"]["asked_bytes"] == size
+    assert "event 2 does not fit" in shown(path, "--capacity", "24GiB", code=1)
+
+
+def test_a_pipe_that_does_not_wait(trace):
+    """Whoever shares a pipe may have it so, a terminal's program say."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "memopt", "replay", "-", "--json", "--passes", "0"],
+        env=environment(),
+        stdin=reading,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    os.close(reading)
+    data = trace.read_bytes()
+    os.write(writing, data[:100])
+    wait_for(lambda: not fcntl.ioctl(writing, termios.FIONREAD, bytes(4)).strip(b"\0"), "a read")
+    with open(writing, "wb") as pipe:
+        pipe.write(data[100:])
+    told, errors = process.communicate(timeout=60)
+    assert process.returncode == 0 and errors == b""
+    assert json.loads(told)["peak_live_bytes"] == PEAK
 
 
 def test_partial(trace, tmp_path):

@@ -84,6 +84,39 @@ def test_a_handler_that_raises_does_so_after_the_call():
     assert during and signal.getsignal(signal.SIGINT) is handler
 
 
+def test_patience_has_an_end():
+    """The handlers run in the order of their signals, once, and the first that raises ends it."""
+    seen = []
+
+    def told(number, frame):
+        seen.append(number)
+
+    def ends(number, frame):
+        seen.append(number)
+        raise Rang
+
+    handlers = {signal.SIGUSR1: told, signal.SIGTERM: ends, signal.SIGUSR2: told}
+    before = {number: signal.signal(number, one) for number, one in handlers.items()}
+    try:
+        with Interruptible(patience=1) as interrupt:
+            signal.raise_signal(signal.SIGUSR1)
+            assert seen == [] and interrupt.asked
+            signal.raise_signal(signal.SIGUSR2)
+            assert seen == [signal.SIGUSR1, signal.SIGUSR2]
+        assert len(seen) == 2 and interrupt.asked
+        seen.clear()
+        with pytest.raises(Rang):
+            with Interruptible(patience=2), Interruptible():
+                for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGUSR2):
+                    signal.raise_signal(number)
+                assert seen == []  # the inner one has all the patience of the world
+        assert seen == [signal.SIGUSR1, signal.SIGTERM]
+        assert {number: signal.getsignal(number) for number in handlers} == handlers
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def test_other_threads_change_nothing():
     handler = signal.getsignal(signal.SIGINT)
     seen = []

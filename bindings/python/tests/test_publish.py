@@ -30,9 +30,14 @@ def place(socket_folder, monkeypatch):
     yield folder
 
 
+def published():
+    """What everybody who answers publishes, however busy the machine is."""
+    return memopt.published(60)
+
+
 def mine():
     """What this process publishes, as a client sees it."""
-    found = [one for one in memopt.published() if one.pid == os.getpid()]
+    found = [one for one in published() if one.pid == os.getpid()]
     assert len(found) <= 1
     return found[0] if found else None
 
@@ -166,11 +171,11 @@ def program(text, place, **variables):
 def test_another_process_and_its_end(place):
     process = program("sys.stdin.read()", place)
     pid = int(process.stdout.readline())
-    (one,) = memopt.published()
+    (one,) = published()
     assert one.pid == pid == process.pid and one.allocators[0].allocated == 6 * MIB
     process.communicate("")
     assert process.returncode == 0  # the thread did not keep it, nor its native objects
-    assert memopt.published() == [] and os.listdir(place) == []
+    assert published() == [] and os.listdir(place) == []
 
 
 def test_what_a_killed_process_left_is_removed(place):
@@ -179,7 +184,7 @@ def test_what_a_killed_process_left_is_removed(place):
     process.kill()
     process.communicate()
     assert os.listdir(place) == ["%d.sock" % process.pid]
-    assert memopt.published() == [] and os.listdir(place) == []
+    assert published() == [] and os.listdir(place) == []
 
 
 def test_a_process_that_stands_still_holds_nobody_up(place):
@@ -228,7 +233,7 @@ assert os.wait()[1] == 7 << 8
     )
     pid = int(process.stdout.readline())
     time.sleep(0.1)
-    (one,) = memopt.published()
+    (one,) = published()
     assert one.pid == pid
     process.communicate("")
     assert process.returncode == 0
@@ -286,6 +291,12 @@ def serve_with(place, name, answer):
     return listener
 
 
+def end(listeners):
+    for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
 def test_others_that_listen_there(place):
     def endless(connection):
         for _ in range(1000):
@@ -299,20 +310,57 @@ def test_others_that_listen_there(place):
     ]
     (place / "5.sock").write_text("a file\n")
     (place / "6.sock").symlink_to("/nowhere")
-    (one,) = memopt.published()
+    (place / "7.sock").symlink_to("4.sock")  # what it says would count twice
+    # One of them never answers, so that each look takes its whole time.
+    (one,) = wait_for(memopt.published, "an answer")
     assert one.pid == os.getpid() and one.allocators[0].device == "cuda:1"
-    for listener in listeners:
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-    memopt.published()
-    assert sorted(os.listdir(place)) == ["5.sock", "6.sock"]  # what is no socket is left alone
+    assert len(one.allocators) == 1
+    end(listeners)
+    published()
+    # What is no socket is left alone.
+    assert sorted(os.listdir(place)) == ["5.sock", "6.sock", "7.sock"]
+
+
+#: Asks with few files that may be opened.
+FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+from memopt._published import Reader
+found = [one for one in Reader().read(60) if one.pid == int(sys.argv[1])]
+print(sum(len(one.allocators) for one in found))
+"""
+
+
+def test_more_publishers_than_files_that_may_be_opened(place):
+    listeners = [serve_with(place, "%d.sock" % n, lambda c: c.sendall(GOOD)) for n in range(50)]
+    result = subprocess.run(
+        [sys.executable, "-c", FEW_FILES, str(os.getpid())],
+        env=environment(XDG_RUNTIME_DIR=str(place.parent)),
+        capture_output=True,
+        text=True,
+    )
+    assert result.stdout == "50\n", result.stderr
+    end(listeners)
+
+
+def test_the_silent_hold_up_the_others_once(place, monkeypatch):
+    """Also where so many are asked that not all are at once."""
+    listeners = [serve_with(place, "0.sock", lambda c: c.recv(1))]
+    listeners += [serve_with(place, "%d.sock" % n, lambda c: c.sendall(GOOD)) for n in range(1, 50)]
+    monkeypatch.setattr(client, "_AT_ONCE", 8)
+    reader = client.Reader()
+    assert sum(len(one.allocators) for one in reader.read(0.5)) <= 7
+    assert str(place / "0.sock") in reader._silent
+    reader._silent = {str(place / "0.sock"): time.monotonic() + 3600}
+    assert sum(len(one.allocators) for one in reader.read(60)) == 49
+    end(listeners)
 
 
 def test_a_folder_of_others_is_not_looked_into(place):
     publisher = memopt.publish()
     assert mine() is not None
     place.chmod(0o755)
-    assert memopt.published() == []
+    assert published() == []
     place.chmod(0o700)
     publisher.close()
     place.rmdir()

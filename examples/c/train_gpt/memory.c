@@ -66,13 +66,6 @@ memopt_status memory_free(memory *m, memopt_tensor *tensor)
     return memopt_allocator_free(m->allocator, data);
 }
 
-memopt_status memory_zero(memory *m, const memopt_tensor *tensor)
-{
-    TRY(memopt_fill(m->device, tensor->data, 0, tensor->count * memopt_dtype_size(tensor->dtype),
-                    NULL));
-    return memory_sync(m);
-}
-
 memopt_status memory_cast(memory *m, const memopt_tensor *destination, const memopt_tensor *source)
 {
     TRY(memopt_cast(m->device, destination, source, 1, NULL, NULL));

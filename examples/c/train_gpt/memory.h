@@ -38,8 +38,6 @@ memopt_status memory_tensor(memory *m, memopt_dtype dtype, uint64_t count, memop
 /* Frees a tensor and forgets it; one without memory is fine. */
 memopt_status memory_free(memory *m, memopt_tensor *tensor);
 
-memopt_status memory_zero(memory *m, const memopt_tensor *tensor);
-
 /* Converts one tensor into another of the same count (rounding to nearest even). */
 memopt_status memory_cast(memory *m, const memopt_tensor *destination, const memopt_tensor *source);
 

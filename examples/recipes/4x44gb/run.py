@@ -1,12 +1,15 @@
 """512M parameters on 4 cards of 44 GB, scaled down: one of the four devices."""
 
+import csv
 import io
 import pathlib
 import sys
+import tempfile
 from typing import List, Tuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
+import memopt.torch as mt  # noqa: E402
 import torch  # noqa: E402
 from memopt.sizes import format_size  # noqa: E402
 from recipe import Recipe, comparing, main, measuring, planning, replicas  # noqa: E402
@@ -40,6 +43,21 @@ def resumed(recipe: Recipe) -> List[Check]:
     return [("resumed from a checkpoint, the same losses", first.losses(2) == second.losses(2))]
 
 
+def logged(recipe: Recipe) -> List[Check]:
+    """A log of memory, one line for each step while it trains."""
+    trainer = recipe.trainer(recipe.steps[-1])
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "memory.csv"
+        with mt.MemoryMonitor(path, device="cpu") as monitor:
+            monitor.attach(trainer.optimizer)
+            trainer.losses(3)
+        with path.open(newline="") as file:
+            records = list(csv.DictReader(file))
+    steps = [int(record["step"]) for record in records]
+    held = all(int(record["rss"]) > 0 for record in records)
+    return [("MemoryMonitor logs every step", steps == [1, 2, 3] and held)]
+
+
 def replicas_too(recipe: Recipe) -> Tuple[List[str], List[Check]]:
     """Two processes of a data parallel run: each has buckets of gradients beside them."""
     settings = dict(recipe.steps[-1].settings)
@@ -55,10 +73,10 @@ def replicas_too(recipe: Recipe) -> Tuple[List[str], List[Check]]:
 
 
 def extras(recipe: Recipe) -> Tuple[List[str], List[Check]]:
-    """What the guide claims of dtypes, checkpoints and devices."""
+    """What the guide claims of dtypes, checkpoints, logs and devices."""
     lines, checks = same_bytes(recipe)
     more, bounds = replicas_too(recipe)
-    return lines + more, checks + resumed(recipe) + bounds
+    return lines + more, checks + resumed(recipe) + logged(recipe) + bounds
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A video tower and a language model, scaled down: frames, 16-bit weights, checkpointing."""
+"""A video tower and a language model, scaled down: frames, 16 bits, checkpointing."""
 
 import pathlib
 import sys

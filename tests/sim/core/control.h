@@ -25,6 +25,5 @@ SIM_EXPORT uint32_t memopt_sim_violations(void);
 SIM_EXPORT int memopt_sim_take_violation(char *out, uint64_t bytes);
 /* Bytes of device memory in use. */
 SIM_EXPORT uint64_t memopt_sim_used(int32_t device);
-SIM_EXPORT void memopt_sim_set_total(int32_t device, uint64_t bytes);
 
 #endif

@@ -393,10 +393,3 @@ SIM_EXPORT uint64_t memopt_sim_used(int32_t device)
 {
     return device >= 0 && device < SIM_DEVICES ? sim_devices[device].used : 0;
 }
-
-/* As if another program held the memory. */
-SIM_EXPORT void memopt_sim_set_total(int32_t device, uint64_t bytes)
-{
-    if (device >= 0 && device < SIM_DEVICES)
-        sim_devices[device].total = bytes;
-}

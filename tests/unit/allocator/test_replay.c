@@ -163,6 +163,32 @@ static void test_no_limit_is_ample(void **state)
     OK(memopt_trace_destroy(trace));
 }
 
+/* The allocator refuses such sizes before it asks a device; with divisions it rounds up further. */
+static void test_sizes_that_no_device_has(void **state)
+{
+    (void)state;
+    const struct {
+        uint64_t bytes;
+        const char *config;
+    } asked[] = {{UINT64_C(1) << 62, NULL},
+                 {(UINT64_C(1) << 62) - 1, NULL},
+                 {(UINT64_C(3) << 60) + 1, "roundup_power2_divisions:2"},
+                 {UINT64_MAX, NULL}};
+    for (int i = 0; i < 4; i++) {
+        memopt_trace *trace = NULL;
+        OK(memopt_trace_create(NULL, &trace));
+        memopt_trace_event e[] = {{1, MIB, 0, MEMOPT_TRACE_ALLOC, 0},
+                                  {1, 0, 0, MEMOPT_TRACE_FREE, 0},
+                                  {2, asked[i].bytes, 0, MEMOPT_TRACE_ALLOC, 0}};
+        OK(memopt_trace_add(trace, e, 3));
+        memopt_replay_result got = replay(trace, asked[i].config, 0);
+        assert_int_equal(got.out_of_memory, 1);
+        assert_int_equal(got.events, 2);
+        assert_true(got.failed_bytes == asked[i].bytes);
+        OK(memopt_trace_destroy(trace));
+    }
+}
+
 static void test_smallest_capacity(void **state)
 {
     (void)state;
@@ -398,6 +424,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_figures),
         cmocka_unit_test(test_no_limit_is_ample),
+        cmocka_unit_test(test_sizes_that_no_device_has),
         cmocka_unit_test(test_smallest_capacity),
         cmocka_unit_test(test_one_block_takes_its_pages),
         cmocka_unit_test(test_smallest_is_the_peak),

@@ -2,8 +2,6 @@
  * any thread count, and torch's clipping rule. */
 #include "support.h"
 
-#include "kernels/scale.h"
-
 static double square_at(const memopt_tensor *tensor, uint64_t i)
 {
     float value;

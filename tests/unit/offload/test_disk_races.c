@@ -6,8 +6,6 @@
  */
 #include "disk_support.h"
 
-#include "base/memory.h"
-
 enum { SEEDS = 80, BYTES = 200000, PAGES = 49 * 4096, A = 0x11, B = 0x22, C = 0x33 };
 
 /* 1 if the ticket gives `value` on the stream; what the disk found out counts, too. */

@@ -324,7 +324,7 @@ static void sizes_that_do_not_fit_stick(void **state)
     assert_int_equal(t.status, MEMOPT_INVALID_ARGUMENT);
     assert_int_equal(mo_value_new(&t, 1, 1, MO_ACTIVATIONS), MO_NONE);
     mo_linear l = MO_NO_LINEAR;
-    mo_norm n = {MO_NONE, MO_NONE, 1};
+    mo_norm n = {MO_NONE, MO_NONE, MO_NORM_LAYER};
     mo_value parts[MO_RECORD_OUTPUTS];
     assert_int_equal(mo_op_add(&t, MO_NONE, MO_NONE), MO_NONE);
     assert_int_equal(mo_op_linear(&t, &l, MO_NONE, 0, 0), MO_NONE);

@@ -37,6 +37,19 @@ class OffloaderOptions(Struct):
     ]
 
 
+@struct("memopt_offload_request")
+class OffloadRequest(Struct):
+    _fields_ = [
+        ("struct_size", SIZE),
+        ("offloader", HANDLE),
+        ("stream", STREAM),
+        ("data", ADDRESS),
+        ("bytes", U64),
+        ("ticket", U64),
+        ("kept", U64),
+    ]
+
+
 @struct("memopt_offloader_stats")
 class OffloaderStats(Struct):
     _fields_ = [
@@ -78,6 +91,8 @@ functions(
     memopt_offload_wait_unpacked=(CHECKED, HANDLE, U64, STREAM),
     memopt_offload_release=(CHECKED, HANDLE, U64, STREAM),
     memopt_offload_release_many=(CHECKED, HANDLE, OUT_U64, U64, STREAM, OUT_U64),
+    memopt_offload_request_pack=(CHECKED, OffloadRequest),
+    memopt_offload_request_unpack=(CHECKED, OffloadRequest),
     memopt_offloader_trim=(CHECKED, HANDLE, OUT_U64),
     memopt_offloader_get_stats=(CHECKED, HANDLE, OffloaderStats),
 )

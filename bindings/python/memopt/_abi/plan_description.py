@@ -56,6 +56,16 @@ class PlanChoice(enum.IntEnum):
     YES = 2
 
 
+@enumeration("MEMOPT_PLAN_KIN_")
+class PlanKin(enum.IntEnum):
+    """Whose code the layers are, where it differs from Llama's or Mixtral's."""
+
+    NONE = 0
+    GEMMA = 1
+    PHI3 = 2
+    QWEN_MOE = 3
+
+
 @enumeration("MEMOPT_PLAN_TARGET_")
 class PlanTarget(enum.IntEnum):
     """Linear layers that LoRA adapts."""
@@ -125,7 +135,7 @@ class PlanModel(Struct):
         ("lora_dropout", F64),
         ("router_jitter", F64),
         ("post_norm", U32),
-        ("reserved", U32),
+        ("kin", U32),
         ("vision_activation", U32),
         ("vision_skipped", U32),
     ]

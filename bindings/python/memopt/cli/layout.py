@@ -33,6 +33,11 @@ _MOST_TURNED = 8  # rows that may become columns
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*( ?%| ?[KMGT]?i?B| W| °C| ×)?|-|")
 
 
+def printable(name: str) -> str:
+    """A name that a process chose itself: what would steer a terminal is not passed on."""
+    return "".join(one if one.isprintable() else "?" for one in name)
+
+
 def plain(cell: Text) -> str:
     """The text of a cell."""
     return cell.text if isinstance(cell, Cell) else cell

@@ -74,11 +74,15 @@ def drawable(text: str) -> str:
 
 def write_whole(path: str, data: bytes) -> None:
     """Replaces a file's content; where that fails, the disk is full say, no half of it is left."""
-    with open(path, "wb") as file:
+    new = not os.path.lexists(path)
+    with open(path, "wb", buffering=0) as file:
         try:
-            file.write(data)
-            file.flush()
+            done = 0
+            while done < len(data):
+                done += file.write(data[done:])
         except OSError as error:
             with contextlib.suppress(OSError):
                 file.truncate(0)
+            if new:
+                os.unlink(path)
             raise OSError(error.errno, error.strerror, path) from error

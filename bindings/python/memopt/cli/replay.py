@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Replays, prints, and says by the exit code whether it completed."""
     try:
-        lib.memopt_allocator_check_config(arguments.config.encode())
+        lib.memopt_allocator_check_config(os.fsencode(arguments.config))
     except InvalidArgumentError as error:
         raise UsageError("--config: %s" % error) from None
     plot = Plot(arguments.plot) if arguments.plot else None

@@ -63,10 +63,21 @@ def _occupy() -> None:
             return
 
 
+def give_up() -> None:
+    """Nothing more goes to those of standard output and standard error that take nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
 def said(error: OSError) -> str:
     """What the system says of an error, with the file's name."""
     text = error.strerror or str(error) or type(error).__name__
-    names = [name for name in (error.filename, error.filename2) if name not in (None, "")]
+    names = [name for name in (error.filename, error.filename2) if name is not None]
     if names:
         return "%s: %s" % (" and ".join(map(_name, names)), text)
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
@@ -74,4 +85,4 @@ def said(error: OSError) -> str:
 
 
 def _name(name: Any) -> str:
-    return os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)
+    return (os.fsdecode(name) if isinstance(name, (str, bytes, os.PathLike)) else str(name)) or "''"

@@ -103,7 +103,7 @@ class Packer:
             if not slot.ticket:
                 slot.source = tensor.detach()
                 self.kept_overflow += 1
-        saved.dtype, saved.size, saved.stride = dtype, tensor.size(), tensor.stride()
+        saved.dtype, saved.size, saved.stride = dtype, tensor.shape, tensor.stride()
         saved.offset, saved.whole = 0, DENSE
         self.by_storage[key] = slot
         self.saved += 1
@@ -158,10 +158,11 @@ class Packer:
             saved.hold, slot = found, found.slot
             saved.slot = slot
             slot.shared = True
+            found.whole = 0
         if slot.start:
             offset -= slot.start // dtype.itemsize
         saved.dtype, saved.size, saved.stride, saved.offset = dtype, size, stride, offset
-        saved.whole = WHOLE if offset == 0 and nbytes == slot.nbytes else 0
+        saved.whole = WHOLE if found is None and offset == 0 and nbytes == slot.nbytes else 0
         self.saved += 1
         return saved
 
@@ -267,7 +268,7 @@ class Packer:
             slot = packed.slot
             store = slot.store
             ticket = slot.ticket
-            if packed.whole == DENSE and ticket and store.inline and not slot.shared:
+            if packed.whole == DENSE and ticket and store.inline:
                 value = _empty_strided(
                     packed.size, packed.stride, dtype=packed.dtype, device=store.device
                 )

@@ -51,13 +51,13 @@ class Saved:
     size: Tuple[int, ...]
     stride: Tuple[int, ...]
     offset: int  # from the slot's first byte, in elements
-    whole: int  # WHOLE or DENSE: as many bytes as the slot
+    whole: int  # WHOLE or DENSE: the only tensor in the slot, of as many bytes
 
     def tensor(self, stream: Any) -> torch.Tensor:
         """The value, in the order of `stream`."""
         slot = self.slot
         store = slot.store
-        if self.whole and slot.ticket and not slot.shared and slot.prefetched is None:
+        if self.whole and slot.ticket and slot.prefetched is None:
             result = _empty_strided(self.size, self.stride, dtype=self.dtype, device=store.device)
             if result.untyped_storage().nbytes() == slot.nbytes:
                 store.unpack_into(slot.ticket, result.data_ptr(), slot.nbytes, stream)
@@ -218,9 +218,9 @@ def _end(slot: Slot) -> None:
     table = slot.owner.by_storage
     if table.get(slot.key) is slot:
         table.pop(slot.key, None)
-    if slot.source is not None:
-        slot.source = None
-    if slot.ticket:
+    if not slot.ticket:
+        slot.source = None  # the slot itself may be waiting still
+    else:
         store = slot.store
         if store.inline:
             store.dead.append(slot.ticket)

@@ -16,17 +16,16 @@ On the CPU copies are done when a call returns; there are no flights.
 from __future__ import annotations
 
 import array
-import collections
 import ctypes
 import os
 import threading
 import weakref
 from ctypes import c_int32, c_uint64, c_void_p
-from typing import Any, Deque, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
-from .. import _library
+from .. import _abi, _library
 from ..offload import Offloader
 from ._native import native
 
@@ -48,13 +47,12 @@ def _function(name: str, *parameters: Any, calls: ctypes.CDLL = _calls) -> Any:
     return function
 
 
-_PACK = (
-    "memopt_offload_pack_borrowed",
-    *(c_void_p, c_void_p, c_uint64, c_void_p, c_void_p, c_void_p),
+_PACK, _UNPACK = "memopt_offload_request_pack", "memopt_offload_request_unpack"
+_pack, _pack_short = _function(_PACK, c_void_p), _function(_PACK, c_void_p, calls=_short_calls)
+_unpack, _unpack_short = (
+    _function(_UNPACK, c_void_p),
+    _function(_UNPACK, c_void_p, calls=_short_calls),
 )
-_pack, _pack_short = _function(*_PACK), _function(*_PACK, calls=_short_calls)
-_UNPACK = ("memopt_offload_unpack_into", c_void_p, c_uint64, c_void_p, c_uint64, c_void_p)
-_unpack_into, _unpack_short = _function(*_UNPACK), _function(*_UNPACK, calls=_short_calls)
 _prefetch_into = _function(
     "memopt_offload_prefetch_into", c_void_p, c_uint64, c_void_p, c_uint64, c_void_p
 )
@@ -100,13 +98,13 @@ class Store:
         #: Copies are done when a call returns.
         self.inline = inline
         self.on_cpu = device.type == "cpu"
-        #: A short copy is all that there can be to do.
-        self.short = inline and options.disk is None
+        #: Below this a short copy is all that there can be to do.
+        self.short_bytes = SHORT_BYTES if inline and options.disk is None else 0
         self.lock = threading.Lock()
         #: Held while a slot's prefetched memory changes hands; taken before `lock`.
         self.fetching = threading.Lock()
-        #: What finalizers left: Dead, or where copies are inline just the tickets.
-        self.dead: Deque[Any] = collections.deque()
+        #: What finalizers left: Dead, or where copies are inline just the tickets. They only append.
+        self.dead: List[Any] = []
         self.dead_bytes = 0  # about
         self.flights: Dict[int, Flight] = {}  # by ticket, the oldest first
         self.forked = False
@@ -119,11 +117,10 @@ class Store:
         )
         self._handle = self.offloader._handle
         self._pointer = self._handle.pointer
-        # objects that ctypes need not make anew for each call
-        self._at = c_void_p(self._pointer)
-        self._ticket, self._kept = c_uint64(), c_int32()
-        self._ticket_at = c_void_p(ctypes.addressof(self._ticket))
-        self._kept_at = c_void_p(ctypes.addressof(self._kept))
+        # Used again and again, under `lock`: ctypes converts nothing but what is new in a call. The
+        # stream of inline copies is never written.
+        self._request = _abi.OffloadRequest(offloader=self._pointer)
+        self._request_at = c_void_p(ctypes.addressof(self._request))
         _stores.add(self)
 
     # --- streams ---
@@ -140,9 +137,11 @@ class Store:
         with self.lock:
             if self.dead:
                 self._bury()
-            status = _pack(self._at, address, nbytes, raw, self._ticket_at, self._kept_at)
-            ticket: int = self._ticket.value
-            if status == 0 and self._kept.value:
+            request = self._request
+            request.data, request.bytes, request.stream = address, nbytes, raw
+            status = _pack(self._request_at)
+            ticket: int = request.ticket
+            if status == 0 and request.kept:
                 status, ticket = _release(self._pointer, ticket, raw), 0
         if self.dead:
             self.collect()
@@ -152,7 +151,7 @@ class Store:
 
     def pack_inline(self, address: int, nbytes: int) -> int:
         """The same where copies are inline."""
-        lock = self.lock
+        lock, request = self.lock, self._request
         lock.acquire()
         if self.dead:
             try:
@@ -160,10 +159,10 @@ class Store:
             except BaseException:
                 lock.release()
                 raise
-        pack = _pack_short if nbytes < SHORT_BYTES and self.short else _pack
-        status = pack(self._at, address, nbytes, None, self._ticket_at, self._kept_at)
-        ticket: int = self._ticket.value
-        kept = self._kept.value
+        request.data, request.bytes = address, nbytes
+        status = (_pack_short if nbytes < self.short_bytes else _pack)(self._request_at)
+        ticket: int = request.ticket
+        kept = request.kept
         lock.release()
         if status:
             raise _library.from_status(status)
@@ -175,10 +174,10 @@ class Store:
 
     def unpack_inline(self, ticket: int, address: int, nbytes: int) -> None:
         """unpack_into() where copies are inline."""
-        lock = self.lock
+        lock, request = self.lock, self._request
         lock.acquire()
-        unpack = _unpack_short if nbytes < SHORT_BYTES and self.short else _unpack_into
-        status = unpack(self._at, ticket, address, nbytes, None)
+        request.data, request.bytes, request.ticket = address, nbytes, ticket
+        status = (_unpack_short if nbytes < self.short_bytes else _unpack)(self._request_at)
         lock.release()
         if status:
             raise _library.from_status(status)
@@ -187,7 +186,10 @@ class Store:
         """Copies a value into memory that is free in the order of `stream`."""
         raw = None if stream is None else stream.cuda_stream
         with self.lock:
-            status = _unpack_into(self._pointer, ticket, address, nbytes, raw)
+            request = self._request
+            request.data, request.bytes, request.stream = address, nbytes, raw
+            request.ticket = ticket
+            status = _unpack(self._request_at)
         if self.dead:
             self.collect()
         if status:
@@ -268,17 +270,18 @@ class Store:
         dead = self.dead
         self.dead_bytes = 0
         while dead:
-            tickets = array.array("Q", [dead.popleft() for _ in range(len(dead))])
+            tickets = array.array("Q", dead)
+            del dead[: len(tickets)]  # there may be more by now
             released = c_uint64()
             address, count = tickets.buffer_info()
-            status = _release_many(self._at, address, count, None, ctypes.addressof(released))
+            status = _release_many(self._pointer, address, count, None, ctypes.addressof(released))
             if status:
                 dead.extend(tickets[released.value + 1 :])  # the one that failed will do so again
                 raise _library.from_status(status)
 
     def _bury_each(self) -> None:
         while self.dead:
-            ticket, prefetched, stream = self.dead.popleft()
+            ticket, prefetched, stream = self.dead.pop(0)
             if self._handle.closed:
                 return
             if ticket in self.flights:

@@ -1,4 +1,4 @@
-"""The pages of docs/recipes quote what `memopt plan` says now."""
+"""The pages of docs/recipes, the README and the guide quote what `memopt plan` says now."""
 
 from __future__ import annotations
 
@@ -27,6 +27,23 @@ def update(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     yield module
+
+
+def test_the_readme_and_the_guide_are_of_today(update: ModuleType) -> None:
+    assert [page.name for page in update.OTHERS] == ["README.md", "command-plan.md"]
+    for page in update.OTHERS:
+        text = page.read_text(encoding="utf-8")
+        assert "\n$ memopt plan --model examples/llama-1.1b.json " in text
+        lines = update.stale(text)
+        assert not lines, "run docs/recipes/update.py\n" + "\n".join(lines)
+        wrong = text.replace("18.23 GiB  76 %", "18.24 GiB  76 %")
+        assert wrong != text and update.stale(wrong)
+
+
+def test_claims_of_guides_stay(update: ModuleType) -> None:
+    """Rows of theirs are no commands."""
+    rows = re.findall(r"^\| the guide, .*$", text_of("t4"), re.M)
+    assert len(rows) == 2 and all(row in update.updated(text_of("t4")) for row in rows)
 
 
 def text_of(name: str) -> str:

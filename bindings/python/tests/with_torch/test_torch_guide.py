@@ -1,4 +1,5 @@
-"""The programs of docs/guide/pytorch*.md run, and their tables name what there is."""
+"""The programs of docs/guide/pytorch*.md run, as do those with torch on the pages of the savers, and
+their tables name what there is."""
 
 from __future__ import annotations
 
@@ -68,6 +69,51 @@ def test_the_programs_of_the_memory_page(tmp_path, monkeypatch, capsys):
         assert len((tmp_path / "memory.csv").read_text().splitlines()) == 2
     else:
         exec(second, dict(names))  # the first has to come before any tensor of a GPU
+
+
+def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
+    """Each with a small model around it; without a GPU, what is for one is for the CPU."""
+    from safetensors.torch import save_file
+
+    pages = {"optimizer.md": 1, "checkpoint.md": 1, "offload.md": 1, "cast.md": 1}
+    assert {page: len(snippets(page)) for page in pages} == pages
+    layers = [torch.nn.Linear(8, 8) for _ in range(3)]
+    model = torch.nn.Sequential()
+    model.blocks = torch.nn.Sequential(*layers)
+    names = {"model": model, "block": layers[0], "batch": torch.ones(4, 8)}
+    exec(snippets("optimizer.md")[0], names)
+    names["x"] = torch.ones(4, 8, requires_grad=True)
+    exec(snippets("checkpoint.md")[0], names)
+    assert torch.equal(names["y"], model.blocks(names["x"]))
+    exec(snippets("offload.md")[0], names)
+    names["optimizer"].step()
+    assert len(names["optimizer"].state) == 6
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "checkpoint").mkdir()
+    save_file(torch.nn.Linear(8, 1).state_dict(), "checkpoint/model.safetensors")
+
+    class Model(torch.nn.Linear):
+        def __init__(self, config):
+            super().__init__(*config)
+
+        def forward(self, batch):
+            return super().forward(batch).float().mean()
+
+    (text,) = re.findall(r"```python\n(.*?)```", text_of("cast.md"), re.S)
+    if not torch.cuda.is_available():
+        text = text.replace('"cuda"', '"cpu"').replace("GradScaler()", 'GradScaler("cpu")')
+    load, train = text.split("\nscaler = ")
+    names = {"Model": Model, "config": (8, 1)}
+    exec(load, names)
+    assert names["model"].weight.dtype == torch.bfloat16
+    # Halves are for the file; a scaler is for weights in fp32.
+    names["model"].float()
+    before = names["model"].weight.detach().clone()
+    names["optimizer"] = mt.AdamW(names["model"].parameters())
+    names["batches"] = 3 * [torch.ones(4, 8, device=before.device)]  # the first overflows
+    exec("scaler = " + train, names)
+    assert not torch.equal(before, names["model"].weight)
 
 
 def _distributed(rank, path):

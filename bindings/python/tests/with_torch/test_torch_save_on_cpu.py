@@ -139,6 +139,18 @@ def test_views_of_one_storage_are_stored_once(offload, device):
     assert len({tensor.untyped_storage().data_ptr() for tensor in got}) == 1
 
 
+def test_a_value_and_a_view_of_it_come_back_in_one_storage(offload, device):
+    """The value itself is what stores the bytes, from an operation, contiguous and whole."""
+    value = torch.randn(64, 32, device=device, requires_grad=True) * 2
+    context = offload()
+    seen = through(context, value, value.view(-1), value.t())
+    assert context.stats()["shared"] == 2
+    assert len({tensor.untyped_storage().data_ptr() for tensor in seen}) == 1
+    assert context.stats()["copied_back_bytes"] == value.nbytes
+    for tensor, saved in zip(seen, (value, value.view(-1), value.t())):
+        assert_same_tensor(tensor, saved)
+
+
 def test_a_storage_changed_between_two_saves_is_stored_twice(offload, device):
     value = torch.randn(1000, device=device)
     first = value.clone()

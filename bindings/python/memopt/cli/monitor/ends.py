@@ -6,9 +6,10 @@ line is no JSON. So a signal that comes during a sample, or while it is shown, c
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Optional
+
+from ..._interrupt import Interruptible
 
 
 class Ended(Exception):
@@ -21,7 +22,6 @@ class Ends:
 
     def __init__(self) -> None:
         self.signal: Optional[int] = None
-        self._held = False
         self._before: Dict[int, Any] = {}
 
     def __enter__(self) -> "Ends":
@@ -35,22 +35,14 @@ class Ends:
             signal.signal(number, handler)
 
     def _end(self, number: int, _frame: Any) -> None:
-        first = self.signal is None
-        self.signal = number if first else self.signal
-        # A second one ends what is held, a pipe that nobody reads say, but no tidying up.
-        if first != self._held:
+        if self.signal is None:  # else it comes while it is tidied up
+            self.signal = number
             raise Ended
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """What must not be interrupted; Ended at its end instead."""
-        self._held = True
-        try:
-            yield
-        finally:
-            self._held = False
-        if self.signal is not None:
-            raise Ended
+    def held(self) -> Interruptible:
+        """``with ends.held()`` around what must not be interrupted: Ended at its end instead, or
+        with the second signal."""
+        return Interruptible(patience=1)
 
     @property
     def code(self) -> int:

@@ -11,6 +11,7 @@ from ..._published import Reader
 from ...errors import MemoptError
 from ...monitor import Monitor, Process
 from ...publish import Published, PublishedAllocator
+from ..layout import printable
 
 GPUS = ("cuda", "hip")
 _DEVICE = re.compile(r"(cpu|cuda|hip)(?::(\d{1,4}))?")
@@ -180,18 +181,13 @@ class _Processes(NamedTuple):
     error: Optional[str]
 
 
-def _printable(name: str) -> str:
-    """A process chooses its own name: what would steer a terminal is not passed on."""
-    return "".join(one if one.isprintable() else "?" for one in name)
-
-
 def _process(process: Process, allocators: Optional[List[PublishedAllocator]]) -> Dict[str, Any]:
     told: Dict[str, Any] = dict.fromkeys(("allocated", "cached", "reserved", "reserved_peak"))
     if allocators is not None:
         told = {field: sum(getattr(one, field) for one in allocators) for field in told}
     return {
         "pid": process.pid,
-        "name": _printable(process.name),
+        "name": printable(process.name),
         "kinds": list(process.kinds),
         "used": process.used_bytes,
         **told,

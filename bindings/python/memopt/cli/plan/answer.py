@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ...plan import Plan, PlanBytes, PlanCard, PlanModel, PlanRun, PlanSolution

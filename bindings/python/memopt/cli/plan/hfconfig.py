@@ -93,9 +93,10 @@ def interpret(config: Dict[str, Any], like: Optional[str] = None) -> Reading:
     keys = Keys(config, family.defaults)
     fields = FIELDS[family.family](keys)
     fields["family"] = family.family
+    fields["kin"] = family.kin
     fields.update(_head(config, family.family, like is not None))
     fields["labels"] = _labels(config)
-    notes = [family.note] if family.note else []
+    notes = []
     if like is not None and like != config.get("model_type"):
         notes.append("read as %s, as --like says: what differs is not counted" % like)
     try:
@@ -133,7 +134,9 @@ def _family(model_type: Any) -> Family:
 def _check(config: Dict[str, Any], family: Family) -> None:
     """UnknownModel where a key asks for parts that the family's layers here do not have."""
     for key, known in family.only.items():
-        value = config.get(key)
+        value: Any = config
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
         if value is not None and value != known:
             raise UnknownModel(
                 "%s is %r; only %r is known of %s%s"

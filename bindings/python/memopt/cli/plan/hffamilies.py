@@ -15,9 +15,11 @@ class Family(NamedTuple):
 
     family: str
     defaults: Dict[str, Any]
-    note: str = ""
-    #: Keys with the only values that are known; another value is another architecture.
+    #: Keys with the only values that are known; another value is another architecture. "a.b" is b
+    #: in the object a.
     only: Dict[str, Any] = {}
+    #: Whose code the layers are (memopt_plan_kin).
+    kin: Optional[str] = None
 
 
 _LLAMA: Dict[str, Any] = {
@@ -73,11 +75,7 @@ _MIXTRAL = dict(
     router_jitter_noise=0.0,
 )
 _ENCODER = {"is_decoder": False, "add_cross_attention": False}
-_LIKE_LLAMA = "read as Llama's kin: %s's own operations may differ by a few percent"
 
-
-def _kin(name: str, only: Optional[Dict[str, Any]] = None, **defaults: Any) -> Family:
-    return Family("llama", dict(_LLAMA, **defaults), _LIKE_LLAMA % name, only or {})
 
 
 #: model_type: how it is read.
@@ -86,19 +84,29 @@ FAMILIES: Dict[str, Family] = {
     "mistral": Family("llama", dict(_LLAMA, intermediate_size=14336, num_key_value_heads=8)),
     "qwen2": Family("llama", _QWEN2),
     "qwen3": Family("llama", dict(_QWEN2, qkv_bias=None, head_dim=128, qk_norm=True)),
-    "smollm3": _kin(
-        "SmolLM3", vocab_size=128256, hidden_size=2048, num_hidden_layers=36,
-        num_attention_heads=16, num_key_value_heads=4, tie_word_embeddings=True,
+    "smollm3": Family(
+        "llama",
+        dict(
+            _LLAMA, vocab_size=128256, hidden_size=2048, num_hidden_layers=36,
+            num_attention_heads=16, num_key_value_heads=4, tie_word_embeddings=True,
+        ),
     ),
-    "granite": _kin("Granite"),
-    "phi3": _kin(
-        "Phi-3", {"resid_pdrop": 0.0, "embd_pdrop": 0.0}, vocab_size=32064, hidden_size=3072,
-        intermediate_size=8192,
+    "granite": Family("llama", _LLAMA),
+    "phi3": Family(
+        "llama",
+        dict(_LLAMA, vocab_size=32064, hidden_size=3072, intermediate_size=8192),
+        only={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "rope_parameters.partial_rotary_factor": 1.0,
+              "rope_scaling.partial_rotary_factor": 1.0, "partial_rotary_factor": 1.0},
+        kin="phi3",
     ),
-    "gemma": _kin(
-        "Gemma", vocab_size=256000, hidden_size=3072, intermediate_size=24576,
-        num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16, head_dim=256,
-        hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True,
+    "gemma": Family(
+        "llama",
+        dict(
+            _LLAMA, vocab_size=256000, hidden_size=3072, intermediate_size=24576,
+            num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16, head_dim=256,
+            hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True,
+        ),
+        kin="gemma",
     ),
     "mixtral": Family("mixtral", _MIXTRAL),
     "qwen3_moe": Family(
@@ -108,8 +116,8 @@ FAMILIES: Dict[str, Family] = {
             num_key_value_heads=4, intermediate_size=6144, moe_intermediate_size=768,
             num_local_experts=128, num_experts_per_tok=8, qk_norm=True,
         ),
-        "read as Mixtral's kin",
-        {"mlp_only_layers": [], "decoder_sparse_step": 1},
+        only={"mlp_only_layers": [], "decoder_sparse_step": 1},
+        kin="qwen-moe",
     ),
     "gpt2": Family(
         "gpt2",

@@ -23,7 +23,7 @@ from ..._logfile import LogFile
 from ...phases import ENVIRONMENT
 from ..output import Output, json_text
 from ..pictures import check_picture, write_whole
-from ..streams import said
+from ..streams import give_up, said
 from . import plot, report
 from .child import CannotStart, Child, End, Signals
 from .marks import Mark, Marks
@@ -33,8 +33,8 @@ HELP = "run a program and record its memory over time"
 JSON_HELP = "print the report as one line of JSON, behind all that the program wrote"
 EXIT_STATUS = (
     "That of the program; 128 + N where signal N killed it; 127: there is no such program; 126: it "
-    "cannot be executed; 1: an output cannot be written, told before the program is run; 2: wrong "
-    "usage."
+    "cannot be executed; 1: an output cannot be written, told before the program is run, or, of a "
+    "program that ended with 0, the report cannot; 2: wrong usage."
 )
 
 _SHORTEST, _LONGEST = 0.001, 3600.0
@@ -110,8 +110,8 @@ class _Run:
         if not path.lower().endswith(".csv"):
             with open(path, "w", encoding="utf-8"):
                 return None
-        if os.path.exists(path):
-            os.unlink(path)
+        if os.path.isfile(path):
+            os.truncate(path, 0)
         return LogFile(path, ["seconds", "phase", "processes"] + self._columns)
 
     def run(self) -> int:
@@ -131,7 +131,13 @@ class _Run:
         value = report.build(
             self._command, end, self._arguments.interval, self._figures, recorder, seconds
         )
-        self._tell(value, recorder)
+        try:
+            self._tell(value, recorder)
+            sys.stdout.flush()
+        except OSError:  # nobody takes the report
+            if end.code == 0:
+                raise
+            give_up()
         return end.code
 
     def _watched(self, signals: Signals, marks: Marks, recorder: Recorder) -> End:

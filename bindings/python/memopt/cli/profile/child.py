@@ -137,6 +137,8 @@ def _adopt_orphans() -> None:
 
 
 def _cannot_start(program: str, error: OSError) -> CannotStart:
+    if not program:
+        return CannotStart("'': there is no such program in any folder of PATH", NOT_FOUND)
     if isinstance(error, FileNotFoundError):
         if os.path.sep in program and os.path.exists(program):
             return CannotStart(

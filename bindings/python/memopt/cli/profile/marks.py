@@ -10,9 +10,14 @@ import tempfile
 import time
 from typing import Dict, List, NamedTuple, Optional
 
+from ..layout import printable
+
 _F_SETPIPE_SZ = 1031
 _PIPE_BYTES = 1 << 20
 _MOST_PHASES = 100  # names that are told apart
+_READ = 1 << 16  # bytes
+_MOST_READS = 2 * _PIPE_BYTES // _READ
+_MOST_DIGITS = 20  # of a number in a mark
 _PREFIX = "memopt-profile-"
 _FRESH = 60.0  # seconds within which a folder may have no lock yet
 
@@ -47,9 +52,9 @@ class Marks:
 
     def read(self) -> List[Mark]:
         """The marks that came since the last time, in order."""
-        while True:
+        for _ in range(_MOST_READS):  # who writes without end is not waited for
             try:
-                part = os.read(self._pipe, 1 << 16)
+                part = os.read(self._pipe, _READ)
             except BlockingIOError:
                 break
             self._rest += part
@@ -59,24 +64,28 @@ class Marks:
 
     def _parse(self, line: bytes) -> Optional[Mark]:
         words = line.split(b" ", 2)
-        if len(words) != 3 or not words[0].isdigit() or not words[1].isdigit():
+        if len(words) != 3 or not all(map(_is_number, words[:2])):
             return None
         pid = int(words[1])
         self._pid = self._pid or pid
         if pid != self._pid:
             return None
-        name = words[2].decode("utf-8", "replace")
+        name = printable(words[2].decode("utf-8", "replace"))
         if name not in self._names:
             if len(self._names) >= _MOST_PHASES:
                 name = "(others)"
             self._names[name] = None
-        return Mark(int(words[0]) / 1e9, name)
+        return Mark(min(int(words[0]) / 1e9, time.monotonic()), name)
 
     def close(self) -> None:
         """Removes the pipe."""
         os.close(self._pipe)
         shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self._lock)
+
+
+def _is_number(word: bytes) -> bool:
+    return word.isdigit() and len(word) <= _MOST_DIGITS
 
 
 def _sweep(folder: str) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
-
 
 class ProcessUse(NamedTuple):
     """Bytes of one process: resident, the most that ever were, and what mlock() and drivers keep in
