@@ -100,10 +100,11 @@ typedef enum memopt_plan_choice {
 
 /** @brief Whose code the layers are, where it differs from Llama's or Mixtral's. */
 typedef enum memopt_plan_kin {
-    MEMOPT_PLAN_KIN_NONE = 0,    /**< Theirs; Mistral, Qwen2 and 3, Granite and SmolLM3 have it. */
-    MEMOPT_PLAN_KIN_GEMMA = 1,   /**< Gemma: norms are weighted in f32, by one more than the weight. */
-    MEMOPT_PLAN_KIN_PHI3 = 2,    /**< Phi-3: queries, keys and values are slices of one projection,
-                                      gate and up halves of another. */
+    MEMOPT_PLAN_KIN_NONE = 0, /**< Theirs; Mistral, Qwen2 and 3, Granite and SmolLM3 have it. */
+    MEMOPT_PLAN_KIN_GEMMA =
+        1,                    /**< Gemma: norms are weighted in f32, by one more than the weight. */
+    MEMOPT_PLAN_KIN_PHI3 = 2, /**< Phi-3: queries, keys and values are slices of one projection,
+                                   gate and up halves of another. */
     MEMOPT_PLAN_KIN_QWEN_MOE = 3 /**< Qwen3's mixture: the router's weights are of the layers' type,
                                       where Mixtral's are f32. */
 } memopt_plan_kin;

@@ -133,30 +133,30 @@ static void text_shape(mo_play *p)
                 s->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_BUDGET;
     int decoder = m->family != MEMOPT_PLAN_BERT && m->family != MEMOPT_PLAN_VIT;
     int llama = m->family == MEMOPT_PLAN_LLAMA || m->family == MEMOPT_PLAN_MIXTRAL;
-    p->text = (mo_stack){.hidden = m->hidden,
-                         .heads = m->heads,
-                         .kv_heads = m->kv_heads,
-                         .head_dim = m->head_dim,
-                         .ffn = m->ffn,
-                         .experts = m->experts,
-                         .experts_per_token = m->experts_per_token,
-                         .rows = s->rows,
-                         .sequence = s->tokens,
-                         .family = m->family,
-                         .activation = m->activation,
-                         .gated = yes(m->gated),
-                         .post_norm = yes(m->post_norm),
-                         .causal = decoder,
-                         .rotary = llama,
-                         .kin = m->kin,
-                         .fused_qkv = m->family == MEMOPT_PLAN_GPT2 ||
-                                      m->kin == MEMOPT_PLAN_KIN_PHI3,
-                         .cache = decoder && yes(s->run.use_cache) && !again,
-                         .attention = s->run.attention,
-                         .attention_dropout = m->attention_dropout,
-                         .hidden_dropout = llama ? 0 : m->hidden_dropout,
-                         .activation_dropout = m->activation_dropout,
-                         .router_jitter = m->router_jitter};
+    p->text =
+        (mo_stack){.hidden = m->hidden,
+                   .heads = m->heads,
+                   .kv_heads = m->kv_heads,
+                   .head_dim = m->head_dim,
+                   .ffn = m->ffn,
+                   .experts = m->experts,
+                   .experts_per_token = m->experts_per_token,
+                   .rows = s->rows,
+                   .sequence = s->tokens,
+                   .family = m->family,
+                   .activation = m->activation,
+                   .gated = yes(m->gated),
+                   .post_norm = yes(m->post_norm),
+                   .causal = decoder,
+                   .rotary = llama,
+                   .kin = m->kin,
+                   .fused_qkv = m->family == MEMOPT_PLAN_GPT2 || m->kin == MEMOPT_PLAN_KIN_PHI3,
+                   .cache = decoder && yes(s->run.use_cache) && !again,
+                   .attention = s->run.attention,
+                   .attention_dropout = m->attention_dropout,
+                   .hidden_dropout = llama ? 0 : m->hidden_dropout,
+                   .activation_dropout = m->activation_dropout,
+                   .router_jitter = m->router_jitter};
 }
 
 /* CLIP's tower in front of the text, and Llava's projector. */
@@ -188,7 +188,8 @@ static void build_tower(mo_play *p)
     build_stack(p, &p->vision, m->vision_layers);
     p->tape.layer = 0;
     p->frozen = 1;
-    (void)mo_play_norm(p, m->vision_hidden, MO_NORM_LAYER); /* of the pooled token, which Llava leaves alone */
+    (void)mo_play_norm(p, m->vision_hidden,
+                       MO_NORM_LAYER); /* of the pooled token, which Llava leaves alone */
     p->frozen = frozen && m->vision_mode != MEMOPT_PLAN_TOWER_FROZEN;
     p->vision_projection = mo_play_linear(p, m->vision_hidden, m->hidden, 1, 0);
     p->vision_projection_out = mo_play_linear(p, m->hidden, m->hidden, 1, 0);

@@ -68,7 +68,7 @@ static void record_fused(mo_play *p, mo_value x, mo_value loss)
     uint64_t cast = cast_head(p), most = mo_tape_mul(t, logits, 8);
     uint64_t product = mo_tape_mul(t, logits / p->head.out, p->head.in * p->compute);
     if (cast > 0 && mo_needs(t, p->head.weight))
-        cast = 0; /* it is kept; one that does not learn is there for each product alone */
+        cast = 0;   /* it is kept; one that does not learn is there for each product alone */
     if (p->compute) /* logits' gradient and a cast of it, and the hidden states' */
         most = mo_max_u64(most, cast + mo_tape_mul(t, logits, 6) + product);
     mo_tape_flash(t, most, MO_LOGITS);
@@ -90,22 +90,23 @@ static void record_chunked(mo_play *p, mo_value x, mo_value loss)
     mo_tape *t = &p->tape;
     uint64_t tokens = mo_elements(t, x) / p->head.in, chunk = chunk_of(p, tokens);
     uint64_t logits = mo_tape_mul(t, chunk, p->head.out);
-    uint64_t sums = 0, casts = cast_head(p), wide = mo_tape_mul(t, logits, 12);
-    uint64_t part = mo_tape_mul(t, chunk, p->head.in * mo_width(t, x));
+    uint64_t sums = 0, casts = cast_head(p), part = 0;
     mo_tape_flash(t, mo_tape_mul(t, logits, 8), MO_LOGITS);
     if (mo_needs(t, p->head.weight) && chunk < tokens)
         sums = mo_tape_mul(t, mo_bytes(t, p->head.weight), 2);
-    if (chunk < tokens && wide > part) /* the last chunk's gradient is not there yet */
-        wide -= part;
+    if (chunk < tokens) /* one chunk's gradient is not there yet when most is */
+        part = mo_tape_mul(t, chunk, p->head.in * mo_width(t, x));
+    mo_value chunks = mo_op_slice(t, x, mo_elements(t, x)); /* whose gradients are joined */
     t->category = MO_LOGITS;
     mo_tape_record(t,
                    &(mo_record){.label = "a chunk of the loss",
                                 .out[0] = loss,
-                                .in = {x, p->head.weight, MO_NONE, MO_NONE},
-                                .grad = {mo_bytes(t, x), mo_bytes(t, p->head.weight)},
+                                .in = {chunks, p->head.weight, MO_NONE, MO_NONE},
+                                .grad = {mo_bytes(t, x) - part, mo_bytes(t, p->head.weight)},
                                 .saved = {x, p->head.weight, p->labels, MO_NONE, MO_NONE, MO_NONE},
-                                .temp = casts + mo_max_u64(mo_max_u64(wide, sums), mo_bytes(t, x))});
+                                .temp = casts + mo_max_u64(mo_tape_mul(t, logits, 12), sums)});
     t->category = MO_ACTIVATIONS;
+    mo_drop(t, chunks);
     p->again_flops += 2.0 * (double)tokens * (double)p->head.in * (double)p->head.out;
 }
 

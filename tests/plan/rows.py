@@ -288,6 +288,8 @@ ROWS: List[Dict[str, Any]] = [
         lora_targets=["q_proj", "v_proj"]),
     row("mistral-lora-checkpointed-offload", mistral(640, 6, 10, 2, 1792, 16000), 4, 512,
         checkpointing="full", lora=32, lora_targets=LORA + MLP, offload=True),
+    row("llama-lora-autocast-checkpointed", llama(256, 3, 4, 512, 4000), 2, 256, autocast="bf16",
+        checkpointing="full", lora=8, lora_targets=LORA),
     *(adapted(number, *run) for number, run in enumerate(ADAPTED)),
     # Contrastive heads
     row("bert-contrastive", bert(512, 6, 8, 2048, "BertModel"), 4, 96, positives=1, negatives=3),

@@ -95,6 +95,13 @@ def test_no_phase_is_below_what_was_measured(row):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
+def test_forward_is_what_was_measured(row):
+    """Wherever the peak is: by half a hundredth at most."""
+    peak = memopt.Plan(model_of(row), run_of(row), CPU).phases["forward"]
+    assert peak.total - peak.overhead <= 1.005 * row["phases"]["forward"]["bytes"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
 def test_categories_are_what_was_measured(row):
     """Where the peak is in the same phase: each category within a hundredth of the peak."""
     plan = memopt.Plan(model_of(row), run_of(row), CPU)
