@@ -96,6 +96,8 @@ static void record_chunked(mo_play *p, mo_value x, mo_value loss)
         sums = mo_tape_mul(t, mo_bytes(t, p->head.weight), 2);
     if (chunk < tokens) /* one chunk's gradient is not there yet when most is */
         part = mo_tape_mul(t, chunk, p->head.in * mo_width(t, x));
+    if (p->compute && mo_needs(t, p->head.weight)) /* its gradient needs the tokens' cast */
+        casts += mo_tape_mul(t, chunk, p->head.in * p->compute);
     mo_value chunks = mo_op_slice(t, x, mo_elements(t, x)); /* whose gradients are joined */
     t->category = MO_LOGITS;
     mo_tape_record(t,

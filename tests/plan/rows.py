@@ -165,7 +165,7 @@ def adapted(number: int, family: str, dtype: str, checkpointing: str, optimizer:
         targets = ["q_proj", "v_proj"]
     name = "%s-adapters-%s-%s-%s" % (family, dtype, checkpointing, optimizer)
     run = {"dtype": dtype, "checkpointing": checkpointing, "optimizer": optimizer}
-    return row(name, config, 2, 256, lora=rank, lora_targets=targets, **run)
+    return row(name, config, 16, 256, lora=rank, lora_targets=targets, **run)
 
 
 ADAPTED = [
@@ -288,7 +288,7 @@ ROWS: List[Dict[str, Any]] = [
         lora_targets=["q_proj", "v_proj"]),
     row("mistral-lora-checkpointed-offload", mistral(640, 6, 10, 2, 1792, 16000), 4, 512,
         checkpointing="full", lora=32, lora_targets=LORA + MLP, offload=True),
-    row("llama-lora-autocast-checkpointed", llama(256, 3, 4, 512, 4000), 2, 256, autocast="bf16",
+    row("llama-lora-autocast-checkpointed", llama(256, 3, 4, 512, 4000), 8, 256, autocast="bf16",
         checkpointing="full", lora=8, lora_targets=LORA),
     *(adapted(number, *run) for number, run in enumerate(ADAPTED)),
     # Contrastive heads
@@ -316,9 +316,9 @@ ROWS: List[Dict[str, Any]] = [
         autocast="bf16", loss="fused"),
     row("llama-fused-autocast-lora", llama(384, 4, 6, 1024, 8000), 4, 256, autocast="bf16", lora=8,
         lora_targets=LORA, loss="fused"),
-    row("llama-fused-autocast-lora-checkpointed", llama(384, 4, 6, 1024, 8000), 4, 256,
+    row("llama-fused-autocast-lora-checkpointed", llama(384, 4, 6, 1024, 8000), 8, 256,
         autocast="bf16", checkpointing="full", lora=16, lora_targets=LORA + MLP, loss="fused"),
-    row("llama-fused-autocast-lora-offload", llama(384, 4, 6, 1024, 8000, num_key_value_heads=2), 4,
+    row("llama-fused-autocast-lora-offload", llama(384, 4, 6, 1024, 16000, num_key_value_heads=2), 8,
         256, autocast="bf16", lora=8, lora_targets=["q_proj", "v_proj"], loss="fused",
         offload=True),
     row("llama-fused-adapters-bf16", llama(384, 4, 6, 1024, 8000), 4, 256, dtype="bf16", lora=8,
