@@ -297,10 +297,13 @@ typedef struct memopt_plan_run {
     uint64_t world_size;        /**< Devices; 0: 1. */
     memopt_dtype weight_dtype;  /**< Of weights; 0: f32. */
     memopt_dtype compute_dtype; /**< Autocast to it; 0: none. */
-    memopt_dtype gradient_dtype; /**< Of gradients at rest; 0: weight_dtype. */
-    memopt_dtype master_dtype;   /**< Of a master copy of the weights; 0: there is none. */
+    memopt_dtype gradient_dtype; /**< Of gradients at rest; 0: weight_dtype. Where it is that, those
+                                      of adapters are of adapter_dtype. */
+    memopt_dtype master_dtype;   /**< Of a master copy of the weights; 0: there is none. Adapters as
+                                      wide as it have none. */
     memopt_dtype state_dtype;    /**< Of 32-bit optimizer states; 0: f32 for ours and with a master
-                                      copy, else weight_dtype as torch does. */
+                                      copy, else weight_dtype as torch does, and adapter_dtype for
+                                      adapters. */
     uint32_t optimizer;          /**< A ::memopt_plan_optimizer. */
     uint32_t attention;          /**< A ::memopt_plan_attention. */
     uint32_t checkpointing;      /**< A ::memopt_plan_checkpointing. */
@@ -331,13 +334,17 @@ typedef struct memopt_plan_run {
                                       weight_dtype. */
     uint32_t bucket_view;        /**< A ::memopt_plan_choice: gradients are views of DDP's buckets
                                       (`gradient_as_bucket_view`); default: no, as torch's. */
+    memopt_dtype adapter_dtype;  /**< Of LoRA's adapters, which compute in it as well where there is
+                                      no autocast: their input is cast to it and their output back.
+                                      0: f32, whatever the weights are, as PEFT keeps them. */
+    uint32_t reserved_end;       /**< Must be 0. */
 } memopt_plan_run;
 
 /** @brief Initialiser of ::memopt_plan_run. */
 #define MEMOPT_PLAN_RUN_INIT                                                                       \
     {                                                                                              \
         sizeof(memopt_plan_run), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0, 0, 0, 0, 0, 0, 0                                                              \
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                        \
     }
 
 /* --- the card --- */

@@ -152,6 +152,19 @@ static void narrow_heads(mo_stack *s, mo_heads *h)
     }
 }
 
+/* The kernel's own casts go with it; what they are of is held by the code. */
+static void drop_narrow(mo_stack *s, mo_heads *h, const mo_heads *wide)
+{
+    mo_value *all[3] = {&h->q, &h->k, &h->v};
+    const mo_value before[3] = {wide->q, wide->k, wide->v};
+    for (int i = 0; i < 3; i++) {
+        if (*all[i] == before[i])
+            continue;
+        mo_drop(&s->play->tape, *all[i]);
+        *all[i] = MO_NONE;
+    }
+}
+
 /* The cache joins what is new to what it had: copies that it holds until the outputs go. */
 static void cache_heads(mo_stack *s, mo_heads *h)
 {
@@ -326,11 +339,16 @@ static mo_value core(mo_layer *l, mo_heads *h)
     int by_program = kernel == MO_CORE_EAGER || s->mask != MO_NONE;
     if (by_program) /* before autocast sees them */
         repeat_heads(s, h, 0);
+    mo_heads wide = *h;
     narrow_heads(s, h);
     if (kernel == MO_CORE_EAGER)
         return eager(s, h, width);
-    if (kernel == MO_CORE_FLASH)
-        return flash(s, h);
+    if (kernel == MO_CORE_FLASH) {
+        mo_value out = flash(s, h);
+        if (s->play->compute)
+            drop_narrow(s, h, &wide);
+        return out;
+    }
     if (!by_program)
         repeat_heads(s, h, 1);
     return math(s, h);

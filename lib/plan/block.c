@@ -109,9 +109,6 @@ mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
         uint64_t before = t->live[MO_ACTIVATIONS];
         double flops = t->flops;
         int again = runs_again(p, i);
-        /* The sum at the end saves nothing: backward casts its gradient for what autocast computed
-         * before the layer is run again. */
-        t->ahead = p->compute == 0 || s->post_norm ? 0 : mo_elements(t, x) * p->compute;
         t->layer = l->number;
         mo_shard_forward(p, l->number);
         mo_shard_hook_input(p, l->number, x);
@@ -126,6 +123,5 @@ mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
         info->saved = t->live[MO_ACTIVATIONS] > before ? t->live[MO_ACTIVATIONS] - before : 0;
         p->again_flops += again ? info->flops : 0;
     }
-    t->ahead = 0;
     return x;
 }

@@ -333,7 +333,7 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
     p->embedding_norm = p->final_norm = p->vision_norm = p->transform_norm = no_norm;
     p->head = p->transform = p->pooler = none;
     p->vision_projection = p->vision_projection_out = none;
-    p->weight_width = p->rest_width = (uint32_t)memopt_dtype_size(s->run.weight_dtype);
+    p->weight_width = (uint32_t)memopt_dtype_size(s->run.weight_dtype);
     p->compute = (uint32_t)memopt_dtype_size(s->run.compute_dtype);
     p->frozen = s->model.lora_rank > 0;
     if (mo_tape_init(&p->tape, (uint32_t)layers) != MEMOPT_OK)

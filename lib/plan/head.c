@@ -66,8 +66,11 @@ static void record_fused(mo_play *p, mo_value x, mo_value loss)
     /* Two copies in fp32: logits, and their log-softmax or gradient. */
     uint64_t logits = mo_tape_mul(t, chunk_of(p, mo_elements(t, x) / p->head.in), p->head.out);
     uint64_t cast = cast_head(p), most = mo_tape_mul(t, logits, 8);
-    if (cast > 0 && !mo_needs(t, p->head.weight)) /* it is there for each product alone */
-        most = mo_max_u64(most, cast + mo_tape_mul(t, logits, 6));
+    uint64_t product = mo_tape_mul(t, logits / p->head.out, p->head.in * p->compute);
+    if (cast > 0 && mo_needs(t, p->head.weight))
+        cast = 0;   /* it is kept; one that does not learn is there for each product alone */
+    if (p->compute) /* logits' gradient and a cast of it, and the hidden states' */
+        most = mo_max_u64(most, cast + mo_tape_mul(t, logits, 6) + product);
     mo_tape_flash(t, most, MO_LOGITS);
     if (t->status == MEMOPT_OK)
         mo_tape_record(t,
@@ -87,19 +90,25 @@ static void record_chunked(mo_play *p, mo_value x, mo_value loss)
     mo_tape *t = &p->tape;
     uint64_t tokens = mo_elements(t, x) / p->head.in, chunk = chunk_of(p, tokens);
     uint64_t logits = mo_tape_mul(t, chunk, p->head.out);
-    uint64_t sums = 0, casts = cast_head(p);
+    uint64_t sums = 0, casts = cast_head(p), part = 0;
     mo_tape_flash(t, mo_tape_mul(t, logits, 8), MO_LOGITS);
     if (mo_needs(t, p->head.weight) && chunk < tokens)
         sums = mo_tape_mul(t, mo_bytes(t, p->head.weight), 2);
+    if (chunk < tokens) /* one chunk's gradient is not there yet when most is */
+        part = mo_tape_mul(t, chunk, p->head.in * mo_width(t, x));
+    if (p->compute && mo_needs(t, p->head.weight)) /* its gradient needs the tokens' cast */
+        casts += mo_tape_mul(t, chunk, p->head.in * p->compute);
+    mo_value chunks = mo_op_slice(t, x, mo_elements(t, x)); /* whose gradients are joined */
     t->category = MO_LOGITS;
     mo_tape_record(t,
                    &(mo_record){.label = "a chunk of the loss",
                                 .out[0] = loss,
-                                .in = {x, p->head.weight, MO_NONE, MO_NONE},
-                                .grad = {mo_bytes(t, x), mo_bytes(t, p->head.weight)},
+                                .in = {chunks, p->head.weight, MO_NONE, MO_NONE},
+                                .grad = {mo_bytes(t, x) - part, mo_bytes(t, p->head.weight)},
                                 .saved = {x, p->head.weight, p->labels, MO_NONE, MO_NONE, MO_NONE},
                                 .temp = casts + mo_max_u64(mo_tape_mul(t, logits, 12), sums)});
     t->category = MO_ACTIVATIONS;
+    mo_drop(t, chunks);
     p->again_flops += 2.0 * (double)tokens * (double)p->head.in * (double)p->head.out;
 }
 
@@ -258,8 +267,7 @@ mo_value mo_play_head(mo_play *p, mo_value x)
     if (p->settings->model.head == MEMOPT_PLAN_HEAD_CONTRASTIVE)
         return contrastive(p, x);
     /* The model with the head has the output of the one without until it returns. */
-    if (p->settings->run.loss == MEMOPT_PLAN_LOSS_PLAIN)
-        mo_play_hold(p, &p->frames, mo_value_view(t, x, mo_elements(t, x)));
+    mo_play_hold(p, &p->frames, mo_value_view(t, x, mo_elements(t, x)));
     mo_value loss = scored(p, x);
     mo_play_let_go(p, &p->frames, 0);
     return loss;

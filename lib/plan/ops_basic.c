@@ -22,7 +22,9 @@ static mo_value unary(mo_tape *t, mo_value x, const char *label, uint64_t elemen
 {
     if (t->status != MEMOPT_OK)
         return MO_NONE;
-    mo_value out = made(t, label, elements, width);
+    t->label = label;
+    mo_value out = save_output ? mo_value_new(t, elements, width, t->category)
+                               : mo_value_of_inputs(t, elements, width, t->category);
     mo_tape_record(t, &(mo_record){.label = label,
                                    .out = {out, MO_NONE, MO_NONE},
                                    .in = {x, MO_NONE, MO_NONE, MO_NONE},
@@ -161,7 +163,9 @@ mo_value mo_op_dropout(mo_tape *t, mo_value x, double p)
     if (!(p > 0))
         return mo_value_view(t, x, mo_elements(t, x));
     mo_value mask = made(t, "dropout", mo_elements(t, x), t->fused_dropout ? 1 : mo_width(t, x));
-    mo_value out = made(t, "dropout", mo_elements(t, x), mo_width(t, x));
+    uint64_t n = mo_elements(t, x);
+    mo_value out = t->fused_dropout ? mo_value_new(t, n, mo_width(t, x), t->category)
+                                    : mo_value_of_inputs(t, n, mo_width(t, x), t->category);
     if (out == MO_NONE)
         return MO_NONE;
     mo_tape_record(t, &(mo_record){.label = "dropout",

@@ -18,7 +18,7 @@ static mo_value product(mo_tape *t, mo_value x, mo_value weight, mo_value bias, 
         return MO_NONE;
     uint64_t rows = mo_elements(t, x) / in;
     t->label = "a linear layer";
-    mo_value y = mo_value_new(t, mo_tape_mul(t, rows, out), mo_width(t, x), t->category);
+    mo_value y = mo_value_of_inputs(t, mo_tape_mul(t, rows, out), mo_width(t, x), t->category);
     if (y == MO_NONE)
         return MO_NONE;
     if (!t->in_backward)
@@ -51,6 +51,33 @@ static mo_value cast_product(mo_tape *t, mo_value x, mo_value weight, mo_value b
     return y;
 }
 
+/* Adds to y what LoRA's two make of x. As PEFT does it: x is cast to their type, and the sum back
+ * to that of y; autocast casts each operand of a product once more. Takes y over. */
+static mo_value adapted(mo_tape *t, const mo_linear *l, mo_value x, mo_value y, uint32_t compute,
+                        double dropout)
+{
+    if (t->status != MEMOPT_OK)
+        return MO_NONE;
+    uint64_t rank = mo_elements(t, l->down) / l->in;
+    uint32_t width = mo_width(t, l->down);
+    mo_value own = mo_op_cast(t, x, width);
+    mo_value low = mo_op_dropout(t, own, dropout);
+    mo_value operand = mo_op_cast(t, low, compute ? compute : width);
+    mo_value middle = cast_product(t, operand, l->down, MO_NONE, l->in, rank);
+    mo_drop(t, operand);
+    mo_drop(t, low);
+    mo_value high = cast_product(t, middle, l->up, MO_NONE, rank, l->out);
+    mo_drop(t, middle);
+    high = next(t, high, mo_op_scale(t, high));
+    mo_value sum = mo_op_add(t, y, high);
+    uint32_t narrow = mo_width(t, y);
+    mo_drop(t, high);
+    mo_drop(t, y);
+    sum = next(t, sum, mo_op_cast(t, sum, narrow));
+    mo_drop(t, own);
+    return sum;
+}
+
 mo_value mo_op_linear(mo_tape *t, const mo_linear *l, mo_value x, uint32_t compute,
                       double lora_dropout)
 {
@@ -58,19 +85,8 @@ mo_value mo_op_linear(mo_tape *t, const mo_linear *l, mo_value x, uint32_t compu
         return MO_NONE;
     mo_value input = mo_op_cast(t, x, compute ? compute : mo_width(t, l->weight));
     mo_value y = cast_product(t, input, l->weight, l->bias, l->in, l->out);
-    if (l->down != MO_NONE && t->status == MEMOPT_OK) {
-        uint64_t rank = mo_elements(t, l->down) / l->in;
-        mo_value low = mo_op_dropout(t, input, lora_dropout);
-        low = next(t, low, cast_product(t, low, l->down, MO_NONE, l->in, rank));
-        mo_value high = cast_product(t, low, l->up, MO_NONE, rank, l->out);
-        mo_drop(t, low);
-        high = next(t, high, mo_op_scale(t, high));
-        mo_value sum = mo_op_add(t, y, high);
-        mo_drop(t, high);
-        y = next(t, y, sum);
-    }
     mo_drop(t, input);
-    return y;
+    return l->down == MO_NONE ? y : adapted(t, l, x, y, compute, lora_dropout);
 }
 
 /* x in fp32, divided by the root of its mean square; the code has the mean meanwhile. */

@@ -8,6 +8,36 @@
  */
 #include "plan/optimizer.h"
 
+uint32_t mo_weight_width(const memopt_plan_run *run, const mo_weight *w)
+{
+    return (uint32_t)memopt_dtype_size(w->adapter ? run->adapter_dtype : run->weight_dtype);
+}
+
+/* A type that is the weights' own is that of adapters for adapters. */
+static memopt_dtype own_type(const memopt_plan_run *run, const mo_weight *w, memopt_dtype type)
+{
+    return w->adapter && type == run->weight_dtype ? run->adapter_dtype : type;
+}
+
+uint32_t mo_gradient_width(const memopt_plan_run *run, const mo_weight *w)
+{
+    return (uint32_t)memopt_dtype_size(own_type(run, w, run->gradient_dtype));
+}
+
+/* Of torch's optimizers: a copy's states are of one type for all. */
+static uint64_t state_width(const memopt_plan_run *run, const mo_weight *w)
+{
+    memopt_dtype type = run->state_dtype;
+    return memopt_dtype_size(run->master_dtype ? type : own_type(run, w, type));
+}
+
+/* Adapters that are as wide as the copies are none the better for one. */
+static uint64_t master_width(const memopt_plan_run *run, const mo_weight *w)
+{
+    uint64_t width = run->master_dtype ? memopt_dtype_size(run->master_dtype) : 0;
+    return w->adapter && mo_weight_width(run, w) >= width ? 0 : width;
+}
+
 /* Codes of `bits` and an fp32 number per block. */
 static uint64_t coded(uint64_t count, unsigned bits, unsigned block)
 {
@@ -16,7 +46,7 @@ static uint64_t coded(uint64_t count, unsigned bits, unsigned block)
 
 static uint64_t moments(const memopt_plan_run *run, const mo_weight *w)
 {
-    uint64_t n = w->count, width = memopt_dtype_size(run->state_dtype);
+    uint64_t n = w->count, width = state_width(run, w);
     int small = n < run->min_8bit_size;
     switch (run->optimizer) {
     case MEMOPT_PLAN_ADAMW:
@@ -48,23 +78,19 @@ static uint64_t moments(const memopt_plan_run *run, const mo_weight *w)
 uint64_t mo_optimizer_state_bytes(mo_tape *t, const memopt_plan_run *run, const mo_weight *w)
 {
     /* 2^60 elements are refused long before: 16 bytes of each fit. */
-    uint64_t bytes = 0, master = 0;
     if (!w->learns || run->optimizer == MEMOPT_PLAN_NO_OPTIMIZER)
         return 0;
     if (w->count > UINT64_C(1) << 58) {
         (void)mo_tape_mul(t, UINT64_MAX, 2);
         return 0;
     }
-    bytes = moments(run, w);
-    if (run->master_dtype != MEMOPT_DTYPE_INVALID)
-        master = w->count * memopt_dtype_size(run->master_dtype);
-    return bytes + master;
+    return moments(run, w) + w->count * master_width(run, w);
 }
 
 /* Bytes that the step of one weight makes, and what of them stays until the next weight's. */
 static uint64_t one_step(const memopt_plan_run *run, const mo_weight *w, uint64_t *stays)
 {
-    uint64_t width = memopt_dtype_size(run->state_dtype);
+    uint64_t width = state_width(run, w);
     switch (run->optimizer) {
     case MEMOPT_PLAN_ADAMW:
         *stays = w->count * width;
@@ -89,7 +115,7 @@ uint64_t mo_optimizer_step_bytes(mo_tape *t, const memopt_plan_run *run, const m
         uint64_t now = one_step(run, &weights[i], &stays);
         most = mo_max_u64(most, before + now);
         before = stays;
-        if (!mo_add_u64(all, weights[i].count * memopt_dtype_size(run->state_dtype), &all))
+        if (!mo_add_u64(all, weights[i].count * state_width(run, &weights[i]), &all))
             (void)mo_tape_mul(t, UINT64_MAX, 2);
     }
     return run->optimizer == MEMOPT_PLAN_ADAMW_FOREACH ? all : most;

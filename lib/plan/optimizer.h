@@ -13,7 +13,12 @@ typedef struct mo_weight {
     uint64_t chunks;               /* into how many equal parts FSDP may cut it: its first size */
     uint32_t layer;
     uint32_t learns;
+    uint32_t adapter; /* 1: LoRA's, which has types of its own */
 } mo_weight;
+
+/* Bytes of an element of a weight, and of its gradient at rest. */
+uint32_t mo_weight_width(const memopt_plan_run *run, const mo_weight *w);
+uint32_t mo_gradient_width(const memopt_plan_run *run, const mo_weight *w);
 
 /* Bytes of the states of a weight of which a device keeps `count` elements, the master copy
  * included. */

@@ -52,7 +52,9 @@ typedef struct mo_layer_info {
 
 /* Weights that are gathered together, and their gradients (shard.c). */
 typedef struct mo_shard {
-    uint64_t elements, learning;     /* of all devices, rounded up to equal shards */
+    uint64_t bytes, learning;        /* of all devices, rounded up to equal shards; and those of
+                                        gradients at rest */
+    uint64_t cast;                   /* of one device's shards that are cast to be gathered */
     uint32_t flat, whole, gradients; /* storages */
     uint32_t leaves;                 /* the first of its list: index + 1 */
     uint32_t ran, reduced;           /* 1: in forward; in backward */
@@ -67,7 +69,6 @@ struct mo_play {
     mo_tape tape;
     const mo_settings *settings;
     uint32_t weight_width, compute; /* compute: 0 or the width of autocast */
-    uint32_t rest_width;            /* of weights that are not gathered */
     mo_weight *weights;
     uint64_t weight_count, weight_capacity;
     uint64_t buffer_bytes;
@@ -81,6 +82,7 @@ struct mo_play {
     mo_linear head, transform, pooler, vision_projection, vision_projection_out;
     mo_norm transform_norm;
     mo_value ids, labels, pixels;
+    mo_value leaf;       /* embeddings that are an input with a gradient */
     mo_held frames;      /* what the model's code holds until it returns */
     mo_held outputs;     /* what its outputs hold: the cache, logits */
     mo_held block;       /* what attention's code holds until it returns */
@@ -113,6 +115,8 @@ memopt_status mo_shard_init(mo_play *p, uint64_t layers);
 void mo_shard_end(mo_play *p);
 /* The group of a layer's weights. */
 uint32_t mo_shard_group(const mo_play *p, uint32_t layer);
+/* Bytes of an element of a gathered weight. */
+uint32_t mo_shard_width(const mo_play *p, const mo_weight *w);
 /* Elements of a weight on one device. */
 uint64_t mo_shard_count(const mo_play *p, const mo_weight *w);
 /* Puts a weight into its layer's group. */
@@ -142,7 +146,7 @@ void mo_play_end(mo_play *p);
 mo_value mo_play_stem(mo_play *p);
 /* Drops the tables and masks that the layers share. */
 void mo_play_drop_tables(mo_play *p);
-/* Drops the mask over the scores alone. */
+/* Drops the mask over the scores and the rotary tables alone. */
 void mo_play_drop_mask(mo_play *p);
 /* Runs a stack over x, which it takes over. */
 mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x);

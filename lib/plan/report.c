@@ -184,8 +184,8 @@ static void tell_layers(memopt_plan *plan, const mo_play *p)
         const mo_weight *w = &p->weights[i];
         memopt_plan_layer *l = &plan->layers[w->layer];
         l->parameter_count += w->count;
-        l->parameter_bytes += w->count * p->rest_width;
-        l->gradient_bytes += w->learns ? w->count * memopt_dtype_size(run->gradient_dtype) : 0;
+        l->parameter_bytes += w->count * mo_weight_width(run, w);
+        l->gradient_bytes += w->learns ? w->count * mo_gradient_width(run, w) : 0;
         l->optimizer_bytes += mo_optimizer_state_bytes(&unused, run, w);
     }
 }

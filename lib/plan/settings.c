@@ -42,6 +42,8 @@ static memopt_status check_dtypes(memopt_plan_run *r)
         status = check_dtype("image_dtype", r->image_dtype, 1);
     if (status == MEMOPT_OK)
         status = check_dtype("gather_dtype", r->gather_dtype, 1);
+    if (status == MEMOPT_OK)
+        status = check_dtype("adapter_dtype", r->adapter_dtype, 1);
     return status;
 }
 
@@ -61,6 +63,8 @@ static void default_dtypes(memopt_plan_run *r)
         r->gather_dtype = r->weight_dtype;
     if (r->image_dtype == 0)
         r->image_dtype = MEMOPT_DTYPE_F32;
+    if (r->adapter_dtype == 0)
+        r->adapter_dtype = MEMOPT_DTYPE_F32;
     if (r->gradient_dtype == 0)
         r->gradient_dtype = r->weight_dtype;
     if (r->state_dtype == 0)
@@ -83,7 +87,8 @@ static memopt_status check_enums(const memopt_plan_run *r)
                {"keep_outputs", r->keep_outputs, MEMOPT_PLAN_YES},
                {"attention_mask", r->attention_mask, MEMOPT_PLAN_YES},
                {"bucket_view", r->bucket_view, MEMOPT_PLAN_YES},
-               {"reserved", r->reserved, 0}};
+               {"reserved", r->reserved, 0},
+               {"reserved_end", r->reserved_end, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         memopt_status status = mo_settings_range(all[i].name, all[i].value, 0, all[i].last);
         if (status != MEMOPT_OK)

@@ -23,23 +23,16 @@
  */
 #include "plan/play.h"
 
-static uint32_t rest_width(const mo_play *p)
-{
-    return (uint32_t)memopt_dtype_size(p->settings->run.gradient_dtype);
-}
-
 static uint64_t devices(const mo_play *p)
 {
     return p->settings->run.world_size;
 }
 
-/* A buffer of `elements` for the group's move. */
-static uint32_t buffer(mo_play *p, const char *label, uint64_t elements, uint32_t width,
-                       mo_category category)
+/* A buffer for the group's move. */
+static uint32_t buffer(mo_play *p, const char *label, uint64_t bytes, mo_category category)
 {
-    mo_tape *t = &p->tape;
-    t->label = label;
-    return mo_storage_new(t, mo_tape_mul(t, elements, width), category);
+    p->tape.label = label;
+    return mo_storage_new(&p->tape, bytes, category);
 }
 
 static void drop(mo_play *p, uint32_t *storage)
@@ -71,9 +64,22 @@ void mo_shard_end(mo_play *p)
     mo_free(p->shards);
 }
 
+uint32_t mo_shard_width(const mo_play *p, const mo_weight *w)
+{
+    const memopt_plan_run *r = &p->settings->run;
+    int cast = r->gather_dtype != r->weight_dtype;
+    return cast ? (uint32_t)memopt_dtype_size(r->gather_dtype) : mo_weight_width(r, w);
+}
+
 uint64_t mo_shard_count(const mo_play *p, const mo_weight *w)
 {
     return mo_ceil_div_u64(w->chunks, devices(p)) * (w->count / w->chunks);
+}
+
+static void add(mo_play *p, uint64_t *sum, uint64_t bytes)
+{
+    if (!mo_add_u64(*sum, bytes, sum))
+        (void)mo_tape_mul(&p->tape, UINT64_MAX, 2);
 }
 
 void mo_shard_add(mo_play *p, const mo_weight *w, mo_value v)
@@ -81,13 +87,16 @@ void mo_shard_add(mo_play *p, const mo_weight *w, mo_value v)
     mo_tape *t = &p->tape;
     if (p->shards == NULL || t->status != MEMOPT_OK)
         return;
+    const memopt_plan_run *r = &p->settings->run;
     mo_shard *s = &p->shards[mo_shard_group(p, w->layer)];
-    uint64_t padded = mo_tape_mul(t, mo_shard_count(p, w), devices(p));
-    if (!mo_add_u64(s->elements, padded, &s->elements))
-        (void)mo_tape_mul(t, UINT64_MAX, 2);
+    uint64_t own = mo_shard_count(p, w), padded = mo_tape_mul(t, own, devices(p));
+    uint32_t width = mo_shard_width(p, w);
+    add(p, &s->bytes, mo_tape_mul(t, padded, width));
+    if (width != mo_weight_width(r, w))
+        add(p, &s->cast, mo_tape_mul(t, own, width));
     if (!mo_needs(t, v))
         return;
-    s->learning += padded; /* no more than elements */
+    add(p, &s->learning, mo_tape_mul(t, padded, mo_gradient_width(r, w)));
     t->leaves[t->leaf_count - 1].next = s->leaves;
     s->leaves = (uint32_t)t->leaf_count;
 }
@@ -97,13 +106,11 @@ static void start(mo_play *p, uint32_t group)
 {
     mo_shard *s = &p->shards[group];
     uint32_t cast = MO_NONE;
-    if (s->elements == 0 || s->flat != MO_NONE || s->whole != MO_NONE)
+    if (s->bytes == 0 || s->flat != MO_NONE || s->whole != MO_NONE)
         return;
-    if (p->weight_width != p->rest_width)
-        cast = buffer(p, "the cast of shards", s->elements / devices(p), p->weight_width,
-                      MO_PARAMETERS);
-    s->flat =
-        buffer(p, "the buffer of gathered weights", s->elements, p->weight_width, MO_PARAMETERS);
+    if (s->cast > 0)
+        cast = buffer(p, "the cast of shards", s->cast, MO_PARAMETERS);
+    s->flat = buffer(p, "the buffer of gathered weights", s->bytes, MO_PARAMETERS);
     drop(p, &cast);
 }
 
@@ -111,7 +118,7 @@ static void copy_out(mo_play *p, uint32_t group)
 {
     mo_shard *s = &p->shards[group];
     if (s->flat != MO_NONE)
-        s->whole = buffer(p, "gathered weights", s->elements, p->weight_width, MO_PARAMETERS);
+        s->whole = buffer(p, "gathered weights", s->bytes, MO_PARAMETERS);
 }
 
 void mo_shard_forward(mo_play *p, uint32_t layer)
@@ -165,17 +172,15 @@ static void after_backward(void *context, uint32_t group)
 {
     mo_play *p = context;
     mo_shard *s = &p->shards[group];
-    uint32_t width = rest_width(p);
     s->reduced = 1;
     drop(p, &s->flat);
     drop(p, &s->whole);
     drop(p, &p->reduced);
     if (s->learning == 0)
         return;
-    p->reduced = buffer(p, "the buffer of gradients", s->learning, width, MO_GRADIENTS);
+    p->reduced = buffer(p, "the buffer of gradients", s->learning, MO_GRADIENTS);
     drop_gradients(p, s);
-    uint32_t own =
-        buffer(p, "the shard's gradients", s->learning / devices(p), width, MO_GRADIENTS);
+    uint32_t own = buffer(p, "the shard's gradients", s->learning / devices(p), MO_GRADIENTS);
     if (s->gradients == MO_NONE)
         s->gradients = own;
     else /* added to those of earlier micro-batches */
@@ -217,15 +222,14 @@ void mo_shard_backward_end(mo_play *p, uint32_t layer)
 void mo_shard_gradients(mo_play *p)
 {
     for (uint64_t i = 0; i < p->shard_count; i++)
-        p->shards[i].gradients =
-            buffer(p, "gradients of earlier micro-batches", p->shards[i].learning / devices(p),
-                   rest_width(p), MO_GRADIENTS);
+        p->shards[i].gradients = buffer(p, "gradients of earlier micro-batches",
+                                        p->shards[i].learning / devices(p), MO_GRADIENTS);
 }
 
 void mo_shard_finish(mo_play *p)
 {
     for (uint64_t i = 0; i < p->shard_count; i++)
-        if (!p->shards[i].reduced && p->shards[i].elements > 0)
+        if (!p->shards[i].reduced && p->shards[i].bytes > 0)
             after_backward(p, (uint32_t)i);
     drop(p, &p->reduced);
 }

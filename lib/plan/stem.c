@@ -57,14 +57,19 @@ static void drop_stack(mo_play *p, mo_stack *s)
 
 void mo_play_drop_mask(mo_play *p)
 {
-    mo_drop(&p->tape, p->text.mask);
-    p->text.mask = MO_NONE;
+    mo_stack *s = &p->text;
+    mo_drop(&p->tape, s->mask);
+    mo_drop(&p->tape, s->cosine);
+    mo_drop(&p->tape, s->sine);
+    s->mask = s->cosine = s->sine = MO_NONE;
 }
 
 void mo_play_drop_tables(mo_play *p)
 {
     drop_stack(p, &p->text);
     drop_stack(p, &p->vision);
+    mo_drop(&p->tape, p->leaf);
+    p->leaf = MO_NONE;
 }
 
 /* Images through a convolution whose steps are as wide as its window. */
@@ -195,6 +200,18 @@ static mo_value with_images(mo_play *p, mo_value text)
     return x;
 }
 
+/* Layers that run again need an input with a gradient: frozen embeddings are made a leaf, as
+ * `enable_input_require_grads` does it, which the graph holds to the end of backward. */
+static void input_learns(mo_play *p, mo_value x)
+{
+    mo_tape *t = &p->tape;
+    if (p->settings->model.lora_rank == 0 || mo_needs(t, x) || t->status != MEMOPT_OK ||
+        p->settings->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_NONE)
+        return;
+    mo_value_input_learns(t, x);
+    p->leaf = mo_value_view(t, x, mo_elements(t, x));
+}
+
 /* Token embeddings plus those of positions and types. What the model's frame holds is kept. */
 static mo_value tokens(mo_play *p)
 {
@@ -211,6 +228,7 @@ static mo_value tokens(mo_play *p)
         mo_value_new(t, mo_tape_mul(t, per_token, count) + 4 * s->sequence, 8, MO_ACTIVATIONS);
     s->numbers = small;
     mo_value x = mo_op_embedding(t, p->embedding, p->ids, mo_tape_mul(t, count, m->embedding));
+    input_learns(p, x);
     if (p->projection_in != MO_NONE) {
         mo_linear l = MO_NO_LINEAR;
         l.weight = p->projection_in;
@@ -271,9 +289,5 @@ mo_value mo_play_stem(mo_play *p)
         mo_play_let_go(p, &p->frames, mark);
     if (m->family == MEMOPT_PLAN_BERT || p->text.rotary)
         x = held_by_frame(p, x);
-    /* Layers that run again need an input with a gradient: with frozen embeddings it is a leaf. */
-    if (m->lora_rank > 0 && !mo_needs(t, x) &&
-        p->settings->run.checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE)
-        mo_value_input_learns(t, x);
     return x;
 }

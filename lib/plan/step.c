@@ -58,11 +58,13 @@ static void make_buckets(mo_play *p)
 {
     mo_tape *t = &p->tape;
     const memopt_plan_run *r = &p->settings->run;
-    uint64_t width = memopt_dtype_size(r->gradient_dtype), all = 0;
+    uint64_t all = 0;
     if (r->world_size < 2 || p->shards != NULL)
         return;
-    for (uint64_t i = 0; i < p->weight_count; i++)
-        all += p->weights[i].learns ? p->weights[i].count * width : 0;
+    for (uint64_t i = 0; i < p->weight_count; i++) {
+        const mo_weight *w = &p->weights[i];
+        all += w->learns ? w->count * mo_gradient_width(r, w) : 0;
+    }
     t->label = "buckets of communication";
     (void)mo_storage_new(t, all, MO_GRADIENTS);
 }

@@ -117,6 +117,7 @@ uint32_t mo_storage_new(mo_tape *t, uint64_t bytes, mo_category category)
     } else {
         t->free_storage = t->storages[id].next_free;
     }
+    bytes = t->ghost ? 0 : bytes;
     t->storages[id] = (mo_storage){bytes, 1, 0, category, MO_NONE, 0};
     if (!count_bytes(t, bytes, category)) {
         t->storages[id].next_free = t->free_storage;
@@ -149,7 +150,7 @@ void mo_storage_drop(mo_tape *t, uint32_t storage)
 
 void mo_tape_flash(mo_tape *t, uint64_t bytes, mo_category category)
 {
-    if (t->status == MEMOPT_OK && count_bytes(t, bytes, category)) {
+    if (t->status == MEMOPT_OK && !t->ghost && count_bytes(t, bytes, category)) {
         t->total -= bytes;
         t->live[category] -= bytes;
     }

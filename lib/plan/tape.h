@@ -114,7 +114,6 @@ typedef struct mo_tape_region {
     void *context;
     mo_value_entry inputs[MO_REGION_INPUTS];
     uint32_t input_count;
-    uint64_t ahead; /* bytes of gradients that its last nodes make before it is run again */
 } mo_tape_region;
 
 /* Called in backward once the gradient of a value is whole, before what made the value runs. */
@@ -180,8 +179,9 @@ struct mo_tape {
     uint8_t narrow_norms; /* 1: layer norms take 16-bit input as it is, and where their weight is
                              as narrow they keep their statistics so */
     uint8_t in_backward;
-    uint64_t ahead;    /* of the regions made now: see mo_tape_region */
     uint8_t in_region; /* 1: nodes of a region run, which was run again for them */
+    uint8_t ghost;     /* 1: what is made takes no bytes: it is played to learn what is recorded */
+    uint64_t stop;     /* the node after which what runs again ends (0: none): no more is saved */
     mo_value *cached;  /* weights that autocast has cast; it keeps them to the end of forward */
     uint64_t cached_count, cached_capacity;
     double flops; /* of forward operations outside recomputation */
@@ -232,6 +232,9 @@ typedef struct mo_record {
     uint64_t temp, late; /* see mo_node */
 } mo_record;
 void mo_tape_record(mo_tape *t, const mo_record *r);
+/* What an operation makes that saves its inputs alone, before it runs: nothing, where what runs
+ * again ends with them. */
+mo_value mo_value_of_inputs(mo_tape *t, uint64_t elements, uint32_t width, mo_category category);
 
 /* Gives v a node that collects its gradient: what is recorded next stands apart from what made v.
  */
@@ -255,6 +258,17 @@ void mo_tape_backward(mo_tape *t, mo_value loss);
 void mo_tape_run(mo_tape *t, uint64_t from);
 /* Takes a weight's gradient away. */
 void mo_tape_drop_gradient(mo_tape *t, mo_leaf *leaf);
+/* Runs one node, whatever it is (but for leaves and inputs). */
+void mo_tape_run_node(mo_tape *t, uint32_t id);
+int mo_node_has_gradient(const mo_tape *t, const mo_node *n);
+/* Adds a gradient to what waits where an edge leads. Takes over the caller's hold of storage. */
+void mo_tape_deliver(mo_tape *t, const mo_edge *edge, uint32_t storage);
+void mo_node_drop_grads(mo_tape *t, const mo_node *n);
+/* Brings copies on the host back; what they are held by while the node runs goes to held. */
+void mo_node_fetch_saved(mo_tape *t, const mo_node *n, uint32_t held[MO_RECORD_SAVED]);
+void mo_node_drop_saved(mo_tape *t, const mo_node *n, const uint32_t held[MO_RECORD_SAVED]);
+/* Runs the node of a region (tape_region.c): the region again, then what it recorded. */
+void mo_tape_run_region(mo_tape *t, uint32_t id);
 /* Gradients of inputs go with them. */
 void mo_tape_forget_passing(mo_tape *t);
 /* Gradients of all leaves that have one: set to None. */

@@ -2,8 +2,7 @@
  * Backward: the nodes from the newest to the oldest. Since an operation's node is newer than those
  * of its inputs, that is the order in which autograd's queue hands them out.
  *
- * A region's node runs the region again: its nodes are pushed on top of the tape, run, and taken
- * off. Its inputs are stood for by nodes that collect the gradients.
+ * A region's node runs the region again (tape_region.c).
  */
 #include "plan/tape.h"
 
@@ -45,7 +44,7 @@ static void settle(mo_tape *t, mo_node *n)
     mo_storage_drop(t, storage);
 }
 
-static void deliver_edge(mo_tape *t, const mo_edge *edge, uint32_t storage)
+void mo_tape_deliver(mo_tape *t, const mo_edge *edge, uint32_t storage)
 {
     deliver(t, edge->node, edge->slot, storage);
     mo_node *target = &t->nodes[edge->node];
@@ -55,21 +54,20 @@ static void deliver_edge(mo_tape *t, const mo_edge *edge, uint32_t storage)
         settle(t, target);
 }
 
-/* Brings copies on the host back; what they are held by while the node runs goes to held. */
-static void fetch_saved(mo_tape *t, const mo_node *n, uint32_t held[MO_RECORD_SAVED])
+void mo_node_fetch_saved(mo_tape *t, const mo_node *n, uint32_t held[MO_RECORD_SAVED])
 {
     for (uint8_t i = 0; i < n->saved_count; i++) {
         const mo_saved *saved = &t->saved[n->saved + i];
         held[i] = MO_NONE;
         if (saved->host) {
             const mo_storage *s = &t->storages[saved->storage];
-            t->link += s->bytes;
+            t->link += t->ghost ? 0 : s->bytes;
             held[i] = mo_storage_new(t, s->bytes, (mo_category)s->category);
         }
     }
 }
 
-static void drop_saved(mo_tape *t, const mo_node *n, const uint32_t held[MO_RECORD_SAVED])
+void mo_node_drop_saved(mo_tape *t, const mo_node *n, const uint32_t held[MO_RECORD_SAVED])
 {
     for (uint8_t i = 0; i < n->saved_count; i++) {
         const mo_saved *saved = &t->saved[n->saved + i];
@@ -89,7 +87,7 @@ static void drop_saved(mo_tape *t, const mo_node *n, const uint32_t held[MO_RECO
     }
 }
 
-static void drop_grads(mo_tape *t, const mo_node *n)
+void mo_node_drop_grads(mo_tape *t, const mo_node *n)
 {
     for (uint8_t i = 0; i < n->slots; i++) {
         mo_storage_drop(t, t->grads[n->grads + i]);
@@ -97,7 +95,7 @@ static void drop_grads(mo_tape *t, const mo_node *n)
     }
 }
 
-static int has_gradient(const mo_tape *t, const mo_node *n)
+int mo_node_has_gradient(const mo_tape *t, const mo_node *n)
 {
     for (uint8_t i = 0; i < n->slots; i++)
         if (t->grads[n->grads + i] != MO_NONE)
@@ -119,7 +117,7 @@ static void run_plain(mo_tape *t, uint32_t id)
     }
     mo_node n = t->nodes[id];
     uint32_t made[MO_RECORD_INPUTS], held[MO_RECORD_SAVED];
-    fetch_saved(t, &n, held);
+    mo_node_fetch_saved(t, &n, held);
     for (uint8_t i = 0; i < n.edge_count; i++) {
         const mo_edge *edge = &t->edges[n.edges + i];
         if (edge->alias) {
@@ -132,103 +130,41 @@ static void run_plain(mo_tape *t, uint32_t id)
     int early = fetched(t, &n);
     mo_tape_flash(t, n.temp, (mo_category)n.temp_category);
     if (early)
-        drop_saved(t, &n, held);
+        mo_node_drop_saved(t, &n, held);
     mo_tape_flash(t, n.late, (mo_category)n.temp_category);
-    drop_grads(t, &n);
+    mo_node_drop_grads(t, &n);
     if (!early)
-        drop_saved(t, &n, held);
+        mo_node_drop_saved(t, &n, held);
     for (uint8_t i = 0; i < n.edge_count; i++) {
         mo_edge edge = t->edges[n.edges + i];
-        deliver_edge(t, &edge, made[i]);
+        mo_tape_deliver(t, &edge, made[i]);
     }
 }
 
-/* Values for the region's inputs, with nodes that collect their gradients. */
-static int stand_in(mo_tape *t, const mo_tape_region *region, const mo_node *n,
-                    const uint32_t *held, mo_value *values)
+void mo_tape_run_node(mo_tape *t, uint32_t id)
 {
-    for (uint32_t i = 0; i < region->input_count; i++) {
-        const mo_value_entry *e = &region->inputs[i];
-        const mo_saved *saved = &t->saved[n->saved + i];
-        uint32_t storage = saved->host ? held[i] : saved->storage;
-        mo_value v = mo_value_new(t, 0, 1, MO_ACTIVATIONS);
-        if (v == MO_NONE)
-            return 0;
-        mo_storage_drop(t, t->values[v].storage);
-        mo_storage_hold(t, storage);
-        t->values[v] = (mo_value_entry){e->elements, storage, MO_NONE, e->width, 0};
-        values[i] = v;
-        if (e->node != MO_NONE)
-            mo_value_collects(t, v);
-        if (t->status != MEMOPT_OK)
-            return 0;
+    const mo_node *n = &t->nodes[id];
+    t->layer = n->layer;
+    t->label = n->label;
+    if (t->layer < t->layer_count && t->layers[t->layer].start == 0)
+        t->layers[t->layer].start = t->total;
+    if (!mo_node_has_gradient(t, n)) {
+        const uint32_t held[MO_RECORD_SAVED] = {0};
+        mo_node_drop_saved(t, n, held);
+    } else if (n->kind == MO_NODE_REGION) {
+        mo_tape_run_region(t, id);
+    } else {
+        run_plain(t, id);
     }
-    return 1;
-}
-
-static void run_region(mo_tape *t, uint32_t id)
-{
-    mo_node n = t->nodes[id];
-    mo_tape_region region = t->regions[n.object];
-    mo_mark mark = mo_tape_mark(t);
-    mo_value inputs[MO_REGION_INPUTS] = {MO_NONE, MO_NONE, MO_NONE};
-    uint32_t held[MO_RECORD_SAVED], made[MO_REGION_INPUTS] = {MO_NONE, MO_NONE, MO_NONE};
-    fetch_saved(t, &n, held);
-    if (t->status != MEMOPT_OK || !stand_in(t, &region, &n, held, inputs))
-        return;
-    uint64_t base = t->node_count;
-    uint8_t offload = t->offload;
-    t->offload = 0; /* hooks are those of the forward pass: what is run again stays here */
-    uint32_t ahead = mo_storage_new(t, region.ahead, MO_ACTIVATIONS);
-    mo_value out = region.run(t, region.context, inputs);
-    mo_storage_drop(t, ahead);
-    t->offload = offload;
-    if (out == MO_NONE)
-        return;
-    uint32_t top = t->values[out].node, slot = t->values[out].slot;
-    mo_drop(t, out);
-    if (top != MO_NONE) {
-        t->grads[t->nodes[top].grads + slot] = t->grads[n.grads];
-        t->grads[n.grads] = MO_NONE;
-        uint8_t before = t->in_region;
-        t->in_region = 1;
-        mo_tape_run(t, base);
-        t->in_region = before;
-    }
-    drop_grads(t, &n);
-    for (uint32_t i = 0; i < region.input_count; i++) {
-        made[i] = mo_value_collected(t, inputs[i]);
-        mo_drop(t, inputs[i]);
-    }
-    drop_saved(t, &n, held);
-    mo_tape_rewind(t, &mark);
-    for (uint32_t i = 0, k = 0; i < region.input_count; i++)
-        if (region.inputs[i].node != MO_NONE) {
-            mo_edge edge = t->edges[n.edges + k++];
-            deliver_edge(t, &edge, made[i]);
-        }
+    t->nodes[id].saved_count = 0; /* it has run */
 }
 
 void mo_tape_run(mo_tape *t, uint64_t from)
 {
     for (uint64_t i = t->node_count; i > from && t->status == MEMOPT_OK; i--) {
-        uint32_t id = (uint32_t)(i - 1);
-        mo_node *n = &t->nodes[id];
-        if (n->kind == MO_NODE_LEAF || n->kind == MO_NODE_INPUT)
-            continue;
-        t->layer = n->layer;
-        t->label = n->label;
-        if (t->layer < t->layer_count && t->layers[t->layer].start == 0)
-            t->layers[t->layer].start = t->total;
-        if (!has_gradient(t, n)) {
-            const uint32_t held[MO_RECORD_SAVED] = {0};
-            drop_saved(t, n, held);
-        } else if (n->kind == MO_NODE_REGION) {
-            run_region(t, id);
-        } else {
-            run_plain(t, id);
-        }
-        t->nodes[id].saved_count = 0; /* it has run */
+        uint8_t kind = t->nodes[i - 1].kind;
+        if (kind != MO_NODE_LEAF && kind != MO_NODE_INPUT)
+            mo_tape_run_node(t, (uint32_t)(i - 1));
     }
 }
 

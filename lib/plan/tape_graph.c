@@ -191,10 +191,22 @@ void mo_tape_record(mo_tape *t, const mo_record *r)
     for (int i = 0; i < MO_RECORD_SAVED; i++)
         if (r->saved[i] != MO_NONE && !add_saved(t, node, t->values[r->saved[i]].storage))
             return;
+    if (node == t->stop)
+        t->ghost = 1;
     for (uint8_t i = 0; i < slots; i++) {
         t->values[r->out[i]].node = node;
         t->values[r->out[i]].slot = i;
     }
+}
+
+mo_value mo_value_of_inputs(mo_tape *t, uint64_t elements, uint32_t width, mo_category category)
+{
+    uint8_t ghost = t->ghost;
+    if (t->stop != 0 && t->node_count == t->stop)
+        t->ghost = 1;
+    mo_value v = mo_value_new(t, elements, width, category);
+    t->ghost = ghost;
+    return v;
 }
 
 /* Stands for the region: its inputs are held and their gradients come out of it. */
@@ -227,7 +239,7 @@ mo_value mo_tape_region_forward(mo_tape *t, mo_region_run run, void *context,
                                 const mo_value *inputs, uint32_t count, int again)
 {
     uint8_t recording = t->recording;
-    mo_tape_region region = {run, context, {{0}}, count, t->ahead};
+    mo_tape_region region = {run, context, {{0}}, count};
     if (t->status != MEMOPT_OK)
         return MO_NONE;
     if (!again || !recording)

@@ -9,40 +9,38 @@
 #include "plan/play.h"
 
 /* Bytes of a weight's gradient from when it is there to when it is reduced, or to the step. */
-static uint64_t gradient_bytes(mo_play *p, uint64_t count)
+static uint64_t gradient_bytes(mo_play *p, const mo_weight *w)
 {
     const memopt_plan_run *r = &p->settings->run;
     if (p->shards != NULL)
-        return mo_tape_mul(&p->tape, count, p->weight_width);
+        return mo_tape_mul(&p->tape, w->count, mo_shard_width(p, w));
     if (r->world_size > 1 && r->bucket_view == MEMOPT_PLAN_YES)
         return 0;
-    return mo_tape_mul(&p->tape, count, memopt_dtype_size(r->gradient_dtype));
+    return mo_tape_mul(&p->tape, w->count, mo_gradient_width(r, w));
 }
 
 static mo_value weight_value(mo_play *p, const mo_weight *w)
 {
     mo_tape *t = &p->tape;
     uint64_t count = w->count, own = p->shards == NULL ? count : mo_shard_count(p, w);
-    uint64_t bytes = mo_tape_mul(t, own, p->rest_width);
+    uint32_t width = mo_weight_width(&p->settings->run, w);
+    uint64_t bytes = mo_tape_mul(t, own, width);
     mo_value v = mo_value_new(t, bytes, 1, MO_PARAMETERS);
     if (v != MO_NONE) {
         t->values[v].elements = count;
-        t->values[v].width = p->weight_width;
+        t->values[v].width = p->shards == NULL ? width : mo_shard_width(p, w);
     }
     return v;
 }
 
-mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns)
-{
-    return mo_play_weight_of(p, rows, columns, rows);
-}
-
-mo_value mo_play_weight_of(mo_play *p, uint64_t rows, uint64_t columns, uint64_t chunks)
+/* chunks: the first size, which FSDP shares out. */
+static mo_value add_weight(mo_play *p, uint64_t rows, uint64_t columns, uint64_t chunks,
+                           uint32_t adapter)
 {
     mo_tape *t = &p->tape;
     t->label = "the weights";
     uint64_t count = mo_tape_mul(t, rows, columns ? columns : 1);
-    (void)mo_tape_mul(t, count, p->weight_width);
+    (void)mo_tape_mul(t, count, 4);
     if (t->status != MEMOPT_OK)
         return MO_NONE;
     if (!mo_grow((void **)&p->weights, &p->weight_capacity, p->weight_count + 1,
@@ -51,31 +49,38 @@ mo_value mo_play_weight_of(mo_play *p, uint64_t rows, uint64_t columns, uint64_t
         return MO_NONE;
     }
     mo_weight *w = &p->weights[p->weight_count++];
-    *w = (mo_weight){count, rows, columns, chunks, t->layer, (uint32_t)!p->frozen};
+    *w = (mo_weight){count, rows, columns, chunks, t->layer, adapter || !p->frozen, adapter};
     mo_value v = weight_value(p, w);
-    if (!p->frozen)
-        mo_value_learns(t, v, gradient_bytes(p, count));
+    if (w->learns)
+        mo_value_learns(t, v, gradient_bytes(p, w));
     mo_shard_add(p, w, v);
     return v;
+}
+
+mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns)
+{
+    return add_weight(p, rows, columns, rows, 0);
+}
+
+mo_value mo_play_weight_of(mo_play *p, uint64_t rows, uint64_t columns, uint64_t chunks)
+{
+    return add_weight(p, rows, columns, chunks, 0);
 }
 
 mo_linear mo_play_linear(mo_play *p, uint64_t in, uint64_t out, int bias, uint32_t target)
 {
     const memopt_plan_model *m = &p->settings->model;
     mo_linear l = MO_NO_LINEAR;
-    int frozen = p->frozen;
     l.in = in;
     l.out = out;
     /* GPT-2's layers are of Conv1D, which has its inputs first. */
     int inputs_first = m->family == MEMOPT_PLAN_GPT2 && mo_shard_group(p, p->tape.layer) != 0;
-    l.weight = mo_play_weight_of(p, out, in, inputs_first ? in : out);
+    l.weight = add_weight(p, out, in, inputs_first ? in : out, 0);
     if (bias)
         l.bias = mo_play_weight(p, out, 0);
     if (m->lora_rank > 0 && (target & m->lora_targets) != 0) {
-        p->frozen = 0;
-        l.down = mo_play_weight(p, m->lora_rank, in);
-        l.up = mo_play_weight(p, out, m->lora_rank);
-        p->frozen = frozen;
+        l.down = add_weight(p, m->lora_rank, in, m->lora_rank, 1);
+        l.up = add_weight(p, out, m->lora_rank, out, 1);
     }
     return l;
 }

@@ -7,7 +7,7 @@ from typing import Any, Tuple
 import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.modeling_outputs import CausalLMOutputWithPast, SequenceClassifierOutput
 
 #: Tokens whose logits exist at once.
 CHUNK = 256
@@ -93,7 +93,8 @@ class Chunked(torch.nn.Module):
 
 
 class Headless(torch.nn.Module):
-    """A causal language model whose head is part of the loss: logits never exist as a whole."""
+    """A causal language model whose head is part of the loss: logits never exist as a whole. Like
+    models whose loss somebody has fused, it fills the cache and returns it as the plain one does."""
 
     def __init__(self, model: Any, kind: str) -> None:
         super().__init__()
@@ -101,7 +102,8 @@ class Headless(torch.nn.Module):
         self.score = {"fused": Fused, "chunked": Chunked}[kind]()
 
     def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> Any:
-        hidden = self.model.model(input_ids=input_ids, use_cache=False).last_hidden_state
+        outputs = self.model.model(input_ids=input_ids)
+        hidden = outputs.last_hidden_state
         hidden, labels = hidden[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
         loss = self.score(hidden, self.model.lm_head.weight, labels)
-        return SequenceClassifierOutput(loss=loss)
+        return CausalLMOutputWithPast(loss=loss, past_key_values=outputs.past_key_values)

@@ -70,12 +70,14 @@ def measure(row: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def accounts(row: Dict[str, Any], recorder: StepRecorder) -> Tuple[Account, Account, Account]:
-    """Of a whole step; with its outputs held to the end of backward; and without the recorder's
-    own sums of gradients."""
+    """Of a whole step; with its outputs held to its end; and without the recorder's own sums of
+    gradients."""
     run = row["run"]
     recorded = recorder.record(lambda: models.batch_of(row, run["batch"], run["seq"]))
     account = recorded.account
-    return account, account.held(recorded.outputs, "between"), account.in_place_sums()
+    # Of several micro-batches, each takes the place of the outputs before.
+    until = "after" if run.get("accumulation", 1) == 1 else "between"
+    return account, account.held(recorded.outputs, until), account.in_place_sums()
 
 
 def told(row: Dict[str, Any], parameters: int, recorder: StepRecorder) -> Dict[str, Any]:

@@ -32,7 +32,7 @@ def build(row: Dict[str, Any], device: str = "cpu") -> torch.nn.Module:
     if device == "meta":
         model.tie_weights()
     if run.get("lora"):
-        add_lora(model, run["lora"], run["lora_targets"])
+        add_lora(model, run["lora"], run["lora_targets"], DTYPES[run.get("adapters", "fp32")])
     checkpointing(model, run)
     if contrastive(run):
         model = heads.Contrastive(model, group_of(run))
@@ -80,27 +80,38 @@ def checkpointing(model: Any, run: Dict[str, Any]) -> None:
 
 
 class Lora(torch.nn.Module):
-    """A frozen linear layer with a trained product of two thin ones beside it (Hu et al. 2021)."""
+    """A frozen linear layer with a trained product of two thin ones beside it (Hu et al. 2021).
 
-    def __init__(self, base: torch.nn.Linear, rank: int) -> None:
+    Types as PEFT has them (`peft.tuners.lora.Linear`): the thin ones are of fp32 however narrow the
+    frozen one is (`autocast_adapter_dtype`), x is cast to theirs, and the sum back to its own.
+    """
+
+    def __init__(self, base: torch.nn.Linear, rank: int, dtype: torch.dtype) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
-        like = {"device": base.weight.device, "dtype": base.weight.dtype}
+        like = {"device": base.weight.device, "dtype": dtype}
         self.a = torch.nn.Linear(base.in_features, rank, bias=False, **like)
         self.b = torch.nn.Linear(rank, base.out_features, bias=False, **like)
         self.scale = 2.0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.base(x) + self.b(self.a(x)) * self.scale
+        result: torch.Tensor = self.base(x)
+        dtype = result.dtype
+        x = x.to(self.a.weight.dtype)
+        result = result + self.b(self.a(x)) * self.scale
+        result = result.to(dtype)
+        return result
 
 
-def add_lora(model: torch.nn.Module, rank: int, targets: List[str]) -> None:
+def add_lora(
+    model: torch.nn.Module, rank: int, targets: List[str], dtype: torch.dtype = torch.float32
+) -> None:
     """Freezes a model and puts `Lora` where a linear layer has one of the names."""
     model.requires_grad_(False)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if name in targets and isinstance(child, torch.nn.Linear):
-                setattr(module, name, Lora(child, rank))
+                setattr(module, name, Lora(child, rank, dtype))
 
 
 def batch_of(row: Dict[str, Any], batch: int, sequence: int, device: str = "cpu") -> Dict[str, Any]:

@@ -28,13 +28,11 @@ import tempfile
 from typing import Any, Dict, List
 
 import measure
-import memopt
 import models
 import torch
 from accelerate.commands.estimate import estimate_training_usage
 from accelerate.utils import calculate_maximum_sizes
 from memopt.cli import main as command
-from memopt.cli.plan import describe, hfconfig
 from memopt.torch._target import Target
 from memopt.torch._trace_model import Trace
 
@@ -83,34 +81,13 @@ def options_of(row: Dict[str, Any]) -> List[str]:
     if "lora" in run:
         targets = ",".join(name.split("_")[0] for name in run["lora_targets"])
         result += ["--lora", run["lora"], "--lora-targets", targets]
+    for key, option in (("images", "--image-dtype"), ("adapters", "--adapter-dtype")):
+        result += [option, run[key]] if key in run else []
     return [str(part) for part in result]
-
-
-def fields_of(row: Dict[str, Any]) -> Dict[str, Any]:
-    """Of a row's run, what the command has no option for: fields of memopt.PlanRun."""
-    names = {"images": "image_dtype"}
-    return {names[key]: value for key, value in row["run"].items() if key in names}
-
-
-def library_plan(row: Dict[str, Any], *more: str) -> int:
-    """Bytes of live tensors by what the command calls."""
-    parser = argparse.ArgumentParser()
-    describe.add_arguments(parser)
-    options = options_of(row)[2:]  # without the device
-    config = hfconfig.interpret(row["config"])
-    described = describe.describe(parser.parse_args(["--hidden", "64", *options, *more]))
-    group = {"head": "contrastive"} if models.contrastive(row["run"]) else {}
-    lora = {key: getattr(described.model, key) for key in ("lora_rank", "lora_targets")}
-    use_cache = config.run.get("use_cache")
-    run = described.run.replace(use_cache=use_cache, **fields_of(row))
-    peak = memopt.Plan(config.model.replace(**group, **lora), run, memopt.PlanCard(device="cpu")).peak
-    return int(peak.total - peak.overhead)
 
 
 def memopt_plan(row: Dict[str, Any], *more: str) -> int:
     """Bytes of live tensors by the command."""
-    if fields_of(row):
-        return library_plan(row, *more)
     with tempfile.TemporaryDirectory() as folder:
         config = pathlib.Path(folder, "config.json")
         config.write_text(json.dumps(row["config"]))

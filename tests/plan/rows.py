@@ -177,6 +177,29 @@ QWEN_MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size":
             "head_dim": 96}
 ENCODER = {"num_key_value_heads": 6, "max_position_embeddings": 514}
 
+def adapted(number: int, family: str, dtype: str, checkpointing: str, optimizer: str) -> Any:
+    """A row of fp32 adapters, as PEFT keeps them, on 16-bit weights: few and thin, or many."""
+    many = number % 4 in (1, 2)  # with either optimizer, with and without checkpoints
+    rank, size = (64, 320) if many else (8, 256)
+    if family == "llama":
+        config = llama(size, 3, 4, 2 * size, 2000, num_key_value_heads=2)
+        targets = LORA + MLP if many else LORA
+    else:
+        config = opt(size, 3, 4, 2 * size, vocab_size=2000, max_position_embeddings=512)
+        targets = ["q_proj", "v_proj"]
+    name = "%s-adapters-%s-%s-%s" % (family, dtype, checkpointing, optimizer)
+    run = {"dtype": dtype, "checkpointing": checkpointing, "optimizer": optimizer}
+    return row(name, config, 16, 256, lora=rank, lora_targets=targets, **run)
+
+
+ADAPTED = [
+    (family, dtype, checkpointing, optimizer)
+    for family in ("llama", "opt")
+    for dtype in ("bf16", "fp16")
+    for checkpointing in ("none", "full")
+    for optimizer in ("adamw", "adamw8bit")
+]
+
 ROWS: List[Dict[str, Any]] = [
     # Llama
     row("llama-fp32", llama(512, 8, 8, 1376, 32000), 4, 256),
@@ -210,7 +233,7 @@ ROWS: List[Dict[str, Any]] = [
     row("llama-adamw8bit", llama(512, 6, 8, 1376, 16000), 2, 256, optimizer="adamw8bit"),
     row("llama-lora", llama(768, 8, 12, 2048, 16000), 2, 256, lora=8, lora_targets=LORA),
     row("llama-lora-bf16-checkpointed", llama(768, 8, 12, 2048, 32000), 2, 512, dtype="bf16",
-        checkpointing="full", lora=16, lora_targets=LORA),
+        checkpointing="full", lora=16, lora_targets=LORA, adapters="bf16"),
     # GPT-2
     row("gpt2-dropout", gpt2(512, 6, 8), 4, 128),
     row("gpt2-no-dropout", gpt2(512, 6, 8, **NO_DROPOUT), 4, 256),
@@ -317,11 +340,14 @@ ROWS: List[Dict[str, Any]] = [
     row("llama-lora-rank-64-eager", llama(512, 6, 8, 1376, 8000, num_key_value_heads=2), 2, 512,
         attention="eager", lora=64, lora_targets=["q_proj", "v_proj"]),
     row("llama-lora-mlp-bf16-offload", llama(512, 8, 8, 1376, 8000), 4, 256, dtype="bf16", lora=4,
-        lora_targets=MLP, offload=True),
+        lora_targets=MLP, adapters="bf16", offload=True),
     row("qwen2-lora-autocast", qwen2(512, 6, 8, 2, 1408, 50000), 4, 256, autocast="bf16", lora=8,
         lora_targets=["q_proj", "v_proj"]),
     row("mistral-lora-checkpointed-offload", mistral(640, 6, 10, 2, 1792, 16000), 4, 512,
         checkpointing="full", lora=32, lora_targets=LORA + MLP, offload=True),
+    row("llama-lora-autocast-checkpointed", llama(256, 3, 4, 512, 4000), 8, 256, autocast="bf16",
+        checkpointing="full", lora=8, lora_targets=LORA),
+    *(adapted(number, *run) for number, run in enumerate(ADAPTED)),
     # Contrastive heads
     row("bert-contrastive", bert(512, 6, 8, 2048, "BertModel"), 4, 96, positives=1, negatives=3),
     row("llama-contrastive", llama(384, 6, 6, 1024, 8000, architectures=["LlamaModel"]), 4, 128,
@@ -343,6 +369,19 @@ ROWS: List[Dict[str, Any]] = [
     row("llama-chunked", llama(512, 4, 8, 1376, 16000), 4, 256, loss="chunked"),
     row("llama-chunked-bf16-checkpointed", llama(512, 4, 8, 1376, 32000), 4, 256, dtype="bf16",
         checkpointing="full", loss="chunked"),
+    row("llama-fused-no-cache", llama(384, 4, 6, 1024, 8000, use_cache=False), 4, 256,
+        autocast="bf16", loss="fused"),
+    row("llama-fused-autocast-lora", llama(384, 4, 6, 1024, 8000), 4, 256, autocast="bf16", lora=8,
+        lora_targets=LORA, loss="fused"),
+    row("llama-fused-autocast-lora-checkpointed", llama(384, 4, 6, 1024, 8000), 8, 256,
+        autocast="bf16", checkpointing="full", lora=16, lora_targets=LORA + MLP, loss="fused"),
+    row("llama-fused-autocast-lora-offload", llama(384, 4, 6, 1024, 16000, num_key_value_heads=2), 8,
+        256, autocast="bf16", lora=8, lora_targets=["q_proj", "v_proj"], loss="fused",
+        offload=True),
+    row("llama-fused-adapters-bf16", llama(384, 4, 6, 1024, 8000), 4, 256, dtype="bf16", lora=8,
+        lora_targets=LORA, loss="fused"),
+    row("llama-chunked-autocast-lora", llama(384, 4, 6, 1024, 8000), 4, 256, autocast="bf16",
+        lora=8, lora_targets=LORA, loss="chunked"),
     # Small vision transformers in 16 bits: images as processors make them, and cast before
     row("vit-small-bf16", vit(192, 2, 3, 384, num_labels=10), 48, 197, dtype="bf16"),
     row("vit-tiny-bf16", vit(64, 1, 2, 128, num_labels=10), 96, 197, dtype="bf16"),

@@ -73,6 +73,8 @@ class Draw:
         if family in LIKE_LLAMA and self._chance(0.15):
             run["lora"] = self._one(4, 16)
             run["lora_targets"] = self._one(rows.LORA, ["q_proj", "v_proj"], rows.LORA + rows.MLP)
+            if run["dtype"] == "bf16" and self._chance(0.3):
+                run["adapters"] = "bf16"
         if family in LIKE_LLAMA and self._chance(0.3):
             run.update(self._one(CONTRASTIVE, {"loss": "fused"}, {"loss": "chunked"}))
             run.pop("mask", None)

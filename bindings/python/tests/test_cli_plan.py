@@ -118,6 +118,44 @@ def test_options_move_the_categories_they_are_about(config):
     assert plan(*narrow)["phases"]["forward"]["parameters"] < gathered
 
 
+def test_adapters_have_a_type(config):
+    """fp32 unless said, as PEFT keeps them; what they take follows it."""
+    base = ("--model", config, "--batch", 4, "--seq", 256, "--dtype", "bf16")
+    assert plan(*base)["adapter_dtype"] is None
+    base += ("--lora", 8)
+    wide, thin = plan(*base), plan(*base, "--adapter-dtype", "bf16")
+    assert (wide["adapter_dtype"], thin["adapter_dtype"]) == ("fp32", "bf16")
+    assert plan(*base, "--adapter-dtype", "float32")["peak_bytes"] == wide["peak_bytes"]
+    learning = wide["model"]["trainable"]
+    assert wide["phases"]["step"]["gradients"] == 4 * learning
+    assert thin["phases"]["step"]["gradients"] == 2 * learning
+    both = [value["phases"]["load"] for value in (wide, thin)]
+    assert both[0]["parameters"] - both[1]["parameters"] == 2 * learning
+    assert both[0]["optimizer"] - both[1]["optimizer"] == 4 * learning
+    assert wide["peak_bytes"] > thin["peak_bytes"]
+
+
+def test_images_have_a_type(tmp_path):
+    """fp32 unless said; a batch of tokens has none."""
+    path = tmp_path / "config.json"
+    shape = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    path.write_text(json.dumps({"model_type": "vit", **shape}))
+    base = ("--model", path, "--batch", 8, "--dtype", "bf16")
+    wide, thin = plan(*base), plan(*base, "--image-dtype", "bf16")
+    assert (wide["image_dtype"], thin["image_dtype"]) == ("fp32", "bf16")
+    pixels = 8 * 3 * 224 * 224
+    assert wide["categories"]["batch"] - thin["categories"]["batch"] == 2 * pixels
+    # Beside wide ones there is what the model casts them to.
+    assert wide["peak_bytes"] - thin["peak_bytes"] >= 4 * pixels
+    assert plan("--params", "20M", "--batch", 1)["image_dtype"] is None
+
+
+@pytest.mark.parametrize("option", ["--adapter-dtype", "--image-dtype"])
+def test_types_are_checked(config, option):
+    said = refused(2, "--model", config, option, "int8")
+    assert option in said and "int8" in said
+
+
 def test_totals_alone():
     value = plan("--params", "366M", "--batch", 1, "--seq", 512)
     count = value["model"]["parameters"]

@@ -40,6 +40,7 @@ def run_of(row, keep_outputs=False):
     """The row's run."""
     run = row["run"]
     fields = {
+        "use_cache": hfconfig.interpret(row["config"]).run.get("use_cache"),
         "batch": run["batch"],
         "weight_dtype": run["dtype"],
         "attention": run["attention"],
@@ -62,6 +63,8 @@ def run_of(row, keep_outputs=False):
         fields["loss"] = run["loss"]
     if run.get("images"):
         fields["image_dtype"] = run["images"]
+    if run.get("adapters"):
+        fields["adapter_dtype"] = run["adapters"]
     for key in ("positives", "negatives", "world_size", "sharding", "bucket_view"):
         fields[key] = run.get(key)
     if run.get("gather"):
@@ -93,6 +96,13 @@ def test_no_phase_is_below_what_was_measured(row):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
+def test_forward_is_what_was_measured(row):
+    """Wherever the peak is: by half a hundredth at most."""
+    peak = memopt.Plan(model_of(row), run_of(row), CPU).phases["forward"]
+    assert peak.total - peak.overhead <= 1.005 * row["phases"]["forward"]["bytes"]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
 def test_categories_are_what_was_measured(row):
     """Where the peak is in the same phase: each category within a hundredth of the peak."""
     plan = memopt.Plan(model_of(row), run_of(row), CPU)
@@ -115,12 +125,8 @@ def test_categories_are_what_was_measured(row):
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
 def test_the_peak_with_outputs_held(row):
-    """Not below, and above by three hundredths at most: the measured loop holds the logits alone
-    through backward, the planned one all outputs through the step. With offload that is a cache of
-    keys and values which nothing else holds."""
+    """Not below, and above by three hundredths at most."""
     plan = memopt.Plan(model_of(row), run_of(row, keep_outputs=True), CPU)
     estimate = plan.peak.total - plan.peak.overhead
     if row["run"].get("accumulation", 1) == 1:
-        assert row["held_peak_bytes"] <= estimate
-        if not row["run"].get("offload"):
-            assert estimate <= 1.03 * row["held_peak_bytes"]
+        assert row["held_peak_bytes"] <= estimate <= 1.03 * row["held_peak_bytes"]

@@ -14,11 +14,12 @@ _LORA_TARGETS = ("q_proj", "v_proj")
 
 
 class Lora(nn.Module):
-    """A frozen linear layer, and beside it a product of two thin ones that learns."""
+    """A frozen linear layer, and beside it a product of two thin ones that learns: in fp32, however
+    narrow the frozen one is, as PEFT has it."""
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()
-        like = {"device": base.weight.device, "dtype": base.weight.dtype}
+        like = {"device": base.weight.device, "dtype": torch.float32}
         self.base = base
         self.down = nn.Linear(base.in_features, rank, bias=False, **like)
         self.up = nn.Linear(rank, base.out_features, bias=False, **like)
@@ -26,7 +27,12 @@ class Lora(nn.Module):
         self.scale = 16.0 / rank
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.base(x) + self.up(self.down(x)) * self.scale
+        result: torch.Tensor = self.base(x)
+        dtype = result.dtype
+        x = x.to(self.down.weight.dtype)
+        result = result + self.up(self.down(x)) * self.scale
+        result = result.to(dtype)
+        return result
 
 
 def add_lora(model: nn.Module, rank: int, spared: Optional[nn.Module] = None) -> None:

@@ -245,6 +245,8 @@ class PlanRun(Struct):
         ("reserved", U32),
         ("gather_dtype", I32),
         ("bucket_view", U32),
+        ("adapter_dtype", I32),
+        ("reserved_end", U32),
     ]
 
 

@@ -8,7 +8,7 @@ takes and gives back inside one operation is not a tensor, and does not count.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 import torch
 from torch.utils._pytree import tree_iter
@@ -39,6 +39,19 @@ class Tensor:
         self.category: Optional[str] = None
         #: The sum that a gradient went into, when autograd adds two.
         self.into: Optional[int] = None
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors that something holds: containers of all kinds, and objects such as a cache."""
+    seen: Set[int] = set()
+    waiting = [value]
+    while waiting:
+        for leaf in tree_iter(waiting.pop()):
+            if isinstance(leaf, torch.Tensor):
+                yield leaf
+            elif id(leaf) not in seen and not isinstance(leaf, (type, torch.nn.Module)):
+                seen.add(id(leaf))
+                waiting.append(dict(getattr(leaf, "__dict__", {})))
 
 
 class Recorder(LiveBytes):
@@ -108,7 +121,7 @@ class Recorder(LiveBytes):
 
     def numbers(self, values: Any) -> Set[int]:
         """The numbers of the tensors in a value (of a model's outputs, for example)."""
-        found = (self._number(value) for value in tree_iter(values))
+        found = (self._number(value) for value in tensors_in(values))
         return {number for number in found if number is not None}
 
     def _number(self, value: Any) -> Optional[int]:

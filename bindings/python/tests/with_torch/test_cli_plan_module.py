@@ -186,6 +186,10 @@ def test_a_configuration_measured(folder):
         (("--model", "net:plain", "--profile", "--profile-batches", "4,2"), 2, "smaller first"),
         (("--model", "net:plain", "--profile", "--profile-check", "many"), 2, "many"),
         (("--model", "config.json", "--profile", "--lora", "8"), 2, "--lora"),
+        (("--model", "net:plain", "--image-dtype", "bf16"), 2, "--image-dtype"),
+        (("--model", "net:plain", "--adapter-dtype", "bf16"), 2, "--adapter-dtype"),
+        (("--model", "config.json", "--profile", "--adapter-dtype", "bf16"), 2, "--adapter-dtype"),
+        (("--model", "config.json", "--profile", "--image-dtype", "bf16"), 2, "--image-dtype"),
     ],
 )
 def test_refusals(folder, words, code, say):

@@ -34,6 +34,10 @@ SHAPES: Dict[str, Any] = {
     "shared heads": ({"seq": 40}, {"text_config.num_key_value_heads": 2}),
     "LoRA": ({"lora": 8, "images": 2}, {}),
     "LoRA, frozen tower": ({"lora": 8, "freeze-vision": True}, {}),
+    "LoRA, bf16": ({"lora": 8, "dtype": "bf16", "images": 2}, {}),
+    "LoRA, bf16, run again": (
+        {"lora": 8, "dtype": "bf16", "freeze-vision": True, "checkpointing": "full"}, {}
+    ),
 }  # fmt: skip
 
 

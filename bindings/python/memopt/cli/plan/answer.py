@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from ...plan import Plan, PlanBytes, PlanCard, PlanModel, PlanRun, PlanSolution
 from . import environment
 from .cards import Card
-from .describe import Description, dtype_word, optimizer_word
+from .describe import Description, adapter_word, dtype_word, image_word, optimizer_word
 
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch", "overhead")
 
@@ -123,6 +123,8 @@ def _one(answer: Answer) -> Dict[str, Any]:
         "floor_bytes": (solution.floor_bytes or None) if solution else None,
         "changes": [_change(change) for change in solution.changes] if solution else [],
         "dtype": dtype_word(plan.run),
+        "adapter_dtype": adapter_word(plan.model, plan.run),
+        "image_dtype": image_word(plan.model, plan.run),
         "optimizer": optimizer_word(plan.run),
         "host_bytes": plan.host_bytes,
         "host_pinned_bytes": plan.host_pinned_bytes,

@@ -119,6 +119,13 @@ def _run_arguments(group: Any) -> None:
         "--master-weights", action="store_true", help="the optimizer keeps fp32 copies"
     )
     group.add_argument(
+        "--image-dtype",
+        type=_dtype,
+        choices=_DTYPES,
+        metavar="|".join(_DTYPES),
+        help="of the images of a batch; default: fp32, as image processors give them",
+    )
+    group.add_argument(
         "--optimizer",
         type=_optimizer,
         choices=names(_abi_plan.PlanOptimizer),
@@ -166,6 +173,13 @@ def _saver_arguments(group: Any) -> None:
     )
     group.add_argument(
         "--lora-targets", type=_targets, metavar="LIST", help="q,k,v,o,gate,up,down; default: q,v"
+    )
+    group.add_argument(
+        "--adapter-dtype",
+        type=_dtype,
+        choices=_DTYPES,
+        metavar="|".join(_DTYPES),
+        help="of LoRA's adapters; default: fp32 whatever --dtype is, as PEFT keeps them",
     )
     group.add_argument(
         "--zero",
@@ -344,6 +358,8 @@ def _run_fields(
         "weight_dtype": arguments.dtype or "fp32",
         "compute_dtype": arguments.autocast,
         "master_dtype": "fp32" if arguments.master_weights else None,
+        "image_dtype": arguments.image_dtype,
+        "adapter_dtype": arguments.adapter_dtype,
         "optimizer": arguments.optimizer,
         "attention": arguments.attention,
         "offload": _offload(arguments.offload),
@@ -398,9 +414,18 @@ def _checkpointing(arguments: argparse.Namespace) -> Dict[str, Any]:
 
 def dtype_word(run: PlanRun) -> str:
     """The dtype as options say it: "bf16", or "bf16" of autocast."""
-    dtype = run.compute_dtype or run.weight_dtype
-    name = _named_dtype(dtype)
-    return _LONG_DTYPES.get(name, name)
+    return _named_dtype(run.compute_dtype or run.weight_dtype)
+
+
+def adapter_word(model: PlanModel, run: PlanRun) -> Optional[str]:
+    """The dtype of adapters; None where there are none."""
+    return _named_dtype(run.adapter_dtype) if model.lora_rank else None
+
+
+def image_word(model: PlanModel, run: PlanRun) -> Optional[str]:
+    """The dtype of images; None where a batch has none."""
+    seen = model.family == _abi_plan.PlanFamily.VIT or model.vision_layers
+    return _named_dtype(run.image_dtype) if seen else None
 
 
 def _named_dtype(value: int) -> str:

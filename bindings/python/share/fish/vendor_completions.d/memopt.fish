@@ -51,7 +51,7 @@ function _shtab_memopt_using
 end
 
 set -g _shtab_memopt_commands info plan profile monitor replay
-set -g _shtab_memopt_opts_with_value --accumulation --allocator --attention --autocast --batch --capacity --checkpoint-budget --checkpoint-every --checkpointing --config --config-path --count --device --dtype --experts --family --ffn --gather-dtype --gpu-memory --head --heads --hidden --image-size --images --interval --key --kv-heads --labels --layers --like --link --log --lora --lora-targets --loss --min-8bit-size --model --negatives --offload --offload-host-limit --optimizer --output --params --passes --patch-size --plot --positions --positives --preset --processes --profile-batches --profile-check --safety-margin --seq --seq-mean --target-effective-batch --tflops --top-k --value --vision-hidden --vision-layers --vision-tokens --vocab --world-size --zero
+set -g _shtab_memopt_opts_with_value --accumulation --adapter-dtype --allocator --attention --autocast --batch --capacity --checkpoint-budget --checkpoint-every --checkpointing --config --config-path --count --device --dtype --experts --family --ffn --gather-dtype --gpu-memory --head --heads --hidden --image-dtype --image-size --images --interval --key --kv-heads --labels --layers --like --link --log --lora --lora-targets --loss --min-8bit-size --model --negatives --offload --offload-host-limit --optimizer --output --params --passes --patch-size --plot --positions --positives --preset --processes --profile-batches --profile-check --safety-margin --seq --seq-mean --target-effective-batch --tflops --top-k --value --vision-hidden --vision-layers --vision-tokens --vocab --world-size --zero
 
 complete -c memopt -e
 complete -c memopt -f
@@ -100,6 +100,7 @@ complete -c memopt -n '_shtab_memopt_using plan' -l target-effective-batch -x -d
 complete -c memopt -n '_shtab_memopt_using plan' -l dtype -xka "fp32 bf16 fp16" -d 'of the weights'
 complete -c memopt -n '_shtab_memopt_using plan' -l autocast -xka "fp32 bf16 fp16" -d 'compute in it, weights as --dtype'
 complete -c memopt -n '_shtab_memopt_using plan' -l master-weights -d 'the optimizer keeps fp32 copies'
+complete -c memopt -n '_shtab_memopt_using plan' -l image-dtype -xka "fp32 bf16 fp16" -d 'of the images of a batch; default: fp32, as image processors give them'
 complete -c memopt -n '_shtab_memopt_using plan' -l optimizer -xka "adamw adamw-foreach adamw-fused adamw8bit adamw4bit adamwfp8 adamw-memopt lion lion8bit sgd sgd-momentum sgd8bit adafactor none" -d 'one of adamw, adamw-foreach, adamw-fused, adamw8bit, adamw4bit, adamwfp8, adamw-memopt, lion, lion8bit, sgd, sgd-momentum, sgd8bit, adafactor, none; default: adamw'
 complete -c memopt -n '_shtab_memopt_using plan' -l attention -xka "sdpa eager flash" -d 'default: sdpa, a flash kernel where it applies'
 complete -c memopt -n '_shtab_memopt_using plan' -l padding-mask -d 'batches carry a padding mask'
@@ -112,6 +113,7 @@ complete -c memopt -n '_shtab_memopt_using plan' -l offload -xka "none activatio
 complete -c memopt -n '_shtab_memopt_using plan' -l offload-host-limit -x -d 'what is more goes to disk'
 complete -c memopt -n '_shtab_memopt_using plan' -l lora -x -d 'adapters of rank R; rest frozen'
 complete -c memopt -n '_shtab_memopt_using plan' -l lora-targets -x -d 'q,k,v,o,gate,up,down; default: q,v'
+complete -c memopt -n '_shtab_memopt_using plan' -l adapter-dtype -xka "fp32 bf16 fp16" -d 'of LoRA'"'"'s adapters; default: fp32 whatever --dtype is, as PEFT keeps them'
 complete -c memopt -n '_shtab_memopt_using plan' -l zero -xka "0 1 2 3" -d 'what is sharded: 1 states; 2 and 3 all, by FSDP, which keeps what it gathered for backward (2) or gathers it again (3)'
 complete -c memopt -n '_shtab_memopt_using plan' -l gather-dtype -xka "fp32 bf16 fp16" -d 'FSDP gathers weights and computes in it (MixedPrecisionPolicy)'
 complete -c memopt -n '_shtab_memopt_using plan' -l bucket-view -d 'gradients are views of DDP'"'"'s buckets (gradient_as_bucket_view)'
