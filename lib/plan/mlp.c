@@ -77,7 +77,7 @@ static mo_value grouped(mo_play *p, mo_value x, mo_value weight, uint64_t in, ui
     mo_value input = mo_op_cast(t, x, mo_width(t, weight));
     uint64_t rows = mo_elements(t, input) / in;
     t->label = "the experts";
-    mo_value y = mo_value_new(t, mo_tape_mul(t, rows, out), mo_width(t, input), t->category);
+    mo_value y = mo_value_of_inputs(t, mo_tape_mul(t, rows, out), mo_width(t, input), t->category);
     if (y == MO_NONE)
         return MO_NONE;
     if (!t->in_backward)
@@ -99,7 +99,7 @@ static mo_value gather(mo_tape *t, mo_value x, uint64_t elements, mo_value order
     if (t->status != MEMOPT_OK)
         return MO_NONE;
     t->label = "the experts' tokens";
-    mo_value y = mo_value_new(t, elements, mo_width(t, x), t->category);
+    mo_value y = mo_value_of_inputs(t, elements, mo_width(t, x), t->category);
     if (y == MO_NONE)
         return MO_NONE;
     mo_tape_record(t, &(mo_record){.label = "the experts' tokens",

@@ -121,6 +121,8 @@ static int other_dtype(mo_case *c, memopt_plan_change *out, uint32_t what)
     c->run.gradient_dtype = 0;
     if (is_f32(c->run.state_dtype))
         c->run.state_dtype = 0;
+    if (is_f32(c->run.gather_dtype))
+        c->run.gather_dtype = 0;
     SAY(out, change, "weights fp32 → bf16, with stochastic rounding");
     SAY(out, option, "--dtype bf16");
     return 1;
