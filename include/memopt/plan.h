@@ -278,7 +278,8 @@ typedef enum memopt_plan_loss {
  * @brief A run; zero means the default.
  *
  * Pure low precision: weight_dtype bf16, the rest 0. Autocast: weight_dtype f32, compute_dtype
- * bf16. Low-precision weights with a master copy: weight_dtype bf16, master_dtype f32.
+ * bf16; over weights that are bf16 already it leaves norms and losses in f32. Low-precision weights
+ * with a master copy: weight_dtype bf16, master_dtype f32.
  */
 typedef struct memopt_plan_run {
     size_t struct_size;         /**< sizeof(memopt_plan_run). */
@@ -296,7 +297,8 @@ typedef struct memopt_plan_run {
                                      during forward. */
     uint64_t world_size;        /**< Devices; 0: 1. */
     memopt_dtype weight_dtype;  /**< Of weights; 0: f32. */
-    memopt_dtype compute_dtype; /**< Autocast to it; 0: none. */
+    memopt_dtype compute_dtype; /**< Autocast to it; 0: none. Of two 16-bit types one must be
+                                     chosen for it, for the weights and for the adapters. */
     memopt_dtype gradient_dtype; /**< Of gradients at rest; 0: weight_dtype. Where it is that, those
                                       of adapters are of adapter_dtype. */
     memopt_dtype master_dtype;   /**< Of a master copy of the weights; 0: there is none. Adapters as

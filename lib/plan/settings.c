@@ -27,6 +27,18 @@ static memopt_status check_dtype(const char *name, memopt_dtype dtype, int none)
                    (int)dtype, memopt_dtype_name(dtype));
 }
 
+/* Two 16-bit types meet in f32: torch promotes what is added, and neither is saved by the other. */
+static memopt_status check_mix(const char *name, memopt_dtype dtype, memopt_dtype weights)
+{
+    if (dtype == 0 || dtype == weights || dtype == MEMOPT_DTYPE_F32 ||
+        (weights != MEMOPT_DTYPE_F16 && weights != MEMOPT_DTYPE_BF16))
+        return MEMOPT_OK;
+    return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                   "plan: %s is %s over weights of %s; sums of the two are f32, which is more than "
+                   "either: use one 16-bit type, or weights of f32",
+                   name, memopt_dtype_name(dtype), memopt_dtype_name(weights));
+}
+
 static memopt_status check_dtypes(memopt_plan_run *r)
 {
     memopt_status status = check_dtype("weight_dtype", r->weight_dtype, 1);
@@ -44,6 +56,10 @@ static memopt_status check_dtypes(memopt_plan_run *r)
         status = check_dtype("gather_dtype", r->gather_dtype, 1);
     if (status == MEMOPT_OK)
         status = check_dtype("adapter_dtype", r->adapter_dtype, 1);
+    if (status == MEMOPT_OK)
+        status = check_mix("compute_dtype", r->compute_dtype, r->weight_dtype);
+    if (status == MEMOPT_OK)
+        status = check_mix("adapter_dtype", r->adapter_dtype, r->weight_dtype);
     return status;
 }
 
@@ -57,8 +73,8 @@ static void default_dtypes(memopt_plan_run *r)
 {
     if (r->weight_dtype == 0)
         r->weight_dtype = MEMOPT_DTYPE_F32;
-    if (r->compute_dtype == r->weight_dtype)
-        r->compute_dtype = 0;
+    if (r->compute_dtype == MEMOPT_DTYPE_F32 && r->weight_dtype == MEMOPT_DTYPE_F32)
+        r->compute_dtype = 0; /* with 16-bit weights of its own type it still has losses in f32 */
     if (r->gather_dtype == 0)
         r->gather_dtype = r->weight_dtype;
     if (r->image_dtype == 0)

@@ -37,8 +37,9 @@ static void make_mask(mo_play *p, mo_stack *s)
         return;
     t->label = "the mask";
     mo_value yes = mo_value_new(t, mo_tape_mul(t, padded ? s->rows : 1, square), 1, MO_ACTIVATIONS);
-    if (is_eager) {
-        s->mask = mo_value_new(t, mo_tape_mul(t, s->rows, square), p->compute ? 4 : p->weight_width,
+    if (is_eager) { /* of the embeddings' type */
+        int wide = p->compute && !t->narrow_norms && s->family == MEMOPT_PLAN_BERT;
+        s->mask = mo_value_new(t, mo_tape_mul(t, s->rows, square), wide ? 4 : p->weight_width,
                                MO_ACTIVATIONS);
         mo_drop(t, yes);
     } else {
@@ -90,7 +91,8 @@ static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t w
                                    .saved = {pixels, weight}});
     if (width != mo_width(t, p->patches) && mo_needs(t, p->patches))
         mo_tape_cache(t, weight);
-    if (p->settings->model.family == MEMOPT_PLAN_VIT && !p->compute)
+    if (p->settings->model.family == MEMOPT_PLAN_VIT &&
+        (p->compute == 0 || p->compute == p->weight_width))
         mo_play_hold(p, &p->frames, pixels); /* the model's frame has cast them */
     else
         mo_drop(t, pixels);

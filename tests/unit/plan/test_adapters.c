@@ -88,7 +88,7 @@ static void settings_can_be_given_again(void **state)
     const uint32_t optimizers[] = {MEMOPT_PLAN_ADAMW, MEMOPT_PLAN_ADAMW_8BIT,
                                    MEMOPT_PLAN_SGD_MOMENTUM};
     for (size_t i = 0; i < sizeof optimizers / sizeof *optimizers; i++) {
-        memopt_plan_run r = narrow_run(i == 2 ? MEMOPT_DTYPE_F16 : 0);
+        memopt_plan_run r = narrow_run(i == 2 ? MEMOPT_DTYPE_BF16 : 0);
         memopt_plan_run filled = {.struct_size = sizeof filled};
         memopt_plan_report report = {.struct_size = sizeof report};
         memopt_plan *plan = NULL;
@@ -97,7 +97,7 @@ static void settings_can_be_given_again(void **state)
         OK(memopt_plan_get_report(plan, &report));
         OK(memopt_plan_get_settings(plan, NULL, &filled, NULL));
         OK(memopt_plan_destroy(plan));
-        assert_int_equal(filled.adapter_dtype, i == 2 ? MEMOPT_DTYPE_F16 : MEMOPT_DTYPE_F32);
+        assert_int_equal(filled.adapter_dtype, i == 2 ? MEMOPT_DTYPE_BF16 : MEMOPT_DTYPE_F32);
         assert_int_equal(report_of(&m, &filled, NULL).peak.total, report.peak.total);
     }
 }

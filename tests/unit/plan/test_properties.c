@@ -74,7 +74,9 @@ static memopt_plan_run random_run(void)
     r.accumulation = 1 + below(3);
     r.world_size = 1 + below(5);
     r.weight_dtype = types[below(3)];
-    r.compute_dtype = below(3) == 0 ? MEMOPT_DTYPE_BF16 : 0;
+    r.compute_dtype =
+        below(3) == 0 ? (r.weight_dtype == MEMOPT_DTYPE_F16 ? r.weight_dtype : MEMOPT_DTYPE_BF16)
+                      : 0;
     r.gradient_dtype = below(3) == 0 ? MEMOPT_DTYPE_F32 : 0;
     r.master_dtype = below(3) == 0 ? MEMOPT_DTYPE_F32 : 0;
     r.optimizer = (uint32_t)below(14);
