@@ -160,6 +160,8 @@ mo_value mo_experts(mo_layer *l, mo_value x)
     mo_drop(t, product);
     mo_value weighted = mo_op_mul(t, down, scores);
     mo_drop(t, down);
+    /* The places to put them back to come from all numbers in their order. */
+    mo_tape_flash(t, mo_tape_mul(t, mo_elements(t, scores), 8), t->category);
     mo_value back = gather(t, weighted, mo_elements(t, weighted), order);
     mo_drop(t, weighted);
     mo_value sum = mo_op_resize(t, back, size, "the sum of the experts");

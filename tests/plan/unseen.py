@@ -64,7 +64,7 @@ class Draw:
             "checkpointing": self._one("none", "none", "full"),
             "optimizer": self._one("adamw", "adamw", "adamw-foreach", "adamw8bit", "sgd-momentum"),
         }
-        if run["dtype"] == "fp32" and self._chance(0.3):
+        if self._chance(0.3):
             run["autocast"] = "bf16"
         if self._chance(0.15):
             run["accumulation"] = 2
