@@ -22,8 +22,8 @@ simulated = pytest.mark.skipif(
 
 
 def environment(*folders, **variables):
-    """Without what the caller's own environment could change."""
-    values = {k: v for k, v in os.environ.items() if not k.startswith("MEMOPT_")}
+    """Without what the caller's own environment could change: PYTHONUNBUFFERED, say."""
+    values = {k: v for k, v in os.environ.items() if not k.startswith(("MEMOPT_", "PYTHON"))}
     for name in ("LD_LIBRARY_PATH", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
         values.pop(name, None)
     values.update(PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path, TERM="xterm-256color")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
-import os
 import sys
 from typing import Any, List, NoReturn, Optional, Sequence
 
@@ -93,9 +92,9 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, "head" say, has seen enough
-        _give_up()
+        streams.give_up()
     except OSError as error:
-        _give_up()
+        streams.give_up()
         print("memopt: " + streams.said(error), file=sys.stderr)
     except KeyboardInterrupt:
         return 130
@@ -126,16 +125,6 @@ def _run(arguments: Optional[Sequence[str]]) -> int:
     except Refused as error:
         output.error(str(error))
     return FAILURE
-
-
-def _give_up() -> None:
-    """Nothing more goes to standard output, which takes nothing."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
 
 
 __all__: List[Any] = [

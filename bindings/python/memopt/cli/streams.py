@@ -54,6 +54,17 @@ def prepare() -> None:
             stream.reconfigure(errors=_HANDLER)
 
 
+def give_up() -> None:
+    """What a stream still holds, and takes no more of, goes nowhere: else it is tried again."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+
+
 def said(error: OSError) -> str:
     """What the system says of an error, with the file's name."""
     text = error.strerror or str(error) or type(error).__name__

@@ -23,7 +23,7 @@ from ..._logfile import LogFile
 from ...phases import ENVIRONMENT
 from ..output import Output, json_text
 from ..pictures import check_picture, write_whole
-from ..streams import said
+from ..streams import give_up, said
 from . import plot, report
 from .child import CannotStart, Child, End, Signals
 from .marks import Mark, Marks
@@ -137,6 +137,7 @@ class _Run:
         except OSError:  # nobody takes the report
             if end.code == 0:
                 raise
+            give_up()
         return end.code
 
     def _watched(self, signals: Signals, marks: Marks, recorder: Recorder) -> End:
