@@ -369,6 +369,7 @@ void mo_play_end(mo_play *p)
     mo_free(p->outputs.values);
     mo_free(p->block.values);
     mo_free(p->layer.values);
+    mo_free(p->leaves.values);
     mo_tape_end(&p->tape);
     memset(p, 0, sizeof *p);
 }

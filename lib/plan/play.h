@@ -82,7 +82,7 @@ struct mo_play {
     mo_linear head, transform, pooler, vision_projection, vision_projection_out;
     mo_norm transform_norm;
     mo_value ids, labels, pixels;
-    mo_value leaf;       /* embeddings that are an input with a gradient */
+    mo_held leaves;      /* embeddings that are an input with a gradient */
     mo_held frames;      /* what the model's code holds until it returns */
     mo_held outputs;     /* what its outputs hold: the cache, logits */
     mo_held block;       /* what attention's code holds until it returns */

@@ -69,8 +69,7 @@ void mo_play_drop_tables(mo_play *p)
 {
     drop_stack(p, &p->text);
     drop_stack(p, &p->vision);
-    mo_drop(&p->tape, p->leaf);
-    p->leaf = MO_NONE;
+    mo_play_let_go(p, &p->leaves, 0);
 }
 
 /* Images through a convolution whose steps are as wide as its window. */
@@ -101,12 +100,31 @@ static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t w
     return x;
 }
 
+/* Layers that run again need an input with a gradient: frozen embeddings, of words and of images,
+ * are made a leaf, as `enable_input_require_grads` does it, which the graph holds to the end of
+ * backward. */
+static int inputs_learn(const mo_play *p)
+{
+    return p->settings->model.lora_rank > 0 &&
+           p->settings->run.checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE;
+}
+
+static void input_learns(mo_play *p, mo_value x)
+{
+    mo_tape *t = &p->tape;
+    if (!inputs_learn(p) || mo_needs(t, x) || t->status != MEMOPT_OK)
+        return;
+    mo_value_input_learns(t, x);
+    mo_play_hold(p, &p->leaves, mo_value_view(t, x, mo_elements(t, x)));
+}
+
 /* Patches of images, a class token in front, positions. */
 static mo_value patches(mo_play *p, mo_stack *s, mo_value positions, double dropout)
 {
     mo_tape *t = &p->tape;
     uint32_t width = p->compute ? p->compute : p->weight_width;
     mo_value x = convolve(p, s->rows * (s->sequence - 1), s->hidden, width);
+    input_learns(p, x);
     t->label = "the class token";
     mo_value joined = mo_value_new(t, mo_tape_mul(t, s->rows * s->sequence, s->hidden),
                                    p->weight_width, MO_ACTIVATIONS);
@@ -156,7 +174,7 @@ static mo_value tower(mo_play *p)
     mo_tape *t = &p->tape;
     const memopt_plan_model *m = &p->settings->model;
     uint8_t recording = t->recording;
-    if (m->vision_mode == MEMOPT_PLAN_TOWER_FROZEN)
+    if (m->vision_mode == MEMOPT_PLAN_TOWER_FROZEN && !inputs_learn(p))
         t->recording = 0;
     mo_value x = patches(p, &p->vision, p->vision_positions, 0);
     if (t->status == MEMOPT_OK)
@@ -200,18 +218,6 @@ static mo_value with_images(mo_play *p, mo_value text)
     mo_drop(t, text);
     mo_play_hold(p, &p->outputs, joined);
     return x;
-}
-
-/* Layers that run again need an input with a gradient: frozen embeddings are made a leaf, as
- * `enable_input_require_grads` does it, which the graph holds to the end of backward. */
-static void input_learns(mo_play *p, mo_value x)
-{
-    mo_tape *t = &p->tape;
-    if (p->settings->model.lora_rank == 0 || mo_needs(t, x) || t->status != MEMOPT_OK ||
-        p->settings->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_NONE)
-        return;
-    mo_value_input_learns(t, x);
-    p->leaf = mo_value_view(t, x, mo_elements(t, x));
 }
 
 /* Token embeddings plus those of positions and types. What the model's frame holds is kept. */
