@@ -20,8 +20,9 @@
  *
  * The step copies the kept gradients into one tensor, in f32 once more where they are narrower.
  *
- * Stage 3 cuts each weight into equal parts. It keeps those of all weights, in f32 once more where
- * they are narrower, a buffer of the gradients of its parts, and one bucket, all from the start.
+ * Stage 3 cuts each weight into equal parts. It keeps those of all weights, of those that learn in
+ * f32 once more (of f32 too: it compares a device with its name), a buffer of the gradients of its
+ * parts, and one bucket, all from the start.
  * Gathered weights come and go as gather.c says; of a layer the most in its forward and in its
  * backward is taken to be there all the time. The step goes through weights in groups
  * (sub_group): each makes what that of the other stages makes of all.
