@@ -19,6 +19,7 @@
  * Its bucket stays from one micro-batch to the next.
  *
  * The step copies the kept gradients into one tensor, in f32 once more where they are narrower.
+ * Those of a part that lies in one weight alone are not copied: of f32, all of that weight's stay.
  *
  * Stage 3 cuts each weight into equal parts. It keeps those of all weights, of those that learn in
  * f32 once more (of f32 too: it compares a device with its name), a buffer of the gradients of its
@@ -149,10 +150,11 @@ static void make_states(mo_play *p, uint64_t elements)
 
 /* --- stages 1 and 2 -------------------------------------------------------------------------- */
 
-/* Elements of all weights that touch one device's part, where they are most. */
-static uint64_t most_touching(const mo_play *p)
+/* Elements of all weights that touch one device's part, where they are most; and of the largest
+ * weight in which a part lies whole. */
+static uint64_t most_touching(mo_play *p)
 {
-    const mo_engine *e = p->engine;
+    mo_engine *e = p->engine;
     uint64_t most = e->part, low = 0, high = 0;
     for (uint64_t rank = 0; rank < world(p) && e->part > 0; rank++) {
         while (low < e->count && e->starts[low + 1] <= rank * e->part)
@@ -160,6 +162,8 @@ static uint64_t most_touching(const mo_play *p)
         while (high < e->count && e->starts[high] < (rank + 1) * e->part)
             high++;
         most = mo_max_u64(most, e->starts[high] - e->starts[low]);
+        if (high == low + 1 && e->starts[high] >= (rank + 1) * e->part)
+            e->alone = mo_max_u64(e->alone, e->starts[high] - e->starts[low]);
     }
     return most;
 }
@@ -386,6 +390,12 @@ static void gather(mo_play *p, uint64_t bytes)
     e->gathered = buffer(p, "gathered weights", bytes, MO_PARAMETERS);
 }
 
+void mo_engine_forward_end(mo_play *p, uint32_t layer)
+{
+    if (p->engine != NULL && p->engine->layers != NULL)
+        gather(p, p->engine->layers[layer].after);
+}
+
 void mo_engine_forward(mo_play *p, uint32_t layer)
 {
     if (p->engine != NULL && p->engine->layers != NULL)
@@ -474,7 +484,8 @@ static void step_flat(mo_play *p, uint64_t elements)
         drop(p, &e->earlier);
     }
     t->label = "the optimizer's step";
-    mo_tape_flash(t, mo_optimizer_step_bytes(t, r, &w, 1), MO_OPTIMIZER);
+    uint64_t more = e->width == 4 && e->alone > elements ? 4 * (e->alone - elements) : 0;
+    mo_tape_flash(t, add(p, mo_optimizer_step_bytes(t, r, &w, 1), more), MO_OPTIMIZER);
     drop(p, &one);
 }
 

@@ -7,9 +7,10 @@
 
 #include "plan/play.h"
 
-/* Bytes of gathered weights at the fullest moment of a layer's forward and of its backward. */
+/* Bytes of gathered weights at the fullest moment of a layer's forward and of its backward, and
+ * when its forward has ended. */
 typedef struct mo_gathered {
-    uint64_t forward, backward;
+    uint64_t forward, backward, after;
 } mo_gathered;
 
 struct mo_engine {
@@ -25,6 +26,7 @@ struct mo_engine {
     uint64_t part;          /* elements of the flat buffer that one device steps */
     uint64_t rank;          /* the device that is played: the one that keeps gradients first */
     uint64_t kept_elements; /* of gradients that a device keeps; of the fullest */
+    uint64_t alone;         /* elements of the largest weight in which a device's part lies whole */
     uint32_t bucket, kept, earlier, gathered; /* storages */
     uint32_t width;                           /* of a gradient's element */
     int stage, contiguous, overlap;

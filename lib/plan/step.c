@@ -101,6 +101,7 @@ static mo_value forward(mo_play *p)
     mo_engine_forward(p, t->layer_count - 1);
     mo_value loss = mo_play_head(p, x);
     mo_shard_loss(p, loss);
+    mo_engine_forward_end(p, t->layer_count - 1);
     mo_engine_hook_output(p, t->layer_count - 1, loss);
     mo_layer_info *last = &p->info[t->layer_count - 1];
     uint64_t now = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
