@@ -31,7 +31,7 @@ class _Draw:
 
 
 def make(seed=1, size=1 << 18):
-    """`size` bytes: sections of prose and of indented lines, of a vocabulary that the seed makes."""
+    """`size` bytes: sections of prose and of indented lines; the seed makes the vocabulary."""
     draw = _Draw(seed)
     letters = _cumulative(len(LETTERS))
     vocabulary = sorted(

@@ -112,7 +112,7 @@ def test_plain_loop_within_a_budget_in_bfloat16(call):
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "AdamW4bit", "AdamWFp8", "Lion8bit", "SGD8bit"])
 def test_other_optimizers(optimizer, call):
-    # 4-bit states learn more slowly: 10 to 40 steps in they are about 2 % behind, at 100 within 1 %.
+    # 4-bit states learn more slowly: 10 to 40 steps in they are about 2 % behind, at 100 under 1 %.
     call(
         "train_gpt.py",
         *"--model gpt --batch 4 --checkpoint none --no-save-on-cpu --no-grad-scaler".split(),
