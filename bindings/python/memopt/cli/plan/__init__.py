@@ -110,8 +110,11 @@ def _described(
     try:
         return describe.describe(arguments), None
     except hfconfig.UnknownModel as unknown:
-        if arguments.profile or arguments.like or not ofconfig.possible(arguments.model):
+        if arguments.profile or arguments.like:
             raise
+        obstacle = ofconfig.obstacle(arguments.model)
+        if obstacle is not None:
+            raise hfconfig.UnknownModel("%s%s" % (unknown, obstacle)) from None
         module = ofconfig.TracedConfig(arguments, unknown)
         return module.description(), module
 
