@@ -179,7 +179,10 @@ class _Run:
             except (OSError, ValueError) as error:  # no files left to open, say
                 self._once("some samples are missing: %s" % error)
             else:
-                if record["processes"]:  # else it has just ended, and its memory is gone
+                hidden = self._figures.hidden
+                if hidden is not None:
+                    self._once(hidden)
+                if hidden or record["processes"]:  # else it has just ended, its memory is gone
                     self._add(record, recorder, marks)
             due = max(due + self._arguments.interval, time.monotonic())
         recorder.mark(marks.read())
