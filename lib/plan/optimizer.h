@@ -14,6 +14,7 @@ typedef struct mo_weight {
     uint32_t layer;
     uint32_t learns;
     uint32_t adapter; /* 1: LoRA's, which has types of its own */
+    uint32_t bias;    /* 1: of the module of the weight before */
 } mo_weight;
 
 /* Bytes of an element of a weight, and of its gradient at rest. */
