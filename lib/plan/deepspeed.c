@@ -106,13 +106,19 @@ int mo_engine_shares_weights(const mo_play *p)
     return p->engine != NULL && p->engine->stage == MEMOPT_PLAN_ZERO3;
 }
 
-/* Weights that learn, in the order of their leaves. */
+/* Whether its buffers have a place for it: also for one that asks for a gradient and gets none. */
+static int has_place(const mo_weight *w)
+{
+    return w->learns || w->unused;
+}
+
+/* Weights that have a place, in the order of their leaves. */
 static void list_learning(mo_play *p)
 {
     mo_engine *e = p->engine;
     uint64_t at = 0;
     for (uint64_t i = 0; i < p->weight_count; i++)
-        e->count += p->weights[i].learns != 0;
+        e->count += (uint64_t)has_place(&p->weights[i]);
     e->starts = mo_calloc(e->count + 1, sizeof *e->starts);
     e->learning = mo_calloc(e->count + 1, sizeof *e->learning);
     e->filled = mo_calloc(e->count + 1, sizeof *e->filled);
@@ -122,7 +128,7 @@ static void list_learning(mo_play *p)
         return;
     }
     for (uint64_t i = 0, n = 0; i < p->weight_count; i++)
-        if (p->weights[i].learns) {
+        if (has_place(&p->weights[i])) {
             e->learning[n] = (uint32_t)i;
             e->starts[n++] = at;
             at = add(p, at, p->weights[i].count);
@@ -330,7 +336,7 @@ static void start_shares(mo_play *p)
         const mo_weight *w = &p->weights[i];
         uint64_t bytes = mo_tape_mul(t, share(p, w), e->width);
         weights = add(p, weights, bytes);
-        own = add(p, own, w->learns ? share(p, w) : 0);
+        own = add(p, own, has_place(w) ? share(p, w) : 0);
         if (world(p) > 1 && mo_gather_persists(p, w))
             whole = add(p, whole, mo_tape_mul(t, w->count, e->width));
         twice = add(p, twice, mo_tape_mul(t, mo_tape_mul(t, bytes, world(p)), 2));
