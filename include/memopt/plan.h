@@ -344,10 +344,14 @@ typedef struct memopt_plan_run {
                                       together does not hang on it. */
     memopt_dtype image_dtype;    /**< Of the images of a batch, which the model casts to its own;
                                       0: f32, as image processors give them. */
-    uint32_t reserved;           /**< Must be 0. */
-    memopt_dtype gather_dtype;   /**< ZeRO 2 and 3: what weights are gathered in, and so computed
-                                      in (FSDP's `MixedPrecisionPolicy(param_dtype=)`); 0:
-                                      weight_dtype. */
+    uint32_t gradient_sync;      /**< A ::memopt_plan_choice, for ZeRO 2 and 3 with accumulation:
+                                      no: gradients are reduced with the last micro-batch's alone
+                                      and are whole until then (`set_requires_gradient_sync(False)`,
+                                      as accelerate and `transformers.Trainer` do); default: yes,
+                                      each micro-batch's are, as torch does by itself. */
+    memopt_dtype gather_dtype;   /**< ZeRO 2 and 3: what weights and adapters are gathered in, and
+                                      so computed in (FSDP's `MixedPrecisionPolicy(param_dtype=)`);
+                                      0: each its own type. */
     uint32_t bucket_view;        /**< A ::memopt_plan_choice: gradients are views of DDP's buckets
                                       (`gradient_as_bucket_view`); default: no, as torch's. */
     memopt_dtype adapter_dtype;  /**< Of LoRA's adapters, which compute in it as well where there is

@@ -87,7 +87,7 @@ mo_value mo_block_run(mo_tape *t, void *layer, const mo_value *inputs)
     return l->stack->post_norm ? post_norm(l, inputs[0]) : pre_norm(l, inputs[0]);
 }
 
-static int runs_again(const mo_play *p, uint64_t number)
+int mo_block_again(const mo_play *p, uint64_t number)
 {
     const memopt_plan_run *r = &p->settings->run;
     switch (r->checkpointing) {
@@ -108,7 +108,7 @@ mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
         mo_layer_info *info = &p->info[l->number];
         uint64_t before = t->live[MO_ACTIVATIONS];
         double flops = t->flops;
-        int again = runs_again(p, i);
+        int again = mo_block_again(p, i);
         t->layer = l->number;
         mo_shard_forward(p, l->number);
         mo_engine_forward(p, l->number);

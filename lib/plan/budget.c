@@ -68,7 +68,7 @@ static void turn_around(mo_chain *c)
     mo_value x = mo_value_view(t, last->entry, mo_elements(t, last->entry));
     double flops = t->flops;
     mo_value loss = mo_play_head(p, x);
-    mo_shard_loss(p, loss);
+    mo_play_wrapped(p, loss);
     p->info[t->layer_count - 1].flops = t->flops - flops;
     p->info[t->layer_count - 1].kind = MEMOPT_PLAN_LAYER_HEAD;
     if (t->status != MEMOPT_OK)

@@ -90,13 +90,18 @@ int mo_engine_shares_weights(const mo_play *p)
     return p->engine != NULL && p->engine->stage == MEMOPT_PLAN_ZERO3;
 }
 
-/* Weights that learn, in the order of their leaves. */
+int mo_engine_has_place(const mo_weight *w)
+{
+    return w->learns || w->unused;
+}
+
+/* Weights that have a place, in the order of their leaves. */
 static void list_learning(mo_play *p)
 {
     mo_engine *e = p->engine;
     uint64_t at = 0;
     for (uint64_t i = 0; i < p->weight_count; i++)
-        e->count += p->weights[i].learns != 0;
+        e->count += (uint64_t)mo_engine_has_place(&p->weights[i]);
     e->starts = mo_calloc(e->count + 1, sizeof *e->starts);
     e->learning = mo_calloc(e->count + 1, sizeof *e->learning);
     e->filled = mo_calloc(e->count + 1, sizeof *e->filled);
@@ -106,7 +111,7 @@ static void list_learning(mo_play *p)
         return;
     }
     for (uint64_t i = 0, n = 0; i < p->weight_count; i++)
-        if (p->weights[i].learns) {
+        if (mo_engine_has_place(&p->weights[i])) {
             e->learning[n] = (uint32_t)i;
             e->starts[n++] = at;
             at = mo_engine_add(p, at, p->weights[i].count);

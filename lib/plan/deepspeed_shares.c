@@ -26,7 +26,7 @@ void mo_shares_start(mo_play *p)
         const mo_weight *w = &p->weights[i];
         uint64_t bytes = mo_tape_mul(t, mo_engine_share(p, w), e->width);
         weights = mo_engine_add(p, weights, bytes);
-        own = mo_engine_add(p, own, w->learns ? mo_engine_share(p, w) : 0);
+        own = mo_engine_add(p, own, mo_engine_has_place(w) ? mo_engine_share(p, w) : 0);
         if (p->settings->run.world_size > 1 && mo_gather_persists(p, w))
             whole = mo_engine_add(p, whole, mo_tape_mul(t, w->count, e->width));
         twice = mo_engine_add(

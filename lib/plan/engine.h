@@ -38,6 +38,10 @@ uint32_t mo_engine_buffer(mo_play *p, const char *label, uint64_t bytes, mo_cate
 void mo_engine_let_go(mo_play *p, uint32_t *storage);
 /* a + b, or 0 and an error on the tape. */
 uint64_t mo_engine_add(mo_play *p, uint64_t a, uint64_t b);
+/* Whether its buffers have a place for a weight: also for one that asks for a gradient and gets
+ * none.
+ */
+int mo_engine_has_place(const mo_weight *w);
 const mo_weight *mo_engine_weight(const mo_play *p, uint32_t leaf);
 void mo_engine_drop_gradient(mo_play *p, uint32_t leaf);
 /* States and the copy of so many elements. */

@@ -77,8 +77,6 @@ static void default_dtypes(memopt_plan_run *r)
         mo_settings_deepspeed_dtypes(r);
     if (r->compute_dtype == MEMOPT_DTYPE_F32 && r->weight_dtype == MEMOPT_DTYPE_F32)
         r->compute_dtype = 0; /* with 16-bit weights of its own type it still has losses in f32 */
-    if (r->gather_dtype == 0)
-        r->gather_dtype = r->weight_dtype;
     if (r->image_dtype == 0)
         r->image_dtype = MEMOPT_DTYPE_F32;
     if (r->adapter_dtype == 0)
@@ -109,7 +107,7 @@ static memopt_status check_enums(const memopt_plan_run *r)
                {"contiguous_gradients", r->contiguous_gradients, MEMOPT_PLAN_YES},
                {"overlap_comm", r->overlap_comm, MEMOPT_PLAN_YES},
                {"reserved_zero", r->reserved_zero, 0},
-               {"reserved", r->reserved, 0},
+               {"gradient_sync", r->gradient_sync, MEMOPT_PLAN_YES},
                {"reserved_end", r->reserved_end, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         memopt_status status = mo_settings_range(all[i].name, all[i].value, 0, all[i].last);
@@ -174,6 +172,8 @@ static void default_counts(mo_settings *s)
         r->use_cache = MEMOPT_PLAN_YES;
     if (r->keep_outputs == MEMOPT_PLAN_DEFAULT)
         r->keep_outputs = MEMOPT_PLAN_NO;
+    if (r->gradient_sync == MEMOPT_PLAN_DEFAULT)
+        r->gradient_sync = MEMOPT_PLAN_YES;
     if (r->bucket_view == MEMOPT_PLAN_DEFAULT)
         r->bucket_view = MEMOPT_PLAN_NO;
 }
@@ -239,6 +239,7 @@ memopt_status mo_settings_read(mo_settings *s, const memopt_plan_model *model,
     if (status == MEMOPT_OK)
         status = mo_options_read(&s->run, sizeof s->run, run, "memopt_plan_run");
     s->extra_per_layer = 0;
+    s->earlier = 0;
     if (status == MEMOPT_OK)
         status = mo_settings_model(s);
     if (status == MEMOPT_OK)

@@ -19,6 +19,7 @@ typedef struct mo_settings {
     uint64_t images;          /* of a micro-batch, through the vision tower */
     uint64_t patches;         /* of an image */
     uint64_t extra_per_layer; /* weights that the shape lacks to reach model.parameters */
+    uint32_t earlier;         /* 1: a micro-batch before the last, which is not reduced */
 } mo_settings;
 
 /* Reads the caller's structs (NULL: defaults), checks every field and fills in what is 0. */

@@ -273,7 +273,5 @@ void mo_node_drop_saved(mo_tape *t, const mo_node *n, const uint32_t held[MO_REC
 void mo_tape_run_region(mo_tape *t, uint32_t id);
 /* Gradients of inputs go with them. */
 void mo_tape_forget_passing(mo_tape *t);
-/* Gradients of all leaves that have one: set to None. */
-void mo_tape_zero_gradients(mo_tape *t);
 
 #endif

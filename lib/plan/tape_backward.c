@@ -203,9 +203,3 @@ void mo_tape_forget_passing(mo_tape *t)
         if (t->leaves[i].passing)
             mo_tape_drop_gradient(t, &t->leaves[i]);
 }
-
-void mo_tape_zero_gradients(mo_tape *t)
-{
-    for (uint64_t i = 0; i < t->leaf_count; i++)
-        mo_tape_drop_gradient(t, &t->leaves[i]);
-}

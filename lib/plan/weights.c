@@ -15,9 +15,9 @@ static uint64_t gradient_bytes(mo_play *p, const mo_weight *w)
     const memopt_plan_run *r = &p->settings->run;
     if (p->engine != NULL)
         return mo_tape_mul(&p->tape, w->count, mo_weight_width(r, w));
-    if (p->shards != NULL)
+    if (p->shards != NULL && !mo_shard_waits(p))
         return mo_tape_mul(&p->tape, w->count, mo_shard_width(p, w));
-    if (r->world_size > 1 && r->bucket_view == MEMOPT_PLAN_YES)
+    if (p->shards == NULL && r->world_size > 1 && r->bucket_view == MEMOPT_PLAN_YES)
         return 0;
     return mo_tape_mul(&p->tape, w->count, mo_gradient_width(r, w));
 }
@@ -52,11 +52,19 @@ static mo_value add_weight(mo_play *p, uint64_t rows, uint64_t columns, uint64_t
         return MO_NONE;
     }
     mo_weight *w = &p->weights[p->weight_count++];
-    *w = (mo_weight){count, rows, columns, chunks, t->layer, adapter || !p->frozen, adapter, 0};
+    uint32_t asks = adapter || !p->frozen;
+    *w = (mo_weight){.count = count,
+                     .rows = rows,
+                     .columns = columns,
+                     .chunks = chunks,
+                     .layer = t->layer,
+                     .learns = asks && !p->unused,
+                     .adapter = adapter,
+                     .unused = asks && p->unused};
     mo_value v = weight_value(p, w);
-    if (w->learns)
-        mo_value_learns(t, v, gradient_bytes(p, w));
-    mo_shard_add(p, w, v);
+    if (asks) /* operations on one that is not used are recorded as well */
+        mo_value_learns(t, v, w->learns ? gradient_bytes(p, w) : 0);
+    mo_shard_add(p, w);
     return v;
 }
 
@@ -120,6 +128,12 @@ void mo_play_hold(mo_play *p, mo_held *held, mo_value v)
         return;
     }
     held->values[held->count++] = v;
+}
+
+void mo_play_returns(mo_play *p, mo_value v)
+{
+    p->returned += mo_bytes(&p->tape, v);
+    mo_play_hold(p, &p->outputs, v);
 }
 
 void mo_play_let_go(mo_play *p, mo_held *held, uint64_t from)

@@ -207,6 +207,7 @@ class PlanRun(_Description):
         "zero_engine": _abi_plan.PlanEngine,
         "contiguous_gradients": _abi_plan.PlanChoice,
         "overlap_comm": _abi_plan.PlanChoice,
+        "gradient_sync": _abi_plan.PlanChoice,
     }
     _flags = {"offload": _abi_plan.PlanOffload}
 

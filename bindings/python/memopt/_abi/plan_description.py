@@ -250,7 +250,7 @@ class PlanRun(Struct):
         ("min_8bit_size", U64),
         ("bucket_bytes", U64),
         ("image_dtype", I32),
-        ("reserved", U32),
+        ("gradient_sync", U32),
         ("gather_dtype", I32),
         ("bucket_view", U32),
         ("adapter_dtype", I32),

@@ -196,6 +196,12 @@ def _saver_arguments(group: Any) -> None:
         help="FSDP gathers weights and computes in it (MixedPrecisionPolicy)",
     )
     group.add_argument(
+        "--no-sync",
+        action="store_true",
+        help="FSDP reduces gradients with the last micro-batch's alone, as accelerate and Trainer "
+        "do: whole until then (set_requires_gradient_sync(False))",
+    )
+    group.add_argument(
         "--bucket-view",
         action="store_true",
         help="gradients are views of DDP's buckets (gradient_as_bucket_view)",
@@ -368,6 +374,7 @@ def _run_fields(
         "sharding": _sharding(arguments),
         "gather_dtype": arguments.gather_dtype,
         "bucket_view": True if arguments.bucket_view else None,
+        "gradient_sync": False if arguments.no_sync else None,
         "loss": arguments.loss,
         "use_cache": said.get("use_cache"),
         "keep_outputs": True if arguments.keep_outputs else None,
@@ -388,6 +395,8 @@ def _offload(value: Optional[str]) -> Optional[List[str]]:
 def _sharding(arguments: argparse.Namespace) -> Optional[str]:
     if arguments.gather_dtype and (arguments.zero or 0) < 2:
         raise UsageError("--gather-dtype is what --zero 2 and 3 gather weights in")
+    if arguments.no_sync and (arguments.zero or 0) < 2:
+        raise UsageError("--no-sync is of --zero 2 and 3: else gradients are whole in any case")
     if arguments.bucket_view and ((arguments.world_size or 1) < 2 or (arguments.zero or 0) > 1):
         raise UsageError("--bucket-view is of DDP: --world-size of 2 or more, --zero 0 or 1")
     if arguments.zero is None:
