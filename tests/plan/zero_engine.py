@@ -10,7 +10,7 @@ as in `several.py`:
 
 * Collectives run on copies that the recorder does not see: nothing of gloo's holds a buffer longer
   than the program does.
-* What DeepSpeed keeps from step to step (the flat weights, the f32 part, gradients, buckets) is found
+* What DeepSpeed keeps from step to step (flat weights, their f32 part, gradients, buckets) is found
   where it keeps it. What else is alive before a step and was made since the model was is an error:
   the table would lack it.
 * The engine runs backward and step, a step at each micro-batch.
@@ -32,10 +32,10 @@ import several
 import torch
 import zero_report
 import zero_rows
-from memopt.torch._recorder import Recorder
+from memopt.torch._recorder import Account, Recorder
 from memopt.torch._step import Recorded, StepRecorder
-from memopt.torch._recorder import Account
 from torch.utils._pytree import tree_flatten, tree_iter, tree_unflatten
+
 
 def config_of(run: Dict[str, Any]) -> Dict[str, Any]:
     """DeepSpeed's configuration of a row."""
@@ -139,8 +139,9 @@ class EngineStep(StepRecorder):
         from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Flat
 
         def weights(handle: Any) -> List[Any]:
-            params = handle.params if hasattr(handle, "params") else [handle._AllGatherHandle__param]
-            return [*(p.data for p in params), *getattr(handle, "partitions", [])]
+            if isinstance(handle, gathers.AllGatherHandle):
+                return [handle._AllGatherHandle__param.data]
+            return [*(p.data for p in handle.params), *handle.partitions]
 
         def buckets(optimizer: Any) -> List[Any]:
             return [b for bucket in optimizer.ipg_buckets.values() for b in bucket.buffer]
@@ -293,7 +294,8 @@ def write(measured: Dict[str, Dict[str, Any]]) -> None:
     }
     lines = [json.dumps(measured[r["name"]]) for r in zero_rows.ROWS if r["name"] in measured]
     head = json.dumps({"versions": versions})
-    zero_report.TRUTH.write_text('{"about": %s,\n"rows": [\n%s\n]}\n' % (head, ",\n".join(lines)))
+    text = '{"about": %s,\n"rows": [\n%s\n]}\n' % (head, ",\n".join(lines))
+    zero_report.TRUTH.write_text(text)
 
 
 def main(names: List[str]) -> int:
@@ -302,7 +304,8 @@ def main(names: List[str]) -> int:
     if unknown:
         print("no row is called " + ", ".join(sorted(unknown)), file=sys.stderr)
         return 2
-    known = {row["name"]: row for row in json.loads(zero_report.TRUTH.read_text())["rows"]} if names else {}
+    table = json.loads(zero_report.TRUTH.read_text()) if names else {"rows": []}
+    known = {row["name"]: row for row in table["rows"]}
     for world in sorted({row["run"]["world_size"] for row in zero_rows.ROWS}, reverse=True):
         asked = [r for r in zero_rows.ROWS if r["run"]["world_size"] == world]
         asked = [r for r in asked if not names or r["name"] in names]

@@ -38,11 +38,11 @@ SETTINGS = {
 
 HEAD = """## DeepSpeed
 
-Real steps under DeepSpeed %(deepspeed)s's own ZeRO (`tests/plan/zero_engine.py`), by processes over gloo,
-of which the fullest counts, and what `memopt plan --deepspeed-config` says of them: of the peak, and of
-the phase of the step in which it is furthest off. Buckets are in elements; where none is said, it is
-DeepSpeed's default of 500 million. *tight*: of stage 3, what is asked for ahead, live, and kept for use
-is small too.
+Real steps under DeepSpeed %(deepspeed)s's own ZeRO (`tests/plan/zero_engine.py`), by processes over
+gloo, of which the fullest counts, and what `memopt plan --deepspeed-config` says of them: of the
+peak, and of the phase of the step in which it is furthest off. Buckets are in elements; where none
+is said, it is DeepSpeed's default of 500 million. *tight*: of stage 3, what is asked for ahead,
+live, and kept for use is small too.
 """
 
 
@@ -143,7 +143,8 @@ def main() -> int:
         page = re.sub(r"## DeepSpeed\n.*?(?=\n## |\Z)", "", page, flags=re.DOTALL)
         start = page.find("\n## ")
         start = len(page) if start < 0 else start
-        PAGE.write_text(page[:start].rstrip("\n") + "\n\n" + text + "\n" + page[start:].lstrip("\n"))
+        before, after = page[:start].rstrip("\n"), page[start:].lstrip("\n")
+        PAGE.write_text(before + "\n\n" + text + "\n" + after)
     else:
         print(text, end="")
     return 0

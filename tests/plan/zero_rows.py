@@ -1,7 +1,7 @@
 """Rows under DeepSpeed: configurations (Hugging Face's keys) and ways to run them.
 
-Settings of DeepSpeed are its own: buckets, thresholds and distances in elements; what is not said is
-its default (a reduce bucket of 5e8 elements).
+Settings are DeepSpeed's: buckets, thresholds and distances in elements; what is not said is its
+default (a reduce bucket of 5e8 elements).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Estimates against tests/plan/truth_zero.json: real training steps under DeepSpeed's ZeRO.
 
-Nothing here needs torch or DeepSpeed: the rows' configurations are read as `memopt plan` reads them.
+Nothing here needs torch or DeepSpeed: configurations are read as `memopt plan` reads them.
 """
 
 import json
