@@ -23,7 +23,9 @@
  * **What is an upper bound.** Attention "sdpa" with dropout where the device is not told or is the
  * CPU, which has no flash kernel for it; mixtures of experts are counted as
  * the grouped products that `transformers` runs by default, for which the routing does not matter;
- * everything in memopt_plan_bytes::overhead. Of several devices it is the fullest that is told.
+ * everything in memopt_plan_bytes::overhead; what DeepSpeed's stage 3 gathers: of a layer's forward
+ * and of its backward the most is there throughout. Of several devices it is the fullest that is
+ * told.
  *
  * **What is an estimate.** Descriptions by totals alone: a Llama-like model with these totals.
  * Contrastive heads and the fused loss: played in the same
