@@ -25,7 +25,8 @@ MIB = 1 << 20
 @pytest.fixture
 def socket_folder() -> Iterator[Path]:
     """A folder with a short path and for this user only: a socket's path has 107 characters."""
-    folder = Path(tempfile.mkdtemp(prefix="memopt-"))
+    place = tempfile.gettempdir()
+    folder = Path(tempfile.mkdtemp(prefix="mo-", dir=place if len(place) < 40 else "/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 

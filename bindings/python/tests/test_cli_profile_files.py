@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -76,7 +77,7 @@ def test_a_plot_that_cannot_be_made(tmp_path):
     assert not (tmp_path / "ran").exists()
     there = tmp_path / "there.png"
     there.write_text("a picture of yesterday")
-    program = "chmod 000 {0}; rm {0}; mkdir {0}".format(there)
+    program = "chmod 000 {0}; rm {0}; mkdir {0}".format(shlex.quote(str(there)))
     result = command("profile", "--plot", there, "--", "sh", "-c", program)
     assert result.returncode == 0 and "there.png was not written: Is a directory" in result.stderr
 

@@ -92,9 +92,10 @@ class FileEdit:
         old, new = (_lines(text) for text in texts)
         name = self.source.name
         was = os.devnull if self.source.status is None else name
-        lines = []
+        lines: List[str] = []
         for line in difflib.unified_diff(old, new, was, name, lineterm="\n"):
-            lines.append(line.rstrip("\n"))
+            heading = len(lines) < 2  # of a name with a blank in it patch(1) must be told the end
+            lines.append(line.rstrip("\n") + ("\t" if heading and " " in line[4:] else ""))
             if not line.endswith("\n"):
                 lines.append("\\ No newline at end of file")
         return lines

@@ -18,8 +18,8 @@ from .traced import DTYPES, Sizes, TraceFailed, Traced, torch_parts
 #: Options that Transformers' own classes have no switch for here.
 _NOT_MEASURED = (
     "lora", "adapter_dtype", "image_dtype", "offload", "loss", "zero", "gather_dtype",
-    "bucket_view", "checkpoint_every",
-    "checkpoint_budget",
+    "bucket_view", "no_sync", "checkpoint_every", "checkpoint_budget", "zero_engine",
+    "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip
 
 

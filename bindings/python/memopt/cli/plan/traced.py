@@ -19,9 +19,9 @@ _NOT_HERE = (
     "positions", "labels", "vision_layers", "vision_hidden", "vision_tokens", "image_size",
     "patch_size", "family", "head", "like", "lora", "lora_targets", "checkpointing",
     "checkpoint_every", "checkpoint_budget", "offload", "zero", "gather_dtype",
-    "bucket_view", "loss", "attention", "dtype", "master_weights", "images", "positives",
+    "bucket_view", "no_sync", "loss", "attention", "dtype", "master_weights", "images", "positives",
     "negatives", "seq_mean", "keep_outputs", "padding_mask", "min_8bit_size", "adapter_dtype",
-    "image_dtype",
+    "image_dtype", "zero_engine", "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip
 
 #: torch's names.
