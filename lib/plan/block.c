@@ -87,7 +87,7 @@ mo_value mo_block_run(mo_tape *t, void *layer, const mo_value *inputs)
     return l->stack->post_norm ? post_norm(l, inputs[0]) : pre_norm(l, inputs[0]);
 }
 
-static int runs_again(const mo_play *p, uint64_t number)
+int mo_block_again(const mo_play *p, uint64_t number)
 {
     const memopt_plan_run *r = &p->settings->run;
     switch (r->checkpointing) {
@@ -108,12 +108,14 @@ mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
         mo_layer_info *info = &p->info[l->number];
         uint64_t before = t->live[MO_ACTIVATIONS];
         double flops = t->flops;
-        int again = runs_again(p, i);
+        int again = mo_block_again(p, i);
         t->layer = l->number;
         mo_shard_forward(p, l->number);
+        mo_engine_forward(p, l->number);
         mo_shard_hook_input(p, l->number, x);
         x = turn(t, x, mo_tape_region_forward(t, mo_block_run, l, &x, 1, again));
         mo_shard_hook_output(p, l->number, x);
+        mo_engine_hook_output(p, l->number, x);
         mo_shard_forward_end(p, l->number);
         info->recomputed = (uint32_t)again;
         info->kind = s == &p->text ? MEMOPT_PLAN_LAYER_BLOCK : MEMOPT_PLAN_LAYER_VISION;

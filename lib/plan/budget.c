@@ -68,7 +68,7 @@ static void turn_around(mo_chain *c)
     mo_value x = mo_value_view(t, last->entry, mo_elements(t, last->entry));
     double flops = t->flops;
     mo_value loss = mo_play_head(p, x);
-    mo_shard_loss(p, loss);
+    mo_play_wrapped(p, loss);
     p->info[t->layer_count - 1].flops = t->flops - flops;
     p->info[t->layer_count - 1].kind = MEMOPT_PLAN_LAYER_HEAD;
     if (t->status != MEMOPT_OK)
@@ -204,5 +204,6 @@ void mo_play_scheduled(mo_play *p)
     mo_storage_drop(t, c.gradient);
     mo_play_drop_tables(p);
     mo_shard_finish(p);
+    mo_engine_finish(p);
     t->in_backward = 0;
 }

@@ -117,12 +117,11 @@ static void build_stack(mo_play *p, mo_stack *s, uint64_t layers)
                           mo_tape_mul(&p->tape, s->heads, s->head_dim));
     s->scores = mo_tape_mul(&p->tape, mo_tape_mul(&p->tape, s->rows, s->heads),
                             mo_tape_mul(&p->tape, s->sequence, s->sequence));
-    int frozen = p->frozen;
     for (uint64_t i = 0; i < layers && p->tape.status == MEMOPT_OK; i++, p->tape.layer++) {
-        p->frozen = frozen || i + s->skipped >= layers; /* no gradient reaches what is skipped */
+        p->unused = i + s->skipped >= layers; /* no gradient reaches it */
         build_layer(p, s, &s->layers[i]);
     }
-    p->frozen = frozen;
+    p->unused = 0;
 }
 
 /* The shape of the layers, from the model's. */
@@ -189,9 +188,10 @@ static void build_tower(mo_play *p)
     p->tape.layer = 1;
     build_stack(p, &p->vision, m->vision_layers);
     p->tape.layer = 0;
-    p->frozen = 1;
+    p->unused = 1;
     (void)mo_play_norm(p, m->vision_hidden,
                        MO_NORM_LAYER); /* of the pooled token, which Llava leaves alone */
+    p->unused = 0;
     p->frozen = frozen && m->vision_mode != MEMOPT_PLAN_TOWER_FROZEN;
     p->vision_projection = mo_play_linear(p, m->vision_hidden, m->hidden, 1, 0);
     p->vision_projection_out = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
@@ -268,10 +268,10 @@ static void build_head(mo_play *p)
         break;
     case MEMOPT_PLAN_HEAD_CONTRASTIVE:
     case MEMOPT_PLAN_HEAD_NONE:
-        p->frozen = 1; /* what it makes is not in the loss: it gets no gradient */
+        p->unused = 1; /* what it makes is not in the loss */
         if (yes(m->pooler))
             p->pooler = mo_play_linear(p, m->hidden, m->hidden, 1, 0);
-        p->frozen = frozen;
+        p->unused = 0;
         break;
     default:
         p->frozen = 0; /* a new head learns, with LoRA too */
@@ -341,7 +341,7 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
     p->info = mo_calloc(layers, sizeof *p->info);
     if (p->info == NULL)
         return mo_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
-    if (mo_shard_init(p, layers) != MEMOPT_OK)
+    if (mo_shard_init(p, layers) != MEMOPT_OK || mo_engine_init(p, layers) != MEMOPT_OK)
         return p->tape.status;
     p->tape.fused_dropout =
         s->card.device == MEMOPT_PLAN_DEVICE_CUDA || s->card.device == MEMOPT_PLAN_DEVICE_HIP;
@@ -364,11 +364,13 @@ void mo_play_end(mo_play *p)
     mo_free(p->vision.layers);
     mo_free(p->weights);
     mo_shard_end(p);
+    mo_engine_end(p);
     mo_free(p->info);
     mo_free(p->frames.values);
     mo_free(p->outputs.values);
     mo_free(p->block.values);
     mo_free(p->layer.values);
+    mo_free(p->inputs.values);
     mo_free(p->leaves.values);
     mo_tape_end(&p->tape);
     memset(p, 0, sizeof *p);

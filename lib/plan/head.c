@@ -152,7 +152,7 @@ static mo_value vocabulary(mo_play *p, mo_value x, int shifted)
     mo_drop(t, narrow);
     mo_value loss = token_loss(p, logits, shifted);
     t->category = MO_ACTIVATIONS;
-    mo_play_hold(p, &p->outputs, logits);
+    mo_play_returns(p, logits);
     mo_drop(t, x);
     return loss;
 }
@@ -200,7 +200,7 @@ static mo_value classes(mo_play *p, mo_value x)
     mo_value loss = mo_op_loss(t, wide, p->labels);
     mo_drop(t, wide);
     t->category = MO_ACTIVATIONS;
-    mo_play_hold(p, &p->outputs, logits);
+    mo_play_returns(p, logits);
     return loss;
 }
 
@@ -226,7 +226,7 @@ static mo_value contrastive(mo_play *p, mo_value x)
     mo_drop(t, a);
     mo_drop(t, b);
     scores = turn(t, scores, mo_op_scale(t, scores));
-    mo_play_hold(p, &p->outputs, mo_value_view(t, scores, mo_elements(t, scores)));
+    mo_play_returns(p, mo_value_view(t, scores, mo_elements(t, scores)));
     scores = turn(t, scores, mo_op_cast(t, scores, 4));
     mo_value loss = mo_op_loss(t, scores, p->labels);
     t->category = MO_ACTIVATIONS;

@@ -47,7 +47,7 @@ static uint64_t coded(uint64_t count, unsigned bits, unsigned block)
 static uint64_t moments(const memopt_plan_run *run, const mo_weight *w)
 {
     uint64_t n = w->count, width = state_width(run, w);
-    int small = n < run->min_8bit_size;
+    int small = mo_max_u64(n, w->whole) < run->min_8bit_size; /* shards go by what they are of */
     switch (run->optimizer) {
     case MEMOPT_PLAN_ADAMW:
     case MEMOPT_PLAN_ADAMW_FOREACH:

@@ -11,9 +11,12 @@
 typedef struct mo_weight {
     uint64_t count, rows, columns; /* columns 0: not a matrix */
     uint64_t chunks;               /* into how many equal parts FSDP may cut it: its first size */
+    uint64_t whole;                /* of a shard: elements of what it is part of; else 0 */
     uint32_t layer;
     uint32_t learns;
     uint32_t adapter; /* 1: LoRA's, which has types of its own */
+    uint32_t bias;    /* 1: of the module of the weight before */
+    uint32_t unused;  /* 1: asks for a gradient and gets none: what it makes is not in the loss */
 } mo_weight;
 
 /* Bytes of an element of a weight, and of its gradient at rest. */

@@ -30,6 +30,24 @@ static memopt_status find_schedule(const mo_settings *settings, memopt_schedule 
     return status;
 }
 
+/* Where micro-batches before the last are not reduced: the fuller of one of them and the last, by
+ * phase. */
+static memopt_status add_earlier(mo_play *last, const mo_settings *settings,
+                                 memopt_schedule *schedule)
+{
+    mo_settings s = *settings;
+    mo_play p;
+    if (!mo_shard_waits(last))
+        return MEMOPT_OK;
+    s.earlier = 1;
+    memopt_status status = play_step(&p, &s, schedule);
+    for (int i = MEMOPT_PLAN_PHASE_FORWARD; i <= MEMOPT_PLAN_PHASE_BACKWARD; i++)
+        if (status == MEMOPT_OK && p.tape.phases[i].total > last->tape.phases[i].total)
+            last->tape.phases[i] = p.tape.phases[i];
+    mo_play_end(&p);
+    return status;
+}
+
 /* With a budget by `schedule`, which is found where it is NULL; the caller destroys it. */
 static memopt_status play(mo_play *p, const mo_settings *s, memopt_schedule **schedule)
 {
@@ -37,7 +55,9 @@ static memopt_status play(mo_play *p, const mo_settings *s, memopt_schedule **sc
     memset(p, 0, sizeof *p);
     if (s->run.checkpointing == MEMOPT_PLAN_CHECKPOINT_BUDGET && *schedule == NULL)
         status = find_schedule(s, schedule);
-    return status == MEMOPT_OK ? play_step(p, s, *schedule) : status;
+    if (status == MEMOPT_OK)
+        status = play_step(p, s, *schedule);
+    return status == MEMOPT_OK ? add_earlier(p, s, *schedule) : status;
 }
 
 static memopt_status add_plain(memopt_plan *plan)

@@ -11,6 +11,7 @@
 #include "plan/optimizer.h"
 #include "plan/settings.h"
 
+typedef struct mo_engine mo_engine;
 typedef struct mo_play mo_play;
 typedef struct mo_stack mo_stack;
 
@@ -72,7 +73,8 @@ struct mo_play {
     mo_weight *weights;
     uint64_t weight_count, weight_capacity;
     uint64_t buffer_bytes;
-    mo_shard *shards; /* NULL: weights are not shared out */
+    mo_engine *engine; /* of DeepSpeed; NULL: it is not used */
+    mo_shard *shards;  /* NULL: FSDP does not share weights out */
     uint64_t shard_count;
     uint32_t filled, reduced; /* storages of the last group's buffers */
     mo_stack text, vision;
@@ -87,6 +89,7 @@ struct mo_play {
     mo_held outputs;     /* what its outputs hold: the cache, logits */
     mo_held block;       /* what attention's code holds until it returns */
     mo_held layer;       /* what a layer's code holds until it returns */
+    mo_held inputs;      /* FSDP's casts of the model's inputs, held until it returns */
     mo_layer_info *info; /* of the layers of the plan */
     uint64_t saved;      /* activations when the forward of the layers ends */
     double again_flops;  /* of what is run again */
@@ -94,6 +97,8 @@ struct mo_play {
     memopt_schedule *schedule;
     uint64_t step_bytes; /* that the optimizer's step makes */
     int frozen;          /* weights made now do not learn */
+    uint64_t returned;   /* bytes of what the model returns but for its cache */
+    int unused;          /* nor those that ask for it: what they make is not in the loss */
 };
 
 /* --- weights (weights.c) --------------------------------------------------------------------- */
@@ -106,6 +111,8 @@ mo_norm mo_play_norm(mo_play *p, uint64_t size, enum mo_norm_kind kind);
 void mo_play_buffer(mo_play *p, uint64_t bytes);
 /* Holds a value until mo_play_let_go: takes over the caller's handle. */
 void mo_play_hold(mo_play *p, mo_held *held, mo_value v);
+/* Holds a tensor that the model returns until its outputs are given up: takes it over. */
+void mo_play_returns(mo_play *p, mo_value v);
 /* Drops what was held after the first `from`. */
 void mo_play_let_go(mo_play *p, mo_held *held, uint64_t from);
 
@@ -117,10 +124,13 @@ void mo_shard_end(mo_play *p);
 uint32_t mo_shard_group(const mo_play *p, uint32_t layer);
 /* Bytes of an element of a gathered weight. */
 uint32_t mo_shard_width(const mo_play *p, const mo_weight *w);
+/* Whether gradients of micro-batches before the last are not reduced: they are whole, in the type
+ * they rest in, until the last one's are. */
+int mo_shard_waits(const mo_play *p);
 /* Elements of a weight on one device. */
 uint64_t mo_shard_count(const mo_play *p, const mo_weight *w);
 /* Puts a weight into its layer's group. */
-void mo_shard_add(mo_play *p, const mo_weight *w, mo_value v);
+void mo_shard_add(mo_play *p, const mo_weight *w);
 /* Gradients of earlier micro-batches. */
 void mo_shard_gradients(mo_play *p);
 /* Around a layer's forward; the root's is layer 0. */
@@ -137,6 +147,22 @@ void mo_shard_backward_end(mo_play *p, uint32_t layer);
 /* Backward has ended. */
 void mo_shard_finish(mo_play *p);
 
+/* --- DeepSpeed's ZeRO (deepspeed.c); without, these do nothing but for start and step ------------
+ */
+memopt_status mo_engine_init(mo_play *p, uint64_t layers);
+void mo_engine_end(mo_play *p);
+/* Whether weights are there only while they are gathered. */
+int mo_engine_shares_weights(const mo_play *p);
+/* What it keeps: weights, states, gradients of earlier micro-batches. */
+void mo_engine_start(mo_play *p);
+/* Before a layer's forward, and from its output on back, its backward. */
+void mo_engine_forward(mo_play *p, uint32_t layer);
+void mo_engine_hook_output(mo_play *p, uint32_t layer, mo_value x);
+/* Backward has ended. */
+void mo_engine_finish(mo_play *p);
+/* The optimizer's step. */
+void mo_engine_step(mo_play *p);
+
 /* --- the model (build.c) ---------------------------------------------------------------------- */
 memopt_status mo_play_build(mo_play *p, const mo_settings *s);
 void mo_play_end(mo_play *p);
@@ -148,6 +174,8 @@ mo_value mo_play_stem(mo_play *p);
 void mo_play_drop_tables(mo_play *p);
 /* Drops the mask over the scores and the rotary tables alone. */
 void mo_play_drop_mask(mo_play *p);
+/* Whether a stack's layer is run again in backward. */
+int mo_block_again(const mo_play *p, uint64_t number);
 /* Runs a stack over x, which it takes over. */
 mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x);
 mo_value mo_block_run(mo_tape *t, void *layer, const mo_value *inputs);
@@ -161,6 +189,8 @@ void mo_play_scheduled(mo_play *p);
 /* The schedule of a play's layers, from what they took in a step that was played without. */
 memopt_status mo_play_schedule(const mo_play *played, uint64_t budget, memopt_schedule **out);
 
+/* Forward has ended with the loss: what wrappers do then (step.c). */
+void mo_play_wrapped(mo_play *p, mo_value loss);
 /* A whole step (step.c): weights, states, forward, backward, optimizer. */
 memopt_status mo_play_step(mo_play *p);
 

@@ -19,6 +19,7 @@ typedef struct mo_settings {
     uint64_t images;          /* of a micro-batch, through the vision tower */
     uint64_t patches;         /* of an image */
     uint64_t extra_per_layer; /* weights that the shape lacks to reach model.parameters */
+    uint32_t earlier;         /* 1: a micro-batch before the last, which is not reduced */
 } mo_settings;
 
 /* Reads the caller's structs (NULL: defaults), checks every field and fills in what is 0. */
@@ -32,6 +33,12 @@ memopt_status mo_settings_measured(mo_settings *s, const memopt_plan_run *run,
 
 /* The model's part (settings_model.c); the run's is checked after it. */
 memopt_status mo_settings_model(mo_settings *s);
+
+/* What DeepSpeed's ZeRO asks of a run (settings_deepspeed.c), if it is that: what it has not, or is
+ * not told of here; then its types, and its counts. */
+memopt_status mo_settings_deepspeed(const memopt_plan_run *r);
+void mo_settings_deepspeed_dtypes(memopt_plan_run *r);
+void mo_settings_deepspeed_counts(memopt_plan_run *r);
 
 /* The card's part (card.c): NULL is the defaults. */
 memopt_status mo_card_read(memopt_plan_card *c, const memopt_plan_card *given);

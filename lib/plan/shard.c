@@ -19,6 +19,10 @@
  * gradient, are reduced when backward has ended (_fsdp_state.py,
  * _root_post_backward_final_callback).
  *
+ * Of micro-batches before the last nothing is reduced where the program says so
+ * (set_requires_gradient_sync): gradients stay whole, cast to the type they rest in
+ * (_set_unsharded_grad_dtypes), and the last one's are added to them.
+ *
  * Shards are of equal size: the first size of a weight is divided by the devices and rounded up.
  */
 #include "plan/play.h"
@@ -49,13 +53,15 @@ uint32_t mo_shard_group(const mo_play *p, uint32_t layer)
 memopt_status mo_shard_init(mo_play *p, uint64_t layers)
 {
     const memopt_plan_run *r = &p->settings->run;
-    if (r->sharding < MEMOPT_PLAN_ZERO2 || r->world_size < 2)
+    if (r->sharding < MEMOPT_PLAN_ZERO2 || r->world_size < 2 ||
+        r->zero_engine != MEMOPT_PLAN_ENGINE_TORCH)
         return MEMOPT_OK;
     p->shards = mo_calloc(layers, sizeof *p->shards);
     if (p->shards == NULL)
         return mo_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
     p->shard_count = layers;
-    p->weight_width = (uint32_t)memopt_dtype_size(r->gather_dtype);
+    if (r->gather_dtype != 0)
+        p->weight_width = (uint32_t)memopt_dtype_size(r->gather_dtype);
     return MEMOPT_OK;
 }
 
@@ -67,8 +73,22 @@ void mo_shard_end(mo_play *p)
 uint32_t mo_shard_width(const mo_play *p, const mo_weight *w)
 {
     const memopt_plan_run *r = &p->settings->run;
-    int cast = r->gather_dtype != r->weight_dtype;
-    return cast ? (uint32_t)memopt_dtype_size(r->gather_dtype) : mo_weight_width(r, w);
+    return r->gather_dtype != 0 ? (uint32_t)memopt_dtype_size(r->gather_dtype)
+                                : mo_weight_width(r, w);
+}
+
+/* Whether shards are gathered in another type than their own. */
+static int is_cast(const mo_play *p, const mo_weight *w)
+{
+    const memopt_plan_run *r = &p->settings->run;
+    memopt_dtype own = w->adapter ? r->adapter_dtype : r->weight_dtype;
+    return r->gather_dtype != 0 && r->gather_dtype != own;
+}
+
+int mo_shard_waits(const mo_play *p)
+{
+    const memopt_plan_run *r = &p->settings->run;
+    return p->shards != NULL && r->accumulation > 1 && r->gradient_sync == MEMOPT_PLAN_NO;
 }
 
 uint64_t mo_shard_count(const mo_play *p, const mo_weight *w)
@@ -82,7 +102,7 @@ static void add(mo_play *p, uint64_t *sum, uint64_t bytes)
         (void)mo_tape_mul(&p->tape, UINT64_MAX, 2);
 }
 
-void mo_shard_add(mo_play *p, const mo_weight *w, mo_value v)
+void mo_shard_add(mo_play *p, const mo_weight *w)
 {
     mo_tape *t = &p->tape;
     if (p->shards == NULL || t->status != MEMOPT_OK)
@@ -92,9 +112,9 @@ void mo_shard_add(mo_play *p, const mo_weight *w, mo_value v)
     uint64_t own = mo_shard_count(p, w), padded = mo_tape_mul(t, own, devices(p));
     uint32_t width = mo_shard_width(p, w);
     add(p, &s->bytes, mo_tape_mul(t, padded, width));
-    if (width != mo_weight_width(r, w))
+    if (is_cast(p, w))
         add(p, &s->cast, mo_tape_mul(t, own, width));
-    if (!mo_needs(t, v))
+    if (!w->learns)
         return;
     add(p, &s->learning, mo_tape_mul(t, padded, mo_gradient_width(r, w)));
     t->leaves[t->leaf_count - 1].next = s->leaves;
@@ -176,7 +196,7 @@ static void after_backward(void *context, uint32_t group)
     drop(p, &s->flat);
     drop(p, &s->whole);
     drop(p, &p->reduced);
-    if (s->learning == 0)
+    if (s->learning == 0 || p->settings->earlier)
         return;
     p->reduced = buffer(p, "the buffer of gradients", s->learning, MO_GRADIENTS);
     drop_gradients(p, s);
@@ -201,6 +221,7 @@ void mo_shard_hook_output(mo_play *p, uint32_t layer, mo_value x)
 
 void mo_shard_loss(mo_play *p, mo_value loss)
 {
+    mo_play_let_go(p, &p->inputs, 0);
     if (p->shards == NULL)
         return;
     drop(p, &p->filled);

@@ -90,6 +90,8 @@ static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t w
                                    .saved = {pixels, weight}});
     if (width != mo_width(t, p->patches) && mo_needs(t, p->patches))
         mo_tape_cache(t, weight);
+    if (p->shards != NULL && p->settings->run.gather_dtype != 0) /* the root has cast its inputs */
+        mo_play_hold(p, &p->inputs, mo_value_view(t, pixels, mo_elements(t, pixels)));
     if (p->settings->model.family == MEMOPT_PLAN_VIT &&
         (p->compute == 0 || p->compute == p->weight_width))
         mo_play_hold(p, &p->frames, pixels); /* the model's frame has cast them */
@@ -102,11 +104,10 @@ static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t w
 
 /* Layers that run again need an input with a gradient: frozen embeddings, of words and of images,
  * are made a leaf, as `enable_input_require_grads` does it, which the graph holds to the end of
- * backward. */
+ * backward. `gradient_checkpointing_enable` calls it, adapters or not. */
 static int inputs_learn(const mo_play *p)
 {
-    return p->settings->model.lora_rank > 0 &&
-           p->settings->run.checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE;
+    return p->settings->run.checkpointing != MEMOPT_PLAN_CHECKPOINT_NONE;
 }
 
 static void input_learns(mo_play *p, mo_value x)
@@ -142,29 +143,51 @@ static mo_value patches(mo_play *p, mo_stack *s, mo_value positions, double drop
     return turn(t, sum, mo_op_dropout(t, sum, dropout));
 }
 
-/* Layers after the one whose output is taken: they run, and what they would keep for backward goes
- * when the model's code returns, like their output. It is as much as the layer before keeps. */
+/* What was recorded since is given up: what it holds stays held by the model's code. */
+static void hold_recorded(mo_play *p, const mo_mark *mark)
+{
+    mo_tape *t = &p->tape;
+    for (uint64_t i = mark->nodes; i < t->node_count && t->status == MEMOPT_OK; i++) {
+        const mo_node *n = &t->nodes[i];
+        for (uint8_t k = 0; k < n->saved_count; k++) {
+            const mo_saved *saved = &t->saved[n->saved + k];
+            mo_value v = saved->host ? MO_NONE : mo_value_new(t, 0, 1, MO_ACTIVATIONS);
+            if (v == MO_NONE)
+                continue;
+            mo_storage_drop(t, t->values[v].storage);
+            mo_storage_hold(t, saved->storage);
+            t->values[v].storage = saved->storage;
+            mo_play_hold(p, &p->frames, v);
+        }
+        const uint32_t none[MO_RECORD_SAVED] = {0};
+        mo_node_drop_saved(t, n, none);
+    }
+    mo_tape_rewind(t, mark);
+}
+
+/* Layers after the one whose output is taken: they run, and what they keep for backward goes when
+ * the model's code returns, like their output. */
 static void run_skipped(mo_play *p, mo_value x)
 {
     mo_tape *t = &p->tape;
     mo_stack *s = &p->vision;
-    uint64_t taken = s->layer_count - s->skipped;
-    uint8_t recording = t->recording;
+    mo_mark mark = mo_tape_mark(t);
     x = mo_value_view(t, x, mo_elements(t, x));
-    t->recording = 0;
-    for (uint64_t i = taken; i < s->layer_count && t->status == MEMOPT_OK; i++) {
+    for (uint64_t i = s->layer_count - s->skipped; i < s->layer_count; i++) {
         mo_layer *l = &s->layers[i];
-        mo_layer_info *info = &p->info[l->number];
+        if (t->status != MEMOPT_OK)
+            break;
         t->layer = l->number;
-        x = turn(t, x, mo_block_run(t, l, &x));
-        *info = (mo_layer_info){
+        mo_shard_forward(p, l->number);
+        x = turn(t, x,
+                 mo_tape_region_forward(t, mo_block_run, l, &x, 1, mo_block_again(p, i)));
+        mo_shard_forward_end(p, l->number);
+        p->info[l->number] = (mo_layer_info){
             .output = mo_bytes(t, x), .after = t->total, .kind = MEMOPT_PLAN_LAYER_VISION};
-        if (recording && taken > 0)
-            mo_play_hold(
-                p, &p->frames,
-                mo_value_new(t, p->info[s->layers[taken - 1].number].saved, 1, MO_ACTIVATIONS));
     }
-    t->recording = recording;
+    if (x != MO_NONE)
+        t->values[x].node = MO_NONE;
+    hold_recorded(p, &mark);
     mo_play_hold(p, &p->frames, x);
 }
 
@@ -216,7 +239,7 @@ static mo_value with_images(mo_play *p, mo_value text)
                                    .saved[0] = places});
     mo_drop(t, places);
     mo_drop(t, text);
-    mo_play_hold(p, &p->outputs, joined);
+    mo_play_returns(p, joined);
     return x;
 }
 

@@ -10,6 +10,7 @@ static mo_weight own(const mo_play *p, const mo_weight *w)
     mo_weight o = *w;
     if (p->shards == NULL)
         return o;
+    o.whole = w->count;
     o.count = mo_shard_count(p, w);
     o.rows = o.columns > 0 ? mo_ceil_div_u64(o.count, o.columns) : o.count;
     return o;
@@ -53,7 +54,17 @@ static void make_states(mo_play *p)
     }
 }
 
-/* DDP holds a copy of all gradients in buckets, or all gradients (reducer.cpp). */
+/* Weights that ask for a gradient and get none. */
+static int any_unused(const mo_play *p)
+{
+    for (uint64_t i = 0; i < p->weight_count; i++)
+        if (p->weights[i].unused)
+            return 1;
+    return 0;
+}
+
+/* DDP holds a copy of all gradients in buckets, or all gradients (reducer.cpp): of weights that ask
+ * for one and get none too, which it has to be told of (find_unused_parameters). */
 static void make_buckets(mo_play *p)
 {
     mo_tape *t = &p->tape;
@@ -61,9 +72,10 @@ static void make_buckets(mo_play *p)
     uint64_t all = 0;
     if (r->world_size < 2 || p->shards != NULL)
         return;
+    uint64_t map = any_unused(p) ? 4 : 0; /* of each weight, whether it was used */
     for (uint64_t i = 0; i < p->weight_count; i++) {
         const mo_weight *w = &p->weights[i];
-        all += w->learns ? w->count * mo_gradient_width(r, w) : 0;
+        all += w->learns || w->unused ? w->count * mo_gradient_width(r, w) + map : 0;
     }
     t->label = "buckets of communication";
     (void)mo_storage_new(t, all, MO_GRADIENTS);
@@ -73,13 +85,25 @@ static void make_buckets(mo_play *p)
 static void make_gradients(mo_play *p)
 {
     mo_tape *t = &p->tape;
-    if (p->shards != NULL) {
+    if (p->shards != NULL && !mo_shard_waits(p)) {
         mo_shard_gradients(p);
         return;
     }
+    if (p->settings->earlier && p->settings->run.accumulation == 2)
+        return; /* it is the first */
     t->label = "gradients of earlier micro-batches";
     for (uint64_t i = 0; i < t->leaf_count && t->status == MEMOPT_OK; i++)
         t->leaves[i].storage = mo_storage_new(t, t->leaves[i].bytes, MO_GRADIENTS);
+}
+
+void mo_play_wrapped(mo_play *p, mo_value loss)
+{
+    const memopt_plan_run *r = &p->settings->run;
+    mo_shard_loss(p, loss);
+    /* DDP that looks for unused weights returns copies (distributed.py, _DDPSink). */
+    p->tape.label = "copies of what the model returns";
+    if (r->world_size > 1 && p->shards == NULL && any_unused(p))
+        mo_tape_flash(&p->tape, p->returned, MO_LOGITS);
 }
 
 static mo_value forward(mo_play *p)
@@ -88,7 +112,9 @@ static mo_value forward(mo_play *p)
     t->phase = MEMOPT_PLAN_PHASE_FORWARD;
     p->info[0].kind = MEMOPT_PLAN_LAYER_EMBEDDING;
     mo_shard_forward(p, 0);
+    mo_engine_forward(p, 0);
     mo_value x = mo_play_stem(p);
+    mo_engine_hook_output(p, 0, x);
     p->info[0].flops = t->flops;
     p->info[0].saved = t->live[MO_ACTIVATIONS];
     p->info[0].output = mo_bytes(t, x);
@@ -96,8 +122,10 @@ static mo_value forward(mo_play *p)
     p->saved = t->live[MO_ACTIVATIONS];
     double before = t->flops;
     uint64_t saved = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
+    mo_engine_forward(p, t->layer_count - 1);
     mo_value loss = mo_play_head(p, x);
-    mo_shard_loss(p, loss);
+    mo_play_wrapped(p, loss);
+    mo_engine_hook_output(p, t->layer_count - 1, loss);
     mo_layer_info *last = &p->info[t->layer_count - 1];
     uint64_t now = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
     *last = (mo_layer_info){.saved = now > saved ? now - saved : 0,
@@ -114,6 +142,10 @@ static void optimizer_step(mo_play *p)
     t->layer = t->layer_count; /* of no layer, nor of its forward */
     t->label = "the optimizer's step";
     const memopt_plan_run *r = &p->settings->run;
+    if (p->engine != NULL) {
+        mo_engine_step(p);
+        return;
+    }
     int here =
         r->optimizer != MEMOPT_PLAN_NO_OPTIMIZER && !(r->offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER);
     mo_storage_drop(t, mo_storage_new(t, here ? p->step_bytes : 0, MO_OPTIMIZER));
@@ -134,6 +166,7 @@ static void plain_passes(mo_play *p)
         mo_play_drop_tables(p);
     mo_tape_backward(t, loss);
     mo_shard_finish(p);
+    mo_engine_finish(p);
     if (again)
         mo_play_drop_tables(p);
     mo_drop(t, loss);
@@ -142,10 +175,14 @@ static void plain_passes(mo_play *p)
 memopt_status mo_play_step(mo_play *p)
 {
     mo_tape *t = &p->tape;
-    make_states(p);
-    make_buckets(p);
-    if (p->settings->run.accumulation > 1)
-        make_gradients(p);
+    if (p->engine != NULL) {
+        mo_engine_start(p);
+    } else {
+        make_states(p);
+        make_buckets(p);
+        if (p->settings->run.accumulation > 1)
+            make_gradients(p);
+    }
     if (p->schedule != NULL)
         mo_play_scheduled(p);
     else

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional
 
 import heads
 import torch
@@ -31,8 +31,7 @@ def build(row: Dict[str, Any], device: str = "cpu") -> torch.nn.Module:
         )
     if device == "meta":
         model.tie_weights()
-    if run.get("lora"):
-        add_lora(model, run["lora"], run["lora_targets"], DTYPES[run.get("adapters", "fp32")])
+    freeze(model, run)
     checkpointing(model, run)
     if contrastive(run):
         model = heads.Contrastive(model, group_of(run))
@@ -67,16 +66,40 @@ def offloading(model: Any) -> None:
 
 
 def checkpointing(model: Any, run: Dict[str, Any]) -> None:
-    """Full: each layer is run again in backward. With `every` = k, each k-th is."""
+    """Full: each layer is run again in backward. With `every` = k, all but each k-th are.
+
+    Inputs of layers under adapters are made to learn, as PEFT does it, unless `inputs` is "frozen".
+    """
     if run["checkpointing"] == "none":
         return
     model.gradient_checkpointing_enable()
     kind = transformers.modeling_layers.GradientCheckpointingLayer
-    layers = [module for module in model.modules() if isinstance(module, kind)]
-    for number, layer in enumerate(layers):
-        layer.gradient_checkpointing = number % run.get("every", 1) == 0
-    if run.get("lora"):
+    for path, layer in model.named_modules():
+        if isinstance(layer, kind) and "every" in run:
+            number = int(path.split(".")[-1])  # in its list
+            layer.gradient_checkpointing = (number + 1) % run["every"] != 0
+    if run.get("lora") and run.get("inputs", "learn") == "learn":
         model.enable_input_require_grads()
+
+
+def freeze(model: Any, run: Dict[str, Any]) -> None:
+    """A vision tower that learns not, and adapters: of the text alone beside such a tower, whose
+    projector then learns."""
+    tower, projector = part_of(model, "vision_tower"), part_of(model, "multi_modal_projector")
+    frozen = bool(run.get("freeze_vision"))
+    if frozen:
+        tower.requires_grad_(False)
+    if run.get("lora"):
+        dtype = DTYPES[run.get("adapters", "fp32")]
+        add_lora(model, run["lora"], run["lora_targets"], dtype, tower if frozen else None)
+        if frozen:
+            projector.requires_grad_(True)
+
+
+def part_of(model: torch.nn.Module, name: str) -> Any:
+    """The module of this name, or None."""
+    found = [module for path, module in model.named_modules() if path.split(".")[-1] == name]
+    return found[0] if found else None
 
 
 class Lora(torch.nn.Module):
@@ -104,11 +127,17 @@ class Lora(torch.nn.Module):
 
 
 def add_lora(
-    model: torch.nn.Module, rank: int, targets: List[str], dtype: torch.dtype = torch.float32
+    model: torch.nn.Module,
+    rank: int,
+    targets: List[str],
+    dtype: torch.dtype = torch.float32,
+    spared: Optional[torch.nn.Module] = None,
 ) -> None:
-    """Freezes a model and puts `Lora` where a linear layer has one of the names."""
+    """Freezes a model and puts `Lora` where a linear layer has one of the names, but for those of
+    a spared part."""
     model.requires_grad_(False)
-    for module in list(model.modules()):
+    leave = set() if spared is None else set(spared.modules())
+    for module in [module for module in model.modules() if module not in leave]:
         for name, child in list(module.named_children()):
             if name in targets and isinstance(child, torch.nn.Linear):
                 setattr(module, name, Lora(child, rank, dtype))
@@ -127,8 +156,11 @@ def batch_of(row: Dict[str, Any], batch: int, sequence: int, device: str = "cpu"
         pixels = torch.randn(batch, config["num_channels"], size, size, generator=random)
         pixels = pixels.to(device=device, dtype=DTYPES[row["run"].get("images", "fp32")])
         return {"pixel_values": pixels, "labels": integers(classes(config), batch)}
-    ids = integers(config["vocab_size"], batch * group_of(row["run"]), sequence)
+    text = config.get("text_config", config)
+    ids = integers(text["vocab_size"], batch * group_of(row["run"]), sequence)
     result = {"input_ids": ids}
+    if "vision_config" in config:
+        return with_frames(row, ids, random)
     if contrastive(row["run"]):
         return result
     if row["run"].get("mask"):
@@ -143,6 +175,19 @@ def batch_of(row: Dict[str, Any], batch: int, sequence: int, device: str = "cpu"
     else:
         result["labels"] = ids.clone()
     return result
+
+
+def with_frames(row: Dict[str, Any], ids: torch.Tensor, random: torch.Generator) -> Dict[str, Any]:
+    """Images in front of the words: `frames` of them a sample."""
+    config, frames = row["config"], row["run"].get("frames", 1)
+    size, patch = (config["vision_config"][key] for key in ("image_size", "patch_size"))
+    token = config["image_token_index"]
+    ids = ids.masked_fill(ids == token, token + 1)
+    tokens = frames * (size // patch) ** 2
+    ids = torch.cat([ids.new_full((len(ids), tokens), token), ids], dim=1)
+    pixels = torch.randn(len(ids) * frames, 3, size, size, generator=random)
+    pixels = pixels.to(device=ids.device, dtype=DTYPES[row["run"].get("images", "fp32")])
+    return {"input_ids": ids, "labels": ids.clone(), "pixel_values": pixels}
 
 
 def classes(config: Dict[str, Any]) -> int:

@@ -73,11 +73,14 @@ def options_of(row: Dict[str, Any]) -> List[str]:
     result += ["--padding-mask"] if run.get("mask") else []
     for key in ("positives", "negatives", "loss"):
         result += ["--" + key, run[key]] if key in run else []
+    result += ["--images", run["frames"]] if "frames" in run else []
+    result += ["--freeze-vision"] if run.get("freeze_vision") else []
     result += ["--offload"] if run.get("offload") else []
     if "world_size" in run:
         result += ["--world-size", run["world_size"], "--zero", ZERO[run["sharding"]]]
     result += ["--gather-dtype", run["gather"]] if "gather" in run else []
     result += ["--bucket-view"] if run.get("bucket_view") else []
+    result += ["--no-sync"] if run.get("sync") == "last" else []
     if "lora" in run:
         targets = ",".join(name.split("_")[0] for name in run["lora_targets"])
         result += ["--lora", run["lora"], "--lora-targets", targets]
@@ -278,6 +281,9 @@ def run_of(row: Dict[str, Any]) -> str:
     words += ["bucket views"] if run.get("bucket_view") else []
     words += ["%s loss" % run["loss"]] if "loss" in run else []
     words += ["images in %s" % run["images"]] if "images" in run else []
+    words += ["%d images" % run["frames"]] if "frames" in run else []
+    words += ["tower frozen"] if run.get("freeze_vision") else []
+    words += ["reduced at the end"] if run.get("sync") == "last" else []
     words += ["1 + %d" % (models.group_of(run) - 1)] if models.contrastive(run) else []
     words += ["%d experts" % experts_of(row)] if not is_dense(row) else []
     return ", ".join(words)

@@ -177,6 +177,36 @@ QWEN_MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size":
             "head_dim": 96}
 ENCODER = {"num_key_value_heads": 6, "max_position_embeddings": 514}
 
+def llava(text: Any, vision: Any, layer: int = -2, **more: Any) -> Any:
+    """A Llava: CLIP's tower, of which the output of the last layer but one is taken, and a text."""
+    text = {key: value for key, value in text.items() if key != "architectures"}
+    return {
+        "model_type": "llava",
+        "architectures": ["LlavaForConditionalGeneration"],
+        "image_token_index": 1,
+        "vision_feature_select_strategy": "default",
+        "vision_feature_layer": layer,
+        "text_config": text,
+        "vision_config": vision,
+        "tie_word_embeddings": text["tie_word_embeddings"],
+        **more,
+    }
+
+
+def clip(hidden: int, layers: int, heads: int, image: int, patch: int, **more: Any) -> Any:
+    """CLIP's tower for square images."""
+    return {
+        "model_type": "clip_vision_model",
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        "image_size": image,
+        "patch_size": patch,
+        **more,
+    }
+
+
 def adapted(number: int, family: str, dtype: str, checkpointing: str, optimizer: str) -> Any:
     """A row of fp32 adapters, as PEFT keeps them, on 16-bit weights: few and thin, or many."""
     many = number % 4 in (1, 2)  # with either optimizer, with and without checkpoints

@@ -174,11 +174,23 @@ class ShardRecorder(Recorder):
 class ShardStep(StepRecorder):
     """Records a step of one of several processes; `buckets` are DDP's."""
 
-    def __init__(self, *taken: Any, buckets: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(
+        self, *taken: Any, buckets: Iterable[torch.Tensor] = (), waits: Any = None
+    ) -> None:
         super().__init__(*taken)
         self.buckets = list(buckets)
+        #: FSDP's module, where gradients of micro-batches before the last are not reduced.
+        self.waits = waits
+
+    def _micro_step(self, recorder: Recorder, make_inputs: Any) -> None:
+        if self.waits is not None:  # until the last one
+            self._micro_batches += 1
+            self.waits.set_requires_gradient_sync(self._micro_batches == self.accumulation)
+        super()._micro_step(recorder, make_inputs)
+        recorder.claim([p.grad for p in self._unsharded()], "gradients")
 
     def _recorder(self) -> Recorder:
+        self._micro_batches = 0
         recorder = ShardRecorder(self.target.module)
         recorder.claim(self.buckets, "gradients")
         recorder.claim([local(state) for state in states(self.optimizer)], "optimizer")
@@ -187,17 +199,24 @@ class ShardStep(StepRecorder):
     @contextlib.contextmanager
     def _hooks(self, recorder: Recorder) -> Iterator[None]:
         hooks = []
-        for module in self.target.module.modules():
-            for group in module._get_fsdp_state()._fsdp_param_groups if is_sharded(module) else ():
-                for parameter in group.fsdp_params:
-                    hook: Any = parameter._unsharded_param.register_post_accumulate_grad_hook
-                    hooks.append(hook(lambda p: recorder.claim([p.grad], "gradients")))
+        for parameter in self._unsharded():
+            hook: Any = parameter.register_post_accumulate_grad_hook
+            hooks.append(hook(lambda p: recorder.claim([p.grad], "gradients")))
         with super()._hooks(recorder):
             try:
                 yield
             finally:
                 for hook in hooks:
                     hook.remove()
+
+
+    def _unsharded(self) -> Iterator[Any]:
+        """FSDP's gathered weights that learn."""
+        for module in self.target.module.modules():
+            for group in module._get_fsdp_state()._fsdp_param_groups if is_sharded(module) else ():
+                for parameter in group.fsdp_params:
+                    if parameter.sharded_param.requires_grad:
+                        yield parameter._unsharded_param
 
 
 def is_sharded(module: torch.nn.Module) -> bool:
@@ -235,6 +254,7 @@ def replicas(run: Dict[str, Any], model: torch.nn.Module) -> torch.nn.Module:
         model,
         gradient_as_bucket_view=bool(run.get("bucket_view")),
         bucket_cap_mb=run.get("bucket_mb"),
+        find_unused_parameters=bool(run.get("unused")),
     )
 
 
@@ -299,6 +319,7 @@ class Process:
             self.run.get("accumulation", 1),
             self.optimizer,
             buckets=self.buckets,
+            waits=self.wrapper if self.run.get("sync") == "last" else None,
         )
 
 

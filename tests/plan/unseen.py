@@ -2,17 +2,21 @@
 """Models that nobody has looked at: the planner beside traces, on random configurations.
 
     PYTHONPATH=bindings/python python tests/plan/unseen.py [--seed 1] [--count 100] [--measure]
+        [--several 30]
 
 truth.json is what the planner was written against. Here family, width, depth, heads, vocabulary,
 batch, sequence, dtypes, attention, checkpointing, optimizer, dropout, masks, windows, LoRA, accumulation,
 contrastive samples and losses in chunks are drawn at random. A trace on fake tensors, which is exact on the rows of truth.json, says what is
 right; with --measure a real step does (slow, and rows over 2 GiB are left out). Exits with 1 where the
-planner is under, or over by more than a tenth.
+planner is under, or over by more than a tenth. --several draws steps of two processes too, which are
+run: replicas, sharded states, FSDP, with adapters, towers, checkpoints, offload and micro-batches.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import itertools
 import json
 import random
 import sys
@@ -33,11 +37,16 @@ LIKE_LLAMA = ("llama", "qwen2", "mistral", "qwen3", "gemma", "smollm3")
 CONTRASTIVE = {"positives": 1, "negatives": 2}
 
 
+#: Of what several processes run.
+SHARDED = ("llama", "llama", "qwen2", "gpt2", "opt", "bert", "mixtral", "vit", "llava", "llava")
+
+
 class Draw:
     """Random rows from a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
+        self._small = False
 
     def _one(self, *values: Any) -> Any:
         return self._random.choice(values)
@@ -56,6 +65,59 @@ class Draw:
             base = config["architectures"][0].replace("ForCausalLM", "Model")
             config, batch = dict(config, architectures=[base]), (batch + 2) // 3
         return rows.row("%d-%s" % (number, family), config, batch, sequence, **run)
+
+    def several(self, number: int) -> Dict[str, Any]:
+        """The next one of two processes: small, as they measure what they need."""
+        family = self._one(*SHARDED)
+        run = {**self._run(family), **self._shared()}
+        for key in ("positives", "negatives"):
+            run.pop(key, None)
+        if run.pop("every_other", False) and run["checkpointing"] == "full":
+            run["every"] = 2
+        sequence, batch = self._one(8, 16, 33, 64, 128), self._one(1, 2, 4, 8)
+        self._small = True
+        config = self._llava(run) if family == "llava" else getattr(self, "_" + family)()
+        self._small = False
+        if "lora" in run and family == "opt":
+            run["lora_targets"] = ["q_proj", "v_proj"]
+        return rows.row("%d-%s-%s" % (number, run["sharding"], family), config, batch, sequence,
+                        **run)
+
+    def _shared(self) -> Dict[str, Any]:
+        """How two processes share the work."""
+        kind = self._one("ddp", "zero1", "zero2", "zero3", "zero3")
+        run: Dict[str, Any] = {"world_size": 2, "sharding": kind}
+        run["accumulation"] = self._one(1, 1, 2, 3)
+        run["every_other"] = self._chance(0.3)
+        if self._chance(0.25):
+            run["offload"] = True
+        if kind in ("ddp", "zero1"):
+            run["bucket_view"] = self._chance(0.5)
+            return run
+        if self._chance(0.4):
+            run["gather"] = "bf16"
+        if run["accumulation"] > 1 and self._chance(0.6):
+            run["sync"] = "last"
+        return run
+
+    def _llava(self, run: Dict[str, Any]) -> Any:
+        """A tower in front of a Llama or a Qwen2, and what of it learns."""
+        text = getattr(self, self._one("_llama", "_qwen2"))()
+        heads, patch = self._one(2, 3), self._one(8, 14, 16)
+        width, side = heads * self._one(32, 64), self._one(2, 4, 7)
+        tower = rows.clip(width, self._one(2, 3, 5), heads, side * patch, patch)
+        layer = self._one(-1, -2, -2)
+        run["frames"] = self._one(1, 1, 2)
+        run["freeze_vision"] = self._chance(0.7)
+        for key in ("mask", "loss", "lora"):
+            run.pop(key, None)
+        if self._chance(0.5):
+            run["lora"], run["lora_targets"] = self._one(4, 16), rows.LORA + rows.MLP
+            if not run["freeze_vision"]:  # names are the tower's too, but for the output's
+                run["lora_targets"] = ["q_proj", "v_proj"]
+        if not run["freeze_vision"]:
+            run["unused"] = True
+        return rows.llava(text, tower, layer)
 
     def _run(self, family: str) -> Dict[str, Any]:
         run: Dict[str, Any] = {
@@ -84,12 +146,13 @@ class Draw:
 
     def _sizes(self) -> List[int]:
         """Hidden, layers, heads, FFN."""
-        heads = self._one(2, 4, 6, 8)
-        hidden = heads * self._one(32, 64, 80)
+        heads = self._one(2, 4) if self._small else self._one(2, 4, 6, 8)
+        hidden = heads * (32 if self._small else self._one(32, 64, 80))
         return [hidden, self._one(1, 2, 3, 5, 8), heads, self._one(2, 3, 4) * hidden + 16]
 
     def _vocabulary(self) -> int:
-        return int(self._one(100, 1000, 8000, 32001, 50257))
+        words = (100, 1000, 4001) if self._small else (100, 1000, 8000, 32001, 50257)
+        return int(self._one(*words))
 
     def _llama(self) -> Any:
         hidden, layers, heads, ffn = self._sizes()
@@ -193,17 +256,31 @@ def errors(
         yield row, right, report.memopt_plan(row) / right - 1.0
 
 
+def several_errors(seed: int, count: int) -> Iterator[Tuple[Dict[str, Any], int, float]]:
+    """The same of rows of several processes, which measure: no trace follows them."""
+    draw = Draw(seed)
+    drawn = [draw.several(number) for number in range(count)]
+    for row in importlib.import_module("several").measure(drawn) if drawn else ():
+        right = row["peak_bytes"]
+        yield row, right, report.memopt_plan(row) / right - 1.0
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--measure", action="store_true", help="run real steps, not traces")
+    parser.add_argument("--several", type=int, default=0, help="and so many of two processes")
     options = parser.parse_args()
     all_errors, missed = [], 0
-    for row, right, error in errors(options.seed, options.count, options.measure):
+    found = itertools.chain(
+        errors(options.seed, options.count, options.measure),
+        several_errors(options.seed, options.several),
+    )
+    for row, right, error in found:
         all_errors.append(error)
-        line = "%-12s %9.1f MiB %9s" % (row["name"], right / 2**20, report.percent(error))
+        line = "%-16s %9.1f MiB %9s" % (row["name"], right / 2**20, report.percent(error))
         if not report.within(row, error):
             missed += 1
             line += "  missed: " + json.dumps({**row["config"], **row["run"]})

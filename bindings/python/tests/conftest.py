@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -52,6 +53,19 @@ def allocator(device: memopt.Device) -> Iterator[memopt.Allocator]:
     gc.collect()
     if not allocator.closed:
         allocator.close()  # BusyError where a block leaked
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    options = ["-t", "tmpfs", "-o", "size=65536", "memopt-test", str(place)]
+    if mount is None or subprocess.run([mount, *options], capture_output=True).returncode:
+        pytest.skip("only root may mount a small disk")
+    yield place
+    subprocess.run([umount, str(place)], check=True)
 
 
 def _heed_signals() -> None:

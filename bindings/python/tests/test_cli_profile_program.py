@@ -233,7 +233,7 @@ def test_a_program_that_has_just_ended_has_no_memory_to_tell(tmp_path):
             return next(self.turns)
 
     run = _Run.__new__(_Run)
-    run._figures = type("F", (), {"take": staticmethod(lambda pid: figures)})()
+    run._figures = type("F", (), {"take": staticmethod(lambda pid: figures), "hidden": None})()
     run._arguments = type("A", (), {"interval": 0.1})()
     run._add = lambda record, recorder, marks: added.append(record)
     recorder, marks = (

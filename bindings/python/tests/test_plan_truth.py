@@ -28,6 +28,8 @@ def model_of(row):
         model = model.replace(lora_rank=run["lora"], lora_targets=targets)
     if is_contrastive(row):
         model = model.replace(head="contrastive")
+    if run.get("freeze_vision"):
+        model = model.replace(vision_mode="frozen")
     return model
 
 
@@ -63,10 +65,14 @@ def run_of(row, keep_outputs=False):
         fields["loss"] = run["loss"]
     if run.get("images"):
         fields["image_dtype"] = run["images"]
+    if run.get("frames"):
+        fields["images"] = run["frames"]
     if run.get("adapters"):
         fields["adapter_dtype"] = run["adapters"]
     for key in ("positives", "negatives", "world_size", "sharding", "bucket_view"):
         fields[key] = run.get(key)
+    if run.get("sync") == "last":
+        fields["gradient_sync"] = False
     if run.get("gather"):
         fields["gather_dtype"] = run["gather"]
     return memopt.PlanRun(**fields)
