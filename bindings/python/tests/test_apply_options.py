@@ -66,7 +66,8 @@ def test_apply(path):
     text, value = run("--apply", "--config-path", path)
     assert content(path).decode() == AFTER
     lines = text.splitlines()
-    assert lines[:3] == ["--- " + path, "+++ " + path, "@@ -1,7 +1,7 @@"]
+    end = "\t" if " " in path else ""
+    assert lines[:3] == ["--- " + path + end, "+++ " + path + end, "@@ -1,7 +1,7 @@"]
     assert '-  "per_device_train_batch_size": 16,' in lines
     assert '+  "per_device_train_batch_size": 4,' in lines
     assert lines[-1] == "%s: changed; what it was is in %s.backup" % (path, path)

@@ -136,6 +136,14 @@ def mesh_of(backend: str) -> Any:
     return init_device_mesh(kind, (dist.get_world_size(),))
 
 
+#: torchrun for a program on two processes, which meet at a free port of 127.0.0.1. `--standalone` is
+#: the same but for names: where "localhost" or the machine's own cannot be resolved, it hangs.
+TORCHRUN = [
+    *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"),
+    *("--rdzv-endpoint=127.0.0.1:0", "--rdzv-id=tests", "--local-addr=127.0.0.1"),
+]
+
+
 def environment() -> Dict[str, str]:
     """For a process that is started by its command line."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}

@@ -101,7 +101,7 @@ def variables(**more):
     }
     return dict(
         kept,
-        LD_LIBRARY_PATH=os.path.dirname(DRIVER),
+        LD_LIBRARY_PATH=os.pathsep.join(map(os.path.dirname, (DRIVER, SHIM))),
         PYTHONPATH=PACKAGE,
         MEMOPT_LIBRARY=memopt.library_path,
         MEMOPT_LOG="off",
@@ -139,7 +139,7 @@ def _ask(source, environment):
     if not _servers:
         server = subprocess.Popen(
             [sys.executable, "-c", SERVER],
-            env=variables(LD_PRELOAD=SHIM),
+            env=variables(LD_PRELOAD=os.path.basename(SHIM)),  # a path could have a blank in it
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ pytest.importorskip("torch.distributed.fsdp", reason="no fully_shard")
 
 import memopt.torch as mt  # noqa: E402
 from distributed_support import (  # noqa: E402
+    TORCHRUN,
     Group,
     WorkerError,
     assert_same_values,
@@ -252,9 +252,8 @@ dist.destroy_process_group()
 def test_a_program_under_torchrun_trains_a_sharded_model(tmp_path: Any) -> None:
     program = tmp_path / "train.py"
     program.write_text(PROGRAM)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     done = subprocess.run(
-        [*command, "--nproc-per-node=2", str(program)],
+        [*TORCHRUN, str(program)],
         env={**environment(), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,

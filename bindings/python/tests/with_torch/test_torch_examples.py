@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 
@@ -18,6 +17,7 @@ import pytest
 
 pytest.importorskip("torch")
 import memopt  # noqa: E402
+from distributed_support import TORCHRUN  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 EXAMPLES = ROOT / "examples" / "python"
@@ -158,14 +158,10 @@ def test_ddp(tmp_path, text_file):
     torch = pytest.importorskip("torch")
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         pytest.skip("torch without gloo")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     path = tmp_path / "result.json"
     start(
         [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2),
-            *("--master-addr", "127.0.0.1", "--master-port", port),
+            *TORCHRUN,
             *(EXAMPLES / "train_ddp.py", "--model", "gpt", "--steps", 8, "--json", path),
             *("--text", text_file),
         ]

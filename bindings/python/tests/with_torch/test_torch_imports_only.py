@@ -16,6 +16,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import memopt  # noqa: E402
 import memopt.torch  # noqa: E402, F401
+from distributed_support import TORCHRUN  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 SCRIPT = ROOT / "examples" / "python" / "plain_training.py"
@@ -199,6 +200,5 @@ def test_only_the_imports_changed_under_torchrun(
     script = tmp_path / "changed.py"
     script.write_text(rewritten(source_ddp, names, REPLACEMENTS_DDP))
     assert_only_imports_differ(source_ddp, script.read_text(), 5)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     device = torch.device("cuda" if two.backend == "nccl" else "cpu")
-    compare(plain_ddp, losses_printed([*command, script], device, text_file), 0.02)
+    compare(plain_ddp, losses_printed([*TORCHRUN, script], device, text_file), 0.02)
