@@ -268,8 +268,8 @@ typedef enum memopt_plan_sharding {
 typedef enum memopt_plan_engine {
     MEMOPT_PLAN_ENGINE_TORCH = 0,    /**< torch's: as ::memopt_plan_sharding says of each. */
     MEMOPT_PLAN_ENGINE_DEEPSPEED = 1 /**< DeepSpeed's (0.19) of the same stage: flat buffers in
-                                          equal parts, a copy of its part of the weights in f32 (not
-                                          at stage 3 of f32 weights), a bucket for gradients. */
+                                          equal parts, a copy of its part of the weights in f32,
+                                          whatever they are of, a bucket for gradients. */
 } memopt_plan_engine;
 
 /** @brief Where 0 stands for a default: nothing at all, as 0 does to DeepSpeed. */

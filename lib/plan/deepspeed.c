@@ -1,7 +1,7 @@
 /*
- * DeepSpeed 0.19's own ZeRO, stages 1, 2 and 3, move by move (runtime/zero/stage_1_and_2.py,
- * stage3.py). It keeps weights, gradients and states in flat buffers, whose parts are of equal
- * size.
+ * DeepSpeed 0.19's own ZeRO, move by move (runtime/zero/stage_1_and_2.py); of stage 3 the rest is
+ * in deepspeed_shares.c. It keeps weights, gradients and states in flat buffers, whose parts are of
+ * equal size.
  *
  * Stages 1 and 2 keep all weights that learn in one buffer, rounded up to twice the devices, and of
  * one device's part a copy in f32, whatever the weights are of; the optimizer steps that one
@@ -19,31 +19,26 @@
  * Its bucket stays from one micro-batch to the next.
  *
  * The step copies the kept gradients into one tensor, in f32 once more where they are narrower.
- *
- * Stage 3 cuts each weight into equal parts. It keeps those of all weights, in f32 once more where
- * they are narrower, a buffer of the gradients of its parts, and one bucket, all from the start.
- * Gathered weights come and go as gather.c says; of a layer the most in its forward and in its
- * backward is taken to be there all the time. The step goes through weights in groups
- * (sub_group): each makes what that of the other stages makes of all.
+ * Those of a part that lies in one weight alone are not copied: of f32, all of that weight's stay.
  *
  * Of several devices it is one that keeps its gradients the longest that is played, with the buffer
  * for gradients of the fullest.
  */
 #include "plan/engine.h"
 
-static uint32_t buffer(mo_play *p, const char *label, uint64_t bytes, mo_category category)
+uint32_t mo_engine_buffer(mo_play *p, const char *label, uint64_t bytes, mo_category category)
 {
     p->tape.label = label;
     return mo_storage_new(&p->tape, bytes, category);
 }
 
-static void drop(mo_play *p, uint32_t *storage)
+void mo_engine_let_go(mo_play *p, uint32_t *storage)
 {
     mo_storage_drop(&p->tape, *storage);
     *storage = MO_NONE;
 }
 
-static uint64_t add(mo_play *p, uint64_t a, uint64_t b)
+uint64_t mo_engine_add(mo_play *p, uint64_t a, uint64_t b)
 {
     uint64_t sum = 0;
     if (!mo_add_u64(a, b, &sum))
@@ -51,20 +46,9 @@ static uint64_t add(mo_play *p, uint64_t a, uint64_t b)
     return sum;
 }
 
-static const mo_weight *weight_of(const mo_play *p, uint32_t leaf)
+const mo_weight *mo_engine_weight(const mo_play *p, uint32_t leaf)
 {
     return &p->weights[p->engine->learning[leaf]];
-}
-
-static uint64_t world(const mo_play *p)
-{
-    return p->settings->run.world_size;
-}
-
-/* Elements of a weight that one device has at stage 3. */
-static uint64_t share(const mo_play *p, const mo_weight *w)
-{
-    return mo_ceil_div_u64(w->count, world(p));
 }
 
 /* --- life ------------------------------------------------------------------------------------ */
@@ -106,8 +90,7 @@ int mo_engine_shares_weights(const mo_play *p)
     return p->engine != NULL && p->engine->stage == MEMOPT_PLAN_ZERO3;
 }
 
-/* Whether its buffers have a place for it: also for one that asks for a gradient and gets none. */
-static int has_place(const mo_weight *w)
+int mo_engine_has_place(const mo_weight *w)
 {
     return w->learns || w->unused;
 }
@@ -118,7 +101,7 @@ static void list_learning(mo_play *p)
     mo_engine *e = p->engine;
     uint64_t at = 0;
     for (uint64_t i = 0; i < p->weight_count; i++)
-        e->count += (uint64_t)has_place(&p->weights[i]);
+        e->count += (uint64_t)mo_engine_has_place(&p->weights[i]);
     e->starts = mo_calloc(e->count + 1, sizeof *e->starts);
     e->learning = mo_calloc(e->count + 1, sizeof *e->learning);
     e->filled = mo_calloc(e->count + 1, sizeof *e->filled);
@@ -128,10 +111,10 @@ static void list_learning(mo_play *p)
         return;
     }
     for (uint64_t i = 0, n = 0; i < p->weight_count; i++)
-        if (has_place(&p->weights[i])) {
+        if (mo_engine_has_place(&p->weights[i])) {
             e->learning[n] = (uint32_t)i;
             e->starts[n++] = at;
-            at = add(p, at, p->weights[i].count);
+            at = mo_engine_add(p, at, p->weights[i].count);
         }
     e->starts[e->count] = at;
 }
@@ -144,7 +127,7 @@ static mo_weight flat(uint64_t elements)
     return (mo_weight){.count = elements, .rows = elements, .learns = 1};
 }
 
-static void make_states(mo_play *p, uint64_t elements)
+void mo_engine_states(mo_play *p, uint64_t elements)
 {
     mo_tape *t = &p->tape;
     mo_weight w = flat(elements);
@@ -154,17 +137,20 @@ static void make_states(mo_play *p, uint64_t elements)
 
 /* --- stages 1 and 2 -------------------------------------------------------------------------- */
 
-/* Elements of all weights that touch one device's part, where they are most. */
-static uint64_t most_touching(const mo_play *p)
+/* Elements of all weights that touch one device's part, where they are most; and of the largest
+ * weight in which a part lies whole. */
+static uint64_t most_touching(mo_play *p)
 {
-    const mo_engine *e = p->engine;
+    mo_engine *e = p->engine;
     uint64_t most = e->part, low = 0, high = 0;
-    for (uint64_t rank = 0; rank < world(p) && e->part > 0; rank++) {
+    for (uint64_t rank = 0; rank < p->settings->run.world_size && e->part > 0; rank++) {
         while (low < e->count && e->starts[low + 1] <= rank * e->part)
             low++;
         while (high < e->count && e->starts[high] < (rank + 1) * e->part)
             high++;
         most = mo_max_u64(most, e->starts[high] - e->starts[low]);
+        if (high == low + 1 && e->starts[high] >= (rank + 1) * e->part)
+            e->alone = mo_max_u64(e->alone, e->starts[high] - e->starts[low]);
     }
     return most;
 }
@@ -185,29 +171,31 @@ static void start_flat(mo_play *p)
 {
     mo_engine *e = p->engine;
     const memopt_plan_run *r = &p->settings->run;
-    uint64_t all = e->starts[e->count], unit = 2 * world(p);
+    uint64_t all = e->starts[e->count], unit = 2 * p->settings->run.world_size;
     uint64_t rounded = mo_tape_mul(&p->tape, mo_ceil_div_u64(all, unit), unit);
-    e->part = rounded / world(p);
+    e->part = rounded / p->settings->run.world_size;
     e->rank = reduces_as_they_come(e) ? mo_ceil_div_u64(all, mo_max_u64(e->part, 1)) : 1;
     e->rank -= e->rank > 0;
     e->kept_elements = most_touching(p);
     if (p->tape.status != MEMOPT_OK)
         return;
-    (void)buffer(p, "the end of the flat weights", (rounded - all) * e->width, MO_PARAMETERS);
-    make_states(p, e->part);
+    (void)mo_engine_buffer(p, "the end of the flat weights", (rounded - all) * e->width,
+                           MO_PARAMETERS);
+    mo_engine_states(p, e->part);
     if (r->accumulation < 2)
         return;
     if (e->stage == MEMOPT_PLAN_ZERO2) {
-        e->earlier = buffer(p, "gradients of earlier micro-batches",
-                            mo_tape_mul(&p->tape, e->kept_elements, e->width), MO_GRADIENTS);
+        e->earlier =
+            mo_engine_buffer(p, "gradients of earlier micro-batches",
+                             mo_tape_mul(&p->tape, e->kept_elements, e->width), MO_GRADIENTS);
         return;
     }
     for (uint64_t i = 0; i < e->count && p->tape.status == MEMOPT_OK; i++)
-        p->tape.leaves[i].storage =
-            buffer(p, "gradients of earlier micro-batches", p->tape.leaves[i].bytes, MO_GRADIENTS);
+        p->tape.leaves[i].storage = mo_engine_buffer(p, "gradients of earlier micro-batches",
+                                                     p->tape.leaves[i].bytes, MO_GRADIENTS);
 }
 
-static void make_bucket(mo_play *p)
+void mo_engine_bucket(mo_play *p)
 {
     mo_engine *e = p->engine;
     uint64_t bytes = mo_tape_mul(&p->tape, e->capacity, e->width);
@@ -215,7 +203,7 @@ static void make_bucket(mo_play *p)
         return;
     if (e->overlap && e->stage < MEMOPT_PLAN_ZERO3)
         bytes = mo_tape_mul(&p->tape, bytes, 2);
-    e->bucket = buffer(p, "the reduce bucket", bytes, MO_GRADIENTS);
+    e->bucket = mo_engine_buffer(p, "the reduce bucket", bytes, MO_GRADIENTS);
 }
 
 /* Elements that are summed through a copy, at the most: slices of the bucket's gradients by the
@@ -244,7 +232,7 @@ static uint64_t copied(const mo_play *p)
     return most;
 }
 
-static void drop_gradient(mo_play *p, uint32_t leaf)
+void mo_engine_drop_gradient(mo_play *p, uint32_t leaf)
 {
     mo_tape_drop_gradient(&p->tape, &p->tape.leaves[leaf]);
 }
@@ -253,7 +241,7 @@ static void drop_late(mo_play *p)
 {
     mo_engine *e = p->engine;
     for (uint64_t i = 0; i < e->late_count; i++)
-        drop_gradient(p, e->late[i]);
+        mo_engine_drop_gradient(p, e->late[i]);
     e->late_count = 0;
 }
 
@@ -272,14 +260,15 @@ static void reduce_flat(mo_play *p)
             if (!e->contiguous)
                 continue;
             if (e->kept == MO_NONE)
-                e->kept = buffer(p, "the device's own gradients",
-                                 mo_tape_mul(t, e->kept_elements, e->width), MO_GRADIENTS);
-            drop_gradient(p, leaf);
+                e->kept =
+                    mo_engine_buffer(p, "the device's own gradients",
+                                     mo_tape_mul(t, e->kept_elements, e->width), MO_GRADIENTS);
+            mo_engine_drop_gradient(p, leaf);
         } else if (e->stage == MEMOPT_PLAN_ZERO2) {
             if (e->overlap && !e->contiguous)
                 e->late[e->late_count++] = leaf;
             else
-                drop_gradient(p, leaf);
+                mo_engine_drop_gradient(p, leaf);
         }
     }
     e->filled_count = e->elements = 0;
@@ -288,11 +277,11 @@ static void reduce_flat(mo_play *p)
 static void put_flat(mo_play *p, uint32_t leaf)
 {
     mo_engine *e = p->engine;
-    uint64_t count = weight_of(p, leaf)->count;
+    uint64_t count = mo_engine_weight(p, leaf)->count;
     if (e->elements + count > e->capacity)
         reduce_flat(p);
     if (e->contiguous && count <= e->capacity)
-        drop_gradient(p, leaf);
+        mo_engine_drop_gradient(p, leaf);
     e->filled[e->filled_count++] = leaf;
     e->elements += count;
 }
@@ -302,8 +291,8 @@ static void keep_own(mo_play *p)
 {
     mo_engine *e = p->engine;
     if (e->kept == MO_NONE)
-        e->kept = buffer(p, "the device's own gradients",
-                         mo_tape_mul(&p->tape, e->kept_elements, e->width), MO_GRADIENTS);
+        e->kept = mo_engine_buffer(p, "the device's own gradients",
+                                   mo_tape_mul(&p->tape, e->kept_elements, e->width), MO_GRADIENTS);
 }
 
 static void finish_flat(mo_play *p)
@@ -317,78 +306,26 @@ static void finish_flat(mo_play *p)
                 put_flat(p, (uint32_t)i);
     reduce_flat(p);
     drop_late(p);
-    drop(p, &e->bucket);
+    mo_engine_let_go(p, &e->bucket);
     for (uint64_t i = 0; i < e->count; i++)
-        drop_gradient(p, (uint32_t)i);
+        mo_engine_drop_gradient(p, (uint32_t)i);
     keep_own(p);
     if (e->earlier != MO_NONE)
-        drop(p, &e->kept); /* added to those of earlier micro-batches */
-}
-
-/* --- stage 3 --------------------------------------------------------------------------------- */
-
-static void start_shares(mo_play *p)
-{
-    mo_engine *e = p->engine;
-    mo_tape *t = &p->tape;
-    uint64_t weights = 0, own = 0, whole = 0, twice = 0;
-    for (uint64_t i = 0; i < p->weight_count; i++) {
-        const mo_weight *w = &p->weights[i];
-        uint64_t bytes = mo_tape_mul(t, share(p, w), e->width);
-        weights = add(p, weights, bytes);
-        own = add(p, own, has_place(w) ? share(p, w) : 0);
-        if (world(p) > 1 && mo_gather_persists(p, w))
-            whole = add(p, whole, mo_tape_mul(t, w->count, e->width));
-        twice = add(p, twice, mo_tape_mul(t, mo_tape_mul(t, bytes, world(p)), 2));
-    }
-    if (t->status != MEMOPT_OK) /* what is gathered is no more than twice all weights */
-        return;
-    (void)buffer(p, "the device's weights", weights, MO_PARAMETERS);
-    (void)buffer(p, "weights that stay gathered", whole, MO_PARAMETERS);
-    e->part = own;
-    make_states(p, own);
-    e->earlier =
-        buffer(p, "the device's own gradients", mo_tape_mul(t, own, e->width), MO_GRADIENTS);
-    make_bucket(p);
-    if (e->layers != NULL)
-        (void)mo_tape_fail(t, mo_gather_follow(p, e->layers));
-}
-
-/* Sums the bucket over the devices, through a copy but for one gradient of equal parts. */
-static void reduce_shares(mo_play *p)
-{
-    mo_engine *e = p->engine;
-    mo_tape *t = &p->tape;
-    uint64_t copy = 0;
-    for (uint64_t i = 0; i < e->filled_count; i++)
-        copy += share(p, weight_of(p, e->filled[i])) * world(p);
-    if (e->filled_count == 1 && copy == e->elements)
-        copy = 0;
-    t->label = "the copy of the reduce bucket";
-    mo_tape_flash(t, mo_tape_mul(t, copy, e->width), MO_GRADIENTS);
-    for (uint64_t i = 0; i < e->filled_count; i++)
-        drop_gradient(p, e->filled[i]);
-    e->filled_count = e->elements = 0;
-}
-
-static void put_share(mo_play *p, uint32_t leaf)
-{
-    mo_engine *e = p->engine;
-    uint64_t count = weight_of(p, leaf)->count;
-    if (e->elements + count > e->capacity && e->elements > 0)
-        reduce_shares(p);
-    if (e->contiguous && e->elements + count <= e->capacity)
-        drop_gradient(p, leaf);
-    e->filled[e->filled_count++] = leaf;
-    e->elements += count;
+        mo_engine_let_go(p, &e->kept); /* added to those of earlier micro-batches */
 }
 
 /* What is gathered from here on. */
 static void gather(mo_play *p, uint64_t bytes)
 {
     mo_engine *e = p->engine;
-    drop(p, &e->gathered);
-    e->gathered = buffer(p, "gathered weights", bytes, MO_PARAMETERS);
+    mo_engine_let_go(p, &e->gathered);
+    e->gathered = mo_engine_buffer(p, "gathered weights", bytes, MO_PARAMETERS);
+}
+
+void mo_engine_forward_end(mo_play *p, uint32_t layer)
+{
+    if (p->engine != NULL && p->engine->layers != NULL)
+        gather(p, p->engine->layers[layer].after);
 }
 
 void mo_engine_forward(mo_play *p, uint32_t layer)
@@ -419,10 +356,10 @@ static void on_gradient(void *context, uint32_t leaf)
     if (leaf >= e->count)
         return;
     if (e->stage == MEMOPT_PLAN_ZERO3) {
-        put_share(p, leaf);
+        mo_shares_put(p, leaf);
         return;
     }
-    make_bucket(p);
+    mo_engine_bucket(p);
     if (reduces_as_they_come(e))
         put_flat(p, leaf);
 }
@@ -437,12 +374,12 @@ void mo_engine_start(mo_play *p)
     t->on_gradient = on_gradient;
     t->gradient_context = p;
     if (e->stage == MEMOPT_PLAN_ZERO3) {
-        start_shares(p);
+        mo_shares_start(p);
         return;
     }
     start_flat(p);
     if (e->stage == MEMOPT_PLAN_ZERO1 && p->settings->run.accumulation > 1)
-        make_bucket(p);
+        mo_engine_bucket(p);
 }
 
 void mo_engine_finish(mo_play *p)
@@ -455,8 +392,8 @@ void mo_engine_finish(mo_play *p)
         return;
     }
     if (e->filled_count > 0)
-        reduce_shares(p);
-    drop(p, &e->gathered);
+        mo_shares_finish_bucket(p);
+    mo_engine_let_go(p, &e->gathered);
 }
 
 /* One tensor's step: its gradient in one piece, in f32, and what the optimizer makes. */
@@ -466,21 +403,22 @@ static void step_flat(mo_play *p, uint64_t elements)
     mo_tape *t = &p->tape;
     const memopt_plan_run *r = &p->settings->run;
     mo_weight w = flat(elements);
-    uint32_t one = buffer(p, "the gradient of the flat weights", mo_tape_mul(t, elements, e->width),
-                          MO_OPTIMIZER);
+    uint32_t one = mo_engine_buffer(p, "the gradient of the flat weights",
+                                    mo_tape_mul(t, elements, e->width), MO_OPTIMIZER);
     if (e->width < 4) {
-        uint32_t wide = buffer(p, "the gradient of the flat weights, in f32",
-                               mo_tape_mul(t, elements, 4), MO_OPTIMIZER);
-        drop(p, &one);
+        uint32_t wide = mo_engine_buffer(p, "the gradient of the flat weights, in f32",
+                                         mo_tape_mul(t, elements, 4), MO_OPTIMIZER);
+        mo_engine_let_go(p, &one);
         one = wide;
     }
     if (e->stage < MEMOPT_PLAN_ZERO3) {
-        drop(p, &e->kept);
-        drop(p, &e->earlier);
+        mo_engine_let_go(p, &e->kept);
+        mo_engine_let_go(p, &e->earlier);
     }
     t->label = "the optimizer's step";
-    mo_tape_flash(t, mo_optimizer_step_bytes(t, r, &w, 1), MO_OPTIMIZER);
-    drop(p, &one);
+    uint64_t more = e->width == 4 && e->alone > elements ? 4 * (e->alone - elements) : 0;
+    mo_tape_flash(t, mo_engine_add(p, mo_optimizer_step_bytes(t, r, &w, 1), more), MO_OPTIMIZER);
+    mo_engine_let_go(p, &one);
 }
 
 void mo_engine_step(mo_play *p)
@@ -492,7 +430,7 @@ void mo_engine_step(mo_play *p)
         return;
     }
     for (uint64_t i = 0; i < e->count && p->tape.status == MEMOPT_OK; i++) {
-        group += share(p, weight_of(p, (uint32_t)i));
+        group += mo_engine_share(p, mo_engine_weight(p, (uint32_t)i));
         if (i + 1 < e->count && (group < most || e->part <= most))
             continue;
         step_flat(p, group);

@@ -345,6 +345,8 @@ static void release(mo_walk *w, uint64_t step)
         w->bytes -= k->bytes;
         w->elements -= k->elements;
     }
+    if (!u->backward)
+        w->out[u->layer].after = w->bytes;
 }
 
 /* --- a step ---------------------------------------------------------------------------------- */

@@ -157,6 +157,7 @@ int mo_engine_shares_weights(const mo_play *p);
 void mo_engine_start(mo_play *p);
 /* Before a layer's forward, and from its output on back, its backward. */
 void mo_engine_forward(mo_play *p, uint32_t layer);
+void mo_engine_forward_end(mo_play *p, uint32_t layer);
 void mo_engine_hook_output(mo_play *p, uint32_t layer, mo_value x);
 /* Backward has ended. */
 void mo_engine_finish(mo_play *p);

@@ -97,11 +97,9 @@ memopt_status mo_settings_deepspeed(const memopt_plan_run *r)
 
 void mo_settings_deepspeed_dtypes(memopt_plan_run *r)
 {
-    int copy = r->sharding != MEMOPT_PLAN_ZERO3 || r->weight_dtype != MEMOPT_DTYPE_F32;
     r->adapter_dtype = r->gradient_dtype = r->gather_dtype = r->weight_dtype;
     r->compute_dtype = 0;
-    r->master_dtype = copy ? MEMOPT_DTYPE_F32 : 0;
-    r->state_dtype = MEMOPT_DTYPE_F32;
+    r->master_dtype = r->state_dtype = MEMOPT_DTYPE_F32;
 }
 
 static void fill(uint64_t *value, uint64_t elements)

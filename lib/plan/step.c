@@ -102,7 +102,7 @@ void mo_play_wrapped(mo_play *p, mo_value loss)
     mo_shard_loss(p, loss);
     /* DDP that looks for unused weights returns copies (distributed.py, _DDPSink). */
     p->tape.label = "copies of what the model returns";
-    if (r->world_size > 1 && p->shards == NULL && any_unused(p))
+    if (r->world_size > 1 && p->shards == NULL && p->engine == NULL && any_unused(p))
         mo_tape_flash(&p->tape, p->returned, MO_LOGITS);
 }
 
@@ -125,6 +125,7 @@ static mo_value forward(mo_play *p)
     mo_engine_forward(p, t->layer_count - 1);
     mo_value loss = mo_play_head(p, x);
     mo_play_wrapped(p, loss);
+    mo_engine_forward_end(p, t->layer_count - 1);
     mo_engine_hook_output(p, t->layer_count - 1, loss);
     mo_layer_info *last = &p->info[t->layer_count - 1];
     uint64_t now = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];

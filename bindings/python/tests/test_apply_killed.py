@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from apply_files import NAMES, after, before, change, content, everything, three_files, write
+from apply_files import NAMES, after, before, change, content, everything, three_files
 from memopt.cli import apply
 
 

@@ -45,11 +45,30 @@ static void flat_buffers_are_in_equal_parts(void **state)
         report = report_of(&m, &r, NULL);
         assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_LOAD)->optimizer, 3 * 4 * all / 2 + 4);
         assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_STEP)->optimizer, 6 * 4 * all / 2 + 4);
-        r.world_size = 3; /* rounded up to six */
+        r.world_size = 7; /* rounded up to fourteen */
         report = report_of(&m, &r, NULL);
         assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_LOAD)->parameters,
-                         4 * ((all + 5) / 6 * 6) + report.buffer_bytes);
+                         4 * ((all + 13) / 14 * 14) + report.buffer_bytes);
     }
+}
+
+/* A part in one weight is stepped where its gradient is, all of which stays. */
+static void a_part_may_lie_in_one_weight(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = deepspeed(MEMOPT_PLAN_ZERO2);
+    (void)state;
+    r.optimizer = MEMOPT_PLAN_ADAMW;
+    m.vocabulary = 100000;
+    m.tied = MEMOPT_PLAN_YES;
+    const uint64_t words = UINT64_C(100000) * HIDDEN, sum = all + words - 2 * WORDS * HIDDEN;
+    assert_true(words > (sum + 1) / 2);
+    memopt_plan_report report = report_of(&m, &r, NULL);
+    assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_STEP)->optimizer,
+                     5 * 4 * sum / 2 + 4 * words + 4);
+    r.weight_dtype = MEMOPT_DTYPE_BF16;
+    report = report_of(&m, &r, NULL);
+    assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_STEP)->optimizer, 6 * 4 * sum / 2 + 4);
 }
 
 /* The bucket is whole, however few gradients there are, and twice where reduction overlaps. */
@@ -118,7 +137,7 @@ static void stage_3_keeps_shares(void **state)
     const uint64_t own = 4 * all / 2 + report.buffer_bytes;
     assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_LOAD)->parameters, own);
     assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_LOAD)->gradients, 4 * (all / 2 + 1000000));
-    assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_LOAD)->optimizer, 0); /* no copy of f32 */
+    assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_LOAD)->optimizer, 4 * all / 2); /* a copy */
     /* One module at a time: the largest is of the MLP, then the embeddings. */
     assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_FORWARD)->parameters, own + 4 * HIDDEN * FFN);
     assert_int_equal(phase(&report, MEMOPT_PLAN_PHASE_BACKWARD)->parameters,
@@ -258,6 +277,7 @@ static void a_smaller_bucket_is_proposed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(flat_buffers_are_in_equal_parts),
+                                       cmocka_unit_test(a_part_may_lie_in_one_weight),
                                        cmocka_unit_test(buckets_are_made_whole),
                                        cmocka_unit_test(gradients_of_stage_2_go_as_they_come),
                                        cmocka_unit_test(stage_3_keeps_shares),

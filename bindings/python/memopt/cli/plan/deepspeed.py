@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, Tuple
 
 from .. import UsageError
 
-#: Fields of a run by DeepSpeed's keys of zero_optimization; counts of elements. What DeepSpeed calls
-#: 0 there is nothing at all; to a plan 0 is the default.
+#: Fields of a run by DeepSpeed's keys of zero_optimization; counts of elements. What is 0 there is
+#: nothing at all; to a plan 0 is the default.
 _COUNTS = {
     "reduce_bucket_size": "bucket_bytes",
     "stage3_prefetch_bucket_size": "prefetch_bucket",
