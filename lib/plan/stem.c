@@ -179,8 +179,7 @@ static void run_skipped(mo_play *p, mo_value x)
             break;
         t->layer = l->number;
         mo_shard_forward(p, l->number);
-        x = turn(t, x,
-                 mo_tape_region_forward(t, mo_block_run, l, &x, 1, mo_block_again(p, i)));
+        x = turn(t, x, mo_tape_region_forward(t, mo_block_run, l, &x, 1, mo_block_again(p, i)));
         mo_shard_forward_end(p, l->number);
         p->info[l->number] = (mo_layer_info){
             .output = mo_bytes(t, x), .after = t->total, .kind = MEMOPT_PLAN_LAYER_VISION};
