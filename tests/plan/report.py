@@ -157,8 +157,9 @@ NAMES = ("memopt plan", "traced", "accelerate", "ZeRO-2", "ZeRO-3")
 
 
 def is_traced(row: Dict[str, Any]) -> bool:
-    """Whether a trace can follow the row: not to host memory or other processes."""
-    return not {"offload", "world_size"} & set(row["run"])
+    """Whether a trace can follow the row: not to host memory or other processes, nor where a model
+    counts its image tokens."""
+    return not ({"offload", "world_size"} & set(row["run"]) or "vision_config" in row["config"])
 
 
 def errors_of(row: Dict[str, Any]) -> Dict[str, float]:

@@ -203,6 +203,8 @@ class ShardStep(StepRecorder):
         for parameter in self._unsharded():
             hook: Any = parameter.register_post_accumulate_grad_hook
             hooks.append(hook(lambda p: recorder.claim([p.grad], "gradients")))
+            if self.waits is not None:  # what is added to another is one, too
+                hooks.append(parameter.register_hook(lambda g: recorder.claim([g], "gradients")))
         with super()._hooks(recorder):
             try:
                 yield

@@ -116,6 +116,7 @@ complete -c memopt -n '_shtab_memopt_using plan' -l lora-targets -x -d 'q,k,v,o,
 complete -c memopt -n '_shtab_memopt_using plan' -l adapter-dtype -xka "fp32 bf16 fp16" -d 'of LoRA'"'"'s adapters; default: fp32 whatever --dtype is, as PEFT keeps them'
 complete -c memopt -n '_shtab_memopt_using plan' -l zero -xka "0 1 2 3" -d 'what is sharded: 1 states; 2 and 3 all, by FSDP, which keeps what it gathered for backward (2) or gathers it again (3)'
 complete -c memopt -n '_shtab_memopt_using plan' -l gather-dtype -xka "fp32 bf16 fp16" -d 'FSDP gathers weights and computes in it (MixedPrecisionPolicy)'
+complete -c memopt -n '_shtab_memopt_using plan' -l no-sync -d 'FSDP reduces gradients with the last micro-batch'"'"'s alone, as accelerate and Trainer do: whole until then (set_requires_gradient_sync(False))'
 complete -c memopt -n '_shtab_memopt_using plan' -l bucket-view -d 'gradients are views of DDP'"'"'s buckets (gradient_as_bucket_view)'
 complete -c memopt -n '_shtab_memopt_using plan' -l loss -xka "plain fused chunked" -d 'fused, chunked: logits never exist as a whole; chunked: each chunk of tokens is a checkpoint'
 complete -c memopt -n '_shtab_memopt_using plan' -l gpu-memory -x -d 'memory of a device, in GiB or as a size: 24, 24GiB; several (8,16,24, or the option again) are shown side by side'
