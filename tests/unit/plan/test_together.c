@@ -67,8 +67,8 @@ static void gradients_wait_for_the_last(void **state)
     assert_int_equal(phase(&reduced, MEMOPT_PLAN_PHASE_FORWARD)->gradients, all / 2);
 }
 
-/* Between the first and the last all layers' gradients are still whole when those of the embeddings,
- * which the head has too, meet at the end of backward. */
+/* Between the first and the last all layers' gradients are still whole when those of the
+ * embeddings, which the head has too, meet at the end of backward. */
 static void one_in_the_middle_is_not_reduced(void **state)
 {
     memopt_plan_model m = small_model();
