@@ -135,6 +135,11 @@ if(NOT MEMOPT_CUDA STREQUAL "OFF")
   if(MEMOPT_CLANG)
     memopt_probe_compiles(memopt_ptx_by_clang ${MEMOPT_CLANG} ${MEMOPT_CLANG_PTX_FLAGS} -S)
   endif()
+  if(MEMOPT_CUDA_TARGETS AND NOT MEMOPT_NVCC)
+    message(FATAL_ERROR "MEMOPT_CUDA_TARGETS=\"${MEMOPT_CUDA_TARGETS}\" needs nvcc, and none was "
+                        "found: set MEMOPT_NVCC to its path, or leave the targets empty (clang "
+                        "makes PTX, which drivers compile)")
+  endif()
   if(MEMOPT_CUDA STREQUAL "ON" AND NOT MEMOPT_CUDA_TARGETS AND NOT memopt_ptx_by_clang)
     message(FATAL_ERROR "MEMOPT_CUDA=ON needs nvcc, or clang from 17 on (./setup installs one)")
   endif()
@@ -143,6 +148,11 @@ if(NOT MEMOPT_HIP STREQUAL "OFF")
   if(memopt_hip_compiler AND NOT DEFINED CACHE{MEMOPT_HIP_TARGETS})
     memopt_probe_hip(found)
     set(MEMOPT_HIP_TARGETS "${found}" CACHE STRING "AMD targets with a code object (as gfx90a)")
+  endif()
+  if(MEMOPT_HIP_TARGETS AND NOT memopt_hip_compiler)
+    message(FATAL_ERROR "MEMOPT_HIP_TARGETS=\"${MEMOPT_HIP_TARGETS}\" needs clang from 17 on with "
+                        "lld (./setup installs one) or a hipcc, and none was found: install one, or "
+                        "leave the targets empty")
   endif()
   if(MEMOPT_HIP STREQUAL "ON" AND NOT MEMOPT_HIP_TARGETS)
     message(FATAL_ERROR "MEMOPT_HIP=ON needs clang from 17 on with lld (./setup installs one), or "

@@ -265,6 +265,17 @@ typedef enum memopt_plan_sharding {
     MEMOPT_PLAN_ZERO3 = 3  /**< Weights too: FSDP that gathers a layer when it is used. */
 } memopt_plan_sharding;
 
+/** @brief Whose ZeRO it is. */
+typedef enum memopt_plan_engine {
+    MEMOPT_PLAN_ENGINE_TORCH = 0,    /**< torch's: as ::memopt_plan_sharding says of each. */
+    MEMOPT_PLAN_ENGINE_DEEPSPEED = 1 /**< DeepSpeed's (0.19) of the same stage: flat buffers in
+                                          equal parts, a copy of its part of the weights in f32,
+                                          whatever they are of, a bucket for gradients. */
+} memopt_plan_engine;
+
+/** @brief Where 0 stands for a default: nothing at all, as 0 does to DeepSpeed. */
+#define MEMOPT_PLAN_NOTHING UINT64_MAX
+
 /** @brief How the loss over the vocabulary is computed. */
 typedef enum memopt_plan_loss {
     MEMOPT_PLAN_LOSS_PLAIN = 0,  /**< As `transformers` does: logits, a copy in fp32, cross
@@ -327,8 +338,11 @@ typedef struct memopt_plan_run {
     uint64_t host_limit;         /**< Offload: bytes on the host, the rest goes to disk; 0: all on
                                       the host. */
     uint64_t min_8bit_size;      /**< Smaller tensors keep 32-bit states; 0: 4096. */
-    uint64_t bucket_bytes;       /**< DDP's bucket of gradients; 0: 25 MiB. What all of them
-                                      take together does not hang on it. */
+    uint64_t bucket_bytes;       /**< Of the bucket in which gradients are reduced, at most 2^50.
+                                      DeepSpeed makes it whole, however few they are: its
+                                      `reduce_bucket_size` times the bytes of an element; 0: 5e8
+                                      elements. DDP's: 0: 25 MiB; what all of its buckets take
+                                      together does not hang on it. */
     memopt_dtype image_dtype;    /**< Of the images of a batch, which the model casts to its own;
                                       0: f32, as image processors give them. */
     uint32_t gradient_sync;      /**< A ::memopt_plan_choice, for ZeRO 2 and 3 with accumulation:
@@ -345,13 +359,43 @@ typedef struct memopt_plan_run {
                                       no autocast: their input is cast to it and their output back.
                                       0: f32, whatever the weights are, as PEFT keeps them. */
     uint32_t reserved_end;       /**< Must be 0. */
+    uint32_t zero_engine;        /**< A ::memopt_plan_engine: whose ZeRO it is. DeepSpeed has the
+                                      stages 1 to 3, on any number of devices. It fixes types:
+                                      weights, adapters and gradients are of weight_dtype, states
+                                      and the copy of the weights are f32, and there is no autocast
+                                      (its own, `torch_autocast`, is not told of here). States on
+                                      the host are not told of either, nor, at stage 3, a schedule
+                                      of checkpoints by budget. The fields below are read for it
+                                      alone. What is not among them is as it is by default, gradients
+                                      are of the weights' type where they accumulate, and a step is
+                                      not its first ones, in which it learns the order of modules. */
+    uint32_t contiguous_gradients; /**< A ::memopt_plan_choice: DeepSpeed copies gradients into its
+                                        bucket (`contiguous_gradients`); default: yes. */
+    uint32_t overlap_comm;    /**< A ::memopt_plan_choice: DeepSpeed reduces while backward goes
+                                   on (`overlap_comm`): with two buckets at stages 1 and 2.
+                                   Default: at stage 3. */
+    uint32_t reserved_zero;   /**< Must be 0. */
+    uint64_t prefetch_bucket; /**< Stage 3: elements that are asked for ahead
+                                   (`stage3_prefetch_bucket_size`), or ::MEMOPT_PLAN_NOTHING; 0:
+                                   5e7. */
+    uint64_t persistence_threshold; /**< Stage 3: weights of no more elements stay gathered
+                                         (`stage3_param_persistence_threshold`), or
+                                         ::MEMOPT_PLAN_NOTHING; 0: 1e5. */
+    uint64_t live_parameters; /**< Stage 3: while so many elements are gathered, none are asked
+                                   for ahead (`stage3_max_live_parameters`), or
+                                   ::MEMOPT_PLAN_NOTHING; 0: 1e9. */
+    uint64_t reuse_distance;  /**< Stage 3: weights stay gathered that are used again within so
+                                   many elements (`stage3_max_reuse_distance`), or
+                                   ::MEMOPT_PLAN_NOTHING; 0: 1e9. */
+    uint64_t sub_group;       /**< Stage 3: elements that a device steps at once
+                                   (`sub_group_size`); 0: 1e9. */
 } memopt_plan_run;
 
 /** @brief Initialiser of ::memopt_plan_run. */
 #define MEMOPT_PLAN_RUN_INIT                                                                       \
     {                                                                                              \
         sizeof(memopt_plan_run), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, \
-            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                                                        \
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0                             \
     }
 
 /* --- the card --- */
@@ -494,7 +538,8 @@ typedef struct memopt_plan_layer {
  * @retval MEMOPT_OK done (also where it does not fit: memopt_plan_report::fits).
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or a value is out of range or does not go with
  *         another; the message names them with their numbers.
- * @retval MEMOPT_UNSUPPORTED a field of a newer version is set.
+ * @retval MEMOPT_UNSUPPORTED a field of a newer version is set, or what is not told of with
+ *         DeepSpeed (memopt_plan_run::zero_engine).
  * @retval MEMOPT_LIMIT_REACHED the budget for checkpointing is below what any schedule needs; the
  *         message says how much that is.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY as told.
@@ -631,7 +676,8 @@ typedef enum memopt_plan_change_kind {
     MEMOPT_PLAN_CHANGE_SEQUENCE = 7,      /**< Shorter sequences. */
     MEMOPT_PLAN_CHANGE_SHARDING = 8,      /**< ZeRO or FSDP. */
     MEMOPT_PLAN_CHANGE_LORA = 9,          /**< Adapters in place of all weights. */
-    MEMOPT_PLAN_CHANGE_ALLOCATOR = 10     /**< Expandable segments. */
+    MEMOPT_PLAN_CHANGE_ALLOCATOR = 10,    /**< Expandable segments. */
+    MEMOPT_PLAN_CHANGE_BUCKET = 11        /**< A smaller bucket for gradients (DeepSpeed). */
 } memopt_plan_change_kind;
 
 /** @brief A change of the run that saves memory. One that is applied is measured on top of those

@@ -113,11 +113,12 @@ memopt_status memopt_monitor_open(const char *backend, memopt_monitor **out_moni
         return status;
     if (status != MEMOPT_OK) {
         int incomplete = strstr(info.missing, "(required)") != NULL;
+        int host = strcmp(backend, "cpu") == 0;
         return mo_fail_driver(status, info.driver_code, info.driver_code != 0 ? info.problem : "",
-                              "monitor: nothing to read %s devices from: %s%s%s; install it, or "
-                              "use \"cpu\"",
-                              backend, info.problem, incomplete ? ": " : "",
-                              incomplete ? info.missing : "");
+                              "monitor: nothing to read %s devices from: %s%s%s; %s", backend,
+                              info.problem, incomplete ? ": " : "", incomplete ? info.missing : "",
+                              host ? "it needs /proc: mount -t proc proc /proc"
+                                   : "install it, or use \"cpu\"");
     }
     *out_monitor = monitor;
     return MEMOPT_OK;

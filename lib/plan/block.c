@@ -111,9 +111,11 @@ mo_value mo_play_stack(mo_play *p, mo_stack *s, mo_value x)
         int again = mo_block_again(p, i);
         t->layer = l->number;
         mo_shard_forward(p, l->number);
+        mo_engine_forward(p, l->number);
         mo_shard_hook_input(p, l->number, x);
         x = turn(t, x, mo_tape_region_forward(t, mo_block_run, l, &x, 1, again));
         mo_shard_hook_output(p, l->number, x);
+        mo_engine_hook_output(p, l->number, x);
         mo_shard_forward_end(p, l->number);
         info->recomputed = (uint32_t)again;
         info->kind = s == &p->text ? MEMOPT_PLAN_LAYER_BLOCK : MEMOPT_PLAN_LAYER_VISION;

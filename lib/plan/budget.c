@@ -204,5 +204,6 @@ void mo_play_scheduled(mo_play *p)
     mo_storage_drop(t, c.gradient);
     mo_play_drop_tables(p);
     mo_shard_finish(p);
+    mo_engine_finish(p);
     t->in_backward = 0;
 }

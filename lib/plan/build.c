@@ -368,7 +368,7 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
     p->info = mo_calloc(layers, sizeof *p->info);
     if (p->info == NULL)
         return mo_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
-    if (mo_shard_init(p, layers) != MEMOPT_OK)
+    if (mo_shard_init(p, layers) != MEMOPT_OK || mo_engine_init(p, layers) != MEMOPT_OK)
         return p->tape.status;
     p->tape.fused_dropout =
         s->card.device == MEMOPT_PLAN_DEVICE_CUDA || s->card.device == MEMOPT_PLAN_DEVICE_HIP;
@@ -391,6 +391,7 @@ void mo_play_end(mo_play *p)
     mo_free(p->vision.layers);
     mo_free(p->weights);
     mo_shard_end(p);
+    mo_engine_end(p);
     mo_free(p->info);
     mo_free(p->frames.values);
     mo_free(p->outputs.values);

@@ -15,6 +15,7 @@ typedef struct mo_weight {
     uint32_t layer;
     uint32_t learns;
     uint32_t adapter; /* 1: LoRA's, which has types of its own */
+    uint32_t bias;    /* 1: of the module of the weight before */
     uint32_t unused;  /* 1: asks for a gradient and gets none: what it makes is not in the loss */
 } mo_weight;
 

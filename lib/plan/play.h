@@ -11,6 +11,7 @@
 #include "plan/optimizer.h"
 #include "plan/settings.h"
 
+typedef struct mo_engine mo_engine;
 typedef struct mo_play mo_play;
 typedef struct mo_stack mo_stack;
 
@@ -72,7 +73,8 @@ struct mo_play {
     mo_weight *weights;
     uint64_t weight_count, weight_capacity;
     uint64_t buffer_bytes;
-    mo_shard *shards; /* NULL: weights are not shared out */
+    mo_engine *engine; /* of DeepSpeed; NULL: it is not used */
+    mo_shard *shards;  /* NULL: FSDP does not share weights out */
     uint64_t shard_count;
     uint32_t filled, reduced; /* storages of the last group's buffers */
     mo_stack text, vision;
@@ -144,6 +146,23 @@ void mo_shard_backward(mo_play *p, uint32_t layer);
 void mo_shard_backward_end(mo_play *p, uint32_t layer);
 /* Backward has ended. */
 void mo_shard_finish(mo_play *p);
+
+/* --- DeepSpeed's ZeRO (deepspeed.c); without, these do nothing but for start and step ------------
+ */
+memopt_status mo_engine_init(mo_play *p, uint64_t layers);
+void mo_engine_end(mo_play *p);
+/* Whether weights are there only while they are gathered. */
+int mo_engine_shares_weights(const mo_play *p);
+/* What it keeps: weights, states, gradients of earlier micro-batches. */
+void mo_engine_start(mo_play *p);
+/* Before a layer's forward, and from its output on back, its backward. */
+void mo_engine_forward(mo_play *p, uint32_t layer);
+void mo_engine_forward_end(mo_play *p, uint32_t layer);
+void mo_engine_hook_output(mo_play *p, uint32_t layer, mo_value x);
+/* Backward has ended. */
+void mo_engine_finish(mo_play *p);
+/* The optimizer's step. */
+void mo_engine_step(mo_play *p);
 
 /* --- the model (build.c) ---------------------------------------------------------------------- */
 memopt_status mo_play_build(mo_play *p, const mo_settings *s);

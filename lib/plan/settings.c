@@ -73,6 +73,8 @@ static void default_dtypes(memopt_plan_run *r)
 {
     if (r->weight_dtype == 0)
         r->weight_dtype = MEMOPT_DTYPE_F32;
+    if (r->zero_engine == MEMOPT_PLAN_ENGINE_DEEPSPEED)
+        mo_settings_deepspeed_dtypes(r);
     if (r->compute_dtype == MEMOPT_DTYPE_F32 && r->weight_dtype == MEMOPT_DTYPE_F32)
         r->compute_dtype = 0; /* with 16-bit weights of its own type it still has losses in f32 */
     if (r->image_dtype == 0)
@@ -101,6 +103,10 @@ static memopt_status check_enums(const memopt_plan_run *r)
                {"keep_outputs", r->keep_outputs, MEMOPT_PLAN_YES},
                {"attention_mask", r->attention_mask, MEMOPT_PLAN_YES},
                {"bucket_view", r->bucket_view, MEMOPT_PLAN_YES},
+               {"zero_engine", r->zero_engine, MEMOPT_PLAN_ENGINE_DEEPSPEED},
+               {"contiguous_gradients", r->contiguous_gradients, MEMOPT_PLAN_YES},
+               {"overlap_comm", r->overlap_comm, MEMOPT_PLAN_YES},
+               {"reserved_zero", r->reserved_zero, 0},
                {"gradient_sync", r->gradient_sync, MEMOPT_PLAN_YES},
                {"reserved_end", r->reserved_end, 0}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -124,7 +130,8 @@ static memopt_status check_counts(const memopt_plan_run *r)
                {"negatives", r->negatives, 0, MAX_SEQUENCE},
                {"accumulation", r->accumulation, 1, MAX_BATCH},
                {"world_size", r->world_size, 1, MAX_WORLD},
-               {"checkpoint_every", r->checkpoint_every, 1, MAX_SEQUENCE}};
+               {"checkpoint_every", r->checkpoint_every, 1, MAX_SEQUENCE},
+               {"bucket_bytes", r->bucket_bytes, 1, UINT64_C(1) << 50}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         memopt_status status =
             mo_settings_range(all[i].name, all[i].value, all[i].low, all[i].high);
@@ -158,6 +165,8 @@ static void default_counts(mo_settings *s)
     one_if_zero(&r->world_size, 1);
     one_if_zero(&r->checkpoint_every, 2);
     one_if_zero(&r->min_8bit_size, 4096);
+    if (r->zero_engine == MEMOPT_PLAN_ENGINE_DEEPSPEED)
+        mo_settings_deepspeed_counts(r);
     one_if_zero(&r->bucket_bytes, UINT64_C(25) << 20);
     if (r->use_cache == MEMOPT_PLAN_DEFAULT)
         r->use_cache = MEMOPT_PLAN_YES;
@@ -211,6 +220,9 @@ static memopt_status read_run(mo_settings *s)
         status = check_dtypes(&s->run);
     if (status != MEMOPT_OK)
         return status;
+    status = mo_settings_deepspeed(&s->run);
+    if (status != MEMOPT_OK)
+        return status;
     default_dtypes(&s->run);
     default_counts(s);
     status = check_counts(&s->run);
@@ -246,6 +258,9 @@ memopt_status mo_settings_measured(mo_settings *s, const memopt_plan_run *run,
         status = check_enums(&s->run);
     if (status == MEMOPT_OK)
         status = check_dtypes(&s->run);
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_settings_deepspeed(&s->run);
     if (status != MEMOPT_OK)
         return status;
     uint64_t sequence = s->run.sequence, mean = s->run.sequence_mean;

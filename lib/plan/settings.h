@@ -34,6 +34,12 @@ memopt_status mo_settings_measured(mo_settings *s, const memopt_plan_run *run,
 /* The model's part (settings_model.c); the run's is checked after it. */
 memopt_status mo_settings_model(mo_settings *s);
 
+/* What DeepSpeed's ZeRO asks of a run (settings_deepspeed.c), if it is that: what it has not, or is
+ * not told of here; then its types, and its counts. */
+memopt_status mo_settings_deepspeed(const memopt_plan_run *r);
+void mo_settings_deepspeed_dtypes(memopt_plan_run *r);
+void mo_settings_deepspeed_counts(memopt_plan_run *r);
+
 /* The card's part (card.c): NULL is the defaults. */
 memopt_status mo_card_read(memopt_plan_card *c, const memopt_plan_card *given);
 uint64_t mo_card_limit(const memopt_plan_card *c);

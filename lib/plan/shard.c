@@ -53,7 +53,8 @@ uint32_t mo_shard_group(const mo_play *p, uint32_t layer)
 memopt_status mo_shard_init(mo_play *p, uint64_t layers)
 {
     const memopt_plan_run *r = &p->settings->run;
-    if (r->sharding < MEMOPT_PLAN_ZERO2 || r->world_size < 2)
+    if (r->sharding < MEMOPT_PLAN_ZERO2 || r->world_size < 2 ||
+        r->zero_engine != MEMOPT_PLAN_ENGINE_TORCH)
         return MEMOPT_OK;
     p->shards = mo_calloc(layers, sizeof *p->shards);
     if (p->shards == NULL)

@@ -82,7 +82,7 @@ typedef enum mo_tier {
     MO_TIERS
 } mo_tier;
 
-enum { MO_CHANGES = 17 };
+enum { MO_CHANGES = 18 };
 
 /* Makes the change `index` (below MO_CHANGES) of a case: 0 if it does not apply to it or `options`
  * forbid it. out->saves_bytes and peak_bytes are left to the caller. */

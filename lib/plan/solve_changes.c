@@ -27,6 +27,7 @@ static const change changes[MO_CHANGES] = {
     {MEMOPT_PLAN_CHANGE_ATTENTION, MO_TIER_FREE, 1.0, MEMOPT_PLAN_ATTENTION_SDPA},
     {MEMOPT_PLAN_CHANGE_LOSS, MO_TIER_FREE, 1.0, MEMOPT_PLAN_LOSS_FUSED},
     {MEMOPT_PLAN_CHANGE_ALLOCATOR, MO_TIER_FREE, 1.0, MEMOPT_PLAN_ALLOCATOR_EXPANDABLE},
+    {MEMOPT_PLAN_CHANGE_BUCKET, MO_TIER_FREE, 1.0, 50000000},
     {MEMOPT_PLAN_CHANGE_SHARDING, MO_TIER_FREE, 1.0, MEMOPT_PLAN_ZERO1},
     {MEMOPT_PLAN_CHANGE_SHARDING, MO_TIER_FREE, 1.0, MEMOPT_PLAN_ZERO2},
     {MEMOPT_PLAN_CHANGE_OPTIMIZER, MO_TIER_STATES, 1.02, 0},
@@ -102,10 +103,41 @@ static int is_f32(memopt_dtype dtype)
     return dtype == 0 || dtype == MEMOPT_DTYPE_F32;
 }
 
+static int is_deepspeed(const mo_case *c)
+{
+    return c->run.zero_engine == MEMOPT_PLAN_ENGINE_DEEPSPEED;
+}
+
+/* DeepSpeed steps a copy in fp32 of such weights. Its buckets are counted in elements. */
+static int deepspeed_dtype(mo_case *c, memopt_plan_change *out)
+{
+    c->run.weight_dtype = MEMOPT_DTYPE_BF16;
+    c->run.compute_dtype = c->run.gradient_dtype = c->run.gather_dtype = 0;
+    c->run.adapter_dtype = c->run.master_dtype = c->run.state_dtype = 0;
+    c->run.bucket_bytes /= 2;
+    SAY(out, change, "weights fp32 → bf16, with DeepSpeed's copy in fp32");
+    SAY(out, option, "--dtype bf16");
+    return 1;
+}
+
+static int other_bucket(mo_case *c, memopt_plan_change *out, uint64_t elements)
+{
+    uint64_t width = is_f32(c->run.weight_dtype) ? 4 : 2;
+    uint64_t from = c->run.bucket_bytes > 0 ? c->run.bucket_bytes / width : UINT64_C(500000000);
+    if (!is_deepspeed(c) || from <= elements)
+        return 0;
+    c->run.bucket_bytes = elements * width;
+    SAY(out, change, "reduce bucket %" PRIu64 " → %" PRIu64 " elements", from, elements);
+    SAY(out, option, "--reduce-bucket-size %" PRIu64, elements);
+    return 1;
+}
+
 static int other_dtype(mo_case *c, memopt_plan_change *out, uint32_t what)
 {
     if (!is_f32(c->run.weight_dtype))
         return 0;
+    if (is_deepspeed(c))
+        return what == WEIGHTS && deepspeed_dtype(c, out);
     if (what == COMPUTE) {
         if (!is_f32(c->run.compute_dtype))
             return 0;
@@ -134,9 +166,10 @@ static int other_sharding(mo_case *c, memopt_plan_change *out, uint32_t to)
         return 0;
     c->run.sharding = to;
     SAY(out, change, "%s over %" PRIu64 " devices",
-        to == MEMOPT_PLAN_ZERO3   ? "ZeRO-3 (FSDP full shard)"
-        : to == MEMOPT_PLAN_ZERO2 ? "ZeRO-2"
-                                  : "ZeRO-1",
+        to == MEMOPT_PLAN_ZERO3 && is_deepspeed(c) ? "DeepSpeed's ZeRO-3"
+        : to == MEMOPT_PLAN_ZERO3                  ? "ZeRO-3 (FSDP full shard)"
+        : to == MEMOPT_PLAN_ZERO2                  ? "ZeRO-2"
+                                                   : "ZeRO-1",
         c->run.world_size);
     SAY(out, option, "--zero %" PRIu32, to);
     return 1;
@@ -157,7 +190,7 @@ static int other_checkpointing(mo_case *c, memopt_plan_change *out, uint32_t to)
 
 static int other_offload(mo_case *c, memopt_plan_change *out, uint32_t what)
 {
-    if (c->run.offload & what)
+    if ((c->run.offload & what) || (what == MEMOPT_PLAN_OFFLOAD_OPTIMIZER && is_deepspeed(c)))
         return 0;
     c->run.offload |= what;
     SAY(out, change, "%s to the host",
@@ -235,6 +268,8 @@ static int apply(const change *what, mo_case *c, const memopt_plan_target_option
         return other_optimizer(c, out);
     case MEMOPT_PLAN_CHANGE_DTYPE:
         return other_dtype(c, out, what->target);
+    case MEMOPT_PLAN_CHANGE_BUCKET:
+        return other_bucket(c, out, what->target);
     case MEMOPT_PLAN_CHANGE_SHARDING:
         return other_sharding(c, out, what->target);
     case MEMOPT_PLAN_CHANGE_CHECKPOINTING:

@@ -102,7 +102,7 @@ void mo_play_wrapped(mo_play *p, mo_value loss)
     mo_shard_loss(p, loss);
     /* DDP that looks for unused weights returns copies (distributed.py, _DDPSink). */
     p->tape.label = "copies of what the model returns";
-    if (r->world_size > 1 && p->shards == NULL && any_unused(p))
+    if (r->world_size > 1 && p->shards == NULL && p->engine == NULL && any_unused(p))
         mo_tape_flash(&p->tape, p->returned, MO_LOGITS);
 }
 
@@ -112,7 +112,9 @@ static mo_value forward(mo_play *p)
     t->phase = MEMOPT_PLAN_PHASE_FORWARD;
     p->info[0].kind = MEMOPT_PLAN_LAYER_EMBEDDING;
     mo_shard_forward(p, 0);
+    mo_engine_forward(p, 0);
     mo_value x = mo_play_stem(p);
+    mo_engine_hook_output(p, 0, x);
     p->info[0].flops = t->flops;
     p->info[0].saved = t->live[MO_ACTIVATIONS];
     p->info[0].output = mo_bytes(t, x);
@@ -120,8 +122,11 @@ static mo_value forward(mo_play *p)
     p->saved = t->live[MO_ACTIVATIONS];
     double before = t->flops;
     uint64_t saved = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
+    mo_engine_forward(p, t->layer_count - 1);
     mo_value loss = mo_play_head(p, x);
     mo_play_wrapped(p, loss);
+    mo_engine_forward_end(p, t->layer_count - 1);
+    mo_engine_hook_output(p, t->layer_count - 1, loss);
     mo_layer_info *last = &p->info[t->layer_count - 1];
     uint64_t now = t->live[MO_ACTIVATIONS] + t->live[MO_LOGITS];
     *last = (mo_layer_info){.saved = now > saved ? now - saved : 0,
@@ -138,6 +143,10 @@ static void optimizer_step(mo_play *p)
     t->layer = t->layer_count; /* of no layer, nor of its forward */
     t->label = "the optimizer's step";
     const memopt_plan_run *r = &p->settings->run;
+    if (p->engine != NULL) {
+        mo_engine_step(p);
+        return;
+    }
     int here =
         r->optimizer != MEMOPT_PLAN_NO_OPTIMIZER && !(r->offload & MEMOPT_PLAN_OFFLOAD_OPTIMIZER);
     mo_storage_drop(t, mo_storage_new(t, here ? p->step_bytes : 0, MO_OPTIMIZER));
@@ -158,6 +167,7 @@ static void plain_passes(mo_play *p)
         mo_play_drop_tables(p);
     mo_tape_backward(t, loss);
     mo_shard_finish(p);
+    mo_engine_finish(p);
     if (again)
         mo_play_drop_tables(p);
     mo_drop(t, loss);
@@ -166,10 +176,14 @@ static void plain_passes(mo_play *p)
 memopt_status mo_play_step(mo_play *p)
 {
     mo_tape *t = &p->tape;
-    make_states(p);
-    make_buckets(p);
-    if (p->settings->run.accumulation > 1)
-        make_gradients(p);
+    if (p->engine != NULL) {
+        mo_engine_start(p);
+    } else {
+        make_states(p);
+        make_buckets(p);
+        if (p->settings->run.accumulation > 1)
+            make_gradients(p);
+    }
     if (p->schedule != NULL)
         mo_play_scheduled(p);
     else

@@ -181,8 +181,10 @@ struct mo_tape {
     uint8_t in_backward;
     uint8_t in_region; /* 1: nodes of a region run, which was run again for them */
     uint8_t ghost;     /* 1: what is made takes no bytes: it is played to learn what is recorded */
-    uint64_t stop;     /* the node after which what runs again ends (0: none): no more is saved */
-    mo_value *cached;  /* weights that autocast has cast; it keeps them to the end of forward */
+    mo_tape_hook_run on_gradient; /* NULL, or called with a leaf whose gradient is whole */
+    void *gradient_context;
+    uint64_t stop;    /* the node after which what runs again ends (0: none): no more is saved */
+    mo_value *cached; /* weights that autocast has cast; it keeps them to the end of forward */
     uint64_t cached_count, cached_capacity;
     double flops; /* of forward operations outside recomputation */
 };
@@ -271,7 +273,5 @@ void mo_node_drop_saved(mo_tape *t, const mo_node *n, const uint32_t held[MO_REC
 void mo_tape_run_region(mo_tape *t, uint32_t id);
 /* Gradients of inputs go with them. */
 void mo_tape_forget_passing(mo_tape *t);
-/* Gradients of all leaves that have one: set to None. */
-void mo_tape_zero_gradients(mo_tape *t);
 
 #endif

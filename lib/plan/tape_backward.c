@@ -44,6 +44,13 @@ static void settle(mo_tape *t, mo_node *n)
     mo_storage_drop(t, storage);
 }
 
+static void settle_leaf(mo_tape *t, uint32_t leaf, uint32_t node)
+{
+    settle(t, &t->nodes[node]);
+    if (t->on_gradient != NULL && t->leaves[leaf].storage != MO_NONE)
+        t->on_gradient(t->gradient_context, leaf);
+}
+
 void mo_tape_deliver(mo_tape *t, const mo_edge *edge, uint32_t storage)
 {
     deliver(t, edge->node, edge->slot, storage);
@@ -51,7 +58,7 @@ void mo_tape_deliver(mo_tape *t, const mo_edge *edge, uint32_t storage)
     if (target->waiting > 0)
         target->waiting--;
     if (target->kind == MO_NODE_LEAF && target->waiting == 0)
-        settle(t, target);
+        settle_leaf(t, target->object, edge->node);
 }
 
 void mo_node_fetch_saved(mo_tape *t, const mo_node *n, uint32_t held[MO_RECORD_SAVED])
@@ -195,10 +202,4 @@ void mo_tape_forget_passing(mo_tape *t)
     for (uint64_t i = 0; i < t->leaf_count; i++)
         if (t->leaves[i].passing)
             mo_tape_drop_gradient(t, &t->leaves[i]);
-}
-
-void mo_tape_zero_gradients(mo_tape *t)
-{
-    for (uint64_t i = 0; i < t->leaf_count; i++)
-        mo_tape_drop_gradient(t, &t->leaves[i]);
 }

@@ -2,7 +2,8 @@
  * Weights of a play: each is a value on the tape that learns, or not, and an entry in the list that
  * the optimizer's account is made from.
  *
- * Weights that are shared out (shard.c) take a share's bytes here; their gradients, of the gathered
+ * Those that DeepSpeed shares out are no bytes here: it keeps them in buffers of its own. Weights
+ * that FSDP shares out (shard.c) take a share's bytes here; their gradients, of the gathered
  * weights, are whole until the group is reduced. Gradients that are views of DDP's buckets take
  * nothing beside them.
  */
@@ -12,6 +13,8 @@
 static uint64_t gradient_bytes(mo_play *p, const mo_weight *w)
 {
     const memopt_plan_run *r = &p->settings->run;
+    if (p->engine != NULL)
+        return mo_tape_mul(&p->tape, w->count, mo_weight_width(r, w));
     if (p->shards != NULL && !mo_shard_waits(p))
         return mo_tape_mul(&p->tape, w->count, mo_shard_width(p, w));
     if (p->shards == NULL && r->world_size > 1 && r->bucket_view == MEMOPT_PLAN_YES)
@@ -24,7 +27,7 @@ static mo_value weight_value(mo_play *p, const mo_weight *w)
     mo_tape *t = &p->tape;
     uint64_t count = w->count, own = p->shards == NULL ? count : mo_shard_count(p, w);
     uint32_t width = mo_weight_width(&p->settings->run, w);
-    uint64_t bytes = mo_tape_mul(t, own, width);
+    uint64_t bytes = mo_engine_shares_weights(p) ? 0 : mo_tape_mul(t, own, width);
     mo_value v = mo_value_new(t, bytes, 1, MO_PARAMETERS);
     if (v != MO_NONE) {
         t->values[v].elements = count;
@@ -70,6 +73,14 @@ mo_value mo_play_weight(mo_play *p, uint64_t rows, uint64_t columns)
     return add_weight(p, rows, columns, rows, 0);
 }
 
+static mo_value add_bias(mo_play *p, uint64_t size)
+{
+    mo_value v = mo_play_weight(p, size, 0);
+    if (v != MO_NONE)
+        p->weights[p->weight_count - 1].bias = 1;
+    return v;
+}
+
 mo_value mo_play_weight_of(mo_play *p, uint64_t rows, uint64_t columns, uint64_t chunks)
 {
     return add_weight(p, rows, columns, chunks, 0);
@@ -85,7 +96,7 @@ mo_linear mo_play_linear(mo_play *p, uint64_t in, uint64_t out, int bias, uint32
     int inputs_first = m->family == MEMOPT_PLAN_GPT2 && mo_shard_group(p, p->tape.layer) != 0;
     l.weight = add_weight(p, out, in, inputs_first ? in : out, 0);
     if (bias)
-        l.bias = mo_play_weight(p, out, 0);
+        l.bias = add_bias(p, out);
     if (m->lora_rank > 0 && (target & m->lora_targets) != 0) {
         l.down = add_weight(p, m->lora_rank, in, m->lora_rank, 1);
         l.up = add_weight(p, out, m->lora_rank, out, 1);
@@ -98,7 +109,7 @@ mo_norm mo_play_norm(mo_play *p, uint64_t size, enum mo_norm_kind kind)
     mo_norm n = {MO_NONE, MO_NONE, kind};
     n.weight = mo_play_weight(p, size, 0);
     if (kind == MO_NORM_LAYER)
-        n.bias = mo_play_weight(p, size, 0);
+        n.bias = add_bias(p, size);
     return n;
 }
 

@@ -83,9 +83,30 @@ static void each_kind_of_sharding(void **state)
     }
 }
 
+static void each_stage_of_deepspeed(void **state)
+{
+    static const torture_scenario making = {
+        .name = "create", .run = create, .undo = destroy, .check_unchanged = unchanged};
+    (void)state;
+    for (uint32_t sharding = MEMOPT_PLAN_ZERO1; sharding <= MEMOPT_PLAN_ZERO3; sharding++) {
+        fixture f = {
+            .model = {.struct_size = sizeof f.model, .hidden = 64, .layers = 3, .heads = 4},
+            .run = {.struct_size = sizeof f.run,
+                    .sequence = 32,
+                    .world_size = 3,
+                    .sharding = sharding,
+                    .zero_engine = MEMOPT_PLAN_ENGINE_DEEPSPEED,
+                    .persistence_threshold = 100,
+                    .bucket_bytes = 100000,
+                    .accumulation = 2}};
+        assert_true(torture(&making, &f) > 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(each_kind_of_run),
+                                       cmocka_unit_test(each_stage_of_deepspeed),
                                        cmocka_unit_test(each_kind_of_sharding)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

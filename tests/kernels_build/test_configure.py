@@ -74,6 +74,13 @@ class Configure(unittest.TestCase):
                                             status=1).split())
             self.assertIn(f"MEMOPT_{vendor}=ON needs", words)
 
+    def test_targets_need_a_compiler(self):
+        for vendor, target in (("CUDA", "80;90"), ("HIP", "gfx90a")):
+            words = " ".join(self.configure(f"-DMEMOPT_{vendor}_TARGETS={target}",
+                                            status=1).split())
+            self.assertIn(f'MEMOPT_{vendor}_TARGETS="{target}" needs', words)
+            self.configure(f"-DMEMOPT_{vendor}_TARGETS=")
+
 
 GENERATOR = sys.argv[1]
 unittest.main(argv=sys.argv[:1], verbosity=2)

@@ -10,6 +10,7 @@
 * traced: the module's sizes on fake tensors, as `memopt plan --model module:function` does it.
 * accelerate: the calculation of its `estimate-memory` ("Training using Adam"), on the row's model
   with its head. It knows neither batch nor sequence.
+* Below them zero_report.py's part: steps under DeepSpeed.
 * ZeRO-2, ZeRO-3: DeepSpeed's estimators of model states, the row's number of GPUs (one), nothing
   offloaded. Where it is not installed, what those of version 0.19.8 compute: 2 bytes a parameter
   and 18 shared out; 18 shared out, and 4 a parameter of the largest layer. They stand for fp16
@@ -30,6 +31,7 @@ from typing import Any, Dict, List
 import measure
 import models
 import torch
+import zero_report
 from accelerate.commands.estimate import estimate_training_usage
 from accelerate.utils import calculate_maximum_sizes
 from memopt.cli import main as command
@@ -368,7 +370,7 @@ def main() -> int:
         print(told, end="", file=sys.stderr)
         errors.append(errors_of(row))
     print("\r%50s\r" % "", end="", file=sys.stderr)
-    text = page(table, errors)
+    text = page(table, errors) + "\n" + zero_report.section()
     if options.unseen:
         text += unseen_models(options.unseen, options.seed)
     if options.write:

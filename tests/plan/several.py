@@ -335,13 +335,13 @@ def measure(rows: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     world = rows[0]["run"]["world_size"]
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "rows.json").write_text(json.dumps(rows))
-        _run(pathlib.Path(folder), world)
+        run_all(pathlib.Path(__file__), pathlib.Path(folder), world)
         files = [pathlib.Path(folder, "%d.json" % rank) for rank in range(world)]
         told = [json.loads(file.read_text()) for file in files]
-    return [_fullest(of_row) for of_row in zip(*told)]
+    return [fullest(of_row) for of_row in zip(*told)]
 
 
-def _fullest(told: Any) -> Dict[str, Any]:
+def fullest(told: Any) -> Dict[str, Any]:
     """The fullest process, and of each phase the fullest."""
     result: Dict[str, Any] = max(told, key=lambda one: one["peak_bytes"])
     for name in result["phases"]:
@@ -352,9 +352,9 @@ def _fullest(told: Any) -> Dict[str, Any]:
     return result
 
 
-def _run(folder: pathlib.Path, world: int) -> None:
-    """Until all have ended, or one has failed."""
-    command = [sys.executable, __file__, str(folder)]
+def run_all(program: pathlib.Path, folder: pathlib.Path, world: int) -> None:
+    """A program in each process, until all have ended, or one has failed."""
+    command = [sys.executable, str(program), str(folder)]
     path = [str(pathlib.Path(memopt.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     named = {"env": {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}}
     running = [subprocess.Popen([*command, str(rank)], **named) for rank in range(world)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from typing import Dict, Optional
 
 
@@ -17,7 +18,8 @@ def rss() -> int:
 
 def rss_peak() -> int:
     """The most bytes of this process that were in memory at once."""
-    return _lines("/proc/self/status").get("VmHWM", 0)
+    told = _lines("/proc/self/status").get("VmHWM")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if told is None else told
 
 
 def available() -> Optional[int]:

@@ -40,10 +40,15 @@ class LogFile:
         if self._csv and end == 0:
             self._append(self._start())
 
+    @staticmethod
+    def header(fields: Sequence[str]) -> bytes:
+        """The first line of a CSV file."""
+        return (",".join(fields) + "\n").encode()
+
     def _start(self) -> bytes:
         """How such a log begins."""
         if self._csv:
-            return (",".join(self._fields) + "\n").encode()
+            return self.header(self._fields)
         return ('{"%s": ' % self._fields[0]).encode()
 
     def _check(self) -> None:

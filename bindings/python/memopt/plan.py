@@ -204,6 +204,9 @@ class PlanRun(_Description):
         "keep_outputs": _abi_plan.PlanChoice,
         "attention_mask": _abi_plan.PlanChoice,
         "bucket_view": _abi_plan.PlanChoice,
+        "zero_engine": _abi_plan.PlanEngine,
+        "contiguous_gradients": _abi_plan.PlanChoice,
+        "overlap_comm": _abi_plan.PlanChoice,
         "gradient_sync": _abi_plan.PlanChoice,
     }
     _flags = {"offload": _abi_plan.PlanOffload}

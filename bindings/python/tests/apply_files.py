@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from memopt.cli import apply
 from memopt.cli.apply import KeyMapping, parse_path
 
@@ -48,3 +50,43 @@ def set_batch(folder, name, before, key, batch=4, **options):
     """The text with one number set."""
     mapping = keyed("micro_batch=" + key, **options)
     return changed(folder, name, before, {"micro_batch": batch}, mapping)
+
+
+#: What the tests of several files change: "b" in three of them.
+KEY = keyed("micro_batch=b")
+NAMES = ("one.json", "two.json", "three.json")
+
+
+def prepare(paths, batch=4):
+    return apply.prepare([str(path) for path in paths], {"micro_batch": batch}, KEY)
+
+
+def change(*paths, batch=4):
+    edits = prepare(paths, batch)
+    edits.commit()
+    return edits
+
+
+def before(name):
+    return ('{"b": 8, "name": "%s"}\n' % name).encode()
+
+
+def after(name, batch=4):
+    return ('{"b": %d, "name": "%s"}\n' % (batch, name)).encode()
+
+
+def three_files(folder):
+    """Three files, one of them in a folder of its own."""
+    (folder / "sub").mkdir()
+    folders = {"three.json": folder / "sub"}
+    return [write(folders.get(name, folder), name, before(name)) for name in NAMES]
+
+
+def everything(folder):
+    """Every file below, hidden ones too, with its content."""
+    found = {}
+    for place, _, names in os.walk(folder):
+        found.update(
+            {os.path.join(place, name): content(os.path.join(place, name)) for name in names}
+        )
+    return found

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,7 +25,8 @@ MIB = 1 << 20
 @pytest.fixture
 def socket_folder() -> Iterator[Path]:
     """A folder with a short path and for this user only: a socket's path has 107 characters."""
-    folder = Path(tempfile.mkdtemp(prefix="memopt-"))
+    place = tempfile.gettempdir()
+    folder = Path(tempfile.mkdtemp(prefix="mo-", dir=place if len(place) < 40 else "/tmp"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -51,6 +53,19 @@ def allocator(device: memopt.Device) -> Iterator[memopt.Allocator]:
     gc.collect()
     if not allocator.closed:
         allocator.close()  # BusyError where a block leaked
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 64 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    options = ["-t", "tmpfs", "-o", "size=65536", "memopt-test", str(place)]
+    if mount is None or subprocess.run([mount, *options], capture_output=True).returncode:
+        pytest.skip("only root may mount a small disk")
+    yield place
+    subprocess.run([umount, str(place)], check=True)
 
 
 def _heed_signals() -> None:

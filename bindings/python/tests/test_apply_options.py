@@ -136,6 +136,7 @@ def test_the_diff_is_a_patch(tmp_path):
     texts[3] = '{"per_device_train_batch_size": 9, "x": "\u2028"}'
     settings = {"micro_batch": 4}
     paths = [write(tmp_path, "%d.json" % i, text) for i, text in enumerate(texts)]
+    paths.append(write(tmp_path, "of two words.json", BEFORE))
     out = io.StringIO()
     apply.run(parse("--apply", "--dry-run", "--config-path", *paths), settings, stream=out)
     diff = "".join(line for line in out.getvalue().splitlines(True) if "--dry-run" not in line)

@@ -67,7 +67,8 @@ def text(*folders, **variables):
 # --- no driver ------------------------------------------------------------------------------------
 
 
-def test_the_library_and_the_cpu():
+def test_the_library_and_the_cpu(monkeypatch):
+    monkeypatch.delenv("MEMOPT_ISA", raising=False)  # as for the command
     found = info()
     assert found["version"] == memopt.__version__
     assert found["library"] == os.path.abspath(memopt.library_path)
@@ -232,16 +233,17 @@ def test_device_for_which_there_is_no_image():
 FILES = ["libcuda.so.1", "libamdhip64.so", "libnvidia-ml.so.1", "librocm_smi64.so"]
 
 
-def test_files_that_are_no_libraries(tmp_path):
+def test_files_that_are_no_libraries(socket_folder):
+    folder = socket_folder  # a problem's text has a limit, and the paths should be in it
     for file in FILES:
-        (tmp_path / file).write_text("This is not a library, whatever it is called.\n")
-    found = info(tmp_path)
+        (folder / file).write_text("This is not a library, whatever it is called.\n")
+    found = info(folder)
     for name, driver, monitor in (("cuda", FILES[0], FILES[2]), ("hip", FILES[1], FILES[3])):
         backend = found[name]
         assert backend["status"] == "DRIVER_MISSING" and backend["driver"]["library"] is None
-        assert "%s/%s: " % (tmp_path, driver) in backend["problem"]  # dlerror's own words
-        assert "%s/%s: " % (tmp_path, monitor) in backend["monitoring"]["problem"]
-    assert "invalid ELF header" in text(tmp_path) or "file too short" in text(tmp_path)
+        assert "%s/%s: " % (folder, driver) in backend["problem"]  # dlerror's own words
+        assert "%s/%s: " % (folder, monitor) in backend["monitoring"]["problem"]
+    assert "invalid ELF header" in text(folder) or "file too short" in text(folder)
 
 
 def test_libraries_without_entry_points(tmp_path):

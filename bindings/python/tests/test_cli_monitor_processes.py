@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import memopt
-from cli_support import command, environment, start
+from cli_support import command, environment, start, wait_for
 from memopt import _published
 from memopt.cli.monitor import sampling
 from memopt.cli.monitor.watching import Watch
@@ -39,24 +39,31 @@ def test_what_our_allocator_caches(socket_folder):
         text=True,
     )
     assert process.stdout.readline() == "ready\n"
-    try:
-        (device,) = sampled_once("--device", "cpu", **place)["devices"]
-        text = command(
-            "monitor", "--once", "--device", "cpu", "--processes", "1000000", **place
-        ).stdout
-        stream = command(
-            *("monitor", "--count", "2", "--interval", "0.01", "--device", "cpu"),
-            *("--processes", "1000000"),
-            **place,
-        ).stdout
+    device = {}
+
+    def answered():
+        device.update(sampled_once("--device", "cpu", **place)["devices"][0])
+        (ours,) = [one for one in device["processes"] if one["pid"] == process.pid]
+        return ours if ours["cached"] is not None else None
+
+    def printed(sign, *options):
+        words = ("monitor", *options, "--device", "cpu", "--processes", "1000000")
+        text = command(*words, **place).stdout
+        return text if sign in text else None
+
+    try:  # the monitor does not wait long for an answer, and a busy machine may take longer
+        ours = wait_for(answered, "an answer")
+        cached = memopt.format_size(ours["cached"])
+        text = wait_for(lambda: printed(cached, "--once"), "a table")
+        stream = wait_for(
+            lambda: printed("and %s cached" % cached, "--count", "2", "--interval", "0.01"), "lines"
+        )
     finally:
         process.communicate("")
-    (ours,) = [one for one in device["processes"] if one["pid"] == process.pid]
     assert ours["allocated"] == 6 << 20 and ours["reserved_peak"] >= 26 << 20
     assert ours["cached"] == ours["reserved"] - (6 << 20) >= 20 << 20
     others = [one for one in device["processes"] if one["pid"] == os.getpid()]
     assert others[0]["cached"] is None
-    cached = memopt.format_size(ours["cached"])
     (row,) = [line for line in text.splitlines() if " %d " % process.pid in line]
     assert row.split()[-4:] == ["6.00", "MiB", *cached.split()]
     assert "6.00 MiB allocated and %s cached" % cached in stream

@@ -12,7 +12,7 @@ import pytest
 
 from cli_support import Terminal, command, environment, start, wait_for
 from memopt.cli.profile import _Run, child
-from profile_support import MIB, profiled, python, seen
+from profile_support import MIB, SEEN, profiled, python, seen
 
 # --- the program is left alone --------------------------------------------------------------------
 
@@ -52,9 +52,14 @@ print(signal.pthread_sigmask(signal.SIG_BLOCK, []))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
-def test_a_program_that_is_killed(number):
-    text = "import os, time; time.sleep(0.3); os.kill(os.getpid(), %d)" % number
-    report, _, _ = profiled(*python(text), code=128 + number)
+def test_a_program_that_is_killed(number, tmp_path):
+    path, text = tmp_path / "samples.csv", "import os; os.kill(os.getpid(), %d)" % number
+    report, _, _ = profiled(
+        *python(SEEN + "seen()\n" + text),
+        options=["--output", str(path)],
+        code=128 + number,
+        SAMPLES=str(path),
+    )
     assert report["signal"] == number and report["peaks"]["rss"]["bytes"] > MIB
     result = command("profile", "--", *python(text))
     assert result.returncode == 128 + number
@@ -228,7 +233,7 @@ def test_a_program_that_has_just_ended_has_no_memory_to_tell(tmp_path):
             return next(self.turns)
 
     run = _Run.__new__(_Run)
-    run._figures = type("F", (), {"take": staticmethod(lambda pid: figures)})()
+    run._figures = type("F", (), {"take": staticmethod(lambda pid: figures), "hidden": None})()
     run._arguments = type("A", (), {"interval": 0.1})()
     run._add = lambda record, recorder, marks: added.append(record)
     recorder, marks = (

@@ -8,9 +8,7 @@ import gzip
 import json
 import os
 import pickle
-import pty
 import re
-import signal
 import subprocess
 import sys
 import termios
@@ -21,52 +19,12 @@ import memopt
 import memopt.cli
 import traces
 from cli_support import environment, wait_for
-from json_schema import load, validate
 from memopt.cli.replay import _failure_lines
+from replay_support import EVENTS, answer, command, shown, trace  # noqa: F401
 
-PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
-SCHEMA = load("replay")
 MIB = 1 << 20
-EVENTS = traces.training()
 PEAK, LEFT = traces.peaks(EVENTS)
 EXPANDABLE = ("--config", "expandable_segments:True")
-
-
-def command(*words, text=True, **options):
-    variables = options.pop("variables", {})
-    return subprocess.run(
-        [sys.executable, "-m", "memopt", "replay", *map(str, words)],
-        env=environment(**variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=text,
-        timeout=120,
-        **options,
-    )
-
-
-def answer(*words, code=0, **options):
-    """What --json says, checked against the schema."""
-    result = command(*words, "--json", **options)
-    assert result.returncode == code, result.stderr
-    assert not result.stderr
-    value = json.loads(result.stdout)
-    validate(value, SCHEMA)
-    return value
-
-
-def shown(*words, code=0, **options):
-    result = command(*words, **options)
-    assert result.returncode == code, result.stderr
-    assert result.stderr == "" and "\x1b" not in result.stdout
-    return result.stdout
-
-
-@pytest.fixture(scope="module")
-def trace(tmp_path_factory):
-    path = tmp_path_factory.mktemp("traces") / "training.csv"
-    path.write_text(traces.csv(EVENTS))
-    return path
 
 
 def write(folder, text, name="trace.csv"):
@@ -137,6 +95,19 @@ def test_out_of_memory_says_why(trace):
     assert "lie in holes that are too small" in text and "--config expandable_segments:True" in text
     held = re.search(r"held +([\d.]+ MiB) of ([\d.]+ MiB)", text)
     assert held.group(2) == memopt.format_size(enough)
+
+
+def test_retries_are_told(tmp_path):
+    """Two blocks that do not fit side by side: the second finds room once the cache is given back."""
+    block = "0,{0},alloc,{0},{1},0\n0,{0},free,{0},{1},0\n"
+    tight = write(tmp_path, block.format(1, 20 * MIB) + block.format(2, 30 * MIB))
+    assert answer(tight, "--capacity", "40MiB")["retries"] == 1
+    text = shown(tight, "--capacity", "40MiB")
+    assert re.search(r"\n  retries +1 allocation only after giving the cache back\n", text)
+    assert "retries" not in shown(tight)
+    growing = "".join(block.format(size, size * MIB) for size in (12, 22, 32))
+    text = shown(write(tmp_path, growing), "--capacity", "32MiB")
+    assert re.search(r"\n  retries +2 allocations only after", text)
 
 
 # --- where it comes from --------------------------------------------------------------------------
@@ -245,6 +216,8 @@ def test_odd_events_are_told(tmp_path):
         (("TRACE", "--config", b"\xff:1"), "unknown key"),
     ],
 )
+
+
 def test_usage_errors(trace, words, says):
     words = [os.fsdecode(word) if isinstance(word, bytes) else word for word in words]
     result = command(*(trace if word == "TRACE" else word for word in words))
@@ -264,6 +237,8 @@ def test_usage_errors(trace, words, says):
         ("0,0,free,0x10,512,0\n", "holds no allocation"),
     ],
 )
+
+
 def test_malformed_traces(tmp_path, text, says):
     path = write(tmp_path, text)
     for more in ((), ("--json",)):
@@ -336,115 +311,3 @@ def test_partial(trace, tmp_path):
     assert re.search(
         r"cut off +trace: line \d+: .*what stands before it was repl", shown(path, "--partial")
     )
-
-
-# --- plots ----------------------------------------------------------------------------------------
-
-
-def test_plot(trace, tmp_path):
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "picture.png"
-    found = answer(trace, "--plot", picture, "--find-capacity")
-    assert found["plot"] == str(picture)
-    head = picture.read_bytes()[:24]
-    assert head[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(head[16:20], "big") >= 1000
-    drawing = tmp_path / "picture.svg"
-    assert "plot " in shown(trace, "--capacity", "32MiB", "--plot", drawing, code=1)
-    texts = re.findall(r"<!-- (.*?) -->", drawing.read_text())
-    assert {"live", "reserved", "capacity", "events", "MiB"} <= set(texts)
-    assert any(text.startswith("out of memory at event") for text in texts)
-    assert not any(text.startswith("smallest") for text in texts)
-
-
-def test_plots_that_cannot_be_drawn(trace, tmp_path):
-    pytest.importorskip("matplotlib")
-    result = command(trace, "--plot", tmp_path / "picture.txt")
-    assert result.returncode == 2 and "has to end in one of" in result.stderr
-    result = command(trace, "--plot", "")
-    assert result.returncode == 2 and "--plot '': a picture's name" in result.stderr
-    result = command(trace, "--plot", tmp_path / "none" / "picture.png")
-    assert result.returncode == 1 and "there is no folder" in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_plot_without_matplotlib(trace, tmp_path):
-    (tmp_path / "matplotlib").mkdir()
-    (tmp_path / "matplotlib" / "__init__.py").write_text("raise ImportError('not installed')\n")
-    paths = os.pathsep.join([str(tmp_path), PACKAGE])
-    result = command(trace, "--plot", tmp_path / "x.png", variables={"PYTHONPATH": paths})
-    assert result.returncode == 1 and result.stdout == ""
-    assert "--plot needs matplotlib: pip install" in result.stderr
-    assert answer(trace, variables={"PYTHONPATH": paths})["events"] == len(EVENTS)
-
-
-# --- the terminal ---------------------------------------------------------------------------------
-
-
-def on_a_terminal(*words, **variables):
-    """What the command writes to a terminal, bars included, and its exit code."""
-    leader, follower = pty.openpty()
-    variables.setdefault("TERM", "xterm-256color")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "memopt", "replay", *map(str, words)],
-        env=environment(**variables),
-        stdin=follower,
-        stdout=follower,
-        stderr=follower,
-        close_fds=True,
-    )
-    os.close(follower)
-    chunks = []
-    while True:
-        try:
-            chunk = os.read(leader, 65536)
-        except OSError:
-            break
-        if not chunk:
-            break
-        chunks.append(chunk)
-    os.close(leader)
-    return b"".join(chunks).decode().replace("\r\n", "\n"), process.wait(60)
-
-
-@pytest.fixture(scope="module")
-def long(tmp_path_factory):
-    """Takes a second or more with --passes 200."""
-    path = tmp_path_factory.mktemp("long") / "long.csv"
-    path.write_text(traces.csv(traces.training(steps=500)))
-    return path
-
-
-def test_progress_bars(long, tmp_path):
-    (tmp_path / "rich").mkdir()
-    (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not installed')\n")
-    plain, code = on_a_terminal(
-        long, "--passes", "200", PYTHONPATH=os.pathsep.join([str(tmp_path), PACKAGE])
-    )
-    assert code == 0 and "\x1b" not in plain
-    percents = [int(n) for n in re.findall(r"\rreplaying \[[#.]{30}\] +(\d+) %", plain)]
-    assert len(percents) > 2 and percents == sorted(percents) and percents[-1] <= 100
-    dumb, code = on_a_terminal(long, "--passes", "200", TERM="dumb")
-    assert code == 0 and "replaying" not in dumb
-    pytest.importorskip("rich")
-    rich, code = on_a_terminal(long, "--passes", "200")
-    assert code == 0 and "replaying" in rich and "━" in rich
-
-
-def test_interrupted(long):
-    leader, follower = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "memopt", "replay", str(long), "--passes", "1000"],
-        env=environment(TERM="xterm"),
-        stdout=subprocess.PIPE,
-        stderr=follower,
-    )
-    os.close(follower)
-    seen = b""
-    while b"replaying" not in seen:  # the bar shows that it is in the library by now
-        seen += os.read(leader, 4096)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
-    seen += os.read(leader, 65536)
-    os.close(leader)
-    assert process.returncode == 130 and out == b""
-    assert b"Traceback" not in seen

@@ -74,7 +74,7 @@ def test_publishing(allocator: memopt.Allocator, socket_folder: pathlib.Path) ->
     (code,) = pieces("command-monitor")
     first, second = code.splitlines()
     run(first, memopt=memopt, allocator=allocator)
-    assert memopt.published()
+    assert memopt.published(60)
     compile(second, "a page", "exec")
 
 

@@ -104,7 +104,7 @@ def wheel_of_sdist(sdist, tmp_path_factory):
     """The wheel that an sdist makes where no repository is near (with few images, for speed)."""
     folder = tmp_path_factory.mktemp("unpacked")
     python = fresh_environment(folder / "venv")
-    settings = ["cmake.define.MEMOPT_CUDA_TARGETS=90", "cmake.define.MEMOPT_HIP_TARGETS=gfx90a"]
+    settings = ["cmake.define.MEMOPT_CUDA_TARGETS=", "cmake.define.MEMOPT_HIP_TARGETS=gfx90a"]
     options = [word for setting in settings for word in ("--config-settings", setting)]
     run_builder(
         python, "-m", "pip", "wheel", "--no-deps", *options, "-w", "wheels", sdist, cwd=folder

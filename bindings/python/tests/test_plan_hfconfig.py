@@ -211,6 +211,13 @@ def test_images_that_are_not_square():
     assert "squares" in refused(model_type="vit", image_size=[96, 64])
 
 
+def test_a_byte_order_mark(tmp_path):
+    """Editors on Windows put one there; --apply takes such files too."""
+    place = tmp_path / "config.json"
+    place.write_bytes(b"\xef\xbb\xbf" + json.dumps({"model_type": "gpt2"}).encode())
+    assert hfconfig.read(str(place)).model_type == "gpt2"
+
+
 def test_files(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     assert hfconfig.read(str(tmp_path)).model_type == "llama"

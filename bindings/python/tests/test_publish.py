@@ -99,9 +99,9 @@ def test_serving_in_a_loop_of_ones_own(device):
         publisher.add(allocator)
         assert publisher.serve() == 0
         answers = []
-        thread = threading.Thread(target=lambda: answers.append(memopt.published(5)))
+        thread = threading.Thread(target=lambda: answers.append(published()))
         thread.start()
-        assert publisher.serve(30) == 1
+        assert publisher.serve(60) == 1
         thread.join()
         assert len(answers[0][0].allocators) == 1
     allocator.close()
@@ -191,7 +191,7 @@ def test_a_process_that_stands_still_holds_nobody_up(place):
     process = program("sys.stdin.read()", place)
     process.stdout.readline()
     reader = client.Reader()
-    assert len(reader.read()) == 1
+    assert len(reader.read(60)) == 1
     process.send_signal(signal.SIGSTOP)
     threads = "/proc/%d/task" % process.pid
 
@@ -210,7 +210,7 @@ def test_a_process_that_stands_still_holds_nobody_up(place):
         reader._silent.clear()
     finally:
         process.send_signal(signal.SIGCONT)
-    assert len(reader.read(10)) == 1
+    assert len(reader.read(60)) == 1
     process.communicate("")
 
 

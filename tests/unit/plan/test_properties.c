@@ -85,6 +85,8 @@ static memopt_plan_run random_run(void)
     r.checkpoint_every = 1 + below(3);
     r.offload = (uint32_t)below(4);
     r.sharding = (uint32_t)below(4);
+    if (r.sharding != MEMOPT_PLAN_DDP) /* torch refuses adapters beside a head of another type */
+        r.adapter_dtype = r.weight_dtype;
     r.gather_dtype = below(3) == 0 ? MEMOPT_DTYPE_BF16 : 0;
     r.bucket_view = (uint32_t)below(3);
     r.loss = (uint32_t)below(3);
@@ -94,6 +96,24 @@ static memopt_plan_run random_run(void)
     r.positives = below(3);
     r.negatives = below(3);
     return r;
+}
+
+/* What DeepSpeed has not is taken away. */
+static void make_deepspeed(memopt_plan_run *r)
+{
+    r->zero_engine = MEMOPT_PLAN_ENGINE_DEEPSPEED;
+    r->compute_dtype = r->gradient_dtype = r->gather_dtype = 0;
+    r->bucket_view = 0;
+    r->optimizer %= MEMOPT_PLAN_NO_OPTIMIZER;
+    r->offload &= MEMOPT_PLAN_OFFLOAD_ACTIVATIONS;
+    r->contiguous_gradients = (uint32_t)below(3);
+    r->overlap_comm = (uint32_t)below(3);
+    r->bucket_bytes = 2 + below(1000000);
+    r->prefetch_bucket = below(3) ? 1 + below(100000) : MEMOPT_PLAN_NOTHING;
+    r->persistence_threshold = 1 + below(10000);
+    r->live_parameters = below(3) ? 1 + below(100000) : 0;
+    r->reuse_distance = below(3) ? 1 + below(100000) : MEMOPT_PLAN_NOTHING;
+    r->sub_group = below(2) ? 1 + below(10000) : 0;
 }
 
 static void check_sum(const memopt_plan_bytes *b)
@@ -122,6 +142,8 @@ static void any_model_adds_up(void **state)
     for (int i = 0; i < 3000; i++) {
         memopt_plan_model m = random_model();
         memopt_plan_run run = random_run();
+        if (run.sharding > 0 && below(2))
+            make_deepspeed(&run);
         memopt_plan_card card = MEMOPT_PLAN_CARD_INIT;
         memopt_plan_report r = {.struct_size = sizeof r};
         memopt_plan *plan = NULL;
@@ -134,7 +156,9 @@ static void any_model_adds_up(void **state)
         for (uint32_t k = 0; k < MEMOPT_PLAN_PHASES; k++) {
             check_sum(&r.phases[k]);
             assert_true(r.phases[k].total <= r.peak.total);
-            assert_true(r.phases[k].total >= r.phases[0].total);
+            /* What DeepSpeed keeps of earlier micro-batches may have gone before the step. */
+            if (k != MEMOPT_PLAN_PHASE_STEP || !run.zero_engine || run.accumulation == 1)
+                assert_true(r.phases[k].total >= r.phases[0].total);
         }
         assert_int_equal(r.phases[r.peak_phase].total, r.peak.total);
         /* Activations and logits have gone when the optimizer steps, unless they are held. */

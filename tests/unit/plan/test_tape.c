@@ -51,7 +51,7 @@ static void saved_inputs_go_after_their_node(void **state)
     assert_int_equal(peak(&t, MEMOPT_PLAN_PHASE_BACKWARD), 3001);
     mo_drop(&t, loss);
     assert_int_equal(t.total, 1000); /* the gradient rests */
-    mo_tape_zero_gradients(&t);
+    mo_tape_drop_gradient(&t, &t.leaves[0]);
     assert_int_equal(t.total, 0);
     assert_int_equal(t.status, MEMOPT_OK);
     mo_tape_end(&t);
@@ -199,7 +199,8 @@ static void gradients_rest_in_their_own_type(void **state)
             mo_drop(&t, loss);
             assert_int_equal(t.live[MO_GRADIENTS], wide ? 4000 : 2000);
         }
-        mo_tape_zero_gradients(&t);
+        mo_tape_drop_gradient(&t, &t.leaves[wide]);
+        assert_int_equal(t.live[MO_GRADIENTS], 0);
         mo_drop(&t, leaf);
     }
     assert_int_equal(t.total, 0);

@@ -129,6 +129,7 @@ class PlanChangeKind(enum.IntEnum):
     SHARDING = 8
     LORA = 9
     ALLOCATOR = 10
+    BUCKET = 11
 
 
 @struct("memopt_plan_change")

@@ -201,6 +201,14 @@ class PlanSharding(enum.IntEnum):
     ZERO3 = 3
 
 
+@enumeration("MEMOPT_PLAN_ENGINE_")
+class PlanEngine(enum.IntEnum):
+    """Whose ZeRO it is."""
+
+    TORCH = 0
+    DEEPSPEED = 1
+
+
 @enumeration("MEMOPT_PLAN_LOSS_")
 class PlanLoss(enum.IntEnum):
     """How the loss over the vocabulary is computed."""
@@ -247,6 +255,15 @@ class PlanRun(Struct):
         ("bucket_view", U32),
         ("adapter_dtype", I32),
         ("reserved_end", U32),
+        ("zero_engine", U32),
+        ("contiguous_gradients", U32),
+        ("overlap_comm", U32),
+        ("reserved_zero", U32),
+        ("prefetch_bucket", U64),
+        ("persistence_threshold", U64),
+        ("live_parameters", U64),
+        ("reuse_distance", U64),
+        ("sub_group", U64),
     ]
 
 

@@ -1,18 +1,15 @@
-"""Files that a verb writes in the end: pictures of --plot, and reports.
-
-What cannot work, matplotlib missing or a folder that takes no file, is told before the work begins,
-and a file is written whole or not at all.
-"""
+"""Pictures of --plot. What cannot work, matplotlib missing or a folder that takes no file, is told
+before the work begins."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import warnings
 from typing import Any
 
 from . import Refused, UsageError
+from .replacing import check_writable, replace
 
 _USUAL = (".png", ".svg", ".pdf")
 
@@ -44,18 +41,6 @@ def _kind(path: str) -> str:
     return os.path.splitext(path)[1][1:].lower()
 
 
-def check_writable(path: str) -> None:
-    """OSError where a file could not be written. What is there stays as it is."""
-    real = os.path.realpath(path)
-    new = not os.path.lexists(real)
-    try:
-        os.close(os.open(real, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666))
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None
-    if new:
-        os.unlink(real)
-
-
 def write_picture(figure: Any, path: str, **options: Any) -> None:
     """Draws a figure of matplotlib into a file; the name says of which kind."""
     picture = io.BytesIO()
@@ -64,25 +49,9 @@ def write_picture(figure: Any, path: str, **options: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of characters that the font lacks
         figure.savefig(picture, format=_kind(path), **options)
-    write_whole(path, picture.getvalue())
+    replace(path, picture.getvalue())
 
 
 def drawable(text: str) -> str:
     """A text without what no font draws."""
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
-
-
-def write_whole(path: str, data: bytes) -> None:
-    """Replaces a file's content; where that fails, the disk is full say, no half of it is left."""
-    new = not os.path.lexists(path)
-    with open(path, "wb", buffering=0) as file:
-        try:
-            done = 0
-            while done < len(data):
-                done += file.write(data[done:])
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                file.truncate(0)
-            if new:
-                os.unlink(path)
-            raise OSError(error.errno, error.strerror, path) from error

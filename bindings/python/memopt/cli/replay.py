@@ -119,9 +119,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if arguments.find_capacity:
             with Progress("finding the smallest device") as bar:
                 smallest = trace.find_capacity(arguments.config, progress=bar)
-        if plot:
-            plot.draw(_name(arguments), trace.info, replay, arguments, smallest)
         _report(trace, replay, smallest, arguments, output)
+        if plot:  # behind what took long: where it cannot be written, the figures are told
+            plot.draw(_name(arguments), trace.info, replay, arguments, smallest)
     return FAILURE if replay.out_of_memory else SUCCESS
 
 

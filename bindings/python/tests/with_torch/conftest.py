@@ -35,6 +35,16 @@ def device(request: pytest.FixtureRequest) -> "torch.device":
     return torch.device(request.param)
 
 
+@pytest.fixture(scope="session")
+def text_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A file, alone in its folder, with the text that training programs learn in tests."""
+    import training_text
+
+    path = tmp_path_factory.mktemp("text") / "text.md"
+    path.write_bytes(training_text.make())
+    return path
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Every test starts from the same random state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any, Dict, List, Tuple
 
 import pytest
@@ -101,3 +102,11 @@ def assert_unchanged(optimizer: Any, params: List[Any], before: Dict[str, Any]) 
     assert now["state"].keys() == before["state"].keys()
     for i, state in before["state"].items():
         assert all(same_bits(now["state"][i][k], v) for k, v in state.items())
+
+
+def through_a_file(value):
+    """What torch.save and torch.load make of it."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)

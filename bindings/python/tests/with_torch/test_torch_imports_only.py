@@ -77,9 +77,9 @@ def source():
 
 
 @pytest.fixture(scope="module")
-def text():
-    """The same documents for every run."""
-    return b"\n".join(path.read_bytes() for path in sorted((ROOT / "docs").rglob("*.md")))
+def text(text_file):
+    """The same for every run."""
+    return text_file.read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +95,11 @@ def plain(source, text):
     return run
 
 
-def losses_printed(command, device, **environment):
+def losses_printed(command, device, text_file, **environment):
     """What a command that runs a script prints."""
     paths = [os.path.dirname(os.path.dirname(memopt.__file__)), str(SCRIPT.parent)]
     environment.update(MEMOPT_LIBRARY=memopt.library_path, PYTHONPATH=os.pathsep.join(paths))
-    options = ["--device", device.type, "--steps", STEPS, "--text", ROOT / "docs"]
+    options = ["--device", device.type, "--steps", STEPS, "--text", text_file.parent]
     result = subprocess.run(
         [str(part) for part in [*command, *options]],
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
@@ -136,13 +136,13 @@ def test_one_import_changed(name, source, text, plain, device):
 
 
 @pytest.mark.parametrize("optimizer", ["AdamW", "AdamW8bit"])
-def test_only_the_imports_changed(optimizer, source, plain, device, tmp_path):
+def test_only_the_imports_changed(optimizer, source, plain, device, tmp_path, text_file):
     """The whole script, in a process of its own, with all four imports changed."""
     names = ["GradScaler", "save_on_cpu", "checkpoint", optimizer]
     script = tmp_path / "changed.py"
     script.write_text(rewritten(source, names))
     assert_only_imports_differ(source, script.read_text(), 4)
-    ours = losses_printed([sys.executable, script], device)
+    ours = losses_printed([sys.executable, script], device, text_file)
     tolerance = REPLACEMENTS[optimizer][2] if device.type == "cpu" else 0.02
     compare(plain(device), ours, tolerance)
 
@@ -159,15 +159,14 @@ def test_another_step_would_be_seen(source, text, plain):
 # --- two processes --------------------------------------------------------------------------------
 
 
-def _train_ddp(rank, source, backend, steps):
+def _train_ddp(rank, source, text, backend, steps):
     """Trains as the script does, in a process of a group."""
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    text = b"\n".join(path.read_bytes() for path in sorted((ROOT / "docs").rglob("*.md")))
     return list(module_of(source).train(text, device, steps))
 
 
-def losses_of_two(two, source):
-    first, second = two.run(_train_ddp, source, two.backend, STEPS)
+def losses_of_two(two, source, text):
+    first, second = two.run(_train_ddp, source, text, two.backend, STEPS)
     assert first == second
     return torch.tensor(first)
 
@@ -180,19 +179,21 @@ def source_ddp():
 
 
 @pytest.fixture(scope="module")
-def plain_ddp(two, source_ddp):
-    return losses_of_two(two, source_ddp)
+def plain_ddp(two, source_ddp, text):
+    return losses_of_two(two, source_ddp, text)
 
 
 @pytest.mark.parametrize("name", REPLACEMENTS_DDP)
-def test_one_import_changed_in_two_processes(name, two, source_ddp, plain_ddp):
+def test_one_import_changed_in_two_processes(name, two, source_ddp, plain_ddp, text):
     tolerance = REPLACEMENTS_DDP[name][2] if two.backend == "gloo" else 0.02
     changed = rewritten(source_ddp, [name], REPLACEMENTS_DDP)
     assert_only_imports_differ(source_ddp, changed, 1)
-    compare(plain_ddp, losses_of_two(two, changed), tolerance)
+    compare(plain_ddp, losses_of_two(two, changed, text), tolerance)
 
 
-def test_only_the_imports_changed_under_torchrun(two, source_ddp, plain_ddp, tmp_path):
+def test_only_the_imports_changed_under_torchrun(
+    two, source_ddp, plain_ddp, tmp_path, text_file
+):
     """The whole script as a user starts it, with all five imports changed."""
     names = [name for name in REPLACEMENTS_DDP if name != "AdamW"]
     script = tmp_path / "changed.py"
@@ -200,4 +201,4 @@ def test_only_the_imports_changed_under_torchrun(two, source_ddp, plain_ddp, tmp
     assert_only_imports_differ(source_ddp, script.read_text(), 5)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     device = torch.device("cuda" if two.backend == "nccl" else "cpu")
-    compare(plain_ddp, losses_printed([*command, script], device), 0.02)
+    compare(plain_ddp, losses_printed([*command, script], device, text_file), 0.02)

@@ -4,7 +4,6 @@ changed."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 
@@ -15,64 +14,16 @@ from torch import nn  # noqa: E402
 
 import memopt.torch as mt  # noqa: E402
 from memopt.torch import load as load_module  # noqa: E402
-
-NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-
-
-def raw_bytes(tensor):
-    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist())
-
-
-def file_of(header, data, length=None):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    return (len(text) if length is None else length).to_bytes(8, "little") + text + data
-
-
-def save(path, tensors):
-    """A writer of our own: the format as its description says."""
-    header, data = {"__metadata__": {"format": "pt"}}, b""
-    for name, tensor in tensors.items():
-        part = raw_bytes(tensor)
-        header[name] = {
-            "dtype": NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [len(data), len(data) + len(part)],
-        }
-        data += part
-    path.write_bytes(file_of(header, data))
-    return path
-
-
-class Model(nn.Module):
-    def __init__(self, tied=False):
-        super().__init__()
-        self.embedding = nn.Embedding(37, 16)
-        self.linear = nn.Linear(16, 37)
-        self.norm = nn.BatchNorm1d(37)
-        self.register_buffer("table", torch.arange(5, dtype=torch.int64))
-        self.register_buffer("private", torch.ones(3), persistent=False)
-        if tied:
-            self.linear.weight = self.embedding.weight
-
-
-@pytest.fixture
-def source():
-    return Model()
-
-
-@pytest.fixture
-def path(tmp_path, source):
-    return save(tmp_path / "model.safetensors", source.state_dict())
+from load_support import (  # noqa: E402, F401
+    NAMES,
+    Model,
+    item,
+    path,
+    save,
+    snapshot,
+    source,
+    unchanged,
+)
 
 
 def same(model, source, dtype):
@@ -263,15 +214,6 @@ def test_an_index_that_promises_too_much(tmp_path, source):
 # --- names and shapes -----------------------------------------------------------------------------
 
 
-def snapshot(model):
-    return [(id(p), p.dtype, p.detach().clone()) for p in model.state_dict(keep_vars=True).values()]
-
-
-def unchanged(model, before):
-    now = snapshot(model)
-    return all(a[:2] == b[:2] and torch.equal(a[2], b[2]) for a, b in zip(before, now))
-
-
 def test_missing_and_unexpected_names_as_load_state_dict(tmp_path, source):
     state = source.state_dict()
     del state["linear.bias"]
@@ -318,133 +260,13 @@ def test_arguments(path):
         mt.load_safetensors(model, path)
 
 
-# --- malformed files ------------------------------------------------------------------------------
-
-
-def item(dtype="F32", shape=(2,), offsets=(0, 8)):
-    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
-
-
-GOOD = {"x": item(), "y": item("BF16", (3,), (8, 14))}
-HUGE = 1 << 62
-
-MALFORMED = {
-    "empty": (b"", "0 bytes"),
-    "seven bytes": (b"\1\0\0\0\0\0\0", "7 bytes"),
-    "header beyond the file": (file_of(GOOD, bytes(14), length=4000), "4000"),
-    "header of 2^64 - 1": (file_of(GOOD, bytes(14), length=(1 << 64) - 1), "header"),
-    "no JSON": (file_of(b'{"x": ', b""), "not right"),
-    "not UTF-8": (file_of(b'{"\xff": 1}', b""), "not right"),
-    "deep": (file_of(b"[" * 200000, b""), "not right"),
-    "a list": (file_of([1], b""), "no JSON object"),
-    "an empty header": (file_of(b"", b""), "not right"),
-    "a name twice": (
-        file_of(
-            json.dumps(GOOD)[:-1].encode() + b', "x": ' + json.dumps(item()).encode() + b"}",
-            bytes(14),
-        ),
-        "'x' is there twice",
-    ),
-    "no object": (file_of({"x": 3}, b""), "'x'"),
-    "a field is missing": (file_of({"x": {"dtype": "F32", "shape": [2]}}, bytes(8)), "'x'"),
-    "a field too many": (file_of({"x": dict(item(), strange=1)}, bytes(8)), "'x'"),
-    "unknown type": (file_of({"x": item("F31")}, bytes(8)), "'F31'"),
-    "type of a wrong kind": (file_of({"x": item(["F32"])}, bytes(8)), "unknown"),
-    "negative size": (file_of({"x": item(shape=(-2,))}, bytes(8)), "shape"),
-    "real size": (file_of({"x": item(shape=(2.0,))}, bytes(8)), "shape"),
-    "true as a size": (file_of({"x": item(shape=(True, 2))}, bytes(8)), "shape"),
-    "too many dimensions": (file_of({"x": item(shape=[1] * 65 + [2])}, bytes(8)), "shape"),
-    "sizes overflow": (file_of({"x": item(shape=(HUGE, 4, 2))}, bytes(8)), "takes"),
-    "range runs back": (file_of({"x": item(offsets=(8, 0))}, bytes(8)), "no range"),
-    "range of three": (file_of({"x": item(offsets=(0, 8, 8))}, bytes(8)), "no range"),
-    "negative range": (file_of({"x": item(offsets=(-8, 0))}, bytes(8)), "no range"),
-    "range too short": (file_of({"x": item(offsets=(0, 7))}, bytes(8)), "takes 8 bytes"),
-    "range out of the file": (
-        file_of({"x": item(), "y": item("F32", (2,), (8, 16))}, bytes(15)),
-        "cut off",
-    ),
-    "range far out": (file_of({"x": item("U8", (1 << 40,), (0, 1 << 40))}, bytes(8)), "cut off"),
-    "cut off": (file_of(GOOD, bytes(14))[:-1], "cut off"),
-    "cut off in the header": (file_of(GOOD, b"")[:-3], "header"),
-    "overlap": (file_of({"x": item(), "y": item("F32", (2,), (4, 12))}, bytes(12)), "overlap"),
-    "the same range": (file_of({"x": item(), "y": item()}, bytes(8)), "overlap"),
-    "a gap": (file_of({"x": item(), "y": item("F32", (2,), (12, 20))}, bytes(20)), "nobody's"),
-    "more data": (file_of(GOOD, bytes(15)), "nobody's"),
-}
-
-
-@pytest.mark.parametrize("case", MALFORMED)
-def test_malformed_files(tmp_path, case):
-    content, text = MALFORMED[case]
-    path = tmp_path / "bad.safetensors"
-    path.write_bytes(content)
-    model = nn.ParameterDict({"x": nn.Parameter(torch.ones(2)), "y": nn.Parameter(torch.ones(3))})
-    before = snapshot(model)
-    with pytest.raises(ValueError, match=text):
-        mt.load_safetensors(model, path, strict=False)
-    assert unchanged(model, before)
-
-
-def test_the_good_one_loads(tmp_path):
-    path = tmp_path / "good.safetensors"
-    path.write_bytes(file_of(GOOD, bytes(14)))
-    model = nn.ParameterDict({"x": nn.Parameter(torch.ones(2)), "y": nn.Parameter(torch.ones(3))})
-    mt.load_safetensors(model, path)
-    assert not any(p.any() for p in model.parameters())
-
-
-def test_every_cut_of_a_file_is_told(tmp_path):
-    whole = file_of(GOOD, bytes(14))
-    path = tmp_path / "cut.safetensors"
-    model = nn.ParameterDict({"x": nn.Parameter(torch.ones(2)), "y": nn.Parameter(torch.ones(3))})
-    for length in range(len(whole)):
-        path.write_bytes(whole[:length])
-        with pytest.raises(ValueError):
-            mt.load_safetensors(model, path)
-    assert all(bool(p.all()) for p in model.parameters())
-
-
-def test_random_damage_never_loads_what_is_not_there(tmp_path):
-    """Bytes of the header changed: either told, or a header that is right all the same."""
-    whole = file_of(GOOD, bytes(range(14)))
-    path = tmp_path / "hit.safetensors"
-    generator = torch.Generator().manual_seed(7)
-    refused = 0
-    for _ in range(600):
-        content = bytearray(whole)
-        at = int(torch.randint(len(whole) - 14, (), generator=generator))
-        content[at] = int(torch.randint(256, (), generator=generator))
-        path.write_bytes(content)
-        model = nn.ParameterDict({k: nn.Parameter(torch.ones(n)) for k, n in (("x", 2), ("y", 3))})
-        try:
-            mt.load_safetensors(model, path, strict=False)
-        except (ValueError, RuntimeError):
-            refused += 1
-            assert all(bool(p.all()) for p in model.parameters())
-    assert refused > 300
-
-
-def test_a_file_that_shrinks_under_us(tmp_path, monkeypatch):
-    path = save(tmp_path / "x.safetensors", {"x": torch.ones(100)})
-    read = load_module._safetensors.read_header
-
-    def and_cut(name):
-        entries = read(name)
-        os.truncate(name, 200)
-        return entries
-
-    monkeypatch.setattr(load_module._safetensors, "read_header", and_cut)
-    model = nn.ParameterDict({"x": nn.Parameter(torch.zeros(100))})
-    with pytest.raises(OSError, match="ended while it was read"):
-        mt.load_safetensors(model, path)
-
-
 # --- memory ---------------------------------------------------------------------------------------
 
 PEAK_PROGRAM = """
 import sys
 import torch
 import memopt.torch as mt
+
 
 def status(field):
     with open("/proc/self/status") as lines:

@@ -31,7 +31,7 @@ def common():
     return common
 
 
-def distances(common, kinds):
+def distances(common, text_file, kinds):
     """How far each optimizer's parameters are from AdamW's, as parts of the way that AdamW went."""
     model = common.make_model("vit").train()
     start = [p.detach().clone() for p in model.parameters()]
@@ -40,7 +40,7 @@ def distances(common, kinds):
     optimizers.append(torch.optim.AdamW(model.parameters(), **VALUES))
     factor = common.warmup_and_cosine(STEPS)
     schedules = [torch.optim.lr_scheduler.LambdaLR(o, factor) for o in optimizers]
-    data = common.Windows(common.read_text(), "vit", STEPS * BATCH)
+    data = common.Windows(common.read_text(text_file), "vit", STEPS * BATCH)
     for batch in torch.utils.data.DataLoader(data, batch_size=BATCH):
         model.zero_grad(set_to_none=True)
         model(**batch)["loss"].backward()
@@ -58,17 +58,17 @@ def distances(common, kinds):
     return {name: norm(params, goal) / norm(start, goal) for name, params in copies.items()}
 
 
-def test_8bit_states_are_as_near_as_bitsandbytes(common):
+def test_8bit_states_are_as_near_as_bitsandbytes(common, text_file):
     bnb = pytest.importorskip("bitsandbytes")
-    found = distances(
-        common, {"ours": mt.AdamW8bit, "theirs": bnb.optim.AdamW8bit, "32bit": mt.AdamW}
-    )
+    kinds = {"ours": mt.AdamW8bit, "theirs": bnb.optim.AdamW8bit, "32bit": mt.AdamW}
+    found = distances(common, text_file, kinds)
     assert found["32bit"] < 1e-4
     assert found["ours"] < 0.1
     assert found["ours"] <= 1.05 * found["theirs"]
 
 
-def test_each_format(common):
-    found = distances(common, {"fp8": mt.AdamWFp8, "4bit": mt.AdamW4bit, "8bit": mt.AdamW8bit})
+def test_each_format(common, text_file):
+    kinds = {"fp8": mt.AdamWFp8, "4bit": mt.AdamW4bit, "8bit": mt.AdamW8bit}
+    found = distances(common, text_file, kinds)
     assert found["8bit"] < found["fp8"] < 0.1
     assert found["fp8"] < found["4bit"] < 0.6

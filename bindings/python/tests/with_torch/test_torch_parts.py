@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import collections
+import types
+
 import pytest
 
 torch = pytest.importorskip("torch")
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt import _leak  # noqa: E402
-from memopt.torch import _storages, monitor  # noqa: E402
+from memopt.torch import _ambient, _arguments, _storages, amp, monitor  # noqa: E402
 from memopt.torch import allocator as allocator_module  # noqa: E402
 from memopt.torch._live import LiveBytes  # noqa: E402
 from memopt.torch._native import native  # noqa: E402
@@ -111,3 +114,92 @@ def test_used_memory_is_what_is_not_free(monkeypatch):
     meter = object.__new__(monitor._Gpu)
     meter._monitor, meter._index = None, 0
     assert meter._memory() == (70, 30, 100)
+
+
+# --- what a call depends on -----------------------------------------------------------------------
+
+
+def test_the_default_device_is_asked_for_only_where_there_may_be_one(monkeypatch):
+    with torch.device("meta"):
+        assert _ambient.Ambient((), False).device == torch.device("meta")
+
+    def asked():
+        raise AssertionError("it costs more than all the rest")
+
+    monkeypatch.setattr(_ambient, "_default_device", asked)
+    assert _ambient.Ambient((), False).device is None
+
+
+Box = collections.namedtuple("Box", "value rest")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda x: {"x": x, "n": 1},
+        lambda x: collections.OrderedDict(n=1, x=x),
+        lambda x: [1, x],
+        lambda x: (x,),
+        lambda x: Box(x, 2),
+        lambda x: [{"deep": (x,)}],
+    ],
+    ids=["dict", "ordered", "list", "tuple", "named", "nested"],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_tensors_are_found_in_containers(wrap, named):
+    """Autograd keeps them: outer hooks see them, and changes in place are told."""
+    x = torch.ones(4)
+    given = wrap(x)
+    arguments = _arguments.Arguments((3,) if named else (3, given), {"box": given} if named else {})
+    assert len(arguments.tensors) == 1 and arguments.tensors[0] is x
+    args, kwargs = arguments.with_tensors([x + 1])
+    made = kwargs["box"] if named else args[1]
+    assert args[0] == 3 and type(made) is type(given)
+    assert repr(made) == repr(given).replace("1., 1., 1., 1.", "2., 2., 2., 2.")
+
+
+def test_containers_of_other_classes_are_kept():
+    given = collections.defaultdict(list, x=torch.ones(4))
+    arguments = _arguments.Arguments((given,), {})
+    assert arguments.tensors == [] and arguments.with_tensors([])[0][0] is given
+
+
+# --- gradients of every kind of parameter ---------------------------------------------------------
+
+
+class Odd(torch.nn.Parameter):
+    """A parameter with a behaviour of its own."""
+
+
+def gradients(*kinds):
+    """Parameters of these classes with gradients of 8, one a group."""
+    made = [kind(torch.zeros(5)) for kind in kinds]
+    for parameter in made:
+        parameter.grad = torch.full((5,), 8.0)
+    return torch.optim.SGD([{"params": [parameter]} for parameter in made], lr=1.0)
+
+
+def scaled(optimizer):
+    """The gradients after they were multiplied by 1/4, and the flag."""
+    flag = torch.zeros(())
+    amp._visit(optimizer, torch.tensor(0.25), flag, True, True)
+    return [float(g["params"][0].grad[0]) for g in optimizer.param_groups], float(flag)
+
+
+def test_parameters_with_a_behaviour_of_their_own_go_one_by_one(monkeypatch):
+    plain, odd = torch.nn.Parameter, Odd
+    for kinds in ((plain, plain), (plain, odd), (odd, plain), (odd, odd)):
+        assert scaled(gradients(*kinds)) == ([2.0] * 2, 0.0), kinds
+    slow = []
+    monkeypatch.setattr(amp, "_visit_each", lambda found, *_: slow.append(len(found)))
+    for kinds, one_by_one in (((plain, plain), []), ((plain, odd), [2]), ((odd,), [1])):
+        slow.clear()
+        scaled(gradients(*kinds))
+        assert slow == one_by_one, kinds
+
+
+def test_what_is_no_tensor_among_parameters_is_refused():
+    optimizer = gradients(torch.nn.Parameter)
+    optimizer.param_groups[0]["params"].append(types.SimpleNamespace(grad=torch.ones(3)))
+    with pytest.raises(AssertionError, match="expected param to be torch.Tensor, got Simple"):
+        scaled(optimizer)

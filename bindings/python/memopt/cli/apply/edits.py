@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
+from .. import beside
 from . import backups, transaction
 from .document import Document
 from .errors import ApplyError, KeyMissing
@@ -91,9 +92,10 @@ class FileEdit:
         old, new = (_lines(text) for text in texts)
         name = self.source.name
         was = os.devnull if self.source.status is None else name
-        lines = []
+        lines: List[str] = []
         for line in difflib.unified_diff(old, new, was, name, lineterm="\n"):
-            lines.append(line.rstrip("\n"))
+            heading = len(lines) < 2  # of a name with a blank in it patch(1) must be told the end
+            lines.append(line.rstrip("\n") + ("\t" if heading and " " in line[4:] else ""))
             if not line.endswith("\n"):
                 lines.append("\\ No newline at end of file")
         return lines
@@ -121,7 +123,7 @@ class Edits:
         changed = self.changed
         for file in self.files:
             if not file.changed:
-                transaction.clean(file.source.path)
+                beside.clean(file.source.path)
         if not changed:
             return
         for file in changed:

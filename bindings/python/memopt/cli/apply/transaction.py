@@ -11,20 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import hashlib
 import os
-import secrets
 import stat
-import time
 from dataclasses import dataclass
-from typing import Iterator, List, Optional, Sequence
+from typing import List, Optional, Sequence
 
+from .. import beside
 from . import backups
 from .errors import ApplyError
-
-#: How long a command waits for another one that changes files of the same folder.
-LOCK_SECONDS = 10.0
 
 
 @dataclass
@@ -110,10 +104,10 @@ def _swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
     folders = sorted({os.path.dirname(one.source.path) for one in swaps})
     with contextlib.ExitStack() as stack:
         for folder in folders:
-            if stack.enter_context(_locked(folder)):
+            if stack.enter_context(beside.locked(folder)):
                 for one in swaps:
                     if os.path.dirname(one.source.path) == folder:
-                        _sweep(one.source.path)
+                        beside.sweep(one.source.path)
         try:
             _stage(swaps, folders)
             for one in swaps:
@@ -121,7 +115,7 @@ def _swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
                 os.replace(str(one.temporary), one.source.path)
                 one.temporary, one.done = None, True
             for folder in folders:
-                _flush_folder(folder)
+                beside.flush_folder(folder)
         except BaseException as error:
             trouble = _roll_back(swaps)
             if not isinstance(error, (OSError, ApplyError)):
@@ -136,15 +130,16 @@ def _stage(swaps: Sequence[Swap], folders: Sequence[str]) -> None:
     """All that can fail for want of room or rights, before any file changes."""
     for one in swaps:
         _check_unchanged(one.source)
-        one.temporary = _write(one.source.path, one.data, one.like, one.keep_times, one.attributes)
+        source = one.source.path
+        one.temporary = beside.write(source, one.data, one.like, one.keep_times, one.attributes)
     for one in swaps:
         path, status = one.source.path, one.source.status
         if status is not None:
-            one.saved = _write(path, one.source.data, status, True, path)
+            one.saved = beside.write(path, one.source.data, status, True, path)
             if one.backup:
                 one.saved = backups.publish(one.saved, path)
     for folder in folders:
-        _flush_folder(folder)
+        beside.flush_folder(folder)
 
 
 def _roll_back(swaps: Sequence[Swap]) -> List[str]:
@@ -214,127 +209,3 @@ def _check_unchanged(source: Source) -> None:
             if file.read() == source.data:
                 return
     raise ApplyError("%s has changed since it was read; run it again" % source.name)
-
-
-def _prefix(base: str) -> str:
-    """What the names of temporary files of a file start with."""
-    if len(os.fsencode(base)) > 180:
-        base = hashlib.sha256(os.fsencode(base)).hexdigest()
-    return ".%s.memopt-" % base
-
-
-def _strays(path: str) -> List[str]:
-    folder, base = os.path.split(path)
-    names = [n for n in os.listdir(folder) if n.startswith(_prefix(base)) and n.endswith(".tmp")]
-    return [os.path.join(folder, name) for name in names]
-
-
-def _sweep(path: str) -> None:
-    """Takes away what a killed command has left. Its lock is ours, so nobody needs it."""
-    for name in _strays(path):
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-
-
-def clean(path: str) -> None:
-    """The same where nothing else is to be done; leaves it to the next time when that is busy."""
-    with contextlib.suppress(OSError):
-        if _strays(path):
-            with _locked(os.path.dirname(path), 0) as locked:
-                if locked:
-                    _sweep(path)
-
-
-def _write(
-    path: str,
-    data: bytes,
-    like: os.stat_result,
-    keep_times: bool,
-    attributes: Optional[str],
-) -> str:
-    """A hidden file beside ``path`` with the data, on disk, and the mode and owner of another."""
-    folder, base = os.path.split(path)
-    name = os.path.join(folder, "%s%s.tmp" % (_prefix(base), secrets.token_hex(6)))
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-    handle = os.open(name, flags, 0o600)
-    try:
-        try:
-            _fill(handle, data)
-            _dress(handle, like, attributes)
-            if keep_times:
-                os.utime(handle, ns=(like.st_atime_ns, like.st_mtime_ns))
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        if isinstance(error, OSError) and not error.filename:
-            raise OSError(error.errno, error.strerror, path) from error
-        raise
-    return name
-
-
-def _fill(handle: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(handle, left) :]
-
-
-def _dress(handle: int, like: os.stat_result, attributes: Optional[str]) -> None:
-    """Mode, owner and extended attributes (access lists are among them)."""
-    now = os.fstat(handle)
-    if (now.st_uid, now.st_gid) != (like.st_uid, like.st_gid):
-        try:
-            os.fchown(handle, like.st_uid, like.st_gid)
-        except PermissionError:
-            raise ApplyError(
-                "a file of user %d and group %d would become one of user %d and group %d; change "
-                "it as its owner" % (like.st_uid, like.st_gid, now.st_uid, now.st_gid)
-            ) from None
-    if attributes is not None and hasattr(os, "listxattr"):
-        with contextlib.suppress(OSError):  # the file system may have none
-            for key in os.listxattr(attributes):
-                with contextlib.suppress(OSError):  # security labels are given by the system
-                    os.setxattr(handle, key, os.getxattr(attributes, key))
-    os.fchmod(handle, stat.S_IMODE(like.st_mode))
-
-
-def _flush_folder(folder: str) -> None:
-    handle = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    try:
-        os.fsync(handle)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EROFS):
-            raise
-    finally:
-        os.close(handle)
-
-
-@contextlib.contextmanager
-def _locked(folder: str, seconds: Optional[float] = None) -> Iterator[bool]:
-    """Holds the folder's lock; False where the file system has none."""
-    handle = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
-    try:
-        yield _lock(handle, folder, LOCK_SECONDS if seconds is None else seconds)
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, folder: str, seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if seconds == 0:
-                return False
-            if time.monotonic() > until:
-                raise ApplyError(
-                    "another command has held the lock of %s for %g s; try again when it is done"
-                    % (folder, seconds)
-                ) from None
-            time.sleep(0.02)
-        except OSError:
-            return False

@@ -82,13 +82,13 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
     source = answer.Played(description.model) if module is None else module
     bare, target = cards.bare(arguments), arguments.target_effective_batch
     answers = [answer.answer(source, description.run, card, bare, target) for card in chosen]
-    if arguments.plot is not None:
-        plot.plot(answers, arguments.plot, description.title)
     done = None
     if not output.wants_json:
         show.show(answers, description, output, arguments.layers_table)
         if measured is not None:
             measured.show(output)
+    if arguments.plot is not None:
+        plot.plot(answers, arguments.plot, description.title)
     if changing:
         done = apply.run(arguments, _settings(answers[0], arguments), quiet=output.wants_json)
     if output.wants_json:
@@ -110,8 +110,11 @@ def _described(
     try:
         return describe.describe(arguments), None
     except hfconfig.UnknownModel as unknown:
-        if arguments.profile or arguments.like or not ofconfig.possible(arguments.model):
+        if arguments.profile or arguments.like:
             raise
+        obstacle = ofconfig.obstacle(arguments.model)
+        if obstacle is not None:
+            raise hfconfig.UnknownModel("%s%s" % (unknown, obstacle)) from None
         module = ofconfig.TracedConfig(arguments, unknown)
         return module.description(), module
 

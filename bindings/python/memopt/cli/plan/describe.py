@@ -10,7 +10,7 @@ from ..._abi import plan as _abi_plan
 from ...plan import PlanModel, PlanRun, name_of, names
 from ...sizes import parse_size
 from .. import UsageError
-from . import hfconfig
+from . import deepspeed, hfconfig
 
 #: Words for optimizers beside the C interface's names.
 _OPTIMIZER_ALIASES = {
@@ -186,7 +186,7 @@ def _saver_arguments(group: Any) -> None:
         type=int,
         choices=(0, 1, 2, 3),
         help="what is sharded: 1 states; 2 and 3 all, by FSDP, which keeps what it gathered for "
-        "backward (2) or gathers it again (3)",
+        "backward (2) or gathers it again (3); or DeepSpeed's stages (--zero-engine)",
     )
     group.add_argument(
         "--gather-dtype",
@@ -206,6 +206,7 @@ def _saver_arguments(group: Any) -> None:
         action="store_true",
         help="gradients are views of DDP's buckets (gradient_as_bucket_view)",
     )
+    deepspeed.add_arguments(group)
     group.add_argument(
         "--loss",
         choices=names(_abi_plan.PlanLoss),
@@ -309,7 +310,8 @@ def describe(arguments: argparse.Namespace) -> Description:
         fields["kv_heads"] = arguments.heads
     try:
         model = model.replace(**fields)
-        run = PlanRun(**_run_fields(arguments, reading))
+        engine = deepspeed.fill_in(arguments, model.hidden)
+        run = PlanRun(**_run_fields(arguments, reading), **engine)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
     return Description(model, run, title, list(reading.notes) if reading else [])
@@ -399,7 +401,7 @@ def _sharding(arguments: argparse.Namespace) -> Optional[str]:
         raise UsageError("--bucket-view is of DDP: --world-size of 2 or more, --zero 0 or 1")
     if arguments.zero is None:
         return None
-    if arguments.zero and (arguments.world_size or 1) < 2:
+    if arguments.zero and (arguments.world_size or 1) < 2 and not deepspeed.is_used(arguments):
         raise UsageError(
             "--zero %d shards over devices: --world-size of 2 or more is needed" % arguments.zero
         )

@@ -60,7 +60,7 @@ def load(path: str) -> Tuple[Dict[str, Any], str]:
     """The JSON object in a file, or in ``config.json`` of a folder, and where it was."""
     place = os.path.join(path, "config.json") if os.path.isdir(path) else path
     try:
-        with open(place, encoding="utf-8") as file:
+        with open(place, encoding="utf-8-sig") as file:
             config = json.load(file)
     except FileNotFoundError:
         raise ConfigError("%s: there is no such file" % place) from None

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from ...plan import PlanRun
 from . import hfconfig
 from .describe import Description
-from .traced import DTYPES, Sizes, TraceFailed, Traced, check, describe, torch_parts
+from .traced import DTYPES, Sizes, TraceFailed, Traced, check, describe
 
 #: What to give Transformers where a configuration does not name its class.
 _CLASSES = {
@@ -31,11 +31,8 @@ def target(parts: Any, arguments: argparse.Namespace, sequence: Any) -> Any:
     """The module of a configuration and what it is run with. TraceFailed with the reason."""
     try:
         import transformers
-    except ImportError as error:
-        raise TraceFailed(
-            "a configuration's own class needs Transformers (%s): pip install transformers, "
-            "or give --model module:function" % error
-        ) from None
+    except Exception as error:  # not there, or not whole
+        raise TraceFailed(_unusable(error)) from None
     config, place = hfconfig.load(arguments.model)
     try:
         module = _module(transformers, dict(config), parts.torch, arguments)
@@ -63,20 +60,41 @@ def _module(
     return module.train()
 
 
-def possible(path: str) -> bool:
-    """Whether the model of a configuration can be traced with what is installed here."""
-    config, _ = hfconfig.load(path)
-    if any(key in config for key in _OTHER_INPUTS):
-        return False
-    if any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")):
-        return False
-    import transformers
+def _unusable(error: Exception) -> str:
+    """Why Transformers cannot be imported."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
+        how = "needs Transformers (%s): pip install transformers" % error
+    else:
+        how = "needs Transformers, which is installed but cannot be imported (%s: %s): mend it" % (
+            type(error).__name__,
+            error,
+        )
+    return "a configuration's own class %s, or give --model module:function" % how
 
-    return config.get("model_type") in transformers.CONFIG_MAPPING
+
+def obstacle(path: str) -> Optional[str]:
+    """Why the model of a configuration cannot be traced here, and what to do, "" where nothing
+    helps; None where it can be traced."""
+    config, _ = hfconfig.load(path)
+    if any(key in config for key in _OTHER_INPUTS) or not config.get("model_type"):
+        return ""
+    missing = [name for name in ("torch", "transformers") if not importlib.util.find_spec(name)]
+    if missing:
+        return (
+            "\n  pip install %s   Transformers' own class is then traced, where it knows the type"
+            % " ".join(missing)
+        )
+    try:
+        from transformers import CONFIG_MAPPING
+    except Exception as error:  # not whole
+        return "\n" + _unusable(error)
+    return None if config["model_type"] in CONFIG_MAPPING else ""
 
 
 class TracedConfig(Traced):
     """Transformers' class of a configuration that is not described here, traced by sizes."""
+
+    needs = ("a configuration's own class", "torch", "give --params, --layers and so on")
 
     def __init__(self, arguments: argparse.Namespace, unknown: Exception) -> None:
         self._unknown = str(unknown)
@@ -117,4 +135,4 @@ class TracedConfig(Traced):
         return described._replace(run=run)
 
 
-__all__ = ["TracedConfig", "possible", "target", "torch_parts"]
+__all__ = ["TracedConfig", "obstacle", "target"]

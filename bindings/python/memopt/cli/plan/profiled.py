@@ -18,8 +18,8 @@ from .traced import DTYPES, Sizes, TraceFailed, Traced, torch_parts
 #: Options that Transformers' own classes have no switch for here.
 _NOT_MEASURED = (
     "lora", "adapter_dtype", "image_dtype", "offload", "loss", "zero", "gather_dtype",
-    "bucket_view", "no_sync", "checkpoint_every",
-    "checkpoint_budget",
+    "bucket_view", "no_sync", "checkpoint_every", "checkpoint_budget", "zero_engine",
+    "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip
 
 
@@ -82,26 +82,28 @@ class Profiled(Traced):
     shown = frozenset(("batch", "accumulation"))
 
     def __init__(self, arguments: argparse.Namespace, description: Description) -> None:
-        self._parts = torch_parts()
         self._sequence = arguments.seq
         self._arguments, self._description = arguments, description
         self._function = names_a_function(arguments)
         if self._function:
+            self._parts = torch_parts(*self.needs)
             self.target = self._load(arguments.model)
         else:
-            self.target = self._of_transformers()
+            self._check_measured()
+            without = "leave --profile out: the plan of %s does without both" % arguments.model
+            self._parts = torch_parts("--profile", "torch transformers", without)
+            self.target = ofconfig.target(self._parts, arguments, self._sequence)
         self.notes: List[str] = list(self.target.notes)
         self.profile: Any = None
         self.compared: List[Compared] = []
 
-    def _of_transformers(self) -> Any:
+    def _check_measured(self) -> None:
         for name in _NOT_MEASURED:
             if getattr(self._arguments, name, None):
                 raise UsageError(
                     "--profile runs Transformers' own class, which knows no --%s; give "
                     "--model module:function to measure it" % name.replace("_", "-")
                 )
-        return ofconfig.target(self._parts, self._arguments, self._sequence)
 
     def measure(self) -> None:
         """Runs the steps; a bar shows how far it is."""

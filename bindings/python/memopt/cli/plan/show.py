@@ -59,7 +59,9 @@ def _run(plan: Plan, several: bool) -> str:
     if run.accumulation > 1 and not several:
         parts.append("accumulation %d" % run.accumulation)
     if run.world_size > 1:
-        parts.append("%d devices (%s)" % (run.world_size, run.as_dict().get("sharding", "ddp")))
+        sharding = run.as_dict().get("sharding", "ddp")
+        whose = "DeepSpeed's " if run.zero_engine else ""
+        parts.append("%d devices (%s%s)" % (run.world_size, whose, sharding))
     parts.append(dtype_word(run) + (" autocast" if run.compute_dtype else ""))
     parts.append(optimizer_word(run))
     words = run.as_dict()

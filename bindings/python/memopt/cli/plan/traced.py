@@ -21,7 +21,7 @@ _NOT_HERE = (
     "checkpoint_every", "checkpoint_budget", "offload", "zero", "gather_dtype",
     "bucket_view", "no_sync", "loss", "attention", "dtype", "master_weights", "images", "positives",
     "negatives", "seq_mean", "keep_outputs", "padding_mask", "min_8bit_size", "adapter_dtype",
-    "image_dtype",
+    "image_dtype", "zero_engine", "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip
 
 #: torch's names.
@@ -83,17 +83,16 @@ def describe(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> Desc
     return Description(PlanModel(), run, arguments.model, [])
 
 
-def torch_parts() -> Any:
-    """The modules of memopt.torch that trace; TraceFailed where torch is missing."""
+def torch_parts(what: str, install: str, instead: str) -> Any:
+    """The modules of memopt.torch that trace; TraceFailed where torch is missing, with what needs
+    it and what does without it."""
     try:
         torch = importlib.import_module("torch")
         names = ("_profile_model", "_target", "_trace_model")
         modules = [importlib.import_module("memopt.torch." + name) for name in names]
-    except ImportError as error:
-        raise TraceFailed(
-            "--model module:function needs PyTorch (%s): pip install torch, or describe the model "
-            "by a config.json or by --params, --layers, --hidden, --heads and --vocab" % error
-        ) from None
+    except (ImportError, OSError) as error:  # OSError: a library that it links is missing
+        said = "%s needs PyTorch (%s): pip install %s, or %s"
+        raise TraceFailed(said % (what, error, install, instead)) from None
     return SimpleNamespace(torch=torch, profile=modules[0], target=modules[1], trace=modules[2])
 
 
@@ -103,8 +102,16 @@ class Traced(Source):
     #: What may differ from the run as given: a trace shows it.
     shown = frozenset(("batch", "accumulation", "optimizer", "compute_dtype"))
 
+    #: Said where torch is missing: what needs it, what to install, what does without.
+    needs = (
+        "--model module:function",
+        "torch",
+        "describe the model by a config.json or by --params, --layers, --hidden, --heads and "
+        "--vocab",
+    )
+
     def __init__(self, arguments: argparse.Namespace) -> None:
-        self._parts = torch_parts()
+        self._parts = torch_parts(*self.needs)
         self._sequence = arguments.seq
         self._several = (arguments.accumulation or 1) > 1
         self._known: Dict[Tuple[str, str, bool], Sizes] = {}

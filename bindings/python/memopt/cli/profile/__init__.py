@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import sys
 import time
 from typing import Any, Dict, List, Optional
@@ -22,7 +23,8 @@ from typing import Any, Dict, List, Optional
 from ..._logfile import LogFile
 from ...phases import ENVIRONMENT
 from ..output import Output, json_text
-from ..pictures import check_picture, write_whole
+from ..pictures import check_picture
+from ..replacing import check_writable, replace
 from ..streams import give_up, said
 from . import plot, report
 from .child import CannotStart, Child, End, Signals
@@ -38,6 +40,7 @@ EXIT_STATUS = (
 )
 
 _SHORTEST, _LONGEST = 0.001, 3600.0
+_ROOM = 4096  # bytes that the disk has to take before the program is run
 
 
 def _interval(text: str) -> float:
@@ -100,19 +103,34 @@ class _Run:
         self._arguments, self._output = arguments, output
         self._command, self._figures = command, figures
         self._columns = report.columns_of(figures)
-        self._csv = self._open_csv(arguments.output)
+        self._csv: Optional[LogFile] = None
         self._problems: List[str] = []
+        if arguments.output is not None:
+            # Before the program runs: what cannot be written is not found out afterwards.
+            check_writable(arguments.output, _ROOM)
 
-    def _open_csv(self, path: Optional[str]) -> Optional[LogFile]:
-        """Before the program runs: what cannot be written is not found out afterwards."""
-        if path is None:
-            return None
-        if not path.lower().endswith(".csv"):
-            with open(path, "w", encoding="utf-8"):
-                return None
+    def _open_csv(self) -> None:
+        """The samples take the place of an earlier run's."""
+        path = self._arguments.output
+        if path is None or not path.lower().endswith(".csv"):
+            return
+        fields = ["seconds", "phase", "processes"] + self._columns
         if os.path.isfile(path):
-            os.truncate(path, 0)
-        return LogFile(path, ["seconds", "phase", "processes"] + self._columns)
+            replace(path, LogFile.header(fields))
+        self._csv = LogFile(path, fields)
+
+    def _start(self, environment: Dict[str, str], signals: Signals) -> Child:
+        """Where there is no such program, the samples of an earlier run stay."""
+        found = shutil.which(self._command[0]) is not None
+        if found:
+            self._open_csv()
+        child = Child(self._command, environment, signals)
+        if not found:  # it was, after all
+            try:
+                self._open_csv()
+            except OSError as error:
+                self._once("the samples are not written: %s" % said(error))
+        return child
 
     def run(self) -> int:
         """The program's exit code."""
@@ -145,7 +163,7 @@ class _Run:
         environment[ENVIRONMENT] = marks.path
         environment.setdefault("MEMOPT_PUBLISH", "1")
         recorder.begin(time.monotonic())
-        child = Child(self._command, environment, signals)
+        child = self._start(environment, signals)
         try:
             self._sample(child, recorder, marks)
         finally:
@@ -161,7 +179,10 @@ class _Run:
             except (OSError, ValueError) as error:  # no files left to open, say
                 self._once("some samples are missing: %s" % error)
             else:
-                if record["processes"]:  # else it has just ended, and its memory is gone
+                hidden = self._figures.hidden
+                if hidden is not None:
+                    self._once(hidden)
+                if hidden or record["processes"]:  # else it has just ended, its memory is gone
                     self._add(record, recorder, marks)
             due = max(due + self._arguments.interval, time.monotonic())
         recorder.mark(marks.read())
@@ -216,4 +237,4 @@ def _span(mark: Mark, start: float) -> Dict[str, Any]:
 
 
 def _write_json(value: Dict[str, Any], path: str) -> None:
-    write_whole(path, (json_text(value) + "\n").encode("utf-8"))
+    replace(path, (json_text(value) + "\n").encode("utf-8"))

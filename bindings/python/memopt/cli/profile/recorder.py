@@ -13,7 +13,7 @@ from ...monitor import Monitor, Process
 from ...publish import Published
 from ..monitor.sampling import GPUS, Target
 from .marks import Mark
-from .tree import descendants, process_use, proportional
+from .tree import descendants, hidden, process_use, proportional
 
 _MOST_RECORDS = 4000  # of the course; peaks are exact whatever is kept
 #: The shares of the time that may be spent, at most, with what costs more than reading a number.
@@ -63,6 +63,8 @@ class Figures:
         self.names: Dict[str, str] = {}
         self.totals: Dict[str, int] = {}
         self.seen: Set[int] = set()
+        #: Why host memory cannot be told, once that was so.
+        self.hidden: Optional[str] = None
         for backend in GPUS if gpus else ():
             self._open(backend)
 
@@ -92,13 +94,15 @@ class Figures:
         pids = [root] + [pid for pid in self._descendants if pid != root]
         self.seen.update(pids)
         uses = [use for use in map(process_use, pids) if use is not None]
+        if not uses:
+            self.hidden = self.hidden or hidden(root)
         record: Record = {
             "time": now,
             "processes": len(uses),
-            "largest": max((use.rss_peak for use in uses), default=0),
-            "rss": sum(use.rss for use in uses),
+            "largest": max((use.rss_peak for use in uses), default=None),
+            "rss": sum(use.rss for use in uses) if uses else None,
             "pss": self._pss(pids),
-            "locked": sum(use.locked for use in uses),
+            "locked": sum(use.locked for use in uses) if uses else None,
         }
         self._add_devices(record, set(pids))
         return record

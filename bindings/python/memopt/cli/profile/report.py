@@ -219,7 +219,8 @@ def _notes(report: Dict[str, Any]) -> List[Tuple[str, Text]]:
             notes.append((device["device"], text))
     if any(phase["samples"] == 0 for phase in report["phases"]):
         notes.append(("phases", "some were too short for a sample: a smaller --interval sees them"))
-    if report["samples"] < 5:
+    blind = report["samples"] and not report["peaks"]  # why is told elsewhere
+    if report["samples"] < 5 and not blind:
         notes.append(
             (
                 "samples",

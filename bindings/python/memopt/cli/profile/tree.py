@@ -10,6 +10,9 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
 
+#: Where the system tells of processes.
+PROC = "/proc"
+
 
 class ProcessUse(NamedTuple):
     """Bytes of one process: resident, the most that ever were, and what mlock() and drivers keep in
@@ -35,7 +38,7 @@ def descendants(root: int) -> List[int]:
 
 
 def _children(pid: int) -> Iterable[int]:
-    folder = "/proc/%d/task" % pid
+    folder = "%s/%d/task" % (PROC, pid)
     found: List[int] = []
     for thread in _names(folder):
         try:
@@ -52,10 +55,10 @@ def _children(pid: int) -> Iterable[int]:
 def _children_by_parent(pid: int) -> List[int]:
     """Where the kernel was built without those lists."""
     found = []
-    for name in os.listdir("/proc"):
+    for name in os.listdir(PROC):
         if name.isdigit():
             try:
-                with open("/proc/%s/stat" % name, "rb") as file:
+                with open("%s/%s/stat" % (PROC, name), "rb") as file:
                     fields = file.read().rpartition(b")")[2].split()
             except OSError:
                 continue
@@ -66,9 +69,9 @@ def _children_by_parent(pid: int) -> List[int]:
 
 def process_use(pid: int) -> Optional[ProcessUse]:
     """What a process uses now; None where it has ended."""
-    fields = _status("/proc/%d/status" % pid)
+    fields = _status("%s/%d/status" % (PROC, pid))
     if b"VmRSS" not in fields:  # its first thread has ended: then others tell, where there are any
-        folder = "/proc/%d/task" % pid
+        folder = "%s/%d/task" % (PROC, pid)
         for thread in _names(folder):
             fields = _status("%s/%s/status" % (folder, thread))
             if b"VmRSS" in fields:
@@ -81,6 +84,23 @@ def process_use(pid: int) -> Optional[ProcessUse]:
         return int(words[0]) * 1024 if words and words[0].isdigit() else 0
 
     return ProcessUse(kib(b"VmRSS"), kib(b"VmHWM"), max(kib(b"VmLck"), kib(b"VmPin")))
+
+
+def hidden(pid: int) -> Optional[str]:
+    """Why nothing is told of a process that has not been waited for, so that it is there; None
+    where it is told."""
+    try:
+        with open("%s/%d/status" % (PROC, pid), "rb") as file:
+            file.read(1)
+        return None
+    except OSError as error:
+        why = error.strerror or str(error)
+        if isinstance(error, FileNotFoundError):
+            if os.path.exists("%s/%d" % (PROC, os.getpid())):
+                why = "it hides this program's (mounted with hidepid, and it runs as another user)"
+            else:
+                why = "no processes are in it: it is not mounted here, or not of this container"
+        return "host memory is not seen, since %s does not tell it: %s" % (PROC, why)
 
 
 def _status(path: str) -> Dict[bytes, bytes]:
@@ -103,7 +123,7 @@ def proportional(pid: int) -> Optional[int]:
     """The bytes of a process with its share of what it shares; None where that is not told. The
     kernel looks at every page for it."""
     try:
-        with open("/proc/%d/smaps_rollup" % pid, "rb") as file:
+        with open("%s/%d/smaps_rollup" % (PROC, pid), "rb") as file:
             for line in file:
                 if line.startswith(b"Pss:"):
                     return int(line.split()[1]) * 1024

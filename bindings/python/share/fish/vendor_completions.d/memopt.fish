@@ -51,7 +51,7 @@ function _shtab_memopt_using
 end
 
 set -g _shtab_memopt_commands info plan profile monitor replay
-set -g _shtab_memopt_opts_with_value --accumulation --adapter-dtype --allocator --attention --autocast --batch --capacity --checkpoint-budget --checkpoint-every --checkpointing --config --config-path --count --device --dtype --experts --family --ffn --gather-dtype --gpu-memory --head --heads --hidden --image-dtype --image-size --images --interval --key --kv-heads --labels --layers --like --link --log --lora --lora-targets --loss --min-8bit-size --model --negatives --offload --offload-host-limit --optimizer --output --params --passes --patch-size --plot --positions --positives --preset --processes --profile-batches --profile-check --safety-margin --seq --seq-mean --target-effective-batch --tflops --top-k --value --vision-hidden --vision-layers --vision-tokens --vocab --world-size --zero
+set -g _shtab_memopt_opts_with_value --accumulation --adapter-dtype --allocator --attention --autocast --batch --capacity --checkpoint-budget --checkpoint-every --checkpointing --config --config-path --count --deepspeed-config --device --dtype --experts --family --ffn --gather-dtype --gpu-memory --head --heads --hidden --image-dtype --image-size --images --interval --key --kv-heads --labels --layers --like --link --log --lora --lora-targets --loss --min-8bit-size --model --negatives --offload --offload-host-limit --optimizer --output --params --passes --patch-size --plot --positions --positives --preset --processes --profile-batches --profile-check --reduce-bucket-size --safety-margin --seq --seq-mean --target-effective-batch --tflops --top-k --value --vision-hidden --vision-layers --vision-tokens --vocab --world-size --zero --zero-engine
 
 complete -c memopt -e
 complete -c memopt -f
@@ -114,10 +114,13 @@ complete -c memopt -n '_shtab_memopt_using plan' -l offload-host-limit -x -d 'wh
 complete -c memopt -n '_shtab_memopt_using plan' -l lora -x -d 'adapters of rank R; rest frozen'
 complete -c memopt -n '_shtab_memopt_using plan' -l lora-targets -x -d 'q,k,v,o,gate,up,down; default: q,v'
 complete -c memopt -n '_shtab_memopt_using plan' -l adapter-dtype -xka "fp32 bf16 fp16" -d 'of LoRA'"'"'s adapters; default: fp32 whatever --dtype is, as PEFT keeps them'
-complete -c memopt -n '_shtab_memopt_using plan' -l zero -xka "0 1 2 3" -d 'what is sharded: 1 states; 2 and 3 all, by FSDP, which keeps what it gathered for backward (2) or gathers it again (3)'
+complete -c memopt -n '_shtab_memopt_using plan' -l zero -xka "0 1 2 3" -d 'what is sharded: 1 states; 2 and 3 all, by FSDP, which keeps what it gathered for backward (2) or gathers it again (3); or DeepSpeed'"'"'s stages (--zero-engine)'
 complete -c memopt -n '_shtab_memopt_using plan' -l gather-dtype -xka "fp32 bf16 fp16" -d 'FSDP gathers weights and computes in it (MixedPrecisionPolicy)'
 complete -c memopt -n '_shtab_memopt_using plan' -l no-sync -d 'FSDP reduces gradients with the last micro-batch'"'"'s alone, as accelerate and Trainer do: whole until then (set_requires_gradient_sync(False))'
 complete -c memopt -n '_shtab_memopt_using plan' -l bucket-view -d 'gradients are views of DDP'"'"'s buckets (gradient_as_bucket_view)'
+complete -c memopt -n '_shtab_memopt_using plan' -l zero-engine -xka "torch deepspeed" -d 'whose --zero it is; default: torch'
+complete -c memopt -n '_shtab_memopt_using plan' -l reduce-bucket-size -x -d 'DeepSpeed'"'"'s bucket for gradients, in elements; default: 500M'
+complete -c memopt -n '_shtab_memopt_using plan' -l deepspeed-config -xka "(__fish_complete_path (commandline -ct))" -d 'DeepSpeed'"'"'s JSON: stage, buckets, dtype, batch; "auto" as the Hugging Face Trainer fills it in'
 complete -c memopt -n '_shtab_memopt_using plan' -l loss -xka "plain fused chunked" -d 'fused, chunked: logits never exist as a whole; chunked: each chunk of tokens is a checkpoint'
 complete -c memopt -n '_shtab_memopt_using plan' -l gpu-memory -x -d 'memory of a device, in GiB or as a size: 24, 24GiB; several (8,16,24, or the option again) are shown side by side'
 complete -c memopt -n '_shtab_memopt_using plan' -l auto -d 'the GPUs of this machine, and what is free on them'

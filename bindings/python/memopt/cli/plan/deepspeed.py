@@ -1,0 +1,201 @@
+"""DeepSpeed's ZeRO: its options, and what its own configuration says of a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from typing import Any, Callable, Dict, Tuple
+
+from .. import UsageError
+
+#: Fields of a run by DeepSpeed's keys of zero_optimization; counts of elements. What is 0 there is
+#: nothing at all; to a plan 0 is the default.
+_COUNTS = {
+    "reduce_bucket_size": "bucket_bytes",
+    "stage3_prefetch_bucket_size": "prefetch_bucket",
+    "stage3_param_persistence_threshold": "persistence_threshold",
+    "stage3_max_live_parameters": "live_parameters",
+    "stage3_max_reuse_distance": "reuse_distance",
+    "sub_group_size": "sub_group",
+}
+_CHOICES = {"contiguous_gradients": "contiguous_gradients", "overlap_comm": "overlap_comm"}
+_NOTHING = (1 << 64) - 1
+#: What the Hugging Face Trainer makes of "auto", from the model's width.
+_AUTO: Dict[str, Callable[[int], int]] = {
+    "reduce_bucket_size": lambda hidden: hidden * hidden,
+    "stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
+    "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
+}
+#: Keys that change what is alive in ways that are not told of, and what they are where they do not.
+_OTHERS: Dict[str, Tuple[Any, ...]] = {
+    "round_robin_gradients": (False,),
+    "parameter_alignment": (False,),
+    "reduce_scatter": (True,),
+    "zero_hpz_partition_size": (0, 1),
+    "zero_quantized_weights": (False,),
+    "zero_quantized_gradients": (False,),
+    "zero_quantized_nontrainable_weights": (False,),
+    "stage3_model_persistence_threshold": (),
+    "stage3_module_granularity_threshold": (0,),
+    "stage3_use_all_reduce_for_fetch_params": (False,),
+    "stage3_allgather_sequential": (False,),
+    "memory_efficient_linear": (True,),
+    "zenflow": (None,),
+    "mics_shard_size": (-1,),
+}
+
+
+def add_arguments(group: Any) -> None:
+    """Adds the options."""
+    group.add_argument(
+        "--zero-engine", choices=("torch", "deepspeed"), help="whose --zero it is; default: torch"
+    )
+    group.add_argument(
+        "--reduce-bucket-size",
+        type=_elements,
+        metavar="N",
+        help="DeepSpeed's bucket for gradients, in elements; default: 500M",
+    )
+    group.add_argument(
+        "--deepspeed-config",
+        metavar="FILE",
+        help="DeepSpeed's JSON: stage, buckets, dtype, batch; \"auto\" as the Hugging Face Trainer "
+        "fills it in",
+    )
+
+
+def _elements(text: str) -> int:
+    factor = {"k": 10**3, "m": 10**6, "b": 10**9}.get(text[-1:].lower(), 1)
+    try:
+        value = float(text[:-1] if factor > 1 else text) * factor
+        if value == int(value) and 0 < value < 1 << 46:
+            return int(value)
+    except (ValueError, OverflowError):
+        pass
+    raise argparse.ArgumentTypeError("%r is no count of elements, such as 5e8 or 50M" % text)
+
+
+def is_used(arguments: argparse.Namespace) -> bool:
+    """Whether the run is DeepSpeed's."""
+    return arguments.zero_engine == "deepspeed" or arguments.deepspeed_config is not None
+
+
+def fill_in(arguments: argparse.Namespace, hidden: int) -> Dict[str, Any]:
+    """Fields of the run; what the configuration says beside them goes to the options, where they do
+    not say it."""
+    if arguments.zero_engine == "torch" and arguments.deepspeed_config:
+        raise UsageError("--deepspeed-config is of --zero-engine deepspeed")
+    if not is_used(arguments):
+        if arguments.reduce_bucket_size:
+            raise UsageError("--reduce-bucket-size is of --zero-engine deepspeed")
+        return {}
+    fields: Dict[str, Any] = {"zero_engine": "deepspeed"}
+    if arguments.deepspeed_config:
+        fields.update(_of_config(arguments, _read(arguments.deepspeed_config), hidden))
+    if not arguments.zero:
+        raise UsageError("--zero-engine deepspeed needs a stage: --zero 1, 2 or 3")
+    if arguments.reduce_bucket_size:
+        fields["bucket_bytes"] = arguments.reduce_bucket_size
+    if "bucket_bytes" in fields:
+        fields["bucket_bytes"] *= 4 if arguments.dtype in (None, "fp32") else 2
+    return fields
+
+
+def _read(name: str) -> Dict[str, Any]:
+    try:
+        config = json.loads(pathlib.Path(name).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError("%s: %s" % (name, error.strerror or error)) from None
+    except ValueError as error:
+        raise UsageError("%s: not JSON: %s" % (name, error)) from None
+    if not isinstance(config, dict):
+        raise UsageError("%s: a JSON object is needed, as DeepSpeed's configuration is" % name)
+    return config
+
+
+def _section(config: Dict[str, Any], name: str) -> Dict[str, Any]:
+    value = config.get(name) or {}
+    if not isinstance(value, dict):
+        raise UsageError("%s: an object is needed, not %r" % (name, value))
+    return value
+
+
+def _of_config(
+    arguments: argparse.Namespace, config: Dict[str, Any], hidden: int
+) -> Dict[str, Any]:
+    zero = _section(config, "zero_optimization")
+    _refuse(config, zero)
+    _agree(arguments, "zero", zero.get("stage", 0), "zero_optimization.stage")
+    if zero.get("stage", 0) not in (1, 2, 3):
+        raise UsageError("zero_optimization.stage: %r is none of 1, 2, 3" % zero.get("stage", 0))
+    for dtype in ("bf16", "fp16"):
+        if _section(config, dtype).get("enabled") is True:
+            _agree(arguments, "dtype", dtype, dtype + ".enabled")
+    for key, option in (
+        ("train_micro_batch_size_per_gpu", "batch"),
+        ("gradient_accumulation_steps", "accumulation"),
+    ):
+        value = config.get(key, "auto")
+        if value != "auto":
+            _agree(arguments, option, _whole(key, value), key)
+    fields: Dict[str, Any] = {}
+    for key, field in _COUNTS.items():
+        if key in zero:
+            value = _count(key, zero[key], hidden)
+            fields[field] = value if value or field in ("bucket_bytes", "sub_group") else _NOTHING
+    for key, field in _CHOICES.items():
+        if zero.get(key, "auto") not in ("auto", None):
+            if not isinstance(zero[key], bool):
+                raise UsageError("zero_optimization.%s: %r is not true or false" % (key, zero[key]))
+            fields[field] = zero[key]
+    return fields
+
+
+def _agree(arguments: argparse.Namespace, option: str, value: Any, key: str) -> None:
+    """An option that is given says what the configuration says."""
+    given = getattr(arguments, option)
+    if given is not None and given != value:
+        raise UsageError("--%s is %s, but %s of the configuration is %s"
+                         % (option, given, key, value))
+    setattr(arguments, option, value)
+
+
+def _whole(key: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+        raise UsageError("%s: %r is no whole number" % (key, value))
+    if not 0 <= value < 1 << 46:
+        raise UsageError("%s: %s is not from 0 to 2^46" % (key, value))
+    return int(value)
+
+
+def _count(key: str, value: Any, hidden: int) -> int:
+    name = "zero_optimization." + key
+    if value != "auto":
+        return _whole(name, value)
+    if key not in _AUTO:
+        raise UsageError("%s: \"auto\" is not known here; give a number" % name)
+    if not hidden:
+        raise UsageError("%s: \"auto\" hangs on the model's width: give --hidden" % name)
+    return _AUTO[key](hidden)
+
+
+def _refuse(config: Dict[str, Any], zero: Dict[str, Any]) -> None:
+    """What would be counted wrongly."""
+    for key, plain in _OTHERS.items():
+        if key in zero and zero[key] not in plain and zero[key] != "auto":
+            raise UsageError("zero_optimization.%s: what %r takes is not known to a plan"
+                             % (key, zero[key]))
+    for key in ("offload_optimizer", "offload_param"):
+        device = _section(zero, key).get("device", "none")
+        if device not in ("none", None):
+            raise UsageError("zero_optimization.%s to %s: what it takes is not known to a plan"
+                             % (key, device))
+    accumulates = _section(config, "data_types").get("grad_accum_dtype")
+    if accumulates not in (None, "auto"):
+        raise UsageError("data_types.grad_accum_dtype: a plan knows gradients of the weights' type")
+    for key in ("torch_autocast", "amp"):
+        if _section(config, key).get("enabled"):
+            raise UsageError("%s: a plan knows bf16 and fp16 of DeepSpeed's own" % key)
+    if config.get("communication_data_type") not in (None, "auto"):
+        raise UsageError("communication_data_type: a plan knows that of the weights")

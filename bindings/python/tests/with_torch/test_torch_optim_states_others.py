@@ -1,0 +1,268 @@
+"""Optimizers for torch: state dicts of bitsandbytes and torchao."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import memopt as core  # noqa: E402
+import memopt.torch as mt  # noqa: E402
+from optim_support import make, parameters, same_bits, through_a_file, twin, walk  # noqa: E402
+
+
+def peers_map(signed):
+    """The dynamic map as bitsandbytes makes it: the same but for last bits."""
+    table = torch.tensor(core.state_map("8bit", signed))
+    table[200] = torch.nextafter(table[200], torch.tensor(2.0))
+    return table
+
+
+def bitsandbytes_state(p, block, signed=(True, False), nested=False, seed=0):
+    """A state as bitsandbytes saves it."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = -(-p.numel() // block)
+    state = {}
+    for i, s in enumerate(signed):
+        state["state%d" % (i + 1)] = torch.randint(
+            0, 256, p.shape, generator=generator, dtype=torch.uint8
+        )
+        state["qmap%d" % (i + 1)] = peers_map(s)
+        state["absmax%d" % (i + 1)] = torch.rand(blocks, generator=generator)
+    return {"step": 17, **({"__bnb_optimizer_quant_state__": state} if nested else state)}
+
+
+def dict_of(states, **group):
+    """A state dict of one group."""
+    return {
+        "state": dict(enumerate(states)),
+        "param_groups": [
+            {"lr": 0.25, "weight_decay": 0.5, **group, "params": [*range(len(states))]}
+        ],
+    }
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("block", [256, 2048])
+@pytest.mark.parametrize("shape", [(64, 100), (4097,), (8192,)])
+def test_bitsandbytes_codes_are_kept(shape, block, nested):
+    p = torch.zeros(shape, dtype=torch.bfloat16).requires_grad_()
+    saved = dict_of([bitsandbytes_state(p, block, nested=nested)], betas=(0.8, 0.9), alpha=0.0)
+    a = mt.AdamW8bit([p])
+    a.load_state_dict(saved)
+    state = a.state[p]
+    theirs = saved["state"][0].get("__bnb_optimizer_quant_state__", saved["state"][0])
+    assert torch.equal(state["exp_avg"], theirs["state1"])
+    assert torch.equal(state["exp_avg_sq"], theirs["state2"])
+    for i in (1, 2):
+        expected = theirs["absmax%d" % i].repeat_interleave(block // 256)
+        assert torch.equal(state["absmax%d" % i], expected[: -(-p.numel() // 256)])
+        assert state["absmax%d" % i].dtype is torch.float32
+    assert int(state["step"]) == 17
+    assert a.param_groups[0]["lr"] == 0.25 and a.param_groups[0]["betas"] == (0.8, 0.9)
+    walk(a, [p], 1)
+
+
+def test_bitsandbytes_with_another_map():
+    """A map in another order is renumbered; one of other values becomes 32-bit states, exactly."""
+    p = torch.zeros(5000).requires_grad_()
+    one = bitsandbytes_state(p, 256)
+    permutation = torch.randperm(256)
+    shuffled = {**one, "qmap1": one["qmap1"][permutation]}
+    shuffled["state1"] = torch.argsort(permutation)[one["state1"].long()].to(torch.uint8)
+    a = mt.AdamW8bit([p])
+    a.load_state_dict(dict_of([shuffled], betas=(0.9, 0.99)))
+    assert torch.equal(a.state[p]["exp_avg"], one["state1"])
+
+    linear = {**one, "qmap1": torch.linspace(-1, 1, 256)}
+    a.load_state_dict(dict_of([linear], betas=(0.9, 0.99)))
+    scales = one["absmax1"].repeat_interleave(256)[:5000]
+    assert torch.equal(a.state[p]["exp_avg"], linear["qmap1"][one["state1"].long()] * scales)
+    assert a.state[p]["exp_avg_sq"].dtype is torch.float32
+    walk(a, [p], 1)
+    assert int(a.state[p]["step"]) == 18
+
+
+def test_bitsandbytes_small_and_one_moment():
+    p, q = torch.zeros(5000).requires_grad_(), torch.zeros(10).requires_grad_()
+    small = {"step": 17, "state1": torch.rand(10)}
+    saved = dict_of([bitsandbytes_state(p, 256, (True,)), small], betas=(0.9, 0.99))
+    a = mt.Lion8bit([p, q])
+    a.load_state_dict(saved)
+    assert torch.equal(a.state[p]["exp_avg"], saved["state"][0]["state1"])
+    assert torch.equal(a.state[q]["exp_avg"], small["state1"])
+    walk(a, [p, q], 1)
+    b = mt.SGD8bit([p, q], momentum=0.5)
+    b.load_state_dict(saved)
+    assert b.param_groups[0]["momentum"] == 0.9 and "betas" not in b.param_groups[0]
+    assert torch.equal(b.state[p]["momentum_buffer"], saved["state"][0]["state1"])
+    walk(b, [p, q], 1)
+
+
+def torchao_state(p, bits, seed=0):
+    """A state as torchao saves it, as dicts."""
+    generator = torch.Generator().manual_seed(seed)
+    n, block = p.numel(), 128 if bits == 4 else 256
+    state = {"step": torch.tensor(17.0)}
+    for key, signed in (("exp_avg", True), ("exp_avg_sq", False)):
+        count = n // 2 if bits == 4 else n
+        codes = torch.randint(0, 256, (count,), generator=generator, dtype=torch.uint8)
+        if bits == "fp8":
+            codes = (codes & 0x77).view(torch.float8_e4m3fn)
+        moment = {
+            "codes": codes if bits == 4 else codes.view(p.shape),
+            "scale": torch.rand(n // block, generator=generator),
+        }
+        if bits != "fp8":
+            moment.update(
+                qmap=peers_map(signed)
+                if bits == 8
+                else torch.tensor(core.state_map("4bit", signed)),
+                signed=signed,
+            )
+        state[key] = moment
+    return state
+
+
+@pytest.mark.parametrize("bits", [8, 4, "fp8"])
+def test_torchao_codes_are_kept(bits):
+    p, q = torch.zeros(64, 128).requires_grad_(), torch.zeros(65, 100).requires_grad_()
+    odd = {
+        "step": torch.tensor(17.0),
+        "exp_avg": torch.randn(65, 100, dtype=torch.bfloat16),
+        "exp_avg_sq": torch.rand(65, 100, dtype=torch.bfloat16),
+    }
+    saved = dict_of([torchao_state(p, bits), odd], betas=(0.9, 0.99), lr=torch.tensor(0.5))
+    a = {8: mt.AdamW8bit, 4: mt.AdamW4bit, "fp8": mt.AdamWFp8}[bits]([p, q])
+    a.load_state_dict(saved)
+    for i, key in enumerate(("exp_avg", "exp_avg_sq")):
+        codes = saved["state"][0][key]["codes"].view(torch.uint8)
+        assert torch.equal(a.state[p][key], codes)
+        scale = ("scale%d" if bits == "fp8" else "absmax%d") % (i + 1)
+        assert torch.equal(a.state[p][scale], saved["state"][0][key]["scale"])
+        assert same_bits(a.state[q][key], odd[key].float()), "32-bit beside codes stay exact"
+    assert int(a.state[p]["step"]) == 17
+    walk(a, [p, q], 1)
+
+
+def test_bitsandbytes_itself(device):
+    """The same inputs; its dict continues here, where its own second moment's floor is ours."""
+    bnb = pytest.importorskip("bitsandbytes")
+    theirs = parameters(device, torch.float32, ((128, 256), (40,)))
+    ours = twin(theirs)
+    b = bnb.optim.AdamW8bit(theirs, lr=1e-3, weight_decay=1e-2)
+    a = mt.AdamW8bit(ours, lr=1e-3, weight_decay=1e-2)
+    walk(b, theirs, 20)
+    walk(a, ours, 20)
+    for p, q in zip(ours, theirs):
+        assert (p - q).abs().mean() < 2e-3
+    ours = twin(theirs)
+    a = mt.AdamW8bit(ours)
+    a.load_state_dict(through_a_file(b.state_dict()))
+    assert torch.equal(a.state[ours[0]]["exp_avg"], b.state[theirs[0]]["state1"])
+    assert torch.equal(a.state[ours[0]]["absmax2"], b.state[theirs[0]]["absmax2"])
+    assert torch.equal(a.state[ours[1]]["exp_avg"], b.state[theirs[1]]["state1"])
+    assert int(a.state[ours[0]]["step"]) == 20
+    walk(b, theirs, 3, 50)
+    walk(a, ours, 3, 50)
+    for p, q in zip(ours, theirs):
+        assert (p - q).abs().max() < 2e-3 and (p - q).abs().mean() < 6e-5
+
+
+@pytest.mark.parametrize("rule", ["AdamW8bit", "AdamW", "Lion8bit", "SGD8bit"])
+def test_bitsandbytes_loads_ours(rule, device):
+    """And goes on from there as we do."""
+    bnb = pytest.importorskip("bitsandbytes")
+    ours = parameters(device, torch.float32, ((128, 256), (40,)))
+    a = make(rule, ours, lr=1e-4)
+    walk(a, ours, 5)
+    theirs = twin(ours)
+    momentum = {"momentum": 0.9} if rule == "SGD8bit" else {}
+    b = getattr(bnb.optim, rule)(theirs, lr=1.0, **momentum)
+    saved = mt.optim.to_bitsandbytes(a)
+    b.load_state_dict(through_a_file(saved))
+    found, name = b.state[theirs[0]], [k for k in a.state[ours[0]] if k != "step"][0]
+    assert same_bits(found["state1"], a.state[ours[0]][name]) and found["step"] == 5
+    if "8" in rule:
+        assert same_bits(found["absmax1"], a.state[ours[0]]["absmax1"])
+    try:
+        walk(b, theirs, 1, 50)
+    except NotImplementedError as error:
+        pytest.skip("bitsandbytes cannot step this here: %s" % error)
+    walk(a, ours, 1, 50)
+    for p, q in zip(ours, theirs):
+        assert (p - q).abs().mean() < 6e-5
+    c_params = twin(ours)
+    c = make(rule, c_params)
+    c.load_state_dict(saved)  # and we load it again
+    assert same_bits(c.state[c_params[0]][name], a.state[ours[0]][name])
+    assert c.param_groups[0]["lr"] == 1e-4
+
+
+def test_what_bitsandbytes_does_not_have():
+    a = mt.AdamW4bit(parameters())
+    with pytest.raises(TypeError, match="AdamW4bit"):
+        mt.optim.to_bitsandbytes(a)
+
+
+@pytest.mark.slow
+def test_torchao_itself():
+    ao = pytest.importorskip("torchao.optim")
+    theirs = parameters("cpu", torch.float32, ((16, 256),))
+    ours = twin(theirs)
+    b = ao.AdamW8bit(theirs, lr=1e-3)
+    a = mt.AdamW8bit(ours, lr=1e-3)
+    try:
+        walk(b, theirs, 3)
+    except Exception as error:  # noqa: BLE001 - it compiles, for which a machine may lack a compiler
+        pytest.skip("torchao cannot step here: %s" % error)
+    walk(a, ours, 3)
+    assert (ours[0] - theirs[0]).abs().mean() < 1e-3
+    ours = twin(theirs)
+    a = mt.AdamW8bit(ours)
+    a.load_state_dict(b.state_dict())
+    assert torch.equal(a.state[ours[0]]["exp_avg"], b.state[theirs[0]]["exp_avg"].codes)
+    assert torch.equal(a.state[ours[0]]["absmax2"], b.state[theirs[0]]["exp_avg_sq"].scale)
+    walk(a, ours, 1, 9)
+    walk(b, theirs, 1, 9)
+    assert (ours[0] - theirs[0]).abs().mean() < 6e-5
+
+
+def test_torchao_tensors_without_a_step():
+    """The subclass tensors themselves, through a file as torchao's users keep them."""
+    ao = pytest.importorskip("torchao.optim")
+    from torchao.optim.subclass_4bit import OptimState4bit
+    from torchao.optim.subclass_8bit import OptimState8bit
+    from torchao.optim.subclass_fp8 import OptimStateFp8
+
+    assert ao.AdamW8bit
+    p = torch.zeros(32, 256).requires_grad_()
+    for cls, ours in (
+        (OptimState8bit, mt.AdamW8bit),
+        (OptimState4bit, mt.AdamW4bit),
+        (OptimStateFp8, mt.AdamWFp8),
+    ):
+        state = {"step": torch.tensor(3.0)}
+        for key, signed in (("exp_avg", True), ("exp_avg_sq", False)):
+            block = 128 if cls is OptimState4bit else 256
+            args = () if cls is OptimStateFp8 else (signed,)
+            state[key] = cls.zeros(p.shape, *args, block_size=block)
+            state[key].copy_(torch.rand(32, 256))
+        a = ours([p])
+        a.load_state_dict(dict_of([through_a_file_unsafe(state)], betas=(0.9, 0.99)))
+        exact = mt.AdamW([p])
+        exact.load_state_dict(a.state_dict())
+        for key in ("exp_avg", "exp_avg_sq"):
+            torch.testing.assert_close(
+                exact.state[p][key], state[key].dequantize(), atol=0, rtol=2.5e-7
+            )
+
+
+def through_a_file_unsafe(value):
+    """For classes that torch.load does not know to be safe."""
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)

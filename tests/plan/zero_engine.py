@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+"""Measures tests/plan/truth_zero.json: steps of several processes under DeepSpeed's ZeRO.
+
+    PYTHONPATH=bindings/python python tests/plan/zero_engine.py            # every row, ~20 minutes
+    PYTHONPATH=bindings/python python tests/plan/zero_engine.py NAME…      # these, others stay
+
+Needs DeepSpeed 0.19 beside what `several.py` needs: gloo, on the CPU. Each process records its own
+step, after three small ones: DeepSpeed learns the order of modules from the first two. What is not
+as in `several.py`:
+
+* Collectives run on copies that the recorder does not see: nothing of gloo's holds a buffer longer
+  than the program does.
+* What DeepSpeed keeps from step to step (flat weights, their f32 part, gradients, buckets) is found
+  where it keeps it. What else is alive before a step and was made since the model was is an error:
+  the table would lack it.
+* The engine runs backward and step, a step at each micro-batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import pathlib
+import sys
+import tempfile
+from typing import Any, Callable, Dict, Iterator, List, Tuple
+
+import models
+import several
+import torch
+import zero_report
+import zero_rows
+from memopt.torch._recorder import Account, Recorder
+from memopt.torch._step import Recorded, StepRecorder
+from torch.utils._pytree import tree_flatten, tree_iter, tree_unflatten
+
+
+def config_of(run: Dict[str, Any]) -> Dict[str, Any]:
+    """DeepSpeed's configuration of a row."""
+    return {"zero_allow_untested_optimizer": True, **zero_report.config_of(run)}
+
+
+class EngineRecorder(several.ShardRecorder):
+    """A recorder that collectives do not disturb."""
+
+    HOLDERS: Dict[str, Tuple[int, ...]] = {}
+    BUFFERS: Dict[str, Any] = {}
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if self._is_gloos(str(function)):
+            return function(*args, **(kwargs or {}))
+        if function.namespace == "c10d":
+            return collective(function, args, kwargs or {})
+        result = Recorder.__torch_dispatch__(self, function, types, args, kwargs)
+        # Whatever is put into one piece in backward is gradients, or claimed as weights after it.
+        if function is torch.ops.aten.cat.default and self.marks[-1][1] == "backward":
+            self.claim([result] if result.dim() == 1 else [], "gradients")
+        return result
+
+    def phase(self, name: str) -> None:
+        Recorder.phase(self, name)
+
+
+class Births(several.Births):
+    """The same of what is alive."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if function.namespace == "c10d":
+            return collective(function, args, kwargs or {})
+        return super().__torch_dispatch__(function, types, args, kwargs)
+
+    def storages(self) -> List[Any]:
+        """Those that are alive, of no fake tensor."""
+        alive = [storage for storage in (r() for r in self._storages) if storage is not None]
+        return [storage for storage in alive if storage.device.type != "meta"]
+
+
+def collective(function: Any, args: Any, kwargs: Any) -> Any:
+    """Runs it to its end on copies of its tensors."""
+    flat, shape = tree_flatten((args, kwargs))
+    copies = {id(v): v.detach().clone() for v in flat if isinstance(v, torch.Tensor)}
+    with torch.no_grad():
+        copied, named = tree_unflatten([copies.get(id(v), v) for v in flat], shape)
+        result = function(*copied, **named)
+        for value in tree_iter(result):
+            if isinstance(value, torch.ScriptObject):
+                torch._C._distributed_c10d.Work.unbox(value).wait()
+        for value in flat:
+            if isinstance(value, torch.Tensor):
+                value.detach().copy_(copies[id(value)])
+    back = {id(copies[id(v)]): v for v in flat if isinstance(v, torch.Tensor)}
+    values, shape = tree_flatten(result)
+    return tree_unflatten([back.get(id(v), v) for v in values], shape)
+
+
+@contextlib.contextmanager
+def claiming(
+    recorder: Recorder, kind: Any, name: str, made: Callable[[Any], List[Any]], category: str
+) -> Iterator[None]:
+    """Claims what a method of a class has made, whenever it has run."""
+    method = getattr(kind, name)
+
+    def claims(self: Any, *args: Any, **named: Any) -> Any:
+        result = method(self, *args, **named)
+        recorder.claim(made(self), category)
+        return result
+
+    setattr(kind, name, claims)
+    try:
+        yield
+    finally:
+        setattr(kind, name, method)
+
+
+class EngineStep(StepRecorder):
+    """Records a step of the engine; `kept` are what it keeps, by category."""
+
+    def __init__(self, engine: Any, accumulation: int, kept: Dict[str, List[torch.Tensor]]) -> None:
+        super().__init__(several.target_of(engine.module, engine), None, accumulation)
+        self.engine = engine
+        self.kept = kept
+
+    def _recorder(self) -> Recorder:
+        recorder = EngineRecorder(self.target.module)
+        for category, tensors in self.kept.items():
+            recorder.claim(tensors, category)
+        return recorder
+
+    @contextlib.contextmanager
+    def _hooks(self, recorder: Recorder) -> Iterator[None]:
+        """What the engine makes is claimed as it is made."""
+        from deepspeed.runtime.zero import partition_parameters as gathers
+        from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer as Flat
+
+        def weights(handle: Any) -> List[Any]:
+            if isinstance(handle, gathers.AllGatherHandle):
+                return [handle._AllGatherHandle__param.data]
+            return [*(p.data for p in handle.params), *handle.partitions]
+
+        def buckets(optimizer: Any) -> List[Any]:
+            return [b for bucket in optimizer.ipg_buckets.values() for b in bucket.buffer]
+
+        with contextlib.ExitStack() as stack:
+            for kind in (gathers.AllGatherHandle, gathers.AllGatherCoalescedHandle):
+                for name in ("__init__", "wait"):
+                    stack.enter_context(claiming(recorder, kind, name, weights, "parameters"))
+            stack.enter_context(claiming(recorder, Flat, "setup_buckets", buckets, "gradients"))
+            kept = lambda optimizer: [optimizer.grads_in_partition]  # noqa: E731
+            stack.enter_context(
+                claiming(recorder, Flat, "copy_grads_in_partition", kept, "gradients")
+            )
+            stack.enter_context(super()._hooks(recorder))
+            yield
+
+    def record(self, make_inputs: Any) -> Recorded:
+        self._outputs = set()
+        recorder = self._recorder()
+        with self._hooks(recorder), recorder:
+            for number in range(self.accumulation):
+                inputs = make_inputs()
+                recorder.claim(tree_iter(inputs), "batch")
+                recorder.phase("forward")
+                loss = self._loss(recorder, inputs)
+                recorder.phase("backward")
+                self.engine.backward(loss)
+                recorder.phase("between" if number + 1 < self.accumulation else "optimizer")
+                self.engine.step()
+            recorder.phase("after")
+        return Recorded(Account(recorder, self._is_logits), self._outputs)
+
+
+class Process:
+    """A row's model in an engine, with states, in one process of several."""
+
+    def __init__(self, row: Dict[str, Any]) -> None:
+        import deepspeed
+
+        self.row, self.run = row, row["run"]
+        births = Births()
+        with births:
+            model = models.build(row)
+            self.parameters = sum(p.numel() for p in model.parameters())
+            optimizer = models.optimizer_of(self.run, model)
+            self.engine, self.optimizer, *_ = deepspeed.initialize(
+                model=model, optimizer=optimizer, config=config_of(self.run)
+            )
+            del model, optimizer
+            for _ in range(3 * self.run.get("accumulation", 1)):
+                self._small_step()
+        gc.collect()
+        self.kept = self._kept()
+        known = {t.untyped_storage()._cdata for kept in self.kept.values() for t in kept}
+        rest = [s.nbytes() for s in births.storages() if s._cdata not in known]
+        rest = [size for size in rest if size > 4096]
+        if rest:
+            raise RuntimeError("DeepSpeed keeps %s bytes of which nothing is known" % rest)
+
+    def _small_step(self) -> None:
+        small = models.batch_of(self.row, 1, min(self.run["seq"], 8))
+        loss = self.engine(**small).loss
+        self.engine.backward(loss)
+        self.engine.step()
+
+    def _kept(self) -> Dict[str, List[torch.Tensor]]:
+        o, module = self.optimizer, self.engine.module
+        weights = [*module.parameters(), *module.buffers()]
+        weights += [p.ds_tensor for p in module.parameters() if hasattr(p, "ds_tensor")]
+        weights += getattr(o, "bit16_groups_flat", [])
+        masters = [
+            *getattr(o, "single_partition_of_fp32_groups", []),
+            *getattr(o, "fp32_partitioned_groups_flat", []),
+        ]
+        own = {t.untyped_storage()._cdata for t in weights}
+        masters = [t for t in masters if t.untyped_storage()._cdata not in own]
+        gradients = [getattr(o, "grad_partitions_flat_buffer", None)]
+        for bucket in o.ipg_buckets.values():
+            gradients += bucket.buffer if isinstance(bucket.buffer, list) else [bucket.buffer]
+        return {
+            "parameters": weights,
+            "optimizer": [*masters, *several.states_of(o.optimizer)],
+            "gradients": [g for g in gradients if g is not None],
+        }
+
+    def recorder(self) -> StepRecorder:
+        """Of the next step."""
+        return EngineStep(self.engine, self.run.get("accumulation", 1), self.kept)
+
+
+@contextlib.contextmanager
+def group(rank: int, world: int, folder: pathlib.Path) -> Iterator[None]:
+    """A group of processes, with DeepSpeed on the CPU."""
+    os.environ.update(
+        RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank), DS_ACCELERATOR="cpu"
+    )
+    import deepspeed
+    import deepspeed.comm.torch as backend
+
+    backend.build_shm_op = lambda: None  # shared memory of its own, which it would compile
+    method = "file://%s" % (folder / "meeting")
+    deepspeed.init_distributed(
+        dist_backend="gloo", auto_mpi_discovery=False, init_method=method, rank=rank,
+        world_size=world,
+    )
+    try:
+        yield
+        torch.distributed.barrier()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def process(folder: pathlib.Path, rank: int) -> None:
+    """One of several processes."""
+    import measure as whole
+
+    asked = json.loads((folder / "rows.json").read_text())
+    torch.set_num_threads(1)
+    result = []
+    with group(rank, asked[0]["run"]["world_size"], folder):
+        for row in asked:
+            one = Process(row)
+            result.append(whole.told(row, one.parameters, one.recorder()))
+            one.engine.destroy()
+            del one
+            gc.collect()
+            (folder / ("%d.json" % rank)).write_text(json.dumps(result))
+
+
+def measure(asked: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """What the rows' processes measured, all of one world size."""
+    world = asked[0]["run"]["world_size"]
+    with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "rows.json").write_text(json.dumps(asked))
+        several.run_all(pathlib.Path(__file__), pathlib.Path(folder), world)
+        files = [pathlib.Path(folder, "%d.json" % rank) for rank in range(world)]
+        told = [json.loads(file.read_text()) for file in files]
+    return [several.fullest(of_row) for of_row in zip(*told)]
+
+
+def write(measured: Dict[str, Dict[str, Any]]) -> None:
+    """One row a line, in the order of zero_rows.py."""
+    import deepspeed
+    import transformers
+
+    versions = {
+        "deepspeed": deepspeed.__version__.split("+")[0],
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    lines = [json.dumps(measured[r["name"]]) for r in zero_rows.ROWS if r["name"] in measured]
+    head = json.dumps({"versions": versions})
+    text = '{"about": %s,\n"rows": [\n%s\n]}\n' % (head, ",\n".join(lines))
+    zero_report.TRUTH.write_text(text)
+
+
+def main(names: List[str]) -> int:
+    """The command."""
+    unknown = set(names) - {row["name"] for row in zero_rows.ROWS}
+    if unknown:
+        print("no row is called " + ", ".join(sorted(unknown)), file=sys.stderr)
+        return 2
+    table = json.loads(zero_report.TRUTH.read_text()) if names else {"rows": []}
+    known = {row["name"]: row for row in table["rows"]}
+    for world in sorted({row["run"]["world_size"] for row in zero_rows.ROWS}, reverse=True):
+        asked = [r for r in zero_rows.ROWS if r["run"]["world_size"] == world]
+        asked = [r for r in asked if not names or r["name"] in names]
+        for result in measure(asked) if asked else []:
+            known[result["name"]] = result
+            write(known)
+            told = (result["name"], result["peak_bytes"] / 2**20, result["peak_phase"])
+            print("%-38s %8.1f MiB  %s" % told, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3 and pathlib.Path(sys.argv[1]).is_dir():
+        process(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
+    else:
+        sys.exit(main(sys.argv[1:]))
