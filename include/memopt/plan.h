@@ -128,7 +128,8 @@ typedef enum memopt_plan_target {
 /** @brief What of a vision tower learns. */
 typedef enum memopt_plan_tower_mode {
     MEMOPT_PLAN_TOWER_TRAINED = 0, /**< All of it. */
-    MEMOPT_PLAN_TOWER_FROZEN = 1   /**< Nothing: it runs without autograd; its projector learns. */
+    MEMOPT_PLAN_TOWER_FROZEN = 1   /**< Nothing: it runs without autograd, unless layers run again;
+                                        its projector learns. */
 } memopt_plan_tower_mode;
 
 /**

@@ -320,6 +320,33 @@ static void build_batch(mo_play *p)
         (void)mo_value_new(t, tokens, s->model.family == MEMOPT_PLAN_BERT ? 16 : 8, MO_BATCH);
 }
 
+/* Torch refuses types that are mixed among weights that learn: ZeroRedundancyOptimizer in all of
+ * them, FSDP in a group. Only adapters have a type of their own, and only the root's group may have
+ * others that learn beside them. */
+static memopt_status check_types(mo_play *p)
+{
+    const memopt_plan_run *r = &p->settings->run;
+    int zero1 = r->sharding == MEMOPT_PLAN_ZERO1, asks[2] = {0, 0};
+    if (p->tape.status != MEMOPT_OK || r->world_size < 2 || r->sharding == MEMOPT_PLAN_DDP ||
+        r->adapter_dtype == r->weight_dtype)
+        return p->tape.status;
+    for (uint64_t i = 0; i < p->weight_count; i++) {
+        const mo_weight *w = &p->weights[i];
+        if (zero1 || mo_shard_group(p, w->layer) == 0)
+            asks[w->adapter] |= w->learns || w->unused;
+    }
+    if (!asks[0] || !asks[1])
+        return MEMOPT_OK;
+    return mo_tape_fail(
+        &p->tape,
+        mo_fail(MEMOPT_INVALID_ARGUMENT,
+                "plan: adapters are %s and others that learn %s; %s takes weights of one type: use "
+                "adapters of %s, or weights of %s",
+                memopt_dtype_name(r->adapter_dtype), memopt_dtype_name(r->weight_dtype),
+                zero1 ? "ZeroRedundancyOptimizer" : "a group of FSDP",
+                memopt_dtype_name(r->weight_dtype), memopt_dtype_name(r->adapter_dtype)));
+}
+
 memopt_status mo_play_build(mo_play *p, const mo_settings *s)
 {
     const mo_norm no_norm = {MO_NONE, MO_NONE, MO_NORM_RMS};
@@ -355,7 +382,7 @@ memopt_status mo_play_build(mo_play *p, const mo_settings *s)
     build_rest(p);
     build_batch(p);
     p->tape.offload = (s->run.offload & MEMOPT_PLAN_OFFLOAD_ACTIVATIONS) != 0;
-    return p->tape.status;
+    return check_types(p);
 }
 
 void mo_play_end(mo_play *p)

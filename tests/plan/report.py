@@ -159,8 +159,9 @@ NAMES = ("memopt plan", "traced", "accelerate", "ZeRO-2", "ZeRO-3")
 
 
 def is_traced(row: Dict[str, Any]) -> bool:
-    """Whether a trace can follow the row: not to host memory or other processes."""
-    return not {"offload", "world_size"} & set(row["run"])
+    """Whether a trace can follow the row: not to host memory or other processes, nor where a model
+    counts its image tokens."""
+    return not ({"offload", "world_size"} & set(row["run"]) or "vision_config" in row["config"])
 
 
 def errors_of(row: Dict[str, Any]) -> Dict[str, float]:
@@ -197,8 +198,9 @@ the planner is compared with a loop that holds the model's outputs through backw
 `memopt.torch.save_on_cpu`, which a trace does not follow; *1 + n*: sequences of a contrastive sample;
 *fused* and *chunked*: losses over 256 tokens at a time, with gradients in forward, or run again in
 backward (`tests/plan/heads.py`); *n × DDP*, *ZeroRedundancyOptimizer*, *FSDP*: n processes over gloo,
-of which the fullest counts; *kept*: `reshard_after_forward=False`. DeepSpeed's estimators are told
-their number, accelerate's knows none.
+of which the fullest counts; *kept*: `reshard_after_forward=False`; *reduced at the end*: gradients of
+the last micro-batch alone are, as accelerate does it. DeepSpeed's estimators are told their number,
+accelerate's knows none. Rows called llava have CLIP's tower in front, with so many images a sample.
 """.split(
     "\n"
 )

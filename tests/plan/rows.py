@@ -222,6 +222,8 @@ def adapted(number: int, family: str, dtype: str, checkpointing: str, optimizer:
     return row(name, config, 16, 256, lora=rank, lora_targets=targets, **run)
 
 
+LLAVA_TEXT = llama(384, 4, 6, 1024, 8000)
+
 ADAPTED = [
     (family, dtype, checkpointing, optimizer)
     for family in ("llama", "opt")
@@ -465,4 +467,56 @@ ROWS: List[Dict[str, Any]] = [
         sharding="zero3"),
     row("llama-zero3-bf16", llama(512, 6, 8, 1376, 8000), 2, 128, dtype="bf16", world_size=2,
         sharding="zero3"),
+    # Several processes with adapters, offload, a tower, experts, and micro-batches
+    row("llama-ddp-adapters-bf16", llama(512, 6, 8, 1376, 16000), 4, 256, dtype="bf16",
+        world_size=2, sharding="ddp", lora=16, lora_targets=LORA + MLP),
+    row("llama-zero1-adapters-bf16-checkpointed", llama(512, 6, 8, 1376, 16000), 8, 256,
+        dtype="bf16", checkpointing="full", world_size=2, sharding="zero1", lora=64,
+        lora_targets=LORA + MLP),
+    row("llama-zero3-lora", llama(512, 6, 8, 1376, 8000), 4, 128, world_size=2, sharding="zero3",
+        lora=16, lora_targets=LORA + MLP),
+    row("llama-zero3-adapters-bf16-checkpointed", llama(512, 6, 8, 1376, 16000), 8, 256,
+        dtype="bf16", checkpointing="full", world_size=2, sharding="zero3", lora=16,
+        lora_targets=LORA + MLP),
+    row("llama-zero2-adapters-bf16-all-bf16", llama(512, 6, 8, 1376, 16000), 4, 256, dtype="bf16",
+        adapters="bf16", world_size=2, sharding="zero2", lora=16, lora_targets=LORA),
+    row("llama-zero3-adapters-gathered-bf16", llama(512, 6, 8, 1376, 16000), 4, 256, dtype="bf16",
+        gather="bf16", world_size=2, sharding="zero3", lora=16, lora_targets=LORA + MLP),
+    row("llama-zero3-lora-small-shards-8bit", llama(320, 4, 5, 864, 16000), 4, 256, world_size=2,
+        sharding="zero3", lora=16, lora_targets=LORA + MLP, optimizer="adamw8bit"),
+    row("llama-zero3-offload", llama(512, 6, 8, 1376, 8000), 4, 256, world_size=2,
+        sharding="zero3", offload=True),
+    row("llama-zero3-checkpointed-offload-lora", llama(512, 6, 8, 1376, 16000), 8, 256,
+        dtype="bf16", checkpointing="full", world_size=2, sharding="zero3", lora=16,
+        lora_targets=LORA, offload=True),
+    row("llama-zero2-checkpointed-every-3-accumulation", llama(512, 6, 8, 1376, 8000), 4, 256,
+        checkpointing="full", every=3, accumulation=2, world_size=2, sharding="zero2"),
+    row("llama-zero3-reduced-last", llama(512, 6, 8, 1376, 8000), 2, 128, accumulation=2,
+        sync="last", world_size=2, sharding="zero3"),
+    row("llama-zero2-reduced-last-gather-bf16-checkpointed", llama(512, 6, 8, 1376, 8000), 4, 128,
+        checkpointing="full", gather="bf16", accumulation=3, sync="last", world_size=2,
+        sharding="zero2"),
+    row("qwen2-zero3-reduced-last-tied", qwen2(384, 4, 6, 2, 1024, 32000), 1, 16, accumulation=3,
+        sync="last", world_size=2, sharding="zero3"),
+    row("mixtral-zero2-checkpointed-gather-bf16", mixtral(384, 3, 6, 2, 768, 4000, 4), 4, 128,
+        checkpointing="full", gather="bf16", world_size=2, sharding="zero2"),
+    # A tower in front
+    row("llava-frozen-checkpointed", llava(LLAVA_TEXT, clip(256, 4, 4, 112, 14)), 8, 64,
+        checkpointing="full", freeze_vision=True),
+    row("llava-lora-bf16-checkpointed", llava(LLAVA_TEXT, clip(256, 6, 4, 96, 8)), 8, 64,
+        dtype="bf16", checkpointing="full", freeze_vision=True, lora=8, lora_targets=LORA + MLP),
+    row("llava-lora-tower-frames", llava(LLAVA_TEXT, clip(256, 4, 4, 64, 16), -3), 8, 64,
+        frames=3, lora=8, lora_targets=["q_proj", "v_proj"]),
+    row("llava-checkpointed-every-2", llava(LLAVA_TEXT, clip(256, 5, 4, 112, 14)), 8, 64,
+        checkpointing="full", every=2),
+    row("llava-ddp-unused", llava(LLAVA_TEXT, clip(256, 4, 4, 112, 14)), 4, 64, unused=True,
+        world_size=2, sharding="ddp"),
+    row("llava-zero2-frozen", llava(LLAVA_TEXT, clip(256, 4, 4, 112, 14)), 4, 64,
+        freeze_vision=True, world_size=2, sharding="zero2"),
+    row("llava-zero3-frozen-checkpointed-gather-bf16", llava(LLAVA_TEXT, clip(256, 4, 4, 112, 14)),
+        8, 64, checkpointing="full", freeze_vision=True, gather="bf16", world_size=2,
+        sharding="zero3"),
+    row("llava-zero3-lora-bf16-checkpointed", llava(LLAVA_TEXT, clip(256, 4, 4, 112, 14)), 16, 64,
+        dtype="bf16", checkpointing="full", freeze_vision=True, lora=8, lora_targets=LORA + MLP,
+        world_size=2, sharding="zero3"),
 ]

@@ -78,9 +78,10 @@ class ShardRecorder(Recorder):
     }
 
     #: How many hold the output and the input of a collective once it is over. The input of an
-    #: all-gather is a view of its output; the output of a reduce-scatter stays.
+    #: all-gather is a view of its output, which nobody needs any more; the output of a
+    #: reduce-scatter stays.
     HOLDERS = {
-        "c10d._allgather_base_.default": (1, 2),
+        "c10d._allgather_base_.default": (1, 0),
         "c10d._reduce_scatter_base_.default": (sys.maxsize, 1),
     }
 
@@ -202,6 +203,8 @@ class ShardStep(StepRecorder):
         for parameter in self._unsharded():
             hook: Any = parameter.register_post_accumulate_grad_hook
             hooks.append(hook(lambda p: recorder.claim([p.grad], "gradients")))
+            if self.waits is not None:  # what is added to another is one, too
+                hooks.append(parameter.register_hook(lambda g: recorder.claim([g], "gradients")))
         with super()._hooks(recorder):
             try:
                 yield
@@ -298,8 +301,9 @@ class Process:
             return models.optimizer_of(self.run, self.model)
         whole = models.optimizer_of(self.run, self.model)
         named = {"lr": 1e-4}
-        if isinstance(whole, torch.optim.AdamW):
-            named["foreach"] = whole.defaults["foreach"]
+        for key in ("foreach", "momentum"):
+            if key in whole.defaults:
+                named[key] = whole.defaults[key]
         learning = [p for p in self.model.parameters() if p.requires_grad]
         return ZeroRedundancyOptimizer(learning, optimizer_class=type(whole), **named)
 

@@ -115,6 +115,8 @@ class Draw:
             run["lora"], run["lora_targets"] = self._one(4, 16), rows.LORA + rows.MLP
             if not run["freeze_vision"]:  # names are the tower's too, but for the output's
                 run["lora_targets"] = ["q_proj", "v_proj"]
+            elif run["sharding"] == "zero1" and run["dtype"] == "bf16":
+                run["adapters"] = "bf16"  # the projector learns, too: torch wants one type
         if not run["freeze_vision"]:
             run["unused"] = True
         return rows.llava(text, tower, layer)

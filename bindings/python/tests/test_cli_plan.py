@@ -116,6 +116,9 @@ def test_options_move_the_categories_they_are_about(config):
     gathered = plan(*base, "--world-size", 4, "--zero", 3)["phases"]["forward"]["parameters"]
     narrow = (*base, "--world-size", 4, "--zero", 3, "--gather-dtype", "bf16")
     assert plan(*narrow)["phases"]["forward"]["parameters"] < gathered
+    waits = (*base, "--world-size", 4, "--zero", 3, "--accumulation", 2, "--no-sync")
+    shares = plan(*waits[:-1])["phases"]["forward"]["gradients"]
+    assert plan(*waits)["phases"]["forward"]["gradients"] > 3 * shares > 0
 
 
 def test_adapters_have_a_type(config):
@@ -398,6 +401,7 @@ def test_a_plot_that_cannot_be_written(config, tmp_path):
         (("--params", "1B", "--zero", "3"), "--world-size"),
         (("--params", "1B", "--world-size", "2", "--gather-dtype", "bf16"), "--zero 2"),
         (("--params", "1B", "--bucket-view"), "--world-size"),
+        (("--params", "1B", "--accumulation", "2", "--no-sync"), "--zero 2"),
         (("--params", "1B", "--world-size", "2", "--zero", "2", "--bucket-view"), "--zero 0"),
         (("--params", "1B", "--zero", "4"), "4"),
         (("--params", "1B", "--auto", "--gpu-memory", "8"), "exclude"),

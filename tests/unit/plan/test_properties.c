@@ -85,6 +85,8 @@ static memopt_plan_run random_run(void)
     r.checkpoint_every = 1 + below(3);
     r.offload = (uint32_t)below(4);
     r.sharding = (uint32_t)below(4);
+    if (r.sharding != MEMOPT_PLAN_DDP) /* torch refuses adapters beside a head of another type */
+        r.adapter_dtype = r.weight_dtype;
     r.gather_dtype = below(3) == 0 ? MEMOPT_DTYPE_BF16 : 0;
     r.bucket_view = (uint32_t)below(3);
     r.loss = (uint32_t)below(3);
