@@ -23,8 +23,9 @@ static mo_value unary(mo_tape *t, mo_value x, const char *label, uint64_t elemen
     if (t->status != MEMOPT_OK)
         return MO_NONE;
     t->label = label;
-    mo_value out = save_output ? mo_value_new(t, elements, width, t->category)
-                               : mo_value_of_inputs(t, elements, width, t->category);
+    int last = !save_output && mo_needs(t, x); /* what runs again may end with it */
+    mo_value out = last ? mo_value_of_inputs(t, elements, width, t->category)
+                        : mo_value_new(t, elements, width, t->category);
     mo_tape_record(t, &(mo_record){.label = label,
                                    .out = {out, MO_NONE, MO_NONE},
                                    .in = {x, MO_NONE, MO_NONE, MO_NONE},

@@ -193,6 +193,24 @@ static void a_frozen_tower_runs_again(void **state)
                      phase(&few, MEMOPT_PLAN_PHASE_LOSS)->activations);
 }
 
+/* Of frozen weights under autocast a layer that runs again has all casts when its backward starts:
+ * of one layer and few tokens, they are what backward holds. */
+static void casts_of_frozen_weights_come_again(void **state)
+{
+    memopt_plan_model m = small_model();
+    memopt_plan_run r = few_tokens(MEMOPT_PLAN_DDP);
+    (void)state;
+    m.layers = 1;
+    m.lora_rank = RANK;
+    m.vocabulary = 8;
+    r.world_size = 1;
+    r.compute_dtype = MEMOPT_DTYPE_BF16;
+    r.checkpointing = MEMOPT_PLAN_CHECKPOINT_FULL;
+    memopt_plan_report report = report_of(&m, &r, NULL);
+    assert_true(phase(&report, MEMOPT_PLAN_PHASE_BACKWARD)->activations >=
+                2 * (layer - 2 * HIDDEN));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +222,7 @@ int main(void)
         cmocka_unit_test(unused_weights_have_room_in_buckets),
         cmocka_unit_test(skipped_layers_are_gathered),
         cmocka_unit_test(a_frozen_tower_runs_again),
+        cmocka_unit_test(casts_of_frozen_weights_come_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
