@@ -144,12 +144,8 @@ static mo_value vocabulary(mo_play *p, mo_value x, int shifted)
     mo_tape *t = &p->tape;
     if (p->settings->run.loss != MEMOPT_PLAN_LOSS_PLAIN)
         return loss_in_chunks(p, x);
-    /* What autocast makes of the hidden states is no larger than they are. */
-    mo_value narrow = mo_op_cast(t, x, p->compute ? p->compute : mo_width(t, x));
     t->category = MO_LOGITS;
-    mo_value logits =
-        mo_op_linear(t, &p->head, narrow, p->compute, p->settings->model.lora_dropout);
-    mo_drop(t, narrow);
+    mo_value logits = mo_op_linear(t, &p->head, x, p->compute, p->settings->model.lora_dropout);
     mo_value loss = token_loss(p, logits, shifted);
     t->category = MO_ACTIVATIONS;
     mo_play_returns(p, logits);

@@ -43,8 +43,8 @@ mo_value mo_op_cast(mo_tape *t, mo_value x, uint32_t width)
     if (mo_width(t, x) == width)
         return mo_value_view(t, x, mo_elements(t, x));
     mo_category category = t->category;
-    if (t->storages[t->values[x].storage].category == MO_PARAMETERS)
-        t->category = MO_ACTIVATIONS; /* a weight's cast is kept for backward as they are */
+    if (t->storages[t->values[x].storage].category != MO_LOGITS)
+        t->category = MO_ACTIVATIONS; /* casts of weights and of hidden states are, at a head too */
     mo_value out = unary(t, x, "a cast", mo_elements(t, x), width, 0, 0, 0);
     t->category = category;
     return out;

@@ -34,18 +34,20 @@ static mo_value product(mo_tape *t, mo_value x, mo_value weight, mo_value bias, 
     return y;
 }
 
-/* A product with the weight (and bias) cast to the compute width. */
+/* A product of operands that are cast to the width. As torch evaluates its arguments the input is
+ * cast last, and so its gradient is the first to be cast back. */
 static mo_value cast_product(mo_tape *t, mo_value x, mo_value weight, mo_value bias, uint64_t in,
-                             uint64_t out)
+                             uint64_t out, uint32_t width)
 {
-    uint32_t width = mo_width(t, x);
-    mo_value w = mo_op_cast(t, weight, width);
     mo_value b = bias == MO_NONE ? MO_NONE : mo_op_cast(t, bias, width);
-    mo_value y = product(t, x, w, b, in, out);
+    mo_value w = mo_op_cast(t, weight, width);
+    mo_value input = mo_op_cast(t, x, width);
+    mo_value y = product(t, input, w, b, in, out);
     if (mo_width(t, weight) != width) { /* autocast keeps casts of weights that learn alone */
         mo_tape_cache(t, mo_needs(t, weight) ? w : MO_NONE);
         mo_tape_cache(t, mo_needs(t, bias) ? b : MO_NONE);
     }
+    mo_drop(t, input);
     mo_drop(t, w);
     mo_drop(t, b);
     return y;
@@ -62,11 +64,10 @@ static mo_value adapted(mo_tape *t, const mo_linear *l, mo_value x, mo_value y, 
     uint32_t width = mo_width(t, l->down);
     mo_value own = mo_op_cast(t, x, width);
     mo_value low = mo_op_dropout(t, own, dropout);
-    mo_value operand = mo_op_cast(t, low, compute ? compute : width);
-    mo_value middle = cast_product(t, operand, l->down, MO_NONE, l->in, rank);
-    mo_drop(t, operand);
+    uint32_t operands = compute ? compute : width;
+    mo_value middle = cast_product(t, low, l->down, MO_NONE, l->in, rank, operands);
     mo_drop(t, low);
-    mo_value high = cast_product(t, middle, l->up, MO_NONE, rank, l->out);
+    mo_value high = cast_product(t, middle, l->up, MO_NONE, rank, l->out, operands);
     mo_drop(t, middle);
     high = next(t, high, mo_op_scale(t, high));
     mo_value sum = mo_op_add(t, y, high);
@@ -83,9 +84,8 @@ mo_value mo_op_linear(mo_tape *t, const mo_linear *l, mo_value x, uint32_t compu
 {
     if (t->status != MEMOPT_OK)
         return MO_NONE;
-    mo_value input = mo_op_cast(t, x, compute ? compute : mo_width(t, l->weight));
-    mo_value y = cast_product(t, input, l->weight, l->bias, l->in, l->out);
-    mo_drop(t, input);
+    mo_value y = cast_product(t, x, l->weight, l->bias, l->in, l->out,
+                              compute ? compute : mo_width(t, l->weight));
     return l->down == MO_NONE ? y : adapted(t, l, x, y, compute, lora_dropout);
 }
 

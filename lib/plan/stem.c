@@ -76,8 +76,9 @@ void mo_play_drop_tables(mo_play *p)
 static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t width)
 {
     mo_tape *t = &p->tape;
-    mo_value pixels = mo_op_cast(t, p->pixels, width);
-    mo_value weight = mo_op_cast(t, p->patches, width), bias = mo_op_cast(t, p->patch_bias, width);
+    mo_value given = mo_op_cast(t, p->pixels, p->weight_width); /* by the model; then by autocast */
+    mo_value bias = mo_op_cast(t, p->patch_bias, width), weight = mo_op_cast(t, p->patches, width);
+    mo_value pixels = mo_op_cast(t, given, width);
     t->label = "the patches";
     mo_value x = mo_value_new(t, mo_tape_mul(t, count, hidden), width, MO_ACTIVATIONS);
     if (x == MO_NONE)
@@ -91,12 +92,12 @@ static mo_value convolve(mo_play *p, uint64_t count, uint64_t hidden, uint32_t w
     if (width != mo_width(t, p->patches) && mo_needs(t, p->patches))
         mo_tape_cache(t, weight);
     if (p->shards != NULL && p->settings->run.gather_dtype != 0) /* the root has cast its inputs */
-        mo_play_hold(p, &p->inputs, mo_value_view(t, pixels, mo_elements(t, pixels)));
-    if (p->settings->model.family == MEMOPT_PLAN_VIT &&
-        (p->compute == 0 || p->compute == p->weight_width))
-        mo_play_hold(p, &p->frames, pixels); /* the model's frame has cast them */
+        mo_play_hold(p, &p->inputs, mo_value_view(t, given, mo_elements(t, given)));
+    if (p->settings->model.family == MEMOPT_PLAN_VIT)
+        mo_play_hold(p, &p->frames, given); /* the model's frame has cast them */
     else
-        mo_drop(t, pixels);
+        mo_drop(t, given);
+    mo_drop(t, pixels);
     mo_drop(t, weight);
     mo_drop(t, bias);
     return x;
