@@ -91,12 +91,14 @@ static void record_chunked(mo_play *p, mo_value x, mo_value loss)
     uint64_t tokens = mo_elements(t, x) / p->head.in, chunk = chunk_of(p, tokens);
     uint64_t logits = mo_tape_mul(t, chunk, p->head.out);
     uint64_t sums = 0, casts = cast_head(p), part = 0, most = mo_tape_mul(t, logits, 12);
+    uint64_t only = 0;
     uint64_t of_head = mo_needs(t, p->head.weight) ? mo_bytes(t, p->head.weight) : 0;
     mo_tape_flash(t, mo_tape_mul(t, logits, 8), MO_LOGITS);
     if (chunk < tokens)
         sums = mo_tape_mul(t, of_head, 2);
-    else if (of_head > 0) { /* of the only chunk it is made once the logits are one gradient */
-        sums = mo_tape_mul(t, logits, 4) + mo_elements(t, p->head.weight) * p->compute;
+    else if (of_head > 0) { /* of the only chunk it is made once the logits are one gradient, and
+                               the head's cast has gone */
+        only = mo_tape_mul(t, logits, 4) + mo_elements(t, p->head.weight) * p->compute;
         most = most > of_head ? most - of_head : 0;
     }
     if (chunk < tokens) /* one chunk's gradient is not there yet when most is */
@@ -111,7 +113,7 @@ static void record_chunked(mo_play *p, mo_value x, mo_value loss)
                                 .in = {chunks, p->head.weight, MO_NONE, MO_NONE},
                                 .grad = {mo_bytes(t, x) - part, mo_bytes(t, p->head.weight)},
                                 .saved = {x, p->head.weight, p->labels, MO_NONE, MO_NONE, MO_NONE},
-                                .temp = casts + mo_max_u64(most, sums)});
+                                .temp = mo_max_u64(casts + mo_max_u64(most, sums), only)});
     t->category = MO_ACTIVATIONS;
     mo_drop(t, chunks);
     p->again_flops += 2.0 * (double)tokens * (double)p->head.in * (double)p->head.out;
