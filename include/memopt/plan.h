@@ -29,8 +29,8 @@
  *
  * **What is an estimate.** Descriptions by totals alone: a Llama-like model with these totals.
  * Contrastive heads and the fused loss: played in the same
- * way, but of no particular code. Offload of activations: every saved value comes back for the
- * operation that needs it, one at a time.
+ * way, but of no particular code. Offload of activations: every saved value of 1 KiB or more goes
+ * to the host and comes back for the operation that needs it, one at a time.
  *
  * **What is assumed about time.** A time factor is time relative to the same run without
  * recomputation and offload. Backward takes twice forward; recomputation adds the forward of what

@@ -69,7 +69,8 @@ void mo_node_fetch_saved(mo_tape *t, const mo_node *n, uint32_t held[MO_RECORD_S
         if (saved->host) {
             const mo_storage *s = &t->storages[saved->storage];
             t->link += t->ghost ? 0 : s->bytes;
-            held[i] = mo_storage_new(t, s->bytes, (mo_category)s->category);
+            uint32_t kind = s->category == MO_BATCH ? MO_ACTIVATIONS : s->category;
+            held[i] = mo_storage_new(t, s->bytes, (mo_category)kind);
         }
     }
 }

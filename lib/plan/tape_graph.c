@@ -123,12 +123,20 @@ static int add_edge(mo_tape *t, uint32_t node, mo_value v, uint64_t bytes)
     return 1;
 }
 
+/* Smaller storages are not worth a copy: memopt.torch.save_on_cpu leaves them where they are. */
+enum { LEAST_OFFLOADED = 1024 };
+
+static int goes_to_host(const mo_tape *t, const mo_storage *s)
+{
+    int kind = s->category == MO_ACTIVATIONS || s->category == MO_LOGITS || s->category == MO_BATCH;
+    return t->offload && !s->stays && s->bytes >= LEAST_OFFLOADED && kind;
+}
+
 /* Holds a storage for backward, on the device or, where activations are offloaded, on the host. */
 static int add_saved(mo_tape *t, uint32_t node, uint32_t storage)
 {
     mo_storage *s = &t->storages[storage];
-    uint32_t host =
-        t->offload && !s->stays && (s->category == MO_ACTIVATIONS || s->category == MO_LOGITS);
+    uint32_t host = (uint32_t)goes_to_host(t, s);
     if (!mo_grow((void **)&t->saved, &t->saved_capacity, t->saved_count + 1, sizeof *t->saved)) {
         mo_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
         return 0;

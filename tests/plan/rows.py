@@ -432,6 +432,11 @@ ROWS: List[Dict[str, Any]] = [
         attention="eager", autocast="bf16", images="bf16", optimizer="sgd-momentum"),
     row("llama-few-tokens-autocast", llama(384, 2, 6, 1168, 32001), 1, 16, checkpointing="full",
         autocast="bf16", accumulation=2),
+    # Images are most, and are saved
+    row("vit-images-offload", vit(192, 2, 3, 384, image_size=512, patch_size=64, num_labels=2), 4,
+        65, offload=True, optimizer="sgd-momentum"),
+    row("vit-images-offload-bf16", vit(192, 2, 3, 384, image_size=512, patch_size=64,
+        num_labels=2), 8, 65, dtype="bf16", images="bf16", offload=True, optimizer="sgd-momentum"),
     # Several processes: replicas, sharded states, gathered weights
     row("llama-ddp", llama(256, 6, 4, 688, 8000), 4, 128, world_size=2, sharding="ddp"),
     row("llama-ddp-buckets", llama(512, 4, 8, 1376, 8000), 2, 64, world_size=2, sharding="ddp",

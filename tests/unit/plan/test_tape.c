@@ -295,7 +295,9 @@ static void offloaded_values_are_held_by_the_host(void **state)
 {
     mo_tape t;
     (void)state;
-    mo_value leaf = start_learning(&t);
+    start(&t);
+    mo_value leaf = mo_value_new(&t, 1024, 1, MO_ACTIVATIONS);
+    mo_value_learns(&t, leaf, 1024);
     t.offload = 1;
     mo_value x = mo_op_scale(&t, leaf);
     mo_value y = mo_op_of_input(&t, x, "f"), z = mo_op_of_input(&t, x, "g");
@@ -304,15 +306,33 @@ static void offloaded_values_are_held_by_the_host(void **state)
     mo_drop(&t, x);
     mo_drop(&t, y);
     mo_drop(&t, z);
-    assert_int_equal(t.total, 1001);
-    assert_int_equal(t.host, 1000); /* x once, though two nodes need it */
+    assert_int_equal(t.total, 1025);
+    assert_int_equal(t.host, 1024); /* x once, though two nodes need it */
     mo_tape_backward(&t, loss);
     assert_int_equal(t.host, 0);
-    assert_int_equal(t.host_peak, 1000);
-    assert_int_equal(t.link, 3000); /* out once, in for each node */
+    assert_int_equal(t.host_peak, 1024);
+    assert_int_equal(t.link, 3 * 1024); /* out once, in for each node */
     /* Leaf and loss; x back, gradients of the sum, of x by g and by f; not the sum of both, which
      * comes when x and the sum's have gone. */
-    assert_int_equal(peak(&t, MEMOPT_PLAN_PHASE_BACKWARD), 1001 + 4000);
+    assert_int_equal(peak(&t, MEMOPT_PLAN_PHASE_BACKWARD), 1025 + 4 * 1024);
+    mo_tape_end(&t);
+}
+
+/* As save_on_cpu leaves them. */
+static void small_values_are_not_offloaded(void **state)
+{
+    mo_tape t;
+    (void)state;
+    start(&t);
+    mo_value leaf = mo_value_new(&t, 1023, 1, MO_ACTIVATIONS);
+    mo_value_learns(&t, leaf, 1023);
+    t.offload = 1;
+    mo_value x = mo_op_scale(&t, leaf), y = mo_op_of_input(&t, x, "f"), loss = mean_of(&t, y);
+    mo_drop(&t, x);
+    assert_int_equal(t.total, 2 * 1023 + 1);
+    assert_int_equal(t.host_peak, 0);
+    mo_tape_backward(&t, loss);
+    assert_int_equal(t.link, 0);
     mo_tape_end(&t);
 }
 
@@ -358,6 +378,7 @@ int main(void)
         cmocka_unit_test(regions_keep_their_inputs_and_run_again),
         cmocka_unit_test(regions_run_again_as_far_as_they_save),
         cmocka_unit_test(offloaded_values_are_held_by_the_host),
+        cmocka_unit_test(small_values_are_not_offloaded),
         cmocka_unit_test(sizes_that_do_not_fit_stick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
