@@ -190,6 +190,9 @@ static mo_value classes(mo_play *p, mo_value x)
     if (m->family == MEMOPT_PLAN_BERT)
         x = turn(t, x, mo_op_dropout(t, x, m->hidden_dropout));
     t->phase = MEMOPT_PLAN_PHASE_LOSS;
+    t->label = "a copy of the first token";
+    if (m->family == MEMOPT_PLAN_VIT) /* rows of it are apart, as the product does not take them */
+        mo_tape_flash(t, mo_bytes(t, x), MO_ACTIVATIONS);
     t->category = MO_LOGITS;
     mo_value logits = mo_op_linear(t, &p->head, x, p->compute, 0);
     mo_drop(t, x);

@@ -426,17 +426,17 @@ ROWS: List[Dict[str, Any]] = [
         checkpointing="full"),
     row("vit-small-autocast", vit(192, 2, 3, 384, num_labels=10), 32, 197, autocast="bf16"),
     # Few tokens: what autocast makes of weights is most
-    row("vit-one-layer-autocast", vit(480, 1, 6, 1936, image_size=64), 8, 17, autocast="bf16",
+    row("vit-one-layer-autocast", vit(1024, 1, 16, 4096, image_size=64), 8, 17, autocast="bf16",
         optimizer="sgd-momentum"),
     row("vit-autocast-narrow-images", vit(480, 3, 6, 1936, image_size=256, num_labels=2), 2, 257,
         attention="eager", autocast="bf16", images="bf16", optimizer="sgd-momentum"),
     row("llama-few-tokens-autocast", llama(384, 2, 6, 1168, 32001), 1, 16, checkpointing="full",
         autocast="bf16", accumulation=2),
     # Images are most, and are saved
-    row("vit-images-offload", vit(192, 2, 3, 384, image_size=512, patch_size=64, num_labels=2), 4,
+    row("vit-images-offload", vit(192, 2, 3, 384, image_size=512, patch_size=64, num_labels=2), 16,
         65, offload=True, optimizer="sgd-momentum"),
     row("vit-images-offload-bf16", vit(192, 2, 3, 384, image_size=512, patch_size=64,
-        num_labels=2), 8, 65, dtype="bf16", images="bf16", offload=True, optimizer="sgd-momentum"),
+        num_labels=2), 48, 65, dtype="bf16", images="bf16", offload=True, optimizer="sgd-momentum"),
     # Several processes: replicas, sharded states, gathered weights
     row("llama-ddp", llama(256, 6, 4, 688, 8000), 4, 128, world_size=2, sharding="ddp"),
     row("llama-ddp-buckets", llama(512, 4, 8, 1376, 8000), 2, 64, world_size=2, sharding="ddp",

@@ -31,18 +31,23 @@ class Interruptible:
     def __enter__(self) -> "Interruptible":
         if threading.current_thread() is not threading.main_thread():
             return self
-        import signal  # it makes enumerations, which takes milliseconds
-
         try:
-            for number in signal.valid_signals():
-                handler = signal.getsignal(number)
-                if callable(handler):
-                    self._handlers[number] = handler
-                    signal.signal(number, self._note)
+            self._take()
         except BaseException:  # of a handler that was still there
             self._put_back()
             raise
         return self
+
+    def _take(self) -> None:
+        """Not in line: Python 3.13 has no handler of exceptions where a loop at the end of a ``try``
+        jumps back, and that is where signals are heard."""
+        import signal  # it makes enumerations, which takes milliseconds
+
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if callable(handler):
+                self._handlers[number] = handler
+                signal.signal(number, self._note)
 
     def _note(self, number: int, frame: Any) -> None:
         self._asked = True

@@ -196,12 +196,16 @@ def _live(
     from .live import LiveView
 
     title = "memopt monitor  every %g s  q quits" % arguments.interval
-    with LiveView(output.console, watch, title, arguments.processes).shown() as view:
+    def go_on() -> None:
+        """Not in line: see Interruptible of what Python 3.13 makes of a loop at the end of a with."""
         for due in _deadlines(arguments.interval, arguments.count):
             with ends.held():
                 view.show(next(samples))
             if due is None or not view.wait(due):
                 return
+
+    with LiveView(output.console, watch, title, arguments.processes).shown() as view:
+        go_on()
 
 
 def _stream(
