@@ -144,13 +144,9 @@ static void add_backward(mo_walk *w, uint32_t layer)
 
 static int runs_again(const mo_play *p, uint32_t layer)
 {
-    const memopt_plan_run *r = &p->settings->run;
+    uint64_t first = 1 + p->settings->model.vision_layers;
     int block = layer > 0 && layer + 1 < p->tape.layer_count;
-    uint64_t first = 1 + p->settings->model.vision_layers, n = layer;
-    n = n >= first ? n - first : n - 1;
-    return block && (r->checkpointing == MEMOPT_PLAN_CHECKPOINT_FULL ||
-                     (r->checkpointing == MEMOPT_PLAN_CHECKPOINT_EVERY &&
-                      (n + 1) % r->checkpoint_every != 0));
+    return block && mo_block_again(p, layer >= first ? layer - first : layer - 1u);
 }
 
 /* The first layer that has a backward. */

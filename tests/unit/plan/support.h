@@ -39,4 +39,9 @@ static inline memopt_plan_run small_run(void)
     return r;
 }
 
+static inline const memopt_plan_bytes *phase(const memopt_plan_report *report, uint32_t which)
+{
+    return &report->phases[which];
+}
+
 #endif

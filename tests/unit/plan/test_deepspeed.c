@@ -23,11 +23,6 @@ static memopt_plan_run deepspeed(uint32_t stage)
     return r;
 }
 
-static const memopt_plan_bytes *phase(const memopt_plan_report *report, uint32_t which)
-{
-    return &report->phases[which];
-}
-
 /* All weights, of half of them a copy; the step's gradient in one piece beside. */
 static void flat_buffers_are_in_equal_parts(void **state)
 {

@@ -2,31 +2,11 @@
  * Several devices: what each keeps, gathers and reduces, counted by hand. Batches are of a few
  * tokens, so that weights are what the peaks are made of.
  */
-#include "support.h"
+#include "several_support.h"
 
 #include "plan/play.h"
 
-enum { HIDDEN = 256, FFN = 1024, LAYERS = 4, WORDS = 1000, VECTOR = HIDDEN * 4 };
-
-/* Elements of a layer of small_model(), and of what is not in layers: embeddings, head, norm. */
-static const uint64_t layer = 4 * HIDDEN * HIDDEN + 3 * HIDDEN * FFN + 2 * HIDDEN;
-static const uint64_t root = 2 * WORDS * HIDDEN + HIDDEN;
-
-static memopt_plan_run few_tokens(uint32_t sharding)
-{
-    memopt_plan_run r = MEMOPT_PLAN_RUN_INIT;
-    r.batch = 1;
-    r.sequence = 4;
-    r.world_size = 2;
-    r.sharding = sharding;
-    r.optimizer = MEMOPT_PLAN_SGD;
-    return r;
-}
-
-static const memopt_plan_bytes *phase(const memopt_plan_report *report, uint32_t which)
-{
-    return &report->phases[which];
-}
+enum { VECTOR = HIDDEN * 4 };
 
 /* Equal but for a few vectors of the hidden size. */
 static void about(uint64_t value, uint64_t wanted)

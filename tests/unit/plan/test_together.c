@@ -2,25 +2,11 @@
  * Several devices with what else a run may have: adapters, a vision tower, micro-batches that are
  * not reduced. Counted by hand; batches are of a few tokens.
  */
-#include "support.h"
+#include "several_support.h"
 
-enum { HIDDEN = 256, FFN = 1024, LAYERS = 4, WORDS = 1000, RANK = 4, TARGETS = 2 };
+enum { RANK = 4, TARGETS = 2 };
 
-/* Elements of a layer of small_model(), and of what is not in layers. */
-static const uint64_t layer = 4 * HIDDEN * HIDDEN + 3 * HIDDEN * FFN + 2 * HIDDEN;
-static const uint64_t root = 2 * WORDS * HIDDEN + HIDDEN;
 static const uint64_t adapters = TARGETS * 2 * RANK * HIDDEN; /* of a layer: query and value */
-
-static memopt_plan_run few_tokens(uint32_t sharding)
-{
-    memopt_plan_run r = MEMOPT_PLAN_RUN_INIT;
-    r.batch = 1;
-    r.sequence = 4;
-    r.world_size = 2;
-    r.sharding = sharding;
-    r.optimizer = MEMOPT_PLAN_SGD;
-    return r;
-}
 
 /* A small Llava: a tower of `layers`, the last of which is skipped. */
 static memopt_plan_model with_tower(uint32_t mode)
@@ -38,11 +24,6 @@ static memopt_plan_model with_tower(uint32_t mode)
 
 /* Elements of a layer of the tower: projections and MLP with biases, two norms. */
 static const uint64_t seen = 4 * (64 * 64 + 64) + 2 * 64 * 256 + 256 + 64 + 4 * 64;
-
-static const memopt_plan_bytes *phase(const memopt_plan_report *report, uint32_t which)
-{
-    return &report->phases[which];
-}
 
 static void gradients_wait_for_the_last(void **state)
 {
