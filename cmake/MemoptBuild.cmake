@@ -42,9 +42,14 @@ endif()
 set(MEMOPT_WARNINGS -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Werror)
 set(MEMOPT_TEST_WARNINGS -Wall -Wextra -Wshadow -Werror)
 
+set(memopt_tsan OFF)
+if(MEMOPT_SANITIZE STREQUAL "thread")
+  set(memopt_tsan ON)
+endif()
 if(MEMOPT_SANITIZE)
-  if(NOT MEMOPT_SANITIZE MATCHES "^(address|undefined|thread)$")
-    message(FATAL_ERROR "MEMOPT_SANITIZE is \"${MEMOPT_SANITIZE}\"; address, undefined or thread")
+  if(NOT MEMOPT_SANITIZE MATCHES "^(address|undefined|address,undefined|thread)$")
+    message(FATAL_ERROR "MEMOPT_SANITIZE is \"${MEMOPT_SANITIZE}\"; address, undefined, "
+                        "address,undefined or thread")
   endif()
   add_compile_options(-fsanitize=${MEMOPT_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer -g)
@@ -78,10 +83,11 @@ function(memopt_internal_program name)
   endif()
 endfunction()
 
-# memopt_test_properties(name timeout label...): what all tests have in common. Exit status 77 is a
-# counted skip; a refused allocation is NULL under a sanitizer too.
-function(memopt_test_properties name timeout)
-  set_tests_properties(${name} PROPERTIES LABELS "${ARGN}" SKIP_RETURN_CODE 77 TIMEOUT ${timeout})
+# memopt_test_properties(name label...): what all tests have in common. Exit status 77 is a counted
+# skip; a refused allocation is NULL under a sanitizer too. The time limit is for tests that hang:
+# no busy or slow machine reaches it.
+function(memopt_test_properties name)
+  set_tests_properties(${name} PROPERTIES LABELS "${ARGN}" SKIP_RETURN_CODE 77)
   if(MEMOPT_SANITIZE)
     set_tests_properties(${name} PROPERTIES ENVIRONMENT
       "ASAN_OPTIONS=allocator_may_return_null=1;TSAN_OPTIONS=allocator_may_return_null=1")
@@ -89,18 +95,28 @@ function(memopt_test_properties name timeout)
 endfunction()
 
 # memopt_add_test(NAME name SOURCES file... [LIBRARIES lib...] [LABELS label...] [ARGUMENTS a...]
-#                 [TIMEOUT seconds]): a cmocka program linked with the insides. The label is `unit`
-# where none is given.
+#                 [THREADS] [SWEEPS]): a cmocka program linked with the insides. The label is `unit`
+# where none is given. THREADS: it starts threads or streams, and has the label `threads` too:
+# ThreadSanitizer looks at those only.
+# SWEEPS: it takes a sample (tests/support/sweep.h), and everything as NAME_long.
 function(memopt_add_test)
-  cmake_parse_arguments(T "" "NAME;TIMEOUT" "SOURCES;LIBRARIES;LABELS;ARGUMENTS" ${ARGN})
+  cmake_parse_arguments(T "THREADS;SWEEPS" "NAME" "SOURCES;LIBRARIES;LABELS;ARGUMENTS" ${ARGN})
   if(NOT T_LABELS)
     set(T_LABELS unit)
   endif()
-  if(NOT T_TIMEOUT)
-    set(T_TIMEOUT 300)
+  if(T_THREADS)
+    list(APPEND T_LABELS threads)
   endif()
   memopt_internal_program(${T_NAME} ${T_SOURCES})
+  if(memopt_tsan AND NOT T_THREADS)
+    set_target_properties(${T_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
   target_link_libraries(${T_NAME} PRIVATE ${MEMOPT_CMOCKA} ${T_LIBRARIES})
   add_test(NAME ${T_NAME} COMMAND ${T_NAME} ${T_ARGUMENTS})
-  memopt_test_properties(${T_NAME} ${T_TIMEOUT} ${T_LABELS})
+  memopt_test_properties(${T_NAME} ${T_LABELS})
+  if(T_SWEEPS AND NOT MEMOPT_SANITIZE)
+    add_test(NAME ${T_NAME}_long COMMAND ${T_NAME} ${T_ARGUMENTS})
+    memopt_test_properties(${T_NAME}_long long)
+    set_tests_properties(${T_NAME}_long PROPERTIES ENVIRONMENT MEMOPT_TEST_LONG=1)
+  endif()
 endfunction()

@@ -9,14 +9,22 @@
 set(MEMOPT_CUDA AUTO CACHE STRING "CUDA kernels: AUTO (what a compiler is found for), ON or OFF")
 set(MEMOPT_HIP AUTO CACHE STRING "HIP kernels: AUTO (what a compiler is found for), ON or OFF")
 set_property(CACHE MEMOPT_CUDA MEMOPT_HIP PROPERTY STRINGS AUTO ON OFF)
+set(MEMOPT_GPU_IMAGES ALL CACHE STRING "Kernels compiled ahead of time: ALL targets, FEW (PTX and \
+two AMD targets, for tests) or NONE (compiled when a device is opened)")
+set_property(CACHE MEMOPT_GPU_IMAGES PROPERTY STRINGS ALL FEW NONE)
 
-set(memopt_cuda_wanted 75 80 86 89 90 100 120)
-set(memopt_hip_wanted gfx900 gfx906 gfx908 gfx90a gfx942 gfx1010 gfx1030 gfx1031 gfx1100 gfx1101
-                      gfx1102 gfx1150 gfx1151 gfx1200 gfx1201)
-# What a sanitizer looks at is the host's code: fewer images do.
-if(MEMOPT_SANITIZE)
+if(MEMOPT_GPU_IMAGES STREQUAL "ALL")
+  set(memopt_cuda_wanted 75 80 86 89 90 100 120)
+  set(memopt_hip_wanted gfx900 gfx906 gfx908 gfx90a gfx942 gfx1010 gfx1030 gfx1031 gfx1100 gfx1101
+                        gfx1102 gfx1150 gfx1151 gfx1200 gfx1201)
+elseif(MEMOPT_GPU_IMAGES STREQUAL "FEW")
   set(memopt_cuda_wanted "")
   set(memopt_hip_wanted gfx90a gfx1030)
+elseif(MEMOPT_GPU_IMAGES STREQUAL "NONE")
+  set(memopt_cuda_wanted "")
+  set(memopt_hip_wanted "")
+else()
+  message(FATAL_ERROR "MEMOPT_GPU_IMAGES is \"${MEMOPT_GPU_IMAGES}\"; ALL, FEW or NONE")
 endif()
 
 set(MEMOPT_NVCC_FLAGS --std=c++17 -O3 --fmad=false --prec-div=true --prec-sqrt=true --ftz=false
@@ -123,6 +131,8 @@ endfunction()
 foreach(vendor CUDA HIP)
   if(NOT "${MEMOPT_${vendor}}" MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "MEMOPT_${vendor} is \"${MEMOPT_${vendor}}\"; AUTO, ON or OFF")
+  elseif(MEMOPT_${vendor} STREQUAL "ON" AND MEMOPT_GPU_IMAGES STREQUAL "NONE")
+    message(FATAL_ERROR "MEMOPT_${vendor}=ON asks for images, MEMOPT_GPU_IMAGES=NONE for none")
   endif()
 endforeach()
 
@@ -132,7 +142,7 @@ if(NOT MEMOPT_CUDA STREQUAL "OFF")
     memopt_probe_cuda(found)
     set(MEMOPT_CUDA_TARGETS "${found}" CACHE STRING "Compute capabilities with SASS (as 80)")
   endif()
-  if(MEMOPT_CLANG)
+  if(MEMOPT_CLANG AND NOT MEMOPT_GPU_IMAGES STREQUAL "NONE")
     memopt_probe_compiles(memopt_ptx_by_clang ${MEMOPT_CLANG} ${MEMOPT_CLANG_PTX_FLAGS} -S)
   endif()
   if(MEMOPT_CUDA_TARGETS AND NOT MEMOPT_NVCC)
@@ -145,7 +155,7 @@ if(NOT MEMOPT_CUDA STREQUAL "OFF")
   endif()
 endif()
 if(NOT MEMOPT_HIP STREQUAL "OFF")
-  if(memopt_hip_compiler AND NOT DEFINED CACHE{MEMOPT_HIP_TARGETS})
+  if(memopt_hip_compiler AND memopt_hip_wanted AND NOT DEFINED CACHE{MEMOPT_HIP_TARGETS})
     memopt_probe_hip(found)
     set(MEMOPT_HIP_TARGETS "${found}" CACHE STRING "AMD targets with a code object (as gfx90a)")
   endif()
@@ -164,6 +174,8 @@ endif()
 function(memopt_tell_images vendor images)
   if(MEMOPT_${vendor} STREQUAL "OFF")
     set(images "none (MEMOPT_${vendor}=OFF)")
+  elseif(images STREQUAL "" AND MEMOPT_GPU_IMAGES STREQUAL "NONE")
+    set(images "none ahead of time (MEMOPT_GPU_IMAGES=NONE): compiled when a device is opened")
   elseif(images STREQUAL "")
     set(images "no compiler found: the library carries their source and compiles it when a device "
                "is opened (./setup installs a compiler)")
@@ -244,7 +256,7 @@ macro(memopt_cuda_images folder source)
       endif()
     endforeach()
     add_custom_command(OUTPUT ${folder}/kernels.fatbin
-      COMMAND ${MEMOPT_NVCC} -x cu --fatbin ${MEMOPT_NVCC_FLAGS} ${code} ${source}
+      COMMAND ${MEMOPT_NVCC} -x cu --fatbin --threads 0 ${MEMOPT_NVCC_FLAGS} ${code} ${source}
               -o ${folder}/kernels.fatbin
       DEPENDS ${source} COMMENT "GPU kernels: sm ${MEMOPT_CUDA_TARGETS}" VERBATIM)
     list(APPEND files ${folder}/kernels.fatbin)

@@ -6,6 +6,8 @@
  *
  *   PROGRAM [--runs N] [--seed N] FOLDER_OR_FILE...
  */
+#include "support/sweep.h"
+
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -167,10 +169,11 @@ int main(int argc, char **argv)
 {
     static uint8_t nothing[1];
     char path[4096];
-    unsigned long runs = 5000;
+    unsigned long runs = is_long() ? 50000 : 1000;
     const char *slash = strrchr(argv[0], '/');
     snprintf(path, sizeof path, "crash-%s.bin", slash ? slash + 1 : argv[0]);
     crash_path = path;
+    random_state = first_seed();
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--runs") == 0 && i + 1 < argc)
             runs = strtoul(argv[++i], NULL, 10);

@@ -30,6 +30,7 @@ class Setup(unittest.TestCase):
         self.bin = self.folder / "bin"
         self.bin.mkdir()
         shutil.copy(ROOT / "setup", self.folder)
+        shutil.copytree(ROOT / "tools", self.folder / "tools")
         self.program("apt-cache", APT_CACHE)
         self.program("dpkg-query", DPKG_QUERY)
         self.program("apt-get", APT_GET)
@@ -48,12 +49,12 @@ class Setup(unittest.TestCase):
     def cmake(self, version):
         self.program("cmake", f"#!/bin/sh\necho cmake version {version}\n")
 
-    def run_setup(self, offered=(), installed=()):
+    def run_setup(self, offered=(), installed=(), arguments=()):
         """(packages asked of apt-get install, the script's words, what pip was asked)"""
         log = self.folder / "log"
         environment = dict(os.environ, PATH=f"{self.bin}:{os.environ['PATH']}", LOG=str(log),
                            OFFERED=" ".join(offered), INSTALLED=" ".join(installed))
-        done = subprocess.run(["bash", str(self.folder / "setup")], env=environment, text=True,
+        done = subprocess.run(["bash", str(self.folder / "setup"), *arguments], env=environment, text=True,
                               capture_output=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         lines = log.read_text().splitlines() if log.exists() else []
@@ -91,6 +92,12 @@ class Setup(unittest.TestCase):
         packages, words, _ = self.run_setup(["gcc"])
         self.assertEqual(packages, ["gcc"])
         self.assertIn("apt offers no libpthreadpool-dev here", words)
+
+    def test_the_demo_needs_little(self):
+        everything = ["gcc", "cmake", "libopenblas-dev", "g++", "doxygen", "clang-19", "lld-19", "zsh"]
+        packages, _, pip = self.run_setup(everything, arguments=["--demo"])
+        self.assertEqual(packages, ["gcc", "cmake", "libopenblas-dev"])
+        self.assertEqual(pip, [])
 
     def test_old_cmake(self):
         _, words, _ = self.run_setup()

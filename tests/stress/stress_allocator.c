@@ -6,6 +6,7 @@
  * segments, tight capacities.
  */
 #include "allocator/internal.h"
+#include "support/sweep.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -245,7 +246,7 @@ int main(int argc, char **argv)
     static const char *const configs[] = {"", "expandable_segments:True",
                                           "max_split_size_mb:20,garbage_collection_threshold:0.6",
                                           "expandable_segments:True,roundup_power2_divisions:4"};
-    uint64_t seed = 1;
+    uint64_t seed = first_seed();
     double seconds = 2;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--seed") == 0)

@@ -8,6 +8,7 @@
 #include "device/device.h"
 
 #include "base/memory.h"
+#include "support/sweep.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -255,7 +256,7 @@ static double now(void)
 
 int main(int argc, char **argv)
 {
-    uint64_t seed = 1, rounds = 0;
+    uint64_t seed = first_seed(), rounds = 0;
     double seconds = 2;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--seed") == 0)

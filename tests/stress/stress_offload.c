@@ -7,6 +7,7 @@
  *     stress_offload [--seed N] [--seconds S]
  */
 #include "unit/offload/disk_support.h"
+#include "support/sweep.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -320,7 +321,7 @@ static uint64_t one_round(uint64_t seed)
     return checked;
 }
 
-static uint64_t first_seed = 1;
+static uint64_t chosen_seed;
 static double seconds = 1;
 
 static double now(void)
@@ -338,7 +339,7 @@ static void test_stress(void **unused)
     uint64_t checked = 0;
     int rounds = 0;
     do {
-        checked += one_round(first_seed * 1000 + (uint64_t)rounds);
+        checked += one_round(chosen_seed * 1000 + (uint64_t)rounds);
         rounds++;
     } while (now() - begin < seconds);
     printf("%d rounds of %d threads, %" PRIu64 " MiB compared, %" PRIu64 " MiB on a disk that "
@@ -349,9 +350,10 @@ static void test_stress(void **unused)
 
 int main(int count, char **arguments)
 {
+    chosen_seed = first_seed();
     for (int i = 1; i + 1 < count; i += 2) {
         if (strcmp(arguments[i], "--seed") == 0)
-            first_seed = strtoull(arguments[i + 1], NULL, 10);
+            chosen_seed = strtoull(arguments[i + 1], NULL, 10);
         else if (strcmp(arguments[i], "--seconds") == 0)
             seconds = strtod(arguments[i + 1], NULL);
     }

@@ -47,6 +47,7 @@ def setup(tmp_path):
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     shutil.move(programs / "python", tmp_path / ".venv" / "bin" / "python")
     shutil.copy(ROOT / "setup", tmp_path)
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
 
     def run(libraries="", free=100, missing="", broken=""):
         log = tmp_path / "log"

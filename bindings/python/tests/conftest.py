@@ -88,4 +88,4 @@ def pytest_configure(config: pytest.Config) -> None:
     else:  # nothing is written beside the tests
         settings.register_profile("memopt", database=None, deadline=None)
         settings.load_profile("memopt")
-    config.addinivalue_line("markers", "slow: takes a minute (builds a wheel, trains a model)")
+    config.addinivalue_line("markers", "long: takes a minute (builds a wheel, trains a model); ./check --long runs it")

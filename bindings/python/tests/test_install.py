@@ -74,6 +74,9 @@ def fresh_environment(folder):
     return folder / "bin" / "python"
 
 
+QUICK = ["--config-settings", "cmake.define.MEMOPT_GPU_IMAGES=NONE"]  # these take minutes
+
+
 @pytest.fixture(scope="module", autouse=True)
 def sources():
     if not os.path.exists(os.path.join(PROJECT, "..", "..", "CMakeLists.txt")):
@@ -82,10 +85,12 @@ def sources():
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """The wheel of the source tree, with everything that pip makes by itself."""
+    """The wheel of the source tree."""
     folder = tmp_path_factory.mktemp("tree")
     python = fresh_environment(folder / "venv")
-    run_builder(python, "-m", "pip", "wheel", "--no-deps", "-w", "wheels", PROJECT, cwd=folder)
+    run_builder(
+        python, "-m", "pip", "wheel", "--no-deps", *QUICK, "-w", "wheels", PROJECT, cwd=folder
+    )
     (path,) = (folder / "wheels").iterdir()
     return path
 
@@ -101,13 +106,11 @@ def sdist(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def wheel_of_sdist(sdist, tmp_path_factory):
-    """The wheel that an sdist makes where no repository is near (with few images, for speed)."""
+    """The wheel that an sdist makes where no repository is near."""
     folder = tmp_path_factory.mktemp("unpacked")
     python = fresh_environment(folder / "venv")
-    settings = ["cmake.define.MEMOPT_CUDA_TARGETS=", "cmake.define.MEMOPT_HIP_TARGETS=gfx90a"]
-    options = [word for setting in settings for word in ("--config-settings", setting)]
     run_builder(
-        python, "-m", "pip", "wheel", "--no-deps", *options, "-w", "wheels", sdist, cwd=folder
+        python, "-m", "pip", "wheel", "--no-deps", *QUICK, "-w", "wheels", sdist, cwd=folder
     )
     (path,) = (folder / "wheels").iterdir()
     return path
@@ -153,7 +156,7 @@ def check_installed(python):
     assert "pip install torch" in result.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pip_install_in_a_fresh_environment(wheel, tmp_path):
     assert re.fullmatch(r"memopt-[\d.]+-py3-none-linux_\w+\.whl", wheel.name)
     names = names_in(wheel)
@@ -164,7 +167,7 @@ def test_pip_install_in_a_fresh_environment(wheel, tmp_path):
     check_installed(install(wheel, tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_wheel_needs_nothing_but_glibc(wheel):
     pytest.importorskip("auditwheel")
     result = run(sys.executable, "-m", "auditwheel", "show", wheel, cwd="/")
@@ -175,7 +178,7 @@ def test_the_wheel_needs_nothing_but_glibc(wheel):
     assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_sdist_has_all_that_it_builds_from(sdist):
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -188,13 +191,13 @@ def test_an_sdist_has_all_that_it_builds_from(sdist):
     assert not [name for name in names if name.startswith("native/tests") or "__pycache__" in name]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_pip_install_of_an_sdist(wheel_of_sdist, wheel, tmp_path):
     assert names_in(wheel_of_sdist) == names_in(wheel)
     check_installed(install(wheel_of_sdist, tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("version", interpreters.VERSIONS)
 def test_one_wheel_for_every_python(wheel, version, tmp_path):
     python = interpreters.find(version)

@@ -70,7 +70,6 @@ def test_no_name_newer_than_python_3_9(tmp_path):
     assert status != 0 and "itertools.pairwise" in text, "it would see a name of 3.10"
 
 
-@pytest.mark.slow
 def test_types_strict(tmp_path):
     pytest.importorskip("mypy")
     arguments = ["--cache-dir", str(tmp_path)]
@@ -120,7 +119,7 @@ def test_no_module_needs_torch_but_those_of_torch():
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["oldest", "newest"])
 def test_the_tests_themselves(which, tmp_path):
     """The tests of the binding under the oldest and the newest Python of this machine."""
@@ -136,7 +135,7 @@ def test_the_tests_themselves(which, tmp_path):
     if run(python, "-m", "pip", "install", "-q", "pytest", "hypothesis").returncode:
         pytest.skip("pytest for Python %s cannot be downloaded" % version)
     tests = os.path.join(PROJECT, "tests")
-    options = ["-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    options = ["-q", "-p", "no:cacheprovider", "-m", "not long"]
     result = run(
         python, "-m", "pytest", *options, "--ignore", os.path.join(tests, "with_torch"), tests,
         PYTHONDONTWRITEBYTECODE="1",

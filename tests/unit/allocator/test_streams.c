@@ -1,6 +1,8 @@
 /* Streams: reuse in order, record_stream, deferred frees, and what the adversarial order finds. */
 #include "support.h"
 
+#include "support/sweep.h"
+
 #define CAPACITY (64 * MIB)
 
 static const char *const configs[] = {"", "expandable_segments:True"};
@@ -47,7 +49,7 @@ static memopt_status share_block(const char *config, uint64_t seed, int record, 
 static void test_correct_program_is_clean(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 200; seed++)
+    FOR_SEEDS(seed, 200)
         for (int c = 0; c < 2; c++)
             assert_int_equal(share_block(configs[c], seed, 1, 1), MEMOPT_OK);
 }
@@ -55,7 +57,7 @@ static void test_correct_program_is_clean(void **state)
 static void test_missing_record_stream_is_caught(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 200; seed++)
+    FOR_SEEDS(seed, 200)
         for (int c = 0; c < 2; c++)
             assert_int_equal(share_block(configs[c], seed, 0, 1), MEMOPT_DEVICE_FAULT);
 }
@@ -63,7 +65,7 @@ static void test_missing_record_stream_is_caught(void **state)
 static void test_missing_wait_is_caught(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 200; seed++)
+    FOR_SEEDS(seed, 200)
         for (int c = 0; c < 2; c++)
             assert_int_not_equal(share_block(configs[c], seed, 1, 0), MEMOPT_OK);
 }
@@ -72,7 +74,7 @@ static void test_missing_wait_is_caught(void **state)
 static void test_use_after_free_is_caught(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    FOR_SEEDS(seed, 50) {
         for (int c = 0; c < 2; c++) {
             memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
             memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -158,7 +160,7 @@ static void random_program(const char *config, uint64_t seed)
 static void test_random_correct_programs(void **state)
 {
     (void)state;
-    for (uint64_t seed = 0; seed < 40; seed++)
+    FOR_SEEDS(seed, 40)
         for (int c = 0; c < 2; c++)
             random_program(configs[c], seed);
 }

@@ -4,16 +4,23 @@
  * inputs are a range of f32 bit patterns, whose ends are the midpoints between neighbouring values,
  * computed in double from the definition of the format. And every code back to f32.
  *
- * Two threads. `test_cast_exhaustive 16 N` sweeps the 16-bit formats, `8 N` the 8-bit ones, looking
- * at every N-th run of 65,536 inputs.
+ * Two threads. With MEMOPT_TEST_LONG every input, else every 32nd run of 65,536 inputs, from one that
+ * the seed names.
  */
 #include "support.h"
 
+#include "support/sweep.h"
+
 #include <pthread.h>
 
+#ifdef __SANITIZE_ADDRESS__
+enum { SAMPLE = 512 };
+#else
+enum { SAMPLE = 32 };
+#endif
 enum { RUN = 65536 };
 
-static uint32_t every = 1;
+static uint32_t every = 1, phase;
 
 /* first_above[c]: the smallest magnitude (as f32 bits) that rounds beyond code c. */
 typedef struct oracle {
@@ -106,7 +113,7 @@ static void *sweep(void *user)
     uint32_t *source = aligned_alloc(64, RUN * 4), index;
     unsigned char *wanted = aligned_alloc(64, RUN * 2), *got = aligned_alloc(64, RUN * 2);
     for (uint32_t run = j->part; run < RUN && j->wrong_form == 0; run += 2) {
-        if (run / 2 % every != 0)
+        if (run / 2 % every != phase)
             continue;
         for (uint32_t i = 0; i < RUN; i++)
             source[i] = (run << 16) + i;
@@ -207,19 +214,15 @@ static void every_code_to_f32(void **state)
     }
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
-    const struct CMUnitTest wide[] = {
+    const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_code_to_f32),
         cmocka_unit_test(every_f32_to_bf16),
         cmocka_unit_test(every_f32_to_f16),
+        cmocka_unit_test(every_f32_to_8_bits),
     };
-    const struct CMUnitTest narrow[] = {cmocka_unit_test(every_f32_to_8_bits)};
-    every = argc == 3 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
-    if (every == 0 || RUN % (2 * every) != 0) {
-        fprintf(stderr, "%s 16|8 N (N: a power of two, at most %d)\n", argv[0], RUN / 2);
-        return 2;
-    }
-    return strcmp(argv[1], "8") == 0 ? cmocka_run_group_tests(narrow, NULL, NULL)
-                                     : cmocka_run_group_tests(wide, NULL, NULL);
+    every = is_long() ? 1 : SAMPLE;
+    phase = (uint32_t)(first_seed() % every);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
  * the nearest code: at each threshold and beside it, and over all fp32 in [0, 1] at a stride (1
  * with MEMOPT_TEST_LONG set). */
 #include "support.h"
+#include "support/sweep.h"
 
 static uint32_t crc32_of(const void *data, size_t size)
 {
@@ -114,7 +115,7 @@ static void check_forms(int is_signed, uint32_t stride)
 static void test_forms_over_zero_to_one(void **state)
 {
     (void)state;
-    uint32_t stride = getenv("MEMOPT_TEST_LONG") ? 1 : 257;
+    uint32_t stride = is_long() ? 1 : 257;
     for (uint32_t g = 2; g <= MO_UNSIGNED_TOP; g++)
         assert_true(mo_threshold_unsigned[g] > mo_threshold_unsigned[g - 1]);
     for (uint32_t g = 2; g <= MO_SIGNED_TOP; g++)

@@ -96,17 +96,20 @@ def test_a_module_is_traced(folder):
     assert value["dtype"] == "fp32"
 
 
+@pytest.mark.long
 def test_the_type_of_the_weights_is_the_module_s(folder):
     value = plan(folder, "--model", "net:half", "--batch", 8)
     assert value["dtype"] == "bf16"
     assert value["phases"]["load"]["parameters"] == 2 * value["model"]["parameters"]
 
 
+@pytest.mark.long
 def test_no_weights_are_allocated(folder):
     value = plan(folder, "--model", "net:huge", "--batch", 1)  # 256 GiB of weights
     assert value["phases"]["load"]["parameters"] > 1 << 38
 
 
+@pytest.mark.long
 def test_what_fits(folder):
     value = plan(folder, "--model", "net:plain", "--gpu-memory", "2GiB")
     batch = value["micro_batch"]
@@ -117,6 +120,7 @@ def test_what_fits(folder):
     assert more["changes"][0]["applied"]
 
 
+@pytest.mark.long
 def test_an_effective_batch(folder):
     value = plan(
         folder, "--model", "net:plain", "--gpu-memory", "1GiB", "--target-effective-batch", 4096
@@ -142,12 +146,14 @@ def test_numbers_of_several_devices_go_together(folder):
     assert value["held_peak_bytes"] is None
 
 
+@pytest.mark.long
 def test_optimizers(folder):
     adamw = plan(folder, "--model", "net:plain", "--batch", 1)["phases"]["load"]["optimizer"]
     bits = plan(folder, "--model", "net:plain", "--batch", 1, "--optimizer", "adamw8bit")
     assert bits["phases"]["load"]["optimizer"] < 0.3 * adamw
 
 
+@pytest.mark.long
 def test_measured_beside_traced(folder):
     words = ("--model", "net:plain", "--batch", 4, "--profile", "--profile-check", "8,16")
     value = plan(folder, *words)
@@ -161,6 +167,7 @@ def test_measured_beside_traced(folder):
     assert "Measured on cpu" in text and "predicted" in text
 
 
+@pytest.mark.long
 def test_a_configuration_measured(folder):
     pytest.importorskip("transformers")
     words = ("--model", "config.json", "--batch", 4, "--seq", 64, "--profile")

@@ -14,6 +14,8 @@ from typing import Any, Dict, List
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 pytest.importorskip("transformers")
 pytest.importorskip("ruamel.yaml")
 pytest.importorskip("tomlkit")

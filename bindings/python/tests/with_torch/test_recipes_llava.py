@@ -17,6 +17,8 @@ sys.path.insert(0, str(ROOT / "examples" / "recipes"))
 from recipe import planning, training  # noqa: E402
 from recipe.measuring import measure  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 SHAPES: Dict[str, Any] = {
     "several images": ({"images": 3}, {}),
     "large images": ({"batch": 1, "seq": 24}, {"vision_config.image_size": 96}),

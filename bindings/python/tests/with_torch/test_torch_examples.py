@@ -23,9 +23,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[4]
 EXAMPLES = ROOT / "examples" / "python"
 PACKAGE = ROOT / "bindings" / "python"
 
-pytestmark = pytest.mark.skipif(
-    not EXAMPLES.exists(), reason="the examples are not beside this package"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not EXAMPLES.exists(), reason="the examples are not beside this package"),
+]
 
 
 def start(command, check=True):

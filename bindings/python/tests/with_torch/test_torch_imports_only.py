@@ -18,6 +18,8 @@ import memopt  # noqa: E402
 import memopt.torch  # noqa: E402, F401
 from distributed_support import TORCHRUN  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 SCRIPT = ROOT / "examples" / "python" / "plain_training.py"
 SCRIPT_DDP = SCRIPT.with_name("plain_ddp_training.py")

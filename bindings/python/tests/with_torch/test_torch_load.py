@@ -345,7 +345,7 @@ def test_peak_of_a_large_file(tmp_path, start, record_property):
     assert peak <= 1.1 * total
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are read from /proc")
 def test_peak_of_four_gigabytes(tmp_path, record_property):
     total, peak = measure_peak(tmp_path, "meta", tensors=40, rows=2500, columns=10000)

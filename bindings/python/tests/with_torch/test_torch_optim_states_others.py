@@ -207,7 +207,7 @@ def test_what_bitsandbytes_does_not_have():
         mt.optim.to_bitsandbytes(a)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_torchao_itself():
     ao = pytest.importorskip("torchao.optim")
     theirs = parameters("cpu", torch.float32, ((16, 256),))

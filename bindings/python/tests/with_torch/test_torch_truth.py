@@ -62,6 +62,7 @@ def test_measured_again_it_is_the_same_to_the_byte(plan, same_versions, name):
     assert {key: again[key] for key in KEYS} == {key: ROWS[name][key] for key in KEYS}
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not (torch.distributed.is_available() and torch.distributed.is_gloo_available()),
     reason="several processes need torch.distributed with gloo",
@@ -158,6 +159,7 @@ def test_a_family_that_is_not_described_is_traced_to_the_byte(plan, kind):
     }
 
 
+@pytest.mark.long
 def test_models_that_nobody_looked_at_are_planned(plan, same_versions):
     """The command from a configuration, beside a trace of the module: random ones."""
     pytest.importorskip("accelerate")
