@@ -136,6 +136,8 @@ static memopt_status refuse_start(mo_gpu_driver *driver, int code)
     snprintf(driver->problem, sizeof driver->problem, "%s does not start: it says %s (%d)",
              driver->file, name, code);
     mo_gpu_why_no_device(driver->vendor, why);
+    if (code == MO_GPU_STUB_LIBRARY)
+        snprintf(why, sizeof why, "it is the toolkit's stub to link with, not the driver");
     append(driver->problem, sizeof driver->problem, "%s%s", why[0] == '\0' ? "" : "; ", why);
     driver->code = code;
     return status == MEMOPT_DRIVER_MISSING ? status : MEMOPT_DRIVER_ERROR;

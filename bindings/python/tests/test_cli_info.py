@@ -174,7 +174,13 @@ def test_old_driver_lacks_what_came_later():
 @simulated
 @pytest.mark.parametrize(
     "code, status",
-    [(35, "DRIVER_MISSING"), (803, "DRIVER_MISSING"), (999, "DRIVER_ERROR"), (3, "DRIVER_ERROR")],
+    [
+        (34, "DRIVER_MISSING"),
+        (35, "DRIVER_MISSING"),
+        (803, "DRIVER_MISSING"),
+        (999, "DRIVER_ERROR"),
+        (3, "DRIVER_ERROR"),
+    ],
 )
 def test_driver_that_does_not_start(code, status):
     variables = {"MEMOPT_SIM_FAIL": "cuInit:1=%d" % code}
@@ -182,6 +188,7 @@ def test_driver_that_does_not_start(code, status):
     assert cuda["status"] == status and not cuda["available"] and cuda["devices"] == []
     assert cuda["driver"]["code"] == code
     assert "does not start" in cuda["problem"] and "(%d)" % code in cuda["problem"]
+    assert ("the toolkit's stub" in cuda["problem"]) == (code == 34)
     shown = text(DRIVERS, **variables)
     assert "does not start" in shown and "update or reinstall the NVIDIA driver" in shown
 
