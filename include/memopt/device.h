@@ -126,10 +126,12 @@ typedef struct memopt_backend_info {
     uint32_t features;      /**< Bits of ::memopt_backend_feature. */
     char library[256];      /**< The driver's file that was opened; "" if none. */
     char tried[512];        /**< The names that were tried. */
-    char problem[512];      /**< Why it does not work, with the loader's or driver's words; "". */
-    char missing[512];      /**< Entry points it lacks; without the required ones it is not used. */
-    char targets[512];      /**< What kernels are built in for, e.g. "gfx90a, gfx1100". */
-    char compiler[256];     /**< The run-time compiler's file; "" if none was found. */
+    /** Why it does not work, with the loader's or driver's words; with #MEMOPT_OK: why there is no
+     * device, where the system tells that, or "". */
+    char problem[512];
+    char missing[512];  /**< Entry points it lacks; without the required ones it is not used. */
+    char targets[512];  /**< What kernels are built in for, e.g. "gfx90a, gfx1100". */
+    char compiler[256]; /**< The run-time compiler's file; "" if none was found. */
 } memopt_backend_info;
 
 /**

@@ -11,6 +11,8 @@
  * | "hip" | ROCm SMI, `librocm_smi64.so`; without it the files of the amdgpu driver in `/sys` |
  * | "cpu" | `/proc`: the machine's memory, its load, and the processes' resident memory |
  *
+ * ROCm SMI is not loaded where that driver has no files: there is no card then.
+ *
  * Devices are numbered as the monitoring library does, by bus address, whatever
  * `CUDA_VISIBLE_DEVICES` or `HIP_VISIBLE_DEVICES` say: match by memopt_monitor_reading::pci or
  * memopt_monitor_reading::uuid.
@@ -54,7 +56,7 @@ typedef struct memopt_monitor_info {
     char source[16];      /**< "nvml", "rocm_smi", "sysfs" or "proc"; "" if nothing. */
     char library[256];    /**< The library's file, or the folder that is read; "" if none. */
     char version[96];     /**< The driver's or library's version as it writes it; "". */
-    char tried[512];      /**< The names that were tried. */
+    char tried[512];      /**< The names of files and folders that were tried. */
     /** Why it does not work; with #MEMOPT_OK: why the better source was not used, or "". */
     char problem[512];
     char missing[512]; /**< Entry points that the library lacks. */

@@ -36,6 +36,7 @@ typedef struct mo_gpu_vendor {
     int oldest_version;
     const char *oldest_name;
     uint32_t most_launch_threads; /* threads of one launch in all; 0: no limit but the grid's */
+    const char *device_file;      /* without it there is no device; NULL: that is not known */
 
     /* Looks up every entry point; fills driver->calls and what is its own. */
     void (*resolve)(mo_gpu_driver *driver);
@@ -175,10 +176,16 @@ typedef void *(*mo_gpu_find)(const mo_gpu_driver *driver, const mo_gpu_entry *en
 void mo_gpu_resolve(mo_gpu_driver *driver, const mo_gpu_entry *entries, size_t count, void *calls,
                     mo_gpu_find find);
 void *mo_gpu_symbol(const mo_gpu_driver *driver, const char *symbol);
+/* The folders in which alone vendors' libraries are looked for, ':' between them; NULL: they are
+ * looked for as the loader does. */
+const char *mo_gpu_driver_path(void);
 /* Opens the first of a NULL-ended list that opens. out_file gets its path, out_tried the names, and
  * out_problem what dlerror said where none opens. */
 void *mo_gpu_open_library(const char *const *names, char *out_file, char *out_tried,
                           char *out_problem);
+/* Why the driver has no device, as far as the system tells, or "": into
+ * text[MO_GPU_PROBLEM_BYTES]. */
+void mo_gpu_why_no_device(const mo_gpu_vendor *vendor, char *text);
 
 /* --- gpu_device.c --- */
 memopt_status mo_gpu_open(mo_gpu_driver *driver, int32_t index,

@@ -1,11 +1,14 @@
 /*
  * Finding and loading a driver library, and telling what was found.
  *
+ * A vendor's library is taken from where the loader finds it, or from the folders of
+ * $MEMOPT_DRIVER_PATH and from nowhere else.
+ *
  * load_lock guards all fields of a mo_gpu_driver until `loaded` is set; after that they are
  * constant. It is held while the library is opened and initialised, since whoever else comes needs
  * the result; it is taken before no other lock.
  */
-#define _GNU_SOURCE /* dlinfo */
+#define _GNU_SOURCE /* dlinfo, secure_getenv */
 
 #include "device/gpu.h"
 
@@ -13,11 +16,14 @@
 #include "base/log.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -33,13 +39,52 @@ static void append(char *text, size_t size, const char *format, ...)
     va_end(arguments);
 }
 
+const char *mo_gpu_driver_path(void)
+{
+    return secure_getenv("MEMOPT_DRIVER_PATH");
+}
+
+/* Opens a file; a failure is added to out_problem. */
+static void *open_file(const char *file, char *out_problem)
+{
+    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    if (library != NULL)
+        return library;
+    const char *why = dlerror();
+    append(out_problem, MO_GPU_PROBLEM_BYTES, "%s%s", out_problem[0] == '\0' ? "" : "; ",
+           why != NULL ? why : file);
+    return NULL;
+}
+
+/* Opens the name in the first folder of `path` where that works. */
+static void *open_in(const char *path, const char *name, char *out_problem)
+{
+    char file[4096];
+    void *library = NULL;
+    int found = 0;
+    for (size_t length; *path != '\0' && library == NULL; path += length + (path[length] == ':')) {
+        length = strcspn(path, ":");
+        int bytes = snprintf(file, sizeof file, "%.*s/%s", (int)length, path, name);
+        if (length == 0 || bytes < 0 || (size_t)bytes >= sizeof file || access(file, F_OK) != 0)
+            continue;
+        found = 1;
+        library = open_file(file, out_problem);
+    }
+    if (!found)
+        append(out_problem, MO_GPU_PROBLEM_BYTES, "%s%s: in no folder of MEMOPT_DRIVER_PATH",
+               out_problem[0] == '\0' ? "" : "; ", name);
+    return library;
+}
+
 void *mo_gpu_open_library(const char *const *names, char *out_file, char *out_tried,
                           char *out_problem)
 {
+    const char *path = mo_gpu_driver_path();
     out_file[0] = out_tried[0] = out_problem[0] = '\0';
     for (size_t i = 0; names[i] != NULL; i++) {
         append(out_tried, MO_GPU_PROBLEM_BYTES, "%s%s", i == 0 ? "" : ", ", names[i]);
-        void *library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+        void *library =
+            path != NULL ? open_in(path, names[i], out_problem) : open_file(names[i], out_problem);
         if (library != NULL) {
             struct link_map *map = NULL;
             int known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0';
@@ -47,9 +92,6 @@ void *mo_gpu_open_library(const char *const *names, char *out_file, char *out_tr
             out_problem[0] = '\0';
             return library;
         }
-        const char *why = dlerror();
-        append(out_problem, MO_GPU_PROBLEM_BYTES, "%s%s", i == 0 ? "" : "; ",
-               why != NULL ? why : names[i]);
     }
     return NULL;
 }
@@ -74,13 +116,29 @@ void mo_gpu_resolve(mo_gpu_driver *driver, const mo_gpu_entry *entries, size_t c
     }
 }
 
+void mo_gpu_why_no_device(const mo_gpu_vendor *vendor, char *text)
+{
+    text[0] = '\0';
+    if (vendor->device_file == NULL || access(vendor->device_file, R_OK | W_OK) == 0 ||
+        access("/dev/dxg", F_OK) == 0) /* WSL's way to the card */
+        return;
+    snprintf(text, MO_GPU_PROBLEM_BYTES,
+             "%s: %s (no card, its kernel driver is not loaded, or this user may not use it)",
+             vendor->device_file, strerror(errno));
+}
+
 /* The driver is there but does not start. */
 static memopt_status refuse_start(mo_gpu_driver *driver, int code)
 {
+    char why[MO_GPU_PROBLEM_BYTES];
     const char *name = driver->vendor->error_name(driver, code);
     memopt_status status = mo_gpu_status_of(code, MEMOPT_OUT_OF_HOST_MEMORY);
     snprintf(driver->problem, sizeof driver->problem, "%s does not start: it says %s (%d)",
              driver->file, name, code);
+    mo_gpu_why_no_device(driver->vendor, why);
+    if (code == MO_GPU_STUB_LIBRARY)
+        snprintf(why, sizeof why, "it is the toolkit's stub to link with, not the driver");
+    append(driver->problem, sizeof driver->problem, "%s%s", why[0] == '\0' ? "" : "; ", why);
     driver->code = code;
     return status == MEMOPT_DRIVER_MISSING ? status : MEMOPT_DRIVER_ERROR;
 }
@@ -231,4 +289,6 @@ void mo_gpu_report(mo_gpu_driver *driver, memopt_backend_info *out_info)
                  driver->vendor->error_name(driver, code), code);
     }
     out_info->device_count = count;
+    if (code == MO_GPU_SUCCESS && count == 0)
+        mo_gpu_why_no_device(driver->vendor, out_info->problem);
 }

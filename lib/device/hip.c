@@ -237,6 +237,7 @@ static const mo_gpu_vendor vendor = {
     .oldest_version = VERSION_ROCM_5,
     .oldest_name = "ROCm 5.0",
     .most_launch_threads = UINT32_MAX,
+    .device_file = "/dev/kfd",
     .resolve = resolve,
     .error_name = error_name,
     .describe = describe,

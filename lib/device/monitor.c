@@ -118,7 +118,7 @@ memopt_status memopt_monitor_open(const char *backend, memopt_monitor **out_moni
                               "monitor: nothing to read %s devices from: %s%s%s; %s", backend,
                               info.problem, incomplete ? ": " : "", incomplete ? info.missing : "",
                               host ? "it needs /proc: mount -t proc proc /proc"
-                                   : "install it, or use \"cpu\"");
+                                   : "install what is missing, or use \"cpu\"");
     }
     *out_monitor = monitor;
     return MEMOPT_OK;

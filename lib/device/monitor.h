@@ -57,6 +57,9 @@ typedef struct mo_monitor_symbol {
 typedef struct mo_monitor_library {
     const char *source;       /* as info names it */
     const char *const *names; /* of the file, the preferred one first, ended by NULL */
+    /* Folders that it reads, ended by NULL: where one is missing, the library is not started, since
+     * it would write to standard error. NULL: none. */
+    const char *const *needs;
     const mo_monitor_symbol *symbols;
     size_t symbol_count;
     size_t monitor_bytes; /* of its monitor struct */

@@ -47,11 +47,30 @@ static int resolve(const mo_monitor_library *source, void *library, void *calls,
     return complete;
 }
 
+/* Is all there that the library reads? A library that a test or a user names is not asked that. */
+static int has_needs(const mo_monitor_library *source, memopt_monitor_info *info)
+{
+    if (source->needs == NULL || mo_gpu_driver_path() != NULL)
+        return 1;
+    for (size_t i = 0; source->needs[i] != NULL; i++) {
+        if (access(source->needs[i], F_OK) == 0)
+            continue;
+        snprintf(info->tried, sizeof info->tried, "%s", source->needs[i]);
+        snprintf(info->problem, sizeof info->problem,
+                 "%s: %s (no card, or its kernel driver is not loaded)", source->needs[i],
+                 strerror(errno));
+        return 0;
+    }
+    return 1;
+}
+
 memopt_status mo_monitor_open_library(const mo_monitor_library *source, memopt_monitor_info *info,
                                       memopt_monitor **out_monitor)
 {
     memopt_status status = MEMOPT_DRIVER_MISSING;
     snprintf(info->source, sizeof info->source, "%s", source->source);
+    if (!has_needs(source, info))
+        return status;
     void *library = mo_gpu_open_library(source->names, info->library, info->tried, info->problem);
     if (library == NULL)
         return status;

@@ -92,6 +92,8 @@ static const char *const libraries[] = {"librocm_smi64.so.7", "librocm_smi64.so.
                                         "librocm_smi64.so.5", "librocm_smi64.so.1",
                                         "librocm_smi64.so",   NULL};
 
+static const char *const folders[] = {"/sys/class/kfd/kfd/topology/nodes", "/sys/class/drm", NULL};
+
 #define ASK(monitor, field, ...)                                                                   \
     ((monitor)->call.field != NULL ? (monitor)->call.field(__VA_ARGS__) : RSMI_NOT_SUPPORTED)
 
@@ -308,6 +310,7 @@ static memopt_status start(memopt_monitor *base, memopt_monitor_info *info)
 static const mo_monitor_library library = {
     .source = "rocm_smi",
     .names = libraries,
+    .needs = folders,
     .symbols = symbols,
     .symbol_count = sizeof symbols / sizeof symbols[0],
     .monitor_bytes = sizeof(rsmi_monitor),

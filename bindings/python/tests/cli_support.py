@@ -22,14 +22,15 @@ simulated = pytest.mark.skipif(
 
 
 def environment(*folders, **variables):
-    """Without what the caller's own environment could change: PYTHONUNBUFFERED, say."""
+    """Without what the caller's own environment could change: PYTHONUNBUFFERED, say. Vendors'
+    libraries are in the folders and nowhere else; without folders they are this machine's."""
     values = {k: v for k, v in os.environ.items() if not k.startswith(("MEMOPT_", "PYTHON"))}
     for name in ("LD_LIBRARY_PATH", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES"):
         values.pop(name, None)
     values.update(PYTHONPATH=PACKAGE, MEMOPT_LIBRARY=memopt.library_path, TERM="xterm-256color")
     values.update(variables)
     if folders:
-        values["LD_LIBRARY_PATH"] = os.pathsep.join(map(str, folders))
+        values["MEMOPT_DRIVER_PATH"] = os.pathsep.join(map(str, folders))
     return values
 
 

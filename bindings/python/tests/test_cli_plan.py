@@ -436,7 +436,7 @@ def test_an_unknown_architecture(tmp_path):
 
 
 def test_no_gpu():
-    text = refused(1, "--params", "1B", "--auto", folder="/", LD_LIBRARY_PATH="/nowhere")
+    text = refused(1, "--params", "1B", "--auto", folder="/", MEMOPT_DRIVER_PATH="")
     assert "no GPU" in text and "--gpu-memory" in text
 
 
@@ -445,7 +445,7 @@ def test_no_gpu():
     reason="no simulated NVML beside " + memopt.library_path,
 )
 def test_gpus_that_are_found(config):
-    value = plan("--model", config, "--auto", LD_LIBRARY_PATH=MONITORS)
+    value = plan("--model", config, "--auto", MEMOPT_DRIVER_PATH=MONITORS)
     assert value["card"].startswith("cuda:0") and value["capacity_bytes"] >= GIB
     assert value["categories"]["overhead"] > 0
 
@@ -455,7 +455,7 @@ def test_gpus_that_are_found(config):
     reason="no simulated drivers beside " + memopt.library_path,
 )
 def test_gpus_that_only_the_driver_tells_of(config):
-    value = plan("--model", config, "--auto", "--batch", 1, LD_LIBRARY_PATH=DRIVERS)
+    value = plan("--model", config, "--auto", "--batch", 1, MEMOPT_DRIVER_PATH=DRIVERS)
     assert value["card"].startswith("cuda:0")
     assert any(card["card"].startswith("hip:0") for card in value["cards"])
 

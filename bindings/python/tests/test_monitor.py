@@ -72,7 +72,7 @@ with memopt.Monitor(sys.argv[1]) as monitor:
 def test_simulated(backend):
     environment = dict(
         os.environ,
-        LD_LIBRARY_PATH=MONITORS,
+        MEMOPT_DRIVER_PATH=MONITORS,
         PYTHONPATH=PACKAGE,
         MEMOPT_LIBRARY=memopt.library_path,
         MEMOPT_SIM_PROCESSES="%d:64M:cg,4000001:?:c" % os.getpid(),

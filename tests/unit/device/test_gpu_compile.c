@@ -253,7 +253,7 @@ static void says_what_is_missing(void **state)
     contains(first, "no kernels for sm_70");
     contains(first, "install");
     if (in("none"))
-        contains(first, "libnvrtc.so.13: invalid ELF header");
+        contains(first, "libnvrtc.so.13: in no folder of MEMOPT_DRIVER_PATH");
     if (in("old"))
         contains(first, "libnvrtc.so has no nvrtcGetCUBINSize");
     if (in("newer"))

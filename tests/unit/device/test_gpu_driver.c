@@ -1,15 +1,18 @@
 /*
  * What is told about drivers that are missing, broken or incomplete. The argument says which driver
- * files the environment makes the loader find: none, broken (no library at all), empty (a library
- * without entry points); and of the simulated ones: partial (without an optional entry point),
- * plain (without virtual memory in the device), old-cuda and old-hip (CUDA 9.2, ROCm 5.0: the
- * oldest that do), ancient (ROCm 4) and lacking (without an entry point that every driver has).
+ * files the environment leads to: machine (this machine's own), none, broken (no library at all),
+ * empty (a library without entry points); and of the simulated ones: partial (without an optional
+ * entry point), plain (without virtual memory in the device), old-cuda and old-hip (CUDA 9.2, ROCm
+ * 5.0: the oldest that do), ancient (ROCm 4), lacking (without an entry point that every driver
+ * has), no-card and no-start (what newer and older HIP runtimes say where there is no card).
  */
 #include "support.h"
 
+#include <unistd.h>
+
 #include "base/memory.h"
 
-static const char *mode = "none";
+static const char *mode = "machine";
 static const char *const backends[] = {"cuda", "hip"};
 
 static memopt_backend_info info_about(const char *backend)
@@ -26,7 +29,8 @@ static void contains(const char *text, const char *part)
 }
 
 /* The words in `problem` are those of dlerror or name the file, and opening says the same. */
-static void refused(const char *backend, const char *word, const char *missing)
+static void refused_as(memopt_status status, const char *backend, const char *word,
+                       const char *missing)
 {
     memopt_device *device = (memopt_device *)1;
     int32_t count = -7;
@@ -34,20 +38,38 @@ static void refused(const char *backend, const char *word, const char *missing)
     int64_t blocks = mo_memory_live_blocks();
     snprintf(name, sizeof name, "%s:0", backend);
     memopt_backend_info info = info_about(backend);
-    assert_int_equal(info.status, MEMOPT_DRIVER_MISSING);
+    assert_int_equal(info.status, status);
     assert_int_equal(info.device_count, 0);
     assert_int_equal(info.driver_version, strcmp(mode, "ancient") == 0 ? 40421432 : 0);
     contains(info.tried, backend[0] == 'c' ? "libcuda.so.1" : "libamdhip64.so");
     contains(info.problem, word);
     contains(info.missing, missing);
-    FAILS(MEMOPT_DRIVER_MISSING, memopt_device_count(backend, &count));
+    FAILS(status, memopt_device_count(backend, &count));
     SAYS(info.problem);
     SAYS(missing);
     assert_int_equal(count, -7);
-    FAILS(MEMOPT_DRIVER_MISSING, memopt_device_open(name, NULL, &device));
+    FAILS(status, memopt_device_open(name, NULL, &device));
     SAYS(info.problem);
     assert_true(device == (memopt_device *)1);
     assert_int_equal(mo_memory_live_blocks(), blocks);
+}
+
+static void refused(const char *backend, const char *word, const char *missing)
+{
+    refused_as(MEMOPT_DRIVER_MISSING, backend, word, missing);
+}
+
+/* Whatever is installed here, what is told agrees with what the calls do. */
+static void this_machine(const char *backend, const memopt_backend_info *info)
+{
+    int32_t count = -7;
+    if (info->status != MEMOPT_OK) {
+        assert_true(info->problem[0] != '\0');
+        refused_as(info->status, backend, info->library, "");
+        return;
+    }
+    OK(memopt_device_count(backend, &count));
+    assert_int_equal(count, info->device_count);
 }
 
 static void drivers(void **state)
@@ -55,10 +77,10 @@ static void drivers(void **state)
     (void)state;
     for (size_t i = 0; i < 2; i++) {
         memopt_backend_info info = info_about(backends[i]);
-        if (strcmp(mode, "none") == 0 && info.status == MEMOPT_OK)
-            print_message("%s: this machine has a driver; skipped\n", backends[i]);
+        if (strcmp(mode, "machine") == 0)
+            this_machine(backends[i], &info);
         else if (strcmp(mode, "none") == 0)
-            refused(backends[i], "cannot open shared object file", "");
+            refused(backends[i], "in no folder of MEMOPT_DRIVER_PATH", "");
         else if (strcmp(mode, "broken") == 0)
             refused(backends[i], i == 0 ? "broken/libcuda.so.1" : "broken/libamdhip64.so", "");
         else if (strcmp(mode, "empty") == 0)
@@ -140,6 +162,26 @@ static void old_drivers(void **state)
     }
 }
 
+/* A HIP runtime without a card, whatever it says then: it is told what the system lacks. */
+static void no_card(void **state)
+{
+    (void)state;
+    memopt_device *device;
+    memopt_backend_info info = info_about("hip");
+    int lacking = access("/dev/kfd", R_OK | W_OK) != 0 && access("/dev/dxg", F_OK) != 0;
+    const char *why = lacking ? "/dev/kfd: " : "";
+    if (strcmp(mode, "no-start") == 0) {
+        refused_as(MEMOPT_DRIVER_ERROR, "hip", "hipErrorInvalidDevice (101)", "");
+        contains(info.problem, why);
+    } else if (strcmp(mode, "no-card") == 0) {
+        assert_int_equal(info.status, MEMOPT_OK);
+        assert_int_equal(info.device_count, 0);
+        contains(info.problem, why);
+        FAILS(MEMOPT_NOT_FOUND, memopt_device_open("hip:0", NULL, &device));
+        SAYS(info.problem);
+    }
+}
+
 static void less_than_a_whole_driver(void **state)
 {
     (void)state;
@@ -175,6 +217,7 @@ int main(int count, char **values)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(drivers),
+        cmocka_unit_test(no_card),
         cmocka_unit_test(less_than_a_whole_driver),
         cmocka_unit_test(old_drivers),
         cmocka_unit_test(arguments),

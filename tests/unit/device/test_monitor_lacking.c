@@ -121,7 +121,7 @@ static void every_entry_point_may_lack(void **state)
         copy_without(info.library, lacks[k].symbol, target);
         pid_t child = fork();
         if (child == 0) {
-            setenv("LD_LIBRARY_PATH", root, 1);
+            setenv("MEMOPT_DRIVER_PATH", root, 1);
             execl(program, program, lacks[k].symbol, (char *)NULL);
             _exit(127);
         }

@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 #include <math.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 typedef struct control {
@@ -115,6 +116,24 @@ static void simulated_processes(void **state)
     setenv("MEMOPT_SIM_PROCESSES", "", 1);
     for (int i = 0; i < 2; i++)
         assert_int_equal(list_once(gpus[i], 0).count, 0);
+}
+
+/* Found as the loader finds it, ROCm SMI is started only where it has something to read: without a
+ * card it writes to standard error. */
+static void not_started_in_vain(void **state)
+{
+    (void)state;
+    char path[1024];
+    int there = access("/sys/class/kfd/kfd/topology/nodes", F_OK) == 0 &&
+                access("/sys/class/drm", F_OK) == 0;
+    int64_t calls = find_control(1).calls();
+    snprintf(path, sizeof path, "%s", getenv("MEMOPT_DRIVER_PATH"));
+    unsetenv("MEMOPT_DRIVER_PATH");
+    memopt_monitor_info hip = info_about("hip"), cuda = info_about("cuda");
+    setenv("MEMOPT_DRIVER_PATH", path, 1);
+    assert_int_equal(find_control(1).calls() != calls, there);
+    assert_true(there || strncmp(hip.problem, "/sys/class/", 11) == 0);
+    assert_int_equal(cuda.status, MEMOPT_OK);
 }
 
 /* Between asking how many there are and asking who, more have started. */
@@ -345,6 +364,7 @@ int main(void)
         SIMULATED(simulated_values),
         SIMULATED(simulated_processes),
         SIMULATED(processes_start_meanwhile),
+        SIMULATED(not_started_in_vain),
         SIMULATED(own_name_is_found),
         SIMULATED(fields_fail_by_themselves),
         SIMULATED(second_choices),

@@ -238,6 +238,8 @@ def _advice(backend: Dict[str, Any]) -> str:
     if backend["status"] == "UNSUPPORTED":
         return "use a build of libmemopt that has it"
     driver = _DRIVERS[backend["name"]]
+    if "; /dev/kfd: " in (backend["problem"] or ""):
+        return "make the card usable by its kernel driver, amdgpu, or use cpu"
     if backend["driver"]["library"] is None:
         return "install %s where the loader finds it, or use cpu" % driver
     return "update or reinstall %s, or use cpu" % driver
