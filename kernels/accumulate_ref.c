@@ -62,10 +62,6 @@ const mo_kernel mo_kernel_accumulate = {
     .name = "mo_accumulate",
     .args_size = sizeof(mo_accumulate_args),
     .threads = MO_ACCUMULATE_THREADS,
-#if defined(__x86_64__)
-    .cpu = {accumulate_ref, mo_accumulate_avx2, mo_accumulate_avx2},
-#else
-    .cpu = {accumulate_ref, 0, 0},
-#endif
+    .cpu = MO_CPU_FORMS(accumulate_ref, mo_accumulate_avx2),
     .elements = accumulate_elements,
 };

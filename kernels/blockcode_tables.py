@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes blockcode_tables.h (the dynamic maps, their thresholds, and the cells of the fast search)
-and blockcode_planes.h (the same as byte planes and lines for AVX-512 VBMI).
+and blockcode_planes.h (the same as byte planes, and the lines of the search, for AVX-512).
 
     python3 kernels/blockcode_tables.py        # rewrites both headers beside this file
 

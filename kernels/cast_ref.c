@@ -211,10 +211,6 @@ const mo_kernel mo_kernel_cast = {
     .name = "mo_cast",
     .args_size = sizeof(mo_cast_args),
     .threads = MO_CAST_THREADS,
-#if defined(__x86_64__)
-    .cpu = {mo_cast_ref, mo_cast_avx2, mo_cast_avx512},
-#else
-    .cpu = {mo_cast_ref, 0, 0},
-#endif
+    .cpu = MO_CPU_FORMS(mo_cast_ref, mo_cast_avx2, mo_cast_avx512),
     .elements = cast_elements,
 };

@@ -25,24 +25,17 @@ static void compare_scalar(const void *args, uint64_t begin, uint64_t end)
 
 /* AVX2 has no 64-bit multiply: measured, it gains nothing over the scalar form. AVX-512 is 2.5 to 4
  * times as fast. */
-#if defined(__x86_64__)
-#define FORMS                                                                                      \
-    {                                                                                              \
-        granules_scalar, 0, mo_hash_granules_avx512                                                \
-    }
-#else
-#define FORMS                                                                                      \
-    {                                                                                              \
-        granules_scalar, 0, 0                                                                      \
-    }
-#endif
-
-const mo_kernel mo_kernel_hash_granules = {"mo_hash_granules", sizeof(mo_hash_granules_args),
-                                           MO_HASH_THREADS, FORMS, 0};
+const mo_kernel mo_kernel_hash_granules = {
+    .name = "mo_hash_granules",
+    .args_size = sizeof(mo_hash_granules_args),
+    .threads = MO_HASH_THREADS,
+    .cpu = MO_CPU_FORMS(granules_scalar, 0, mo_hash_granules_avx512),
+};
 
 /* 0.2 % of the data, compared by one item: a wider form would not pay. */
-const mo_kernel mo_kernel_hash_compare = {"mo_hash_compare",
-                                          sizeof(mo_hash_compare_args),
-                                          MO_HASH_COMPARE_THREADS,
-                                          {compare_scalar, 0, 0},
-                                          0};
+const mo_kernel mo_kernel_hash_compare = {
+    .name = "mo_hash_compare",
+    .args_size = sizeof(mo_hash_compare_args),
+    .threads = MO_HASH_COMPARE_THREADS,
+    .cpu = {compare_scalar},
+};

@@ -8,7 +8,8 @@
  * (fixed-width members only, 8-byte members first or padded by hand).
  *
  * A CPU form exists per instruction set. `scalar` is the specification and never NULL; the others
- * are its equals bit for bit, or NULL where they would not pay. Each runs items [begin, end).
+ * are its equals bit for bit, or NULL where the next lower one does as well. Each runs items
+ * [begin, end).
  */
 #ifndef MO_KERNELS_KERNEL_H
 #define MO_KERNELS_KERNEL_H
@@ -20,12 +21,29 @@ enum { MO_KERNEL_ARGS_MAX = 4000 };
 /* Threads of a kernel in which one does all the work: one warp of the widest kind. */
 enum { MO_ONE_THREADS = 64 };
 
+/* Each contains those before it. The forms of one are in the files whose names end in what follows
+ * the colon; CMakeLists.txt has the compiler's flags, cpu_isa.c what a processor must have. */
 typedef enum mo_isa {
-    MO_ISA_SCALAR = 0,
-    MO_ISA_AVX2 = 1,
-    MO_ISA_AVX512 = 2,
-    MO_ISA_COUNT = 3
+    MO_ISA_SCALAR = 0,      /* what every processor of the architecture has: _ref */
+    MO_ISA_AVX2 = 1,        /* with FMA, F16C and BMI2 (Haswell, Zen): _avx2 */
+    MO_ISA_AVX512 = 2,      /* F, BW, DQ and VL (Skylake-X, Cascade Lake, Cooper Lake): _avx512 */
+    MO_ISA_AVX512_VBMI = 3, /* (Ice Lake, Tiger Lake): _avx512vbmi */
+    MO_ISA_AVX512_BF16 = 4, /* (Sapphire Rapids, Zen 4): _avx512bf16 */
+    MO_ISA_COUNT = 5
 } mo_isa;
+
+/* Initialises mo_kernel.cpu: the scalar form and those for x86-64, lowest first. */
+#if defined(__x86_64__)
+#define MO_CPU_FORMS(scalar, ...)                                                                  \
+    {                                                                                              \
+        scalar, __VA_ARGS__                                                                        \
+    }
+#else
+#define MO_CPU_FORMS(scalar, ...)                                                                  \
+    {                                                                                              \
+        scalar                                                                                     \
+    }
+#endif
 
 typedef void (*mo_cpu_kernel)(const void *args, uint64_t begin, uint64_t end);
 

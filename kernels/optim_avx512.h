@@ -50,12 +50,14 @@ MO_INLINE __mmask16 mo_bf16_odd(__m512 value)
 /* Nearest even, with values that are not mo_bf16_odd. */
 MO_INLINE void mo_store64_plain(void *data, uint64_t i, int32_t dtype, const mo_f32x64 *x)
 {
+#if defined(__AVX512BF16__)
     if (dtype == MO_DTYPE_BF16) {
         uint16_t *halves = (uint16_t *)data + i;
         _mm512_storeu_si512(halves, (__m512i)_mm512_cvtne2ps_pbh(x->part[1], x->part[0]));
         _mm512_storeu_si512(halves + 32, (__m512i)_mm512_cvtne2ps_pbh(x->part[3], x->part[2]));
         return;
     }
+#endif
     for (uint64_t k = 0; k < 4; k++)
         mo_store16(data, i + 16 * k, dtype, x->part[k]);
 }

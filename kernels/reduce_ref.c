@@ -161,23 +161,11 @@ static uint64_t elements(const void *args)
     return mo_segments_elements(a->table ? a->table : a->segments, a->count);
 }
 
-#if defined(__x86_64__)
-#define FORMS(name)                                                                                \
-    {                                                                                              \
-        mo_##name##_ref, mo_##name##_avx2, mo_##name##_avx512                                      \
-    }
-#else
-#define FORMS(name)                                                                                \
-    {                                                                                              \
-        mo_##name##_ref, 0, 0                                                                      \
-    }
-#endif
-
 const mo_kernel mo_kernel_square_sum = {
     .name = "mo_square_sum",
     .args_size = sizeof(mo_reduce_args),
     .threads = MO_SQUARE_SUM_THREADS,
-    .cpu = FORMS(square_sum),
+    .cpu = MO_CPU_FORMS(mo_square_sum_ref, mo_square_sum_avx2, mo_square_sum_avx512),
     .elements = elements,
 };
 
@@ -185,7 +173,7 @@ const mo_kernel mo_kernel_check = {
     .name = "mo_check",
     .args_size = sizeof(mo_reduce_args),
     .threads = MO_CHECK_THREADS,
-    .cpu = FORMS(check),
+    .cpu = MO_CPU_FORMS(mo_check_ref, mo_check_avx2, mo_check_avx512),
     .elements = elements,
 };
 
@@ -193,5 +181,5 @@ const mo_kernel mo_kernel_sum = {
     .name = "mo_sum",
     .args_size = sizeof(mo_sum_args),
     .threads = MO_SUM_THREADS,
-    .cpu = {sum_ref, sum_ref, sum_ref},
+    .cpu = {sum_ref},
 };

@@ -101,11 +101,7 @@ const mo_kernel mo_kernel_scale = {
     .name = "mo_scale",
     .args_size = sizeof(mo_scale_args),
     .threads = MO_SCALE_THREADS,
-#if defined(__x86_64__)
-    .cpu = {mo_scale_ref, mo_scale_avx2, mo_scale_avx512},
-#else
-    .cpu = {mo_scale_ref, 0, 0},
-#endif
+    .cpu = MO_CPU_FORMS(mo_scale_ref, mo_scale_avx2, mo_scale_avx512),
     .elements = scale_elements,
 };
 
@@ -113,19 +109,19 @@ const mo_kernel mo_kernel_norm = {
     .name = "mo_norm",
     .args_size = sizeof(mo_norm_args),
     .threads = MO_ONE_THREADS,
-    .cpu = {norm_ref, norm_ref, norm_ref},
+    .cpu = {norm_ref},
 };
 
 const mo_kernel mo_kernel_scaler_update = {
     .name = "mo_scaler_update",
     .args_size = sizeof(mo_scaler_update_args),
     .threads = MO_ONE_THREADS,
-    .cpu = {scaler_update_ref, scaler_update_ref, scaler_update_ref},
+    .cpu = {scaler_update_ref},
 };
 
 const mo_kernel mo_kernel_scaler_set = {
     .name = "mo_scaler_set",
     .args_size = sizeof(mo_scaler_set_args),
     .threads = MO_ONE_THREADS,
-    .cpu = {scaler_set_ref, scaler_set_ref, scaler_set_ref},
+    .cpu = {scaler_set_ref},
 };

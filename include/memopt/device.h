@@ -72,9 +72,15 @@ typedef struct memopt_device_properties {
     uint32_t virtual_memory; /**< 1 where memory can be mapped page by page. */
     uint64_t total_memory;   /**< Bytes of device memory. */
     uint64_t granularity;    /**< Bytes of the smallest page that can be mapped. */
-    /** Which form of the kernels fits: as isa on "cpu"; on a GPU the built-in image ("fatbin",
-     * "ptx75", "gfx90a"), "source" where none fits and a run-time compiler must make one, or "". */
+    /** Which form of the kernels fits. On "cpu" the instruction set that MEMOPT_ISA may name:
+     * "scalar", "avx2", "avx512-base", "avx512-vbmi" or "avx512-bf16"; on a GPU the built-in image
+     * ("fatbin", "ptx75", "gfx90a"), "source" where none fits and a run-time compiler must make
+     * one, or "". */
     char kernels[24];
+    /** What keeps kernels from a better form ("cpu"), such as "avx512-base needs avx512f, which
+     * this machine lacks" or "MEMOPT_ISA=avx2; this machine has avx512-bf16"; "" where nothing
+     * does. */
+    char limit[160];
 } memopt_device_properties;
 
 /** @brief Device and pinned memory in bytes. */

@@ -18,7 +18,7 @@ static memopt_status cpu_properties(memopt_device *device, memopt_device_propert
     const mo_cpu_device *cpu = mo_cpu(device);
     snprintf(out->name, sizeof out->name, "%s", cpu->model);
     snprintf(out->backend, sizeof out->backend, "cpu");
-    snprintf(out->isa, sizeof out->isa, "%s", mo_isa_name(cpu->isa));
+    snprintf(out->isa, sizeof out->isa, "%s", mo_isa_family(cpu->isa));
     out->index = 0;
     out->threads = cpu->thread_count;
     out->warp_size = 1;
@@ -26,6 +26,7 @@ static memopt_status cpu_properties(memopt_device *device, memopt_device_propert
     out->total_memory = cpu->memory.capacity;
     out->granularity = cpu->memory.granularity;
     snprintf(out->kernels, sizeof out->kernels, "%s", mo_isa_name(cpu->isa));
+    snprintf(out->limit, sizeof out->limit, "%s", cpu->isa_limit);
     return MEMOPT_OK;
 }
 
@@ -145,7 +146,7 @@ memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **ou
     mo_cpu_device *cpu = mo_calloc(1, sizeof *cpu);
     if (cpu == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    cpu->isa = mo_cpu_best_isa();
+    cpu->isa = mo_cpu_choose_isa(cpu->isa_limit, sizeof cpu->isa_limit);
     cpu->thread_count = options.threads;
     cpu->adversarial = options.stream_order == MEMOPT_STREAM_ORDER_ADVERSARIAL;
     cpu->adversary.random = options.seed;

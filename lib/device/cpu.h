@@ -41,6 +41,20 @@ void mo_cpu_memory_fini(mo_cpu_memory *memory);
 /* True if [start, +size) touches reserved addresses that are not mapped and accessible. */
 int mo_cpu_memory_is_hole(mo_cpu_memory *memory, const void *start, uint64_t size);
 
+/* --- the processor (cpu_isa.c) ------------------------------------------------------------- */
+
+enum { MO_ISA_WHY = 160 };
+
+/* The instruction set that kernels use: MEMOPT_ISA, or else the best that this machine has. Writes
+ * what keeps kernels from a better one ("" where nothing does), at most MO_ISA_WHY bytes. */
+mo_isa mo_cpu_choose_isa(char *why, size_t size);
+mo_isa mo_cpu_best_isa(void); /* the same without the reason */
+const char *mo_isa_name(mo_isa isa);
+const char *mo_isa_family(mo_isa isa); /* "scalar", "avx2" or "avx512" */
+/* The kernel's form for the set, or for the next lower one that it has. */
+mo_cpu_kernel mo_cpu_form(const mo_kernel *kernel, mo_isa isa);
+void mo_cpu_model(char *name, size_t size);
+
 /* --- kernels (cpu_launch.c) ---------------------------------------------------------------- */
 
 typedef struct mo_cpu_pool {
@@ -52,9 +66,6 @@ typedef struct mo_cpu_pool {
     const void *args;
 } mo_cpu_pool;
 
-mo_isa mo_cpu_best_isa(void);
-const char *mo_isa_name(mo_isa isa);
-void mo_cpu_model(char *name, size_t size);
 void mo_cpu_pool_init(mo_cpu_pool *pool, uint32_t thread_count);
 void mo_cpu_pool_fini(mo_cpu_pool *pool);
 
@@ -130,6 +141,7 @@ typedef struct mo_cpu_device {
     uint32_t thread_count;
     int adversarial;
     mo_isa isa;
+    char isa_limit[MO_ISA_WHY];
     char model[64];
     mo_cpu_memory memory;
     mo_cpu_pool pool;

@@ -1,5 +1,5 @@
 /*
- * Kernels on the "cpu" device: which instruction set, and the split of items over threads.
+ * Kernels on the "cpu" device: the split of items over threads.
  *
  * Items are independent, so the split cannot change a result. One launch at a time uses the
  * threads.
@@ -8,90 +8,13 @@
 
 #include "base/checked.h"
 #include "base/lock.h"
-#include "base/log.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <xmmintrin.h>
 #endif
 
 /* Below this many items, or elements in them, a thread's wake-up costs more than it brings. */
 enum { ITEMS_WORTH_THREADS = 8, ELEMENTS_WORTH_THREADS = 1 << 16, CHUNKS_PER_THREAD = 8 };
-
-static const char *const isa_names[MO_ISA_COUNT] = {"scalar", "avx2", "avx512"};
-
-const char *mo_isa_name(mo_isa isa)
-{
-    return isa_names[isa];
-}
-
-static mo_isa detect(void)
-{
-#if defined(__x86_64__)
-    unsigned a, b, c = 0, d;
-    __builtin_cpu_init();
-    int f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
-    if (!f16c || !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-        !__builtin_cpu_supports("bmi2"))
-        return MO_ISA_SCALAR;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16"))
-        return MO_ISA_AVX512;
-    return MO_ISA_AVX2;
-#else
-    return MO_ISA_SCALAR;
-#endif
-}
-
-mo_isa mo_cpu_best_isa(void)
-{
-    mo_isa best = detect();
-    const char *wanted = getenv("MEMOPT_ISA");
-    if (wanted == NULL || wanted[0] == '\0')
-        return best;
-    for (int isa = MO_ISA_SCALAR; isa < MO_ISA_COUNT; isa++) {
-        if (strcmp(wanted, isa_names[isa]) != 0)
-            continue;
-        if ((mo_isa)isa <= best)
-            return (mo_isa)isa;
-        mo_log(MEMOPT_LOG_WARNING, "cpu: MEMOPT_ISA=%s, but this processor has only %s", wanted,
-               isa_names[best]);
-        return best;
-    }
-    mo_log(MEMOPT_LOG_WARNING, "cpu: MEMOPT_ISA=%s is not scalar, avx2 or avx512; %s is used",
-           wanted, isa_names[best]);
-    return best;
-}
-
-/* The processor's own name, 48 characters from three leaves. */
-void mo_cpu_model(char *name, size_t size)
-{
-    char text[49] = "";
-#if defined(__x86_64__)
-    unsigned words[12] = {0};
-    if ((unsigned)__get_cpuid_max(0x80000000U, NULL) >= 0x80000004U)
-        for (unsigned leaf = 0; leaf < 3; leaf++)
-            __get_cpuid(0x80000002U + leaf, &words[4 * leaf], &words[4 * leaf + 1],
-                        &words[4 * leaf + 2], &words[4 * leaf + 3]);
-    memcpy(text, words, sizeof words);
-    text[sizeof words] = '\0';
-#endif
-    const char *start = text + strspn(text, " ");
-    size_t length = strlen(start);
-    while (length > 0 && start[length - 1] == ' ')
-        length--;
-    if (length == 0) {
-        start = "CPU";
-        length = 3;
-    }
-    length = length < size - 1 ? length : size - 1;
-    memcpy(name, start, length);
-    name[length] = '\0';
-}
 
 void mo_cpu_pool_init(mo_cpu_pool *pool, uint32_t thread_count)
 {
@@ -133,14 +56,6 @@ static void run_chunk(void *context, size_t begin, size_t count)
     atomic_fetch_add_explicit(&pool->finished, 1, memory_order_release);
 }
 
-static mo_cpu_kernel form_for(const mo_kernel *kernel, mo_isa isa)
-{
-    int best = (int)isa;
-    while (kernel->cpu[best] == NULL)
-        best--;
-    return kernel->cpu[best];
-}
-
 static int worth_threads(const mo_kernel *kernel, const void *args, uint64_t items)
 {
     return items >= ITEMS_WORTH_THREADS &&
@@ -151,7 +66,7 @@ void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *
                        uint64_t items)
 {
     mo_cpu_pool *pool = &cpu->pool;
-    mo_cpu_kernel function = form_for(kernel, cpu->isa);
+    mo_cpu_kernel function = mo_cpu_form(kernel, cpu->isa);
     if (pool->thread_count == 1 || !worth_threads(kernel, args, items)) {
         run_form(function, args, 0, items);
         return;

@@ -35,6 +35,7 @@ class DeviceProperties(NamedTuple):
     total_memory: int
     granularity: int
     kernels: str
+    limit: str
 
 
 class MemoryInfo(NamedTuple):
@@ -296,7 +297,7 @@ def _read_properties(pointer: int) -> DeviceProperties:
     raw = _abi.DevicePropertiesStruct()
     lib.memopt_device_get_properties(pointer, ctypes.byref(raw))
     values = {field: getattr(raw, field) for field in DeviceProperties._fields}
-    for field in ("name", "backend", "isa", "kernels"):
+    for field in ("name", "backend", "isa", "kernels", "limit"):
         values[field] = values[field].decode("utf-8", "replace")
     values["virtual_memory"] = bool(values["virtual_memory"])
     return DeviceProperties(**values)

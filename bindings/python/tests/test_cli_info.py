@@ -77,10 +77,24 @@ def test_the_library_and_the_cpu(monkeypatch):
     (device,) = cpu["devices"]
     with memopt.Device("cpu") as ours:
         properties = ours.properties
-    assert device["properties"]["isa"] == properties.isa == properties.kernels
+    assert device["properties"]["isa"] == properties.isa == properties.kernels.split("-")[0]
     assert device["properties"]["memory_total"] == properties.total_memory
-    assert device["properties"]["kernels"] == {"form": "native", "image": properties.isa}
+    assert device["properties"]["kernels"] == {
+        "form": "native",
+        "image": properties.kernels,
+        "limit": properties.limit or None,
+    }
     assert cpu["monitoring"]["source"] == "proc"
+
+
+def test_why_no_better_instruction_set_is_used():
+    best = info()["cpu"]["devices"][0]["properties"]["kernels"]
+    if best["image"] == "scalar":
+        pytest.skip("this machine has scalar kernels only")
+    reason = "MEMOPT_ISA=scalar; this machine has " + best["image"]
+    forced = info(MEMOPT_ISA="scalar")["cpu"]["devices"][0]["properties"]["kernels"]
+    assert forced == {"form": "native", "image": "scalar", "limit": reason}
+    assert re.search("cpu:0 +kernels run as scalar: " + reason, text(MEMOPT_ISA="scalar"))
 
 
 @pytest.mark.parametrize("name, file", [("cuda", "libcuda.so.1"), ("hip", "libamdhip64.so")])
@@ -145,7 +159,11 @@ def test_simulated_hip_without_virtual_memory():
     assert device["properties"]["allocation"] == "plain"
     assert device["properties"]["isa"] == "gfx1030" and device["properties"]["warp_size"] == 32
     if "gfx1030" in hip["kernels"]["built_in"]:
-        assert device["properties"]["kernels"] == {"form": "code_object", "image": "gfx1030"}
+        assert device["properties"]["kernels"] == {
+            "form": "code_object",
+            "image": "gfx1030",
+            "limit": None,
+        }
     assert hip["monitoring"]["source"] == "rocm_smi" and hip["monitoring"]["version"] == "7.3.0"
     shown = text(DRIVERS, MONITORS, **variables)
     assert re.search(r"hip:0 +no virtual memory .*falls back to plain allocation", shown)

@@ -3,8 +3,7 @@
 #include "support.h"
 
 #include "kernels/accumulate.h"
-
-#include "device/cpu.h"
+#include "support/forms.h"
 
 static const memopt_dtype types[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F16, MEMOPT_DTYPE_BF16};
 enum { TYPES = 3, MOST = 2 * MO_CHUNK_ELEMENTS + 77 };
@@ -64,7 +63,7 @@ static void each_form(void **unused)
             put(wanted, i, t, added(get(before, i, t), get(from, i, f), scale));
         mo_accumulate_args args = {.count = 1, .scale = scale};
         args.segments[0] = (mo_accumulate_segment){from, to, count, 0, (uint32_t)f, (uint32_t)t};
-        for (int isa = 0; isa <= (int)mo_cpu_best_isa(); isa++) {
+        FOR_EACH_FORM (isa, &mo_kernel_accumulate) {
             memcpy(to, before, bytes);
             mo_kernel_accumulate.cpu[isa](&args, 0, mo_chunks_of(count));
             assert_memory_equal(to, wanted, bytes);

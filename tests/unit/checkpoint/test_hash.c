@@ -2,6 +2,7 @@
 #include "support.h"
 
 #include "kernels/hash.h"
+#include "support/forms.h"
 
 #include <stdio.h>
 
@@ -51,17 +52,6 @@ static uint64_t oracle(const unsigned char *data, uint64_t bytes)
     return f2 ^ (f2 >> 33);
 }
 
-static int has_avx512(void)
-{
-#if defined(__x86_64__)
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vbmi");
-#else
-    return 0;
-#endif
-}
-
 static void test_forms_are_equal(void **unused)
 {
     (void)unused;
@@ -74,13 +64,10 @@ static void test_forms_are_equal(void **unused)
             uint64_t rest = bytes - g * MO_HASH_GRANULE;
             uint64_t size = rest < MO_HASH_GRANULE ? rest : MO_HASH_GRANULE;
             uint64_t expected = oracle(data + shift + g * MO_HASH_GRANULE, size);
-            for (int isa = 0; isa < MO_ISA_COUNT; isa++) {
-                mo_cpu_kernel form = mo_kernel_hash_granules.cpu[isa];
-                if (form == NULL || (isa == MO_ISA_AVX512 && !has_avx512()))
-                    continue;
+            FOR_EACH_FORM (isa, &mo_kernel_hash_granules) {
                 uint64_t hashes[3] = {1, 2, 3};
                 mo_hash_granules_args args = {data + shift, hashes, bytes};
-                form(&args, g, g + 1);
+                mo_kernel_hash_granules.cpu[isa](&args, g, g + 1);
                 assert_int_equal(hashes[g], expected);
             }
         }

@@ -98,44 +98,9 @@ static void properties(void **state)
     OK(memopt_device_close(device));
 }
 
-static mo_isa used_isa;
-
-static void ran_scalar(const void *args, uint64_t begin, uint64_t end)
+static void no_work(const void *args, uint64_t begin, uint64_t end)
 {
     (void)args, (void)begin, (void)end;
-    used_isa = MO_ISA_SCALAR;
-}
-
-static void ran_avx2(const void *args, uint64_t begin, uint64_t end)
-{
-    (void)args, (void)begin, (void)end;
-    used_isa = MO_ISA_AVX2;
-}
-
-/* Each forced set runs its form, or the next lower one that the kernel has. */
-static void a_forced_instruction_set(void **state)
-{
-    (void)state;
-    static const mo_kernel two = {"test_two", 0, 1, {ran_scalar, ran_avx2, NULL}, NULL};
-    static const mo_kernel one = {"test_one", 0, 1, {ran_scalar, NULL, NULL}, NULL};
-    static const char *const wanted[] = {"scalar", "avx2", "avx512", "sse9", NULL};
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-        if (wanted[i] != NULL)
-            setenv("MEMOPT_ISA", wanted[i], 1);
-        else
-            unsetenv("MEMOPT_ISA");
-        memopt_device *device = open_cpu(GRANULE, MEMOPT_STREAM_ORDER_EAGER, 0);
-        memopt_device_properties p = {.struct_size = sizeof p};
-        OK(memopt_device_get_properties(device, &p));
-        if (i == 0)
-            assert_string_equal(p.isa, "scalar");
-        int scalar = strcmp(p.isa, "scalar") == 0;
-        OK(mo_launch(device, NULL, &two, &two, 1));
-        assert_int_equal(used_isa, scalar ? MO_ISA_SCALAR : MO_ISA_AVX2);
-        OK(mo_launch(device, NULL, &one, &one, 1));
-        assert_int_equal(used_isa, MO_ISA_SCALAR);
-        OK(memopt_device_close(device));
-    }
 }
 
 static void closing_with_live_objects(void **state)
@@ -238,7 +203,7 @@ static void each_call_refuses_a_stream(memopt_device *device, memopt_stream bad)
 {
     memopt_event *event;
     char x[4] = {0}, y[4] = {0};
-    static const mo_kernel kernel = {"test_none", 0, 1, {ran_scalar, NULL, NULL}, NULL};
+    static const mo_kernel kernel = {"test_none", 0, 1, {no_work, NULL, NULL}, NULL};
     OK(memopt_event_create(device, 0, &event));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_stream_sync(device, bad));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_stream_query(device, bad));
@@ -321,9 +286,8 @@ static void bad_arguments(void **state)
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_fill(device, x, 0, UINT64_MAX, NULL));
     OK(memopt_fill(device, NULL, 0, 0, NULL));
     assert_true(all_bytes(x, 1, sizeof x));
-    static const mo_kernel no_form = {"test_empty", 0, 1, {NULL, NULL, NULL}, NULL};
-    static const mo_kernel too_large = {
-        "test_large", MO_KERNEL_ARGS_MAX + 1, 1, {ran_scalar, NULL, NULL}, NULL};
+    static const mo_kernel no_form = {"test_empty", 0, 1, {NULL}, NULL};
+    static const mo_kernel too_large = {"test_large", MO_KERNEL_ARGS_MAX + 1, 1, {no_work}, NULL};
     FAILS(MEMOPT_INTERNAL, mo_launch(device, NULL, &no_form, x, 1));
     FAILS(MEMOPT_INTERNAL, mo_launch(device, NULL, &too_large, x, 1));
     OK(memopt_device_close(device));
@@ -345,7 +309,6 @@ int main(void)
         cmocka_unit_test(names),
         cmocka_unit_test(options),
         cmocka_unit_test(properties),
-        cmocka_unit_test(a_forced_instruction_set),
         cmocka_unit_test(closing_with_live_objects),
         cmocka_unit_test(page_locked_memory),
         cmocka_unit_test(registered_memory),

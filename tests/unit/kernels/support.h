@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "device/cpu.h"
 #include "kernels/cast.h"
+#include "support/forms.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -119,7 +119,7 @@ static void *sweep(void *user)
             source[i] = (run << 16) + i;
         expect(j->o, run << 16, wanted);
         j->runs++;
-        for (int isa = 0; isa <= (int)mo_cpu_best_isa() && j->wrong_form == 0; isa++) {
+        FOR_EACH_FORM (isa, &mo_kernel_cast) {
             mo_cast_args args = cast_args(got, to, source, &formats[0], RUN);
             args.saturate = (uint8_t)j->o->saturate;
             args.streaming = run & 1;
@@ -127,6 +127,7 @@ static void *sweep(void *user)
             if (!same(got, wanted, to->size, &index)) {
                 j->wrong_form = (uint32_t)isa + 1;
                 j->wrong_input = source[index];
+                break;
             }
         }
     }
@@ -202,7 +203,7 @@ static void every_code_to_f32(void **state)
             memcpy(source + code * from->size, &code, from->size);
             wanted[code] = value_bits(from, code);
         }
-        for (int isa = 0; isa <= (int)mo_cpu_best_isa(); isa++) {
+        FOR_EACH_FORM (isa, &mo_kernel_cast) {
             mo_cast_args args = cast_args(got, &formats[0], source, from, codes);
             memset(got, 0xee, sizeof got);
             mo_kernel_cast.cpu[isa](&args, 0, (codes + MO_CHUNK_ELEMENTS - 1) / MO_CHUNK_ELEMENTS);

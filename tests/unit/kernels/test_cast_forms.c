@@ -63,7 +63,7 @@ typedef void (*pair_check)(const format *from, const format *to, int stochastic,
 
 static void for_each_pair(pair_check check)
 {
-    for (int isa = 1; isa <= (int)mo_cpu_best_isa(); isa++)
+    FOR_EACH_WIDE_FORM (isa, &mo_kernel_cast)
         for (int from = 0; from < FORMATS; from++)
             for (int to = 0; to < FORMATS; to++)
                 for (int stochastic = 0; stochastic <= 1; stochastic++)
@@ -101,7 +101,7 @@ static void several_chunks(void **state)
 static void in_place(void **state)
 {
     (void)state;
-    for (int isa = 0; isa <= (int)mo_cpu_best_isa(); isa++)
+    FOR_EACH_FORM (isa, &mo_kernel_cast)
         for (int stochastic = 0; stochastic <= 1; stochastic++) {
             mo_cast_args args = cast_args(wanted, &formats[2], source, &formats[1], 3000);
             args.stochastic = (uint8_t)stochastic;
@@ -140,7 +140,7 @@ static void segments_and_splits(void **state)
         chunks += mo_chunks_of(counts[i]);
         offset += 2 * counts[i] + 64;
     }
-    for (int isa = 0; isa <= (int)mo_cpu_best_isa(); isa++)
+    FOR_EACH_FORM (isa, &mo_kernel_cast)
         for (uint64_t split = 0; split <= chunks; split++) {
             memset(got, 0, sizeof got);
             if (split < chunks)
@@ -159,7 +159,7 @@ static void far_elements(void **state)
     mo_random_stream stream = mo_random_stream_of(0x1234567890abcdefu, 7, 3);
     (void)state;
     fill(&formats[0], source, count, 31);
-    for (int isa = 0; isa <= (int)mo_cpu_best_isa(); isa++) {
+    FOR_EACH_FORM (isa, &mo_kernel_cast) {
         mo_cast_args args =
             cast_args((void *)((uintptr_t)got - 2 * first), &formats[2],
                       (void *)((uintptr_t)source - 4 * first), &formats[0], first + count);

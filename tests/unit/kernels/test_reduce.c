@@ -79,7 +79,7 @@ static void square_sums(void **state)
 {
     (void)state;
     for (int f = 0; f < 3; f++)
-        for (int isa = 0; isa <= (int)mo_cpu_best_isa(); isa++)
+        FOR_EACH_FORM (isa, &mo_kernel_square_sum)
             for (uint64_t count = 1; count <= MO_CHUNK_ELEMENTS;
                  count = count < 300 ? count + 1 : count * 9 / 8) {
                 fill(&formats[f], count, count, 0);
@@ -98,7 +98,7 @@ static void sums_of_sums(void **state)
     (void)state;
     for (int i = 0; i < 5000; i++)
         values[i] = (double)(next_random(&seed) >> 20) * 1e-7;
-    for (int isa = 0; isa <= (int)mo_cpu_best_isa(); isa++)
+    FOR_EACH_FORM (isa, &mo_kernel_sum)
         for (uint64_t count = 1; count <= 5000; count += 41) {
             mo_sum_args args = {values, sums, count};
             uint64_t items = (count + 1023) / 1024;
@@ -126,7 +126,7 @@ static void non_finite_found_everywhere(void **state)
     enum { COUNT = 1100 };
     (void)state;
     for (int f = 0; f < 3; f++)
-        for (int isa = 0; isa <= (int)mo_cpu_best_isa(); isa++) {
+        FOR_EACH_FORM (isa, &mo_kernel_check) {
             const format *type = &formats[f];
             uint32_t sign_bit = 1u << (8 * type->size - 1);
             uint32_t bad[] = {type->overflow, type->overflow | sign_bit, type->overflow + 1,
@@ -163,7 +163,7 @@ static void scale_forms_agree(void **state)
     const float factors[] = {0.5f, 1.0f / 3, 65536.0f, 0x1p-140f, 0.0f, INFINITY, NAN, 1.0f};
     (void)state;
     for (int f = 0; f < 3; f++)
-        for (int isa = 1; isa <= (int)mo_cpu_best_isa(); isa++)
+        FOR_EACH_WIDE_FORM (isa, &mo_kernel_scale)
             for (uint64_t count = 1; count < ROOM; count = count < 100 ? count + 1 : count * 5 / 4)
                 for (int k = 0; k < 8; k++) {
                     const format *type = &formats[f];

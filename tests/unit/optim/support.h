@@ -1,25 +1,10 @@
-/* What the optimizer's tests share: which CPU forms run here, random numbers, comparison of bits.
- */
+/* What the optimizer's tests share: random numbers, comparison of bits. */
 #ifndef TEST_OPTIM_SUPPORT_H
 #define TEST_OPTIM_SUPPORT_H
 
 #include "support/checks.h"
 
 #include "kernels/optim_scalar.h"
-
-/* The best form that this processor runs. */
-static inline int best_isa(void)
-{
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-        return MO_ISA_AVX512;
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return MO_ISA_AVX2;
-#endif
-    return MO_ISA_SCALAR;
-}
 
 /* xorshift64*: seeded, the same on every machine. */
 static inline uint64_t next_random(uint64_t *state)

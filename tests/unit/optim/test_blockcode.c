@@ -4,6 +4,8 @@
 #include "support.h"
 #include "support/sweep.h"
 
+#include "support/forms.h"
+
 static uint32_t crc32_of(const void *data, size_t size)
 {
     const unsigned char *bytes = data;
@@ -98,13 +100,13 @@ static void check_forms(int is_signed, uint32_t stride)
             }
         }
         mo_blockcode_args args = {x, NULL, absmax, N, MO_DTYPE_F32, (uint32_t)is_signed};
-        for (int isa = MO_ISA_AVX2; isa <= best_isa(); isa++) {
+        FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize) {
             args.codes = codes[isa];
             mo_kernel_quantize.cpu[isa](&args, 0, 1);
         }
         for (uint32_t i = 0; i < N; i++) {
             uint8_t code = is_signed ? mo_code_signed(x[i]) : mo_code_unsigned(x[i], x[i]);
-            for (int isa = MO_ISA_AVX2; isa <= best_isa(); isa++)
+            FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize)
                 if (codes[isa][i] != code)
                     fail_msg("isa %d, bits %08x: code %d, expected %d", isa, mo_f32_bits(x[i]),
                              codes[isa][i], code);
@@ -140,7 +142,7 @@ static void test_forms_at_thresholds(void **state)
                            : mo_f32_from_bits((t[i] + shift - 4) | (is_signed ? shift << 31 : 0));
             mo_blockcode_args args = {
                 x, codes, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed};
-            for (int isa = MO_ISA_SCALAR; isa <= best_isa(); isa++) {
+            FOR_EACH_FORM (isa, &mo_kernel_quantize) {
                 mo_kernel_quantize.cpu[isa](&args, 0, 1);
                 for (uint32_t i = 0; i < MO_BLOCK_SIZE; i++)
                     assert_int_equal(codes[i], is_signed ? mo_code_signed(x[i])
@@ -184,7 +186,7 @@ static void test_forms_on_wild_data(void **state)
         mo_blockcode_args back = {out[0], codes[0], absmax[0], n, dtype, is_signed};
         mo_kernel_quantize.cpu[MO_ISA_SCALAR](&args, 0, 1);
         mo_kernel_dequantize.cpu[MO_ISA_SCALAR](&back, 0, 1);
-        for (int isa = MO_ISA_AVX2; isa <= best_isa(); isa++) {
+        FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize) {
             args.codes = back.codes = codes[1];
             args.absmax = back.absmax = absmax[1];
             back.values = out[1];

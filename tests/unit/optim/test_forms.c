@@ -2,6 +2,8 @@
  * data, every ragged size, unaligned, with and without model copy and stochastic rounding. */
 #include "support.h"
 
+#include "support/forms.h"
+
 #include <math.h>
 
 enum { MOST = 2048, KINDS = 11 };
@@ -142,7 +144,7 @@ static void check(const step_case *c)
     static buffers expected, actual;
     prepare(c, &expected);
     run(c, &expected, MO_ISA_SCALAR);
-    for (int isa = MO_ISA_AVX2; isa <= best_isa(); isa++) {
+    FOR_EACH_WIDE_FORM (isa, form_of(c)->kernel) {
         prepare(c, &actual);
         run(c, &actual, isa);
         if (memcmp(&expected, &actual, sizeof actual) != 0) /* NaNs too */
@@ -185,7 +187,7 @@ static void test_many_steps(void **state)
         step_case c = {1111, 0, k % KINDS, MO_DTYPE_BF16,    MO_DTYPE_F32, MO_DTYPE_F16,
                        1,    0, 77,        &forms[k / KINDS]};
         uint32_t format = c.form->format;
-        for (int isa = MO_ISA_AVX2; isa <= best_isa(); isa++) {
+        FOR_EACH_WIDE_FORM (isa, c.form->kernel) {
             prepare(&c, &expected);
             memset(expected.m, (int)mo_format_zero(format, 1), sizeof expected.m);
             memset(expected.v, 0, sizeof expected.v);
@@ -208,7 +210,7 @@ static void test_skip(void **state)
     static buffers before, after;
     step_case c = {1500, 0, 0, MO_DTYPE_F32, MO_DTYPE_F32, 0, 1, 0, 5, NULL};
     prepare(&c, &before);
-    for (int isa = MO_ISA_SCALAR; isa <= best_isa(); isa++) {
+    FOR_EACH_FORM (isa, &mo_kernel_optim_step) {
         mo_optim_control control = {1, 0};
         mo_rule_coef coef = {0};
         mo_optim_tensor t = {.parameter = after.p,

@@ -94,11 +94,11 @@ static void same_parameters(setup *a, setup *b)
 static void test_the_same_bits_without(void **state)
 {
     (void)state;
-    static const char *const sets[] = {"scalar", "avx2", "avx512"};
+    static const char *const sets[] = {"scalar", "avx2", "avx512-base", "avx512"};
     static const memopt_dtype dtypes[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_BF16, MEMOPT_DTYPE_F16};
     for (int d = 0; d < 3; d++) {
         setup reference;
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < 4; i++) {
             setenv("MEMOPT_ISA", sets[i], 1);
             setup none = make(MEMOPT_STATE_8BIT, dtypes[d], 0.0, 0);
             setup kept = make(MEMOPT_STATE_8BIT, dtypes[d], 0.0, 1);

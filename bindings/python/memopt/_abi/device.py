@@ -42,6 +42,7 @@ class DevicePropertiesStruct(Struct):
         ("total_memory", U64),
         ("granularity", U64),
         ("kernels", CHAR * 24),
+        ("limit", CHAR * 160),
     ]
 
 

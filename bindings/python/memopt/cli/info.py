@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .. import __version__, library_path
 from ..backends import BACKENDS, BackendInfo, backend_info
-from ..device import Device
+from ..device import Device, DeviceProperties
 from ..errors import MemoptError
 from ..monitor import Monitor, MonitorInfo
 from ..sizes import format_size
@@ -126,13 +126,14 @@ def _device(backend: str, index: int, info: BackendInfo) -> Dict[str, Any]:
         "virtual_memory": properties.virtual_memory,
         "granularity": properties.granularity,
         "allocation": "mapped" if properties.virtual_memory else "plain",
-        "kernels": _kernels(backend, properties.kernels, info),
+        "kernels": _kernels(backend, properties, info),
     }
     return result
 
 
-def _kernels(backend: str, image: str, info: BackendInfo) -> Dict[str, Any]:
+def _kernels(backend: str, properties: DeviceProperties, info: BackendInfo) -> Dict[str, Any]:
     """In which form the kernels come to the device."""
+    image = properties.kernels
     if backend == "cpu":
         form = "native"
     elif image == "fatbin":
@@ -143,7 +144,7 @@ def _kernels(backend: str, image: str, info: BackendInfo) -> Dict[str, Any]:
         form = "run_time_compiler" if info.compiler else "none"
     else:
         form = "code_object" if image else "none"
-    return {"form": form, "image": image or None}
+    return {"form": form, "image": image or None, "limit": properties.limit or None}
 
 
 # --- printing -------------------------------------------------------------------------------------
@@ -302,6 +303,8 @@ def _notes(backend: Dict[str, Any], device: Dict[str, Any]) -> List[Tuple[str, T
                 "off" % why,
             )
         )
+    if p is not None and p["kernels"]["limit"]:
+        notes.append((name, "kernels run as %(image)s: %(limit)s" % p["kernels"]))
     if p is not None and p["kernels"]["form"] == "none":
         notes.append(
             (

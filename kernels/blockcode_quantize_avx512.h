@@ -1,19 +1,9 @@
-/* The step, quantise and dequantise kernels on AVX-512 VBMI. */
+/*
+ * Block-wise quantise and dequantise, 8 bits, AVX-512: included by a file for each set of
+ * instructions, which defines MO_FORM(name), the name with the set's suffix.
+ */
 #include "kernels/optim_avx512.h"
 #include "kernels/optim_forms.h"
-
-void mo_optim_step_avx512(const void *args, uint64_t begin, uint64_t end)
-{
-    const mo_optim_step_args *a = args;
-    mo_optim_span span;
-    for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
-        mo_optim_span_of(a, chunk, &span);
-        if (span.absmax1 != NULL)
-            mo_adamw8_span_avx512(&span);
-        else
-            mo_adamw32_span_avx512(&span);
-    }
-}
 
 MO_INLINE void quantize_block(const mo_blockcode_args *a, uint64_t first, int32_t dtype,
                               int is_signed)
@@ -60,7 +50,7 @@ static void quantize_run(const mo_blockcode_args *a, uint64_t first, uint64_t la
         mo_quantize_scalar(a, i, (uint32_t)(last - i));
 }
 
-void mo_quantize_avx512(const void *args, uint64_t begin, uint64_t end)
+void MO_FORM(mo_quantize)(const void *args, uint64_t begin, uint64_t end)
 {
     const mo_blockcode_args *a = args;
     uint64_t first = begin * MO_CHUNK_ELEMENTS, last = end * MO_CHUNK_ELEMENTS;
@@ -69,7 +59,7 @@ void mo_quantize_avx512(const void *args, uint64_t begin, uint64_t end)
     quantize_run(a, first, last, a->dtype);
 }
 
-void mo_dequantize_avx512(const void *args, uint64_t begin, uint64_t end)
+void MO_FORM(mo_dequantize)(const void *args, uint64_t begin, uint64_t end)
 {
     const mo_blockcode_args *a = args;
     uint64_t i = begin * MO_CHUNK_ELEMENTS, last = end * MO_CHUNK_ELEMENTS;
