@@ -16,10 +16,7 @@ static inline uint64_t mo_hash_load(const unsigned char *bytes)
 {
     uint64_t word;
     memcpy(&word, bytes, sizeof word);
-#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-    word = __builtin_bswap64(word);
-#endif
-    return word;
+    return MO_BIG_ENDIAN ? __builtin_bswap64(word) : word;
 }
 
 static inline uint64_t mo_hash_full_granule(const unsigned char *bytes)

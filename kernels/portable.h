@@ -46,6 +46,13 @@ template <class T> __device__ static inline T *mo_global(T *pointer)
 #define MO_AT(type, pointer) (*(type *)(pointer))
 #endif
 
+/* Hashes and files are little-endian. No GPU is big-endian, nor is the host of one. */
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+#define MO_BIG_ENDIAN 1
+#else
+#define MO_BIG_ENDIAN 0
+#endif
+
 MO_HD static inline uint32_t mo_f32_bits(float value)
 {
 #if MO_NVCC_DEVICE

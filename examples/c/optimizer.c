@@ -1,7 +1,7 @@
 /*
  * 8-bit AdamW: the same model trained twice, with 32-bit and with 8-bit states.
  *
- * The model is a linear map y = W x from 256 inputs to 256 outputs that learns a hidden map. The
+ * The model is a linear map y = W x from 128 inputs to 128 outputs that learns a hidden map. The
  * program shows what the states take, that both runs learn, and that a step whose gradients are not
  * finite changes nothing.
  */
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 256, WEIGHTS = WIDTH * WIDTH, STEPS = 600 };
+enum { WIDTH = 128, WEIGHTS = WIDTH * WIDTH, STEPS = 200 };
 
 /* Every call returns a status; a program this small just ends. */
 static void must(memopt_status status)

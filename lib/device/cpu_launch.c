@@ -11,6 +11,8 @@
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
+#else
+#include <fenv.h>
 #endif
 
 /* Below this many items, or elements in them, a thread's wake-up costs more than it brings. */
@@ -42,7 +44,11 @@ static void run_form(mo_cpu_kernel function, const void *args, uint64_t begin, u
     function(args, begin, end);
     _mm_setcsr(callers);
 #else
+    fenv_t callers;
+    fegetenv(&callers);
+    fesetenv(FE_DFL_ENV);
     function(args, begin, end);
+    fesetenv(&callers);
 #endif
 }
 

@@ -97,6 +97,7 @@ memopt_status memopt_optimizer_export_sync(memopt_optimizer *o, void *buffer, ui
         status = waited;
     if (status != MEMOPT_OK)
         return status;
+    mo_export_order(o, parameters, states);
     mo_put_u32(start + needed - 8, mo_crc32(start, needed - MO_EXPORT_END));
     mo_put_u32(start + needed - 4, 0);
     return MEMOPT_OK;

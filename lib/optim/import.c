@@ -2,6 +2,8 @@
 #include "optim/crc32.h"
 #include "optim/layout.h"
 
+#include "base/memory.h"
+
 #include <inttypes.h>
 #include <string.h>
 
@@ -160,20 +162,46 @@ static memopt_status send(memopt_optimizer *o, const sections *s, memopt_stream 
     return status;
 }
 
+/* Points the sections of step counts and states at what is in this processor's byte order: the
+ * buffer itself, or a copy that the caller frees. */
+static memopt_status own_order(const memopt_optimizer *o, const unsigned char *buffer, sections *s,
+                               unsigned char **out_copy)
+{
+    *out_copy = NULL;
+    if (!MO_BIG_ENDIAN)
+        return MEMOPT_OK;
+    uint64_t bytes = mo_export_bytes(o);
+    unsigned char *copy = mo_malloc(bytes);
+    if (copy == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    memcpy(copy, buffer, bytes);
+    unsigned char *parameters = copy + (s->parameters - buffer);
+    unsigned char *states = copy + (s->states - buffer);
+    mo_export_order(o, parameters, states);
+    s->parameters = parameters;
+    s->states = states;
+    *out_copy = copy;
+    return MEMOPT_OK;
+}
+
 memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buffer, uint64_t bytes,
                                            memopt_stream stream)
 {
     sections s;
+    unsigned char *copy = NULL;
     if (o == NULL || buffer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer import: %s is NULL",
                        o == NULL ? "the handle" : "buffer");
     memopt_status status = check(o, buffer, bytes, &s);
     if (status == MEMOPT_OK)
         status = mo_optimizer_use_stream(o, stream);
+    if (status == MEMOPT_OK)
+        status = own_order(o, buffer, &s, &copy);
     if (status != MEMOPT_OK)
         return status;
     status = send(o, &s, stream);
     memopt_status waited = memopt_stream_sync(o->device, stream); /* copies read the buffer */
+    mo_free(copy);
     if (status == MEMOPT_OK)
         status = waited;
     if (status != MEMOPT_OK)

@@ -4,24 +4,25 @@
 
 const unsigned char mo_export_magic[8] = {'M', 'E', 'M', 'O', 'P', 'T', 'O', 'S'};
 
-static mo_state_part part_of(void *data, uint64_t bytes)
+static mo_state_part part_of(void *data, uint64_t bytes, uint32_t word)
 {
-    return (mo_state_part){data, bytes, (bytes + 7) / 8 * 8};
+    return (mo_state_part){data, bytes, (bytes + 7) / 8 * 8, word};
 }
 
 int mo_state_parts(const mo_parameter *p, mo_state_part parts[MO_EXPORT_PARTS])
 {
     uint64_t moment = mo_format_bytes(p->format, p->tensor.count);
     uint64_t absmax = mo_parameter_blocks(p) * 4;
+    uint32_t word = p->device.absmax1 != NULL ? 1 : 4;
     int n = 0;
     if (p->device.m != NULL)
-        parts[n++] = part_of(p->device.m, moment);
+        parts[n++] = part_of(p->device.m, moment, word);
     if (p->device.v != NULL)
-        parts[n++] = part_of(p->device.v, moment);
+        parts[n++] = part_of(p->device.v, moment, word);
     if (p->device.absmax1 != NULL)
-        parts[n++] = part_of(p->device.absmax1, absmax);
+        parts[n++] = part_of(p->device.absmax1, absmax, 4);
     if (p->device.absmax2 != NULL)
-        parts[n++] = part_of(p->device.absmax2, absmax);
+        parts[n++] = part_of(p->device.absmax2, absmax, 4);
     return n;
 }
 
@@ -54,6 +55,31 @@ uint64_t mo_export_bytes(const memopt_optimizer *o)
             bytes += parts[k].padded;
     }
     return bytes;
+}
+
+static void turn(unsigned char *at, uint64_t bytes, uint32_t word)
+{
+    for (uint64_t i = 0; word > 1 && i < bytes; i += word)
+        for (uint32_t low = 0, high = word - 1; low < high; low++, high--) {
+            unsigned char byte = at[i + low];
+            at[i + low] = at[i + high];
+            at[i + high] = byte;
+        }
+}
+
+void mo_export_order(const memopt_optimizer *o, unsigned char *parameters, unsigned char *states)
+{
+    if (!MO_BIG_ENDIAN)
+        return;
+    for (uint64_t i = 0; i < o->parameter_count; i++) {
+        mo_state_part parts[MO_EXPORT_PARTS];
+        int n = mo_state_parts(&o->parameters[i], parts);
+        turn(parameters + i * MO_EXPORT_PARAMETER + 16, 8, 8);
+        for (int k = 0; k < n; k++) {
+            turn(states, parts[k].bytes, parts[k].word);
+            states += parts[k].padded;
+        }
+    }
 }
 
 void mo_put_u32(unsigned char *at, uint32_t value)

@@ -33,6 +33,7 @@ typedef struct mo_state_part {
     void *data; /* device memory */
     uint64_t bytes;
     uint64_t padded; /* to 8 bytes */
+    uint32_t word;   /* bytes of an element: 1 or 4 */
 } mo_state_part;
 
 /* Fills parts; returns how many there are (0, 1, 2 or 4). */
@@ -46,6 +47,10 @@ uint32_t mo_export_format(const mo_parameter *p);
 
 /* Bytes of an export of this optimizer; it fits, since its states do. */
 uint64_t mo_export_bytes(const memopt_optimizer *o);
+
+/* Step counts and states are copied as they lie in device memory. On a big-endian processor this
+ * turns them, in the sections of parameters and states, to the file's order or back. */
+void mo_export_order(const memopt_optimizer *o, unsigned char *parameters, unsigned char *states);
 
 void mo_put_u32(unsigned char *at, uint32_t value);
 void mo_put_u64(unsigned char *at, uint64_t value);

@@ -8,6 +8,7 @@ tuple ``(pointer, count, dtype)``. A Tensor keeps what it looks at alive, but fo
 from __future__ import annotations
 
 import ctypes
+import sys
 from typing import TYPE_CHECKING, Any, Iterable, List, Optional, Sequence, Tuple, Union
 
 from . import _dlpack, errors
@@ -284,7 +285,7 @@ def _from_protocols(source: Any) -> Tensor:
 
 
 def _buffer_dtype(view: memoryview) -> Optional[DType]:
-    code = view.format.lstrip("@=<")  # this library runs on little-endian machines
+    code = view.format.lstrip("@=<" if sys.byteorder == "little" else "@=>")
     if code in ("l", "b"):  # long: by its size; signed bytes have no type of their own
         return {8: DType.I64, 4: DType.I32}.get(view.itemsize)
     dtype = _BUFFER_DTYPES.get(code)

@@ -2,10 +2,11 @@
  * The resume file: everything that a run's next step depends on, so that a run that was killed
  * goes on with the same bits.
  *
- * Layout, little-endian: magic "MEMOGPT1", u64 bytes of the file, u32 length and text of the
- * configuration, the counters (u64 step, u64 draws; f64 scale, u32 growth tracker), for each
- * parameter u64 elements and the bytes of its weight and, where it has one, of its master, u64
- * length and bytes of the optimizer's export, and the CRC-32 of all that.
+ * Layout: magic "MEMOGPT1", u64 bytes of the file, u32 length and text of the configuration, the
+ * counters (u64 step, u64 draws; f64 scale, u32 growth tracker), for each parameter u64 elements
+ * and the bytes of its weight and, where it has one, of its master, u64 length and bytes of the
+ * optimizer's export, and the CRC-32 of all that. Numbers have the machine's byte order; one of the
+ * other order refuses the file, since its length is wrong there.
  */
 #ifndef GPT_RESUME_H
 #define GPT_RESUME_H

@@ -1,5 +1,7 @@
 /* The SIMD forms of the step equal the scalar form bit for bit: every pair of types, every kind of
- * data, every ragged size, unaligned, with and without model copy and stochastic rounding. */
+ * data, every ragged size, unaligned, with and without model copy and stochastic rounding.
+ *
+ * optim_forms [N]: every N-th case only, for slow processors. */
 #include "support.h"
 
 #include "support/forms.h"
@@ -7,6 +9,8 @@
 #include <math.h>
 
 enum { MOST = 2048, KINDS = 11 };
+
+static uint64_t every = 1;
 
 typedef struct buffers {
     float p[MOST + 64], copy[MOST + 64], g[MOST + 64], m[MOST + 64], v[MOST + 64];
@@ -158,7 +162,7 @@ static void check(const step_case *c)
 static void test_every_size(void **state)
 {
     (void)state;
-    for (uint64_t n = 1; n <= 600; n++)
+    for (uint64_t n = 1; n <= 600; n += every)
         for (int k = 0; k < 2 * FORMS; k++)
             check(&(step_case){n, (unsigned)(n % 5), (int)(n % KINDS), 1 + (int)(n % 3),
                                1 + (int)(n / 3 % 3), (int)(n / 9 % 4), k % 2, (int)(n / 2 % 2), n,
@@ -174,8 +178,9 @@ static void test_every_kind_and_type(void **state)
             for (int g = 1; g <= 3; g++)
                 for (int copy = 0; copy <= 3; copy++)
                     for (int mode = 0; mode < 4 * FORMS; mode++)
-                        check(&(step_case){1800, 3, kind, p, g, copy, mode & 1, mode >> 1 & 1,
-                                           seed++, &forms[mode >> 2]});
+                        if (seed++ % every == 0)
+                            check(&(step_case){1800, 3, kind, p, g, copy, mode & 1, mode >> 1 & 1,
+                                               seed, &forms[mode >> 2]});
 }
 
 /* Many steps in a row from zero states: what one form leaves, the next takes up. */
@@ -183,7 +188,7 @@ static void test_many_steps(void **state)
 {
     (void)state;
     static buffers expected, actual;
-    for (int k = 0; k < KINDS * FORMS; k++) {
+    for (int k = 0; k < KINDS * FORMS; k += (int)every) {
         step_case c = {1111, 0, k % KINDS, MO_DTYPE_BF16,    MO_DTYPE_F32, MO_DTYPE_F16,
                        1,    0, 77,        &forms[k / KINDS]};
         uint32_t format = c.form->format;
@@ -229,8 +234,9 @@ static void test_skip(void **state)
     }
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    every = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_size),
         cmocka_unit_test(test_every_kind_and_type),

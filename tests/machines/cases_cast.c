@@ -1,0 +1,105 @@
+/* Casts and accumulation: every pair of types. */
+#include "machines/digest.h"
+
+#include "kernels/accumulate.h"
+#include "kernels/cast_cpu.h"
+
+enum { ROOM = 2 * MO_CHUNK_ELEMENTS + 200 };
+
+static const uint64_t counts[] = {1, 7, 64, 300, 1031};
+enum { COUNTS = sizeof counts / sizeof *counts };
+
+static _Alignas(64) unsigned char source[4 * ROOM], destination[4 * ROOM];
+
+/* Segments one behind the other; the first element of each odd one is not aligned to a vector. */
+static uint64_t segments(mo_cast_args *args, uint32_t from, uint32_t to)
+{
+    uint64_t at = 0, chunks = 0;
+    for (uint32_t i = 0; i < COUNTS; i++) {
+        at = i % 2 ? at + 1 : (at + 63) / 64 * 64;
+        args->segments[i] = (mo_cast_segment){source + at * mo_element_size(from),
+                                              destination + at * mo_element_size(to),
+                                              counts[i],
+                                              chunks,
+                                              10 + i,
+                                              (uint16_t)from,
+                                              (uint16_t)to};
+        at += counts[i];
+        chunks += mo_chunks_of(counts[i]);
+    }
+    args->count = COUNTS;
+    return chunks;
+}
+
+static void pair(uint32_t from, uint32_t to)
+{
+    uint64_t digest = DIGEST_START;
+    digest_fill_any(source, 2000, from, from * 100 + to);
+    for (uint32_t mode = 0; mode < 8; mode++) {
+        mo_cast_args args = {.seed = 0x1234567890abcdefu,
+                             .sequence = 7 + mode,
+                             .stochastic = mode & 1,
+                             .saturate = mode >> 1 & 1,
+                             .streaming = mode >> 2 & 1};
+        uint64_t chunks = segments(&args, from, to);
+        digest_launch(&mo_kernel_cast, &args, chunks);
+        for (uint32_t i = 0; i < COUNTS; i++)
+            digest_add(&digest, args.segments[i].destination, counts[i], mo_element_size(to));
+    }
+    digest_report(digest, "mo_cast.%s.%s", digest_dtype(from), digest_dtype(to));
+}
+
+/* More than one chunk, from a table, the second tensor in place. */
+static void chunks(int stochastic)
+{
+    static mo_cast_segment table[2];
+    const uint64_t length = MO_CHUNK_ELEMENTS + 77, first = mo_chunks_of(length);
+    mo_cast_args args = {.seed = 3, .table = table, .count = 2, .stochastic = (uint8_t)stochastic};
+    uint64_t digest = DIGEST_START;
+    digest_fill_any(source, length, MO_DTYPE_F32, 1);
+    digest_fill_any(destination + 2 * length, 500, MO_DTYPE_F16, 2);
+    table[0] = (mo_cast_segment){source, destination, length, 0, 0, MO_DTYPE_F32, MO_DTYPE_BF16};
+    table[1] = (mo_cast_segment){destination + 2 * length,
+                                 destination + 2 * length,
+                                 500,
+                                 first,
+                                 1,
+                                 MO_DTYPE_F16,
+                                 MO_DTYPE_BF16};
+    digest_launch(&mo_kernel_cast, &args, first + 1);
+    digest_add(&digest, destination, length + 500, 2);
+    digest_report(digest, "mo_cast.chunks.%s", stochastic ? "stochastic" : "nearest");
+}
+
+static void accumulate(uint32_t from, uint32_t to)
+{
+    static const float scales[] = {1.0f, 0.3f, -0x1p100f, 0x1p-130f};
+    uint64_t digest = DIGEST_START;
+    for (int k = 0; k < 4; k++) {
+        mo_accumulate_args args = {.count = 2, .scale = scales[k]};
+        digest_fill_any(source, 1400, from, 31 + (uint64_t)k);
+        digest_fill_any(destination, 1400, to, 47 + (uint64_t)k);
+        args.segments[0] = (mo_accumulate_segment){source, destination, 1031, 0, from, to};
+        args.segments[1] = (mo_accumulate_segment){source + 1033 * mo_element_size(from),
+                                                   destination + 1033 * mo_element_size(to),
+                                                   300,
+                                                   1,
+                                                   from,
+                                                   to};
+        digest_launch(&mo_kernel_accumulate, &args, 2);
+        digest_add(&digest, destination, 1400, mo_element_size(to));
+    }
+    digest_report(digest, "mo_accumulate.%s.%s", digest_dtype(to), digest_dtype(from));
+}
+
+void digest_casts(void)
+{
+    for (uint32_t from = MO_DTYPE_F32; from < MO_CAST_DTYPES; from++)
+        for (uint32_t to = MO_DTYPE_F32; to < MO_CAST_DTYPES; to++)
+            pair(from, to);
+    chunks(0);
+    chunks(1);
+    for (uint32_t to = MO_DTYPE_F32; to <= MO_DTYPE_BF16; to++)
+        for (uint32_t from = MO_DTYPE_F32; from <= MO_DTYPE_BF16; from++)
+            accumulate(from, to);
+}

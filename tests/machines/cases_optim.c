@@ -1,0 +1,208 @@
+/* The optimizers' kernels: every rule, format of states, type of parameter and gradient, to nearest
+ * and stochastic, with and without a model copy; the prologue; block-wise codes. */
+#include "machines/digest.h"
+
+#include "optim/optim.h"
+
+enum { COUNT = 8 * 128 + 3 * 256 + 77, ROOM = COUNT + 16, STEPS = 2, MOST = 16 };
+
+/* One parameter and all that belongs to it; the first elements are not aligned to a vector. */
+typedef struct buffers {
+    float parameter[ROOM], copy[ROOM], gradient[ROOM], m[ROOM], v[ROOM];
+    float absmax1[COUNT / 128 + 1], absmax2[COUNT / 128 + 1];
+    uint64_t steps;
+} buffers;
+
+static buffers b;
+
+typedef struct step_case {
+    uint32_t rule, format, p, g, copy, stochastic;
+} step_case;
+
+static const mo_rule_group groups[] = {
+    {1e-3, 0.9, 0.999, 1e-8, 1e-2, 0.9, 0.1, 0, 0, NULL},
+    {0.3, 0.0, 0.5, 0.0, 0.0, 0.5, 0.0, 1, 1, NULL}, /* Nesterov's, upwards */
+    {1e-2, 0.9, 0.99, 1e-3, 0.1, 0.0, 0.0, 0, 0, NULL},
+};
+enum { GROUPS = sizeof groups / sizeof *groups };
+
+static mo_optim_tensor tensor_of(const step_case *c)
+{
+    int coded = c->format != MO_STATE_F32, second = mo_rule_has_second(c->rule);
+    mo_optim_tensor t = {
+        .parameter = mo_element_at(b.parameter, 1, (int32_t)c->p),
+        .copy = c->copy ? mo_element_at(b.copy, 1, (int32_t)c->copy) : NULL,
+        .m = coded ? (void *)((uint8_t *)b.m + 1) : (void *)(b.m + 1),
+        .v = !second ? NULL
+             : coded ? (void *)((uint8_t *)b.v + 1)
+                     : (void *)(b.v + 1),
+        .absmax1 = coded ? b.absmax1 : NULL,
+        .absmax2 = coded && second ? b.absmax2 : NULL,
+        .steps = &b.steps,
+        .parameter_dtype = (int32_t)c->p,
+        .copy_dtype = (int32_t)c->copy,
+        .format = c->format,
+    };
+    return t;
+}
+
+static void start(const step_case *c)
+{
+    uint32_t format = c->format;
+    memset(&b, 0, sizeof b);
+    digest_fill_runs(b.parameter, COUNT + 1, c->p, 17);
+    if (format != MO_STATE_F32) {
+        memset(b.m, (int)mo_format_zero(format, 1), sizeof b.m);
+        memset(b.v, (int)mo_format_zero(format, 0), sizeof b.v);
+    }
+}
+
+static void add_states(uint64_t *digest, const step_case *c)
+{
+    int coded = c->format != MO_STATE_F32;
+    digest_add(digest, b.m, coded ? sizeof b.m : ROOM, coded ? 1 : 4);
+    digest_add(digest, b.v, coded ? sizeof b.v : ROOM, coded ? 1 : 4);
+    digest_add(digest, b.absmax1, sizeof b.absmax1 / 4, 4);
+    digest_add(digest, b.absmax2, sizeof b.absmax2 / 4, 4);
+    digest_add(digest, b.parameter, COUNT + 1, mo_element_size(c->p));
+    if (c->copy)
+        digest_add(digest, b.copy, COUNT + 1, mo_element_size(c->copy));
+    digest_add_u64(digest, b.steps);
+}
+
+/* The second step's gradients have their runs elsewhere. */
+static void steps(uint64_t *digest, const step_case *c, uint32_t group)
+{
+    const mo_kernel *kernel = mo_optimizer_kernel(c->rule, c->format);
+    mo_optim_control control = {0, 0};
+    mo_optim_tensor t = tensor_of(c);
+    start(c);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        mo_rule_coef coef = mo_rule_coef_of(c->rule, &groups[group], b.steps + 1, 0.75);
+        mo_segment g = {mo_element_at(b.gradient, 1, (int32_t)c->g), COUNT, 0, c->g, 0};
+        mo_optim_step_args args = {&t, &g, &coef, &control, 99, 1, c->stochastic};
+        digest_fill_runs(b.gradient, COUNT + 1, c->g, 29 + step);
+        if (step == 1)
+            memmove(b.gradient, (char *)b.gradient + 256 * mo_element_size(c->g),
+                    COUNT / 2 * mo_element_size(c->g));
+        digest_launch(kernel, &args, 1);
+    }
+    add_states(digest, c);
+}
+
+static void step_types(uint32_t rule, uint32_t format)
+{
+    static const char *const rules[MOST] = {"", "adamw", "lion", "sgd"};
+    static const char *const formats[MOST] = {"", "f32", "8bit", "4bit", "e4m3"};
+    const char *name = mo_optimizer_kernel(rule, format)->name;
+    for (uint32_t p = MO_DTYPE_F32; p <= MO_DTYPE_BF16; p++)
+        for (uint32_t g = MO_DTYPE_F32; g <= MO_DTYPE_BF16; g++) {
+            uint64_t digest = DIGEST_START;
+            for (uint32_t copy = 0; copy <= MO_DTYPE_BF16; copy += 1 + (p + g) % 2)
+                for (uint32_t stochastic = 0; stochastic <= (p > 1); stochastic++)
+                    steps(&digest, &(step_case){rule, format, p, g, copy, stochastic},
+                          (copy + stochastic + p) % GROUPS);
+            digest_report(digest, "%s.%s.%s.%s.%s", name, rules[rule], formats[format],
+                          digest_dtype(p), digest_dtype(g));
+        }
+}
+
+/* Every combination of verdicts: scaler, clip, check; sums that are finite and that are not. */
+static void prologue(uint32_t rule)
+{
+    const double infinity = mo_f64_from_bits(0x7ff0000000000000u);
+    const double sums[] = {0.0, 123.456, 1e-30, infinity, infinity - infinity};
+    const float scale = 3.0f;
+    uint64_t digest = DIGEST_START, taken[] = {0, 1, 1000, MO_STEPS_NOT_BEGUN | 3};
+    for (uint32_t k = 0; k < 40; k++) {
+        float found = 0.0f, norm = 0.0f;
+        mo_optim_control control = {0, 0};
+        mo_rule_coef coefs[4];
+        mo_optim_tensor tensors[4] = {{0}};
+        mo_segment gradients[4] = {{0}};
+        mo_optim_prologue_args args = {tensors,
+                                       gradients,
+                                       groups,
+                                       coefs,
+                                       &control,
+                                       &sums[k / 8],
+                                       k & 1 ? &scale : NULL,
+                                       k & 2 ? &found : NULL,
+                                       &norm,
+                                       k & 4 ? 0.5 : 0.0,
+                                       4,
+                                       k >> 1 & 1,
+                                       rule,
+                                       0};
+        for (uint32_t i = 0; i < 4; i++) {
+            tensors[i].steps = &taken[i];
+            tensors[i].group = i % GROUPS;
+            gradients[i].reserved = 3 - i;
+        }
+        digest_launch(&mo_kernel_optim_prologue, &args, 1);
+        digest_add_u64(&digest, control.skip);
+        digest_add_f32(&digest, found);
+        digest_add_f32(&digest, norm);
+        for (uint32_t i = 0; i < 4; i++) {
+            const mo_rule_coef *c = &coefs[i];
+            const float all[] = {
+                c->beta1, c->one_minus_beta1, c->beta2, c->one_minus_beta2, c->decay, c->rate,
+                c->eps,   c->factor};
+            for (int f = 0; f < 8; f++)
+                digest_add_f32(&digest, all[f]);
+            digest_add_u64(&digest, c->step);
+        }
+    }
+    digest_report(digest, "mo_optim_prologue.%u", rule);
+}
+
+static void upload(void)
+{
+    static mo_optim_upload_args args;
+    static unsigned char table[MO_UPLOAD_BYTES];
+    uint64_t digest = DIGEST_START;
+    args.destination = table;
+    args.bytes = 3001;
+    digest_fill_any(args.payload, sizeof args.payload, MO_DTYPE_F8_E4M3, 8);
+    digest_launch(&mo_kernel_optim_upload, &args, 1);
+    digest_add(&digest, table, sizeof table, 1);
+    digest_report(digest, "mo_optim_upload");
+}
+
+/* Quantised from each type; every code decoded, with scales of every kind. */
+static void codes(uint32_t format, const mo_kernel *quantize, const mo_kernel *dequantize)
+{
+    const uint64_t count = MO_CHUNK_ELEMENTS + 600;
+    static float values[MO_CHUNK_ELEMENTS + 600], scales[MO_CHUNK_ELEMENTS / 128 + 10];
+    static uint8_t bytes[MO_CHUNK_ELEMENTS + 600];
+    uint64_t coded = DIGEST_START, decoded = DIGEST_START;
+    for (uint32_t k = 0; k < 6; k++) {
+        uint32_t dtype = 1 + k / 2;
+        mo_blockcode_args args = {values, bytes, scales, count, (int32_t)dtype, k % 2};
+        digest_fill_runs(values, count, dtype, 60 + k);
+        digest_launch(quantize, &args, mo_chunks_of(count));
+        digest_add(&coded, bytes, mo_format_bytes(format, count), 1);
+        digest_add(&coded, scales, (count - 1) / mo_format_block(format) + 1, 4);
+        for (uint64_t i = 0; i < count; i++)
+            bytes[i] = (uint8_t)(i * 7);
+        digest_launch(dequantize, &args, mo_chunks_of(count));
+        digest_add(&decoded, values, count, mo_element_size(dtype));
+    }
+    digest_report(coded, "%s", quantize->name);
+    digest_report(decoded, "%s", dequantize->name);
+}
+
+void digest_optimizers(void)
+{
+    upload();
+    for (uint32_t rule = 1; rule < MOST; rule++)
+        if (mo_optimizer_kernel(rule, MO_STATE_F32) != NULL)
+            prologue(rule);
+    for (uint32_t rule = 1; rule < MOST; rule++)
+        for (uint32_t format = 1; format < MOST; format++)
+            if (mo_optimizer_kernel(rule, format) != NULL)
+                step_types(rule, format);
+    codes(MO_STATE_8BIT, &mo_kernel_quantize, &mo_kernel_dequantize);
+    codes(MO_STATE_4BIT, &mo_kernel_quantize4, &mo_kernel_dequantize4);
+    codes(MO_STATE_F8, &mo_kernel_quantizef8, &mo_kernel_dequantizef8);
+}
