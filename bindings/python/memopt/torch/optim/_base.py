@@ -181,6 +181,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
     ) -> Optional[_format.State]:
         """The state to bind: the one that is there, or a new one, which `made` then has as well."""
         state = self.state.get(parameter)
+        if _format.opened(state) is not state:  # from a loader that is not load_state_dict()
+            made[parameter] = state = _format.opened(state)
         bare = self._kind is OptimizerKind.SGD and list(state or ()) == ["step"]
         if state and not bare:
             return self._checked_state(state, parameter, dense, name, made)
@@ -259,12 +261,17 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 group.setdefault(key, value)
 
     def state_dict(self) -> Dict[str, Any]:
-        """torch's, where states of sharded parameters (DTensors) are DTensors as well: any number
-        of processes can load them (see :mod:`._sharded`)."""
-        presented = _sharded.presented(self, self._kind, self._states, self._portable > 0)
-        if presented is None:
-            return super().state_dict()
+        """torch's, which the optimizers here and `portable_states` understand.
+
+        Where states are coded no other optimizer takes the dict: torch's raise when they load it or
+        in their first step. For those, call this within ``mt.optim.portable_states(optimizer)``.
+        With FullyShardedDataParallel it always is as if called so. States of sharded parameters
+        (DTensors) are DTensors as well: any number of processes can load them.
+        """
+        flattened = any(_layout.is_flattened(p) for g in self.param_groups for p in g["params"])
+        decode = self._portable > 0 or flattened
         own = self.state
+        presented = _sharded.presented(self, self._kind, self._states, decode)
         self.state = defaultdict(dict, presented)
         try:
             return super().state_dict()
@@ -272,7 +279,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             self.state = own
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Loads a state dict of this optimizer, of torch's, of bitsandbytes or of torchao.
+        """Loads a state dict of this rule, made here, by torch, by bitsandbytes or by torchao.
 
         States go to the devices of their parameters and keep their types whatever the parameters'
         are. Codes are kept byte by byte where this optimizer has such codes. In a dict without any
@@ -316,6 +323,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 continue
             parameter, group, name = place_of[number]
             memory = _layout.local(parameter)
+            value = _format.opened(value)
             value = _sharded.localized(value, parameter, self._kind, self._states, name)
             one = _load.read(value, self._kind, self._states, memory, name)
             if one is None and _load.is_count(value, self._kind):
