@@ -11,11 +11,13 @@ torch = pytest.importorskip("torch")
 import memopt.torch as mt  # noqa: E402
 from optim_support import (  # noqa: E402
     assert_same_states,
+    assert_unchanged,
     coded,
     fill,
     make,
     parameters,
     same_bits,
+    snapshot,
     through_a_file,
     twin,
     walk,
@@ -133,3 +135,43 @@ def test_dicts_as_they_were_before_load(kind):
         walk(optimizer, its, 1, 5)
     assert_same_states(a, b, params, others)
     assert_same_states(a, c, params, more)
+
+
+# --- dicts of other rules --------------------------------------------------------------------------
+
+
+RULES = [
+    ("AdamW8bit", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), "is of SGD, .* no betas"),
+    ("AdamW8bit", torch.optim.SGD, "is of SGD"),
+    ("AdamW8bit", torch.optim.Adagrad, "parameter 0 of group 0 has sum"),
+    ("AdamW8bit", torch.optim.Adamax, "is of Adamax, not of AdamW"),
+    ("AdamW8bit", torch.optim.NAdam, "is of NAdam, not of AdamW|RAdam or NAdam"),
+    ("AdamW8bit", lambda p: torch.optim.Adam(p, weight_decay=0.1), "weight_decay=0.1, which Adam"),
+    ("AdamW8bit", mt.Lion8bit, "has no exp_avg_sq: it is incomplete, or of another rule"),
+    ("Lion8bit", mt.AdamW, "is of Adam, not of Lion"),
+    ("Lion8bit", mt.SGD8bit, "is of SGD, not of Lion"),
+    ("SGD8bit", torch.optim.AdamW, "is of Adam, not of SGD"),
+    ("SGD8bit", mt.Lion8bit, "parameter 0 of group 0 has exp_avg"),
+]
+
+
+@pytest.mark.parametrize("kind, other, text", RULES)
+def test_a_dict_of_another_rule(kind, other, text):
+    theirs = parameters(shapes=SHAPES)
+    b = other(theirs)
+    walk(b, theirs, 1)
+    params, a = walked(kind)
+    before = snapshot(a, params)
+    with pytest.raises(ValueError, match=text):
+        a.load_state_dict(b.state_dict())
+    assert_unchanged(a, params, before)
+
+
+def test_torchs_adam_without_decay_is_adamw():
+    theirs = parameters(shapes=SHAPES)
+    b = torch.optim.Adam(theirs, lr=0.25)
+    walk(b, theirs, 1)
+    params, a = walked("AdamW8bit")
+    a.load_state_dict(b.state_dict())
+    assert a.param_groups[0]["lr"] == 0.25
+    assert same_bits(a.state[params[0]]["exp_avg"], b.state[theirs[0]]["exp_avg"])

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _layout, _load, _options, _sharded
+from . import _format, _layout, _load, _options, _other_rules, _sharded
 from ._binding import Binding, Key, Slot
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
@@ -283,8 +283,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
         States go to the devices of their parameters and keep their types whatever the parameters'
         are. Codes are kept byte by byte where this optimizer has such codes. In a dict without any
-        codes, 32-bit states become what this optimizer keeps; beside codes they stay. Everything is
-        checked before anything changes; the message names the parameter.
+        codes, 32-bit states become what this optimizer keeps; beside codes they stay. ValueError for
+        a dict of another rule. Everything is checked before anything changes; the message names the
+        parameter.
         """
         state_dict = state_dict.copy()
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
@@ -293,6 +294,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 state_dict = result
         saved_groups = deepcopy(state_dict["param_groups"])
         _check_counts(self.param_groups, saved_groups)
+        for number, group in enumerate(saved_groups):
+            _other_rules.check_group(group, self._kind, number)
         groups = [_load.group_values(s, own) for s, own in zip(saved_groups, self.param_groups)]
         for group in groups:
             self._check_group(group)
