@@ -1,4 +1,4 @@
-"""load_safetensors(): a checkpoint streamed into a model, converted on the way.
+"""load_safetensors(): a checkpoint streamed into a model, converted on the way where asked to.
 
 The file is read in pieces of a few MiB (not mapped: mapped pages would count as the process's), and
 each piece is cast into its place in the model. Headers, names and shapes are all checked before the
@@ -45,7 +45,7 @@ class _Task(NamedTuple):
 def load_safetensors(
     model: torch.nn.Module,
     path: Path,
-    dtype: Optional[torch.dtype] = torch.bfloat16,
+    dtype: Optional[torch.dtype] = None,
     strict: bool = True,
     device: Union[None, str, torch.device] = None,
 ) -> Any:
@@ -56,12 +56,13 @@ def load_safetensors(
         load_safetensors(model, "checkpoint/", dtype=torch.bfloat16)
 
     `path` is a file, the index of a sharded checkpoint (``*.safetensors.index.json``), or a folder
-    with either. Floating-point parameters and buffers become `dtype` (None: the checkpoint's own),
-    rounded to nearest even; others keep the model's type. A parameter that has another type, or is
-    on the meta device, or not on `device` (None: where it is; the CPU instead of meta) gets new
-    memory when its turn comes; any other is filled in place. Meta parameters become new Parameter
-    objects: make the optimizer afterwards. Tied parameters stay tied, and one of their names in the
-    checkpoint is enough.
+    with either. Floating-point parameters and buffers become `dtype`, rounded to nearest even; with
+    None types are those after load_state_dict(): the model's, and on the meta device the
+    checkpoint's. Others keep the model's type. A parameter that has another type, or is on the meta
+    device, or not on `device` (None: where it is; the CPU instead of meta) gets new memory when its
+    turn comes; any other is filled in place. Meta parameters become new Parameter objects: make the
+    optimizer afterwards. Tied parameters stay tied, and one of their names in the checkpoint is
+    enough.
 
     Missing and unexpected names are told as by load_state_dict(), whose result this gives: an
     error with `strict`, else only reported. RuntimeError for shapes that differ, ValueError for a
@@ -212,10 +213,10 @@ def _load(
 ) -> None:
     tensor, entry = task.slot.tensor, task.entry
     kind = tensor.dtype
-    if kind.is_floating_point:
-        kind = dtype if dtype is not None else entry.dtype
-        if not kind.is_floating_point:
-            kind = tensor.dtype
+    if kind.is_floating_point and dtype is not None:
+        kind = dtype
+    elif kind.is_floating_point and tensor.is_meta and entry.dtype.is_floating_point:
+        kind = entry.dtype
     where = device if device is not None else tensor.device
     if where.type == "meta":
         where = torch.device("cpu")

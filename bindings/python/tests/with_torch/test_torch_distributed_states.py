@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Dict
 
 import pytest
@@ -15,6 +16,7 @@ from distributed_support import (  # noqa: E402
     Group,
     Weights,
     assert_same_values,
+    device_of,
     local_states,
     mesh_of,
     sharded_model,
@@ -245,3 +247,37 @@ def test_codes_are_never_taken_for_values_nor_values_for_codes(
     two.run(_save, two.backend, pair[0], path)
     for text in two.run(_load_other, two.backend, pair[1], path):
         assert "Size mismatch" in text or "Missing key" in text
+
+
+def _flattened(rank: int, backend: str, kind: str, original: bool) -> Any:
+    """FullyShardedDataParallel's whole state dict, before and after another optimizer took it."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    network = torch.nn.Sequential(torch.nn.Linear(90, 101), torch.nn.Linear(101, 7))
+    model = FullyShardedDataParallel(
+        network, use_orig_params=original, device_id=device_of(rank, backend)
+    )
+    model(torch.ones(3, 90, device=device_of(rank, backend))).square().mean().backward()
+    first, second = (make(kind, model.parameters(), lr=1e-2) for _ in range(2))
+    first.step()
+    whole = FullyShardedDataParallel.optim_state_dict(model, first)
+    second.load_state_dict(
+        FullyShardedDataParallel.optim_state_dict_to_load(model, second, copy.deepcopy(whole))
+    )
+    again = FullyShardedDataParallel.optim_state_dict(model, second)
+    kept = [v.dtype for s in second.state.values() for k, v in s.items() if "step" not in k]
+    return whole["state"], again["state"], torch.uint8 in kept
+
+
+@pytest.mark.parametrize("kind, original", [("AdamW8bit", True), ("SGD8bit", False)])
+def test_fully_sharded_data_parallel_gathers_decoded_states(
+    two: Group, kind: str, original: bool
+) -> None:
+    for whole, again, coded in two.run(_flattened, two.backend, kind, original):
+        assert coded
+        for name, shape in (("0.weight", (101, 90)), ("1.bias", (7,))):
+            for key in whole[name].keys() - {"step"}:
+                before, after = whole[name][key], again[name][key]
+                assert before.shape == shape and before.dtype is torch.float32
+                assert 0 < float(before.norm())
+                assert float((after - before).norm()) < 0.02 * float(before.norm())

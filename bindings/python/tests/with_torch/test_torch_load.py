@@ -62,11 +62,28 @@ def test_in_place_where_nothing_changes(path, source, device):
     assert parameters[0]._version > version  # autograd is told
 
 
+@pytest.mark.parametrize("file", [torch.float32, torch.float16])
+@pytest.mark.parametrize("own", [torch.float32, torch.bfloat16])
+def test_types_are_those_after_load_state_dict(tmp_path, file, own):
+    """Of a model on the meta device those after load_state_dict(assign=True)."""
+    state = Model().to(file).state_dict()
+    path = save(tmp_path / "x.safetensors", state)
+    model, expected = Model().to(own), Model().to(own)
+    mt.load_safetensors(model, path)
+    expected.load_state_dict(state)
+    same(model, expected, None)
+    with torch.device("meta"):
+        model = Model().to(own)
+    mt.load_safetensors(model, path)
+    expected.load_state_dict(state, assign=True)
+    same(model, expected, None)
+
+
 def test_a_float32_model_becomes_half(path, source, device):
     model = Model().to(device)
     weight = model.linear.weight
     model.linear(torch.zeros(1, 16, device=device)).sum().backward()
-    mt.load_safetensors(model, path)
+    mt.load_safetensors(model, path, torch.bfloat16)
     same(model, source, torch.bfloat16)
     assert model.linear.weight is weight and weight.grad is None
     x = torch.zeros(1, 16, device=device, dtype=torch.bfloat16)
@@ -143,7 +160,7 @@ def test_tied_weights_stay_tied(tmp_path, meta, kept):
         model = Model(tied=True)
     mt.load_safetensors(model, save(tmp_path / "x.safetensors", state))
     assert model.linear.weight is model.embedding.weight
-    same(model, source, torch.bfloat16)
+    same(model, source, None)
 
 
 # --- folders and shards ---------------------------------------------------------------------------
@@ -166,14 +183,14 @@ def test_sharded_checkpoint(tmp_path, source):
     for path in (tmp_path, str(tmp_path), index):
         model = Model()
         mt.load_safetensors(model, path)
-        same(model, source, torch.bfloat16)
+        same(model, source, None)
 
 
 def test_folder_of_one_file(tmp_path, source):
     save(tmp_path / "other_name.safetensors", source.state_dict())
     model = Model()
     mt.load_safetensors(model, tmp_path)
-    same(model, source, torch.bfloat16)
+    same(model, source, None)
 
 
 def test_folders_that_do_not_say_which(tmp_path, source):
@@ -288,11 +305,11 @@ def make(first):  # something small first, so that libraries and thread pools ar
         )
 
 small = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(1024))])
-mt.load_safetensors(small, path + ".small")
+mt.load_safetensors(small, path + ".small", torch.bfloat16)
 model = make(torch.bfloat16)
 reset()
 before = status("VmRSS")
-mt.load_safetensors(model, path)
+mt.load_safetensors(model, path, torch.bfloat16)
 peak = status("VmHWM") - before
 total = sum(p.numel() * p.element_size() for p in model.parameters())
 assert all(p.dtype == torch.bfloat16 for p in model.parameters())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import inspect
 import os
+import re
 import select
 import signal
 import weakref
@@ -15,6 +18,7 @@ torch = pytest.importorskip("torch")
 import memopt.torch as mt  # noqa: E402
 from memopt.torch._native import native  # noqa: E402
 from optim_support import (  # noqa: E402
+    KINDS,
     assert_same_states,
     assert_unchanged,
     fill,
@@ -215,6 +219,67 @@ def test_what_steps_are_bound_to_ends_with_them():
     del a
     gc.collect()
     assert blocks() == before
+
+
+@pytest.mark.parametrize("kind", ["AdamW8bit", "SGD8bit"])
+def test_a_step_in_backward(kind):
+    """By torch's hooks, an optimizer for each parameter: the bits of a step after backward."""
+    first = torch.nn.Sequential(torch.nn.Linear(70, 80), torch.nn.Linear(80, 1))
+    second = copy.deepcopy(first)
+    optimizers = {p: make(kind, [p], lr=1e-2) for p in first.parameters()}
+    after = make(kind, second.parameters(), lr=1e-2)
+
+    def step(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in optimizers:
+        parameter.register_post_accumulate_grad_hook(step)
+    for t in range(3):
+        x = torch.full((2, 70), float(t + 1))
+        first(x).sum().backward()
+        second(x).sum().backward()
+        after.step()
+        after.zero_grad()
+    for p, q in zip(first.parameters(), second.parameters()):
+        assert p.grad is None and same_bits(p, q) and int(optimizers[p].state[p]["step"]) == 3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_trainer_makes_it_with_groups_of_its_own(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    model = torch.nn.Sequential(torch.nn.Linear(70, 80), torch.nn.LayerNorm(80))
+    arguments = transformers.TrainingArguments(str(tmp_path), weight_decay=0.1, use_cpu=True)
+    trainer = transformers.Trainer(
+        model, arguments, optimizer_cls_and_kwargs=(mt.AdamW8bit, {"lr": 3e-4, "seed": 7})
+    )
+    optimizer = trainer.create_optimizer()
+    assert type(optimizer) is mt.AdamW8bit
+    groups = optimizer.param_groups
+    decay = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
+    found = {name: decay[id(p)] for name, p in model.named_parameters()}
+    assert found == {"0.weight": 0.1, "0.bias": 0.0, "1.weight": 0.0, "1.bias": 0.0}
+    assert all(group["lr"] == 3e-4 and group["seed"] == 7 for group in groups)
+
+
+@pytest.mark.parametrize("kind", ["AdamW8bit", "SGD8bit"])
+def test_groups_have_the_keys_of_torchs(kind):
+    p = torch.ones(5).requires_grad_()
+    theirs = set(KINDS[kind][3]([p]).param_groups[0]) - {"decoupled_weight_decay"}
+    (group,) = make(kind, [p], foreach=True, maximize=True).param_groups
+    assert theirs <= set(group) and group["foreach"] is True and group["maximize"] is True
+    group = {"params": [p], "lr_scale": 0.5, "weight_decay_scale": 2, "name": "all", "initial_lr": 1}
+    make(kind, [group])  # keys of the program's own
+    make(kind, KINDS[kind][3]([p]).param_groups)
+
+
+@kinds
+def test_help_explains_every_argument(kind):
+    cls = KINDS[kind][0]
+    for text in (cls.__doc__, cls.__init__.__doc__):
+        explained = re.findall(r"^ *(\w+(?:, \w+)*): ", text, re.M)
+        names = set(", ".join(explained).split(", "))
+        assert set(inspect.signature(cls).parameters) <= names
 
 
 def test_arguments_of_torch_without_effect():

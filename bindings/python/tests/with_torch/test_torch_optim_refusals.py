@@ -37,13 +37,46 @@ def test_values(kind, values, text):
     p = torch.ones(10).requires_grad_()
     with pytest.raises(ValueError, match=text):
         make(kind, [p], **values)
-    if "block_size" in values:
-        return
     a = make(kind, [p])
     before = snapshot(a, [p])
     with pytest.raises(ValueError, match=text):
         a.add_param_group({"params": [torch.ones(3).requires_grad_()], **values})
     assert_unchanged(a, [p], before)
+
+
+@pytest.mark.parametrize("cls", [mt.AdamW8bit, mt.SGD8bit])
+@pytest.mark.parametrize("key", ["lr", "eps", "momentum", "weight_decay", "min_8bit_size", "seed"])
+def test_text_that_reads_as_a_number(cls, key):
+    p = torch.ones(3).requires_grad_()
+    if key not in cls([p]).defaults:
+        pytest.skip("%s has no %s" % (cls.__name__, key))
+    with pytest.raises(TypeError, match="Invalid .*: '1e-3' is a str, not a number"):
+        cls([p], **{key: "1e-3"})
+    with pytest.raises(TypeError, match="Invalid .*: '1e-3' is a str, not a number"):
+        cls([{"params": [p], key: "1e-3"}])
+    if key == "lr":
+        optimizer = cls([p])
+        optimizer.param_groups[0]["lr"] = "1e-3"
+        fill([p], 0)
+        with pytest.raises(TypeError, match="Invalid learning rate: '1e-3' is a str"):
+            optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "key, meant",
+    [
+        ("weigth_decay", "weight_decay"),
+        ("beta", "betas"),
+        ("LR", "lr"),
+        ("stochastic_round", "stochastic_rounding"),
+        ("optim_bits", "min_8bit_size"),
+    ],
+)
+def test_a_misspelt_key_of_a_group(key, meant):
+    p, q = (torch.ones(3).requires_grad_() for _ in range(2))
+    text = "parameter group 1 has the key %r, .* is %r meant" % (key, meant)
+    with pytest.raises(ValueError, match=text):
+        mt.AdamW8bit([{"params": [p]}, {"params": [q], key: 0}])
 
 
 @pytest.mark.parametrize(

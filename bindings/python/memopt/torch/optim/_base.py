@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import inspect
 from collections import defaultdict
 from copy import deepcopy
 from itertools import chain
@@ -11,13 +11,11 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _layout, _load, _sharded
-from ._binding import Binding, Key, Slot, check_lr
+from . import _format, _layout, _load, _options, _other_rules, _sharded
+from ._binding import Binding, Key, Slot
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
 Learning = Union[float, torch.Tensor]
-
-_U64 = 1 << 64
 
 #: torch.compile does not look into the function; torch treats its optimizers' own so.
 _out_of_graphs: Callable[[Any], Any] = getattr(torch, "_disable_dynamo", lambda function: function)
@@ -39,27 +37,16 @@ class MemoptOptimizer(torch.optim.Optimizer):
     _numbers: Tuple[str, ...] = ("weight_decay",)
     _switches: Tuple[str, ...] = ("maximize",)
 
-    def __init__(
-        self,
-        params: Params,
-        defaults: Dict[str, Any],
-        options: Dict[str, Any],
-        ignored: Dict[str, Any],
-    ) -> None:
-        for name in ("amsgrad", "differentiable"):
-            if ignored.get(name):
-                raise ValueError("%s does not support %s=True" % (type(self).__name__, name))
-        if ignored["foreach"] and ignored["fused"]:
-            raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Adds the description of the arguments to that of the class, where help() begins."""
+        super().__init_subclass__(**kwargs)
+        if cls.__doc__ and cls.__init__.__doc__:
+            cls.__doc__ = "%s\n\n%s" % (inspect.getdoc(cls), inspect.getdoc(cls.__init__))
+
+    def __init__(self, params: Params, defaults: Dict[str, Any]) -> None:
         self._binding: Optional[Binding] = None
-        block_size = options.pop("block_size")
-        own = _format.BLOCKS.get(self._states, 256)
-        if block_size is not None and block_size != own:
-            raise ValueError(
-                "Invalid block_size value: %s; %s has blocks of %d"
-                % (block_size, type(self).__name__, own)
-            )
-        defaults.update(options, block_size=own)
+        if defaults["block_size"] is None:
+            defaults["block_size"] = _format.BLOCKS.get(self._states, 256)
         super().__init__(params, defaults)
 
     # --- groups ---
@@ -67,6 +54,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Adds a group; nothing changes where one of its values or parameters is refused."""
         if isinstance(param_group, dict):
+            known = (*self.defaults, "params", "param_names")
+            number, rule = len(self.param_groups), type(self).__name__
+            _options.check_keys(param_group, known, number, rule)
             self._check_group({**self.defaults, **param_group})
         before = len(self.param_groups)
         super().add_param_group(param_group)
@@ -80,22 +70,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
             raise
 
     def _check_group(self, group: Dict[str, Any]) -> None:
-        """Refuses hyperparameters out of range, in torch's words."""
-        check_lr(group["lr"])
-        decay = float(group["weight_decay"])
-        if not 0.0 <= decay < math.inf:
-            raise ValueError("Invalid weight_decay value: %s" % decay)
-        for index, beta in enumerate(group.get("betas", ())):
-            if not 0.0 <= float(beta) < 1.0:
-                raise ValueError("Invalid beta parameter at index %d: %s" % (index, float(beta)))
-        if len(group.get("betas", (0, 0))) != 2:
-            raise ValueError("Invalid betas: %s" % (group["betas"],))
-        if not 0.0 <= float(group.get("eps", 0.0)) < math.inf:
-            raise ValueError("Invalid epsilon value: %s" % group["eps"])
-        if not int(group["min_8bit_size"]) >= 0:
-            raise ValueError("Invalid min_8bit_size value: %s" % group["min_8bit_size"])
-        if not 0 <= int(group["seed"]) < _U64:
-            raise ValueError("Invalid seed value: %s" % group["seed"])
+        """Refuses what is out of range or not supported, in torch's words."""
+        block_size = _format.BLOCKS.get(self._states, 256)
+        _options.check_values(group, type(self).__name__, block_size)
 
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         """The group's hyperparameters as (name in the library, value), the learning rate first."""
@@ -204,6 +181,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
     ) -> Optional[_format.State]:
         """The state to bind: the one that is there, or a new one, which `made` then has as well."""
         state = self.state.get(parameter)
+        if _format.opened(state) is not state:  # from a loader that is not load_state_dict()
+            made[parameter] = state = _format.opened(state)
         bare = self._kind is OptimizerKind.SGD and list(state or ()) == ["step"]
         if state and not bare:
             return self._checked_state(state, parameter, dense, name, made)
@@ -276,19 +255,23 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         super().__setstate__(state)
-        self.defaults.pop("differentiable", None)  # torch adds it, to a loaded optimizer only
         self._binding = None
         for group in self.param_groups:
             for key, value in self.defaults.items():
                 group.setdefault(key, value)
 
     def state_dict(self) -> Dict[str, Any]:
-        """torch's, where states of sharded parameters (DTensors) are DTensors as well: any number
-        of processes can load them (see :mod:`._sharded`)."""
-        presented = _sharded.presented(self, self._kind, self._states, self._portable > 0)
-        if presented is None:
-            return super().state_dict()
+        """torch's, which the optimizers here and `portable_states` understand.
+
+        Where states are coded no other optimizer takes the dict: torch's raise when they load it or
+        in their first step. For those, call this within ``mt.optim.portable_states(optimizer)``.
+        With FullyShardedDataParallel it always is as if called so. States of sharded parameters
+        (DTensors) are DTensors as well: any number of processes can load them.
+        """
+        flattened = any(_layout.is_flattened(p) for g in self.param_groups for p in g["params"])
+        decode = self._portable > 0 or flattened
         own = self.state
+        presented = _sharded.presented(self, self._kind, self._states, decode)
         self.state = defaultdict(dict, presented)
         try:
             return super().state_dict()
@@ -296,12 +279,13 @@ class MemoptOptimizer(torch.optim.Optimizer):
             self.state = own
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Loads a state dict of this optimizer, of torch's, of bitsandbytes or of torchao.
+        """Loads a state dict of this rule, made here, by torch, by bitsandbytes or by torchao.
 
         States go to the devices of their parameters and keep their types whatever the parameters'
         are. Codes are kept byte by byte where this optimizer has such codes. In a dict without any
-        codes, 32-bit states become what this optimizer keeps; beside codes they stay. Everything is
-        checked before anything changes; the message names the parameter.
+        codes, 32-bit states become what this optimizer keeps; beside codes they stay. ValueError for
+        a dict of another rule. Everything is checked before anything changes; the message names the
+        parameter.
         """
         state_dict = state_dict.copy()
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():
@@ -310,6 +294,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 state_dict = result
         saved_groups = deepcopy(state_dict["param_groups"])
         _check_counts(self.param_groups, saved_groups)
+        for number, group in enumerate(saved_groups):
+            _other_rules.check_group(group, self._kind, number)
         groups = [_load.group_values(s, own) for s, own in zip(saved_groups, self.param_groups)]
         for group in groups:
             self._check_group(group)
@@ -340,6 +326,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
                 continue
             parameter, group, name = place_of[number]
             memory = _layout.local(parameter)
+            value = _format.opened(value)
             value = _sharded.localized(value, parameter, self._kind, self._states, name)
             one = _load.read(value, self._kind, self._states, memory, name)
             if one is None and _load.is_count(value, self._kind):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import array
 import ctypes
-import math
 import operator
 import os
 from itertools import chain
@@ -21,7 +20,7 @@ from ... import _abi, _lifetime, errors
 from ..._abi import OptimizerKind, StateFormat, TensorStruct
 from ..._library import lib
 from .._native import Native, native
-from . import _format, _layout
+from . import _format, _layout, _options
 
 _data_ptr = torch.Tensor.data_ptr
 _stride = torch.Tensor.stride
@@ -137,10 +136,10 @@ class Executor:
             and lr.numel() == 1
         ):
             if lr.device.type == "cpu":
-                check_lr(lr)
+                _options.check_lr(lr)
             self._rates[number] = lr
             return (("lr", 0.0), ("device_lr", lr.data_ptr()))
-        return (("lr", float(lr)),)
+        return (("lr", _options.number("learning rate", lr)),)
 
     def gradients(self, given: Sequence[Optional[torch.Tensor]], rule: str) -> List[torch.Tensor]:
         """Writes the array; what is returned must be kept until the step was enqueued."""
@@ -222,14 +221,6 @@ class Executor:
         if value.device == self.device and value.dtype is torch.float32:
             return value
         return value.to(self.device, torch.float32, non_blocking=True)
-
-
-def check_lr(lr: Any) -> None:
-    """Refuses learning rates out of range, in torch's words."""
-    if isinstance(lr, torch.Tensor) and lr.numel() != 1:
-        raise ValueError("Tensor lr must be 1-element")
-    if not 0.0 <= float(lr) < math.inf:
-        raise ValueError("Invalid learning rate: %s" % float(lr))
 
 
 def _end(pointer: int, force: bool) -> None:

@@ -9,6 +9,8 @@ go by it. 4-bit
 ones are a row of bytes with two codes each, and where the parameter's order of memory is not that
 of its indices, "order" holds its strides. Codes are bytes, also those of fp8, for torch cannot
 pickle its own 8-bit floats.
+
+In the state dicts of optimizers with coded states every entry is sealed: see :func:`sealed`.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ DTYPES = {
 
 State = Dict[str, torch.Tensor]
 
+_SEAL = "memopt"
+
 #: In a step count of SGD's beside the steps: none of them has written the momentum buffer (see
 #: memopt_optimizer_add_parameter_with_state). As an int64 the count is then negative.
 NOT_BEGUN = -(1 << 63)
@@ -48,6 +52,27 @@ BLOCKS = {StateFormat.BITS8: 256, StateFormat.BITS4: 128, StateFormat.F8: 256}
 def has_moments(state: Any, kind: OptimizerKind) -> bool:
     """Whether it is a state with moments: SGD's has none where there never was a momentum."""
     return bool(state) and MOMENTS[kind][0] in state
+
+
+def sealed(state: State) -> Dict[str, Any]:
+    """A state as no other optimizer takes it: each tensor in a dict of its own.
+
+    Codes under torch's names would be taken for moments. The names stay, since torch's flattened
+    state dicts go by those in ``optimizer.state``. A "step" that is a dict stops Adam and its
+    relatives when they load it, any entry the others in their first step.
+    """
+    return {key: {_SEAL: value} for key, value in state.items()}
+
+
+def opened(state: Any) -> Any:
+    """What sealed() was given; any other state as it is."""
+    if not isinstance(state, dict) or not any(map(_is_sealed, state.values())):
+        return state
+    return {key: value[_SEAL] if _is_sealed(value) else value for key, value in state.items()}
+
+
+def _is_sealed(value: Any) -> bool:
+    return isinstance(value, dict) and list(value) == [_SEAL]
 
 
 def scale_names(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:

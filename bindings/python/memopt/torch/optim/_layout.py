@@ -15,6 +15,11 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return hasattr(type(tensor), "to_local")
 
 
+def is_flattened(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is FullyShardedDataParallel's: a piece of many parameters laid end to end."""
+    return getattr(tensor, "_fsdp_flattened", False) is True
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of this process behind a tensor: of a sharded one, its shard."""
     shard: torch.Tensor = tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]

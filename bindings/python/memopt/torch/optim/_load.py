@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
-from . import _format, _layout
+from . import _format, _layout, _other_rules
 
 _NESTED = "__bnb_optimizer_quant_state__"
 
@@ -72,6 +72,7 @@ def read(
     """The state of a parameter; None where there is none. ValueError if it does not fit."""
     if _NESTED in state:
         state = {**state, **state[_NESTED]}
+    _other_rules.check_state(state, kind, name)
     names = _format.MOMENTS[kind]
     if "max_exp_avg_sq" in state:
         raise ValueError("the state of %s is AMSGrad's, which is not supported" % name)
@@ -82,7 +83,7 @@ def read(
             return None
         missing = [key for key in names if state.get(key) is None]
         if missing:
-            raise ValueError("the state of %s has no %s" % (name, missing[0]))
+            raise _lacking(name, missing[0])
         moments = [_moment(state, i, kind, own, parameter, name) for i in range(len(names))]
     steps = int(state["step"]) if state.get("step") is not None else 1
     negative = steps < 0 and kind is not OptimizerKind.SGD  # see _format.NOT_BEGUN
@@ -94,6 +95,12 @@ def read(
 def is_count(state: Mapping[str, Any], kind: OptimizerKind) -> bool:
     """Whether it is what SGD without momentum keeps where it rounds stochastically."""
     return kind is OptimizerKind.SGD and isinstance(state.get("step"), torch.Tensor)
+
+
+def _lacking(name: str, key: str) -> ValueError:
+    return ValueError(
+        "the state of %s has no %s: it is incomplete, or of another rule" % (name, key)
+    )
 
 
 def _fail(name: str, what: str, got: Any, parameter: torch.Tensor) -> ValueError:
@@ -186,7 +193,7 @@ def _bitsandbytes(
     what = "state%d" % number
     value = state.get(what)
     if value is None:
-        raise ValueError("the state of %s has no %s" % (name, what))
+        raise _lacking(name, what)
     if value.dtype is not torch.uint8:
         return _floats(value, what, parameter, name)
     scales, map_ = state.get("absmax%d" % number), state.get("qmap%d" % number)
@@ -329,9 +336,6 @@ def _remapped(moment: Codes, table: torch.Tensor) -> torch.Tensor:
 
 def group_values(saved: Dict[str, Any], own: Dict[str, Any]) -> Dict[str, Any]:
     """A group of a state dict with what this optimizer needs beside it."""
-    for key in ("amsgrad", "differentiable"):
-        if saved.get(key):
-            raise ValueError("the state dict is of an optimizer with %s=True" % key)
     group = dict(saved)
     if "momentum" in own and "momentum" not in group and "betas" in group:
         group["momentum"] = group.pop("betas")[0]  # as bitsandbytes keeps it

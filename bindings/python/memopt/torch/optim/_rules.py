@@ -1,13 +1,4 @@
-"""The optimizers by name. Arguments are torch's, and:
-
-* `min_8bit_size`: parameters with fewer elements keep 32-bit states; 4096.
-* `stochastic_rounding`: bf16 and fp16 parameters are rounded up or down with probability by
-  distance, so that updates below half a unit are not lost; `seed` chooses the random numbers.
-* `block_size`: elements per scale; only the format's own is there (128 with 4 bits, else 256).
-
-`foreach`, `fused` and `capturable` are taken and have no effect: a step is always one fused call
-that may be captured. ValueError for amsgrad=True and differentiable=True.
-"""
+"""The optimizers by name. Arguments are torch's, and those that torch's do not have."""
 
 from __future__ import annotations
 
@@ -17,6 +8,7 @@ import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from ._base import Learning, MemoptOptimizer, Params
+from ._options import number
 
 Betas = Tuple[Union[float, torch.Tensor], Union[float, torch.Tensor]]
 
@@ -46,10 +38,29 @@ class AdamW(MemoptOptimizer):
         block_size: Optional[int] = None,
         seed: int = 0,
     ) -> None:
-        values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
-        ignored = dict(amsgrad=amsgrad, differentiable=differentiable, foreach=foreach, fused=fused)
+        """Groups of parameters may have their own values of all of these.
+
+        Args:
+            params: parameters, (name, parameter) pairs, or groups of them as dicts.
+            lr: the learning rate, a number or a tensor of one element.
+            betas: how much the means of gradients and of their squares keep in a step.
+            eps: added to the root of the second.
+            weight_decay: the share of a parameter, times lr, that a step takes from it.
+            amsgrad: only False.
+            maximize: climb instead of descend.
+            foreach, fused, capturable: no effect; a step is one fused call that may be captured.
+            differentiable: only False.
+            min_8bit_size: parameters with fewer elements keep 32-bit states.
+            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
+                distance, so that updates below half a unit are not lost.
+            block_size: elements per scale; only the format's own (4 bits: 128, else 256).
+            seed: chooses the random numbers of stochastic_rounding.
+        """
+        values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+        switches = dict(maximize=maximize, foreach=foreach, capturable=capturable)
+        switches.update(differentiable=differentiable, fused=fused)
         options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
-        super().__init__(params, values, options, ignored)
+        super().__init__(params, {**values, **switches, **options})
 
 
 class AdamW8bit(AdamW):
@@ -92,10 +103,27 @@ class Lion(MemoptOptimizer):
         block_size: Optional[int] = None,
         seed: int = 0,
     ) -> None:
-        values = dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize)
+        """Groups of parameters may have their own values of all of these.
+
+        Args:
+            params: parameters, (name, parameter) pairs, or groups of them as dicts.
+            lr: the learning rate, a number or a tensor of one element.
+            betas: the weight of the moment in the update, and how much it keeps in a step.
+            weight_decay: the share of a parameter, times lr, that a step takes from it.
+            maximize: climb instead of descend.
+            foreach, fused, capturable: no effect; a step is one fused call that may be captured.
+            differentiable: only False.
+            min_8bit_size: parameters with fewer elements keep 32-bit states.
+            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
+                distance, so that updates below half a unit are not lost.
+            block_size: elements per scale; only 256.
+            seed: chooses the random numbers of stochastic_rounding.
+        """
+        values = dict(lr=lr, betas=betas, weight_decay=weight_decay)
+        switches = dict(maximize=maximize, foreach=foreach, capturable=capturable)
+        switches.update(differentiable=differentiable, fused=fused)
         options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
-        ignored = dict(differentiable=differentiable, foreach=foreach, fused=fused)
-        super().__init__(params, values, options, ignored)
+        super().__init__(params, {**values, **switches, **options})
 
 
 class Lion8bit(Lion):
@@ -129,21 +157,34 @@ class SGD(MemoptOptimizer):
         block_size: Optional[int] = None,
         seed: int = 0,
     ) -> None:
-        values = dict(
-            lr=lr,
-            momentum=momentum,
-            dampening=dampening,
-            weight_decay=weight_decay,
-            nesterov=nesterov,
-            maximize=maximize,
-        )
+        """Groups of parameters may have their own values of all of these.
+
+        Args:
+            params: parameters, (name, parameter) pairs, or groups of them as dicts.
+            lr: the learning rate, a number or a tensor of one element.
+            momentum: how much the buffer keeps in a step; 0: there is no buffer.
+            dampening: the share of the gradient that does not go into the buffer.
+            weight_decay: the share of a parameter that is added to its gradient.
+            nesterov: use Nesterov's momentum.
+            maximize: climb instead of descend.
+            foreach, fused: no effect; a step is one fused call.
+            differentiable: only False.
+            min_8bit_size: parameters with fewer elements keep 32-bit states.
+            stochastic_rounding: round bf16 and fp16 parameters up or down with probability by
+                distance, so that updates below half a unit are not lost.
+            block_size: elements per scale; only 256.
+            seed: chooses the random numbers of stochastic_rounding.
+        """
+        values = dict(lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay)
+        switches = dict(nesterov=nesterov, maximize=maximize, foreach=foreach)
+        switches.update(differentiable=differentiable, fused=fused)
         options = _options(min_8bit_size, stochastic_rounding, block_size, seed)
-        ignored = dict(differentiable=differentiable, foreach=foreach, fused=fused)
-        super().__init__(params, values, options, ignored)
+        super().__init__(params, {**values, **switches, **options})
 
     def _check_group(self, group: Dict[str, Any]) -> None:
         super()._check_group(group)
-        momentum, dampening = float(group["momentum"]), float(group["dampening"])
+        momentum = number("momentum value", group["momentum"])
+        dampening = number("dampening value", group["dampening"])
         if not 0.0 <= momentum < float("inf"):
             raise ValueError("Invalid momentum value: %s" % momentum)
         if not abs(dampening) < float("inf"):

@@ -14,14 +14,20 @@ from ._base import MemoptOptimizer
 
 @contextlib.contextmanager
 def portable_states(*optimizers: MemoptOptimizer) -> Iterator[None]:
-    """Within it, the optimizers' state dicts have 32-bit moments in place of coded ones.
+    """Within it, the optimizers' state dicts have 32-bit moments, under torch's names, in place of
+    coded ones: torch's optimizers load them, and any optimizer of the rule here.
+
+        with mt.optim.portable_states(optimizer):
+            torch.optim.AdamW(model.parameters()).load_state_dict(optimizer.state_dict())
+
+    For torch.distributed.checkpoint:
 
         with mt.optim.portable_states(optimizer):
             weights, states = get_state_dict(model, optimizer)
             dcp.save({"weights": weights, "states": states}, checkpoint_id=path)
 
     Such a checkpoint has the same tensors however parameters are cut and whatever states are kept
-    in, so any layout and any optimizer of the rule can load it, within this context as well. Values
+    in, so any layout can load it, within this context as well. Values
     are decoded exactly, and quantised once where they are loaded. In each process the dict takes 4
     bytes for each element of a moment that the process has. ``optimizer.state`` stays as it is.
     """
@@ -48,7 +54,7 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     params = [p for group in optimizer.param_groups for p in group["params"]]
     counts = {place: p.numel() for place, p in zip(places, params)}
     saved["state"] = {
-        place: _state(state, kind, counts[place]) if place in counts else state
+        place: _state(_format.opened(state), kind, counts[place]) if place in counts else state
         for place, state in saved["state"].items()
         if place not in counts or _format.has_moments(state, kind)
     }

@@ -379,25 +379,19 @@ def _decoded(units: torch.Tensor, format_: StateFormat, signed: bool) -> torch.T
 
 def presented(
     optimizer: torch.optim.Optimizer, kind: OptimizerKind, own: StateFormat, decode: bool
-) -> Optional[Dict[Any, Any]]:
-    """All states of an optimizer as state dicts hold them; None if that is how they are."""
-    groups: List[Dict[str, Any]] = optimizer.param_groups
-    names = {
-        p: _layout.name_of(group, g, i)
-        for g, group in enumerate(groups)
-        for i, p in enumerate(group["params"])
-        if decode or _layout.is_sharded(p)
-    }
-    if not names:
-        return None
+) -> Dict[Any, Any]:
+    """All states of an optimizer as state dicts hold them."""
     result = {}
-    for p in (p for group in groups for p in group["params"]):
+    for g, group in enumerate(optimizer.param_groups):
         # in the order of the groups: gathering one state after another needs that of all processes
-        if p in optimizer.state:
-            state = optimizer.state[p]
-            result[p] = state
-            if p in names:
-                result[p] = present(state, p, kind, own, names[p], decode)
+        for i, p in enumerate(group["params"]):
+            if p not in optimizer.state:
+                continue
+            state = _format.opened(optimizer.state[p])
+            if decode or _layout.is_sharded(p):
+                state = present(state, p, kind, own, _layout.name_of(group, g, i), decode)
+            sealed = own is not StateFormat.F32 and not decode
+            result[p] = _format.sealed(state) if sealed else state
     for key, state in optimizer.state.items():
         result.setdefault(key, state)
     return result

@@ -1,0 +1,91 @@
+"""What a parameter group may hold: values in range, and no key that is a misspelt one."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import Any, Dict, Iterable, Optional, Sequence
+
+import torch
+
+_U64 = 1 << 64
+
+#: Options of others by what they are here.
+_ELSEWHERE = {"optim_bits": "min_8bit_size", "learning_rate": "lr", "epsilon": "eps"}
+#: How alike two keys are (0 to 1) of which one is taken for the other misspelt.
+_ALIKE = 0.8
+
+
+def number(name: str, value: Any) -> float:
+    """A hyperparameter as a float; TypeError for text, also for text that reads as a number."""
+    if not hasattr(value, "__float__"):
+        raise TypeError("Invalid %s: %r is a %s, not a number" % (name, value, type(value).__name__))
+    return float(value)
+
+
+def check_lr(lr: Any) -> None:
+    """Refuses learning rates out of range, in torch's words."""
+    if isinstance(lr, torch.Tensor) and lr.numel() != 1:
+        raise ValueError("Tensor lr must be 1-element")
+    if not 0.0 <= number("learning rate", lr) < math.inf:
+        raise ValueError("Invalid learning rate: %s" % float(lr))
+
+
+def check_values(group: Dict[str, Any], rule: str, block_size: int) -> None:
+    """Refuses hyperparameters out of range, in torch's words."""
+    check_lr(group["lr"])
+    decay = number("weight_decay value", group["weight_decay"])
+    if not 0.0 <= decay < math.inf:
+        raise ValueError("Invalid weight_decay value: %s" % decay)
+    betas = group.get("betas", (0.0, 0.0))
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise ValueError("Invalid betas: %s" % (betas,))
+    for index, beta in enumerate(betas):
+        if not 0.0 <= number("beta parameter at index %d" % index, beta) < 1.0:
+            raise ValueError("Invalid beta parameter at index %d: %s" % (index, float(beta)))
+    if not 0.0 <= number("epsilon value", group.get("eps", 0.0)) < math.inf:
+        raise ValueError("Invalid epsilon value: %s" % group["eps"])
+    if not number("min_8bit_size value", group["min_8bit_size"]) >= 0:
+        raise ValueError("Invalid min_8bit_size value: %s" % group["min_8bit_size"])
+    number("seed value", group["seed"])
+    if not 0 <= int(group["seed"]) < _U64:
+        raise ValueError("Invalid seed value: %s" % group["seed"])
+    if group["block_size"] not in (None, block_size):
+        raise ValueError(
+            "Invalid block_size value: %s; %s has blocks of %d"
+            % (group["block_size"], rule, block_size)
+        )
+    _check_switches(group, rule)
+
+
+def _check_switches(group: Dict[str, Any], rule: str) -> None:
+    """Refuses what torch's optimizers can do and these cannot."""
+    for name in ("amsgrad", "differentiable"):
+        if group.get(name):
+            raise ValueError("%s does not support %s=True" % (rule, name))
+    if group.get("foreach") and group.get("fused"):
+        raise RuntimeError("`fused` and `foreach` cannot be `True` together.")
+
+
+def check_keys(given: Iterable[str], known: Sequence[str], index: int, rule: str) -> None:
+    """Refuses a key of a group that is a known one misspelt. Any other unknown key is kept, as
+    torch does: programs mark their groups with keys of their own."""
+    for key in given:
+        nearest = _nearest(key, known)
+        if nearest is not None:
+            raise ValueError(
+                "parameter group %d has the key %r, which %s does not know; is %r meant?"
+                % (index, key, rule, nearest)
+            )
+
+
+def _nearest(key: Any, known: Sequence[str]) -> Optional[str]:
+    """The key for which an unknown one was meant; None where it is one of its own."""
+    if key in known or not isinstance(key, str):
+        return None
+    if _ELSEWHERE.get(key) in known:
+        return _ELSEWHERE[key]
+    plain = key.lower().replace("-", "_")
+    if any(plain.startswith(k + "_") or plain.endswith("_" + k) for k in known):
+        return None  # "weight_decay_scale", "max_momentum", "initial_lr"
+    return next(iter(difflib.get_close_matches(plain, known, 1, _ALIKE)), None)

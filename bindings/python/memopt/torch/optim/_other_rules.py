@@ -1,0 +1,57 @@
+"""State dicts of other rules are refused: what an optimizer would drop of them is what they hold."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+import torch
+
+from ..._abi import OptimizerKind
+from . import _format
+
+#: Entries of a state by the rule that alone has them.
+_OWN = {
+    "momentum_buffer": "SGD with momentum",
+    "exp_avg_sq": "Adam",
+    "state2": "Adam",
+    "exp_inf": "Adamax",
+    "mu_product": "NAdam",
+}
+_RULES = {OptimizerKind.ADAMW: "AdamW", OptimizerKind.LION: "Lion", OptimizerKind.SGD: "SGD"}
+
+
+def _refused(what: str, rule: str, kind: OptimizerKind) -> ValueError:
+    return ValueError(
+        "the state dict is of %s, not of %s: %s; go on with an optimizer of that rule, or begin"
+        " without a state dict" % (rule, _RULES[kind], what)
+    )
+
+
+def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> None:
+    """Refuses a group whose keys are those of another rule."""
+    where = "group %d has " % number
+    if kind is not OptimizerKind.SGD and "momentum" in group and "betas" not in group:
+        raise _refused(where + "momentum and no betas", "SGD", kind)
+    if kind is not OptimizerKind.ADAMW and "amsgrad" in group:
+        raise _refused(where + "amsgrad=%s" % group["amsgrad"], "Adam", kind)
+    if group.get("decoupled_weight_decay", True):
+        return
+    if "amsgrad" not in group:
+        raise _refused(where + "no amsgrad", "RAdam or NAdam", kind)
+    decay = group.get("weight_decay", 0)
+    if decay != 0:
+        what = "weight_decay=%s, which Adam adds to the gradient" % decay
+        raise _refused(where + what, "Adam", kind)
+
+
+def check_state(state: Mapping[str, Any], kind: OptimizerKind, name: str) -> None:
+    """Refuses a parameter's state that has other moments than those of the rule."""
+    moments = _format.MOMENTS[kind]
+    kept = (*moments, *("state%d" % (i + 1) for i in range(len(moments))))
+    for key, rule in _OWN.items():
+        if key not in kept and state.get(key) is not None:
+            raise _refused("%s has %s" % (name, key), rule, kind)
+    if not any(state.get(key) is not None for key in kept):
+        others = [k for k, v in state.items() if isinstance(v, torch.Tensor) and k != "step"]
+        if others:
+            raise _refused("%s has %s" % (name, " and ".join(others)), "another rule", kind)
