@@ -220,33 +220,64 @@ static void every_call_keeps_what_is_current(void **state)
     }
 }
 
-/* Opening, and then some work, with the n-th driver call failing. */
+typedef struct things {
+    memopt_stream stream;
+    memopt_event *event;
+    void *memory, *pinned, *addresses;
+} things;
+
+/* Opening, and then some work, of which any call may fail. */
+static memopt_status some_work(things *t)
+{
+    memopt_status status = memopt_device_open(own_name, NULL, &device);
+#define NEXT(call) status = status == MEMOPT_OK ? call : status
+    NEXT(memopt_stream_create(device, &t->stream));
+    NEXT(mo_mem_alloc(device, MIB, &t->memory));
+    NEXT(memopt_host_alloc(device, MIB, &t->pinned));
+    NEXT(mo_vm_reserve(device, GRANULE, &t->addresses));
+    NEXT(memopt_event_create(device, 1, &t->event));
+    NEXT(memopt_fill(device, t->memory, 1, MIB, t->stream));
+    NEXT(memopt_copy(device, t->pinned, t->memory, MIB, t->stream));
+    NEXT(memopt_stream_host_callback(device, t->stream, nothing, NULL));
+    NEXT(memopt_event_record(t->event, t->stream));
+    NEXT(memopt_stream_wait_event(device, NULL, t->event));
+    NEXT(memopt_event_sync(t->event));
+    NEXT(memopt_stream_sync(device, t->stream));
+#undef NEXT
+    return status;
+}
+
+static void end_work(things *t)
+{
+    if (t->event != NULL)
+        OK(memopt_event_destroy(t->event));
+    if (t->addresses != NULL)
+        OK(mo_vm_unreserve(device, t->addresses, GRANULE));
+    if (t->pinned != NULL)
+        OK(memopt_host_free(device, t->pinned));
+    if (t->memory != NULL)
+        OK(mo_mem_free(device, t->memory, MIB));
+    if (t->stream != NULL)
+        OK(memopt_stream_destroy(device, t->stream));
+    if (device != NULL)
+        OK(memopt_device_close(device));
+}
+
+/* With the n-th driver call failing. */
 static void failing_calls_keep_what_is_current(void **state)
 {
     int succeeded = 0;
     (void)state;
     expected = 0;
     for (int64_t n = 1; n < 300 && !succeeded; n++) {
-        memopt_stream stream = NULL;
-        void *memory = NULL;
+        things t = {NULL, NULL, NULL, NULL, NULL};
         make_current(expected);
         device = NULL;
         fail_at("*", n, 0);
-        memopt_status opened = memopt_device_open(own_name, NULL, &device);
-        memopt_status made = opened == MEMOPT_OK ? memopt_stream_create(device, &stream) : opened;
-        memopt_status got = made == MEMOPT_OK ? mo_mem_alloc(device, MIB, &memory) : made;
-        if (got == MEMOPT_OK)
-            got = memopt_fill(device, memory, 1, MIB, stream);
-        if (got == MEMOPT_OK)
-            succeeded = memopt_stream_sync(device, stream) == MEMOPT_OK && n > 40;
+        succeeded = some_work(&t) == MEMOPT_OK && n > 60;
         fail_at("*", 0, 0);
         still_current("a failing call");
-        if (memory != NULL)
-            OK(mo_mem_free(device, memory, MIB));
-        if (stream != NULL)
-            OK(memopt_stream_destroy(device, stream));
-        if (device != NULL)
-            OK(memopt_device_close(device));
+        end_work(&t);
         still_current("the end");
     }
     assert_true(succeeded);

@@ -1,0 +1,265 @@
+"""The mutants: realistic defects, each in one place; run.py says what the fields are.
+
+`old` is in its file exactly once (a test of the short check sees to that): where a source changes,
+its mutant changes too, or another one takes its place.
+"""
+from run import Mutant
+
+MUTANTS = [
+    # --- allocator
+    Mutant(
+        "allocator_table_hole",
+        "lib/allocator/block.c",
+        "((i - home) & mask) >= ((i - hole) & mask)",
+        "((i - home) & mask) > ((i - hole) & mask)",
+        "test",
+        "^(fuzz|stress)_allocator$",
+    ),
+    Mutant(
+        "allocator_reused_handle",
+        "lib/allocator/events.c",
+        "if (pool->life == MO_STREAM_LIVE && stream == pool->stream)",
+        "if (stream == pool->stream)",
+        "test",
+        "^allocator_ended_streams$",
+    ),
+    Mutant(
+        "allocator_unmap_early",
+        "lib/allocator/segment_expandable.c",
+        """        if (status == MEMOPT_OK)
+            status = mo_drain_pool(allocator, block->segment->pool);
+""",
+        "",
+        "test",
+        "^allocator_streams$",
+    ),
+    Mutant(
+        "allocator_own_segment",
+        "lib/allocator/pool.c",
+        "request->size < MO_OWN_SEGMENT",
+        "request->size <= MO_OWN_SEGMENT",
+        "test",
+        "^allocator$",
+    ),
+    Mutant(
+        "allocator_waits_for_own_only",
+        "lib/allocator/pressure.c",
+        "mo_events_wait_one(allocator, NULL, &found)",
+        "mo_events_wait_one(allocator, request->pool, &found)",
+        "test",
+        "^allocator_(pressure|streams)$",
+    ),
+    # --- checkpoint
+    Mutant(
+        "checkpoint_random_on_failure",
+        "lib/checkpoint/passes.c",
+        "memopt_status restored = random_restore(region, region->random_now);",
+        """memopt_status restored =
+        status == MEMOPT_OK ? random_restore(region, region->random_now) : status;""",
+        "test",
+        "^checkpoint_region$",
+    ),
+    Mutant(
+        "checkpoint_last_for_most",
+        "lib/checkpoint/schedule_fastest.c",
+        """        most = mo_max_u64(most, mo_chain_value(c, k) + mo_chain_value(c, k + 1) +
+                                    c->stages[k].forward_extra_bytes);""",
+        """        most = mo_chain_value(c, k) + mo_chain_value(c, k + 1) +
+               c->stages[k].forward_extra_bytes;""",
+        "test",
+        "^checkpoint_schedule$",
+    ),
+    # --- offload
+    Mutant(
+        "offload_join_forgets_reader",
+        "lib/offload/slabs.c",
+        "    range->read = mo_max_u64(range->read, next->read);\n",
+        "",
+        "test",
+        "^(stress_offload|offload_races)$",
+    ),
+    Mutant(
+        "offload_short_read",
+        "lib/offload/disk_file.c",
+        "mo_disk_calls.read(file, data + done, piece, (off_t)(offset + done))",
+        "mo_disk_calls.read(file, data + done, piece, (off_t)offset)",
+        "test",
+        "^offload_disk_faults$",
+    ),
+    Mutant(
+        "offload_limit_of_payload",
+        "lib/offload/host_pool.c",
+        "return bytes <= pool->limit && pool->held <= pool->limit - bytes;",
+        "return bytes <= pool->limit && pool->used <= pool->limit - bytes;",
+        "test",
+        "^offload_limit$",
+    ),
+    Mutant(
+        "offload_writer_without_lock",
+        "lib/offload/streams.c",
+        """    mo_lock(&offloader->streams_lock);
+    memopt_stream stream = value->pack_stream;
+    mo_unlock(&offloader->streams_lock);
+""",
+        "    memopt_stream stream = value->pack_stream;\n",
+        "tsan",
+        "^(offload_ended|stress_offload)$",
+    ),
+    # --- optim
+    Mutant(
+        "optim_eps_uncorrected",
+        "kernels/adamw.h",
+        "double eps = group->eps * correction2;",
+        "double eps = group->eps;",
+        "test",
+        "^optim_(accuracy|rules)$",
+    ),
+    Mutant(
+        "optim_import_keeps_groups",
+        "lib/optim/import.c",
+        "    o->group_table.current = 0;\n",
+        "",
+        "test",
+        "^optim_export$",
+    ),
+    Mutant(
+        "optim_codes_at_thresholds",
+        "kernels/optim_avx2.h",
+        "_mm256_cmpgt_epi32(t, bits)",
+        "_mm256_cmpgt_epi32(t, _mm256_sub_epi32(bits, _mm256_set1_epi32(1)))",
+        "test",
+        "^optim_blockcode$",
+        "avx2",
+    ),
+    Mutant(
+        "optim_most_negative",
+        "kernels/blockcode_avx512.h",
+        "_mm512_mask_subs_epu8(_mm512_add_epi8(code, zero), e->negative, zero, code)",
+        "_mm512_mask_sub_epi8(_mm512_add_epi8(code, zero), e->negative, zero, code)",
+        "test",
+        "^optim_(blockcode|forms)$",
+        "avx512bw",
+    ),
+    Mutant(
+        "optim_same_noise_in_chunks",
+        "kernels/optim.cu",
+        "mo_random_block(&s->random, (s->start + at) / 8, random);",
+        "mo_random_block(&s->random, at / 8, random);",
+        "test",
+        "^conformance_(cuda_sim|hip_sim_64)$",
+    ),
+    Mutant(
+        "optim_no_barrier",
+        "kernels/optim.cu",
+        """    mo_codec<FORMAT>::load(tables);
+    mo_barrier();
+    mo_span_aligned""",
+        """    mo_codec<FORMAT>::load(tables);
+    mo_span_aligned""",
+        "test",
+        "^conformance_(cuda_sim|hip_sim_64)$",
+    ),
+    # --- cast
+    Mutant(
+        "cast_f16_above_65536",
+        "kernels/numerics.h",
+        "if (a >= 0x47800000u) /* 65536; from",
+        "if (a >= 0x47900000u) /* 65536; from",
+        "test",
+        "^kernels_(cast_exhaustive|numerics|cast_forms)$",
+    ),
+    Mutant(
+        "cast_negative_nan",
+        "kernels/cast_avx2.c",
+        "choose(rounded, quiet, above(magnitude_of(u), MO_F32_INF_BITS))",
+        "choose(rounded, quiet, above(u, MO_F32_INF_BITS))",
+        "test",
+        "^kernels_cast_exhaustive$",
+        "avx2",
+    ),
+    Mutant(
+        "scaler_tracker_at_the_top",
+        "kernels/scale.h",
+        """    if (mo_f32_is_finite(grown))
+        block->scale = grown;
+    block->growth_tracker = 0;
+""",
+        """    if (!mo_f32_is_finite(grown))
+        return;
+    block->scale = grown;
+    block->growth_tracker = 0;
+""",
+        "test",
+        "^cast_scaler$",
+    ),
+    # --- kernels' flags: what once crashed on processors without AVX-512
+    Mutant(
+        "kernels_wrong_flags",
+        "kernels/CMakeLists.txt",
+        """      set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/${file} TARGET_DIRECTORY""",
+        """      string(REGEX REPLACE "^avx2$" avx512 isa ${isa})
+      set_source_files_properties(${CMAKE_CURRENT_SOURCE_DIR}/${file} TARGET_DIRECTORY""",
+        "test",
+        "^kernels_instructions$",
+    ),
+    # --- device
+    Mutant(
+        "device_failed_record",
+        "lib/device/cpu_event.c",
+        """        unused = event->marker;
+        event->marker = marker;
+    }
+""",
+        """        unused = event->marker;
+    }
+    event->marker = marker;
+""",
+        "asan",
+        "^torture_",
+    ),
+    Mutant(
+        "allocator_leak_without_addresses",
+        "lib/allocator/segment_expandable.c",
+        """        mo_slab_return(&allocator->slab, block);
+        mo_free(segment);
+        mo_free(pages);
+""",
+        """        mo_slab_return(&allocator->slab, block);
+        mo_free(segment);
+""",
+        "asan",
+        "^torture_allocator$",
+    ),
+    Mutant(
+        "device_context_after_failure",
+        "lib/device/gpu_memory.c",
+        """        status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "host_alloc");
+    mo_gpu_leave(gpu, saved);
+""",
+        """        status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "host_alloc");
+    if (status != MEMOPT_OK)
+        return status;
+    mo_gpu_leave(gpu, saved);
+""",
+        "test",
+        "^test_gpu_context",
+    ),
+    # --- plan
+    Mutant(
+        "plan_shards_by_their_size",
+        "lib/plan/optimizer.c",
+        "int small = mo_max_u64(n, w->whole) < run->min_8bit_size;",
+        "int small = n < run->min_8bit_size;",
+        "test",
+        "^plan_",
+    ),
+    # --- Python
+    Mutant(
+        "python_budget_of_nothing",
+        "bindings/python/memopt/schedule.py",
+        "return max(parse_size(budget), 1)",
+        "return parse_size(budget)",
+        "python",
+        "test_schedule",
+    ),
+]
