@@ -101,7 +101,9 @@ MUTANTS = [
     memopt_stream stream = value->pack_stream;
     mo_unlock(&offloader->streams_lock);
 """,
-        "    memopt_stream stream = value->pack_stream;\n",
+        """    (void)offloader;
+    memopt_stream stream = value->pack_stream;
+""",
         "tsan",
         "^(offload_ended|stress_offload)$",
     ),

@@ -62,7 +62,7 @@ STEPS = {
     "asan": ctest_step("asan"),
     "tsan": ctest_step("tsan"),
     "python": TEST._replace(
-        tests="PART=plain tests/tools/python build/check/python.xml -x -m 'not long'",
+        tests="PART=plain tests/tools/python build/check/python.xml -x -rfE -m 'not long'",
         first=" -k {}",
     ),
 }

@@ -249,6 +249,8 @@ static memopt_status some_work(things *t)
 
 static void end_work(things *t)
 {
+    if (device != NULL)
+        OK(memopt_device_sync(device)); /* what was enqueued before the failure */
     if (t->event != NULL)
         OK(memopt_event_destroy(t->event));
     if (t->addresses != NULL)
