@@ -116,8 +116,8 @@ static void undo_escapes(char *text)
     char *to = text;
     for (const char *from = text; *from != '\0'; to++) {
         int escaped = from[0] == '\\' && strspn(from + 1, "01234567") >= 3;
-        *to =
-            escaped ? (char)((from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0')) : *from;
+        int byte = escaped ? (from[1] - '0') << 6 | (from[2] - '0') << 3 | (from[3] - '0') : *from;
+        *to = (char)byte;
         from += escaped ? 4 : 1;
     }
     *to = '\0';
