@@ -27,8 +27,9 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from . import errors
 from ._abi import Status
+from ._lock import Guard
 
-_lock = threading.RLock()  # reentrant: a collection may run a finalizer inside the locked part
+_lock = Guard()  # reentrant: a collection may run a finalizer inside the locked part
 
 
 class Handle:
@@ -158,7 +159,7 @@ _forks = 0  # between the first process and this one
 
 def _after_fork() -> None:
     global _lock, _forks
-    _lock = threading.RLock()
+    _lock = Guard()
     _forks += 1
 
 

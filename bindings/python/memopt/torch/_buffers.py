@@ -8,7 +8,6 @@ torch keeps as long as the storage lives.
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 import weakref
 from typing import Any, Dict
@@ -16,8 +15,10 @@ from typing import Any, Dict
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from .._lock import Guard
+
 _known: Dict[int, "weakref.ref[torch.UntypedStorage]"] = {}
-_lock = threading.RLock()
+_lock = Guard()
 _watchers = 0
 _hook: Any = None
 
@@ -26,21 +27,21 @@ def watch() -> None:
     """Begins to look at modules; ended by unwatch()."""
     global _watchers, _hook
     with _lock:
-        _watchers += 1
-        if _watchers == 1:
+        if _hook is None:
             # Calling the hook for a compiled module is what is wanted.
             told = r"Using `torch\.compile\(module\)` when there are global hooks"
             warnings.filterwarnings("ignore", told)
             _hook = register_module_forward_pre_hook(_note)
+        _watchers += 1
 
 
 def unwatch() -> None:
     global _watchers, _hook
     with _lock:
         _watchers -= 1
-        if _watchers == 0:
-            _hook.remove()
-            _hook = None
+        if _watchers == 0 and _hook is not None:
+            hook, _hook = _hook, None
+            hook.remove()
 
 
 def is_buffer(storage: torch.UntypedStorage) -> bool:

@@ -8,15 +8,15 @@ parent's handles are not there.
 from __future__ import annotations
 
 import os
-import threading
 from typing import Dict, Optional, Tuple
 
 import torch
 
+from .._lock import Guard
 from ..allocator import Allocator
 from ..device import Device
 
-_lock = threading.Lock()
+_lock = Guard()
 _natives: Dict[Tuple[int, str, int], "Native"] = {}
 
 

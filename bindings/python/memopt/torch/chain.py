@@ -15,7 +15,6 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from .._abi import ScheduleOperation as Operation
 from ..schedule import Schedule
@@ -23,7 +22,7 @@ from ..sizes import Size
 from . import _measure
 from ._ambient import Ambient
 from ._arguments import Arguments
-from .checkpoint import Frame, checkpoint, unpack, without_contexts
+from .checkpoint import Frame, checkpoint, hooked, unpack, without_contexts
 
 Stage = Callable[[torch.Tensor], torch.Tensor]
 
@@ -84,8 +83,7 @@ class _Chain:
             if operation is Operation.FORWARD_KEEP:
                 self.inputs[number] = _Kept(x)
             self.frames[number] = frame = _StageFrame(self, number)
-            with saved_tensors_hooks(frame.pack, unpack):
-                x = _tensor(stage(x), number)
+            x = _tensor(hooked(frame.pack, unpack, stage, (x,), {}), number)
             frame.complete = True
         return x
 
@@ -125,8 +123,8 @@ class _Chain:
         return values
 
     def _run(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad(), self.ambients[number].restored():
-            return _tensor(self.stages[number](x), number)
+        with torch.no_grad():
+            return _tensor(self.ambients[number].run(self.stages[number], x), number)
 
     def _drop(self, number: int) -> None:
         """After the backward of a stage nothing of it is needed in this pass."""

@@ -18,7 +18,6 @@ import weakref
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from . import _content
 from ._ambient import Ambient
@@ -146,7 +145,6 @@ class Frame:
         self, task: Any, arguments: Tuple[Any, ...], keywords: Dict[str, Any], early_stop: bool
     ) -> Tuple[Dict[int, torch.Tensor], Any]:
         """The values and the result, which is None where the run stopped early."""
-        result = None
         values: Dict[int, torch.Tensor] = {}
         wanted = [reference() is not None for reference in self.holders]
         last = len(wanted) - 1
@@ -171,12 +169,7 @@ class Frame:
                 raise _Stop
             return tensor
 
-        with self.ambient.restored(), self.context:
-            try:
-                with torch.enable_grad(), saved_tensors_hooks(pack, _identity):
-                    result = self.function(*arguments, **keywords)
-            except _Stop:
-                pass
+        result = self.ambient.run(self._run, pack, arguments, keywords)
         if count <= last:
             raise CheckpointError(self._fewer_text(count))
         if task != -1:  # else nobody would come for them
@@ -185,6 +178,15 @@ class Frame:
                 if holder is not None and holder.index in values:
                     holder.task, holder.value = task, values[holder.index]
         return values, result
+
+    def _run(self, pack: Callable[[torch.Tensor], Any], args: Any, kwargs: Any) -> Any:
+        with self.context:
+            try:
+                with torch.enable_grad():
+                    return hooked(pack, _identity, self.function, args, kwargs)
+            except _Stop:
+                pass
+        return None
 
     def forget(self) -> None:
         """Drops the values that nobody came for."""
@@ -219,6 +221,35 @@ class Frame:
 
 def _identity(tensor: Any) -> Any:
     return tensor
+
+
+_hooks = torch._C._autograd
+
+
+def hooked(
+    pack: Callable[[torch.Tensor], Any],
+    unpack: Callable[[Any], torch.Tensor],
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Dict[str, Any],
+) -> Any:
+    """Calls a function with hooks for what autograd saves. Without ``with``, whose end is a function
+    of Python's: a signal that is heard there would leave the hooks in place for good."""
+    if not _hooks._saved_tensors_hooks_is_enabled():
+        _hooks._push_saved_tensors_default_hooks(pack, unpack)  # tells why
+    try:
+        _hooks._push_saved_tensors_default_hooks(pack, unpack)
+        return function(*args, **kwargs)
+    finally:
+        _hooks._pop_saved_tensors_default_hooks()
+
+
+def _within(
+    context: ContextManager[Any], function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    with context:
+        return function(*args, **kwargs)
+    return _UNFINISHED
 
 
 def unpack(holder: Holder) -> torch.Tensor:
@@ -311,13 +342,10 @@ def checkpoint(
     ambient = Ambient(arguments.tensors, preserve_rng_state)
     stop = early_stop if forced is None else forced
     frame = Frame(function, arguments, ambient, again, determinism_check, stop)
-    result = _UNFINISHED
-    with saved_tensors_hooks(frame.pack, unpack):
-        if first is _NOTHING:
-            result = function(*args, **kwargs)
-        else:
-            with first:
-                result = function(*args, **kwargs)
+    if first is _NOTHING:
+        result = hooked(frame.pack, unpack, function, args, kwargs)
+    else:
+        result = hooked(frame.pack, unpack, _within, (first, function, args, kwargs), {})
     if result is _UNFINISHED:
         raise RuntimeError(
             "checkpoint of %s: a context that context_fn gave swallowed an exception of the first"
