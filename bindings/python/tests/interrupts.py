@@ -43,6 +43,7 @@ class _At:
 
     def call(self, frame, event, arg):
         if self.left >= 0 and frame.f_code.co_filename.startswith(self.folders):
+            frame.f_trace = self.local  # Python 3.13 looks at this as the next is set
             frame.f_trace_lines, frame.f_trace_opcodes = False, True
             return self.local
         return None
@@ -61,6 +62,7 @@ def at_every_point(call, *folders):
         at = _At(n, folders)
         before = signal.signal(signal.SIGINT, at.hear)
         raised = False
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 looks at this as tracing begins
         try:
             sys.settrace(at.call)
             call()

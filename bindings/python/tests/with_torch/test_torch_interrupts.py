@@ -9,12 +9,13 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from interrupts import at_every_point, nothing_unraisable  # noqa: E402
 from memopt.torch import _slots  # noqa: E402
 from save_on_cpu_support import offload, streams  # noqa: E402, F401
 
-FOLDER = os.path.dirname(mt.__file__) + os.sep
+FOLDER = os.path.dirname(memopt.__file__) + os.sep
 
 
 def assert_free(context):
