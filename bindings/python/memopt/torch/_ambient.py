@@ -43,11 +43,12 @@ class Ambient:
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls a function where the snapshot holds; what was before is put back after it.
 
-        Not ``with``: the ends of such contexts are functions of Python's, and a signal that is heard
-        there would leave the thread in autocast.
+        Not ``with``: the end of such a context is a function of Python's, and a signal that is
+        heard there would leave the thread in autocast.
         """
         random = [(generator, generator.get_state()) for generator, _ in self.random]
-        autocast = [(kind, _is_autocast(kind), _autocast_dtype(kind)) for kind, _, _ in self.autocast]
+        kinds = [kind for kind, _, _ in self.autocast]
+        autocast = [(kind, _is_autocast(kind), _autocast_dtype(kind)) for kind in kinds]
         try:
             self.put()
             if self.device is None:

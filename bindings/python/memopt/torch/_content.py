@@ -32,8 +32,8 @@ class _Content(NamedTuple):
     outline: Any
     hashes: Optional[torch.Tensor]  # None: they are not
     place: str  # of the code that saved it
-    storage: Any  # a weak reference to its bytes, and where in them it is
-    offset: int
+    storage: Any  # a weak reference to its plain bytes, and where in them it is
+    offset: Any
     stride: Any
 
 
@@ -47,10 +47,9 @@ def facts(tensor: torch.Tensor, mode: str) -> Any:
     if hashes is None:
         return _Content(outline, None, "", None, 0, None)
     place = "%s, line %d" % (caller.f_code.co_filename, caller.f_lineno)
-    storage = weakref.ref(tensor.untyped_storage())
-    return _Content(
-        outline, hashes, place, storage, tensor.storage_offset(), tensor.stride()
-    )
+    lazy = tensor.is_conj() or tensor.is_neg() or tensor.is_quantized
+    storage = None if lazy else weakref.ref(tensor.untyped_storage())
+    return _Content(outline, hashes, place, storage, tensor.storage_offset(), tensor.stride())
 
 
 def settled(noted: _Content) -> _Content:
@@ -59,11 +58,10 @@ def settled(noted: _Content) -> _Content:
     if storage is None or not storage.nbytes():  # gone, or freed for a while
         return noted._replace(storage=None)
     shape, dtype, device = noted.outline
-    now = torch.empty(0, dtype=dtype, device=device).set_(
-        storage, noted.offset, shape, noted.stride
-    )
-    same = torch.equal(noted.hashes, _hashes(now))
-    return noted._replace(storage=None, hashes=noted.hashes if same else None)
+    now = torch.empty(0, dtype=dtype, device=device)
+    before, after = noted.hashes, _hashes(now.set_(storage, noted.offset, shape, noted.stride))
+    same = before is not None and after is not None and torch.equal(before, after)
+    return noted._replace(storage=None, hashes=before if same else None)
 
 
 def difference(noted: Any, tensor: torch.Tensor, mode: str) -> Optional[str]:

@@ -97,7 +97,8 @@ def _measure(
     modules: Sequence[Function], x: torch.Tensor
 ) -> Tuple[List[List[int]], List[schedule.Stage]]:
     """Groups of numbers of modules, and their costs. Nothing of the model is changed."""
-    return Ambient([x], True).run(_measure_here, modules, x.detach())
+    here = Ambient([x], True)
+    return here.run(_measure_here, modules, x.detach())  # type: ignore[no-any-return]
 
 
 def _measure_here(

@@ -138,8 +138,7 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
     @property
     def first(self) -> Saved:
         """The first tensor; for who holds it, or one after it."""
-        first: Saved = self()
-        return first
+        return self()  # type: ignore[return-value]
 
     def found_changed(self, source: torch.Tensor) -> Optional[RuntimeError]:
         """What is wrong when the copy is done: it is a snapshot only if nobody wrote meanwhile."""

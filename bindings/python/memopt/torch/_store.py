@@ -1,9 +1,9 @@
 """The C offloader behind save_on_cpu: one store for each device, used from any thread.
 
 A store owns an offloader, and the sources whose copies to the host may still run ("flights"). An
-offloader takes one thread at a time, so `lock` is held around its calls. A slot ends at any point on
-any thread, also inside the lock, so it is only put into `dead`, and whoever has the lock releases its
-ticket. Values on the CPU are released several at a time.
+offloader takes one thread at a time, so `lock` is held around its calls. A slot ends at any point
+on any thread, also inside the lock, so it is only put into `dead`, and the next one who has the
+lock releases its ticket. Values on the CPU are released several at a time.
 
 A signal may end any of this where a call returns (see _lock.py), and what the call gave is lost. So
 C writes a ticket into the request, from where it goes into its slot on every way out; a slot leaves

@@ -22,7 +22,8 @@ from ..sizes import Size
 from . import _measure
 from ._ambient import Ambient
 from ._arguments import Arguments
-from .checkpoint import Frame, checkpoint, hooked, unpack, without_contexts
+from ._hooks import hooked
+from .checkpoint import Frame, checkpoint, unpack, without_contexts
 
 Stage = Callable[[torch.Tensor], torch.Tensor]
 
@@ -195,8 +196,8 @@ def checkpoint_sequential(
     Without `budget` this is torch's form: ``checkpoint_sequential(functions, segments, input)``
     cuts the chain into `segments` parts and checkpoints all but the last.
 
-    Each module takes what the one before it gives: with a budget one tensor, else any one value, such
-    as a tuple. `use_reentrant` has no effect.
+    Each module takes what the one before it gives: with a budget one tensor, else any one value,
+    such as a tuple. `use_reentrant` has no effect.
     """
     stages: List[Any] = list(functions)
     if not stages:

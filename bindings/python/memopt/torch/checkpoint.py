@@ -22,6 +22,7 @@ import torch
 from . import _content
 from ._ambient import Ambient
 from ._arguments import Arguments
+from ._hooks import hooked
 
 Contexts = Callable[[], Tuple[ContextManager[Any], ContextManager[Any]]]
 CheckpointError = torch.utils.checkpoint.CheckpointError
@@ -74,7 +75,7 @@ def _saver(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
     """Has autograd save a tensor; what is returned gives it back."""
     if _saved_tensor is None:
         node: Any = SaveInputs.apply(anchor, tensor).grad_fn
-        return lambda: node.saved_tensors[0]  # type: ignore[no-any-return]
+        return lambda: node.saved_tensors[0]
     return _saved_tensor(tensor, False).unpack  # type: ignore[no-any-return]
 
 
@@ -247,27 +248,6 @@ def _identity(tensor: Any) -> Any:
     return tensor
 
 
-_hooks = torch._C._autograd
-
-
-def hooked(
-    pack: Callable[[torch.Tensor], Any],
-    unpack: Callable[[Any], torch.Tensor],
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Dict[str, Any],
-) -> Any:
-    """Calls a function with hooks for what autograd saves. Without ``with``, whose end is a function
-    of Python's: a signal that is heard there would leave the hooks in place for good."""
-    if not _hooks._saved_tensors_hooks_is_enabled():
-        _hooks._push_saved_tensors_default_hooks(pack, unpack)  # tells why
-    try:
-        _hooks._push_saved_tensors_default_hooks(pack, unpack)
-        return function(*args, **kwargs)
-    finally:
-        _hooks._pop_saved_tensors_default_hooks()
-
-
 def _within(
     context: ContextManager[Any], function: Callable[..., Any], args: Any, kwargs: Any
 ) -> Any:
@@ -331,8 +311,8 @@ def checkpoint(
     ``GraphExecGroup`` several backward calls share one recomputation. `debug` has no effect beyond
     what messages always say. Without `function` the call is a decorator.
 
-    Inside torch.compile and the transforms of torch.func this is torch's own function, with the same
-    options; "hash" is "default" there.
+    Inside torch.compile and the transforms of torch.func this is torch's own function, with the
+    same options; "hash" is "default" there.
 
     CheckpointError where the recomputation does not do what the first run did. What the function
     raises comes out unchanged, from the first run or from backward.

@@ -13,15 +13,15 @@ import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from interrupts import at_every_point, nothing_unraisable  # noqa: E402
 from memopt.torch import _slots  # noqa: E402
-from save_on_cpu_support import offload, streams  # noqa: E402, F401
+from save_on_cpu_support import offload  # noqa: E402, F401
 
 FOLDER = os.path.dirname(memopt.__file__) + os.sep
 
 
 def assert_free(context):
     """Another thread can have every lock."""
-    locks = [lock for store in context._packer.stores.values() for lock in (store.lock, store.fetching)]
-    free = []
+    (store,) = context._packer.stores.values()
+    locks, free = [store.lock, store.fetching], []
 
     def take():
         for lock in locks:
@@ -40,12 +40,13 @@ def test_save_on_cpu(offload, device, options):
     gradients = []
 
     def step():
-        y = (x * 2).exp().sigmoid()
+        y = (x * 2).exp().sigmoid().tanh()
         gradients.append(torch.autograd.grad(y.sum(), x)[0])
 
     with context:
         step()
     wanted = gradients.pop()
+    assert (context.stats()["kept_overflow"] > 0) == ("host_limit" in options)
     with context, nothing_unraisable():
         for _ in at_every_point(step, FOLDER):
             gradients.clear()
@@ -57,6 +58,26 @@ def test_save_on_cpu(offload, device, options):
             assert torch.equal(gradients.pop(), wanted)
     context.stats()
     assert not [slot for slot in _slots._live.values() if slot.owner is context._packer]
+
+
+def top():
+    """The innermost hooks."""
+    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+
+
+def test_a_context_of_save_on_cpu_that_is_not_entered_leaves_no_hooks(offload):
+    context, entered = offload(), []
+
+    def use():
+        entered.clear()
+        with context:
+            entered.append(True)
+
+    for _ in at_every_point(use, FOLDER):
+        if not entered:
+            assert top() is None
+        elif top() is not None:  # a signal that comes as a function of Python's begins is its end
+            context.__exit__()
 
 
 def test_checkpoint(device):
@@ -74,11 +95,11 @@ def test_checkpoint(device):
     loss = forward()
     wanted = backward(loss)
     for _ in at_every_point(forward, FOLDER):
-        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        assert top() is None
     with torch.autocast(device.type, dtype=torch.bfloat16):
         random = torch.get_rng_state()
         for _ in at_every_point(lambda: backward(loss), FOLDER):
-            assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+            assert top() is None
             assert torch.is_autocast_enabled(device.type)
             assert torch.equal(torch.get_rng_state(), random)
             assert torch.equal(backward(loss), wanted)
