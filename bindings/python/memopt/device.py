@@ -9,13 +9,13 @@ from __future__ import annotations
 import collections
 import ctypes
 import sys
-import threading
 from typing import Any, Callable, Deque, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, _dlpack, _lifetime
 from ._abi import StreamOrder
 from ._arguments import choice, unsigned
 from ._library import c_text, lib
+from ._lock import Guard
 from .pinned import PinnedMemory, Registration
 from .sizes import Size, parse_size
 from .streams import Event, Stream, StreamLike, call_in_order, stream_pointer
@@ -92,7 +92,7 @@ class Device(_lifetime.Closing):
         self._is_cpu = self.backend == "cpu"
         self._inline = self._is_cpu and options.stream_order == StreamOrder.EAGER
         self._pending: Deque[Tuple[Event, Any]] = collections.deque()
-        self._lock = threading.Lock()
+        self._lock = Guard()
 
     @staticmethod
     def count(backend: str) -> int:

@@ -11,18 +11,18 @@ each call, in which the calling thread's number counts, as for torch. MEMOPT_NUM
 from __future__ import annotations
 
 import os
-import threading
 from typing import Dict, Optional, Tuple
 
 import torch
 
+from .._lock import Guard
 from ..allocator import Allocator
 from ..device import Device
 
 _MOST_THREADS = 1024  # of a device
 
 _torch_threads = torch.get_num_threads
-_lock = threading.Lock()
+_lock = Guard()
 _natives: Dict[Tuple[int, str, int], "Native"] = {}
 
 
