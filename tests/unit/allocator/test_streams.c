@@ -49,33 +49,32 @@ static memopt_status share_block(const char *config, uint64_t seed, int record, 
 static void test_correct_program_is_clean(void **state)
 {
     (void)state;
-    FOR_SEEDS(seed, 200)
-    for (int c = 0; c < 2; c++)
-        assert_int_equal(share_block(configs[c], seed, 1, 1), MEMOPT_OK);
+    FOR_SEEDS (seed, 200)
+        for (int c = 0; c < 2; c++)
+            assert_int_equal(share_block(configs[c], seed, 1, 1), MEMOPT_OK);
 }
 
 static void test_missing_record_stream_is_caught(void **state)
 {
     (void)state;
-    FOR_SEEDS(seed, 200)
-    for (int c = 0; c < 2; c++)
-        assert_int_equal(share_block(configs[c], seed, 0, 1), MEMOPT_DEVICE_FAULT);
+    FOR_SEEDS (seed, 200)
+        for (int c = 0; c < 2; c++)
+            assert_int_equal(share_block(configs[c], seed, 0, 1), MEMOPT_DEVICE_FAULT);
 }
 
 static void test_missing_wait_is_caught(void **state)
 {
     (void)state;
-    FOR_SEEDS(seed, 200)
-    for (int c = 0; c < 2; c++)
-        assert_int_not_equal(share_block(configs[c], seed, 1, 0), MEMOPT_OK);
+    FOR_SEEDS (seed, 200)
+        for (int c = 0; c < 2; c++)
+            assert_int_not_equal(share_block(configs[c], seed, 1, 0), MEMOPT_OK);
 }
 
 /* Work on a block behind its free is told even if nobody has taken the block since. */
 static void test_use_after_free_is_caught(void **state)
 {
     (void)state;
-    FOR_SEEDS(seed, 50)
-    {
+    FOR_SEEDS (seed, 50) {
         for (int c = 0; c < 2; c++) {
             memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed);
             memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -161,9 +160,9 @@ static void random_program(const char *config, uint64_t seed)
 static void test_random_correct_programs(void **state)
 {
     (void)state;
-    FOR_SEEDS(seed, 40)
-    for (int c = 0; c < 2; c++)
-        random_program(configs[c], seed);
+    FOR_SEEDS (seed, 40)
+        for (int c = 0; c < 2; c++)
+            random_program(configs[c], seed);
 }
 
 /* A block freed on its stream is given out again at once on that stream, and not on others. */
