@@ -60,8 +60,8 @@ static const option table[] = {
 
     {"Training", SECTION, 0, 0, 0, NULL, NULL, NULL},
     {"text", TEXT, AT(text), 0, 0, NULL, "DIR|FILE",
-     "text to learn (the sources and documents of the repository the\n"
-     "current folder lies in, else of the current folder)"},
+     "text to learn (the guide of the repository the current folder\n"
+     "lies in, else all text in the current folder)"},
     {"batch", COUNT32, AT(batch), 1, 65536, NULL, "N", "sequences per micro-batch (4)"},
     {"accumulation", COUNT32, AT(accumulation), 1, 65536, NULL, "N", "micro-batches per step (1)"},
     {"steps", COUNT64, AT(steps), 0, 1e15, NULL, "N", "optimizer steps in all (100)"},
