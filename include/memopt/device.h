@@ -48,7 +48,10 @@ typedef struct memopt_device_options {
     /** Device memory in bytes ("cpu" only). 0: the machine's physical memory. It is rounded down to
      * the granularity and must be at least one granule. */
     uint64_t capacity;
-    uint32_t threads;      /**< Threads that run kernels ("cpu" only). 0: one per online core. */
+    /** Threads that run kernels ("cpu" only), at most 1024. 0: what the environment variable
+     * MEMOPT_NUM_THREADS says, else OMP_NUM_THREADS, else one per processor that the process may
+     * use, by its affinity mask and its control group's CPU quota (rounded up). */
+    uint32_t threads;
     uint32_t stream_order; /**< A ::memopt_stream_order ("cpu" only). */
     uint64_t seed;         /**< Seed of the adversarial order's choices. */
     uint64_t granularity;  /**< Bytes of a page ("cpu" only): a power of two ≥ 4096. 0: 2 MiB. */
@@ -197,6 +200,22 @@ MEMOPT_API memopt_status memopt_device_close(memopt_device *device);
  */
 MEMOPT_API memopt_status memopt_device_get_properties(memopt_device *device,
                                                       memopt_device_properties *out_properties);
+
+/**
+ * @brief Changes how many threads run kernels on a "cpu" device. Results are the same bits with any
+ * number.
+ *
+ * Waits for a kernel that is running on several threads; the next one has the new number, also on
+ * streams that have work. memopt_device_get_properties() tells it.
+ * @param device a "cpu" device.
+ * @param threads from 1 to 1024, the calling thread included; 0: as many as by default (see
+ * memopt_device_options::threads), looked up anew.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT device is NULL, or threads is above 1024; nothing is changed.
+ * @retval MEMOPT_UNSUPPORTED the device is a GPU.
+ * @since 1.0
+ */
+MEMOPT_API memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads);
 
 /**
  * @brief Device and page-locked memory: total, free, this handle's.

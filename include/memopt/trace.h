@@ -141,6 +141,7 @@ MEMOPT_API memopt_status memopt_trace_add(memopt_trace *trace, const memopt_trac
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
  * @retval MEMOPT_CORRUPT a line is malformed; the message has its number and says what is wrong.
+ * Also where 1048576 more lines are empty than there are events.
  * @retval MEMOPT_LIMIT_REACHED, MEMOPT_OUT_OF_HOST_MEMORY as of memopt_trace_add().
  *
  * After a failure the events of the lines before are in the trace and can be replayed; reading on

@@ -28,11 +28,12 @@ typedef struct mo_trace_step {
 
 #define MO_TRACE_SAME UINT32_MAX
 
-enum { MO_TRACE_LINE = 4096, MO_TRACE_COLUMNS = 64 };
+enum { MO_TRACE_LINE = 4096, MO_TRACE_COLUMNS = 64, MO_TRACE_EMPTY_LINES = 1 << 20 };
 
 /* Where a CSV text stands between two pieces. */
 typedef struct mo_trace_csv {
     uint64_t line;        /* lines of this text so far */
+    uint64_t empty;       /* of them without anything */
     memopt_status status; /* not OK: the reading has failed at `line` */
     int has_header;
     int columns;

@@ -199,6 +199,19 @@ static memopt_status read_event(memopt_trace *trace, field line)
     return status == MEMOPT_OK ? mo_trace_append(trace, &event, "line", csv->line) : status;
 }
 
+/* A small compressed file can hold any number of them, so what no program writes is refused. */
+static memopt_status pass_empty_line(memopt_trace *trace)
+{
+    mo_trace_csv *csv = &trace->csv;
+    uint64_t most = MO_TRACE_EMPTY_LINES + trace->info.events;
+    if (++csv->empty <= most)
+        return MEMOPT_OK;
+    return mo_fail(MEMOPT_CORRUPT,
+                   "trace: line %" PRIu64 ": more than %" PRIu64 " lines are empty: this is no "
+                   "trace",
+                   csv->line, most);
+}
+
 /* A line without its end. */
 static memopt_status read_line(memopt_trace *trace, const char *text, uint64_t size)
 {
@@ -206,7 +219,7 @@ static memopt_status read_line(memopt_trace *trace, const char *text, uint64_t s
     trace->csv.line++;
     trace->info.lines++;
     if (line.size == 0)
-        trace->csv.status = MEMOPT_OK;
+        trace->csv.status = pass_empty_line(trace);
     else if (trace->csv.has_header)
         trace->csv.status = read_event(trace, line);
     else

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_GRANULARITY = 2 << 20, LEAST_GRANULARITY = 4096, MOST_THREADS = 1024 };
+enum { DEFAULT_GRANULARITY = 2 << 20, LEAST_GRANULARITY = 4096 };
 
 static memopt_status cpu_properties(memopt_device *device, memopt_device_properties *out)
 {
@@ -20,7 +20,7 @@ static memopt_status cpu_properties(memopt_device *device, memopt_device_propert
     snprintf(out->backend, sizeof out->backend, "cpu");
     snprintf(out->isa, sizeof out->isa, "%s", mo_isa_family(cpu->isa));
     out->index = 0;
-    out->threads = cpu->thread_count;
+    out->threads = atomic_load(&cpu->pool.thread_count);
     out->warp_size = 1;
     out->virtual_memory = 1;
     out->total_memory = cpu->memory.capacity;
@@ -40,6 +40,24 @@ static memopt_status cpu_memory_info(memopt_device *device, memopt_memory_info *
     return MEMOPT_OK;
 }
 
+static memopt_status check_threads(const char *call, uint32_t threads)
+{
+    if (threads > MO_MOST_THREADS)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %" PRIu32 " threads, at most %d", call,
+                       threads, MO_MOST_THREADS);
+    return MEMOPT_OK;
+}
+
+static memopt_status cpu_set_threads(memopt_device *device, uint32_t threads)
+{
+    memopt_status status = check_threads("device_set_threads", threads);
+    if (status != MEMOPT_OK)
+        return status;
+    const char *why;
+    mo_cpu_pool_resize(mo_cpu(device), threads != 0 ? threads : mo_cpu_default_threads("", &why));
+    return MEMOPT_OK;
+}
+
 static memopt_status cpu_close(memopt_device *device)
 {
     mo_cpu_device *cpu = mo_cpu(device);
@@ -56,6 +74,7 @@ static const mo_device_ops cpu_ops = {
     .close = cpu_close,
     .properties = cpu_properties,
     .memory_info = cpu_memory_info,
+    .set_threads = cpu_set_threads,
     .sync = mo_cpu_sync,
     .mem_alloc = mo_cpu_mem_alloc,
     .mem_free = mo_cpu_mem_free,
@@ -95,13 +114,7 @@ static uint64_t physical_memory(void)
     return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : (uint64_t)1 << 30;
 }
 
-static uint32_t online_cores(void)
-{
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return cores > 0 && cores <= MOST_THREADS ? (uint32_t)cores : 1;
-}
-
-/* Fills in the defaults and refuses what is out of range. */
+/* Fills in the defaults, but for the threads, and refuses what is out of range. */
 static memopt_status complete_options(memopt_device_options *options)
 {
     uint64_t physical = physical_memory();
@@ -122,32 +135,30 @@ static memopt_status complete_options(memopt_device_options *options)
                        "device_open: the capacity must be at least one granule of %s and below 8 "
                        "EiB",
                        MO_SIZE(options->granularity));
-    if (options->threads == 0)
-        options->threads = online_cores();
-    if (options->threads > MOST_THREADS)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_open: %" PRIu32 " threads, at most %d",
-                       options->threads, MOST_THREADS);
     if (options->stream_order > MEMOPT_STREAM_ORDER_ADVERSARIAL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "device_open: stream_order %" PRIu32 " is not a memopt_stream_order",
                        options->stream_order);
-    if (options->capacity > physical)
+    memopt_status status = check_threads("device_open", options->threads);
+    if (status == MEMOPT_OK && options->capacity > physical)
         mo_log(MEMOPT_LOG_WARNING, "cpu: a capacity of %s is more than the machine's %s",
                MO_SIZE(options->capacity), MO_SIZE(physical));
-    return MEMOPT_OK;
+    return status;
 }
 
 memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **out_device)
 {
     memopt_device_options options = *given;
+    const char *why = "asked for";
     memopt_status status = complete_options(&options);
     if (status != MEMOPT_OK)
         return status;
+    if (options.threads == 0)
+        options.threads = mo_cpu_default_threads("", &why);
     mo_cpu_device *cpu = mo_calloc(1, sizeof *cpu);
     if (cpu == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     cpu->isa = mo_cpu_choose_isa(cpu->isa_limit, sizeof cpu->isa_limit);
-    cpu->thread_count = options.threads;
     cpu->adversarial = options.stream_order == MEMOPT_STREAM_ORDER_ADVERSARIAL;
     cpu->adversary.random = options.seed;
     mo_cpu_model(cpu->model, sizeof cpu->model);
@@ -157,17 +168,18 @@ memopt_status mo_cpu_open(const memopt_device_options *given, memopt_device **ou
     status = mo_cpu_streams_init(cpu);
     if (status != MEMOPT_OK)
         goto end_memory;
+    mo_cpu_pool_init(&cpu->pool, options.threads);
     status = mo_device_init(&cpu->base, &cpu_ops);
     if (status != MEMOPT_OK)
-        goto end_streams;
-    mo_cpu_pool_init(&cpu->pool, options.threads);
-    mo_log(MEMOPT_LOG_INFO, "cpu: opened %s, %s, %" PRIu32 " threads, %s in granules of %s%s",
-           cpu->model, mo_isa_name(cpu->isa), options.threads, MO_SIZE(options.capacity),
+        goto end_pool;
+    mo_log(MEMOPT_LOG_INFO, "cpu: opened %s, %s, %" PRIu32 " threads (%s), %s in granules of %s%s",
+           cpu->model, mo_isa_name(cpu->isa), options.threads, why, MO_SIZE(options.capacity),
            MO_SIZE(options.granularity), cpu->adversarial ? ", adversarial order" : "");
     *out_device = &cpu->base;
     return MEMOPT_OK;
 
-end_streams:
+end_pool:
+    mo_cpu_pool_fini(&cpu->pool);
     mo_cpu_streams_fini(cpu);
 end_memory:
     mo_cpu_memory_fini(&cpu->memory);

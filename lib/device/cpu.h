@@ -8,7 +8,7 @@
  * Locks: mo_cpu_device.lock guards streams, their queues and markers; mo_cpu_memory.lock guards
  * memory; mo_cpu_pool.lock is held while a kernel is split over the pool's threads. The first two
  * are taken in that order; none is held while an operation of a queue runs, but pool.lock, which
- * is taken last.
+ * is taken last. memopt_device.lock may be taken under any of them.
  */
 #ifndef MO_DEVICE_CPU_H
 #define MO_DEVICE_CPU_H
@@ -59,8 +59,8 @@ void mo_cpu_model(char *name, size_t size);
 
 typedef struct mo_cpu_pool {
     pthread_mutex_t lock;
-    mo_threads threads; /* started by the first launch that needs them */
-    uint32_t thread_count;
+    mo_threads threads;                       /* started by the first launch that needs them */
+    atomic_uint thread_count;                 /* changes under lock */
     atomic_uint_fast64_t published, finished; /* the pool's own hand-over, seen by sanitizers */
     mo_cpu_kernel function;
     const void *args;
@@ -68,6 +68,14 @@ typedef struct mo_cpu_pool {
 
 void mo_cpu_pool_init(mo_cpu_pool *pool, uint32_t thread_count);
 void mo_cpu_pool_fini(mo_cpu_pool *pool);
+
+/* --- how many threads (cpu_count.c) --------------------------------------------------------- */
+
+enum { MO_MOST_THREADS = 1024 };
+
+/* From the environment, the affinity mask and the CPU quota; says which of them. `root` stands
+ * before every path: "" but in tests. */
+uint32_t mo_cpu_default_threads(const char *root, const char **out_why);
 
 /* --- operations and streams (cpu_stream.c) ------------------------------------------------- */
 
@@ -138,7 +146,6 @@ typedef struct mo_cpu_adversary {
 
 typedef struct mo_cpu_device {
     memopt_device base;
-    uint32_t thread_count;
     int adversarial;
     mo_isa isa;
     char isa_limit[MO_ISA_WHY];
@@ -220,6 +227,8 @@ memopt_status mo_cpu_launch(memopt_device *device, memopt_stream stream, const m
                             const void *args, uint64_t items);
 void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *args,
                        uint64_t items);
+/* Waits for the kernel that has the threads, and ends them where the number changes. */
+void mo_cpu_pool_resize(mo_cpu_device *cpu, uint32_t thread_count);
 
 memopt_status mo_cpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer);
 memopt_status mo_cpu_host_free(memopt_device *device, void *pointer, uint64_t bytes);

@@ -22,7 +22,7 @@ void mo_cpu_pool_init(mo_cpu_pool *pool, uint32_t thread_count)
 {
     pthread_mutex_init(&pool->lock, NULL);
     mo_threads_init(&pool->threads);
-    pool->thread_count = thread_count;
+    atomic_init(&pool->thread_count, thread_count);
     atomic_init(&pool->published, 0);
     atomic_init(&pool->finished, 0);
 }
@@ -31,6 +31,21 @@ void mo_cpu_pool_fini(mo_cpu_pool *pool)
 {
     mo_threads_fini(&pool->threads);
     pthread_mutex_destroy(&pool->lock);
+}
+
+void mo_cpu_pool_resize(mo_cpu_device *cpu, uint32_t thread_count)
+{
+    mo_cpu_pool *pool = &cpu->pool;
+    mo_lock(&pool->lock);
+    if (thread_count != atomic_load(&pool->thread_count)) {
+        mo_threads_fini(&pool->threads);
+        mo_threads_init(&pool->threads);
+        atomic_store(&pool->thread_count, thread_count);
+    }
+    mo_lock(&cpu->base.lock);
+    cpu->base.properties.threads = thread_count;
+    mo_unlock(&cpu->base.lock);
+    mo_unlock(&pool->lock);
 }
 
 /* Kernels round to nearest and keep subnormals whatever the caller has set for its own arithmetic
@@ -73,17 +88,18 @@ void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *
 {
     mo_cpu_pool *pool = &cpu->pool;
     mo_cpu_kernel function = mo_cpu_form(kernel, cpu->isa);
-    if (pool->thread_count == 1 || !worth_threads(kernel, args, items)) {
+    if (atomic_load(&pool->thread_count) == 1 || !worth_threads(kernel, args, items)) {
         run_form(function, args, 0, items);
         return;
     }
     mo_lock(&pool->lock);
-    mo_threads_start(&pool->threads, pool->thread_count);
+    uint32_t threads = atomic_load(&pool->thread_count);
+    mo_threads_start(&pool->threads, threads);
     pool->function = function;
     pool->args = args;
     atomic_fetch_add_explicit(&pool->published, 1, memory_order_release);
     mo_threads_run(&pool->threads, run_chunk, pool, items,
-                   mo_ceil_div_u64(items, (uint64_t)pool->thread_count * CHUNKS_PER_THREAD));
+                   mo_ceil_div_u64(items, (uint64_t)threads * CHUNKS_PER_THREAD));
     (void)atomic_load_explicit(&pool->finished, memory_order_acquire);
     mo_unlock(&pool->lock);
 }

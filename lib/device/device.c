@@ -85,8 +85,23 @@ memopt_status memopt_device_get_properties(memopt_device *device,
 {
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_properties: device is NULL");
-    return mo_result_write(out_properties, &device->properties, sizeof device->properties,
+    mo_lock(&device->lock);
+    memopt_device_properties properties = device->properties;
+    mo_unlock(&device->lock);
+    return mo_result_write(out_properties, &properties, sizeof properties,
                            "memopt_device_properties");
+}
+
+memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads)
+{
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_set_threads: device is NULL");
+    if (device->ops->set_threads == NULL)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "device_set_threads: the device is %s; only on \"cpu\" do threads run "
+                       "kernels",
+                       device->properties.backend);
+    return device->ops->set_threads(device, threads);
 }
 
 memopt_status memopt_device_memory_info(memopt_device *device, memopt_memory_info *out_info)

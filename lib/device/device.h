@@ -29,6 +29,9 @@ typedef struct mo_device_ops {
     memopt_status (*properties)(memopt_device *device, memopt_device_properties *out);
     /* Fills total and free; the front end keeps the rest. */
     memopt_status (*memory_info)(memopt_device *device, memopt_memory_info *out);
+    /* Optional: UNSUPPORTED. Changes how many threads run kernels, and the property; 0: as many as
+     * by default. A kernel that runs keeps its threads. */
+    memopt_status (*set_threads)(memopt_device *device, uint32_t threads);
     /* Waits for all streams. This and every other synchronising operation returns DEVICE_FAULT once
      * where misuse of device memory was found since the last one, and DEVICE_LOST for good. */
     memopt_status (*sync)(memopt_device *device);

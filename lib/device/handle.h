@@ -24,7 +24,7 @@ typedef struct mo_device_account {
 
 struct memopt_device {
     const mo_device_ops *ops;
-    memopt_device_properties properties; /* fixed once opened */
+    memopt_device_properties properties; /* fixed once opened, but threads: guarded by lock */
     pthread_mutex_t lock;                /* innermost: nothing is called under it */
     mo_device_account account;
     pthread_mutex_t listening; /* held over the listeners' functions; before any lock of theirs */

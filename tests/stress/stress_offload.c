@@ -6,8 +6,8 @@
  *
  *     stress_offload [--seed N] [--seconds S]
  */
-#include "unit/offload/disk_support.h"
 #include "support/sweep.h"
+#include "unit/offload/disk_support.h"
 
 #include <inttypes.h>
 #include <pthread.h>

@@ -27,8 +27,9 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from . import errors
 from ._abi import Status
+from ._lock import Guard
 
-_lock = threading.RLock()  # reentrant: a collection may run a finalizer inside the locked part
+_lock = Guard()  # reentrant: a collection may run a finalizer inside the locked part
 
 
 class Handle:
@@ -95,10 +96,12 @@ class Handle:
         """Ends the native object now; harmless when it has ended. Unchanged where this raises."""
         with _lock:
             pointer = self._pointer
-            if pointer is None:
-                return
-            self._refuse_holds()
-            self._pointer = None
+            if pointer is not None:
+                self._refuse_holds()
+                self._pointer = None
+        if pointer is None:
+            self._detach()  # a signal may have ended an earlier close() before that
+            return
         try:
             self._end(pointer, force)
         except errors.BusyError:
@@ -125,9 +128,10 @@ class Handle:
     def _detach(self) -> None:
         """Tells the parents; one that only waited for this child ends too."""
         with _lock:
-            parents, self._parents = self._parents, ()
+            parents = self._parents
             for parent in parents:
-                parent._children.remove(self)
+                parent._children = [child for child in parent._children if child is not self]
+            self._parents = ()
         self.keep = None
         for parent in parents:
             parent._end_if_given_up()
@@ -158,7 +162,7 @@ _forks = 0  # between the first process and this one
 
 def _after_fork() -> None:
     global _lock, _forks
-    _lock = threading.RLock()
+    _lock = Guard()
     _forks += 1
 
 

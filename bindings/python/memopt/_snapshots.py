@@ -1,90 +1,21 @@
 """Events out of a PyTorch memory snapshot, as ``torch.cuda.memory._dump_snapshot`` writes it.
 
-It is a pickle of plain dicts, lists, tuples, numbers and text. It is read without torch, and by an
-unpickler that knows no names at all: a pickle that asks for any class or function is refused before
-anything of it runs.
+It is a pickle of plain dicts, lists, tuples, numbers and text, and is read without torch.
 """
 
 from __future__ import annotations
 
 import array
-import gc
-import pickle
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import errors
-from ._abi import Status, TraceAction
-
-#: No string or number of a snapshot is as long as this.
-LONGEST_ITEM = 64 << 20
+from ._abi import TraceAction
+from ._pickles import corrupt
 
 _ACTIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
 _HOW = (
     "record it with torch.cuda.memory._record_memory_history() before the part that matters and "
     "torch.cuda.memory._dump_snapshot(FILE) after it"
 )
-
-
-def corrupt(what: str) -> errors.CorruptError:
-    """The exception for a file that cannot be used."""
-    return errors.CorruptError(Status.CORRUPT, what)
-
-
-class _Refusing(pickle.Unpickler):
-    """An unpickler that makes nothing but built-in values."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise corrupt(
-            "snapshot: the pickle asks for %s.%s, which no memory snapshot does; nothing of it was "
-            "run" % (module, name)
-        )
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise corrupt("snapshot: the pickle refers to something outside itself")
-
-
-class _Bounded:
-    """A binary file for the unpickler, without reads of absurd length."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self.readline = file.readline
-        self.peek = file.peek
-
-    def read(self, size: int = -1) -> bytes:
-        self._check(size)
-        data: bytes = self._file.read(size)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        self._check(len(buffer))
-        count: int = self._file.readinto(buffer)
-        return count
-
-    def _check(self, size: int) -> None:
-        if not 0 <= size <= LONGEST_ITEM:
-            raise corrupt("snapshot: an item of %d bytes, which no memory snapshot has" % size)
-
-
-def load(file: Any) -> Any:
-    """The values of a pickle. Collection is off meanwhile: millions of small dicts come."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        return _Refusing(_Bounded(file)).load()
-    except errors.MemoptError:
-        raise
-    except EOFError:
-        raise corrupt("snapshot: the pickle ends too early; the file was cut off") from None
-    except MemoryError:
-        raise corrupt("snapshot: the pickle takes more memory than there is") from None
-    except (OSError, KeyboardInterrupt):
-        raise
-    except Exception as error:  # what a damaged pickle raises is not defined
-        raise corrupt("snapshot: the pickle is damaged: %s" % error) from None
-    finally:
-        if enabled:
-            gc.enable()
 
 
 class Events(NamedTuple):

@@ -1,7 +1,8 @@
 """Trace files: what they are, by their first bytes, and their events into a Trace.
 
 CSV is passed on in pieces as it is read and unpacked, so the size of a file does not matter. A
-snapshot is a pickle and has to be unpickled as a whole.
+snapshot is a pickle and has to be unpickled as a whole. What a gzip file may unpack to is limited,
+as a megabyte can unpack to a gigabyte.
 """
 
 from __future__ import annotations
@@ -14,11 +15,18 @@ import zlib
 from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
 from . import errors
-from ._snapshots import corrupt, events_of, load
+from ._pickles import corrupt, load
+from ._snapshots import events_of
+from .sizes import format_size
 from .trace import TraceSource
 
 if TYPE_CHECKING:
     from .trace import Trace
+
+#: What a gzip file may unpack to, unless its reader is told: as much as the larger of the two.
+#: Traces unpack to about ten times their size.
+FREE_UNPACKED = 64 << 20
+UNPACKED_PER_BYTE = 100
 
 _PIECE = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -40,7 +48,7 @@ class _Counted(io.RawIOBase):
         self._file = file
         self._total = total
         self._progress = progress
-        self._done = 0
+        self.done = 0
 
     def readable(self) -> bool:
         return True
@@ -51,9 +59,37 @@ class _Counted(io.RawIOBase):
             select.select([self._file], [], [])
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data
-        self._done += len(data)
+        self.done += len(data)
         if self._progress is not None:
-            self._progress(self._done, self._total)
+            self._progress(self.done, self._total)
+        return len(data)
+
+
+class _Unpacked(io.RawIOBase):
+    """What a gzip file holds, up to a limit; None: up to what a trace may."""
+
+    def __init__(self, file: Any, counted: _Counted, limit: Optional[int]) -> None:
+        self._unpacked = gzip.GzipFile(fileobj=file)
+        self._counted = counted
+        self._limit = limit
+        self._done = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._unpacked.read1(len(buffer))  # not more: what is before damage counts
+        self._done += len(data)
+        packed, limit = self._counted.done, self._limit
+        if limit is None:
+            limit = max(FREE_UNPACKED, UNPACKED_PER_BYTE * packed)
+        if self._done > limit:
+            raise corrupt(
+                "trace: %s of the gzip file unpack to more than %s, the limit; where you trust the "
+                "file, raise it by max_unpacked (--max-unpacked)"
+                % (format_size(packed), format_size(limit))
+            )
+        buffer[: len(data)] = data
         return len(data)
 
 
@@ -79,13 +115,16 @@ def read_trace(
     partial: bool,
     recorded_only: bool,
     progress: Optional[FileProgress],
+    max_unpacked: Optional[int],
 ) -> TraceSource:
     """Reads a file into a trace."""
     opened, size, ours = _open(file)
     try:
-        text: Any = io.BufferedReader(_Counted(opened, size, progress), _PIECE)
-        if text.peek(2)[:2] == _GZIP:
-            text = gzip.GzipFile(fileobj=text)
+        counted = _Counted(opened, size, progress)
+        text: Any = io.BufferedReader(counted, _PIECE)
+        packed = text.peek(2)[:2] == _GZIP
+        if packed:
+            text = io.BufferedReader(_Unpacked(text, counted, max_unpacked), _PIECE)
         try:
             start = text.peek(8)[:8]
         except (EOFError, OSError, zlib.error) as error:
@@ -94,7 +133,7 @@ def read_trace(
             if start.startswith(first):
                 raise corrupt("trace: the file is " + what)
         if start[:1] == b"\x80":
-            return _read_snapshot(trace, text, device, recorded_only)
+            return _read_snapshot(trace, text, device, recorded_only, packed)
         return TraceSource("csv", cut=_read_csv(trace, text, partial))
     finally:
         if ours:
@@ -135,10 +174,12 @@ def _read_csv(trace: "Trace", text: Any, partial: bool) -> Optional[str]:
 
 
 def _read_snapshot(
-    trace: "Trace", text: Any, device: Optional[int], recorded_only: bool
+    trace: "Trace", text: Any, device: Optional[int], recorded_only: bool, packed: bool
 ) -> TraceSource:
     try:
         snapshot = load(text)
+        while packed and text.read1(_PIECE):
+            pass  # the checksum is behind the last byte
     except (EOFError, OSError, zlib.error) as error:
         if not _is_gzip_error(error):
             raise

@@ -9,13 +9,13 @@ from __future__ import annotations
 import collections
 import ctypes
 import sys
-import threading
 from typing import Any, Callable, Deque, NamedTuple, Optional, Tuple, Union
 
 from . import _abi, _dlpack, _lifetime
 from ._abi import StreamOrder
 from ._arguments import choice, unsigned
 from ._library import c_text, lib
+from ._lock import Guard
 from .pinned import PinnedMemory, Registration
 from .sizes import Size, parse_size
 from .streams import Event, Stream, StreamLike, call_in_order, stream_pointer
@@ -56,6 +56,9 @@ class Device(_lifetime.Closing):
 
     On "cpu", device memory is host memory of the given capacity: a program that fits there fits a
     card of that size. The keyword arguments are for "cpu" only.
+
+    `threads` run kernels; 0: as many as MEMOPT_NUM_THREADS or else OMP_NUM_THREADS says, else one
+    per processor that the process may use, by its affinity mask and its CPU quota.
     """
 
     __slots__ = ("_handle", "_properties", "_is_cpu", "_inline", "_pending", "_lock", "__weakref__")
@@ -89,7 +92,7 @@ class Device(_lifetime.Closing):
         self._is_cpu = self.backend == "cpu"
         self._inline = self._is_cpu and options.stream_order == StreamOrder.EAGER
         self._pending: Deque[Tuple[Event, Any]] = collections.deque()
-        self._lock = threading.Lock()
+        self._lock = Guard()
 
     @staticmethod
     def count(backend: str) -> int:
@@ -115,6 +118,12 @@ class Device(_lifetime.Closing):
 
     def __repr__(self) -> str:
         return "<memopt.Device %s%s>" % (self.backend, " (closed)" if self.closed else "")
+
+    def set_threads(self, threads: int) -> None:
+        """Changes how many threads run kernels, from 1 to 1024, on "cpu" only; 0: as many as by
+        default. Results are the same bits with any number. :attr:`properties` tells it."""
+        lib.memopt_device_set_threads(self._handle.pointer, unsigned(threads, 32, "threads"))
+        self._properties = _read_properties(self._handle.pointer)
 
     def memory_info(self) -> MemoryInfo:
         """Device and page-locked memory: total, free, and what this handle holds."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import threading
 from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Tuple
 
 from . import _dlpack, _lifetime, errors
 from ._abi import DType
+from ._lock import Guard
 from .dtypes import DTypeLike
 
 if TYPE_CHECKING:
     from .device import Device
     from .tensors import Tensor
 
-_lock = threading.RLock()  # guards export counts; a collection may re-enter
+_lock = Guard()  # guards export counts; a collection may re-enter
 
 
 class _Export:

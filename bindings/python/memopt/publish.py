@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Callable, Iterator, List, NamedTuple, Optional
 
 from . import _lifetime, errors
 from ._library import c_text, lib
+from ._lock import Guard
 
 if TYPE_CHECKING:
     from .allocator import Allocator
 
-_lock = threading.RLock()  # reentrant: a collection may end an allocator inside the locked part
+_lock = Guard()  # reentrant: a collection may end an allocator inside the locked part
 _publishers: Set["Publisher"] = set()  # those that are open: a publisher lives until it is closed
 
 
@@ -242,7 +243,7 @@ def _quietly(call: Callable[[int, int], object], publisher: Publisher, allocator
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = threading.RLock()  # a thread that is not here may hold the old one
+    _lock = Guard()  # a thread that is not here may hold the old one
     for publisher in list(_publishers):
         publisher._forget_in_child()
     _publishers.clear()

@@ -152,6 +152,7 @@ class Trace(_lifetime.Closing):
         recorded_only: bool = False,
         with_failed: bool = False,
         progress: Optional[Callable[[int, Optional[int]], Any]] = None,
+        max_unpacked: Optional[Size] = None,
     ) -> "Trace":
         """Reads a trace from a path or a binary file: CSV or a PyTorch memory snapshot, either also
         compressed with gzip. CorruptError says in which line what is wrong.
@@ -159,13 +160,16 @@ class Trace(_lifetime.Closing):
         `device` picks one of a snapshot's devices (else the one with most events). With `partial`
         what stands before a malformed line or a cut-off end is taken. Blocks that a snapshot knows
         from before its recording are allocated first, but with `recorded_only`.
-        ``progress(done, total)`` is told bytes of the file; total is None where it has no size.
+        ``progress(done, total)`` is told bytes of the file; total is None where it has no size. A
+        gzip file that unpacks to more than 100 times its size and 64 MiB is refused, or to more
+        than `max_unpacked` where that is given.
         """
         from ._trace_files import read_trace
 
+        limit = None if max_unpacked is None else parse_size(max_unpacked)
         trace = cls(with_failed=with_failed)
         try:
-            trace.source = read_trace(trace, file, device, partial, recorded_only, progress)
+            trace.source = read_trace(trace, file, device, partial, recorded_only, progress, limit)
         except BaseException:
             trace.close()
             raise

@@ -25,6 +25,26 @@ def test_properties_and_memory_info(device):
     assert memopt.Device.count("cpu") == 1
 
 
+def test_threads_of_an_open_device(monkeypatch):
+    monkeypatch.setenv("MEMOPT_NUM_THREADS", "3")
+    numbers = array.array("f", (1.0 / (1 + i) for i in range(300_000)))
+    results = []
+    with memopt.Device() as device:
+        assert device.properties.threads == 3
+        for threads, expected in ((1, 1), (4, 4), (0, 3)):
+            device.set_threads(threads)
+            assert device.properties.threads == expected
+            halves = bytearray(2 * len(numbers))
+            into = memopt.tensor(halves, dtype="bf16")
+            memopt.cast(device, into, numbers, rounding="stochastic", seed=1)
+            results.append(halves)
+        for wrong, error in ((1025, ValueError), (-1, ValueError), ("2", TypeError)):
+            with pytest.raises(error):
+                device.set_threads(wrong)
+        assert device.properties.threads == 3
+    assert results[0] == results[1] == results[2]
+
+
 @pytest.mark.parametrize(
     "arguments, error",
     [

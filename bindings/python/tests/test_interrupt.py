@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
 
 import pytest
 
 import memopt
+from interrupts import at_every_point
+from memopt import _lifetime, _lock
 from memopt._interrupt import Interruptible
 
 
@@ -121,6 +124,49 @@ def test_patience_has_an_end():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+# --- at every point -------------------------------------------------------------------------------
+
+#: Before it signals were heard between any two instructions.
+points = pytest.mark.skipif(sys.version_info < (3, 10), reason="Python 3.10 hears signals at calls")
+
+
+@points
+def test_no_lock_is_left_held():
+    guard, free = _lock.Guard(), []
+
+    def use():
+        with guard:
+            str(1)
+
+    def take():
+        free.append(guard.acquire(False) and guard.release() is None)
+
+    for _ in at_every_point(use, _lock.__file__, __file__):
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join()
+        assert free.pop()
+
+
+@points
+def test_what_a_signal_left_half_closed_can_be_closed():
+    """Its parents would else refuse to be."""
+    opened = []
+
+    def use():
+        opened[:] = [_lifetime.Handle("parent", 1, lambda *_: None)]
+        opened.append(_lifetime.Handle("child", 1, lambda *_: None, (opened[0],)))
+        opened[1].close()
+
+    children = 0
+    for _ in at_every_point(use, _lifetime.__file__):
+        if len(opened) == 2:
+            children += 1
+            opened[1].close()
+            opened[0].close()
+    assert children > 0
 
 
 def test_other_threads_change_nothing():

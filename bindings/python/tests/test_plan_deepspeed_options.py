@@ -117,6 +117,7 @@ ZERO = {"stage": 2}
         ({"zero_optimization": {**ZERO, "zero_hpz_partition_size": 8}}, "zero_hpz"),
         ({"zero_optimization": {**ZERO, "reduce_bucket_size": "big"}}, "reduce_bucket_size"),
         ({"zero_optimization": {**ZERO, "reduce_bucket_size": -1}}, "from 0 to"),
+        ({"zero_optimization": {**ZERO, "reduce_bucket_size": float("inf")}}, "from 0 to"),
         ({"zero_optimization": {**ZERO, "reduce_bucket_size": 1.5}}, "no whole number"),
         ({"zero_optimization": {**ZERO, "reduce_bucket_size": True}}, "no whole number"),
         ({"zero_optimization": {**ZERO, "sub_group_size": "auto"}}, "auto"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -199,6 +200,48 @@ def test_absurd_counts(value):
 @pytest.mark.parametrize("value", [1.5, -0.1, "high", True])
 def test_absurd_dropouts(value):
     assert "attention_dropout" in refused(model_type="llama", attention_dropout=value)
+
+
+@pytest.mark.parametrize(
+    "key, value, says",
+    [
+        ("model_type", ["llama"], "not text"),
+        ("hidden_act", {}, "not text"),
+        ("torch_dtype", 16, "not text"),
+        ("tie_word_embeddings", "yes", "not true or false"),
+        ("architectures", 7, "not a list"),
+        ("text_config", "llama", "not an object"),
+        ("id2label", [], "not an object"),
+        ("num_labels", "many", "not a whole number"),
+        ("sliding_window", 1.5, "not a whole number"),
+    ],
+)
+def test_values_of_another_kind(key, value, says):
+    assert "%s is %r, %s" % (key, value, says) in refused(**{"model_type": "llama", key: value})
+
+
+def test_no_value_of_a_key_is_a_traceback():
+    """Each key that a family or a tower has, with each kind of JSON."""
+    values = [[], ["x"], [1, 2], {}, {"x": 1}, "", "x", 1.5, -1, True, 10**30, math.inf, math.nan]
+    llava = {"model_type": "llava", "text_config": {}, "vision_config": {}}
+    outside = [*llava, "architectures", "vision_feature_layer", "num_labels", "id2label"]
+    places = [(llava, llava, key) for key in outside]
+    places += [(llava, llava["text_config"], key) for key in hfconfig.FAMILIES["llama"].defaults]
+    places += [(llava, llava["vision_config"], key) for key in hfconfig._CLIP]
+    for kind, family in hfconfig.FAMILIES.items():
+        config = {"model_type": kind}
+        places += [(config, config, key) for key in (*family.defaults, *family.only, *outside)]
+    for config, place, key in places:
+        for value in values:
+            before = dict(place)
+            place[key] = value
+            try:
+                hfconfig.interpret(config)
+            except hfconfig.ConfigError as error:
+                assert str(error)
+            finally:
+                place.clear()
+                place.update(before)
 
 
 def test_unknown_activations():

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import glob
-import importlib.util
 import json
 import os
 import statistics
@@ -70,10 +69,13 @@ def test_no_name_newer_than_python_3_9(tmp_path):
     assert status != 0 and "itertools.pairwise" in text, "it would see a name of 3.10"
 
 
-def test_types_strict(tmp_path):
+@pytest.mark.parametrize("torch", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_types_strict(torch, tmp_path):
     pytest.importorskip("mypy")
     arguments = ["--cache-dir", str(tmp_path)]
-    if importlib.util.find_spec("torch") is None:  # without it its types are unknown
+    if torch:
+        pytest.importorskip("torch")  # without it its types are unknown
+    else:
         arguments += ["--exclude", "memopt/torch/", "memopt"]
     result = run(sys.executable, "-m", "mypy", *arguments)
     assert result.returncode == 0, result.stdout + result.stderr

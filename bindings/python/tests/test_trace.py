@@ -12,7 +12,7 @@ import pytest
 
 import memopt
 import traces
-from memopt import _snapshots
+from memopt import _pickles, _trace_files
 
 MIB = 1 << 20
 
@@ -129,6 +129,28 @@ def test_a_bomb_is_refused_early():
     packed = gzip.compress(bytes(1 << 27)) * 8
     with pytest.raises(memopt.CorruptError, match="line 1 is longer than 4096 bytes"):
         read(packed)
+
+
+def test_what_a_gzip_file_may_unpack_to(monkeypatch):
+    monkeypatch.setattr(_trace_files, "FREE_UNPACKED", 1 << 20)
+    text = b"Action,Pointer,Size\n" + b"free,0,\n" * (1 << 18)  # 2 MiB; nothing is freed
+    packed = gzip.compress(text)
+    says = "unpack to more than 1.00 MiB, the limit.*--max-unpacked"
+    with pytest.raises(memopt.CorruptError, match=says):
+        read(packed)
+    with pytest.raises(memopt.CorruptError, match="more than 1.50 MiB"):
+        read(packed, max_unpacked="1.5MiB")
+    with read(packed, max_unpacked=len(text)) as trace, read(text, max_unpacked=1) as same:
+        assert trace.info == same.info
+    stored = gzip.compress(text, 0)  # not much smaller
+    with read(stored) as trace:
+        assert trace.info.lines == (1 << 18) + 1
+
+
+def test_the_checksum_of_a_packed_snapshot():
+    packed = gzip.compress(pickle.dumps(traces.snapshot(traces.trace_entries(traces.training()))))
+    with pytest.raises(memopt.CorruptError, match="damaged.*CRC"):
+        read(packed[:-8] + bytes(8))
 
 
 def test_missing_files(tmp_path):
@@ -264,8 +286,55 @@ def test_damaged_pickles():
     huge = b"\x80\x04\x8e" + (1 << 40).to_bytes(8, "little") + b"x"  # BINBYTES8
     with pytest.raises(memopt.CorruptError, match="snapshot: "):
         read(huge)
-    with pytest.raises(memopt.CorruptError, match="an item of %d bytes" % (1 << 28)):
-        _snapshots._Bounded(io.BufferedReader(io.BytesIO(b""))).read(1 << 28)
+
+
+ITEM = (1 << 40).to_bytes(8, "little")
+
+
+@pytest.mark.parametrize(
+    "opcodes, says",
+    [
+        (b"Nr\xff\xff\xff\x0b.", "remembers value 201326591 within"),  # 1.6 GB of places
+        (b"\x8e" + ITEM, "an item of 1099511627776 bytes"),
+        (b"\x95" + ITEM + b".", "an item of 1099511627776 bytes"),
+        (b"Nb.", "opcode 0x62"),
+        (b"Np200000000\n.", "opcode 0x70"),
+        (b"\x82\x01.", "opcode 0x82"),
+        (b"]" * 100_000 + b".", "of the pickle may take more than"),
+        (b"}" * 100_000 + b".", "may take more than"),
+        (b"N" + b"\x85" * 100_000 + b".", "may take more than"),
+    ],
+)
+@pytest.mark.parametrize("together", [1, 1 << 20])
+def test_hostile_pickles(opcodes, says, together, monkeypatch):
+    """They are refused before the unpickler comes to them, wherever they are cut into pieces."""
+    monkeypatch.setattr(_pickles, "FREE_MEMORY", 1 << 20)
+    pieces = Pieces(b"\x80\x04" + opcodes, together)
+    with pytest.raises(memopt.CorruptError, match=says):
+        _pickles.load(pieces)
+
+
+class Pieces(io.BytesIO):
+    """A file that gives so many bytes at once."""
+
+    def __init__(self, data, together):
+        super().__init__(data)
+        self.together = together
+
+    def read1(self, size=-1):
+        return self.read(min(size, self.together))
+
+
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_every_value_of_a_snapshot_passes(protocol):
+    values = [None, True, False, 0.5, 7, 300, -1, 1 << 40, 1 << 63, -(1 << 900), "", "é" * 300]
+    values += [b"", b"x" * 300, (), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4), [], {}, {"a": [1]}]
+    values += [str(n) for n in range(400)] + values  # remembered, also at places above 255
+    if protocol == 2:  # bytes are made by a function there
+        values = [value for value in values if not isinstance(value, bytes)]
+    data = pickle.dumps(values, protocol)
+    for together in (1, 2, 7, 1 << 20):
+        assert _pickles.load(Pieces(data, together)) == values
 
 
 # --- replays --------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@
 #define CAPACITY ((uint64_t)128 << 20)
 #define STEPS 30      /* of the two runs whose losses are compared */
 #define SHORT_STEPS 5 /* of every other row; the best step behind the first is its time */
-#define HELD_OUT_BATCHES 4
+#define HELD_OUT_BATCHES 8
 #define TOLERANCE 0.15 /* between the held-out losses of the two runs */
 #define EXPANDABLE "expandable_segments:True"
 

@@ -60,8 +60,8 @@ static const option table[] = {
 
     {"Training", SECTION, 0, 0, 0, NULL, NULL, NULL},
     {"text", TEXT, AT(text), 0, 0, NULL, "DIR|FILE",
-     "text to learn (the sources and documents of the repository the\n"
-     "current folder lies in, else of the current folder)"},
+     "text to learn (the guide of the repository the current folder\n"
+     "lies in, else all text in the current folder)"},
     {"batch", COUNT32, AT(batch), 1, 65536, NULL, "N", "sequences per micro-batch (4)"},
     {"accumulation", COUNT32, AT(accumulation), 1, 65536, NULL, "N", "micro-batches per step (1)"},
     {"steps", COUNT64, AT(steps), 0, 1e15, NULL, "N", "optimizer steps in all (100)"},
@@ -102,7 +102,8 @@ static const option table[] = {
     {"save-every", COUNT64, AT(save_every), 0, 1e15, NULL, "N",
      "every N steps and at the end (0: end)"},
     {"resume", TEXT, AT(resume), 0, 0, NULL, "FILE", "go on from a resume file"},
-    {"threads", COUNT32, AT(threads), 0, 4096, NULL, "N", "kernel and BLAS threads (0: all cores)"},
+    {"threads", COUNT32, AT(threads), 0, 4096, NULL, "N",
+     "kernel and BLAS threads (0: all that the process may use)"},
     {"stream-order", CHOICE, AT(adversarial), 0, 0, orders, "eager|adversarial",
      "adversarial runs copies as late as they legally may (eager)"},
     {"json", FLAG, AT(json), 0, 0, NULL, NULL, "one JSON object per step and one at the end"},

@@ -34,7 +34,7 @@ typedef struct options {
     uint32_t scale_growth; /* clean steps before the loss scale grows; 0: the default */
 
     /* the run */
-    uint32_t threads;     /* 0: one per core */
+    uint32_t threads;     /* 0: the libraries' own defaults */
     uint32_t adversarial; /* 1: the device runs asynchronous work as late as it may */
     const char *resume, *save;
     uint64_t save_every; /* steps; 0: at the end only */

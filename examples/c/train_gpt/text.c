@@ -97,15 +97,16 @@ static memopt_status read_folder(corpus *t, const char *folder)
     return status;
 }
 
-/* Walks up from the current folder to the one that holds the library's header. */
-static void find_repository(char *path)
+/* Walks up from the current folder to the one that holds the library's guide: English alone, so
+ * that batches are alike and losses of short runs can be compared. */
+static void find_guide(char *path)
 {
-    char probe[PATH_MOST], up[PATH_MOST / 2] = ".";
+    char up[PATH_MOST / 2] = ".";
     for (int level = 0; level < 16; level++) {
         struct stat about;
-        snprintf(probe, sizeof probe, "%s/include/memopt/memopt.h", up);
-        if (stat(probe, &about) == 0) {
-            memcpy(path, up, strlen(up) + 1);
+        snprintf(path, PATH_MOST, "%s/docs/guide/allocator.md", up);
+        if (stat(path, &about) == 0) {
+            snprintf(path, PATH_MOST, "%s/docs/guide", up);
             return;
         }
         strncat(up, "/..", sizeof up - strlen(up) - 1);
@@ -128,11 +129,11 @@ static memopt_status read_path(corpus *t, const char *path)
 
 memopt_status text_read(corpus *t, const char *path, size_t least)
 {
-    char repository[PATH_MOST];
+    char guide[PATH_MOST];
     memset(t, 0, sizeof *t);
     if (!path) {
-        find_repository(repository);
-        path = repository;
+        find_guide(guide);
+        path = guide;
     }
     memopt_status status = read_path(t, path);
     size_t held_out = t->length / 10 < 65536 ? t->length / 10 : 65536;

@@ -4,7 +4,7 @@
 
 #include "core/sim.h"
 
-#ifdef SIM_SMALL /* ThreadSanitizer leaves 1.5 TiB of addresses to all mappings of a program */
+#ifdef SIM_SMALL /* sanitizers leave few addresses: 1.5 TiB to all mappings of a program */
 #define SIM_SPAN ((uint64_t)1 << 32)
 #define SIM_VA ((uint64_t)1 << 37)
 #else

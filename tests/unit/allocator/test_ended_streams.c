@@ -133,7 +133,7 @@ static void expect_bytes(memopt_device *device, const void *at, int value, uint6
 static void test_cached_memory_is_taken_over(void **state)
 {
     (void)state;
-    FOR_SEEDS(seed, SEEDS) {
+    FOR_SEEDS (seed, SEEDS) {
         for (int c = 0; c < 2; c++) {
             memopt_device *device = open_watched(seed);
             memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -166,7 +166,7 @@ static void test_cached_memory_is_taken_over(void **state)
 static void test_live_blocks_outlive_their_stream(void **state)
 {
     (void)state;
-    FOR_SEEDS(seed, SEEDS) {
+    FOR_SEEDS (seed, SEEDS) {
         for (int c = 0; c < 2; c++) {
             memopt_device *device = open_watched(seed);
             memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -283,7 +283,7 @@ static void test_no_trace_of_many_streams(void **state)
 static void test_same_handle(void **state)
 {
     (void)state;
-    FOR_SEEDS(seed, SEEDS) {
+    FOR_SEEDS (seed, SEEDS) {
         for (int c = 0; c < 2; c++) {
             memopt_device *device = open_watched(seed);
             memopt_allocator *allocator = new_allocator(device, configs[c]);
@@ -660,7 +660,7 @@ static void random_program(const char *config, uint64_t seed)
 static void test_random_programs(void **state)
 {
     (void)state;
-    FOR_SEEDS(seed, PROGRAMS)
+    FOR_SEEDS (seed, PROGRAMS)
         for (int c = 0; c < 2; c++)
             random_program(configs[c], seed);
 }

@@ -327,6 +327,22 @@ static void test_absurd_lines(void **state)
 }
 
 /* What stands before a malformed line is there, and more can be added. */
+/* One more for each event, as where each line of a trace is followed by an empty one. */
+static void test_too_many_empty_lines(void **state)
+{
+    (void)state;
+    memopt_trace *trace = new_trace();
+    char *text = malloc(MO_TRACE_EMPTY_LINES);
+    memset(text, '\n', MO_TRACE_EMPTY_LINES);
+    OK(memopt_trace_parse_csv(trace, text, MO_TRACE_EMPTY_LINES));
+    OK(memopt_trace_parse_csv(trace, HEADER, strlen(HEADER)));
+    OK(memopt_trace_parse_csv(trace, "0,0,alloc,1,1,0\n \r\n", 19));
+    FAILS_SAYING(MEMOPT_CORRUPT, "line 1048580: more than 1048577 lines are empty",
+                 memopt_trace_parse_csv(trace, "\n\n", 2));
+    free(text);
+    OK(memopt_trace_destroy(trace));
+}
+
 static void test_before_a_malformed_line(void **state)
 {
     (void)state;
@@ -395,6 +411,7 @@ int main(void)
         cmocka_unit_test(test_two_texts),
         cmocka_unit_test(test_malformed),
         cmocka_unit_test(test_absurd_lines),
+        cmocka_unit_test(test_too_many_empty_lines),
         cmocka_unit_test(test_before_a_malformed_line),
         cmocka_unit_test(test_files),
     };

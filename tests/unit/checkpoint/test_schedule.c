@@ -11,8 +11,8 @@
 #define MOST 40
 #define SMALL 5
 
-/* One thread that computes: under ThreadSanitizer a sample is enough. */
-#ifdef __SANITIZE_THREAD__
+/* One thread that computes: under a sanitizer a sample is enough. */
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { ROUNDS = 4, RECOMPUTING = 4, LONGEST = 100 };
 #else
 enum { ROUNDS = 80, RECOMPUTING = 100, LONGEST = 1024 };

@@ -31,6 +31,23 @@ static inline int remove_root(void **state)
     return nftw(root, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }
 
+/* Writes a file below the root, with the folders on the way. */
+static inline void put(const char *name, const char *text)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    for (char *slash = path + sizeof root; (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = '\0';
+        if (mkdir(path, 0755) != 0 && errno != EEXIST)
+            fail_msg("%s: %s", path, strerror(errno));
+        *slash = '/';
+    }
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    assert_int_equal(fclose(file), 0);
+}
+
 #define WITH_ROOT(test) cmocka_unit_test_setup_teardown(test, make_root, remove_root)
 
 #endif

@@ -66,6 +66,7 @@ static void names_and_properties(void **state)
     assert_int_equal(p.virtual_memory, 1);
     assert_int_equal(p.granularity, 2 * MIB);
     assert_int_equal(p.total_memory, 64 * MIB);
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, backend, memopt_device_set_threads(device, 2));
     OK(memopt_device_close(device));
 }
 

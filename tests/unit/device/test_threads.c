@@ -106,6 +106,97 @@ static void never_started_is_this_thread_alone(void **state)
     free(s.seen);
 }
 
+enum { ITEMS = 64 };
+
+typedef struct crowd {
+    atomic_int inside, most;
+    int wanted; /* threads that are waited for; 0: nobody waits */
+} crowd;
+
+static void stay(const void *args, uint64_t begin, uint64_t end)
+{
+    crowd *c = *(crowd *const *)args;
+    int inside = atomic_fetch_add(&c->inside, 1) + 1, most = atomic_load(&c->most);
+    (void)begin, (void)end;
+    while (inside > most && !atomic_compare_exchange_weak(&c->most, &most, inside))
+        continue;
+    while (atomic_load(&c->most) < c->wanted)
+        sched_yield();
+    atomic_fetch_sub(&c->inside, 1);
+}
+
+/* The most threads that are inside a kernel at once, where `wanted` are waited for. */
+static int crowd_of(memopt_device *device, memopt_stream stream, int wanted)
+{
+    static const mo_kernel kernel = {"test_stay", sizeof(crowd *), 1, {stay, NULL, NULL}, NULL};
+    crowd c = {.wanted = wanted}, *args = &c;
+    OK(mo_launch(device, stream, &kernel, &args, ITEMS));
+    OK(memopt_stream_sync(device, stream));
+    return atomic_load(&c.most);
+}
+
+/* Up, down, to one and back, also where threads run already and on a stream's worker. */
+static void an_open_device_changes_its_threads(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(GRANULE, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_device_properties p = {.struct_size = sizeof p};
+    memopt_stream streams[2] = {NULL, NULL};
+    static const uint32_t numbers[] = {4, 3, 1, 5, 5};
+    OK(memopt_stream_create(device, &streams[1]));
+    for (size_t i = 0; i < 2 * (sizeof numbers / sizeof numbers[0]); i++) {
+        uint32_t n = numbers[i / 2];
+        OK(memopt_device_set_threads(device, n));
+        OK(memopt_device_get_properties(device, &p));
+        assert_int_equal(p.threads, n);
+        assert_int_equal(crowd_of(device, streams[i % 2], (int)n), n);
+    }
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "1025 threads, at most 1024",
+                 memopt_device_set_threads(device, 1025));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_device_set_threads(NULL, 1));
+    assert_int_equal(crowd_of(device, NULL, 5), 5);
+    OK(memopt_stream_destroy(device, streams[1]));
+    OK(memopt_device_close(device));
+}
+
+typedef struct changes {
+    memopt_device *device;
+    atomic_int items, over;
+} changes;
+
+static void *change_threads(void *argument)
+{
+    changes *c = argument;
+    for (uint32_t n = 2; !atomic_load(&c->over); n = n % 4 + 1)
+        OK(memopt_device_set_threads(c->device, n));
+    return NULL;
+}
+
+static void count_items(const void *args, uint64_t begin, uint64_t end)
+{
+    changes *c = *(changes *const *)args;
+    sched_yield();
+    atomic_fetch_add(&c->items, (int)(end - begin));
+}
+
+/* Launches beside changes: no item is lost, none runs twice. */
+static void changes_race_with_launches(void **state)
+{
+    (void)state;
+    static const mo_kernel kernel = {
+        "test_count", sizeof(changes *), 1, {count_items, NULL, NULL}, NULL};
+    changes c = {.device = open_cpu(GRANULE, MEMOPT_STREAM_ORDER_EAGER, 0)}, *args = &c;
+    pthread_t other;
+    assert_int_equal(pthread_create(&other, NULL, change_threads, &c), 0);
+    for (int i = 1; i <= RUNS; i++) {
+        OK(mo_launch(c.device, NULL, &kernel, &args, ITEMS));
+        assert_int_equal(c.items, i * ITEMS);
+    }
+    atomic_store(&c.over, 1);
+    pthread_join(other, NULL);
+    OK(memopt_device_close(c.device));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -113,6 +204,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_run_waits_for_every_item, start, end),
         cmocka_unit_test_setup_teardown(every_item_runs_once, start, end),
         cmocka_unit_test(never_started_is_this_thread_alone),
+        cmocka_unit_test(an_open_device_changes_its_threads),
+        cmocka_unit_test(changes_race_with_launches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,8 +4,8 @@
  * inputs are a range of f32 bit patterns, whose ends are the midpoints between neighbouring values,
  * computed in double from the definition of the format. And every code back to f32.
  *
- * Two threads. With MEMOPT_TEST_LONG every input, else every 32nd run of 65,536 inputs, from one that
- * the seed names.
+ * Two threads. With MEMOPT_TEST_LONG every input, else every 32nd run of 65,536 inputs, from one
+ * that the seed names.
  */
 #include "support.h"
 

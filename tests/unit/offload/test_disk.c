@@ -1,5 +1,6 @@
 /* The disk tier: what goes there, what comes back, the limits, the accounts, the file. */
 #include "disk_support.h"
+#include "support/sweep.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -221,7 +222,7 @@ static void test_into(void **unused)
 static void test_released_early(void **unused)
 {
     (void)unused;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    FOR_SEEDS (seed, 50) {
         world w;
         memopt_offloader_options options = spilling(2 * MIB, 0);
         memopt_ticket tickets[6];
@@ -246,7 +247,7 @@ static void test_released_early(void **unused)
 static void test_memory_of_a_pending_write(void **unused)
 {
     (void)unused;
-    for (uint64_t seed = 0; seed < 30; seed++) {
+    FOR_SEEDS (seed, 30) {
         world w;
         memopt_offloader_options options = spilling(2 * MIB, 0);
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);

@@ -5,8 +5,9 @@
  * a function of the host uses is not known to the scheduler, so the seed decides what overtakes it.
  */
 #include "disk_support.h"
+#include "support/sweep.h"
 
-enum { SEEDS = 80, BYTES = 200000, PAGES = 49 * 4096, A = 0x11, B = 0x22, C = 0x33 };
+enum { SEEDS = 40, BYTES = 200000, PAGES = 49 * 4096, A = 0x11, B = 0x22, C = 0x33 };
 
 /* 1 if the ticket gives `value` on the stream; what the disk found out counts, too. */
 static int gives(world *w, memopt_ticket ticket, int value, memopt_stream stream)
@@ -154,7 +155,7 @@ static void test_two_steps(void **unused)
 {
     (void)unused;
     enum { LAYERS = 8 };
-    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+    FOR_SEEDS (seed, 80) {
         world w;
         memopt_offloader_options options = spilling(LAYERS / 4 * PAGES, 0);
         memopt_ticket tickets[LAYERS];

@@ -1,5 +1,6 @@
 /* Streams that end while tickets made on them are held. */
 #include "support.h"
+#include "support/sweep.h"
 
 enum { BYTES = 64 * 1024 };
 
@@ -50,14 +51,14 @@ static void prefetch_does_not_use_a_dead_stream(void **state)
 {
     (void)state;
     use_after_the_end(MEMOPT_STREAM_ORDER_EAGER, 0, 0);
-    for (uint64_t seed = 1; seed <= 20; seed++)
+    FOR_SEEDS (seed, 20)
         use_after_the_end(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 0);
 }
 
 static void kept_values_outlive_their_stream(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 20; seed++)
+    FOR_SEEDS (seed, 20)
         use_after_the_end(MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, MIB);
 }
 
@@ -65,7 +66,7 @@ static void kept_values_outlive_their_stream(void **state)
 static void memory_brought_for_a_stream_that_ends(void **state)
 {
     (void)state;
-    for (uint64_t seed = 1; seed <= 20; seed++) {
+    FOR_SEEDS (seed, 20) {
         world w;
         memopt_stream stream = NULL;
         void *back = NULL;

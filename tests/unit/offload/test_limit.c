@@ -1,5 +1,6 @@
 /* Host memory: the hard limit, the three policies, exact sizes, the cache. */
 #include "support.h"
+#include "support/sweep.h"
 
 static void open_with(world *w, uint64_t limit, uint32_t overflow)
 {
@@ -74,7 +75,7 @@ static void test_wait_on_overflow(void **unused)
 {
     (void)unused;
     uint64_t waits = 0;
-    for (uint64_t seed = 0; seed < 60; seed++) {
+    FOR_SEEDS (seed, 60) {
         for (uint32_t policy = 0; policy < 3; policy++) {
             world w;
             memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
@@ -227,7 +228,7 @@ static void test_cache_is_used_again(void **unused)
 static void test_trim_under_way(void **unused)
 {
     (void)unused;
-    for (uint64_t seed = 0; seed < 30; seed++) {
+    FOR_SEEDS (seed, 30) {
         world w;
         uint64_t released = 0;
         void *data = NULL;

@@ -1,5 +1,6 @@
 /* Requests: the arguments of packs and unpacks in a struct that is kept. */
 #include "support.h"
+#include "support/sweep.h"
 
 enum { COUNT = 5, BYTES = 5000 };
 
@@ -15,7 +16,7 @@ static memopt_offload_request request_for(world *w)
 static void test_many_values(void **unused)
 {
     (void)unused;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    FOR_SEEDS (seed, 50) {
         world w;
         memopt_ticket tickets[COUNT];
         void *blocks[COUNT];

@@ -1,5 +1,6 @@
 /* Numbered copies: what is complete and what is not. */
 #include "support.h"
+#include "support/sweep.h"
 
 typedef struct tape {
     world w;
@@ -40,7 +41,7 @@ static uint64_t copy_and_mark(tape *t, int i)
 static void test_sync_is_exact(void **unused)
 {
     (void)unused;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    FOR_SEEDS (seed, 50) {
         tape t;
         tape_open(&t, seed);
         for (int i = 0; i < 40; i++) {
@@ -65,7 +66,7 @@ static void test_sync_is_exact(void **unused)
 static void test_query_is_honest(void **unused)
 {
     (void)unused;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    FOR_SEEDS (seed, 50) {
         tape t;
         tape_open(&t, seed);
         for (int i = 0; i < 20; i++)

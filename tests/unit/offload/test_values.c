@@ -1,5 +1,6 @@
 /* Values through the offloader: contents, states of tickets, statistics, bad input. */
 #include "support.h"
+#include "support/sweep.h"
 
 static void test_round_trip(void **unused)
 {
@@ -47,7 +48,7 @@ static void test_null_stream(void **unused)
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
     options.flags = MEMOPT_OFFLOADER_NULL_STREAM;
     for (uint32_t order = 0; order < 2; order++) {
-        for (uint64_t seed = 0; seed < 50; seed++) {
+        FOR_SEEDS (seed, 50) {
             world w;
             memopt_ticket tickets[6];
             world_open(&w, order, seed, 64 * MIB, &options);
@@ -77,7 +78,7 @@ static void test_null_stream(void **unused)
 static void test_unpack_into(void **unused)
 {
     (void)unused;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    FOR_SEEDS (seed, 50) {
         world w;
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
         void *mine = filled_block(&w, 20000, 9, w.t);
@@ -102,7 +103,7 @@ static void test_unpack_into(void **unused)
 static void test_borrowed(void **unused)
 {
     (void)unused;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    FOR_SEEDS (seed, 50) {
         world w;
         memopt_ticket ticket = 0;
         int32_t kept = -1;
@@ -146,7 +147,7 @@ static void test_query_packed(void **unused)
 static void test_kept_small(void **unused)
 {
     (void)unused;
-    for (uint64_t seed = 0; seed < 100; seed++) {
+    FOR_SEEDS (seed, 100) {
         world w;
         memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
         memopt_ticket own = 0, borrowed = 0, large;
@@ -192,7 +193,7 @@ static void test_many_in_flight(void **unused)
 {
     (void)unused;
     enum { MANY = 300 };
-    for (uint64_t seed = 0; seed < 10; seed++) {
+    FOR_SEEDS (seed, 10) {
         world w;
         memopt_ticket tickets[MANY];
         int32_t kept;
@@ -298,7 +299,7 @@ static void test_release_many(void **unused)
 static void test_destroy(void **unused)
 {
     (void)unused;
-    for (uint64_t seed = 0; seed < 50; seed++) {
+    FOR_SEEDS (seed, 50) {
         world w;
         memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
         options.min_bytes = 200;

@@ -98,6 +98,7 @@ functions(
     memopt_device_open=(CHECKED, TEXT, DeviceOptions, OUT_HANDLE),
     memopt_device_close=(CHECKED, HANDLE),
     memopt_device_get_properties=(CHECKED, HANDLE, DevicePropertiesStruct),
+    memopt_device_set_threads=(CHECKED, HANDLE, U32),
     memopt_device_memory_info=(CHECKED, HANDLE, MemoryInfoStruct),
     memopt_device_sync=(CHECKED, HANDLE),
     memopt_stream_create=(CHECKED, HANDLE, OUT_HANDLE),

@@ -28,11 +28,15 @@ HELP = "replay a trace of allocations: what it takes, and the smallest device th
 _GRANULE = 2 << 20
 
 
-def _capacity(text: str) -> int:
+def _size(text: str) -> int:
     try:
-        size = parse_size(text)
+        return parse_size(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _capacity(text: str) -> int:
+    size = _size(text)
     if size < _GRANULE:
         raise argparse.ArgumentTypeError("%s is less than a page of 2 MiB" % text)
     return size
@@ -88,6 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of CSV: replay what stands before a malformed line or a cut-off end",
     )
     add(
+        "--max-unpacked",
+        type=_size,
+        metavar="SIZE",
+        help="what a gzip file may unpack to (default: 100 times its size, at least 64MiB)",
+    )
+    add(
         "--passes",
         type=_count,
         default=5,
@@ -140,6 +150,7 @@ def _read(arguments: argparse.Namespace) -> Trace:
                 recorded_only=arguments.recorded_only,
                 with_failed=arguments.with_failed,
                 progress=bar,
+                max_unpacked=arguments.max_unpacked,
             )
     except MemoptError as error:
         error.args = ("%s: %s" % (_name(arguments), error.message),)

@@ -3,8 +3,7 @@ the device that ``with torch.device(…)`` makes the default."""
 
 from __future__ import annotations
 
-import contextlib
-from typing import Any, ContextManager, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Iterable, List, Optional, Tuple
 
 import torch
 from torch.overrides import _get_current_function_mode_stack
@@ -17,7 +16,7 @@ _modes = torch._C._len_torch_function_stack
 
 
 class Ambient:
-    """A snapshot for a function of the given tensors; :meth:`restored` makes it current."""
+    """A snapshot for a function of the given tensors; :meth:`run` makes it current."""
 
     __slots__ = ("random", "autocast", "device")
 
@@ -37,25 +36,41 @@ class Ambient:
         #: Where tensors are made that name no device. Threads of backward have a default of their own.
         self.device = _default_device() if _modes() else None
 
-    def restored(self) -> ContextManager[Any]:
-        """A context in which the snapshot holds; what was before is put back after it."""
-        return self._restored()
+    def put(self) -> None:
+        """Makes the random states and the settings of autocast what they were."""
+        _put(self.random, self.autocast)
 
-    @contextlib.contextmanager
-    def _restored(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            cache = torch.is_autocast_cache_enabled()
-            for kind, enabled, dtype in self.autocast:
-                if _is_autocast(kind) != enabled or (enabled and _autocast_dtype(kind) != dtype):
-                    stack.enter_context(
-                        torch.autocast(kind, dtype=dtype, enabled=enabled, cache_enabled=cache)
-                    )
-            for generator, state in self.random:
-                stack.callback(generator.set_state, generator.get_state())
-                generator.set_state(state)
-            if self.device is not None:
-                stack.enter_context(self.device)
-            yield
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function where the snapshot holds; what was before is put back after it.
+
+        Not ``with``: the end of such a context is a function of Python's, and a signal that is
+        heard there would leave the thread in autocast.
+        """
+        random = [(generator, generator.get_state()) for generator, _ in self.random]
+        kinds = [kind for kind, _, _ in self.autocast]
+        autocast = [(kind, _is_autocast(kind), _autocast_dtype(kind)) for kind in kinds]
+        try:
+            self.put()
+            if self.device is None:
+                return function(*args)
+            with self.device:
+                return function(*args)
+        finally:
+            try:
+                _put(random, autocast)
+            except BaseException:  # of a signal
+                _put(random, autocast)
+                raise
+
+
+def _put(random: List[Tuple[Any, torch.Tensor]], autocast: List[Tuple[str, bool, Any]]) -> None:
+    for generator, state in random:
+        generator.set_state(state)
+    for kind, enabled, dtype in autocast:
+        if _is_autocast(kind) != enabled or (enabled and _autocast_dtype(kind) != dtype):
+            torch.clear_autocast_cache()  # of weights in the other type, which may change
+            torch.set_autocast_dtype(kind, dtype)
+            torch.set_autocast_enabled(kind, enabled)
 
 
 def _gpu_generator(index: int) -> Any:

@@ -14,18 +14,26 @@ class Arguments:
     Containers of other classes are kept as they are, with the tensors in them.
     """
 
-    __slots__ = ("tensors", "_args", "_kwargs")
+    __slots__ = ("tensors", "loose", "_args", "_kwargs")
 
     def __init__(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         #: The tensors, in order.
         self.tensors: List[torch.Tensor] = []
+        #: The numbers of those that are no positional argument themselves.
+        self.loose: List[int] = []
         self._args: Any = None  # None: nothing but the tensors, the common case
         self._kwargs: Any = None
         if not kwargs and all(isinstance(value, torch.Tensor) for value in args):
             self.tensors.extend(args)
         else:
-            self._args = self._take(args)
-            self._kwargs = self._take(kwargs)
+            items = []
+            for value in (*args, kwargs):
+                before = len(self.tensors)
+                items.append(self._take(value))
+                if not isinstance(value, torch.Tensor):
+                    self.loose.extend(range(before, len(self.tensors)))
+            self._kwargs = items.pop()
+            self._args = _Container(tuple, items)
 
     def _take(self, value: Any) -> Any:
         """`value` with each tensor replaced by a mark, and each container that has one rebuilt."""

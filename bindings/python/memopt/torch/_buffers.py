@@ -8,37 +8,32 @@ torch keeps as long as the storage lives.
 from __future__ import annotations
 
 import functools
-import threading
 import warnings
 import weakref
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
+from .._lock import Guard
+
 _known: Dict[int, "weakref.ref[torch.UntypedStorage]"] = {}
-_lock = threading.RLock()
-_watchers = 0
+_lock = Guard()
+#: The contexts that are active, each as often as it was entered.
+watchers: List[Any] = []
 _hook: Any = None
 
 
-def watch() -> None:
-    """Begins to look at modules; ended by unwatch()."""
-    global _watchers, _hook
+def settle() -> None:
+    """Looks at modules where there are watchers, and no longer where there are none."""
+    global _hook
     with _lock:
-        _watchers += 1
-        if _watchers == 1:
+        if watchers and _hook is None:
             # Calling the hook for a compiled module is what is wanted.
             told = r"Using `torch\.compile\(module\)` when there are global hooks"
             warnings.filterwarnings("ignore", told)
             _hook = register_module_forward_pre_hook(_note)
-
-
-def unwatch() -> None:
-    global _watchers, _hook
-    with _lock:
-        _watchers -= 1
-        if _watchers == 0:
+        elif _hook is not None and not watchers:
             _hook.remove()
             _hook = None
 

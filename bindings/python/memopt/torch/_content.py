@@ -1,9 +1,15 @@
-"""What two runs of a function must agree on: shapes, and by wish contents, of saved tensors."""
+"""What two runs of a function must agree on: shapes, and by wish contents, of saved tensors.
+
+Some contents need not agree: those that the function changes itself after they were saved, such as
+the running statistics of a norm in training, and what an operation leaves unwritten.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional
+import sys
+import weakref
+from typing import Any, NamedTuple, Optional
 
 import torch
 
@@ -16,10 +22,46 @@ MODES = ("none", "default", "hash")
 _GRANULE = 4096  # bytes of a hash
 
 
+#: Functions of torch that save memory with gaps between what they have written.
+_GAPS = frozenset((torch.nn.functional.ctc_loss.__code__,))
+
+
+class _Content(NamedTuple):
+    """What is noted of a tensor whose contents are compared."""
+
+    outline: Any
+    hashes: Optional[torch.Tensor]  # None: they are not
+    place: str  # of the code that saved it
+    storage: Any  # a weak reference to its plain bytes, and where in them it is
+    offset: Any
+    stride: Any
+
+
 def facts(tensor: torch.Tensor, mode: str) -> Any:
-    """What is noted of a tensor of the first run."""
+    """What is noted of a tensor of the first run, which is being saved."""
     outline = (tensor.shape, tensor.dtype, tensor.device)
-    return outline if mode != "hash" else (outline, _hashes(tensor))
+    if mode != "hash":
+        return outline
+    caller = sys._getframe(2)  # who called the operation; the hook is between
+    hashes = None if caller.f_code in _GAPS else _hashes(tensor)
+    if hashes is None:
+        return _Content(outline, None, "", None, 0, None)
+    place = "%s, line %d" % (caller.f_code.co_filename, caller.f_lineno)
+    lazy = tensor.is_conj() or tensor.is_neg() or tensor.is_quantized
+    storage = None if lazy else weakref.ref(tensor.untyped_storage())
+    return _Content(outline, hashes, place, storage, tensor.storage_offset(), tensor.stride())
+
+
+def settled(noted: _Content) -> _Content:
+    """What the first run has left of it: contents that it changed itself are not compared."""
+    storage = noted.storage and noted.storage()
+    if storage is None or not storage.nbytes():  # gone, or freed for a while
+        return noted._replace(storage=None)
+    shape, dtype, device = noted.outline
+    now = torch.empty(0, dtype=dtype, device=device)
+    before, after = noted.hashes, _hashes(now.set_(storage, noted.offset, shape, noted.stride))
+    same = before is not None and after is not None and torch.equal(before, after)
+    return noted._replace(storage=None, hashes=before if same else None)
 
 
 def difference(noted: Any, tensor: torch.Tensor, mode: str) -> Optional[str]:
@@ -27,16 +69,17 @@ def difference(noted: Any, tensor: torch.Tensor, mode: str) -> Optional[str]:
     outline = (tensor.shape, tensor.dtype, tensor.device)
     if mode != "hash":
         return None if noted == outline else _outline_text(noted, outline)
-    if noted[0] != outline:
-        return _outline_text(noted[0], outline)
-    before, now = noted[1], _hashes(tensor)
+    if noted.outline != outline:
+        return _outline_text(noted.outline, outline)
+    before, now = noted.hashes, None if noted.hashes is None else _hashes(tensor)
     if before is None or now is None or torch.equal(before, now):
         return None
     first = int((before != now).nonzero()[0])
     size = tensor.numel() * tensor.element_size()
-    return "(%s of %s) has other contents, first in bytes %d to %d of %d" % (
+    return "(%s of %s, saved by %s) has other contents, first in bytes %d to %d of %d" % (
         str(tensor.dtype).replace("torch.", ""),
         list(tensor.shape),
+        noted.place,
         first * _GRANULE,
         min((first + 1) * _GRANULE, size) - 1,
         size,

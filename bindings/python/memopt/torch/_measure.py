@@ -97,8 +97,14 @@ def _measure(
     modules: Sequence[Function], x: torch.Tensor
 ) -> Tuple[List[List[int]], List[schedule.Stage]]:
     """Groups of numbers of modules, and their costs. Nothing of the model is changed."""
-    x = x.detach()
-    with Ambient([x], True).restored(), _buffers_kept(modules):
+    here = Ambient([x], True)
+    return here.run(_measure_here, modules, x.detach())  # type: ignore[no-any-return]
+
+
+def _measure_here(
+    modules: Sequence[Function], x: torch.Tensor
+) -> Tuple[List[List[int]], List[schedule.Stage]]:
+    with _buffers_kept(modules):
         groups = _groups(modules, x)
         costs = []
         for number, group in enumerate(groups):

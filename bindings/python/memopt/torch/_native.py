@@ -3,27 +3,33 @@
 One :class:`Native` for each torch device, made at its first use and kept: a GPU's primary context
 is shared with torch anyway. A child process after a fork gets its own, for the threads of the
 parent's handles are not there.
+
+On a CPU, kernels run on as many threads as torch's own: torch.get_num_threads() is asked before
+each call, in which the calling thread's number counts, as for torch. MEMOPT_NUM_THREADS counts more.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from typing import Dict, Optional, Tuple
 
 import torch
 
+from .._lock import Guard
 from ..allocator import Allocator
 from ..device import Device
 
-_lock = threading.Lock()
+_MOST_THREADS = 1024  # of a device
+
+_torch_threads = torch.get_num_threads
+_lock = Guard()
 _natives: Dict[Tuple[int, str, int], "Native"] = {}
 
 
 class Native:
     """A torch device as the library sees it."""
 
-    __slots__ = ("torch_device", "device", "_allocator", "_is_cpu")
+    __slots__ = ("torch_device", "device", "_allocator", "_is_cpu", "_threads")
 
     def __init__(self, torch_device: torch.device) -> None:
         self.torch_device = torch_device
@@ -31,6 +37,10 @@ class Native:
         #: Our handle of the device.
         self.device = Device(_name(torch_device))
         self._allocator: Optional[Allocator] = None
+        #: torch's number that the device has; None where it does not follow torch.
+        self._threads: Optional[int] = 0
+        if not self._is_cpu or os.environ.get("MEMOPT_NUM_THREADS"):
+            self._threads = None
 
     @property
     def allocator(self) -> Allocator:
@@ -41,10 +51,20 @@ class Native:
             return self._allocator
 
     def stream(self) -> Optional[int]:
-        """torch's current stream as the driver's handle; None is the default one."""
+        """What the next call runs on: torch's current stream as the driver's handle, None for the
+        default one; and on a CPU, as many threads as torch has."""
         if self._is_cpu:
+            if self._threads is not None and self._threads != _torch_threads():
+                self._follow()
             return None
         return torch.cuda.current_stream(self.torch_device).cuda_stream or None
+
+
+    def _follow(self) -> None:
+        with _lock:
+            threads = _torch_threads()
+            self.device.set_threads(min(threads, _MOST_THREADS))
+            self._threads = threads
 
 
 def _name(device: torch.device) -> str:

@@ -99,10 +99,9 @@ class Packer:
         if self.keeps or not store.inline:
             self.fill(slot, tensor)
         else:
-            slot.ticket = store.pack_inline(storage.data_ptr(), nbytes)
+            store.pack_inline(slot, storage.data_ptr(), nbytes)
             if not slot.ticket:
-                slot.source = tensor.detach()
-                self.kept_overflow += 1
+                slot.keep(tensor)
         saved.dtype, saved.size, saved.stride = dtype, tensor.shape, tensor.stride()
         saved.offset, saved.whole = 0, DENSE
         self.by_storage[key] = slot
@@ -219,18 +218,19 @@ class Packer:
 
     def let_wait(self, newest: Slot, tensor: torch.Tensor) -> None:
         """Leaves the newest values where they are, and copies the oldest that waited."""
-        newest.source = tensor.detach()
-        self.kept_last += 1
+        newest.first.source = tensor.detach()
         waiting = self.waiting
-        waiting.append(newest)
+        self.kept_last += 1
         self.waiting_bytes += newest.nbytes
+        waiting.append(newest)
         while len(waiting) > self.keep_count or self.waiting_bytes > self.keep_bytes:
-            slot = waiting.popleft()
-            hold = slot()
+            slot = waiting[0]
+            del waiting[0]
             self.waiting_bytes -= slot.nbytes
             self.kept_last -= 1
-            source = slot.source
-            if hold is not None and source is not None and source._version == slot.version:
+            hold = slot()
+            source = None if hold is None else hold.source
+            if source is not None and source._version == slot.version:
                 slot.copy_out(source)  # where the version differs unpack will tell
 
     # --- what stays ---
@@ -283,6 +283,8 @@ class Packer:
         if store.inline:
             result: torch.Tensor = packed.tensor(None)
             return result
+        if store.dead:
+            store.collect()
         slot.check()
         stream = store.stream()
         result = packed.tensor(stream)

@@ -292,9 +292,9 @@ def _as_before(module: torch.nn.Module) -> Iterator[None]:
         for parameter, _ in gradients:
             parameter.grad = None
         module.train()
-        with ambient.restored():
-            yield
+        yield
     finally:
+        ambient.put()
         for part, training in modes:
             part.training = training
         for parameter, gradient in gradients:

@@ -3,14 +3,16 @@
 A :class:`Slot` is a range of a storage's bytes, as they were when it was packed. It is in one of
 three states, and who goes from the first to another sets the new state before he clears the old:
 
-* waiting: `source` is the tensor that was saved, nothing has been copied (keep_last);
+* waiting: its first tensor's `source` is what was saved, nothing has been copied (keep_last);
 * packed: `ticket` is its copy on the host;
-* kept: `source` is the tensor that was saved and stays, for want of host memory.
+* kept: its first tensor's `source` is what was saved and stays, for want of host memory.
 
 What autograd holds is a :class:`Saved`: dtype, shape and place of a tensor in a slot. The slot is a
 weak reference to the first of them, which the others hold, and ends with it: by the reference's
 callback and not by a finalizer, since an object in a finalizer can be found and revived by another
-thread. Slots are kept at module level: a reference in a garbage cycle would not call.
+thread. The callback only puts the slot into the store's list of dead ones: it is C's, where a
+callback of Python's would hear signals, whose exceptions are lost there. Slots are kept at module
+level: a reference in a garbage cycle would not call.
 
 All of this is made once per saved tensor, so it is made of few objects and few calls.
 """
@@ -23,7 +25,7 @@ from typing import Any, Dict, Iterator, Optional, Tuple
 
 import torch
 
-from ._store import WAITING_BYTES, Dead, Flight, Store
+from ._store import Store
 
 _empty = torch.empty
 _empty_strided = torch.empty_strided
@@ -43,10 +45,21 @@ def changed(tensor: torch.Tensor, version: int) -> RuntimeError:
 class Saved:
     """A tensor in a slot."""
 
-    __slots__ = ("slot", "hold", "dtype", "size", "stride", "offset", "whole", "__weakref__")
+    __slots__ = (
+        "slot",
+        "hold",
+        "source",
+        "dtype",
+        "size",
+        "stride",
+        "offset",
+        "whole",
+        "__weakref__",
+    )
 
     slot: "Slot"
     hold: "Optional[Saved]"  # the slot's life; None: this is it
+    source: Optional[torch.Tensor]  # where this is the first one, and its slot waits or is kept
     dtype: torch.dtype
     size: Tuple[int, ...]
     stride: Tuple[int, ...]
@@ -98,39 +111,44 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
     start: int
     nbytes: int
     ticket: int
-    source: Optional[torch.Tensor] = None
+    refused: int = 0  # a ticket without a copy, which is about to be released
     stream: Any = None  # torch's stream that it was packed on
     shared: bool = False  # more than one tensor is seen in it
     spoiled: Optional[RuntimeError] = None
     restored: Any = None  # a weak reference to the bytes brought back, and their stream
     prefetched: Any = None  # bytes that are being brought back, and their stream
+    astray: Any = None  # the same, where a signal came between, and nobody knows
 
     # --- to the host ---
 
     def copy_out(self, tensor: torch.Tensor) -> None:
         """Packs the range of the tensor's storage, or keeps the tensor where the host is full."""
-        store = self.store
-        stream = self.stream
         address = tensor.untyped_storage().data_ptr() + self.start
-        ticket = store.pack(address, self.nbytes, stream)
-        if ticket == 0:
-            self.source = tensor.detach()
-            self.owner.kept_overflow += 1
-            return
-        self.ticket, self.source = ticket, None
-        if not store.inline:
-            store.follow(ticket, Flight(tensor.detach(), stream, self))
+        self.store.pack(self, address, tensor.detach())
+        if self.ticket:
+            self.first.source = None
+        else:
+            self.keep(tensor)
 
-    def source_landed(self, source: torch.Tensor) -> None:
-        """The copy is done. It is a snapshot only if nobody wrote meanwhile."""
-        if source._version != self.version:
-            self.spoiled = changed(source, self.version)
+    def keep(self, tensor: torch.Tensor) -> None:
+        """Has the tensor stay, for want of host memory."""
+        self.first.source = tensor.detach()
+        self.owner.kept_overflow += 1
+
+    @property
+    def first(self) -> Saved:
+        """The first tensor; for who holds it, or one after it."""
+        return self()  # type: ignore[return-value]
+
+    def found_changed(self, source: torch.Tensor) -> Optional[RuntimeError]:
+        """What is wrong when the copy is done: it is a snapshot only if nobody wrote meanwhile."""
+        return None if source._version == self.version else changed(source, self.version)
 
     # --- and back ---
 
     def bytes(self, stream: Any) -> Tuple[torch.UntypedStorage, int]:
         """A storage with the range in it, valid in the order of `stream`, and where it begins."""
-        source = self.source
+        source = self.first.source
         if source is not None:
             if source._version != self.version:
                 raise changed(source, self.version)
@@ -167,9 +185,7 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
             return
         with self.store.fetching:
             if self.prefetched is None:
-                storage = self.room()
-                if self.store.prefetch_into(self.ticket, storage.data_ptr(), self.nbytes, stream):
-                    self.prefetched = storage, stream
+                self.store.prefetch_into(self, self.room(), stream)
 
     def room(self) -> torch.UntypedStorage:
         """New memory for the range."""
@@ -181,6 +197,13 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
             self.store.landed(self.ticket)
         if self.spoiled is not None:
             raise self.spoiled
+
+    def forget(self) -> None:
+        """It has ended, and nothing of it is left."""
+        _live.pop(self.number, None)
+        table = self.owner.by_storage
+        if table.get(self.key) is self:
+            table.pop(self.key, None)
 
 
 _live: Dict[int, Slot] = {}
@@ -197,39 +220,20 @@ def new_slot(
     nbytes: int,
 ) -> Slot:
     """A slot without bytes yet, for its first tensor."""
-    saved.hold = None
-    saved.slot = slot = Slot(saved, _end)
+    key, number, origin = id(storage), next(_numbers), weakref.ref(storage)
+    saved.hold = saved.source = None
+    saved.slot = slot = Slot(saved, store.end)  # whole before the next call: a signal may end it
     slot.store = store
     slot.owner = owner
-    slot.key = id(storage)
-    slot.number = number = next(_numbers)
-    slot.origin = weakref.ref(storage)
+    slot.key = key
+    slot.number = number
+    slot.origin = origin
     slot.version = version
     slot.start = start
     slot.nbytes = nbytes
     slot.ticket = 0
     _live[number] = slot
     return slot
-
-
-def _end(slot: Slot) -> None:
-    """Nobody sees anything in it any more."""
-    del _live[slot.number]
-    table = slot.owner.by_storage
-    if table.get(slot.key) is slot:
-        table.pop(slot.key, None)
-    if not slot.ticket:
-        slot.source = None  # the slot itself may be waiting still
-    else:
-        store = slot.store
-        if store.inline:
-            store.dead.append(slot.ticket)
-            store.dead_bytes += slot.nbytes
-            if store.dead_bytes >= WAITING_BYTES:
-                store.collect()
-        else:
-            memory, stream = slot.prefetched or (None, slot.stream)
-            store.release(Dead(slot.ticket, memory, stream))
 
 
 def before(number: int, owner: Any, count: int) -> Iterator[Saved]:

@@ -1,9 +1,14 @@
 """The C offloader behind save_on_cpu: one store for each device, used from any thread.
 
 A store owns an offloader, and the sources whose copies to the host may still run ("flights"). An
-offloader takes one thread at a time, so `lock` is held around its calls; a finalizer may run at any
-point on any thread, also inside the lock, so it only leaves a ticket in `dead`, and whoever has the
-lock, or gets it without waiting, releases it. Values on the CPU are released several at a time.
+offloader takes one thread at a time, so `lock` is held around its calls. A slot ends at any point
+on any thread, also inside the lock, so it is only put into `dead`, and the next one who has the
+lock releases its ticket. Values on the CPU are released several at a time.
+
+A signal may end any of this where a call returns (see _lock.py), and what the call gave is lost. So
+C writes a ticket into the request, from where it goes into its slot on every way out; a slot leaves
+`dead` after its ticket is released, and a second release finds nothing; and memory that a copy may
+be filling is kept by the slot before the copy begins.
 
 A source may be freed once its copy is done: it is dropped when the copy is seen to be complete, or,
 where too many are under way, after the stream that it was packed on was made to wait for the copy,
@@ -18,7 +23,6 @@ from __future__ import annotations
 import array
 import ctypes
 import os
-import threading
 import weakref
 from ctypes import c_int32, c_uint64, c_void_p
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -26,6 +30,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 import torch
 
 from .. import _abi, _library
+from .._lock import Guard
 from ..offload import Offloader
 from ._native import native
 
@@ -33,7 +38,7 @@ from ._native import native
 FLIGHTS = 4
 #: Copies of less than this are short.
 SHORT_BYTES = 1 << 16
-#: Where copies are inline, values are released when there are so many bytes of them.
+#: Where copies are inline, backward releases dead values after it has read so many bytes.
 WAITING_BYTES = 1 << 22
 
 # Functions of our own: without the check that costs a call, and for work that is shorter than
@@ -81,14 +86,6 @@ class Flight(NamedTuple):
     slot: Any
 
 
-class Dead(NamedTuple):
-    """What a slot leaves behind where copies are not inline."""
-
-    ticket: int
-    prefetched: Any  # memory that a copy is filling for nobody, and the stream it is of
-    stream: Any
-
-
 class Store:
     """An offloader and its lock."""
 
@@ -100,12 +97,15 @@ class Store:
         self.on_cpu = device.type == "cpu"
         #: Below this a short copy is all that there can be to do.
         self.short_bytes = SHORT_BYTES if inline and options.disk is None else 0
-        self.lock = threading.Lock()
+        self.lock = Guard()
         #: Held while a slot's prefetched memory changes hands; taken before `lock`.
-        self.fetching = threading.Lock()
-        #: What finalizers left: Dead, or where copies are inline just the tickets. They only append.
+        self.fetching = Guard()
+        #: Slots that ended.
         self.dead: List[Any] = []
-        self.dead_bytes = 0  # about
+        #: What a slot calls at its end. In C: of a signal nothing is heard there, nor lost.
+        self.end = self.dead.append
+        self.burying = False
+        self.unpacked_bytes = 0  # since dead slots were last released, where copies are inline
         self.flights: Dict[int, Flight] = {}  # by ticket, the oldest first
         self.forked = False
         self.offloader = Offloader(
@@ -121,6 +121,8 @@ class Store:
         # stream of inline copies is never written.
         self._request = _abi.OffloadRequest(offloader=self._pointer)
         self._request_at = c_void_p(ctypes.addressof(self._request))
+        self._back = _abi.OffloadRequest(offloader=self._pointer)
+        self._back_at = c_void_p(ctypes.addressof(self._back))
         _stores.add(self)
 
     # --- streams ---
@@ -131,76 +133,110 @@ class Store:
 
     # --- calls of the offloader ---
 
-    def pack(self, address: int, nbytes: int, stream: Any) -> int:
-        """A ticket; 0 where the value is to stay on the device."""
+    def pack(self, slot: Any, address: int, source: torch.Tensor) -> None:
+        """Gives the slot a ticket; none where its value is to stay on the device."""
+        stream = slot.stream
         raw = None if stream is None else stream.cuda_stream
+        flight = Flight(source, stream, slot)
         with self.lock:
             if self.dead:
                 self._bury()
             request = self._request
-            request.data, request.bytes, request.stream = address, nbytes, raw
-            status = _pack(self._request_at)
-            ticket: int = request.ticket
-            if status == 0 and request.kept:
-                status, ticket = _release(self._pointer, ticket, raw), 0
-        if self.dead:
-            self.collect()
+            request.data, request.bytes, request.stream = address, slot.nbytes, raw
+            try:
+                status = _pack(self._request_at)
+            finally:
+                ticket, request.ticket = request.ticket, 0
+                if request.kept:
+                    slot.refused = ticket
+                elif ticket:
+                    slot.ticket = ticket
+                    if not self.inline:
+                        self.flights[ticket] = flight
+            if slot.refused:
+                status = self._give_up(slot, raw)
+            self._follow()
         if status:
             raise _library.from_status(status)
-        return ticket
 
-    def pack_inline(self, address: int, nbytes: int) -> int:
+    def pack_inline(self, slot: Any, address: int, nbytes: int) -> None:
         """The same where copies are inline."""
         lock, request = self.lock, self._request
-        lock.acquire()
-        if self.dead:
-            try:
+        try:
+            lock.acquire()
+            if self.dead:
                 self._bury()
-            except BaseException:
+            request.data, request.bytes = address, nbytes
+            try:
+                status = (_pack_short if nbytes < self.short_bytes else _pack)(self._request_at)
+            finally:
+                ticket, request.ticket = request.ticket, 0
+                if request.kept:
+                    slot.refused = ticket
+                else:
+                    slot.ticket = ticket
+            if slot.refused:
+                status = self._give_up(slot, None)
+        finally:
+            try:
                 lock.release()
-                raise
-        request.data, request.bytes = address, nbytes
-        status = (_pack_short if nbytes < self.short_bytes else _pack)(self._request_at)
-        ticket: int = request.ticket
-        kept = request.kept
-        lock.release()
+            except RuntimeError:  # it was not acquired
+                pass
         if status:
             raise _library.from_status(status)
-        if kept:
-            self.dead.append(ticket)
-            self.collect()
-            return 0
-        return ticket
+
+    def _give_up(self, slot: Any, raw: Optional[int]) -> int:
+        """Releases a ticket whose value stays on the device."""
+        status: int = _release(self._pointer, slot.refused, raw)
+        slot.refused = 0
+        return status
 
     def unpack_inline(self, ticket: int, address: int, nbytes: int) -> None:
         """unpack_into() where copies are inline."""
-        lock, request = self.lock, self._request
-        lock.acquire()
-        request.data, request.bytes, request.ticket = address, nbytes, ticket
-        status = (_unpack_short if nbytes < self.short_bytes else _unpack)(self._request_at)
-        lock.release()
+        lock, request = self.lock, self._back
+        try:
+            lock.acquire()
+            self.unpacked_bytes += nbytes  # backward drops what it has read
+            if self.unpacked_bytes >= WAITING_BYTES:
+                self._bury()
+            request.data, request.bytes, request.ticket = address, nbytes, ticket
+            status = (_unpack_short if nbytes < self.short_bytes else _unpack)(self._back_at)
+        finally:
+            try:
+                lock.release()
+            except RuntimeError:  # it was not acquired
+                pass
         if status:
             raise _library.from_status(status)
 
     def unpack_into(self, ticket: int, address: int, nbytes: int, stream: Any) -> None:
         """Copies a value into memory that is free in the order of `stream`."""
+        if self.inline:
+            self.unpack_inline(ticket, address, nbytes)
+            return
         raw = None if stream is None else stream.cuda_stream
         with self.lock:
-            request = self._request
+            request = self._back
             request.data, request.bytes, request.stream = address, nbytes, raw
             request.ticket = ticket
-            status = _unpack(self._request_at)
-        if self.dead:
-            self.collect()
+            status = _unpack(self._back_at)
         if status:
             raise _library.from_status(status)
 
-    def prefetch_into(self, ticket: int, address: int, nbytes: int, stream: Any) -> bool:
-        """Starts to; False where that failed, which is no harm."""
+    def prefetch_into(self, slot: Any, memory: torch.UntypedStorage, stream: Any) -> None:
+        """Starts to, and leaves the memory in slot.prefetched; where that fails it is no harm."""
         raw = None if stream is None else stream.cuda_stream
+        address = memory.data_ptr()
         with self.lock:
-            status: int = _prefetch_into(self._pointer, ticket, address, nbytes, raw)
-        return status == 0
+            ticket, nbytes, prefetched = slot.ticket, slot.nbytes, (memory, stream)
+            try:
+                slot.prefetched = prefetched
+                status = _prefetch_into(self._pointer, ticket, address, nbytes, raw)
+            except BaseException:  # whether a copy is under way is not known
+                slot.astray, slot.prefetched = slot.prefetched, None
+                raise
+            if status:
+                slot.prefetched = None
 
     def wait_unpacked(self, ticket: int, stream: Any) -> None:
         """`stream` waits for the copy that prefetch_into() started."""
@@ -212,16 +248,14 @@ class Store:
 
     # --- sources under way ---
 
-    def follow(self, ticket: int, flight: Flight) -> None:
-        """Keeps a source until its copy is done, or memory order takes care of it."""
-        with self.lock:
-            self.flights[ticket] = flight
-            while self.flights:
-                oldest = next(iter(self.flights))
-                done = _query_packed(self._pointer, oldest) == 0
-                if not done and len(self.flights) <= FLIGHTS:
-                    break
-                self._land(oldest, done)
+    def _follow(self) -> None:
+        """Keeps each source until its copy is done, or memory order takes care of it."""
+        while self.flights:
+            oldest = next(iter(self.flights))
+            done = _query_packed(self._pointer, oldest) == 0
+            if not done and len(self.flights) <= FLIGHTS:
+                break
+            self._land(oldest, done)
 
     def landed(self, ticket: int) -> None:
         """Makes sure that nothing of the ticket's source is needed any more."""
@@ -230,68 +264,84 @@ class Store:
                 self._land(ticket, _query_packed(self._pointer, ticket) == 0)
 
     def _land(self, ticket: int, done: bool) -> None:
-        flight = self.flights.pop(ticket)
+        source, stream, slot = self.flights[ticket]
         if not done:
-            stream = flight.stream
             raw = None if stream is None else stream.cuda_stream
             status = _wait_packed(self._pointer, ticket, raw)
             if status:
+                del self.flights[ticket]
                 raise _library.from_status(status)
             if stream is not None:  # else it is the CPU's: this thread has waited
-                flight.source.record_stream(stream)
-        flight.slot.source_landed(flight.source)
+                source.record_stream(stream)
+        spoiled = slot.spoiled or slot.found_changed(source)
+        slot.spoiled = spoiled
+        del self.flights[ticket]
 
     # --- ends ---
 
-    def release(self, dead: Dead) -> None:
-        """Ends a ticket, now or soon; for finalizers."""
-        if self._handle.closed or self.forked:
-            return
-        self.dead.append(dead)
-        self.collect()
-
     def collect(self) -> None:
-        """Releases dead tickets, unless another thread is about to."""
-        while self.dead and self.lock.acquire(False):
-            try:
+        """Releases what dead slots had, unless another thread has the lock and is about to."""
+        lock = self.lock
+        try:
+            if lock.acquire(False):
                 self._bury()
-            finally:
-                self.lock.release()
+        finally:
+            try:
+                lock.release()
+            except RuntimeError:  # it was not acquired
+                pass
 
     def _bury(self) -> None:
-        if self._handle.closed or self.forked:
-            self.dead.clear()
-        elif self.inline:
-            self._bury_inline()
-        else:
-            self._bury_each()
+        if self.burying:  # this is a signal's handler
+            return
+        try:
+            self.burying = True
+            self._bury_all()
+        finally:
+            self.burying = False
 
-    def _bury_inline(self) -> None:
-        dead = self.dead
-        self.dead_bytes = 0
-        while dead:
-            tickets = array.array("Q", dead)
-            del dead[: len(tickets)]  # there may be more by now
-            released = c_uint64()
-            address, count = tickets.buffer_info()
-            status = _release_many(self._pointer, address, count, None, ctypes.addressof(released))
-            if status:
-                dead.extend(tickets[released.value + 1 :])  # the one that failed will do so again
-                raise _library.from_status(status)
-
-    def _bury_each(self) -> None:
+    def _bury_all(self) -> None:
+        release = self._release_many if self.inline else self._release_each
+        self.unpacked_bytes = 0
         while self.dead:
-            ticket, prefetched, stream = self.dead.pop(0)
-            if self._handle.closed:
-                return
+            slots = self.dead[:]  # there may be more by now
+            if not self._handle.closed and not self.forked:
+                release([slot for slot in slots if slot.ticket or slot.refused])
+            for slot in slots:
+                slot.forget()
+            del self.dead[: len(slots)]
+
+    def _release_many(self, slots: List[Any]) -> None:
+        tickets = array.array("Q", [slot.ticket or slot.refused for slot in slots])
+        released, ended = c_uint64(), 0
+        address, count = tickets.buffer_info()
+        while ended < count:
+            status = _release_many(
+                self._pointer, address + 8 * ended, count - ended, None, ctypes.addressof(released)
+            )
+            ended += released.value
+            if status:
+                self._refused(slots[ended], status)
+                ended += 1
+
+    def _release_each(self, slots: List[Any]) -> None:
+        for slot in slots:
+            ticket, stream = slot.ticket or slot.refused, slot.stream
             if ticket in self.flights:
                 self._land(ticket, _query_packed(self._pointer, ticket) == 0)
+            memory, stream = slot.prefetched or slot.astray or (None, stream)
             raw = None if stream is None else stream.cuda_stream
-            if prefetched is not None:
+            if memory is not None:  # a copy is filling it for nobody
                 _wait_unpacked(self._pointer, ticket, raw)
             status = _release(self._pointer, ticket, raw)
             if status:
-                raise _library.from_status(status)
+                self._refused(slot, status)
+
+    def _refused(self, slot: Any, status: int) -> None:
+        """A ticket that is no longer there was released when a signal came."""
+        if status != _abi.Status.NOT_FOUND:
+            slot.ticket = slot.refused = 0  # it would fail again
+            raise _library.from_status(status)
 
     def trim(self) -> int:
         """Gives host memory that is not in use back; the bytes."""
@@ -312,7 +362,7 @@ _stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
 #: Who packs into stores.
 owners: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _idle: Dict[Tuple[torch.device, Options], List[Store]] = {}
-_idle_lock = threading.RLock()  # reentrant: a collection may return a store inside
+_idle_lock = Guard()  # reentrant: a collection may return a store inside
 
 
 def open_store(device: torch.device, options: Options) -> Store:
@@ -342,11 +392,11 @@ def give_store(store: Store) -> None:
 def _after_fork() -> None:
     """The child reads the parent's values on the CPU, and packs into stores of its own."""
     global _idle_lock
-    _idle_lock = threading.RLock()
+    _idle_lock = Guard()
     _idle.clear()
     for store in list(_stores):
-        store.lock, store.fetching = threading.Lock(), threading.Lock()
-        store.forked = True
+        store.lock, store.fetching = Guard(), Guard()
+        store.burying, store.forked = False, True
     for owner in list(owners):
         owner.start_over()
 

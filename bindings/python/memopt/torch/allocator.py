@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import threading
 import warnings
 from typing import Any, Dict, Iterator, List, Optional, Union
 
@@ -18,6 +17,7 @@ import torch
 from .. import errors
 from .._abi import PluggableRaise
 from .._library import c_text, lib
+from .._lock import Guard
 from ..allocator import add_to_snapshot_of, config_items, stat_names
 from ..publish import Publisher
 
@@ -39,7 +39,7 @@ _HOOKS = {
 #: c10::detail::torchCheckFail(char const*, char const*, unsigned int, char const*)
 _TORCH_RAISE = "_ZN3c106detail14torchCheckFailEPKcS2_jS2_"
 
-_lock = threading.Lock()
+_lock = Guard()
 _enabled: Optional["TorchAllocator"] = None
 
 

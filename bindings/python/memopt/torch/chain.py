@@ -15,7 +15,6 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from .._abi import ScheduleOperation as Operation
 from ..schedule import Schedule
@@ -23,6 +22,7 @@ from ..sizes import Size
 from . import _measure
 from ._ambient import Ambient
 from ._arguments import Arguments
+from ._hooks import hooked
 from .checkpoint import Frame, checkpoint, unpack, without_contexts
 
 Stage = Callable[[torch.Tensor], torch.Tensor]
@@ -84,9 +84,8 @@ class _Chain:
             if operation is Operation.FORWARD_KEEP:
                 self.inputs[number] = _Kept(x)
             self.frames[number] = frame = _StageFrame(self, number)
-            with saved_tensors_hooks(frame.pack, unpack):
-                x = _tensor(stage(x), number)
-            frame.complete = True
+            x = _tensor(hooked(frame.pack, unpack, stage, (x,), {}), number)
+            frame.finish()
         return x
 
     # --- backward ---
@@ -125,8 +124,8 @@ class _Chain:
         return values
 
     def _run(self, number: int, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad(), self.ambients[number].restored():
-            return _tensor(self.stages[number](x), number)
+        with torch.no_grad():
+            return _tensor(self.ambients[number].run(self.stages[number], x), number)
 
     def _drop(self, number: int) -> None:
         """After the backward of a stage nothing of it is needed in this pass."""
@@ -177,13 +176,13 @@ def _tensor(value: Any, number: int) -> torch.Tensor:
 def checkpoint_sequential(
     functions: Union[torch.nn.Sequential, Sequence[Stage]],
     segments: Any,
-    input: Optional[torch.Tensor] = None,
+    input: Any = None,
     use_reentrant: Optional[bool] = None,
     *,
     budget: Optional[Size] = None,
     preserve_rng_state: bool = True,
     determinism_check: str = "default",
-) -> torch.Tensor:
+) -> Any:
     """Runs a chain of modules so that its forward and backward fit a byte budget.
 
         y = checkpoint_sequential(model.blocks, x, budget="2GiB")
@@ -197,7 +196,8 @@ def checkpoint_sequential(
     Without `budget` this is torch's form: ``checkpoint_sequential(functions, segments, input)``
     cuts the chain into `segments` parts and checkpoints all but the last.
 
-    Each module takes one tensor and gives one. `use_reentrant` has no effect.
+    Each module takes what the one before it gives: with a budget one tensor, else any one value,
+    such as a tuple. `use_reentrant` has no effect.
     """
     stages: List[Any] = list(functions)
     if not stages:
@@ -207,8 +207,9 @@ def checkpoint_sequential(
     x = segments if input is None else input
     if not isinstance(x, torch.Tensor):
         raise TypeError(
-            "checkpoint_sequential: with a budget the second argument is the input, a tensor, not"
-            " %s" % type(x).__name__
+            "checkpoint_sequential: with a budget the second argument is the input, one tensor, as"
+            " each module takes and gives, not a %s; bind what else they need (functools.partial),"
+            " or give segments in place of the budget" % type(x).__name__
         )
     if not (x.is_cpu or x.is_cuda):
         raise TypeError(
@@ -221,7 +222,7 @@ def checkpoint_sequential(
     return _Chain(stages, plan, x, determinism_check, preserve_rng_state).forward(x)
 
 
-def _plain(stages: Sequence[Stage], x: torch.Tensor) -> torch.Tensor:
+def _plain(stages: Sequence[Stage], x: Any) -> Any:
     for stage in stages:
         x = stage(x)
     return x
@@ -229,11 +230,12 @@ def _plain(stages: Sequence[Stage], x: torch.Tensor) -> torch.Tensor:
 
 def _in_segments(
     stages: List[Stage], segments: Any, x: Any, random: bool, check: str
-) -> torch.Tensor:
-    if not isinstance(segments, int) or not isinstance(x, torch.Tensor):
+) -> Any:
+    if not isinstance(segments, int) or x is None:
         raise TypeError(
             "checkpoint_sequential: give (functions, input, budget=…), or torch's (functions,"
-            " segments, input)"
+            " segments, input); here segments is a %s, and input a %s"
+            % (type(segments).__name__, type(x).__name__)
         )
     if segments < 1:
         raise ValueError("checkpoint_sequential: segments is %d; it is at least 1" % segments)

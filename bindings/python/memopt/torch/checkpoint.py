@@ -18,11 +18,11 @@ import weakref
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 import torch
-from torch.autograd.graph import saved_tensors_hooks
 
 from . import _content
 from ._ambient import Ambient
 from ._arguments import Arguments
+from ._hooks import hooked
 
 Contexts = Callable[[], Tuple[ContextManager[Any], ContextManager[Any]]]
 CheckpointError = torch.utils.checkpoint.CheckpointError
@@ -71,15 +71,21 @@ class SaveInputs(torch.autograd.Function):
 anchor = torch.empty(0, requires_grad=True)
 
 
-def _saver(tensors: Sequence[torch.Tensor]) -> Callable[[], Sequence[torch.Tensor]]:
-    """Has autograd save tensors; what is returned gives them back."""
-    if not tensors:
-        return tuple
+def _saver(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """Has autograd save a tensor; what is returned gives it back."""
     if _saved_tensor is None:
-        node: Any = SaveInputs.apply(anchor, *tensors).grad_fn
-        return lambda: node.saved_tensors
-    saved = [_saved_tensor(tensor, False) for tensor in tensors]
-    return lambda: [one.unpack() for one in saved]
+        node: Any = SaveInputs.apply(anchor, tensor).grad_fn
+        return lambda: node.saved_tensors[0]
+    return _saved_tensor(tensor, False).unpack  # type: ignore[no-any-return]
+
+
+def _passer(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """The same for a tensor that is passed as the function left it."""
+    return lambda: tensor
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
 
 
 class Frame:
@@ -89,6 +95,7 @@ class Frame:
         "function",
         "arguments",
         "saved",
+        "versions",
         "ambient",
         "context",
         "early_stop",
@@ -117,8 +124,14 @@ class Frame:
         self.complete = False  # the first run: a function may take gradients within it
         self.holders: List["weakref.ref[Holder]"] = []
         self.facts: List[Any] = []  # by holder: what the recomputed value must agree with
-        #: Gives the tensors among the arguments.
-        self.saved = _saver(arguments.tensors)
+        #: Give the tensors among the arguments.
+        loose = arguments.loose
+        self.saved = [
+            _passer(tensor) if i in loose and tensor.is_inference() else _saver(tensor)
+            for i, tensor in enumerate(arguments.tensors)
+        ]
+        #: Of the loose ones, at first.
+        self.versions = [_version(arguments.tensors[i]) for i in loose]
 
     @property
     def name(self) -> str:
@@ -135,18 +148,27 @@ class Frame:
             self.facts.append(_content.facts(tensor, self.check))
         return holder
 
+    def finish(self) -> None:
+        """The first run is over."""
+        self.complete = True
+        tensors, self.arguments.tensors = self.arguments.tensors, []
+        for i, version in zip(self.arguments.loose, self.versions):
+            if _version(tensors[i]) != version:  # the function itself did that
+                self.saved[i] = _passer(tensors[i])
+        if self.check == "hash":
+            self.facts = [_content.settled(fact) for fact in self.facts]
+
     # --- backward ---
 
     def recompute(self, task: Any) -> Dict[int, torch.Tensor]:
         """Runs the function again; the values of all holders that live, by number."""
-        arguments, keywords = self.arguments.with_tensors(self.saved())
+        arguments, keywords = self.arguments.with_tensors([saved() for saved in self.saved])
         return self.run_again(task, arguments, keywords, self.early_stop)[0]
 
     def run_again(
         self, task: Any, arguments: Tuple[Any, ...], keywords: Dict[str, Any], early_stop: bool
     ) -> Tuple[Dict[int, torch.Tensor], Any]:
         """The values and the result, which is None where the run stopped early."""
-        result = None
         values: Dict[int, torch.Tensor] = {}
         wanted = [reference() is not None for reference in self.holders]
         last = len(wanted) - 1
@@ -171,12 +193,7 @@ class Frame:
                 raise _Stop
             return tensor
 
-        with self.ambient.restored(), self.context:
-            try:
-                with torch.enable_grad(), saved_tensors_hooks(pack, _identity):
-                    result = self.function(*arguments, **keywords)
-            except _Stop:
-                pass
+        result = self.ambient.run(self._run, pack, arguments, keywords)
         if count <= last:
             raise CheckpointError(self._fewer_text(count))
         if task != -1:  # else nobody would come for them
@@ -185,6 +202,15 @@ class Frame:
                 if holder is not None and holder.index in values:
                     holder.task, holder.value = task, values[holder.index]
         return values, result
+
+    def _run(self, pack: Callable[[torch.Tensor], Any], args: Any, kwargs: Any) -> Any:
+        with self.context:
+            try:
+                with torch.enable_grad():
+                    return hooked(pack, _identity, self.function, args, kwargs)
+            except _Stop:
+                pass
+        return None
 
     def forget(self) -> None:
         """Drops the values that nobody came for."""
@@ -198,7 +224,8 @@ class Frame:
         if difference is not None:
             raise CheckpointError(
                 "checkpoint of %s: saved tensor %d of %d %s. Is a random state not restored, an"
-                " input or a global changed since the first run, or an operation not deterministic?"
+                " input or a global changed since the first run, or an operation not deterministic,"
+                " or does it leave memory unwritten?"
                 % (self.name, index, len(self.holders), difference)
             )
 
@@ -219,6 +246,14 @@ class Frame:
 
 def _identity(tensor: Any) -> Any:
     return tensor
+
+
+def _within(
+    context: ContextManager[Any], function: Callable[..., Any], args: Any, kwargs: Any
+) -> Any:
+    with context:
+        return function(*args, **kwargs)
+    return _UNFINISHED
 
 
 def unpack(holder: Holder) -> torch.Tensor:
@@ -259,9 +294,12 @@ def checkpoint(
     As ``torch.utils.checkpoint.checkpoint(…, use_reentrant=False)``, with these differences:
 
     * Tensors inside lists, tuples, dicts and keyword arguments are kept as inputs as well, so that
-      changes in place are found and outer hooks (save_on_cpu) take them.
+      later changes in place are found and outer hooks (save_on_cpu) take them. Those that the
+      function changes itself are passed again as it left them, as torch does.
     * `determinism_check` "default" compares number, shapes, dtypes and devices; "hash" compares
-      the contents too, and names the tensor and the first 4 KiB that differ; "none" nothing.
+      the contents too, and names the tensor, the line that saved it and the first 4 KiB that
+      differ; "none" nothing. Contents that the function changes after they were saved (the running
+      statistics of a norm in training) are not compared, nor what ctc_loss saves, which has gaps.
     * Reentrant checkpointing does not exist here: `use_reentrant` is taken and has no effect.
 
     `preserve_rng_state`: the random numbers of both runs are the same, on the CPU and on the GPUs
@@ -272,6 +310,9 @@ def checkpoint(
     ``torch.utils.checkpoint.set_checkpoint_early_stop`` around the call overrides it. Under a
     ``GraphExecGroup`` several backward calls share one recomputation. `debug` has no effect beyond
     what messages always say. Without `function` the call is a decorator.
+
+    Inside torch.compile and the transforms of torch.func this is torch's own function, with the
+    same options; "hash" is "default" there.
 
     CheckpointError where the recomputation does not do what the first run did. What the function
     raises comes out unchanged, from the first run or from backward.
@@ -300,8 +341,20 @@ def checkpoint(
     if not torch.is_grad_enabled():
         return function(*args, **kwargs)
     if torch.compiler.is_compiling() or _transforms():
+        options: Dict[str, Any] = {}  # only what is set: an older torch may not know all of them
+        if context_fn is not without_contexts:
+            options["context_fn"] = context_fn
+        if determinism_check == "none":  # torch has no "hash"
+            options["determinism_check"] = "none"
+        if not early_stop:
+            options["early_stop"] = False
         return torch.utils.checkpoint.checkpoint(
-            function, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, **kwargs
+            function,
+            *args,
+            use_reentrant=False,
+            preserve_rng_state=preserve_rng_state,
+            **options,
+            **kwargs,
         )
     forced = getattr(torch.utils.checkpoint, "_enable_checkpoint_early_stop", None)
     first, again = context_fn()
@@ -311,17 +364,14 @@ def checkpoint(
     ambient = Ambient(arguments.tensors, preserve_rng_state)
     stop = early_stop if forced is None else forced
     frame = Frame(function, arguments, ambient, again, determinism_check, stop)
-    result = _UNFINISHED
-    with saved_tensors_hooks(frame.pack, unpack):
-        if first is _NOTHING:
-            result = function(*args, **kwargs)
-        else:
-            with first:
-                result = function(*args, **kwargs)
+    if first is _NOTHING:
+        result = hooked(frame.pack, unpack, function, args, kwargs)
+    else:
+        result = hooked(frame.pack, unpack, _within, (first, function, args, kwargs), {})
     if result is _UNFINISHED:
         raise RuntimeError(
             "checkpoint of %s: a context that context_fn gave swallowed an exception of the first"
             " run, so there is no result" % frame.name
         )
-    frame.complete = True
+    frame.finish()
     return result

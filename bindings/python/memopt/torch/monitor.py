@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 import warnings
 from collections import deque
@@ -13,6 +12,7 @@ import torch
 
 from .. import _host, errors
 from .._leak import LeakDetector, UseWatch
+from .._lock import Guard
 from .._logfile import LogFile
 from ..monitor import Monitor
 from ..sizes import Size, format_size, parse_size
@@ -81,7 +81,7 @@ class MemoryMonitor:
         self._leaks = {
             name: LeakDetector(threshold=parse_size(leak)) for name in ("allocated", "rss")
         }
-        self._lock = threading.Lock()
+        self._lock = Guard()
         self._steps = 0
         self._last_time = time.time()
         self._told: Dict[str, str] = {}

@@ -18,7 +18,7 @@ from .. import _abi
 from .._arguments import choice
 from ..offload import Disk, parse_disk
 from ..sizes import Size, parse_size
-from . import _buffers
+from . import _buffers, _hooks
 from ._packer import Packer
 from ._store import Options, Store, give_store
 
@@ -57,7 +57,9 @@ class save_on_cpu(saved_tensors_hooks):
             that cannot be read in backward.
 
     An object may be entered again, also within itself and on several threads. Host memory is kept
-    for the next object of the same limits.
+    for the next object of the same limits. Ctrl-C may end any of it: the next step works, and
+    nothing is left. (As with every context of torch's, a signal in the very moment in which
+    ``__exit__`` begins leaves the context on.)
     """
 
     def __init__(
@@ -82,13 +84,31 @@ class save_on_cpu(saved_tensors_hooks):
         weakref.finalize(self, _give_stores, packer.stores).atexit = False
 
     def __enter__(self) -> "save_on_cpu":  # type: ignore[override]
-        super().__enter__()
-        _buffers.watch()
+        if not _hooks.enabled():
+            super().__enter__()  # raises, and tells why
+        packer = self._packer
+        try:
+            _buffers.watchers.append(packer)
+            _buffers.settle()
+            try:
+                _hooks.push(self.pack_hook, self.unpack_hook)
+            except BaseException:  # of a signal, which is heard afterwards
+                _hooks.pop()
+                raise
+        except BaseException:
+            _buffers.watchers.remove(packer)
+            _buffers.settle()
+            raise
         return self
 
     def __exit__(self, *arguments: object) -> None:
-        super().__exit__(*arguments)  # raises where it was not entered
-        _buffers.unwatch()
+        if self._packer not in _buffers.watchers:
+            raise RuntimeError("save_on_cpu: it was left more often than it was entered")
+        try:
+            _hooks.pop()
+        finally:
+            _buffers.watchers.remove(self._packer)
+        _buffers.settle()
 
     def stats(self) -> Dict[str, int]:
         """What it holds and has done.

@@ -32,6 +32,15 @@ def huge():
     return torch.nn.Sequential(*[torch.nn.Linear(32768, 32768) for _ in range(64)]), \\
         lambda batch: torch.randn(batch, 32768)
 
+class Loud(torch.nn.Linear):
+    def forward(self, x):
+        print("running")
+        return super().forward(x)
+
+def loud():
+    print("building")
+    return Loud(512, 512), lambda batch: torch.randn(batch, 512)
+
 def broken():
     raise ZeroDivisionError("one too many")
 
@@ -94,6 +103,13 @@ def test_a_module_is_traced(folder):
     assert value["phases"]["forward"]["activations"] == 4 * 512 * (2048 + 2048)
     assert value["phases"]["load"]["parameters"] == 4 * count
     assert value["dtype"] == "fp32"
+
+
+def test_what_a_module_prints_is_no_part_of_the_answer(folder):
+    result = command(folder, "--model", "net:loud", "--batch", 8, "--json")
+    assert result.returncode == 0, result.stderr
+    validate(json.loads(result.stdout), load("plan"))
+    assert "building\n" in result.stderr and "running\n" in result.stderr
 
 
 @pytest.mark.long

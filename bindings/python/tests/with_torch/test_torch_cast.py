@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import memopt.torch as mt  # noqa: E402
+from memopt.torch import _native  # noqa: E402
 
 FLOATS = (
     torch.float32,
@@ -35,6 +36,37 @@ def values(device, count=3001):
     x[::5] = x[::5].bfloat16().float()
     x[::7] = (x[::7] * 16).round() / 16
     return x.clamp(-440, 440)
+
+
+# --- threads --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torch_threads(monkeypatch):
+    """torch.set_num_threads, undone at the end; our side of the CPU is made anew."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(_native, "_natives", {})
+    monkeypatch.delenv("MEMOPT_NUM_THREADS", raising=False)
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_as_many_threads_as_torch_has(torch_threads):
+    source, results = values("cpu", 200_000), []
+    for threads in (3, 1, 4):
+        torch_threads(threads)
+        results.append(torch.empty_like(source, dtype=torch.bfloat16))
+        mt.cast_(results[-1], source, rounding="stochastic", seed=1)
+        side = _native.native(source.device)
+        assert side.device.properties.threads == threads
+    assert same(results[0], results[1]) and same(results[0], results[2])
+
+
+def test_the_librarys_own_variable_counts_more(torch_threads, monkeypatch):
+    monkeypatch.setenv("MEMOPT_NUM_THREADS", "2")
+    torch_threads(3)
+    mt.cast_(torch.empty(9, dtype=torch.bfloat16), torch.ones(9))
+    assert _native.native(torch.device("cpu")).device.properties.threads == 2
 
 
 # --- cast_ ----------------------------------------------------------------------------------------

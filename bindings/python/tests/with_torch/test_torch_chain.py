@@ -235,6 +235,19 @@ def test_torch_s_form(chain, x, segments):
         assert ours[2] < 0.7 * plain[2]
 
 
+def test_values_of_torch_s_form_may_be_tuples(device):
+    """With a budget they may not, and the message says so."""
+    layers = [lambda pair: (pair[0].sin() * pair[1], pair[1])] * 4
+    x, mask = torch.randn(3, requires_grad=True, device=device), torch.ones(3, device=device)
+    y, _ = mt.checkpoint_sequential(layers, 2, (x, mask))
+    wanted = torch.autograd.grad(x.sin().sin().sin().sin().sum(), x)[0]
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], wanted)
+    with pytest.raises(TypeError, match="one tensor, .* not a tuple; bind .* or give segments"):
+        mt.checkpoint_sequential(layers, (x, mask), budget="1MiB")
+    with pytest.raises(TypeError, match="segments is a Tensor, and input a NoneType"):
+        mt.checkpoint_sequential(layers, x)
+
+
 def test_nothing_is_left_behind(device, x):
     """No cycles: values go without the collector, and a dead chain's plans go with it."""
     gc.collect()
@@ -262,7 +275,7 @@ def test_bad_arguments(chain, x):
         mt.checkpoint_sequential([], x, budget="1GiB")
     with pytest.raises(TypeError, match="budget=…"):
         mt.checkpoint_sequential(chain, x)
-    with pytest.raises(TypeError, match="a tensor, not list"):
+    with pytest.raises(TypeError, match="one tensor, .* not a list"):
         mt.checkpoint_sequential(chain, [x], budget="1GiB")
     with pytest.raises(ValueError, match="segments is 0"):
         mt.checkpoint_sequential(chain, 0, x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import weakref
 
@@ -65,6 +66,26 @@ def test_arguments_of_every_shape(block, x):
         return mt.checkpoint(function, *args, **kwargs)
 
     assert_same(results(plain, inputs), results(ours, inputs))
+
+
+def test_a_tensor_that_the_function_changes_is_passed_as_it_left_it(x):
+    """Torch does not look at what is no positional argument, inference tensors among it."""
+    with torch.inference_mode():
+        mask = torch.ones_like(x)
+
+    def function(x, items, *, count, mask):
+        count.add_(1)
+        items[0].add_(1)
+        return (x * count).sin() + mask
+
+    def run(call):
+        count, item = torch.zeros(1, device=x.device), torch.zeros(1, device=x.device)
+        loss = call(function, x, [item], count=count, mask=mask).sum()
+        return torch.autograd.grad(loss, x)[0], count, item
+
+    wanted = run(functools.partial(torch.utils.checkpoint.checkpoint, use_reentrant=False))
+    assert all(torch.equal(one, other) for one, other in zip(run(mt.checkpoint), wanted))
+    assert float(wanted[1]) == float(wanted[2]) == 2
 
 
 def test_results_of_every_shape(block, x):
@@ -258,6 +279,17 @@ def test_activations_are_not_kept(device):
     ours, _ = held_after_forward(lambda: run(mt.checkpoint), known)
     outputs = 4 * x.numel() * 4
     assert outputs <= ours <= outputs + 4 * 64 and plain > 5 * ours
+
+
+def test_outer_hooks_have_the_inputs_to_themselves(block, x):
+    """What save_on_cpu has on the host is not kept on the device beside it."""
+    with mt.save_on_cpu(device_type=x.device.type, min_bytes=1) as offloaded:
+        base = x * 2
+        storage = weakref.ref(base.untyped_storage())
+        y = mt.checkpoint(block, base)
+        del base
+    assert storage() is None and offloaded.stats()["tickets"] == 1
+    y.sum().backward()
 
 
 def test_everything_is_freed_without_the_collector(block, x):

@@ -34,6 +34,7 @@ def test_no_program_of_the_pages_is_left_out():
     assert {name: n for name, n in counts.items() if n} == {
         "pytorch.md": 1,
         "pytorch-distributed.md": 3,
+        "pytorch-frameworks.md": 1,
         "pytorch-memory.md": 2,
     }
 
@@ -43,6 +44,20 @@ def test_the_program_learns(capsys):
     exec(program, {})
     first, last = map(float, re.findall(r"loss ([\d.]+)", capsys.readouterr().out))
     assert last < 0.9 * first
+
+
+def test_a_model_of_transformers_takes_our_checkpoint():
+    pytest.importorskip("transformers")
+    (program,) = snippets("pytorch-frameworks.md")
+    names = {}
+    exec(program, names)
+    model, tokens = names["model"], names["tokens"]
+    assert {layer._gradient_checkpointing_func for layer in model.model.layers} == {mt.checkpoint}
+    ours = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    model._set_gradient_checkpointing(enable=False)
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    assert all(torch.equal(p.grad, gradient) for p, gradient in zip(model.parameters(), ours))
 
 
 def test_the_programs_of_the_memory_page(tmp_path, monkeypatch, capsys):

@@ -185,10 +185,9 @@ def test_no_pack_waits_for_its_copy(streams, monkeypatch):
     packed = []
     real = _store.Store.pack
 
-    def pack(self, address, nbytes, stream):
-        ticket = real(self, address, nbytes, stream)
-        packed.append(_store._query_packed(self._pointer, ticket))
-        return ticket
+    def pack(self, slot, address, source):
+        real(self, slot, address, source)
+        packed.append(_store._query_packed(self._pointer, slot.ticket))
 
     monkeypatch.setattr(_store.Store, "pack", pack)
     value = torch.randn(1 << 22)

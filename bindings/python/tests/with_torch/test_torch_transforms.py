@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.func import grad, jvp, vmap  # noqa: E402
+from torch.utils import checkpoint as theirs  # noqa: E402
 from torch.utils.checkpoint import checkpoint as torchs  # noqa: E402
 
 import memopt.torch as mt  # noqa: E402
@@ -97,6 +98,47 @@ def test_within_a_compiled_function(compiled):
     wanted, x.grad = x.grad, None
     compiled(function, fullgraph=True)(x).backward()
     torch.testing.assert_close(x.grad, wanted)
+
+
+def test_a_compiled_function_keeps_what_a_selective_context_says(compiled):
+    """Torch's own function runs there, with what ours was given."""
+    layer, asked = torch.nn.Linear(6, 6), []
+
+    def policy(context, operation, *args, **kwargs):
+        asked.append(operation)
+        policies = theirs.CheckpointPolicy
+        if operation in (torch.ops.aten.addmm.default, torch.ops.aten.mm.default):
+            return policies.MUST_SAVE
+        return policies.PREFER_RECOMPUTE
+
+    def contexts():
+        return theirs.create_selective_checkpoint_contexts(policy)
+
+    def function(x):
+        return mt.checkpoint(lambda v: layer(v.sigmoid()).sigmoid(), x, context_fn=contexts)
+
+    y = compiled(function, fullgraph=True)(torch.randn(4, 6, requires_grad=True))
+    assert asked
+    with torch.profiler.profile() as profile:
+        y.sum().backward()
+    products = [event for event in profile.events() if event.name in ("aten::mm", "aten::addmm")]
+    assert len(products) == 2  # of the gradients; a third would be the forward's
+
+
+def test_options_reach_torch_s_function(monkeypatch):
+    given = []
+
+    def recording(function, *args, **options):
+        given.append(options)
+        return function(*args)
+
+    monkeypatch.setattr(theirs, "checkpoint", recording)
+    for options in ({}, {"determinism_check": "hash"}):
+        grad(lambda v: mt.checkpoint(torch.sin, v, **options).sum())(torch.ones(3))
+    options = dict(early_stop=False, determinism_check="none", context_fn=lambda: None)
+    grad(lambda v: mt.checkpoint(torch.sin, v, **options).sum())(torch.ones(3))
+    always = dict(use_reentrant=False, preserve_rng_state=True)
+    assert given == [always, always, {**always, **options}]
 
 
 def outcome(call):

@@ -11,6 +11,8 @@ tracker on a step that has optimizer states already; overhead holds the rest.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 from .. import FAILURE, SUCCESS, UsageError, apply
@@ -63,6 +65,30 @@ def _restore(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
+    with contextlib.redirect_stdout(sys.stderr):  # what the user's module prints is no answer
+        description, measured, answers = _answers(arguments, changing)
+    done = None
+    if not output.wants_json:
+        show.show(answers, description, output, arguments.layers_table)
+        if measured is not None:
+            measured.show(output)
+    if arguments.plot is not None:
+        plot.plot(answers, arguments.plot, description.title)
+    if changing:
+        done = apply.run(arguments, _settings(answers[0], arguments), quiet=output.wants_json)
+    if output.wants_json:
+        result = answer.as_json(answers, description)
+        if measured is not None:
+            result["profile"] = measured.as_json()
+        if done is not None:
+            result["apply"] = done
+        output.json(result)
+    return SUCCESS
+
+
+def _answers(
+    arguments: argparse.Namespace, changing: bool
+) -> Tuple[describe.Description, Optional[profiled.Profiled], List[answer.Answer]]:
     function = describe.traced(arguments)
     description, module = _described(arguments)
     chosen: List[Optional[cards.Card]] = [*cards.cards(arguments)] or [None]
@@ -81,24 +107,8 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
         description = description._replace(run=run)
     source = answer.Played(description.model) if module is None else module
     bare, target = cards.bare(arguments), arguments.target_effective_batch
-    answers = [answer.answer(source, description.run, card, bare, target) for card in chosen]
-    done = None
-    if not output.wants_json:
-        show.show(answers, description, output, arguments.layers_table)
-        if measured is not None:
-            measured.show(output)
-    if arguments.plot is not None:
-        plot.plot(answers, arguments.plot, description.title)
-    if changing:
-        done = apply.run(arguments, _settings(answers[0], arguments), quiet=output.wants_json)
-    if output.wants_json:
-        result = answer.as_json(answers, description)
-        if measured is not None:
-            result["profile"] = measured.as_json()
-        if done is not None:
-            result["apply"] = done
-        output.json(result)
-    return SUCCESS
+    found = [answer.answer(source, description.run, card, bare, target) for card in chosen]
+    return description, measured, found
 
 
 def _described(

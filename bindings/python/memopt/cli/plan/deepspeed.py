@@ -162,10 +162,12 @@ def _agree(arguments: argparse.Namespace, option: str, value: Any, key: str) -> 
 
 
 def _whole(key: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise UsageError("%s: %r is no whole number" % (key, value))
-    if not 0 <= value < 1 << 46:
+    if not 0 <= value < 1 << 46:  # nor infinity, nor NaN
         raise UsageError("%s: %s is not from 0 to 2^46" % (key, value))
+    if value != int(value):
+        raise UsageError("%s: %r is no whole number" % (key, value))
     return int(value)
 
 

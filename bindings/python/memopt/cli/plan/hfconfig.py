@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ...plan import PlanModel
 from .hffamilies import FAMILIES, Family
-from .hffields import FIELDS, ConfigError, Keys
+from .hffields import FIELDS, ConfigError, Keys, check_types
 
 __all__ = ["FAMILIES", "ConfigError", "Reading", "UnknownModel", "interpret", "load", "read"]
 
@@ -84,6 +84,7 @@ def read(path: str, like: Optional[str] = None) -> Reading:
 
 def interpret(config: Dict[str, Any], like: Optional[str] = None) -> Reading:
     """The model of the object of a ``config.json``."""
+    check_types(config)
     if isinstance(config.get("text_config"), dict):
         return _with_tower(config, like)
     model_type = like or config.get("model_type")
@@ -95,7 +96,7 @@ def interpret(config: Dict[str, Any], like: Optional[str] = None) -> Reading:
     fields["family"] = family.family
     fields["kin"] = family.kin
     fields.update(_head(config, family.family, like is not None))
-    fields["labels"] = _labels(config)
+    fields["labels"] = len(config.get("id2label") or ()) or keys.count("num_labels") or 2
     notes = []
     if like is not None and like != config.get("model_type"):
         notes.append("read as %s, as --like says: what differs is not counted" % like)
@@ -111,7 +112,7 @@ def _run(config: Dict[str, Any], keys: Keys) -> Dict[str, Any]:
     if keys.get("use_cache") is not None:
         run["use_cache"] = bool(keys.get("use_cache"))
     for key in ("dtype", "torch_dtype"):
-        if isinstance(config.get(key), str):
+        if config.get(key) is not None:
             run.setdefault("dtype", config[key])
     return run
 
@@ -122,8 +123,8 @@ def _quantized(config: Dict[str, Any]) -> List[str]:
     return ["quantization_config is not read: the plan is of weights as --dtype says"]
 
 
-def _family(model_type: Any) -> Family:
-    if isinstance(model_type, str) and model_type in FAMILIES:
+def _family(model_type: Optional[str]) -> Family:
+    if model_type in FAMILIES:
         return FAMILIES[model_type]
     known = ", ".join(sorted([*FAMILIES, "llava"]))
     if model_type is None:
@@ -147,7 +148,7 @@ def _check(config: Dict[str, Any], family: Family) -> None:
 def _head(config: Dict[str, Any], family: str, anyhow: bool) -> Dict[str, Any]:
     """The head of the architecture. `anyhow`: one that is not known is the family's default."""
     architectures = config.get("architectures")
-    name = str(architectures[0]) if isinstance(architectures, list) and architectures else ""
+    name = str(architectures[0]) if architectures else ""
     for end, head, families in _HEADS:
         if name.endswith(end):
             if family in families:
@@ -160,16 +161,6 @@ def _head(config: Dict[str, Any], family: str, anyhow: bool) -> Dict[str, Any]:
     raise UnknownModel(
         'architecture "%s": the heads known of this family are %s%s' % (name, ends, _WAYS)
     )
-
-
-def _labels(config: Dict[str, Any]) -> int:
-    table = config.get("id2label")
-    if isinstance(table, dict) and table:
-        return len(table)
-    count = config.get("num_labels")
-    if isinstance(count, int) and not isinstance(count, bool) and count > 0:
-        return count
-    return 2
 
 
 # --- a language model with a vision tower ---------------------------------------------------------
@@ -204,15 +195,14 @@ def _with_tower(config: Dict[str, Any], like: Optional[str]) -> Reading:
     text = dict(config["text_config"])
     text["architectures"] = _text_architecture(config, text)
     text.setdefault("model_type", "llama")
-    text["tie_word_embeddings"] = bool(
-        config.get("tie_word_embeddings") or text.get("tie_word_embeddings")
-    )
+    tied = config.get("tie_word_embeddings") or text.get("tie_word_embeddings") or False
+    text["tie_word_embeddings"] = tied
     for key in ("dtype", "torch_dtype", "quantization_config"):
         if key in config:
             text[key] = config[key]
     reading = interpret(text, like)
     vision = config.get("vision_config")
-    fields = _tower(vision if isinstance(vision, dict) else _LLAVA_TOWER, config)
+    fields = _tower(_LLAVA_TOWER if vision is None else vision, config)
     try:
         model = reading.model.replace(**fields)
     except (TypeError, ValueError) as error:
@@ -232,11 +222,6 @@ def _check_llava(config: Dict[str, Any]) -> None:
     only = {"multimodal_projector_bias": True, "projector_hidden_act": "gelu"}
     _check(config, Family("llama", {}, only=only))
     _check(dict(vision, model_type=kinds[1]), Family("vit", {}, only={"attention_dropout": 0.0}))
-    if not isinstance(config.get("vision_feature_layer", -2), int):
-        raise UnknownModel(
-            "vision_feature_layer is %r; one layer is known%s"
-            % (config["vision_feature_layer"], _WAYS)
-        )
 
 
 def _text_architecture(config: Dict[str, Any], text: Dict[str, Any]) -> List[str]:
@@ -249,9 +234,12 @@ def _text_architecture(config: Dict[str, Any], text: Dict[str, Any]) -> List[str
 
 
 def _tower(vision: Dict[str, Any], config: Dict[str, Any]) -> Dict[str, Any]:
+    check_types(vision)
     keys = Keys(vision, _CLIP)
     layers = keys.count("num_hidden_layers") or 0
-    taken = int(config.get("vision_feature_layer", -2))
+    taken = config.get("vision_feature_layer", -2)
+    if isinstance(taken, bool) or not isinstance(taken, int):
+        raise UnknownModel("vision_feature_layer is %r; one layer is known%s" % (taken, _WAYS))
     skipped = -1 - taken if taken < 0 else layers - taken
     if not 0 <= skipped < layers:
         raise ConfigError("vision_feature_layer is %d; the tower has %d layers" % (taken, layers))

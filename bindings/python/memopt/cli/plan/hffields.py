@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 _KNOWN_ABSURD = 1 << 40
 
@@ -23,6 +23,27 @@ _ACTIVATIONS = {
     "quick_gelu": "quick-gelu",
     "tanh": "tanh",
 }
+
+
+#: Keys by what JSON has to have there; those of numbers are checked where they are read.
+_TYPES: Tuple[Tuple[type, str, Tuple[str, ...]], ...] = (
+    (str, "text", ("model_type", "dtype", "torch_dtype", "hidden_act", "hidden_activation",
+                   "activation_function", "vision_feature_select_strategy")),
+    (bool, "true or false", ("tie_word_embeddings", "attention_bias", "qkv_bias", "use_qkv_bias",
+                             "mlp_bias", "qk_norm", "use_sliding_window", "enable_bias",
+                             "do_layer_norm_before", "use_cache")),
+    (list, "a list", ("architectures",)),
+    (dict, "an object", ("text_config", "vision_config", "id2label")),
+)  # fmt: skip
+
+
+def check_types(config: Dict[str, Any]) -> None:
+    """ConfigError where a value is of another kind than its key; a null is of any."""
+    for kind, name, keys in _TYPES:
+        for key in keys:
+            value = config.get(key)
+            if value is not None and not isinstance(value, kind):
+                raise ConfigError("%s is %r, not %s" % (key, value, name))
 
 
 class Keys:
@@ -94,9 +115,8 @@ def _decoder(keys: Keys) -> Dict[str, Any]:
         "qk_norm": bool(keys.get("qk_norm")),
         "attention_dropout": keys.share("attention_dropout"),
     }
-    window = keys.get("sliding_window")
-    if isinstance(window, int) and keys.get("use_sliding_window") is not False:
-        fields["sliding_window"] = window
+    if keys.get("sliding_window") and keys.get("use_sliding_window") is not False:
+        fields["sliding_window"] = keys.count("sliding_window")
     return fields
 
 
@@ -106,7 +126,7 @@ def _mixture(keys: Keys) -> Dict[str, Any]:
         ffn=keys.count("moe_intermediate_size") or keys.count("intermediate_size"),
         experts=keys.count("num_local_experts", "num_experts"),
         experts_per_token=keys.count("num_experts_per_tok"),
-        router_jitter=float(keys.get("router_jitter_noise") or 0),
+        router_jitter=keys.share("router_jitter_noise"),
     )
     return fields
 

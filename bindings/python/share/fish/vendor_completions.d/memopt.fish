@@ -51,7 +51,7 @@ function _shtab_memopt_using
 end
 
 set -g _shtab_memopt_commands info plan profile monitor replay
-set -g _shtab_memopt_opts_with_value --accumulation --adapter-dtype --allocator --attention --autocast --batch --capacity --checkpoint-budget --checkpoint-every --checkpointing --config --config-path --count --deepspeed-config --device --dtype --experts --family --ffn --gather-dtype --gpu-memory --head --heads --hidden --image-dtype --image-size --images --interval --key --kv-heads --labels --layers --like --link --log --lora --lora-targets --loss --min-8bit-size --model --negatives --offload --offload-host-limit --optimizer --output --params --passes --patch-size --plot --positions --positives --preset --processes --profile-batches --profile-check --reduce-bucket-size --safety-margin --seq --seq-mean --target-effective-batch --tflops --top-k --value --vision-hidden --vision-layers --vision-tokens --vocab --world-size --zero --zero-engine
+set -g _shtab_memopt_opts_with_value --accumulation --adapter-dtype --allocator --attention --autocast --batch --capacity --checkpoint-budget --checkpoint-every --checkpointing --config --config-path --count --deepspeed-config --device --dtype --experts --family --ffn --gather-dtype --gpu-memory --head --heads --hidden --image-dtype --image-size --images --interval --key --kv-heads --labels --layers --like --link --log --lora --lora-targets --loss --max-unpacked --min-8bit-size --model --negatives --offload --offload-host-limit --optimizer --output --params --passes --patch-size --plot --positions --positives --preset --processes --profile-batches --profile-check --reduce-bucket-size --safety-margin --seq --seq-mean --target-effective-batch --tflops --top-k --value --vision-hidden --vision-layers --vision-tokens --vocab --world-size --zero --zero-engine
 
 complete -c memopt -e
 complete -c memopt -f
@@ -171,5 +171,6 @@ complete -c memopt -n '_shtab_memopt_using replay' -l device -x -d 'of a snapsho
 complete -c memopt -n '_shtab_memopt_using replay' -l recorded-only -d 'of a snapshot: leave out blocks from before the recording'
 complete -c memopt -n '_shtab_memopt_using replay' -l with-failed -d 'replay allocations, too, that failed when the trace was recorded'
 complete -c memopt -n '_shtab_memopt_using replay' -l partial -d 'of CSV: replay what stands before a malformed line or a cut-off end'
+complete -c memopt -n '_shtab_memopt_using replay' -l max-unpacked -x -d 'what a gzip file may unpack to (default: 100 times its size, at least 64MiB)'
 complete -c memopt -n '_shtab_memopt_using replay' -l passes -x -d 'replays with a filled cache, for the time of an event (default: 5)'
 complete -c memopt -n '_shtab_memopt_using replay; and test $_shtab_memopt_npos -eq 0' -ka "(__fish_complete_path (commandline -ct))" -d 'a CSV file or a PyTorch snapshot, .gz too; - for stdin'
