@@ -2,7 +2,10 @@
 #include "support.h"
 #include "support/sweep.h"
 
-enum { BYTES = 64 * 1024 };
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { BYTES = 64 * 1024, ENDING = 24 };
 
 static void check_bytes(world *w, const void *block, int value, memopt_stream stream)
 {
@@ -85,12 +88,66 @@ static void memory_brought_for_a_stream_that_ends(void **state)
     }
 }
 
+typedef struct ending {
+    memopt_device *device;
+    memopt_stream streams[ENDING];
+    atomic_int ended;
+    int failed;
+} ending;
+
+static void *end_all(void *user)
+{
+    ending *e = user;
+    for (int i = 0; i < ENDING; i++) {
+        e->failed += memopt_stream_destroy(e->device, e->streams[i]) != MEMOPT_OK;
+        atomic_fetch_add_explicit(&e->ended, 1, memory_order_relaxed);
+    }
+    return NULL;
+}
+
+static void end_on_another_thread(world *w)
+{
+    pthread_t thread;
+    memopt_ticket tickets[ENDING];
+    ending e = {.device = w->device};
+    void *back = NULL;
+    for (int i = 0; i < ENDING; i++) {
+        OK(memopt_stream_create(w->device, &e.streams[i]));
+        tickets[i] = packed(w, BYTES, i, e.streams[i]);
+    }
+    assert_int_equal(pthread_create(&thread, NULL, end_all, &e), 0);
+    for (int now = 0; now < ENDING; now = atomic_load_explicit(&e.ended, memory_order_relaxed))
+        for (int i = now; i < ENDING; i++)
+            OK(memopt_offload_unpack(w->offloader, tickets[i], w->s, &back));
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(e.failed, 0);
+    for (int i = 0; i < ENDING; i++) {
+        OK(memopt_offload_unpack(w->offloader, tickets[i], w->s, &back));
+        check_bytes(w, back, i, w->s);
+        OK(memopt_offload_release(w->offloader, tickets[i], w->s));
+    }
+}
+
+/* A stream may end on any thread, while the offloader's works with values of that stream. */
+static void streams_end_on_another_thread(void **state)
+{
+    (void)state;
+    world w;
+    memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
+    options.min_bytes = MIB; /* kept: unpack asks whether the stream is the value's own */
+    world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
+    for (int round = 0; round < 10; round++)
+        end_on_another_thread(&w);
+    world_close(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prefetch_does_not_use_a_dead_stream),
         cmocka_unit_test(kept_values_outlive_their_stream),
         cmocka_unit_test(memory_brought_for_a_stream_that_ends),
+        cmocka_unit_test(streams_end_on_another_thread),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
