@@ -182,24 +182,23 @@ static memopt_status act_savers(const options *base, const corpus *text, outcome
 
 static memopt_status act_table(const options *base, const corpus *text, outcome *outcomes)
 {
-    report_row rows[VARIANTS];
     options o = *base;
     o.quiet = 1;
     o.capacity = 0;
     title("3. Each saver by itself, on a device with all of the machine's memory");
+    report_heading();
     for (int v = 0; v < VARIANTS; v++) {
         int keep = v == PLAIN || v == CHECKPOINTING || v == OFFLOADING;
         if (v != ALL)
             TRY(run_variant(&o, (variant)v, text, v == PLAIN ? STEPS : SHORT_STEPS, keep,
                             &outcomes[v]));
-        rows[v] = outcomes[v].row;
+        report_line(&outcomes[v].row);
     }
-    report_table(rows, VARIANTS);
-    const memory_figures *plain = &rows[PLAIN].memory, *all = &rows[ALL].memory;
+    const report_row *plain = &outcomes[PLAIN].row, *all = &outcomes[ALL].row;
     printf(
         "\nall together take %.1f times less of the device than plain, for %.2f times the time\n",
-        (double)plain->reserved_peak / (double)all->reserved_peak,
-        rows[ALL].step_seconds / rows[PLAIN].step_seconds);
+        (double)plain->memory.reserved_peak / (double)all->memory.reserved_peak,
+        all->step_seconds / plain->step_seconds);
     return MEMOPT_OK;
 }
 

@@ -48,19 +48,22 @@ static void cell(uint64_t bytes)
     printf(" %11.1f", (double)bytes / (1 << 20));
 }
 
-void report_table(const report_row *rows, size_t count)
+void report_heading(void)
 {
     printf("%-22s %11s %11s %11s %11s %11s %11s %8s\n", "peak MiB", "weights", "gradients",
            "optimizer", "activations", "reserved", "host pinned", "s/step");
-    for (size_t i = 0; i < count; i++) {
-        const memory_figures *f = &rows[i].memory;
-        printf("%-22s", rows[i].name);
-        cell(f->weights);
-        cell(f->gradients);
-        cell(f->optimizer);
-        cell(f->activations);
-        cell(f->reserved_peak);
-        cell(f->pinned_peak);
-        printf(" %8.2f\n", rows[i].step_seconds);
-    }
+}
+
+void report_line(const report_row *row)
+{
+    const memory_figures *f = &row->memory;
+    printf("%-22s", row->name);
+    cell(f->weights);
+    cell(f->gradients);
+    cell(f->optimizer);
+    cell(f->activations);
+    cell(f->reserved_peak);
+    cell(f->pinned_peak);
+    printf(" %8.2f\n", row->step_seconds);
+    fflush(stdout);
 }

@@ -16,7 +16,9 @@ typedef struct report_row {
 /* What a run came to, as text or JSON on standard output. */
 void report_summary(const trainer *t, const memory_figures *f, double loss, double held_out);
 
-/* The table: peaks by tag, memory held from the device, page-locked host memory, time. */
-void report_table(const report_row *rows, size_t count);
+/* The table, a line at a time: peaks by tag, memory held from the device, page-locked host memory,
+ * time. */
+void report_heading(void);
+void report_line(const report_row *row);
 
 #endif
