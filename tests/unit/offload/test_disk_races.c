@@ -7,7 +7,7 @@
 #include "disk_support.h"
 #include "support/sweep.h"
 
-enum { SEEDS = 40, BYTES = 200000, PAGES = 49 * 4096, A = 0x11, B = 0x22, C = 0x33 };
+enum { BYTES = 200000, PAGES = 49 * 4096, A = 0x11, B = 0x22, C = 0x33 };
 
 /* 1 if the ticket gives `value` on the stream; what the disk found out counts, too. */
 static int gives(world *w, memopt_ticket ticket, int value, memopt_stream stream)
@@ -114,40 +114,41 @@ static int run(race program, uint32_t omitted, uint64_t seed)
     return good && late == MEMOPT_OK;
 }
 
-static void check_race(race program, uint32_t guard, int least)
+/* One seed in `one_in` at least goes wrong without the guard. */
+static void check_race(race program, uint32_t guard, int one_in)
 {
-    int noticed = 0;
-    for (uint64_t seed = 0; seed < SEEDS; seed++) {
-        if (!run(program, MO_OMIT_NOTHING, seed))
-            fail_msg("seed %d goes wrong: %s", (int)seed, memopt_last_error());
-        noticed += !run(program, guard, seed);
+    int noticed = 0, seeds = is_long() ? 80 : 40;
+    for (int seed = 0; seed < seeds; seed++) {
+        if (!run(program, MO_OMIT_NOTHING, (uint64_t)seed))
+            fail_msg("seed %d goes wrong: %s", seed, memopt_last_error());
+        noticed += !run(program, guard, (uint64_t)seed);
     }
-    if (noticed < least)
-        fail_msg("without its guard, only %d of %d seeds go wrong", noticed, SEEDS);
+    if (noticed < seeds / one_in)
+        fail_msg("without its guard, only %d of %d seeds go wrong", noticed, seeds);
 }
 
 static void test_written_after_copy(void **unused)
 {
     (void)unused;
-    check_race(written_after_copy, MO_OMIT_STORE_WAIT, SEEDS);
+    check_race(written_after_copy, MO_OMIT_STORE_WAIT, 1);
 }
 
 static void test_copied_after_read(void **unused)
 {
     (void)unused;
-    check_race(copied_after_read, MO_OMIT_FETCH_WAIT, SEEDS);
+    check_race(copied_after_read, MO_OMIT_FETCH_WAIT, 1);
 }
 
 static void test_read_after_former_copies(void **unused)
 {
     (void)unused;
-    check_race(read_after_former_copies, MO_OMIT_STAGING_WAIT, SEEDS / 5);
+    check_race(read_after_former_copies, MO_OMIT_STAGING_WAIT, 5);
 }
 
 static void test_written_after_abandoned_read(void **unused)
 {
     (void)unused;
-    check_race(written_after_abandoned_read, MO_OMIT_STORED_WAIT, SEEDS / 5);
+    check_race(written_after_abandoned_read, MO_OMIT_STORED_WAIT, 5);
 }
 
 /* Two training steps in a quarter of the host memory that they need, nothing waited for by hand. */
