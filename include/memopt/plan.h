@@ -545,7 +545,7 @@ typedef struct memopt_plan_layer {
  * @retval MEMOPT_LIMIT_REACHED the budget for checkpointing is below what any schedule needs; the
  *         message says how much that is.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_create(const memopt_plan_model *model,
                                             const memopt_plan_run *run,
@@ -555,7 +555,7 @@ MEMOPT_API memopt_status memopt_plan_create(const memopt_plan_model *model,
  * @brief Ends a plan.
  * @param plan the plan; NULL is fine.
  * @retval MEMOPT_OK done.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_destroy(memopt_plan *plan);
 
@@ -565,7 +565,7 @@ MEMOPT_API memopt_status memopt_plan_destroy(memopt_plan *plan);
  * @param[in,out] out_report struct_size set by the caller; filled as far as it reaches.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_get_report(const memopt_plan *plan,
                                                 memopt_plan_report *out_report);
@@ -578,7 +578,7 @@ MEMOPT_API memopt_status memopt_plan_get_report(const memopt_plan *plan,
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
  * @retval MEMOPT_NOT_FOUND there is no such layer.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_get_layer(const memopt_plan *plan, uint64_t index,
                                                memopt_plan_layer *out_layer);
@@ -591,7 +591,7 @@ MEMOPT_API memopt_status memopt_plan_get_layer(const memopt_plan *plan, uint64_t
  * @param[in,out] out_card struct_size set by the caller; NULL: not asked for.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT plan is NULL or a struct_size is too small.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_get_settings(const memopt_plan *plan,
                                                   memopt_plan_model *out_model,
@@ -606,7 +606,7 @@ MEMOPT_API memopt_status memopt_plan_get_settings(const memopt_plan *plan,
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT bytes is NULL or a value of the card is out of range.
  * @retval MEMOPT_UNSUPPORTED a field of a newer version is set.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_add_overhead(const memopt_plan_card *card,
                                                   memopt_plan_bytes *bytes, uint64_t *out_limit);
@@ -624,7 +624,7 @@ MEMOPT_API memopt_status memopt_plan_add_overhead(const memopt_plan_card *card,
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, a value is out of range, or a sum does not
  *         fit 64 bits.
  * @retval MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_create_measured(const memopt_plan_bytes *phases,
                                                      const memopt_plan_run *run,
@@ -636,7 +636,7 @@ MEMOPT_API memopt_status memopt_plan_create_measured(const memopt_plan_bytes *ph
  * @param phase a ::memopt_plan_phase.
  * @return a static string: "load", "forward", "loss", "backward", "step"; "invalid" for another
  *         value. Thread-safe.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API const char *memopt_plan_phase_name(uint32_t phase);
 
@@ -731,7 +731,7 @@ typedef struct memopt_plan_fit {
  * @param[out] out_accumulation micro-batches per step; the product of all three is what a step has.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or a number out of range.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_split_batch(uint64_t effective_batch, uint64_t largest,
                                                  uint64_t world_size, uint64_t *out_batch,
@@ -749,7 +749,7 @@ MEMOPT_API memopt_status memopt_plan_split_batch(uint64_t effective_batch, uint6
  *         memopt_plan_fit::floor_bytes).
  * @retval MEMOPT_INVALID_ARGUMENT as of memopt_plan_create(), or the card has no capacity.
  * @retval MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_solve(const memopt_plan_model *model,
                                            const memopt_plan_run *run, const memopt_plan_card *card,
@@ -790,7 +790,7 @@ typedef memopt_status (*memopt_plan_measure)(void *user, const memopt_plan_run *
  * @retval MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY as told; the first also where measure
  *         returned it for the run as given.
  * @return What else measure returned.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_solve_measured(memopt_plan_measure measure, void *user,
                                                     const memopt_plan_run *run,
@@ -802,7 +802,7 @@ MEMOPT_API memopt_status memopt_plan_solve_measured(memopt_plan_measure measure,
  * @brief Ends a solution.
  * @param solution the solution; NULL is fine.
  * @retval MEMOPT_OK done.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_solution_destroy(memopt_plan_solution *solution);
 
@@ -812,7 +812,7 @@ MEMOPT_API memopt_status memopt_plan_solution_destroy(memopt_plan_solution *solu
  * @param[in,out] out_fit struct_size set by the caller; filled as far as it reaches.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_solution_get_fit(const memopt_plan_solution *solution,
                                                       memopt_plan_fit *out_fit);
@@ -825,7 +825,7 @@ MEMOPT_API memopt_status memopt_plan_solution_get_fit(const memopt_plan_solution
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
  * @retval MEMOPT_NOT_FOUND there is no such change.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_solution_get_change(const memopt_plan_solution *solution,
                                                          uint64_t index,
@@ -839,7 +839,7 @@ MEMOPT_API memopt_status memopt_plan_solution_get_change(const memopt_plan_solut
  * @param[in,out] out_run struct_size set by the caller; NULL: not asked for.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT solution is NULL or a struct_size is too small.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_solution_get_settings(const memopt_plan_solution *solution,
                                                            memopt_plan_model *out_model,
