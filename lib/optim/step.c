@@ -27,7 +27,7 @@ static memopt_status check_scalars(const memopt_optimizer *o, const memopt_step_
         status = check_scalar(o, "optimizer step: found_inf", s->found_inf);
     return status != MEMOPT_OK ? status
                                : check_scalar(o, "optimizer step: the scale of scaler",
-                                              memopt_scaler_device_scale(s->scaler));
+                                              memopt_scaler_get_scale(s->scaler));
 }
 
 static memopt_status check_options(const memopt_optimizer *o, const memopt_step_options *s)
@@ -176,9 +176,9 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, u
         .coefs = o->coef_table.data,
         .control = o->control.data,
         .scale = s->already_unscaled ? NULL
-                 : s->scaler != NULL ? memopt_scaler_device_scale(s->scaler)
+                 : s->scaler != NULL ? memopt_scaler_get_scale(s->scaler)
                                      : s->grad_scale,
-        .found_inf = s->scaler != NULL ? memopt_scaler_device_found_inf(s->scaler) : s->found_inf,
+        .found_inf = s->scaler != NULL ? memopt_scaler_get_found_inf(s->scaler) : s->found_inf,
         .out_norm = s->out_norm,
         .max_norm = s->max_norm,
         .count = (uint32_t)count,
