@@ -17,9 +17,9 @@ MUTANTS = [
     ),
     Mutant(
         "allocator_reused_handle",
-        "lib/allocator/events.c",
-        "if (pool->life == MO_STREAM_LIVE && stream == pool->stream)",
-        "if (stream == pool->stream)",
+        "lib/allocator/streams.c",
+        "        pool->stream = no_stream(pool);\n",
+        "",
         "test",
         "^allocator_ended_streams$",
     ),
