@@ -21,9 +21,9 @@
 #ifndef MO_OPTIM_OPTIM_H
 #define MO_OPTIM_OPTIM_H
 
-#include "kernels/optim.h"
-#include "kernels/rules.h"
-#include "kernels/stateformat.h"
+#include "kernels/optim/optim_step.h"
+#include "kernels/optim/rules.h"
+#include "kernels/optim/stateformat.h"
 #include "memopt/optim.h"
 
 #include "device/device.h"

@@ -3,10 +3,10 @@
  * warps of 32 and of 64. */
 #include "blocks.h"
 
-#include "kernels/cast.h"
-#include "kernels/hash.h"
-#include "kernels/optim_scalar.h"
-#include "kernels/scale.h"
+#include "kernels/cast/cast.h"
+#include "kernels/hash/hash.h"
+#include "kernels/optim/optim_cpu.h"
+#include "kernels/reduce/scale.h"
 
 #include <math.h>
 #include <stdio.h>

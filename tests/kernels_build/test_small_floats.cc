@@ -1,7 +1,7 @@
 /* The GPU forms of the conversions equal numerics.h bit for bit: every code, and of the floats
  * those around every tie and every code, and a stride through all. In packs, so that a NaN has
  * company. */
-#include "kernels/pack.h"
+#include "kernels/core/gpu_vector_io.h"
 
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* Reductions, the loss scaler's kernels and the content hash. */
 #include "machines/digest.h"
 
-#include "kernels/hash.h"
-#include "kernels/scale.h"
+#include "kernels/hash/hash.h"
+#include "kernels/reduce/scale.h"
 
 enum { LONG = MO_CHUNK_ELEMENTS + 333, ROOM = LONG + 2000 };
 

@@ -2,7 +2,7 @@
  * specification written out naively here, and known values are what they were. */
 #include "support.h"
 
-#include "kernels/scale.h"
+#include "kernels/reduce/scale.h"
 
 enum { ROOM = 2 * MO_CHUNK_ELEMENTS };
 

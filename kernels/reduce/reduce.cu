@@ -1,0 +1,130 @@
+/*
+ * The reductions on a GPU. The order of additions is reduce.h's: a group of 32 threads is a
+ * stripe's lanes, whatever the width of the warp, and a block's 16 groups are a chunk's stripes.
+ */
+#include "kernels/reduce/segment.h"
+
+enum { MO_STRIPES = MO_CHUNK_ELEMENTS / MO_STRIPE_ELEMENTS };
+
+typedef struct mo_stripe_sums {
+    double of[MO_STRIPES];
+} mo_stripe_sums;
+
+/* mo_stripe_tree over the lanes of a group: lane 0's result is the stripe's. */
+MO_DEVICE double mo_lanes_tree(double value)
+{
+    MO_UNROLL
+    for (uint32_t distance = MO_STRIPE_LANES / 2; distance > 0; distance /= 2)
+        value += mo_shuffle_xor_f64(value, distance);
+    return value;
+}
+
+/* The lane's share of its stripe: elements first, first + 32, ... below end, in order. Eight loads
+ * are on their way before the first is needed. */
+template <uint32_t DTYPE>
+MO_DEVICE double mo_lane_squares(const unsigned char *data, uint32_t first, uint32_t end)
+{
+    enum { AHEAD = 8 };
+    const uint32_t size = DTYPE == MO_DTYPE_F32 ? 4 : 2;
+    double sum = 0;
+    uint32_t i = first;
+    for (; i + (AHEAD - 1) * MO_STRIPE_LANES < end; i += AHEAD * MO_STRIPE_LANES) {
+        uint32_t codes[AHEAD];
+        MO_UNROLL
+        for (uint32_t k = 0; k < AHEAD; k++)
+            codes[k] = mo_read_code(data, i + k * MO_STRIPE_LANES, size);
+        MO_UNROLL
+        for (uint32_t k = 0; k < AHEAD; k++) {
+            double value = (double)mo_decode_as<DTYPE>(codes[k]);
+            sum += value * value;
+        }
+    }
+    for (; i < end; i += MO_STRIPE_LANES) {
+        double value = (double)mo_decode_as<DTYPE>(mo_read_code(data, i, size));
+        sum += value * value;
+    }
+    return sum;
+}
+
+MO_GLOBAL(mo_square_sum, mo_reduce_args, MO_SQUARE_SUM_THREADS)
+{
+    MO_SHARED(mo_piece, piece);
+    MO_SHARED(mo_stripe_sums, sums);
+    uint64_t item = first_item + mo_block();
+    if (mo_thread() == 0)
+        mo_piece_of(args, item, &piece);
+    mo_barrier();
+    const uint32_t count = (uint32_t)piece.count, stripe = mo_thread() / MO_STRIPE_LANES;
+    const uint32_t lane = mo_thread() % MO_STRIPE_LANES, start = stripe * MO_STRIPE_ELEMENTS;
+    uint32_t end = start + MO_STRIPE_ELEMENTS < count ? start + MO_STRIPE_ELEMENTS : count;
+    double sum;
+    if (piece.dtype == MO_DTYPE_F32)
+        sum = mo_lane_squares<MO_DTYPE_F32>(piece.data, start + lane, end);
+    else if (piece.dtype == MO_DTYPE_BF16)
+        sum = mo_lane_squares<MO_DTYPE_BF16>(piece.data, start + lane, end);
+    else
+        sum = mo_lane_squares<MO_DTYPE_F16>(piece.data, start + lane, end);
+    sum = mo_lanes_tree(sum);
+    if (lane == 0)
+        sums.of[stripe] = sum;
+    mo_barrier();
+    if (mo_thread() == 0) {
+        /* A stripe past the end is 0, and adding it changes nothing. */
+        double total = 0;
+        for (uint32_t s = 0; s < MO_STRIPES; s++)
+            total += sums.of[s];
+        args.partials[item] = total;
+    }
+}
+
+template <int N>
+MO_DEVICE int mo_check_pack(const unsigned char *data, uint64_t at, uint32_t rest, uint32_t dtype,
+                            int aligned)
+{
+    /* The exponent bits that only infinities and NaNs have all of. */
+    uint32_t mask = dtype == MO_DTYPE_F32 ? 0x7f800000u : dtype == MO_DTYPE_F16 ? 0x7c00u : 0x7f80u;
+    uint32_t codes[N];
+    int found = 0;
+    mo_read_pack<N>(data, at, rest, mo_element_size(dtype), aligned, codes);
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        found |= (codes[k] & mask) == mask;
+    return found;
+}
+
+template <int N>
+MO_DEVICE int mo_check_packs(const unsigned char *data, uint64_t count, uint32_t dtype)
+{
+    int aligned = mo_pack_aligned<N>(data, dtype), found = 0;
+    for (uint64_t at = (uint64_t)mo_thread() * N; at < count; at += MO_CHECK_THREADS * N)
+        found |= mo_check_pack<N>(data, at, mo_pack_rest<N>(count, at), dtype, aligned);
+    return found;
+}
+
+MO_GLOBAL(mo_check, mo_reduce_args, MO_CHECK_THREADS)
+{
+    MO_SHARED(mo_piece, piece);
+    if (mo_thread() == 0)
+        mo_piece_of(args, first_item + mo_block(), &piece);
+    mo_barrier();
+    int found = piece.dtype == MO_DTYPE_F32
+                    ? mo_check_packs<4>(piece.data, piece.count, piece.dtype)
+                    : mo_check_packs<8>(piece.data, piece.count, piece.dtype);
+    if (found)
+        mo_flag_raise(args.found_inf);
+}
+
+MO_GLOBAL(mo_sum, mo_sum_args, MO_SUM_THREADS)
+{
+    uint64_t item = first_item + mo_block(), start = item * MO_STRIPE_ELEMENTS;
+    uint64_t rest =
+        args.count - start < MO_STRIPE_ELEMENTS ? args.count - start : (uint64_t)MO_STRIPE_ELEMENTS;
+    double sum = 0;
+    /* The second half of the block only makes it whole warps. */
+    if (mo_thread() < MO_STRIPE_LANES)
+        for (uint64_t i = mo_thread(); i < rest; i += MO_STRIPE_LANES)
+            sum += args.values[start + i];
+    sum = mo_lanes_tree(sum);
+    if (mo_thread() == 0)
+        args.destination[item] = sum;
+}
