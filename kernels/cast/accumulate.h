@@ -3,10 +3,9 @@
  * gradients of micro-batches are gathered in a wider type than they are computed in. One fused
  * multiply-add in f32, rounded once to the destination's type.
  */
-#ifndef MO_KERNELS_ACCUMULATE_H
-#define MO_KERNELS_ACCUMULATE_H
+#ifndef MO_KERNELS_CAST_ACCUMULATE_H
+#define MO_KERNELS_CAST_ACCUMULATE_H
 
-#include "kernels/core/chunks.h"
 #include "kernels/core/kernel_launch.h"
 #include "kernels/core/numerics.h"
 

@@ -36,7 +36,8 @@ MO_DEVICE void mo_cast_packs(const mo_cast_work *work, int stochastic, int satur
     uint32_t from_size = mo_element_size(work->from), to_size = mo_element_size(work->to);
     int from_aligned = mo_pack_aligned<N>(work->source, work->from);
     int to_aligned = mo_pack_aligned<N>(work->destination, work->to);
-    for (uint64_t at = (uint64_t)mo_thread() * N; at < work->count; at += MO_CAST_THREADS * N) {
+    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < work->count;
+         at += MO_CAST_THREADS * N) {
         uint32_t rest = mo_pack_rest<N>(work->count, at);
         uint32_t codes[N];
         mo_read_pack<N>(work->source, at, rest, from_size, from_aligned, codes);
@@ -59,8 +60,8 @@ MO_DEVICE void mo_cast_packs(const mo_cast_work *work, int stochastic, int satur
 MO_GLOBAL(mo_cast, mo_cast_args, MO_CAST_THREADS)
 {
     MO_SHARED(mo_cast_work, shared_work);
-    uint64_t item = first_item + mo_block();
-    if (mo_thread() == 0) {
+    uint64_t item = first_item + mo_block_index();
+    if (mo_thread_index() == 0) {
         if (args.table) {
             mo_cast_work_of(args.table, args, item, &shared_work);
             MO_APART;

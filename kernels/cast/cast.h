@@ -3,10 +3,9 @@
  * launch. Values pass through f32, which holds all of them exactly, so each is rounded once. The
  * same type, or a wider one, needs no rounding; the same type copies bits.
  */
-#ifndef MO_KERNELS_CAST_H
-#define MO_KERNELS_CAST_H
+#ifndef MO_KERNELS_CAST_CAST_H
+#define MO_KERNELS_CAST_CAST_H
 
-#include "kernels/core/chunks.h"
 #include "kernels/core/kernel_launch.h"
 #include "kernels/core/numerics.h"
 

@@ -326,7 +326,7 @@ INLINE void dither_e5m2(const mo_cast_piece *p, uint64_t i, __m512i v[4], const 
 INLINE void ask_ahead(const mo_cast_piece *piece, uint64_t i, uint32_t size)
 {
     if (piece->streaming)
-        mo_ask_ahead(piece->source + i * size, 64 * size);
+        mo_prefetch_page_ahead(piece->source + i * size, 64 * size);
 }
 
 #define NEAREST(from, to, from_dtype, to_dtype)                                                    \
@@ -359,9 +359,12 @@ INLINE void ask_ahead(const mo_cast_piece *piece, uint64_t i, uint32_t size)
         mo_cast_scalar_table[1][from_dtype][to_dtype](piece, i);                                   \
     }
 
-#include "kernels/cast/cast_pairs.h"
+#define BOTH(from, to, from_dtype, to_dtype)                                                       \
+    NEAREST(from, to, from_dtype, to_dtype) STOCHASTIC(from, to, from_dtype, to_dtype)
 
-static const mo_cast_table table = PAIRS;
+MO_CAST_PAIRS(NEAREST, BOTH)
+
+static const mo_cast_table table = MO_CAST_TABLE;
 
 void mo_cast_avx512(const void *args, uint64_t begin, uint64_t end)
 {

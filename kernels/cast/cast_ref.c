@@ -1,5 +1,4 @@
-/* The scalar form of the cast kernel, the walk over chunks that all CPU forms share, and the kernel
- * itself. */
+/* The scalar form of the cast kernel, and the loop over chunks that all CPU forms share. */
 #include "kernels/cast/cast_cpu.h"
 
 #include <string.h>
@@ -142,11 +141,14 @@ void mo_cast_copy_1(const mo_cast_piece *piece, uint64_t start)
     copy_bits(piece, start, 1);
 }
 
-#include "kernels/cast/cast_pairs.h"
+#define BOTH(from, to, from_dtype, to_dtype)                                                       \
+    NEAREST(from, to, from_dtype, to_dtype) STOCHASTIC(from, to, from_dtype, to_dtype)
 
-const mo_cast_table mo_cast_scalar_table = PAIRS;
+MO_CAST_PAIRS(NEAREST, BOTH)
 
-/* --- the walk over chunks -------------------------------------------------------------------- */
+const mo_cast_table mo_cast_scalar_table = MO_CAST_TABLE;
+
+/* --- the loop over chunks -------------------------------------------------------------------- */
 
 static mo_cast_piece piece_of(const mo_cast_args *args, const mo_cast_segment *segment,
                               uint64_t chunk)
@@ -193,24 +195,3 @@ void mo_cast_ref(const void *args, uint64_t begin, uint64_t end)
 {
     mo_cast_run((const mo_cast_args *)args, begin, end, mo_cast_scalar_table);
 }
-
-static uint64_t cast_elements(const void *args)
-{
-    const mo_cast_args *a = args;
-    const mo_cast_segment *segments = a->table ? a->table : a->segments;
-    uint64_t elements = 0;
-    for (uint32_t i = 0; i < a->count; i++)
-        elements += segments[i].count;
-    return elements;
-}
-
-_Static_assert(sizeof(mo_cast_segment) == 40, "layout shared with the GPU");
-_Static_assert(sizeof(mo_cast_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
-
-const mo_kernel mo_kernel_cast = {
-    .name = "mo_cast",
-    .args_size = sizeof(mo_cast_args),
-    .threads = MO_CAST_THREADS,
-    .cpu = MO_CPU_FORMS(mo_cast_ref, mo_cast_avx2, mo_cast_avx512),
-    .elements = cast_elements,
-};

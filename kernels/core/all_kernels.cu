@@ -6,7 +6,6 @@
 #include "kernels/hash/hash.cu"
 #include "kernels/optim/optim.cu"
 #include "kernels/reduce/reduce.cu"
-#include "kernels/reduce/scale.cu"
 
 #if defined(MO_GPU_SIM)
 extern "C" const mo_sim_kernel mo_sim_kernels[];

@@ -5,14 +5,14 @@
  *
  * A kernel is launched with one thread block per item and the number of threads of its mo_kernel, a
  * multiple of 64: whole warps in both widths. Its parameters are the argument struct and the first
- * item of the launch; item = first_item + mo_block().
+ * item of the launch; item = first_item + mo_block_index().
  *
  * Lanes exchange values by mo_shuffle_xor_*, which every thread of a warp must reach. With a mask
  * below 32 a warp of 64 behaves like two of 32, so kernels whose order of additions is specified
  * use groups of MO_LANES threads whatever the width.
  */
-#ifndef MO_KERNELS_GPU_H
-#define MO_KERNELS_GPU_H
+#ifndef MO_KERNELS_CORE_GPU_COMPAT_H
+#define MO_KERNELS_CORE_GPU_COMPAT_H
 
 #if defined(MO_GPU_SIM)
 /* ---------------------------------------------------------------------------------- the host -- */
@@ -49,9 +49,9 @@ typedef struct mo_sim_kernel {
 #define MO_UNROLL
 #define MO_ROLLED
 
-#define mo_thread() mo_sim_thread()
-#define mo_block() mo_sim_block()
-#define mo_threads() mo_sim_threads()
+#define mo_thread_index() mo_sim_thread()
+#define mo_block_index() mo_sim_block()
+#define mo_block_threads() mo_sim_threads()
 #define mo_warp_size() mo_sim_warp_size()
 #define mo_barrier() mo_sim_barrier(__FILE__, __LINE__)
 #define mo_shuffle_xor_u64(value, mask) mo_sim_shuffle_xor(value, mask, __FILE__, __LINE__)
@@ -95,17 +95,17 @@ typedef struct mo_sim_kernel {
 
 #if defined(__HIP__)
 
-MO_DEVICE uint32_t mo_thread(void)
+MO_DEVICE uint32_t mo_thread_index(void)
 {
     return __builtin_amdgcn_workitem_id_x();
 }
 
-MO_DEVICE uint32_t mo_block(void)
+MO_DEVICE uint32_t mo_block_index(void)
 {
     return __builtin_amdgcn_workgroup_id_x();
 }
 
-MO_DEVICE uint32_t mo_threads(void)
+MO_DEVICE uint32_t mo_block_threads(void)
 {
     return __builtin_amdgcn_workgroup_size_x();
 }
@@ -132,17 +132,17 @@ MO_DEVICE uint32_t mo_shuffle_xor_u32(uint32_t value, uint32_t mask)
 
 extern "C" __attribute__((device)) void mo_bar_sync(void) __asm__("llvm.nvvm.barrier0");
 
-MO_DEVICE uint32_t mo_thread(void)
+MO_DEVICE uint32_t mo_thread_index(void)
 {
     return (uint32_t)__nvvm_read_ptx_sreg_tid_x();
 }
 
-MO_DEVICE uint32_t mo_block(void)
+MO_DEVICE uint32_t mo_block_index(void)
 {
     return (uint32_t)__nvvm_read_ptx_sreg_ctaid_x();
 }
 
-MO_DEVICE uint32_t mo_threads(void)
+MO_DEVICE uint32_t mo_block_threads(void)
 {
     return (uint32_t)__nvvm_read_ptx_sreg_ntid_x();
 }
@@ -186,17 +186,17 @@ MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
 #define MO_UNROLL _Pragma("unroll")
 #define MO_ROLLED _Pragma("unroll 1")
 
-MO_DEVICE uint32_t mo_thread(void)
+MO_DEVICE uint32_t mo_thread_index(void)
 {
     return threadIdx.x;
 }
 
-MO_DEVICE uint32_t mo_block(void)
+MO_DEVICE uint32_t mo_block_index(void)
 {
     return blockIdx.x;
 }
 
-MO_DEVICE uint32_t mo_threads(void)
+MO_DEVICE uint32_t mo_block_threads(void)
 {
     return blockDim.x;
 }
@@ -223,7 +223,7 @@ MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
 
 #endif
 
-#include "kernels/core/portable.h"
+#include "kernels/core/host_device.h"
 
 /* A kernel. The compiler may take as many registers as leave room for `blocks` blocks on one of
  * NVIDIA's multiprocessors; left to itself it rather spills than takes more than 64. */

@@ -3,8 +3,8 @@
  * the source for what was not. Made by cmake/MemoptGpu.cmake; empty where MEMOPT_CUDA or MEMOPT_HIP
  * is OFF, and without images where no compiler was found.
  */
-#ifndef MO_KERNELS_IMAGES_H
-#define MO_KERNELS_IMAGES_H
+#ifndef MO_KERNELS_CORE_GPU_IMAGES_H
+#define MO_KERNELS_CORE_GPU_IMAGES_H
 
 #include <stdint.h>
 

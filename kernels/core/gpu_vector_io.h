@@ -3,14 +3,14 @@
  *
  * A whole pack whose tensor is aligned to the pack's bytes (at most 16) travels in vectors of up to
  * 16 bytes; others by element. Pack i holds elements N * i .. N * i + N - 1 of a piece. STREAMING
- * is gpu.h's.
+ * is that of gpu_compat.h.
  */
-#ifndef MO_KERNELS_PACK_H
-#define MO_KERNELS_PACK_H
+#ifndef MO_KERNELS_CORE_GPU_VECTOR_IO_H
+#define MO_KERNELS_CORE_GPU_VECTOR_IO_H
 
 #include "kernels/core/gpu_compat.h"
 
-#include "kernels/core/chunks.h"
+#include "kernels/core/kernel_launch.h"
 #include "kernels/core/numerics.h"
 
 MO_DEVICE int mo_aligned_to(const void *data, uint32_t bytes)

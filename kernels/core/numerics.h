@@ -7,12 +7,14 @@
  * flush-to-zero setting. Codes of the 16- and 8-bit formats are their bits in a uint16_t or
  * uint8_t.
  */
-#ifndef MO_KERNELS_NUMERICS_H
-#define MO_KERNELS_NUMERICS_H
+#ifndef MO_KERNELS_CORE_NUMERICS_H
+#define MO_KERNELS_CORE_NUMERICS_H
 
-#include "kernels/core/portable.h"
+#include "kernels/core/host_device.h"
 
-/* The element types that kernels know; values are those of memopt_dtype. */
+/* --- element types ---------------------------------------------------------------------------- */
+
+/* Values are those of memopt_dtype. */
 enum {
     MO_DTYPE_F32 = 1,
     MO_DTYPE_F16 = 2,
@@ -25,6 +27,12 @@ enum {
 #define MO_F32_QUIET_BIT 0x00400000u
 #define MO_F32_NAN_BITS 0x7fc00000u /* the NaN that arithmetic of ours makes */
 
+/* Bytes of an element. */
+MO_HD static inline uint32_t mo_element_size(uint32_t dtype)
+{
+    return dtype == MO_DTYPE_F32 ? 4 : dtype <= MO_DTYPE_BF16 ? 2 : 1;
+}
+
 MO_HD static inline int mo_f32_is_finite(float value)
 {
     return (mo_f32_bits(value) & MO_F32_INF_BITS) != MO_F32_INF_BITS;
@@ -33,6 +41,13 @@ MO_HD static inline int mo_f32_is_finite(float value)
 MO_HD static inline int mo_f32_is_nan(float value)
 {
     return (mo_f32_bits(value) & 0x7fffffffu) > MO_F32_INF_BITS;
+}
+
+/* Which NaN an operation makes is the processor's choice; what is stored is always this one. */
+MO_HD static inline float mo_f32_one_nan(float value)
+{
+    uint32_t bits = mo_f32_bits(value); /* integers: compilers take liberties with float NaNs */
+    return mo_f32_from_bits((bits & 0x7fffffffu) > MO_F32_INF_BITS ? MO_F32_NAN_BITS : bits);
 }
 
 /* --- rounding the magnitude of a finite f32 to a format of `mantissa` bits and `bias` ----------
@@ -240,6 +255,32 @@ MO_HD static inline uint8_t mo_f32_to_e5m2_stochastic(float value, int saturate,
     if (a >= 0x47600000u) /* 57344 */
         return mo_e5m2_finish(u, a >= 0x47800000u ? 0x7cu : 0x7bu, saturate);
     return mo_e5m2_finish(u, mo_round_stochastic(a, 2, 15, random), saturate);
+}
+
+/* --- elements in memory ------------------------------------------------------------------------
+ */
+
+/* Element i of a tensor of f32, f16 or bf16, at any address. */
+MO_HD static inline float mo_load_element(const void *data, uint64_t i, int32_t dtype)
+{
+    float value;
+    uint16_t code;
+    if (dtype == MO_DTYPE_F32) {
+        __builtin_memcpy(&value, (const unsigned char *)data + 4 * i, sizeof value);
+        return value;
+    }
+    __builtin_memcpy(&code, (const unsigned char *)data + 2 * i, sizeof code);
+    return dtype == MO_DTYPE_BF16 ? mo_bf16_to_f32(code) : mo_f16_to_f32(code);
+}
+
+MO_HD static inline void mo_store_element(void *data, uint64_t i, int32_t dtype, float value)
+{
+    if (dtype == MO_DTYPE_F32) {
+        __builtin_memcpy((unsigned char *)data + 4 * i, &value, sizeof value);
+        return;
+    }
+    uint16_t code = dtype == MO_DTYPE_BF16 ? mo_f32_to_bf16(value) : mo_f32_to_f16(value);
+    __builtin_memcpy((unsigned char *)data + 2 * i, &code, sizeof code);
 }
 
 /* --- random bits: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",

@@ -1,6 +1,10 @@
-/* Written by blockcode_tables.py; do not edit. See blockcode_avx512.h. */
-#ifndef MO_KERNELS_BLOCKCODE_PLANES_H
-#define MO_KERNELS_BLOCKCODE_PLANES_H
+/* Written by make_blockcode_tables.py; do not edit. See kernels/optim/state_codes_avx512.h. */
+#ifndef MO_KERNELS_GENERATED_BLOCKCODE_PLANES_H
+#define MO_KERNELS_GENERATED_BLOCKCODE_PLANES_H
+
+#include <stdint.h>
+
+#define MO_PLANES static __attribute__((aligned(64), unused))
 
 /* clang-format off */
 MO_PLANES const uint8_t mo_plane_map_signed[4][128] = {

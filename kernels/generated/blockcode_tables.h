@@ -1,10 +1,12 @@
-/* Written by blockcode_tables.py; do not edit. See blockcode.h. */
-#ifndef MO_KERNELS_BLOCKCODE_TABLES_H
-#define MO_KERNELS_BLOCKCODE_TABLES_H
+/* Written by make_blockcode_tables.py; do not edit. See kernels/optim/state_codes.h. */
+#ifndef MO_KERNELS_GENERATED_BLOCKCODE_TABLES_H
+#define MO_KERNELS_GENERATED_BLOCKCODE_TABLES_H
+
+#include "kernels/core/host_device.h"
 
 /* clang-format off */
 /* The signed map, as fp32 bits; CRC32 416941e6. */
-MO_TABLE uint32_t mo_map_signed[256] = {
+MO_LOOKUP_TABLE uint32_t mo_map_signed[256] = {
     0xbf7e3333, 0xbf7a999a, 0xbf770000, 0xbf736666, 0xbf6fcccd, 0xbf6c3333, 0xbf68999a, 0xbf650000,
     0xbf616666, 0xbf5dcccd, 0xbf5a3333, 0xbf56999a, 0xbf530000, 0xbf4f6666, 0xbf4bcccd, 0xbf483333,
     0xbf44999a, 0xbf410000, 0xbf3d6667, 0xbf39cccd, 0xbf363333, 0xbf32999a, 0xbf2f0000, 0xbf2b6667,
@@ -40,7 +42,7 @@ MO_TABLE uint32_t mo_map_signed[256] = {
 };
 
 /* [g]: the smallest fp32 that gets magnitude code g; [0] is unused. */
-MO_TABLE uint32_t mo_threshold_signed[129] = {
+MO_LOOKUP_TABLE uint32_t mo_threshold_signed[129] = {
     0x00000000, 0x3493a3b8, 0x35ff0382, 0x36b88ca5, 0x37734506, 0x3808509c, 0x3866afce, 0x38a28780,
     0x39007359, 0x395ed28b, 0x39aa64c4, 0x39e56042, 0x3a102de1, 0x3a2daba1, 0x3a4b2960, 0x3a68a71f,
     0x3a91d14f, 0x3acccccd, 0x3b0b4396, 0x3b3020c5, 0x3b54fdf4, 0x3b79db23, 0x3b8f5c29, 0x3ba1cac1,
@@ -61,7 +63,7 @@ MO_TABLE uint32_t mo_threshold_signed[129] = {
 };
 
 /* By upper half of |x| - 0x3480: the only magnitude code whose threshold may lie in the cell. */
-MO_TABLE uint8_t mo_cell_signed[2820] = {
+MO_LOOKUP_TABLE uint8_t mo_cell_signed[2820] = {
     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
@@ -206,7 +208,7 @@ MO_TABLE uint8_t mo_cell_signed[2820] = {
 };
 
 /* The unsigned map, as fp32 bits; CRC32 9495592e. */
-MO_TABLE uint32_t mo_map_unsigned[256] = {
+MO_LOOKUP_TABLE uint32_t mo_map_unsigned[256] = {
     0x00000000, 0x34ae7baa, 0x35500998, 0x360e9b38, 0x3692ccf6, 0x36de4c51, 0x3714e5d5, 0x3783126e,
     0x37e171a0, 0x381fe867, 0x384f1800, 0x387e479a, 0x3896bb99, 0x38ae5364, 0x38c5eb31, 0x3906594b,
     0x394154ca, 0x397c5048, 0x399ba5e4, 0x39b923a2, 0x39d6a162, 0x39f41f22, 0x3a08ce71, 0x3a178d50,
@@ -242,7 +244,7 @@ MO_TABLE uint32_t mo_map_unsigned[256] = {
 };
 
 /* [g]: the smallest fp32 that gets magnitude code g; [0] is unused. */
-MO_TABLE uint32_t mo_threshold_unsigned[256] = {
+MO_LOOKUP_TABLE uint32_t mo_threshold_unsigned[256] = {
     0x00000000, 0x00000001, 0x3513a3b7, 0x35c29d9f, 0x365a1a93, 0x36b88ca4, 0x370205ff, 0x374d8559,
     0x37b24208, 0x3808509c, 0x38378034, 0x3866afce, 0x388aefb4, 0x38a2877f, 0x38ba1f4b, 0x38e94ee4,
     0x3923d70b, 0x395ed28a, 0x398ce705, 0x39aa64c4, 0x39c7e283, 0x39e56043, 0x3a016f02, 0x3a102de1,
@@ -278,7 +280,7 @@ MO_TABLE uint32_t mo_threshold_unsigned[256] = {
 };
 
 /* By upper half of |x| - 0x3500: the only magnitude code whose threshold may lie in the cell. */
-MO_TABLE uint8_t mo_cell_unsigned[2692] = {
+MO_LOOKUP_TABLE uint8_t mo_cell_unsigned[2692] = {
     1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2,
     2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2,
     2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2,
@@ -417,7 +419,7 @@ MO_TABLE uint8_t mo_cell_unsigned[2692] = {
 };
 
 /* Of the 4-bit signed map, see mo_cell4_code: by bits 21 to 27 of z. */
-MO_TABLE uint32_t mo_cell4_signed[128] = {
+MO_LOOKUP_TABLE uint32_t mo_cell4_signed[128] = {
     0x00000000, 0x00000000, 0x00000000, 0xd0000000, 0xc0000000, 0xb3333380, 0xb0000000, 0xa6666700,
     0xa0000000, 0x90000000, 0x83333380, 0x80000000, 0x70000000, 0x60000000, 0x50000000, 0x4a3d7100,
     0x40000000, 0x30000000, 0x20000000, 0x10000000, 0x00a3d780, 0x00000000, 0xf0000000, 0xe0000000,

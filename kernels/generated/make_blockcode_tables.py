@@ -5,8 +5,8 @@ and blockcode_planes.h (the same as byte planes, and the lines of the search, fo
     python3 kernels/generated/make_blockcode_tables.py        # rewrites both headers beside this file
 
 The headers are committed; the optimizer's tests check them against the definition, so this script is
-needed only to change them. Only the standard library is used; every float operation is rounded to
-fp32 on its own (no fused operation), which is what makes the maps the canonical ones.
+needed only to change them. It uses only the standard library, and rounds every float operation to
+fp32 on its own (no fused operation): that makes the maps the canonical ones.
 """
 import os
 import struct
@@ -127,7 +127,7 @@ def array(kind, name, dims, values, form, per_line):
     body = ""
     for i in range(0, len(values), per_line):
         body += "    " + ", ".join(form % v for v in values[i:i + per_line]) + ",\n"
-    return "MO_TABLE %s %s%s = {\n%s};\n\n" % (kind, name, dims, body)
+    return "MO_LOOKUP_TABLE %s %s%s = {\n%s};\n\n" % (kind, name, dims, body)
 
 
 def planes(name, table):
@@ -142,7 +142,7 @@ def planes(name, table):
     return text
 
 
-# The 4-bit signed map's thresholds, see blockcode4.h.
+# The 4-bit signed map's thresholds, see kernels/optim/state_codes.h.
 THRESHOLD4 = [0x3B343959, 0x3C9BA5E5, 0x3D6147AF, 0x3E147AE2, 0x3EA66667, 0x3F0CCCCE, 0x3F466667,
               0x3F71999A]
 
@@ -169,15 +169,17 @@ def cells4():
     return cells
 
 
-HEAD = "/* Written by blockcode_tables.py; do not edit. %s */\n#ifndef %s\n#define %s\n\n"
+HEAD = "/* Written by make_blockcode_tables.py; do not edit. See %s. */\n#ifndef %s\n#define %s\n\n%s\n"
 
 
 def main():
     folder = os.path.dirname(os.path.abspath(__file__))
-    tables = HEAD % ("See blockcode.h.", "MO_KERNELS_BLOCKCODE_TABLES_H",
-                     "MO_KERNELS_BLOCKCODE_TABLES_H")
-    fast = HEAD % ("See blockcode_avx512.h.", "MO_KERNELS_BLOCKCODE_PLANES_H",
-                   "MO_KERNELS_BLOCKCODE_PLANES_H")
+    guard = "MO_KERNELS_GENERATED_BLOCKCODE_%s_H"
+    tables = HEAD % ("kernels/optim/state_codes.h", guard % "TABLES", guard % "TABLES",
+                     '#include "kernels/core/host_device.h"\n')
+    fast = HEAD % ("kernels/optim/state_codes_avx512.h", guard % "PLANES", guard % "PLANES",
+                   "#include <stdint.h>\n\n"
+                   "#define MO_PLANES static __attribute__((aligned(64), unused))\n")
     tables += "/* clang-format off */\n"
     fast += "/* clang-format off */\n"
     for signed in (True, False):

@@ -35,7 +35,7 @@ MO_DEVICE uint64_t mo_hash_share_whole(const unsigned char *granule)
     uint64_t sum = 0;
     MO_UNROLL
     for (uint32_t i = 0; i < MO_HASH_GRANULE / 16 / MO_HASH_THREADS; i++)
-        sum += mo_hash_pair(granule, mo_thread() + i * MO_HASH_THREADS);
+        sum += mo_hash_pair(granule, mo_thread_index() + i * MO_HASH_THREADS);
     return sum;
 }
 
@@ -44,7 +44,7 @@ MO_DEVICE uint64_t mo_hash_share(const unsigned char *granule, uint64_t count)
     int aligned = mo_aligned_to(granule, 8);
     uint64_t sum = 0;
     MO_ROLLED
-    for (uint64_t word = mo_thread(); word * 8 < count; word += MO_HASH_THREADS)
+    for (uint64_t word = mo_thread_index(); word * 8 < count; word += MO_HASH_THREADS)
         sum += mo_hash_term(mo_hash_word(granule, word * 8, count, aligned), word);
     return sum;
 }
@@ -52,7 +52,7 @@ MO_DEVICE uint64_t mo_hash_share(const unsigned char *granule, uint64_t count)
 MO_GLOBAL(mo_hash_granules, mo_hash_granules_args, MO_HASH_THREADS)
 {
     MO_SHARED(mo_hash_partials, partials);
-    uint64_t item = first_item + mo_block(), rest = args.bytes - item * MO_HASH_GRANULE;
+    uint64_t item = first_item + mo_block_index(), rest = args.bytes - item * MO_HASH_GRANULE;
     const unsigned char *granule = (const unsigned char *)args.data + item * MO_HASH_GRANULE;
     uint64_t count = rest < MO_HASH_GRANULE ? rest : (uint64_t)MO_HASH_GRANULE;
     uint64_t sum = count == MO_HASH_GRANULE && mo_aligned_to(granule, 16)
@@ -60,10 +60,10 @@ MO_GLOBAL(mo_hash_granules, mo_hash_granules_args, MO_HASH_THREADS)
                        : mo_hash_share(granule, count);
     for (uint32_t mask = mo_warp_size() / 2; mask > 0; mask /= 2)
         sum += mo_shuffle_xor_u64(sum, mask);
-    if (mo_thread() % mo_warp_size() == 0)
-        partials.of[mo_thread() / mo_warp_size()] = sum;
+    if (mo_thread_index() % mo_warp_size() == 0)
+        partials.of[mo_thread_index() / mo_warp_size()] = sum;
     mo_barrier();
-    if (mo_thread() != 0)
+    if (mo_thread_index() != 0)
         return;
     for (uint32_t w = 1; w < MO_HASH_THREADS / mo_warp_size(); w++)
         sum += partials.of[w];
@@ -75,7 +75,7 @@ MO_GLOBAL(mo_hash_compare, mo_hash_compare_args, MO_HASH_COMPARE_THREADS)
     MO_SHARED(mo_hash_partials, places);
     (void)first_item;
     uint64_t place = UINT64_MAX;
-    for (uint64_t i = mo_thread(); i < args.count && place == UINT64_MAX;
+    for (uint64_t i = mo_thread_index(); i < args.count && place == UINT64_MAX;
          i += MO_HASH_COMPARE_THREADS)
         if (args.first[i] != args.second[i])
             place = i;
@@ -83,10 +83,10 @@ MO_GLOBAL(mo_hash_compare, mo_hash_compare_args, MO_HASH_COMPARE_THREADS)
         uint64_t other = mo_shuffle_xor_u64(place, mask);
         place = other < place ? other : place;
     }
-    if (mo_thread() % mo_warp_size() == 0)
-        places.of[mo_thread() / mo_warp_size()] = place;
+    if (mo_thread_index() % mo_warp_size() == 0)
+        places.of[mo_thread_index() / mo_warp_size()] = place;
     mo_barrier();
-    if (mo_thread() != 0)
+    if (mo_thread_index() != 0)
         return;
     for (uint32_t w = 1; w < MO_HASH_COMPARE_THREADS / mo_warp_size(); w++)
         place = places.of[w] < place ? places.of[w] : place;

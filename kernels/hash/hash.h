@@ -22,11 +22,10 @@
  * The constants are the first 64 bits of the fractional parts of the square roots of 2, 3, 5 and 7,
  * with the last bit set.
  */
-#ifndef MO_KERNELS_HASH_H
-#define MO_KERNELS_HASH_H
+#ifndef MO_KERNELS_HASH_HASH_H
+#define MO_KERNELS_HASH_HASH_H
 
 #include "kernels/core/kernel_launch.h"
-#include "kernels/core/portable.h"
 
 enum { MO_HASH_GRANULE = 4096, MO_HASH_THREADS = 128, MO_HASH_COMPARE_THREADS = 256 };
 

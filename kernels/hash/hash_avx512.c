@@ -1,6 +1,5 @@
 /* The content hash, compiled for AVX-512. */
 #include "kernels/hash/hash_cpu.h"
-#include "kernels/hash/hash_forms.h"
 
 void mo_hash_granules_avx512(const void *args, uint64_t begin, uint64_t end)
 {

@@ -3,12 +3,14 @@
  * sum may be formed in any order, so the compiler's vectoriser does the rest with the flags of each
  * file.
  */
-#ifndef MO_KERNELS_HASH_LOOP_H
-#define MO_KERNELS_HASH_LOOP_H
+#ifndef MO_KERNELS_HASH_HASH_CPU_H
+#define MO_KERNELS_HASH_HASH_CPU_H
 
 #include "kernels/hash/hash.h"
 
 #include <string.h>
+
+void mo_hash_granules_avx512(const void *args, uint64_t begin, uint64_t end);
 
 enum { MO_HASH_WORDS = MO_HASH_GRANULE / 8 };
 

@@ -1,6 +1,5 @@
 /* The content hash: the scalar form, the comparison, and the table of forms. */
 #include "kernels/hash/hash_cpu.h"
-#include "kernels/hash/hash_forms.h"
 
 static void granules_scalar(const void *args, uint64_t begin, uint64_t end)
 {

@@ -1,6 +1,6 @@
 /* The AdamW step with 32-bit states, AVX-512: bound by memory, so kept plain. */
 #include "kernels/optim/optim_avx512.h"
-#include "kernels/optim/optim_forms.h"
+#include "kernels/optim/optim_cpu.h"
 
 MO_INLINE void step64(const mo_optim_span *s, const mo_coef16 *c, uint64_t i, int p_dtype,
                       int g_dtype)
@@ -29,7 +29,7 @@ MO_INLINE void step_all(const mo_optim_span *s, int p_dtype, int g_dtype)
     uint64_t whole = s->count / 64 * 64;
     for (uint64_t i = 0; i < whole; i += 64)
         step64(s, &c, i, p_dtype, g_dtype);
-    mo_adamw32_scalar(s, whole, s->count);
+    mo_step32_scalar(MO_RULE_ADAMW, s, whole, s->count);
 }
 
 MO_INLINE void step_by_gradient(const mo_optim_span *s, int p_dtype)

@@ -7,7 +7,7 @@
  * the whole block is known to be finite; one that is not is done by the scalar form.
  */
 #include "kernels/optim/optim_avx512.h"
-#include "kernels/optim/optim_forms.h"
+#include "kernels/optim/optim_cpu.h"
 
 #include <string.h>
 
@@ -128,7 +128,7 @@ static __attribute__((noinline)) void store_copy(const mo_optim_span *s, uint64_
 static __attribute__((noinline)) void settle_not_finite(const mo_optim_span *s, uint64_t at,
                                                         work *w, spill *away)
 {
-    mo_adamw8_scalar(s, at);
+    mo_step_block_scalar(MO_RULE_ADAMW, MO_STATE_8BIT, s, at);
     memset(w->m, 0, sizeof w->m);
     memset(w->v, 0, sizeof w->v);
     memset(w->p, 0, sizeof w->p);

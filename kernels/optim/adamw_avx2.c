@@ -1,6 +1,6 @@
 /* The AdamW step on AVX2, with 8-bit and with 32-bit states. */
 #include "kernels/optim/optim_avx2.h"
-#include "kernels/optim/optim_forms.h"
+#include "kernels/optim/optim_cpu.h"
 
 enum { BLOCK = MO_BLOCK_SIZE };
 
@@ -53,7 +53,7 @@ MO_INLINE void step8_blocks(const mo_optim_span *s, int p_dtype, int g_dtype)
     for (; at + BLOCK <= s->count; at += BLOCK) {
         update_block(s, &c, at, &w, p_dtype, g_dtype);
         if (w.largest1 >= MO_F32_INF_BITS || w.largest2 >= MO_F32_INF_BITS) {
-            mo_adamw8_scalar(s, at);
+            mo_step_block_scalar(MO_RULE_ADAMW, MO_STATE_8BIT, s, at);
             continue;
         }
         mo_block_scale scale1 = mo_block_scale_of(w.largest1);
@@ -65,7 +65,7 @@ MO_INLINE void step8_blocks(const mo_optim_span *s, int p_dtype, int g_dtype)
         store_parameters(s, at, p_dtype, &w);
     }
     if (at < s->count)
-        mo_adamw8_scalar(s, at);
+        mo_step_block_scalar(MO_RULE_ADAMW, MO_STATE_8BIT, s, at);
 }
 
 MO_INLINE void step32_all(const mo_optim_span *s, int p_dtype, int g_dtype)
@@ -81,7 +81,7 @@ MO_INLINE void step32_all(const mo_optim_span *s, int p_dtype, int g_dtype)
         _mm256_storeu_ps(vs + i, v);
         mo_optim_store8(s, i, p_dtype, p);
     }
-    mo_adamw32_scalar(s, i, s->count);
+    mo_step32_scalar(MO_RULE_ADAMW, s, i, s->count);
 }
 
 MO_INLINE void step_as(const mo_optim_span *s, int p_dtype, int g_dtype)

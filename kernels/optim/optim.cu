@@ -114,7 +114,7 @@ template <uint32_t RULE> MO_DEVICE void mo_step32(const mo_optim_span *s, const 
 {
     enum { N = 4 };
     mo_span_aligned aligned = mo_span_alignment<N, MO_STATE_F32>(s);
-    for (uint64_t at = (uint64_t)mo_thread() * N; at < s->count; at += MO_OPTIM_THREADS * N)
+    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < s->count; at += MO_OPTIM_THREADS * N)
         mo_step32_pack<RULE>(s, coef, at, mo_pack_rest<N>(s->count, at), &aligned);
 }
 
@@ -126,7 +126,7 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
                              const mo_span_aligned *aligned, uint32_t block)
 {
     enum { N = 8 };
-    uint64_t at = (uint64_t)block * MO_BLOCK_SIZE + mo_thread() % MO_LANES * N;
+    uint64_t at = (uint64_t)block * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
     uint32_t rest = mo_pack_rest<N>(s->count, at);
     uint32_t largest_m = 0, largest_v = 0;
     float m[N] = {0}, v[N] = {0};
@@ -147,7 +147,7 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
 {
     if (args.control->skip)
         return;
-    if (mo_thread() == 0)
+    if (mo_thread_index() == 0)
         mo_optim_span_of(&args, chunk, span);
     mo_barrier();
     mo_rule_coef coef = span->coef;
@@ -160,7 +160,8 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
     mo_span_aligned aligned = mo_span_alignment<8, FORMAT>(span);
     uint32_t blocks = (uint32_t)((span->count + MO_BLOCK_SIZE - 1) / MO_BLOCK_SIZE);
     for (uint32_t block = 0; block < blocks; block += MO_OPTIM_GROUPS)
-        mo_step_block<RULE, FORMAT>(span, &coef, tables, &aligned, block + mo_thread() / MO_LANES);
+        mo_step_block<RULE, FORMAT>(span, &coef, tables, &aligned,
+                                    block + mo_thread_index() / MO_LANES);
 }
 
 #define MO_STEP_KERNEL(name, rule, format)                                                         \
@@ -168,7 +169,7 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
     {                                                                                              \
         MO_SHARED(mo_optim_span, span);                                                            \
         MO_SHARED(mo_codec<format>::tables, tables);                                               \
-        mo_step_chunk<rule, format>(args, first_item + mo_block(), &span, &tables);                \
+        mo_step_chunk<rule, format>(args, first_item + mo_block_index(), &span, &tables);          \
     }
 
 MO_STEP_KERNEL(mo_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT)
@@ -187,10 +188,10 @@ MO_GLOBAL(mo_optim_upload, mo_optim_upload_args, MO_OPTIM_THREADS)
     if (mo_aligned_to(destination, 4)) {
         words = bytes / 4;
         const uint32_t *payload = (const uint32_t *)(const void *)args.payload;
-        for (uint32_t w = mo_thread(); w < words; w += MO_OPTIM_THREADS)
+        for (uint32_t w = mo_thread_index(); w < words; w += MO_OPTIM_THREADS)
             ((uint32_t *)(void *)destination)[w] = payload[w];
     }
-    for (uint32_t i = words * 4 + mo_thread(); i < bytes; i += MO_OPTIM_THREADS)
+    for (uint32_t i = words * 4 + mo_thread_index(); i < bytes; i += MO_OPTIM_THREADS)
         destination[i] = args.payload[i];
 }
 
@@ -198,10 +199,10 @@ MO_GLOBAL(mo_optim_prologue, mo_optim_prologue_args, MO_OPTIM_THREADS)
 {
     MO_SHARED(double, factor);
     (void)first_item;
-    if (mo_thread() == 0)
+    if (mo_thread_index() == 0)
         factor = mo_optim_verdict(&args);
     mo_barrier();
-    for (uint32_t i = mo_thread(); i < args.count; i += MO_OPTIM_THREADS)
+    for (uint32_t i = mo_thread_index(); i < args.count; i += MO_OPTIM_THREADS)
         mo_optim_prepare(&args, i, factor);
 }
 
@@ -215,7 +216,7 @@ MO_DEVICE void mo_quantize_group(const mo_blockcode_args &args,
                                  int values_aligned, int codes_aligned)
 {
     enum { N = 8 };
-    uint64_t at = group * MO_BLOCK_SIZE + mo_thread() % MO_LANES * N;
+    uint64_t at = group * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
     uint32_t rest = mo_pack_rest<N>(args.count, at);
     float values[N] = {0};
     uint32_t largest = 0;
@@ -235,7 +236,7 @@ MO_DEVICE void mo_quantize_chunk(const mo_blockcode_args &args, uint64_t chunk,
     mo_barrier();
     int values_aligned = mo_pack_aligned<8>(args.values, (uint32_t)args.dtype);
     int codes_aligned = mo_codes_aligned<FORMAT>(args.codes);
-    uint64_t first = chunk * MO_CHUNK_BLOCKS + mo_thread() / MO_LANES;
+    uint64_t first = chunk * MO_CHUNK_BLOCKS + mo_thread_index() / MO_LANES;
     for (uint32_t b = 0; b < MO_CHUNK_BLOCKS; b += MO_OPTIM_GROUPS)
         mo_quantize_group<FORMAT>(args, tables, first + b, values_aligned, codes_aligned);
 }
@@ -265,7 +266,7 @@ MO_DEVICE void mo_dequantize_chunk(const mo_blockcode_args &args, uint64_t chunk
     int codes_aligned = mo_codes_aligned<FORMAT>(args.codes);
     uint64_t start = chunk * MO_CHUNK_ELEMENTS;
     uint64_t end = args.count - start < MO_CHUNK_ELEMENTS ? args.count : start + MO_CHUNK_ELEMENTS;
-    for (uint64_t at = start + mo_thread() * N; at < end; at += MO_OPTIM_THREADS * N)
+    for (uint64_t at = start + mo_thread_index() * N; at < end; at += MO_OPTIM_THREADS * N)
         mo_dequantize_pack<FORMAT>(args, tables, at, mo_pack_rest<N>(end, at), values_aligned,
                                    codes_aligned);
 }
@@ -274,7 +275,7 @@ MO_DEVICE void mo_dequantize_chunk(const mo_blockcode_args &args, uint64_t chunk
     MO_GLOBAL(name, mo_blockcode_args, MO_OPTIM_THREADS)                                           \
     {                                                                                              \
         MO_SHARED(mo_codec<format>::tables, tables);                                               \
-        function<format>(args, first_item + mo_block(), &tables);                                  \
+        function<format>(args, first_item + mo_block_index(), &tables);                            \
     }
 
 MO_CODE_KERNEL(mo_quantize, mo_quantize_chunk, MO_STATE_8BIT)

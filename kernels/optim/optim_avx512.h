@@ -1,44 +1,9 @@
 /* Loads, stores and roundings of the optimizer's AVX-512 forms: 16 or 64 elements as fp32. */
-#ifndef MO_KERNELS_OPTIM_AVX512_H
-#define MO_KERNELS_OPTIM_AVX512_H
+#ifndef MO_KERNELS_OPTIM_OPTIM_AVX512_H
+#define MO_KERNELS_OPTIM_OPTIM_AVX512_H
 
 #include "kernels/optim/optim_cpu.h"
 #include "kernels/optim/state_codes_avx512.h"
-
-MO_INLINE __m512 mo_load16(const void *data, uint64_t i, int32_t dtype)
-{
-    const uint16_t *halves = data;
-    if (dtype == MO_DTYPE_F32)
-        return _mm512_loadu_ps((const float *)data + i);
-    __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)(halves + i));
-    if (dtype == MO_DTYPE_BF16)
-        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
-    return _mm512_cvtph_ps(half);
-}
-
-/* Nearest even in integers, as the specification has it. */
-MO_INLINE __m256i mo_bf16_careful(__m512 value)
-{
-    __m512i u = _mm512_castps_si512(value);
-    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-    __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
-    __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
-    r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x00400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
-}
-
-/* Nearest even. */
-MO_INLINE void mo_store16(void *data, uint64_t i, int32_t dtype, __m512 value)
-{
-    uint16_t *halves = data;
-    if (dtype == MO_DTYPE_F32)
-        _mm512_storeu_ps((float *)data + i, value);
-    else if (dtype == MO_DTYPE_BF16)
-        _mm256_storeu_si256((__m256i *)(void *)(halves + i), mo_bf16_careful(value));
-    else
-        _mm256_storeu_si256((__m256i *)(void *)(halves + i),
-                            _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
-}
 
 /* Where the hardware's conversion to bf16 differs from the specification: it flushes subnormals
  * (and NaNs are left to the careful way too). */
@@ -165,13 +130,6 @@ MO_INLINE mo_coef16 mo_coef16_of(const mo_rule_coef *c)
         _mm512_set1_ps(c->decay), _mm512_set1_ps(c->rate),
         _mm512_set1_ps(c->eps),   _mm512_set1_ps(c->factor),
     };
-}
-
-/* Whatever NaN an operation made becomes the one that is stored. */
-MO_INLINE __m512 mo_one_nan16(__m512 x)
-{
-    __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32((int)MO_F32_NAN_BITS));
-    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
 }
 
 /* mo_rule_update of 16 elements, AdamW. bounded: v is kept finite and NaNs become the one that is

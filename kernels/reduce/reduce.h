@@ -14,34 +14,12 @@
  *
  * A stripe is a warp's work on a GPU: a lane there is a lane here.
  */
-#ifndef MO_KERNELS_REDUCE_H
-#define MO_KERNELS_REDUCE_H
+#ifndef MO_KERNELS_REDUCE_REDUCE_H
+#define MO_KERNELS_REDUCE_REDUCE_H
 
-#include "kernels/core/chunks.h"
 #include "kernels/core/kernel_launch.h"
-#include "kernels/core/numerics.h"
 
-enum { MO_STRIPE_ELEMENTS = 1024, MO_STRIPE_LANES = 32 };
-
-/* A tensor of f32, f16 or bf16. */
-typedef struct mo_segment {
-    void *data; /* const for reductions */
-    uint64_t count;
-    uint64_t first_chunk;
-    uint32_t dtype;
-    uint32_t reserved;
-} mo_segment;
-
-enum { MO_SEGMENTS = 120 };
-
-/* What mo_kernel's `elements` tells of segments. */
-MO_HD static inline uint64_t mo_segments_elements(const mo_segment *segments, uint32_t count)
-{
-    uint64_t elements = 0;
-    for (uint32_t i = 0; i < count; i++)
-        elements += segments[i].count;
-    return elements;
-}
+enum { MO_STRIPE_ELEMENTS = 1024, MO_STRIPE_LANES = 32, MO_TENSOR_SEGMENTS = 120 };
 
 /* square_sum: a thread for each lane of a chunk's stripes. sum: a stripe, and whole warps. */
 enum {
@@ -52,12 +30,12 @@ enum {
 
 /* One item per chunk. */
 typedef struct mo_reduce_args {
-    const mo_segment *table; /* in device memory, or NULL: `segments` below */
-    double *partials;        /* square_sum: the sum of chunk i goes to partials[i] */
-    float *found_inf;        /* check: becomes 1 if any element is not finite; else untouched */
-    uint32_t count;          /* segments */
+    const mo_tensor_segment *table; /* in device memory, or NULL: `segments` below */
+    double *partials;               /* square_sum: the sum of chunk i goes to partials[i] */
+    float *found_inf; /* check: becomes 1 if any element is not finite; else untouched */
+    uint32_t count;   /* segments */
     uint32_t reserved;
-    mo_segment segments[MO_SEGMENTS];
+    mo_tensor_segment segments[MO_TENSOR_SEGMENTS];
 } mo_reduce_args;
 
 /* One item per 1,024 values: destination[i] = the sum of values [1024 i, 1024 i + 1024). */

@@ -2,8 +2,8 @@
  * What the CPU forms of reduce and scale share: a piece is a run of elements of one tensor, and a
  * form is a set of functions on pieces.
  */
-#ifndef MO_KERNELS_REDUCE_CPU_H
-#define MO_KERNELS_REDUCE_CPU_H
+#ifndef MO_KERNELS_REDUCE_REDUCE_CPU_H
+#define MO_KERNELS_REDUCE_REDUCE_CPU_H
 
 #include "kernels/reduce/scale.h"
 
@@ -25,6 +25,10 @@ int mo_scale_scalar(unsigned char *data, uint64_t count, uint32_t dtype, float f
 void mo_square_tail(const unsigned char *data, uint64_t count, uint32_t dtype,
                     double lanes[MO_STRIPE_LANES]);
 
+void mo_sum_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_norm_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_scaler_update_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_scaler_set_ref(const void *args, uint64_t begin, uint64_t end);
 void mo_square_sum_ref(const void *args, uint64_t begin, uint64_t end);
 void mo_square_sum_avx2(const void *args, uint64_t begin, uint64_t end);
 void mo_square_sum_avx512(const void *args, uint64_t begin, uint64_t end);

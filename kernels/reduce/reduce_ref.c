@@ -1,20 +1,6 @@
-/* The scalar forms of the reductions, the walk over chunks that all CPU forms share, and the
- * kernels. */
+/* The scalar forms of the reductions and of the loss scaler's kernels, and the loops over chunks
+ * that all CPU forms share. */
 #include "kernels/reduce/reduce_cpu.h"
-
-#include <string.h>
-
-static inline float element(const unsigned char *data, uint64_t i, uint32_t dtype)
-{
-    if (dtype == MO_DTYPE_F32) {
-        float value;
-        memcpy(&value, data + 4 * i, sizeof value);
-        return value;
-    }
-    uint16_t code;
-    memcpy(&code, data + 2 * i, sizeof code);
-    return dtype == MO_DTYPE_F16 ? mo_f16_to_f32(code) : mo_bf16_to_f32(code);
-}
 
 /* --- sum of squares -------------------------------------------------------------------------- */
 
@@ -22,7 +8,7 @@ void mo_square_tail(const unsigned char *data, uint64_t count, uint32_t dtype,
                     double lanes[MO_STRIPE_LANES])
 {
     for (uint64_t i = 0; i < count; i++) {
-        double value = (double)element(data, i, dtype);
+        double value = (double)mo_load_element(data, i, (int32_t)dtype);
         lanes[i] += value * value;
     }
 }
@@ -48,32 +34,40 @@ static double square_scalar(const unsigned char *data, uint64_t count, uint32_t 
     return sum;
 }
 
+/* --- check and scale ----------------------------------------------------------------------------
+ */
+
 int mo_check_scalar(const unsigned char *data, uint64_t count, uint32_t dtype)
 {
     int found = 0;
     for (uint64_t i = 0; i < count; i++)
-        found |= !mo_f32_is_finite(element(data, i, dtype));
+        found |= !mo_f32_is_finite(mo_load_element(data, i, (int32_t)dtype));
     return found;
 }
 
-/* --- the walk over chunks -------------------------------------------------------------------- */
-
-/* A chunk of a launch: where it lies and how long it is. */
-typedef struct piece {
-    unsigned char *data;
-    uint64_t count;
-    uint32_t dtype;
-} piece;
-
-static piece piece_of(const mo_segment *segments, uint32_t count, uint64_t item)
+/* The type is a constant to the compiler. */
+static inline __attribute__((always_inline)) int scale_typed(unsigned char *data, uint64_t count,
+                                                             uint32_t dtype, float factor)
 {
-    uint32_t s = mo_chunk_segment(&segments[0].first_chunk, sizeof *segments, count, item);
-    uint64_t chunk = item - segments[s].first_chunk;
-    piece at = {(unsigned char *)segments[s].data +
-                    chunk * MO_CHUNK_ELEMENTS * mo_element_size(segments[s].dtype),
-                mo_chunk_length(segments[s].count, chunk), segments[s].dtype};
-    return at;
+    int found = 0;
+    for (uint64_t i = 0; i < count; i++) {
+        float value = mo_load_element(data, i, (int32_t)dtype);
+        found |= !mo_f32_is_finite(value);
+        mo_store_element(data, i, (int32_t)dtype, mo_scale_element(value, factor));
+    }
+    return found;
 }
+
+int mo_scale_scalar(unsigned char *data, uint64_t count, uint32_t dtype, float factor)
+{
+    if (dtype == MO_DTYPE_F32)
+        return scale_typed(data, count, MO_DTYPE_F32, factor);
+    return dtype == MO_DTYPE_F16 ? scale_typed(data, count, MO_DTYPE_F16, factor)
+                                 : scale_typed(data, count, MO_DTYPE_BF16, factor);
+}
+
+/* --- the loops over chunks -----------------------------------------------------------------------
+ */
 
 /* Several chunks may set the flag at once; all write the same. */
 static void raise_flag(float *flag)
@@ -85,21 +79,23 @@ static void raise_flag(float *flag)
 void mo_square_sum_run(const void *args, uint64_t begin, uint64_t end, mo_square_function square)
 {
     const mo_reduce_args *a = args;
-    const mo_segment *segments = a->table ? a->table : a->segments;
+    const mo_tensor_segment *segments = a->table ? a->table : a->segments;
+    mo_tensor_chunk chunk;
     for (uint64_t item = begin; item < end; item++) {
-        piece at = piece_of(segments, a->count, item);
-        a->partials[item] = square(at.data, at.count, at.dtype);
+        mo_tensor_chunk_of(segments, a->count, item, &chunk);
+        a->partials[item] = square(chunk.data, chunk.count, chunk.dtype);
     }
 }
 
 void mo_check_run(const void *args, uint64_t begin, uint64_t end, mo_check_function check)
 {
     const mo_reduce_args *a = args;
-    const mo_segment *segments = a->table ? a->table : a->segments;
+    const mo_tensor_segment *segments = a->table ? a->table : a->segments;
+    mo_tensor_chunk chunk;
     int found = 0;
     for (uint64_t item = begin; item < end && !found; item++) {
-        piece at = piece_of(segments, a->count, item);
-        found = check(at.data, at.count, at.dtype);
+        mo_tensor_chunk_of(segments, a->count, item, &chunk);
+        found = check(chunk.data, chunk.count, chunk.dtype);
     }
     if (found)
         raise_flag(a->found_inf);
@@ -108,20 +104,22 @@ void mo_check_run(const void *args, uint64_t begin, uint64_t end, mo_check_funct
 void mo_scale_run(const void *args, uint64_t begin, uint64_t end, mo_scale_function scale)
 {
     const mo_scale_args *a = args;
-    const mo_segment *segments = a->table ? a->table : a->segments;
+    const mo_tensor_segment *segments = a->table ? a->table : a->segments;
+    mo_tensor_chunk chunk;
     float factor = a->scale ? mo_inverse_scale(*a->scale) : *a->factor;
     int found = 0;
     if (!a->scale && factor == 1.0f && !a->found_inf)
         return;
     for (uint64_t item = begin; item < end; item++) {
-        piece at = piece_of(segments, a->count, item);
-        found |= scale(at.data, at.count, at.dtype, factor);
+        mo_tensor_chunk_of(segments, a->count, item, &chunk);
+        found |= scale(chunk.data, chunk.count, chunk.dtype, factor);
     }
     if (found && a->found_inf)
         raise_flag(a->found_inf);
 }
 
-/* --- the kernels ----------------------------------------------------------------------------- */
+/* --- the forms
+ * ------------------------------------------------------------------------------------ */
 
 void mo_square_sum_ref(const void *args, uint64_t begin, uint64_t end)
 {
@@ -134,7 +132,7 @@ void mo_check_ref(const void *args, uint64_t begin, uint64_t end)
 }
 
 /* Compilers vectorise the rows of a stripe without changing the order of any lane's additions. */
-static void sum_ref(const void *args, uint64_t begin, uint64_t end)
+void mo_sum_ref(const void *args, uint64_t begin, uint64_t end)
 {
     const mo_sum_args *a = args;
     for (uint64_t item = begin; item < end; item++) {
@@ -152,34 +150,34 @@ static void sum_ref(const void *args, uint64_t begin, uint64_t end)
     }
 }
 
-_Static_assert(sizeof(mo_segment) == 32, "layout shared with the GPU");
-_Static_assert(sizeof(mo_reduce_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
-
-static uint64_t elements(const void *args)
+void mo_scale_ref(const void *args, uint64_t begin, uint64_t end)
 {
-    const mo_reduce_args *a = args;
-    return mo_segments_elements(a->table ? a->table : a->segments, a->count);
+    mo_scale_run(args, begin, end, mo_scale_scalar);
 }
 
-const mo_kernel mo_kernel_square_sum = {
-    .name = "mo_square_sum",
-    .args_size = sizeof(mo_reduce_args),
-    .threads = MO_SQUARE_SUM_THREADS,
-    .cpu = MO_CPU_FORMS(mo_square_sum_ref, mo_square_sum_avx2, mo_square_sum_avx512),
-    .elements = elements,
-};
+void mo_norm_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_norm_args *a = args;
+    double sum = a->sum ? *a->sum : 0.0;
+    (void)begin;
+    (void)end;
+    if (a->norm)
+        *a->norm = mo_norm_of(sum);
+    if (a->coefficient)
+        *a->coefficient = mo_clip_coefficient(sum, a->max_norm);
+}
 
-const mo_kernel mo_kernel_check = {
-    .name = "mo_check",
-    .args_size = sizeof(mo_reduce_args),
-    .threads = MO_CHECK_THREADS,
-    .cpu = MO_CPU_FORMS(mo_check_ref, mo_check_avx2, mo_check_avx512),
-    .elements = elements,
-};
+void mo_scaler_update_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_scaler_update_args *a = args;
+    (void)begin;
+    (void)end;
+    mo_scaler_step(a->block, a->disabled);
+}
 
-const mo_kernel mo_kernel_sum = {
-    .name = "mo_sum",
-    .args_size = sizeof(mo_sum_args),
-    .threads = MO_SUM_THREADS,
-    .cpu = {sum_ref},
-};
+void mo_scaler_set_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    (void)begin;
+    (void)end;
+    mo_scaler_assign(args);
+}

@@ -2,8 +2,8 @@
  * The kernels of the loss scaler: multiply many tensors in place by a factor that lies in device
  * memory, finish a norm, and update the scale.
  */
-#ifndef MO_KERNELS_SCALE_H
-#define MO_KERNELS_SCALE_H
+#ifndef MO_KERNELS_REDUCE_SCALE_H
+#define MO_KERNELS_REDUCE_SCALE_H
 
 #include "kernels/reduce/reduce.h"
 
@@ -25,13 +25,13 @@ enum { MO_SCALE_THREADS = 256 };
 /* One item per chunk: x = x * factor, in f32, rounded once to x's type. A NaN stays itself but
  * quiet; a NaN that arises is MO_F32_NAN_BITS. */
 typedef struct mo_scale_args {
-    const mo_segment *table; /* in device memory, or NULL: `segments` below */
-    const float *scale;      /* unscale: factor = float(1 / double(*scale)); or NULL: */
-    const float *factor;     /* the factor itself; 1 without found_inf: nothing is done */
-    float *found_inf;        /* becomes 1 if any element was not finite before; or NULL */
-    uint32_t count;          /* segments */
+    const mo_tensor_segment *table; /* in device memory, or NULL: `segments` below */
+    const float *scale;             /* unscale: factor = float(1 / double(*scale)); or NULL: */
+    const float *factor;            /* the factor itself; 1 without found_inf: nothing is done */
+    float *found_inf;               /* becomes 1 if any element was not finite before; or NULL */
+    uint32_t count;                 /* segments */
     uint32_t reserved;
-    mo_segment segments[MO_SEGMENTS];
+    mo_tensor_segment segments[MO_TENSOR_SEGMENTS];
 } mo_scale_args;
 
 /* One item. *sum is the total of squares. */

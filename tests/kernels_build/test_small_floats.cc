@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 extern "C" {
-/* gpu.h's words, which no conversion says. */
+/* Words of gpu_compat.h that no conversion uses. */
 uint32_t mo_sim_thread(void)
 {
     return 0;

@@ -1,12 +1,12 @@
 /*
  * The words that let one source be compiled as C11, C++, CUDA and HIP.
  *
- * Functions of the numerics headers are `MO_HD static inline`. They use fixed-width types, the
- * operations + - * / on floats (IEEE, never contracted: everything is built with
- * -ffp-contract=off, --fmad=false under nvcc), and from here bit casts, fma and square root.
+ * Functions of headers for both sides are `MO_HD static inline`. They use fixed-width types, the
+ * operations + - * / on floats (IEEE, never contracted: everything is built with -ffp-contract=off,
+ * --fmad=false under nvcc), and from here bit casts, fma and square root.
  */
-#ifndef MO_KERNELS_PORTABLE_H
-#define MO_KERNELS_PORTABLE_H
+#ifndef MO_KERNELS_CORE_HOST_DEVICE_H
+#define MO_KERNELS_CORE_HOST_DEVICE_H
 
 #include <stdint.h>
 
@@ -125,5 +125,15 @@ MO_HD static inline double mo_sqrt(double value)
     return __builtin_sqrt(value);
 #endif
 }
+
+/* A table of constants. On a GPU it lies in global memory: threads look up different entries, which
+ * constant memory would serve one by one. clang takes `const` there for constant memory. */
+#if defined(__clang__) && defined(__CUDA__)
+#define MO_LOOKUP_TABLE static __device__ __attribute__((aligned(16)))
+#elif defined(__CUDACC__) || defined(__HIP__)
+#define MO_LOOKUP_TABLE static __device__ __attribute__((aligned(16))) const
+#else
+#define MO_LOOKUP_TABLE static __attribute__((unused)) const
+#endif
 
 #endif
