@@ -3,96 +3,23 @@
 #ifndef MO_KERNELS_OPTIM_OPTIM_AVX2_H
 #define MO_KERNELS_OPTIM_OPTIM_AVX2_H
 
-#include "kernels/core/vector_io_avx2.h"
+#include "kernels/core/stochastic_avx2.h"
 #include "kernels/optim/optim_cpu.h"
 
-/* The random bits of 32 elements from `first` (a multiple of 8) on, 8 halfwords a vector: four
- * Philox blocks, one in each 64-bit lane. */
-MO_INLINE void mo_random32(const mo_random_stream *r, uint64_t first, __m128i out[4])
-{
-    uint32_t k0 = r->key[0], k1 = r->key[1];
-    __m256i c0 =
-        _mm256_add_epi64(_mm256_set1_epi64x((long long)(first / 8)), _mm256_set_epi64x(3, 2, 1, 0));
-    __m256i c1 = _mm256_srli_epi64(c0, 32);
-    __m256i c2 = _mm256_set1_epi64x(r->high[0]), c3 = _mm256_set1_epi64x(r->high[1]);
-    for (int round = 0; round < 10; round++) {
-        __m256i p0 = _mm256_mul_epu32(c0, _mm256_set1_epi64x(0xd2511f53));
-        __m256i p1 = _mm256_mul_epu32(c2, _mm256_set1_epi64x(0xcd9e8d57));
-        c0 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c1),
-                              _mm256_set1_epi64x(k0));
-        c1 = p1;
-        c2 = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), c3),
-                              _mm256_set1_epi64x(k1));
-        c3 = p0;
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
-    }
-    __m256i low = _mm256_blend_epi32(c0, _mm256_slli_epi64(c1, 32), 0xaa);
-    __m256i high = _mm256_blend_epi32(c2, _mm256_slli_epi64(c3, 32), 0xaa);
-    __m256i even = _mm256_unpacklo_epi64(low, high), odd = _mm256_unpackhi_epi64(low, high);
-    out[0] = _mm256_castsi256_si128(even);
-    out[1] = _mm256_castsi256_si128(odd);
-    out[2] = _mm256_extracti128_si256(even, 1);
-    out[3] = _mm256_extracti128_si256(odd, 1);
-}
-
-MO_INLINE __m256i mo_blend8(__m256i a, __m256i b, __m256i mask)
-{
-    return _mm256_blendv_epi8(a, b, mask);
-}
-
-/* Magnitudes (no sign bit) from `least` on. */
-MO_INLINE __m256i mo_from8(__m256i a, int least)
-{
-    return _mm256_cmpgt_epi32(a, _mm256_set1_epi32(least - 1));
-}
-
-MO_INLINE __m256i mo_bf16_stochastic8(__m256i u, __m256i a, __m256i random)
-{
-    __m256i code = _mm256_add_epi32(u, _mm256_andnot_si256(mo_from8(a, 0x7f7f0000), random));
-    __m256i quiet = _mm256_or_si256(u, _mm256_set1_epi32(0x00400000));
-    return _mm256_srli_epi32(mo_blend8(code, quiet, mo_from8(a, 0x7f800001)), 16);
-}
-
-MO_INLINE __m256i mo_f16_stochastic8(__m256i u, __m256i a, __m256i random)
-{
-    __m256i exponent = _mm256_max_epi32(_mm256_srli_epi32(a, 23), _mm256_set1_epi32(1));
-    /* a number below 2^-14: its significand in units of 2^-16 quanta, by a shift either way */
-    __m256i down = _mm256_sub_epi32(_mm256_set1_epi32(110), exponent),
-            zero = _mm256_setzero_si256();
-    __m256i whole = _mm256_and_si256(a, _mm256_set1_epi32(0x007fffff));
-    __m256i hidden = _mm256_and_si256(mo_from8(a, 0x00800000), _mm256_set1_epi32(0x00800000));
-    whole = _mm256_or_si256(whole, hidden);
-    whole = _mm256_sllv_epi32(whole, _mm256_max_epi32(_mm256_sub_epi32(zero, down), zero));
-    whole = _mm256_srlv_epi32(whole, _mm256_max_epi32(down, zero));
-    __m256i small = _mm256_srli_epi32(_mm256_add_epi32(whole, random), 16);
-    __m256i code = _mm256_add_epi32(_mm256_sub_epi32(a, _mm256_set1_epi32(112 << 23)),
-                                    _mm256_srli_epi32(random, 3));
-    code = mo_blend8(small, _mm256_srli_epi32(code, 13), mo_from8(a, 113 << 23));
-    code = mo_blend8(code, _mm256_set1_epi32(0x7bff), mo_from8(a, 0x477fe000));
-    code = mo_blend8(code, _mm256_set1_epi32(0x7c00), mo_from8(a, 0x47800000));
-    __m256i nan = _mm256_and_si256(_mm256_srli_epi32(a, 13), _mm256_set1_epi32(0x3ff));
-    nan = _mm256_or_si256(nan, _mm256_set1_epi32(0x7e00));
-    code = mo_blend8(code, nan, mo_from8(a, 0x7f800001));
-    return _mm256_or_si256(code,
-                           _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x8000)));
-}
-
-/* Parameters of 16 bits, rounded stochastically: n elements, a multiple of 32, from `at` of the
- * span on. */
+/* Parameters of 16 bits, rounded stochastically: n elements, a multiple of 64, from `at` of the
+ * span on, a multiple of 64. */
 MO_INLINE void mo_write_stochastic(const mo_optim_span *s, uint64_t at, uint64_t n,
                                    const float *values)
 {
-    for (uint64_t i = 0; i < n; i += 32) {
+    for (uint64_t i = 0; i < n; i += 64) {
         uint16_t *halves = (uint16_t *)s->parameter + at + i;
-        __m128i bits[4];
-        mo_random32(&s->random, s->start + at + i, bits);
-        for (int k = 0; k < 4; k++) {
+        __m256i bits[4];
+        mo_random_bits8(&s->random, s->start + at + i, bits);
+        for (int k = 0; k < 8; k++) {
             __m256i u = _mm256_castps_si256(_mm256_loadu_ps(values + i + 8 * (uint64_t)k));
-            __m256i a = _mm256_and_si256(u, _mm256_set1_epi32(0x7fffffff));
-            __m256i random = _mm256_cvtepu16_epi32(bits[k]);
-            __m256i code = s->parameter_dtype == MO_DTYPE_BF16 ? mo_bf16_stochastic8(u, a, random)
-                                                               : mo_f16_stochastic8(u, a, random);
+            __m256i random = mo_widen_bits8(bits, k);
+            __m256i code = s->parameter_dtype == MO_DTYPE_BF16 ? mo_bf16_stochastic8(u, random)
+                                                               : mo_f16_stochastic8(u, random);
             _mm_storeu_si128(
                 (__m128i *)(void *)(halves + 8 * k),
                 _mm_packus_epi32(_mm256_castsi256_si128(code), _mm256_extracti128_si256(code, 1)));

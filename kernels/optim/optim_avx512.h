@@ -2,6 +2,7 @@
 #ifndef MO_KERNELS_OPTIM_OPTIM_AVX512_H
 #define MO_KERNELS_OPTIM_OPTIM_AVX512_H
 
+#include "kernels/core/stochastic_avx512.h"
 #include "kernels/optim/optim_cpu.h"
 #include "kernels/optim/state_codes_avx512.h"
 
@@ -38,67 +39,16 @@ MO_INLINE void mo_store64(void *data, uint64_t i, int32_t dtype, const mo_f32x64
  * Philox blocks, one in each 64-bit lane. */
 MO_INLINE void mo_random64(const mo_random_stream *r, uint64_t first, __m512i out[2])
 {
-    uint32_t k0 = r->key[0], k1 = r->key[1];
     __m512i block = _mm512_add_epi64(_mm512_set1_epi64((long long)(first / 8)),
                                      _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
-    __m512i c0 = block, c1 = _mm512_srli_epi64(block, 32);
-    __m512i c2 = _mm512_set1_epi64(r->high[0]), c3 = _mm512_set1_epi64(r->high[1]);
-    for (int round = 0; round < 10; round++) {
-        __m512i p0 = _mm512_mul_epu32(c0, _mm512_set1_epi64(0xd2511f53));
-        __m512i p1 = _mm512_mul_epu32(c2, _mm512_set1_epi64(0xcd9e8d57));
-        c0 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), c1, _mm512_set1_epi64(k0), 0x96);
-        c1 = p1;
-        c2 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), c3, _mm512_set1_epi64(k1), 0x96);
-        c3 = p0;
-        k0 += 0x9e3779b9u;
-        k1 += 0xbb67ae85u;
-    }
-    __m512i low = _mm512_mask_blend_epi32(0xaaaa, c0, _mm512_slli_epi64(c1, 32));
-    __m512i high = _mm512_mask_blend_epi32(0xaaaa, c2, _mm512_slli_epi64(c3, 32));
+    __m512i c[4] = {block, _mm512_srli_epi64(block, 32), _mm512_set1_epi64(r->high[0]),
+                    _mm512_set1_epi64(r->high[1])};
+    mo_philox16(c, r->key[0], r->key[1]);
+    __m512i low = _mm512_mask_blend_epi32(0xaaaa, c[0], _mm512_slli_epi64(c[1], 32));
+    __m512i high = _mm512_mask_blend_epi32(0xaaaa, c[2], _mm512_slli_epi64(c[3], 32));
     __m512i even = _mm512_unpacklo_epi64(low, high), odd = _mm512_unpackhi_epi64(low, high);
     out[0] = _mm512_permutex2var_epi64(even, _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0), odd);
     out[1] = _mm512_permutex2var_epi64(even, _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4), odd);
-}
-
-MO_INLINE __m256i mo_bf16_stochastic(__m512 value, __m256i random)
-{
-    __m512i u = _mm512_castps_si512(value);
-    __m512i a = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
-    __mmask16 inside = _mm512_cmplt_epu32_mask(a, _mm512_set1_epi32(0x7f7f0000));
-    __mmask16 nan = _mm512_cmpgt_epu32_mask(a, _mm512_set1_epi32(0x7f800000));
-    __m512i r = _mm512_mask_add_epi32(u, inside, u, _mm512_cvtepu16_epi32(random));
-    r = _mm512_mask_or_epi32(r, nan, r, _mm512_set1_epi32(0x00400000));
-    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
-}
-
-MO_INLINE __m256i mo_f16_stochastic(__m512 value, __m256i random)
-{
-    __m512i u = _mm512_castps_si512(value), r = _mm512_cvtepu16_epi32(random);
-    __m512i a = _mm512_and_si512(u, _mm512_set1_epi32(0x7fffffff));
-    __m512i exponent = _mm512_max_epu32(_mm512_srli_epi32(a, 23), _mm512_set1_epi32(1));
-    /* a number below 2^-14: its significand in units of 2^-16 quanta, by a shift either way */
-    __m512i down = _mm512_sub_epi32(_mm512_set1_epi32(110), exponent),
-            zero = _mm512_setzero_si512();
-    __mmask16 normal = _mm512_cmpge_epu32_mask(a, _mm512_set1_epi32(0x00800000));
-    __m512i whole = _mm512_and_si512(a, _mm512_set1_epi32(0x007fffff));
-    whole = _mm512_mask_or_epi32(whole, normal, whole, _mm512_set1_epi32(0x00800000));
-    whole = _mm512_sllv_epi32(whole, _mm512_max_epi32(_mm512_sub_epi32(zero, down), zero));
-    whole = _mm512_srlv_epi32(whole, _mm512_max_epi32(down, zero));
-    __m512i small = _mm512_srli_epi32(_mm512_add_epi32(whole, r), 16);
-    __m512i code = _mm512_add_epi32(_mm512_sub_epi32(a, _mm512_set1_epi32(112 << 23)),
-                                    _mm512_srli_epi32(r, 3));
-    code = _mm512_srli_epi32(code, 13);
-    code = _mm512_mask_mov_epi32(code, _mm512_cmplt_epu32_mask(a, _mm512_set1_epi32(113 << 23)),
-                                 small);
-    code = _mm512_mask_mov_epi32(code, _mm512_cmpge_epu32_mask(a, _mm512_set1_epi32(0x477fe000)),
-                                 _mm512_set1_epi32(0x7bff));
-    code = _mm512_mask_mov_epi32(code, _mm512_cmpge_epu32_mask(a, _mm512_set1_epi32(0x47800000)),
-                                 _mm512_set1_epi32(0x7c00));
-    __m512i nan = _mm512_and_si512(_mm512_srli_epi32(a, 13), _mm512_set1_epi32(0x3ff));
-    code = _mm512_mask_or_epi32(code, _mm512_cmpgt_epu32_mask(a, _mm512_set1_epi32(0x7f800000)),
-                                nan, _mm512_set1_epi32(0x7e00));
-    __m512i sign = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x8000));
-    return _mm512_cvtepi32_epi16(_mm512_or_si512(code, sign));
 }
 
 /* Stochastic; first: the index in the tensor of element i, a multiple of 64. */
@@ -109,11 +59,10 @@ MO_INLINE void mo_store64_stochastic(void *data, uint64_t i, int32_t dtype, cons
     __m512i bits[2];
     mo_random64(random, first, bits);
     for (int k = 0; k < 4; k++) {
-        __m256i r =
-            k & 1 ? _mm512_extracti64x4_epi64(bits[k / 2], 1) : _mm512_castsi512_si256(bits[k / 2]);
-        __m256i codes = dtype == MO_DTYPE_BF16 ? mo_bf16_stochastic(x->part[k], r)
-                                               : mo_f16_stochastic(x->part[k], r);
-        _mm256_storeu_si256((__m256i *)(void *)(halves + 16 * k), codes);
+        __m512i u = _mm512_castps_si512(x->part[k]), r = mo_widen_bits16(bits, k);
+        __m512i code = dtype == MO_DTYPE_BF16 ? _mm512_srli_epi32(mo_bf16_stochastic16(u, r), 16)
+                                              : mo_f16_stochastic16(u, r);
+        _mm256_storeu_si256((__m256i *)(void *)(halves + 16 * k), _mm512_cvtepi32_epi16(code));
     }
 }
 

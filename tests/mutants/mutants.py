@@ -123,9 +123,9 @@ MUTANTS = [
     # --- cast
     Mutant(
         "cast_negative_nan",
-        "kernels/cast/cast_avx2.c",
-        "choose(rounded, quiet, above(magnitude_of(u), MO_F32_INF_BITS))",
-        "choose(rounded, quiet, above(u, MO_F32_INF_BITS))",
+        "kernels/core/stochastic_avx2.h",
+        "mo_choose8(rounded, quiet, mo_above8(mo_without_sign8(u), MO_F32_INF_BITS))",
+        "mo_choose8(rounded, quiet, mo_above8(u, MO_F32_INF_BITS))",
         "test",
         "^kernels_cast_exhaustive$",
         "avx2",
