@@ -12,7 +12,7 @@
 
 #include "kernels/core/host_device.h"
 
-/* --- element types ---------------------------------------------------------------------------- */
+/* --- element types --------------------------------------------------------------------------- */
 
 /* Values are those of memopt_dtype. */
 enum {
@@ -257,8 +257,7 @@ MO_HD static inline uint8_t mo_f32_to_e5m2_stochastic(float value, int saturate,
     return mo_e5m2_finish(u, mo_round_stochastic(a, 2, 15, random), saturate);
 }
 
-/* --- elements in memory ------------------------------------------------------------------------
- */
+/* --- elements in memory ---------------------------------------------------------------------- */
 
 /* Element i of a tensor of f32, f16 or bf16, at any address. */
 MO_HD static inline float mo_load_element(const void *data, uint64_t i, int32_t dtype)

@@ -10,7 +10,7 @@ enum {
     MO_CHUNK_BLOCKS = MO_CHUNK_ELEMENTS / MO_BLOCK_SIZE
 };
 
-/* --- the step --------------------------------------------------------------------------------- */
+/* --- the step -------------------------------------------------------------------------------- */
 
 /* Which of a span's tensors may travel as vectors. */
 typedef struct mo_span_aligned {
@@ -178,7 +178,7 @@ MO_STEP_KERNEL(mo_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8)
 MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT)
 
-/* --- before the step -------------------------------------------------------------------------- */
+/* --- before the step ------------------------------------------------------------------------- */
 
 MO_GLOBAL(mo_optim_upload, mo_optim_upload_args, MO_OPTIM_THREADS)
 {
@@ -206,7 +206,7 @@ MO_GLOBAL(mo_optim_prologue, mo_optim_prologue_args, MO_OPTIM_THREADS)
         mo_optim_prepare(&args, i, factor);
 }
 
-/* --- block-wise codes on their own ------------------------------------------------------------ */
+/* --- block-wise codes on their own ----------------------------------------------------------- */
 
 /* 256 elements for each group. Every thread of a warp reaches the reduction; those past the end
  * have nothing. */

@@ -8,28 +8,23 @@
 
 #include "kernels/optim/optim_step.h"
 
+#include <stddef.h>
+
 /* Not inlined: SIMD forms use these functions where something is rare, and need the registers. */
 #define MO_SCALAR static __attribute__((noinline, unused))
-
-static inline void mo_store_element_stochastic(void *data, uint64_t i, int32_t dtype, float value,
-                                               uint32_t random)
-{
-    if (dtype == MO_DTYPE_F32)
-        ((float *)data)[i] = value;
-    else
-        ((uint16_t *)data)[i] = dtype == MO_DTYPE_BF16 ? mo_f32_to_bf16_stochastic(value, random)
-                                                       : mo_f32_to_f16_stochastic(value, random);
-}
 
 /* Writes the new parameter: the one rounding of the step. i is relative to the span. */
 static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, float value)
 {
-    if (s->stochastic && s->parameter_dtype != MO_DTYPE_F32)
-        mo_store_element_stochastic(s->parameter, i, s->parameter_dtype, value,
-                                    mo_random_element(&s->random, s->start + i));
-    else
+    if (s->stochastic && s->parameter_dtype != MO_DTYPE_F32) {
+        uint32_t random = mo_random_element(&s->random, s->start + i);
+        ((uint16_t *)s->parameter)[i] = s->parameter_dtype == MO_DTYPE_BF16
+                                            ? mo_f32_to_bf16_stochastic(value, random)
+                                            : mo_f32_to_f16_stochastic(value, random);
+    } else {
         mo_store_element(s->parameter, i, s->parameter_dtype, value);
-    if (s->copy != 0)
+    }
+    if (s->copy != NULL)
         mo_store_element(s->copy, i, s->copy_dtype, value);
 }
 
@@ -121,8 +116,7 @@ MO_SCALAR void mo_dequantize_run_scalar(uint32_t format, const mo_blockcode_args
     }
 }
 
-/* --- the forms -----------------------------------------------------------------------------------
- */
+/* --- the forms ------------------------------------------------------------------------------- */
 
 void mo_adamw32_span_avx512(const mo_optim_span *span);
 void mo_adamw32_span_avx2(const mo_optim_span *span); /* the one that rounds stochastically */

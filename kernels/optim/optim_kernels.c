@@ -1,8 +1,6 @@
 /* The optimizer's kernels: their names, arguments and forms. */
 #include "kernels/optim/optim_cpu.h"
 
-#include <stddef.h>
-
 static uint64_t step_elements(const void *args)
 {
     const mo_optim_step_args *a = args;

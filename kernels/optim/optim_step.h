@@ -20,7 +20,7 @@
 #include "kernels/core/kernel_launch.h"
 #include "kernels/optim/state_codes.h"
 
-/* --- hyperparameters and coefficients --------------------------------------------------------- */
+/* --- hyperparameters and coefficients -------------------------------------------------------- */
 
 /* Update rules; values are those of memopt_optimizer_kind. */
 enum { MO_RULE_ADAMW = 1, MO_RULE_LION = 2, MO_RULE_SGD = 3 };
@@ -61,8 +61,7 @@ MO_HD static inline double mo_power(double base, uint64_t exponent)
     return result;
 }
 
-/* --- tables in device memory, and arguments ----------------------------------------------------
- */
+/* --- tables in device memory, and arguments -------------------------------------------------- */
 
 /* One parameter; addresses are device memory. */
 typedef struct mo_optim_tensor {
@@ -273,8 +272,7 @@ MO_HD static inline float mo_sgd_update(const mo_rule_coef *c, float gradient, f
     return mo_fmaf(c->rate, u, parameter);
 }
 
-/* --- the rules by number; callers pass a constant, so the choice is made by the compiler -------
- */
+/* --- the rules by number; callers pass a constant, so the choice is made by the compiler ----- */
 
 /* A rule has one moment or, with the second moment that is never negative, two. */
 MO_HD static inline int mo_rule_has_second(uint32_t rule)
@@ -314,7 +312,7 @@ MO_HD static inline float mo_rule_update(uint32_t rule, const mo_rule_coef *c, f
     return mo_f32_one_nan(mo_rule_update_raw(rule, c, gradient, parameter, m, v));
 }
 
-/* --- the prologue ----------------------------------------------------------------------------- */
+/* --- the prologue ---------------------------------------------------------------------------- */
 
 /* The prologue's verdict: unscale and clip in one factor; sets the control block and the norm. */
 MO_HD static inline double mo_optim_verdict(const mo_optim_prologue_args *a)
@@ -344,8 +342,7 @@ MO_HD static inline void mo_optim_prepare(const mo_optim_prologue_args *a, uint3
     a->coefs[i] = mo_rule_coef_of(a->rule, &group, MO_AT(uint64_t, t->steps) + 1, factor);
 }
 
-/* --- the span of a work item -------------------------------------------------------------------
- */
+/* --- the span of a work item ----------------------------------------------------------------- */
 
 /* A chunk of a tensor with all that a step needs; pointers are to its first element. */
 typedef struct mo_optim_span {

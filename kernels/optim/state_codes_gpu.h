@@ -11,8 +11,7 @@
 
 #include "kernels/optim/optim_step.h"
 
-/* --- magnitudes as bits, which grow with them; NaN is the largest ------------------------------
- */
+/* --- magnitudes as bits, which grow with them; NaN is the largest ---------------------------- */
 
 /* Every NaN becomes the one that is stored. */
 template <int N> MO_DEVICE void mo_one_nan(float values[N])
@@ -88,7 +87,7 @@ template <uint32_t LANES> MO_DEVICE uint32_t mo_group_largest(uint32_t value)
     return value;
 }
 
-/* --- 8-bit codes ------------------------------------------------------------------------------ */
+/* --- 8-bit codes ----------------------------------------------------------------------------- */
 
 typedef struct mo_code_tables {
     uint32_t map_signed[256], map_unsigned[256];
@@ -128,7 +127,7 @@ MO_DEVICE void mo_zero_codes(const float values[8], uint32_t codes[8])
     }
 }
 
-/* --- the formats ------------------------------------------------------------------------------ */
+/* --- the formats ----------------------------------------------------------------------------- */
 
 /* The code of a magnitude of at most 1 by cells, without a branch: its upper half picks the one
  * threshold that may lie near it. Below the first cell all is as at its beginning. */

@@ -28,7 +28,7 @@ MO_INLINE mo_lane_coef mo_lane_coef_of(const mo_rule_coef *c)
                           c->eps != 0.0f};
 }
 
-/* --- rules ------------------------------------------------------------------------------------ */
+/* --- rules ----------------------------------------------------------------------------------- */
 
 MO_INLINE VF lane_one_nan(VF x)
 {
@@ -86,7 +86,7 @@ MO_INLINE void lane_update(uint32_t rule, const mo_lane_coef *c, const float *g,
     }
 }
 
-/* --- formats ---------------------------------------------------------------------------------- */
+/* --- formats --------------------------------------------------------------------------------- */
 
 /* Two codes a byte to one, the even element from the upper half, and back. */
 MO_INLINE void lane_unpack4(const uint8_t *pairs, uint8_t *codes)
@@ -210,8 +210,7 @@ MO_INLINE uint32_t lane_largest(const float *values, uint32_t n)
     return v_largest(largest);
 }
 
-/* --- parameters and gradients ------------------------------------------------------------------
- */
+/* --- parameters and gradients ---------------------------------------------------------------- */
 
 /* n elements from `at` on, a multiple of MO_LANES_N. */
 static __attribute__((noinline)) void lane_read(const void *data, uint64_t at, int32_t dtype,
@@ -254,8 +253,7 @@ MO_INLINE void lane_write_parameters(const mo_optim_span *s, uint64_t at, uint64
         lane_write(s->copy, at, s->copy_dtype, n, values);
 }
 
-/* --- the step ----------------------------------------------------------------------------------
- */
+/* --- the step -------------------------------------------------------------------------------- */
 
 typedef struct mo_lane_work {
     _Alignas(64) float g[LANE_BLOCK];
@@ -329,8 +327,7 @@ MO_INLINE void lane_step(uint32_t rule, uint32_t format, const void *args, uint6
     }
 }
 
-/* --- block-wise codes on their own -------------------------------------------------------------
- */
+/* --- block-wise codes on their own ----------------------------------------------------------- */
 
 MO_INLINE void lane_quantize(uint32_t format, const void *args, uint64_t begin, uint64_t end)
 {

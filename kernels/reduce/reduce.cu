@@ -25,8 +25,7 @@ MO_DEVICE void mo_chunk_of(const ARGS &args, uint64_t item, mo_tensor_chunk *chu
     }
 }
 
-/* --- reductions ---------------------------------------------------------------------------------
- */
+/* --- reductions ------------------------------------------------------------------------------ */
 
 /* mo_stripe_tree over the lanes of a group: lane 0's result is the stripe's. */
 MO_DEVICE double mo_lanes_tree(double value)
@@ -147,8 +146,7 @@ MO_GLOBAL(mo_sum, mo_sum_args, MO_SUM_THREADS)
         args.destination[item] = sum;
 }
 
-/* --- the loss scaler ----------------------------------------------------------------------------
- */
+/* --- the loss scaler ------------------------------------------------------------------------- */
 
 template <int N>
 MO_DEVICE int mo_scale_pack(unsigned char *data, uint64_t at, uint32_t rest, uint32_t dtype,

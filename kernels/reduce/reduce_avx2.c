@@ -3,8 +3,7 @@
 #include "kernels/core/vector_io_avx2.h"
 #include "kernels/reduce/reduce_cpu.h"
 
-/* --- sum of squares -----------------------------------------------------------------------------
- */
+/* --- sum of squares -------------------------------------------------------------------------- */
 
 /* The product is exact, so fma gives what a multiplication and an addition give. */
 MO_INLINE __m256d add_square(__m256d sum, __m128 values)
@@ -65,8 +64,7 @@ static double square(const unsigned char *data, uint64_t count, uint32_t dtype)
                                  : square_typed(data, count, MO_DTYPE_BF16);
 }
 
-/* --- check --------------------------------------------------------------------------------------
- */
+/* --- check ----------------------------------------------------------------------------------- */
 
 static int check(const unsigned char *data, uint64_t count, uint32_t dtype)
 {
@@ -93,8 +91,7 @@ static int check(const unsigned char *data, uint64_t count, uint32_t dtype)
            mo_check_scalar(data + at, (bytes - at) / mo_element_size(dtype), dtype);
 }
 
-/* --- scale --------------------------------------------------------------------------------------
- */
+/* --- scale ----------------------------------------------------------------------------------- */
 
 /* mo_scale_element on 8 values; *bad collects those that were not finite. */
 MO_INLINE __m256 scale_8(__m256 value, __m256 factor, __m256i *bad)
@@ -132,8 +129,7 @@ static int scale(unsigned char *data, uint64_t count, uint32_t dtype, float fact
                                  : scale_typed(data, count, MO_DTYPE_BF16, factor);
 }
 
-/* --- the forms -----------------------------------------------------------------------------------
- */
+/* --- the forms ------------------------------------------------------------------------------- */
 
 void mo_square_sum_avx2(const void *args, uint64_t begin, uint64_t end)
 {

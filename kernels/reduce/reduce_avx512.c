@@ -3,8 +3,7 @@
 #include "kernels/core/vector_io_avx512.h"
 #include "kernels/reduce/reduce_cpu.h"
 
-/* --- sum of squares -----------------------------------------------------------------------------
- */
+/* --- sum of squares -------------------------------------------------------------------------- */
 
 /* The product is exact, so fma gives what a multiplication and an addition give. */
 MO_INLINE __m512d add_square(__m512d sum, __m256 values)
@@ -64,8 +63,7 @@ static double square(const unsigned char *data, uint64_t count, uint32_t dtype)
                                  : square_typed(data, count, MO_DTYPE_BF16);
 }
 
-/* --- check --------------------------------------------------------------------------------------
- */
+/* --- check ----------------------------------------------------------------------------------- */
 
 /* The upper halves of the exponents decide, so 16-bit types are looked at without conversion. */
 static int check(const unsigned char *data, uint64_t count, uint32_t dtype)
@@ -90,8 +88,7 @@ static int check(const unsigned char *data, uint64_t count, uint32_t dtype)
     return found != 0 || mo_check_scalar(data + at, (bytes - at) / mo_element_size(dtype), dtype);
 }
 
-/* --- scale --------------------------------------------------------------------------------------
- */
+/* --- scale ----------------------------------------------------------------------------------- */
 
 /* mo_scale_element on 16 values; *bad collects those that were not finite. */
 MO_INLINE __m512 scale_16(__m512 value, __m512 factor, __mmask16 *bad)
@@ -129,8 +126,7 @@ static int scale(unsigned char *data, uint64_t count, uint32_t dtype, float fact
                                  : scale_typed(data, count, MO_DTYPE_BF16, factor);
 }
 
-/* --- the forms -----------------------------------------------------------------------------------
- */
+/* --- the forms ------------------------------------------------------------------------------- */
 
 void mo_square_sum_avx512(const void *args, uint64_t begin, uint64_t end)
 {

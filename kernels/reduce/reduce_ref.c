@@ -34,8 +34,7 @@ static double square_scalar(const unsigned char *data, uint64_t count, uint32_t 
     return sum;
 }
 
-/* --- check and scale ----------------------------------------------------------------------------
- */
+/* --- check and scale ------------------------------------------------------------------------- */
 
 int mo_check_scalar(const unsigned char *data, uint64_t count, uint32_t dtype)
 {
@@ -66,8 +65,7 @@ int mo_scale_scalar(unsigned char *data, uint64_t count, uint32_t dtype, float f
                                  : scale_typed(data, count, MO_DTYPE_BF16, factor);
 }
 
-/* --- the loops over chunks -----------------------------------------------------------------------
- */
+/* --- the loops over chunks ------------------------------------------------------------------- */
 
 /* Several chunks may set the flag at once; all write the same. */
 static void raise_flag(float *flag)
