@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 #include <inttypes.h>
 

@@ -5,6 +5,8 @@
  */
 #include "optim/optim.h"
 
+#include "kernels/reduce/reduce.h"
+
 #include "base/checked.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -81,7 +83,7 @@ static memopt_status check_gradient(const mo_parameter *p, uint64_t index, const
 static memopt_status check_memory(const memopt_optimizer *o, uint64_t index, uint64_t place,
                                   const memopt_tensor *g)
 {
-    const mo_segment *last = place < o->segment_count ? &o->segments[place] : NULL;
+    const mo_tensor_segment *last = place < o->segment_count ? &o->segments[place] : NULL;
     if (last != NULL && last->data == g->data && last->count == g->count &&
         last->dtype == (uint32_t)g->dtype)
         return MEMOPT_OK;
@@ -104,7 +106,8 @@ static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
             status = check_memory(o, i, count, g);
         if (status != MEMOPT_OK)
             return status;
-        o->next[count++] = (mo_segment){g->data, g->count, chunks, (uint32_t)g->dtype, (uint32_t)i};
+        o->next[count++] =
+            (mo_tensor_segment){g->data, g->count, chunks, (uint32_t)g->dtype, (uint32_t)i};
         chunks += mo_chunks_of(g->count);
     }
     *out_count = count;

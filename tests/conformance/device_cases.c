@@ -2,7 +2,7 @@
 #include "conformance.h"
 
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "conformance.h"
 
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #include "conformance.h"
 
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 #include <pthread.h>
 #include <stdio.h>

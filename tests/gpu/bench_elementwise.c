@@ -2,7 +2,7 @@
 #include "bench.h"
 
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 typedef struct pair {
     memopt_tensor into, from;

@@ -4,7 +4,7 @@
 
 #include "support/bench.h"
 
-#include "kernels/numerics.h"
+#include "kernels/core/numerics.h"
 #include "memopt/cast.h"
 
 #include <math.h>

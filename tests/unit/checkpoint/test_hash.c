@@ -1,7 +1,7 @@
 /* The content hash: its specification, every form of it, and what it finds. */
 #include "support.h"
 
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 #include "support/forms.h"
 
 #include <stdio.h>

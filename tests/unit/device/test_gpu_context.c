@@ -7,7 +7,7 @@
 #include "support.h"
 
 #include "device/gpu.h"
-#include "kernels/cast.h"
+#include "kernels/cast/cast.h"
 #include "memopt/cast.h"
 
 #include <dlfcn.h>

@@ -169,7 +169,8 @@ static void test_momentum_later(void **state)
     end(&none);
 }
 
-/* What torch.optim.SGD does to parameter and buffer, with the roundings of kernels/sgd.h. */
+/* What torch.optim.SGD does to parameter and buffer, with the roundings of
+ * kernels/optim/optim_step.h. */
 typedef struct model {
     float p[N], m[N];
     int begun;
