@@ -1,5 +1,6 @@
 /* The scalar form of the accumulate kernel. */
 #include "kernels/cast/cast_cpu.h"
+#include "kernels/core/element_io.h"
 
 void mo_accumulate_scalar(const mo_accumulate_piece *piece, uint64_t start, float scale)
 {

@@ -257,31 +257,6 @@ MO_HD static inline uint8_t mo_f32_to_e5m2_stochastic(float value, int saturate,
     return mo_e5m2_finish(u, mo_round_stochastic(a, 2, 15, random), saturate);
 }
 
-/* --- elements in memory ---------------------------------------------------------------------- */
-
-/* Element i of a tensor of f32, f16 or bf16, at any address. */
-MO_HD static inline float mo_load_element(const void *data, uint64_t i, int32_t dtype)
-{
-    float value;
-    uint16_t code;
-    if (dtype == MO_DTYPE_F32) {
-        __builtin_memcpy(&value, (const unsigned char *)data + 4 * i, sizeof value);
-        return value;
-    }
-    __builtin_memcpy(&code, (const unsigned char *)data + 2 * i, sizeof code);
-    return dtype == MO_DTYPE_BF16 ? mo_bf16_to_f32(code) : mo_f16_to_f32(code);
-}
-
-MO_HD static inline void mo_store_element(void *data, uint64_t i, int32_t dtype, float value)
-{
-    if (dtype == MO_DTYPE_F32) {
-        __builtin_memcpy((unsigned char *)data + 4 * i, &value, sizeof value);
-        return;
-    }
-    uint16_t code = dtype == MO_DTYPE_BF16 ? mo_f32_to_bf16(value) : mo_f32_to_f16(value);
-    __builtin_memcpy((unsigned char *)data + 2 * i, &code, sizeof code);
-}
-
 /* --- random bits: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
  * SC 2011) --------------------------------------------------------------------------------------
  *

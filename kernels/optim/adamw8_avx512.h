@@ -57,7 +57,7 @@ MO_INLINE void update64(const mo_optim_span *s, const mo_coef16 *c, uint64_t at,
     for (int k = 0; k < 4; k++) {
         __m512 g = mo_load16(s->gradient, i + 16 * (uint64_t)k, g_dtype);
         __m512 p = mo_load16(s->parameter, i + 16 * (uint64_t)k, p_dtype);
-        p = mo_update16(c, g, p, &x->m.part[k], &x->v.part[k], 0);
+        p = mo_update16(c, g, p, &x->m.part[k], &x->v.part[k]);
         _mm512_store_ps(wm + 16 * k, x->m.part[k]);
         _mm512_store_ps(wv + 16 * k, x->v.part[k]);
         _mm512_store_ps(wp + 16 * k, p);

@@ -81,23 +81,14 @@ MO_INLINE mo_coef16 mo_coef16_of(const mo_rule_coef *c)
     };
 }
 
-/* mo_rule_update of 16 elements, AdamW. bounded: v is kept finite and NaNs become the one that is
- * stored, else both are up to the caller. */
-MO_INLINE __m512 mo_update16(const mo_coef16 *c, __m512 g, __m512 p, __m512 *m, __m512 *v,
-                             int bounded)
+/* mo_adamw_update of 16 elements; the caller sees to values that are not finite. */
+MO_INLINE __m512 mo_update16(const mo_coef16 *c, __m512 g, __m512 p, __m512 *m, __m512 *v)
 {
     __m512 h = _mm512_mul_ps(g, c->factor);
     *m = _mm512_fmadd_ps(c->beta1, *m, _mm512_mul_ps(c->one_minus_beta1, h));
     *v = _mm512_fmadd_ps(c->beta2, *v, _mm512_mul_ps(_mm512_mul_ps(c->one_minus_beta2, h), h));
-    if (bounded) /* min returns its second operand where one is NaN */
-        *v = _mm512_min_ps(_mm512_set1_ps(0x1.fffffep127f), *v);
     __m512 u = _mm512_div_ps(*m, _mm512_add_ps(_mm512_sqrt_ps(*v), c->eps));
-    p = _mm512_fmadd_ps(c->rate, u, _mm512_fmadd_ps(c->decay, p, p));
-    if (!bounded)
-        return p;
-    *m = mo_one_nan16(*m);
-    *v = mo_one_nan16(*v);
-    return mo_one_nan16(p);
+    return _mm512_fmadd_ps(c->rate, u, _mm512_fmadd_ps(c->decay, p, p));
 }
 
 #endif

@@ -6,12 +6,16 @@
 #ifndef MO_KERNELS_OPTIM_OPTIM_CPU_H
 #define MO_KERNELS_OPTIM_OPTIM_CPU_H
 
+#include "kernels/core/element_io.h"
 #include "kernels/optim/optim_step.h"
 
 #include <stddef.h>
 
-/* Not inlined: SIMD forms use these functions where something is rare, and need the registers. */
+/* Not inlined into SIMD forms: they use these functions where something is rare, and need the
+ * registers. */
+#if !defined(MO_SCALAR)
 #define MO_SCALAR static __attribute__((noinline, unused))
+#endif
 
 /* Writes the new parameter: the one rounding of the step. i is relative to the span. */
 static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, float value)
@@ -118,8 +122,8 @@ MO_SCALAR void mo_dequantize_run_scalar(uint32_t format, const mo_blockcode_args
 
 /* --- the forms ------------------------------------------------------------------------------- */
 
+void mo_adamw32_span_avx2(const mo_optim_span *span);
 void mo_adamw32_span_avx512(const mo_optim_span *span);
-void mo_adamw32_span_avx2(const mo_optim_span *span); /* the one that rounds stochastically */
 
 #define MO_DECLARE_FORM(name) void name(const void *args, uint64_t begin, uint64_t end);
 #define MO_DECLARE_FORMS(name)                                                                     \

@@ -1,6 +1,5 @@
-/*
- * The optimizer's kernels, scalar forms: the specification.
- */
+/* The optimizer's kernels, scalar forms: the specification. */
+#define MO_SCALAR static inline
 #include "kernels/optim/optim_cpu.h"
 
 #include <string.h>

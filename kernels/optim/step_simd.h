@@ -286,21 +286,27 @@ MO_INLINE void lane_step_coded(uint32_t rule, uint32_t format, const mo_optim_sp
     lane_write_parameters(s, at, n, w->p);
 }
 
-/* States are updated in place. */
+/* States, and parameters of f32, are updated in place. */
 MO_INLINE void lane_step32(uint32_t rule, const mo_optim_span *s, const mo_lane_coef *c,
                            mo_lane_work *w)
 {
     float *m = s->m, *v = s->v;
+    float *p = s->parameter_dtype == MO_DTYPE_F32 ? s->parameter : NULL;
+    const float *g = s->gradient_dtype == MO_DTYPE_F32 ? s->gradient : NULL;
     uint64_t at = 0;
-    while (at + LANE_BLOCK <= s->count) {
-        lane_read(s->gradient, at, s->gradient_dtype, LANE_BLOCK, w->g);
-        lane_read(s->parameter, at, s->parameter_dtype, LANE_BLOCK, w->p);
+    for (; at + LANE_BLOCK <= s->count; at += LANE_BLOCK) {
+        if (g == NULL)
+            lane_read(s->gradient, at, s->gradient_dtype, LANE_BLOCK, w->g);
+        if (p == NULL)
+            lane_read(s->parameter, at, s->parameter_dtype, LANE_BLOCK, w->p);
         if (m == NULL)
             memset(w->m, 0, sizeof w->m);
-        lane_update(rule, c, w->g, w->p, m == NULL ? w->m : m + at, v == NULL ? w->v : v + at,
-                    LANE_BLOCK);
-        lane_write_parameters(s, at, LANE_BLOCK, w->p);
-        at += LANE_BLOCK;
+        lane_update(rule, c, g == NULL ? w->g : g + at, p == NULL ? w->p : p + at,
+                    m == NULL ? w->m : m + at, v == NULL ? w->v : v + at, LANE_BLOCK);
+        if (p == NULL)
+            lane_write_parameters(s, at, LANE_BLOCK, w->p);
+        else if (s->copy != NULL)
+            lane_write(s->copy, at, s->copy_dtype, LANE_BLOCK, p + at);
     }
     mo_step32_scalar(rule, s, at, s->count);
 }
@@ -366,13 +372,22 @@ MO_INLINE void lane_dequantize(uint32_t format, const void *args, uint64_t begin
             lane_decode(format, 1, a->codes, a->absmax, at, values);
         else
             lane_decode(format, 0, a->codes, a->absmax, at, values);
-        for (uint32_t i = 0; i < n; i += MO_LANES_N)
+        int any_nan = format == MO_STATE_F8 || !mo_f32_is_finite(a->absmax[at / n]);
+        for (uint32_t i = 0; i < n && any_nan; i += MO_LANES_N)
             v_store(values + i, lane_one_nan(v_load(values + i)));
         lane_write(a->values, at, a->dtype, n, values);
     }
     mo_dequantize_run_scalar(format, a, at, last);
 }
 
+/* 32-bit states of AdamW, for the forms that have a step of their own with 8-bit states. */
+#define MO_LANE_ADAMW32(name)                                                                      \
+    void name(const mo_optim_span *span)                                                           \
+    {                                                                                              \
+        mo_lane_coef coef = mo_lane_coef_of(&span->coef);                                          \
+        mo_lane_work work;                                                                         \
+        lane_step32(MO_RULE_ADAMW, span, &coef, &work);                                            \
+    }
 #define MO_LANE_STEP(name, rule, format)                                                           \
     void name(const void *args, uint64_t begin, uint64_t end)                                      \
     {                                                                                              \

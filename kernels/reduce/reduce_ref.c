@@ -1,5 +1,6 @@
 /* The scalar forms of the reductions and of the loss scaler's kernels, and the loops over chunks
  * that all CPU forms share. */
+#include "kernels/core/element_io.h"
 #include "kernels/reduce/reduce_cpu.h"
 
 /* --- sum of squares -------------------------------------------------------------------------- */
