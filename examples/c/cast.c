@@ -88,6 +88,7 @@ static int train(memopt_device *device)
     memopt_scaler_options options = MEMOPT_SCALER_OPTIONS_INIT;
     memopt_scaler_state state = {.struct_size = sizeof state};
     memopt_scaler *scaler = NULL;
+    double scratch[8]; /* memopt_norm_get_scratch() tells how much for larger lists */
     int skipped = 0;
 
     options.growth_interval = 20; /* short, to see it grow */
@@ -101,7 +102,7 @@ static int train(memopt_device *device)
 
         must(memopt_cast(device, &wide, &half, 1, NULL, NULL));
         must(memopt_scaler_unscale(scaler, &wide, 1, NULL)); /* notes non-finite gradients */
-        must(memopt_scaler_clip(scaler, &wide, 1, 1e-3, &norm, NULL));
+        must(memopt_clip(device, &norm, &wide, 1, 1e-3, scratch, sizeof scratch, NULL));
         if (*memopt_scaler_get_found_inf(scaler) == 0.0f) {
             for (int i = 0; i < WEIGHTS; i++)
                 weights[i] -= 1e7f * step_gradient[i];

@@ -137,6 +137,64 @@ MEMOPT_API memopt_status memopt_check_finite(memopt_device *device, const memopt
                                              uint64_t count, float *found_inf,
                                              memopt_stream stream);
 
+/**
+ * @brief Bytes of scratch that memopt_norm() and memopt_clip() need for these tensors.
+ * @param tensors `count` tensors; only their counts are read.
+ * @param count how many.
+ * @param[out] out_bytes the size: 8 bytes for each 65,536 elements or part of them of a tensor, and
+ *        little more.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or there are 2^64 elements or more.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_norm_get_scratch(const memopt_tensor *tensors, uint64_t count,
+                                                 uint64_t *out_bytes);
+
+/**
+ * @brief The Euclidean norm over all elements of all tensors, summed in double in a fixed order.
+ * @param device the device.
+ * @param norm one f32 in device memory. Written.
+ * @param tensors `count` tensors of f32, f16 or bf16.
+ * @param count how many; 0 gives 0.
+ * @param scratch device memory, aligned to 8; the call's own until its work is done.
+ * @param scratch_bytes its size, at least memopt_norm_get_scratch().
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, misaligned or not the device's, or scratch is
+ *         too small.
+ * @retval MEMOPT_UNSUPPORTED an element type that is not supported.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR host
+ *         allocation or driver failure; see memopt_last_error().
+ *
+ * Any thread may call it. It does not wait, and can be captured in a graph.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_norm(memopt_device *device, float *norm,
+                                     const memopt_tensor *tensors, uint64_t count, void *scratch,
+                                     uint64_t scratch_bytes, memopt_stream stream);
+
+/**
+ * @brief Scales all tensors by min(1, max_norm / (norm + 1e-6)), as torch's clip_grad_norm_.
+ *
+ * The coefficient is computed in double from the norm in double and rounded to f32 once; where it
+ * is 1 nothing is written. An infinite element makes it 0, a NaN makes it NaN, as in torch with
+ * error_if_nonfinite=False.
+ * @param device the device.
+ * @param norm the norm before clipping: one f32 in device memory, or NULL. Written.
+ * @param tensors `count` tensors of f32, f16 or bf16.
+ * @param count how many; 0 writes 0 as the norm.
+ * @param max_norm the bound, finite and above 0.
+ * @param scratch as of memopt_norm().
+ * @param scratch_bytes as of memopt_norm().
+ * @param stream the stream.
+ * @return the status as of memopt_norm(); MEMOPT_INVALID_ARGUMENT too where max_norm is out of
+ *         range or tensors overlap.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_clip(memopt_device *device, float *norm,
+                                     const memopt_tensor *tensors, uint64_t count, double max_norm,
+                                     void *scratch, uint64_t scratch_bytes, memopt_stream stream);
+
 /** @brief A dynamic loss scaler with the reductions that go with it. */
 typedef struct memopt_scaler memopt_scaler;
 
@@ -242,42 +300,6 @@ MEMOPT_API memopt_status memopt_scaler_unscale(memopt_scaler *scaler,
  */
 MEMOPT_API memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gradients,
                                              uint64_t count, memopt_stream stream);
-
-/**
- * @brief The Euclidean norm over all elements of all tensors, summed in double in a fixed order.
- * @param scaler the scaler (owns the scratch memory; the scale plays no part).
- * @param tensors `count` tensors of f32, f16 or bf16.
- * @param count how many; 0 gives 0.
- * @param out_norm one f32 in device memory.
- * @param stream the stream.
- * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT, MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY,
- *         MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as for memopt_scaler_unscale().
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_scaler_norm(memopt_scaler *scaler, const memopt_tensor *tensors,
-                                            uint64_t count, float *out_norm, memopt_stream stream);
-
-/**
- * @brief Scales all tensors by min(1, max_norm / (norm + 1e-6)), as torch's clip_grad_norm_.
- *
- * The coefficient is computed in double from the norm in double and rounded to f32 once; where it
- * is 1 nothing is written. An infinite element makes it 0, a NaN makes it NaN, as in torch with
- * error_if_nonfinite=False. The found-inf flag stays as it is.
- * @param scaler the scaler (owns the scratch memory).
- * @param tensors `count` tensors of f32, f16 or bf16.
- * @param count how many; 0 does nothing but write 0 as the norm.
- * @param max_norm the bound, finite and above 0.
- * @param out_norm the norm before clipping: one f32 in device memory, or NULL.
- * @param stream the stream.
- * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT, MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY,
- *         MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as for memopt_scaler_unscale().
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_scaler_clip(memopt_scaler *scaler, const memopt_tensor *tensors,
-                                            uint64_t count, double max_norm, float *out_norm,
-                                            memopt_stream stream);
 
 /**
  * @brief Ends a step: shrinks the scale after an overflow, grows it after growth_interval clean

@@ -4,7 +4,7 @@
 _Static_assert(sizeof(mo_tensor_segment) == 32, "layout shared with the GPU");
 _Static_assert(sizeof(mo_reduce_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 _Static_assert(sizeof(mo_scale_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
-_Static_assert(sizeof(mo_scaler_block) == 40, "layout shared with the GPU");
+_Static_assert(sizeof(mo_scaler_block) == 32, "layout shared with the GPU");
 
 static uint64_t reduce_elements(const void *args)
 {

@@ -16,8 +16,6 @@ typedef struct mo_scaler_block {
     uint32_t growth_interval;
     double growth_factor;
     double backoff_factor;
-    float coefficient; /* of the last clip */
-    uint32_t reserved;
 } mo_scaler_block;
 
 enum { MO_SCALE_THREADS = 256 };

@@ -1,5 +1,5 @@
 /* Lists of gradients: their checks, and launches over their chunks. */
-#include "cast/scaler.h"
+#include "cast/gradients.h"
 #include "cast/tensors.h"
 
 #include "base/memory.h"
@@ -48,17 +48,6 @@ memopt_status mo_gradient_list_check(memopt_device *device, const char *subject,
     if (status == MEMOPT_OK)
         *out_chunks = chunks;
     return status;
-}
-
-memopt_status mo_gradients_check(const char *verb, const memopt_scaler *scaler,
-                                 const memopt_tensor *gradients, uint64_t count, int written,
-                                 uint64_t *out_chunks)
-{
-    char subject[32];
-    if (scaler == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler %s: scaler is NULL", verb);
-    snprintf(subject, sizeof subject, "scaler %s", verb);
-    return mo_gradient_list_check(scaler->device, subject, gradients, count, written, out_chunks);
 }
 
 /* Describes gradients from *next on, as many as fit; moves *next; returns their chunks. */

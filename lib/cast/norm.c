@@ -1,89 +1,136 @@
 /* Norm and clip: the total of squares in the order of kernels/reduce/reduce.h, then one item
- * finishes. */
-#include "cast/scaler.h"
+ * finishes. Scratch is the caller's: the clip's coefficient, then the partial sums. */
+#include "cast/gradients.h"
+
+#include "base/checked.h"
 
 #include <inttypes.h>
 
-/* Enqueues the total over all gradients; *out_sum is where it will lie (NULL: there are no
- * elements, the total is 0). */
-static memopt_status enqueue_total(memopt_scaler *scaler, const memopt_tensor *gradients,
-                                   uint64_t count, uint64_t chunks, memopt_stream stream,
-                                   const double **out_sum)
+/* What a call works on, checked. */
+typedef struct reduction {
+    memopt_device *device;
+    const memopt_tensor *tensors;
+    uint64_t count, chunks;
+    double *scratch;
+    memopt_stream stream;
+} reduction;
+
+/* Bytes for one coefficient and the partial sums; 0 on overflow. */
+static uint64_t scratch_of(uint64_t chunks)
 {
-    double *scratch = NULL;
-    memopt_status status;
+    uint64_t bytes;
+    return mo_mul_u64(mo_total_scratch(chunks) + 1, sizeof(double), &bytes) ? bytes : 0;
+}
+
+memopt_status memopt_norm_get_scratch(const memopt_tensor *tensors, uint64_t count,
+                                      uint64_t *out_bytes)
+{
+    uint64_t chunks = 0;
+    if (out_bytes == NULL || (tensors == NULL && count != 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "norm_get_scratch: %s is NULL",
+                       out_bytes == NULL ? "out_bytes" : "tensors");
+    for (uint64_t i = 0; i < count; i++)
+        if (!mo_add_u64(chunks, mo_chunks_of(tensors[i].count), &chunks))
+            return mo_fail(MEMOPT_INVALID_ARGUMENT, "norm_get_scratch: 2^64 elements or more");
+    *out_bytes = scratch_of(chunks);
+    return MEMOPT_OK;
+}
+
+static memopt_status check_norm(memopt_device *device, const char *verb, const float *norm,
+                                int required)
+{
+    if (norm == NULL && required)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: norm is NULL", verb);
+    if ((uintptr_t)norm % sizeof(float) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: norm %p is not aligned to an f32", verb,
+                       (const void *)norm);
+    return norm == NULL ? MEMOPT_OK : mo_reachable(device, verb, 0, norm, sizeof *norm);
+}
+
+static memopt_status check_scratch(const reduction *r, const char *verb, const void *scratch,
+                                   uint64_t bytes)
+{
+    uint64_t least = scratch_of(r->chunks);
+    if (scratch == NULL || (uintptr_t)scratch % sizeof(double) != 0 || bytes < least)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: scratch %p has %" PRIu64 " bytes; %" PRIu64
+                       " are needed, aligned to 8 (memopt_norm_get_scratch)",
+                       verb, scratch, bytes, least);
+    return mo_reachable(r->device, verb, 1, scratch, bytes);
+}
+
+/* Enqueues the total over all tensors; *out_sum is where it will lie (NULL: there are no elements,
+ * the total is 0). */
+static memopt_status enqueue_total(const reduction *r, const double **out_sum)
+{
+    double *at = r->scratch + 1;
     *out_sum = NULL;
-    if (chunks == 0)
+    if (r->chunks == 0)
         return MEMOPT_OK;
-    status = mo_scaler_reserve(scaler, mo_total_scratch(chunks), &scratch);
-    if (status != MEMOPT_OK)
-        return status;
-    mo_reduce_args args = {.partials = scratch};
-    status =
-        mo_gradients_reduce(scaler->device, &mo_kernel_square_sum, &args, gradients, count, stream);
-    for (uint64_t values = chunks; status == MEMOPT_OK && values > 1;) {
-        uint64_t sums = values / MO_STRIPE_ELEMENTS + (values % MO_STRIPE_ELEMENTS != 0);
-        mo_sum_args level = {scratch, scratch + values, values};
-        status = mo_launch(scaler->device, stream, &mo_kernel_sum, &level, sums);
-        scratch += values;
+    mo_reduce_args args = {.partials = at};
+    memopt_status status = mo_gradients_reduce(r->device, &mo_kernel_square_sum, &args, r->tensors,
+                                               r->count, r->stream);
+    for (uint64_t values = r->chunks; status == MEMOPT_OK && values > 1;) {
+        uint64_t sums = mo_ceil_div_u64(values, MO_STRIPE_ELEMENTS);
+        mo_sum_args level = {at, at + values, values};
+        status = mo_launch(r->device, r->stream, &mo_kernel_sum, &level, sums);
+        at += values;
         values = sums;
     }
-    *out_sum = scratch;
+    *out_sum = at;
     return status;
 }
 
-static memopt_status check_result(const memopt_scaler *scaler, const char *verb,
-                                  const float *out_norm, int required)
+static memopt_status start(reduction *r, const char *verb, const float *norm, int clips,
+                           void *scratch, uint64_t scratch_bytes)
 {
-    if (out_norm == NULL && required)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler %s: out_norm is NULL", verb);
-    if ((uintptr_t)out_norm % sizeof(float) != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler %s: out_norm %p is not aligned to an f32",
-                       verb, (const void *)out_norm);
-    return out_norm == NULL
-               ? MEMOPT_OK
-               : mo_reachable(scaler->device, "scaler: out_norm", 0, out_norm, sizeof *out_norm);
+    if (r->device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: device is NULL", verb);
+    memopt_status status =
+        mo_gradient_list_check(r->device, verb, r->tensors, r->count, clips, &r->chunks);
+    if (status == MEMOPT_OK)
+        status = check_norm(r->device, verb, norm, !clips);
+    if (status == MEMOPT_OK)
+        status = check_scratch(r, verb, scratch, scratch_bytes);
+    r->scratch = scratch;
+    return status;
 }
 
-memopt_status memopt_scaler_norm(memopt_scaler *scaler, const memopt_tensor *tensors,
-                                 uint64_t count, float *out_norm, memopt_stream stream)
+memopt_status memopt_norm(memopt_device *device, float *norm, const memopt_tensor *tensors,
+                          uint64_t count, void *scratch, uint64_t scratch_bytes,
+                          memopt_stream stream)
 {
-    uint64_t chunks;
-    const double *sum;
-    memopt_status status = mo_gradients_check("norm", scaler, tensors, count, 0, &chunks);
+    reduction r = {.device = device, .tensors = tensors, .count = count, .stream = stream};
+    const double *sum = NULL;
+    memopt_status status = start(&r, "norm", norm, 0, scratch, scratch_bytes);
     if (status == MEMOPT_OK)
-        status = check_result(scaler, "norm", out_norm, 1);
-    if (status == MEMOPT_OK)
-        status = enqueue_total(scaler, tensors, count, chunks, stream, &sum);
+        status = enqueue_total(&r, &sum);
     if (status != MEMOPT_OK)
         return status;
-    mo_norm_args args = {.sum = sum, .norm = out_norm};
-    return mo_launch(scaler->device, stream, &mo_kernel_norm, &args, 1);
+    mo_norm_args args = {.sum = sum, .norm = norm};
+    return mo_launch(device, stream, &mo_kernel_norm, &args, 1);
 }
 
-memopt_status memopt_scaler_clip(memopt_scaler *scaler, const memopt_tensor *tensors,
-                                 uint64_t count, double max_norm, float *out_norm,
-                                 memopt_stream stream)
+memopt_status memopt_clip(memopt_device *device, float *norm, const memopt_tensor *tensors,
+                          uint64_t count, double max_norm, void *scratch, uint64_t scratch_bytes,
+                          memopt_stream stream)
 {
-    uint64_t chunks;
-    const double *sum;
-    memopt_status status = mo_gradients_check("clip", scaler, tensors, count, 1, &chunks);
-    if (status == MEMOPT_OK)
-        status = check_result(scaler, "clip", out_norm, 0);
+    reduction r = {.device = device, .tensors = tensors, .count = count, .stream = stream};
+    const double *sum = NULL;
+    memopt_status status = start(&r, "clip", norm, 1, scratch, scratch_bytes);
     if (status == MEMOPT_OK && !(max_norm > 0.0 && max_norm <= 1.7976931348623157e308))
         status = mo_fail(MEMOPT_INVALID_ARGUMENT,
-                         "scaler clip: max_norm is %g; it must be finite and above 0", max_norm);
+                         "clip: max_norm is %g; it must be finite and above 0", max_norm);
     if (status == MEMOPT_OK)
-        status = enqueue_total(scaler, tensors, count, chunks, stream, &sum);
+        status = enqueue_total(&r, &sum);
     if (status != MEMOPT_OK)
         return status;
-    mo_norm_args norm = {.sum = sum,
-                         .norm = out_norm,
-                         .coefficient = &scaler->block->coefficient,
-                         .max_norm = max_norm};
-    status = mo_launch(scaler->device, stream, &mo_kernel_norm, &norm, 1);
+    float *coefficient = (float *)scratch;
+    mo_norm_args args = {
+        .sum = sum, .norm = norm, .coefficient = coefficient, .max_norm = max_norm};
+    status = mo_launch(device, stream, &mo_kernel_norm, &args, 1);
     if (status != MEMOPT_OK)
         return status;
-    mo_scale_args scale = {.factor = &scaler->block->coefficient};
-    return mo_gradients_scale(scaler->device, &scale, tensors, count, stream);
+    mo_scale_args scale = {.factor = coefficient};
+    return mo_gradients_scale(device, &scale, tensors, count, stream);
 }

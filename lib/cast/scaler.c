@@ -5,7 +5,7 @@
 #include "base/options.h"
 
 #include <inttypes.h>
-#include <stddef.h>
+#include <stdio.h>
 
 /* --- states ---------------------------------------------------------------------------------- */
 
@@ -73,12 +73,10 @@ static memopt_status write_block(memopt_device *device, mo_scaler_block *block,
     return status == MEMOPT_OK ? memopt_stream_sync(device, stream) : status;
 }
 
-/* The state's fields; the coefficient behind them is written by a clip only. */
 static memopt_status read_block(memopt_device *device, mo_scaler_block *copy,
                                 const mo_scaler_block *block, memopt_stream stream)
 {
-    uint64_t bytes = offsetof(mo_scaler_block, coefficient);
-    memopt_status status = memopt_copy(device, copy, block, bytes, stream);
+    memopt_status status = memopt_copy(device, copy, block, sizeof *copy, stream);
     if (status != MEMOPT_OK)
         return status;
     status = memopt_stream_sync(device, stream);
@@ -130,10 +128,6 @@ memopt_status memopt_scaler_destroy(memopt_scaler *scaler)
     if (scaler == NULL)
         return MEMOPT_OK;
     first = mo_device_lost(scaler->device) ? MEMOPT_OK : memopt_device_sync(scaler->device);
-    for (uint32_t i = 0; i < scaler->scratch_count; i++) {
-        status = mo_mem_free(scaler->device, scaler->scratch[i], scaler->scratch_bytes[i]);
-        first = first == MEMOPT_OK ? status : first;
-    }
     status = mo_mem_free(scaler->device, scaler->block, sizeof *scaler->block);
     first = first == MEMOPT_OK ? status : first;
     mo_free(scaler);
@@ -150,36 +144,24 @@ float *memopt_scaler_get_found_inf(const memopt_scaler *scaler)
     return scaler == NULL ? NULL : &scaler->block->found_inf;
 }
 
-memopt_status mo_scaler_reserve(memopt_scaler *scaler, uint64_t doubles, double **out_scratch)
-{
-    uint32_t last = scaler->scratch_count;
-    uint64_t bytes = doubles * sizeof(double);
-    if (last > 0 && scaler->scratch_bytes[last - 1] >= bytes) {
-        *out_scratch = scaler->scratch[last - 1];
-        return MEMOPT_OK;
-    }
-    if (last > 0 && bytes < 2 * scaler->scratch_bytes[last - 1])
-        bytes = 2 * scaler->scratch_bytes[last - 1];
-    if (bytes < 4096)
-        bytes = 4096;
-    void *scratch = NULL;
-    memopt_status status = mo_mem_alloc(scaler->device, bytes, &scratch);
-    if (status != MEMOPT_OK)
-        return status;
-    scaler->scratch[last] = scratch;
-    scaler->scratch_bytes[last] = bytes;
-    scaler->scratch_count = last + 1;
-    *out_scratch = scratch;
-    return MEMOPT_OK;
-}
-
 /* --- steps ----------------------------------------------------------------------------------- */
+
+static memopt_status check_gradients(const char *verb, const memopt_scaler *scaler,
+                                     const memopt_tensor *gradients, uint64_t count, int written,
+                                     uint64_t *out_chunks)
+{
+    char subject[32];
+    if (scaler == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler %s: scaler is NULL", verb);
+    snprintf(subject, sizeof subject, "scaler %s", verb);
+    return mo_gradient_list_check(scaler->device, subject, gradients, count, written, out_chunks);
+}
 
 memopt_status memopt_scaler_unscale(memopt_scaler *scaler, const memopt_tensor *gradients,
                                     uint64_t count, memopt_stream stream)
 {
     uint64_t chunks;
-    memopt_status status = mo_gradients_check("unscale", scaler, gradients, count, 1, &chunks);
+    memopt_status status = check_gradients("unscale", scaler, gradients, count, 1, &chunks);
     if (status != MEMOPT_OK)
         return status;
     mo_scale_args args = {.scale = &scaler->block->scale, .found_inf = &scaler->block->found_inf};
@@ -190,7 +172,7 @@ memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gr
                                   uint64_t count, memopt_stream stream)
 {
     uint64_t chunks;
-    memopt_status status = mo_gradients_check("check", scaler, gradients, count, 0, &chunks);
+    memopt_status status = check_gradients("check", scaler, gradients, count, 0, &chunks);
     if (status != MEMOPT_OK)
         return status;
     mo_reduce_args args = {.found_inf = &scaler->block->found_inf};

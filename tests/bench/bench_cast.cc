@@ -120,7 +120,7 @@ void cast(benchmark::State &state, memopt_dtype from, memopt_dtype to, bool stoc
 {
     bench_device &d = device_of(state.range(0));
     memopt_cast_options options = MEMOPT_CAST_OPTIONS_INIT;
-    memopt_tensor source = {d.from, kElements, from, 0}, result = {d.to, kElements, to, 0};
+    memopt_tensor source = {d.from, kElements, from}, result = {d.to, kElements, to};
     options.rounding = stochastic ? MEMOPT_ROUND_STOCHASTIC : MEMOPT_ROUND_NEAREST_EVEN;
     for (auto _ : state)
         must(memopt_cast(d.device, &result, &source, 1, &options, nullptr));
@@ -145,13 +145,15 @@ void scaler(benchmark::State &state, scaler_call call, memopt_dtype dtype, doubl
 memopt_status norm(memopt_scaler *s, const memopt_tensor *tensors, uint64_t count,
                    memopt_stream stream)
 {
+    constexpr uint64_t SCRATCH = 1 << 20;
     static float *result = nullptr;
+    (void)s;
     if (result == nullptr) {
         void *memory = nullptr;
-        must(mo_mem_alloc(device_of(1).device, 64, &memory));
+        must(mo_mem_alloc(device_of(1).device, SCRATCH + 64, &memory));
         result = static_cast<float *>(memory);
     }
-    return memopt_scaler_norm(s, tensors, count, result, stream);
+    return memopt_norm(device_of(1).device, result, tensors, count, result + 16, SCRATCH, stream);
 }
 
 void threads(benchmark::internal::Benchmark *b)

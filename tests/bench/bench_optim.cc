@@ -206,7 +206,7 @@ void step(benchmark::State &state, const step_case &c)
     options.stochastic_rounding = c.stochastic;
     step_options.max_norm = c.clip ? 1.0 : 0.0;
     memopt_tensor p = tensor(b, elements(), c.parameter), g = tensor(b, elements(), c.gradient);
-    memopt_tensor copy = {nullptr, 0, 0, 0};
+    memopt_tensor copy = {nullptr, 0, 0};
     if (c.copy != 0)
         copy = tensor(b, elements(), c.copy);
     fill(b, p, 0.3f);

@@ -18,7 +18,7 @@ typedef struct step_state {
     memopt_scaler *scaler;
     memopt_tensor parameters[PARAMETERS], copies[PARAMETERS], lows[PARAMETERS];
     memopt_tensor gradients[PARAMETERS];
-    memopt_tensor source, gradient_bytes, norm;
+    memopt_tensor source, gradient_bytes, norm, scratch;
     uint64_t elements;
     uint32_t formats;
 } step_state;
@@ -60,6 +60,7 @@ static void begin_steps(world *w, step_state *s)
     s->source = new_tensor(w, s->elements, MEMOPT_DTYPE_F16, NULL);
     s->gradient_bytes = new_tensor(w, s->elements, MEMOPT_DTYPE_F16, NULL);
     s->norm = new_tensor(w, 1, MEMOPT_DTYPE_F32, NULL);
+    s->scratch = new_tensor(w, 1024, MEMOPT_DTYPE_F32, NULL);
     uint16_t *gradient = s->gradient_bytes.data;
     for (int i = 0; i < PARAMETERS; i++) {
         int narrow = i % 3 == 2;
@@ -86,7 +87,8 @@ static void enqueue_step(world *w, step_state *s)
     OK(memopt_copy(w->device, s->gradient_bytes.data, s->source.data, tensor_bytes(&s->source),
                    w->stream));
     OK(memopt_scaler_unscale(s->scaler, s->gradients, PARAMETERS, w->stream));
-    OK(memopt_scaler_clip(s->scaler, s->gradients, PARAMETERS, 2.0, s->norm.data, w->stream));
+    OK(memopt_clip(w->device, s->norm.data, s->gradients, PARAMETERS, 2.0, s->scratch.data,
+                   tensor_bytes(&s->scratch), w->stream));
     for (int k = 0; k < (int)s->formats; k++) {
         uint64_t count = 0;
         for (int i = k; i < PARAMETERS; i += (int)s->formats)
@@ -149,6 +151,7 @@ static void end_steps(world *w, step_state *s)
     free_tensor(w, &s->source);
     free_tensor(w, &s->gradient_bytes);
     free_tensor(w, &s->norm);
+    free_tensor(w, &s->scratch);
 }
 
 /* mode < 0: plain calls. The first step is always plain, since it uploads tables. */

@@ -266,7 +266,8 @@ static void refuse_tensors(world *a, const memopt_tensor *mine, const memopt_ten
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(a->device, theirs->data, mine, a->stream));
     OK(memopt_scaler_create(a->device, NULL, &scaler));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_unscale(scaler, theirs, 1, a->stream));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_norm(scaler, mine, 1, theirs->data, a->stream));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_norm(a->device, theirs->data, mine, 1, mine->data, 64, a->stream));
     OK(memopt_scaler_destroy(scaler));
     OK(memopt_optimizer_create(a->allocator, NULL, &optimizer));
     OK(memopt_optimizer_add_group(optimizer, &group, &number));

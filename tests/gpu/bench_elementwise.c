@@ -14,6 +14,8 @@ typedef struct work {
     memopt_tensor floats, codes, absmax;
     memopt_scaler *scaler;
     float *norm;
+    void *scratch;
+    uint64_t scratch_bytes;
     uint64_t *hashes;
 } work;
 
@@ -32,7 +34,7 @@ static void run_cast(bench *b, void *context)
 static void run_norm(bench *b, void *context)
 {
     work *w = context;
-    OK(memopt_scaler_norm(w->scaler, &w->floats, 1, w->norm, b->stream));
+    OK(memopt_norm(b->device, w->norm, &w->floats, 1, w->scratch, w->scratch_bytes, b->stream));
 }
 
 static void run_check(bench *b, void *context)
@@ -84,6 +86,9 @@ static void make(bench *b, work *w, uint64_t count)
     w->casts[4].from = w->casts[0].into;
     OK(memopt_scaler_create(b->device, &scaling, &w->scaler));
     OK(memopt_allocator_alloc(b->allocator, 4, MEMOPT_TAG_OTHER, b->stream, (void **)&w->norm));
+    OK(memopt_norm_get_scratch(&w->floats, 1, &w->scratch_bytes));
+    OK(memopt_allocator_alloc(b->allocator, w->scratch_bytes, MEMOPT_TAG_OTHER, b->stream,
+                              &w->scratch));
     OK(memopt_allocator_alloc(b->allocator, 8 * (count / 1024 + 1), MEMOPT_TAG_OTHER, b->stream,
                               (void **)&w->hashes));
 }
@@ -93,6 +98,7 @@ static void end(bench *b, work *w)
     OK(memopt_stream_sync(b->device, b->stream));
     OK(memopt_scaler_destroy(w->scaler));
     OK(memopt_allocator_free(b->allocator, w->norm));
+    OK(memopt_allocator_free(b->allocator, w->scratch));
     OK(memopt_allocator_free(b->allocator, w->hashes));
     for (uint32_t i = 0; i < 4; i++)
         free_tensor(b, &w->casts[i].into);

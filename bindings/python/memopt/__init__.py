@@ -56,6 +56,7 @@ from .groups import Group
 from .log import set_log
 from .memory import Memory
 from .monitor import Monitor, MonitorInfo, Process, Reading
+from .norms import clip, norm, norm_scratch
 from .offload import Offloader, Ticket
 from .optim import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit
 from .optimizer import Optimizer
@@ -107,7 +108,6 @@ __all__ = [
     "Offloader",
     "Optimizer",
     "OutOfMemoryError",
-    "StorageError",
     "Overflow",
     "Pass",
     "PinnedMemory",
@@ -140,6 +140,7 @@ __all__ = [
     "Stage",
     "StateFormat",
     "Status",
+    "StorageError",
     "Stream",
     "StreamOrder",
     "Tag",
@@ -153,10 +154,13 @@ __all__ = [
     "UnsupportedError",
     "backend_info",
     "cast",
+    "clip",
     "dequantize",
     "dtype_of",
     "format_size",
     "library_path",
+    "norm",
+    "norm_scratch",
     "parse_size",
     "phase",
     "publish",

@@ -56,11 +56,10 @@ def cast(
 
 
 class Scaler(_lifetime.Closing):
-    """The dynamic loss scaler, with torch's GradScaler's rules and state, and the reductions.
+    """The dynamic loss scaler, with torch's GradScaler's rules and state.
 
     Scale and found-inf flag live in device memory; nothing here waits for the device but what
-    reads a value back: get_scale(), found_inf(), state_dict(), load_state_dict(), and norm() and
-    clip() without `out`.
+    reads a value back: get_scale(), found_inf(), state_dict() and load_state_dict().
     """
 
     __slots__ = ("_device", "_handle", "__weakref__")
@@ -128,64 +127,6 @@ class Scaler(_lifetime.Closing):
         array, views = self._tensors(gradients, "gradient")
         lib.memopt_scaler_check(self._handle.pointer, array, len(views), stream_pointer(stream))
         self._device._keep(stream, views)
-
-    def norm(
-        self, tensors: Tensors, out: Optional[TensorLike] = None, stream: StreamLike = None
-    ) -> Optional[float]:
-        """The Euclidean norm over all elements of all tensors.
-
-        With `out` (one f32 in device memory) it is written there in stream order. Without, on a
-        "cpu" device, this waits for the stream and returns it.
-        """
-        array, views = self._tensors(tensors, "tensor")
-        return self._with_norm(
-            out,
-            stream,
-            views,
-            lambda pointer: lib.memopt_scaler_norm(
-                self._handle.pointer, array, len(views), pointer, stream_pointer(stream)
-            ),
-        )
-
-    def clip(
-        self,
-        tensors: Tensors,
-        max_norm: float,
-        out: Optional[TensorLike] = None,
-        stream: StreamLike = None,
-    ) -> Optional[float]:
-        """Scales all tensors by min(1, max_norm / (norm + 1e-6)); the norm before as in norm()."""
-        array, views = self._tensors(tensors, "tensor", writable=True)
-        return self._with_norm(
-            out,
-            stream,
-            views,
-            lambda pointer: lib.memopt_scaler_clip(
-                self._handle.pointer, array, len(views), max_norm, pointer, stream_pointer(stream)
-            ),
-        )
-
-    def _with_norm(
-        self, out: Optional[TensorLike], stream: StreamLike, views: Any, enqueue: Any
-    ) -> Optional[float]:
-        if out is not None:
-            view = self._device_cell(out)
-            enqueue(view.pointer)
-            self._device._keep(stream, views, view)
-            return None
-        if self._device.backend != "cpu":
-            raise ValueError("norm: on %s give `out` in device memory" % self._device.backend)
-        cell = ctypes.c_float()
-        enqueue(ctypes.addressof(cell))
-        self._device.sync_stream(stream)
-        return cell.value
-
-    def _device_cell(self, out: TensorLike) -> Tensor:
-        view = tensor(out, writable=True)
-        self._device._check_tensor(view)
-        if view.dtype is not DType.F32 or view.count < 1:
-            raise ValueError("norm: `out` is one f32, not %d of %s" % (view.count, view.dtype.name))
-        return view
 
     def update(self, stream: StreamLike = None) -> None:
         """Ends a step: shrinks or grows the scale and clears the flag."""

@@ -68,12 +68,10 @@ static void order_of_additions(void **state)
     uint32_t bits[2];
     for (uint32_t threads = 1; threads <= 2; threads++) {
         memopt_device *device = open_cpu(threads);
-        memopt_scaler *scaler = NULL;
-        uint64_t seed = 21;
+        uint64_t seed = 21, bytes = 0;
         uint16_t *large = device_memory(device, LARGE * 2);
         float *small = device_memory(device, SMALL * 1000 * 4), *norm = device_memory(device, 64);
         memopt_tensor tensors[SMALL + 1];
-        OK(memopt_scaler_create(device, NULL, &scaler));
         for (int i = 0; i < LARGE; i++)
             large[i] = mo_f32_to_bf16(next_float(&seed));
         for (int i = 0; i < SMALL * 1000; i++)
@@ -82,12 +80,16 @@ static void order_of_additions(void **state)
             tensors[i] = tensor_of(small + 1000 * i, 1 + i * 13 % 1000, MEMOPT_DTYPE_F32);
         tensors[SMALL] = tensors[100];
         tensors[100] = tensor_of(large, LARGE, MEMOPT_DTYPE_BF16);
-        OK(memopt_scaler_norm(scaler, tensors, 50, norm + 1, NULL)); /* scratch grows after this */
-        OK(memopt_scaler_norm(scaler, tensors, SMALL + 1, norm, NULL));
+        OK(memopt_norm_get_scratch(tensors, SMALL + 1, &bytes));
+        void *scratch = device_memory(device, bytes);
+        OK(memopt_norm(device, norm + 1, tensors, 50, scratch, bytes, NULL));
+        OK(memopt_norm(device, norm, tensors, SMALL + 1, scratch, bytes, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "memopt_norm_get_scratch",
+                     memopt_norm(device, norm, tensors, SMALL + 1, scratch, bytes - 8, NULL));
+        OK(mo_mem_free(device, scratch, bytes));
         assert_true(norm[1] == (float)sqrt(total(tensors, 50)));
         assert_true(norm[0] == (float)sqrt(total(tensors, SMALL + 1)));
         memcpy(&bits[threads - 1], norm, 4);
-        OK(memopt_scaler_destroy(scaler));
         OK(mo_mem_free(device, large, LARGE * 2));
         OK(mo_mem_free(device, small, SMALL * 1000 * 4));
         OK(mo_mem_free(device, norm, 64));
@@ -96,11 +98,12 @@ static void order_of_additions(void **state)
     assert_int_equal(bits[0], bits[1]);
 }
 
+enum { SCRATCH = 64 };
+
 typedef struct fixture {
     memopt_device *device;
-    memopt_scaler *scaler;
-    float *data; /* 1024 floats; norm is the last but one */
-    float *norm;
+    float *data; /* 1024 floats; norm is the last but one, scratch before it */
+    float *norm, *scratch;
     memopt_tensor tensor; /* four elements */
 } fixture;
 
@@ -108,9 +111,9 @@ static int begin(void **state)
 {
     fixture *f = calloc(1, sizeof *f);
     f->device = open_cpu(2);
-    OK(memopt_scaler_create(f->device, NULL, &f->scaler));
     f->data = device_memory(f->device, 4096);
     f->norm = f->data + 1022;
+    f->scratch = f->data + 1000;
     f->tensor = tensor_of(f->data, 4, MEMOPT_DTYPE_F32);
     *state = f;
     return 0;
@@ -119,7 +122,6 @@ static int begin(void **state)
 static int end(void **state)
 {
     fixture *f = *state;
-    OK(memopt_scaler_destroy(f->scaler));
     OK(mo_mem_free(f->device, f->data, 4096));
     OK(memopt_device_close(f->device));
     free(f);
@@ -138,7 +140,7 @@ static void clip_scales_large_norms(void **state)
 {
     fixture *f = *state;
     set(f, 3, -4, 0, -0.0f);
-    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 1.0, f->norm, NULL));
+    OK(memopt_clip(f->device, f->norm, &f->tensor, 1, 1.0, f->scratch, SCRATCH, NULL));
     float factor = (float)(1.0 / (5.0 + 1e-6));
     assert_true(*f->norm == 5.0f);
     assert_true(f->data[0] == 3 * factor && f->data[1] == -4 * factor && f->data[2] == 0);
@@ -151,9 +153,9 @@ static void clip_leaves_small_norms(void **state)
     set(f, 3, -4, 1e-40f, 0);
     float before[4];
     memcpy(before, f->data, sizeof before);
-    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 5.1, f->norm, NULL));
+    OK(memopt_clip(f->device, f->norm, &f->tensor, 1, 5.1, f->scratch, SCRATCH, NULL));
     assert_memory_equal(before, f->data, sizeof before);
-    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 1e300, NULL, NULL));
+    OK(memopt_clip(f->device, NULL, &f->tensor, 1, 1e300, f->scratch, SCRATCH, NULL));
     assert_memory_equal(before, f->data, sizeof before);
 }
 
@@ -162,24 +164,23 @@ static void clip_non_finite(void **state)
 {
     fixture *f = *state;
     set(f, INFINITY, 2, -3, 0);
-    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 1.0, f->norm, NULL));
+    OK(memopt_clip(f->device, f->norm, &f->tensor, 1, 1.0, f->scratch, SCRATCH, NULL));
     assert_true(isinf(*f->norm) && *f->norm > 0);
     assert_true(isnan(f->data[0]) && f->data[1] == 0 && f->data[2] == 0 && signbit(f->data[2]));
     set(f, NAN, 2, -3, 0);
-    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 1.0, f->norm, NULL));
+    OK(memopt_clip(f->device, f->norm, &f->tensor, 1, 1.0, f->scratch, SCRATCH, NULL));
     uint32_t norm;
     memcpy(&norm, f->norm, 4);
     assert_int_equal(norm, 0x7fc00000);
     for (int i = 0; i < 4; i++)
         assert_true(isnan(f->data[i]));
-    assert_true(*memopt_scaler_get_found_inf(f->scaler) == 0.0f); /* clip sets no flag */
 }
 
 static void norm_beyond_f32(void **state)
 {
     fixture *f = *state;
     set(f, 3e38f, 3e38f, 0, 0); /* finite in double, 4.2e38 as the norm */
-    OK(memopt_scaler_clip(f->scaler, &f->tensor, 1, 1.0, f->norm, NULL));
+    OK(memopt_clip(f->device, f->norm, &f->tensor, 1, 1.0, f->scratch, SCRATCH, NULL));
     assert_true(isinf(*f->norm));
     assert_true(fabsf(f->data[0] - 0.70710677f) < 1e-6f);
 }
@@ -189,13 +190,13 @@ static void nothing_has_norm_zero(void **state)
     fixture *f = *state;
     memopt_tensor empty = tensor_of(NULL, 0, MEMOPT_DTYPE_BF16);
     *f->norm = -1;
-    OK(memopt_scaler_norm(f->scaler, NULL, 0, f->norm, NULL));
+    OK(memopt_norm(f->device, f->norm, NULL, 0, f->scratch, SCRATCH, NULL));
     assert_true(*f->norm == 0.0f);
     *f->norm = -1;
-    OK(memopt_scaler_norm(f->scaler, &empty, 1, f->norm, NULL));
+    OK(memopt_norm(f->device, f->norm, &empty, 1, f->scratch, SCRATCH, NULL));
     assert_true(*f->norm == 0.0f);
     *f->norm = -1;
-    OK(memopt_scaler_clip(f->scaler, NULL, 0, 1.0, f->norm, NULL));
+    OK(memopt_clip(f->device, f->norm, NULL, 0, 1.0, f->scratch, SCRATCH, NULL));
     assert_true(*f->norm == 0.0f);
 }
 
@@ -205,13 +206,25 @@ static void refuses(void **state)
     const double bounds[] = {0.0, -1.0, (double)INFINITY, (double)NAN};
     set(f, 100, 100, 100, 100);
     for (int i = 0; i < 4; i++)
-        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "max_norm",
-                     memopt_scaler_clip(f->scaler, &f->tensor, 1, bounds[i], f->norm, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_norm",
-                 memopt_scaler_norm(f->scaler, &f->tensor, 1, NULL, NULL));
-    FAILS_SAYING(
-        MEMOPT_INVALID_ARGUMENT, "not aligned",
-        memopt_scaler_norm(f->scaler, &f->tensor, 1, (float *)(void *)((char *)f->norm + 1), NULL));
+        FAILS_SAYING(
+            MEMOPT_INVALID_ARGUMENT, "max_norm",
+            memopt_clip(f->device, f->norm, &f->tensor, 1, bounds[i], f->scratch, SCRATCH, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "norm is NULL",
+                 memopt_norm(f->device, NULL, &f->tensor, 1, f->scratch, SCRATCH, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device is NULL",
+                 memopt_norm(NULL, f->norm, &f->tensor, 1, f->scratch, SCRATCH, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "16 are needed",
+                 memopt_norm(f->device, f->norm, &f->tensor, 1, NULL, 0, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "16 are needed",
+                 memopt_clip(f->device, f->norm, &f->tensor, 1, 1.0, f->scratch + 1, 64, NULL));
+    memopt_tensor twice[2] = {f->tensor, f->tensor};
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tensors 0 and 1 overlap",
+                 memopt_clip(f->device, f->norm, twice, 2, 1.0, f->scratch, SCRATCH, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_bytes",
+                 memopt_norm_get_scratch(&f->tensor, 1, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not aligned",
+                 memopt_norm(f->device, (float *)(void *)((char *)f->norm + 1), &f->tensor, 1,
+                             f->scratch, SCRATCH, NULL));
     assert_true(f->data[0] == 100);
 }
 

@@ -218,10 +218,11 @@ static void refuse_casts(const things *t, void *bad)
     SAYS("cast: source 0");
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_unscale(t->scaler, &f16, 1, NULL));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_check(t->scaler, &f16, 1, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_norm(t->scaler, &f16, 1, t->mine, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_norm(t->scaler, &good, 1, bad, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_clip(t->scaler, &f16, 1, 1.0, NULL, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_clip(t->scaler, &good, 1, 1.0, bad, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_norm(first_device, t->mine, &f16, 1, t->mine, 64, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_norm(first_device, bad, &good, 1, t->mine, 64, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_clip(first_device, NULL, &f16, 1, 1.0, t->mine, 64, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_clip(first_device, NULL, &good, 1, 1.0, bad, 64, NULL));
     one.data = (char *)t->mine + 4096;
     FAILS(MEMOPT_INVALID_ARGUMENT,
           memopt_quantize(first_device, MEMOPT_STATE_8BIT, &byte, &one, &good, 1, NULL));

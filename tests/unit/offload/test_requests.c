@@ -127,6 +127,7 @@ static void test_bad_input(void **unused)
     SAYS("request is NULL");
     request.data = block;
     request.bytes = BYTES;
+    request.stream = w.s;
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_pack(&request));
     SAYS("offloader is NULL");
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_unpack(&request));

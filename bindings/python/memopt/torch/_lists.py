@@ -81,7 +81,7 @@ def parted(tensors: Sequence[torch.Tensor]) -> Tuple[List[torch.Tensor], List[to
 def array(tensors: Sequence[torch.Tensor]) -> Any:
     """The C array. It holds addresses only: the tensors are the caller's to keep."""
     codes = _CODES
-    words: List[int] = []  # of each: address, count, type with 0 in the reserved half
+    words: List[int] = []  # of each: address, count, type with padding behind it
     for tensor in tensors:
         words += (tensor.data_ptr(), tensor.numel(), codes[tensor.dtype])
     if not words:

@@ -7,17 +7,16 @@ for: the step of an optimizer that does not take a scale reads the found-inf fla
 
 from __future__ import annotations
 
+import ctypes
 import math
 import operator
-import threading
 import types
 import warnings
-from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Union
 
 import torch
 
 from .._library import lib
-from ..cast import Scaler
 from . import _lists
 from ._native import Native, native
 from .optim import _layout
@@ -179,23 +178,6 @@ def _visit_ours(
 # --- clipping -------------------------------------------------------------------------------------
 
 
-class _Scratch(threading.local):
-    """A thread's scalers, which own the memory of sums: one for each device and stream."""
-
-    def __init__(self) -> None:
-        self.scalers: Dict[Tuple[int, Optional[int]], Tuple[Native, Scaler]] = {}
-
-    def of(self, side: Native, stream: Optional[int]) -> Any:
-        key = (id(side), stream)
-        found = self.scalers.get(key)
-        if found is None:
-            found = self.scalers[key] = (side, Scaler(side.device))
-        return found[1]._handle.pointer
-
-
-_scratch = _Scratch()
-
-
 @torch.no_grad()
 def clip_grad_norm_(
     parameters: Parameters,
@@ -306,18 +288,27 @@ def _largest(shards: List[torch.Tensor], place: Any) -> torch.Tensor:
     return torch.where(facts[1] > 0, math.nan, facts[0])
 
 
+def _scratch(side: Native, array: Any, count: int) -> torch.Tensor:
+    """Memory for sums, from torch's allocator: reused in the order of the stream."""
+    found = ctypes.c_uint64()
+    lib.memopt_norm_get_scratch(array, count, ctypes.byref(found))
+    return torch.empty(found.value // 8, dtype=torch.int64, device=side.torch_device)
+
+
 def _clip_here(
     side: Native, gradients: List[torch.Tensor], array: Any, max_norm: float
 ) -> torch.Tensor:
     norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
-    stream = side.stream()
-    lib.memopt_scaler_clip(
-        _scratch.of(side, stream),
+    scratch = _scratch(side, array, len(gradients))
+    lib.memopt_clip(
+        side.device._handle.pointer,
+        _lists.cell(norm),
         array,
         len(gradients),
         max_norm,
-        _lists.cell(norm),
-        stream,
+        _lists.cell(scratch),
+        scratch.nbytes,
+        side.stream(),
     )
     _lists.changed(gradients)
     return norm
@@ -325,12 +316,15 @@ def _clip_here(
 
 def _norm(side: Native, gradients: List[torch.Tensor]) -> torch.Tensor:
     norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
-    stream = side.stream()
-    lib.memopt_scaler_norm(
-        _scratch.of(side, stream),
-        _lists.array(gradients),
-        len(gradients),
+    array = _lists.array(gradients)
+    scratch = _scratch(side, array, len(gradients))
+    lib.memopt_norm(
+        side.device._handle.pointer,
         _lists.cell(norm),
-        stream,
+        array,
+        len(gradients),
+        _lists.cell(scratch),
+        scratch.nbytes,
+        side.stream(),
     )
     return norm

@@ -18,7 +18,6 @@ from amp_support import (  # noqa: E402
     clones,
     parameters_of,
 )
-from memopt.torch import amp as amp_module  # noqa: E402
 
 
 @pytest.mark.parametrize("dtypes", [(torch.float32,), TYPES, (torch.bfloat16,)])
@@ -132,22 +131,18 @@ def test_clipping_tells_autograd(device):
 
 
 def test_threads_clip_at_the_same_time(device):
-    """Each thread has scratch memory of its own."""
     a = parameters_of(device, (1 << 18, 33))
     expected = float(mt.clip_grad_norm_(clones(a), 1.0))
-    wrong, scratches = [], set()
-    together = threading.Barrier(4)
+    wrong = []
 
     def work():
         for _ in range(20):
             if float(mt.clip_grad_norm_(clones(a), 1.0)) != expected:
                 wrong.append(1)
-        scratches.update(s._handle.pointer for _, s in amp_module._scratch.scalers.values())
-        together.wait()  # else the memory of one that has ended could be given to another
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and len(scratches) == 4
+    assert not wrong
