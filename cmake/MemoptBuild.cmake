@@ -67,11 +67,65 @@ function(memopt_compile_options target)
   endif()
 endfunction()
 
+# Objects of lib/ and kernels/: everything but the names in a library's map is hidden.
+function(memopt_objects name)
+  add_library(${name} OBJECT)
+  set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/lib
+                                            ${PROJECT_SOURCE_DIR})
+  memopt_compile_options(${name})
+endfunction()
+
 function(memopt_public_headers target)
   target_include_directories(${target} PUBLIC
                              $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endfunction()
+
+# memopt_library(name OBJECTS objects DESCRIPTION text [USES library] [LIBRARIES lib...]):
+# lib<name>.so with the names in lib/<name>.map, and lib<name>.a where MEMOPT_STATIC is on.
+# memopt_libraries lists all of them, for installing.
+function(memopt_library name)
+  cmake_parse_arguments(L "" "OBJECTS;DESCRIPTION;USES" "LIBRARIES" ${ARGN})
+  string(REPLACE "memopt-" "" alias ${name})
+  set(map ${PROJECT_SOURCE_DIR}/lib/${name}.map)
+  add_library(${name} SHARED $<TARGET_OBJECTS:${L_OBJECTS}> $<TARGET_OBJECTS:memopt_base_objects>)
+  # The last: dlopen, which older C libraries have in a library of its own.
+  target_link_libraries(${name} PUBLIC ${L_USES} PRIVATE ${L_LIBRARIES} ${CMAKE_DL_LIBS})
+  target_link_options(${name} PRIVATE LINKER:--as-needed LINKER:--version-script=${map})
+  if(NOT MEMOPT_SANITIZE) # a sanitizer's runtime comes with the program, not with the library
+    target_link_options(${name} PRIVATE LINKER:-z,defs)
+  endif()
+  set_target_properties(${name} PROPERTIES VERSION 1.${PROJECT_VERSION} SOVERSION 1
+                        EXPORT_NAME ${alias} LINK_DEPENDS ${map})
+  memopt_public_headers(${name})
+  add_library(memopt::${alias} ALIAS ${name})
+  set(libraries ${name})
+  if(MEMOPT_STATIC)
+    memopt_static_library()
+  endif()
+  set_property(GLOBAL APPEND PROPERTY memopt_libraries ${libraries})
+  set_property(GLOBAL PROPERTY memopt_description_${name} "${L_DESCRIPTION}")
+endfunction()
+
+# The static form of memopt_library's; libmemopt.a has lib/base's objects for the others too.
+macro(memopt_static_library)
+  add_library(${name}_static STATIC $<TARGET_OBJECTS:${L_OBJECTS}>)
+  add_library(memopt::${alias}_static ALIAS ${name}_static)
+  set_target_properties(${name}_static PROPERTIES OUTPUT_NAME ${name} EXPORT_NAME ${alias}_static)
+  target_link_libraries(${name}_static PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
+  if(L_USES)
+    target_link_libraries(${name}_static PUBLIC ${L_USES}_static)
+  else()
+    target_sources(${name}_static PRIVATE $<TARGET_OBJECTS:memopt_base_objects>)
+    if(memopt_threads STREQUAL "pool")
+      target_link_libraries(${name}_static PRIVATE $<BUILD_INTERFACE:${MEMOPT_PTHREADPOOL}>
+                                                   $<INSTALL_INTERFACE:pthreadpool>)
+    endif()
+  endif()
+  memopt_public_headers(${name}_static)
+  list(APPEND libraries ${name}_static)
+endmacro()
 
 # A program that is linked with the library's insides.
 function(memopt_internal_program name)

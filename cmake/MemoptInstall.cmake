@@ -1,11 +1,8 @@
-# Installs the library, its headers, memopt.pc and the CMake package. Paths are relative to the
+# Installs the libraries, their headers, a .pc file for each, and the CMake package. Paths are relative to the
 # prefix, so an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 
-set(memopt_targets memopt)
-if(MEMOPT_STATIC)
-  list(APPEND memopt_targets memopt_static)
-endif()
+get_property(memopt_targets GLOBAL PROPERTY memopt_libraries)
 set(memopt_cmake_dir ${CMAKE_INSTALL_LIBDIR}/cmake/memopt)
 
 install(TARGETS ${memopt_targets} EXPORT memoptTargets
@@ -19,7 +16,7 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/memoptConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/memoptConfig.cmake
                               INSTALL_DESTINATION ${memopt_cmake_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/memoptConfigVersion.cmake
-                                 COMPATIBILITY SameMajorVersion)
+                                 COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/memoptConfig.cmake
               ${PROJECT_BINARY_DIR}/memoptConfigVersion.cmake
         DESTINATION ${memopt_cmake_dir})
@@ -32,5 +29,14 @@ set(memopt_pc_pool "")
 if(memopt_threads STREQUAL "pool")
   set(memopt_pc_pool "-lpthreadpool ")
 endif()
-configure_file(${PROJECT_SOURCE_DIR}/pkgconfig/memopt.pc.in ${PROJECT_BINARY_DIR}/memopt.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/memopt.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(name memopt memopt-tools memopt-plan)
+  get_property(memopt_pc_description GLOBAL PROPERTY memopt_description_${name})
+  set(memopt_pc_name ${name})
+  if(name STREQUAL "memopt")
+    set(memopt_pc_needs "Libs.private: ${memopt_pc_pool}-lm -ldl -pthread")
+  else()
+    set(memopt_pc_needs "Requires: memopt = ${PROJECT_VERSION}")
+  endif()
+  configure_file(${PROJECT_SOURCE_DIR}/pkgconfig/memopt.pc.in ${PROJECT_BINARY_DIR}/${name}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()

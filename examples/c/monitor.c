@@ -5,6 +5,7 @@
  * missing bit in `fields`, not an error: the same loop serves every back end.
  */
 #include <memopt/memopt.h>
+#include <memopt/tools/monitor.h>
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,6 +9,7 @@
  * Build it with:  cc plan.c $(pkg-config --cflags --libs memopt)
  */
 #include <memopt/memopt.h>
+#include <memopt/plan.h>
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -6,6 +6,7 @@
  * asks, or a thread that the program makes for it.
  */
 #include <memopt/memopt.h>
+#include <memopt/tools/publish.h>
 
 #include <poll.h>
 #include <stdio.h>

@@ -6,6 +6,7 @@
  * is read in the same way, by memopt_trace_read_csv().
  */
 #include <memopt/memopt.h>
+#include <memopt/tools/trace.h>
 
 #include <inttypes.h>
 #include <stdio.h>

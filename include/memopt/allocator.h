@@ -27,7 +27,6 @@
 #define MEMOPT_ALLOCATOR_H
 
 #include <memopt/device.h>
-#include <memopt/trace.h>
 
 MEMOPT_BEGIN_DECLS
 
@@ -105,7 +104,7 @@ typedef struct memopt_allocator_options {
  * @retval MEMOPT_UNSUPPORTED expandable segments are asked for on a device without virtual memory,
  *         or options has an unknown part set.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_create(memopt_device *device, const char *config,
                                                  const memopt_allocator_options *options,
@@ -117,7 +116,7 @@ MEMOPT_API memopt_status memopt_allocator_create(memopt_device *device, const ch
  * @retval MEMOPT_OK it is.
  * @retval MEMOPT_INVALID_ARGUMENT it has an unknown key (the message names the nearest valid one)
  * or a value out of range.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_check_config(const char *config);
 
@@ -130,7 +129,7 @@ MEMOPT_API memopt_status memopt_allocator_check_config(const char *config);
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call said
  *         so; the handle and its blocks are gone all the same. On a device that was known to be
  *         lost it succeeds.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
 
@@ -141,7 +140,7 @@ MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call said
  *         so; the handle and its blocks are gone all the same. On a device that was known to be
  *         lost it succeeds.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator);
 
@@ -149,7 +148,7 @@ MEMOPT_API memopt_status memopt_allocator_destroy_force(memopt_allocator *alloca
  * @brief The device that an allocator takes its memory from.
  * @param allocator the allocator.
  * @return the device given to memopt_allocator_create(); NULL if allocator is NULL.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_device *memopt_allocator_device(const memopt_allocator *allocator);
 
@@ -175,7 +174,7 @@ MEMOPT_API memopt_device *memopt_allocator_device(const memopt_allocator *alloca
  * pressure callback; garbage collection; the device; oversize blocks; waiting for pending frees;
  * giving cached memory back and the device once more; a classic segment no larger than the block;
  * the cache once more.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes,
                                                 memopt_tag tag, memopt_stream stream,
@@ -190,7 +189,7 @@ MEMOPT_API memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uin
  *         free, a foreign pointer, or one into a block; the message tells which).
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR an event of a recorded stream could not be
  *         recorded; the block stays allocated. Never for a block without recorded streams.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer);
 
@@ -205,7 +204,7 @@ MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or pointer is not a live block of it.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR no memory or no event to note it.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *pointer,
                                                         memopt_stream stream);
@@ -218,7 +217,7 @@ MEMOPT_API memopt_status memopt_allocator_record_stream(memopt_allocator *alloca
  * @param[out] out_bytes the block's size as rounded; may be NULL.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or no live block holds the address.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_block(memopt_allocator *allocator, const void *pointer,
                                                 void **out_base, uint64_t *out_bytes);
@@ -233,7 +232,7 @@ MEMOPT_API memopt_status memopt_allocator_block(memopt_allocator *allocator, con
  *         as told; what was not given back stays cached.
  *
  * Classic segments go back when they are wholly free, expandable ones page by page.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint64_t *out_released);
 
@@ -243,7 +242,7 @@ MEMOPT_API memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint
  * @param limit bytes; 0: no limit. Below what is held now, growth stops until enough is freed.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t limit);
 
@@ -255,7 +254,7 @@ MEMOPT_API memopt_status memopt_allocator_set_limit(memopt_allocator *allocator,
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or name is empty or too long.
  * @retval MEMOPT_LIMIT_REACHED 64 tags are registered.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_register_tag(memopt_allocator *allocator,
                                                        const char *name, memopt_tag *out_tag);
@@ -277,7 +276,7 @@ typedef struct memopt_tag_stats {
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
  * @retval MEMOPT_NOT_FOUND tag is not registered (count up from 0 until this comes).
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_tag_stats(memopt_allocator *allocator, memopt_tag tag,
                                                     memopt_tag_stats *out_stats);
@@ -287,7 +286,7 @@ MEMOPT_API memopt_status memopt_allocator_tag_stats(memopt_allocator *allocator,
  * @param index from 0.
  * @return a static string such as "reserved_bytes.all.peak" (the field's keys); NULL behind the
  * last.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API const char *memopt_allocator_stat_name(uint64_t index);
 
@@ -299,7 +298,7 @@ MEMOPT_API const char *memopt_allocator_stat_name(uint64_t index);
  * @param[out] out_total how many there are; may be NULL.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or out_values is NULL while count is not 0.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_stats(memopt_allocator *allocator, uint64_t *out_values,
                                                 uint64_t count, uint64_t *out_total);
@@ -312,7 +311,7 @@ MEMOPT_API memopt_status memopt_allocator_stats(memopt_allocator *allocator, uin
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
  * @retval MEMOPT_NOT_FOUND no statistic has this name.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_stat(memopt_allocator *allocator, const char *name,
                                                uint64_t *out_value);
@@ -322,7 +321,7 @@ MEMOPT_API memopt_status memopt_allocator_stat(memopt_allocator *allocator, cons
  * @param allocator the allocator.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator);
 
@@ -366,7 +365,7 @@ typedef memopt_status (*memopt_block_visitor)(void *user, const memopt_block_inf
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the copy of the state.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_snapshot(memopt_allocator *allocator,
                                                    memopt_block_visitor visitor, void *user);

@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 /** Major version: changes when an existing program would break. */
-#define MEMOPT_VERSION_MAJOR 1
+#define MEMOPT_VERSION_MAJOR 0
 /** Minor version: grows when something is added. */
-#define MEMOPT_VERSION_MINOR 0
+#define MEMOPT_VERSION_MINOR 9
 /** Patch version: grows with corrections only. */
 #define MEMOPT_VERSION_PATCH 0
 /** The version as one comparable number: major * 10000 + minor * 100 + patch. */
@@ -81,14 +81,14 @@ enum {
 /**
  * @brief The version of the library that is loaded.
  * @return #MEMOPT_VERSION of the library (not of the header the caller was compiled with).
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API uint32_t memopt_version(void);
 
 /**
  * @brief The version of the loaded library as text.
- * @return a static string such as "1.0.0"; never NULL.
- * @since 1.0
+ * @return a static string such as "0.9.0"; never NULL.
+ * @since 0.9
  */
 MEMOPT_API const char *memopt_version_string(void);
 
@@ -97,7 +97,7 @@ MEMOPT_API const char *memopt_version_string(void);
  * @param status any value.
  * @return a static string such as "OUT_OF_DEVICE_MEMORY"; "USER" from #MEMOPT_STATUS_USER on;
  *         "UNKNOWN" for any other value. Never NULL. Thread-safe.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API const char *memopt_status_name(memopt_status status);
 
@@ -105,7 +105,7 @@ MEMOPT_API const char *memopt_status_name(memopt_status status);
  * @brief What a status means, in one short sentence.
  * @param status any value.
  * @return a static string; never NULL. Thread-safe.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API const char *memopt_status_message(memopt_status status);
 
@@ -115,7 +115,7 @@ MEMOPT_API const char *memopt_status_message(memopt_status status);
  * Written by the layer that first saw the error; a later success does not clear it.
  * @return a string of the calling thread, valid until that thread's next failing call; "" if no
  *         call has failed yet. Never NULL.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API const char *memopt_last_error(void);
 
@@ -133,7 +133,7 @@ typedef struct memopt_error_info {
  * @param[in,out] out_info struct_size set by the caller; the rest is filled as far as it reaches.
  * @retval MEMOPT_OK done (status is #MEMOPT_OK where no call of this thread has failed yet).
  * @retval MEMOPT_INVALID_ARGUMENT out_info is NULL or its struct_size is below sizeof(size_t).
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_last_error_info(memopt_error_info *out_info);
 
@@ -173,7 +173,7 @@ typedef void (*memopt_log_callback)(void *user, memopt_log_level level, const ch
  *
  * Thread-safe. When it returns, the previous callback is not running on any other thread and will
  * not be called again.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_set_log(memopt_log_callback callback, void *user,
                                         memopt_log_level level);
@@ -199,7 +199,7 @@ enum {
  * @brief Bytes of one element.
  * @param dtype any value.
  * @return the size, or 0 where dtype is not an element type. Thread-safe.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API size_t memopt_dtype_size(memopt_dtype dtype);
 
@@ -207,7 +207,7 @@ MEMOPT_API size_t memopt_dtype_size(memopt_dtype dtype);
  * @brief The name of an element type.
  * @param dtype any value.
  * @return a static string such as "bf16"; "invalid" where dtype is not an element type.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API const char *memopt_dtype_name(memopt_dtype dtype);
 
@@ -218,7 +218,7 @@ MEMOPT_API const char *memopt_dtype_name(memopt_dtype dtype);
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
  * @retval MEMOPT_NOT_FOUND no type has this name.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_dtype_parse(const char *name, memopt_dtype *out_dtype);
 
@@ -245,7 +245,7 @@ typedef struct memopt_tensor {
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, text is not a size, is negative, or does not
  *         fit 64 bits.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_parse_size(const char *text, uint64_t *out_bytes);
 

@@ -61,7 +61,7 @@ typedef struct memopt_cast_options {
  * @retval MEMOPT_UNSUPPORTED an element type that is not one of the five. Nothing is enqueued.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY as told. Nothing is enqueued.
  * @retval MEMOPT_DRIVER_ERROR as told; some destinations may be written.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinations,
                                      const memopt_tensor *sources, uint64_t count,
@@ -86,7 +86,7 @@ MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor 
  * @retval MEMOPT_UNSUPPORTED an element type that is not one of the three. Nothing is enqueued.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY as told. Nothing is enqueued.
  * @retval MEMOPT_DRIVER_ERROR as told; some destinations may be written.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_accumulate(memopt_device *device, const memopt_tensor *destinations,
                                            const memopt_tensor *sources, uint64_t count,
@@ -113,7 +113,7 @@ MEMOPT_API memopt_status memopt_accumulate(memopt_device *device, const memopt_t
  * @retval MEMOPT_UNSUPPORTED an element type that is not one of the three. Nothing is enqueued.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY as told. Nothing is enqueued.
  * @retval MEMOPT_DRIVER_ERROR as told; some tensors may be multiplied.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scale(memopt_device *device, const memopt_tensor *tensors,
                                       uint64_t count, const float *factor, float *found_inf,
@@ -128,7 +128,7 @@ MEMOPT_API memopt_status memopt_scale(memopt_device *device, const memopt_tensor
  *        stays as it is otherwise.
  * @param stream the stream.
  * @return the status as of memopt_scale().
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_check_finite(memopt_device *device, const memopt_tensor *tensors,
                                              uint64_t count, float *found_inf,
@@ -173,7 +173,7 @@ typedef struct memopt_scaler_state {
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or an option is out of range.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_create(memopt_device *device,
                                               const memopt_scaler_options *options,
@@ -186,7 +186,7 @@ MEMOPT_API memopt_status memopt_scaler_create(memopt_device *device,
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT the wait said so; the handle
  *         and its device memory are gone all the same. On a device that was known to be lost it
  *         succeeds.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_destroy(memopt_scaler *scaler);
 
@@ -194,7 +194,7 @@ MEMOPT_API memopt_status memopt_scaler_destroy(memopt_scaler *scaler);
  * @brief Where the scale lies, for a loss kernel of the caller's to multiply by.
  * @param scaler the scaler.
  * @return one f32 in device memory, living as long as the scaler; NULL if scaler is NULL.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API const float *memopt_scaler_device_scale(const memopt_scaler *scaler);
 
@@ -205,7 +205,7 @@ MEMOPT_API const float *memopt_scaler_device_scale(const memopt_scaler *scaler);
  * Checks of the caller's own may set it to 1.0f in stream order.
  * @param scaler the scaler.
  * @return one f32 in device memory, living as long as the scaler; NULL if scaler is NULL.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API float *memopt_scaler_device_found_inf(const memopt_scaler *scaler);
 
@@ -222,7 +222,7 @@ MEMOPT_API float *memopt_scaler_device_found_inf(const memopt_scaler *scaler);
  * @retval MEMOPT_INVALID_ARGUMENT NULL or a misaligned tensor; the message names its index.
  * @retval MEMOPT_UNSUPPORTED an element type that cannot be unscaled.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_unscale(memopt_scaler *scaler,
                                                const memopt_tensor *gradients, uint64_t count,
@@ -235,7 +235,7 @@ MEMOPT_API memopt_status memopt_scaler_unscale(memopt_scaler *scaler,
  * @param count how many; 0 does nothing.
  * @param stream the stream.
  * @return the status as of memopt_scaler_unscale().
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gradients,
                                              uint64_t count, memopt_stream stream);
@@ -250,7 +250,7 @@ MEMOPT_API memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT, MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY,
  *         MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as for memopt_scaler_unscale().
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_norm(memopt_scaler *scaler, const memopt_tensor *tensors,
                                             uint64_t count, float *out_norm, memopt_stream stream);
@@ -270,7 +270,7 @@ MEMOPT_API memopt_status memopt_scaler_norm(memopt_scaler *scaler, const memopt_
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT, MEMOPT_UNSUPPORTED, MEMOPT_OUT_OF_HOST_MEMORY,
  *         MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as for memopt_scaler_unscale().
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_clip(memopt_scaler *scaler, const memopt_tensor *tensors,
                                             uint64_t count, double max_norm, float *out_norm,
@@ -284,7 +284,7 @@ MEMOPT_API memopt_status memopt_scaler_clip(memopt_scaler *scaler, const memopt_
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT scaler is NULL.
  * @retval MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream);
 
@@ -296,7 +296,7 @@ MEMOPT_API memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stre
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler,
                                                       memopt_scaler_state *out_state,
@@ -310,7 +310,7 @@ MEMOPT_API memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler,
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or a field is out of range.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler,
                                                       const memopt_scaler_state *state,

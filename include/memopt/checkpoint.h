@@ -108,7 +108,7 @@ typedef struct memopt_region_options {
  *         range, random_bytes and random_save do not go together, or the allocator is of another
  *         device.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_region_create(memopt_device *device, memopt_allocator *allocator,
                                               const memopt_region_callbacks *callbacks,
@@ -123,7 +123,7 @@ MEMOPT_API memopt_status memopt_region_create(memopt_device *device, memopt_allo
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT the wait or a lease's free
  *         said so; the handle is gone all the same. A lease that could not be freed is left to the
  *         allocator as a live block. On a device that was known to be lost it succeeds.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_region_destroy(memopt_region *region);
 
@@ -140,7 +140,7 @@ MEMOPT_API memopt_status memopt_region_destroy(memopt_region *region);
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
  * @return a callback's own value otherwise. After any of the last three the region is as if never
  *         run, and the caller's random state is what it was before the call.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream);
 
@@ -161,7 +161,7 @@ MEMOPT_API memopt_status memopt_region_forward(memopt_region *region, memopt_str
  *         MEMOPT_DRIVER_ERROR as told.
  * @return a callback's own value otherwise. After every failure the region is as it was before, the
  *         random state too.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_region_recompute(memopt_region *region, memopt_stream stream);
 
@@ -173,7 +173,7 @@ MEMOPT_API memopt_status memopt_region_recompute(memopt_region *region, memopt_s
  * @retval MEMOPT_INVALID_ARGUMENT region is NULL.
  * @retval MEMOPT_BUSY its callback is running.
  * @retval MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_region_release(memopt_region *region);
 
@@ -186,7 +186,7 @@ MEMOPT_API memopt_status memopt_region_release(memopt_region *region);
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or no callback of this region is running.
  * @retval MEMOPT_MISMATCH the first run leased another size at this place.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_region_alloc(memopt_region *region, uint64_t bytes,
                                              void **out_pointer);
@@ -207,7 +207,7 @@ MEMOPT_API memopt_status memopt_region_alloc(memopt_region *region, uint64_t byt
  * @retval MEMOPT_MISMATCH the first run declared another name or size at this place.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DEVICE_FAULT,
  *         MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_region_check(memopt_region *region, const char *name,
                                              const memopt_tensor *tensor);
@@ -228,7 +228,7 @@ typedef struct memopt_region_stats {
  * @param[in,out] out_stats struct_size set by the caller; filled as far as it reaches.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_region_get_stats(memopt_region *region,
                                                  memopt_region_stats *out_stats);
@@ -251,7 +251,7 @@ MEMOPT_API memopt_status memopt_region_get_stats(memopt_region *region,
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or misaligned, the element type is none, the
  *         size does not fit 64 bits, or out_hashes overlaps the tensor.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_content_hash(memopt_device *device, const memopt_tensor *tensor,
                                              uint64_t *out_hashes, memopt_stream stream);
@@ -342,7 +342,7 @@ typedef struct memopt_schedule_info {
  *         fit 64 bits; the message names the stage.
  * @retval MEMOPT_LIMIT_REACHED no schedule fits; the message says which budget would do.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_schedule_create(const memopt_chain_stage *stages, uint64_t count,
                                                 const memopt_schedule_options *options,
@@ -352,7 +352,7 @@ MEMOPT_API memopt_status memopt_schedule_create(const memopt_chain_stage *stages
  * @brief Ends a schedule.
  * @param schedule the schedule; NULL is fine.
  * @retval MEMOPT_OK done.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_schedule_destroy(memopt_schedule *schedule);
 
@@ -362,7 +362,7 @@ MEMOPT_API memopt_status memopt_schedule_destroy(memopt_schedule *schedule);
  * @param[in,out] out_info struct_size set by the caller; filled as far as it reaches.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_schedule_get_info(const memopt_schedule *schedule,
                                                   memopt_schedule_info *out_info);
@@ -374,7 +374,7 @@ MEMOPT_API memopt_status memopt_schedule_get_info(const memopt_schedule *schedul
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_NOT_READY there is none: the last has been given (the last error is not written).
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_schedule_next(memopt_schedule *schedule,
                                               memopt_schedule_step *out_step);
@@ -384,7 +384,7 @@ MEMOPT_API memopt_status memopt_schedule_next(memopt_schedule *schedule,
  * @param schedule the schedule.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT schedule is NULL.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_schedule_rewind(memopt_schedule *schedule);
 

@@ -109,7 +109,7 @@ typedef struct memopt_memory_info {
  * @retval MEMOPT_UNSUPPORTED this build of the library was made without that back end.
  * @retval MEMOPT_DRIVER_MISSING its driver cannot be loaded; memopt_last_error() says why.
  * @retval MEMOPT_DRIVER_ERROR its driver does not start, or refused.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_count(const char *backend, int32_t *out_count);
 
@@ -153,7 +153,7 @@ typedef struct memopt_backend_info {
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
  * @retval MEMOPT_NOT_FOUND there is no such back end; the message names those there are.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_backend_get_info(const char *backend,
                                                  memopt_backend_info *out_info);
@@ -171,7 +171,7 @@ MEMOPT_API memopt_status memopt_backend_get_info(const char *backend,
  * @retval MEMOPT_DRIVER_MISSING its driver cannot be loaded.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
  * @retval MEMOPT_DRIVER_ERROR the driver or the system refused.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_open(const char *name, const memopt_device_options *options,
                                             memopt_device **out_device);
@@ -186,7 +186,7 @@ MEMOPT_API memopt_status memopt_device_open(const char *name, const memopt_devic
  * order).
  * @retval MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR closed, but waiting for the work said so, for the
  * first time.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_close(memopt_device *device);
 
@@ -196,7 +196,7 @@ MEMOPT_API memopt_status memopt_device_close(memopt_device *device);
  * @param[in,out] out_properties struct_size set by the caller; filled as far as it reaches.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_get_properties(memopt_device *device,
                                                       memopt_device_properties *out_properties);
@@ -213,7 +213,7 @@ MEMOPT_API memopt_status memopt_device_get_properties(memopt_device *device,
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL, or threads is above 1024; nothing is changed.
  * @retval MEMOPT_UNSUPPORTED the device is a GPU.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads);
 
@@ -224,7 +224,7 @@ MEMOPT_API memopt_status memopt_device_set_threads(memopt_device *device, uint32
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
  * @retval MEMOPT_DRIVER_ERROR the driver refused.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_memory_info(memopt_device *device,
                                                    memopt_memory_info *out_info);
@@ -236,7 +236,7 @@ MEMOPT_API memopt_status memopt_device_memory_info(memopt_device *device,
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL.
  * @retval MEMOPT_DEVICE_FAULT misuse of device memory was found; the message names the operation.
  * @retval MEMOPT_DRIVER_ERROR or #MEMOPT_DEVICE_LOST as the driver says.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_sync(memopt_device *device);
 
@@ -247,7 +247,7 @@ MEMOPT_API memopt_status memopt_device_sync(memopt_device *device);
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream);
 
@@ -260,7 +260,7 @@ MEMOPT_API memopt_status memopt_stream_create(memopt_device *device, memopt_stre
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
  * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the wait said so; the stream
  *         is gone all the same. On a device that was known to be lost it succeeds.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream);
 
@@ -287,7 +287,7 @@ MEMOPT_API memopt_status memopt_stream_destroy(memopt_device *device, memopt_str
  *         is given out again only when the whole device has been waited for, which allocators do
  *         under memory pressure, when they are trimmed and at their end. On a device that is known
  *         to be lost it succeeds.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_release(memopt_device *device, memopt_stream stream);
 
@@ -298,7 +298,7 @@ MEMOPT_API memopt_status memopt_stream_release(memopt_device *device, memopt_str
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
  * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_sync(memopt_device *device, memopt_stream stream);
 
@@ -309,7 +309,7 @@ MEMOPT_API memopt_status memopt_stream_sync(memopt_device *device, memopt_stream
  * @retval MEMOPT_OK it is.
  * @retval MEMOPT_NOT_READY it is not (the last error is not written).
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_query(memopt_device *device, memopt_stream stream);
 
@@ -321,7 +321,7 @@ MEMOPT_API memopt_status memopt_stream_query(memopt_device *device, memopt_strea
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT a handle is NULL or of another device.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_wait_event(memopt_device *device, memopt_stream stream,
                                                   memopt_event *event);
@@ -336,7 +336,7 @@ MEMOPT_API memopt_status memopt_stream_wait_event(memopt_device *device, memopt_
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT device or function is NULL, or stream is not a live stream of it.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_host_callback(memopt_device *device, memopt_stream stream,
                                                      void (*function)(void *user), void *user);
@@ -349,7 +349,7 @@ MEMOPT_API memopt_status memopt_stream_host_callback(memopt_device *device, memo
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or timing is not 0 or 1.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_create(memopt_device *device, int32_t timing,
                                              memopt_event **out_event);
@@ -360,7 +360,7 @@ MEMOPT_API memopt_status memopt_event_create(memopt_device *device, int32_t timi
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_DRIVER_ERROR as told; the event is gone all the same. On a lost device it
  *         succeeds.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_destroy(memopt_event *event);
 
@@ -371,7 +371,7 @@ MEMOPT_API memopt_status memopt_event_destroy(memopt_event *event);
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT event is NULL or stream is not a live stream of its device.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the event is as it was.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_record(memopt_event *event, memopt_stream stream);
 
@@ -382,7 +382,7 @@ MEMOPT_API memopt_status memopt_event_record(memopt_event *event, memopt_stream 
  * @retval MEMOPT_NOT_READY it is not (the last error is not written).
  * @retval MEMOPT_INVALID_ARGUMENT event is NULL.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_query(memopt_event *event);
 
@@ -392,7 +392,7 @@ MEMOPT_API memopt_status memopt_event_query(memopt_event *event);
  * @retval MEMOPT_OK it is, or it was never recorded.
  * @retval MEMOPT_INVALID_ARGUMENT event is NULL.
  * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_sync(memopt_event *event);
 
@@ -404,7 +404,7 @@ MEMOPT_API memopt_status memopt_event_sync(memopt_event *event);
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an event has no timing or was never recorded.
  * @retval MEMOPT_NOT_READY one is not complete yet.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_elapsed(memopt_event *start, memopt_event *end,
                                               double *out_seconds);
@@ -424,7 +424,7 @@ MEMOPT_API memopt_status memopt_event_elapsed(memopt_event *start, memopt_event 
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL, a pointer is NULL while bytes is not 0, the
  * ranges overlap, or stream is not a live stream of it.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_copy(memopt_device *device, void *destination, const void *source,
                                      uint64_t bytes, memopt_stream stream);
@@ -440,7 +440,7 @@ MEMOPT_API memopt_status memopt_copy(memopt_device *device, void *destination, c
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL, destination is NULL while bytes is not 0, value
  * is out of range, or stream is not a live stream of it.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_fill(memopt_device *device, void *destination, int32_t value,
                                      uint64_t bytes, memopt_stream stream);
@@ -454,7 +454,7 @@ MEMOPT_API memopt_status memopt_fill(memopt_device *device, void *destination, i
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY the system or the driver has none left.
  * @retval MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_host_alloc(memopt_device *device, uint64_t bytes,
                                            void **out_pointer);
@@ -466,7 +466,7 @@ MEMOPT_API memopt_status memopt_host_alloc(memopt_device *device, uint64_t bytes
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL, or pointer is none of its page-locked
  * allocations.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_host_free(memopt_device *device, void *pointer);
 
@@ -480,7 +480,7 @@ MEMOPT_API memopt_status memopt_host_free(memopt_device *device, void *pointer);
  * memory, or it overlaps one that is page-locked already.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the bookkeeping, or it cannot be locked.
  * @retval MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_host_register(memopt_device *device, void *pointer, uint64_t bytes);
 
@@ -490,7 +490,7 @@ MEMOPT_API memopt_status memopt_host_register(memopt_device *device, void *point
  * @param pointer as given there.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device or pointer is NULL, or pointer is not registered.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_host_unregister(memopt_device *device, void *pointer);
 

@@ -1,6 +1,7 @@
 /**
  * @file memopt.h
- * @brief Everything at once.
+ * @brief The whole stable interface of libmemopt. libmemopt-tools (memopt/tools/) and
+ * libmemopt-plan (memopt/plan.h) have headers of their own.
  */
 #ifndef MEMOPT_MEMOPT_H
 #define MEMOPT_MEMOPT_H
@@ -10,12 +11,7 @@
 #include <memopt/cast.h>
 #include <memopt/checkpoint.h>
 #include <memopt/device.h>
-#include <memopt/monitor.h>
 #include <memopt/offload.h>
 #include <memopt/optim.h>
-#include <memopt/plan.h>
-#include <memopt/pluggable.h>
-#include <memopt/publish.h>
-#include <memopt/trace.h>
 
 #endif /* MEMOPT_MEMOPT_H */

@@ -100,7 +100,7 @@ typedef struct memopt_offloader_options {
  *         of another device.
  * @retval MEMOPT_IO_ERROR no file can be made at disk_path.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *allocator,
                                                  const memopt_offloader_options *options,
@@ -114,7 +114,7 @@ MEMOPT_API memopt_status memopt_offloader_create(memopt_device *device, memopt_a
  * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR the wait said so; the
  * handle, its streams and its host memory are gone all the same. On a device that was known to be
  *         lost it succeeds.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offloader_destroy(memopt_offloader *offloader);
 
@@ -127,7 +127,7 @@ MEMOPT_API memopt_status memopt_offloader_destroy(memopt_offloader *offloader);
  * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR the wait said so; the
  * handle, its streams and its host memory are gone all the same. On a device that was known to be
  *         lost it succeeds.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader);
 
@@ -153,7 +153,7 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told. On failure the block is still the
  *         caller's, unchanged; the stream may have been made to wait for a copy that had begun.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *data,
                                              uint64_t bytes, memopt_stream stream,
@@ -178,7 +178,7 @@ MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *
  * @retval MEMOPT_LIMIT_REACHED, MEMOPT_IO_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as
  *         told; nothing changed.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloader, const void *data,
                                                       uint64_t bytes, memopt_stream stream,
@@ -194,7 +194,7 @@ MEMOPT_API memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloade
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR as told.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_wait_packed(memopt_offloader *offloader,
                                                     memopt_ticket ticket, memopt_stream stream);
@@ -208,7 +208,7 @@ MEMOPT_API memopt_status memopt_offload_wait_packed(memopt_offloader *offloader,
  * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader,
                                                      memopt_ticket ticket);
@@ -229,7 +229,7 @@ MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader
  *         value is still on the host.
  * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as memopt_offload_prefetch_into().
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket ticket);
 
@@ -253,7 +253,7 @@ MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, me
  * @retval MEMOPT_CORRUPT the disk gave other bytes than were written; it may be asked again.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph, or the value is on the disk and this is a
  *         child of the process that stored it; nothing changed.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket ticket,
                                                memopt_stream stream, void **out_data);
@@ -275,7 +275,7 @@ MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memo
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
  * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as memopt_offload_unpack().
  * @retval MEMOPT_UNSUPPORTED as memopt_offload_unpack().
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
                                                     memopt_ticket ticket, void *destination,
@@ -300,7 +300,7 @@ MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
  *         memopt_offload_wait_unpacked() says, too; nothing was started.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_prefetch_into(memopt_offloader *offloader,
                                                       memopt_ticket ticket, void *destination,
@@ -319,7 +319,7 @@ MEMOPT_API memopt_status memopt_offload_prefetch_into(memopt_offloader *offloade
  *         contents. It is told once.
  * @retval MEMOPT_DRIVER_ERROR as told.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloader,
                                                       memopt_ticket ticket, memopt_stream stream);
@@ -335,7 +335,7 @@ MEMOPT_API memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloade
  * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
  * @retval MEMOPT_NOT_FOUND no such ticket (released before, for example).
  * @retval MEMOPT_DRIVER_ERROR as told; the ticket is still there.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_release(memopt_offloader *offloader, memopt_ticket ticket,
                                                 memopt_stream stream);
@@ -351,7 +351,7 @@ MEMOPT_API memopt_status memopt_offload_release(memopt_offloader *offloader, mem
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL; out_released is not written.
  * @retval MEMOPT_NOT_FOUND, MEMOPT_DRIVER_ERROR of the first that could not; it and those behind it
  *         are as they were.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_release_many(memopt_offloader *offloader,
                                                      const memopt_ticket *tickets, uint64_t count,
@@ -398,7 +398,7 @@ typedef struct memopt_offload_request {
  *         memopt_offload_pack_borrowed(); nothing changed.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph, or the request is larger than this library
  *         knows and not zero there; nothing changed.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_request_pack(memopt_offload_request *request);
 
@@ -413,7 +413,7 @@ MEMOPT_API memopt_status memopt_offload_request_pack(memopt_offload_request *req
  *         memopt_offload_unpack_into().
  * @retval MEMOPT_UNSUPPORTED as memopt_offload_unpack_into(), or the request is larger than this
  *         library knows and not zero there.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offload_request_unpack(const memopt_offload_request *request);
 
@@ -425,7 +425,7 @@ MEMOPT_API memopt_status memopt_offload_request_unpack(const memopt_offload_requ
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT offloader is NULL.
  * @retval MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offloader_trim(memopt_offloader *offloader, uint64_t *out_released);
 
@@ -460,7 +460,7 @@ typedef struct memopt_offloader_stats {
  * @param[in,out] out_stats struct_size set by the caller; filled as far as it reaches.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_offloader_get_stats(memopt_offloader *offloader,
                                                     memopt_offloader_stats *out_stats);

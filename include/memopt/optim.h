@@ -121,7 +121,7 @@ typedef struct memopt_optimizer_group {
  * @retval MEMOPT_UNSUPPORTED an option that this version lacks, or a state format that the kind
  * does not have.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_create(memopt_allocator *allocator,
                                                  const memopt_optimizer_options *options,
@@ -136,7 +136,7 @@ MEMOPT_API memopt_status memopt_optimizer_create(memopt_allocator *allocator,
  *         the use of a stream could not be told to the allocator, and the device was waited for
  *         instead, or that failed; the handle is gone all the same. On a device that was known to
  *         be lost it succeeds.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_destroy(memopt_optimizer *optimizer);
 
@@ -148,7 +148,7 @@ MEMOPT_API memopt_status memopt_optimizer_destroy(memopt_optimizer *optimizer);
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or a value is out of range.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_add_group(memopt_optimizer *optimizer,
                                                     const memopt_optimizer_group *group,
@@ -165,7 +165,7 @@ MEMOPT_API memopt_status memopt_optimizer_add_group(memopt_optimizer *optimizer,
  * @param values the new hyperparameters.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, no such group, or a value is out of range.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_set_group(memopt_optimizer *optimizer, uint32_t group,
                                                     const memopt_optimizer_group *values);
@@ -177,7 +177,7 @@ MEMOPT_API memopt_status memopt_optimizer_set_group(memopt_optimizer *optimizer,
  * @param[in,out] out_values struct_size set by the caller; filled as far as it reaches.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, no such group, or struct_size is too small.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_get_group(memopt_optimizer *optimizer, uint32_t group,
                                                     memopt_optimizer_group *out_values);
@@ -198,7 +198,7 @@ MEMOPT_API memopt_status memopt_optimizer_get_group(memopt_optimizer *optimizer,
  * @retval MEMOPT_UNSUPPORTED an element type that cannot be trained.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told;
  *         nothing added.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimizer, uint32_t group,
                                                         const memopt_tensor *parameter,
@@ -231,7 +231,7 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  *         another, steps, the parameter or its model copy.
  * @retval MEMOPT_UNSUPPORTED an element type that cannot be trained.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY as told; nothing added.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_add_parameter_with_state(
     memopt_optimizer *optimizer, uint32_t group, const memopt_tensor *parameter,
@@ -287,7 +287,7 @@ typedef struct memopt_step_options {
  * @retval MEMOPT_UNSUPPORTED an element type that cannot be a gradient.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told; no
  *         parameter is changed.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
                                                const memopt_tensor *gradients, uint64_t count,
@@ -317,7 +317,7 @@ typedef struct memopt_state_view {
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, no such parameter, or struct_size is too
  * small.
  * @retval MEMOPT_NOT_FOUND index is behind the last.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_state(memopt_optimizer *optimizer, uint64_t parameter,
                                                 uint64_t index, memopt_state_view *out_view);
@@ -331,7 +331,7 @@ MEMOPT_API memopt_status memopt_optimizer_state(memopt_optimizer *optimizer, uin
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or no such parameter.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_get_steps_sync(memopt_optimizer *optimizer,
                                                          uint64_t parameter, memopt_stream stream,
@@ -346,7 +346,7 @@ MEMOPT_API memopt_status memopt_optimizer_get_steps_sync(memopt_optimizer *optim
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT optimizer is NULL, no such parameter, or steps is out of range.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_set_steps_sync(memopt_optimizer *optimizer,
                                                          uint64_t parameter, memopt_stream stream,
@@ -358,7 +358,7 @@ MEMOPT_API memopt_status memopt_optimizer_set_steps_sync(memopt_optimizer *optim
  * @param[out] out_bytes the size.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_export_size(memopt_optimizer *optimizer,
                                                       uint64_t *out_bytes);
@@ -373,7 +373,7 @@ MEMOPT_API memopt_status memopt_optimizer_export_size(memopt_optimizer *optimize
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_export_sync(memopt_optimizer *optimizer, void *buffer,
                                                       uint64_t bytes, memopt_stream stream);
@@ -392,7 +392,7 @@ MEMOPT_API memopt_status memopt_optimizer_export_sync(memopt_optimizer *optimize
  * @retval MEMOPT_UNSUPPORTED the export is of a newer version of the format.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told. If the
  * device fails while states are being copied, some may hold imported values: import again.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimizer,
                                                       const void *buffer, uint64_t bytes,
@@ -413,7 +413,7 @@ MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimize
  * @retval MEMOPT_INVALID_ARGUMENT NULL, misaligned or overlapping tensors, wrong counts.
  * @retval MEMOPT_UNSUPPORTED an element type or block size that is not supported.
  * @retval MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_quantize_blockwise(memopt_device *device,
                                                    const memopt_tensor *source,
@@ -431,7 +431,7 @@ MEMOPT_API memopt_status memopt_quantize_blockwise(memopt_device *device,
  * @param block_size as it was when the codes were made.
  * @param stream the stream.
  * @return the status as of memopt_quantize_blockwise().
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_dequantize_blockwise(
     memopt_device *device, const memopt_tensor *codes, const memopt_tensor *absmax,
@@ -455,7 +455,7 @@ MEMOPT_API memopt_status memopt_dequantize_blockwise(
  * @retval MEMOPT_INVALID_ARGUMENT NULL, misaligned or overlapping tensors, wrong counts.
  * @retval MEMOPT_UNSUPPORTED a format or an element type that is not supported.
  * @retval MEMOPT_DRIVER_ERROR as told.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_quantize_state(memopt_device *device, uint32_t state_format,
                                                const memopt_tensor *source,
@@ -474,7 +474,7 @@ MEMOPT_API memopt_status memopt_quantize_state(memopt_device *device, uint32_t s
  * @param is_signed as it was when the codes were made.
  * @param stream the stream.
  * @return the status as of memopt_quantize_state().
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_dequantize_state(memopt_device *device, uint32_t state_format,
                                                  const memopt_tensor *codes,
@@ -491,7 +491,7 @@ MEMOPT_API memopt_status memopt_dequantize_state(memopt_device *device, uint32_t
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT out_values is NULL.
  * @retval MEMOPT_UNSUPPORTED a format without codes.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_state_map(uint32_t state_format, int32_t is_signed,
                                           float *out_values);
@@ -502,7 +502,7 @@ MEMOPT_API memopt_status memopt_state_map(uint32_t state_format, int32_t is_sign
  * @param[out] out_values room for 256 floats of host memory.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT out_values is NULL.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_dynamic_map(int32_t is_signed, float *out_values);
 

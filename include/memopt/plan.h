@@ -85,7 +85,7 @@ typedef memopt_status (*memopt_plan_measure)(void *user, const char *settings, u
  * @retval MEMOPT_UNSUPPORTED the planner does not know this combination, or measure returned it.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY host allocation failed.
  * @return what else measure returned.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_create(const char *settings, memopt_plan_measure measure,
                                             void *user, memopt_plan **out_plan);
@@ -106,7 +106,7 @@ MEMOPT_API memopt_status memopt_plan_create(const char *settings, memopt_plan_me
  * @retval MEMOPT_UNSUPPORTED as memopt_plan_create(), for the run as given.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY host allocation failed.
  * @return what else measure returned.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_solve(const char *settings, memopt_plan_measure measure,
                                            void *user, memopt_plan **out_plan);
@@ -115,7 +115,7 @@ MEMOPT_API memopt_status memopt_plan_solve(const char *settings, memopt_plan_mea
  * @brief Destroys a plan, and the text of memopt_plan_get_json().
  * @param plan the plan; NULL does nothing.
  * @retval MEMOPT_OK done.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_destroy(memopt_plan *plan);
 
@@ -127,7 +127,7 @@ MEMOPT_API memopt_status memopt_plan_destroy(memopt_plan *plan);
  * `changes` and the `settings` of the run that is proposed. Names that a version has stay.
  * @param plan the plan.
  * @return UTF-8 text, valid until memopt_plan_destroy(); NULL where plan is NULL.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API const char *memopt_plan_get_json(const memopt_plan *plan);
 
@@ -141,7 +141,7 @@ MEMOPT_API const char *memopt_plan_get_json(const memopt_plan *plan);
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
  * @retval MEMOPT_NOT_FOUND the plan has no such number; the message names the nearest one.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_get_value(const memopt_plan *plan, const char *name,
                                                double *out_value);
@@ -156,7 +156,7 @@ MEMOPT_API memopt_status memopt_plan_get_value(const memopt_plan *plan, const ch
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
  * @retval MEMOPT_NOT_FOUND there is no key with this index; nothing is written.
- * @since 1.0
+ * @since 0.9
  */
 MEMOPT_API memopt_status memopt_plan_get_key(uint64_t index, const char **out_name,
                                              const char **out_kind, const char **out_accepts,

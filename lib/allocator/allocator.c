@@ -1,5 +1,6 @@
 /* The public functions that make, end and configure an allocator and that give and take blocks. */
 #include "allocator/internal.h"
+#include "memopt/experimental/hooks.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -404,4 +405,12 @@ memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint64_t *out_r
     if (status == MEMOPT_OK && out_released != NULL)
         *out_released = released;
     return status;
+}
+
+int32_t memopt_allocator_owns(memopt_allocator *allocator, const void *pointer)
+{
+    mo_lock(&allocator->lock);
+    int owned = mo_table_find(&allocator->live, pointer) != NULL;
+    mo_unlock(&allocator->lock);
+    return owned;
 }

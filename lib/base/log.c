@@ -4,6 +4,8 @@
  */
 #include "base/log.h"
 
+#include "memopt/experimental/hooks.h"
+
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -121,4 +123,17 @@ void mo_log(memopt_log_level level, const char *format, ...)
     }
     waiting[mo_log_held.lines].level = level;
     memcpy(waiting[mo_log_held.lines++].text, text, sizeof text);
+}
+
+/* --- for locks of other libraries ------------------------------------------------------------ */
+
+void memopt_log_hold(void)
+{
+    mo_log_held.locks++;
+}
+
+void memopt_log_release(void)
+{
+    if (--mo_log_held.locks == 0 && mo_log_held.lines != 0)
+        mo_log_flush();
 }

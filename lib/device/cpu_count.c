@@ -4,8 +4,8 @@
  * control group is smaller.
  */
 #define _GNU_SOURCE /* sched_getaffinity */
+#include "base/small_file.h"
 #include "device/cpu.h"
-#include "device/monitor.h"
 
 #include "base/checked.h"
 #include "base/log.h"

@@ -3,6 +3,8 @@
 
 #include "base/lock.h"
 
+#include "memopt/experimental/hooks.h"
+
 #include <inttypes.h>
 
 static memopt_status enter(memopt_device *device, const char *operation)
@@ -177,6 +179,20 @@ memopt_status mo_stream_capturing(memopt_device *device, memopt_stream stream,
         return device->ops->stream_capturing(device, stream, out_capturing);
     *out_capturing = 0;
     return MEMOPT_OK;
+}
+
+memopt_status memopt_stream_is_capturing(memopt_device *device, memopt_stream stream,
+                                         int32_t *out_capturing)
+{
+    int32_t capturing = 0;
+    if (out_capturing == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_is_capturing: out_capturing is NULL");
+    memopt_status status = enter(device, "stream_is_capturing");
+    if (status == MEMOPT_OK)
+        status = mo_stream_capturing(device, stream, &capturing);
+    if (status == MEMOPT_OK)
+        *out_capturing = capturing;
+    return status;
 }
 
 memopt_status memopt_event_create(memopt_device *device, int32_t timing, memopt_event **out_event)

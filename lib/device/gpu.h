@@ -13,6 +13,7 @@
 #ifndef MO_DEVICE_GPU_H
 #define MO_DEVICE_GPU_H
 
+#include "base/library.h"
 #include "device/gpu_api.h"
 #include "device/handle.h"
 
@@ -66,8 +67,6 @@ enum {
     MO_GPU_NOWHERE = -2     /* not the driver's */
 };
 
-enum { MO_GPU_FILE_BYTES = 256, MO_GPU_PROBLEM_BYTES = 512 };
-
 /* A driver library. Written under the load lock, read by everyone once `loaded`. */
 struct mo_gpu_driver {
     const mo_gpu_vendor *vendor;
@@ -78,10 +77,10 @@ struct mo_gpu_driver {
     uint32_t missing_groups; /* bits 1 << mo_gpu_need of what is not there */
     memopt_status status;    /* why it is not loaded */
     int32_t code;            /* and the driver's own code of that, or 0 */
-    char file[MO_GPU_FILE_BYTES];
-    char tried[MO_GPU_PROBLEM_BYTES];
-    char problem[MO_GPU_PROBLEM_BYTES];
-    char missing[MO_GPU_PROBLEM_BYTES];
+    char file[MO_LIBRARY_FILE];
+    char tried[MO_LIBRARY_TEXT];
+    char problem[MO_LIBRARY_TEXT];
+    char missing[MO_LIBRARY_TEXT];
 };
 
 enum { MO_GPU_KERNELS = 256, MO_GPU_SEEN = 1024 };
@@ -176,15 +175,8 @@ typedef void *(*mo_gpu_find)(const mo_gpu_driver *driver, const mo_gpu_entry *en
 void mo_gpu_resolve(mo_gpu_driver *driver, const mo_gpu_entry *entries, size_t count, void *calls,
                     mo_gpu_find find);
 void *mo_gpu_symbol(const mo_gpu_driver *driver, const char *symbol);
-/* The folders in which alone vendors' libraries are looked for, ':' between them; NULL: they are
- * looked for as the loader does. */
-const char *mo_gpu_driver_path(void);
-/* Opens the first of a NULL-ended list that opens. out_file gets its path, out_tried the names, and
- * out_problem what dlerror said where none opens. */
-void *mo_gpu_open_library(const char *const *names, char *out_file, char *out_tried,
-                          char *out_problem);
 /* Why the driver has no device, as far as the system tells, or "": into
- * text[MO_GPU_PROBLEM_BYTES]. */
+ * text[MO_LIBRARY_TEXT]. */
 void mo_gpu_why_no_device(const mo_gpu_vendor *vendor, char *text);
 
 /* --- gpu_device.c --- */
@@ -290,7 +282,7 @@ void mo_gpu_recipe_name(const mo_gpu_recipe *recipe, char *text, size_t size);
  * mo_free, and a zero byte that is not counted follows it. */
 memopt_status mo_gpu_compile(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe,
                              void **out_binary, uint64_t *out_bytes);
-/* The file of the run-time compiler, or "" and why there is none (MO_GPU_PROBLEM_BYTES). */
+/* The file of the run-time compiler, or "" and why there is none (MO_LIBRARY_TEXT). */
 void mo_gpu_compiler_report(const mo_gpu_driver *driver, char *file, char *problem);
 
 /* --- gpu_cache.c --- */

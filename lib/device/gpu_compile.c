@@ -54,7 +54,7 @@ struct mo_gpu_compiler {
     int known_count; /* compute capabilities as 90; 0: it does not tell */
     int known[MOST_TARGETS];
     uint64_t file_bytes, file_time; /* two builds of one version differ in these */
-    char file[MO_GPU_FILE_BYTES];
+    char file[MO_LIBRARY_FILE];
 };
 
 static const struct {
@@ -86,19 +86,19 @@ static int is_cuda(const mo_gpu_driver *driver)
     return strcmp(driver->vendor->compiler_prefix, "nvrtc") == 0;
 }
 
-/* Appends to problem[MO_GPU_PROBLEM_BYTES] as far as it fits. */
+/* Appends to problem[MO_LIBRARY_TEXT] as far as it fits. */
 static void tell(char *problem, const char *format, ...) MO_PRINTF(2, 3);
 
 static void tell(char *problem, const char *format, ...)
 {
     size_t length = strlen(problem);
     va_list arguments;
-    if (length != 0 && length < MO_GPU_PROBLEM_BYTES - 2) {
+    if (length != 0 && length < MO_LIBRARY_TEXT - 2) {
         memcpy(problem + length, "; ", 3);
         length += 2;
     }
     va_start(arguments, format);
-    vsnprintf(problem + length, MO_GPU_PROBLEM_BYTES - length, format, arguments);
+    vsnprintf(problem + length, MO_LIBRARY_TEXT - length, format, arguments);
     va_end(arguments);
 }
 
@@ -141,11 +141,11 @@ static const mo_gpu_compiler *open_compiler(const mo_gpu_driver *driver, size_t 
 {
     mo_gpu_compiler *slots = is_cuda(driver) ? cuda_compilers : hip_compilers;
     const char *const one[] = {driver->vendor->compilers[i], NULL};
-    char tried[MO_GPU_PROBLEM_BYTES], why[MO_GPU_PROBLEM_BYTES];
+    char tried[MO_LIBRARY_TEXT], why[MO_LIBRARY_TEXT];
     if (slots[i].library != NULL)
         return &slots[i];
     mo_gpu_compiler found = {0};
-    found.library = mo_gpu_open_library(one, found.file, tried, why);
+    found.library = mo_library_open(one, found.file, tried, why);
     if (found.library == NULL) {
         tell(problem, "%s", why);
         return NULL;
@@ -228,7 +228,7 @@ static int choose(const mo_gpu_driver *driver, const mo_gpu_device *gpu, mo_gpu_
 
 memopt_status mo_gpu_find_recipe(const mo_gpu_device *gpu, mo_gpu_recipe *out_recipe)
 {
-    char problem[MO_GPU_PROBLEM_BYTES];
+    char problem[MO_LIBRARY_TEXT];
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     mo_lock(&compiler_lock);
     int found = choose(gpu->driver, gpu, out_recipe, problem);
@@ -247,7 +247,7 @@ void mo_gpu_compiler_report(const mo_gpu_driver *driver, char *file, char *probl
     mo_lock(&compiler_lock);
     int found = choose(driver, NULL, &recipe, problem);
     mo_unlock(&compiler_lock);
-    snprintf(file, MO_GPU_FILE_BYTES, "%s", found ? recipe.compiler->file : "");
+    snprintf(file, MO_LIBRARY_FILE, "%s", found ? recipe.compiler->file : "");
 }
 
 void mo_gpu_recipe_name(const mo_gpu_recipe *recipe, char *text, size_t size)
@@ -307,7 +307,7 @@ static memopt_status refused(const mo_gpu_device *gpu, const mo_gpu_recipe *reci
     const mo_gpu_compiler *c = recipe->compiler;
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     const char *name = c->error_string(code);
-    char compiler[2 * MO_GPU_FILE_BYTES], *log = NULL;
+    char compiler[2 * MO_LIBRARY_FILE], *log = NULL;
     size_t bytes = 0;
     if (p != NULL && c->log_size(p, &bytes) == 0 && bytes > 1 && bytes < (size_t)1 << 24)
         log = mo_calloc(bytes + 1, 1);

@@ -180,7 +180,7 @@ static memopt_status refuse_options(const mo_gpu_driver *driver,
 
 static memopt_status check_index(mo_gpu_driver *driver, int32_t index)
 {
-    char why[MO_GPU_PROBLEM_BYTES] = "";
+    char why[MO_LIBRARY_TEXT] = "";
     int32_t count = 0;
     memopt_status status = mo_gpu_count(driver, &count);
     if (status != MEMOPT_OK || index < count)

@@ -1,15 +1,10 @@
 /*
  * Finding and loading a driver library, and telling what was found.
  *
- * A vendor's library is taken from where the loader finds it, or from the folders of
- * $MEMOPT_DRIVER_PATH and from nowhere else.
- *
  * load_lock guards all fields of a mo_gpu_driver until `loaded` is set; after that they are
  * constant. It is held while the library is opened and initialised, since whoever else comes needs
  * the result; it is taken before no other lock.
  */
-#define _GNU_SOURCE /* dlinfo, secure_getenv */
-
 #include "device/gpu.h"
 
 #include "base/lock.h"
@@ -27,75 +22,6 @@
 
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Appends to text[size] as far as it fits. */
-static void append(char *text, size_t size, const char *format, ...) MO_PRINTF(3, 4);
-
-static void append(char *text, size_t size, const char *format, ...)
-{
-    size_t length = strlen(text);
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text + length, size - length, format, arguments);
-    va_end(arguments);
-}
-
-const char *mo_gpu_driver_path(void)
-{
-    return secure_getenv("MEMOPT_DRIVER_PATH");
-}
-
-/* Opens a file; a failure is added to out_problem. */
-static void *open_file(const char *file, char *out_problem)
-{
-    void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    if (library != NULL)
-        return library;
-    const char *why = dlerror();
-    append(out_problem, MO_GPU_PROBLEM_BYTES, "%s%s", out_problem[0] == '\0' ? "" : "; ",
-           why != NULL ? why : file);
-    return NULL;
-}
-
-/* Opens the name in the first folder of `path` where that works. */
-static void *open_in(const char *path, const char *name, char *out_problem)
-{
-    char file[4096];
-    void *library = NULL;
-    int found = 0;
-    for (size_t length; *path != '\0' && library == NULL; path += length + (path[length] == ':')) {
-        length = strcspn(path, ":");
-        int bytes = snprintf(file, sizeof file, "%.*s/%s", (int)length, path, name);
-        if (length == 0 || bytes < 0 || (size_t)bytes >= sizeof file || access(file, F_OK) != 0)
-            continue;
-        found = 1;
-        library = open_file(file, out_problem);
-    }
-    if (!found)
-        append(out_problem, MO_GPU_PROBLEM_BYTES, "%s%s: in no folder of MEMOPT_DRIVER_PATH",
-               out_problem[0] == '\0' ? "" : "; ", name);
-    return library;
-}
-
-void *mo_gpu_open_library(const char *const *names, char *out_file, char *out_tried,
-                          char *out_problem)
-{
-    const char *path = mo_gpu_driver_path();
-    out_file[0] = out_tried[0] = out_problem[0] = '\0';
-    for (size_t i = 0; names[i] != NULL; i++) {
-        append(out_tried, MO_GPU_PROBLEM_BYTES, "%s%s", i == 0 ? "" : ", ", names[i]);
-        void *library =
-            path != NULL ? open_in(path, names[i], out_problem) : open_file(names[i], out_problem);
-        if (library != NULL) {
-            struct link_map *map = NULL;
-            int known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0';
-            snprintf(out_file, MO_GPU_FILE_BYTES, "%s", known ? map->l_name : names[i]);
-            out_problem[0] = '\0';
-            return library;
-        }
-    }
-    return NULL;
-}
-
 void *mo_gpu_symbol(const mo_gpu_driver *driver, const char *symbol)
 {
     return dlsym(driver->library, symbol);
@@ -110,9 +36,9 @@ void mo_gpu_resolve(mo_gpu_driver *driver, const mo_gpu_entry *entries, size_t c
         if (address != NULL)
             continue;
         driver->missing_groups |= 1u << entries[i].need;
-        append(driver->missing, sizeof driver->missing, "%s%s%s",
-               driver->missing[0] == '\0' ? "" : ", ", entries[i].name,
-               entries[i].need == MO_GPU_REQUIRED ? " (required)" : "");
+        mo_append(driver->missing, sizeof driver->missing, "%s%s%s",
+                  driver->missing[0] == '\0' ? "" : ", ", entries[i].name,
+                  entries[i].need == MO_GPU_REQUIRED ? " (required)" : "");
     }
 }
 
@@ -122,7 +48,7 @@ void mo_gpu_why_no_device(const mo_gpu_vendor *vendor, char *text)
     if (vendor->device_file == NULL || access(vendor->device_file, R_OK | W_OK) == 0 ||
         access("/dev/dxg", F_OK) == 0) /* WSL's way to the card */
         return;
-    snprintf(text, MO_GPU_PROBLEM_BYTES,
+    snprintf(text, MO_LIBRARY_TEXT,
              "%s: %s (no card, its kernel driver is not loaded, or this user may not use it)",
              vendor->device_file, strerror(errno));
 }
@@ -130,7 +56,7 @@ void mo_gpu_why_no_device(const mo_gpu_vendor *vendor, char *text)
 /* The driver is there but does not start. */
 static memopt_status refuse_start(mo_gpu_driver *driver, int code)
 {
-    char why[MO_GPU_PROBLEM_BYTES];
+    char why[MO_LIBRARY_TEXT];
     const char *name = driver->vendor->error_name(driver, code);
     memopt_status status = mo_gpu_status_of(code, MEMOPT_OUT_OF_HOST_MEMORY);
     snprintf(driver->problem, sizeof driver->problem, "%s does not start: it says %s (%d)",
@@ -138,7 +64,7 @@ static memopt_status refuse_start(mo_gpu_driver *driver, int code)
     mo_gpu_why_no_device(driver->vendor, why);
     if (code == MO_GPU_STUB_LIBRARY)
         snprintf(why, sizeof why, "it is the toolkit's stub to link with, not the driver");
-    append(driver->problem, sizeof driver->problem, "%s%s", why[0] == '\0' ? "" : "; ", why);
+    mo_append(driver->problem, sizeof driver->problem, "%s%s", why[0] == '\0' ? "" : "; ", why);
     driver->code = code;
     return status == MEMOPT_DRIVER_MISSING ? status : MEMOPT_DRIVER_ERROR;
 }
@@ -150,7 +76,7 @@ static memopt_status load(mo_gpu_driver *driver)
     const mo_gpu_vendor *vendor = driver->vendor;
     *driver = (mo_gpu_driver){.vendor = vendor};
     driver->library =
-        mo_gpu_open_library(vendor->libraries, driver->file, driver->tried, driver->problem);
+        mo_library_open(vendor->libraries, driver->file, driver->tried, driver->problem);
     if (driver->library == NULL)
         return MEMOPT_DRIVER_MISSING;
     vendor->resolve(driver);
@@ -199,7 +125,7 @@ static memopt_status load_quietly(mo_gpu_driver *driver)
 
 memopt_status mo_gpu_load(mo_gpu_driver *driver)
 {
-    char problem[MO_GPU_PROBLEM_BYTES], missing[MO_GPU_PROBLEM_BYTES];
+    char problem[MO_LIBRARY_TEXT], missing[MO_LIBRARY_TEXT];
     memopt_status status = load_quietly(driver);
     if (status == MEMOPT_OK)
         return status;
@@ -269,9 +195,9 @@ void mo_gpu_report(mo_gpu_driver *driver, memopt_backend_info *out_info)
     snprintf(out_info->missing, sizeof out_info->missing, "%s", driver->missing);
     mo_unlock(&load_lock);
     for (uint32_t i = 0; i < images->count; i++)
-        append(out_info->targets, sizeof out_info->targets, "%s%s", i == 0 ? "" : ", ",
-               images->images[i].target);
-    char file[MO_GPU_FILE_BYTES], problem[MO_GPU_PROBLEM_BYTES];
+        mo_append(out_info->targets, sizeof out_info->targets, "%s%s", i == 0 ? "" : ", ",
+                  images->images[i].target);
+    char file[MO_LIBRARY_FILE], problem[MO_LIBRARY_TEXT];
     mo_gpu_compiler_report(driver, file, problem);
     snprintf(out_info->compiler, sizeof out_info->compiler, "%s", file);
     if (file[0] != '\0' && images->source != NULL)

@@ -58,7 +58,7 @@ static const mo_image *next_image(const mo_gpu_device *gpu, uint64_t *tried)
 /* The driver does not take what was compiled for it. */
 static memopt_status refuse_compiled(mo_gpu_device *gpu, const mo_gpu_recipe *recipe, int code)
 {
-    char compiler[2 * MO_GPU_FILE_BYTES];
+    char compiler[2 * MO_LIBRARY_FILE];
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     const char *name = vendor->error_name(gpu->driver, code);
     vendor->clear_error(gpu->driver);

@@ -3,8 +3,8 @@
 #include "support/checks.h"
 #include "support/torture.h"
 
-#include "allocator/trace_machine.h"
 #include "base/memory.h"
+#include "tools/trace/replayer.h"
 
 static const char text[] = "Action,Pointer,Size,Stream\n"
                            "allocate,0x10,5000,0\n"

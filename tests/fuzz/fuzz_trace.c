@@ -1,8 +1,8 @@
 /* Any bytes as CSV text, whole and in pieces: both give the same trace, or the same refusal with
  * the number of a line; and what was read can be replayed where it is small. */
-#include "allocator/trace.h"
 #include "base/error.h"
 #include "base/memory.h"
+#include "tools/trace/trace.h"
 
 #include <stdint.h>
 #include <stdlib.h>

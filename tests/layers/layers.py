@@ -5,7 +5,8 @@
 Order: include/ is used by all; lib/base by the rest of lib/; kernels/ know only themselves;
 lib/device knows base and kernels; a primitive (any other folder of lib/) knows itself, base,
 kernels, the public headers and lib/device/device.h, but neither a back end nor another primitive's
-insides.
+insides. lib/tools and lib/plan are libraries of their own: they know themselves, base and the
+public headers.
 
 Rules: one file calls malloc and its family (it is the fault point of the torture tests); nothing
 prints, exits or aborts; one file takes mutexes (it keeps log callbacks out of locks); a primitive has no #if of a back end.
@@ -29,7 +30,9 @@ NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n
 
 ALLOCATES = {"lib/base/memory.c"}
 PRINTS = {"lib/base/log.c"}  # the default sink, when MEMOPT_LOG asks for it
-LOCKS = {"lib/base/lock.h"}
+LOCKS = {"lib/base/lock.h", "lib/tools/lock.h"}
+HOOKS = "include/memopt/experimental/hooks.h"
+LIBRARIES = ("tools", "plan")  # beside libmemopt, on its public interface
 DEVICE_INTERFACE = "lib/device/device.h"
 SOURCES = {".c", ".h", ".cc", ".cu", ".inc"}
 
@@ -57,10 +60,14 @@ def may_include(source, target):
         return None if to_parts[0] == "kernels" else "kernels know only themselves"
     layer = from_parts[1]
     if to_parts[0] == "include":
-        lower = {"base": {"base.h"}, "device": {"base.h", "device.h", "monitor.h"}}.get(layer)
+        if target == HOOKS:
+            return None
+        lower = {"base": {"base.h"}, "device": {"base.h", "device.h"}}.get(layer)
         if lower is not None and to_parts[-1] not in lower:
             return f"lib/{layer} is below what {target} declares"
         return None
+    if layer in LIBRARIES and to_parts[:2] not in (["lib", layer], ["lib", "base"]):
+        return f"lib/{layer} is a library on the public interface"
     if to_parts[0] == "kernels":
         return "lib/base is below the kernels" if layer == "base" else None
     if to_parts[0] != "lib":
@@ -98,11 +105,11 @@ def problems(root):
         for pattern, allowed, reason in (
             (ALLOCATION, ALLOCATES, "host memory comes from lib/base/memory.h only"),
             (ENDING, PRINTS, "the library neither prints nor ends the program"),
-            (LOCKING, LOCKS, "locks are taken through lib/base/lock.h"),
+            (LOCKING, LOCKS, "locks are taken through lib/base/lock.h or lib/tools/lock.h"),
         ):
             for match in pattern.finditer(code) if name not in allowed else ():
                 yield f"{name}:{line(match)}: calls {match.group(1)}: {reason}"
-        if re.match(r"lib/(?!base/|device/)", name):
+        if re.match(r"lib/(?!base/|device/|tools/monitor/)", name):
             for match in BACK_END.finditer(code):
                 yield f"{name}:{line(match)}: a primitive has no #if of a back end"
 

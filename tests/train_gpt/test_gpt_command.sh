@@ -29,7 +29,7 @@ run() {
 }
 
 run 0 "--checkpoint on|off" --help
-run 0 "libmemopt 1." --version
+run 0 "libmemopt 0." --version
 run 2 "unknown option --layer" --layer 3
 run 2 "'fp8'" --dtype fp8
 run 2 "whole number from 1 to 1024" --layers 0

@@ -1,5 +1,7 @@
 """Finds and loads libmemopt and gives its functions their prototypes.
 
+libmemopt-tools and libmemopt-plan are loaded from where libmemopt is, when they are first used.
+
 Order: the path in the environment variable MEMOPT_LIBRARY (then nothing else is tried: who names a
 library wants that one), the library bundled beside this file, and what the system's loader finds as
 libmemopt.so.1.
@@ -8,6 +10,7 @@ libmemopt.so.1.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from typing import Any, List, Optional, Tuple
 
@@ -34,7 +37,20 @@ def _open(path: str) -> ctypes.CDLL:
         raise OSError("no such file")
     library = ctypes.CDLL(os.path.expanduser(path))
     _check_version(library)
-    _set_prototypes(library)
+    _set_prototypes(library, _abi.LIBRARY)
+    return library
+
+
+@functools.lru_cache(None)
+def part(name: str) -> ctypes.CDLL:
+    """A library beside libmemopt: _abi.TOOLS or _abi.PLAN. ImportError says why it cannot be used."""
+    folder, file = os.path.split(path)
+    beside = os.path.join(folder, file.replace(_abi.LIBRARY, name, 1))
+    try:
+        library = ctypes.CDLL(os.path.expanduser(beside))
+        _set_prototypes(library, name)
+    except OSError as error:
+        raise ImportError("memopt: %s cannot be loaded from beside %s: %s" % (name, path, error))
     return library
 
 
@@ -46,16 +62,14 @@ def _check_version(library: ctypes.CDLL) -> None:
     function.restype, function.argtypes = ctypes.c_uint32, []
     version = function()
     major, minor = version // 10000, version // 100 % 100
-    if major != _abi.HEADER_VERSION[0] or minor < _abi.HEADER_VERSION[1]:
-        wanted = "{}.{}".format(*_abi.HEADER_VERSION)
+    if (major, minor) != _abi.HEADER_VERSION:  # before 1.0 a minor version may change anything
         raise OSError(
-            "it is version %d.%d; this package needs %s or a later %s.x"
-            % (major, minor, wanted, _abi.HEADER_VERSION[0])
+            "it is version %d.%d; this package needs %d.%d" % (major, minor, *_abi.HEADER_VERSION)
         )
 
 
-def _set_prototypes(library: ctypes.CDLL) -> None:
-    for name, (result, parameters) in _abi.PROTOTYPES.items():
+def _set_prototypes(library: ctypes.CDLL, which: str) -> None:
+    for name, (result, parameters) in _abi.PROTOTYPES[which].items():
         try:
             function = getattr(library, name)
         except AttributeError:

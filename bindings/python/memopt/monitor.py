@@ -16,8 +16,10 @@ from typing import Any, List, NamedTuple, Optional, Tuple, Union
 from . import _abi, _lifetime, errors
 from ._abi import MonitorField, ProcessKind, Status
 from ._interrupt import Interruptible
-from ._library import c_text, lib
+from ._library import c_text, part
 from .backends import names_of, status_of, text, words
+
+lib = part(_abi.TOOLS)
 
 
 class MonitorInfo(NamedTuple):

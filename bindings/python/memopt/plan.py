@@ -25,8 +25,10 @@ from typing import (
 
 from . import _abi, errors
 from ._abi import plan as _abi_plan
-from ._library import lib
+from ._library import part
 from .sizes import parse_size
+
+lib = part(_abi.PLAN)
 
 #: Names of optimizers that a person writes otherwise than the C interface spells them.
 _OPTIMIZERS = {

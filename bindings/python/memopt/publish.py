@@ -20,9 +20,11 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Callable, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 
-from . import _lifetime, errors
-from ._library import c_text, lib
+from . import _abi, _lifetime, errors
+from ._library import c_text, part
 from ._lock import Guard
+
+lib = part(_abi.TOOLS)
 
 if TYPE_CHECKING:
     from .allocator import Allocator
@@ -57,7 +59,7 @@ class Published(NamedTuple):
 
 
 class Publisher(_lifetime.Closing):
-    """A Unix socket that tells who connects about allocators; see memopt/publish.h.
+    """A Unix socket that tells who connects about allocators; see memopt/tools/publish.h.
 
     Without `path` it lies where `memopt monitor` looks. It stays open, also when it is forgotten,
     until close() or the process's end. In the child of a fork it is closed.

@@ -10,8 +10,10 @@ from . import _abi, _lifetime, errors
 from ._abi import TraceAction
 from ._arguments import unsigned
 from ._interrupt import Interruptible
-from ._library import c_text, lib
+from ._library import c_text, part
 from .sizes import Size, parse_size
+
+lib = part(_abi.TOOLS)
 
 if TYPE_CHECKING:
     import array

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import re
 import shutil
@@ -32,7 +33,9 @@ def c_facts(tmp_path_factory):
     """What the compiler says: {"sizeof X": n, "offsetof X.f": n, "enum E": n}."""
     if not COMPILER or not os.path.isdir(INCLUDE):
         pytest.skip("no C compiler or no headers")
-    lines = ["#include <stdio.h>", "#include <memopt/memopt.h>", "int main(void) {"]
+    lines = ["#include <stdio.h>"]
+    lines += ["#include <%s>" % os.path.relpath(file, INCLUDE) for file in header_files()]
+    lines.append("int main(void) {")
     for name, struct in _abi.STRUCTS.items():
         lines.append('printf("sizeof %s=%%zu\\n", sizeof(%s));' % (name, name))
         for field, *_ in struct._fields_:
@@ -69,13 +72,18 @@ def test_enumerators(c_facts):
         assert int(c_facts["enum " + name]) == value, name
 
 
+def header_files():
+    """All but those for libraries built on libmemopt."""
+    found = glob.glob(os.path.join(INCLUDE, "memopt", "**", "*.h"), recursive=True)
+    return sorted(file for file in found if "experimental" not in file)
+
+
 def headers():
-    folder = os.path.join(INCLUDE, "memopt")
-    if not os.path.isdir(folder):
+    if not header_files():
         pytest.skip("no headers")
     text = ""
-    for file in sorted(os.listdir(folder)):
-        with open(os.path.join(folder, file), encoding="utf-8") as source:
+    for file in header_files():
+        with open(file, encoding="utf-8") as source:
             text += source.read() + "\n"
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
     return re.sub(r"//[^\n]*", " ", text)
@@ -158,9 +166,10 @@ def test_every_function_has_its_prototype():
     found = {}
     for result, name, rest in re.findall(r"MEMOPT_API ([\w ]+?[ *]+)(memopt_\w+)\((.*?)\);", text):
         found[name] = (c_class(result), [c_class(part) for part in split_parameters(rest)])
-    assert set(found) == set(_abi.PROTOTYPES)
+    tables = {name: row for table in _abi.PROTOTYPES.values() for name, row in table.items()}
+    assert set(found) == set(tables)
     for name, (result, parameters) in found.items():
-        ours = _abi.PROTOTYPES[name]
+        ours = tables[name]
         assert ctypes_class(ours[0]) == result, name
         # An enumeration is an int32 in this ABI.
         expected = ["i32" if kind == "enum" else kind for kind in parameters]

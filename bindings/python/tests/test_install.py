@@ -160,7 +160,11 @@ def check_installed(python):
 def test_pip_install_in_a_fresh_environment(wheel, tmp_path):
     assert re.fullmatch(r"memopt-[\d.]+-py3-none-linux_\w+\.whl", wheel.name)
     names = names_in(wheel)
-    assert [name for name in names if ".so" in name] == ["memopt/lib/libmemopt.so.1"]
+    assert [name for name in names if ".so" in name] == [
+        "memopt/lib/libmemopt-plan.so.1",
+        "memopt/lib/libmemopt-tools.so.1",
+        "memopt/lib/libmemopt.so.1",
+    ]
     schemas = {"memopt/cli/schemas/%s.json" % verb for verb in VERBS}
     assert {"memopt/py.typed", *schemas} <= set(names)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"memopt", "memopt_command"}

@@ -2,9 +2,9 @@
  */
 #include "support.h"
 
-#include "allocator/pluggable.h"
 #include "base/memory.h"
 #include "device/handle.h"
+#include "tools/pluggable/pluggable.h"
 
 #include <pthread.h>
 #include <setjmp.h>

@@ -3,10 +3,10 @@
 
 #include "support.h"
 
-#include "allocator/publish.h"
 #include "base/lock.h"
 #include "base/memory.h"
-#include "memopt/pluggable.h"
+#include "memopt/tools/pluggable.h"
+#include "tools/publish/publish.h"
 
 #include <errno.h>
 #include <poll.h>

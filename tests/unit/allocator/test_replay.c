@@ -3,7 +3,7 @@
 #include "support.h"
 
 #include "base/memory.h"
-#include "memopt/trace.h"
+#include "memopt/tools/trace.h"
 
 #define PAGE (2 * MIB)
 

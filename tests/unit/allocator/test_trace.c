@@ -1,8 +1,8 @@
 /* Traces: events and CSV text in, counts out; every odd event and malformed line told by place. */
 #include "support.h"
 
-#include "allocator/trace.h"
 #include "base/memory.h"
+#include "tools/trace/trace.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

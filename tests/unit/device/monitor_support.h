@@ -5,7 +5,7 @@
 #include "support.h"
 
 #include "base/memory.h"
-#include "memopt/monitor.h"
+#include "memopt/tools/monitor.h"
 
 static const char *const gpus[] = {"cuda", "hip"};
 static const char *const libraries[] = {"libnvidia-ml.so.1", "librocm_smi64.so"};

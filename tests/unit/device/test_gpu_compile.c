@@ -95,7 +95,7 @@ static void holds_every_kernel(const void *image, uint64_t bytes)
 
 static int has_real_nvrtc(void)
 {
-    char file[MO_GPU_FILE_BYTES], problem[MO_GPU_PROBLEM_BYTES];
+    char file[MO_LIBRARY_FILE], problem[MO_LIBRARY_TEXT];
     mo_gpu_compiler_report(&mo_cuda_driver, file, problem);
     return file[0] != '\0' && compiler_says("cuda", "memopt_sim_rtc_compiled") < 0;
 }
@@ -212,7 +212,7 @@ static void chosen(uint32_t capability, int driver, const char *file, const char
 {
     made_device made;
     mo_gpu_recipe recipe;
-    char name[2 * MO_GPU_FILE_BYTES], identity[MO_GPU_IDENTITY_BYTES];
+    char name[2 * MO_LIBRARY_FILE], identity[MO_GPU_IDENTITY_BYTES];
     OK(mo_gpu_find_recipe(make_device(&made, capability, driver, NULL), &recipe));
     mo_gpu_recipe_name(&recipe, name, sizeof name);
     contains(name, file);

@@ -3,7 +3,7 @@
 
 #include "monitor_root.h"
 
-#include "device/monitor.h"
+#include "tools/monitor/source.h"
 
 #include <math.h>
 

@@ -7,8 +7,8 @@ from ctypes import CFUNCTYPE
 
 from .words import *
 
-#: Version of the headers that all this was written for: major must match, minor is the least.
-HEADER_VERSION = (1, 0)
+#: Version of the headers that all this was written for.
+HEADER_VERSION = (0, 9)
 
 
 @enumeration("MEMOPT_", USER="MEMOPT_STATUS_USER")

@@ -91,6 +91,7 @@ ProcessVisitor = CFUNCTYPE(I32, ADDRESS, POINTER(ProcessInfoStruct))
 
 
 functions(
+    TOOLS,
     memopt_monitor_get_info=(CHECKED, TEXT, MonitorInfoStruct),
     memopt_monitor_open=(CHECKED, TEXT, OUT_HANDLE),
     memopt_monitor_close=(CHECKED, HANDLE),

@@ -173,6 +173,7 @@ PlanMeasure = CFUNCTYPE(I32, ADDRESS, POINTER(PlanRun), POINTER(PlanBytes))
 
 
 functions(
+    PLAN,
     memopt_plan_create=(CHECKED, PlanModel, PlanRun, PlanCard, OUT_HANDLE),
     memopt_plan_create_measured=(CHECKED, PlanBytes, PlanRun, PlanCard, OUT_HANDLE),
     memopt_plan_destroy=(CHECKED, HANDLE),

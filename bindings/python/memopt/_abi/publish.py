@@ -5,6 +5,7 @@ from __future__ import annotations
 from .words import *
 
 functions(
+    TOOLS,
     memopt_publisher_open=(CHECKED, TEXT, OUT_HANDLE),
     memopt_publisher_close=(CHECKED, HANDLE),
     memopt_publisher_add=(CHECKED, HANDLE, HANDLE),

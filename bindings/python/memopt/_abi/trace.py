@@ -122,6 +122,7 @@ class ReplayResultStruct(Struct):
 
 
 functions(
+    TOOLS,
     memopt_trace_create=(CHECKED, TraceOptions, OUT_HANDLE),
     memopt_trace_destroy=(CHECKED, HANDLE),
     memopt_trace_add=(CHECKED, HANDLE, TraceEventStruct, U64),

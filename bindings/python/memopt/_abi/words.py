@@ -46,8 +46,9 @@ ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {}
 ENUM_SPELLINGS: Dict[Tuple[Type[enum.IntEnum], str], str] = {}
 #: C name of every struct.
 STRUCTS: Dict[str, Type[Struct]] = {}
-#: name: (result, parameters).
-PROTOTYPES: Dict[str, Tuple[Any, List[Any]]] = {}
+#: Of each library (LIBRARY, TOOLS, PLAN), name: (result, parameters).
+PROTOTYPES: Dict[str, Dict[str, Tuple[Any, List[Any]]]] = {}
+LIBRARY, TOOLS, PLAN = "libmemopt", "libmemopt-tools", "libmemopt-plan"
 
 _E = TypeVar("_E", bound=enum.IntEnum)
 _S = TypeVar("_S", bound=Struct)
@@ -74,10 +75,11 @@ def struct(name: str) -> Callable[[Type[_S]], Type[_S]]:
     return register
 
 
-def functions(**prototypes: Tuple[Any, ...]) -> None:
+def functions(library: str = LIBRARY, **prototypes: Tuple[Any, ...]) -> None:
     """Functions as name=(result, parameter, …); a struct is always passed by its address."""
     for name, (result, *parameters) in prototypes.items():
-        PROTOTYPES[name] = (result, [_parameter(kind) for kind in parameters])
+        kinds = [_parameter(kind) for kind in parameters]
+        PROTOTYPES.setdefault(library, {})[name] = (result, kinds)
 
 
 def _parameter(kind: Any) -> Any:

@@ -14,12 +14,14 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 import torch
 
-from .. import errors
+from .. import _abi, errors
 from .._abi import PluggableRaise
-from .._library import c_text, lib
+from .._library import c_text, lib, part
 from .._lock import Guard
 from ..allocator import add_to_snapshot_of, config_items, stat_names
 from ..publish import Publisher
+
+_tools = part(_abi.TOOLS)
 
 DeviceLike = Union[torch.device, str, int, None]
 
@@ -53,7 +55,7 @@ class TorchAllocator:
     def __init__(self, config: Optional[str] = None, device: DeviceLike = None) -> None:
         self._config = _environment() if config is None else config
         self._device = device
-        lib.memopt_pluggable_configure(
+        _tools.memopt_pluggable_configure(
             _backend().encode(), c_text(self._config, "a configuration"), _torch_raise()
         )
 
@@ -126,7 +128,7 @@ class TorchAllocator:
 
     def trim(self) -> None:
         """Gives cached memory of all devices back; torch.cuda.empty_cache() does it as well."""
-        lib.memopt_pluggable_empty_cache()
+        _tools.memopt_pluggable_empty_cache()
 
     def _allocators(self, device: DeviceLike) -> List[int]:
         index = self._index(device)
@@ -134,7 +136,7 @@ class TorchAllocator:
         while True:
             out = ctypes.c_void_p()
             try:
-                lib.memopt_pluggable_allocator(index, len(found), ctypes.byref(out))
+                _tools.memopt_pluggable_allocator(index, len(found), ctypes.byref(out))
             except errors.NotFoundError:
                 if not found:
                     raise
@@ -237,7 +239,7 @@ def _backend() -> str:
 
 
 def _address(function: str) -> int:
-    return ctypes.cast(getattr(lib, function), ctypes.c_void_p).value or 0
+    return ctypes.cast(getattr(_tools, function), ctypes.c_void_p).value or 0
 
 
 def _torch_allocator(alloc: str) -> Any:

@@ -1,0 +1,15 @@
+/* Reading the small text files of /proc and /sys. */
+#ifndef MO_BASE_SMALL_FILE_H
+#define MO_BASE_SMALL_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Reads the start of a file as text without its last newline. 0, or an errno. */
+int mo_read_text(const char *path, char *text, size_t size);
+/* A file that holds one decimal number. 0, or an errno (EINVAL: it is none). */
+int mo_read_number(const char *path, uint64_t *out_number);
+/* "12" → 12; 0 where the whole text is not a number that fits. */
+int mo_parse_number(const char *text, uint64_t *out_number);
+
+#endif

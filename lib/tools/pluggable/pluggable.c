@@ -1,0 +1,289 @@
+/* The entry points that frameworks call by address; see pluggable.h. */
+#include "tools/pluggable/pluggable.h"
+
+#include "base/error.h"
+#include "tools/lock.h"
+
+#include <stdio.h>
+#include <string.h>
+
+mo_plug_slot mo_plug_slots[MO_PLUG_DEVICES];
+pthread_mutex_t mo_plug_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Under mo_plug_lock, but `raise`. */
+static char backend_name[8] = "cuda";
+static char config_text[MO_PLUG_CONFIG];
+static _Atomic(memopt_pluggable_raise) raise_function;
+
+/* --- configuration ---------------------------------------------------------------------------- */
+
+static int in_use(void)
+{
+    for (int i = 0; i < MO_PLUG_DEVICES; i++)
+        if (atomic_load(&mo_plug_slots[i].first) != NULL)
+            return 1;
+    return 0;
+}
+
+static memopt_status set_config(const char *backend, const char *config)
+{
+    memopt_status status = MEMOPT_OK;
+    mo_tools_lock(&mo_plug_lock);
+    int same = strcmp(backend, backend_name) == 0 && strcmp(config, config_text) == 0;
+    if (!same && in_use()) {
+        status = mo_fail(MEMOPT_BUSY,
+                         "pluggable_configure: allocators of %s were made already with \"%.200s\"; "
+                         "configure before the first allocation",
+                         backend_name, config_text);
+    } else {
+        strcpy(backend_name, backend);
+        strcpy(config_text, config);
+    }
+    mo_tools_unlock(&mo_plug_lock);
+    return status;
+}
+
+memopt_status memopt_pluggable_configure(const char *backend, const char *config,
+                                         memopt_pluggable_raise raise)
+{
+    if (backend == NULL || (strcmp(backend, "cuda") != 0 && strcmp(backend, "hip") != 0 &&
+                            strcmp(backend, "cpu") != 0))
+        return mo_fail(
+            MEMOPT_INVALID_ARGUMENT,
+            "pluggable_configure: backend is \"cuda\", \"hip\" or \"cpu\", not \"%.20s\"",
+            backend == NULL ? "(NULL)" : backend);
+    if (config == NULL)
+        config = "";
+    if (strlen(config) >= MO_PLUG_CONFIG)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "pluggable_configure: config has %zu characters; write fewer than %d",
+                       strlen(config), MO_PLUG_CONFIG);
+    memopt_status status = memopt_allocator_check_config(config);
+    if (status == MEMOPT_OK)
+        status = set_config(backend, config);
+    if (status == MEMOPT_OK)
+        atomic_store(&raise_function, raise);
+    return status;
+}
+
+/* --- slots ------------------------------------------------------------------------------------ */
+
+memopt_status mo_plug_make(memopt_device *device, memopt_allocator **out_allocator)
+{
+    char config[MO_PLUG_CONFIG];
+    mo_tools_lock(&mo_plug_lock);
+    memcpy(config, config_text, sizeof config);
+    mo_tools_unlock(&mo_plug_lock);
+    return memopt_allocator_create(device, config, NULL, out_allocator);
+}
+
+/* Opens the device and makes its first allocator, unless another thread was quicker. */
+static memopt_status make_first(mo_plug_slot *slot, int index)
+{
+    char name[32];
+    memopt_device *device;
+    memopt_allocator *made, *none = NULL;
+    mo_tools_lock(&mo_plug_lock);
+    snprintf(name, sizeof name, "%s:%d", backend_name, index);
+    mo_tools_unlock(&mo_plug_lock);
+    memopt_status status = memopt_device_open(name, NULL, &device);
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_plug_make(device, &made);
+    if (status == MEMOPT_OK && atomic_compare_exchange_strong(&slot->first, &none, made))
+        return MEMOPT_OK;
+    if (status == MEMOPT_OK)
+        memopt_allocator_destroy(made);
+    memopt_device_close(device);
+    return status;
+}
+
+memopt_status mo_plug_enter(int32_t device, mo_plug_slot **out_slot)
+{
+    if (device < 0 || device >= MO_PLUG_DEVICES)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "pluggable: device %d is not 0 to %d", device,
+                       MO_PLUG_DEVICES - 1);
+    mo_plug_slot *slot = &mo_plug_slots[device];
+    *out_slot = slot;
+    return atomic_load_explicit(&slot->first, memory_order_acquire) != NULL
+               ? MEMOPT_OK
+               : make_first(slot, device);
+}
+
+static memopt_allocator *first_of(mo_plug_slot *slot)
+{
+    return atomic_load_explicit(&slot->first, memory_order_acquire);
+}
+
+/* --- blocks ----------------------------------------------------------------------------------- */
+
+static memopt_status allocate(uint64_t size, int32_t device, memopt_stream stream,
+                              void **out_pointer)
+{
+    mo_plug_slot *slot;
+    memopt_status status = mo_plug_enter(device, &slot);
+    if (status != MEMOPT_OK)
+        return status;
+    if (mo_plug_pool_alloc(slot, size, stream, out_pointer, &status))
+        return status;
+    return memopt_allocator_alloc(first_of(slot), size, MEMOPT_TAG_OTHER, stream, out_pointer);
+}
+
+void *memopt_pluggable_alloc(uint64_t size, int32_t device, memopt_stream stream)
+{
+    void *pointer = NULL;
+    return allocate(size, device, stream, &pointer) == MEMOPT_OK ? pointer : NULL;
+}
+
+static void raise_failure(memopt_status status)
+{
+    char text[2048], name[sizeof backend_name];
+    memopt_pluggable_raise raise = atomic_load(&raise_function);
+    if (raise == NULL)
+        return;
+    mo_tools_lock(&mo_plug_lock);
+    memcpy(name, backend_name, sizeof name);
+    mo_tools_unlock(&mo_plug_lock);
+    const char *prefix = status != MEMOPT_OUT_OF_DEVICE_MEMORY ? "memopt: "
+                         : strcmp(name, "hip") == 0            ? "HIP out of memory. "
+                                                               : "CUDA out of memory. ";
+    snprintf(text, sizeof text, "%s%s", prefix, memopt_last_error());
+    raise("memopt_pluggable_alloc_or_raise", "libmemopt", 0, text);
+}
+
+void *memopt_pluggable_alloc_or_raise(uint64_t size, int32_t device, memopt_stream stream)
+{
+    void *pointer = NULL;
+    memopt_status status = allocate(size, device, stream, &pointer);
+    if (status == MEMOPT_OK)
+        return pointer;
+    raise_failure(status);
+    return NULL;
+}
+
+void memopt_pluggable_free(void *pointer, uint64_t size, int32_t device, memopt_stream stream)
+{
+    mo_plug_slot *slot;
+    (void)size;
+    (void)stream;
+    if (pointer == NULL)
+        return;
+    memopt_status status = mo_plug_enter(device, &slot);
+    if (status == MEMOPT_OK && !mo_plug_pool_free(slot, pointer, &status))
+        status = memopt_allocator_free(first_of(slot), pointer);
+}
+
+void memopt_pluggable_record_stream(void *pointer, memopt_stream stream)
+{
+    memopt_status status;
+    for (int i = 0; i < MO_PLUG_DEVICES; i++) {
+        mo_plug_slot *slot = &mo_plug_slots[i];
+        memopt_allocator *allocator = first_of(slot);
+        if (allocator == NULL)
+            continue;
+        if (memopt_allocator_owns(allocator, pointer)) {
+            memopt_allocator_record_stream(allocator, pointer, stream);
+            return;
+        }
+        if (mo_plug_pool_record(slot, pointer, stream, &status)) {
+            return;
+        }
+    }
+    mo_fail(MEMOPT_INVALID_ARGUMENT, "pluggable_record_stream: %p is not a live block", pointer);
+}
+
+/* --- the cache -------------------------------------------------------------------------------- */
+
+void memopt_pluggable_empty_cache(void)
+{
+    for (int i = 0; i < MO_PLUG_DEVICES; i++) {
+        memopt_allocator *allocator = first_of(&mo_plug_slots[i]);
+        if (allocator == NULL)
+            continue;
+        memopt_allocator_trim(allocator, NULL);
+        mo_plug_pools_trim(&mo_plug_slots[i]);
+    }
+}
+
+void memopt_pluggable_memory_fraction(double fraction, int32_t device)
+{
+    mo_plug_slot *slot;
+    memopt_status status = mo_plug_enter(device, &slot);
+    if (status == MEMOPT_OK && !(fraction >= 0 && fraction <= 1))
+        status = mo_fail(MEMOPT_INVALID_ARGUMENT, "memory_fraction: %g is not 0 to 1", fraction);
+    if (status == MEMOPT_OK) {
+        memopt_allocator *allocator = first_of(slot);
+        memopt_memory_info memory = {.struct_size = sizeof memory};
+        status = memopt_device_memory_info(memopt_allocator_device(allocator), &memory);
+        if (status != MEMOPT_OK)
+            return;
+        uint64_t limit = (uint64_t)((double)memory.total * fraction);
+        status = memopt_allocator_set_limit(allocator, limit > 0 ? limit : 1);
+    }
+}
+
+/* --- seeing and ending ------------------------------------------------------------------------ */
+
+memopt_status memopt_pluggable_allocator(int32_t device, uint64_t index,
+                                         memopt_allocator **out_allocator)
+{
+    mo_plug_slot *slot;
+    if (out_allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "pluggable_allocator: out_allocator is NULL");
+    memopt_status status = mo_plug_enter(device, &slot);
+    if (status != MEMOPT_OK)
+        return status;
+    memopt_allocator *found = index == 0 ? first_of(slot) : NULL;
+    mo_tools_lock(&mo_plug_lock);
+    for (mo_graph_pool *pool = slot->pools; pool != NULL && found == NULL; pool = pool->next)
+        if (--index == 0)
+            found = pool->allocator;
+    mo_tools_unlock(&mo_plug_lock);
+    if (found == NULL)
+        return mo_fail(MEMOPT_NOT_FOUND, "pluggable_allocator: there is no further allocator");
+    *out_allocator = found;
+    return MEMOPT_OK;
+}
+
+static uint64_t live_blocks(mo_plug_slot *slot)
+{
+    uint64_t live = 0, count = 0;
+    memopt_allocator *allocator = first_of(slot);
+    if (allocator != NULL)
+        memopt_allocator_stat(allocator, "allocation.all.current", &live);
+    for (mo_graph_pool *pool = slot->pools; pool != NULL; pool = pool->next)
+        count += pool->live;
+    return live + count;
+}
+
+static memopt_status end_slot(mo_plug_slot *slot)
+{
+    memopt_allocator *allocator = first_of(slot);
+    if (allocator == NULL)
+        return MEMOPT_OK;
+    memopt_device *device = memopt_allocator_device(allocator);
+    memopt_status status = mo_plug_pools_end(slot);
+    memopt_status ended = memopt_allocator_destroy(allocator);
+    atomic_store(&slot->first, NULL);
+    memopt_status closed = memopt_device_close(device);
+    return status != MEMOPT_OK ? status : ended != MEMOPT_OK ? ended : closed;
+}
+
+memopt_status memopt_pluggable_end(void)
+{
+    memopt_status status = MEMOPT_OK;
+    uint64_t live = 0;
+    for (int i = 0; i < MO_PLUG_DEVICES; i++)
+        live += live_blocks(&mo_plug_slots[i]);
+    if (live > 0)
+        return mo_fail(MEMOPT_BUSY, "pluggable_end: %llu blocks are still allocated; free them",
+                       (unsigned long long)live);
+    for (int i = 0; i < MO_PLUG_DEVICES; i++) {
+        memopt_status ended = end_slot(&mo_plug_slots[i]);
+        status = status != MEMOPT_OK ? status : ended;
+    }
+    strcpy(backend_name, "cuda");
+    config_text[0] = '\0';
+    atomic_store(&raise_function, NULL);
+    return status;
+}

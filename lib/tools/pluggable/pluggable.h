@@ -1,0 +1,63 @@
+/*
+ * What is behind the entry points of memopt/tools/pluggable.h, process-wide:
+ *
+ *   pluggable.c        the configuration, one slot for each device, and the entry points
+ *   pools.c            the allocators of recorded graphs
+ *
+ * A slot's first allocator is made without a lock: who comes second ends his own. `mo_plug_lock`
+ * guards the configuration and the lists of pools; it is held over a free into a pool (which never
+ * blocks), never over anything that waits. It comes before an allocator's own locks.
+ */
+#ifndef MO_ALLOCATOR_PLUGGABLE_H
+#define MO_ALLOCATOR_PLUGGABLE_H
+
+#include "memopt/tools/pluggable.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { MO_PLUG_DEVICES = 64, MO_PLUG_CONFIG = 1000 };
+
+/* The allocator of one graph, or of several that share a pool. Once made it stays until the end. */
+typedef struct mo_graph_pool {
+    struct mo_graph_pool *next;
+    memopt_allocator *allocator;
+    uint64_t id[2];
+    uint64_t holds; /* begun and not released; 0: the id means nothing any more */
+    uint64_t open;  /* begun and not ended */
+    uint64_t live;  /* blocks */
+} mo_graph_pool;
+
+typedef struct mo_plug_slot {
+    _Atomic(memopt_allocator *) first;
+    atomic_uint pool_count; /* of `pools`; read without the lock to skip it */
+    atomic_uint open_count; /* sum of their `open` */
+    mo_graph_pool *pools;   /* begun last first */
+} mo_plug_slot;
+
+extern mo_plug_slot mo_plug_slots[MO_PLUG_DEVICES];
+extern pthread_mutex_t mo_plug_lock;
+
+/* --- pluggable.c ------------------------------------------------------------------------------ */
+
+/* The slot of a device with its first allocator. */
+memopt_status mo_plug_enter(int32_t device, mo_plug_slot **out_slot);
+/* An allocator as configured. */
+memopt_status mo_plug_make(memopt_device *device, memopt_allocator **out_allocator);
+
+/* --- pools.c           ------------------------------------------------------------------------ */
+
+/* Whether this allocation belongs into a pool; then it is made, and *out_status says how it went.
+ */
+int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_stream stream, void **out_pointer,
+                       memopt_status *out_status);
+/* Whether a block is of a pool; then it is freed, or its stream recorded. */
+int mo_plug_pool_free(mo_plug_slot *slot, void *pointer, memopt_status *out_status);
+int mo_plug_pool_record(mo_plug_slot *slot, void *pointer, memopt_stream stream,
+                        memopt_status *out_status);
+/* Waits for the device and gives back the memory of released pools. */
+memopt_status mo_plug_pools_trim(mo_plug_slot *slot);
+/* BUSY while a block lives; else ends all pools. */
+memopt_status mo_plug_pools_end(mo_plug_slot *slot);
+
+#endif
