@@ -64,7 +64,6 @@ from .optim import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, S
 from .optimizer import Optimizer
 from .phases import phase
 from .pinned import PinnedMemory, Registration
-from .plan import Plan, PlanBytes, PlanCard, PlanChange, PlanLayer, PlanModel, PlanRun, PlanSolution
 from .publish import Published, PublishedAllocator, Publisher, publish, published
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
@@ -114,14 +113,6 @@ __all__ = [
     "Overflow",
     "Pass",
     "PinnedMemory",
-    "Plan",
-    "PlanBytes",
-    "PlanCard",
-    "PlanChange",
-    "PlanLayer",
-    "PlanModel",
-    "PlanRun",
-    "PlanSolution",
     "Process",
     "Published",
     "PublishedAllocator",

@@ -320,7 +320,7 @@ int mo_plan_key_text(const mo_plan_key *key, const mo_plan_given *given, char *t
         memopt_dtype dtype;
     } v = {0};
     memcpy(&v, field, key->type <= NUMBER ? 8 : 4);
-    if (v.whole == 0)
+    if (v.whole == 0 && key->type != CHOICE)
         return 0;
     if (key->type == COUNT || key->type == SIZE)
         (void)snprintf(text, size, "%" PRIu64, v.whole);

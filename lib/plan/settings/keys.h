@@ -191,7 +191,7 @@ memopt_status mo_plan_parse(const char *text, mo_plan_given *out);
 /* INVALID_ARGUMENT for the first value that is above its limit: for values that were filled in. */
 memopt_status mo_plan_check_limits(const mo_plan_given *given);
 
-/* Writes a value as the parser reads it; 0 where it is 0, the default. */
+/* Writes a value as the parser reads it; 0 where there is none: it is the default. */
 int mo_plan_key_text(const mo_plan_key *key, const mo_plan_given *given, char *text, size_t size);
 /* Whether JSON puts its text into quotes. */
 int mo_plan_key_is_number(const mo_plan_key *key);

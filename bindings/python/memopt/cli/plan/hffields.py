@@ -1,4 +1,4 @@
-"""Keys of a Hugging Face configuration as fields of a PlanModel, family by family."""
+"""Keys of a Hugging Face configuration as fields of a Model, family by family."""
 
 from __future__ import annotations
 

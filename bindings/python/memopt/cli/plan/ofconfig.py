@@ -7,7 +7,7 @@ import argparse
 import importlib.util
 from typing import Any, Dict, List, Optional
 
-from ...plan import PlanRun
+from ...plan import Run
 from . import hfconfig
 from .describe import Description
 from .traced import DTYPES, Sizes, TraceFailed, Traced, check, describe
@@ -129,7 +129,7 @@ class TracedConfig(Traced):
     def description(self) -> Description:
         """The run of the options; the model is told by the module."""
         described = describe(self._given, _TAKEN)
-        run: PlanRun = described.run.replace(
+        run: Run = described.run.replace(
             attention=self._given.attention, checkpointing=self._given.checkpointing
         )
         return described._replace(run=run)
