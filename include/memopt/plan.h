@@ -5,8 +5,7 @@
  *
  * Settings are text: `key=value` entries, separated by line ends or semicolons. Blanks around keys
  * and values do not count, and of two equal keys the last one counts. A key that is left out, or
- * that is 0, has its default. memopt_plan_get_key() lists all keys with what they accept; so does
- * the guide (docs/guide/plan.md).
+ * that is 0, has its default. memopt_plan_get_key() lists all keys with what they accept.
  *
  * @code
  * memopt_plan *plan = NULL;
