@@ -53,4 +53,4 @@ foreach(vendor CUDA HIP)
 endforeach()
 
 file(WRITE "${OUTPUT}"
-  "/* Written by cmake/MemoptEmbed.cmake. */\n#include \"kernels/images.h\"\n\n${blobs}${tables}")
+  "/* Written by cmake/MemoptEmbed.cmake. */\n#include \"kernels/core/gpu_images.h\"\n\n${blobs}${tables}")

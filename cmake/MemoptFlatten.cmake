@@ -1,8 +1,8 @@
 cmake_minimum_required(VERSION 3.25)
-# Writes one self-contained text out of kernels/gpu.cu:
+# Writes one self-contained text out of kernels/core/all_kernels.cu:
 #   cmake -DROOT=... -DOUTPUT=... -P MemoptFlatten.cmake
 # Every #include "kernels/..." is replaced by the file, once; includes of the system's headers are
-# left out but for those of kernels/rtc.h, which comes first.
+# left out but for those of kernels/core/rtc_types.h, which comes first.
 set(seen "")
 
 # Appends the file to `text`. Contents are only ever handled as quoted strings: lists would eat
@@ -13,7 +13,7 @@ function(flatten name)
   endif()
   list(APPEND seen "${name}")
   file(READ "${ROOT}/${name}" rest)
-  if(NOT name STREQUAL "kernels/rtc.h")
+  if(NOT name STREQUAL "kernels/core/rtc_types.h")
     string(REGEX REPLACE "#include <[^>\n]*>\n" "" rest "${rest}")
   endif()
   set(out "${text}")
@@ -39,6 +39,6 @@ function(flatten name)
 endfunction()
 
 set(text "")
-flatten(kernels/rtc.h)
-flatten(kernels/gpu.cu)
+flatten(kernels/core/rtc_types.h)
+flatten(kernels/core/all_kernels.cu)
 file(WRITE "${OUTPUT}" "${text}")

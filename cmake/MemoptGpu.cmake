@@ -205,8 +205,8 @@ memopt_tell_images(HIP "${memopt_hip_told}")
 function(memopt_gpu_images target)
   set(folder ${PROJECT_BINARY_DIR}/gpu)
   set(source ${folder}/kernels.cu)
-  file(GLOB inputs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cu
-       ${PROJECT_SOURCE_DIR}/kernels/*.h)
+  file(GLOB inputs CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*/*.cu
+       ${PROJECT_SOURCE_DIR}/kernels/*/*.h)
   add_custom_command(OUTPUT ${source}
     COMMAND ${CMAKE_COMMAND} -DROOT=${PROJECT_SOURCE_DIR} -DOUTPUT=${source}
             -P ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake

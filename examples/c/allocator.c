@@ -34,7 +34,7 @@
 static uint64_t stat_of(memopt_allocator *allocator, const char *name)
 {
     uint64_t value = 0;
-    (void)memopt_allocator_stat(allocator, name, &value);
+    (void)memopt_allocator_get_stat(allocator, name, &value);
     return value;
 }
 
@@ -58,7 +58,7 @@ static int caching(memopt_device *device)
 
     memopt_tag_stats stats = {.struct_size = sizeof stats};
     for (memopt_tag tag = 0; tag <= cache_tag; tag++) {
-        CHECK(memopt_allocator_tag_stats(allocator, tag, &stats));
+        CHECK(memopt_allocator_get_tag_stats(allocator, tag, &stats));
         if (stats.peak_bytes > 0)
             printf("   %-8s now %3llu MiB, at most %3llu MiB\n", stats.name,
                    (unsigned long long)(stats.current_bytes / MIB),

@@ -26,7 +26,7 @@ static void must(memopt_status status)
 /* A tensor is a pointer, a count and an element type. On the "cpu" device any memory will do. */
 static memopt_tensor tensor(void *data, memopt_dtype dtype)
 {
-    memopt_tensor t = {data, WEIGHTS, dtype, 0};
+    memopt_tensor t = {data, WEIGHTS, dtype};
     return t;
 }
 
@@ -95,14 +95,14 @@ static int train(memopt_device *device)
     for (int step = 0; step < 60; step++) {
         /* The scale is one float in device memory: a loss kernel multiplies by it in place. On the
          * "cpu" device the host may read it too. */
-        backward(device, weights, gradients, *memopt_scaler_device_scale(scaler));
+        backward(device, weights, gradients, *memopt_scaler_get_scale(scaler));
         if (step == 30)
             gradients[7] = 0x7c00; /* an overflow: +infinity */
 
         must(memopt_cast(device, &wide, &half, 1, NULL, NULL));
         must(memopt_scaler_unscale(scaler, &wide, 1, NULL)); /* notes non-finite gradients */
         must(memopt_scaler_clip(scaler, &wide, 1, 1e-3, &norm, NULL));
-        if (*memopt_scaler_device_found_inf(scaler) == 0.0f) {
+        if (*memopt_scaler_get_found_inf(scaler) == 0.0f) {
             for (int i = 0; i < WEIGHTS; i++)
                 weights[i] -= 1e7f * step_gradient[i];
         } else {
@@ -111,7 +111,7 @@ static int train(memopt_device *device)
         must(memopt_scaler_update(scaler, NULL)); /* shrink or grow; clear the flag */
         must(memopt_cast(device, &copy, &master, 1, NULL, NULL));
     }
-    must(memopt_scaler_get_state_sync(scaler, &state, NULL));
+    must(memopt_scaler_get_state_sync(scaler, NULL, &state));
     must(memopt_scaler_destroy(scaler));
 
     double mean = mean_of(device, &copy, room);

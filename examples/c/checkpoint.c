@@ -88,7 +88,7 @@ static memopt_status run_layer(void *user, memopt_region *region, memopt_region_
         l->y[i] = tanhf(l->dropped[i]);
         l->slope[i] = 1.0f - l->y[i] * l->y[i];
     }
-    memopt_tensor mask = {l->keep, WIDTH, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor mask = {l->keep, WIDTH, MEMOPT_DTYPE_F32};
     return memopt_region_check(region, "mask", &mask); /* free unless a check mode is on */
 }
 
@@ -183,7 +183,7 @@ static memopt_status run(model *m, uint32_t mode, uint32_t check_mode, uint64_t 
     }
     check(memopt_allocator_reset_peaks(m->allocator), "reset_peaks");
     memopt_status status = train_step(m);
-    check(memopt_allocator_tag_stats(m->allocator, MEMOPT_TAG_ACTIVATIONS, &tag), "tag_stats");
+    check(memopt_allocator_get_tag_stats(m->allocator, MEMOPT_TAG_ACTIVATIONS, &tag), "tag_stats");
     *peak = tag.peak_bytes;
     *gradients = 14695981039346656037u;
     for (int i = 0; i < LAYERS; i++) {

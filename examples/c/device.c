@@ -35,7 +35,7 @@ static int show_device(memopt_device *device)
     memopt_device_properties properties = {.struct_size = sizeof properties};
     memopt_memory_info info = {.struct_size = sizeof info};
     CHECK(memopt_device_get_properties(device, &properties));
-    CHECK(memopt_device_memory_info(device, &info));
+    CHECK(memopt_device_get_memory_info(device, &info));
     printf("device: %s (%s, %s, %u threads)\n", properties.name, properties.backend, properties.isa,
            properties.threads);
     printf("memory: %llu MiB in all, %llu MiB free, pages of %llu KiB\n",
@@ -73,7 +73,7 @@ static int ordered_by_an_event(memopt_device *device)
            BUFFER_MIB / 1024.0 / seconds);
 
     memopt_memory_info info = {.struct_size = sizeof info};
-    CHECK(memopt_device_memory_info(device, &info));
+    CHECK(memopt_device_get_memory_info(device, &info));
     printf("page-locked: %llu MiB\n", (unsigned long long)(info.pinned / MIB));
     CHECK(memopt_host_free(device, from));
     CHECK(memopt_host_free(device, to));

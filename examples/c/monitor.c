@@ -43,7 +43,7 @@ static void print_device(memopt_monitor *monitor, const char *backend, int32_t i
 {
     memopt_monitor_reading r = {.struct_size = sizeof r};
     top three = {3, 0};
-    TRY(memopt_monitor_read(monitor, index, &r));
+    TRY(memopt_monitor_get_reading(monitor, index, &r));
     printf("%s:%d %s\n", backend, (int)index, r.name);
     if (r.fields & MEMOPT_MONITOR_MEMORY)
         printf("  memory       %10.1f of %.1f MiB used\n", (double)r.memory_used / MIB,
@@ -73,7 +73,7 @@ int main(void)
             printf("%s: %s\n", backends[b], memopt_last_error());
             continue;
         }
-        TRY(memopt_monitor_device_count(monitor, &count));
+        TRY(memopt_monitor_get_device_count(monitor, &count));
         for (int32_t i = 0; i < count; i++)
             print_device(monitor, backends[b], i);
         TRY(memopt_monitor_close(monitor));

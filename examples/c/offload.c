@@ -75,7 +75,7 @@ static void forward_pass(memopt_device *device, memopt_allocator *allocator,
               "alloc");
         check(forward_layer(device, activation, i, stream), "forward");
         /* The offloader takes the block over: copied after the work above, then freed. */
-        check(memopt_offload_pack(offloader, activation, BYTES, stream, &tickets[i]), "pack");
+        check(memopt_offloader_pack(offloader, activation, BYTES, stream, &tickets[i]), "pack");
     }
 }
 
@@ -86,10 +86,10 @@ static void backward_pass(memopt_device *device, memopt_offloader *offloader, me
         void *activation = NULL;
         /* Before the work that it shall overlap with: the copy of the layer below. */
         if (i > 0)
-            check(memopt_offload_prefetch(offloader, tickets[i - 1]), "prefetch");
-        check(memopt_offload_unpack(offloader, tickets[i], stream, &activation), "unpack");
+            check(memopt_offloader_prefetch(offloader, tickets[i - 1]), "prefetch");
+        check(memopt_offloader_unpack(offloader, tickets[i], stream, &activation), "unpack");
         check(backward_layer(device, activation, seen[i], stream), "backward");
-        check(memopt_offload_release(offloader, tickets[i], stream), "release");
+        check(memopt_offloader_release(offloader, tickets[i], stream), "release");
     }
 }
 
@@ -173,7 +173,7 @@ int main(void)
     check(memopt_stream_sync(device, stream), "sync");
     int right = all_right(seen);
     check(memopt_offloader_get_stats(offloader, &stats), "stats");
-    check(memopt_device_memory_info(device, &info), "memory_info");
+    check(memopt_device_get_memory_info(device, &info), "memory_info");
     printf("  backward read %s values; %" PRIu64 " of %" PRIu64
            " copies back had been started by a prefetch\n",
            right ? "the right" : "WRONG", stats.prefetch_hits, stats.copied_back_bytes / BYTES);

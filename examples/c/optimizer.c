@@ -49,7 +49,7 @@ static float forward_backward(const float *w, const float *hidden, unsigned *sta
 /* Device memory for one tensor of floats. On the "cpu" device the host may write to it directly. */
 static memopt_tensor new_tensor(memopt_allocator *allocator, memopt_tag tag)
 {
-    memopt_tensor t = {NULL, WEIGHTS, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor t = {NULL, WEIGHTS, MEMOPT_DTYPE_F32};
     must(memopt_allocator_alloc(allocator, WEIGHTS * sizeof(float), tag, NULL, &t.data));
     memset(t.data, 0, WEIGHTS * sizeof(float));
     return t;
@@ -83,7 +83,7 @@ static float train(memopt_device *device, const float *hidden, uint32_t format, 
     memopt_tensor weights = new_tensor(allocator, MEMOPT_TAG_WEIGHTS);
     memopt_tensor gradient = new_tensor(allocator, MEMOPT_TAG_GRADIENTS);
     memopt_optimizer *optimizer = new_optimizer(allocator, format, &weights);
-    must(memopt_allocator_tag_stats(allocator, MEMOPT_TAG_OPTIMIZER, &stats));
+    must(memopt_allocator_get_tag_stats(allocator, MEMOPT_TAG_OPTIMIZER, &stats));
     *bytes = stats.current_bytes;
 
     memopt_step_options step = MEMOPT_STEP_OPTIONS_INIT;

@@ -66,14 +66,14 @@ int main(void)
     TRY(memopt_publisher_open(NULL, &publisher));
     TRY(memopt_publisher_add(publisher, allocator));
     TRY(memopt_publisher_get_fd(publisher, &fd));
-    printf("published at %s\n", memopt_publisher_path(publisher));
+    printf("published at %s\n", memopt_publisher_get_path(publisher));
 
     TRY(memopt_allocator_alloc(allocator, 6 * MIB, MEMOPT_TAG_OTHER, NULL, &kept));
     TRY(memopt_allocator_alloc(allocator, 20 * MIB, MEMOPT_TAG_OTHER, NULL, &dropped));
     TRY(memopt_allocator_free(allocator, dropped));
 
-    int client = connect_to(memopt_publisher_path(publisher)); /* somebody asks */
-    struct pollfd loop = {.fd = fd, .events = POLLIN};         /* the program's own loop */
+    int client = connect_to(memopt_publisher_get_path(publisher)); /* somebody asks */
+    struct pollfd loop = {.fd = fd, .events = POLLIN};             /* the program's own loop */
     while (poll(&loop, 1, 1000) == 0)
         printf("nobody asks\n");
     TRY(memopt_publisher_serve(publisher, 0, &served));

@@ -107,6 +107,7 @@ def main():
     for step, loss in enumerate(losses, 1):
         if dist.get_rank() == 0:
             print("step %d  loss %.9g" % (step, loss), flush=True)
+    dist.barrier()  # without it, torch 2.15 sometimes aborts at exit with gloo
     dist.destroy_process_group()
 
 

@@ -18,10 +18,10 @@
  * waited for, and no memory is given back; frees that need events are finished after the capture.
  *
  * **A stream's end.** Blocks may outlive the stream that they were allocated on or recorded for.
- * memopt_stream_destroy() takes care of that, and memopt_stream_release() for streams that others
- * made. The stream's free blocks can then be given out on any other stream, its recorded uses are
- * over, also those of frees that a capture defers, and its live blocks are freed later as any
- * other, without a stream of their own.
+ * memopt_stream_destroy() takes care of that, and memopt_stream_release_sync() for streams that
+ * others made. The stream's free blocks can then be given out on any other stream, its recorded
+ * uses are over, also those of frees that a capture defers, and its live blocks are freed later as
+ * any other, without a stream of their own.
  */
 #ifndef MEMOPT_ALLOCATOR_H
 #define MEMOPT_ALLOCATOR_H
@@ -150,7 +150,7 @@ MEMOPT_API memopt_status memopt_allocator_destroy_force(memopt_allocator *alloca
  * @return the device given to memopt_allocator_create(); NULL if allocator is NULL.
  * @since 0.9
  */
-MEMOPT_API memopt_device *memopt_allocator_device(const memopt_allocator *allocator);
+MEMOPT_API memopt_device *memopt_allocator_get_device(const memopt_allocator *allocator);
 
 /**
  * @brief Allocates device memory for work on a stream.
@@ -200,7 +200,7 @@ MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void
  * @param pointer a live block.
  * @param stream the other stream; the block's own is fine and does nothing, as does one recorded
  *        already. It may be destroyed before the block is freed: see
- *        memopt_stream_release().
+ *        memopt_stream_release_sync().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or pointer is not a live block of it.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR no memory or no event to note it.
@@ -219,8 +219,9 @@ MEMOPT_API memopt_status memopt_allocator_record_stream(memopt_allocator *alloca
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or no live block holds the address.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_allocator_block(memopt_allocator *allocator, const void *pointer,
-                                                void **out_base, uint64_t *out_bytes);
+MEMOPT_API memopt_status memopt_allocator_get_block(memopt_allocator *allocator,
+                                                    const void *pointer, void **out_base,
+                                                    uint64_t *out_bytes);
 
 /**
  * @brief Gives cached memory that no block uses back to the device. Waits for pending frees.
@@ -234,7 +235,8 @@ MEMOPT_API memopt_status memopt_allocator_block(memopt_allocator *allocator, con
  * Classic segments go back when they are wholly free, expandable ones page by page.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint64_t *out_released);
+MEMOPT_API memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator,
+                                                    uint64_t *out_released);
 
 /**
  * @brief Sets the most bytes to hold from the device, from now on.
@@ -278,8 +280,8 @@ typedef struct memopt_tag_stats {
  * @retval MEMOPT_NOT_FOUND tag is not registered (count up from 0 until this comes).
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_allocator_tag_stats(memopt_allocator *allocator, memopt_tag tag,
-                                                    memopt_tag_stats *out_stats);
+MEMOPT_API memopt_status memopt_allocator_get_tag_stats(memopt_allocator *allocator, memopt_tag tag,
+                                                        memopt_tag_stats *out_stats);
 
 /**
  * @brief The name of the statistic at a position.
@@ -300,8 +302,8 @@ MEMOPT_API const char *memopt_allocator_stat_name(uint64_t index);
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or out_values is NULL while count is not 0.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_allocator_stats(memopt_allocator *allocator, uint64_t *out_values,
-                                                uint64_t count, uint64_t *out_total);
+MEMOPT_API memopt_status memopt_allocator_get_stats(memopt_allocator *allocator, uint64_t count,
+                                                    uint64_t *out_values, uint64_t *out_total);
 
 /**
  * @brief One statistic by name.
@@ -313,8 +315,8 @@ MEMOPT_API memopt_status memopt_allocator_stats(memopt_allocator *allocator, uin
  * @retval MEMOPT_NOT_FOUND no statistic has this name.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_allocator_stat(memopt_allocator *allocator, const char *name,
-                                               uint64_t *out_value);
+MEMOPT_API memopt_status memopt_allocator_get_stat(memopt_allocator *allocator, const char *name,
+                                                   uint64_t *out_value);
 
 /**
  * @brief Makes every peak (tags included) the current value.
@@ -326,12 +328,15 @@ MEMOPT_API memopt_status memopt_allocator_stat(memopt_allocator *allocator, cons
 MEMOPT_API memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator);
 
 /** @brief The state of a block in a snapshot. */
-typedef enum memopt_block_state {
+typedef uint32_t memopt_block_state;
+
+/** @brief The values of ::memopt_block_state. */
+enum {
     MEMOPT_BLOCK_INACTIVE = 0,            /**< Free, cached. */
     MEMOPT_BLOCK_ACTIVE_ALLOCATED = 1,    /**< In use. */
     MEMOPT_BLOCK_ACTIVE_PENDING_FREE = 2, /**< Freed, but a recorded stream still works on it. */
     MEMOPT_BLOCK_UNMAPPED = 3             /**< Addresses of an expandable segment without memory. */
-} memopt_block_state;
+};
 
 /** @brief One block of a snapshot with its segment. */
 typedef struct memopt_block_info {

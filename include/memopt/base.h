@@ -138,13 +138,16 @@ typedef struct memopt_error_info {
 MEMOPT_API memopt_status memopt_last_error_info(memopt_error_info *out_info);
 
 /** @brief How important a log line is. */
-typedef enum memopt_log_level {
+typedef int32_t memopt_log_level;
+
+/** @brief The values of ::memopt_log_level. */
+enum {
     MEMOPT_LOG_OFF = 0,     /**< Nothing. */
     MEMOPT_LOG_ERROR = 1,   /**< Failed calls. */
     MEMOPT_LOG_WARNING = 2, /**< Something the user should look at. */
     MEMOPT_LOG_INFO = 3,    /**< Opened devices, configurations taken. */
     MEMOPT_LOG_DEBUG = 4    /**< Segments, growth, releases. */
-} memopt_log_level;
+};
 
 /**
  * @brief Receives a log line.
@@ -232,7 +235,6 @@ typedef struct memopt_tensor {
     void *data;         /**< First element; may be NULL only if count is 0 or a call says so. */
     uint64_t count;     /**< Elements, not bytes. */
     memopt_dtype dtype; /**< Element type. */
-    int32_t reserved;   /**< Must be 0. */
 } memopt_tensor;
 
 /**

@@ -19,10 +19,13 @@
 MEMOPT_BEGIN_DECLS
 
 /** @brief How a value between two representable ones is rounded. */
-typedef enum memopt_rounding {
+typedef uint32_t memopt_rounding;
+
+/** @brief The values of ::memopt_rounding. */
+enum {
     MEMOPT_ROUND_NEAREST_EVEN = 0, /**< IEEE round to nearest, ties to even. */
     MEMOPT_ROUND_STOCHASTIC = 1    /**< Up or down with probability by distance. */
-} memopt_rounding;
+};
 
 /** @brief How to cast; zero means the default. */
 typedef struct memopt_cast_options {
@@ -196,7 +199,7 @@ MEMOPT_API memopt_status memopt_scaler_destroy(memopt_scaler *scaler);
  * @return one f32 in device memory, living as long as the scaler; NULL if scaler is NULL.
  * @since 0.9
  */
-MEMOPT_API const float *memopt_scaler_device_scale(const memopt_scaler *scaler);
+MEMOPT_API const float *memopt_scaler_get_scale(const memopt_scaler *scaler);
 
 /**
  * @brief Where the found-inf flag lies: 1.0f where a check since the last update found a non-finite
@@ -207,7 +210,7 @@ MEMOPT_API const float *memopt_scaler_device_scale(const memopt_scaler *scaler);
  * @return one f32 in device memory, living as long as the scaler; NULL if scaler is NULL.
  * @since 0.9
  */
-MEMOPT_API float *memopt_scaler_device_found_inf(const memopt_scaler *scaler);
+MEMOPT_API float *memopt_scaler_get_found_inf(const memopt_scaler *scaler);
 
 /**
  * @brief Multiplies gradients by float(1 / double(scale)) in place and notes non-finite ones.
@@ -298,9 +301,8 @@ MEMOPT_API memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stre
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler,
-                                                      memopt_scaler_state *out_state,
-                                                      memopt_stream stream);
+MEMOPT_API memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_stream stream,
+                                                      memopt_scaler_state *out_state);
 
 /**
  * @brief Sets the state in stream order. Waits for the stream.

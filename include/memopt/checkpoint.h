@@ -44,27 +44,36 @@ MEMOPT_BEGIN_DECLS
 typedef struct memopt_region memopt_region;
 
 /** @brief Why a region's callback is called. */
-typedef enum memopt_region_pass {
+typedef int32_t memopt_region_pass;
+
+/** @brief The values of ::memopt_region_pass. */
+enum {
     MEMOPT_PASS_FORWARD = 0,  /**< The first run; leases end with it (unless the region keeps). */
     MEMOPT_PASS_RECOMPUTE = 1 /**< The run before backward; leases live until release. */
-} memopt_region_pass;
+};
 
 /** @brief What a region does with its leases. */
-typedef enum memopt_region_mode {
+typedef uint32_t memopt_region_mode;
+
+/** @brief The values of ::memopt_region_mode. */
+enum {
     MEMOPT_REGION_RECOMPUTE = 0, /**< Drop after forward, recompute for backward. */
     /** Keep: recompute() does nothing, except after a release (a second backward pass). */
     MEMOPT_REGION_KEEP = 1
-} memopt_region_mode;
+};
 
 /** @brief How recomputed values are compared with those of the first run. */
-typedef enum memopt_region_check_mode {
+typedef uint32_t memopt_region_check_mode;
+
+/** @brief The values of ::memopt_region_check_mode. */
+enum {
     MEMOPT_CHECK_NONE = 0, /**< Not at all. */
     /** A 64-bit hash per 4 KiB, kept in device memory (0.2 %): a difference is found, and named by
      * region, tensor and the 4 KiB it lies in. */
     MEMOPT_CHECK_HASH = 1,
     /** A copy in host memory: the first differing byte is named with both values. */
     MEMOPT_CHECK_EXACT = 2
-} memopt_region_check_mode;
+};
 
 /** @brief What a region calls. All return #MEMOPT_OK or a value that comes out unchanged. */
 typedef struct memopt_region_callbacks {
@@ -245,16 +254,16 @@ MEMOPT_API memopt_status memopt_region_get_stats(memopt_region *region,
  * 2^-64; it finds mistakes, not forgery.
  * @param device the device.
  * @param tensor any element type, in device memory, at any address.
- * @param out_hashes device memory for ceil(bytes / #MEMOPT_CONTENT_GRANULE) hashes, aligned to 8.
+ * @param hashes device memory for ceil(bytes / #MEMOPT_CONTENT_GRANULE) hashes, aligned to 8.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued; nothing for an empty tensor.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or misaligned, the element type is none, the
- *         size does not fit 64 bits, or out_hashes overlaps the tensor.
+ *         size does not fit 64 bits, or hashes overlaps the tensor.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_content_hash(memopt_device *device, const memopt_tensor *tensor,
-                                             uint64_t *out_hashes, memopt_stream stream);
+MEMOPT_API memopt_status memopt_content_hash(memopt_device *device, uint64_t *hashes,
+                                             const memopt_tensor *tensor, memopt_stream stream);
 
 /** @brief What to run, and when, so that a chain of stages trains within a byte budget. */
 typedef struct memopt_schedule memopt_schedule;
@@ -295,19 +304,21 @@ typedef struct memopt_schedule_options {
     }
 
 /** @brief An operation of a schedule. */
-typedef enum memopt_schedule_operation {
+typedef uint32_t memopt_schedule_operation;
+
+/** @brief The values of ::memopt_schedule_operation. */
+enum {
     MEMOPT_SCHEDULE_FORWARD = 1,      /**< Run the stage, save nothing, drop its input. */
     MEMOPT_SCHEDULE_FORWARD_KEEP = 2, /**< Run the stage, save nothing, keep its input. */
     MEMOPT_SCHEDULE_FORWARD_SAVE = 3, /**< Run the stage and save what backward needs. */
     /** Run the stage's backward; then drop what it saved, its input and its output's gradient. */
     MEMOPT_SCHEDULE_BACKWARD = 4
-} memopt_schedule_operation;
+};
 
 /** @brief A step of a schedule. */
 typedef struct memopt_schedule_step {
     size_t struct_size; /**< Set by the caller. */
     uint32_t operation; /**< A ::memopt_schedule_operation. */
-    uint32_t reserved;  /**< 0. */
     uint64_t stage;     /**< Which stage. */
 } memopt_schedule_step;
 

@@ -30,7 +30,10 @@ typedef struct memopt_stream_opaque *memopt_stream;
 typedef struct memopt_event memopt_event;
 
 /** @brief How the streams of a "cpu" device run. */
-typedef enum memopt_stream_order {
+typedef uint32_t memopt_stream_order;
+
+/** @brief The values of ::memopt_stream_order. */
+enum {
     /** As soon as possible: the NULL stream inline, the others on a worker thread each. */
     MEMOPT_STREAM_ORDER_EAGER = 0,
     /**
@@ -40,7 +43,7 @@ typedef enum memopt_stream_order {
      * stream is asynchronous too, as on a GPU.
      */
     MEMOPT_STREAM_ORDER_ADVERSARIAL = 1
-} memopt_stream_order;
+};
 
 /** @brief How to open a device; zero means the default. */
 typedef struct memopt_device_options {
@@ -114,12 +117,15 @@ typedef struct memopt_memory_info {
 MEMOPT_API memopt_status memopt_device_count(const char *backend, int32_t *out_count);
 
 /** @brief What a back end's driver can do; bits of memopt_backend_info::features. */
-typedef enum memopt_backend_feature {
+typedef uint32_t memopt_backend_feature;
+
+/** @brief The values of ::memopt_backend_feature. */
+enum {
     MEMOPT_BACKEND_VIRTUAL_MEMORY = 1,  /**< The driver maps memory page by page. */
     MEMOPT_BACKEND_HOST_FUNCTIONS = 2,  /**< Functions of the host run in stream order. */
     MEMOPT_BACKEND_GRAPH_CAPTURE = 4,   /**< Streams can be captured into graphs. */
     MEMOPT_BACKEND_RUNTIME_COMPILER = 8 /**< Kernels can be compiled for a device with no image. */
-} memopt_backend_feature;
+};
 
 /** @brief What was found of a back end. Lists are separated by ", "; texts are cut where they do
  * not fit. */
@@ -226,8 +232,8 @@ MEMOPT_API memopt_status memopt_device_set_threads(memopt_device *device, uint32
  * @retval MEMOPT_DRIVER_ERROR the driver refused.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_device_memory_info(memopt_device *device,
-                                                   memopt_memory_info *out_info);
+MEMOPT_API memopt_status memopt_device_get_memory_info(memopt_device *device,
+                                                       memopt_memory_info *out_info);
 
 /**
  * @brief Waits for all work on every stream of the device that this handle knows, NULL included.
@@ -253,7 +259,7 @@ MEMOPT_API memopt_status memopt_stream_create(memopt_device *device, memopt_stre
 
 /**
  * @brief Ends a stream after waiting for its work. The allocators, optimizers and offloaders of
- * this device handle take leave of it as in memopt_stream_release().
+ * this device handle take leave of it as in memopt_stream_release_sync().
  * @param device the stream's device.
  * @param stream the stream; NULL is fine and does nothing.
  * @retval MEMOPT_OK done.
@@ -289,7 +295,7 @@ MEMOPT_API memopt_status memopt_stream_destroy(memopt_device *device, memopt_str
  *         to be lost it succeeds.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_stream_release(memopt_device *device, memopt_stream stream);
+MEMOPT_API memopt_status memopt_stream_release_sync(memopt_device *device, memopt_stream stream);
 
 /**
  * @brief Waits for all work that is on a stream now.

@@ -6,12 +6,12 @@
  * events; no call waits for the device, or for a disk, unless its line says so.
  *
  *     forward:   for each layer: compute the activation on the stream
- *                                memopt_offload_pack(activation)          it is the ticket's now
+ *                                memopt_offloader_pack(activation)          it is the ticket's now
  *     backward:  for each layer, last first:
- *                    memopt_offload_prefetch(ticket of the layer below)
- *                    memopt_offload_unpack(ticket of this layer)          valid in stream order
+ *                    memopt_offloader_prefetch(ticket of the layer below)
+ *                    memopt_offloader_unpack(ticket of this layer)          valid in stream order
  *                    ... backward of the layer, reads it ...
- *                    memopt_offload_release(ticket of this layer)
+ *                    memopt_offloader_release(ticket of this layer)
  *
  * **Order.** A copy to the host starts after the work that was on the packing stream at the call. A
  * copy back starts after the work that was, at the call, on the stream whose memory it writes: what
@@ -49,7 +49,10 @@ typedef struct memopt_offloader memopt_offloader;
 typedef uint64_t memopt_ticket;
 
 /** @brief What to do when a value does not fit below the host limit. */
-typedef enum memopt_overflow {
+typedef uint32_t memopt_overflow;
+
+/** @brief The values of ::memopt_overflow. */
+enum {
     MEMOPT_OVERFLOW_KEEP = 0, /**< Keep it on the device. */
     /** Wait for host memory that released tickets are about to give back; where nothing is on its
      * way, fail as with ::MEMOPT_OVERFLOW_FAIL. */
@@ -58,15 +61,18 @@ typedef enum memopt_overflow {
     /** Move the oldest values on the host to the disk. Where that has no room either (disk_limit),
      * or the value is larger than the host limit, keep the new one on the device. */
     MEMOPT_OVERFLOW_SPILL = 3
-} memopt_overflow;
+};
 
 /** @brief Flags of ::memopt_offloader_options. */
-typedef enum memopt_offloader_flags {
+typedef uint32_t memopt_offloader_flags;
+
+/** @brief The values of ::memopt_offloader_flags. */
+enum {
     /** Copies run on the device's NULL stream instead of two streams of the offloader's own. On
      * "cpu" they are done when the call returns and need no threads: for values whose owner does
      * not know streams. On a GPU nothing overlaps. */
     MEMOPT_OFFLOADER_NULL_STREAM = 1
-} memopt_offloader_flags;
+};
 
 /** @brief How to make an offloader; zero means the default. */
 typedef struct memopt_offloader_options {
@@ -141,7 +147,7 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  * @param data a live block's first byte. On success it belongs to the ticket.
  * @param bytes how many of its bytes to keep, at least 1 and at most the block's size.
  * @param stream the stream whose work so far wrote it.
- * @param[out] out_ticket the ticket; ended by memopt_offload_release().
+ * @param[out] out_ticket the ticket; ended by memopt_offloader_release().
  * @retval MEMOPT_OK enqueued, or kept on the device (min_bytes, or overflow with the keep policy).
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, data is not a live block, or bytes is out of
  *         range.
@@ -155,23 +161,23 @@ MEMOPT_API memopt_status memopt_offloader_destroy_force(memopt_offloader *offloa
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *data,
-                                             uint64_t bytes, memopt_stream stream,
-                                             memopt_ticket *out_ticket);
+MEMOPT_API memopt_status memopt_offloader_pack(memopt_offloader *offloader, void *data,
+                                               uint64_t bytes, memopt_stream stream,
+                                               memopt_ticket *out_ticket);
 
 /**
  * @brief Packs device memory that stays the caller's (a framework's tensor).
  *
  * The caller must not overwrite or free it before the copy is done: enqueue
- * memopt_offload_wait_packed() on the stream that will, or keep it until
- * memopt_offload_query_packed() is #MEMOPT_OK.
+ * memopt_offloader_wait_packed() on the stream that will, or keep it until
+ * memopt_offloader_query_packed() is #MEMOPT_OK.
  * @param offloader the offloader.
  * @param data device memory.
  * @param bytes how many, at least 1.
  * @param stream the stream whose work so far wrote it.
  * @param[out] out_ticket the ticket.
  * @param[out] out_kept 1 where the value was not copied (min_bytes or overflow): then the caller
- *        must keep it unchanged until memopt_offload_release(), and free it himself behind the
+ *        must keep it unchanged until memopt_offloader_release(), and free it himself behind the
  *        streams that unpacked it. Else 0.
  * @retval MEMOPT_OK as told.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
@@ -180,9 +186,11 @@ MEMOPT_API memopt_status memopt_offload_pack(memopt_offloader *offloader, void *
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloader, const void *data,
-                                                      uint64_t bytes, memopt_stream stream,
-                                                      memopt_ticket *out_ticket, int32_t *out_kept);
+MEMOPT_API memopt_status memopt_offloader_pack_borrowed(memopt_offloader *offloader,
+                                                        const void *data, uint64_t bytes,
+                                                        memopt_stream stream,
+                                                        memopt_ticket *out_ticket,
+                                                        int32_t *out_kept);
 
 /**
  * @brief Makes later work of a stream wait until a ticket's copy to the host is done.
@@ -196,8 +204,8 @@ MEMOPT_API memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloade
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_wait_packed(memopt_offloader *offloader,
-                                                    memopt_ticket ticket, memopt_stream stream);
+MEMOPT_API memopt_status memopt_offloader_wait_packed(memopt_offloader *offloader,
+                                                      memopt_ticket ticket, memopt_stream stream);
 
 /**
  * @brief Asks whether a ticket's copy to the host is done, without waiting.
@@ -210,8 +218,8 @@ MEMOPT_API memopt_status memopt_offload_wait_packed(memopt_offloader *offloader,
  * @retval MEMOPT_DRIVER_ERROR as told.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader,
-                                                     memopt_ticket ticket);
+MEMOPT_API memopt_status memopt_offloader_query_packed(memopt_offloader *offloader,
+                                                       memopt_ticket ticket);
 
 /**
  * @brief Starts bringing a value back, so that a later unpack need not wait.
@@ -227,16 +235,17 @@ MEMOPT_API memopt_status memopt_offload_query_packed(memopt_offloader *offloader
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the
  *         value is still on the host.
- * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as memopt_offload_prefetch_into().
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as memopt_offloader_prefetch_into().
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket ticket);
+MEMOPT_API memopt_status memopt_offloader_prefetch(memopt_offloader *offloader,
+                                                   memopt_ticket ticket);
 
 /**
  * @brief Gives a value back on the device, valid in the order of a stream. It may be asked again,
  * also for other streams, and gives the same memory until release. Work of every stream that it was
- * unpacked on may use the memory until memopt_offload_release() is called.
+ * unpacked on may use the memory until memopt_offloader_release() is called.
  *
  * A value on the disk is waited for until it has been read; where there is no host memory to read
  * it into, until it has been copied, too.
@@ -255,14 +264,14 @@ MEMOPT_API memopt_status memopt_offload_prefetch(memopt_offloader *offloader, me
  *         child of the process that stored it; nothing changed.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket ticket,
-                                               memopt_stream stream, void **out_data);
+MEMOPT_API memopt_status memopt_offloader_unpack(memopt_offloader *offloader, memopt_ticket ticket,
+                                                 memopt_stream stream, void **out_data);
 
 /**
  * @brief Copies a value into device memory of the caller's, in the order of a stream.
  *
  * It starts after the stream's work so far; later work of the stream comes after it. A value on the
- * disk is waited for as in memopt_offload_unpack(); on failure destination's contents are
+ * disk is waited for as in memopt_offloader_unpack(); on failure destination's contents are
  * undefined.
  * @param offloader the offloader.
  * @param ticket the ticket.
@@ -273,19 +282,19 @@ MEMOPT_API memopt_status memopt_offload_unpack(memopt_offloader *offloader, memo
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
- * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as memopt_offload_unpack().
- * @retval MEMOPT_UNSUPPORTED as memopt_offload_unpack().
+ * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT as memopt_offloader_unpack().
+ * @retval MEMOPT_UNSUPPORTED as memopt_offloader_unpack().
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
-                                                    memopt_ticket ticket, void *destination,
-                                                    uint64_t bytes, memopt_stream stream);
+MEMOPT_API memopt_status memopt_offloader_unpack_into(memopt_offloader *offloader,
+                                                      memopt_ticket ticket, void *destination,
+                                                      uint64_t bytes, memopt_stream stream);
 
 /**
  * @brief Starts copying a value into device memory of the caller's.
  *
  * The copy starts after the stream's work so far and is done in the order of the streams that
- * memopt_offload_wait_unpacked() is called for; until then the memory must stay as it is.
+ * memopt_offloader_wait_unpacked() is called for; until then the memory must stay as it is.
  * @param offloader the offloader.
  * @param ticket the ticket.
  * @param destination device memory for all of the ticket's bytes.
@@ -297,14 +306,14 @@ MEMOPT_API memopt_status memopt_offload_unpack_into(memopt_offloader *offloader,
  * @retval MEMOPT_LIMIT_REACHED the value is on the disk, and there is no host memory to read it
  * into; nothing changed.
  * @retval MEMOPT_IO_ERROR, MEMOPT_CORRUPT an earlier copy of the ticket could not be read, as
- *         memopt_offload_wait_unpacked() says, too; nothing was started.
+ *         memopt_offloader_wait_unpacked() says, too; nothing was started.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY as told.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_prefetch_into(memopt_offloader *offloader,
-                                                      memopt_ticket ticket, void *destination,
-                                                      uint64_t bytes, memopt_stream stream);
+MEMOPT_API memopt_status memopt_offloader_prefetch_into(memopt_offloader *offloader,
+                                                        memopt_ticket ticket, void *destination,
+                                                        uint64_t bytes, memopt_stream stream);
 
 /**
  * @brief Makes later work of a stream wait until the copies of a ticket into the caller's memory
@@ -321,8 +330,8 @@ MEMOPT_API memopt_status memopt_offload_prefetch_into(memopt_offloader *offloade
  * @retval MEMOPT_UNSUPPORTED the stream records a graph; nothing changed.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloader,
-                                                      memopt_ticket ticket, memopt_stream stream);
+MEMOPT_API memopt_status memopt_offloader_wait_unpacked(memopt_offloader *offloader,
+                                                        memopt_ticket ticket, memopt_stream stream);
 
 /**
  * @brief Ends a ticket: its device memory is freed after the work so far of the stream and of those
@@ -337,11 +346,11 @@ MEMOPT_API memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloade
  * @retval MEMOPT_DRIVER_ERROR as told; the ticket is still there.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_release(memopt_offloader *offloader, memopt_ticket ticket,
-                                                memopt_stream stream);
+MEMOPT_API memopt_status memopt_offloader_release(memopt_offloader *offloader, memopt_ticket ticket,
+                                                  memopt_stream stream);
 
 /**
- * @brief Ends several tickets, as memopt_offload_release() does each, in their order.
+ * @brief Ends several tickets, as memopt_offloader_release() does each, in their order.
  * @param offloader the offloader.
  * @param tickets the tickets; may be NULL where count is 0.
  * @param count how many.
@@ -353,9 +362,10 @@ MEMOPT_API memopt_status memopt_offload_release(memopt_offloader *offloader, mem
  *         are as they were.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_release_many(memopt_offloader *offloader,
-                                                     const memopt_ticket *tickets, uint64_t count,
-                                                     memopt_stream stream, uint64_t *out_released);
+MEMOPT_API memopt_status memopt_offloader_release_many(memopt_offloader *offloader,
+                                                       const memopt_ticket *tickets, uint64_t count,
+                                                       memopt_stream stream,
+                                                       uint64_t *out_released);
 
 /**
  * @brief What is to be packed or unpacked, for callers that move many values: a struct that is kept
@@ -365,57 +375,57 @@ MEMOPT_API memopt_status memopt_offload_release_many(memopt_offloader *offloader
  * cheapest way. One request serves both directions; it belongs to the caller, and nothing keeps its
  * address.
  *
- *     memopt_offload_request request = MEMOPT_OFFLOAD_REQUEST_INIT;
+ *     memopt_offloader_request request = MEMOPT_OFFLOADER_REQUEST_INIT;
  *     request.offloader = offloader;
  *     request.stream = stream;
  *     for each value: request.data, request.bytes = the value
- *                     memopt_offload_request_pack(&request)         request.ticket is its ticket
+ *                     memopt_offloader_request_pack(&request)         request.ticket is its ticket
  */
-typedef struct memopt_offload_request {
-    size_t struct_size;          /**< sizeof(memopt_offload_request). */
+typedef struct memopt_offloader_request {
+    size_t struct_size;          /**< sizeof(memopt_offloader_request). */
     memopt_offloader *offloader; /**< The offloader. */
     memopt_stream stream; /**< The stream whose work so far wrote the value, or that will use it. */
     void *data;           /**< Device memory: of the value, which is only read; or where it goes. */
     uint64_t bytes;       /**< How many. */
     memopt_ticket ticket; /**< Written by a pack, read by an unpack. */
     uint64_t kept;        /**< Written by a pack: 1 where the value was not copied, else 0. */
-} memopt_offload_request;
+} memopt_offloader_request;
 
-/** @brief Initialiser of ::memopt_offload_request. */
-#define MEMOPT_OFFLOAD_REQUEST_INIT                                                                \
+/** @brief Initialiser of ::memopt_offloader_request. */
+#define MEMOPT_OFFLOADER_REQUEST_INIT                                                              \
     {                                                                                              \
-        sizeof(memopt_offload_request), NULL, NULL, NULL, 0, 0, 0                                  \
+        sizeof(memopt_offloader_request), NULL, NULL, NULL, 0, 0, 0                                \
     }
 
 /**
- * @brief Packs device memory that stays the caller's, as memopt_offload_pack_borrowed() does.
+ * @brief Packs device memory that stays the caller's, as memopt_offloader_pack_borrowed() does.
  * @param[in,out] request offloader, data, bytes and stream are read; ticket and kept are written,
  *        on success only.
- * @retval MEMOPT_OK as memopt_offload_pack_borrowed(), which says what follows from kept, too.
+ * @retval MEMOPT_OK as memopt_offloader_pack_borrowed(), which says what follows from kept, too.
  * @retval MEMOPT_INVALID_ARGUMENT request, its offloader or its data is NULL, bytes is 0, or
  *         struct_size is too small.
  * @retval MEMOPT_LIMIT_REACHED, MEMOPT_IO_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as
- *         memopt_offload_pack_borrowed(); nothing changed.
+ *         memopt_offloader_pack_borrowed(); nothing changed.
  * @retval MEMOPT_UNSUPPORTED the stream records a graph, or the request is larger than this library
  *         knows and not zero there; nothing changed.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_request_pack(memopt_offload_request *request);
+MEMOPT_API memopt_status memopt_offloader_request_pack(memopt_offloader_request *request);
 
 /**
- * @brief Copies a value into device memory of the caller's, as memopt_offload_unpack_into() does.
+ * @brief Copies a value into device memory of the caller's, as memopt_offloader_unpack_into() does.
  * @param request offloader, ticket, data, bytes and stream are read; nothing is written.
- * @retval MEMOPT_OK as memopt_offload_unpack_into().
+ * @retval MEMOPT_OK as memopt_offloader_unpack_into().
  * @retval MEMOPT_INVALID_ARGUMENT request, its offloader or its data is NULL, bytes is less than
  *         the ticket's, or struct_size is too small.
  * @retval MEMOPT_NOT_FOUND no such ticket.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_IO_ERROR, MEMOPT_CORRUPT as
- *         memopt_offload_unpack_into().
- * @retval MEMOPT_UNSUPPORTED as memopt_offload_unpack_into(), or the request is larger than this
+ *         memopt_offloader_unpack_into().
+ * @retval MEMOPT_UNSUPPORTED as memopt_offloader_unpack_into(), or the request is larger than this
  *         library knows and not zero there.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offload_request_unpack(const memopt_offload_request *request);
+MEMOPT_API memopt_status memopt_offloader_request_unpack(const memopt_offloader_request *request);
 
 /**
  * @brief Gives cached host memory back, and unused space at the end of the disk's file. Waits for
@@ -427,7 +437,8 @@ MEMOPT_API memopt_status memopt_offload_request_unpack(const memopt_offload_requ
  * @retval MEMOPT_DRIVER_ERROR as told.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_offloader_trim(memopt_offloader *offloader, uint64_t *out_released);
+MEMOPT_API memopt_status memopt_offloader_trim_sync(memopt_offloader *offloader,
+                                                    uint64_t *out_released);
 
 /** @brief What an offloader holds and has done. */
 typedef struct memopt_offloader_stats {

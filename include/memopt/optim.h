@@ -19,7 +19,10 @@ MEMOPT_BEGIN_DECLS
 typedef struct memopt_optimizer memopt_optimizer;
 
 /** @brief The update rule. */
-typedef enum memopt_optimizer_kind {
+typedef uint32_t memopt_optimizer_kind;
+
+/** @brief The values of ::memopt_optimizer_kind. */
+enum {
     MEMOPT_OPTIMIZER_ADAMW = 1, /**< Adam with decoupled weight decay (Loshchilov & Hutter 2019):
                                      two moments, every state format. */
     MEMOPT_OPTIMIZER_LION = 2,  /**< Sign of an interpolated momentum, decoupled weight decay (Chen
@@ -27,17 +30,20 @@ typedef enum memopt_optimizer_kind {
     MEMOPT_OPTIMIZER_SGD = 3    /**< Gradient descent with momentum as torch.optim.SGD defines it
                                      (Sutskever et al. 2013): one moment, 32-bit or 8-bit; none
                                      while the momentum is 0. */
-} memopt_optimizer_kind;
+};
 
 /** @brief How states are kept. */
-typedef enum memopt_state_format {
+typedef uint32_t memopt_state_format;
+
+/** @brief The values of ::memopt_state_format. */
+enum {
     MEMOPT_STATE_F32 = 1,  /**< 32-bit floats. */
     MEMOPT_STATE_8BIT = 2, /**< Block-wise codes of the dynamic map with an absmax per block of 256
                                 (Dettmers et al. 2022). */
     MEMOPT_STATE_4BIT = 3, /**< Block-wise codes of 4 bits with an absmax per block of 128, two a
                                 byte, the even element in the upper half (Li et al. 2023). */
     MEMOPT_STATE_F8 = 4    /**< e4m3 floats with a scale, absmax / 448, per block of 256. */
-} memopt_state_format;
+};
 
 /** @brief How to make an optimizer; zero means the default. */
 typedef struct memopt_optimizer_options {
@@ -81,12 +87,10 @@ typedef struct memopt_optimizer_group {
     double eps;          /**< AdamW: added to the root, finite, ≥ 0. */
     double weight_decay; /**< Decay, finite, ≥ 0; decoupled, with SGD part of the gradient. */
     uint32_t maximize;   /**< 1: climb instead of descend. */
-    uint32_t reserved;   /**< Must be 0. */
+    uint32_t nesterov;   /**< SGD: 1: Nesterov's form; needs momentum > 0 and dampening 0. */
     double momentum;     /**< SGD: decay of the momentum buffer, finite, ≥ 0. */
     double dampening;    /**< SGD: what a later gradient is damped by, finite. Without effect where
                               momentum is 0. */
-    uint32_t nesterov;   /**< SGD: 1: Nesterov's form; needs momentum > 0 and dampening 0. */
-    uint32_t reserved2;  /**< Must be 0. */
     /** One f32 in device memory that each step reads as the learning rate in place of lr, so that a
      * captured step can be replayed with another. Nothing checks its value. It must stay until the
      * group has another one or the optimizer has ended, and is not exported. NULL: lr. */
@@ -96,19 +100,19 @@ typedef struct memopt_optimizer_group {
 /** @brief Initialiser of ::memopt_optimizer_group with torch's AdamW defaults. */
 #define MEMOPT_OPTIMIZER_GROUP_INIT                                                                \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, 0, 0, NULL       \
+        sizeof(memopt_optimizer_group), 1e-3, 0.9, 0.999, 1e-8, 1e-2, 0, 0, 0, 0, NULL             \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with the defaults of the paper on Lion. */
 #define MEMOPT_OPTIMIZER_GROUP_LION_INIT                                                           \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, 0, 0, NULL              \
+        sizeof(memopt_optimizer_group), 1e-4, 0.9, 0.99, 0, 0, 0, 0, 0, 0, NULL                    \
     }
 
 /** @brief Initialiser of ::memopt_optimizer_group with torch's SGD defaults and momentum 0.9. */
 #define MEMOPT_OPTIMIZER_GROUP_SGD_INIT                                                            \
     {                                                                                              \
-        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, 0, 0, NULL                 \
+        sizeof(memopt_optimizer_group), 1e-3, 0, 0, 0, 0, 0, 0, 0.9, 0, NULL                       \
     }
 
 /**
@@ -215,8 +219,8 @@ MEMOPT_API memopt_status memopt_optimizer_add_parameter(memopt_optimizer *optimi
  * @param parameter as of memopt_optimizer_add_parameter().
  * @param model_copy as of memopt_optimizer_add_parameter(), or NULL.
  * @param states the state tensors in device memory, with the order, element types and counts that
- *        memopt_optimizer_state() lists. Moments of f32 make the parameter one with 32-bit states
- *        and others one with the optimizer's format, whatever min_8bit_size says. New states are
+ *        memopt_optimizer_get_state() lists. Moments of f32 make the parameter one with 32-bit
+ * states and others one with the optimizer's format, whatever min_8bit_size says. New states are
  *        zeros; where moments are coded, the code of zero (see memopt_state_map()).
  * @param state_count how many: AdamW has 2 with 32-bit states, else 4; Lion and SGD have 1 and 2.
  *        SGD in a group without momentum needs none: then 0, and states may be NULL.
@@ -319,8 +323,8 @@ typedef struct memopt_state_view {
  * @retval MEMOPT_NOT_FOUND index is behind the last.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_optimizer_state(memopt_optimizer *optimizer, uint64_t parameter,
-                                                uint64_t index, memopt_state_view *out_view);
+MEMOPT_API memopt_status memopt_optimizer_get_state(memopt_optimizer *optimizer, uint64_t parameter,
+                                                    uint64_t index, memopt_state_view *out_view);
 
 /**
  * @brief Steps that a parameter has taken. Waits for the stream.
@@ -349,8 +353,8 @@ MEMOPT_API memopt_status memopt_optimizer_get_steps_sync(memopt_optimizer *optim
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_optimizer_set_steps_sync(memopt_optimizer *optimizer,
-                                                         uint64_t parameter, memopt_stream stream,
-                                                         uint64_t steps);
+                                                         uint64_t parameter, uint64_t steps,
+                                                         memopt_stream stream);
 
 /**
  * @brief The bytes that memopt_optimizer_export_sync() will write.
@@ -360,23 +364,23 @@ MEMOPT_API memopt_status memopt_optimizer_set_steps_sync(memopt_optimizer *optim
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_optimizer_export_size(memopt_optimizer *optimizer,
-                                                      uint64_t *out_bytes);
+MEMOPT_API memopt_status memopt_optimizer_get_export_size(memopt_optimizer *optimizer,
+                                                          uint64_t *out_bytes);
 
 /**
  * @brief Writes groups, step counts and states into host memory, in a versioned, checksummed format
  *        that is the same on every back end. Waits for the stream.
  * @param optimizer the optimizer.
  * @param buffer host memory.
- * @param bytes its size, at least memopt_optimizer_export_size().
+ * @param bytes its size, at least memopt_optimizer_get_export_size().
  * @param stream the stream.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is too small.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_optimizer_export_sync(memopt_optimizer *optimizer, void *buffer,
-                                                      uint64_t bytes, memopt_stream stream);
+MEMOPT_API memopt_status memopt_optimizer_export_sync(memopt_optimizer *optimizer, uint64_t bytes,
+                                                      memopt_stream stream, void *buffer);
 
 /**
  * @brief Reads what memopt_optimizer_export_sync() wrote. Everything is checked before anything
@@ -399,88 +403,48 @@ MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimize
                                                       memopt_stream stream);
 
 /**
- * @brief Quantises blocks with the dynamic map: code = nearest of x / absmax, ties to the smaller
- *        magnitude.
- * @param device the device.
- * @param source f32, f16 or bf16.
- * @param codes u8 tensor of the same count.
- * @param absmax f32 tensor of ceil(count / block_size).
- * @param is_signed 1: the signed map; 0: the unsigned map for values ≥ 0 (a positive value never
- * gets code 0).
- * @param block_size 256.
- * @param stream the stream.
- * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT NULL, misaligned or overlapping tensors, wrong counts.
- * @retval MEMOPT_UNSUPPORTED an element type or block size that is not supported.
- * @retval MEMOPT_DRIVER_ERROR as told.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_quantize_blockwise(memopt_device *device,
-                                                   const memopt_tensor *source,
-                                                   const memopt_tensor *codes,
-                                                   const memopt_tensor *absmax, int32_t is_signed,
-                                                   uint32_t block_size, memopt_stream stream);
-
-/**
- * @brief The inverse: map[code] * absmax, one f32 multiplication, rounded once to the destination.
- * @param device the device.
- * @param codes u8 tensor.
- * @param absmax f32 tensor of ceil(count / block_size).
- * @param destination f32, f16 or bf16 tensor of the same count as codes.
- * @param is_signed as it was when the codes were made.
- * @param block_size as it was when the codes were made.
- * @param stream the stream.
- * @return the status as of memopt_quantize_blockwise().
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_dequantize_blockwise(
-    memopt_device *device, const memopt_tensor *codes, const memopt_tensor *absmax,
-    const memopt_tensor *destination, int32_t is_signed, uint32_t block_size, memopt_stream stream);
-
-/**
- * @brief Quantises as a state format does. Like memopt_quantize_blockwise(), which is this for
- *        ::MEMOPT_STATE_8BIT.
+ * @brief Quantises as a state format does.
  *
- * 4-bit: the nearest value of the format's map to x / absmax, ties to the smaller magnitude. e4m3:
- * x / scale to nearest even, scale = absmax / 448.
+ * 8-bit: the nearest value of the dynamic map (Dettmers et al., arXiv:2110.02861) to x / absmax;
+ * 4-bit: of the format's map; ties to the smaller magnitude. With an unsigned map a positive value
+ * never gets code 0. e4m3: x / scale to nearest even, scale = absmax / 448.
  * @param device the device.
  * @param state_format ::MEMOPT_STATE_8BIT, ::MEMOPT_STATE_4BIT or ::MEMOPT_STATE_F8.
- * @param source f32, f16 or bf16.
  * @param codes u8 tensor of the same count (8-bit) or of ceil(count / 2) (4-bit), or e4m3 tensor of
- *        the same count.
+ *        the same count. Written.
  * @param scales f32 tensor, one per block of 256 (4-bit: 128): absmax, with e4m3 the scale.
+ *        Written.
+ * @param source f32, f16 or bf16.
  * @param is_signed 1: a first moment; 0: a second moment, values ≥ 0.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT NULL, misaligned or overlapping tensors, wrong counts.
  * @retval MEMOPT_UNSUPPORTED a format or an element type that is not supported.
- * @retval MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error().
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_quantize_state(memopt_device *device, uint32_t state_format,
-                                               const memopt_tensor *source,
-                                               const memopt_tensor *codes,
-                                               const memopt_tensor *scales, int32_t is_signed,
-                                               memopt_stream stream);
+MEMOPT_API memopt_status memopt_quantize(memopt_device *device, uint32_t state_format,
+                                         const memopt_tensor *codes, const memopt_tensor *scales,
+                                         const memopt_tensor *source, int32_t is_signed,
+                                         memopt_stream stream);
 
 /**
- * @brief The inverse: the code's value * its block's scale, one f32 multiplication, rounded once to
- *        the destination.
+ * @brief The inverse: the code's value times its block's scale, one f32 multiplication, rounded
+ *        once to the destination.
  * @param device the device.
  * @param state_format as it was when the codes were made.
- * @param codes as of memopt_quantize_state().
- * @param scales as of memopt_quantize_state().
- * @param destination f32, f16 or bf16.
+ * @param destination f32, f16 or bf16. Written.
+ * @param codes as of memopt_quantize().
+ * @param scales as of memopt_quantize().
  * @param is_signed as it was when the codes were made.
  * @param stream the stream.
- * @return the status as of memopt_quantize_state().
+ * @return the status as of memopt_quantize().
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_dequantize_state(memopt_device *device, uint32_t state_format,
-                                                 const memopt_tensor *codes,
-                                                 const memopt_tensor *scales,
-                                                 const memopt_tensor *destination,
-                                                 int32_t is_signed, memopt_stream stream);
+MEMOPT_API memopt_status memopt_dequantize(memopt_device *device, uint32_t state_format,
+                                           const memopt_tensor *destination,
+                                           const memopt_tensor *codes, const memopt_tensor *scales,
+                                           int32_t is_signed, memopt_stream stream);
 
 /**
  * @brief The values that the codes of a state format stand for, before the block's scale, by code.
@@ -495,16 +459,6 @@ MEMOPT_API memopt_status memopt_dequantize_state(memopt_device *device, uint32_t
  */
 MEMOPT_API memopt_status memopt_state_map(uint32_t state_format, int32_t is_signed,
                                           float *out_values);
-
-/**
- * @brief The 256 values of the dynamic map, sorted.
- * @param is_signed 1: signed; 0: unsigned.
- * @param[out] out_values room for 256 floats of host memory.
- * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT out_values is NULL.
- * @since 0.9
- */
-MEMOPT_API memopt_status memopt_dynamic_map(int32_t is_signed, float *out_values);
 
 MEMOPT_END_DECLS
 

@@ -348,17 +348,17 @@ memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *
     return block != NULL ? status : fail_not_live("allocator_record_stream", pointer, reason);
 }
 
-memopt_device *memopt_allocator_device(const memopt_allocator *allocator)
+memopt_device *memopt_allocator_get_device(const memopt_allocator *allocator)
 {
     return allocator == NULL ? NULL : allocator->device;
 }
 
-memopt_status memopt_allocator_block(memopt_allocator *allocator, const void *pointer,
-                                     void **out_base, uint64_t *out_bytes)
+memopt_status memopt_allocator_get_block(memopt_allocator *allocator, const void *pointer,
+                                         void **out_base, uint64_t *out_bytes)
 {
     char reason[REASON_BYTES];
     if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_block: allocator is NULL");
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_block: allocator is NULL");
     mo_lock(&allocator->lock);
     const mo_block *block = mo_table_find(&allocator->live, pointer);
     if (block == NULL)
@@ -371,19 +371,19 @@ memopt_status memopt_allocator_block(memopt_allocator *allocator, const void *po
     if (!live)
         explain(allocator, pointer, reason);
     mo_unlock(&allocator->lock);
-    return live ? MEMOPT_OK : fail_not_live("allocator_block", pointer, reason);
+    return live ? MEMOPT_OK : fail_not_live("allocator_get_block", pointer, reason);
 }
 
 /* --- giving back
  * ------------------------------------------------------------------------------------------ */
 
-memopt_status memopt_allocator_trim(memopt_allocator *allocator, uint64_t *out_released)
+memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *out_released)
 {
     mo_release all = MO_RELEASE_ALL;
     uint64_t released = 0;
     int found;
     if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trim: allocator is NULL");
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trim_sync: allocator is NULL");
     mo_lock(&allocator->slow);
     mo_lock(&allocator->lock);
     memopt_status status = MEMOPT_OK;

@@ -221,7 +221,7 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
         *out_pointer = mo_block_activate(allocator, block, request);
     } else if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
         allocator->stats.counter[MO_STAT_NUM_OOMS]++;
-        (void)memopt_device_memory_info(allocator->device, &info);
+        (void)memopt_device_get_memory_info(allocator->device, &info);
         mo_report_oom(allocator, request, info.free, report);
     }
     mo_unlock(&allocator->lock);

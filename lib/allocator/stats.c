@@ -46,11 +46,11 @@ const char *memopt_allocator_stat_name(uint64_t index)
     return index < NAME_COUNT ? names[index] : NULL;
 }
 
-memopt_status memopt_allocator_stats(memopt_allocator *allocator, uint64_t *out_values,
-                                     uint64_t count, uint64_t *out_total)
+memopt_status memopt_allocator_get_stats(memopt_allocator *allocator, uint64_t count,
+                                         uint64_t *out_values, uint64_t *out_total)
 {
     if (allocator == NULL || (out_values == NULL && count != 0))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_stats: %s is NULL",
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_stats: %s is NULL",
                        allocator == NULL ? "allocator" : "out_values");
     mo_lock(&allocator->lock);
     for (uint64_t i = 0; i < count && i < NAME_COUNT; i++)
@@ -61,11 +61,11 @@ memopt_status memopt_allocator_stats(memopt_allocator *allocator, uint64_t *out_
     return MEMOPT_OK;
 }
 
-memopt_status memopt_allocator_stat(memopt_allocator *allocator, const char *name,
-                                    uint64_t *out_value)
+memopt_status memopt_allocator_get_stat(memopt_allocator *allocator, const char *name,
+                                        uint64_t *out_value)
 {
     if (allocator == NULL || name == NULL || out_value == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_stat: a pointer is NULL");
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_stat: a pointer is NULL");
     for (uint64_t i = 0; i < NAME_COUNT; i++) {
         if (strcmp(names[i], name) != 0)
             continue;
@@ -75,7 +75,7 @@ memopt_status memopt_allocator_stat(memopt_allocator *allocator, const char *nam
         return MEMOPT_OK;
     }
     return mo_fail(MEMOPT_NOT_FOUND,
-                   "allocator_stat: no statistic is called \"%.60s\"; "
+                   "allocator_get_stat: no statistic is called \"%.60s\"; "
                    "memopt_allocator_stat_name lists all %d",
                    name, (int)NAME_COUNT);
 }

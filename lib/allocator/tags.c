@@ -65,12 +65,12 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
     return MEMOPT_OK;
 }
 
-memopt_status memopt_allocator_tag_stats(memopt_allocator *allocator, memopt_tag tag,
-                                         memopt_tag_stats *out_stats)
+memopt_status memopt_allocator_get_tag_stats(memopt_allocator *allocator, memopt_tag tag,
+                                             memopt_tag_stats *out_stats)
 {
     memopt_tag_stats full = {.struct_size = sizeof full};
     if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_tag_stats: allocator is NULL");
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_tag_stats: allocator is NULL");
     mo_lock(&allocator->lock);
     uint32_t count = allocator->tag_count;
     if (tag < count) {
@@ -83,7 +83,7 @@ memopt_status memopt_allocator_tag_stats(memopt_allocator *allocator, memopt_tag
     mo_unlock(&allocator->lock);
     if (tag >= count)
         return mo_fail(MEMOPT_NOT_FOUND,
-                       "allocator_tag_stats: tag %" PRIu32 " is not among the %" PRIu32
+                       "allocator_get_tag_stats: tag %" PRIu32 " is not among the %" PRIu32
                        " registered ones",
                        tag, count);
     return mo_result_write(out_stats, &full, sizeof full, "memopt_tag_stats");

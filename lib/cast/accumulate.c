@@ -1,6 +1,6 @@
 /* memopt_accumulate: checks, then the chunks of all tensors in as few launches as their
  * descriptions fill. */
-#include "kernels/accumulate.h"
+#include "kernels/cast/accumulate.h"
 
 #include "cast/tensors.h"
 #include "device/device.h"

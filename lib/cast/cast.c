@@ -5,7 +5,7 @@
 #include "base/options.h"
 #include "cast/tensors.h"
 #include "device/device.h"
-#include "kernels/cast.h"
+#include "kernels/cast/cast.h"
 
 #include <inttypes.h>
 

@@ -62,12 +62,12 @@ memopt_status mo_gradients_check(const char *verb, const memopt_scaler *scaler,
 }
 
 /* Describes gradients from *next on, as many as fit; moves *next; returns their chunks. */
-static uint64_t fill_segments(mo_segment *segments, uint32_t *out_count,
+static uint64_t fill_segments(mo_tensor_segment *segments, uint32_t *out_count,
                               const memopt_tensor *gradients, uint64_t count, uint64_t *next)
 {
     uint64_t chunks = 0;
     uint32_t used = 0;
-    for (; *next < count && used < MO_SEGMENTS; (*next)++) {
+    for (; *next < count && used < MO_TENSOR_SEGMENTS; (*next)++) {
         const memopt_tensor *gradient = &gradients[*next];
         if (gradient->count == 0)
             continue;
@@ -75,7 +75,7 @@ static uint64_t fill_segments(mo_segment *segments, uint32_t *out_count,
         segments[used].count = gradient->count;
         segments[used].first_chunk = chunks;
         segments[used].dtype = (uint32_t)gradient->dtype;
-        segments[used].reserved = 0;
+        segments[used].number = 0;
         chunks += mo_chunks_of(gradient->count);
         used++;
     }

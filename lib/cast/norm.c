@@ -1,4 +1,5 @@
-/* Norm and clip: the total of squares in the order of kernels/reduce.h, then one item finishes. */
+/* Norm and clip: the total of squares in the order of kernels/reduce/reduce.h, then one item
+ * finishes. */
 #include "cast/scaler.h"
 
 #include <inttypes.h>

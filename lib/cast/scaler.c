@@ -140,12 +140,12 @@ memopt_status memopt_scaler_destroy(memopt_scaler *scaler)
     return first;
 }
 
-const float *memopt_scaler_device_scale(const memopt_scaler *scaler)
+const float *memopt_scaler_get_scale(const memopt_scaler *scaler)
 {
     return scaler == NULL ? NULL : &scaler->block->scale;
 }
 
-float *memopt_scaler_device_found_inf(const memopt_scaler *scaler)
+float *memopt_scaler_get_found_inf(const memopt_scaler *scaler)
 {
     return scaler == NULL ? NULL : &scaler->block->found_inf;
 }
@@ -207,8 +207,8 @@ memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream)
 
 /* --- state ----------------------------------------------------------------------------------- */
 
-memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_scaler_state *out_state,
-                                           memopt_stream stream)
+memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_stream stream,
+                                           memopt_scaler_state *out_state)
 {
     mo_scaler_block block;
     memopt_status status;

@@ -1,5 +1,5 @@
 /*
- * A scaler: one block in device memory (kernels/scale.h) and scratch for totals.
+ * A scaler: one block in device memory (kernels/reduce/scale.h) and scratch for totals.
  *
  * Scratch is used in stream order and never freed before the scaler, since earlier work may still
  * use it: when a call needs more, a block of at least twice the size is added, and the smaller ones
@@ -11,7 +11,7 @@
 #include "memopt/cast.h"
 
 #include "device/device.h"
-#include "kernels/scale.h"
+#include "kernels/reduce/scale.h"
 
 /* Blocks double, so that more than these cannot be needed. */
 enum { MO_SCRATCH_BLOCKS = 64 };

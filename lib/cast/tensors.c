@@ -27,9 +27,6 @@ static memopt_status check_type(const char *subject, uint64_t index, const memop
     if (!type_allowed(tensor->dtype))
         return mo_fail(MEMOPT_UNSUPPORTED, "%s[%" PRIu64 "]: the element type %s is not supported",
                        subject, index, memopt_dtype_name(tensor->dtype));
-    if (tensor->reserved != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s[%" PRIu64 "]: reserved is %d; set it to 0",
-                       subject, index, (int)tensor->reserved);
     return MEMOPT_OK;
 }
 

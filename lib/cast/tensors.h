@@ -15,7 +15,7 @@ int mo_dtype_is_float(memopt_dtype dtype);
 /* 1 where the loss scaler knows the type (f32, f16, bf16). */
 int mo_dtype_is_gradient(memopt_dtype dtype);
 
-/* One tensor: type known, reserved 0, bytes within the address space, data neither NULL nor
+/* One tensor: type known, bytes within the address space, data neither NULL nor
  * misaligned (unless count is 0). subject is "cast: sources" or the like. */
 memopt_status mo_tensor_check(const char *subject, uint64_t index, const memopt_tensor *tensor,
                               int (*type_allowed)(memopt_dtype));

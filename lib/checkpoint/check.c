@@ -99,11 +99,11 @@ static memopt_status tensor_bytes(const memopt_region *region, const char *name,
                                   const memopt_tensor *tensor, uint64_t *out_bytes)
 {
     uint64_t size = memopt_dtype_size(tensor->dtype);
-    if (size == 0 || tensor->reserved != 0)
+    if (size == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "region_check: region '%s', value '%s': dtype %d with reserved %d is not a "
-                       "tensor's",
-                       region->name, name, (int)tensor->dtype, (int)tensor->reserved);
+                       "region_check: region '%s', value '%s': dtype %d is not an "
+                       "element type",
+                       region->name, name, (int)tensor->dtype);
     if (!mo_mul_u64(tensor->count, size, out_bytes))
         return mo_fail(
             MEMOPT_INVALID_ARGUMENT,

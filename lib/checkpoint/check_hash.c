@@ -1,6 +1,6 @@
 /*
- * The content check by hash: one 64-bit hash per 4 KiB (kernels/hash.h), in device memory, computed
- * and compared in stream order. The host looks once, at the end of a recompute run.
+ * The content check by hash: one 64-bit hash per 4 KiB (kernels/hash/hash.h), in device memory,
+ * computed and compared in stream order. The host looks once, at the end of a recompute run.
  *
  * The hashes of the forward run stay until the next forward run takes their place, since a region
  * may be recomputed more than once.
@@ -9,7 +9,7 @@
 
 #include "base/checked.h"
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 enum { VERDICT_WORDS = 2 };
 

@@ -3,7 +3,7 @@
 
 #include "base/checked.h"
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 #include <inttypes.h>
 
@@ -39,17 +39,17 @@ static memopt_status check(memopt_device *device, const memopt_tensor *tensor,
                : mo_reachable(device, "content hash: hashes", 0, hashes, hash_bytes);
 }
 
-memopt_status memopt_content_hash(memopt_device *device, const memopt_tensor *tensor,
-                                  uint64_t *out_hashes, memopt_stream stream)
+memopt_status memopt_content_hash(memopt_device *device, uint64_t *hashes,
+                                  const memopt_tensor *tensor, memopt_stream stream)
 {
     uint64_t bytes = 0;
     if (device == NULL || tensor == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "content hash: %s is NULL",
                        device == NULL ? "device" : "tensor");
-    memopt_status status = check(device, tensor, out_hashes, &bytes);
+    memopt_status status = check(device, tensor, hashes, &bytes);
     if (status != MEMOPT_OK || bytes == 0)
         return status;
-    mo_hash_granules_args args = {tensor->data, out_hashes, bytes};
+    mo_hash_granules_args args = {tensor->data, hashes, bytes};
     return mo_launch(device, stream, &mo_kernel_hash_granules, &args,
                      mo_ceil_div_u64(bytes, MO_HASH_GRANULE));
 }

@@ -87,7 +87,7 @@ memopt_status memopt_region_create(memopt_device *device, memopt_allocator *allo
                        : allocator == NULL ? "allocator"
                        : callbacks == NULL ? "callbacks"
                                            : "out_region");
-    if (memopt_allocator_device(allocator) != device)
+    if (memopt_allocator_get_device(allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "region_create: the allocator is of another device");
     memopt_status status = mo_options_read(&read_callbacks, sizeof read_callbacks, callbacks,

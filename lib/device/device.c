@@ -104,11 +104,11 @@ memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads)
     return device->ops->set_threads(device, threads);
 }
 
-memopt_status memopt_device_memory_info(memopt_device *device, memopt_memory_info *out_info)
+memopt_status memopt_device_get_memory_info(memopt_device *device, memopt_memory_info *out_info)
 {
     memopt_memory_info info = {.struct_size = sizeof info};
     if (device == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_memory_info: device is NULL");
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_memory_info: device is NULL");
     memopt_status status = mo_device_fault(device, "memory_info", MEMOPT_DRIVER_ERROR);
     if (status == MEMOPT_OK)
         status = device->ops->memory_info(device, &info);

@@ -13,7 +13,7 @@
 #ifndef MO_DEVICE_DEVICE_H
 #define MO_DEVICE_DEVICE_H
 
-#include "kernels/kernel.h"
+#include "kernels/core/kernel_launch.h"
 #include "memopt/device.h"
 
 #include "base/error.h"

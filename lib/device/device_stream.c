@@ -107,17 +107,17 @@ static memopt_status take_leave(memopt_device *device, memopt_stream stream)
     return waited;
 }
 
-memopt_status memopt_stream_release(memopt_device *device, memopt_stream stream)
+memopt_status memopt_stream_release_sync(memopt_device *device, memopt_stream stream)
 {
     int32_t capturing = 0;
     if (device == NULL || stream == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_release: %s",
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_release_sync: %s",
                        device == NULL ? "device is NULL"
                                       : "stream is NULL, and the default stream does not end");
     if (!mo_device_lost(device) && mo_stream_capturing(device, stream, &capturing) == MEMOPT_OK &&
         capturing)
         return mo_fail(MEMOPT_BUSY,
-                       "stream_release: stream %p records a graph; end the capture first",
+                       "stream_release_sync: stream %p records a graph; end the capture first",
                        (void *)stream);
     return take_leave(device, stream);
 }

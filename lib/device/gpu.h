@@ -17,7 +17,7 @@
 #include "device/gpu_api.h"
 #include "device/handle.h"
 
-#include "kernels/images.h"
+#include "kernels/core/gpu_images.h"
 
 enum { MO_GPU_TARGET_BYTES = 64 };
 

@@ -5,7 +5,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/memory.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 #include <errno.h>
 #include <fcntl.h>

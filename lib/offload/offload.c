@@ -83,7 +83,7 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
                        device == NULL      ? "device"
                        : allocator == NULL ? "allocator"
                                            : "out_offloader");
-    if (memopt_allocator_device(allocator) != device)
+    if (memopt_allocator_get_device(allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "offloader_create: the allocator is of another device");
     memopt_status status = mo_options_read(&read, sizeof read, options, "memopt_offloader_options");
@@ -178,11 +178,11 @@ memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream strea
     return status;
 }
 
-memopt_status memopt_offloader_trim(memopt_offloader *offloader, uint64_t *out_released)
+memopt_status memopt_offloader_trim_sync(memopt_offloader *offloader, uint64_t *out_released)
 {
     uint64_t released = 0;
     if (offloader == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_trim: offloader is NULL");
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_trim_sync: offloader is NULL");
     memopt_status status = mo_host_pool_trim(&offloader->pool, &released);
     if (status == MEMOPT_OK && offloader->disk != NULL)
         mo_disk_trim(offloader->disk);

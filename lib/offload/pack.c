@@ -26,11 +26,11 @@ static memopt_status check_request(memopt_offloader *offloader, const request *r
     if (status != MEMOPT_OK)
         return status;
     if (!r->owned)
-        return mo_reachable(offloader->device, "offload_pack_borrowed: value", 0, r->data,
+        return mo_reachable(offloader->device, "offloader_pack_borrowed: value", 0, r->data,
                             r->bytes);
     void *base = NULL;
     uint64_t size = 0;
-    status = memopt_allocator_block(offloader->allocator, r->data, &base, &size);
+    status = memopt_allocator_get_block(offloader->allocator, r->data, &base, &size);
     if (status != MEMOPT_OK)
         return status;
     if (base != r->data)
@@ -159,43 +159,43 @@ static memopt_status pack(memopt_offloader *offloader, const request *r, memopt_
     return MEMOPT_OK;
 }
 
-memopt_status memopt_offload_pack(memopt_offloader *offloader, void *data, uint64_t bytes,
-                                  memopt_stream stream, memopt_ticket *out_ticket)
+memopt_status memopt_offloader_pack(memopt_offloader *offloader, void *data, uint64_t bytes,
+                                    memopt_stream stream, memopt_ticket *out_ticket)
 {
     request r = {data, bytes, stream, 1};
     int32_t kept;
-    memopt_status status = check_request(offloader, &r, "offload_pack", out_ticket);
+    memopt_status status = check_request(offloader, &r, "offloader_pack", out_ticket);
     return status == MEMOPT_OK ? pack(offloader, &r, out_ticket, &kept) : status;
 }
 
-memopt_status memopt_offload_pack_borrowed(memopt_offloader *offloader, const void *data,
-                                           uint64_t bytes, memopt_stream stream,
-                                           memopt_ticket *out_ticket, int32_t *out_kept)
+memopt_status memopt_offloader_pack_borrowed(memopt_offloader *offloader, const void *data,
+                                             uint64_t bytes, memopt_stream stream,
+                                             memopt_ticket *out_ticket, int32_t *out_kept)
 {
     /* The pointer leaves this library again only as it came: to the caller, by unpack. */
     request r = {(void *)(uintptr_t)data, bytes, stream, 0};
-    memopt_status status = check_request(offloader, &r, "offload_pack_borrowed",
+    memopt_status status = check_request(offloader, &r, "offloader_pack_borrowed",
                                          out_ticket != NULL ? (const void *)out_kept : NULL);
     return status == MEMOPT_OK ? pack(offloader, &r, out_ticket, out_kept) : status;
 }
 
-memopt_status memopt_offload_wait_packed(memopt_offloader *offloader, memopt_ticket ticket,
-                                         memopt_stream stream)
+memopt_status memopt_offloader_wait_packed(memopt_offloader *offloader, memopt_ticket ticket,
+                                           memopt_stream stream)
 {
     mo_packed *value = NULL;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offload_wait_packed", &value);
+    memopt_status status = mo_tickets_find(offloader, ticket, "offloader_wait_packed", &value);
     if (status != MEMOPT_OK || value->range == NULL)
         return status;
-    status = mo_offload_check_stream(offloader, stream, "offload_wait_packed");
+    status = mo_offload_check_stream(offloader, stream, "offloader_wait_packed");
     return status != MEMOPT_OK ? status
                                : mo_timeline_order(&offloader->out, value->written, stream);
 }
 
-memopt_status memopt_offload_query_packed(memopt_offloader *offloader, memopt_ticket ticket)
+memopt_status memopt_offloader_query_packed(memopt_offloader *offloader, memopt_ticket ticket)
 {
     mo_packed *value = NULL;
     int done = 1;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offload_query_packed", &value);
+    memopt_status status = mo_tickets_find(offloader, ticket, "offloader_query_packed", &value);
     if (status == MEMOPT_OK && value->range != NULL)
         status = mo_timeline_query(&offloader->out, value->written, &done);
     if (status != MEMOPT_OK)

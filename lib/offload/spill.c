@@ -185,7 +185,7 @@ void mo_spill_packed(memopt_offloader *offloader, memopt_ticket ticket)
 {
     mo_packed *value = NULL;
     if (offloader->disk == NULL ||
-        mo_tickets_find(offloader, ticket, "offload_pack", &value) != MEMOPT_OK)
+        mo_tickets_find(offloader, ticket, "offloader_pack", &value) != MEMOPT_OK)
         return;
     link_value(offloader, value, 0);
     write_ahead(offloader);

@@ -133,14 +133,14 @@ static memopt_status make_ready(memopt_offloader *offloader, mo_packed *value, m
                : mo_timeline_order(&offloader->out, value->written, stream);
 }
 
-memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket ticket)
+memopt_status memopt_offloader_prefetch(memopt_offloader *offloader, memopt_ticket ticket)
 {
     mo_packed *value = NULL;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offload_prefetch", &value);
+    memopt_status status = mo_tickets_find(offloader, ticket, "offloader_prefetch", &value);
     if (status != MEMOPT_OK || value->device != NULL)
         return status;
     memopt_stream stream = mo_offload_writer(offloader, value);
-    status = mo_offload_check_stream(offloader, stream, "offload_prefetch");
+    status = mo_offload_check_stream(offloader, stream, "offloader_prefetch");
     if (status == MEMOPT_OK)
         status = bring(offloader, value, stream, 0);
     if (status == MEMOPT_LIMIT_REACHED && value->slot != NULL)
@@ -150,16 +150,16 @@ memopt_status memopt_offload_prefetch(memopt_offloader *offloader, memopt_ticket
     return status;
 }
 
-memopt_status memopt_offload_unpack(memopt_offloader *offloader, memopt_ticket ticket,
-                                    memopt_stream stream, void **out_data)
+memopt_status memopt_offloader_unpack(memopt_offloader *offloader, memopt_ticket ticket,
+                                      memopt_stream stream, void **out_data)
 {
     mo_packed *value = NULL;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offload_unpack", &value);
+    memopt_status status = mo_tickets_find(offloader, ticket, "offloader_unpack", &value);
     if (status != MEMOPT_OK)
         return status;
     if (out_data == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offload_unpack: out_data is NULL");
-    status = mo_offload_check_stream(offloader, stream, "offload_unpack");
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_unpack: out_data is NULL");
+    status = mo_offload_check_stream(offloader, stream, "offloader_unpack");
     if (status == MEMOPT_OK && value->device == NULL)
         status = bring(offloader, value, stream, 1);
     if (status == MEMOPT_OK)
@@ -219,14 +219,15 @@ static memopt_status find_for(memopt_offloader *offloader, memopt_ticket ticket,
     return status;
 }
 
-memopt_status memopt_offload_prefetch_into(memopt_offloader *offloader, memopt_ticket ticket,
-                                           void *destination, uint64_t bytes, memopt_stream stream)
+memopt_status memopt_offloader_prefetch_into(memopt_offloader *offloader, memopt_ticket ticket,
+                                             void *destination, uint64_t bytes,
+                                             memopt_stream stream)
 {
     mo_packed *value = NULL;
     memopt_status status =
-        find_for(offloader, ticket, "offload_prefetch_into", destination, bytes, &value);
+        find_for(offloader, ticket, "offloader_prefetch_into", destination, bytes, &value);
     if (status == MEMOPT_OK)
-        status = mo_offload_check_stream(offloader, stream, "offload_prefetch_into");
+        status = mo_offload_check_stream(offloader, stream, "offloader_prefetch_into");
     if (status != MEMOPT_OK)
         return status;
     transfer t = {value, destination, stream, MO_FETCH_INTO, 0};
@@ -243,7 +244,7 @@ static memopt_status look_at_copies(memopt_offloader *offloader, mo_packed *valu
     memopt_status status = mo_fetch_finish(offloader, value);
     if (status == MEMOPT_OK && value->spoilt)
         status = mo_fail(MEMOPT_IO_ERROR,
-                         "offload_wait_unpacked: a copy of %s of the ticket could "
+                         "offloader_wait_unpacked: a copy of %s of the ticket could "
                          "not be read from the disk",
                          MO_SIZE(value->bytes));
     if (value->fetching == MO_FETCH_NONE)
@@ -251,13 +252,13 @@ static memopt_status look_at_copies(memopt_offloader *offloader, mo_packed *valu
     return status;
 }
 
-memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloader, memopt_ticket ticket,
-                                           memopt_stream stream)
+memopt_status memopt_offloader_wait_unpacked(memopt_offloader *offloader, memopt_ticket ticket,
+                                             memopt_stream stream)
 {
     mo_packed *value = NULL;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offload_wait_unpacked", &value);
+    memopt_status status = mo_tickets_find(offloader, ticket, "offloader_wait_unpacked", &value);
     if (status == MEMOPT_OK)
-        status = mo_offload_check_stream(offloader, stream, "offload_wait_unpacked");
+        status = mo_offload_check_stream(offloader, stream, "offloader_wait_unpacked");
     if (status == MEMOPT_OK)
         status = look_at_copies(offloader, value);
     if (status == MEMOPT_OK && !MO_OMITTED(MO_OMIT_UNPACK_WAIT))
@@ -269,17 +270,17 @@ memopt_status memopt_offload_wait_unpacked(memopt_offloader *offloader, memopt_t
     return MEMOPT_OK;
 }
 
-memopt_status memopt_offload_unpack_into(memopt_offloader *offloader, memopt_ticket ticket,
-                                         void *destination, uint64_t bytes, memopt_stream stream)
+memopt_status memopt_offloader_unpack_into(memopt_offloader *offloader, memopt_ticket ticket,
+                                           void *destination, uint64_t bytes, memopt_stream stream)
 {
     mo_packed *value = NULL;
     memopt_status status =
-        find_for(offloader, ticket, "offload_unpack_into", destination, bytes, &value);
+        find_for(offloader, ticket, "offloader_unpack_into", destination, bytes, &value);
     if (status != MEMOPT_OK)
         return status;
-    status = mo_offload_check_stream(offloader, stream, "offload_unpack_into");
+    status = mo_offload_check_stream(offloader, stream, "offloader_unpack_into");
     if (status == MEMOPT_OK)
-        status = mo_reachable(offloader->device, "offload_unpack_into: destination of ticket",
+        status = mo_reachable(offloader->device, "offloader_unpack_into: destination of ticket",
                               ticket, destination, value->bytes);
     if (status == MEMOPT_OK)
         status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
@@ -326,27 +327,27 @@ memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, mem
     return MEMOPT_OK;
 }
 
-memopt_status memopt_offload_release(memopt_offloader *offloader, memopt_ticket ticket,
-                                     memopt_stream stream)
+memopt_status memopt_offloader_release(memopt_offloader *offloader, memopt_ticket ticket,
+                                       memopt_stream stream)
 {
     mo_packed *value = NULL;
-    memopt_status status = mo_tickets_find(offloader, ticket, "offload_release", &value);
+    memopt_status status = mo_tickets_find(offloader, ticket, "offloader_release", &value);
     return status == MEMOPT_OK ? mo_offload_drop(offloader, value, stream) : status;
 }
 
-memopt_status memopt_offload_release_many(memopt_offloader *offloader, const memopt_ticket *tickets,
-                                          uint64_t count, memopt_stream stream,
-                                          uint64_t *out_released)
+memopt_status memopt_offloader_release_many(memopt_offloader *offloader,
+                                            const memopt_ticket *tickets, uint64_t count,
+                                            memopt_stream stream, uint64_t *out_released)
 {
     memopt_status status = MEMOPT_OK;
     uint64_t released = 0;
     if (offloader == NULL || out_released == NULL || (tickets == NULL && count != 0))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offload_release_many: %s is NULL",
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_release_many: %s is NULL",
                        offloader == NULL      ? "offloader"
                        : out_released == NULL ? "out_released"
                                               : "tickets");
     while (released < count && status == MEMOPT_OK) {
-        status = memopt_offload_release(offloader, tickets[released], stream);
+        status = memopt_offloader_release(offloader, tickets[released], stream);
         released += status == MEMOPT_OK;
     }
     *out_released = released;

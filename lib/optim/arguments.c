@@ -14,9 +14,6 @@ memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
         return mo_fail(size == 0 ? MEMOPT_INVALID_ARGUMENT : MEMOPT_UNSUPPORTED,
                        "%s %" PRIu64 ": element type %s (%d); f32, f16 and bf16 are supported",
                        subject, index, memopt_dtype_name(tensor->dtype), (int)tensor->dtype);
-    if (tensor->reserved != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s %" PRIu64 ": reserved is %d, must be 0",
-                       subject, index, (int)tensor->reserved);
     if (tensor->data == NULL || tensor->count == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "%s %" PRIu64 ": data is %p, count is %" PRIu64 "; neither may be 0",

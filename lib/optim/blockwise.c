@@ -4,7 +4,6 @@
 #include "base/checked.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 static memopt_status check_values(const char *verb, const memopt_tensor *values)
 {
@@ -19,12 +18,11 @@ static memopt_status check_values(const char *verb, const memopt_tensor *values)
 static memopt_status check_range(const char *verb, const char *name, const memopt_tensor *t)
 {
     uint64_t size = memopt_dtype_size(t->dtype), bytes;
-    if (t->reserved != 0 || (t->data == NULL && t->count != 0) || (uintptr_t)t->data % size != 0 ||
+    if ((t->data == NULL && t->count != 0) || (uintptr_t)t->data % size != 0 ||
         !mo_mul_u64(t->count, size, &bytes) || bytes > UINTPTR_MAX - (uintptr_t)t->data)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "%s: %s: address %p with %" PRIu64 " elements of %" PRIu64
-                       " bytes, reserved %d",
-                       verb, name, t->data, t->count, size, (int)t->reserved);
+                       "%s: %s: address %p with %" PRIu64 " elements of %" PRIu64 " bytes", verb,
+                       name, t->data, t->count, size);
     return MEMOPT_OK;
 }
 
@@ -116,51 +114,20 @@ static memopt_status run(const char *verb, uint32_t format, int back, memopt_dev
                      &args, mo_chunks_of(values->count));
 }
 
-memopt_status memopt_quantize_state(memopt_device *device, uint32_t state_format,
-                                    const memopt_tensor *source, const memopt_tensor *codes,
-                                    const memopt_tensor *scales, int32_t is_signed,
-                                    memopt_stream stream)
+memopt_status memopt_quantize(memopt_device *device, uint32_t state_format,
+                              const memopt_tensor *codes, const memopt_tensor *scales,
+                              const memopt_tensor *source, int32_t is_signed, memopt_stream stream)
 {
-    return run("quantize_state", state_format, 0, device, source, codes, scales, is_signed, stream);
+    return run("quantize", state_format, 0, device, source, codes, scales, is_signed, stream);
 }
 
-memopt_status memopt_dequantize_state(memopt_device *device, uint32_t state_format,
-                                      const memopt_tensor *codes, const memopt_tensor *scales,
-                                      const memopt_tensor *destination, int32_t is_signed,
-                                      memopt_stream stream)
+memopt_status memopt_dequantize(memopt_device *device, uint32_t state_format,
+                                const memopt_tensor *destination, const memopt_tensor *codes,
+                                const memopt_tensor *scales, int32_t is_signed,
+                                memopt_stream stream)
 {
-    return run("dequantize_state", state_format, 1, device, destination, codes, scales, is_signed,
+    return run("dequantize", state_format, 1, device, destination, codes, scales, is_signed,
                stream);
-}
-
-static memopt_status check_block(const char *verb, uint32_t block_size)
-{
-    if (block_size != MO_BLOCK_SIZE)
-        return mo_fail(MEMOPT_UNSUPPORTED, "%s: block_size %" PRIu32 "; 256 is supported", verb,
-                       block_size);
-    return MEMOPT_OK;
-}
-
-memopt_status memopt_quantize_blockwise(memopt_device *device, const memopt_tensor *source,
-                                        const memopt_tensor *codes, const memopt_tensor *absmax,
-                                        int32_t is_signed, uint32_t block_size,
-                                        memopt_stream stream)
-{
-    memopt_status status = check_block("quantize_blockwise", block_size);
-    return status == MEMOPT_OK ? run("quantize_blockwise", MEMOPT_STATE_8BIT, 0, device, source,
-                                     codes, absmax, is_signed, stream)
-                               : status;
-}
-
-memopt_status memopt_dequantize_blockwise(memopt_device *device, const memopt_tensor *codes,
-                                          const memopt_tensor *absmax,
-                                          const memopt_tensor *destination, int32_t is_signed,
-                                          uint32_t block_size, memopt_stream stream)
-{
-    memopt_status status = check_block("dequantize_blockwise", block_size);
-    return status == MEMOPT_OK ? run("dequantize_blockwise", MEMOPT_STATE_8BIT, 1, device,
-                                     destination, codes, absmax, is_signed, stream)
-                               : status;
 }
 
 memopt_status memopt_state_map(uint32_t state_format, int32_t is_signed, float *out_values)
@@ -173,16 +140,5 @@ memopt_status memopt_state_map(uint32_t state_format, int32_t is_signed, float *
     uint32_t codes = state_format == MEMOPT_STATE_4BIT ? 16 : 256;
     for (uint32_t code = 0; code < codes; code++)
         out_values[code] = mo_format_value(state_format, is_signed != 0, code, 1.0f);
-    return MEMOPT_OK;
-}
-
-memopt_status memopt_dynamic_map(int32_t is_signed, float *out_values)
-{
-    if (out_values == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "dynamic_map: out_values is NULL");
-    if (is_signed)
-        memcpy(out_values, mo_map_signed, sizeof mo_map_signed);
-    else
-        memcpy(out_values, mo_map_unsigned, sizeof mo_map_unsigned);
     return MEMOPT_OK;
 }

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-memopt_status memopt_optimizer_export_size(memopt_optimizer *o, uint64_t *out_bytes)
+memopt_status memopt_optimizer_get_export_size(memopt_optimizer *o, uint64_t *out_bytes)
 {
     if (o == NULL || out_bytes == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer export: %s is NULL",
@@ -74,8 +74,8 @@ static memopt_status fetch(memopt_optimizer *o, unsigned char *parameters, unsig
     return status;
 }
 
-memopt_status memopt_optimizer_export_sync(memopt_optimizer *o, void *buffer, uint64_t bytes,
-                                           memopt_stream stream)
+memopt_status memopt_optimizer_export_sync(memopt_optimizer *o, uint64_t bytes,
+                                           memopt_stream stream, void *buffer)
 {
     if (o == NULL || buffer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer export: %s is NULL",

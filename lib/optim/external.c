@@ -3,14 +3,14 @@
 
 #include <inttypes.h>
 
-/* What memopt_optimizer_state() would list: element types by format, counts by parameter. */
+/* What memopt_optimizer_get_state() would list: element types by format, counts by parameter. */
 static memopt_tensor expected(const mo_parameter *p, uint64_t index)
 {
     static const memopt_dtype codes[] = {[MEMOPT_STATE_F32] = MEMOPT_DTYPE_F32,
                                          [MEMOPT_STATE_8BIT] = MEMOPT_DTYPE_U8,
                                          [MEMOPT_STATE_4BIT] = MEMOPT_DTYPE_U8,
                                          [MEMOPT_STATE_F8] = MEMOPT_DTYPE_F8_E4M3};
-    memopt_tensor t = {NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32, 0};
+    memopt_tensor t = {NULL, mo_parameter_blocks(p), MEMOPT_DTYPE_F32};
     if (index < p->moments) {
         t.dtype = codes[p->format];
         t.count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(t.dtype);
@@ -21,11 +21,10 @@ static memopt_tensor expected(const mo_parameter *p, uint64_t index)
 static memopt_status check_state(const mo_parameter *p, uint64_t parameter, uint64_t index,
                                  const memopt_tensor *state, const memopt_tensor *want)
 {
-    if (state->data == NULL || state->reserved != 0)
+    if (state->data == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "optimizer: state %" PRIu64 " of parameter %" PRIu64
-                       ": data is %p, which may not be NULL; reserved is %d, which must be 0",
-                       index, parameter, state->data, (int)state->reserved);
+                       "optimizer: state %" PRIu64 " of parameter %" PRIu64 ": data is NULL", index,
+                       parameter);
     if (state->dtype != want->dtype || state->count != want->count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: state %" PRIu64 " of parameter %" PRIu64 " is %" PRIu64
@@ -72,7 +71,7 @@ static memopt_status check_states(const memopt_optimizer *o, const mo_parameter 
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer: steps of parameter %" PRIu64 " at %p are not aligned to a u64",
                        index, (const void *)steps);
-    parts[0] = (memopt_tensor){steps, sizeof *steps, MEMOPT_DTYPE_U8, 0};
+    parts[0] = (memopt_tensor){steps, sizeof *steps, MEMOPT_DTYPE_U8};
     memopt_status status = check_apart(p, index, &parts[0], parts, 0);
     if (status == MEMOPT_OK)
         status =

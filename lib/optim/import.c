@@ -78,13 +78,11 @@ static memopt_optimizer_group get_group(const sections *s, uint64_t index)
     g.eps = mo_get_f64(at + 24);
     g.weight_decay = mo_get_f64(at + 32);
     g.maximize = mo_get_u32(at + 40);
-    g.reserved = mo_get_u32(at + 44);
     if (s->version == 1)
         return g;
     g.momentum = mo_get_f64(at + 48);
     g.dampening = mo_get_f64(at + 56);
     g.nesterov = mo_get_u32(at + 64);
-    g.reserved2 = mo_get_u32(at + 68);
     return g;
 }
 

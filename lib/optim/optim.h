@@ -21,9 +21,7 @@
 #ifndef MO_OPTIM_OPTIM_H
 #define MO_OPTIM_OPTIM_H
 
-#include "kernels/optim.h"
-#include "kernels/rules.h"
-#include "kernels/stateformat.h"
+#include "kernels/optim/optim_step.h"
 #include "memopt/optim.h"
 
 #include "device/device.h"
@@ -69,8 +67,8 @@ struct memopt_optimizer {
     mo_parameter *parameters;
     uint64_t parameter_count, parameter_capacity;
 
-    mo_segment *segments; /* the gradients of the last step, as uploaded */
-    mo_segment *next;     /* those of the step being made */
+    mo_tensor_segment *segments; /* the gradients of the last step, as uploaded */
+    mo_tensor_segment *next;     /* those of the step being made */
     uint64_t segment_count, segments_capacity, next_capacity;
 
     mo_table tensor_table, segment_table, group_table, coef_table, scratch;

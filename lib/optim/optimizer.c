@@ -85,7 +85,7 @@ memopt_status memopt_optimizer_create(memopt_allocator *allocator,
     if (o == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     o->allocator = allocator;
-    o->device = memopt_allocator_device(allocator);
+    o->device = memopt_allocator_get_device(allocator);
     o->options = copy;
     mo_optimizer_listen(o);
     *out_optimizer = o;
@@ -147,11 +147,11 @@ memopt_status mo_optimizer_group_check(const memopt_optimizer_group *g)
                        "optimizer group: momentum %g must be finite and at least 0, dampening %g "
                        "finite",
                        g->momentum, g->dampening);
-    if (g->maximize > 1 || g->nesterov > 1 || g->reserved != 0 || g->reserved2 != 0)
+    if (g->maximize > 1 || g->nesterov > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer group: maximize %" PRIu32 " and nesterov %" PRIu32
-                       " must be 0 or 1, reserved %" PRIu32 " and %" PRIu32 " must be 0",
-                       g->maximize, g->nesterov, g->reserved, g->reserved2);
+                       " must be 0 or 1",
+                       g->maximize, g->nesterov);
     if ((uintptr_t)g->device_lr % sizeof(float) != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer group: device_lr %p is not aligned to an f32",

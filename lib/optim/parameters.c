@@ -231,7 +231,7 @@ static memopt_state_view view_moment(const memopt_optimizer *o, const mo_paramet
     uint64_t count = mo_format_bytes(p->format, p->tensor.count) / memopt_dtype_size(dtype);
     memopt_state_view view = {.name = o->options.kind == MEMOPT_OPTIMIZER_SGD ? "momentum_buffer"
                                                                               : names[index]};
-    view.tensor = (memopt_tensor){index == 0 ? p->device.m : p->device.v, count, dtype, 0};
+    view.tensor = (memopt_tensor){index == 0 ? p->device.m : p->device.v, count, dtype};
     return view;
 }
 
@@ -241,12 +241,12 @@ static memopt_state_view view_scales(const mo_parameter *p, int index)
                                                                                   "scale2"};
     memopt_state_view view = {.name = (p->format == MEMOPT_STATE_F8 ? scale : absmax)[index]};
     view.tensor = (memopt_tensor){index == 0 ? p->device.absmax1 : p->device.absmax2,
-                                  mo_parameter_blocks(p), MEMOPT_DTYPE_F32, 0};
+                                  mo_parameter_blocks(p), MEMOPT_DTYPE_F32};
     return view;
 }
 
-memopt_status memopt_optimizer_state(memopt_optimizer *o, uint64_t parameter, uint64_t index,
-                                     memopt_state_view *out_view)
+memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter, uint64_t index,
+                                         memopt_state_view *out_view)
 {
     if (o == NULL || out_view == NULL || parameter >= o->parameter_count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,

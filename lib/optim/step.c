@@ -5,6 +5,8 @@
  */
 #include "optim/optim.h"
 
+#include "kernels/reduce/reduce.h"
+
 #include "base/checked.h"
 #include "base/memory.h"
 #include "base/options.h"
@@ -27,7 +29,7 @@ static memopt_status check_scalars(const memopt_optimizer *o, const memopt_step_
         status = check_scalar(o, "optimizer step: found_inf", s->found_inf);
     return status != MEMOPT_OK ? status
                                : check_scalar(o, "optimizer step: the scale of scaler",
-                                              memopt_scaler_device_scale(s->scaler));
+                                              memopt_scaler_get_scale(s->scaler));
 }
 
 static memopt_status check_options(const memopt_optimizer *o, const memopt_step_options *s)
@@ -81,7 +83,7 @@ static memopt_status check_gradient(const mo_parameter *p, uint64_t index, const
 static memopt_status check_memory(const memopt_optimizer *o, uint64_t index, uint64_t place,
                                   const memopt_tensor *g)
 {
-    const mo_segment *last = place < o->segment_count ? &o->segments[place] : NULL;
+    const mo_tensor_segment *last = place < o->segment_count ? &o->segments[place] : NULL;
     if (last != NULL && last->data == g->data && last->count == g->count &&
         last->dtype == (uint32_t)g->dtype)
         return MEMOPT_OK;
@@ -104,7 +106,8 @@ static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
             status = check_memory(o, i, count, g);
         if (status != MEMOPT_OK)
             return status;
-        o->next[count++] = (mo_segment){g->data, g->count, chunks, (uint32_t)g->dtype, (uint32_t)i};
+        o->next[count++] =
+            (mo_tensor_segment){g->data, g->count, chunks, (uint32_t)g->dtype, (uint32_t)i};
         chunks += mo_chunks_of(g->count);
     }
     *out_count = count;
@@ -176,9 +179,9 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, u
         .coefs = o->coef_table.data,
         .control = o->control.data,
         .scale = s->already_unscaled ? NULL
-                 : s->scaler != NULL ? memopt_scaler_device_scale(s->scaler)
+                 : s->scaler != NULL ? memopt_scaler_get_scale(s->scaler)
                                      : s->grad_scale,
-        .found_inf = s->scaler != NULL ? memopt_scaler_device_found_inf(s->scaler) : s->found_inf,
+        .found_inf = s->scaler != NULL ? memopt_scaler_get_found_inf(s->scaler) : s->found_inf,
         .out_norm = s->out_norm,
         .max_norm = s->max_norm,
         .count = (uint32_t)count,

@@ -33,7 +33,7 @@ memopt_status memopt_optimizer_get_steps_sync(memopt_optimizer *o, uint64_t para
 }
 
 memopt_status memopt_optimizer_set_steps_sync(memopt_optimizer *o, uint64_t parameter,
-                                              memopt_stream stream, uint64_t steps)
+                                              uint64_t steps, memopt_stream stream)
 {
     memopt_status status = check(o, parameter);
     if (status == MEMOPT_OK && steps >= MO_STEPS_LIMIT)

@@ -101,7 +101,7 @@ memopt_status mo_upload_segments(memopt_optimizer *o, uint64_t count, memopt_str
     int same = count == o->segment_count &&
                (count == 0 || memcmp(o->next, o->segments, (size_t)count * sizeof *o->next) == 0);
     if (!same) { /* the two arrays change places */
-        mo_segment *segments = o->segments;
+        mo_tensor_segment *segments = o->segments;
         uint64_t capacity = o->segments_capacity;
         o->segments = o->next;
         o->segments_capacity = o->next_capacity;
@@ -110,5 +110,6 @@ memopt_status mo_upload_segments(memopt_optimizer *o, uint64_t count, memopt_str
         o->segment_count = count;
         o->segment_table.current = 0;
     }
-    return upload_each(o, &o->segment_table, count, sizeof(mo_segment), fill_segment, stream);
+    return upload_each(o, &o->segment_table, count, sizeof(mo_tensor_segment), fill_segment,
+                       stream);
 }

@@ -135,7 +135,7 @@ void scaler(benchmark::State &state, scaler_call call, memopt_dtype dtype, doubl
 {
     bench_device &d = device_of(state.range(0));
     memopt_scaler_state one = {sizeof one, 1.0, 2.0, 0.5, 2000, 0};
-    memopt_tensor tensor = {d.from, kElements, dtype, 0};
+    memopt_tensor tensor = {d.from, kElements, dtype};
     must(memopt_scaler_set_state_sync(d.scaler, &one, nullptr));
     for (auto _ : state)
         must(call(d.scaler, &tensor, 1, nullptr));

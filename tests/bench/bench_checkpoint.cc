@@ -56,7 +56,7 @@ memopt_status run(void *user, memopt_region *region, memopt_region_pass, memopt_
     }
     if (b->data == nullptr)
         return MEMOPT_OK;
-    memopt_tensor tensor = {b->data, kChecked, MEMOPT_DTYPE_U8, 0};
+    memopt_tensor tensor = {b->data, kChecked, MEMOPT_DTYPE_U8};
     return memopt_region_check(region, "data", &tensor);
 }
 

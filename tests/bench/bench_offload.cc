@@ -111,15 +111,16 @@ bool step_offload(Bench &b)
         void *activation = b.alloc(kBytes);
         b.compute(activation, 1);
         good &=
-            memopt_offload_pack(b.offloader, activation, kBytes, b.stream, &ticket) == MEMOPT_OK;
+            memopt_offloader_pack(b.offloader, activation, kBytes, b.stream, &ticket) == MEMOPT_OK;
     }
     for (int i = kLayers - 1; i >= 0; i--) {
         void *activation = nullptr;
         if (i > 0)
-            good &= memopt_offload_prefetch(b.offloader, tickets[i - 1]) == MEMOPT_OK;
-        good &= memopt_offload_unpack(b.offloader, tickets[i], b.stream, &activation) == MEMOPT_OK;
+            good &= memopt_offloader_prefetch(b.offloader, tickets[i - 1]) == MEMOPT_OK;
+        good &=
+            memopt_offloader_unpack(b.offloader, tickets[i], b.stream, &activation) == MEMOPT_OK;
         b.compute(activation, 2);
-        good &= memopt_offload_release(b.offloader, tickets[i], b.stream) == MEMOPT_OK;
+        good &= memopt_offloader_release(b.offloader, tickets[i], b.stream) == MEMOPT_OK;
     }
     return memopt_stream_sync(b.device, b.stream) == MEMOPT_OK && good;
 }
@@ -187,10 +188,10 @@ void round_trip(benchmark::State &state, Bench *b, uint64_t bytes)
     for (auto _ : state) {
         memopt_ticket ticket = 0;
         void *data = nullptr;
-        if (memopt_offload_pack(b->offloader, b->alloc(bytes), bytes, b->stream, &ticket) !=
+        if (memopt_offloader_pack(b->offloader, b->alloc(bytes), bytes, b->stream, &ticket) !=
                 MEMOPT_OK ||
-            memopt_offload_unpack(b->offloader, ticket, b->stream, &data) != MEMOPT_OK ||
-            memopt_offload_release(b->offloader, ticket, b->stream) != MEMOPT_OK)
+            memopt_offloader_unpack(b->offloader, ticket, b->stream, &data) != MEMOPT_OK ||
+            memopt_offloader_release(b->offloader, ticket, b->stream) != MEMOPT_OK)
             state.SkipWithError(memopt_last_error());
     }
     memopt_device_sync(b->device);
@@ -221,7 +222,7 @@ void waste(benchmark::State &state, uint64_t low, uint64_t high)
         for (memopt_ticket &ticket : tickets) {
             random = random * 6364136223846793005u + 1442695040888963407u;
             uint64_t bytes = low + (random >> 33) % (high - low + 1);
-            memopt_offload_pack(b.offloader, b.alloc(bytes), bytes, b.stream, &ticket);
+            memopt_offloader_pack(b.offloader, b.alloc(bytes), bytes, b.stream, &ticket);
         }
         memopt_offloader_stats stats = {};
         stats.struct_size = sizeof stats;

@@ -156,7 +156,7 @@ bench &with_threads(uint32_t threads)
 
 memopt_tensor tensor(bench &b, uint64_t n, memopt_dtype dtype)
 {
-    memopt_tensor t = {nullptr, n, dtype, 0};
+    memopt_tensor t = {nullptr, n, dtype};
     must(memopt_allocator_alloc(b.allocator, n * memopt_dtype_size(dtype), MEMOPT_TAG_OTHER,
                                 nullptr, &t.data));
     return t;
@@ -176,9 +176,9 @@ void fill(bench &b, const memopt_tensor &t, float scale)
     }
     for (uint64_t i = 0; i < t.count; i += kPiece) {
         uint64_t n = t.count - i < kPiece ? t.count - i : kPiece;
-        memopt_tensor from = {piece, n, F32, 0};
+        memopt_tensor from = {piece, n, F32};
         memopt_tensor to = {static_cast<char *>(t.data) + i * memopt_dtype_size(t.dtype), n,
-                            t.dtype, 0};
+                            t.dtype};
         must(memopt_cast(b.device, &to, &from, 1, nullptr, nullptr));
     }
 }

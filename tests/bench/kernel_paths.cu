@@ -12,7 +12,7 @@ MO_DEVICE void path_cast(const unsigned char *from, unsigned char *to, mo_random
     const uint32_t from_size = mo_element_size(FROM), to_size = mo_element_size(TO);
     MO_UNROLL
     for (int p = 0; p < PACKS; p++) {
-        uint64_t at = (uint64_t)mo_thread() * N + p * 256 * N;
+        uint64_t at = (uint64_t)mo_thread_index() * N + p * 256 * N;
         uint32_t codes[N], random[4];
         float values[N];
         mo_read_pack<N>(from, at, N, from_size, 1, codes);
@@ -33,8 +33,8 @@ MO_DEVICE void path_scale(unsigned char *data, float factor, float *flag)
     int found = 0;
     MO_UNROLL
     for (int p = 0; p < PACKS; p++)
-        found |=
-            mo_scale_pack<N>(data, (uint64_t)mo_thread() * N + p * 256 * N, N, DTYPE, 1, factor);
+        found |= mo_scale_pack<N>(data, (uint64_t)mo_thread_index() * N + p * 256 * N, N, DTYPE, 1,
+                                  factor);
     if (found)
         mo_flag_raise(flag);
 }
@@ -45,7 +45,7 @@ MO_DEVICE void path_check(unsigned char *data, float *flag)
     int found = 0;
     MO_UNROLL
     for (int p = 0; p < PACKS; p++)
-        found |= mo_check_pack<N>(data, (uint64_t)mo_thread() * N + p * 256 * N, N, DTYPE, 1);
+        found |= mo_check_pack<N>(data, (uint64_t)mo_thread_index() * N + p * 256 * N, N, DTYPE, 1);
     if (found)
         mo_flag_raise(flag);
 }
@@ -55,7 +55,7 @@ template <int PACKS> MO_DEVICE void path_hash(const unsigned char *data, uint64_
     uint64_t sum = 0;
     MO_UNROLL
     for (int p = 0; p < PACKS; p++)
-        sum += mo_hash_pair(data, mo_thread() + p * 128);
+        sum += mo_hash_pair(data, mo_thread_index() + p * 128);
     *to = sum;
 }
 
@@ -66,7 +66,7 @@ MO_DEVICE void path_squares(const unsigned char *data, double *to)
     uint32_t codes[PACKS];
     MO_UNROLL
     for (int p = 0; p < PACKS; p++)
-        codes[p] = mo_read_code(data, mo_thread() + p * 32, mo_element_size(DTYPE));
+        codes[p] = mo_read_code(data, mo_thread_index() + p * 32, mo_element_size(DTYPE));
     MO_UNROLL
     for (int p = 0; p < PACKS; p++) {
         double value = (double)mo_decode_as<DTYPE>(codes[p]);
@@ -108,7 +108,7 @@ MO_DEVICE void path_step(const mo_optim_span *in)
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
         mo_step_block<RULE, FORMAT>(&span, &coef, &tables, &aligned,
-                                    p * MO_OPTIM_GROUPS + mo_thread() / MO_LANES);
+                                    p * MO_OPTIM_GROUPS + mo_thread_index() / MO_LANES);
 }
 
 template <uint32_t RULE, int P, int G, int PACKS>
@@ -119,7 +119,7 @@ MO_DEVICE void path_step32(const mo_optim_span *in)
     mo_span_aligned aligned = {1, 0, 1, 1, 1};
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
-        mo_step32_pack<RULE>(&span, &coef, mo_thread() * 4 + p * 1024, 4, &aligned);
+        mo_step32_pack<RULE>(&span, &coef, mo_thread_index() * 4 + p * 1024, 4, &aligned);
 }
 
 template <uint32_t FORMAT, uint32_t DTYPE, int SIGNED, int PACKS>
@@ -134,8 +134,8 @@ MO_DEVICE void path_quantize(mo_blockcode_args args)
     args.count = 1 << 20;
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
-        mo_quantize_group<FORMAT>(args, &tables, p * MO_OPTIM_GROUPS + mo_thread() / MO_LANES, 1,
-                                  1);
+        mo_quantize_group<FORMAT>(args, &tables, p * MO_OPTIM_GROUPS + mo_thread_index() / MO_LANES,
+                                  1, 1);
 }
 
 template <uint32_t FORMAT, uint32_t DTYPE, int SIGNED, int PACKS>
@@ -149,7 +149,7 @@ MO_DEVICE void path_dequantize(mo_blockcode_args args)
     args.is_signed = SIGNED;
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
-        mo_dequantize_pack<FORMAT>(args, &tables, mo_thread() * 8 + p * 2048, 8, 1, 1);
+        mo_dequantize_pack<FORMAT>(args, &tables, mo_thread_index() * 8 + p * 2048, 8, 1, 1);
 }
 
 /* path_NAME_1 and path_NAME_3, of the call with PACKS in it. */

@@ -2,7 +2,7 @@
 #include "conformance.h"
 
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 static memopt_memory_info info_of(world *w)
 {
     memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_memory_info(w->device, &info));
+    OK(memopt_device_get_memory_info(w->device, &info));
     return info;
 }
 

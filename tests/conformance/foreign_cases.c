@@ -143,7 +143,7 @@ enum { COUNT = 5003, ROOM = (4 * COUNT / 512 + 1) * 512 };
 
 static memopt_tensor foreign_tensor(world *w, memopt_dtype dtype, const float *values)
 {
-    memopt_tensor t = {foreign_memory(w, ROOM), COUNT, dtype, 0};
+    memopt_tensor t = {foreign_memory(w, ROOM), COUNT, dtype};
     OK(memopt_fill(w->device, t.data, 0, ROOM, w->stream));
     if (values != NULL) {
         memopt_tensor source = new_tensor(w, COUNT, MEMOPT_DTYPE_F32, values);
@@ -195,16 +195,16 @@ static void offload_foreign_memory(world *w)
     memopt_tensor value = foreign_tensor(w, MEMOPT_DTYPE_F32, values);
     memopt_tensor into = foreign_tensor(w, MEMOPT_DTYPE_F32, NULL);
     OK(memopt_offloader_create(w->device, w->allocator, NULL, &offloader));
-    OK(memopt_offload_pack_borrowed(offloader, value.data, 4 * COUNT, w->stream, &ticket, &kept));
+    OK(memopt_offloader_pack_borrowed(offloader, value.data, 4 * COUNT, w->stream, &ticket, &kept));
     CHECK(kept == 0);
-    OK(memopt_offload_wait_packed(offloader, ticket, w->stream));
+    OK(memopt_offloader_wait_packed(offloader, ticket, w->stream));
     OK(memopt_fill(w->device, value.data, 0xAA, 4 * COUNT, w->stream));
-    OK(memopt_offload_unpack_into(offloader, ticket, into.data, 4 * COUNT, w->stream));
-    OK(memopt_offload_unpack(offloader, ticket, w->stream, &back));
+    OK(memopt_offloader_unpack_into(offloader, ticket, into.data, 4 * COUNT, w->stream));
+    OK(memopt_offloader_unpack(offloader, ticket, w->stream, &back));
     label(w, "offloaded memory of the driver's");
     result_of_tensor(w, &into);
     result_of(w, back, 4 * COUNT);
-    OK(memopt_offload_release(offloader, ticket, w->stream));
+    OK(memopt_offloader_release(offloader, ticket, w->stream));
     OK(memopt_device_sync(w->device));
     OK(memopt_offloader_destroy(offloader));
     free_foreign(w, value.data);

@@ -68,7 +68,7 @@ static void begin_steps(world *w, step_state *s)
             new_tensor(w, sizes[i], narrow ? MEMOPT_DTYPE_BF16 : MEMOPT_DTYPE_F32, values);
         s->copies[i] = new_tensor(w, sizes[i], MEMOPT_DTYPE_BF16, NULL);
         s->lows[i] = new_tensor(w, sizes[i], MEMOPT_DTYPE_F16, NULL);
-        s->gradients[i] = (memopt_tensor){gradient, sizes[i], MEMOPT_DTYPE_F16, 0};
+        s->gradients[i] = (memopt_tensor){gradient, sizes[i], MEMOPT_DTYPE_F16};
         gradient += sizes[i];
         OK(memopt_optimizer_add_parameter(s->optimizers[i % (int)s->formats], 0, &s->parameters[i],
                                           narrow ? NULL : &s->copies[i], w->stream, &index));
@@ -121,7 +121,7 @@ static void report_steps(world *w, const step_state *s, int step)
         result_of_tensor(w, &s->lows[i]);
     }
     label(w, "step %d, scale and norm", step);
-    OK(memopt_scaler_get_state_sync(s->scaler, &scale, w->stream));
+    OK(memopt_scaler_get_state_sync(s->scaler, w->stream, &scale));
     result(w, &scale.scale, sizeof scale.scale);
     result(w, &scale.growth_tracker, sizeof scale.growth_tracker);
     result_of_tensor(w, &s->norm);
@@ -132,9 +132,9 @@ static void end_steps(world *w, step_state *s)
     OK(memopt_stream_sync(w->device, w->stream));
     for (uint32_t k = 0; k < s->formats; k++) {
         uint64_t bytes = 0;
-        OK(memopt_optimizer_export_size(s->optimizers[k], &bytes));
+        OK(memopt_optimizer_get_export_size(s->optimizers[k], &bytes));
         void *state = host_memory(bytes);
-        OK(memopt_optimizer_export_sync(s->optimizers[k], state, bytes, w->stream));
+        OK(memopt_optimizer_export_sync(s->optimizers[k], bytes, w->stream, state));
         label(w, "state of optimizer %u", k);
         result(w, state, bytes);
         free(state);
@@ -230,7 +230,7 @@ static void allocate_in_capture(world *w, int mode, const char *config)
     OK(memopt_copy(w->device, (char *)out + BYTES, shared, BYTES / 2, w->stream));
     OK(memopt_allocator_record_stream(pool, shared, w->other));
     OK(memopt_allocator_free(pool, shared));
-    OK(memopt_allocator_trim(pool, &released));
+    OK(memopt_allocator_trim_sync(pool, &released));
     CHECK(released == 0);
     OK(memopt_allocator_alloc(w->allocator, BYTES, MEMOPT_TAG_OTHER, w->other, &beside));
     OK(memopt_fill(w->device, beside, 5, BYTES, w->other));
@@ -250,7 +250,7 @@ static void allocate_in_capture(world *w, int mode, const char *config)
     OK(memopt_allocator_free(w->allocator, beside));
     OK(memopt_allocator_free(pool, in));
     OK(memopt_allocator_free(pool, out));
-    OK(memopt_allocator_trim(pool, &released));
+    OK(memopt_allocator_trim_sync(pool, &released));
     CHECK(released >= 10 * (uint64_t)BYTES);
     OK(memopt_allocator_destroy(pool));
 }
@@ -259,14 +259,14 @@ static void the_allocator_works_in_captures(world *w)
 {
     memopt_memory_info before = {.struct_size = sizeof before}, after = before;
     need_graphs(w);
-    OK(memopt_device_memory_info(w->device, &before));
+    OK(memopt_device_get_memory_info(w->device, &before));
     for (int mode = 0; mode < CAPTURE_MODES; mode++) {
         allocate_in_capture(w, mode, "expandable_segments:False");
         if (w->properties.virtual_memory)
             allocate_in_capture(w, mode, "expandable_segments:True");
     }
-    OK(memopt_allocator_trim(w->allocator, NULL));
-    OK(memopt_device_memory_info(w->device, &after));
+    OK(memopt_allocator_trim_sync(w->allocator, NULL));
+    OK(memopt_device_get_memory_info(w->device, &after));
     CHECK(after.used == before.used);
 }
 
@@ -278,22 +278,22 @@ static int offload_once(world *w, memopt_offloader *offloader, int value, int in
     void *data = NULL, *back = NULL;
     OK(memopt_allocator_alloc(w->allocator, BYTES, MEMOPT_TAG_OTHER, w->stream, &data));
     OK(memopt_fill(w->device, data, value, BYTES, w->stream));
-    memopt_status status = memopt_offload_pack(offloader, data, BYTES, w->stream, &ticket);
+    memopt_status status = memopt_offloader_pack(offloader, data, BYTES, w->stream, &ticket);
     if (status != MEMOPT_OK) {
         CHECK(in_capture && (status == MEMOPT_UNSUPPORTED || status == MEMOPT_DRIVER_ERROR));
         CHECK(ticket == 0 && memopt_last_error()[0] != '\0');
         OK(memopt_allocator_free(w->allocator, data)); /* still ours */
         return 0;
     }
-    OK(memopt_offload_wait_packed(offloader, ticket, w->stream));
-    OK(memopt_offload_unpack(offloader, ticket, w->stream, &back));
+    OK(memopt_offloader_wait_packed(offloader, ticket, w->stream));
+    OK(memopt_offloader_unpack(offloader, ticket, w->stream, &back));
     if (!in_capture) {
         unsigned char byte = 0;
         OK(memopt_copy(w->device, &byte, (char *)back + BYTES - 1, 1, w->stream));
         OK(memopt_stream_sync(w->device, w->stream));
         CHECK(byte == value);
     }
-    OK(memopt_offload_release(offloader, ticket, w->stream));
+    OK(memopt_offloader_release(offloader, ticket, w->stream));
     return 1;
 }
 
@@ -311,7 +311,7 @@ static void offloading_in_captures_is_clear(world *w)
         OK(memopt_offloader_create(w->device, w->allocator, NULL, &offloader));
         OK(memopt_allocator_alloc(w->allocator, BYTES, MEMOPT_TAG_OTHER, w->stream, &data));
         OK(memopt_fill(w->device, data, 77, BYTES, w->stream));
-        OK(memopt_offload_pack(offloader, data, BYTES, w->stream, &before));
+        OK(memopt_offloader_pack(offloader, data, BYTES, w->stream, &before));
         CHECK(offload_once(w, offloader, 1, 0));
         OK(memopt_device_sync(w->device));
         begin_capture(w, w->stream, mode);
@@ -322,11 +322,11 @@ static void offloading_in_captures_is_clear(world *w)
                  capture_mode_names[mode], taken ? "taken" : "refused", code);
         for (int i = 3; i < 6; i++)
             CHECK(offload_once(w, offloader, i, 0));
-        OK(memopt_offload_unpack(offloader, before, w->stream, &data));
+        OK(memopt_offloader_unpack(offloader, before, w->stream, &data));
         OK(memopt_copy(w->device, &byte, (char *)data + BYTES - 1, 1, w->stream));
         OK(memopt_stream_sync(w->device, w->stream));
         CHECK(byte == 77);
-        OK(memopt_offload_release(offloader, before, w->stream));
+        OK(memopt_offloader_release(offloader, before, w->stream));
         OK(memopt_device_sync(w->device));
         OK(memopt_offloader_destroy(offloader));
     }

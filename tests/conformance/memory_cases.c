@@ -12,14 +12,14 @@
 static memopt_memory_info info_of(world *w)
 {
     memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_memory_info(w->device, &info));
+    OK(memopt_device_get_memory_info(w->device, &info));
     return info;
 }
 
 static uint64_t statistic(memopt_allocator *allocator, const char *name)
 {
     uint64_t value = 0;
-    OK(memopt_allocator_stat(allocator, name, &value));
+    OK(memopt_allocator_get_stat(allocator, name, &value));
     return value;
 }
 
@@ -113,7 +113,7 @@ static void end_hoard(world *w, hoard *h, const memopt_memory_info *before)
     for (uint32_t i = 0; i < h->count; i++)
         if (h->blocks[i] != NULL)
             drop(h, i);
-    OK(memopt_allocator_trim(h->allocator, &released));
+    OK(memopt_allocator_trim_sync(h->allocator, &released));
     CHECK(released >= reserved / 2 && statistic(h->allocator, "reserved_bytes.all.current") == 0);
     memopt_memory_info after = info_of(w);
     CHECK(after.used == before->used);

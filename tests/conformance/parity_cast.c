@@ -167,9 +167,9 @@ static void thousands_agree(world *w)
     memopt_tensor target = new_tensor(w, TENSORS * MOST, MEMOPT_DTYPE_BF16, NULL);
     for (uint64_t i = 0; i < TENSORS; i++) {
         from[i] =
-            (memopt_tensor){(float *)source.data + i * MOST, i % (MOST + 1), MEMOPT_DTYPE_F32, 0};
+            (memopt_tensor){(float *)source.data + i * MOST, i % (MOST + 1), MEMOPT_DTYPE_F32};
         to[i] = (memopt_tensor){(uint16_t *)target.data + i * MOST, i % (MOST + 1),
-                                i % 3 ? MEMOPT_DTYPE_BF16 : MEMOPT_DTYPE_F16, 0};
+                                i % 3 ? MEMOPT_DTYPE_BF16 : MEMOPT_DTYPE_F16};
     }
     options.rounding = MEMOPT_ROUND_STOCHASTIC;
     options.seed = 5;

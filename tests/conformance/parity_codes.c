@@ -2,7 +2,7 @@
 #include "conformance.h"
 
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -29,10 +29,10 @@ static void quantize(world *w, const memopt_tensor *source, const memopt_tensor 
                      const memopt_tensor *scales, int is_signed)
 {
     if (w->format == 0)
-        OK(memopt_quantize_blockwise(w->device, source, codes, scales, is_signed, 256, w->stream));
+        OK(memopt_quantize(w->device, MEMOPT_STATE_8BIT, codes, scales, source, is_signed,
+                           w->stream));
     else
-        OK(memopt_quantize_state(w->device, w->format, source, codes, scales, is_signed,
-                                 w->stream));
+        OK(memopt_quantize(w->device, w->format, codes, scales, source, is_signed, w->stream));
 }
 
 /* To each type that codes can become. */
@@ -42,11 +42,10 @@ static void all_types_back(world *w, uint64_t count, const memopt_tensor *codes,
     for (int to = 0; to < WIDE_TYPES; to++) {
         memopt_tensor back = new_raw_tensor(w, count, float_types[to], NULL, shift);
         if (w->format == 0)
-            OK(memopt_dequantize_blockwise(w->device, codes, scales, &back, is_signed, 256,
-                                           w->stream));
+            OK(memopt_dequantize(w->device, MEMOPT_STATE_8BIT, &back, codes, scales, is_signed,
+                                 w->stream));
         else
-            OK(memopt_dequantize_state(w->device, w->format, codes, scales, &back, is_signed,
-                                       w->stream));
+            OK(memopt_dequantize(w->device, w->format, &back, codes, scales, is_signed, w->stream));
         result_of_tensor(w, &back);
         free_tensor(w, &back);
     }
@@ -94,7 +93,7 @@ static int read_map(world *w, int is_signed, float map[256])
 {
     int values = w->format == MEMOPT_STATE_4BIT ? 16 : 256;
     if (w->format == 0)
-        OK(memopt_dynamic_map(is_signed, map));
+        OK(memopt_state_map(MEMOPT_STATE_8BIT, is_signed, map));
     else
         OK(memopt_state_map(w->format, is_signed, map));
     label(w, "map");

@@ -38,8 +38,8 @@ static memopt_optimizer *new_optimizer(world *w, const float *device_lr)
 /* Memory like the states that an optimizer makes itself, with their values. */
 static void mirror(world *w, external *e, memopt_optimizer *like, uint32_t i)
 {
-    memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0, 0}};
-    while (memopt_optimizer_state(like, i, e->parts[i], &view) == MEMOPT_OK) {
+    memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0}};
+    while (memopt_optimizer_get_state(like, i, e->parts[i], &view) == MEMOPT_OK) {
         memopt_tensor t = new_raw_tensor(w, view.tensor.count, view.tensor.dtype, NULL, 1);
         OK(memopt_copy(w->device, t.data, view.tensor.data, tensor_bytes(&t), w->stream));
         e->states[i][e->parts[i]++] = t;

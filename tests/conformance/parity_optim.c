@@ -189,9 +189,9 @@ static void report(world *w, run *r)
             result_of_tensor(w, &r->copies[i]);
     }
     result_of_tensor(w, &r->norm);
-    OK(memopt_optimizer_export_size(r->optimizer, &bytes));
+    OK(memopt_optimizer_get_export_size(r->optimizer, &bytes));
     void *state = host_memory(bytes);
-    OK(memopt_optimizer_export_sync(r->optimizer, state, bytes, w->stream));
+    OK(memopt_optimizer_export_sync(r->optimizer, bytes, w->stream, state));
     result(w, state, bytes);
     OK(memopt_optimizer_import_sync(r->optimizer, state, bytes, w->stream));
     free(state);
@@ -279,17 +279,17 @@ static void train_thousands(world *w)
     memopt_tensor slopes = new_tensor(w, TENSORS * MOST, MEMOPT_DTYPE_F32, values);
     for (uint64_t i = 0; i < TENSORS; i++) {
         memopt_tensor p = {(float *)parameters.data + i * MOST, 1 + i % MOST,
-                           float_types[i % WIDE_TYPES], 0};
+                           float_types[i % WIDE_TYPES]};
         OK(memopt_optimizer_add_parameter(optimizer, 0, &p, NULL, w->stream, &index));
         gradients[i] =
-            (memopt_tensor){(float *)slopes.data + i * MOST, 1 + i % MOST, MEMOPT_DTYPE_F32, 0};
+            (memopt_tensor){(float *)slopes.data + i * MOST, 1 + i % MOST, MEMOPT_DTYPE_F32};
     }
     for (int i = 0; i < 2; i++)
         OK(memopt_optimizer_step(optimizer, gradients, TENSORS, NULL, w->stream));
     result_of_tensor(w, &parameters);
-    OK(memopt_optimizer_export_size(optimizer, &bytes));
+    OK(memopt_optimizer_get_export_size(optimizer, &bytes));
     void *state = host_memory(bytes);
-    OK(memopt_optimizer_export_sync(optimizer, state, bytes, w->stream));
+    OK(memopt_optimizer_export_sync(optimizer, bytes, w->stream, state));
     result(w, state, bytes);
     OK(memopt_optimizer_destroy(optimizer));
     free_tensor(w, &parameters);

@@ -24,10 +24,10 @@ static void end_scaler(world *w, memopt_scaler *scaler)
 static void result_of_state(world *w, memopt_scaler *scaler)
 {
     memopt_scaler_state state = {.struct_size = sizeof state};
-    OK(memopt_scaler_get_state_sync(scaler, &state, w->stream));
+    OK(memopt_scaler_get_state_sync(scaler, w->stream, &state));
     result(w, &state.scale, sizeof state.scale);
     result(w, &state.growth_tracker, sizeof state.growth_tracker);
-    result_of(w, memopt_scaler_device_found_inf(scaler), 4);
+    result_of(w, memopt_scaler_get_found_inf(scaler), 4);
 }
 
 /* Check, unscale, norm and clip of one list; then the update. */
@@ -94,7 +94,7 @@ static void non_finite_values_are_found(world *w)
         label(w, "a bad value at %llu", (unsigned long long)places[p]);
         float flag = 0.0f;
         OK(memopt_scaler_check(scaler, tensors, TENSORS, w->stream));
-        OK(memopt_copy(w->device, &flag, memopt_scaler_device_found_inf(scaler), 4, w->stream));
+        OK(memopt_copy(w->device, &flag, memopt_scaler_get_found_inf(scaler), 4, w->stream));
         OK(memopt_stream_sync(w->device, w->stream));
         CHECK(flag == 1.0f);
         whole_step(w, scaler, tensors, TENSORS, 1.0);
@@ -149,7 +149,7 @@ static void thousands_agree(world *w)
     memopt_tensor all = new_tensor(w, TENSORS * MOST, MEMOPT_DTYPE_F32, values);
     for (uint64_t i = 0; i < TENSORS; i++)
         tensors[i] =
-            (memopt_tensor){(float *)all.data + i * MOST, i % (MOST + 1), MEMOPT_DTYPE_F32, 0};
+            (memopt_tensor){(float *)all.data + i * MOST, i % (MOST + 1), MEMOPT_DTYPE_F32};
     label(w, "%d tensors", TENSORS);
     whole_step(w, scaler, tensors, TENSORS, 0.5);
     result_of_tensor(w, &all);

@@ -32,7 +32,7 @@ static void allocator_blocks_are_separate(world *w)
             OK(memopt_allocator_free(w->allocator, blocks[i]));
         }
     }
-    OK(memopt_allocator_trim(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, NULL));
 }
 
 /* Memory that another stream still uses goes to nobody else before that. */
@@ -73,7 +73,7 @@ static memopt_status run_layer(void *user, memopt_region *region, memopt_region_
                                memopt_stream stream)
 {
     layer *l = user;
-    memopt_tensor kept = {NULL, 100000, MEMOPT_DTYPE_U8, 0};
+    memopt_tensor kept = {NULL, 100000, MEMOPT_DTYPE_U8};
     int value = l->value + (pass == MEMOPT_PASS_RECOMPUTE ? l->spoil : 0);
     memopt_status status = memopt_region_alloc(region, kept.count, &kept.data);
     if (status == MEMOPT_OK)
@@ -117,17 +117,17 @@ static void offloaded_values_return(world *w)
         OK(memopt_allocator_alloc(w->allocator, bytes, MEMOPT_TAG_ACTIVATIONS, w->stream, &data));
         OK(memopt_copy(w->device, data, sent, bytes, w->stream));
         OK(memopt_stream_sync(w->device, w->stream));
-        OK(memopt_offload_pack(offloader, data, bytes, w->stream, &tickets[i]));
+        OK(memopt_offloader_pack(offloader, data, bytes, w->stream, &tickets[i]));
     }
     for (int i = TENSORS - 1; i >= 0; i--) {
         if (i > 0)
-            OK(memopt_offload_prefetch(offloader, tickets[i - 1]));
-        OK(memopt_offload_unpack(offloader, tickets[i], w->stream, &data));
+            OK(memopt_offloader_prefetch(offloader, tickets[i - 1]));
+        OK(memopt_offloader_unpack(offloader, tickets[i], w->stream, &data));
         OK(memopt_copy(w->device, back, data, bytes, w->stream));
         OK(memopt_stream_sync(w->device, w->stream));
         fill_bytes(sent, bytes, (uint64_t)i + 1);
         CHECK(memcmp(sent, back, bytes) == 0);
-        OK(memopt_offload_release(offloader, tickets[i], w->stream));
+        OK(memopt_offloader_release(offloader, tickets[i], w->stream));
     }
     OK(memopt_device_sync(w->device));
     OK(memopt_offloader_destroy(offloader));
@@ -153,14 +153,14 @@ static void offloaded_values_return_from_a_disk(world *w)
         for (int i = 0; i < COUNT; i++) {
             OK(memopt_allocator_alloc(w->allocator, BYTES, MEMOPT_TAG_OTHER, w->stream, &data));
             OK(memopt_fill(w->device, data, round * COUNT + i + 1, BYTES, w->stream));
-            OK(memopt_offload_pack(offloader, data, BYTES, w->stream, &tickets[i]));
+            OK(memopt_offloader_pack(offloader, data, BYTES, w->stream, &tickets[i]));
         }
         for (int i = COUNT - 1; i >= 0; i--) {
             if (i > 0)
-                OK(memopt_offload_prefetch(offloader, tickets[i - 1]));
-            OK(memopt_offload_unpack(offloader, tickets[i], w->stream, &data));
+                OK(memopt_offloader_prefetch(offloader, tickets[i - 1]));
+            OK(memopt_offloader_unpack(offloader, tickets[i], w->stream, &data));
             OK(memopt_copy(w->device, back, data, BYTES, w->stream));
-            OK(memopt_offload_release(offloader, tickets[i], w->stream));
+            OK(memopt_offloader_release(offloader, tickets[i], w->stream));
             OK(memopt_stream_sync(w->device, w->stream));
             for (int k = 0; k < BYTES; k++)
                 CHECK(back[k] == round * COUNT + i + 1);

@@ -93,7 +93,7 @@ static void drop(stress *s, block *b)
 
 static void pack(stress *s, block *b)
 {
-    OK(memopt_offload_pack(s->offloader, b->data, b->bytes, s->streams[b->stream], &b->ticket));
+    OK(memopt_offloader_pack(s->offloader, b->data, b->bytes, s->streams[b->stream], &b->ticket));
     b->data = NULL;
 }
 
@@ -104,19 +104,20 @@ static void unpack(stress *s, block *b)
     int stream = (int)below(s, STREAMS);
     void *data = NULL, *into = NULL;
     if (below(s, 3) == 0) {
-        OK(memopt_offload_prefetch(s->offloader, b->ticket));
+        OK(memopt_offloader_prefetch(s->offloader, b->ticket));
         if (below(s, 2) == 0)
             return;
     }
     OK(memopt_allocator_alloc(w->allocator, b->bytes, MEMOPT_TAG_ACTIVATIONS, s->streams[stream],
                               &into));
     if (below(s, 2) == 0) {
-        OK(memopt_offload_unpack_into(s->offloader, b->ticket, into, b->bytes, s->streams[stream]));
+        OK(memopt_offloader_unpack_into(s->offloader, b->ticket, into, b->bytes,
+                                        s->streams[stream]));
     } else {
-        OK(memopt_offload_unpack(s->offloader, b->ticket, s->streams[stream], &data));
+        OK(memopt_offloader_unpack(s->offloader, b->ticket, s->streams[stream], &data));
         OK(memopt_copy(w->device, into, data, b->bytes, s->streams[stream]));
     }
-    OK(memopt_offload_release(s->offloader, b->ticket, s->streams[stream]));
+    OK(memopt_offloader_release(s->offloader, b->ticket, s->streams[stream]));
     b->data = into;
     b->stream = stream;
     b->ticket = 0;
@@ -127,9 +128,9 @@ static void one_round(stress *s)
     block *b = &s->blocks[below(s, BLOCKS)];
     uint64_t choice = below(s, 100);
     if (choice < 2)
-        OK(memopt_allocator_trim(s->w->allocator, NULL));
+        OK(memopt_allocator_trim_sync(s->w->allocator, NULL));
     else if (choice < 4)
-        OK(memopt_offloader_trim(s->offloader, NULL));
+        OK(memopt_offloader_trim_sync(s->offloader, NULL));
     else if (b->ticket != 0)
         unpack(s, b);
     else if (b->data == NULL)
@@ -187,7 +188,7 @@ static void stress_world(world *w)
         OK(memopt_stream_sync(w->device, s->streams[i]));
     OK(memopt_offloader_destroy(s->offloader));
     OK(memopt_event_destroy(s->event));
-    OK(memopt_allocator_trim(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, NULL));
     for (int i = 0; i < STREAMS; i++)
         OK(memopt_stream_destroy(w->device, s->streams[i]));
     free(s->host);
@@ -197,15 +198,15 @@ static void stress_world(world *w)
 static memopt_memory_info info_of(world *w)
 {
     memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_memory_info(w->device, &info));
+    OK(memopt_device_get_memory_info(w->device, &info));
     return info;
 }
 
 static void nothing_is_left(world *w, const memopt_memory_info *before)
 {
     uint64_t left = 1;
-    OK(memopt_allocator_trim(w->allocator, NULL));
-    OK(memopt_allocator_stat(w->allocator, "reserved_bytes.all.current", &left));
+    OK(memopt_allocator_trim_sync(w->allocator, NULL));
+    OK(memopt_allocator_get_stat(w->allocator, "reserved_bytes.all.current", &left));
     memopt_memory_info after = info_of(w);
     CHECK(left == 0 && after.used == before->used && after.pinned == before->pinned);
 }

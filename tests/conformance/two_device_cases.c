@@ -5,7 +5,7 @@
 #include "conformance.h"
 
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -91,19 +91,19 @@ static void part_of_step(side *s, int part)
         OK(memopt_cast(w->device, &s->copy, &s->parameter, 1, NULL, w->stream));
         break;
     case 2:
-        OK(memopt_offload_pack_borrowed(s->offloader, s->copy.data, tensor_bytes(&s->copy),
-                                        w->stream, &s->ticket, &kept));
+        OK(memopt_offloader_pack_borrowed(s->offloader, s->copy.data, tensor_bytes(&s->copy),
+                                          w->stream, &s->ticket, &kept));
         break;
     case 3:
-        OK(memopt_offload_unpack(s->offloader, s->ticket, w->stream, &back));
+        OK(memopt_offloader_unpack(s->offloader, s->ticket, w->stream, &back));
         label(w, "an alternate step");
         result_of(w, back, tensor_bytes(&s->copy));
         break;
     case 4:
-        OK(memopt_offload_release(s->offloader, s->ticket, w->stream));
+        OK(memopt_offloader_release(s->offloader, s->ticket, w->stream));
         break;
     default:
-        OK(memopt_allocator_trim(w->allocator, NULL));
+        OK(memopt_allocator_trim_sync(w->allocator, NULL));
         break;
     }
 }
@@ -220,7 +220,7 @@ static void refuse_memory(world *a, world *b, void *block)
     unsigned char mine[64];
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_free(a->allocator, block));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_record_stream(a->allocator, block, a->other));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_block(a->allocator, block, NULL, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_allocator_get_block(a->allocator, block, NULL, NULL));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(a->device, b->allocator, NULL, &none));
     CHECK(none == NULL);
     memopt_region_callbacks callbacks = {.struct_size = sizeof callbacks, .run = run_nothing};
@@ -229,7 +229,8 @@ static void refuse_memory(world *a, world *b, void *block)
           memopt_region_create(a->device, b->allocator, &callbacks, NULL, &region));
     CHECK(region == NULL);
     OK(memopt_offloader_create(a->device, a->allocator, NULL, &offloader));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_pack(offloader, block, 512, a->stream, &ticket));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_offloader_pack(offloader, block, 512, a->stream, &ticket));
     CHECK(ticket == 0);
     OK(memopt_offloader_destroy(offloader));
     OK(memopt_host_alloc(b->device, 4096, &pinned));
@@ -256,13 +257,13 @@ static void refuse_tensors(world *a, const memopt_tensor *mine, const memopt_ten
     uint32_t number = 0;
     uint64_t index = 99;
     int32_t kept = 7;
-    memopt_tensor half = {mine->data, mine->count / 2, mine->dtype, 0};
-    memopt_tensor high = {(char *)theirs->data, half.count, mine->dtype, 0};
+    memopt_tensor half = {mine->data, mine->count / 2, mine->dtype};
+    memopt_tensor high = {(char *)theirs->data, half.count, mine->dtype};
     if (on_cpu(a))
         return;
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_cast(a->device, mine, theirs, 1, NULL, a->stream));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_cast(a->device, theirs, mine, 1, NULL, a->stream));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(a->device, mine, theirs->data, a->stream));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(a->device, theirs->data, mine, a->stream));
     OK(memopt_scaler_create(a->device, NULL, &scaler));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_unscale(scaler, theirs, 1, a->stream));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_norm(scaler, mine, 1, theirs->data, a->stream));
@@ -277,12 +278,12 @@ static void refuse_tensors(world *a, const memopt_tensor *mine, const memopt_ten
     OK(memopt_optimizer_destroy(optimizer));
     OK(memopt_offloader_create(a->device, a->allocator, NULL, &offloader));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_pack_borrowed(offloader, theirs->data, 4096, a->stream, &ticket, &kept));
+          memopt_offloader_pack_borrowed(offloader, theirs->data, 4096, a->stream, &ticket, &kept));
     CHECK(ticket == 0 && kept == 7);
-    OK(memopt_offload_pack_borrowed(offloader, mine->data, 4096, a->stream, &ticket, &kept));
+    OK(memopt_offloader_pack_borrowed(offloader, mine->data, 4096, a->stream, &ticket, &kept));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_unpack_into(offloader, ticket, theirs->data, 4096, a->stream));
-    OK(memopt_offload_release(offloader, ticket, a->stream));
+          memopt_offloader_unpack_into(offloader, ticket, theirs->data, 4096, a->stream));
+    OK(memopt_offloader_release(offloader, ticket, a->stream));
     OK(memopt_device_sync(a->device));
     OK(memopt_offloader_destroy(offloader));
 }

@@ -132,7 +132,7 @@ static void *block_of(world *w, uint64_t bytes)
 memopt_tensor new_raw_tensor(world *w, uint64_t count, memopt_dtype dtype, const void *bytes,
                              uint64_t shift)
 {
-    memopt_tensor t = {NULL, count, dtype, 0};
+    memopt_tensor t = {NULL, count, dtype};
     uint64_t skipped = shift * memopt_dtype_size(dtype);
     t.data = (char *)block_of(w, tensor_bytes(&t) + skipped + 1) + skipped;
     if (bytes == NULL)
@@ -165,7 +165,7 @@ memopt_tensor new_tensor(world *w, uint64_t count, memopt_dtype dtype, const flo
 void free_tensor(world *w, memopt_tensor *tensor)
 {
     void *base = NULL;
-    OK(memopt_allocator_block(w->allocator, tensor->data, &base, NULL));
+    OK(memopt_allocator_get_block(w->allocator, tensor->data, &base, NULL));
     OK(memopt_allocator_free(w->allocator, base));
     tensor->data = NULL;
 }

@@ -80,35 +80,35 @@ static inline memopt_status run_pack(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    return memopt_offload_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket);
+    return memopt_offloader_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket);
 }
 
 static inline memopt_status run_prefetch(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    return memopt_offload_prefetch(f->w.offloader, f->ticket);
+    return memopt_offloader_prefetch(f->w.offloader, f->ticket);
 }
 
 static inline memopt_status run_unpack(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    return memopt_offload_unpack(f->w.offloader, f->ticket, f->w.t, &f->data);
+    return memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &f->data);
 }
 
 static inline memopt_status run_unpack_into(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    return memopt_offload_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t);
+    return memopt_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t);
 }
 
 static inline memopt_status run_release(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    return memopt_offload_release(f->w.offloader, f->ticket, f->w.t);
+    return memopt_offloader_release(f->w.offloader, f->ticket, f->w.t);
 }
 
 /* The handle is gone whatever happens, and takes everything with it. */

@@ -21,7 +21,7 @@ static void read_stats(fixture *f, uint64_t values[STATS])
 {
     uint64_t total = 0;
     memset(values, 0, STATS * sizeof *values);
-    assert_int_equal(memopt_allocator_stats(f->allocator, values, STATS, &total), MEMOPT_OK);
+    assert_int_equal(memopt_allocator_get_stats(f->allocator, STATS, values, &total), MEMOPT_OK);
     assert_true(total <= STATS + 1);
 }
 
@@ -138,7 +138,7 @@ static void make_ended(memopt_device *device, void *context)
     assert_int_equal(memopt_allocator_free(f->allocator, f->cached), MEMOPT_OK);
     assert_int_equal(memopt_allocator_alloc(f->allocator, 2 * MIB, 0, f->other, &f->kept),
                      MEMOPT_OK);
-    assert_int_equal(memopt_stream_release(device, f->other), MEMOPT_OK);
+    assert_int_equal(memopt_stream_release_sync(device, f->other), MEMOPT_OK);
     read_stats(f, f->before);
 }
 
@@ -191,7 +191,7 @@ static memopt_status run_trim(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    return memopt_allocator_trim(f->allocator, NULL);
+    return memopt_allocator_trim_sync(f->allocator, NULL);
 }
 
 static memopt_status visit(void *user, const memopt_block_info *block)

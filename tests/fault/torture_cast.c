@@ -29,7 +29,7 @@ static void read_state(fixture *f, memopt_scaler_state *state)
 {
     memset(state, 0, sizeof *state);
     state->struct_size = sizeof *state;
-    assert_int_equal(memopt_scaler_get_state_sync(f->scaler, state, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_scaler_get_state_sync(f->scaler, NULL, state), MEMOPT_OK);
 }
 
 static void make(memopt_device *device, void *context)
@@ -62,12 +62,12 @@ static void unchanged(memopt_device *device, void *context)
     assert_memory_equal(f->memory, f->before, BYTES - sizeof(float));
     read_state(f, &now);
     assert_memory_equal(&now, &f->state, sizeof now);
-    assert_true(*memopt_scaler_device_found_inf(f->scaler) == 0.0f);
+    assert_true(*memopt_scaler_get_found_inf(f->scaler) == 0.0f);
 }
 
 static memopt_tensor gradients_of(fixture *f)
 {
-    memopt_tensor tensor = {f->memory, f->gradients, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor tensor = {f->memory, f->gradients, MEMOPT_DTYPE_F32};
     return tensor;
 }
 
@@ -75,7 +75,7 @@ static memopt_status cast(memopt_device *device, void *context)
 {
     fixture *f = context;
     memopt_tensor from = gradients_of(f);
-    memopt_tensor to = {f->memory + 2 * COUNT, COUNT, MEMOPT_DTYPE_BF16, 0};
+    memopt_tensor to = {f->memory + 2 * COUNT, COUNT, MEMOPT_DTYPE_BF16};
     return memopt_cast(device, &to, &from, 1, NULL, NULL);
 }
 
@@ -83,7 +83,7 @@ static memopt_status accumulate(memopt_device *device, void *context)
 {
     fixture *f = context;
     memopt_tensor from = gradients_of(f);
-    memopt_tensor to = {f->memory + 2 * COUNT, COUNT, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor to = {f->memory + 2 * COUNT, COUNT, MEMOPT_DTYPE_F32};
     return memopt_accumulate(device, &to, &from, 1, 1.0f, NULL);
 }
 
@@ -144,7 +144,7 @@ static memopt_status get_state(memopt_device *device, void *context)
     fixture *f = context;
     (void)device;
     f->result.struct_size = sizeof f->result;
-    return memopt_scaler_get_state_sync(f->scaler, &f->result, NULL);
+    return memopt_scaler_get_state_sync(f->scaler, NULL, &f->result);
 }
 
 /* The same state again: where waiting fails, the state may be set all the same. */

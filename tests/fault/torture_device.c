@@ -158,7 +158,7 @@ static memopt_status memory_info(memopt_device *device, void *context)
 {
     memopt_memory_info info = {.struct_size = sizeof info};
     (void)context;
-    return memopt_device_memory_info(device, &info);
+    return memopt_device_get_memory_info(device, &info);
 }
 
 static memopt_status copy(memopt_device *device, void *context)

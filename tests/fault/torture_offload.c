@@ -17,25 +17,25 @@ static void setup_ticket(memopt_device *device, void *context)
 {
     fixture *f = context;
     setup_block(device, context);
-    OK(memopt_offload_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket));
+    OK(memopt_offloader_pack(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket));
     OK(memopt_device_sync(device));
     if (f->trim_first)
-        OK(memopt_allocator_trim(f->w.allocator, NULL));
+        OK(memopt_allocator_trim_sync(f->w.allocator, NULL));
 }
 
 static void setup_unpacked(memopt_device *device, void *context)
 {
     fixture *f = context;
     setup_ticket(device, context);
-    OK(memopt_offload_prefetch(f->w.offloader, f->ticket));
-    OK(memopt_offload_unpack(f->w.offloader, f->ticket, f->w.t, &f->data));
+    OK(memopt_offloader_prefetch(f->w.offloader, f->ticket));
+    OK(memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &f->data));
 }
 
 static void setup_prefetched(memopt_device *device, void *context)
 {
     fixture *f = context;
     setup_ticket(device, context);
-    OK(memopt_offload_prefetch(f->w.offloader, f->ticket));
+    OK(memopt_offloader_prefetch(f->w.offloader, f->ticket));
 }
 
 /* The block is still the caller's and has its value; there is no ticket. */
@@ -54,9 +54,9 @@ static void unpack_and_release(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    OK(memopt_offload_unpack(f->w.offloader, f->ticket, f->w.t, &f->data));
+    OK(memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &f->data));
     assert_true(holds(&f->w, f->data, VALUE, f->bytes, f->w.t));
-    OK(memopt_offload_release(f->w.offloader, f->ticket, f->w.t));
+    OK(memopt_offloader_release(f->w.offloader, f->ticket, f->w.t));
     f->ticket = 0;
 }
 
@@ -65,13 +65,13 @@ static memopt_status run_borrow(memopt_device *device, void *context)
     fixture *f = context;
     int32_t kept;
     (void)device;
-    return memopt_offload_pack_borrowed(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket,
-                                        &kept);
+    return memopt_offloader_pack_borrowed(f->w.offloader, f->block, f->bytes, f->w.s, &f->ticket,
+                                          &kept);
 }
 
-static memopt_offload_request request_of(const fixture *f, memopt_stream stream, void *data)
+static memopt_offloader_request request_of(const fixture *f, memopt_stream stream, void *data)
 {
-    memopt_offload_request request = MEMOPT_OFFLOAD_REQUEST_INIT;
+    memopt_offloader_request request = MEMOPT_OFFLOADER_REQUEST_INIT;
     request.offloader = f->w.offloader;
     request.stream = stream;
     request.data = data;
@@ -83,9 +83,9 @@ static memopt_offload_request request_of(const fixture *f, memopt_stream stream,
 static memopt_status run_request_pack(memopt_device *device, void *context)
 {
     fixture *f = context;
-    memopt_offload_request request = request_of(f, f->w.s, f->block);
+    memopt_offloader_request request = request_of(f, f->w.s, f->block);
     (void)device;
-    memopt_status status = memopt_offload_request_pack(&request);
+    memopt_status status = memopt_offloader_request_pack(&request);
     f->ticket = request.ticket; /* also where it failed: it is to be what it was */
     return status;
 }
@@ -93,9 +93,9 @@ static memopt_status run_request_pack(memopt_device *device, void *context)
 static memopt_status run_request_unpack(memopt_device *device, void *context)
 {
     fixture *f = context;
-    const memopt_offload_request request = request_of(f, f->w.t, f->into);
+    const memopt_offloader_request request = request_of(f, f->w.t, f->into);
     (void)device;
-    return memopt_offload_request_unpack(&request);
+    return memopt_offloader_request_unpack(&request);
 }
 
 static void unpack_and_free(memopt_device *device, void *context)
@@ -126,21 +126,21 @@ static void released(memopt_device *device, void *context)
     fixture *f = context;
     void *data = NULL;
     (void)device;
-    FAILS(MEMOPT_NOT_FOUND, memopt_offload_unpack(f->w.offloader, f->ticket, f->w.t, &data));
+    FAILS(MEMOPT_NOT_FOUND, memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &data));
 }
 
 static memopt_status run_wait(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    return memopt_offload_wait_packed(f->w.offloader, f->ticket, f->w.t);
+    return memopt_offloader_wait_packed(f->w.offloader, f->ticket, f->w.t);
 }
 
 static memopt_status run_query(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    memopt_status status = memopt_offload_query_packed(f->w.offloader, f->ticket);
+    memopt_status status = memopt_offloader_query_packed(f->w.offloader, f->ticket);
     return status == MEMOPT_NOT_READY ? MEMOPT_OK : status;
 }
 
@@ -148,15 +148,15 @@ static memopt_status run_trim(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    return memopt_offloader_trim(f->w.offloader, NULL);
+    return memopt_offloader_trim_sync(f->w.offloader, NULL);
 }
 
 static void setup_cached(memopt_device *device, void *context)
 {
     fixture *f = context;
     setup_ticket(device, context);
-    OK(memopt_offload_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t));
-    OK(memopt_offload_release(f->w.offloader, f->ticket, f->w.t));
+    OK(memopt_offloader_unpack_into(f->w.offloader, f->ticket, f->into, f->bytes, f->w.t));
+    OK(memopt_offloader_release(f->w.offloader, f->ticket, f->w.t));
 }
 
 static void trimmed(memopt_device *device, void *context)
@@ -173,8 +173,8 @@ static void setup_full(memopt_device *device, void *context)
     fixture *f = context;
     setup_block(device, context);
     void *first = filled_block(&f->w, 2 * f->bytes, 1, f->w.s);
-    OK(memopt_offload_pack(f->w.offloader, first, 2 * f->bytes, f->w.s, &f->other));
-    OK(memopt_offload_release(f->w.offloader, f->other, f->w.s));
+    OK(memopt_offloader_pack(f->w.offloader, first, 2 * f->bytes, f->w.s, &f->other));
+    OK(memopt_offloader_release(f->w.offloader, f->other, f->w.s));
 }
 
 static void not_packed_again(memopt_device *device, void *context)
@@ -220,7 +220,7 @@ static void test_create(void **unused)
 static void test_pack(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offload_pack",
+    in_all_kinds((torture_scenario){.name = "offloader_pack",
                                     .setup = setup_block,
                                     .run = run_pack,
                                     .check_unchanged = not_packed,
@@ -228,7 +228,7 @@ static void test_pack(void **unused)
                                     .teardown = teardown_offloader,
                                     .absorbs = 1,
                                     .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offload_pack_borrowed",
+    in_all_kinds((torture_scenario){.name = "offloader_pack_borrowed",
                                     .setup = setup_block,
                                     .run = run_borrow,
                                     .check_unchanged = not_packed,
@@ -236,7 +236,7 @@ static void test_pack(void **unused)
                                     .teardown = teardown_offloader,
                                     .absorbs = 1,
                                     .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offload_request_pack",
+    in_all_kinds((torture_scenario){.name = "offloader_request_pack",
                                     .setup = setup_block,
                                     .run = run_request_pack,
                                     .check_unchanged = not_packed,
@@ -268,7 +268,7 @@ static void test_pack_that_waits(void **unused)
 static void test_unpack(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offload_prefetch",
+    in_all_kinds((torture_scenario){.name = "offloader_prefetch",
                                     .setup = setup_ticket,
                                     .run = run_prefetch,
                                     .check_unchanged = still_there,
@@ -276,7 +276,7 @@ static void test_unpack(void **unused)
                                     .teardown = teardown_offloader,
                                     .absorbs = 1,
                                     .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offload_unpack",
+    in_all_kinds((torture_scenario){.name = "offloader_unpack",
                                     .setup = setup_ticket,
                                     .run = run_unpack,
                                     .check_unchanged = still_there,
@@ -291,14 +291,14 @@ static void test_unpack(void **unused)
                                     .undo = unpack_and_release,
                                     .teardown = teardown_offloader,
                                     .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offload_unpack_into",
+    in_all_kinds((torture_scenario){.name = "offloader_unpack_into",
                                     .setup = setup_ticket,
                                     .run = run_unpack_into,
                                     .check_unchanged = still_there,
                                     .undo = into_and_release,
                                     .teardown = teardown_offloader,
                                     .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offload_request_unpack",
+    in_all_kinds((torture_scenario){.name = "offloader_request_unpack",
                                     .setup = setup_ticket,
                                     .run = run_request_unpack,
                                     .check_unchanged = still_there,
@@ -310,7 +310,7 @@ static void test_unpack(void **unused)
 static void test_release(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offload_release",
+    in_all_kinds((torture_scenario){.name = "offloader_release",
                                     .setup = setup_unpacked,
                                     .run = run_release,
                                     .undo = released,
@@ -329,21 +329,21 @@ static void test_release(void **unused)
 static void test_the_rest(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offload_wait_packed",
+    in_all_kinds((torture_scenario){.name = "offloader_wait_packed",
                                     .setup = setup_ticket,
                                     .run = run_wait,
                                     .check_unchanged = still_there,
                                     .undo = unpack_and_release,
                                     .teardown = teardown_offloader,
                                     .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offload_query_packed",
+    in_all_kinds((torture_scenario){.name = "offloader_query_packed",
                                     .setup = setup_ticket,
                                     .run = run_query,
                                     .check_unchanged = still_there,
                                     .undo = unpack_and_release,
                                     .teardown = teardown_offloader,
                                     .caches = 1});
-    const torture_scenario trim = {.name = "offloader_trim",
+    const torture_scenario trim = {.name = "offloader_trim_sync",
                                    .open = open_device,
                                    .setup = setup_cached,
                                    .run = run_trim,

@@ -29,9 +29,9 @@ static void not_packed(memopt_device *device, void *context)
 
 static void check_and_release(fixture *f, memopt_ticket ticket, int value)
 {
-    OK(memopt_offload_unpack(f->w.offloader, ticket, f->w.t, &f->data));
+    OK(memopt_offloader_unpack(f->w.offloader, ticket, f->w.t, &f->data));
     assert_true(holds(&f->w, f->data, value, BYTES, f->w.t));
-    OK(memopt_offload_release(f->w.offloader, ticket, f->w.t));
+    OK(memopt_offloader_release(f->w.offloader, ticket, f->w.t));
 }
 
 static void both_there(memopt_device *device, void *context)
@@ -49,10 +49,10 @@ static void setup_spilled(memopt_device *device, void *context)
     fixture *f = context;
     setup_block(device, context);
     f->ticket = f->other;
-    OK(memopt_offload_pack(f->w.offloader, f->block, BYTES, f->w.s, &f->other));
+    OK(memopt_offloader_pack(f->w.offloader, f->block, BYTES, f->w.s, &f->other));
     OK(memopt_device_sync(device));
     if (!f->full)
-        OK(memopt_offload_release(f->w.offloader, f->other, f->w.s));
+        OK(memopt_offloader_release(f->w.offloader, f->other, f->w.s));
     OK(memopt_device_sync(device));
     assert_int_equal(stats_of(&f->w).disk_tickets, 1);
 }
@@ -85,14 +85,14 @@ static void setup_prefetched(memopt_device *device, void *context)
 {
     fixture *f = context;
     setup_spilled(device, context);
-    OK(memopt_offload_prefetch_into(f->w.offloader, f->ticket, f->into, BYTES, f->w.t));
+    OK(memopt_offloader_prefetch_into(f->w.offloader, f->ticket, f->into, BYTES, f->w.t));
 }
 
 static memopt_status run_wait(memopt_device *device, void *context)
 {
     fixture *f = context;
     (void)device;
-    return memopt_offload_wait_unpacked(f->w.offloader, f->ticket, f->w.t);
+    return memopt_offloader_wait_unpacked(f->w.offloader, f->ticket, f->w.t);
 }
 
 static fixture spilling_fixture(int full)
@@ -130,7 +130,7 @@ static void test_create(void **unused)
 static void test_pack(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offload_pack that spills",
+    in_all_kinds((torture_scenario){.name = "offloader_pack that spills",
                                     .setup = setup_block,
                                     .run = run_pack,
                                     .check_unchanged = not_packed,
@@ -144,7 +144,7 @@ static void test_pack(void **unused)
 static void test_back(void **unused)
 {
     (void)unused;
-    torture_scenario scenario = {.name = "offload_unpack from the disk",
+    torture_scenario scenario = {.name = "offloader_unpack from the disk",
                                  .setup = setup_spilled,
                                  .run = run_unpack,
                                  .check_unchanged = still_on_disk,
@@ -153,18 +153,18 @@ static void test_back(void **unused)
                                  .absorbs = 1,
                                  .caches = 1};
     in_all_kinds(scenario, 0);
-    scenario.name = "offload_unpack from the disk, the host full";
+    scenario.name = "offloader_unpack from the disk, the host full";
     in_all_kinds(scenario, 1);
-    scenario.name = "offload_prefetch from the disk";
+    scenario.name = "offloader_prefetch from the disk";
     scenario.run = run_prefetch;
     in_all_kinds(scenario, 0);
-    scenario.name = "offload_unpack_into from the disk";
+    scenario.name = "offloader_unpack_into from the disk";
     scenario.run = run_unpack_into;
     scenario.undo = into_there;
     in_all_kinds(scenario, 0);
-    scenario.name = "offload_unpack_into from the disk, the host full";
+    scenario.name = "offloader_unpack_into from the disk, the host full";
     in_all_kinds(scenario, 1);
-    scenario.name = "offload_wait_unpacked from the disk";
+    scenario.name = "offloader_wait_unpacked from the disk";
     scenario.setup = setup_prefetched;
     scenario.run = run_wait;
     in_all_kinds(scenario, 0);

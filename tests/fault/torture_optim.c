@@ -50,16 +50,16 @@ static void make_allocator(memopt_device *device, void *context)
     assert_int_equal(memopt_scaler_create(device, NULL, &f->scaler), MEMOPT_OK);
     for (int i = 0; i < 2; i++) {
         uint64_t count = i == 0 ? N : 100;
-        f->p[i] = (memopt_tensor){device_block(f, count * 4), count, MEMOPT_DTYPE_F32, 0};
-        f->g[i] = (memopt_tensor){device_block(f, count * 4), count, MEMOPT_DTYPE_F32, 0};
+        f->p[i] = (memopt_tensor){device_block(f, count * 4), count, MEMOPT_DTYPE_F32};
+        f->g[i] = (memopt_tensor){device_block(f, count * 4), count, MEMOPT_DTYPE_F32};
         for (uint64_t k = 0; k < count; k++)
             ((float *)f->g[i].data)[k] = (float)(k % 13) - 6.0f;
     }
-    f->codes = (memopt_tensor){device_block(f, N), N, MEMOPT_DTYPE_U8, 0};
-    f->absmax = (memopt_tensor){device_block(f, 400), (N + 255) / 256, MEMOPT_DTYPE_F32, 0};
+    f->codes = (memopt_tensor){device_block(f, N), N, MEMOPT_DTYPE_U8};
+    f->absmax = (memopt_tensor){device_block(f, 400), (N + 255) / 256, MEMOPT_DTYPE_F32};
     f->norm = device_block(f, 4);
     for (int i = 0; i < 2; i++)
-        f->states[i] = (memopt_tensor){device_block(f, N * 4), N, MEMOPT_DTYPE_F32, 0};
+        f->states[i] = (memopt_tensor){device_block(f, N * 4), N, MEMOPT_DTYPE_F32};
     f->steps = device_block(f, 8);
 }
 
@@ -103,11 +103,11 @@ static void remember(memopt_device *device, void *context)
 {
     (void)device;
     fixture *f = context;
-    assert_int_equal(memopt_optimizer_export_size(f->optimizer, &f->bytes), MEMOPT_OK);
+    assert_int_equal(memopt_optimizer_get_export_size(f->optimizer, &f->bytes), MEMOPT_OK);
     uint64_t all = f->bytes + (N + 100) * 4;
     f->before = calloc(1, all);
     f->buffer = calloc(1, all);
-    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->before, f->bytes, NULL),
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->before),
                      MEMOPT_OK);
     memcpy(f->before + f->bytes, f->p[0].data, N * 4);
     memcpy(f->before + f->bytes + N * 4, f->p[1].data, 400);
@@ -118,9 +118,9 @@ static void check_unchanged(memopt_device *device, void *context)
     (void)device;
     fixture *f = context;
     uint64_t bytes;
-    assert_int_equal(memopt_optimizer_export_size(f->optimizer, &bytes), MEMOPT_OK);
+    assert_int_equal(memopt_optimizer_get_export_size(f->optimizer, &bytes), MEMOPT_OK);
     assert_int_equal(bytes, f->bytes);
-    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->buffer, bytes, NULL), MEMOPT_OK);
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, bytes, NULL, f->buffer), MEMOPT_OK);
     assert_memory_equal(f->buffer, f->before, bytes);
     assert_memory_equal(f->before + bytes, f->p[0].data, N * 4);
     assert_memory_equal(f->before + bytes + N * 4, f->p[1].data, 400);
@@ -192,7 +192,7 @@ static void make_stepped(memopt_device *device, void *context)
     fixture *f = context;
     make_parameters(device, f);
     assert_int_equal(memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL), MEMOPT_OK);
-    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->before, f->bytes, NULL),
+    assert_int_equal(memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->before),
                      MEMOPT_OK);
     memcpy(f->before + f->bytes, f->p[0].data, N * 4);
     memcpy(f->before + f->bytes + N * 4, f->p[1].data, 400);
@@ -247,7 +247,7 @@ static memopt_status export_all(memopt_device *device, void *context)
 {
     (void)device;
     fixture *f = context;
-    return memopt_optimizer_export_sync(f->optimizer, f->buffer, f->bytes, NULL);
+    return memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->buffer);
 }
 
 /* The export of the state as it is: an import that fails half-way has changed nothing either. */
@@ -261,7 +261,7 @@ static memopt_status import_all(memopt_device *device, void *context)
 static memopt_status quantize(memopt_device *device, void *context)
 {
     fixture *f = context;
-    return memopt_quantize_blockwise(device, &f->g[0], &f->codes, &f->absmax, 1, 256, NULL);
+    return memopt_quantize(device, MEMOPT_STATE_8BIT, &f->codes, &f->absmax, &f->g[0], 1, NULL);
 }
 
 static memopt_status quantize_state(memopt_device *device, void *context)
@@ -269,13 +269,13 @@ static memopt_status quantize_state(memopt_device *device, void *context)
     fixture *f = context;
     memopt_tensor codes = f->codes;
     codes.dtype = MEMOPT_DTYPE_F8_E4M3;
-    return memopt_quantize_state(device, MEMOPT_STATE_F8, &f->g[0], &codes, &f->absmax, 1, NULL);
+    return memopt_quantize(device, MEMOPT_STATE_F8, &codes, &f->absmax, &f->g[0], 1, NULL);
 }
 
 static memopt_status dequantize(memopt_device *device, void *context)
 {
     fixture *f = context;
-    return memopt_dequantize_blockwise(device, &f->codes, &f->absmax, &f->g[0], 1, 256, NULL);
+    return memopt_dequantize(device, MEMOPT_STATE_8BIT, &f->g[0], &f->codes, &f->absmax, 1, NULL);
 }
 
 static const torture_scenario scenarios[] = {

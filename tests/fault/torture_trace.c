@@ -87,7 +87,7 @@ static memopt_status run_add(memopt_device *device, void *context)
     fixture *f = context;
     (void)device;
     for (uint64_t i = 0; i < 6000; i++)
-        events[i] = (memopt_trace_event){i << 20, i % 97, i, MEMOPT_TRACE_ALLOC, 0};
+        events[i] = (memopt_trace_event){i << 20, i % 97, i, MEMOPT_TRACE_ALLOC};
     return memopt_trace_add(f->trace, events, 6000);
 }
 

@@ -47,7 +47,7 @@ typedef struct model {
 static uint64_t stat_of(const model *m, const char *name)
 {
     uint64_t value = 0;
-    REQUIRE(memopt_allocator_stat(m->allocator, name, &value) == MEMOPT_OK);
+    REQUIRE(memopt_allocator_get_stat(m->allocator, name, &value) == MEMOPT_OK);
     return value;
 }
 
@@ -66,7 +66,7 @@ static void compare(const model *m)
             bytes += m->live[i].tag == tag ? m->live[i].bytes : 0;
             blocks += m->live[i].tag == tag;
         }
-        REQUIRE(memopt_allocator_tag_stats(m->allocator, tag, &stats) == MEMOPT_OK);
+        REQUIRE(memopt_allocator_get_tag_stats(m->allocator, tag, &stats) == MEMOPT_OK);
         REQUIRE(stats.current_bytes == bytes && stats.blocks == blocks);
     }
 }
@@ -84,7 +84,7 @@ static void allocate(model *m, uint64_t bytes, memopt_tag tag, memopt_stream str
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
         return;
     REQUIRE(status == MEMOPT_OK && at != NULL && (uintptr_t)at % 512 == 0);
-    REQUIRE(memopt_allocator_block(m->allocator, (char *)at + bytes - 1, &base, &usable) ==
+    REQUIRE(memopt_allocator_get_block(m->allocator, (char *)at + bytes - 1, &base, &usable) ==
             MEMOPT_OK);
     REQUIRE(base == at && usable >= bytes);
     for (uint32_t i = 0; i < m->count; i++)
@@ -140,7 +140,7 @@ static const uint8_t *step(model *m, const uint8_t *data, const uint8_t *end)
                                                    streams[(op >> 6) % STREAMS]) == MEMOPT_OK);
         break;
     case 6:
-        REQUIRE(memopt_allocator_trim(m->allocator, NULL) == MEMOPT_OK);
+        REQUIRE(memopt_allocator_trim_sync(m->allocator, NULL) == MEMOPT_OK);
         break;
     default:
         m->limit = (uint64_t)(a % 32) * 2 * MIB;
@@ -172,10 +172,10 @@ static void finish(model *m)
     memopt_memory_info info = {.struct_size = sizeof info};
     while (m->count != 0)
         release(m, m->count - 1);
-    REQUIRE(memopt_allocator_trim(m->allocator, NULL) == MEMOPT_OK);
+    REQUIRE(memopt_allocator_trim_sync(m->allocator, NULL) == MEMOPT_OK);
     REQUIRE(stat_of(m, "reserved_bytes.all.current") == 0);
     REQUIRE(memopt_allocator_destroy(m->allocator) == MEMOPT_OK);
-    REQUIRE(memopt_device_memory_info(device, &info) == MEMOPT_OK);
+    REQUIRE(memopt_device_get_memory_info(device, &info) == MEMOPT_OK);
     REQUIRE(info.used == 0 && info.reserved_va == 0);
 }
 

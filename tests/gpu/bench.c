@@ -134,8 +134,8 @@ uint64_t room(bench *b)
 {
     memopt_memory_info info = {sizeof info, 0, 0, 0, 0, 0, 0, 0, 0};
     OK(memopt_device_sync(b->device));
-    OK(memopt_allocator_trim(b->allocator, &(uint64_t){0}));
-    OK(memopt_device_memory_info(b->device, &info));
+    OK(memopt_allocator_trim_sync(b->allocator, &(uint64_t){0}));
+    OK(memopt_device_get_memory_info(b->device, &info));
     return info.free - info.free / 8;
 }
 
@@ -162,7 +162,7 @@ static void fill_floats(bench *b, float *into, uint64_t count, float scale)
 
 memopt_tensor new_tensor(bench *b, uint64_t count, memopt_dtype dtype, float scale)
 {
-    memopt_tensor t = {NULL, count, dtype, 0}, floats = {NULL, count, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor t = {NULL, count, dtype}, floats = {NULL, count, MEMOPT_DTYPE_F32};
     OK(memopt_allocator_alloc(b->allocator, count * memopt_dtype_size(dtype), MEMOPT_TAG_OTHER,
                               b->stream, &t.data));
     if (dtype == MEMOPT_DTYPE_U8) {

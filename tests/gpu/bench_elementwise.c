@@ -2,7 +2,7 @@
 #include "bench.h"
 
 #include "device/device.h"
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 
 typedef struct pair {
     memopt_tensor into, from;
@@ -44,14 +44,15 @@ static void run_check(bench *b, void *context)
 static void run_quantize(bench *b, void *context)
 {
     work *w = context;
-    OK(memopt_quantize_blockwise(b->device, &w->floats, &w->codes, &w->absmax, 1, 256, b->stream));
+    OK(memopt_quantize(b->device, MEMOPT_STATE_8BIT, &w->codes, &w->absmax, &w->floats, 1,
+                       b->stream));
 }
 
 static void run_dequantize(bench *b, void *context)
 {
     work *w = context;
-    OK(memopt_dequantize_blockwise(b->device, &w->codes, &w->absmax, &w->copy.into, 1, 256,
-                                   b->stream));
+    OK(memopt_dequantize(b->device, MEMOPT_STATE_8BIT, &w->copy.into, &w->codes, &w->absmax, 1,
+                         b->stream));
 }
 
 static void run_hash(bench *b, void *context)

@@ -51,7 +51,7 @@ static void bench_growth(bench *b, const char *config, const char *table)
         OK(memopt_allocator_free(allocator, block));
         OK(memopt_stream_sync(b->device, b->stream));
         begin = now();
-        OK(memopt_allocator_trim(allocator, &released));
+        OK(memopt_allocator_trim_sync(allocator, &released));
         shrink[round] = now() - begin;
     }
     OK(memopt_allocator_destroy(allocator));
@@ -113,18 +113,18 @@ static void step_offload(bench *b, offload_work *w, int blocking)
 {
     memopt_ticket tickets[LAYERS];
     for (int i = 0; i < LAYERS; i++) {
-        OK(memopt_offload_pack(w->offloader, activation(b, w), w->bytes, b->stream, &tickets[i]));
+        OK(memopt_offloader_pack(w->offloader, activation(b, w), w->bytes, b->stream, &tickets[i]));
         if (blocking)
-            OK(memopt_offload_wait_packed(w->offloader, tickets[i], b->stream));
+            OK(memopt_offloader_wait_packed(w->offloader, tickets[i], b->stream));
         compute(b, w, 1);
     }
     for (int i = LAYERS - 1; i >= 0; i--) {
         void *back;
         if (!blocking && i > 0)
-            OK(memopt_offload_prefetch(w->offloader, tickets[i - 1]));
-        OK(memopt_offload_unpack(w->offloader, tickets[i], b->stream, &back));
+            OK(memopt_offloader_prefetch(w->offloader, tickets[i - 1]));
+        OK(memopt_offloader_unpack(w->offloader, tickets[i], b->stream, &back));
         compute(b, w, 2);
-        OK(memopt_offload_release(w->offloader, tickets[i], b->stream));
+        OK(memopt_offloader_release(w->offloader, tickets[i], b->stream));
     }
 }
 

@@ -1,6 +1,6 @@
 #include "blocks.h"
 
-#include "kernels/gpu.cu"
+#include "kernels/core/all_kernels.cu"
 
 #include <stdio.h>
 #include <stdlib.h>

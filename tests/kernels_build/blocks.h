@@ -5,7 +5,7 @@
 #ifndef TESTS_KERNELS_BUILD_BLOCKS_H
 #define TESTS_KERNELS_BUILD_BLOCKS_H
 
-#include "kernels/kernel.h"
+#include "kernels/core/kernel_launch.h"
 
 /* Runs `items` items of the kernel; ends the program with a message where threads of a warp do not
  * reach a shuffle together, or threads of a block a barrier. */

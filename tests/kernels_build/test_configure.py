@@ -12,7 +12,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 NO_COMPILERS = ["-DMEMOPT_NVCC=", "-DMEMOPT_HIPCC=", "-DMEMOPT_CLANG=", "-DMEMOPT_ROCM_CLANG="]
 # Prints the number of images and whether the source holds the kernels, for both vendors.
-PROGRAM = """#include "kernels/images.h"
+PROGRAM = """#include "kernels/core/gpu_images.h"
 #include <stdio.h>
 #include <string.h>
 static void tell(const mo_images *images)

@@ -3,10 +3,10 @@
  * warps of 32 and of 64. */
 #include "blocks.h"
 
-#include "kernels/cast.h"
-#include "kernels/hash.h"
-#include "kernels/optim_scalar.h"
-#include "kernels/scale.h"
+#include "kernels/cast/cast.h"
+#include "kernels/hash/hash.h"
+#include "kernels/optim/optim_cpu.h"
+#include "kernels/reduce/scale.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -127,7 +127,7 @@ void check_cast(uint32_t from, uint32_t to, int stochastic, int saturate, int in
 
 struct Segments {
     std::vector<Bytes> data;
-    std::vector<mo_segment> of;
+    std::vector<mo_tensor_segment> of;
     uint64_t chunks = 0;
 };
 
@@ -153,7 +153,7 @@ template <class ARGS> void use_segments(ARGS &args, Segments &s, int in_table)
     if (in_table)
         args.table = s.of.data();
     else
-        memcpy(args.segments, s.of.data(), TENSORS * sizeof(mo_segment));
+        memcpy(args.segments, s.of.data(), TENSORS * sizeof(mo_tensor_segment));
 }
 
 void check_reduce(int wild, int in_table)
@@ -367,8 +367,8 @@ void run_step(int form, const StepCase &c, State &s, Bytes &gradient, double squ
         t.v = nullptr;
         t.absmax2 = nullptr;
     }
-    mo_segment segment = {gradient.data() + offset * mo_element_size(c.gradient), n, 0, c.gradient,
-                          1};
+    mo_tensor_segment segment = {gradient.data() + offset * mo_element_size(c.gradient), n, 0,
+                                 c.gradient, 1};
     float scale = 8.0f, found = 0.0f, norm = 0.0f;
     mo_optim_prologue_args prologue = {tensors, &segment, &group,       &coef, &control,
                                        nullptr, &scale,   &found,       &norm, 3.0,

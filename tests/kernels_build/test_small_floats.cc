@@ -1,12 +1,12 @@
 /* The GPU forms of the conversions equal numerics.h bit for bit: every code, and of the floats
  * those around every tie and every code, and a stride through all. In packs, so that a NaN has
  * company. */
-#include "kernels/pack.h"
+#include "kernels/core/gpu_vector_io.h"
 
 #include <stdio.h>
 
 extern "C" {
-/* gpu.h's words, which no conversion says. */
+/* Words of gpu_compat.h that no conversion uses. */
 uint32_t mo_sim_thread(void)
 {
     return 0;

@@ -10,17 +10,17 @@ TREE = {
     "include/memopt/device.h": "#include <memopt/base.h>\n",
     "include/memopt/allocator.h": "#include <memopt/device.h>\n",
     "include/memopt/optim.h": "#include <memopt/allocator.h>\n",
-    "kernels/kernel.h": "#include <stdint.h>\n",
-    "kernels/optim.c": '#include "kernels/kernel.h"\n#include "kernel.h"\n',
+    "kernels/core/kernel_launch.h": "#include <stdint.h>\n",
+    "kernels/core/x.c": '#include "kernels/core/kernel_launch.h"\n#include "kernel_launch.h"\n',
     "lib/base/memory.c": '#include "base/error.h"\nvoid *f(void) { return malloc(1); }\n',
     "lib/base/error.h": '#include "memopt/base.h"\n',
     "lib/base/log.c": 'void f(void) { fprintf(stderr, "x"); }\n',
-    "lib/device/device.h": '#include "kernels/kernel.h"\n#include "base/error.h"\n',
+    "lib/device/device.h": '#include "kernels/core/kernel_launch.h"\n#include "base/error.h"\n',
     "lib/device/cpu.h": '#include "device/device.h"\n',
     "lib/device/cpu.c": '#include "cpu.h"\n#include "device.h"\n',
     "lib/allocator/pool.h": '#include "device/device.h"\n#include <memopt/allocator.h>\n',
     "lib/allocator/pool.c": '#include "pool.h"\n',
-    "lib/optim/step.c": '#include "memopt/allocator.h"\n#include "kernels/kernel.h"\n',
+    "lib/optim/step.c": '#include "memopt/allocator.h"\n#include "kernels/core/kernel_launch.h"\n',
 }
 
 
@@ -52,7 +52,7 @@ class Layers(unittest.TestCase):
     def test_base_includes_what_is_above(self):
         self.expect("lib/base/x.c", '#include "device/device.h"\n', "below lib/device")
         self.expect("lib/base/x.c", "#include <memopt/device.h>\n", "below what")
-        self.expect("lib/base/x.c", '#include "kernels/kernel.h"\n', "below the kernels")
+        self.expect("lib/base/x.c", '#include "kernels/core/kernel_launch.h"\n', "below the kernels")
 
     def test_device_includes_a_primitive(self):
         self.expect("lib/device/x.c", '#include "allocator/pool.h"\n', "below lib/allocator")

@@ -1,8 +1,8 @@
 /* Casts and accumulation: every pair of types. */
 #include "machines/digest.h"
 
-#include "kernels/accumulate.h"
-#include "kernels/cast_cpu.h"
+#include "kernels/cast/accumulate.h"
+#include "kernels/cast/cast_cpu.h"
 
 enum { ROOM = 2 * MO_CHUNK_ELEMENTS + 200 };
 

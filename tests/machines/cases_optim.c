@@ -79,7 +79,7 @@ static void steps(uint64_t *digest, const step_case *c, uint32_t group)
     start(c);
     for (uint64_t step = 0; step < STEPS; step++) {
         mo_rule_coef coef = mo_rule_coef_of(c->rule, &groups[group], b.steps + 1, 0.75);
-        mo_segment g = {mo_element_at(b.gradient, 1, (int32_t)c->g), COUNT, 0, c->g, 0};
+        mo_tensor_segment g = {mo_element_at(b.gradient, 1, (int32_t)c->g), COUNT, 0, c->g, 0};
         mo_optim_step_args args = {&t, &g, &coef, &control, 99, 1, c->stochastic};
         digest_fill_runs(b.gradient, COUNT + 1, c->g, 29 + step);
         if (step == 1)
@@ -119,7 +119,7 @@ static void prologue(uint32_t rule)
         mo_optim_control control = {0, 0};
         mo_rule_coef coefs[4];
         mo_optim_tensor tensors[4] = {{0}};
-        mo_segment gradients[4] = {{0}};
+        mo_tensor_segment gradients[4] = {{0}};
         mo_optim_prologue_args args = {tensors,
                                        gradients,
                                        groups,
@@ -137,7 +137,7 @@ static void prologue(uint32_t rule)
         for (uint32_t i = 0; i < 4; i++) {
             tensors[i].steps = &taken[i];
             tensors[i].group = i % GROUPS;
-            gradients[i].reserved = 3 - i;
+            gradients[i].number = 3 - i;
         }
         digest_launch(&mo_kernel_optim_prologue, &args, 1);
         digest_add_u64(&digest, control.skip);

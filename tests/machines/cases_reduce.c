@@ -1,21 +1,21 @@
 /* Reductions, the loss scaler's kernels and the content hash. */
 #include "machines/digest.h"
 
-#include "kernels/hash.h"
-#include "kernels/scale.h"
+#include "kernels/hash/hash.h"
+#include "kernels/reduce/scale.h"
 
 enum { LONG = MO_CHUNK_ELEMENTS + 333, ROOM = LONG + 2000 };
 
 static unsigned char data[4 * ROOM];
 
 /* A tensor of more than a chunk, a short one and a single element; all finite or not. */
-static uint64_t segments(mo_segment *list, uint32_t dtype, int finite)
+static uint64_t segments(mo_tensor_segment *list, uint32_t dtype, int finite)
 {
     const uint64_t lengths[] = {LONG, 1031, 1};
     uint64_t at = 0, chunks = 0;
     for (int i = 0; i < 3; i++) {
         unsigned char *start = data + at * mo_element_size(dtype);
-        list[i] = (mo_segment){start, lengths[i], chunks, dtype, 0};
+        list[i] = (mo_tensor_segment){start, lengths[i], chunks, dtype, 0};
         if (finite) /* its first runs */
             for (uint64_t k = 0; k < lengths[i]; k += 128)
                 digest_fill_runs(start + k * mo_element_size(dtype),
@@ -52,7 +52,7 @@ static void check(uint32_t dtype)
         float found = 0.0f;
         mo_reduce_args args = {.found_inf = &found, .count = 1};
         memset(data, 0x3b, 4 * 200);
-        args.segments[0] = (mo_segment){data + size, 150, 0, dtype, 0};
+        args.segments[0] = (mo_tensor_segment){data + size, 150, 0, dtype, 0};
         memcpy(data + place * size, size == 4 ? (void *)&f32 : (void *)&bad[dtype], size);
         digest_launch(&mo_kernel_check, &args, 1);
         digest_add_f32(&digest, found);
@@ -85,7 +85,7 @@ static void scale(uint32_t dtype)
                               .found_inf = k % 4 ? &found : NULL,
                               .count = 1};
         digest_fill_any(data, 1100, dtype, 70 + (uint64_t)k);
-        args.segments[0] = (mo_segment){data + mo_element_size(dtype), 1031, 0, dtype, 0};
+        args.segments[0] = (mo_tensor_segment){data + mo_element_size(dtype), 1031, 0, dtype, 0};
         digest_launch(&mo_kernel_scale, &args, 1);
         digest_add(&digest, data, 1100, mo_element_size(dtype));
         digest_add_f32(&digest, found);

@@ -8,7 +8,7 @@
 #ifndef TEST_MACHINES_DIGEST_H
 #define TEST_MACHINES_DIGEST_H
 
-#include "kernels/optim_scalar.h"
+#include "kernels/optim/optim_cpu.h"
 
 #include <memopt/memopt.h>
 

@@ -23,7 +23,7 @@ typedef struct run {
 
 static memopt_tensor new_tensor(run *r, int block, uint64_t count, memopt_dtype dtype)
 {
-    memopt_tensor t = {NULL, count, dtype, 0};
+    memopt_tensor t = {NULL, count, dtype};
     MUST(memopt_allocator_alloc(r->allocator, count * memopt_dtype_size(dtype), MEMOPT_TAG_OTHER,
                                 NULL, &t.data));
     r->blocks[block] = t.data;
@@ -74,9 +74,9 @@ static void step(run *r, uint64_t seed)
 
 static unsigned char *export_of(run *r, uint64_t *bytes)
 {
-    MUST(memopt_optimizer_export_size(r->optimizer, bytes));
+    MUST(memopt_optimizer_get_export_size(r->optimizer, bytes));
     unsigned char *buffer = malloc(*bytes);
-    MUST(memopt_optimizer_export_sync(r->optimizer, buffer, *bytes, NULL));
+    MUST(memopt_optimizer_export_sync(r->optimizer, *bytes, NULL, buffer));
     return buffer;
 }
 

@@ -17,9 +17,9 @@ MUTANTS = [
     ),
     Mutant(
         "allocator_reused_handle",
-        "lib/allocator/events.c",
-        "if (pool->life == MO_STREAM_LIVE && stream == pool->stream)",
-        "if (stream == pool->stream)",
+        "lib/allocator/streams.c",
+        "        pool->stream = no_stream(pool);\n",
+        "",
         "test",
         "^allocator_ended_streams$",
     ),
@@ -102,7 +102,7 @@ MUTANTS = [
     ),
     Mutant(
         "optim_codes_at_thresholds",
-        "kernels/optim_avx2.h",
+        "kernels/optim/optim_avx2.h",
         "_mm256_cmpgt_epi32(t, bits)",
         "_mm256_cmpgt_epi32(t, _mm256_sub_epi32(bits, _mm256_set1_epi32(1)))",
         "test",
@@ -111,7 +111,7 @@ MUTANTS = [
     ),
     Mutant(
         "optim_no_barrier",
-        "kernels/optim.cu",
+        "kernels/optim/optim.cu",
         """    mo_codec<FORMAT>::load(tables);
     mo_barrier();
     mo_span_aligned""",
@@ -123,16 +123,16 @@ MUTANTS = [
     # --- cast
     Mutant(
         "cast_negative_nan",
-        "kernels/cast_avx2.c",
-        "choose(rounded, quiet, above(magnitude_of(u), MO_F32_INF_BITS))",
-        "choose(rounded, quiet, above(u, MO_F32_INF_BITS))",
+        "kernels/core/stochastic_avx2.h",
+        "mo_choose8(rounded, quiet, mo_above8(mo_without_sign8(u), MO_F32_INF_BITS))",
+        "mo_choose8(rounded, quiet, mo_above8(u, MO_F32_INF_BITS))",
         "test",
         "^kernels_cast_exhaustive$",
         "avx2",
     ),
     Mutant(
         "scaler_tracker_at_the_top",
-        "kernels/scale.h",
+        "kernels/reduce/scale.h",
         """    if (mo_f32_is_finite(grown))
         block->scale = grown;
     block->growth_tracker = 0;

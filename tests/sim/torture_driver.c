@@ -67,8 +67,8 @@ static memopt_status train(world *w)
     enum { COUNT = 1000 };
     memopt_optimizer_options options = MEMOPT_OPTIMIZER_OPTIONS_INIT;
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
-    memopt_tensor parameter = {w->block, COUNT, MEMOPT_DTYPE_F32, 0};
-    memopt_tensor gradient = {w->gradient, COUNT, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor parameter = {w->block, COUNT, MEMOPT_DTYPE_F32};
+    memopt_tensor gradient = {w->gradient, COUNT, MEMOPT_DTYPE_F32};
     uint32_t number = 0;
     uint64_t index = 0;
     options.kind = MEMOPT_OPTIMIZER_ADAMW;

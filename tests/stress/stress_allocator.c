@@ -160,7 +160,7 @@ static void *work(void *argument)
         if (done % 256 == 0)
             NEED(mo_allocator_check(all->allocator));
         if (done % 2048 == 0)
-            NEED(memopt_allocator_trim(all->allocator, NULL));
+            NEED(memopt_allocator_trim_sync(all->allocator, NULL));
     }
     return NULL;
 }
@@ -174,7 +174,7 @@ static void *churn(void *argument)
         uint64_t which = 1 + next_random(&w->random) % (STREAMS - 1);
         pthread_rwlock_wrlock(&all->in_use[which]);
         if (next_random(&w->random) % 3 == 0) {
-            NEED(memopt_stream_release(all->device, all->streams[which]));
+            NEED(memopt_stream_release_sync(all->device, all->streams[which]));
         } else {
             NEED(memopt_stream_destroy(all->device, all->streams[which]));
             NEED(memopt_stream_create(all->device, &all->streams[which]));

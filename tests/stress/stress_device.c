@@ -241,7 +241,7 @@ static void one_round(uint32_t order, uint64_t seed)
     for (int t = 0; t < THREADS; t++)
         pthread_join(workers[t].thread, NULL);
     OK(memopt_device_sync(device));
-    OK(memopt_device_memory_info(device, &info));
+    OK(memopt_device_get_memory_info(device, &info));
     CHECK(info.used == 0 && info.free == info.total && info.reserved_va == 0 && info.pinned == 0);
     OK(memopt_device_close(device));
     CHECK(mo_memory_live_blocks() == blocks);

@@ -126,14 +126,14 @@ static int pack_one(worker *k, value *v)
     TRY(memopt_fill(k->w.device, block, v->byte, v->bytes, stream));
     v->borrowed = NULL;
     if (next(k, 3) != 0) {
-        status = memopt_offload_pack(k->w.offloader, block, v->bytes, stream, &v->ticket);
+        status = memopt_offloader_pack(k->w.offloader, block, v->bytes, stream, &v->ticket);
     } else {
-        status = memopt_offload_pack_borrowed(k->w.offloader, block, v->bytes, stream, &v->ticket,
-                                              &kept);
+        status = memopt_offloader_pack_borrowed(k->w.offloader, block, v->bytes, stream, &v->ticket,
+                                                &kept);
         if (status == MEMOPT_OK && kept) {
             v->borrowed = block;
         } else if (status == MEMOPT_OK) { /* overwrite it behind the copy, then free it */
-            TRY(memopt_offload_wait_packed(k->w.offloader, v->ticket, stream));
+            TRY(memopt_offloader_wait_packed(k->w.offloader, v->ticket, stream));
             TRY(memopt_fill(k->w.device, block, 0, v->bytes, stream));
             TRY(memopt_allocator_free(k->w.allocator, block));
         }
@@ -151,7 +151,7 @@ static int look_at(worker *k, value *v)
 {
     memopt_stream stream = any_stream(k);
     void *data = NULL;
-    memopt_status status = memopt_offload_unpack(k->w.offloader, v->ticket, stream, &data);
+    memopt_status status = memopt_offloader_unpack(k->w.offloader, v->ticket, stream, &data);
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY || met_trouble(k, status))
         return 1;
     TRY(status);
@@ -169,11 +169,11 @@ static int copy_out(worker *k, value *v)
     TRY(status);
     TRY(memopt_fill(k->w.device, mine, 0, v->bytes, stream));
     if (next(k, 2)) {
-        status = memopt_offload_unpack_into(k->w.offloader, v->ticket, mine, v->bytes, stream);
+        status = memopt_offloader_unpack_into(k->w.offloader, v->ticket, mine, v->bytes, stream);
     } else {
-        status = memopt_offload_prefetch_into(k->w.offloader, v->ticket, mine, v->bytes, stream);
+        status = memopt_offloader_prefetch_into(k->w.offloader, v->ticket, mine, v->bytes, stream);
         if (status == MEMOPT_OK)
-            status = memopt_offload_wait_unpacked(k->w.offloader, v->ticket, stream);
+            status = memopt_offloader_wait_unpacked(k->w.offloader, v->ticket, stream);
     }
     int without = met_trouble(k, status) || (k->spills && status == MEMOPT_LIMIT_REACHED);
     if (!without) {
@@ -181,7 +181,7 @@ static int copy_out(worker *k, value *v)
         if (!check_bytes(k, mine, v, stream))
             return 0;
     }
-    TRY(memopt_offload_wait_unpacked(k->w.offloader, v->ticket, stream));
+    TRY(memopt_offloader_wait_unpacked(k->w.offloader, v->ticket, stream));
     TRY(memopt_allocator_free(k->w.allocator, mine));
     return 1;
 }
@@ -189,8 +189,8 @@ static int copy_out(worker *k, value *v)
 static int release_one(worker *k, value *v)
 {
     memopt_stream stream = any_stream(k);
-    TRY(memopt_offload_release(k->w.offloader, v->ticket, stream));
-    HOLD(memopt_offload_release(k->w.offloader, v->ticket, stream) == MEMOPT_NOT_FOUND);
+    TRY(memopt_offloader_release(k->w.offloader, v->ticket, stream));
+    HOLD(memopt_offloader_release(k->w.offloader, v->ticket, stream) == MEMOPT_NOT_FOUND);
     v->ticket = 0;
     if (v->borrowed != NULL) { /* both streams may have used it */
         TRY(memopt_device_sync(k->w.device));
@@ -208,7 +208,7 @@ static int one_operation(worker *k)
     switch (next(k, 8)) {
     case 0:
     case 1: {
-        memopt_status status = memopt_offload_prefetch(k->w.offloader, v->ticket);
+        memopt_status status = memopt_offloader_prefetch(k->w.offloader, v->ticket);
         if (status != MEMOPT_OUT_OF_DEVICE_MEMORY && !met_trouble(k, status))
             TRY(status);
         return 1;
@@ -220,7 +220,7 @@ static int one_operation(worker *k)
         return copy_out(k, v);
     case 5:
         if (next(k, 20) == 0)
-            TRY(memopt_offloader_trim(k->w.offloader, NULL));
+            TRY(memopt_offloader_trim_sync(k->w.offloader, NULL));
         return 1;
     default:
         return release_one(k, v);

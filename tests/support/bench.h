@@ -48,7 +48,7 @@ static inline uint64_t bench_active_bytes(memopt_allocator *allocator, memopt_ta
     memopt_tag_stats stats = {.struct_size = sizeof stats};
     uint64_t bytes = 0;
     for (memopt_tag tag = first; tag < end; tag++) {
-        OK(memopt_allocator_tag_stats(allocator, tag, &stats));
+        OK(memopt_allocator_get_tag_stats(allocator, tag, &stats));
         bytes += stats.current_bytes;
     }
     return bytes;

@@ -48,7 +48,7 @@ static held what_is_held(const round_state *r)
 {
     held h = {.info = {.struct_size = sizeof h.info}};
     must(r, "device_sync", memopt_device_sync(r->device));
-    must(r, "memory_info", memopt_device_memory_info(r->device, &h.info));
+    must(r, "memory_info", memopt_device_get_memory_info(r->device, &h.info));
     h.blocks = mo_memory_live_blocks();
     return h;
 }

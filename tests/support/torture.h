@@ -3,8 +3,8 @@
  * device operation, until nothing fails any more. After each failure it asserts (cmocka) that
  *   - the status is right: OUT_OF_HOST_MEMORY for host faults; DRIVER_ERROR, OUT_OF_DEVICE_MEMORY
  *     or OUT_OF_HOST_MEMORY for device faults; and memopt_last_error_info() tells the same status;
- *   - nothing leaked: live host blocks and every counter of memopt_device_memory_info() (but the
- *     peaks) are what they were before the call;
+ *   - nothing leaked: live host blocks and every counter of memopt_device_get_memory_info() (but
+ * the peaks) are what they were before the call;
  *   - nothing changed: your check_unchanged;
  *   - the library still works: the same calls succeed at once when nothing fails.
  * At the end of each round the device closes without anything left, and no host block is left.

@@ -32,11 +32,8 @@ from .backends import BackendInfo, backend_info
 from .cast import Scaler, cast
 from .checkpoint import Lease, RandomState, Region
 from .codes import (
-    dequantize_blockwise,
-    dequantize_state,
-    dynamic_map,
-    quantize_blockwise,
-    quantize_state,
+    dequantize,
+    quantize,
     state_map,
 )
 from .device import Device, DeviceProperties, MemoryInfo
@@ -147,18 +144,15 @@ __all__ = [
     "UnsupportedError",
     "backend_info",
     "cast",
-    "dequantize_blockwise",
-    "dequantize_state",
+    "dequantize",
     "dtype_of",
-    "dynamic_map",
     "format_size",
     "library_path",
     "parse_size",
     "phase",
     "publish",
     "published",
-    "quantize_blockwise",
-    "quantize_state",
+    "quantize",
     "set_log",
     "state_map",
     "tensor",

@@ -200,7 +200,7 @@ class Allocator(_lifetime.Closing):
     def block(self, pointer: Union[Buffer, int]) -> Tuple[int, int]:
         """The first byte and the usable size of the live block that holds an address."""
         base, size = ctypes.c_void_p(), ctypes.c_uint64()
-        lib.memopt_allocator_block(
+        lib.memopt_allocator_get_block(
             self._handle.pointer, int(pointer), ctypes.byref(base), ctypes.byref(size)
         )
         return base.value or 0, size.value
@@ -208,7 +208,7 @@ class Allocator(_lifetime.Closing):
     def trim(self) -> int:
         """Gives cached memory back to the device; the bytes given back."""
         released = ctypes.c_uint64()
-        lib.memopt_allocator_trim(self._handle.pointer, ctypes.byref(released))
+        lib.memopt_allocator_trim_sync(self._handle.pointer, ctypes.byref(released))
         return released.value
 
     def set_limit(self, limit: Size) -> None:
@@ -242,7 +242,9 @@ class Allocator(_lifetime.Closing):
         while True:
             raw = _abi.TagStatsStruct()
             try:
-                lib.memopt_allocator_tag_stats(self._handle.pointer, len(result), ctypes.byref(raw))
+                lib.memopt_allocator_get_tag_stats(
+                    self._handle.pointer, len(result), ctypes.byref(raw)
+                )
             except errors.NotFoundError:
                 return result
             values = TagStats(raw.current_bytes, raw.peak_bytes, raw.blocks)
@@ -253,13 +255,13 @@ class Allocator(_lifetime.Closing):
     def stats(self) -> Dict[str, int]:
         """All statistics at one moment, under the field's keys: "reserved_bytes.all.peak" …"""
         values = (ctypes.c_uint64 * len(self._names))()
-        lib.memopt_allocator_stats(self._handle.pointer, values, len(self._names), None)
+        lib.memopt_allocator_get_stats(self._handle.pointer, len(self._names), values, None)
         return dict(zip(self._names, values))
 
     def stat(self, name: str) -> int:
         """One statistic by its key."""
         value = ctypes.c_uint64()
-        lib.memopt_allocator_stat(
+        lib.memopt_allocator_get_stat(
             self._handle.pointer, c_text(name, "a statistic"), ctypes.byref(value)
         )
         return value.value

@@ -103,12 +103,12 @@ class Scaler(_lifetime.Closing):
 
     def scale_tensor(self) -> Tensor:
         """The scale in device memory (one f32), to multiply a loss by. Not to be written."""
-        pointer = lib.memopt_scaler_device_scale(self._handle.pointer)
+        pointer = lib.memopt_scaler_get_scale(self._handle.pointer)
         return self._cell(pointer, readonly=True)
 
     def found_inf_tensor(self) -> Tensor:
         """The flag in device memory (one f32); checks of your own may set it to 1.0."""
-        pointer = lib.memopt_scaler_device_found_inf(self._handle.pointer)
+        pointer = lib.memopt_scaler_get_found_inf(self._handle.pointer)
         return self._cell(pointer, readonly=False)
 
     def _cell(self, pointer: int, readonly: bool) -> Tensor:
@@ -229,7 +229,7 @@ class Scaler(_lifetime.Closing):
     def _state(self, stream: StreamLike) -> _abi.ScalerState:
         raw = _abi.ScalerState()
         lib.memopt_scaler_get_state_sync(
-            self._handle.pointer, ctypes.byref(raw), stream_pointer(stream)
+            self._handle.pointer, stream_pointer(stream), ctypes.byref(raw)
         )
         return raw
 

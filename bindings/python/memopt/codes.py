@@ -1,8 +1,4 @@
-"""Codes of 4 and 8 bits: blocks of numbers as codes and a scale each, and what the codes stand for.
-
-The dynamic map is that of block-wise quantisation; the states of optimizers have formats of their
-own.
-"""
+"""Codes of 4 and 8 bits: blocks of numbers as codes with a scale each."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import ctypes
 from typing import Any, Callable, Tuple, Union
 
 from ._abi import StateFormat
-from ._arguments import choice, unsigned
+from ._arguments import choice
 from ._library import lib
 from .device import Device
 from .streams import StreamLike, stream_pointer
@@ -32,76 +28,35 @@ def format_of(states: Union[str, StateFormat]) -> StateFormat:
     return StateFormat(choice(StateFormat, states, "states"))
 
 
-def quantize_blockwise(
-    device: Device,
-    source: TensorLike,
-    codes: TensorLike,
-    absmax: TensorLike,
-    *,
-    signed: bool = True,
-    block_size: int = 256,
-    stream: StreamLike = None,
-) -> None:
-    """Quantises blocks with the dynamic map: u8 codes and one f32 absmax per block."""
-    parts = (("source", source, False), ("codes", codes, True), ("absmax", absmax, True))
-    size = unsigned(block_size, 32, "block_size")
-    _run(lib.memopt_quantize_blockwise, device, (), parts, (int(bool(signed)), size), stream)
-
-
-def dequantize_blockwise(
-    device: Device,
-    codes: TensorLike,
-    absmax: TensorLike,
-    destination: TensorLike,
-    *,
-    signed: bool = True,
-    block_size: int = 256,
-    stream: StreamLike = None,
-) -> None:
-    """The inverse of :func:`quantize_blockwise`: map[code] * absmax."""
-    parts = (("codes", codes, False), ("absmax", absmax, False), ("destination", destination, True))
-    size = unsigned(block_size, 32, "block_size")
-    _run(lib.memopt_dequantize_blockwise, device, (), parts, (int(bool(signed)), size), stream)
-
-
-def dynamic_map(signed: bool = True) -> Tuple[float, ...]:
-    """The 256 values of the dynamic map, sorted."""
-    values = (ctypes.c_float * 256)()
-    lib.memopt_dynamic_map(int(bool(signed)), values)
-    return tuple(values)
-
-
-def quantize_state(
+def quantize(
     device: Device,
     states: Union[str, StateFormat],
-    source: TensorLike,
     codes: TensorLike,
     scales: TensorLike,
+    source: TensorLike,
     *,
     signed: bool = True,
     stream: StreamLike = None,
 ) -> None:
     """Quantises as a state format does: "8bit" and "4bit" (u8 codes, f32 absmax) or "fp8" (e4m3
     codes, f32 scales). `signed` is False for a second moment."""
-    parts = (("source", source, False), ("codes", codes, True), ("scales", scales, True))
-    before = (format_of(states),)
-    _run(lib.memopt_quantize_state, device, before, parts, (int(bool(signed)),), stream)
+    parts = (("codes", codes, True), ("scales", scales, True), ("source", source, False))
+    _run(lib.memopt_quantize, device, format_of(states), parts, signed, stream)
 
 
-def dequantize_state(
+def dequantize(
     device: Device,
     states: Union[str, StateFormat],
+    destination: TensorLike,
     codes: TensorLike,
     scales: TensorLike,
-    destination: TensorLike,
     *,
     signed: bool = True,
     stream: StreamLike = None,
 ) -> None:
-    """The inverse of :func:`quantize_state`: the code's value times its block's scale."""
-    parts = (("codes", codes, False), ("scales", scales, False), ("destination", destination, True))
-    before = (format_of(states),)
-    _run(lib.memopt_dequantize_state, device, before, parts, (int(bool(signed)),), stream)
+    """The inverse of :func:`quantize`: the code's value times its block's scale."""
+    parts = (("destination", destination, True), ("codes", codes, False), ("scales", scales, False))
+    _run(lib.memopt_dequantize, device, format_of(states), parts, signed, stream)
 
 
 def state_map(states: Union[str, StateFormat], signed: bool = True) -> Tuple[float, ...]:
@@ -115,9 +70,9 @@ def state_map(states: Union[str, StateFormat], signed: bool = True) -> Tuple[flo
 def _run(
     function: Callable[..., Any],
     device: Device,
-    before: Tuple[int, ...],
+    states: StateFormat,
     parts: Tuple[Tuple[str, TensorLike, bool], ...],
-    after: Tuple[int, ...],
+    signed: bool,
     stream: StreamLike,
 ) -> None:
     """Calls with a tensor for each part, (name, tensor, whether it is written)."""
@@ -126,5 +81,5 @@ def _run(
         array, view = tensor_array([part], device, name, writable=writable)
         arrays.append(array)
         views.append(view)
-    function(device._handle.pointer, *before, *arrays, *after, stream_pointer(stream))
+    function(device._handle.pointer, states, *arrays, int(bool(signed)), stream_pointer(stream))
     device._keep(stream, views)

@@ -128,7 +128,7 @@ class Device(_lifetime.Closing):
     def memory_info(self) -> MemoryInfo:
         """Device and page-locked memory: total, free, and what this handle holds."""
         info = _abi.MemoryInfoStruct()
-        lib.memopt_device_memory_info(self._handle.pointer, ctypes.byref(info))
+        lib.memopt_device_get_memory_info(self._handle.pointer, ctypes.byref(info))
         return MemoryInfo(*(getattr(info, field) for field in MemoryInfo._fields))
 
     def sync(self) -> None:
@@ -164,7 +164,7 @@ class Device(_lifetime.Closing):
         Call it before `cudaStreamDestroy` and the like, so that allocators do not use the handle
         again. A :class:`Stream` says so itself when it is closed.
         """
-        lib.memopt_stream_release(self._handle.pointer, stream_pointer(stream))
+        lib.memopt_stream_release_sync(self._handle.pointer, stream_pointer(stream))
         self._forget_done()
 
     def wait_event(self, event: Event, stream: StreamLike = None) -> None:

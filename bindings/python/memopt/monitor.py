@@ -137,13 +137,13 @@ class Monitor(_lifetime.Closing):
     def __len__(self) -> int:
         """The number of devices when it was opened."""
         count = ctypes.c_int32()
-        lib.memopt_monitor_device_count(self._handle.pointer, ctypes.byref(count))
+        lib.memopt_monitor_get_device_count(self._handle.pointer, ctypes.byref(count))
         return count.value
 
     def read(self, index: int = 0) -> Reading:
         """Reads one device. NotFoundError where there is none of this index."""
         raw = _abi.MonitorReadingStruct()
-        lib.memopt_monitor_read(self._handle.pointer, index, ctypes.byref(raw))
+        lib.memopt_monitor_get_reading(self._handle.pointer, index, ctypes.byref(raw))
         values = {field: _value(raw, field, bit) for field, bit in _BITS.items()}
         return Reading(
             denied=names_of(MonitorField, raw.denied),

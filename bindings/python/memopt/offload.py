@@ -108,7 +108,7 @@ class Offloader(_lifetime.Closing):
         buffer._refuse_exports()
         size = buffer.nbytes if nbytes is None else parse_size(nbytes)
         out = ctypes.c_uint64()
-        lib.memopt_offload_pack(
+        lib.memopt_offloader_pack(
             self._handle.pointer, buffer.pointer, size, stream_pointer(stream), ctypes.byref(out)
         )
         self._allocator._disown(buffer)
@@ -124,7 +124,7 @@ class Offloader(_lifetime.Closing):
         view = tensor(source)
         self._allocator.device._check_tensor(view)
         out, kept = ctypes.c_uint64(), ctypes.c_int32()
-        lib.memopt_offload_pack_borrowed(
+        lib.memopt_offloader_pack_borrowed(
             self._handle.pointer,
             view.pointer,
             view.nbytes,
@@ -137,7 +137,7 @@ class Offloader(_lifetime.Closing):
     def trim(self) -> int:
         """Gives cached host memory and unused space of the disk back; the bytes of host memory."""
         released = ctypes.c_uint64()
-        lib.memopt_offloader_trim(self._handle.pointer, ctypes.byref(released))
+        lib.memopt_offloader_trim_sync(self._handle.pointer, ctypes.byref(released))
         return released.value
 
     def stats(self) -> Dict[str, int]:
@@ -218,25 +218,25 @@ class Ticket:
     def packed(self) -> bool:
         """Whether the copy to the host is done (or there is none to make), without waiting."""
         pointer = self._offloader._handle.pointer
-        done = ready(lib.memopt_offload_query_packed(pointer, self._id()))
+        done = ready(lib.memopt_offloader_query_packed(pointer, self._id()))
         if done and not self.kept:
             self._source = None
         return done
 
     def wait_packed(self, stream: StreamLike = None) -> None:
         """Makes later work of a stream wait until the copy to the host is done."""
-        lib.memopt_offload_wait_packed(
+        lib.memopt_offloader_wait_packed(
             self._offloader._handle.pointer, self._id(), stream_pointer(stream)
         )
 
     def prefetch(self) -> None:
         """Begins the copy back, so that unpack() need not wait for all of it."""
-        lib.memopt_offload_prefetch(self._offloader._handle.pointer, self._id())
+        lib.memopt_offloader_prefetch(self._offloader._handle.pointer, self._id())
 
     def unpack(self, stream: StreamLike = None) -> Unpacked:
         """The value on the device, valid in the order of a stream until release."""
         out = ctypes.c_void_p()
-        lib.memopt_offload_unpack(
+        lib.memopt_offloader_unpack(
             self._offloader._handle.pointer, self._id(), stream_pointer(stream), ctypes.byref(out)
         )
         self._stream = stream
@@ -251,7 +251,7 @@ class Ticket:
         view = tensor(destination, writable=True)
         device = self._offloader.allocator.device
         device._check_tensor(view)
-        lib.memopt_offload_unpack_into(
+        lib.memopt_offloader_unpack_into(
             self._offloader._handle.pointer,
             self._id(),
             view.pointer,
@@ -267,7 +267,7 @@ class Ticket:
         memory = self._memory
         if memory is not None:
             memory._refuse_exports()
-        lib.memopt_offload_release(
+        lib.memopt_offloader_release(
             self._offloader._handle.pointer, self._number, stream_pointer(stream)
         )
         self._number = 0

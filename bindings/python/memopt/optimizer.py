@@ -247,7 +247,7 @@ class Optimizer(_lifetime.Closing):
         while True:
             raw = _abi.StateView()
             try:
-                lib.memopt_optimizer_state(
+                lib.memopt_optimizer_get_state(
                     self._handle.pointer,
                     unsigned(parameter, 64, "parameter"),
                     len(result),
@@ -286,17 +286,17 @@ class Optimizer(_lifetime.Closing):
         lib.memopt_optimizer_set_steps_sync(
             self._handle.pointer,
             unsigned(parameter, 64, "parameter"),
-            stream_pointer(stream),
             unsigned(steps, 64, "steps"),
+            stream_pointer(stream),
         )
 
     def export_bytes(self, stream: StreamLike = None) -> bytearray:
         """Groups, step counts and states, in a checksummed format that is the same everywhere."""
         size = ctypes.c_uint64()
-        lib.memopt_optimizer_export_size(self._handle.pointer, ctypes.byref(size))
+        lib.memopt_optimizer_get_export_size(self._handle.pointer, ctypes.byref(size))
         data = bytearray(size.value)
         lib.memopt_optimizer_export_sync(
-            self._handle.pointer, tensor(data).pointer, size.value, stream_pointer(stream)
+            self._handle.pointer, size.value, stream_pointer(stream), tensor(data).pointer
         )
         return data
 

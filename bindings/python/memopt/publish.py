@@ -70,7 +70,7 @@ class Publisher(_lifetime.Closing):
         given = None if path is None else c_text(os.fspath(path), "a path")
         lib.memopt_publisher_open(given, ctypes.byref(out))
         self._handle = _lifetime.Handle("publisher", out.value or 0, _close_publisher)
-        self._path = (lib.memopt_publisher_path(out) or b"").decode("utf-8", "surrogateescape")
+        self._path = (lib.memopt_publisher_get_path(out) or b"").decode("utf-8", "surrogateescape")
         self._allocators: Set[int] = set()  # native pointers
         self._thread: Optional[threading.Thread] = None
         self._pipe: Optional[Tuple[int, int]] = None  # closing the second end ends the thread

@@ -282,11 +282,7 @@ def _events_of(words: "array.array[int]") -> Any:
         return None
     if ctypes.sizeof(_abi.TraceEventStruct) != 4 * words.itemsize:
         raise AssertionError("an event is four words")
-    events = (_abi.TraceEventStruct * (len(words) // 4)).from_buffer(words)
-    if sys.byteorder == "big":  # the action is then in the other half of its word
-        for event in events:
-            event.action, event.reserved = event.reserved, 0
-    return events
+    return (_abi.TraceEventStruct * (len(words) // 4)).from_buffer(words)
 
 
 def _options(

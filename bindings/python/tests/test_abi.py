@@ -114,7 +114,7 @@ CLASSES = {
     "memopt_tag": "u32",
     "memopt_ticket": "u64",
     "memopt_stream": "pointer",
-    "memopt_log_level": "enum",
+    "memopt_log_level": "i32",
     "memopt_log_callback": "pointer",
     "memopt_block_visitor": "pointer",
     "memopt_process_visitor": "pointer",
@@ -171,9 +171,7 @@ def test_every_function_has_its_prototype():
     for name, (result, parameters) in found.items():
         ours = tables[name]
         assert ctypes_class(ours[0]) == result, name
-        # An enumeration is an int32 in this ABI.
-        expected = ["i32" if kind == "enum" else kind for kind in parameters]
-        assert [ctypes_class(kind) for kind in ours[1]] == expected, name
+        assert [ctypes_class(kind) for kind in ours[1]] == parameters, name
 
 
 def test_item_sizes_and_names_are_the_library_s():

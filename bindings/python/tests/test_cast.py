@@ -73,27 +73,25 @@ def test_bad_casts(device, call, error, text):
 
 
 def test_dynamic_map():
-    signed, unsigned = memopt.dynamic_map(True), memopt.dynamic_map(False)
+    signed, unsigned = memopt.state_map("8bit"), memopt.state_map("8bit", False)
     assert len(signed) == len(unsigned) == 256
     assert list(signed) == sorted(signed) and list(unsigned) == sorted(unsigned)
     assert signed[127] == 0 and signed[255] == 1 and unsigned[0] == 0 and unsigned[255] == 1
 
 
-def test_blockwise(device):
+def test_dynamic_codes(device):
     values = f32([math.sin(i) * 10 ** (i % 5 - 2) for i in range(1000)])
     codes, absmax = bytearray(1000), f32([0] * 4)
-    memopt.quantize_blockwise(device, values, codes, absmax)
+    memopt.quantize(device, "8bit", codes, absmax, values)
     assert list(absmax) == [max(map(abs, values[i : i + 256])) for i in range(0, 1000, 256)]
     back = f32([0] * 1000)
-    memopt.dequantize_blockwise(device, codes, absmax, back)
-    table = memopt.dynamic_map()
+    memopt.dequantize(device, "8bit", back, codes, absmax)
+    table = memopt.state_map("8bit")
     for i in (0, 1, 255, 256, 999):
         nearest = min(table, key=lambda entry: abs(values[i] / absmax[i // 256] - entry))
         assert math.isclose(back[i], nearest * absmax[i // 256], rel_tol=1e-5, abs_tol=1e-9)
     with pytest.raises(ValueError):
-        memopt.quantize_blockwise(device, values, bytearray(999), absmax)
-    with pytest.raises(memopt.MemoptError):
-        memopt.quantize_blockwise(device, values, codes, absmax, block_size=100)
+        memopt.quantize(device, "8bit", bytearray(999), absmax, values)
 
 
 def test_scaler_steps_as_gradscaler(device):

@@ -420,8 +420,8 @@ def test_codes_of_states(device, states, block, signed):
         bytearray(500 if states == "4bit" else 1000), "f8_e4m3" if states == "fp8" else "u8"
     )
     scales, back = f32([0.0] * -(-1000 // block)), f32([0.0] * 1000)
-    memopt.quantize_state(device, states, f32(values), codes, scales, signed=signed)
-    memopt.dequantize_state(device, states, codes, scales, back, signed=signed)
+    memopt.quantize(device, states, codes, scales, f32(values), signed=signed)
+    memopt.dequantize(device, states, back, codes, scales, signed=signed)
     table = memopt.state_map(states, signed)
     assert len(table) == (16 if states == "4bit" else 256)
     raw = bytes(codes.as_memoryview()) if states != "fp8" else None
@@ -435,4 +435,4 @@ def test_codes_of_states(device, states, block, signed):
             expected = f32([f32([table[code]])[0] * scales[i // block]])[0]
             assert back[i] == expected
     with pytest.raises(memopt.UnsupportedError):
-        memopt.quantize_state(device, "f32", f32(values), codes, scales)
+        memopt.quantize(device, "f32", codes, scales, f32(values))

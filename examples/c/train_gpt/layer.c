@@ -57,7 +57,7 @@ static memopt_status take_value(layer *l, int value)
         return saved_create(l->memory, dtype, count, v);
     void *data = NULL;
     TRY(memopt_region_alloc(l->region, count * memopt_dtype_size(dtype), &data));
-    v->tensor = (memopt_tensor){data, count, dtype, 0};
+    v->tensor = (memopt_tensor){data, count, dtype};
     return memory_sync(l->memory);
 }
 

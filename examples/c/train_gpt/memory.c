@@ -55,7 +55,7 @@ memopt_status memory_tensor(memory *m, memopt_dtype dtype, uint64_t count, memop
 {
     void *data = NULL;
     TRY(memopt_allocator_alloc(m->allocator, count * memopt_dtype_size(dtype), tag, NULL, &data));
-    *out_tensor = (memopt_tensor){data, count, dtype, 0};
+    *out_tensor = (memopt_tensor){data, count, dtype};
     return memory_sync(m);
 }
 
@@ -97,7 +97,7 @@ static float *frame_push(frame *f, uint64_t count, const memopt_tensor *narrow)
     if (f->status != MEMOPT_OK)
         return NULL;
     f->views[f->count].wide = wide;
-    f->views[f->count].narrow = narrow ? *narrow : (memopt_tensor){NULL, 0, MEMOPT_DTYPE_F32, 0};
+    f->views[f->count].narrow = narrow ? *narrow : (memopt_tensor){NULL, 0, MEMOPT_DTYPE_F32};
     f->count++;
     return wide.data;
 }
@@ -155,7 +155,7 @@ memopt_status frame_end(frame *f)
 static memopt_status tag_peak(memory *m, memopt_tag tag, uint64_t *out_peak)
 {
     memopt_tag_stats stats = {sizeof stats, NULL, 0, 0, 0};
-    TRY(memopt_allocator_tag_stats(m->allocator, tag, &stats));
+    TRY(memopt_allocator_get_tag_stats(m->allocator, tag, &stats));
     *out_peak = stats.peak_bytes;
     return MEMOPT_OK;
 }
@@ -179,12 +179,12 @@ memopt_status memory_measure(memory *m, memory_figures *out_figures)
         {"reserved_bytes.all.peak", &figures.reserved_peak},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++)
-        TRY(memopt_allocator_stat(m->allocator, wanted[i].name, wanted[i].value));
+        TRY(memopt_allocator_get_stat(m->allocator, wanted[i].name, wanted[i].value));
 
     memopt_memory_info info;
     memset(&info, 0, sizeof info);
     info.struct_size = sizeof info;
-    TRY(memopt_device_memory_info(m->device, &info));
+    TRY(memopt_device_get_memory_info(m->device, &info));
     figures.capacity = info.total;
     figures.pinned_peak = info.pinned_peak;
     *out_figures = figures;

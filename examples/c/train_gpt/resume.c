@@ -53,7 +53,7 @@ static memopt_status counters_get(trainer *t, counters *out)
     if (!t->scaler)
         return MEMOPT_OK;
     memopt_scaler_state state = {sizeof state, 0, 0, 0, 0, 0};
-    TRY(memopt_scaler_get_state_sync(t->scaler, &state, NULL));
+    TRY(memopt_scaler_get_state_sync(t->scaler, NULL, &state));
     out->scale = state.scale;
     out->growth_tracker = state.growth_tracker;
     return MEMOPT_OK;
@@ -63,7 +63,7 @@ static memopt_status counters_set(trainer *t, const counters *c)
 {
     if (t->scaler) {
         memopt_scaler_state state = {sizeof state, 0, 0, 0, 0, 0};
-        TRY(memopt_scaler_get_state_sync(t->scaler, &state, NULL));
+        TRY(memopt_scaler_get_state_sync(t->scaler, NULL, &state));
         state.scale = c->scale;
         state.growth_tracker = c->growth_tracker;
         TRY(memopt_scaler_set_state_sync(t->scaler, &state, NULL));
@@ -126,7 +126,7 @@ static memopt_status fill_image(image *i, trainer *t, const char *config, uint32
             TRY(put_tensor(i, t, &p->master));
     }
     put(i, &optimizer, sizeof optimizer);
-    TRY(memopt_optimizer_export_sync(t->optimizer, i->bytes + i->length, optimizer, NULL));
+    TRY(memopt_optimizer_export_sync(t->optimizer, optimizer, NULL, i->bytes + i->length));
     i->length += (size_t)optimizer;
     uint32_t crc = crc32_add(0, i->bytes, i->length);
     put(i, &crc, sizeof crc);
@@ -191,7 +191,7 @@ memopt_status resume_save(trainer *t, const char *path)
     char config[CONFIG_MOST];
     uint32_t config_length = describe(t, config);
     uint64_t optimizer;
-    TRY(memopt_optimizer_export_size(t->optimizer, &optimizer));
+    TRY(memopt_optimizer_get_export_size(t->optimizer, &optimizer));
     image i = {NULL, 0, image_size(t, config_length, optimizer)};
     i.bytes = malloc(i.room);
     if (!i.bytes)

@@ -12,9 +12,9 @@ memopt_status saved_create(memory *m, memopt_dtype dtype, uint64_t count, saved 
 memopt_status saved_send(memory *m, saved *value)
 {
     memopt_tensor *tensor = &value->tensor;
-    TRY(memopt_offload_pack(m->offloader, tensor->data,
-                            tensor->count * memopt_dtype_size(tensor->dtype), NULL,
-                            &value->ticket));
+    TRY(memopt_offloader_pack(m->offloader, tensor->data,
+                              tensor->count * memopt_dtype_size(tensor->dtype), NULL,
+                              &value->ticket));
     tensor->data = NULL; /* the block belongs to the ticket now */
     return MEMOPT_OK;
 }
@@ -23,20 +23,20 @@ memopt_status saved_wait(memory *m, const saved *value)
 {
     if (!value->ticket)
         return MEMOPT_OK;
-    TRY(memopt_offload_wait_packed(m->offloader, value->ticket, NULL));
+    TRY(memopt_offloader_wait_packed(m->offloader, value->ticket, NULL));
     return memory_sync(m);
 }
 
 memopt_status saved_prefetch(memory *m, const saved *value)
 {
-    return value->ticket ? memopt_offload_prefetch(m->offloader, value->ticket) : MEMOPT_OK;
+    return value->ticket ? memopt_offloader_prefetch(m->offloader, value->ticket) : MEMOPT_OK;
 }
 
 memopt_status saved_fetch(memory *m, saved *value)
 {
     if (!value->ticket)
         return MEMOPT_OK;
-    TRY(memopt_offload_unpack(m->offloader, value->ticket, NULL, &value->tensor.data));
+    TRY(memopt_offloader_unpack(m->offloader, value->ticket, NULL, &value->tensor.data));
     return memory_sync(m);
 }
 
@@ -44,7 +44,7 @@ memopt_status saved_drop(memory *m, saved *value)
 {
     if (!value->ticket)
         return memory_free(m, &value->tensor);
-    TRY(memopt_offload_release(m->offloader, value->ticket, NULL));
+    TRY(memopt_offloader_release(m->offloader, value->ticket, NULL));
     value->ticket = 0;
     value->tensor.data = NULL;
     return MEMOPT_OK;

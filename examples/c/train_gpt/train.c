@@ -138,7 +138,7 @@ memopt_status trainer_destroy(trainer *t)
 memopt_status trainer_gradients(trainer *t, step_result *result)
 {
     const options *o = &t->options;
-    result->scale = t->scaler ? (double)*memopt_scaler_device_scale(t->scaler) : 1;
+    result->scale = t->scaler ? (double)*memopt_scaler_get_scale(t->scaler) : 1;
     result->loss = 0;
     float scale = (float)(result->scale / o->accumulation);
     TRY(parameters_zero_gradients(&t->model.parameters, &t->memory));

@@ -31,7 +31,10 @@ MEMOPT_BEGIN_DECLS
 typedef struct memopt_monitor memopt_monitor;
 
 /** @brief What a reading has; bits of memopt_monitor_reading::fields, denied and failed. */
-typedef enum memopt_monitor_field {
+typedef uint32_t memopt_monitor_field;
+
+/** @brief The values of ::memopt_monitor_field. */
+enum {
     MEMOPT_MONITOR_NAME = 1,                /**< name */
     MEMOPT_MONITOR_UUID = 2,                /**< uuid */
     MEMOPT_MONITOR_PCI = 4,                 /**< pci */
@@ -42,7 +45,7 @@ typedef enum memopt_monitor_field {
     MEMOPT_MONITOR_POWER = 128,             /**< power */
     MEMOPT_MONITOR_POWER_LIMIT = 256,       /**< power_limit */
     MEMOPT_MONITOR_MEMORY_RESERVED = 512    /**< memory_reserved */
-} memopt_monitor_field;
+};
 
 /** @brief What was found to read from. Lists are separated by ", "; texts are cut where they do not
  * fit. */
@@ -52,7 +55,6 @@ typedef struct memopt_monitor_info {
     memopt_status status;
     int32_t driver_code;  /**< The library's own code of the problem; 0 if it has none. */
     int32_t device_count; /**< Devices. */
-    int32_t reserved;     /**< 0. */
     char source[16];      /**< "nvml", "rocm_smi", "sysfs" or "proc"; "" if nothing. */
     char library[256];    /**< The library's file, or the folder that is read; "" if none. */
     char version[96];     /**< The driver's or library's version as it writes it; "". */
@@ -91,11 +93,14 @@ typedef struct memopt_monitor_reading {
 } memopt_monitor_reading;
 
 /** @brief What a process uses a device for; bits of memopt_process_info::kind. */
-typedef enum memopt_process_kind {
+typedef uint32_t memopt_process_kind;
+
+/** @brief The values of ::memopt_process_kind. */
+enum {
     MEMOPT_PROCESS_COMPUTE = 1,  /**< It computes. */
     MEMOPT_PROCESS_GRAPHICS = 2, /**< It draws. */
     MEMOPT_PROCESS_HOST = 4      /**< "cpu": a process of the machine. */
-} memopt_process_kind;
+};
 
 /** @brief A process that uses a device. */
 typedef struct memopt_process_info {
@@ -104,7 +109,6 @@ typedef struct memopt_process_info {
     uint32_t kind;       /**< Bits of ::memopt_process_kind. */
     uint64_t used_bytes; /**< Device memory, or resident memory on "cpu". */
     uint32_t used_known; /**< 1 where used_bytes is meant; 0 where the driver does not tell. */
-    uint32_t reserved;   /**< 0. */
     char name[64];       /**< The command, as the system calls it; "" where it cannot be read. */
 } memopt_process_info;
 
@@ -169,7 +173,8 @@ MEMOPT_API memopt_status memopt_monitor_close(memopt_monitor *monitor);
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_monitor_device_count(memopt_monitor *monitor, int32_t *out_count);
+MEMOPT_API memopt_status memopt_monitor_get_device_count(memopt_monitor *monitor,
+                                                         int32_t *out_count);
 
 /**
  * @brief Reads one device.
@@ -189,8 +194,8 @@ MEMOPT_API memopt_status memopt_monitor_device_count(memopt_monitor *monitor, in
  * was opened.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_monitor_read(memopt_monitor *monitor, int32_t index,
-                                             memopt_monitor_reading *out_reading);
+MEMOPT_API memopt_status memopt_monitor_get_reading(memopt_monitor *monitor, int32_t index,
+                                                    memopt_monitor_reading *out_reading);
 
 /**
  * @brief Visits the processes that use a device, the greatest user first, then by pid.

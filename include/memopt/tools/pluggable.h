@@ -98,8 +98,8 @@ MEMOPT_API void memopt_pluggable_free(void *pointer, uint64_t size, int32_t devi
 MEMOPT_API void memopt_pluggable_record_stream(void *pointer, memopt_stream stream);
 
 /**
- * @brief Gives cached memory of all devices back: memopt_allocator_trim(). Memory that a graph may
- * still use stays.
+ * @brief Gives cached memory of all devices back: memopt_allocator_trim_sync(). Memory that a graph
+ * may still use stays.
  * @since 0.9
  */
 MEMOPT_API void memopt_pluggable_empty_cache(void);
@@ -162,8 +162,8 @@ MEMOPT_API void memopt_pluggable_release_pool(int32_t device, uint64_t id_high, 
  *         MEMOPT_OUT_OF_HOST_MEMORY as told: the first allocator cannot be made.
  * @since 0.9
  */
-MEMOPT_API memopt_status memopt_pluggable_allocator(int32_t device, uint64_t index,
-                                                    memopt_allocator **out_allocator);
+MEMOPT_API memopt_status memopt_pluggable_get_allocator(int32_t device, uint64_t index,
+                                                        memopt_allocator **out_allocator);
 
 /**
  * @brief Ends all allocators and devices behind the entry points, and forgets the configuration.

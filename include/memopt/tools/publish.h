@@ -108,7 +108,7 @@ MEMOPT_API memopt_status memopt_publisher_remove(memopt_publisher *publisher,
  * @return the path, valid until it is closed; NULL where publisher is NULL.
  * @since 0.9
  */
-MEMOPT_API const char *memopt_publisher_path(const memopt_publisher *publisher);
+MEMOPT_API const char *memopt_publisher_get_path(const memopt_publisher *publisher);
 
 /**
  * @brief What to wait for in the program's own loop: readable where somebody is to be answered.

@@ -27,25 +27,27 @@ MEMOPT_BEGIN_DECLS
 typedef struct memopt_trace memopt_trace;
 
 /** @brief What an event does. */
-typedef enum memopt_trace_action {
+typedef uint32_t memopt_trace_action;
+
+/** @brief The values of ::memopt_trace_action. */
+enum {
     MEMOPT_TRACE_ALLOC = 1, /**< A block begins. */
     MEMOPT_TRACE_FREE = 2,  /**< A block ends. */
     /** An allocation failed when the trace was recorded; see memopt_trace_options::with_failed. Its
      * id is not read. */
     MEMOPT_TRACE_FAILED = 3
-} memopt_trace_action;
+};
 
 /** @brief As the stream of a free: the one that the block was allocated on. */
 #define MEMOPT_TRACE_OWN_STREAM UINT64_MAX
 
 /** @brief One event. */
 typedef struct memopt_trace_event {
-    uint64_t id;       /**< Names the block from its allocation to its free; then it can be another
-                            block's. */
-    uint64_t bytes;    /**< The size asked for; not read in a free. */
-    uint64_t stream;   /**< Any number; 0 is the default stream. */
-    uint32_t action;   /**< A ::memopt_trace_action. */
-    uint32_t reserved; /**< 0. */
+    uint64_t id;     /**< Names the block from its allocation to its free; then it can be another
+                          block's. */
+    uint64_t bytes;  /**< The size asked for; not read in a free. */
+    uint64_t stream; /**< Any number; 0 is the default stream. */
+    uint64_t action; /**< A ::memopt_trace_action. */
 } memopt_trace_event;
 
 /** @brief What a trace holds, and what in it was not as it should be. */
@@ -80,13 +82,12 @@ typedef struct memopt_trace_options {
      * replayed, and freed at once, so that a replay tells what they would have needed. 0: they are
      * only counted. */
     uint32_t with_failed;
-    uint32_t reserved; /**< 0. */
 } memopt_trace_options;
 
 /** @brief Initialiser of ::memopt_trace_options. */
 #define MEMOPT_TRACE_OPTIONS_INIT                                                                  \
     {                                                                                              \
-        sizeof(memopt_trace_options), 0, 0                                                         \
+        sizeof(memopt_trace_options), 0                                                            \
     }
 
 /**
@@ -116,8 +117,8 @@ MEMOPT_API memopt_status memopt_trace_destroy(memopt_trace *trace);
  * @param events `count` events in order; may be NULL if count is 0.
  * @param count how many.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an event has no ::memopt_trace_action or its
- *         reserved word set, or allocates on #MEMOPT_TRACE_OWN_STREAM; nothing was added.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an event has no ::memopt_trace_action
+ *         or allocates on #MEMOPT_TRACE_OWN_STREAM; nothing was added.
  * @retval MEMOPT_LIMIT_REACHED more than 2^32 - 2 blocks alive or streams, or 2^64 bytes alive; the
  *         events before the one that the message names were added.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory; nothing was added.
@@ -248,7 +249,6 @@ typedef struct memopt_replay_result {
     uint64_t retries;           /**< Allocations that succeeded only after giving the cache back. */
     uint64_t sample_count;      /**< Samples written. */
     uint32_t out_of_memory;     /**< 1: an allocation failed and ended the replay. */
-    uint32_t reserved;          /**< 0. */
     uint64_t failed_bytes;      /**< What it asked for. */
     uint64_t failed_stream;     /**< On which stream of the trace. */
     uint64_t failed_live_bytes; /**< Requested bytes alive then. */

@@ -132,10 +132,10 @@ memopt_status memopt_monitor_close(memopt_monitor *monitor)
     return MEMOPT_OK;
 }
 
-memopt_status memopt_monitor_device_count(memopt_monitor *monitor, int32_t *out_count)
+memopt_status memopt_monitor_get_device_count(memopt_monitor *monitor, int32_t *out_count)
 {
     if (monitor == NULL || out_count == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "monitor_device_count: %s is NULL",
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "monitor_get_device_count: %s is NULL",
                        monitor == NULL ? "monitor" : "out_count");
     *out_count = monitor->device_count;
     return MEMOPT_OK;
@@ -150,8 +150,8 @@ static memopt_status check_index(const memopt_monitor *monitor, int32_t index)
                    (int)monitor->device_count, monitor->device_count == 1 ? "" : "s");
 }
 
-memopt_status memopt_monitor_read(memopt_monitor *monitor, int32_t index,
-                                  memopt_monitor_reading *out_reading)
+memopt_status memopt_monitor_get_reading(memopt_monitor *monitor, int32_t index,
+                                         memopt_monitor_reading *out_reading)
 {
     memopt_monitor_reading reading = {
         .struct_size = sizeof reading,
@@ -162,7 +162,7 @@ memopt_status memopt_monitor_read(memopt_monitor *monitor, int32_t index,
         .power_limit = NAN,
     };
     if (monitor == NULL || out_reading == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "monitor_read: %s is NULL",
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "monitor_get_reading: %s is NULL",
                        monitor == NULL ? "monitor" : "out_reading");
     memopt_status status = check_index(monitor, index);
     if (status == MEMOPT_OK)

@@ -200,7 +200,7 @@ void memopt_pluggable_empty_cache(void)
         memopt_allocator *allocator = first_of(&mo_plug_slots[i]);
         if (allocator == NULL)
             continue;
-        memopt_allocator_trim(allocator, NULL);
+        memopt_allocator_trim_sync(allocator, NULL);
         mo_plug_pools_trim(&mo_plug_slots[i]);
     }
 }
@@ -214,7 +214,7 @@ void memopt_pluggable_memory_fraction(double fraction, int32_t device)
     if (status == MEMOPT_OK) {
         memopt_allocator *allocator = first_of(slot);
         memopt_memory_info memory = {.struct_size = sizeof memory};
-        status = memopt_device_memory_info(memopt_allocator_device(allocator), &memory);
+        status = memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &memory);
         if (status != MEMOPT_OK)
             return;
         uint64_t limit = (uint64_t)((double)memory.total * fraction);
@@ -224,12 +224,12 @@ void memopt_pluggable_memory_fraction(double fraction, int32_t device)
 
 /* --- seeing and ending ------------------------------------------------------------------------ */
 
-memopt_status memopt_pluggable_allocator(int32_t device, uint64_t index,
-                                         memopt_allocator **out_allocator)
+memopt_status memopt_pluggable_get_allocator(int32_t device, uint64_t index,
+                                             memopt_allocator **out_allocator)
 {
     mo_plug_slot *slot;
     if (out_allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "pluggable_allocator: out_allocator is NULL");
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "pluggable_get_allocator: out_allocator is NULL");
     memopt_status status = mo_plug_enter(device, &slot);
     if (status != MEMOPT_OK)
         return status;
@@ -240,7 +240,7 @@ memopt_status memopt_pluggable_allocator(int32_t device, uint64_t index,
             found = pool->allocator;
     mo_tools_unlock(&mo_plug_lock);
     if (found == NULL)
-        return mo_fail(MEMOPT_NOT_FOUND, "pluggable_allocator: there is no further allocator");
+        return mo_fail(MEMOPT_NOT_FOUND, "pluggable_get_allocator: there is no further allocator");
     *out_allocator = found;
     return MEMOPT_OK;
 }
@@ -250,7 +250,7 @@ static uint64_t live_blocks(mo_plug_slot *slot)
     uint64_t live = 0, count = 0;
     memopt_allocator *allocator = first_of(slot);
     if (allocator != NULL)
-        memopt_allocator_stat(allocator, "allocation.all.current", &live);
+        memopt_allocator_get_stat(allocator, "allocation.all.current", &live);
     for (mo_graph_pool *pool = slot->pools; pool != NULL; pool = pool->next)
         count += pool->live;
     return live + count;
@@ -261,7 +261,7 @@ static memopt_status end_slot(mo_plug_slot *slot)
     memopt_allocator *allocator = first_of(slot);
     if (allocator == NULL)
         return MEMOPT_OK;
-    memopt_device *device = memopt_allocator_device(allocator);
+    memopt_device *device = memopt_allocator_get_device(allocator);
     memopt_status status = mo_plug_pools_end(slot);
     memopt_status ended = memopt_allocator_destroy(allocator);
     atomic_store(&slot->first, NULL);

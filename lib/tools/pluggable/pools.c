@@ -33,7 +33,7 @@ static int is_idle(const mo_graph_pool *pool)
 static uint64_t held_bytes(mo_graph_pool *pool)
 {
     uint64_t bytes = 0;
-    memopt_allocator_stat(pool->allocator, "reserved_bytes.all.current", &bytes);
+    memopt_allocator_get_stat(pool->allocator, "reserved_bytes.all.current", &bytes);
     return bytes;
 }
 
@@ -59,7 +59,7 @@ int mo_plug_pool_alloc(mo_plug_slot *slot, uint64_t bytes, memopt_stream stream,
     if (bytes == 0 || atomic_load_explicit(&slot->open_count, memory_order_acquire) == 0)
         return 0;
     *out_status =
-        memopt_stream_is_capturing(memopt_allocator_device(slot->first), stream, &recording);
+        memopt_stream_is_capturing(memopt_allocator_get_device(slot->first), stream, &recording);
     if (*out_status != MEMOPT_OK)
         return 1;
     mo_graph_pool *pool = recording ? claim_open(slot) : NULL;
@@ -131,8 +131,8 @@ static memopt_status give_back(mo_graph_pool *pool)
 {
     if (held_bytes(pool) == 0)
         return MEMOPT_OK;
-    memopt_status status = memopt_device_sync(memopt_allocator_device(pool->allocator));
-    return status == MEMOPT_OK ? memopt_allocator_trim(pool->allocator, NULL) : status;
+    memopt_status status = memopt_device_sync(memopt_allocator_get_device(pool->allocator));
+    return status == MEMOPT_OK ? memopt_allocator_trim_sync(pool->allocator, NULL) : status;
 }
 
 memopt_status mo_plug_pools_trim(mo_plug_slot *slot)
@@ -160,7 +160,7 @@ static memopt_status make_pool(mo_plug_slot *slot, mo_graph_pool **out_pool)
     mo_graph_pool *pool = mo_calloc(1, sizeof *pool);
     if (pool == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    memopt_status status = mo_plug_make(memopt_allocator_device(slot->first), &pool->allocator);
+    memopt_status status = mo_plug_make(memopt_allocator_get_device(slot->first), &pool->allocator);
     if (status != MEMOPT_OK) {
         mo_free(pool);
         return status;

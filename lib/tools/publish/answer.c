@@ -28,7 +28,7 @@ static const char *const names[FIGURES] = {
 static void add_figures(memopt_allocator *allocator, entry *sum)
 {
     uint64_t values[STATS], total = 0;
-    if (memopt_allocator_stats(allocator, values, STATS, &total) != MEMOPT_OK)
+    if (memopt_allocator_get_stats(allocator, STATS, values, &total) != MEMOPT_OK)
         return;
     for (uint64_t i = 0; i < total && i < STATS; i++)
         for (int n = 0; n < FIGURES; n++)
@@ -40,7 +40,8 @@ static uint64_t say_entry(char *text, uint64_t room, int first, memopt_allocator
                           const entry *figures)
 {
     memopt_device_properties properties = {.struct_size = sizeof properties};
-    if (memopt_device_get_properties(memopt_allocator_device(allocator), &properties) != MEMOPT_OK)
+    if (memopt_device_get_properties(memopt_allocator_get_device(allocator), &properties) !=
+        MEMOPT_OK)
         return 0;
     int length = snprintf(
         text, room,

@@ -168,7 +168,7 @@ memopt_status memopt_publisher_remove(memopt_publisher *publisher, memopt_alloca
 
 /* --- serving ------------------------------------------------------------------------------- */
 
-const char *memopt_publisher_path(const memopt_publisher *publisher)
+const char *memopt_publisher_get_path(const memopt_publisher *publisher)
 {
     return publisher == NULL ? NULL : publisher->path;
 }

@@ -48,7 +48,7 @@ memopt_status mo_trace_machine_open(mo_trace_machine *machine, const memopt_trac
         status = make_streams(machine);
     memopt_memory_info memory = {.struct_size = sizeof memory};
     if (status == MEMOPT_OK)
-        status = memopt_device_memory_info(machine->device, &memory);
+        status = memopt_device_get_memory_info(machine->device, &memory);
     machine->capacity = memory.total;
     if (status != MEMOPT_OK)
         mo_trace_machine_close(machine);
@@ -70,7 +70,7 @@ void mo_trace_machine_close(mo_trace_machine *machine)
 memopt_status mo_trace_machine_stat(mo_trace_machine *machine, const char *name,
                                     uint64_t *out_value)
 {
-    return memopt_allocator_stat(machine->allocator, name, out_value);
+    return memopt_allocator_get_stat(machine->allocator, name, out_value);
 }
 
 static double now(void)

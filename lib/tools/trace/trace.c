@@ -36,8 +36,6 @@ memopt_status memopt_trace_create(const memopt_trace_options *options, memopt_tr
     memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_trace_options");
     if (status != MEMOPT_OK)
         return status;
-    if (copy.reserved != 0)
-        return mo_fail(MEMOPT_UNSUPPORTED, "trace_create: memopt_trace_options.reserved is set");
     memopt_trace *trace = mo_calloc(1, sizeof *trace);
     if (trace == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
@@ -191,7 +189,7 @@ static memopt_status append_failed(memopt_trace *trace, const memopt_trace_event
                                    const char *kind, uint64_t record)
 {
     const memopt_trace_event block = {UINT64_MAX /* no address */, event->bytes, event->stream,
-                                      MEMOPT_TRACE_ALLOC, 0};
+                                      MEMOPT_TRACE_ALLOC};
     if (trace->with_failed) {
         memopt_status status = append_alloc(trace, &block, kind, record);
         if (status != MEMOPT_OK)
@@ -218,7 +216,7 @@ static memopt_status check_event(const memopt_trace_event *event, uint64_t numbe
 {
     if (event->action < MEMOPT_TRACE_ALLOC || event->action > MEMOPT_TRACE_FAILED)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "trace_add: events[%" PRIu64 "].action is %" PRIu32
+                       "trace_add: events[%" PRIu64 "].action is %" PRIu64
                        ", which is no memopt_trace_action",
                        number, event->action);
     if (event->action != MEMOPT_TRACE_FREE && event->stream == MEMOPT_TRACE_OWN_STREAM)
@@ -226,10 +224,6 @@ static memopt_status check_event(const memopt_trace_event *event, uint64_t numbe
                        "trace_add: events[%" PRIu64
                        "] allocates on MEMOPT_TRACE_OWN_STREAM, which is for frees",
                        number);
-    if (event->reserved != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "trace_add: events[%" PRIu64 "].reserved is %" PRIu32 "; it has to be 0",
-                       number, event->reserved);
     return MEMOPT_OK;
 }
 

@@ -35,7 +35,7 @@ static inline void *alloc(memopt_allocator *allocator, uint64_t bytes)
 static inline uint64_t stat_of(memopt_allocator *allocator, const char *name)
 {
     uint64_t value = 0;
-    OK(memopt_allocator_stat(allocator, name, &value));
+    OK(memopt_allocator_get_stat(allocator, name, &value));
     return value;
 }
 

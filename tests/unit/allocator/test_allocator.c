@@ -47,12 +47,12 @@ static void random_run(const char *config, uint64_t seed)
         if (step % 16 == 0)
             OK(mo_allocator_check(allocator));
         if (step % 1000 == 999)
-            OK(memopt_allocator_trim(allocator, NULL));
+            OK(memopt_allocator_trim_sync(allocator, NULL));
     }
     for (int i = 0; i < SLOTS; i++)
         OK(memopt_allocator_free(allocator, slots[i].at));
     (void)failures;
-    OK(memopt_allocator_trim(allocator, NULL));
+    OK(memopt_allocator_trim_sync(allocator, NULL));
     assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 0);
     finish(allocator, device);
 }
@@ -73,7 +73,7 @@ static void test_random(void **state)
 static uint64_t usable(memopt_allocator *allocator, void *pointer)
 {
     uint64_t bytes = 0;
-    OK(memopt_allocator_block(allocator, pointer, NULL, &bytes));
+    OK(memopt_allocator_get_block(allocator, pointer, NULL, &bytes));
     return bytes;
 }
 
@@ -203,7 +203,7 @@ static void test_trim_of_pages(void **state)
     memset(low, 1, 3 * MIB);
     memset(high, 2, 3 * MIB);
     OK(memopt_allocator_free(allocator, hole));
-    OK(memopt_allocator_trim(allocator, &released));
+    OK(memopt_allocator_trim_sync(allocator, &released));
     assert_int_equal(released, 8 * MIB); /* [3, 13) MiB holds the pages of [4, 12) */
     assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 8 * MIB);
     OK(mo_allocator_check(allocator));
@@ -216,7 +216,7 @@ static void test_trim_of_pages(void **state)
     OK(memopt_allocator_free(allocator, low));
     OK(memopt_allocator_free(allocator, hole));
     OK(memopt_allocator_free(allocator, high));
-    OK(memopt_allocator_trim(allocator, &released));
+    OK(memopt_allocator_trim_sync(allocator, &released));
     assert_int_equal(released, 16 * MIB);
     finish(allocator, device);
 }
@@ -245,9 +245,9 @@ static void test_bad_pointers(void **state)
         FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
                      memopt_allocator_record_stream(allocator, NULL, NULL));
         FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "a double free?",
-                     memopt_allocator_block(allocator, block, &base, NULL));
+                     memopt_allocator_get_block(allocator, block, &base, NULL));
         assert_ptr_equal(base, &foreign);
-        OK(memopt_allocator_block(allocator, live + 1023, &base, NULL));
+        OK(memopt_allocator_get_block(allocator, live + 1023, &base, NULL));
         assert_ptr_equal(base, live);
         OK(memopt_allocator_free(allocator, NULL));
         OK(memopt_allocator_free(allocator, live));
@@ -293,11 +293,13 @@ static void test_bad_arguments(void **state)
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_free(NULL, device));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
                  memopt_allocator_record_stream(NULL, device, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_block(NULL, device, NULL, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_trim(NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
+                 memopt_allocator_get_block(NULL, device, NULL, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_trim_sync(NULL, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_set_limit(NULL, 1));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_reset_peaks(NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_stats(allocator, NULL, 1, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
+                 memopt_allocator_get_stats(allocator, 1, NULL, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_snapshot(allocator, NULL, NULL));
     OK(memopt_allocator_destroy(NULL));
     OK(memopt_allocator_destroy_force(NULL));

@@ -73,7 +73,7 @@ static void test_capture_defers(void **state)
         void *more = alloc(allocator, 12 * MIB);
         assert_int_equal(memopt_allocator_alloc(allocator, 40 * MIB, 0, NULL, &none),
                          MEMOPT_OUT_OF_DEVICE_MEMORY);
-        OK(memopt_allocator_trim(allocator, &released));
+        OK(memopt_allocator_trim_sync(allocator, &released));
         assert_int_equal(released, 0);
         assert_int_equal(events_touched, 0);
         OK(mo_allocator_check(allocator));
@@ -119,9 +119,9 @@ static void test_stream_churn(void **state)
             OK(memopt_allocator_free(allocator, block));
             OK(memopt_stream_destroy(device, stream));
             if (i % 10 == 9)
-                OK(memopt_allocator_trim(allocator, NULL));
+                OK(memopt_allocator_trim_sync(allocator, NULL));
         }
-        OK(memopt_device_memory_info(device, &info));
+        OK(memopt_device_get_memory_info(device, &info));
         assert_int_equal(info.used, 0);
         assert_int_equal(info.reserved_va, 0);
         assert_null(allocator->pools);

@@ -111,7 +111,7 @@ static void end_stream(memopt_device *device, memopt_stream stream)
 static uint64_t memory_used(memopt_device *device)
 {
     memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_memory_info(device, &info));
+    OK(memopt_device_get_memory_info(device, &info));
     return info.used;
 }
 
@@ -236,9 +236,9 @@ static void test_addresses_are_taken_over(void **state)
         OK(memopt_allocator_free(allocator, block));
         end_stream(device, s);
         if (i == 0)
-            OK(memopt_device_memory_info(device, &before));
+            OK(memopt_device_get_memory_info(device, &before));
     }
-    OK(memopt_device_memory_info(device, &after));
+    OK(memopt_device_get_memory_info(device, &after));
     assert_int_equal(after.reserved_va, before.reserved_va);
     assert_int_equal(after.used, 22 * MIB);
     finish(allocator, device);
@@ -291,7 +291,7 @@ static void test_same_handle(void **state)
             void *old = alloc_on(allocator, 3 * MIB, s), *shared = alloc(allocator, 4 * MIB);
             OK(memopt_allocator_record_stream(allocator, shared, s));
             OK(memopt_device_sync(device));
-            OK(memopt_stream_release(device, s));
+            OK(memopt_stream_release_sync(device, s));
             /* Work of the new stream on both: the old one's own block is not the new one's. */
             OK(memopt_fill(device, old, 1, 3 * MIB, s));
             OK(memopt_fill(device, shared, 2, 4 * MIB, s));
@@ -324,14 +324,14 @@ static void test_same_handle_waits_again(void **state)
         memopt_stream s = new_stream(device);
         void *block = alloc(allocator, 30 * MIB), *again = NULL;
         OK(memopt_allocator_record_stream(allocator, block, s));
-        OK(memopt_stream_release(device, s));
+        OK(memopt_stream_release_sync(device, s));
         OK(memopt_fill(device, block, 2, 30 * MIB, s));
         OK(memopt_allocator_record_stream(allocator, block, s));
         records = 0;
         OK(memopt_allocator_free(allocator, block));
         assert_int_equal(records, 1);
         assert_int_equal(stat_of(allocator, "active.all.current"), 1);
-        OK(memopt_stream_release(device, s));
+        OK(memopt_stream_release_sync(device, s));
         assert_int_equal(stat_of(allocator, "active.all.current"), 0);
         again = alloc_on(allocator, 30 * MIB, s);
         OK(memopt_allocator_free(allocator, again));
@@ -363,9 +363,9 @@ static void test_deferred_frees(void **state)
         assert_int_equal(records, 0);
         assert_ptr_equal(alloc(allocator, 3 * MIB), block);
         assert_int_equal(stat_of(allocator, "active.all.current"), 3); /* both, block, known */
-        FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_stream_release(device, graph));
+        FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_stream_release_sync(device, graph));
         captured = NULL;
-        OK(memopt_allocator_trim(allocator, NULL)); /* the capture is over */
+        OK(memopt_allocator_trim_sync(allocator, NULL)); /* the capture is over */
         assert_true(records >= 1);
         assert_int_equal(stat_of(allocator, "active.all.current"), 2);
         OK(memopt_allocator_free(allocator, block));
@@ -425,7 +425,7 @@ static void meanwhile(void *user)
     }
     if (x->trim) { /* waits for the device, since it may not wait for the stream */
         uint64_t used = memory_used(x->device);
-        OK(memopt_allocator_trim(x->allocator, NULL));
+        OK(memopt_allocator_trim_sync(x->allocator, NULL));
         assert_true(memory_used(x->device) < used);
         assert_int_equal(stat_of(x->allocator, "active.all.current"), 3);
     }
@@ -497,7 +497,8 @@ static void end_unwaited(const char *config, int by_release, int by_pressure)
     make_scene(&x, config);
     sync_says = MEMOPT_DRIVER_ERROR;
     if (by_release)
-        FAILS_SAYING(MEMOPT_DRIVER_ERROR, "as the test says", memopt_stream_release(x.device, x.s));
+        FAILS_SAYING(MEMOPT_DRIVER_ERROR, "as the test says",
+                     memopt_stream_release_sync(x.device, x.s));
     else
         FAILS_SAYING(MEMOPT_DRIVER_ERROR, "as the test says", memopt_stream_destroy(x.device, x.s));
     sync_says = MEMOPT_OK;
@@ -513,7 +514,7 @@ static void end_unwaited(const char *config, int by_release, int by_pressure)
         other = alloc(x.allocator, 60 * MIB);
         OK(memopt_allocator_free(x.allocator, other));
     } else {
-        OK(memopt_allocator_trim(x.allocator, &released));
+        OK(memopt_allocator_trim_sync(x.allocator, &released));
         assert_true(released >= 20 * MIB);
     }
     assert_int_equal(stat_of(x.allocator, "active.all.current"), 0);
@@ -541,12 +542,12 @@ static void test_unwaited_keeps_apart_from_the_next(void **state)
     void *first = alloc_on(allocator, 3 * MIB, s);
     OK(memopt_allocator_free(allocator, first));
     sync_says = MEMOPT_DRIVER_ERROR;
-    FAILS_SAYING(MEMOPT_DRIVER_ERROR, "test", memopt_stream_release(device, s));
+    FAILS_SAYING(MEMOPT_DRIVER_ERROR, "test", memopt_stream_release_sync(device, s));
     sync_says = MEMOPT_OK;
     void *second = alloc_on(allocator, 3 * MIB, s);
     assert_ptr_not_equal(second, first);
     OK(memopt_allocator_free(allocator, second));
-    OK(memopt_stream_release(device, s));
+    OK(memopt_stream_release_sync(device, s));
     assert_ptr_equal(alloc(allocator, 3 * MIB), second);
     void *third = alloc(allocator, 19 * MIB);
     assert_true((char *)third + 19 * MIB <= (char *)first || (char *)third > (char *)first);
@@ -565,10 +566,10 @@ static void test_arguments(void **state)
     memopt_device *device = open_watched(0);
     memopt_allocator *allocator = new_allocator(device, "");
     memopt_stream s = new_stream(device), unknown = (memopt_stream)&records;
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device is NULL", memopt_stream_release(NULL, s));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "default", memopt_stream_release(device, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device is NULL", memopt_stream_release_sync(NULL, s));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "default", memopt_stream_release_sync(device, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not a live stream",
-                 memopt_stream_release(device, unknown));
+                 memopt_stream_release_sync(device, unknown));
     void *block = alloc_on(allocator, 1000, s);
     OK(memopt_allocator_free(allocator, block));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not a live stream",
@@ -643,7 +644,7 @@ static void random_program(const char *config, uint64_t seed)
         if (step % 10 == 0)
             OK(mo_allocator_check(allocator));
         if (step % 60 == 59)
-            OK(memopt_allocator_trim(allocator, NULL));
+            OK(memopt_allocator_trim_sync(allocator, NULL));
     }
     OK(memopt_device_sync(device));
     for (int i = 1; i < STREAMS; i++)

@@ -27,7 +27,7 @@ static void call_back(void *user, memopt_log_level level, const char *message)
     (void)level, (void)message;
     w->lines++;
     if (w->allocator != NULL)
-        OK(memopt_allocator_trim(w->allocator, NULL));
+        OK(memopt_allocator_trim_sync(w->allocator, NULL));
     if (memopt_stream_create(w->device, &stream) == MEMOPT_OK)
         OK(memopt_stream_destroy(w->device, stream));
 }
@@ -53,8 +53,8 @@ static memopt_status use_optimizer(world *w, memopt_stream stream)
     static float values[256], gradients[256];
     memopt_optimizer *optimizer = NULL;
     memopt_optimizer_group group = MEMOPT_OPTIMIZER_GROUP_INIT;
-    memopt_tensor parameter = {values, 256, MEMOPT_DTYPE_F32, 0};
-    memopt_tensor gradient = {gradients, 256, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor parameter = {values, 256, MEMOPT_DTYPE_F32};
+    memopt_tensor gradient = {gradients, 256, MEMOPT_DTYPE_F32};
     uint32_t number = 0;
     uint64_t index = 0;
     memopt_status status = memopt_optimizer_create(w->allocator, NULL, &optimizer);

@@ -34,8 +34,8 @@ static memopt_allocator *start(const char *config)
 {
     memopt_allocator *allocator = NULL;
     OK(memopt_pluggable_configure("cpu", config, NULL));
-    OK(memopt_pluggable_allocator(0, 0, &allocator));
-    memopt_device *device = memopt_allocator_device(allocator);
+    OK(memopt_pluggable_get_allocator(0, 0, &allocator));
+    memopt_device *device = memopt_allocator_get_device(allocator);
     real = device->ops;
     ops = *real;
     ops.stream_capturing = stream_capturing;
@@ -48,21 +48,21 @@ static memopt_allocator *start(const char *config)
 
 static void stop(memopt_allocator *allocator)
 {
-    OK(memopt_stream_destroy(memopt_allocator_device(allocator), captured));
+    OK(memopt_stream_destroy(memopt_allocator_get_device(allocator), captured));
     OK(memopt_pluggable_end());
 }
 
 static uint64_t reserved(memopt_allocator *allocator)
 {
     uint64_t bytes = 0;
-    OK(memopt_allocator_stat(allocator, "reserved_bytes.all.current", &bytes));
+    OK(memopt_allocator_get_stat(allocator, "reserved_bytes.all.current", &bytes));
     return bytes;
 }
 
 static uint64_t allocated(memopt_allocator *allocator)
 {
     uint64_t bytes = 0;
-    OK(memopt_allocator_stat(allocator, "requested_bytes.all.current", &bytes));
+    OK(memopt_allocator_get_stat(allocator, "requested_bytes.all.current", &bytes));
     return bytes;
 }
 
@@ -107,14 +107,14 @@ static void test_record_stream(void **state)
     memopt_pluggable_record_stream(block, captured);
     capturing = 1; /* the event cannot be recorded now: the free is put off */
     memopt_pluggable_free(block, 4096, 0, NULL);
-    OK(memopt_allocator_stat(allocator, "active.all.current", &active));
+    OK(memopt_allocator_get_stat(allocator, "active.all.current", &active));
     assert_int_equal(active, 1);
     void *other = memopt_pluggable_alloc(4096, 0, NULL);
     assert_ptr_not_equal(other, block);
     capturing = 0;
     memopt_pluggable_free(other, 4096, 0, NULL);
     memopt_pluggable_empty_cache();
-    OK(memopt_allocator_stat(allocator, "active.all.current", &active));
+    OK(memopt_allocator_get_stat(allocator, "active.all.current", &active));
     assert_int_equal(active, 0);
     stop(allocator);
 }
@@ -165,7 +165,7 @@ static void test_failure_is_raised(void **state)
     (void)state;
     memopt_allocator *allocator = start("");
     memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_memory_info(memopt_allocator_device(allocator), &info));
+    OK(memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &info));
     memopt_pluggable_memory_fraction(64.0 * (double)MIB / (double)info.total, 0);
     assert_null(memopt_pluggable_alloc_or_raise(65 * MIB, 0, NULL)); /* none configured */
     OK(memopt_pluggable_configure("cpu", "", raise_by_jump));
@@ -207,13 +207,14 @@ static void test_configure(void **state)
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "1000", memopt_pluggable_configure("cpu", longer, NULL));
     allocator = start("max_split_size_mb:64");
     uint64_t split = 0;
-    OK(memopt_allocator_stat(allocator, "max_split_size", &split));
+    OK(memopt_allocator_get_stat(allocator, "max_split_size", &split));
     assert_int_equal(split, 64 * MIB);
     OK(memopt_pluggable_configure("cpu", "max_split_size_mb:64", NULL));
     FAILS_SAYING(MEMOPT_BUSY, "max_split_size_mb:64",
                  memopt_pluggable_configure("cpu", NULL, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_allocator", memopt_pluggable_allocator(0, 0, NULL));
-    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 1, &allocator));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_allocator",
+                 memopt_pluggable_get_allocator(0, 0, NULL));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_get_allocator(0, 1, &allocator));
     void *block = memopt_pluggable_alloc(10, 0, NULL);
     FAILS_SAYING(MEMOPT_BUSY, "1 blocks", memopt_pluggable_end());
     memopt_pluggable_free(block, 10, 0, NULL);
@@ -244,7 +245,7 @@ static void test_graph_keeps_its_memory(void **state)
     memopt_pluggable_free(kept, 5000, 0, captured);
     capturing = 0;
     memopt_pluggable_end_pool(0, 3, 9);
-    OK(memopt_pluggable_allocator(0, 1, &pool));
+    OK(memopt_pluggable_get_allocator(0, 1, &pool));
     assert_int_equal(allocated(pool), 5000);
     assert_int_equal(allocated(first), 10000);
     memopt_pluggable_empty_cache();
@@ -280,16 +281,16 @@ static void test_shared_pools(void **state)
         memopt_pluggable_end_pool(0, 1, 0);
     }
     assert_ptr_equal(temporary[0], temporary[1]);
-    OK(memopt_pluggable_allocator(0, 1, &pool));
-    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 2, &none));
+    OK(memopt_pluggable_get_allocator(0, 1, &pool));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_get_allocator(0, 2, &none));
     memopt_pluggable_release_pool(0, 1, 0);
     assert_true(reserved(pool) > 0);
     memopt_pluggable_release_pool(0, 1, 0);
     assert_int_equal(reserved(pool), 0);
     memopt_pluggable_begin_pool(0, 2, 0, NULL);
-    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_allocator(0, 2, &none));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_get_allocator(0, 2, &none));
     memopt_pluggable_begin_pool(0, 4, 0, NULL); /* begun last: takes the allocations */
-    OK(memopt_pluggable_allocator(0, 1, &none));
+    OK(memopt_pluggable_get_allocator(0, 1, &none));
     capturing = 1;
     void *block = memopt_pluggable_alloc(100, 0, captured);
     assert_int_equal(allocated(none), 100);
@@ -344,7 +345,7 @@ static void test_threads(void **state)
             pthread_join(threads[i], &failed);
             assert_null(failed);
         }
-        OK(memopt_pluggable_allocator(0, 0, &allocator));
+        OK(memopt_pluggable_get_allocator(0, 0, &allocator));
         assert_int_equal(allocated(allocator), 0);
         OK(mo_allocator_check(allocator));
         OK(memopt_pluggable_end());

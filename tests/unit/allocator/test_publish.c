@@ -78,7 +78,7 @@ static const char *read_all(int fd)
 static const char *ask(memopt_publisher *publisher)
 {
     uint64_t served = 0;
-    int fd = connect_to(memopt_publisher_path(publisher));
+    int fd = connect_to(memopt_publisher_get_path(publisher));
     assert_true(fd >= 0);
     OK(memopt_publisher_serve(publisher, 1000, &served));
     assert_int_equal(served, 1);
@@ -101,7 +101,7 @@ static const char *entry_of(memopt_allocator *allocator)
     static const char *const names[] = {"allocated_bytes.all.current", "allocated_bytes.all.peak",
                                         "reserved_bytes.all.current", "reserved_bytes.all.peak"};
     for (int i = 0; i < 4; i++)
-        OK(memopt_allocator_stat(allocator, names[i], &v[i]));
+        OK(memopt_allocator_get_stat(allocator, names[i], &v[i]));
     snprintf(text, sizeof text,
              "{\"device\": \"cpu:0\", \"allocated\": %llu, \"allocated_peak\": %llu, "
              "\"reserved\": %llu, \"reserved_peak\": %llu, \"ooms\": 0, \"retries\": 0}",
@@ -148,11 +148,11 @@ static void test_pluggable(void **state)
     assert_string_equal(ask(publisher), expected("")); /* asking makes none */
     void *block = memopt_pluggable_alloc(5 * MIB, 0, NULL);
     assert_non_null(block);
-    OK(memopt_pluggable_allocator(0, 0, &first));
+    OK(memopt_pluggable_get_allocator(0, 0, &first));
     assert_string_equal(ask(publisher), expected(entry_of(first)));
     memopt_pluggable_begin_pool(0, 1, 2, NULL); /* what graphs hold is added */
     memopt_pluggable_end_pool(0, 1, 2);
-    OK(memopt_pluggable_allocator(0, 1, &graph));
+    OK(memopt_pluggable_get_allocator(0, 1, &graph));
     void *inside;
     OK(memopt_allocator_alloc(graph, 3 * MIB, MEMOPT_TAG_OTHER, NULL, &inside));
     assert_non_null(strstr(ask(publisher), "\"allocated\": 8388608, "));
@@ -204,7 +204,7 @@ static void test_clients_of_every_kind(void **state)
     char garbage[4096];
     memset(garbage, '\xff', sizeof garbage);
     OK(memopt_publisher_open(NULL, &publisher));
-    const char *path = memopt_publisher_path(publisher);
+    const char *path = memopt_publisher_get_path(publisher);
     OK(memopt_publisher_serve(publisher, 0, &served)); /* nobody */
     assert_int_equal(served, 0);
     OK(memopt_publisher_serve(publisher, 20, NULL));
@@ -237,7 +237,7 @@ static void test_many_wait(void **state)
     uint64_t served = 0;
     OK(memopt_publisher_open(NULL, &publisher));
     for (int i = 0; i < MANY; i++)
-        assert_true((clients[i] = connect_to(memopt_publisher_path(publisher))) >= 0);
+        assert_true((clients[i] = connect_to(memopt_publisher_get_path(publisher))) >= 0);
     OK(memopt_publisher_serve(publisher, 0, &served));
     assert_int_equal(served, MANY);
     for (int i = 0; i < MANY; i++)
@@ -253,7 +253,7 @@ static void test_no_files_left(void **state)
     struct rlimit old, none;
     uint64_t served = 7;
     OK(memopt_publisher_open(NULL, &publisher));
-    int client = connect_to(memopt_publisher_path(publisher));
+    int client = connect_to(memopt_publisher_get_path(publisher));
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
     none = old;
     none.rlim_cur = 0;
@@ -331,7 +331,7 @@ static void test_serving_while_allocating(void **state)
     for (int round = 0; round < 150; round++) {
         guest = new_allocator(device, "");
         OK(memopt_publisher_add(s.publisher, guest));
-        int fd = connect_to(memopt_publisher_path(s.publisher));
+        int fd = connect_to(memopt_publisher_get_path(s.publisher));
         assert_true(fd >= 0);
         const char *text = read_all(fd);
         assert_non_null(strstr(text, "\"device\": \"cpu:0\""));
@@ -401,18 +401,18 @@ static void test_the_place(void **state)
     char path[160];
     OK(memopt_publisher_open(NULL, &first));
     snprintf(path, sizeof path, "%s/memopt/%d.sock", folder, (int)getpid());
-    assert_string_equal(memopt_publisher_path(first), path);
+    assert_string_equal(memopt_publisher_get_path(first), path);
     assert_int_equal(lstat(path, &info), 0);
     assert_true(S_ISSOCK(info.st_mode) && (info.st_mode & 0077) == 0);
     assert_int_equal(lstat(in_folder("memopt"), &info), 0);
     assert_int_equal(info.st_mode & 0777, 0700);
     OK(memopt_publisher_open(NULL, &second)); /* a second one lies beside it */
-    assert_non_null(strstr(memopt_publisher_path(second), "-1.sock"));
+    assert_non_null(strstr(memopt_publisher_get_path(second), "-1.sock"));
     FAILS_SAYING(MEMOPT_BUSY, "somebody listens", memopt_publisher_open(path, &second));
     OK(memopt_publisher_close(second));
     OK(memopt_publisher_close(first));
     assert_int_equal(lstat(path, &info), -1);
-    assert_null(memopt_publisher_path(NULL));
+    assert_null(memopt_publisher_get_path(NULL));
 }
 
 static void test_what_is_left_is_replaced(void **state)
@@ -465,8 +465,8 @@ static void test_folders_that_others_reach(void **state)
     assert_int_equal(rmdir(other), 0);
     assert_int_equal(chmod(folder, 0777), 0); /* then it is not taken: /tmp is */
     OK(memopt_publisher_open(NULL, &publisher));
-    assert_int_equal(strncmp(memopt_publisher_path(publisher), "/tmp/memopt-", 12), 0);
-    assert_null(strstr(memopt_publisher_path(publisher), folder));
+    assert_int_equal(strncmp(memopt_publisher_get_path(publisher), "/tmp/memopt-", 12), 0);
+    assert_null(strstr(memopt_publisher_get_path(publisher), folder));
     OK(memopt_publisher_close(publisher));
     assert_int_equal(chmod(folder, 0700), 0);
 }

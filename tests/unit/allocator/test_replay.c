@@ -27,13 +27,13 @@ static uint64_t random_events(memopt_trace_event *events, uint64_t streams)
     for (uint64_t i = 0; i < EVENTS; i++) {
         if (count == LIVE_AT_MOST || (count > 0 && below(100) < 48)) {
             uint64_t k = below(count), stream = below(10) == 0 ? below(streams) : owner[k];
-            events[i] = (memopt_trace_event){live[k], 0, stream, MEMOPT_TRACE_FREE, 0};
+            events[i] = (memopt_trace_event){live[k], 0, stream, MEMOPT_TRACE_FREE};
             live[k] = live[--count];
             owner[k] = owner[count];
             continue;
         }
         uint64_t stream = below(streams), bytes = sizes[below(6)] * (1 + below(3));
-        events[i] = (memopt_trace_event){i, bytes, stream, MEMOPT_TRACE_ALLOC, 0};
+        events[i] = (memopt_trace_event){i, bytes, stream, MEMOPT_TRACE_ALLOC};
         live[count] = i;
         owner[count++] = stream;
     }
@@ -144,7 +144,7 @@ static void test_no_limit_is_ample(void **state)
     (void)state;
     memopt_trace *trace = NULL;
     OK(memopt_trace_create(NULL, &trace));
-    memopt_trace_event e[] = {{1, 300 * KIB * MIB, 0, MEMOPT_TRACE_ALLOC, 0}}; /* 300 GiB */
+    memopt_trace_event e[] = {{1, 300 * KIB * MIB, 0, MEMOPT_TRACE_ALLOC}}; /* 300 GiB */
     OK(memopt_trace_add(trace, e, 1));
     memopt_replay_result got = {.struct_size = sizeof got};
     OK(memopt_trace_replay(trace, NULL, &got));
@@ -177,9 +177,9 @@ static void test_sizes_that_no_device_has(void **state)
     for (int i = 0; i < 4; i++) {
         memopt_trace *trace = NULL;
         OK(memopt_trace_create(NULL, &trace));
-        memopt_trace_event e[] = {{1, MIB, 0, MEMOPT_TRACE_ALLOC, 0},
-                                  {1, 0, 0, MEMOPT_TRACE_FREE, 0},
-                                  {2, asked[i].bytes, 0, MEMOPT_TRACE_ALLOC, 0}};
+        memopt_trace_event e[] = {{1, MIB, 0, MEMOPT_TRACE_ALLOC},
+                                  {1, 0, 0, MEMOPT_TRACE_FREE},
+                                  {2, asked[i].bytes, 0, MEMOPT_TRACE_ALLOC}};
         OK(memopt_trace_add(trace, e, 3));
         memopt_replay_result got = replay(trace, asked[i].config, 0);
         assert_int_equal(got.out_of_memory, 1);
@@ -224,7 +224,7 @@ static void test_one_block_takes_its_pages(void **state)
     static const uint64_t sizes[] = {1, PAGE - 1, PAGE, PAGE + 1, 50 * PAGE};
     for (int i = 0; i < 5; i++) {
         memopt_trace *trace = NULL;
-        memopt_trace_event e = {1, sizes[i], 0, MEMOPT_TRACE_ALLOC, 0};
+        memopt_trace_event e = {1, sizes[i], 0, MEMOPT_TRACE_ALLOC};
         memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
         uint64_t capacity = 0;
         options.config = "expandable_segments:True";
@@ -241,9 +241,9 @@ static void test_one_block_takes_its_pages(void **state)
 static void test_smallest_is_the_peak(void **state)
 {
     (void)state;
-    const memopt_trace_event events[] = {{1, 4 * PAGE, 5, MEMOPT_TRACE_ALLOC, 0},
-                                         {1, 0, 5, MEMOPT_TRACE_FREE, 0},
-                                         {2, 4 * PAGE, 6, MEMOPT_TRACE_ALLOC, 0}};
+    const memopt_trace_event events[] = {{1, 4 * PAGE, 5, MEMOPT_TRACE_ALLOC},
+                                         {1, 0, 5, MEMOPT_TRACE_FREE},
+                                         {2, 4 * PAGE, 6, MEMOPT_TRACE_ALLOC}};
     memopt_trace *trace = NULL;
     memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
     uint64_t capacity = 0;
@@ -364,8 +364,8 @@ static void test_many_streams(void **state)
     OK(memopt_trace_create(NULL, &trace));
     for (uint64_t i = 0; i < 3 * STREAMS; i++) {
         uint64_t stream = i % STREAMS, other = (i * 7 + 1) % STREAMS;
-        memopt_trace_event e[] = {{1, 3 * MIB, stream << 32, MEMOPT_TRACE_ALLOC, 0},
-                                  {1, 0, other << 32, MEMOPT_TRACE_FREE, 0}};
+        memopt_trace_event e[] = {{1, 3 * MIB, stream << 32, MEMOPT_TRACE_ALLOC},
+                                  {1, 0, other << 32, MEMOPT_TRACE_FREE}};
         OK(memopt_trace_add(trace, e, 2));
     }
     memopt_replay_result first = replay(trace, "", 0);
@@ -390,7 +390,7 @@ static void test_refused(void **state)
                  memopt_trace_replay(trace, NULL, &result));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "no allocation",
                  memopt_trace_find_capacity(trace, NULL, &capacity));
-    const memopt_trace_event e = {1, 100, 0, MEMOPT_TRACE_ALLOC, 0};
+    const memopt_trace_event e = {1, 100, 0, MEMOPT_TRACE_ALLOC};
     OK(memopt_trace_add(trace, &e, 1));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trace is NULL",
                  memopt_trace_replay(NULL, NULL, &result));

@@ -145,7 +145,7 @@ static void random_program(const char *config, uint64_t seed)
         if (step % 10 == 0)
             OK(mo_allocator_check(allocator));
         if (step % 60 == 59)
-            OK(memopt_allocator_trim(allocator, NULL));
+            OK(memopt_allocator_trim_sync(allocator, NULL));
     }
     OK(memopt_device_sync(device));
     for (int i = 0; i < LIVE; i++)
@@ -181,7 +181,7 @@ static void test_reuse_is_by_stream(void **state)
         assert_ptr_equal(alloc_on(allocator, 3 * MIB, stream), first);
         OK(memopt_allocator_free(allocator, first));
         OK(memopt_allocator_free(allocator, other));
-        OK(memopt_allocator_trim(allocator, NULL));
+        OK(memopt_allocator_trim_sync(allocator, NULL));
         OK(memopt_stream_destroy(device, stream));
         finish(allocator, device);
     }
@@ -241,7 +241,7 @@ static void test_destroyed_streams(void **state)
         OK(memopt_stream_destroy(device, own));
         OK(memopt_allocator_free(allocator, block));
         uint64_t released = 0;
-        OK(memopt_allocator_trim(allocator, &released));
+        OK(memopt_allocator_trim_sync(allocator, &released));
         assert_int_equal(released, 2 * MIB);
         finish(allocator, device);
     }
@@ -267,7 +267,7 @@ static void test_pressure_waits_for_pending_frees(void **state)
         assert_int_equal(stat_of(allocator, "num_ooms"), 0);
         OK(memopt_allocator_free(allocator, next));
         OK(memopt_device_sync(device));
-        OK(memopt_allocator_trim(allocator, NULL));
+        OK(memopt_allocator_trim_sync(allocator, NULL));
         OK(memopt_stream_destroy(device, other));
         finish(allocator, device);
     }

@@ -25,11 +25,11 @@ static void test_stat_names(void **state)
     memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
     memopt_allocator *allocator = new_allocator(device, "");
     (void)state;
-    OK(memopt_allocator_stats(allocator, NULL, 0, &total));
+    OK(memopt_allocator_get_stats(allocator, 0, NULL, &total));
     assert_int_equal(total, 9 * 3 * 4 + 2 * 4 + 7);
     assert_null(memopt_allocator_stat_name(total));
     void *small = alloc(allocator, 1000), *large = alloc(allocator, 3 * MIB);
-    OK(memopt_allocator_stats(allocator, values, 256, NULL));
+    OK(memopt_allocator_get_stats(allocator, 256, values, NULL));
     for (uint64_t i = 0; i < total; i++) {
         const char *name = memopt_allocator_stat_name(i);
         assert_int_equal(stat_of(allocator, name), values[i]);
@@ -38,7 +38,8 @@ static void test_stat_names(void **state)
     }
     for (size_t i = 0; i < sizeof some / sizeof some[0]; i++)
         (void)stat_of(allocator, some[i]);
-    FAILS_SAYING(MEMOPT_NOT_FOUND, "no statistic", memopt_allocator_stat(allocator, "x", values));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no statistic",
+                 memopt_allocator_get_stat(allocator, "x", values));
     OK(memopt_allocator_free(allocator, small));
     OK(memopt_allocator_free(allocator, large));
     finish(allocator, device);
@@ -68,7 +69,7 @@ static void test_stats_follow(void **state)
     assert_int_equal(stat_of(allocator, "allocation.all.allocated"), 3);
     OK(memopt_allocator_free(allocator, b));
     assert_int_equal(stat_of(allocator, "num_device_alloc"), 2);
-    OK(memopt_allocator_trim(allocator, NULL));
+    OK(memopt_allocator_trim_sync(allocator, NULL));
     assert_int_equal(stat_of(allocator, "num_device_free"), 2);
     assert_int_equal(stat_of(allocator, "segment.all.current"), 0);
     finish(allocator, device);
@@ -77,7 +78,7 @@ static void test_stats_follow(void **state)
 static memopt_tag_stats tag_of(memopt_allocator *allocator, memopt_tag tag)
 {
     memopt_tag_stats stats = {.struct_size = sizeof stats};
-    OK(memopt_allocator_tag_stats(allocator, tag, &stats));
+    OK(memopt_allocator_get_tag_stats(allocator, tag, &stats));
     return stats;
 }
 
@@ -105,10 +106,10 @@ static void test_tags(void **state)
     assert_int_equal(stats.blocks, 1);
     OK(memopt_allocator_reset_peaks(allocator));
     assert_int_equal(tag_of(allocator, tag).peak_bytes, 500);
-    FAILS_SAYING(MEMOPT_NOT_FOUND, "tag 6", memopt_allocator_tag_stats(allocator, 6, &stats));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "tag 6", memopt_allocator_get_tag_stats(allocator, 6, &stats));
     stats.struct_size = 1;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size",
-                 memopt_allocator_tag_stats(allocator, tag, &stats));
+                 memopt_allocator_get_tag_stats(allocator, tag, &stats));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "characters",
                  memopt_allocator_register_tag(allocator, "", &again));
     FAILS_SAYING(

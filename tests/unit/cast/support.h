@@ -4,7 +4,7 @@
 
 #include "support/bench.h"
 
-#include "kernels/numerics.h"
+#include "kernels/core/numerics.h"
 #include "memopt/cast.h"
 
 #include <math.h>
@@ -17,7 +17,7 @@ static inline memopt_device *open_cpu(uint32_t threads)
 
 static inline memopt_tensor tensor_of(void *data, uint64_t count, memopt_dtype dtype)
 {
-    memopt_tensor tensor = {data, count, dtype, 0};
+    memopt_tensor tensor = {data, count, dtype};
     return tensor;
 }
 

@@ -2,7 +2,7 @@
  * element by element, many tensors, bad input. */
 #include "support.h"
 
-#include "kernels/accumulate.h"
+#include "kernels/cast/accumulate.h"
 #include "support/forms.h"
 
 static const memopt_dtype types[] = {MEMOPT_DTYPE_F32, MEMOPT_DTYPE_F16, MEMOPT_DTYPE_BF16};

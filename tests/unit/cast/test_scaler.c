@@ -22,7 +22,7 @@ static void end(fixture *f)
 static memopt_scaler_state state_of(memopt_scaler *scaler)
 {
     memopt_scaler_state state = {.struct_size = sizeof state};
-    OK(memopt_scaler_get_state_sync(scaler, &state, NULL));
+    OK(memopt_scaler_get_state_sync(scaler, NULL, &state));
     return state;
 }
 
@@ -31,14 +31,14 @@ static void expect_state(memopt_scaler *scaler, double scale, uint32_t tracker)
     memopt_scaler_state state = state_of(scaler);
     assert_true(state.scale == scale);
     assert_int_equal(state.growth_tracker, tracker);
-    assert_true((double)*memopt_scaler_device_scale(scaler) == scale);
+    assert_true((double)*memopt_scaler_get_scale(scaler) == scale);
 }
 
 static void overflow(memopt_scaler *scaler)
 {
-    *memopt_scaler_device_found_inf(scaler) = 1.0f;
+    *memopt_scaler_get_found_inf(scaler) = 1.0f;
     OK(memopt_scaler_update(scaler, NULL));
-    assert_true(*memopt_scaler_device_found_inf(scaler) == 0.0f);
+    assert_true(*memopt_scaler_get_found_inf(scaler) == 0.0f);
 }
 
 static void defaults(void **unused)
@@ -50,7 +50,7 @@ static void defaults(void **unused)
     assert_true(state.scale == 65536.0 && state.growth_factor == 2.0);
     assert_true(state.backoff_factor == 0.5 && state.growth_interval == 2000);
     assert_int_equal(state.growth_tracker, 0);
-    assert_true(*memopt_scaler_device_found_inf(f.scaler) == 0.0f);
+    assert_true(*memopt_scaler_get_found_inf(f.scaler) == 0.0f);
     for (int i = 0; i < 1999; i++)
         OK(memopt_scaler_update(f.scaler, NULL));
     expect_state(f.scaler, 65536.0, 1999);
@@ -132,16 +132,16 @@ static void state_round_trip(void **unused)
     for (int i = 0; i < 5; i++)
         OK(memopt_scaler_update(f.scaler, NULL));
     memopt_scaler_state saved = state_of(f.scaler);
-    *memopt_scaler_device_found_inf(g.scaler) = 1.0f;
+    *memopt_scaler_get_found_inf(g.scaler) = 1.0f;
     OK(memopt_scaler_set_state_sync(g.scaler, &saved, NULL));
     memopt_scaler_state loaded = state_of(g.scaler);
     assert_memory_equal(&saved, &loaded, sizeof saved);
-    assert_true(*memopt_scaler_device_found_inf(g.scaler) == 1.0f); /* not part of the state */
+    assert_true(*memopt_scaler_get_found_inf(g.scaler) == 1.0f); /* not part of the state */
     struct { /* an older caller's struct ends early: the rest stays as it is */
         size_t struct_size;
         double scale, next;
     } old = {sizeof(size_t) + sizeof(double), 0.0, 42.0};
-    OK(memopt_scaler_get_state_sync(f.scaler, (memopt_scaler_state *)(void *)&old, NULL));
+    OK(memopt_scaler_get_state_sync(f.scaler, NULL, (memopt_scaler_state *)(void *)&old));
     assert_true(old.scale == 32768.0 && old.next == 42.0);
     end(&f);
     end(&g);
@@ -176,7 +176,7 @@ static void unscale_values(void **unused)
         assert_int_equal(half[i], mo_f32_to_f16(mo_f16_to_f32(half_before[i]) * inverse));
         assert_int_equal(brain[i], mo_f32_to_bf16(mo_bf16_to_f32(brain_before[i]) * inverse));
     }
-    assert_true(*memopt_scaler_device_found_inf(f.scaler) == 0.0f);
+    assert_true(*memopt_scaler_get_found_inf(f.scaler) == 0.0f);
     OK(mo_mem_free(f.device, wide, COUNT * 4));
     OK(mo_mem_free(f.device, half, COUNT * 2));
     OK(mo_mem_free(f.device, brain, COUNT * 2));
@@ -199,7 +199,7 @@ static void non_finite_is_noted(void **unused)
         memory[i] = 3e38f;
     for (int i = 0; i < TENSORS; i++)
         tensors[i] = tensor_of(memory + i * COUNT, COUNT, MEMOPT_DTYPE_F32);
-    float *flag = memopt_scaler_device_found_inf(f.scaler);
+    float *flag = memopt_scaler_get_found_inf(f.scaler);
     OK(memopt_scaler_check(f.scaler, tensors, TENSORS, NULL));
     assert_true(*flag == 0.0f);
     for (int t = 0; t < TENSORS; t += 43)
@@ -235,7 +235,7 @@ static void unscale_judges_the_input(void **unused)
     memopt_tensor tensor = tensor_of(memory, 1, MEMOPT_DTYPE_F32);
     OK(memopt_scaler_unscale(f.scaler, &tensor, 1, NULL));
     assert_true(isinf(memory[0]));
-    assert_true(*memopt_scaler_device_found_inf(f.scaler) == 0.0f);
+    assert_true(*memopt_scaler_get_found_inf(f.scaler) == 0.0f);
     OK(mo_mem_free(f.device, memory, 4096));
     end(&f);
 }
@@ -266,7 +266,7 @@ static void stream_order(void **unused)
     OK(memopt_scaler_norm(scaler, &tensor, 1, memory + 1020, stream));
     OK(memopt_scaler_update(scaler, stream));
     OK(memopt_copy(device, norm, memory + 1020, sizeof *norm, stream));
-    OK(memopt_scaler_get_state_sync(scaler, &state, stream));
+    OK(memopt_scaler_get_state_sync(scaler, stream, &state));
     assert_true(norm[0] == 1.0f);
     assert_true(state.scale == 16.0);
     OK(mo_mem_free(device, memory, 4096));
@@ -308,8 +308,8 @@ static void refuses_options(void **unused)
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "device", memopt_scaler_create(NULL, NULL, &scaler));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_scaler", memopt_scaler_create(device, NULL, NULL));
     OK(memopt_scaler_destroy(NULL));
-    assert_null(memopt_scaler_device_scale(NULL));
-    assert_null(memopt_scaler_device_found_inf(NULL));
+    assert_null(memopt_scaler_get_scale(NULL));
+    assert_null(memopt_scaler_get_found_inf(NULL));
     OK(memopt_device_close(device));
 }
 
@@ -339,12 +339,12 @@ static void refuses_states(void **unused)
                  memopt_scaler_set_state_sync(f.scaler, NULL, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler",
                  memopt_scaler_set_state_sync(NULL, &good, NULL));
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_get_state_sync(NULL, &bad, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_get_state_sync(NULL, NULL, &bad));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "state",
                  memopt_scaler_get_state_sync(f.scaler, NULL, NULL));
     bad.struct_size = 2;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "struct_size",
-                 memopt_scaler_get_state_sync(f.scaler, &bad, NULL));
+                 memopt_scaler_get_state_sync(f.scaler, NULL, &bad));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "scaler", memopt_scaler_update(NULL, NULL));
     end(&f);
 }

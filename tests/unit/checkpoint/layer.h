@@ -70,8 +70,8 @@ static inline memopt_status layer_compute(layer *l, memopt_stream stream)
 static inline memopt_status layer_declare(layer *l)
 {
     const char *name = in_recompute(l) && l->other_name != NULL ? l->other_name : "hidden";
-    memopt_tensor hidden = {l->saved, l->saved ? l->words * 2 : 0, MEMOPT_DTYPE_F32, 0};
-    memopt_tensor out = {l->out, l->words, MEMOPT_DTYPE_I64, 0};
+    memopt_tensor hidden = {l->saved, l->saved ? l->words * 2 : 0, MEMOPT_DTYPE_F32};
+    memopt_tensor out = {l->out, l->words, MEMOPT_DTYPE_I64};
     memopt_status status = memopt_region_check(l->region, name, &hidden);
     if (status == MEMOPT_OK && !(in_recompute(l) && l->no_declaration))
         status = memopt_region_check(l->region, "out", &out);

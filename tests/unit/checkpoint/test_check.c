@@ -151,12 +151,11 @@ static memopt_status declare_bad(void *user, memopt_region *region, memopt_regio
 {
     static char memory[64];
     const memopt_tensor bad[] = {
-        {memory, 1, 77, 0},
-        {memory, 1, MEMOPT_DTYPE_F32, 1},
-        {memory, UINT64_MAX / 2, MEMOPT_DTYPE_F64, 0},
-        {NULL, 1, MEMOPT_DTYPE_F32, 0},
+        {memory, 1, 77},
+        {memory, UINT64_MAX / 2, MEMOPT_DTYPE_F64},
+        {NULL, 1, MEMOPT_DTYPE_F32},
     };
-    const memopt_tensor empty = {NULL, 0, MEMOPT_DTYPE_F32, 0};
+    const memopt_tensor empty = {NULL, 0, MEMOPT_DTYPE_F32};
     (void)user;
     (void)pass;
     (void)stream;

@@ -1,7 +1,7 @@
 /* The content hash: its specification, every form of it, and what it finds. */
 #include "support.h"
 
-#include "kernels/hash.h"
+#include "kernels/hash/hash.h"
 #include "support/forms.h"
 
 #include <stdio.h>
@@ -224,26 +224,26 @@ static void test_of_a_callers_tensor(void **unused)
     unsigned char host[MOST];
     fill(host, bytes);
     OK(memopt_copy(b.device, data + 2, host, bytes, b.stream));
-    memopt_tensor tensor = {data + 2, bytes / 2, MEMOPT_DTYPE_BF16, 0}; /* not aligned to words */
-    OK(memopt_content_hash(b.device, &tensor, hashes, b.stream));
+    memopt_tensor tensor = {data + 2, bytes / 2, MEMOPT_DTYPE_BF16}; /* not aligned to words */
+    OK(memopt_content_hash(b.device, hashes, &tensor, b.stream));
     OK(memopt_stream_sync(b.device, b.stream));
     for (uint64_t g = 0; g < 3; g++)
         assert_int_equal(hashes[g],
                          oracle(host + g * MO_HASH_GRANULE, g < 2 ? MO_HASH_GRANULE : 6));
 
     memopt_tensor bad = tensor;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(NULL, &tensor, hashes, b.stream));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, NULL, hashes, b.stream));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, &tensor, NULL, b.stream));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(NULL, hashes, &tensor, b.stream));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, hashes, NULL, b.stream));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, NULL, &tensor, b.stream));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_content_hash(b.device, &tensor, (uint64_t *)(void *)(data + 8), b.stream));
+          memopt_content_hash(b.device, (uint64_t *)(void *)(data + 8), &tensor, b.stream));
     bad.dtype = MEMOPT_DTYPE_INVALID;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, &bad, hashes, b.stream));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, hashes, &bad, b.stream));
     bad = tensor;
     bad.count = UINT64_MAX / 2 + 1;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, &bad, hashes, b.stream));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(b.device, hashes, &bad, b.stream));
     bad.count = 0;
-    OK(memopt_content_hash(b.device, &bad, NULL, b.stream));
+    OK(memopt_content_hash(b.device, NULL, &bad, b.stream));
     OK(memopt_allocator_free(b.allocator, data));
     OK(memopt_allocator_free(b.allocator, hashes));
     bench_close(&b);

@@ -330,7 +330,7 @@ static void test_errors_come_out_unchanged(void **unused)
     /* No memory: the library's own status comes through the callback. */
     OK(memopt_region_release(l.region));
     uint64_t limit = 0;
-    OK(memopt_allocator_stat(b.allocator, "reserved_bytes.all.current", &limit));
+    OK(memopt_allocator_get_stat(b.allocator, "reserved_bytes.all.current", &limit));
     OK(memopt_allocator_set_limit(b.allocator, limit));
     l.words = 4 << 20;
     FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_region_forward(l.region, b.stream));
@@ -379,7 +379,7 @@ static void test_bad_input(void **unused)
     layer l;
     memopt_region *region = NULL;
     void *pointer = NULL;
-    memopt_tensor tensor = {&b, 1, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor tensor = {&b, 1, MEMOPT_DTYPE_F32};
     bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
     layer_open(&l, &b, "block", 0, MEMOPT_CHECK_NONE, NULL, WORDS);
     memopt_region_callbacks ok = {sizeof ok, layer_run, NULL, NULL, &l}, callbacks = ok;

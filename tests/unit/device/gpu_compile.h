@@ -35,8 +35,8 @@ static inline memopt_status launch(memopt_device *device)
     for (int i = 0; i < 64; i++)
         values[i] = (float)i;
     OK(mo_mem_alloc(device, 1024, &memory));
-    memopt_tensor from = {memory, 64, MEMOPT_DTYPE_F32, 0};
-    memopt_tensor to = {(char *)memory + 512, 64, MEMOPT_DTYPE_BF16, 0};
+    memopt_tensor from = {memory, 64, MEMOPT_DTYPE_F32};
+    memopt_tensor to = {(char *)memory + 512, 64, MEMOPT_DTYPE_BF16};
     OK(memopt_copy(device, from.data, values, sizeof values, NULL));
     memopt_status status = memopt_cast(device, &to, &from, 1, NULL, NULL);
     if (status == MEMOPT_OK) {

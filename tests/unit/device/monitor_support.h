@@ -33,7 +33,7 @@ static inline memopt_monitor_info info_about(const char *backend)
 static inline memopt_monitor_reading read_device(memopt_monitor *monitor, int32_t index)
 {
     memopt_monitor_reading reading = {.struct_size = sizeof reading};
-    OK(memopt_monitor_read(monitor, index, &reading));
+    OK(memopt_monitor_get_reading(monitor, index, &reading));
     return reading;
 }
 
@@ -99,7 +99,7 @@ static inline memopt_status scenario(const char *backend)
         status = memopt_monitor_open(backend, &monitor);
     if (status != MEMOPT_OK)
         return status;
-    status = memopt_monitor_read(monitor, 0, &reading);
+    status = memopt_monitor_get_reading(monitor, 0, &reading);
     if (status == MEMOPT_OK)
         status = memopt_monitor_processes(monitor, 0, take_process, &p);
     if (status != MEMOPT_OK)

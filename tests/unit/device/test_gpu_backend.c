@@ -190,13 +190,13 @@ static void a_kernel(void **state)
     void *in = NULL, *out = NULL;
     for (int i = 0; i < COUNT; i++)
         from[i] = (float)(i - 5000) * 0.3137f;
-    memopt_tensor host_in = {from, COUNT, MEMOPT_DTYPE_F32, 0};
-    memopt_tensor host_out = {cpu_bits, COUNT, MEMOPT_DTYPE_BF16, 0};
+    memopt_tensor host_in = {from, COUNT, MEMOPT_DTYPE_F32};
+    memopt_tensor host_out = {cpu_bits, COUNT, MEMOPT_DTYPE_BF16};
     OK(memopt_cast(cpu, &host_out, &host_in, 1, NULL, NULL));
     OK(mo_mem_alloc(device, sizeof from, &in));
     OK(mo_mem_alloc(device, sizeof gpu_bits, &out));
-    memopt_tensor device_in = {in, COUNT, MEMOPT_DTYPE_F32, 0};
-    memopt_tensor device_out = {out, COUNT, MEMOPT_DTYPE_BF16, 0};
+    memopt_tensor device_in = {in, COUNT, MEMOPT_DTYPE_F32};
+    memopt_tensor device_out = {out, COUNT, MEMOPT_DTYPE_BF16};
     OK(memopt_copy(device, in, from, sizeof from, NULL));
     OK(memopt_cast(device, &device_out, &device_in, 1, NULL, NULL));
     OK(memopt_copy(device, gpu_bits, out, sizeof gpu_bits, NULL));

@@ -325,8 +325,8 @@ static void no_host_memory(void **state)
         void *memory = NULL;
         OK(mo_mem_alloc(device, 1024, &memory));
         OK(memopt_fill(device, memory, 0, 1024, NULL));
-        memopt_tensor from = {memory, 64, MEMOPT_DTYPE_F32, 0};
-        memopt_tensor to = {(char *)memory + 512, 64, MEMOPT_DTYPE_BF16, 0};
+        memopt_tensor from = {memory, 64, MEMOPT_DTYPE_F32};
+        memopt_tensor to = {(char *)memory + 512, 64, MEMOPT_DTYPE_BF16};
         int64_t blocks = mo_memory_live_blocks();
         mo_memory_fail_at(n);
         memopt_status status = memopt_cast(device, &to, &from, 1, NULL, NULL);

@@ -7,7 +7,7 @@
 #include "support.h"
 
 #include "device/gpu.h"
-#include "kernels/cast.h"
+#include "kernels/cast/cast.h"
 #include "memopt/cast.h"
 
 #include <dlfcn.h>
@@ -131,7 +131,7 @@ static void memory_calls(void)
     memopt_memory_info info = {.struct_size = sizeof info};
     memopt_device_properties p = {.struct_size = sizeof p};
     KEEPS(memopt_device_get_properties(device, &p));
-    KEEPS(memopt_device_memory_info(device, &info));
+    KEEPS(memopt_device_get_memory_info(device, &info));
     KEEPS(mo_mem_alloc(device, MIB, &plain));
     KEEPS_FAILING(MEMOPT_OUT_OF_DEVICE_MEMORY, mo_mem_alloc(device, 256 * MIB, &none));
     KEEPS_FAILING(MEMOPT_INVALID_ARGUMENT, mo_mem_free(device, plain, 5));
@@ -156,8 +156,8 @@ static void memory_calls(void)
 
 static void cast_on(memopt_stream stream, void *memory)
 {
-    memopt_tensor in = {memory, 100, MEMOPT_DTYPE_F32, 0};
-    memopt_tensor out = {(char *)memory + 4096, 100, MEMOPT_DTYPE_BF16, 0};
+    memopt_tensor in = {memory, 100, MEMOPT_DTYPE_F32};
+    memopt_tensor out = {(char *)memory + 4096, 100, MEMOPT_DTYPE_BF16};
     KEEPS(memopt_cast(device, &out, &in, 1, NULL, stream));
 }
 
@@ -387,8 +387,8 @@ static void captures_of_the_program_survive(void **state)
     OK(mo_mem_alloc(device, 4096, &memory));
     OK(memopt_copy(device, memory, values, sizeof values, NULL));
     OK(memopt_stream_sync(device, NULL));
-    memopt_tensor in = {memory, 4, MEMOPT_DTYPE_F32, 0};
-    memopt_tensor out = {(char *)memory + 2048, 4, MEMOPT_DTYPE_BF16, 0};
+    memopt_tensor in = {memory, 4, MEMOPT_DTYPE_F32};
+    memopt_tensor out = {(char *)memory + 2048, 4, MEMOPT_DTYPE_BF16};
     assert_int_equal(begin(captured, 0), 0);
     KEEPS(mo_stream_capturing(device, stream, &capturing));
     assert_int_equal(capturing, 1);

@@ -50,8 +50,8 @@ static void make(world *w, const char *config)
     OK(memopt_offloader_create(w->device, w->allocator, NULL, &w->idle));
     OK(memopt_optimizer_create(w->allocator, NULL, &w->optimizer));
     OK(memopt_optimizer_add_group(w->optimizer, &group, &number));
-    OK(memopt_offload_pack(w->offloader, block_of(w, w->allocator, w->stream), 3 * MIB, w->stream,
-                           &ticket));
+    OK(memopt_offloader_pack(w->offloader, block_of(w, w->allocator, w->stream), 3 * MIB, w->stream,
+                             &ticket));
     void *pending = block_of(w, w->allocator, w->stream);
     OK(memopt_allocator_record_stream(w->allocator, pending, w->other));
     OK(memopt_event_record(w->event, w->stream));
@@ -75,7 +75,7 @@ static void end_told(const char *config)
     OK(memopt_optimizer_destroy(w.optimizer));
     OK(memopt_offloader_destroy(w.idle));
     OK(memopt_offloader_destroy_force(w.offloader));
-    OK(memopt_stream_release(w.device, w.other));
+    OK(memopt_stream_release_sync(w.device, w.other));
     OK(memopt_stream_destroy(w.device, w.stream));
     OK(memopt_allocator_destroy(w.allocator));
     OK(memopt_allocator_destroy_force(w.forced));

@@ -205,13 +205,13 @@ typedef struct things {
 
 static memopt_tensor tensor(void *data, memopt_dtype dtype)
 {
-    return (memopt_tensor){data, 256, dtype, 0};
+    return (memopt_tensor){data, 256, dtype};
 }
 
 static void refuse_casts(const things *t, void *bad)
 {
     memopt_tensor good = tensor(t->mine, MEMOPT_DTYPE_F32), f16 = tensor(bad, MEMOPT_DTYPE_F16);
-    memopt_tensor byte = tensor(bad, MEMOPT_DTYPE_U8), one = {t->mine, 1, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor byte = tensor(bad, MEMOPT_DTYPE_U8), one = {t->mine, 1, MEMOPT_DTYPE_F32};
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_cast(first_device, &f16, &good, 1, NULL, NULL));
     SAYS("cast: destination 0");
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_cast(first_device, &good, &f16, 1, NULL, NULL));
@@ -224,13 +224,13 @@ static void refuse_casts(const things *t, void *bad)
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_scaler_clip(t->scaler, &good, 1, 1.0, bad, NULL));
     one.data = (char *)t->mine + 4096;
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_quantize_blockwise(first_device, &good, &byte, &one, 1, 256, NULL));
+          memopt_quantize(first_device, MEMOPT_STATE_8BIT, &byte, &one, &good, 1, NULL));
     byte.data = (char *)t->mine + 2048;
     one.data = bad;
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_dequantize_blockwise(first_device, &byte, &one, &good, 1, 256, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(first_device, &f16, t->mine, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(first_device, &good, bad, NULL));
+          memopt_dequantize(first_device, MEMOPT_STATE_8BIT, &good, &byte, &one, 1, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(first_device, t->mine, &f16, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_content_hash(first_device, bad, &good, NULL));
 }
 
 static void refuse_optimizers(const things *t, void *bad)
@@ -257,13 +257,13 @@ static void refuse_offload(const things *t, void *bad)
     memopt_ticket ticket = 0;
     int32_t kept = 7;
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_pack_borrowed(t->offloader, bad, 1024, NULL, &ticket, &kept));
+          memopt_offloader_pack_borrowed(t->offloader, bad, 1024, NULL, &ticket, &kept));
     assert_true(ticket == 0 && kept == 7);
-    OK(memopt_offload_pack_borrowed(t->offloader, t->mine, 1024, NULL, &ticket, &kept));
+    OK(memopt_offloader_pack_borrowed(t->offloader, t->mine, 1024, NULL, &ticket, &kept));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_unpack_into(t->offloader, ticket, bad, 1024, NULL));
-    OK(memopt_offload_unpack_into(t->offloader, ticket, t->mine, 1024, NULL));
-    OK(memopt_offload_release(t->offloader, ticket, NULL));
+          memopt_offloader_unpack_into(t->offloader, ticket, bad, 1024, NULL));
+    OK(memopt_offloader_unpack_into(t->offloader, ticket, t->mine, 1024, NULL));
+    OK(memopt_offloader_release(t->offloader, ticket, NULL));
 }
 
 static void begin_things(things *t)

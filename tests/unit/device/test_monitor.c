@@ -26,23 +26,23 @@ static void arguments(void **state)
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_get_info("cpu", &info));
     OK(memopt_monitor_close(NULL));
     monitor = open_monitor("cpu");
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_device_count(monitor, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_device_count(NULL, &count));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_read(NULL, 0, &reading));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_read(monitor, 0, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_get_device_count(monitor, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_get_device_count(NULL, &count));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_get_reading(NULL, 0, &reading));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_get_reading(monitor, 0, NULL));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_processes(monitor, 0, NULL, NULL));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_processes(NULL, 0, take_process, NULL));
     for (int32_t index = -1; index <= 1; index += 2) {
-        FAILS(MEMOPT_NOT_FOUND, memopt_monitor_read(monitor, index, &reading));
+        FAILS(MEMOPT_NOT_FOUND, memopt_monitor_get_reading(monitor, index, &reading));
         SAYS("there is 1 device");
         FAILS(MEMOPT_NOT_FOUND, memopt_monitor_processes(monitor, index, take_process, NULL));
     }
     reading.struct_size = 3;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_read(monitor, 0, &reading));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_monitor_get_reading(monitor, 0, &reading));
     /* An older caller's struct ends before pci. */
     reading.struct_size = offsetof(memopt_monitor_reading, pci);
     strcpy(reading.pci, "untouched");
-    OK(memopt_monitor_read(monitor, 0, &reading));
+    OK(memopt_monitor_get_reading(monitor, 0, &reading));
     assert_true(reading.fields & MEMOPT_MONITOR_MEMORY);
     assert_string_equal(reading.pci, "untouched");
     OK(memopt_monitor_close(monitor));

@@ -68,7 +68,7 @@ static void simulated_values(void **state)
         assert_string_equal(info.source, i == 0 ? "nvml" : "rocm_smi");
         assert_string_equal(info.version, i == 0 ? "580.65.06" : "7.3.0");
         contains(info.library, libraries[i]);
-        OK(memopt_monitor_device_count(monitor, &count));
+        OK(memopt_monitor_get_device_count(monitor, &count));
         assert_int_equal(count, 2);
         memopt_monitor_reading r = read_device(monitor, 1);
         assert_int_equal(r.fields, i == 0 ? ALL | MEMOPT_MONITOR_MEMORY_RESERVED : ALL);
@@ -267,7 +267,7 @@ static void whole_devices_fail(void **state)
     for (int i = 0; i < 3; i++) {
         setenv("MEMOPT_SIM_FAIL", lost[i], 1);
         r.name[0] = '!';
-        FAILS(MEMOPT_DEVICE_LOST, memopt_monitor_read(monitor, 0, &r));
+        FAILS(MEMOPT_DEVICE_LOST, memopt_monitor_get_reading(monitor, 0, &r));
         assert_true(r.name[0] == '!');
     }
     OK(memopt_monitor_close(monitor));

@@ -94,7 +94,7 @@ static void properties(void **state)
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_device_get_properties(device, &small));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_device_get_properties(device, NULL));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_device_get_properties(NULL, &p));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_device_memory_info(device, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_device_get_memory_info(device, NULL));
     OK(memopt_device_close(device));
 }
 

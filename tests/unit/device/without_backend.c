@@ -54,8 +54,8 @@ static void source_only(const char *backend)
     OK(memopt_device_open(name, NULL, &device));
     OK(memopt_allocator_create(device, NULL, NULL, &allocator));
     OK(memopt_allocator_alloc(allocator, 1024, MEMOPT_TAG_OTHER, NULL, &memory));
-    memopt_tensor from = {memory, 64, MEMOPT_DTYPE_F32, 0};
-    memopt_tensor to = {(char *)memory + 512, 64, MEMOPT_DTYPE_BF16, 0};
+    memopt_tensor from = {memory, 64, MEMOPT_DTYPE_F32};
+    memopt_tensor to = {(char *)memory + 512, 64, MEMOPT_DTYPE_BF16};
     OK(memopt_copy(device, from.data, values, sizeof values, NULL));
     OK(memopt_cast(device, &to, &from, 1, NULL, NULL));
     OK(memopt_copy(device, results, to.data, sizeof results, NULL));

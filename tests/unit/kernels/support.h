@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cast.h"
+#include "kernels/cast/cast.h"
 #include "support/forms.h"
 
 #include <math.h>

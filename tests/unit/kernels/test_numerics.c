@@ -2,7 +2,7 @@
  * stochastic rounding, whose probability is counted over all 65,536 random halfwords. */
 #include "support.h"
 
-#include "kernels/numerics.h"
+#include "kernels/core/numerics.h"
 
 static uint32_t bits_of(float value)
 {

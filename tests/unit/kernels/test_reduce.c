@@ -2,7 +2,7 @@
  * specification written out naively here, and known values are what they were. */
 #include "support.h"
 
-#include "kernels/scale.h"
+#include "kernels/reduce/scale.h"
 
 enum { ROOM = 2 * MO_CHUNK_ELEMENTS };
 
@@ -200,7 +200,7 @@ static void scale_values(void **state)
     uint32_t signalling = 0x7f800001;
     float one = 1.0f;
     mo_scale_args unjudged = {.count = 1, .factor = &one};
-    unjudged.segments[0] = (mo_segment){&signalling, 1, 0, MO_DTYPE_F32, 0};
+    unjudged.segments[0] = (mo_tensor_segment){&signalling, 1, 0, MO_DTYPE_F32, 0};
     mo_kernel_scale.cpu[0](&unjudged, 0, 1);
     assert_int_equal(signalling, 0x7f800001); /* factor 1 alone touches nothing */
     /* f16: multiplied in f32, rounded once, also into subnormals */

@@ -55,14 +55,14 @@ static inline void spill_open(world *w, uint64_t host_limit, uint64_t disk_limit
 static inline int is_value(world *w, memopt_ticket ticket, int value, uint64_t bytes)
 {
     void *data = NULL;
-    OK(memopt_offload_unpack(w->offloader, ticket, w->s, &data));
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->s, &data));
     return holds(w, data, value, bytes, w->s);
 }
 
 static inline void release_all(world *w, const memopt_ticket *tickets, int count)
 {
     for (int i = 0; i < count; i++)
-        OK(memopt_offload_release(w->offloader, tickets[i], w->s));
+        OK(memopt_offloader_release(w->offloader, tickets[i], w->s));
 }
 
 /* The invariants of the lists, the file and the counters. NULL, or the first broken one. */

@@ -51,8 +51,8 @@ static inline void *filled_block(world *w, uint64_t bytes, int value, memopt_str
 static inline memopt_ticket packed(world *w, uint64_t bytes, int value, memopt_stream stream)
 {
     memopt_ticket ticket = 0;
-    OK(memopt_offload_pack(w->offloader, filled_block(w, bytes, value, stream), bytes, stream,
-                           &ticket));
+    OK(memopt_offloader_pack(w->offloader, filled_block(w, bytes, value, stream), bytes, stream,
+                             &ticket));
     assert_int_not_equal(ticket, 0);
     return ticket;
 }

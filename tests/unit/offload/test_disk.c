@@ -22,9 +22,9 @@ static void check_step(world *w, int prefetch)
     assert_true(stats_of(w).host_bytes <= 3 * MIB);
     for (int i = LAYERS - 1; i >= 0; i--) {
         if (prefetch && i > 0)
-            OK(memopt_offload_prefetch(w->offloader, tickets[i - 1]));
+            OK(memopt_offloader_prefetch(w->offloader, tickets[i - 1]));
         assert_true(is_value(w, tickets[i], i + 1, MIB));
-        OK(memopt_offload_release(w->offloader, tickets[i], w->s));
+        OK(memopt_offloader_release(w->offloader, tickets[i], w->s));
         assert_null(broken_disk(w->offloader));
     }
     OK(memopt_device_sync(w->device));
@@ -72,9 +72,9 @@ static void test_null_stream(void **unused)
     assert_int_equal(stats_of(&w).disk_waits, 0);
     for (int i = LAYERS - 1; i >= 0; i--) {
         void *data = NULL;
-        OK(memopt_offload_unpack(w.offloader, tickets[i], NULL, &data));
+        OK(memopt_offloader_unpack(w.offloader, tickets[i], NULL, &data));
         assert_true(all_bytes(data, i + 1, MIB));
-        OK(memopt_offload_release(w.offloader, tickets[i], NULL));
+        OK(memopt_offloader_release(w.offloader, tickets[i], NULL));
     }
     assert_int_equal(stats_of(&w).disk_read_bytes, (LAYERS - 3) * MIB);
     world_close(&w);
@@ -126,7 +126,7 @@ static void test_disk_limit(void **unused)
     for (int i = 0; i < 8; i++)
         assert_true(is_value(&w, tickets[i], i + 1, MIB));
     assert_null(broken_disk(w.offloader));
-    OK(memopt_offload_release(w.offloader, tickets[0], w.s)); /* on the disk: room for one more */
+    OK(memopt_offloader_release(w.offloader, tickets[0], w.s)); /* on the disk: room for one more */
     OK(memopt_device_sync(w.device));
     tickets[0] = packed(&w, MIB, 1, w.s);
     assert_int_equal(stats_of(&w).kept_overflow, 3);
@@ -174,14 +174,15 @@ static void test_full_host(void **unused)
     memopt_ticket first = packed(&w, bytes, 1, w.s);
     memopt_ticket second = packed(&w, 4 * MIB, 2, w.s); /* fills the host; the file is full too */
     assert_int_equal(stats_of(&w).disk_tickets, 1);
-    OK(memopt_offload_prefetch(w.offloader, first));
+    OK(memopt_offloader_prefetch(w.offloader, first));
     assert_int_equal(stats_of(&w).disk_read_bytes, 0);
     void *mine = device_block(&w, bytes, w.s);
-    FAILS(MEMOPT_LIMIT_REACHED, memopt_offload_prefetch_into(w.offloader, first, mine, bytes, w.s));
+    FAILS(MEMOPT_LIMIT_REACHED,
+          memopt_offloader_prefetch_into(w.offloader, first, mine, bytes, w.s));
     SAYS("3.00 MiB to bring back from the disk");
-    OK(memopt_offload_unpack_into(w.offloader, first, mine, bytes, w.s));
+    OK(memopt_offloader_unpack_into(w.offloader, first, mine, bytes, w.s));
     assert_true(holds(&w, mine, 1, bytes, w.s));
-    OK(memopt_offload_unpack(w.offloader, first, w.t, &data));
+    OK(memopt_offloader_unpack(w.offloader, first, w.t, &data));
     assert_true(holds(&w, data, 1, bytes, w.t));
     assert_int_equal(stats_of(&w).disk_read_bytes, 2 * bytes);
     assert_int_equal(stats_of(&w).prefetch_hits, 0);
@@ -203,14 +204,14 @@ static void test_into(void **unused)
         tickets[i] = packed(&w, MIB, i + 1, w.s);
     OK(memopt_device_sync(w.device)); /* one of those on the host was written ahead */
     void *a = filled_block(&w, MIB, 0, w.s), *b = filled_block(&w, MIB, 0, w.t);
-    OK(memopt_offload_prefetch_into(w.offloader, tickets[0], a, MIB, w.s));
-    OK(memopt_offload_prefetch_into(w.offloader, tickets[0], b, MIB, w.t));
-    OK(memopt_offload_wait_unpacked(w.offloader, tickets[0], w.s));
+    OK(memopt_offloader_prefetch_into(w.offloader, tickets[0], a, MIB, w.s));
+    OK(memopt_offloader_prefetch_into(w.offloader, tickets[0], b, MIB, w.t));
+    OK(memopt_offloader_wait_unpacked(w.offloader, tickets[0], w.s));
     assert_true(holds(&w, a, 1, MIB, w.s));
-    OK(memopt_offload_wait_unpacked(w.offloader, tickets[0], w.t));
+    OK(memopt_offloader_wait_unpacked(w.offloader, tickets[0], w.t));
     assert_true(holds(&w, b, 1, MIB, w.t));
     assert_true(is_value(&w, tickets[1], 2, MIB));
-    OK(memopt_offload_unpack_into(w.offloader, tickets[1], a, MIB, w.s));
+    OK(memopt_offloader_unpack_into(w.offloader, tickets[1], a, MIB, w.s));
     assert_true(holds(&w, a, 2, MIB, w.s));
     OK(memopt_allocator_free(w.allocator, a));
     OK(memopt_allocator_free(w.allocator, b));
@@ -229,14 +230,14 @@ static void test_released_early(void **unused)
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
         for (int i = 0; i < 6; i++)
             tickets[i] = packed(&w, MIB, i + 1, w.s);
-        OK(memopt_offload_prefetch(w.offloader, tickets[0]));
-        OK(memopt_offload_release(w.offloader, tickets[0], w.s)); /* the read is to come */
-        OK(memopt_offload_release(w.offloader, tickets[5], w.s));
-        OK(memopt_offload_release(w.offloader, tickets[4], w.s));
+        OK(memopt_offloader_prefetch(w.offloader, tickets[0]));
+        OK(memopt_offloader_release(w.offloader, tickets[0], w.s)); /* the read is to come */
+        OK(memopt_offloader_release(w.offloader, tickets[5], w.s));
+        OK(memopt_offloader_release(w.offloader, tickets[4], w.s));
         assert_null(broken_disk(w.offloader));
         memopt_ticket next = packed(&w, MIB, 9, w.s);
         assert_true(is_value(&w, next, 9, MIB));
-        OK(memopt_offload_prefetch(w.offloader, tickets[1]));
+        OK(memopt_offloader_prefetch(w.offloader, tickets[1]));
         OK(memopt_offloader_destroy_force(w.offloader));
         w.offloader = NULL;
         world_close(&w);
@@ -253,16 +254,16 @@ static void test_memory_of_a_pending_write(void **unused)
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
         memopt_ticket first = packed(&w, MIB + MIB * 3 / 4, 1, w.s);
         assert_int_equal(stats_of(&w).disk_bytes, MIB + MIB * 3 / 4); /* written ahead, later */
-        OK(memopt_offload_release(w.offloader, first, w.s));
+        OK(memopt_offloader_release(w.offloader, first, w.s));
         if (seed % 2) {
-            OK(memopt_offloader_trim(w.offloader, NULL));
+            OK(memopt_offloader_trim_sync(w.offloader, NULL));
             assert_int_equal(stats_of(&w).host_bytes, 0);
             /* a write that is still to come would meet addresses without memory */
             OK(memopt_stream_sync(w.device, w.offloader->disk->line.stream));
         }
         memopt_ticket second = packed(&w, 2 * MIB, 2, w.s); /* needs memory of another size */
         assert_true(is_value(&w, second, 2, 2 * MIB));
-        OK(memopt_offload_release(w.offloader, second, w.s));
+        OK(memopt_offloader_release(w.offloader, second, w.s));
         world_close(&w);
     }
 }
@@ -347,15 +348,15 @@ static void test_child(void **unused)
     void *mine = device_block(&w, MIB, NULL);
     pid_t child = fork();
     if (child == 0) {
-        memopt_status disk = memopt_offload_unpack_into(w.offloader, tickets[0], mine, MIB, NULL);
+        memopt_status disk = memopt_offloader_unpack_into(w.offloader, tickets[0], mine, MIB, NULL);
         int told = strstr(memopt_last_error(), "child") != NULL;
-        memopt_status host = memopt_offload_unpack_into(w.offloader, tickets[1], mine, MIB, NULL);
+        memopt_status host = memopt_offloader_unpack_into(w.offloader, tickets[1], mine, MIB, NULL);
         _exit(disk == MEMOPT_UNSUPPORTED && told && host == MEMOPT_OK ? 0 : 1);
     }
     int result = 1;
     assert_int_equal(waitpid(child, &result, 0), child);
     assert_int_equal(result, 0);
-    OK(memopt_offload_unpack_into(w.offloader, tickets[0], mine, MIB, NULL));
+    OK(memopt_offloader_unpack_into(w.offloader, tickets[0], mine, MIB, NULL));
     assert_true(all_bytes(mine, 1, MIB));
     OK(memopt_allocator_free(w.allocator, mine));
     release_all(&w, tickets, 2);

@@ -33,7 +33,7 @@ static void write_fails(int problem, const char *words, uint32_t order, uint32_t
     void *block = filled_block(&w, MIB, 4, w.s);
     OK(memopt_device_sync(w.device));
     for (int again = 0; again < 2; again++) {
-        FAILS(MEMOPT_IO_ERROR, memopt_offload_pack(w.offloader, block, MIB, w.s, &none));
+        FAILS(MEMOPT_IO_ERROR, memopt_offloader_pack(w.offloader, block, MIB, w.s, &none));
         SAYS("writing 1.00 MiB to the disk tier");
         SAYS(words);
         SAYS("the value is where it was");
@@ -48,7 +48,7 @@ static void write_fails(int problem, const char *words, uint32_t order, uint32_t
     assert_int_equal(stats_of(&w).disk_written_bytes, 0);
     check_all(&w, tickets, 3);
     fail_write = 0;
-    OK(memopt_offload_pack(w.offloader, block, MIB, w.s, &tickets[3]));
+    OK(memopt_offloader_pack(w.offloader, block, MIB, w.s, &tickets[3]));
     tickets[4] = packed(&w, MIB, 5, w.s);
     assert_null(broken_disk(w.offloader));
     check_all(&w, tickets, COUNT);
@@ -84,7 +84,7 @@ static void test_some_writes_fail(void **unused)
             void *block = filled_block(&w, MIB, count + 1, w.s);
             fail_write = disk_writes < nth + 3 ? nth : 0; /* a few in a row */
             memopt_status status =
-                memopt_offload_pack(w.offloader, block, MIB, w.s, &tickets[count]);
+                memopt_offloader_pack(w.offloader, block, MIB, w.s, &tickets[count]);
             if (status == MEMOPT_OK) {
                 count++;
             } else {
@@ -115,8 +115,8 @@ static void read_fails(int problem, memopt_status wanted, const char *words, int
     fail_read = disk_reads + 1;
     disk_problem = problem;
     if (prefetch)
-        OK(memopt_offload_prefetch(w.offloader, tickets[0]));
-    FAILS(wanted, memopt_offload_unpack(w.offloader, tickets[0], w.s, &data));
+        OK(memopt_offloader_prefetch(w.offloader, tickets[0]));
+    FAILS(wanted, memopt_offloader_unpack(w.offloader, tickets[0], w.s, &data));
     SAYS("reading 1.00 MiB from the disk tier");
     SAYS(words);
     assert_null(data);
@@ -124,13 +124,13 @@ static void read_fails(int problem, memopt_status wanted, const char *words, int
     assert_int_equal(active_bytes(&w), active);
     assert_int_equal(stats_of(&w).disk_read_bytes, 0);
     void *mine = filled_block(&w, MIB, 0, w.s);
-    FAILS(wanted, memopt_offload_unpack_into(w.offloader, tickets[0], mine, MIB, w.s));
-    OK(memopt_offload_prefetch_into(w.offloader, tickets[0], mine, MIB, w.s));
-    FAILS(wanted, memopt_offload_wait_unpacked(w.offloader, tickets[0], w.s));
+    FAILS(wanted, memopt_offloader_unpack_into(w.offloader, tickets[0], mine, MIB, w.s));
+    OK(memopt_offloader_prefetch_into(w.offloader, tickets[0], mine, MIB, w.s));
+    FAILS(wanted, memopt_offloader_wait_unpacked(w.offloader, tickets[0], w.s));
     assert_null(broken_disk(w.offloader));
     fail_read = 0;
-    OK(memopt_offload_unpack_into(w.offloader, tickets[0], mine, MIB, w.s));
-    OK(memopt_offload_wait_unpacked(w.offloader, tickets[0], w.s)); /* it was told */
+    OK(memopt_offloader_unpack_into(w.offloader, tickets[0], mine, MIB, w.s));
+    OK(memopt_offloader_wait_unpacked(w.offloader, tickets[0], w.s)); /* it was told */
     assert_true(holds(&w, mine, 1, MIB, w.s));
     check_all(&w, tickets, COUNT);
     OK(memopt_allocator_free(w.allocator, mine));
@@ -163,11 +163,11 @@ static void test_failure_is_not_lost(void **unused)
     void *mine = filled_block(&w, MIB, 0, w.s);
     fail_read = disk_reads + 1;
     disk_problem = EIO;
-    OK(memopt_offload_prefetch_into(w.offloader, tickets[0], mine, MIB, w.s));
-    FAILS(MEMOPT_IO_ERROR, memopt_offload_unpack(w.offloader, tickets[0], w.t, &data));
+    OK(memopt_offloader_prefetch_into(w.offloader, tickets[0], mine, MIB, w.s));
+    FAILS(MEMOPT_IO_ERROR, memopt_offloader_unpack(w.offloader, tickets[0], w.t, &data));
     fail_read = 0;
-    OK(memopt_offload_unpack(w.offloader, tickets[0], w.t, &data));
-    FAILS(MEMOPT_IO_ERROR, memopt_offload_wait_unpacked(w.offloader, tickets[0], w.s));
+    OK(memopt_offloader_unpack(w.offloader, tickets[0], w.t, &data));
+    FAILS(MEMOPT_IO_ERROR, memopt_offloader_wait_unpacked(w.offloader, tickets[0], w.s));
     OK(memopt_allocator_free(w.allocator, mine));
     release_all(&w, tickets, COUNT);
     world_close(&w);
@@ -194,7 +194,7 @@ static void test_damage_is_noticed(void **unused)
             assert_int_equal(byte, 1);
             byte ^= 0x40;
             assert_int_equal(pwrite(file, &byte, 1, place), 1);
-            FAILS(MEMOPT_CORRUPT, memopt_offload_unpack(w.offloader, first, w.s, &data));
+            FAILS(MEMOPT_CORRUPT, memopt_offloader_unpack(w.offloader, first, w.s, &data));
             SAYS("the content is not what was written");
             byte ^= 0x40;
             assert_int_equal(pwrite(file, &byte, 1, place), 1);
@@ -220,11 +220,11 @@ static void test_short_transfers(void **unused)
     spill_open(&w, 2 * MIB, 0);
     data = filled_block(&w, MIB, 0, w.s);
     OK(memopt_copy(w.device, data, pattern, MIB, w.s));
-    OK(memopt_offload_pack(w.offloader, data, MIB, w.s, &tickets[0]));
+    OK(memopt_offloader_pack(w.offloader, data, MIB, w.s, &tickets[0]));
     for (int i = 1; i < COUNT; i++)
         tickets[i] = packed(&w, MIB, i + 1, w.s);
     assert_true(stats_of(&w).disk_written_bytes >= MIB);
-    OK(memopt_offload_unpack(w.offloader, tickets[0], w.s, &data));
+    OK(memopt_offloader_unpack(w.offloader, tickets[0], w.s, &data));
     OK(memopt_copy(w.device, copy, data, MIB, w.s));
     OK(memopt_stream_sync(w.device, w.s));
     assert_memory_equal(copy, pattern, MIB);
@@ -260,7 +260,7 @@ static void test_file_size_limit(void **unused)
         for (int i = 0; i < 3; i++)
             tickets[i] = packed(&w, MIB, i + 1, NULL);
         void *block = filled_block(&w, MIB, 4, NULL);
-        FAILS(MEMOPT_IO_ERROR, memopt_offload_pack(w.offloader, block, MIB, NULL, &none));
+        FAILS(MEMOPT_IO_ERROR, memopt_offloader_pack(w.offloader, block, MIB, NULL, &none));
         SAYS("File too large");
         assert_int_equal(sigpending(&pending), 0);
         assert_int_equal(sigismember(&pending, SIGXFSZ), blocked);
@@ -270,7 +270,7 @@ static void test_file_size_limit(void **unused)
             assert_int_equal(sigwait(&set, &signal), 0);
             assert_int_equal(pthread_sigmask(SIG_UNBLOCK, &set, NULL), 0);
         }
-        OK(memopt_offload_pack(w.offloader, block, MIB, NULL, &tickets[3]));
+        OK(memopt_offloader_pack(w.offloader, block, MIB, NULL, &tickets[3]));
         for (int i = 0; i < 4; i++)
             assert_true(is_value(&w, tickets[i], i + 1, MIB));
         release_all(&w, tickets, 4);

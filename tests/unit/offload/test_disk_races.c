@@ -13,7 +13,7 @@ enum { BYTES = 200000, PAGES = 49 * 4096, A = 0x11, B = 0x22, C = 0x33 };
 static int gives(world *w, memopt_ticket ticket, int value, memopt_stream stream)
 {
     void *data = NULL;
-    memopt_status status = memopt_offload_unpack(w->offloader, ticket, stream, &data);
+    memopt_status status = memopt_offloader_unpack(w->offloader, ticket, stream, &data);
     if (status == MEMOPT_CORRUPT)
         return 0;
     OK(status);
@@ -28,8 +28,8 @@ static int written_after_copy(world *w)
     assert_int_equal(stats_of(w).disk_tickets, 1);
     int good = gives(w, first, A, w->t);
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_release(w->offloader, first, w->t));
-    OK(memopt_offload_release(w->offloader, second, w->t));
+    OK(memopt_offloader_release(w->offloader, first, w->t));
+    OK(memopt_offloader_release(w->offloader, second, w->t));
     return good;
 }
 
@@ -39,10 +39,10 @@ static int copied_after_read(world *w)
     memopt_ticket first = packed(w, BYTES, A, w->s), second = packed(w, BYTES, B, w->s);
     void *mine = filled_block(w, BYTES, C, w->t);
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_release(w->offloader, second, w->s)); /* leaves its bytes on the host */
-    OK(memopt_offload_unpack_into(w->offloader, first, mine, BYTES, w->t));
+    OK(memopt_offloader_release(w->offloader, second, w->s)); /* leaves its bytes on the host */
+    OK(memopt_offloader_unpack_into(w->offloader, first, mine, BYTES, w->t));
     int good = holds(w, mine, A, BYTES, w->t);
-    OK(memopt_offload_release(w->offloader, first, w->s));
+    OK(memopt_offloader_release(w->offloader, first, w->s));
     OK(memopt_allocator_free(w->allocator, mine));
     return good;
 }
@@ -53,15 +53,15 @@ static int read_after_former_copies(world *w)
     memopt_ticket first = packed(w, BYTES, A, w->s), second = packed(w, BYTES, B, w->s);
     void *mine = filled_block(w, BYTES, C, w->t), *other = filled_block(w, BYTES, C, w->s);
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_prefetch_into(w->offloader, second, mine, BYTES, w->t));
-    OK(memopt_offload_release(w->offloader, second, w->t)); /* its copy back has not run */
-    OK(memopt_offload_prefetch_into(w->offloader, first, other, BYTES, w->s));
+    OK(memopt_offloader_prefetch_into(w->offloader, second, mine, BYTES, w->t));
+    OK(memopt_offloader_release(w->offloader, second, w->t)); /* its copy back has not run */
+    OK(memopt_offloader_prefetch_into(w->offloader, first, other, BYTES, w->s));
     OK(mo_timeline_sync(&w->offloader->disk->line, w->offloader->disk->line.last));
-    OK(memopt_offload_wait_unpacked(w->offloader, first, w->s));
+    OK(memopt_offloader_wait_unpacked(w->offloader, first, w->s));
     int good = holds(w, other, A, BYTES, w->s);
     OK(memopt_device_sync(w->device));
     good = holds(w, mine, B, BYTES, w->t) && good;
-    OK(memopt_offload_release(w->offloader, first, w->s));
+    OK(memopt_offloader_release(w->offloader, first, w->s));
     OK(memopt_allocator_free(w->allocator, mine));
     OK(memopt_allocator_free(w->allocator, other));
     return good;
@@ -75,23 +75,23 @@ static int written_after_abandoned_read(world *w)
     int begun = 0;
     int32_t kept;
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_release(w->offloader, second, w->s));
+    OK(memopt_offloader_release(w->offloader, second, w->s));
     for (int64_t n = 1; !begun; n++) { /* the first failure behind the read itself */
         mo_device_fail_at(w->device, n);
         FAILS(MEMOPT_DRIVER_ERROR,
-              memopt_offload_prefetch_into(w->offloader, first, mine, BYTES, w->s));
+              memopt_offloader_prefetch_into(w->offloader, first, mine, BYTES, w->s));
         mo_device_fail_at(w->device, 0);
         begun = w->offloader->packed[0].fetching != MO_FETCH_NONE;
     }
     memopt_ticket third = 0;
-    OK(memopt_offload_pack_borrowed(w->offloader, block, BYTES, w->t, &third, &kept));
-    OK(memopt_offload_wait_packed(w->offloader, third, w->t));
+    OK(memopt_offloader_pack_borrowed(w->offloader, block, BYTES, w->t, &third, &kept));
+    OK(memopt_offloader_wait_packed(w->offloader, third, w->t));
     OK(memopt_stream_sync(w->device, w->t));
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_unpack_into(w->offloader, third, mine, BYTES, w->t));
+    OK(memopt_offloader_unpack_into(w->offloader, third, mine, BYTES, w->t));
     int good = holds(w, mine, C, BYTES, w->t);
-    OK(memopt_offload_release(w->offloader, third, w->t));
-    OK(memopt_offload_release(w->offloader, first, w->s));
+    OK(memopt_offloader_release(w->offloader, third, w->t));
+    OK(memopt_offloader_release(w->offloader, first, w->s));
     OK(memopt_allocator_free(w->allocator, mine));
     OK(memopt_allocator_free(w->allocator, block));
     return good;
@@ -168,10 +168,10 @@ static void test_two_steps(void **unused)
             for (int i = LAYERS - 1; i >= 0; i--) {
                 void *data = NULL;
                 if (i > 0)
-                    OK(memopt_offload_prefetch(w.offloader, tickets[i - 1]));
-                OK(memopt_offload_unpack(w.offloader, tickets[i], w.s, &data));
+                    OK(memopt_offloader_prefetch(w.offloader, tickets[i - 1]));
+                OK(memopt_offloader_unpack(w.offloader, tickets[i], w.s, &data));
                 OK(memopt_copy(w.device, results + (step * LAYERS + i) * BYTES, data, BYTES, w.s));
-                OK(memopt_offload_release(w.offloader, tickets[i], w.s));
+                OK(memopt_offloader_release(w.offloader, tickets[i], w.s));
                 assert_null(broken_disk(w.offloader));
             }
         }

@@ -22,10 +22,10 @@ static memopt_ticket pack_and_end(world *w, int value, int how)
     memopt_stream stream = NULL;
     memopt_ticket ticket = 0;
     OK(memopt_stream_create(w->device, &stream));
-    OK(memopt_offload_pack(w->offloader, filled_block(w, BYTES, value, stream), BYTES, stream,
-                           &ticket));
+    OK(memopt_offloader_pack(w->offloader, filled_block(w, BYTES, value, stream), BYTES, stream,
+                             &ticket));
     if (how == 1)
-        OK(memopt_stream_release(w->device, stream));
+        OK(memopt_stream_release_sync(w->device, stream));
     OK(memopt_stream_destroy(w->device, stream));
     return ticket;
 }
@@ -39,13 +39,13 @@ static void use_after_the_end(uint32_t order, uint64_t seed, uint64_t min_bytes)
     for (int how = 0; how < 2; how++) {
         void *back = NULL;
         memopt_ticket first = pack_and_end(&w, 3, how), second = pack_and_end(&w, 4, how);
-        OK(memopt_offload_prefetch(w.offloader, first));
-        OK(memopt_offload_unpack(w.offloader, first, w.s, &back));
+        OK(memopt_offloader_prefetch(w.offloader, first));
+        OK(memopt_offloader_unpack(w.offloader, first, w.s, &back));
         check_bytes(&w, back, 3, w.s);
-        OK(memopt_offload_release(w.offloader, first, w.s));
-        OK(memopt_offload_unpack(w.offloader, second, w.t, &back));
+        OK(memopt_offloader_release(w.offloader, first, w.s));
+        OK(memopt_offloader_unpack(w.offloader, second, w.t, &back));
         check_bytes(&w, back, 4, w.t);
-        OK(memopt_offload_release(w.offloader, second, w.t));
+        OK(memopt_offloader_release(w.offloader, second, w.t));
     }
     world_close(&w);
 }
@@ -76,12 +76,12 @@ static void memory_brought_for_a_stream_that_ends(void **state)
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, NULL);
         memopt_ticket ticket = pack_and_end(&w, 5, 0), forced = pack_and_end(&w, 6, 0);
         OK(memopt_stream_create(w.device, &stream));
-        OK(memopt_offload_unpack(w.offloader, ticket, stream, &back));
-        OK(memopt_offload_unpack(w.offloader, forced, stream, &back));
+        OK(memopt_offloader_unpack(w.offloader, ticket, stream, &back));
+        OK(memopt_offloader_unpack(w.offloader, forced, stream, &back));
         OK(memopt_stream_destroy(w.device, stream));
-        OK(memopt_offload_unpack(w.offloader, ticket, w.s, &back));
+        OK(memopt_offloader_unpack(w.offloader, ticket, w.s, &back));
         check_bytes(&w, back, 5, w.s);
-        OK(memopt_offload_release(w.offloader, ticket, w.s));
+        OK(memopt_offloader_release(w.offloader, ticket, w.s));
         OK(memopt_offloader_destroy_force(w.offloader)); /* with `forced` on the device */
         w.offloader = NULL;
         world_close(&w);
@@ -118,13 +118,13 @@ static void end_on_another_thread(world *w)
     assert_int_equal(pthread_create(&thread, NULL, end_all, &e), 0);
     for (int now = 0; now < ENDING; now = atomic_load_explicit(&e.ended, memory_order_relaxed))
         for (int i = now; i < ENDING; i++)
-            OK(memopt_offload_unpack(w->offloader, tickets[i], w->s, &back));
+            OK(memopt_offloader_unpack(w->offloader, tickets[i], w->s, &back));
     assert_int_equal(pthread_join(thread, NULL), 0);
     assert_int_equal(e.failed, 0);
     for (int i = 0; i < ENDING; i++) {
-        OK(memopt_offload_unpack(w->offloader, tickets[i], w->s, &back));
+        OK(memopt_offloader_unpack(w->offloader, tickets[i], w->s, &back));
         check_bytes(w, back, i, w->s);
-        OK(memopt_offload_release(w->offloader, tickets[i], w->s));
+        OK(memopt_offloader_release(w->offloader, tickets[i], w->s));
     }
 }
 

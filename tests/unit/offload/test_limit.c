@@ -14,7 +14,7 @@ static void open_with(world *w, uint64_t limit, uint32_t overflow)
 static void check_accounts(world *w, uint64_t limit)
 {
     memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_memory_info(w->device, &info));
+    OK(memopt_device_get_memory_info(w->device, &info));
     memopt_offloader_stats stats = stats_of(w);
     assert_int_equal(info.pinned, stats.host_bytes);
     assert_int_equal(info.pinned_peak, stats.host_bytes_peak);
@@ -36,13 +36,13 @@ static void test_keep_on_overflow(void **unused)
     assert_int_equal(stats_of(&w).host_bytes, 3 * MIB);
     check_accounts(&w, 3 * MIB);
     for (int i = 0; i < 5; i++) {
-        OK(memopt_offload_unpack(w.offloader, tickets[i], w.s, &data));
+        OK(memopt_offloader_unpack(w.offloader, tickets[i], w.s, &data));
         assert_true(holds(&w, data, i + 1, MIB, w.s));
-        OK(memopt_offload_release(w.offloader, tickets[i], w.s));
+        OK(memopt_offloader_release(w.offloader, tickets[i], w.s));
     }
     memopt_ticket next = packed(&w, MIB, 1, w.s); /* there is room again */
     assert_int_equal(stats_of(&w).kept_overflow, 2);
-    OK(memopt_offload_release(w.offloader, next, w.s));
+    OK(memopt_offloader_release(w.offloader, next, w.s));
     check_accounts(&w, 3 * MIB);
     world_close(&w);
 }
@@ -55,17 +55,17 @@ static void test_fail_on_overflow(void **unused)
     open_with(&w, MIB, MEMOPT_OVERFLOW_FAIL);
     memopt_ticket first = packed(&w, MIB, 1, w.s);
     void *block = filled_block(&w, 4096, 2, w.s);
-    FAILS(MEMOPT_LIMIT_REACHED, memopt_offload_pack(w.offloader, block, 4096, w.s, &ticket));
+    FAILS(MEMOPT_LIMIT_REACHED, memopt_offloader_pack(w.offloader, block, 4096, w.s, &ticket));
     SAYS("4.00 KiB to pack");
     SAYS("1.00 MiB of the host limit of 1.00 MiB");
     assert_int_equal(ticket, 0);
     assert_int_equal(stats_of(&w).packs, 1);
     assert_true(holds(&w, block, 2, 4096, w.s)); /* still the caller's */
-    OK(memopt_offload_release(w.offloader, first, w.s));
+    OK(memopt_offloader_release(w.offloader, first, w.s));
     OK(memopt_stream_sync(w.device, w.offloader->out.stream));
-    OK(memopt_offload_pack(w.offloader, block, 4096, w.s, &ticket)); /* the cache gives way */
+    OK(memopt_offloader_pack(w.offloader, block, 4096, w.s, &ticket)); /* the cache gives way */
     assert_int_equal(stats_of(&w).host_bytes, 4096);
-    OK(memopt_offload_release(w.offloader, ticket, w.s));
+    OK(memopt_offloader_release(w.offloader, ticket, w.s));
     check_accounts(&w, MIB);
     world_close(&w);
 }
@@ -86,10 +86,10 @@ static void test_wait_on_overflow(void **unused)
             world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, &options);
             first = packed(&w, 2 * MIB, 1, w.s);
             void *into = device_block(&w, 2 * MIB, w.s);
-            OK(memopt_offload_unpack_into(w.offloader, first, into, 2 * MIB, w.s));
-            OK(memopt_offload_release(w.offloader, first, w.s));
+            OK(memopt_offloader_unpack_into(w.offloader, first, into, 2 * MIB, w.s));
+            OK(memopt_offloader_release(w.offloader, first, w.s));
             void *block = filled_block(&w, MIB, 2, w.s);
-            memopt_status status = memopt_offload_pack(w.offloader, block, MIB, w.s, &second);
+            memopt_status status = memopt_offloader_pack(w.offloader, block, MIB, w.s, &second);
             if (policy == MEMOPT_OVERFLOW_WAIT) {
                 OK(status);
                 assert_true(stats_of(&w).waits <= 1);
@@ -101,9 +101,9 @@ static void test_wait_on_overflow(void **unused)
                 OK(memopt_allocator_free(w.allocator, block));
             } else {
                 OK(status);
-                OK(memopt_offload_unpack(w.offloader, second, w.s, &data));
+                OK(memopt_offloader_unpack(w.offloader, second, w.s, &data));
                 assert_true(holds(&w, data, 2, MIB, w.s));
-                OK(memopt_offload_release(w.offloader, second, w.s));
+                OK(memopt_offloader_release(w.offloader, second, w.s));
             }
             assert_true(holds(&w, into, 1, 2 * MIB, w.s));
             OK(memopt_allocator_free(w.allocator, into));
@@ -123,11 +123,11 @@ static void test_wait_fails_where_nothing_comes(void **unused)
     open_with(&w, 2 * MIB, MEMOPT_OVERFLOW_WAIT);
     memopt_ticket first = packed(&w, 2 * MIB, 1, w.s);
     void *block = device_block(&w, 3 * MIB, w.s);
-    FAILS(MEMOPT_LIMIT_REACHED, memopt_offload_pack(w.offloader, block, MIB, w.s, &ticket));
-    OK(memopt_offload_release(w.offloader, first, w.s));
-    FAILS(MEMOPT_LIMIT_REACHED, memopt_offload_pack(w.offloader, block, 3 * MIB, w.s, &ticket));
-    OK(memopt_offload_pack(w.offloader, block, MIB, w.s, &ticket));
-    OK(memopt_offload_release(w.offloader, ticket, w.s));
+    FAILS(MEMOPT_LIMIT_REACHED, memopt_offloader_pack(w.offloader, block, MIB, w.s, &ticket));
+    OK(memopt_offloader_release(w.offloader, first, w.s));
+    FAILS(MEMOPT_LIMIT_REACHED, memopt_offloader_pack(w.offloader, block, 3 * MIB, w.s, &ticket));
+    OK(memopt_offloader_pack(w.offloader, block, MIB, w.s, &ticket));
+    OK(memopt_offloader_release(w.offloader, ticket, w.s));
     check_accounts(&w, 2 * MIB);
     world_close(&w);
 }
@@ -181,8 +181,8 @@ static void test_waste(void **unused)
             OK(memopt_device_sync(w.device));
             for (int i = mixes[m].count - 1; i >= 0; i--) {
                 void *data = NULL;
-                OK(memopt_offload_unpack(w.offloader, tickets[i], w.s, &data));
-                OK(memopt_offload_release(w.offloader, tickets[i], w.s));
+                OK(memopt_offloader_unpack(w.offloader, tickets[i], w.s, &data));
+                OK(memopt_offloader_release(w.offloader, tickets[i], w.s));
             }
             OK(memopt_device_sync(w.device));
         }
@@ -212,14 +212,14 @@ static void test_cache_is_used_again(void **unused)
             held = stats_of(&w).host_bytes;
         assert_int_equal(stats_of(&w).host_bytes, held);
         for (int i = 11; i >= 0; i--)
-            OK(memopt_offload_release(w.offloader, tickets[i], w.s));
+            OK(memopt_offloader_release(w.offloader, tickets[i], w.s));
     }
     assert_int_equal(stats_of(&w).host_bytes_peak, held);
     uint64_t released = 0;
-    OK(memopt_offloader_trim(w.offloader, &released));
+    OK(memopt_offloader_trim_sync(w.offloader, &released));
     assert_int_equal(released, held);
     assert_int_equal(stats_of(&w).host_bytes, 0);
-    OK(memopt_offloader_trim(w.offloader, NULL));
+    OK(memopt_offloader_trim_sync(w.offloader, NULL));
     check_accounts(&w, 0);
     world_close(&w);
 }
@@ -235,14 +235,14 @@ static void test_trim_under_way(void **unused)
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 64 * MIB, NULL);
         memopt_ticket live = packed(&w, MIB, 1, w.s), gone = packed(&w, MIB, 2, w.s);
         void *into = device_block(&w, MIB, w.s);
-        OK(memopt_offload_unpack_into(w.offloader, gone, into, MIB, w.s));
-        OK(memopt_offload_release(w.offloader, gone, w.s));
-        OK(memopt_offloader_trim(w.offloader, &released));
+        OK(memopt_offloader_unpack_into(w.offloader, gone, into, MIB, w.s));
+        OK(memopt_offloader_release(w.offloader, gone, w.s));
+        OK(memopt_offloader_trim_sync(w.offloader, &released));
         assert_int_equal(released, MIB);
         assert_true(holds(&w, into, 2, MIB, w.s));
-        OK(memopt_offload_unpack(w.offloader, live, w.s, &data));
+        OK(memopt_offloader_unpack(w.offloader, live, w.s, &data));
         assert_true(holds(&w, data, 1, MIB, w.s));
-        OK(memopt_offload_release(w.offloader, live, w.s));
+        OK(memopt_offloader_release(w.offloader, live, w.s));
         OK(memopt_allocator_free(w.allocator, into));
         world_close(&w);
     }
@@ -266,15 +266,15 @@ static void test_never_above_the_limit(void **unused)
                 sizes[at] = next(4) ? 1 + next(60000) : 1 + next(MIB);
                 void *block = filled_block(&w, sizes[at], at + 1, w.s);
                 memopt_status status =
-                    memopt_offload_pack(w.offloader, block, sizes[at], w.s, &tickets[at]);
+                    memopt_offloader_pack(w.offloader, block, sizes[at], w.s, &tickets[at]);
                 if (status == MEMOPT_LIMIT_REACHED)
                     OK(memopt_allocator_free(w.allocator, block));
                 else
                     OK(status);
             } else {
-                OK(memopt_offload_unpack(w.offloader, tickets[at], w.s, &data));
+                OK(memopt_offloader_unpack(w.offloader, tickets[at], w.s, &data));
                 assert_true(holds(&w, data, at + 1, sizes[at], w.s));
-                OK(memopt_offload_release(w.offloader, tickets[at], w.s));
+                OK(memopt_offloader_release(w.offloader, tickets[at], w.s));
                 tickets[at] = 0;
             }
             assert_true(stats_of(&w).host_bytes <= limit);
@@ -286,7 +286,7 @@ static void test_never_above_the_limit(void **unused)
         assert_true(stats_of(&w).host_bytes_peak > 2 * MIB);
         for (int at = 0; at < LIVE; at++)
             if (tickets[at] != 0)
-                OK(memopt_offload_release(w.offloader, tickets[at], w.s));
+                OK(memopt_offloader_release(w.offloader, tickets[at], w.s));
         world_close(&w);
     }
 }

@@ -31,9 +31,9 @@ static int copy_after_value(world *w)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     void *data = NULL;
-    OK(memopt_offload_unpack(w->offloader, ticket, w->s, &data));
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->s, &data));
     int good = right(w, data, A, w->s);
-    OK(memopt_offload_release(w->offloader, ticket, w->s));
+    OK(memopt_offloader_release(w->offloader, ticket, w->s));
     return good;
 }
 
@@ -44,9 +44,9 @@ static int source_kept_until_copied(world *w)
     void *next = filled_block(w, BYTES, B, w->s); /* likely the same memory */
     int synced = right(w, next, B, w->s);
     void *data = NULL;
-    OK(memopt_offload_unpack(w->offloader, ticket, w->t, &data));
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->t, &data));
     int good = right(w, data, A, w->t);
-    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    OK(memopt_offloader_release(w->offloader, ticket, w->t));
     OK(memopt_allocator_free(w->allocator, next));
     return good && synced;
 }
@@ -56,14 +56,14 @@ static int back_after_out(world *w)
 {
     memopt_ticket old = packed(w, BYTES, B, w->s); /* leaves other bytes in the slab */
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_release(w->offloader, old, w->s));
+    OK(memopt_offloader_release(w->offloader, old, w->s));
     void *source = filled_block(w, BYTES, A, w->s), *data = NULL;
     memopt_ticket ticket = 0;
     int32_t kept;
-    OK(memopt_offload_pack_borrowed(w->offloader, source, BYTES, w->s, &ticket, &kept));
-    OK(memopt_offload_unpack(w->offloader, ticket, w->t, &data));
+    OK(memopt_offloader_pack_borrowed(w->offloader, source, BYTES, w->s, &ticket, &kept));
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->t, &data));
     int good = right(w, data, A, w->t);
-    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    OK(memopt_offloader_release(w->offloader, ticket, w->t));
     OK(memopt_device_sync(w->device));
     OK(memopt_allocator_free(w->allocator, source));
     return good;
@@ -75,13 +75,13 @@ static int slab_kept_until_read(world *w)
     void *result = filled_block(w, BYTES, C, w->s);
     memopt_ticket first = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_unpack_into(w->offloader, first, result, BYTES, w->s));
-    OK(memopt_offload_release(w->offloader, first, w->s));
+    OK(memopt_offloader_unpack_into(w->offloader, first, result, BYTES, w->s));
+    OK(memopt_offloader_release(w->offloader, first, w->s));
     memopt_ticket second = packed(w, BYTES, B, w->t); /* the same host memory */
-    OK(memopt_offload_wait_packed(w->offloader, second, w->t));
+    OK(memopt_offloader_wait_packed(w->offloader, second, w->t));
     OK(memopt_stream_sync(w->device, w->t));
     int good = right(w, result, A, w->s);
-    OK(memopt_offload_release(w->offloader, second, w->t));
+    OK(memopt_offloader_release(w->offloader, second, w->t));
     OK(memopt_allocator_free(w->allocator, result));
     return good;
 }
@@ -91,15 +91,15 @@ static int memory_free_before_back(world *w)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
-    OK(memopt_allocator_trim(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, NULL));
     void *former = filled_block(w, BYTES, B, w->s);
     OK(memopt_allocator_free(w->allocator, former));
-    OK(memopt_offload_prefetch(w->offloader, ticket));
+    OK(memopt_offloader_prefetch(w->offloader, ticket));
     void *data = NULL;
-    OK(memopt_offload_unpack(w->offloader, ticket, w->s, &data));
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->s, &data));
     assert_ptr_equal(data, former);
     int good = right(w, data, A, w->s);
-    OK(memopt_offload_release(w->offloader, ticket, w->s));
+    OK(memopt_offloader_release(w->offloader, ticket, w->s));
     return good;
 }
 
@@ -108,16 +108,16 @@ static int consumer_waits(world *w)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
-    OK(memopt_allocator_trim(w->allocator, NULL));
+    OK(memopt_allocator_trim_sync(w->allocator, NULL));
     void *former = filled_block(w, BYTES, B, w->s), *data = NULL;
     OK(memopt_device_sync(w->device));
     OK(memopt_allocator_free(w->allocator, former)); /* leaves other bytes in the memory */
-    OK(memopt_offload_prefetch(w->offloader, ticket));
-    OK(memopt_offload_unpack(w->offloader, ticket, w->t, &data));
+    OK(memopt_offloader_prefetch(w->offloader, ticket));
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->t, &data));
     assert_ptr_equal(data, former);
     int good = right(w, data, A, w->t);
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    OK(memopt_offloader_release(w->offloader, ticket, w->t));
     return good;
 }
 
@@ -127,11 +127,11 @@ static int consumer_of_own_memory_waits(world *w)
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     void *mine = filled_block(w, BYTES, B, w->s);
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_prefetch_into(w->offloader, ticket, mine, BYTES, w->s));
-    OK(memopt_offload_wait_unpacked(w->offloader, ticket, w->t));
+    OK(memopt_offloader_prefetch_into(w->offloader, ticket, mine, BYTES, w->s));
+    OK(memopt_offloader_wait_unpacked(w->offloader, ticket, w->t));
     int good = right(w, mine, A, w->t);
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    OK(memopt_offloader_release(w->offloader, ticket, w->t));
     OK(memopt_allocator_free(w->allocator, mine));
     return good;
 }
@@ -142,10 +142,10 @@ static int own_memory_free_before_back(world *w)
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
     void *mine = filled_block(w, BYTES, B, w->s); /* not done when the copy back is asked for */
-    OK(memopt_offload_prefetch_into(w->offloader, ticket, mine, BYTES, w->s));
-    OK(memopt_offload_wait_unpacked(w->offloader, ticket, w->s));
+    OK(memopt_offloader_prefetch_into(w->offloader, ticket, mine, BYTES, w->s));
+    OK(memopt_offloader_wait_unpacked(w->offloader, ticket, w->s));
     int good = right(w, mine, A, w->s);
-    OK(memopt_offload_release(w->offloader, ticket, w->s));
+    OK(memopt_offloader_release(w->offloader, ticket, w->s));
     OK(memopt_allocator_free(w->allocator, mine));
     return good;
 }
@@ -157,10 +157,10 @@ static int memory_kept_for_other_stream(world *w)
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
     void *data = NULL;
-    OK(memopt_offload_prefetch(w->offloader, ticket)); /* allocated in the order of s */
-    OK(memopt_offload_unpack(w->offloader, ticket, w->t, &data));
+    OK(memopt_offloader_prefetch(w->offloader, ticket)); /* allocated in the order of s */
+    OK(memopt_offloader_unpack(w->offloader, ticket, w->t, &data));
     OK(memopt_copy(w->device, result, data, BYTES, w->t)); /* the consumer */
-    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    OK(memopt_offloader_release(w->offloader, ticket, w->t));
     void *next = filled_block(w, BYTES, B, w->s);
     memopt_status status = memopt_stream_sync(w->device, w->s);
     int good = right(w, result, A, w->t) && status == MEMOPT_OK;
@@ -174,9 +174,9 @@ static int unused_prefetch(world *w)
 {
     memopt_ticket ticket = packed(w, BYTES, A, w->s);
     OK(memopt_device_sync(w->device));
-    OK(memopt_allocator_trim(w->allocator, NULL));
-    OK(memopt_offload_prefetch(w->offloader, ticket));
-    OK(memopt_offload_release(w->offloader, ticket, w->s));
+    OK(memopt_allocator_trim_sync(w->allocator, NULL));
+    OK(memopt_offloader_prefetch(w->offloader, ticket));
+    OK(memopt_offloader_release(w->offloader, ticket, w->s));
     void *next = filled_block(w, BYTES, B, w->s);
     memopt_status status = memopt_stream_sync(w->device, w->s);
     memopt_status device = memopt_device_sync(w->device);
@@ -193,20 +193,20 @@ static int joined_slab_kept_until_read(world *w)
     memopt_ticket whole = packed(w, 2 * HALF, B, w->s), first = 0, second = 0;
     int32_t kept;
     OK(memopt_device_sync(w->device));
-    OK(memopt_offload_release(w->offloader, whole, w->s));
-    OK(memopt_offload_pack_borrowed(w->offloader, mine, HALF, w->s, &first, &kept));
-    OK(memopt_offload_pack_borrowed(w->offloader, mine, HALF, w->s, &second, &kept));
+    OK(memopt_offloader_release(w->offloader, whole, w->s));
+    OK(memopt_offloader_pack_borrowed(w->offloader, mine, HALF, w->s, &first, &kept));
+    OK(memopt_offloader_pack_borrowed(w->offloader, mine, HALF, w->s, &second, &kept));
     OK(memopt_device_sync(w->device));
     OK(memopt_fill(w->device, result, A, BYTES, w->s));
-    OK(memopt_offload_unpack_into(w->offloader, second, result, HALF, w->s));
-    OK(memopt_offload_release(w->offloader, second, w->s));
-    OK(memopt_offload_release(w->offloader, first, w->s));
+    OK(memopt_offloader_unpack_into(w->offloader, second, result, HALF, w->s));
+    OK(memopt_offloader_release(w->offloader, second, w->s));
+    OK(memopt_offloader_release(w->offloader, first, w->s));
     memopt_ticket third = packed(w, 2 * HALF, B, w->t); /* over both */
     assert_int_equal(w->offloader->pool.slab_count, 1);
-    OK(memopt_offload_wait_packed(w->offloader, third, w->t));
+    OK(memopt_offloader_wait_packed(w->offloader, third, w->t));
     OK(memopt_stream_sync(w->device, w->t));
     int good = right(w, result, A, w->s);
-    OK(memopt_offload_release(w->offloader, third, w->t));
+    OK(memopt_offloader_release(w->offloader, third, w->t));
     OK(memopt_allocator_free(w->allocator, result));
     OK(memopt_allocator_free(w->allocator, mine));
     return good;
@@ -223,8 +223,8 @@ static int kept_value_written_before_reuse(world *w)
     OK(memopt_event_record(event, w->t));
     OK(memopt_stream_wait_event(w->device, w->s, event));
     OK(memopt_fill(w->device, block, A, BYTES, w->s));
-    OK(memopt_offload_pack(w->offloader, block, BYTES, w->s, &ticket));
-    OK(memopt_offload_release(w->offloader, ticket, w->t));
+    OK(memopt_offloader_pack(w->offloader, block, BYTES, w->s, &ticket));
+    OK(memopt_offloader_release(w->offloader, ticket, w->t));
     void *next = filled_block(w, BYTES, B, w->t);
     OK(memopt_stream_sync(w->device, w->t));
     memopt_status status = memopt_device_sync(w->device);
@@ -352,11 +352,11 @@ static void test_failed_pack_gives_the_block_back(void **unused)
                 mo_device_fail_at(w.device, n);
             else
                 mo_memory_fail_at(n);
-            status = memopt_offload_pack(w.offloader, block, BYTES, w.s, &ticket);
+            status = memopt_offloader_pack(w.offloader, block, BYTES, w.s, &ticket);
             mo_device_fail_at(w.device, 0);
             mo_memory_fail_at(0);
             if (status == MEMOPT_OK) {
-                OK(memopt_offload_release(w.offloader, ticket, w.s));
+                OK(memopt_offloader_release(w.offloader, ticket, w.s));
             } else {
                 OK(memopt_allocator_free(w.allocator, block));
                 void *next = filled_block(&w, BYTES, B, w.s);
@@ -389,11 +389,11 @@ static void test_two_steps(void **unused)
             for (int i = LAYERS - 1; i >= 0; i--) {
                 void *data = NULL;
                 if (i > 0)
-                    OK(memopt_offload_prefetch(w.offloader, tickets[i - 1]));
-                OK(memopt_offload_unpack(w.offloader, tickets[i], w.s, &data));
+                    OK(memopt_offloader_prefetch(w.offloader, tickets[i - 1]));
+                OK(memopt_offloader_unpack(w.offloader, tickets[i], w.s, &data));
                 OK(memopt_copy(w.device, (char *)results + (step * LAYERS + i) * BYTES, data, BYTES,
                                w.s));
-                OK(memopt_offload_release(w.offloader, tickets[i], w.s));
+                OK(memopt_offloader_release(w.offloader, tickets[i], w.s));
             }
         }
         OK(memopt_stream_sync(w.device, w.s));

@@ -4,9 +4,9 @@
 
 enum { COUNT = 5, BYTES = 5000 };
 
-static memopt_offload_request request_for(world *w)
+static memopt_offloader_request request_for(world *w)
 {
-    memopt_offload_request request = MEMOPT_OFFLOAD_REQUEST_INIT;
+    memopt_offloader_request request = MEMOPT_OFFLOADER_REQUEST_INIT;
     request.offloader = w->offloader;
     request.stream = w->s;
     return request;
@@ -22,15 +22,15 @@ static void test_many_values(void **unused)
         void *blocks[COUNT];
         world_open(&w, seed == 0 ? MEMOPT_STREAM_ORDER_EAGER : MEMOPT_STREAM_ORDER_ADVERSARIAL,
                    seed, 16 * MIB, NULL);
-        memopt_offload_request request = request_for(&w);
+        memopt_offloader_request request = request_for(&w);
         for (int i = 0; i < COUNT; i++) {
             request.bytes = BYTES + (uint64_t)i;
             request.data = blocks[i] = filled_block(&w, request.bytes, i + 1, w.s);
             request.kept = 7;
-            OK(memopt_offload_request_pack(&request));
+            OK(memopt_offloader_request_pack(&request));
             assert_int_equal(request.kept, 0);
             tickets[i] = request.ticket;
-            OK(memopt_offload_wait_packed(w.offloader, tickets[i], w.s));
+            OK(memopt_offloader_wait_packed(w.offloader, tickets[i], w.s));
             OK(memopt_fill(w.device, blocks[i], 99, request.bytes, w.s));
         }
         request.stream = w.t; /* the blocks are written on the other one */
@@ -39,11 +39,11 @@ static void test_many_values(void **unused)
             request.ticket = tickets[i];
             request.bytes = BYTES + (uint64_t)i;
             request.data = blocks[i];
-            const memopt_offload_request before = request;
-            OK(memopt_offload_request_unpack(&request));
+            const memopt_offloader_request before = request;
+            OK(memopt_offloader_request_unpack(&request));
             assert_memory_equal(&before, &request, sizeof request);
             assert_true(holds(&w, blocks[i], i + 1, request.bytes, w.t));
-            OK(memopt_offload_release(w.offloader, tickets[i], w.t));
+            OK(memopt_offloader_release(w.offloader, tickets[i], w.t));
             OK(memopt_allocator_free(w.allocator, blocks[i]));
         }
         assert_int_equal(stats_of(&w).copied_back_bytes, stats_of(&w).copied_out_bytes);
@@ -59,16 +59,16 @@ static void test_kept(void **unused)
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
     options.min_bytes = BYTES + 1;
     world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, &options);
-    memopt_offload_request request = request_for(&w);
+    memopt_offloader_request request = request_for(&w);
     request.data = filled_block(&w, BYTES, 3, w.s);
     request.bytes = BYTES;
-    OK(memopt_offload_request_pack(&request));
+    OK(memopt_offloader_request_pack(&request));
     assert_int_equal(request.kept, 1);
     void *kept = request.data;
     request.data = device_block(&w, BYTES, w.s);
-    OK(memopt_offload_request_unpack(&request));
+    OK(memopt_offloader_request_unpack(&request));
     assert_true(holds(&w, request.data, 3, BYTES, w.s));
-    OK(memopt_offload_release(w.offloader, request.ticket, w.s));
+    OK(memopt_offloader_release(w.offloader, request.ticket, w.s));
     OK(memopt_allocator_free(w.allocator, request.data));
     OK(memopt_allocator_free(w.allocator, kept));
     world_close(&w);
@@ -76,7 +76,7 @@ static void test_kept(void **unused)
 
 /* A request of a newer header, with a field that this library does not know. */
 typedef struct longer {
-    memopt_offload_request request;
+    memopt_offloader_request request;
     uint64_t unknown;
 } longer;
 
@@ -91,25 +91,25 @@ static void test_sizes(void **unused)
     r.request.bytes = BYTES;
     r.request.struct_size = sizeof r;
     r.unknown = 1;
-    FAILS(MEMOPT_UNSUPPORTED, memopt_offload_request_pack(&r.request));
+    FAILS(MEMOPT_UNSUPPORTED, memopt_offloader_request_pack(&r.request));
     assert_int_equal(r.request.ticket, 0);
     r.unknown = 0;
-    OK(memopt_offload_request_pack(&r.request));
-    OK(memopt_offload_wait_packed(w.offloader, r.request.ticket, w.s));
+    OK(memopt_offloader_request_pack(&r.request));
+    OK(memopt_offloader_wait_packed(w.offloader, r.request.ticket, w.s));
     OK(memopt_fill(w.device, block, 0, BYTES, w.s));
     r.unknown = 1;
-    FAILS(MEMOPT_UNSUPPORTED, memopt_offload_request_unpack(&r.request));
+    FAILS(MEMOPT_UNSUPPORTED, memopt_offloader_request_unpack(&r.request));
     r.request.struct_size = sizeof r.request - 1;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_request_unpack(&r.request));
-    SAYS("offload_request_unpack: struct_size");
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_request_pack(&r.request));
-    SAYS("MEMOPT_OFFLOAD_REQUEST_INIT");
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_unpack(&r.request));
+    SAYS("offloader_request_unpack: struct_size");
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_pack(&r.request));
+    SAYS("MEMOPT_OFFLOADER_REQUEST_INIT");
     assert_true(holds(&w, block, 0, BYTES, w.s)); /* those that failed wrote nothing */
     r.request.struct_size = sizeof r.request;
-    OK(memopt_offload_request_unpack(&r.request));
+    OK(memopt_offloader_request_unpack(&r.request));
     assert_true(holds(&w, block, 3, BYTES, w.s));
     assert_int_equal(stats_of(&w).packs, 1);
-    OK(memopt_offload_release(w.offloader, r.request.ticket, w.s));
+    OK(memopt_offloader_release(w.offloader, r.request.ticket, w.s));
     OK(memopt_allocator_free(w.allocator, block));
     world_close(&w);
 }
@@ -120,33 +120,33 @@ static void test_bad_input(void **unused)
     world w;
     world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, NULL);
     void *block = filled_block(&w, BYTES, 3, w.s);
-    memopt_offload_request request = MEMOPT_OFFLOAD_REQUEST_INIT;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_request_pack(NULL));
+    memopt_offloader_request request = MEMOPT_OFFLOADER_REQUEST_INIT;
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_pack(NULL));
     SAYS("request is NULL");
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_request_unpack(NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_unpack(NULL));
     SAYS("request is NULL");
     request.data = block;
     request.bytes = BYTES;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_request_pack(&request));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_pack(&request));
     SAYS("offloader is NULL");
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_request_unpack(&request));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_unpack(&request));
     request.offloader = w.offloader;
     request.bytes = 0;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_request_pack(&request));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_pack(&request));
     request.bytes = BYTES;
     request.data = NULL;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_request_pack(&request));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_pack(&request));
     request.ticket = 999;
     request.data = block;
-    FAILS(MEMOPT_NOT_FOUND, memopt_offload_request_unpack(&request));
+    FAILS(MEMOPT_NOT_FOUND, memopt_offloader_request_unpack(&request));
     assert_int_equal(request.ticket, 999); /* what failed wrote nothing */
     assert_int_equal(request.kept, 0);
     assert_int_equal(stats_of(&w).packs, 0);
-    OK(memopt_offload_request_pack(&request));
+    OK(memopt_offloader_request_pack(&request));
     request.bytes = BYTES - 1;
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_request_unpack(&request));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_request_unpack(&request));
     SAYS("bytes is too small");
-    OK(memopt_offload_release(w.offloader, request.ticket, w.s));
+    OK(memopt_offloader_release(w.offloader, request.ticket, w.s));
     OK(memopt_allocator_free(w.allocator, block));
     world_close(&w);
 }

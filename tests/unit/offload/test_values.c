@@ -19,13 +19,13 @@ static void test_round_trip(void **unused)
             for (int i = 8; i >= 0; i--) {
                 void *data = NULL, *again = NULL;
                 if (i % 2)
-                    OK(memopt_offload_prefetch(w.offloader, tickets[i]));
-                OK(memopt_offload_unpack(w.offloader, tickets[i], s, &data));
+                    OK(memopt_offloader_prefetch(w.offloader, tickets[i]));
+                OK(memopt_offloader_unpack(w.offloader, tickets[i], s, &data));
                 assert_true(holds(&w, data, i + 1, sizes[i], s));
-                OK(memopt_offload_unpack(w.offloader, tickets[i], s, &again));
+                OK(memopt_offloader_unpack(w.offloader, tickets[i], s, &again));
                 assert_ptr_equal(data, again);
-                OK(memopt_offload_release(w.offloader, tickets[i], s));
-                FAILS(MEMOPT_NOT_FOUND, memopt_offload_release(w.offloader, tickets[i], s));
+                OK(memopt_offloader_release(w.offloader, tickets[i], s));
+                FAILS(MEMOPT_NOT_FOUND, memopt_offloader_release(w.offloader, tickets[i], s));
                 SAYS("released before");
             }
             memopt_offloader_stats stats = stats_of(&w);
@@ -57,16 +57,16 @@ static void test_null_stream(void **unused)
                 tickets[i] = packed(&w, 300000, i + 1, i % 2 ? w.s : NULL);
             for (int i = 5; i >= 0; i--) {
                 if (order == MEMOPT_STREAM_ORDER_EAGER)
-                    OK(memopt_offload_query_packed(w.offloader, tickets[i]));
+                    OK(memopt_offloader_query_packed(w.offloader, tickets[i]));
                 if (i % 3 == 0)
-                    OK(memopt_offload_unpack_into(w.offloader, tickets[i], mine, 300000, NULL));
+                    OK(memopt_offloader_unpack_into(w.offloader, tickets[i], mine, 300000, NULL));
                 else
-                    OK(memopt_offload_prefetch_into(w.offloader, tickets[i], mine, 300000, NULL));
-                OK(memopt_offload_wait_unpacked(w.offloader, tickets[i], NULL));
+                    OK(memopt_offloader_prefetch_into(w.offloader, tickets[i], mine, 300000, NULL));
+                OK(memopt_offloader_wait_unpacked(w.offloader, tickets[i], NULL));
                 if (order == MEMOPT_STREAM_ORDER_EAGER)
                     assert_true(all_bytes(mine, i + 1, 300000));
                 assert_true(holds(&w, mine, i + 1, 300000, NULL));
-                OK(memopt_offload_release(w.offloader, tickets[i], NULL));
+                OK(memopt_offloader_release(w.offloader, tickets[i], NULL));
             }
             assert_int_equal(stats_of(&w).prefetch_hits, 4);
             OK(memopt_allocator_free(w.allocator, mine));
@@ -84,15 +84,15 @@ static void test_unpack_into(void **unused)
         void *mine = filled_block(&w, 20000, 9, w.t);
         memopt_ticket ticket = packed(&w, 12345, 3, w.s);
         FAILS(MEMOPT_INVALID_ARGUMENT,
-              memopt_offload_unpack_into(w.offloader, ticket, mine, 12344, w.t));
+              memopt_offloader_unpack_into(w.offloader, ticket, mine, 12344, w.t));
         SAYS("12345");
-        OK(memopt_offload_unpack_into(w.offloader, ticket, mine, 20000, w.t));
+        OK(memopt_offloader_unpack_into(w.offloader, ticket, mine, 20000, w.t));
         assert_true(holds(&w, mine, 3, 12345, w.t));
         assert_true(holds(&w, (char *)mine + 12345, 9, 20000 - 12345, w.t));
         OK(memopt_fill(w.device, mine, 8, 20000, w.t)); /* from the device the second time */
-        OK(memopt_offload_prefetch(w.offloader, ticket));
-        OK(memopt_offload_unpack_into(w.offloader, ticket, mine, 20000, w.t));
-        OK(memopt_offload_release(w.offloader, ticket, w.t));
+        OK(memopt_offloader_prefetch(w.offloader, ticket));
+        OK(memopt_offloader_unpack_into(w.offloader, ticket, mine, 20000, w.t));
+        OK(memopt_offloader_release(w.offloader, ticket, w.t));
         assert_true(holds(&w, mine, 3, 12345, w.t));
         OK(memopt_allocator_free(w.allocator, mine));
         world_close(&w);
@@ -110,18 +110,18 @@ static void test_borrowed(void **unused)
         void *data = NULL;
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
         void *mine = filled_block(&w, 9000, 4, w.s);
-        OK(memopt_offload_pack_borrowed(w.offloader, (char *)mine + 100, 8000, w.s, &ticket,
-                                        &kept));
+        OK(memopt_offloader_pack_borrowed(w.offloader, (char *)mine + 100, 8000, w.s, &ticket,
+                                          &kept));
         assert_int_equal(kept, 0);
-        OK(memopt_offload_wait_packed(w.offloader, ticket, w.s));
+        OK(memopt_offloader_wait_packed(w.offloader, ticket, w.s));
         OK(memopt_fill(w.device, mine, 5, 9000, w.s));
         OK(memopt_stream_sync(w.device, w.s));
-        OK(memopt_offload_query_packed(w.offloader, ticket));
-        OK(memopt_offload_unpack(w.offloader, ticket, w.t, &data));
+        OK(memopt_offloader_query_packed(w.offloader, ticket));
+        OK(memopt_offloader_unpack(w.offloader, ticket, w.t, &data));
         assert_ptr_not_equal(data, (char *)mine + 100);
         assert_true(holds(&w, data, 4, 8000, w.t));
         assert_true(holds(&w, mine, 5, 9000, w.s));
-        OK(memopt_offload_release(w.offloader, ticket, w.t));
+        OK(memopt_offloader_release(w.offloader, ticket, w.t));
         OK(memopt_allocator_free(w.allocator, mine));
         world_close(&w);
     }
@@ -133,13 +133,13 @@ static void test_query_packed(void **unused)
     world w;
     world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, 3, 16 * MIB, NULL);
     memopt_ticket ticket = packed(&w, 5000, 4, w.s);
-    memopt_status status = memopt_offload_query_packed(w.offloader, ticket);
+    memopt_status status = memopt_offloader_query_packed(w.offloader, ticket);
     assert_int_equal(status, MEMOPT_NOT_READY);
     int polls = 0; /* asking must lead there in the end */
-    while ((status = memopt_offload_query_packed(w.offloader, ticket)) == MEMOPT_NOT_READY)
+    while ((status = memopt_offloader_query_packed(w.offloader, ticket)) == MEMOPT_NOT_READY)
         assert_true(++polls < 1000);
     OK(status);
-    OK(memopt_offload_release(w.offloader, ticket, w.s));
+    OK(memopt_offloader_release(w.offloader, ticket, w.s));
     world_close(&w);
 }
 
@@ -156,30 +156,30 @@ static void test_kept_small(void **unused)
         options.min_bytes = 10000;
         world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
         void *mine = filled_block(&w, 9999, 4, w.s), *other = filled_block(&w, 9999, 5, w.s);
-        OK(memopt_offload_pack(w.offloader, mine, 9999, w.s, &own));
-        OK(memopt_offload_pack_borrowed(w.offloader, other, 9999, w.s, &borrowed, &kept));
+        OK(memopt_offloader_pack(w.offloader, mine, 9999, w.s, &own));
+        OK(memopt_offloader_pack_borrowed(w.offloader, other, 9999, w.s, &borrowed, &kept));
         assert_int_equal(kept, 1);
         large = packed(&w, 10000, 6, w.s);
-        OK(memopt_offload_query_packed(w.offloader, own));
-        OK(memopt_offload_prefetch(w.offloader, own));
+        OK(memopt_offloader_query_packed(w.offloader, own));
+        OK(memopt_offloader_prefetch(w.offloader, own));
         memopt_offloader_stats stats = stats_of(&w);
         assert_int_equal(stats.kept_small, 2);
         assert_int_equal(stats.kept_overflow, 0);
         assert_int_equal(stats.kept_bytes, 2 * 9999);
         assert_int_equal(stats.host_bytes_used, 10000);
-        OK(memopt_offload_unpack(w.offloader, borrowed, w.t, &data));
+        OK(memopt_offloader_unpack(w.offloader, borrowed, w.t, &data));
         assert_ptr_equal(data, other);
         assert_true(holds(&w, data, 5, 9999, w.t));
-        OK(memopt_offload_unpack(w.offloader, own, w.t, &data));
+        OK(memopt_offloader_unpack(w.offloader, own, w.t, &data));
         assert_ptr_equal(data, mine);
         void *copy = device_block(&w, 9999, w.t);
         OK(memopt_copy(w.device, copy, data, 9999, w.t));
-        OK(memopt_offload_release(w.offloader, own, w.t)); /* frees mine behind t */
+        OK(memopt_offloader_release(w.offloader, own, w.t)); /* frees mine behind t */
         void *next = filled_block(&w, 9999, 7, w.s);
         OK(memopt_stream_sync(w.device, w.s));
         assert_true(holds(&w, copy, 4, 9999, w.t));
-        OK(memopt_offload_release(w.offloader, borrowed, w.t));
-        OK(memopt_offload_release(w.offloader, large, w.t));
+        OK(memopt_offloader_release(w.offloader, borrowed, w.t));
+        OK(memopt_offloader_release(w.offloader, large, w.t));
         assert_int_equal(stats_of(&w).kept_bytes, 0);
         OK(memopt_allocator_free(w.allocator, other)); /* still the caller's */
         OK(memopt_allocator_free(w.allocator, next));
@@ -203,12 +203,12 @@ static void test_many_in_flight(void **unused)
         for (int i = 0; i < MANY; i++)
             OK(memopt_fill(w.device, mine + i * 100, i % 250 + 1, 100, w.s));
         for (int i = 0; i < MANY; i++)
-            OK(memopt_offload_pack_borrowed(w.offloader, mine + i * 100, 100, w.s, &tickets[i],
-                                            &kept));
+            OK(memopt_offloader_pack_borrowed(w.offloader, mine + i * 100, 100, w.s, &tickets[i],
+                                              &kept));
         for (int i = 0; i < MANY; i++)
-            OK(memopt_offload_unpack_into(w.offloader, tickets[i], back + i * 100, 100, w.t));
+            OK(memopt_offloader_unpack_into(w.offloader, tickets[i], back + i * 100, 100, w.t));
         for (int i = 0; i < MANY; i++)
-            OK(memopt_offload_release(w.offloader, tickets[i], w.t));
+            OK(memopt_offloader_release(w.offloader, tickets[i], w.t));
         assert_true(w.offloader->out.capacity > 16);
         OK(memopt_stream_sync(w.device, w.t));
         for (int i = 0; i < MANY; i++)
@@ -229,16 +229,16 @@ static void test_out_of_device_memory(void **unused)
     world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 40 * MIB, NULL);
     memopt_ticket ticket = packed(&w, 12 * MIB, 3, w.s);
     OK(memopt_device_sync(w.device));
-    OK(memopt_allocator_trim(w.allocator, NULL));
+    OK(memopt_allocator_trim_sync(w.allocator, NULL));
     void *full = device_block(&w, 30 * MIB, w.s);
-    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_offload_prefetch(w.offloader, ticket));
-    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_offload_unpack(w.offloader, ticket, w.s, &data));
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_offloader_prefetch(w.offloader, ticket));
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_offloader_unpack(w.offloader, ticket, w.s, &data));
     assert_null(data);
     assert_int_equal(stats_of(&w).copied_back_bytes, 0);
     OK(memopt_allocator_free(w.allocator, full));
-    OK(memopt_offload_unpack(w.offloader, ticket, w.s, &data));
+    OK(memopt_offloader_unpack(w.offloader, ticket, w.s, &data));
     assert_true(holds(&w, data, 3, 12 * MIB, w.s));
-    OK(memopt_offload_release(w.offloader, ticket, w.s));
+    OK(memopt_offloader_release(w.offloader, ticket, w.s));
     world_close(&w);
 }
 
@@ -252,14 +252,14 @@ static void test_tickets_are_never_reused(void **unused)
         seen[i] = packed(&w, 100, 1, w.s);
         for (int k = 0; k < i; k++)
             assert_int_not_equal(seen[k], seen[i]);
-        OK(memopt_offload_release(w.offloader, seen[i], w.s));
+        OK(memopt_offloader_release(w.offloader, seen[i], w.s));
     }
     void *data = NULL;
     for (int i = 0; i < 200; i++)
-        FAILS(MEMOPT_NOT_FOUND, memopt_offload_unpack(w.offloader, seen[i], w.s, &data));
+        FAILS(MEMOPT_NOT_FOUND, memopt_offloader_unpack(w.offloader, seen[i], w.s, &data));
     w.offloader->serial = (1ull << 40) - 1; /* after 10^12 values */
     void *block = device_block(&w, 100, w.s);
-    FAILS(MEMOPT_LIMIT_REACHED, memopt_offload_pack(w.offloader, block, 100, w.s, &seen[0]));
+    FAILS(MEMOPT_LIMIT_REACHED, memopt_offloader_pack(w.offloader, block, 100, w.s, &seen[0]));
     OK(memopt_allocator_free(w.allocator, block));
     world_close(&w);
 }
@@ -275,24 +275,25 @@ static void test_release_many(void **unused)
     world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 16 * MIB, NULL);
     for (int i = 0; i < 6; i++)
         tickets[i] = packed(&w, 4096, i + 1, w.s);
-    OK(memopt_offload_release_many(w.offloader, NULL, 0, w.s, &released));
+    OK(memopt_offloader_release_many(w.offloader, NULL, 0, w.s, &released));
     assert_int_equal(released, 0);
-    OK(memopt_offload_release_many(w.offloader, tickets, 2, w.s, &released));
+    OK(memopt_offloader_release_many(w.offloader, tickets, 2, w.s, &released));
     assert_int_equal(released, 2);
     assert_int_equal(stats_of(&w).tickets, 4);
     memopt_ticket mixed[4] = {tickets[2], tickets[3], tickets[0], tickets[4]};
-    FAILS(MEMOPT_NOT_FOUND, memopt_offload_release_many(w.offloader, mixed, 4, w.s, &released));
+    FAILS(MEMOPT_NOT_FOUND, memopt_offloader_release_many(w.offloader, mixed, 4, w.s, &released));
     SAYS("released before");
     assert_int_equal(released, 2);
-    OK(memopt_offload_unpack(w.offloader, tickets[4], w.s, &data));
+    OK(memopt_offloader_unpack(w.offloader, tickets[4], w.s, &data));
     assert_true(holds(&w, data, 5, 4096, w.s));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_release_many(w.offloader, NULL, 1, w.s, &released));
+          memopt_offloader_release_many(w.offloader, NULL, 1, w.s, &released));
     SAYS("tickets is NULL");
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_release_many(NULL, tickets, 1, w.s, &released));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_release_many(w.offloader, tickets, 1, w.s, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_release_many(NULL, tickets, 1, w.s, &released));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_offloader_release_many(w.offloader, tickets, 1, w.s, NULL));
     assert_int_equal(released, 2);
-    OK(memopt_offload_release_many(w.offloader, tickets + 4, 2, w.s, &released));
+    OK(memopt_offloader_release_many(w.offloader, tickets + 4, 2, w.s, &released));
     world_close(&w);
 }
 
@@ -308,8 +309,8 @@ static void test_destroy(void **unused)
         memopt_ticket on_device = packed(&w, 30000, 1, w.s), on_way = packed(&w, 30000, 2, w.s);
         (void)packed(&w, 30000, 3, w.s); /* on the host */
         (void)packed(&w, 100, 4, w.s);   /* kept */
-        OK(memopt_offload_unpack(w.offloader, on_device, w.t, &data));
-        OK(memopt_offload_prefetch(w.offloader, on_way));
+        OK(memopt_offloader_unpack(w.offloader, on_device, w.t, &data));
+        OK(memopt_offloader_prefetch(w.offloader, on_way));
         FAILS(MEMOPT_BUSY, memopt_offloader_destroy(w.offloader));
         SAYS("4 tickets");
         OK(memopt_offloader_destroy_force(w.offloader));
@@ -346,61 +347,63 @@ static void test_bad_input(void **unused)
     assert_null(o);
 
     char *block = filled_block(&w, 1000, 1, w.s);
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_pack(NULL, block, 10, w.s, &ticket));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_pack(w.offloader, NULL, 10, w.s, &ticket));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_pack(w.offloader, block, 10, w.s, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_pack(w.offloader, block, 0, w.s, &ticket));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_pack(w.offloader, block, 1025, w.s, &ticket));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_pack(w.offloader, block + 512, 8, w.s, &ticket));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_pack(NULL, block, 10, w.s, &ticket));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_pack(w.offloader, NULL, 10, w.s, &ticket));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_pack(w.offloader, block, 10, w.s, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_pack(w.offloader, block, 0, w.s, &ticket));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_pack(w.offloader, block, 1025, w.s, &ticket));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_offloader_pack(w.offloader, block + 512, 8, w.s, &ticket));
     SAYS("512 bytes behind");
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_pack(w.offloader, host, 10, w.s, &ticket));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_pack(w.offloader, host, 10, w.s, &ticket));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_pack_borrowed(w.offloader, block, 0, w.s, &ticket, &kept));
+          memopt_offloader_pack_borrowed(w.offloader, block, 0, w.s, &ticket, &kept));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_pack_borrowed(w.offloader, NULL, 8, w.s, &ticket, &kept));
+          memopt_offloader_pack_borrowed(w.offloader, NULL, 8, w.s, &ticket, &kept));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_pack_borrowed(w.offloader, block, 8, w.s, &ticket, NULL));
+          memopt_offloader_pack_borrowed(w.offloader, block, 8, w.s, &ticket, NULL));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_pack_borrowed(w.offloader, block, 8, w.s, NULL, &kept));
+          memopt_offloader_pack_borrowed(w.offloader, block, 8, w.s, NULL, &kept));
     assert_int_equal(ticket, 0);
     assert_int_equal(stats_of(&w).packs, 0);
     assert_int_equal(stats_of(&w).host_bytes, 0);
     OK(memopt_allocator_free(w.allocator, block)); /* still the caller's */
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_pack(w.offloader, block, 10, w.s, &ticket));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_pack(w.offloader, block, 10, w.s, &ticket));
 
     const memopt_ticket wrong[] = {0, 1, 5, UINT64_MAX, 1ull << 24, 1ull << 63};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        FAILS(MEMOPT_NOT_FOUND, memopt_offload_prefetch(w.offloader, wrong[i]));
-        FAILS(MEMOPT_NOT_FOUND, memopt_offload_unpack(w.offloader, wrong[i], w.s, &data));
+        FAILS(MEMOPT_NOT_FOUND, memopt_offloader_prefetch(w.offloader, wrong[i]));
+        FAILS(MEMOPT_NOT_FOUND, memopt_offloader_unpack(w.offloader, wrong[i], w.s, &data));
         FAILS(MEMOPT_NOT_FOUND,
-              memopt_offload_unpack_into(w.offloader, wrong[i], host, sizeof host, w.s));
-        FAILS(MEMOPT_NOT_FOUND, memopt_offload_wait_packed(w.offloader, wrong[i], w.s));
-        FAILS(MEMOPT_NOT_FOUND, memopt_offload_query_packed(w.offloader, wrong[i]));
-        FAILS(MEMOPT_NOT_FOUND, memopt_offload_release(w.offloader, wrong[i], w.s));
+              memopt_offloader_unpack_into(w.offloader, wrong[i], host, sizeof host, w.s));
+        FAILS(MEMOPT_NOT_FOUND, memopt_offloader_wait_packed(w.offloader, wrong[i], w.s));
+        FAILS(MEMOPT_NOT_FOUND, memopt_offloader_query_packed(w.offloader, wrong[i]));
+        FAILS(MEMOPT_NOT_FOUND, memopt_offloader_release(w.offloader, wrong[i], w.s));
     }
     ticket = packed(&w, 1000, 2, w.s);
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_prefetch(NULL, ticket));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_unpack(NULL, ticket, w.s, &data));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_unpack(w.offloader, ticket, w.s, NULL));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_unpack_into(NULL, ticket, host, 64, w.s));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_prefetch(NULL, ticket));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_unpack(NULL, ticket, w.s, &data));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_unpack(w.offloader, ticket, w.s, NULL));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_unpack_into(NULL, ticket, host, 64, w.s));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_unpack_into(w.offloader, ticket, NULL, 1000, w.s));
+          memopt_offloader_unpack_into(w.offloader, ticket, NULL, 1000, w.s));
     FAILS(MEMOPT_INVALID_ARGUMENT,
-          memopt_offload_prefetch_into(w.offloader, ticket, NULL, 1000, w.s));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_prefetch_into(w.offloader, ticket, host, 1, w.s));
-    SAYS("offload_prefetch_into: bytes is too small");
-    FAILS(MEMOPT_NOT_FOUND, memopt_offload_prefetch_into(w.offloader, 999, host, 1000, w.s));
-    FAILS(MEMOPT_NOT_FOUND, memopt_offload_wait_unpacked(w.offloader, 999, w.s));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_wait_unpacked(NULL, ticket, w.s));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_wait_packed(NULL, ticket, w.s));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_query_packed(NULL, ticket));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offload_release(NULL, ticket, w.s));
-    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_trim(NULL, NULL));
+          memopt_offloader_prefetch_into(w.offloader, ticket, NULL, 1000, w.s));
+    FAILS(MEMOPT_INVALID_ARGUMENT,
+          memopt_offloader_prefetch_into(w.offloader, ticket, host, 1, w.s));
+    SAYS("offloader_prefetch_into: bytes is too small");
+    FAILS(MEMOPT_NOT_FOUND, memopt_offloader_prefetch_into(w.offloader, 999, host, 1000, w.s));
+    FAILS(MEMOPT_NOT_FOUND, memopt_offloader_wait_unpacked(w.offloader, 999, w.s));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_wait_unpacked(NULL, ticket, w.s));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_wait_packed(NULL, ticket, w.s));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_query_packed(NULL, ticket));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_release(NULL, ticket, w.s));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_trim_sync(NULL, NULL));
     memopt_offloader_stats stats = {.struct_size = 4};
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_get_stats(w.offloader, &stats));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_get_stats(w.offloader, NULL));
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_get_stats(NULL, &stats));
-    OK(memopt_offload_release(w.offloader, ticket, w.s));
+    OK(memopt_offloader_release(w.offloader, ticket, w.s));
     world_close(&w);
 }
 

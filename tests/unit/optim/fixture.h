@@ -42,7 +42,7 @@ static inline void close_world(world *w)
 static inline memopt_tensor new_tensor(world *w, uint64_t count, memopt_dtype dtype,
                                        const float *values)
 {
-    memopt_tensor t = {NULL, count, dtype, 0};
+    memopt_tensor t = {NULL, count, dtype};
     uint64_t bytes = count * memopt_dtype_size(dtype);
     OK(memopt_allocator_alloc(w->allocator, bytes, MEMOPT_TAG_OTHER, w->stream, &t.data));
     w->blocks[w->block_count++] = t.data;
@@ -87,9 +87,9 @@ static inline void read_floats(world *w, const memopt_tensor *t, float *out)
 /* A whole export; the caller frees it. */
 static inline unsigned char *export_all(world *w, memopt_optimizer *o, uint64_t *bytes)
 {
-    OK(memopt_optimizer_export_size(o, bytes));
+    OK(memopt_optimizer_get_export_size(o, bytes));
     unsigned char *buffer = malloc(*bytes);
-    OK(memopt_optimizer_export_sync(o, buffer, *bytes, w->stream));
+    OK(memopt_optimizer_export_sync(o, *bytes, w->stream, buffer));
     return buffer;
 }
 

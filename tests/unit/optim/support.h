@@ -4,7 +4,7 @@
 
 #include "support/checks.h"
 
-#include "kernels/optim_scalar.h"
+#include "kernels/optim/optim_cpu.h"
 
 /* xorshift64*: seeded, the same on every machine. */
 static inline uint64_t next_random(uint64_t *state)

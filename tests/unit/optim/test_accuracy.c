@@ -149,12 +149,12 @@ static void test_states_after_one_step(void **state)
         OK(memopt_optimizer_step(o, &gradient, 1, NULL, w.stream));
         for (uint64_t k = 0; k < 4; k++) {
             view[k].struct_size = sizeof view[k];
-            OK(memopt_optimizer_state(o, 0, k, &view[k]));
+            OK(memopt_optimizer_get_state(o, 0, k, &view[k]));
         }
         for (int second = 0; second < 2; second++) {
             double *s = second ? v : m;
-            OK(memopt_dequantize_blockwise(w.device, &view[second].tensor, &view[2 + second].tensor,
-                                           &values, !second, 256, w.stream));
+            OK(memopt_dequantize(w.device, MEMOPT_STATE_8BIT, &values, &view[second].tensor,
+                                 &view[2 + second].tensor, !second, w.stream));
             read_floats(&w, &values, out);
             for (int i = 0; i < N; i++) {
                 double x = g[i];

@@ -188,7 +188,7 @@ static void test_damage(void **state)
     memset(bad + 64 + 96 + 16, 0xff, 8); /* 2^64 - 1 steps */
     seal(bad, bytes);
     refused(&r, bad, bytes, MEMOPT_CORRUPT);
-    assert_int_equal(memopt_optimizer_export_sync(r.o, bad, bytes - 1, r.w.stream),
+    assert_int_equal(memopt_optimizer_export_sync(r.o, bytes - 1, r.w.stream, bad),
                      MEMOPT_INVALID_ARGUMENT);
     assert_int_equal(memopt_optimizer_import_sync(r.o, NULL, bytes, r.w.stream),
                      MEMOPT_INVALID_ARGUMENT);

@@ -68,12 +68,12 @@ static void test_4bit_tensors(void **state)
     memopt_tensor back = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
     memopt_tensor scales = new_tensor(&w, (N + 127) / 128, MEMOPT_DTYPE_F32, NULL);
     memopt_tensor room = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
-    memopt_tensor codes = {room.data, (N + 1) / 2, MEMOPT_DTYPE_U8, 0};
+    memopt_tensor codes = {room.data, (N + 1) / 2, MEMOPT_DTYPE_U8};
     const uint8_t *bytes = codes.data;
     const float *absmax = scales.data;
     OK(memopt_state_map(MEMOPT_STATE_4BIT, 1, map));
-    OK(memopt_quantize_state(w.device, MEMOPT_STATE_4BIT, &values, &codes, &scales, 1, NULL));
-    OK(memopt_dequantize_state(w.device, MEMOPT_STATE_4BIT, &codes, &scales, &back, 1, NULL));
+    OK(memopt_quantize(w.device, MEMOPT_STATE_4BIT, &codes, &scales, &values, 1, NULL));
+    OK(memopt_dequantize(w.device, MEMOPT_STATE_4BIT, &back, &codes, &scales, 1, NULL));
     read_floats(&w, &back, y);
     for (int i = 0; i < N; i++) {
         uint32_t code = i % 2 ? bytes[i / 2] & 15u : bytes[i / 2] >> 4;
@@ -99,14 +99,14 @@ static void test_f8_tensors(void **state)
     memopt_tensor back = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
     memopt_tensor scales = new_tensor(&w, (N + 255) / 256, MEMOPT_DTYPE_F32, NULL);
     memopt_tensor room = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
-    memopt_tensor codes = {room.data, N, MEMOPT_DTYPE_F8_E4M3, 0};
+    memopt_tensor codes = {room.data, N, MEMOPT_DTYPE_F8_E4M3};
     const float *scale = scales.data;
     const uint8_t *bytes = codes.data;
     OK(memopt_state_map(MEMOPT_STATE_F8, 1, map));
     for (uint32_t c = 0; c < 256; c++)
         assert_true(isnan(map[c]) ? (c & 0x7f) == 0x7f : mo_f32_to_e4m3(map[c], 0) == c);
-    OK(memopt_quantize_state(w.device, MEMOPT_STATE_F8, &values, &codes, &scales, 1, NULL));
-    OK(memopt_dequantize_state(w.device, MEMOPT_STATE_F8, &codes, &scales, &back, 1, NULL));
+    OK(memopt_quantize(w.device, MEMOPT_STATE_F8, &codes, &scales, &values, 1, NULL));
+    OK(memopt_dequantize(w.device, MEMOPT_STATE_F8, &back, &codes, &scales, 1, NULL));
     read_floats(&w, &back, y);
     float largest = 0.0f;
     for (int i = 0; i < 256; i++)
@@ -122,13 +122,13 @@ static void test_f8_tensors(void **state)
     for (int i = 0; i < N; i++)
         x[i] = i % 2 ? 1.0f : i % 4 ? 0.0f : 1e-9f;
     write_tensor(&w, &values, x);
-    OK(memopt_quantize_state(w.device, MEMOPT_STATE_F8, &values, &codes, &scales, 0, NULL));
+    OK(memopt_quantize(w.device, MEMOPT_STATE_F8, &codes, &scales, &values, 0, NULL));
     for (int i = 0; i < N; i++)
         assert_int_equal(bytes[i], i % 2 ? 0x7e : i % 4 ? 0 : 1);
     x[300] = INFINITY; /* a block that is not finite is poisoned, the others are as they were */
     write_tensor(&w, &values, x);
-    OK(memopt_quantize_state(w.device, MEMOPT_STATE_F8, &values, &codes, &scales, 0, NULL));
-    OK(memopt_dequantize_state(w.device, MEMOPT_STATE_F8, &codes, &scales, &back, 0, NULL));
+    OK(memopt_quantize(w.device, MEMOPT_STATE_F8, &codes, &scales, &values, 0, NULL));
+    OK(memopt_dequantize(w.device, MEMOPT_STATE_F8, &back, &codes, &scales, 0, NULL));
     read_floats(&w, &back, y);
     for (int i = 0; i < N; i++)
         assert_int_equal(isnan(y[i]) != 0, i >= 256 && i < 512);
@@ -167,7 +167,7 @@ static void test_views(void **state)
         OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
         for (; views < 4; views++) {
             view[views].struct_size = sizeof view[views];
-            memopt_status status = memopt_optimizer_state(o, 0, views, &view[views]);
+            memopt_status status = memopt_optimizer_get_state(o, 0, views, &view[views]);
             if (e->names[views] == NULL) {
                 assert_int_equal(status, MEMOPT_NOT_FOUND);
                 break;
@@ -184,8 +184,8 @@ static void test_views(void **state)
                 assert_int_equal(view[moments + m].tensor.count, e->scales);
                 for (uint64_t i = 0; i < e->scales && m == 0; i++)
                     scales[i] = 1.0f; /* signed codes of new states are zeros by themselves */
-                OK(memopt_dequantize_state(w.device, e->format, &view[m].tensor,
-                                           &view[moments + m].tensor, &values, m == 0, NULL));
+                OK(memopt_dequantize(w.device, e->format, &values, &view[m].tensor,
+                                     &view[moments + m].tensor, m == 0, NULL));
                 read_floats(&w, &values, out);
                 for (int i = 0; i < N; i++)
                     assert_true(out[i] == 0.0f);
@@ -199,7 +199,7 @@ static void test_views(void **state)
         OK(memopt_optimizer_create(w.allocator, &options, &o)); /* min_8bit_size 4096 */
         OK(memopt_optimizer_add_group(o, &group, &number));
         OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, NULL, &index));
-        OK(memopt_optimizer_state(o, 0, 0, &view[0]));
+        OK(memopt_optimizer_get_state(o, 0, 0, &view[0]));
         assert_int_equal(view[0].tensor.dtype, MEMOPT_DTYPE_F32);
         OK(memopt_optimizer_step(o, &values, 1, NULL, NULL));
         OK(memopt_optimizer_destroy(o));
@@ -258,16 +258,16 @@ static void test_refusals(void **state)
     codes = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
     codes.dtype = MEMOPT_DTYPE_U8;
     codes.count = 501;
-    REFUSED(UNSUPPORTED, memopt_quantize_state(w.device, 1, &x, &codes, &scales, 1, NULL));
-    REFUSED(UNSUPPORTED, memopt_quantize_state(w.device, 5, &x, &codes, &scales, 1, NULL));
-    REFUSED(UNSUPPORTED, memopt_quantize_state(w.device, 4, &x, &codes, &scales, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_quantize_state(w.device, 2, &x, &codes, &scales, 1, NULL));
-    OK(memopt_quantize_state(w.device, 3, &x, &codes, &scales, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_quantize_state(w.device, 3, &x, &codes, &scales, 2, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_quantize_state(w.device, 3, NULL, &codes, &scales, 1, NULL));
+    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 1, &codes, &scales, &x, 1, NULL));
+    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 5, &codes, &scales, &x, 1, NULL));
+    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 4, &codes, &scales, &x, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 2, &codes, &scales, &x, 1, NULL));
+    OK(memopt_quantize(w.device, 3, &codes, &scales, &x, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 3, &codes, &scales, &x, 2, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 3, &codes, &scales, NULL, 1, NULL));
     codes.count = 500;
-    REFUSED(INVALID_ARGUMENT, memopt_quantize_state(w.device, 3, &x, &codes, &scales, 1, NULL));
-    REFUSED(INVALID_ARGUMENT, memopt_dequantize_state(w.device, 3, &codes, &scales, &x, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 3, &codes, &scales, &x, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_dequantize(w.device, 3, &x, &codes, &scales, 1, NULL));
     REFUSED(INVALID_ARGUMENT, memopt_state_map(MEMOPT_STATE_4BIT, 1, NULL));
     REFUSED(UNSUPPORTED, memopt_state_map(MEMOPT_STATE_F32, 1, map));
 #undef REFUSED

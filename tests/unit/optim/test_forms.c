@@ -128,7 +128,7 @@ static void run(const step_case *c, buffers *b, int isa)
         .copy_dtype = c->copy,
         .format = c->eight ? f->format : (uint32_t)MO_STATE_F32,
     };
-    mo_segment g = {mo_element_at(b->g, c->offset, c->g), c->n, 0, (uint32_t)c->g, 0};
+    mo_tensor_segment g = {mo_element_at(b->g, c->offset, c->g), c->n, 0, (uint32_t)c->g, 0};
     mo_optim_step_args args = {.tensors = &t,
                                .gradients = &g,
                                .coefs = &coef,
@@ -225,7 +225,7 @@ static void test_skip(void **state)
                              .absmax2 = after.absmax2,
                              .steps = &after.steps,
                              .parameter_dtype = c.p};
-        mo_segment g = {after.g, c.n, 0, (uint32_t)c.g, 0};
+        mo_tensor_segment g = {after.g, c.n, 0, (uint32_t)c.g, 0};
         mo_optim_step_args args = {
             .tensors = &t, .gradients = &g, .coefs = &coef, .control = &control, .count = 1};
         after = before;

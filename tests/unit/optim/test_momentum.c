@@ -77,8 +77,8 @@ static void set_momentum(setup *s, double momentum)
 
 static int has_state(const setup *s)
 {
-    memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0, 0}};
-    memopt_status status = memopt_optimizer_state(s->o, 0, 0, &view);
+    memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0}};
+    memopt_status status = memopt_optimizer_get_state(s->o, 0, 0, &view);
     assert_true(status == MEMOPT_OK || status == MEMOPT_NOT_FOUND);
     return status == MEMOPT_OK;
 }
@@ -129,7 +129,7 @@ static void test_no_bytes(void **state)
     for (int with = 0; with < 2; with++) {
         setup s = make(MEMOPT_STATE_F32, MEMOPT_DTYPE_F32, with ? 0.9 : 0.0, 0);
         uint64_t bytes;
-        OK(memopt_optimizer_export_size(s.o, &bytes));
+        OK(memopt_optimizer_get_export_size(s.o, &bytes));
         assert_true(with ? bytes > N * 4 : bytes < 256);
         end(&s);
     }
@@ -163,13 +163,14 @@ static void test_momentum_later(void **state)
     none = make(MEMOPT_STATE_8BIT, MEMOPT_DTYPE_F32, 0.0, 0);
     set_momentum(&none, 0.5);
     step(&none, 1);
-    memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0, 0}};
-    OK(memopt_optimizer_state(none.o, 0, 0, &view));
+    memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0}};
+    OK(memopt_optimizer_get_state(none.o, 0, 0, &view));
     assert_int_equal(view.tensor.dtype, MEMOPT_DTYPE_U8);
     end(&none);
 }
 
-/* What torch.optim.SGD does to parameter and buffer, with the roundings of kernels/sgd.h. */
+/* What torch.optim.SGD does to parameter and buffer, with the roundings of
+ * kernels/optim/optim_step.h. */
 typedef struct model {
     float p[N], m[N];
     int begun;
@@ -201,7 +202,7 @@ static void goes_on_elsewhere(setup *s)
 {
     uint64_t bytes;
     unsigned char *data = export_all(&s->w, s->o, &bytes);
-    OK(memopt_optimizer_set_steps_sync(s->o, 0, NULL, 99));
+    OK(memopt_optimizer_set_steps_sync(s->o, 0, 99, NULL));
     OK(memopt_optimizer_import_sync(s->o, data, bytes, NULL));
     free(data);
 }
@@ -246,9 +247,9 @@ static void test_a_buffer_is_left_alone_without_momentum(void **state)
     for (uint32_t format = MEMOPT_STATE_F32; format <= MEMOPT_STATE_8BIT; format++) {
         setup s = make(format, MEMOPT_DTYPE_F32, 0.9, 0);
         setup none = make(format, MEMOPT_DTYPE_F32, 0.0, 0);
-        memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0, 0}};
+        memopt_state_view view = {sizeof view, NULL, {NULL, 0, 0}};
         step(&s, 1);
-        OK(memopt_optimizer_state(s.o, 0, format == MEMOPT_STATE_8BIT, &view));
+        OK(memopt_optimizer_get_state(s.o, 0, format == MEMOPT_STATE_8BIT, &view));
         ((float *)view.tensor.data)[5] = NAN;
         void *before = read_bytes(&s.w, &view.tensor);
         memcpy(s.p.data, none.p.data, N * 4);

@@ -307,7 +307,7 @@ static void test_verdict_scale_and_copy(void **state)
         OK(memopt_optimizer_step(b.o, &b.g, 1, &options, NULL));
         y = everything(&b, &now);
         assert_memory_equal(x, y, bytes);
-        assert_true(*memopt_scaler_device_found_inf(scaler) == 1.0f);
+        assert_true(*memopt_scaler_get_found_inf(scaler) == 1.0f);
         const float *p = a.p.data;
         const uint16_t *copy = a.copy.data;
         for (uint64_t k = 0; k < a.p.count; k++)

@@ -138,10 +138,10 @@ static void test_unscale(void **state)
     OK(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
     y = everything(&b, &bytes_b);
     assert_memory_equal(x, y, bytes);
-    assert_true(*memopt_scaler_device_found_inf(scaler) == 1.0f);
+    assert_true(*memopt_scaler_get_found_inf(scaler) == 1.0f);
     OK(memopt_scaler_update(scaler, b.w.stream));
     memopt_scaler_state now = {.struct_size = sizeof now};
-    OK(memopt_scaler_get_state_sync(scaler, &now, b.w.stream));
+    OK(memopt_scaler_get_state_sync(scaler, b.w.stream, &now));
     assert_true(now.scale == 32768.0);
     free(x);
     free(y);
@@ -166,7 +166,7 @@ static void test_already_unscaled(void **state)
     unsigned char *x = everything(&a, &bytes), *y = everything(&b, &bytes_b);
     assert_memory_equal(x, y, bytes);
     free(y);
-    *memopt_scaler_device_found_inf(scaler) = 1.0f;
+    *memopt_scaler_get_found_inf(scaler) = 1.0f;
     OK(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
     y = everything(&b, &bytes_b);
     assert_memory_equal(x, y, bytes);
@@ -203,8 +203,8 @@ static void test_norm_and_clip(void **state)
     OK(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
     options.max_norm = (double)norms[0] / 2;
     OK(memopt_optimizer_step(c.o, c.g, 3, &options, c.w.stream));
-    OK(memopt_optimizer_state(b.o, 1, 0, &x));
-    OK(memopt_optimizer_state(c.o, 1, 0, &y));
+    OK(memopt_optimizer_get_state(b.o, 1, 0, &x));
+    OK(memopt_optimizer_get_state(c.o, 1, 0, &y));
     for (int i = 0; i < 100; i++)
         assert_true(fabsf(((float *)x.tensor.data)[i] / 2 - ((float *)y.tensor.data)[i]) <=
                     1e-6f * fabsf(((float *)x.tensor.data)[i]));
@@ -389,19 +389,19 @@ static void test_bad_input(void **state)
     step.max_norm = -1;
     REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 3, &step, NULL));
 
-    REFUSED(NOT_FOUND, memopt_optimizer_state(s.o, 0, 4, &view));
-    REFUSED(NOT_FOUND, memopt_optimizer_state(s.o, 1, 2, &view)); /* 32-bit: it is small */
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_state(s.o, 3, 0, &view));
-    REFUSED(INVALID_ARGUMENT, memopt_optimizer_set_steps_sync(s.o, 0, NULL, UINT64_C(1) << 53));
+    REFUSED(NOT_FOUND, memopt_optimizer_get_state(s.o, 0, 4, &view));
+    REFUSED(NOT_FOUND, memopt_optimizer_get_state(s.o, 1, 2, &view)); /* 32-bit: it is small */
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_get_state(s.o, 3, 0, &view));
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_set_steps_sync(s.o, 0, UINT64_C(1) << 53, NULL));
     REFUSED(INVALID_ARGUMENT, memopt_optimizer_get_steps_sync(s.o, 3, NULL, &index));
 #undef REFUSED
-    OK(memopt_optimizer_state(s.o, 0, 2, &view));
+    OK(memopt_optimizer_get_state(s.o, 0, 2, &view));
     assert_string_equal(view.name, "absmax1");
     assert_int_equal(view.tensor.count, (N + 255) / 256);
     unsigned char *is = everything(&s, &after);
     assert_int_equal(bytes, after);
     assert_memory_equal(was, is, bytes);
-    OK(memopt_optimizer_set_steps_sync(s.o, 2, NULL, 41));
+    OK(memopt_optimizer_set_steps_sync(s.o, 2, 41, NULL));
     OK(memopt_optimizer_step(s.o, s.g, 3, NULL, NULL));
     assert_int_equal(steps_of(&s, 2), 42);
     free(was);
@@ -417,10 +417,10 @@ static void test_blockwise(void **state)
     memopt_tensor y = new_tensor(&w, 1000, MEMOPT_DTYPE_BF16, NULL);
     memopt_tensor absmax = new_tensor(&w, 4, MEMOPT_DTYPE_F32, NULL);
     memopt_tensor bytes = new_tensor(&w, 500, MEMOPT_DTYPE_F16, NULL);
-    memopt_tensor codes = {bytes.data, 1000, MEMOPT_DTYPE_U8, 0};
+    memopt_tensor codes = {bytes.data, 1000, MEMOPT_DTYPE_U8};
     static float in[1000], out[1000];
-    OK(memopt_quantize_blockwise(w.device, &x, &codes, &absmax, 1, 256, w.stream));
-    OK(memopt_dequantize_blockwise(w.device, &codes, &absmax, &y, 1, 256, w.stream));
+    OK(memopt_quantize(w.device, MEMOPT_STATE_8BIT, &codes, &absmax, &x, 1, w.stream));
+    OK(memopt_dequantize(w.device, MEMOPT_STATE_8BIT, &y, &codes, &absmax, 1, w.stream));
     read_floats(&w, &x, in);
     read_floats(&w, &y, out);
     double error = 0.0;
@@ -428,18 +428,17 @@ static void test_blockwise(void **state)
         error += fabs((double)in[i] - (double)out[i]) / 1000;
     assert_true(error < 0.06 && error > 0.0);
     absmax.count = 3;
-    assert_int_equal(memopt_quantize_blockwise(w.device, &x, &codes, &absmax, 1, 256, w.stream),
+    assert_int_equal(memopt_quantize(w.device, MEMOPT_STATE_8BIT, &codes, &absmax, &x, 1, w.stream),
                      MEMOPT_INVALID_ARGUMENT);
     absmax.count = 4;
-    assert_int_equal(memopt_quantize_blockwise(w.device, &x, &codes, &absmax, 1, 64, w.stream),
-                     MEMOPT_UNSUPPORTED);
-    assert_int_equal(memopt_quantize_blockwise(w.device, &codes, &codes, &absmax, 1, 256, w.stream),
-                     MEMOPT_UNSUPPORTED);
-    assert_int_equal(memopt_quantize_blockwise(NULL, &x, &codes, &absmax, 1, 256, w.stream),
+    assert_int_equal(
+        memopt_quantize(w.device, MEMOPT_STATE_8BIT, &codes, &absmax, &codes, 1, w.stream),
+        MEMOPT_UNSUPPORTED);
+    assert_int_equal(memopt_quantize(NULL, MEMOPT_STATE_8BIT, &codes, &absmax, &x, 1, w.stream),
                      MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_dynamic_map(1, NULL), MEMOPT_INVALID_ARGUMENT);
+    assert_int_equal(memopt_state_map(MEMOPT_STATE_8BIT, 1, NULL), MEMOPT_INVALID_ARGUMENT);
     float map[256];
-    OK(memopt_dynamic_map(0, map));
+    OK(memopt_state_map(MEMOPT_STATE_8BIT, 0, map));
     assert_true(map[0] == 0.0f && map[255] == 1.0f);
     close_world(&w);
 }

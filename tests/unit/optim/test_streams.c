@@ -30,7 +30,7 @@ static void end_stream_first(int fails)
 {
     world w = open_world(MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
     memopt_stream other;
-    memopt_tensor t = {NULL, 5000, MEMOPT_DTYPE_F32, 0};
+    memopt_tensor t = {NULL, 5000, MEMOPT_DTYPE_F32};
     uint64_t index;
     OK(memopt_stream_create(w.device, &other));
     real = w.device->ops;
@@ -51,7 +51,7 @@ static void end_stream_first(int fails)
     dead = other;
     OK(memopt_optimizer_destroy(o));
     OK(memopt_allocator_free(w.allocator, t.data));
-    OK(memopt_allocator_trim(w.allocator, NULL));
+    OK(memopt_allocator_trim_sync(w.allocator, NULL));
     dead = NULL;
     w.device->ops = real;
     close_world(&w);

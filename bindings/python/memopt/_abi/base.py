@@ -99,7 +99,6 @@ class TensorStruct(Struct):
         ("data", ADDRESS),
         ("count", U64),
         ("dtype", I32),
-        ("reserved", I32),
     ]
 
 

@@ -110,7 +110,6 @@ class ScheduleStep(Struct):
     _fields_ = [
         ("struct_size", SIZE),
         ("operation", U32),
-        ("reserved", U32),
         ("stage", U64),
     ]
 
@@ -137,7 +136,7 @@ functions(
     memopt_region_alloc=(CHECKED, HANDLE, U64, OUT_ADDRESS),
     memopt_region_check=(CHECKED, HANDLE, TEXT, TENSORS),
     memopt_region_get_stats=(CHECKED, HANDLE, RegionStats),
-    memopt_content_hash=(CHECKED, HANDLE, TENSORS, OUT_U64, STREAM),
+    memopt_content_hash=(CHECKED, HANDLE, OUT_U64, TENSORS, STREAM),
     memopt_schedule_create=(CHECKED, ChainStage, U64, ScheduleOptions, OUT_HANDLE),
     memopt_schedule_destroy=(CHECKED, HANDLE),
     memopt_schedule_get_info=(CHECKED, HANDLE, ScheduleInfo),

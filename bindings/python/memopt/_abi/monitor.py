@@ -31,7 +31,6 @@ class MonitorInfoStruct(Struct):
         ("status", I32),
         ("driver_code", I32),
         ("device_count", I32),
-        ("reserved", I32),
         ("source", CHAR * 16),
         ("library", CHAR * 256),
         ("version", CHAR * 96),
@@ -82,7 +81,6 @@ class ProcessInfoStruct(Struct):
         ("kind", U32),
         ("used_bytes", U64),
         ("used_known", U32),
-        ("reserved", U32),
         ("name", CHAR * 64),
     ]
 
@@ -95,7 +93,7 @@ functions(
     memopt_monitor_get_info=(CHECKED, TEXT, MonitorInfoStruct),
     memopt_monitor_open=(CHECKED, TEXT, OUT_HANDLE),
     memopt_monitor_close=(CHECKED, HANDLE),
-    memopt_monitor_device_count=(CHECKED, HANDLE, OUT_I32),
-    memopt_monitor_read=(CHECKED, HANDLE, I32, MonitorReadingStruct),
+    memopt_monitor_get_device_count=(CHECKED, HANDLE, OUT_I32),
+    memopt_monitor_get_reading=(CHECKED, HANDLE, I32, MonitorReadingStruct),
     memopt_monitor_processes=(CHECKED, HANDLE, I32, ProcessVisitor, ADDRESS),
 )

@@ -37,7 +37,7 @@ class OffloaderOptions(Struct):
     ]
 
 
-@struct("memopt_offload_request")
+@struct("memopt_offloader_request")
 class OffloadRequest(Struct):
     _fields_ = [
         ("struct_size", SIZE),
@@ -80,19 +80,19 @@ functions(
     memopt_offloader_create=(CHECKED, HANDLE, HANDLE, OffloaderOptions, OUT_HANDLE),
     memopt_offloader_destroy=(CHECKED, HANDLE),
     memopt_offloader_destroy_force=(CHECKED, HANDLE),
-    memopt_offload_pack=(CHECKED, HANDLE, ADDRESS, U64, STREAM, OUT_U64),
-    memopt_offload_pack_borrowed=(CHECKED, HANDLE, ADDRESS, U64, STREAM, OUT_U64, OUT_I32),
-    memopt_offload_wait_packed=(CHECKED, HANDLE, U64, STREAM),
-    memopt_offload_query_packed=(I32, HANDLE, U64),
-    memopt_offload_prefetch=(CHECKED, HANDLE, U64),
-    memopt_offload_unpack=(CHECKED, HANDLE, U64, STREAM, OUT_ADDRESS),
-    memopt_offload_unpack_into=(CHECKED, HANDLE, U64, ADDRESS, U64, STREAM),
-    memopt_offload_prefetch_into=(CHECKED, HANDLE, U64, ADDRESS, U64, STREAM),
-    memopt_offload_wait_unpacked=(CHECKED, HANDLE, U64, STREAM),
-    memopt_offload_release=(CHECKED, HANDLE, U64, STREAM),
-    memopt_offload_release_many=(CHECKED, HANDLE, OUT_U64, U64, STREAM, OUT_U64),
-    memopt_offload_request_pack=(CHECKED, OffloadRequest),
-    memopt_offload_request_unpack=(CHECKED, OffloadRequest),
-    memopt_offloader_trim=(CHECKED, HANDLE, OUT_U64),
+    memopt_offloader_pack=(CHECKED, HANDLE, ADDRESS, U64, STREAM, OUT_U64),
+    memopt_offloader_pack_borrowed=(CHECKED, HANDLE, ADDRESS, U64, STREAM, OUT_U64, OUT_I32),
+    memopt_offloader_wait_packed=(CHECKED, HANDLE, U64, STREAM),
+    memopt_offloader_query_packed=(I32, HANDLE, U64),
+    memopt_offloader_prefetch=(CHECKED, HANDLE, U64),
+    memopt_offloader_unpack=(CHECKED, HANDLE, U64, STREAM, OUT_ADDRESS),
+    memopt_offloader_unpack_into=(CHECKED, HANDLE, U64, ADDRESS, U64, STREAM),
+    memopt_offloader_prefetch_into=(CHECKED, HANDLE, U64, ADDRESS, U64, STREAM),
+    memopt_offloader_wait_unpacked=(CHECKED, HANDLE, U64, STREAM),
+    memopt_offloader_release=(CHECKED, HANDLE, U64, STREAM),
+    memopt_offloader_release_many=(CHECKED, HANDLE, OUT_U64, U64, STREAM, OUT_U64),
+    memopt_offloader_request_pack=(CHECKED, OffloadRequest),
+    memopt_offloader_request_unpack=(CHECKED, OffloadRequest),
+    memopt_offloader_trim_sync=(CHECKED, HANDLE, OUT_U64),
     memopt_offloader_get_stats=(CHECKED, HANDLE, OffloaderStats),
 )

@@ -21,6 +21,6 @@ functions(
     memopt_pluggable_begin_pool=(None, I32, U64, U64, ADDRESS),
     memopt_pluggable_end_pool=(None, I32, U64, U64),
     memopt_pluggable_release_pool=(None, I32, U64, U64),
-    memopt_pluggable_allocator=(CHECKED, I32, U64, OUT_HANDLE),
+    memopt_pluggable_get_allocator=(CHECKED, I32, U64, OUT_HANDLE),
     memopt_pluggable_end=(CHECKED,),
 )

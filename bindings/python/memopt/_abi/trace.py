@@ -23,8 +23,7 @@ class TraceEventStruct(Struct):
         ("id", U64),
         ("bytes", U64),
         ("stream", U64),
-        ("action", U32),
-        ("reserved", U32),
+        ("action", U64),
     ]
 
 
@@ -57,7 +56,6 @@ class TraceOptions(Struct):
     _fields_ = [
         ("struct_size", SIZE),
         ("with_failed", U32),
-        ("reserved", U32),
     ]
 
 
@@ -113,7 +111,6 @@ class ReplayResultStruct(Struct):
         ("retries", U64),
         ("sample_count", U64),
         ("out_of_memory", U32),
-        ("reserved", U32),
         ("failed_bytes", U64),
         ("failed_stream", U64),
         ("failed_live_bytes", U64),

@@ -111,10 +111,8 @@ def _hashes(tensor: torch.Tensor) -> Optional[torch.Tensor]:
             )
         side = native(tensor.device)
         raw = TensorStruct(data=dense.data_ptr(), count=size, dtype=DType.U8)
+        hashes = ctypes.cast(result.data_ptr(), ctypes.POINTER(ctypes.c_uint64))
         lib.memopt_content_hash(
-            side.device._handle.pointer,
-            ctypes.byref(raw),
-            ctypes.cast(result.data_ptr(), ctypes.POINTER(ctypes.c_uint64)),
-            side.stream(),
+            side.device._handle.pointer, hashes, ctypes.byref(raw), side.stream()
         )
     return result

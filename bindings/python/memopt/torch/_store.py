@@ -52,21 +52,21 @@ def _function(name: str, *parameters: Any, calls: ctypes.CDLL = _calls) -> Any:
     return function
 
 
-_PACK, _UNPACK = "memopt_offload_request_pack", "memopt_offload_request_unpack"
+_PACK, _UNPACK = "memopt_offloader_request_pack", "memopt_offloader_request_unpack"
 _pack, _pack_short = _function(_PACK, c_void_p), _function(_PACK, c_void_p, calls=_short_calls)
 _unpack, _unpack_short = (
     _function(_UNPACK, c_void_p),
     _function(_UNPACK, c_void_p, calls=_short_calls),
 )
 _prefetch_into = _function(
-    "memopt_offload_prefetch_into", c_void_p, c_uint64, c_void_p, c_uint64, c_void_p
+    "memopt_offloader_prefetch_into", c_void_p, c_uint64, c_void_p, c_uint64, c_void_p
 )
-_wait_unpacked = _function("memopt_offload_wait_unpacked", c_void_p, c_uint64, c_void_p)
-_wait_packed = _function("memopt_offload_wait_packed", c_void_p, c_uint64, c_void_p)
-_query_packed = _function("memopt_offload_query_packed", c_void_p, c_uint64)
-_release = _function("memopt_offload_release", c_void_p, c_uint64, c_void_p)
+_wait_unpacked = _function("memopt_offloader_wait_unpacked", c_void_p, c_uint64, c_void_p)
+_wait_packed = _function("memopt_offloader_wait_packed", c_void_p, c_uint64, c_void_p)
+_query_packed = _function("memopt_offloader_query_packed", c_void_p, c_uint64)
+_release = _function("memopt_offloader_release", c_void_p, c_uint64, c_void_p)
 _release_many = _function(
-    "memopt_offload_release_many", c_void_p, c_void_p, c_uint64, c_void_p, c_void_p
+    "memopt_offloader_release_many", c_void_p, c_void_p, c_uint64, c_void_p, c_void_p
 )
 
 

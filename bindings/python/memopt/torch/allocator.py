@@ -136,7 +136,7 @@ class TorchAllocator:
         while True:
             out = ctypes.c_void_p()
             try:
-                _tools.memopt_pluggable_allocator(index, len(found), ctypes.byref(out))
+                _tools.memopt_pluggable_get_allocator(index, len(found), ctypes.byref(out))
             except errors.NotFoundError:
                 if not found:
                     raise
@@ -260,7 +260,7 @@ def _torch_raise() -> Any:
 def _stats(allocator: int) -> Dict[str, int]:
     names = stat_names()
     values = (ctypes.c_uint64 * len(names))()
-    lib.memopt_allocator_stats(allocator, values, len(names), None)
+    lib.memopt_allocator_get_stats(allocator, len(names), values, None)
     return dict(zip(names, values))
 
 

@@ -25,8 +25,9 @@ SHIM = os.path.join(SIMULATORS, "torch", "libcudart_shim.so")
 COMMON = """
 import ctypes, gc, warnings
 import memopt
-from memopt._library import lib
+from memopt._library import lib, part
 from memopt import _abi
+tools = part(_abi.TOOLS)
 driver = ctypes.CDLL("libcuda.so.1")
 driver.memopt_sim_used.restype = ctypes.c_uint64
 MIB = 1 << 20
@@ -54,8 +55,8 @@ def end_capture(stream):
 
 def stat(name, device=0, index=0):
     out, value = ctypes.c_void_p(), ctypes.c_uint64()
-    lib.memopt_pluggable_allocator(device, index, ctypes.byref(out))
-    lib.memopt_allocator_stat(out, name.encode(), ctypes.byref(value))
+    tools.memopt_pluggable_get_allocator(device, index, ctypes.byref(out))
+    lib.memopt_allocator_get_stat(out, name.encode(), ctypes.byref(value))
     return value.value
 """
 

@@ -28,19 +28,19 @@ GPU = torch.cuda.is_available()
 def test_entry_points_on_the_driver():
     run(
         """
-        lib.memopt_pluggable_configure(b"cuda", b"expandable_segments:True", _abi.PluggableRaise())
-        block = lib.memopt_pluggable_alloc(3 * MIB, 1, None)
+        tools.memopt_pluggable_configure(b"cuda", b"expandable_segments:True", _abi.PluggableRaise())
+        block = tools.memopt_pluggable_alloc(3 * MIB, 1, None)
         assert block and driver.memopt_sim_used(1) >= 3 * MIB and driver.memopt_sim_used(0) == 0
-        assert lib.memopt_pluggable_alloc(0, 1, None) is None
-        assert lib.memopt_pluggable_alloc(1, 2, None) is None  # there are two devices
-        assert lib.memopt_pluggable_alloc(300 * MIB, 1, None) is None
+        assert tools.memopt_pluggable_alloc(0, 1, None) is None
+        assert tools.memopt_pluggable_alloc(1, 2, None) is None  # there are two devices
+        assert tools.memopt_pluggable_alloc(300 * MIB, 1, None) is None
         assert b"300.00 MiB" in lib.memopt_last_error()
         assert stat("num_ooms", 1) == 1
-        lib.memopt_pluggable_free(block, 3 * MIB, 1, None)
+        tools.memopt_pluggable_free(block, 3 * MIB, 1, None)
         assert stat("reserved_bytes.all.current", 1) > 0
-        lib.memopt_pluggable_empty_cache()
+        tools.memopt_pluggable_empty_cache()
         assert driver.memopt_sim_used(1) == 0
-        lib.memopt_pluggable_end()
+        tools.memopt_pluggable_end()
         """
     )
 
@@ -48,11 +48,11 @@ def test_entry_points_on_the_driver():
 def test_default_without_configure():
     run(
         """
-        block = lib.memopt_pluggable_alloc(1000, 0, None)
+        block = tools.memopt_pluggable_alloc(1000, 0, None)
         assert block
-        lib.memopt_pluggable_free(block, 1000, 0, None)
+        tools.memopt_pluggable_free(block, 1000, 0, None)
         try:
-            lib.memopt_pluggable_configure(b"hip", b"", _abi.PluggableRaise())
+            tools.memopt_pluggable_configure(b"hip", b"", _abi.PluggableRaise())
         except memopt.BusyError as error:
             assert "before the first allocation" in str(error)
         else:
@@ -67,18 +67,18 @@ def test_a_recorded_stream_delays_reuse():
         new_context()
         stream, other = new_stream(), new_stream()
         for recorded in (False, True):
-            block = lib.memopt_pluggable_alloc(3 * MIB, 0, stream)
+            block = tools.memopt_pluggable_alloc(3 * MIB, 0, stream)
             if recorded:  # work of the other stream, which the driver does not run by itself
                 check(driver.cuMemsetD8Async(
                     ctypes.c_uint64(block), ctypes.c_ubyte(1), ctypes.c_size_t(MIB),
                     ctypes.c_void_p(other)))
-                lib.memopt_pluggable_record_stream(block, other)
-            lib.memopt_pluggable_free(block, 3 * MIB, 0, stream)
-            again = lib.memopt_pluggable_alloc(3 * MIB, 0, stream)
+                tools.memopt_pluggable_record_stream(block, other)
+            tools.memopt_pluggable_free(block, 3 * MIB, 0, stream)
+            again = tools.memopt_pluggable_alloc(3 * MIB, 0, stream)
             assert (again == block) is not recorded
-            lib.memopt_pluggable_free(again, 3 * MIB, 0, stream)
+            tools.memopt_pluggable_free(again, 3 * MIB, 0, stream)
         check(driver.cuStreamSynchronize(ctypes.c_void_p(other)))
-        lib.memopt_pluggable_empty_cache()
+        tools.memopt_pluggable_empty_cache()
         assert driver.memopt_sim_used(0) == 0
         """
     )
@@ -89,25 +89,25 @@ def test_a_graph_keeps_its_memory():
         """
         new_context()
         stream = new_stream()
-        cached = lib.memopt_pluggable_alloc(MIB, 0, stream)
-        lib.memopt_pluggable_free(cached, MIB, 0, stream)
-        lib.memopt_pluggable_begin_pool(0, 7, 1, None)
+        cached = tools.memopt_pluggable_alloc(MIB, 0, stream)
+        tools.memopt_pluggable_free(cached, MIB, 0, stream)
+        tools.memopt_pluggable_begin_pool(0, 7, 1, None)
         begin_capture(stream)
-        temporary = lib.memopt_pluggable_alloc(MIB, 0, stream)
-        outside = lib.memopt_pluggable_alloc(MIB, 0, None)
-        lib.memopt_pluggable_free(temporary, MIB, 0, stream)
+        temporary = tools.memopt_pluggable_alloc(MIB, 0, stream)
+        outside = tools.memopt_pluggable_alloc(MIB, 0, None)
+        tools.memopt_pluggable_free(temporary, MIB, 0, stream)
         end_capture(stream)
-        lib.memopt_pluggable_end_pool(0, 7, 1)
-        lib.memopt_pluggable_empty_cache()
+        tools.memopt_pluggable_end_pool(0, 7, 1)
+        tools.memopt_pluggable_empty_cache()
         assert temporary != cached and stat("reserved_bytes.all.current", 0, 1) > 0
         assert stat("requested_bytes.all.current") == MIB
-        later = {lib.memopt_pluggable_alloc(MIB, 0, stream) for _ in range(40)}
+        later = {tools.memopt_pluggable_alloc(MIB, 0, stream) for _ in range(40)}
         assert temporary not in later
-        lib.memopt_pluggable_release_pool(0, 7, 1)
+        tools.memopt_pluggable_release_pool(0, 7, 1)
         assert stat("reserved_bytes.all.current", 0, 1) == 0
         for block in later | {outside}:
-            lib.memopt_pluggable_free(block, MIB, 0, None)
-        lib.memopt_pluggable_end()
+            tools.memopt_pluggable_free(block, MIB, 0, None)
+        tools.memopt_pluggable_end()
         assert driver.memopt_sim_used(0) == 0
         """
     )
@@ -123,15 +123,15 @@ def test_threads_and_devices():
             choose, blocks = random.Random(seed), []
             for _ in range(400):
                 size, device = choose.randrange(1, MIB), choose.randrange(2)
-                block = lib.memopt_pluggable_alloc(size, device, None)
+                block = tools.memopt_pluggable_alloc(size, device, None)
                 if not block:
                     failures.append(lib.memopt_last_error())
                 blocks.append((block, size, device))
                 if len(blocks) > 20:
                     block, size, device = blocks.pop(choose.randrange(20))
-                    lib.memopt_pluggable_free(block, size, device, None)
+                    tools.memopt_pluggable_free(block, size, device, None)
             for block, size, device in blocks:
-                lib.memopt_pluggable_free(block, size, device, None)
+                tools.memopt_pluggable_free(block, size, device, None)
 
         threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
         for thread in threads: thread.start()
@@ -140,7 +140,7 @@ def test_threads_and_devices():
         for device in (0, 1):
             assert stat("requested_bytes.all.current", device) == 0
             assert stat("requested_bytes.all.peak", device) > 0
-        lib.memopt_pluggable_end()
+        tools.memopt_pluggable_end()
         assert driver.memopt_sim_used(0) == driver.memopt_sim_used(1) == 0
         """
     )

@@ -179,7 +179,6 @@ def struct(tensor: torch.Tensor, dtype: Optional[DType] = None) -> TensorStruct:
         data=tensor.data_ptr(),
         count=tensor.numel(),
         dtype=DTYPES[tensor.dtype] if dtype is None else dtype,
-        reserved=0,
     )
 
 
@@ -198,12 +197,12 @@ def quantize(
     floats = _layout.like(parameter, torch.float32).copy_(source)
     moment, scales = empty_moment(parameter, format_), empty_scales(parameter, format_)
     side = native(parameter.device)
-    lib.memopt_quantize_state(
+    lib.memopt_quantize(
         side.device._handle.pointer,
         format_,
-        structs([floats]),
         structs([moment], format_),
         structs([scales]),
+        structs([floats]),
         int(signed),
         side.stream(),
     )

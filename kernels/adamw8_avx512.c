@@ -1,3 +1,0 @@
-/* The AdamW step on AVX-512. */
-#define MO_FORM(name) name##_avx512
-#include "kernels/adamw8_avx512.h"

@@ -1,3 +1,0 @@
-/* The AdamW step on AVX-512 with VBMI and BF16. */
-#define MO_FORM(name) name##_avx512bf16
-#include "kernels/adamw8_avx512.h"

@@ -1,0 +1,81 @@
+/* The cast kernel on a GPU: the equal of cast_ref.c bit for bit. */
+#include "kernels/core/gpu_vector_io.h"
+
+#include "kernels/cast/cast.h"
+
+/* What a block of threads has to do. */
+typedef struct mo_cast_work {
+    const unsigned char *source;
+    unsigned char *destination;
+    uint64_t count; /* elements, at most MO_CHUNK_ELEMENTS */
+    uint64_t first; /* number of the first one in its tensor */
+    uint32_t from, to;
+    mo_random_stream stream;
+} mo_cast_work;
+
+MO_DEVICE void mo_cast_work_of(const mo_cast_segment *segments, const mo_cast_args &args,
+                               uint64_t item, mo_cast_work *work)
+{
+    uint32_t s = mo_chunk_segment(&segments[0].first_chunk, sizeof *segments, args.count, item);
+    uint64_t chunk = item - segments[s].first_chunk;
+    work->first = chunk * MO_CHUNK_ELEMENTS;
+    work->count = mo_chunk_length(segments[s].count, chunk);
+    work->from = segments[s].source_dtype;
+    work->to = segments[s].destination_dtype;
+    work->source =
+        (const unsigned char *)segments[s].source + work->first * mo_element_size(work->from);
+    work->destination =
+        (unsigned char *)segments[s].destination + work->first * mo_element_size(work->to);
+    if (args.stochastic)
+        work->stream = mo_random_stream_of(args.seed, args.sequence, segments[s].tensor);
+}
+
+template <int N>
+MO_DEVICE void mo_cast_packs(const mo_cast_work *work, int stochastic, int saturate)
+{
+    uint32_t from_size = mo_element_size(work->from), to_size = mo_element_size(work->to);
+    int from_aligned = mo_pack_aligned<N>(work->source, work->from);
+    int to_aligned = mo_pack_aligned<N>(work->destination, work->to);
+    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < work->count;
+         at += MO_CAST_THREADS * N) {
+        uint32_t rest = mo_pack_rest<N>(work->count, at);
+        uint32_t codes[N];
+        mo_read_pack<N>(work->source, at, rest, from_size, from_aligned, codes);
+        if (work->from != work->to) {
+            float values[N];
+            MO_BY_DTYPE(work->from, mo_decode_codes, codes, values);
+            if (stochastic) {
+                uint32_t random[4];
+                mo_random_block(&work->stream, (work->first + at) / 8, random);
+                MO_BY_DTYPE(work->to, mo_dither_values, values, saturate, random,
+                            (uint32_t)(at % 8), codes);
+            } else {
+                MO_BY_DTYPE(work->to, mo_encode_values, values, saturate, codes);
+            }
+        }
+        mo_write_pack<N>(work->destination, at, rest, to_size, to_aligned, codes);
+    }
+}
+
+MO_GLOBAL(mo_cast, mo_cast_args, MO_CAST_THREADS)
+{
+    MO_SHARED(mo_cast_work, shared_work);
+    uint64_t item = first_item + mo_block_index();
+    if (mo_thread_index() == 0) {
+        if (args.table) {
+            mo_cast_work_of(args.table, args, item, &shared_work);
+            MO_APART;
+        } else {
+            mo_cast_work_of(args.segments, args, item, &shared_work);
+        }
+    }
+    mo_barrier();
+    mo_cast_work work = shared_work;
+    if (work.from == work.to && work.source == work.destination)
+        return;
+    /* Eight elements share a block of random bits; four f32 are a vector. */
+    if (!args.stochastic && (work.from == MO_DTYPE_F32 || work.to == MO_DTYPE_F32))
+        mo_cast_packs<4>(&work, 0, args.saturate);
+    else
+        mo_cast_packs<8>(&work, args.stochastic, args.saturate);
+}

@@ -1,0 +1,104 @@
+/*
+ * What the CPU forms of the cast and the accumulate kernel share. A piece is one chunk of one
+ * tensor; each form of the cast is a table of functions that cast a piece, by source type,
+ * destination type and rounding.
+ */
+#ifndef MO_KERNELS_CAST_CAST_CPU_H
+#define MO_KERNELS_CAST_CAST_CPU_H
+
+#include "kernels/cast/accumulate.h"
+#include "kernels/cast/cast.h"
+
+typedef struct mo_cast_piece {
+    const unsigned char *source;
+    unsigned char *destination;
+    uint64_t count; /* elements, at most MO_CHUNK_ELEMENTS */
+    uint64_t first; /* number of the first element in its tensor, a multiple of the chunk */
+    mo_random_stream stream;
+    int saturate;
+    int streaming; /* destination is aligned to 64 bytes and to be written past the caches */
+} mo_cast_piece;
+
+/* Casts a piece from its element `start` (a multiple of 8) on. */
+typedef void (*mo_cast_piece_function)(const mo_cast_piece *piece, uint64_t start);
+
+enum { MO_CAST_DTYPES = 6 };
+typedef mo_cast_piece_function mo_cast_table[2][MO_CAST_DTYPES][MO_CAST_DTYPES];
+
+/* The scalar form: [stochastic][source][destination]. SIMD forms use it for the ragged ends. */
+extern const mo_cast_table mo_cast_scalar_table;
+
+/* The same type: bits are copied. */
+void mo_cast_copy_4(const mo_cast_piece *piece, uint64_t start);
+void mo_cast_copy_2(const mo_cast_piece *piece, uint64_t start);
+void mo_cast_copy_1(const mo_cast_piece *piece, uint64_t start);
+
+void mo_cast_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_cast_avx2(const void *args, uint64_t begin, uint64_t end);
+void mo_cast_avx512(const void *args, uint64_t begin, uint64_t end);
+
+/* Runs chunks [begin, end) by the functions of a form's table. Returns 1 if any output was written
+ * past the caches, so that a fence is due. */
+int mo_cast_run(const mo_cast_args *args, uint64_t begin, uint64_t end, const mo_cast_table table);
+
+/* --- every pair of types, once
+ * --------------------------------------------------------------------
+ *
+ * MO_CAST_PAIRS makes the functions of a form: NEAREST(from, to, from_dtype, to_dtype) defines the
+ * one that rounds to nearest, BOTH the stochastic one too. MO_CAST_TABLE is then the form's table.
+ * Conversions to f32 and to the same type round nothing, so both halves of the table share them.
+ */
+
+/* clang-format off */
+#define MO_CAST_PAIRS(NEAREST, BOTH)                                                              \
+    BOTH(f32, f16, 1, 2)                                                                          \
+    BOTH(f32, bf16, 1, 3)                                                                         \
+    BOTH(f32, e4m3, 1, 4)                                                                         \
+    BOTH(f32, e5m2, 1, 5)                                                                         \
+    NEAREST(f16, f32, 2, 1)                                                                       \
+    BOTH(f16, bf16, 2, 3)                                                                         \
+    BOTH(f16, e4m3, 2, 4)                                                                         \
+    BOTH(f16, e5m2, 2, 5)                                                                         \
+    NEAREST(bf16, f32, 3, 1)                                                                      \
+    BOTH(bf16, f16, 3, 2)                                                                         \
+    BOTH(bf16, e4m3, 3, 4)                                                                        \
+    BOTH(bf16, e5m2, 3, 5)                                                                        \
+    NEAREST(e4m3, f32, 4, 1)                                                                      \
+    BOTH(e4m3, f16, 4, 2)                                                                         \
+    BOTH(e4m3, bf16, 4, 3)                                                                        \
+    BOTH(e4m3, e5m2, 4, 5)                                                                        \
+    NEAREST(e5m2, f32, 5, 1)                                                                      \
+    BOTH(e5m2, f16, 5, 2)                                                                         \
+    BOTH(e5m2, bf16, 5, 3)                                                                        \
+    BOTH(e5m2, e4m3, 5, 4)
+
+/* Rows: source f32, f16, bf16, e4m3, e5m2 (from 1); columns: destination in the same order. */
+#define MO_CAST_ROWS(round)                                                                                \
+    {                                                                                              \
+        {0},                                                                                       \
+        {0, mo_cast_copy_4, round##_f32_f16, round##_f32_bf16, round##_f32_e4m3, round##_f32_e5m2},\
+        {0, nearest_f16_f32, mo_cast_copy_2, round##_f16_bf16, round##_f16_e4m3, round##_f16_e5m2},\
+        {0, nearest_bf16_f32, round##_bf16_f16, mo_cast_copy_2, round##_bf16_e4m3,                 \
+         round##_bf16_e5m2},                                                                       \
+        {0, nearest_e4m3_f32, round##_e4m3_f16, round##_e4m3_bf16, mo_cast_copy_1,                 \
+         round##_e4m3_e5m2},                                                                       \
+        {0, nearest_e5m2_f32, round##_e5m2_f16, round##_e5m2_bf16, round##_e5m2_e4m3,              \
+         mo_cast_copy_1},                                                                          \
+    }
+/* clang-format on */
+
+#define MO_CAST_TABLE                                                                              \
+    {                                                                                              \
+        MO_CAST_ROWS(nearest), MO_CAST_ROWS(stochastic)                                            \
+    }
+
+/* --- accumulate
+ * ----------------------------------------------------------------------------------- */
+
+/* The scalar form on elements [start, count); the SIMD form uses it for the ragged end. */
+void mo_accumulate_scalar(const mo_accumulate_piece *piece, uint64_t start, float scale);
+
+void mo_accumulate_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_accumulate_avx2(const void *args, uint64_t begin, uint64_t end);
+
+#endif

@@ -1,0 +1,43 @@
+/* The cast and the accumulate kernel: their names, arguments and forms. */
+#include "kernels/cast/cast_cpu.h"
+
+_Static_assert(sizeof(mo_cast_segment) == 40, "layout shared with the GPU");
+_Static_assert(sizeof(mo_cast_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
+_Static_assert(sizeof(mo_accumulate_segment) == 40, "layout shared with the GPU");
+_Static_assert(sizeof(mo_accumulate_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
+
+static uint64_t cast_elements(const void *args)
+{
+    const mo_cast_args *a = args;
+    const mo_cast_segment *segments = a->table ? a->table : a->segments;
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < a->count; i++)
+        elements += segments[i].count;
+    return elements;
+}
+
+static uint64_t accumulate_elements(const void *args)
+{
+    const mo_accumulate_args *a = args;
+    uint64_t elements = 0;
+    for (uint32_t i = 0; i < a->count; i++)
+        elements += a->segments[i].count;
+    return elements;
+}
+
+const mo_kernel mo_kernel_cast = {
+    .name = "mo_cast",
+    .args_size = sizeof(mo_cast_args),
+    .threads = MO_CAST_THREADS,
+    .cpu = MO_CPU_FORMS(mo_cast_ref, mo_cast_avx2, mo_cast_avx512),
+    .elements = cast_elements,
+};
+
+/* Memory bounds it: wider registers than AVX2's gain nothing. */
+const mo_kernel mo_kernel_accumulate = {
+    .name = "mo_accumulate",
+    .args_size = sizeof(mo_accumulate_args),
+    .threads = MO_ACCUMULATE_THREADS,
+    .cpu = MO_CPU_FORMS(mo_accumulate_ref, mo_accumulate_avx2),
+    .elements = accumulate_elements,
+};

@@ -1,0 +1,197 @@
+/* The scalar form of the cast kernel, and the loop over chunks that all CPU forms share. */
+#include "kernels/cast/cast_cpu.h"
+
+#include <string.h>
+
+/* --- elements, by address: the address may be unaligned for no one but memcpy ---------------- */
+
+static inline uint16_t read16(const unsigned char *at)
+{
+    uint16_t code;
+    memcpy(&code, at, sizeof code);
+    return code;
+}
+
+static inline float load_f32(const unsigned char *base, uint64_t i)
+{
+    float value;
+    memcpy(&value, base + 4 * i, sizeof value);
+    return value;
+}
+
+static inline float load_f16(const unsigned char *base, uint64_t i)
+{
+    return mo_f16_to_f32(read16(base + 2 * i));
+}
+
+static inline float load_bf16(const unsigned char *base, uint64_t i)
+{
+    return mo_bf16_to_f32(read16(base + 2 * i));
+}
+
+static inline float load_e4m3(const unsigned char *base, uint64_t i)
+{
+    return mo_e4m3_to_f32(base[i]);
+}
+
+static inline float load_e5m2(const unsigned char *base, uint64_t i)
+{
+    return mo_e5m2_to_f32(base[i]);
+}
+
+static inline void store_f32(unsigned char *base, uint64_t i, float value, int saturate)
+{
+    (void)saturate;
+    memcpy(base + 4 * i, &value, sizeof value);
+}
+
+static inline void store_f16(unsigned char *base, uint64_t i, float value, int saturate)
+{
+    (void)saturate;
+    uint16_t code = mo_f32_to_f16(value);
+    memcpy(base + 2 * i, &code, sizeof code);
+}
+
+static inline void store_bf16(unsigned char *base, uint64_t i, float value, int saturate)
+{
+    (void)saturate;
+    uint16_t code = mo_f32_to_bf16(value);
+    memcpy(base + 2 * i, &code, sizeof code);
+}
+
+static inline void store_e4m3(unsigned char *base, uint64_t i, float value, int saturate)
+{
+    base[i] = mo_f32_to_e4m3(value, saturate);
+}
+
+static inline void store_e5m2(unsigned char *base, uint64_t i, float value, int saturate)
+{
+    base[i] = mo_f32_to_e5m2(value, saturate);
+}
+
+static inline void dither_f16(unsigned char *base, uint64_t i, float value, int saturate,
+                              uint32_t random)
+{
+    (void)saturate;
+    uint16_t code = mo_f32_to_f16_stochastic(value, random);
+    memcpy(base + 2 * i, &code, sizeof code);
+}
+
+static inline void dither_bf16(unsigned char *base, uint64_t i, float value, int saturate,
+                               uint32_t random)
+{
+    (void)saturate;
+    uint16_t code = mo_f32_to_bf16_stochastic(value, random);
+    memcpy(base + 2 * i, &code, sizeof code);
+}
+
+static inline void dither_e4m3(unsigned char *base, uint64_t i, float value, int saturate,
+                               uint32_t random)
+{
+    base[i] = mo_f32_to_e4m3_stochastic(value, saturate, random);
+}
+
+static inline void dither_e5m2(unsigned char *base, uint64_t i, float value, int saturate,
+                               uint32_t random)
+{
+    base[i] = mo_f32_to_e5m2_stochastic(value, saturate, random);
+}
+
+/* --- pieces ---------------------------------------------------------------------------------- */
+
+#define NEAREST(from, to, from_dtype, to_dtype)                                                    \
+    static void nearest_##from##_##to(const mo_cast_piece *piece, uint64_t start)                  \
+    {                                                                                              \
+        for (uint64_t i = start; i < piece->count; i++)                                            \
+            store_##to(piece->destination, i, load_##from(piece->source, i), piece->saturate);     \
+    }
+
+/* Eight elements share a block of random bits. */
+#define STOCHASTIC(from, to, from_dtype, to_dtype)                                                 \
+    static void stochastic_##from##_##to(const mo_cast_piece *piece, uint64_t start)               \
+    {                                                                                              \
+        uint32_t block[4] = {0};                                                                   \
+        for (uint64_t i = start; i < piece->count; i++) {                                          \
+            if (i % 8 == 0)                                                                        \
+                mo_random_block(&piece->stream, (piece->first + i) / 8, block);                    \
+            dither_##to(piece->destination, i, load_##from(piece->source, i), piece->saturate,     \
+                        mo_random_bits16(block, (uint32_t)(i % 8)));                               \
+        }                                                                                          \
+    }
+
+static void copy_bits(const mo_cast_piece *piece, uint64_t start, uint32_t size)
+{
+    if (piece->destination != piece->source)
+        memcpy(piece->destination + start * size, piece->source + start * size,
+               (piece->count - start) * size);
+}
+
+void mo_cast_copy_4(const mo_cast_piece *piece, uint64_t start)
+{
+    copy_bits(piece, start, 4);
+}
+
+void mo_cast_copy_2(const mo_cast_piece *piece, uint64_t start)
+{
+    copy_bits(piece, start, 2);
+}
+
+void mo_cast_copy_1(const mo_cast_piece *piece, uint64_t start)
+{
+    copy_bits(piece, start, 1);
+}
+
+#define BOTH(from, to, from_dtype, to_dtype)                                                       \
+    NEAREST(from, to, from_dtype, to_dtype) STOCHASTIC(from, to, from_dtype, to_dtype)
+
+MO_CAST_PAIRS(NEAREST, BOTH)
+
+const mo_cast_table mo_cast_scalar_table = MO_CAST_TABLE;
+
+/* --- the loop over chunks -------------------------------------------------------------------- */
+
+static mo_cast_piece piece_of(const mo_cast_args *args, const mo_cast_segment *segment,
+                              uint64_t chunk)
+{
+    uint64_t first = chunk * MO_CHUNK_ELEMENTS;
+    mo_cast_piece piece;
+    piece.source =
+        (const unsigned char *)segment->source + first * mo_element_size(segment->source_dtype);
+    piece.destination =
+        (unsigned char *)segment->destination + first * mo_element_size(segment->destination_dtype);
+    piece.count = mo_chunk_length(segment->count, chunk);
+    piece.first = first;
+    piece.saturate = args->saturate;
+    /* In place the line has just been read, so writing it back costs nothing more. */
+    piece.streaming = args->streaming && segment->source != segment->destination &&
+                      (uintptr_t)piece.destination % 64 == 0;
+    return piece;
+}
+
+int mo_cast_run(const mo_cast_args *args, uint64_t begin, uint64_t end, const mo_cast_table table)
+{
+    const mo_cast_segment *segments = args->table ? args->table : args->segments;
+    int streamed = 0;
+    uint32_t s = mo_chunk_segment(&segments[0].first_chunk, sizeof *segments, args->count, begin);
+    mo_random_stream stream = mo_random_stream_of(args->seed, args->sequence, segments[s].tensor);
+    for (uint64_t item = begin; item < end; item++) {
+        uint64_t chunk = item - segments[s].first_chunk;
+        if (chunk * MO_CHUNK_ELEMENTS >= segments[s].count) {
+            s++;
+            chunk = 0;
+            if (args->stochastic)
+                stream = mo_random_stream_of(args->seed, args->sequence, segments[s].tensor);
+        }
+        const mo_cast_segment *segment = &segments[s];
+        mo_cast_piece piece = piece_of(args, segment, chunk);
+        piece.stream = stream;
+        table[args->stochastic][segment->source_dtype][segment->destination_dtype](&piece, 0);
+        streamed |= piece.streaming;
+    }
+    return streamed;
+}
+
+void mo_cast_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    mo_cast_run((const mo_cast_args *)args, begin, end, mo_cast_scalar_table);
+}

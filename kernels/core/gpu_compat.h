@@ -1,0 +1,399 @@
+/*
+ * The words of GPU kernels. A .cu file uses these and C++ without a library, and is compiled by
+ * nvcc, NVRTC, clang (for both vendors, without any header of theirs), hipcc, hipRTC, and the host
+ * compiler (MO_GPU_SIM, for the simulated drivers of the tests).
+ *
+ * A kernel is launched with one thread block per item and the number of threads of its mo_kernel, a
+ * multiple of 64: whole warps in both widths. Its parameters are the argument struct and the first
+ * item of the launch; item = first_item + mo_block_index().
+ *
+ * Lanes exchange values by mo_shuffle_xor_*, which every thread of a warp must reach. With a mask
+ * below 32 a warp of 64 behaves like two of 32, so kernels whose order of additions is specified
+ * use groups of MO_LANES threads whatever the width.
+ */
+#ifndef MO_KERNELS_CORE_GPU_COMPAT_H
+#define MO_KERNELS_CORE_GPU_COMPAT_H
+
+#if defined(MO_GPU_SIM)
+/* ---------------------------------------------------------------------------------- the host -- */
+
+#include <stdint.h>
+
+extern "C" {
+uint32_t mo_sim_thread(void);
+uint32_t mo_sim_block(void);
+uint32_t mo_sim_threads(void);
+uint32_t mo_sim_warp_size(void);
+void mo_sim_barrier(const char *file, int line);
+uint64_t mo_sim_shuffle_xor(uint64_t bits, uint32_t mask, const char *file, int line);
+void *mo_sim_shared(uint64_t size, const void *key);
+}
+
+/* What the simulated drivers look a kernel up by. */
+typedef struct mo_sim_kernel {
+    const char *name;
+    uint32_t args_size;
+    void (*run)(const void *args, uint64_t first_item);
+} mo_sim_kernel;
+
+#define MO_DEVICE static inline
+#define MO_GLOBAL_ROOM(name, args_type, threads, blocks)                                           \
+    static void name(const args_type &args, uint64_t first_item);                                  \
+    static void name##_run(const void *args, uint64_t first_item)                                  \
+    {                                                                                              \
+        name(*(const args_type *)args, first_item);                                                \
+    }                                                                                              \
+    static const mo_sim_kernel name##_sim = {#name, (uint32_t)sizeof(args_type), name##_run};      \
+    static void name(const args_type &args, uint64_t first_item)
+#define MO_SHARED(type, name) type &name = *(type *)mo_sim_shared(sizeof(type), #name)
+#define MO_UNROLL
+#define MO_ROLLED
+
+#define mo_thread_index() mo_sim_thread()
+#define mo_block_index() mo_sim_block()
+#define mo_block_threads() mo_sim_threads()
+#define mo_warp_size() mo_sim_warp_size()
+#define mo_barrier() mo_sim_barrier(__FILE__, __LINE__)
+#define mo_shuffle_xor_u64(value, mask) mo_sim_shuffle_xor(value, mask, __FILE__, __LINE__)
+#define mo_shuffle_xor_u32(value, mask) ((uint32_t)mo_shuffle_xor_u64(value, mask))
+#define mo_shuffle_xor_f64(value, mask)                                                            \
+    mo_f64_from_bits(mo_shuffle_xor_u64(mo_f64_bits(value), mask))
+
+#elif defined(__clang__)
+/* ----------------------------------------------------------------------- clang, both vendors -- */
+
+#if !defined(__CUDACC_RTC__) && !defined(__HIPCC_RTC__)
+#include <stdint.h>
+#endif
+
+/* A vendor's headers, where they are there, have defined these. */
+#ifndef __global__
+#define __global__ __attribute__((global))
+#endif
+#ifndef __device__
+#define __device__ __attribute__((device))
+#endif
+#ifndef __shared__
+#define __shared__ __attribute__((shared))
+#endif
+#ifndef __constant__
+#define __constant__ __attribute__((constant))
+#endif
+
+#define MO_DEVICE __attribute__((device)) __attribute__((always_inline)) static inline
+#if defined(__HIP__)
+#define MO_BOUNDS(threads, blocks) __attribute__((amdgpu_flat_work_group_size(threads, threads)))
+#else
+#define MO_BOUNDS(threads, blocks) __attribute__((launch_bounds(threads, blocks)))
+#endif
+#define MO_GLOBAL_ROOM(name, args_type, threads, blocks)                                           \
+    extern "C" __attribute__((global)) MO_BOUNDS(threads, blocks) void name(const args_type args,  \
+                                                                            uint64_t first_item)
+#define MO_SHARED(type, name) __attribute__((shared)) static type name
+#define MO_UNROLL _Pragma("unroll")
+#define MO_ROLLED _Pragma("unroll 1")
+
+#if defined(__HIP__)
+
+MO_DEVICE uint32_t mo_thread_index(void)
+{
+    return __builtin_amdgcn_workitem_id_x();
+}
+
+MO_DEVICE uint32_t mo_block_index(void)
+{
+    return __builtin_amdgcn_workgroup_id_x();
+}
+
+MO_DEVICE uint32_t mo_block_threads(void)
+{
+    return __builtin_amdgcn_workgroup_size_x();
+}
+
+MO_DEVICE uint32_t mo_warp_size(void)
+{
+    return __builtin_amdgcn_wavefrontsize();
+}
+
+MO_DEVICE void mo_barrier(void)
+{
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+
+MO_DEVICE uint32_t mo_shuffle_xor_u32(uint32_t value, uint32_t mask)
+{
+    uint32_t lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0));
+    return (uint32_t)__builtin_amdgcn_ds_bpermute((int)((lane ^ mask) * 4), (int)value);
+}
+
+#else /* CUDA */
+
+extern "C" __attribute__((device)) void mo_bar_sync(void) __asm__("llvm.nvvm.barrier0");
+
+MO_DEVICE uint32_t mo_thread_index(void)
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_tid_x();
+}
+
+MO_DEVICE uint32_t mo_block_index(void)
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_ctaid_x();
+}
+
+MO_DEVICE uint32_t mo_block_threads(void)
+{
+    return (uint32_t)__nvvm_read_ptx_sreg_ntid_x();
+}
+
+MO_DEVICE uint32_t mo_warp_size(void)
+{
+    return 32;
+}
+
+MO_DEVICE void mo_barrier(void)
+{
+    mo_bar_sync();
+}
+
+MO_DEVICE uint32_t mo_shuffle_xor_u32(uint32_t value, uint32_t mask)
+{
+    return (uint32_t)__nvvm_shfl_sync_bfly_i32(0xffffffffu, (int)value, (int)mask, 0x1f);
+}
+
+#endif
+
+MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
+{
+    uint32_t low = mo_shuffle_xor_u32((uint32_t)value, mask);
+    uint32_t high = mo_shuffle_xor_u32((uint32_t)(value >> 32), mask);
+    return (uint64_t)high << 32 | low;
+}
+
+#else
+/* ---------------------------------------------------------------------------- nvcc and NVRTC -- */
+
+#if !defined(__CUDACC_RTC__)
+#include <stdint.h>
+#endif
+
+#define MO_DEVICE __device__ __attribute__((always_inline)) static inline
+#define MO_GLOBAL_ROOM(name, args_type, threads, blocks)                                           \
+    extern "C" __global__ void __launch_bounds__(threads, blocks)                                  \
+        name(const __grid_constant__ args_type args, uint64_t first_item)
+#define MO_SHARED(type, name) __shared__ type name
+#define MO_UNROLL _Pragma("unroll")
+#define MO_ROLLED _Pragma("unroll 1")
+
+MO_DEVICE uint32_t mo_thread_index(void)
+{
+    return threadIdx.x;
+}
+
+MO_DEVICE uint32_t mo_block_index(void)
+{
+    return blockIdx.x;
+}
+
+MO_DEVICE uint32_t mo_block_threads(void)
+{
+    return blockDim.x;
+}
+
+MO_DEVICE uint32_t mo_warp_size(void)
+{
+    return 32;
+}
+
+MO_DEVICE void mo_barrier(void)
+{
+    __syncthreads();
+}
+
+MO_DEVICE uint32_t mo_shuffle_xor_u32(uint32_t value, uint32_t mask)
+{
+    return __shfl_xor_sync(0xffffffffu, value, (int)mask);
+}
+
+MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
+{
+    return __shfl_xor_sync(0xffffffffu, (unsigned long long)value, (int)mask);
+}
+
+#endif
+
+#include "kernels/core/host_device.h"
+
+/* A kernel. The compiler may take as many registers as leave room for `blocks` blocks on one of
+ * NVIDIA's multiprocessors; left to itself it rather spills than takes more than 64. */
+#define MO_GLOBAL(name, args_type, threads)                                                        \
+    MO_GLOBAL_ROOM(name, args_type, threads, 1024 / (threads))
+
+/* Ends one of two branches that the compiler must not merge: that differ only in a pointer, into
+ * the parameters or into global memory (merged, they would need the parameters copied to the
+ * stack), or in how a pack travels. */
+#if defined(MO_GPU_SIM)
+#define MO_APART (void)0
+#else
+#define MO_APART asm volatile("")
+#endif
+
+#if !defined(MO_GPU_SIM)
+MO_DEVICE double mo_shuffle_xor_f64(double value, uint32_t mask)
+{
+    return mo_f64_from_bits(mo_shuffle_xor_u64(mo_f64_bits(value), mask));
+}
+#endif
+
+enum { MO_LANES = 32 };
+
+/* A condition that hardly ever holds: its branch goes out of the way. kernel_report.py defines
+ * MO_RARE_NEVER to count the instructions of what is left. */
+#if defined(MO_RARE_NEVER)
+#define MO_RARE(condition) (mo_rare_test(condition), 0)
+MO_DEVICE void mo_rare_test(int condition)
+{
+    asm volatile("{.reg .pred p; setp.ne.s32 p, %0, 0; @p exit;}" ::"r"(condition));
+}
+#else
+#define MO_RARE(condition) __builtin_expect(!!(condition), 0)
+#endif
+
+/* --- global memory -------------------------------------------------------------------------------
+ *
+ * mo_load_words and mo_store_words move 1, 2 or 4 words (the address is a multiple of their bytes)
+ * in one instruction, mo_load_as and mo_store_as one number. Whatever lies in tensors and tables
+ * goes through these or MO_AT. Streaming ones are for what a kernel does not touch again and
+ * nothing soon after it: they leave the caches to others. */
+
+template <int WORDS> struct alignas(WORDS * 4) mo_words {
+    uint32_t of[WORDS];
+};
+
+template <class T> MO_DEVICE T mo_load_as(const void *at)
+{
+    return MO_AT(const T, at);
+}
+
+template <class T> MO_DEVICE void mo_store_as(void *at, T value)
+{
+    MO_AT(T, at) = value;
+}
+
+#if defined(MO_GPU_SIM)
+
+template <int WORDS, int STREAMING> MO_DEVICE mo_words<WORDS> mo_load_words(const void *at)
+{
+    return *(const mo_words<WORDS> *)at;
+}
+
+template <int WORDS, int STREAMING> MO_DEVICE void mo_store_words(void *at, mo_words<WORDS> words)
+{
+    *(mo_words<WORDS> *)at = words;
+}
+
+#elif defined(__clang__)
+
+template <int WORDS> struct mo_register;
+template <> struct mo_register<1> {
+    typedef uint32_t type;
+};
+template <> struct mo_register<2> {
+    typedef uint32_t type __attribute__((ext_vector_type(2)));
+};
+template <> struct mo_register<4> {
+    typedef uint32_t type __attribute__((ext_vector_type(4)));
+};
+
+template <int WORDS, int STREAMING> MO_DEVICE mo_words<WORDS> mo_load_words(const void *at)
+{
+    typedef typename mo_register<WORDS>::type reg;
+    const MO_IN_GLOBAL reg *from = (const MO_IN_GLOBAL reg *)at;
+    reg value = STREAMING ? __builtin_nontemporal_load(from) : *from;
+    mo_words<WORDS> words;
+    __builtin_memcpy(&words, &value, sizeof words);
+    return words;
+}
+
+template <int WORDS, int STREAMING> MO_DEVICE void mo_store_words(void *at, mo_words<WORDS> words)
+{
+    typedef typename mo_register<WORDS>::type reg;
+    MO_IN_GLOBAL reg *to = (MO_IN_GLOBAL reg *)at;
+    reg value;
+    __builtin_memcpy(&value, &words, sizeof value);
+    if (STREAMING)
+        __builtin_nontemporal_store(value, to);
+    else
+        *to = value;
+}
+
+#else /* nvcc and NVRTC */
+
+MO_DEVICE void mo_stream_in(const void *at, mo_words<1> *words)
+{
+    words->of[0] = __ldcs((const unsigned int *)at);
+}
+
+MO_DEVICE void mo_stream_in(const void *at, mo_words<2> *words)
+{
+    uint2 value = __ldcs((const uint2 *)at);
+    words->of[0] = value.x;
+    words->of[1] = value.y;
+}
+
+MO_DEVICE void mo_stream_in(const void *at, mo_words<4> *words)
+{
+    uint4 value = __ldcs((const uint4 *)at);
+    words->of[0] = value.x;
+    words->of[1] = value.y;
+    words->of[2] = value.z;
+    words->of[3] = value.w;
+}
+
+MO_DEVICE void mo_stream_out(void *at, const mo_words<1> *words)
+{
+    __stcs((unsigned int *)at, words->of[0]);
+}
+
+MO_DEVICE void mo_stream_out(void *at, const mo_words<2> *words)
+{
+    __stcs((uint2 *)at, make_uint2(words->of[0], words->of[1]));
+}
+
+MO_DEVICE void mo_stream_out(void *at, const mo_words<4> *words)
+{
+    __stcs((uint4 *)at, make_uint4(words->of[0], words->of[1], words->of[2], words->of[3]));
+}
+
+template <int WORDS, int STREAMING> MO_DEVICE mo_words<WORDS> mo_load_words(const void *at)
+{
+    mo_words<WORDS> words;
+    if (STREAMING)
+        mo_stream_in(at, &words);
+    else
+        words = MO_AT(const mo_words<WORDS>, at);
+    return words;
+}
+
+template <int WORDS, int STREAMING> MO_DEVICE void mo_store_words(void *at, mo_words<WORDS> words)
+{
+    if (STREAMING)
+        mo_stream_out(at, &words);
+    else
+        MO_AT(mo_words<WORDS>, at) = words;
+}
+
+#endif
+
+/* Several threads may set a flag at once; all write the same. */
+MO_DEVICE void mo_flag_raise(float *flag)
+{
+#if defined(MO_GPU_SIM)
+    __atomic_store_n((uint32_t *)(void *)flag, 0x3f800000u, __ATOMIC_RELAXED);
+#else
+    MO_AT(volatile float, flag) = 1.0f;
+#endif
+}
+
+#endif

@@ -1,0 +1,379 @@
+/*
+ * Packs: N (4 or 8) consecutive elements of a tensor in the registers of one GPU thread.
+ *
+ * A whole pack whose tensor is aligned to the pack's bytes (at most 16) travels in vectors of up to
+ * 16 bytes; others by element. Pack i holds elements N * i .. N * i + N - 1 of a piece. STREAMING
+ * is that of gpu_compat.h.
+ */
+#ifndef MO_KERNELS_CORE_GPU_VECTOR_IO_H
+#define MO_KERNELS_CORE_GPU_VECTOR_IO_H
+
+#include "kernels/core/gpu_compat.h"
+
+#include "kernels/core/kernel_launch.h"
+#include "kernels/core/numerics.h"
+
+MO_DEVICE int mo_aligned_to(const void *data, uint32_t bytes)
+{
+    return ((uintptr_t)data & (bytes - 1)) == 0;
+}
+
+/* True if packs of N elements of this tensor may travel as vectors. */
+template <int N> MO_DEVICE int mo_pack_aligned(const void *data, uint32_t dtype)
+{
+    uint32_t bytes = N * mo_element_size(dtype);
+    return mo_aligned_to(data, bytes < 16 ? bytes : 16);
+}
+
+/* --- one element ----------------------------------------------------------------------------- */
+
+MO_DEVICE uint32_t mo_read_code(const void *data, uint64_t i, uint32_t size)
+{
+    const unsigned char *at = (const unsigned char *)data + i * size;
+    if (size == 4)
+        return mo_load_as<uint32_t>(at);
+    return size == 2 ? mo_load_as<uint16_t>(at) : mo_load_as<uint8_t>(at);
+}
+
+MO_DEVICE void mo_write_code(void *data, uint64_t i, uint32_t size, uint32_t code)
+{
+    unsigned char *at = (unsigned char *)data + i * size;
+    if (size == 4)
+        mo_store_as<uint32_t>(at, code);
+    else if (size == 2)
+        mo_store_as<uint16_t>(at, (uint16_t)code);
+    else
+        mo_store_as<uint8_t>(at, (uint8_t)code);
+}
+
+/* --- packs of codes: the bits of the elements ------------------------------------------------ */
+
+/* The words of a pack; a pack of more than 16 bytes is two vectors. */
+template <int N, int SIZE, int STREAMING>
+MO_DEVICE void mo_read_vector(const unsigned char *at, uint32_t codes[N])
+{
+    enum { WORDS = N * SIZE / 4, PART = WORDS < 4 ? WORDS : 4 };
+    uint32_t words[WORDS];
+    MO_UNROLL
+    for (int w = 0; w < WORDS; w += PART) {
+        mo_words<PART> raw = mo_load_words<PART, STREAMING>(at + 4 * w);
+        MO_UNROLL
+        for (int k = 0; k < PART; k++)
+            words[w + k] = raw.of[k];
+    }
+    MO_UNROLL
+    for (int k = 0; k < N; k++) {
+        uint32_t word = words[k * SIZE / 4];
+        codes[k] = SIZE == 4   ? word
+                   : SIZE == 2 ? (word >> (k % 2 * 16) & 0xffffu)
+                               : (word >> (k % 4 * 8) & 0xffu);
+    }
+}
+
+template <int N, int SIZE, int STREAMING>
+MO_DEVICE void mo_write_vector(unsigned char *at, const uint32_t codes[N])
+{
+    enum { WORDS = N * SIZE / 4, PART = WORDS < 4 ? WORDS : 4 };
+    MO_UNROLL
+    for (int w = 0; w < WORDS; w += PART) {
+        mo_words<PART> raw;
+        MO_UNROLL
+        for (int k = 0; k < PART; k++) {
+            const uint32_t *c = &codes[(w + k) * 4 / SIZE];
+            raw.of[k] = SIZE == 4   ? c[0]
+                        : SIZE == 2 ? (c[0] | c[1] << 16)
+                                    : (c[0] | c[1] << 8 | c[2] << 16 | c[3] << 24);
+        }
+        mo_store_words<PART, STREAMING>(at + 4 * w, raw);
+    }
+}
+
+/* Merged with the elements' loads and stores, as some compilers do, vectors would fall apart: hence
+ * MO_APART. */
+
+/* Reads the pack that starts at element `first`; `rest` elements (at most N) exist, the others
+ * become 0. */
+template <int N, int STREAMING = 0>
+MO_DEVICE void mo_read_pack(const void *data, uint64_t first, uint32_t rest, uint32_t size,
+                            int aligned, uint32_t codes[N])
+{
+    const unsigned char *at = (const unsigned char *)data + first * size;
+    if (aligned && rest == N) {
+        if (size == 4)
+            mo_read_vector<N, 4, STREAMING>(at, codes);
+        else if (size == 2)
+            mo_read_vector<N, 2, STREAMING>(at, codes);
+        else
+            mo_read_vector<N, 1, STREAMING>(at, codes);
+        MO_APART;
+        return;
+    }
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        codes[k] = (uint32_t)k < rest ? mo_read_code(at, (uint64_t)k, size) : 0;
+}
+
+template <int N, int STREAMING = 0>
+MO_DEVICE void mo_write_pack(void *data, uint64_t first, uint32_t rest, uint32_t size, int aligned,
+                             const uint32_t codes[N])
+{
+    unsigned char *at = (unsigned char *)data + first * size;
+    if (aligned && rest == N) {
+        if (size == 4)
+            mo_write_vector<N, 4, STREAMING>(at, codes);
+        else if (size == 2)
+            mo_write_vector<N, 2, STREAMING>(at, codes);
+        else
+            mo_write_vector<N, 1, STREAMING>(at, codes);
+        MO_APART;
+        return;
+    }
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        if ((uint32_t)k < rest)
+            mo_write_code(at, (uint64_t)k, size, codes[k]);
+}
+
+/* --- codes of a type to f32 and back --------------------------------------------------------- */
+
+/* The same as numerics.h's conversions, without branches: threads of a warp take one path whatever
+ * their values are. */
+
+/* A small float's code at the lower end of an f32's exponent, times a power of two: exact,
+ * subnormals included. `shift` brings its mantissa to the f32's. */
+template <uint32_t BIAS> MO_DEVICE uint32_t mo_widen(uint32_t magnitude, uint32_t shift)
+{
+    const uint32_t power = (127 + 127 - BIAS) << 23;
+    return mo_f32_bits(mo_f32_from_bits(magnitude << shift) * mo_f32_from_bits(power));
+}
+
+MO_DEVICE float mo_half_as_f32(uint32_t code)
+{
+    uint32_t magnitude = code & 0x7fffu, bits = mo_widen<15>(magnitude, 13);
+    bits |= magnitude >= 0x7c00u ? MO_F32_INF_BITS : 0;
+    bits |= magnitude > 0x7c00u ? MO_F32_QUIET_BIT : 0;
+    return mo_f32_from_bits(bits | (code & 0x8000u) << 16);
+}
+
+MO_DEVICE float mo_e4m3_as_f32(uint32_t code)
+{
+    uint32_t magnitude = code & 0x7fu, bits = mo_widen<7>(magnitude, 20);
+    bits = magnitude == 0x7fu ? MO_F32_NAN_BITS : bits;
+    return mo_f32_from_bits(bits | (code & 0x80u) << 24);
+}
+
+/* mo_round_nearest: below the smallest normal, adding a number whose unit in the last place is the
+ * quantum rounds to it. `a` may be any magnitude. */
+template <uint32_t MANTISSA, uint32_t BIAS> MO_DEVICE uint32_t mo_narrow(uint32_t a)
+{
+    const uint32_t shift = 23 - MANTISSA, magic = (151 - BIAS - MANTISSA) << 23;
+    uint32_t normal = a - ((127 - BIAS) << 23) + ((1u << (shift - 1)) - 1) + (a >> shift & 1);
+    uint32_t small = mo_f32_bits(mo_f32_from_bits(a) + mo_f32_from_bits(magic)) - magic;
+    return a >= (128 - BIAS) << 23 ? normal >> shift : small;
+}
+
+MO_DEVICE uint32_t mo_f32_as_half(float value)
+{
+    uint32_t u = mo_f32_bits(value), a = u & 0x7fffffffu, code = mo_narrow<10, 15>(a);
+    code = code < 0x7c00u ? code : 0x7c00u;
+    code = a > MO_F32_INF_BITS ? 0x7e00u | (a >> 13 & 0x3ffu) : code;
+    return code | (u >> 16 & 0x8000u);
+}
+
+/* The formats of 8 bits: `top` is what overflow becomes, 0x7f stands for NaN. */
+template <uint32_t MANTISSA, uint32_t BIAS>
+MO_DEVICE uint32_t mo_f32_as_eight(float value, uint32_t top)
+{
+    uint32_t u = mo_f32_bits(value), a = u & 0x7fffffffu, code = mo_narrow<MANTISSA, BIAS>(a);
+    code = code < top ? code : top;
+    code = a > MO_F32_INF_BITS ? 0x7fu : code;
+    return code | (u >> 24 & 0x80u);
+}
+
+template <uint32_t DTYPE> MO_DEVICE float mo_decode_as(uint32_t code)
+{
+    return DTYPE == MO_DTYPE_F32       ? mo_f32_from_bits(code)
+           : DTYPE == MO_DTYPE_F16     ? mo_half_as_f32(code)
+           : DTYPE == MO_DTYPE_BF16    ? mo_bf16_to_f32((uint16_t)code)
+           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_e4m3_as_f32(code)
+                                       : mo_half_as_f32(code << 8);
+}
+
+template <uint32_t DTYPE> MO_DEVICE uint32_t mo_encode_as(float value, int saturate)
+{
+    return DTYPE == MO_DTYPE_F32       ? mo_f32_bits(value)
+           : DTYPE == MO_DTYPE_F16     ? mo_f32_as_half(value)
+           : DTYPE == MO_DTYPE_BF16    ? mo_f32_to_bf16(value)
+           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_f32_as_eight<3, 7>(value, saturate ? 0x7eu : 0x7fu)
+                                       : mo_f32_as_eight<2, 15>(value, saturate ? 0x7bu : 0x7cu);
+}
+
+/* f32 is not rounded, so it takes no random bits. */
+template <uint32_t DTYPE>
+MO_DEVICE uint32_t mo_dither_as(float value, int saturate, uint32_t random)
+{
+    return DTYPE == MO_DTYPE_F32       ? mo_f32_bits(value)
+           : DTYPE == MO_DTYPE_F16     ? mo_f32_to_f16_stochastic(value, random)
+           : DTYPE == MO_DTYPE_BF16    ? mo_f32_to_bf16_stochastic(value, random)
+           : DTYPE == MO_DTYPE_F8_E4M3 ? mo_f32_to_e4m3_stochastic(value, saturate, random)
+                                       : mo_f32_to_e5m2_stochastic(value, saturate, random);
+}
+
+/* Calls function<N, type>(...) for the type that a launch finds in its segment: one branch for a
+ * pack, not one for an element. */
+#define MO_BY_FLOAT(dtype, function, ...)                                                          \
+    do {                                                                                           \
+        if ((dtype) == MO_DTYPE_F32)                                                               \
+            function<N, MO_DTYPE_F32>(__VA_ARGS__);                                                \
+        else if ((dtype) == MO_DTYPE_BF16)                                                         \
+            function<N, MO_DTYPE_BF16>(__VA_ARGS__);                                               \
+        else                                                                                       \
+            function<N, MO_DTYPE_F16>(__VA_ARGS__);                                                \
+    } while (0)
+
+#define MO_BY_DTYPE(dtype, function, ...)                                                          \
+    do {                                                                                           \
+        if ((dtype) == MO_DTYPE_F8_E4M3)                                                           \
+            function<N, MO_DTYPE_F8_E4M3>(__VA_ARGS__);                                            \
+        else if ((dtype) == MO_DTYPE_F8_E5M2)                                                      \
+            function<N, MO_DTYPE_F8_E5M2>(__VA_ARGS__);                                            \
+        else                                                                                       \
+            MO_BY_FLOAT(dtype, function, __VA_ARGS__);                                             \
+    } while (0)
+
+/* NaN's bits go their own way, and only theirs: one test for a pack, and the processor's
+ * conversions where it has them. (Infinities that meet look like NaN here, and take the long way in
+ * vain.) */
+template <int N> MO_DEVICE int mo_any_nan(const float values[N])
+{
+    float sum = values[0];
+    MO_UNROLL
+    for (int k = 1; k < N; k++)
+        sum += values[k];
+    return mo_f32_is_nan(sum);
+}
+
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_decode_codes(const uint32_t codes[N], float values[N])
+{
+#if MO_NVCC_DEVICE
+    if (DTYPE == MO_DTYPE_F16) {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            asm("{.reg .b16 half; cvt.u16.u32 half, %1; cvt.f32.f16 %0, half;}"
+                : "=f"(values[k])
+                : "r"(codes[k]));
+        if (!MO_RARE(mo_any_nan<N>(values)))
+            return;
+    }
+#endif
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        values[k] = mo_decode_as<DTYPE>(codes[k]);
+}
+
+/* The codes of two numbers that are not NaN as f16 or bf16, the first one lower. */
+template <uint32_t DTYPE> MO_DEVICE void mo_encode_pair(float low, float high, uint32_t codes[2])
+{
+#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
+    uint32_t both;
+    if (DTYPE == MO_DTYPE_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    codes[0] = both & 0xffffu;
+    codes[1] = both >> 16;
+#else
+    if (DTYPE == MO_DTYPE_BF16) {
+        uint32_t a = mo_f32_bits(low), b = mo_f32_bits(high);
+        codes[0] = (a + 0x7fffu + (a >> 16 & 1)) >> 16;
+        codes[1] = (b + 0x7fffu + (b >> 16 & 1)) >> 16;
+    } else {
+        codes[0] = mo_f32_as_half(low);
+        codes[1] = mo_f32_as_half(high);
+    }
+#endif
+}
+
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_encode_pairs(const float values[N], int any_nan, uint32_t codes[N])
+{
+    if (MO_RARE(any_nan)) {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            codes[k] = mo_encode_as<DTYPE>(values[k], 0);
+    } else {
+        MO_UNROLL
+        for (int k = 0; k < N; k += 2)
+            mo_encode_pair<DTYPE>(values[k], values[k + 1], codes + k);
+    }
+}
+
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_encode_values(const float values[N], int saturate, uint32_t codes[N])
+{
+    if (DTYPE == MO_DTYPE_BF16 || DTYPE == MO_DTYPE_F16) {
+        mo_encode_pairs<N, DTYPE>(values, mo_any_nan<N>(values), codes);
+    } else {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            codes[k] = mo_encode_as<DTYPE>(values[k], saturate);
+    }
+}
+
+/* The same for f32, f16 and bf16 where mo_any_nan is known. */
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_encode_known(const float values[N], int any_nan, uint32_t codes[N])
+{
+    if (DTYPE == MO_DTYPE_F32) {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            codes[k] = mo_f32_bits(values[k]);
+    } else {
+        mo_encode_pairs<N, DTYPE>(values, any_nan, codes);
+    }
+}
+
+/* slot: which element of its eight the first one is; block: their random bits. */
+template <int N, uint32_t DTYPE>
+MO_DEVICE void mo_dither_values(const float values[N], int saturate, const uint32_t block[4],
+                                uint32_t slot, uint32_t codes[N])
+{
+    uint32_t upper = slot == 0 ? 0u : ~0u;
+    (void)upper;
+    MO_UNROLL
+    for (uint32_t k = 0; k < N; k++) {
+        uint32_t word = block[k / 2];
+        if (N == 4) /* by a mask: a compiler would make an index, and an array in memory, of it */
+            word = (word & ~upper) | (block[2 + k / 2] & upper);
+        codes[k] = mo_dither_as<DTYPE>(values[k], saturate, word >> (k % 2 * 16) & 0xffffu);
+    }
+}
+
+/* --- packs of f32, f16 and bf16 as values ---------------------------------------------------- */
+
+template <int N, int STREAMING = 0>
+MO_DEVICE void mo_load_pack(const void *data, uint64_t first, uint32_t rest, uint32_t dtype,
+                            int aligned, float values[N])
+{
+    uint32_t codes[N];
+    mo_read_pack<N, STREAMING>(data, first, rest, mo_element_size(dtype), aligned, codes);
+    MO_BY_FLOAT(dtype, mo_decode_codes, codes, values);
+}
+
+template <int N, int STREAMING = 0>
+MO_DEVICE void mo_store_pack(void *data, uint64_t first, uint32_t rest, uint32_t dtype, int aligned,
+                             const float values[N])
+{
+    uint32_t codes[N];
+    MO_BY_FLOAT(dtype, mo_encode_values, values, 0, codes);
+    mo_write_pack<N, STREAMING>(data, first, rest, mo_element_size(dtype), aligned, codes);
+}
+
+/* How many of the elements from `first` on exist among `count`: N, fewer at the end, 0 beyond. */
+template <int N> MO_DEVICE uint32_t mo_pack_rest(uint64_t count, uint64_t first)
+{
+    return first >= count ? 0 : count - first < N ? (uint32_t)(count - first) : (uint32_t)N;
+}
+
+#endif

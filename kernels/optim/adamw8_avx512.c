@@ -1,0 +1,3 @@
+/* The AdamW step on AVX-512. */
+#define MO_FORM(name) name##_avx512
+#include "kernels/optim/adamw8_avx512.h"

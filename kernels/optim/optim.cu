@@ -1,0 +1,286 @@
+/*
+ * The optimizer's kernels on a GPU. A group of 32 threads works on a block of 256 elements, a pack
+ * of eight a thread, so a block's absmax is a reduction over the group and no block waits for
+ * another. The code tables are copied to shared memory, where every thread looks up its own entry.
+ */
+#include "kernels/optim/state_codes_gpu.h"
+
+enum {
+    MO_OPTIM_GROUPS = MO_OPTIM_THREADS / MO_LANES,
+    MO_CHUNK_BLOCKS = MO_CHUNK_ELEMENTS / MO_BLOCK_SIZE
+};
+
+/* --- the step -------------------------------------------------------------------------------- */
+
+/* Which of a span's tensors may travel as vectors. */
+typedef struct mo_span_aligned {
+    int parameter, copy, gradient, m, v;
+} mo_span_aligned;
+
+template <int N, uint32_t FORMAT>
+MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
+{
+    mo_span_aligned a;
+    a.parameter = mo_pack_aligned<N>(s->parameter, (uint32_t)s->parameter_dtype);
+    a.copy = s->copy && mo_pack_aligned<N>(s->copy, (uint32_t)s->copy_dtype);
+    a.gradient = mo_pack_aligned<N>(s->gradient, (uint32_t)s->gradient_dtype);
+    a.m = FORMAT == MO_STATE_F32 ? mo_aligned_to(s->m, 16) : mo_codes_aligned<FORMAT>(s->m);
+    a.v = FORMAT == MO_STATE_F32 ? mo_aligned_to(s->v, 16) : mo_codes_aligned<FORMAT>(s->v);
+    return a;
+}
+
+/* mo_optim_store for a pack. */
+template <int N>
+MO_DEVICE void mo_store_parameters(const mo_optim_span *s, uint64_t at, uint32_t rest,
+                                   const mo_span_aligned *aligned, const float values[N],
+                                   int any_nan)
+{
+    uint32_t dtype = (uint32_t)s->parameter_dtype, codes[N];
+    if (s->stochastic && dtype != MO_DTYPE_F32) {
+        uint32_t random[4];
+        mo_random_block(&s->random, (s->start + at) / 8, random);
+        MO_BY_FLOAT(dtype, mo_dither_values, values, 0, random, (uint32_t)(at % 8), codes);
+    } else {
+        MO_BY_FLOAT(dtype, mo_encode_known, values, any_nan, codes);
+    }
+    mo_write_pack<N>(s->parameter, at, rest, mo_element_size(dtype), aligned->parameter, codes);
+    if (s->copy)
+        mo_store_pack<N>(s->copy, at, rest, (uint32_t)s->copy_dtype, aligned->copy, values);
+}
+
+template <int N>
+MO_DEVICE void mo_adamw_pack(const mo_rule_coef *c, const float g[N], float p[N], float m[N],
+                             float v[N], uint32_t *largest_m, uint32_t *largest_v)
+{
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        p[k] = mo_adamw_update(c, g[k], p[k], &m[k], &v[k]);
+    *largest_m = mo_largest<N>(m);
+    *largest_v = mo_largest<N>(v);
+}
+
+/* Updates the pack at `at` of m and v in registers, whose largest magnitudes' bits are written, and
+ * of the parameters in memory. Returns 0 if none of the parameters is NaN. */
+template <uint32_t RULE, int N, int CODED>
+MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
+                             uint32_t rest, const mo_span_aligned *aligned, float m[N], float v[N],
+                             uint32_t *largest_m, uint32_t *largest_v)
+{
+    float g[N], p[N];
+    mo_load_pack<N>(s->gradient, at, rest, (uint32_t)s->gradient_dtype, aligned->gradient, g);
+    mo_load_pack<N>(s->parameter, at, rest, (uint32_t)s->parameter_dtype, aligned->parameter, p);
+    if (RULE == MO_RULE_ADAMW && CODED) {
+        mo_adamw_pack<N>(coef, g, p, m, v, largest_m, largest_v);
+    } else {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            p[k] = mo_rule_update_raw(RULE, coef, g[k], p[k], &m[k], &v[k]);
+        *largest_m = mo_largest<N>(m);
+    }
+    int any_nan = mo_any_nan<N>(p);
+    if (MO_RARE(any_nan))
+        mo_one_nan<N>(p);
+    mo_store_parameters<N>(s, at, rest, aligned, p, any_nan);
+    return any_nan;
+}
+
+template <uint32_t RULE>
+MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
+                              uint32_t rest, const mo_span_aligned *aligned)
+{
+    enum { N = 4 };
+    float m[N] = {0}, v[N] = {0};
+    if (s->m)
+        mo_load_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
+    if (mo_rule_has_second(RULE))
+        mo_load_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
+    uint32_t largest_m, largest_v;
+    int any_nan =
+        mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, &largest_m, &largest_v);
+    /* A NaN in m or v makes one in p, but for Lion's m, which is not what p is made of. */
+    if (RULE == MO_RULE_LION)
+        any_nan |= mo_any_nan<N>(m);
+    if (MO_RARE(any_nan)) {
+        mo_one_nan<N>(m);
+        mo_one_nan<N>(v);
+    }
+    if (s->m)
+        mo_store_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
+    if (mo_rule_has_second(RULE))
+        mo_store_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
+}
+
+template <uint32_t RULE> MO_DEVICE void mo_step32(const mo_optim_span *s, const mo_rule_coef *coef)
+{
+    enum { N = 4 };
+    mo_span_aligned aligned = mo_span_alignment<N, MO_STATE_F32>(s);
+    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < s->count; at += MO_OPTIM_THREADS * N)
+        mo_step32_pack<RULE>(s, coef, at, mo_pack_rest<N>(s->count, at), &aligned);
+}
+
+/* 256 elements for each group. Groups past the end come along with nothing (rest 0): every thread
+ * of a warp reaches the reductions. */
+template <uint32_t RULE, uint32_t FORMAT>
+MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
+                             const typename mo_codec<FORMAT>::tables *tables,
+                             const mo_span_aligned *aligned, uint32_t block)
+{
+    enum { N = 8 };
+    uint64_t at = (uint64_t)block * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
+    uint32_t rest = mo_pack_rest<N>(s->count, at);
+    uint32_t largest_m = 0, largest_v = 0;
+    float m[N] = {0}, v[N] = {0};
+    if (rest > 0) {
+        mo_decode_block<FORMAT>(tables, 1, s->m, s->absmax1, at, rest, aligned->m, m);
+        if (mo_rule_has_second(RULE))
+            mo_decode_block<FORMAT>(tables, 0, s->v, s->absmax2, at, rest, aligned->v, v);
+        mo_update_pack<RULE, N, 1>(s, coef, at, rest, aligned, m, v, &largest_m, &largest_v);
+    }
+    mo_encode_block<FORMAT>(tables, 1, m, largest_m, at, rest, aligned->m, s->m, s->absmax1);
+    if (mo_rule_has_second(RULE))
+        mo_encode_block<FORMAT>(tables, 0, v, largest_v, at, rest, aligned->v, s->v, s->absmax2);
+}
+
+template <uint32_t RULE, uint32_t FORMAT>
+MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_optim_span *span,
+                             typename mo_codec<FORMAT>::tables *tables)
+{
+    if (args.control->skip)
+        return;
+    if (mo_thread_index() == 0)
+        mo_optim_span_of(&args, chunk, span);
+    mo_barrier();
+    mo_rule_coef coef = span->coef;
+    if (!span->absmax1) {
+        mo_step32<RULE>(span, &coef);
+        return;
+    }
+    mo_codec<FORMAT>::load(tables);
+    mo_barrier();
+    mo_span_aligned aligned = mo_span_alignment<8, FORMAT>(span);
+    uint32_t blocks = (uint32_t)((span->count + MO_BLOCK_SIZE - 1) / MO_BLOCK_SIZE);
+    for (uint32_t block = 0; block < blocks; block += MO_OPTIM_GROUPS)
+        mo_step_block<RULE, FORMAT>(span, &coef, tables, &aligned,
+                                    block + mo_thread_index() / MO_LANES);
+}
+
+#define MO_STEP_KERNEL(name, rule, format)                                                         \
+    MO_GLOBAL_ROOM(name, mo_optim_step_args, MO_OPTIM_THREADS, 3)                                  \
+    {                                                                                              \
+        MO_SHARED(mo_optim_span, span);                                                            \
+        MO_SHARED(mo_codec<format>::tables, tables);                                               \
+        mo_step_chunk<rule, format>(args, first_item + mo_block_index(), &span, &tables);          \
+    }
+
+MO_STEP_KERNEL(mo_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT)
+MO_STEP_KERNEL(mo_step_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT)
+MO_STEP_KERNEL(mo_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8)
+MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT)
+MO_STEP_KERNEL(mo_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT)
+
+/* --- before the step ------------------------------------------------------------------------- */
+
+MO_GLOBAL(mo_optim_upload, mo_optim_upload_args, MO_OPTIM_THREADS)
+{
+    unsigned char *destination = (unsigned char *)args.destination;
+    uint32_t bytes = (uint32_t)args.bytes, words = 0;
+    (void)first_item;
+    if (mo_aligned_to(destination, 4)) {
+        words = bytes / 4;
+        const uint32_t *payload = (const uint32_t *)(const void *)args.payload;
+        for (uint32_t w = mo_thread_index(); w < words; w += MO_OPTIM_THREADS)
+            ((uint32_t *)(void *)destination)[w] = payload[w];
+    }
+    for (uint32_t i = words * 4 + mo_thread_index(); i < bytes; i += MO_OPTIM_THREADS)
+        destination[i] = args.payload[i];
+}
+
+MO_GLOBAL(mo_optim_prologue, mo_optim_prologue_args, MO_OPTIM_THREADS)
+{
+    MO_SHARED(double, factor);
+    (void)first_item;
+    if (mo_thread_index() == 0)
+        factor = mo_optim_verdict(&args);
+    mo_barrier();
+    for (uint32_t i = mo_thread_index(); i < args.count; i += MO_OPTIM_THREADS)
+        mo_optim_prepare(&args, i, factor);
+}
+
+/* --- block-wise codes on their own ----------------------------------------------------------- */
+
+/* 256 elements for each group. Every thread of a warp reaches the reduction; those past the end
+ * have nothing. */
+template <uint32_t FORMAT>
+MO_DEVICE void mo_quantize_group(const mo_blockcode_args &args,
+                                 const typename mo_codec<FORMAT>::tables *tables, uint64_t group,
+                                 int values_aligned, int codes_aligned)
+{
+    enum { N = 8 };
+    uint64_t at = group * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
+    uint32_t rest = mo_pack_rest<N>(args.count, at);
+    float values[N] = {0};
+    uint32_t largest = 0;
+    if (rest > 0) {
+        mo_load_pack<N>(args.values, at, rest, (uint32_t)args.dtype, values_aligned, values);
+        largest = mo_largest<N>(values);
+    }
+    mo_encode_block<FORMAT>(tables, args.is_signed != 0, values, largest, at, rest, codes_aligned,
+                            args.codes, args.absmax);
+}
+
+template <uint32_t FORMAT>
+MO_DEVICE void mo_quantize_chunk(const mo_blockcode_args &args, uint64_t chunk,
+                                 typename mo_codec<FORMAT>::tables *tables)
+{
+    mo_codec<FORMAT>::load(tables);
+    mo_barrier();
+    int values_aligned = mo_pack_aligned<8>(args.values, (uint32_t)args.dtype);
+    int codes_aligned = mo_codes_aligned<FORMAT>(args.codes);
+    uint64_t first = chunk * MO_CHUNK_BLOCKS + mo_thread_index() / MO_LANES;
+    for (uint32_t b = 0; b < MO_CHUNK_BLOCKS; b += MO_OPTIM_GROUPS)
+        mo_quantize_group<FORMAT>(args, tables, first + b, values_aligned, codes_aligned);
+}
+
+template <uint32_t FORMAT>
+MO_DEVICE void mo_dequantize_pack(const mo_blockcode_args &args,
+                                  const typename mo_codec<FORMAT>::tables *tables, uint64_t at,
+                                  uint32_t rest, int values_aligned, int codes_aligned)
+{
+    enum { N = 8 };
+    float values[N];
+    mo_decode_block<FORMAT>(tables, args.is_signed != 0, args.codes, args.absmax, at, rest,
+                            codes_aligned, values);
+    if (MO_RARE(mo_any_nan<N>(values)))
+        mo_one_nan<N>(values);
+    mo_store_pack<N>(args.values, at, rest, (uint32_t)args.dtype, values_aligned, values);
+}
+
+template <uint32_t FORMAT>
+MO_DEVICE void mo_dequantize_chunk(const mo_blockcode_args &args, uint64_t chunk,
+                                   typename mo_codec<FORMAT>::tables *tables)
+{
+    enum { N = 8 };
+    mo_codec<FORMAT>::load(tables);
+    mo_barrier();
+    int values_aligned = mo_pack_aligned<N>(args.values, (uint32_t)args.dtype);
+    int codes_aligned = mo_codes_aligned<FORMAT>(args.codes);
+    uint64_t start = chunk * MO_CHUNK_ELEMENTS;
+    uint64_t end = args.count - start < MO_CHUNK_ELEMENTS ? args.count : start + MO_CHUNK_ELEMENTS;
+    for (uint64_t at = start + mo_thread_index() * N; at < end; at += MO_OPTIM_THREADS * N)
+        mo_dequantize_pack<FORMAT>(args, tables, at, mo_pack_rest<N>(end, at), values_aligned,
+                                   codes_aligned);
+}
+
+#define MO_CODE_KERNEL(name, function, format)                                                     \
+    MO_GLOBAL(name, mo_blockcode_args, MO_OPTIM_THREADS)                                           \
+    {                                                                                              \
+        MO_SHARED(mo_codec<format>::tables, tables);                                               \
+        function<format>(args, first_item + mo_block_index(), &tables);                            \
+    }
+
+MO_CODE_KERNEL(mo_quantize, mo_quantize_chunk, MO_STATE_8BIT)
+MO_CODE_KERNEL(mo_dequantize, mo_dequantize_chunk, MO_STATE_8BIT)
+MO_CODE_KERNEL(mo_quantize4, mo_quantize_chunk, MO_STATE_4BIT)
+MO_CODE_KERNEL(mo_dequantize4, mo_dequantize_chunk, MO_STATE_4BIT)
+MO_CODE_KERNEL(mo_quantizef8, mo_quantize_chunk, MO_STATE_F8)
+MO_CODE_KERNEL(mo_dequantizef8, mo_dequantize_chunk, MO_STATE_F8)

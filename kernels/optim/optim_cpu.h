@@ -1,0 +1,146 @@
+/*
+ * What the CPU forms of the optimizer's kernels share: the step on a run of elements, scalar, which
+ * is the specification that the SIMD forms equal (and use themselves where a block holds values
+ * that are not finite), and the forms for each instruction set.
+ */
+#ifndef MO_KERNELS_OPTIM_OPTIM_CPU_H
+#define MO_KERNELS_OPTIM_OPTIM_CPU_H
+
+#include "kernels/optim/optim_step.h"
+
+#include <stddef.h>
+
+/* Not inlined: SIMD forms use these functions where something is rare, and need the registers. */
+#define MO_SCALAR static __attribute__((noinline, unused))
+
+/* Writes the new parameter: the one rounding of the step. i is relative to the span. */
+static inline void mo_optim_store(const mo_optim_span *s, uint64_t i, float value)
+{
+    if (s->stochastic && s->parameter_dtype != MO_DTYPE_F32) {
+        uint32_t random = mo_random_element(&s->random, s->start + i);
+        ((uint16_t *)s->parameter)[i] = s->parameter_dtype == MO_DTYPE_BF16
+                                            ? mo_f32_to_bf16_stochastic(value, random)
+                                            : mo_f32_to_f16_stochastic(value, random);
+    } else {
+        mo_store_element(s->parameter, i, s->parameter_dtype, value);
+    }
+    if (s->copy != NULL)
+        mo_store_element(s->copy, i, s->copy_dtype, value);
+}
+
+/* 32-bit states: elements [begin, end) of the span. */
+MO_SCALAR void mo_step32_scalar(uint32_t rule, const mo_optim_span *s, uint64_t begin, uint64_t end)
+{
+    float *m = (float *)s->m, *v = (float *)s->v, none = 0.0f;
+    for (uint64_t i = begin; i < end; i++) {
+        float zero = 0.0f, *first = m != 0 ? &m[i] : &zero;
+        float g = mo_load_element(s->gradient, i, s->gradient_dtype);
+        float p = mo_load_element(s->parameter, i, s->parameter_dtype);
+        float *second = v != 0 ? &v[i] : &none;
+        mo_optim_store(s, i, mo_rule_update(rule, &s->coef, g, p, first, second));
+        *first = mo_f32_one_nan(*first);
+        *second = mo_f32_one_nan(*second);
+    }
+}
+
+/* Elements of the block that starts at element `begin` of `count`. */
+static inline uint32_t mo_block_length(uint32_t format, uint64_t count, uint64_t begin)
+{
+    uint32_t block = mo_format_block(format);
+    return count - begin < block ? (uint32_t)(count - begin) : block;
+}
+
+/* Decodes the elements of a block from `begin` on. */
+static inline void mo_block_decode(uint32_t format, int is_signed, const uint8_t *codes,
+                                   const float *scales, uint64_t begin, uint32_t n, float *values)
+{
+    float scale = scales[begin / mo_format_block(format)];
+    for (uint32_t i = 0; i < n; i++)
+        values[i] =
+            mo_format_value(format, is_signed, mo_format_read(format, codes, begin + i), scale);
+}
+
+static inline void mo_block_encode(uint32_t format, int is_signed, const float *values,
+                                   uint64_t begin, uint32_t n, uint8_t *codes, float *scales)
+{
+    uint32_t largest = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits = mo_f32_bits(values[i]) & 0x7fffffffu;
+        largest = bits > largest ? bits : largest;
+    }
+    mo_block_scale scale = mo_format_scale(format, largest);
+    for (uint32_t i = 0; i < n; i++)
+        mo_format_write(format, is_signed, codes, begin + i,
+                        mo_format_code(format, is_signed, values[i], &scale));
+    scales[begin / mo_format_block(format)] = scale.absmax;
+}
+
+/* Coded states: the block that starts at element `begin` of the span. */
+MO_SCALAR void mo_step_block_scalar(uint32_t rule, uint32_t format, const mo_optim_span *s,
+                                    uint64_t begin)
+{
+    float m[MO_BLOCK_SIZE] = {0}, v[MO_BLOCK_SIZE] = {0};
+    uint32_t n = mo_block_length(format, s->count, begin);
+    int second = mo_rule_has_second(rule);
+    mo_block_decode(format, 1, (const uint8_t *)s->m, s->absmax1, begin, n, m);
+    if (second)
+        mo_block_decode(format, 0, (const uint8_t *)s->v, s->absmax2, begin, n, v);
+    for (uint32_t i = 0; i < n; i++) {
+        float g = mo_load_element(s->gradient, begin + i, s->gradient_dtype);
+        float p = mo_load_element(s->parameter, begin + i, s->parameter_dtype);
+        mo_optim_store(s, begin + i, mo_rule_update(rule, &s->coef, g, p, &m[i], &v[i]));
+    }
+    mo_block_encode(format, 1, m, begin, n, (uint8_t *)s->m, s->absmax1);
+    if (second)
+        mo_block_encode(format, 0, v, begin, n, (uint8_t *)s->v, s->absmax2);
+}
+
+/* Elements [first, first + n), one block. */
+MO_SCALAR void mo_quantize_block_scalar(uint32_t format, const mo_blockcode_args *a, uint64_t first,
+                                        uint32_t n)
+{
+    float values[MO_BLOCK_SIZE] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        values[i] = mo_load_element(a->values, first + i, a->dtype);
+    mo_block_encode(format, a->is_signed != 0, values, first, n, a->codes, a->absmax);
+}
+
+MO_SCALAR void mo_dequantize_run_scalar(uint32_t format, const mo_blockcode_args *a, uint64_t first,
+                                        uint64_t last)
+{
+    for (uint64_t i = first; i < last; i++) {
+        uint32_t code = mo_format_read(format, a->codes, i);
+        float value = mo_format_value(format, a->is_signed != 0, code,
+                                      a->absmax[i / mo_format_block(format)]);
+        mo_store_element(a->values, i, a->dtype, mo_f32_one_nan(value));
+    }
+}
+
+/* --- the forms ------------------------------------------------------------------------------- */
+
+void mo_adamw32_span_avx512(const mo_optim_span *span);
+void mo_adamw32_span_avx2(const mo_optim_span *span); /* the one that rounds stochastically */
+
+#define MO_DECLARE_FORM(name) void name(const void *args, uint64_t begin, uint64_t end);
+#define MO_DECLARE_FORMS(name)                                                                     \
+    MO_DECLARE_FORM(name##_ref)                                                                    \
+    MO_DECLARE_FORM(name##_avx2)                                                                   \
+    MO_DECLARE_FORM(name##_avx512)                                                                 \
+    MO_DECLARE_FORM(name##_avx512vbmi)
+
+MO_DECLARE_FORM(mo_upload_ref)
+MO_DECLARE_FORM(mo_prologue_ref)
+MO_DECLARE_FORMS(mo_optim_step)
+MO_DECLARE_FORM(mo_optim_step_avx512bf16)
+MO_DECLARE_FORMS(mo_step_adamw4)
+MO_DECLARE_FORMS(mo_step_adamwf8)
+MO_DECLARE_FORMS(mo_step_lion8)
+MO_DECLARE_FORMS(mo_step_sgd8)
+MO_DECLARE_FORMS(mo_quantize)
+MO_DECLARE_FORMS(mo_dequantize)
+MO_DECLARE_FORMS(mo_quantize4)
+MO_DECLARE_FORMS(mo_dequantize4)
+MO_DECLARE_FORMS(mo_quantizef8)
+MO_DECLARE_FORMS(mo_dequantizef8)
+
+#endif

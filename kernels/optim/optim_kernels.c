@@ -1,0 +1,47 @@
+/* The optimizer's kernels: their names, arguments and forms. */
+#include "kernels/optim/optim_cpu.h"
+
+static uint64_t step_elements(const void *args)
+{
+    const mo_optim_step_args *a = args;
+    return mo_tensor_segments_elements(a->gradients, a->count);
+}
+
+const mo_kernel mo_kernel_optim_upload = {
+    .name = "mo_optim_upload",
+    .args_size = sizeof(mo_optim_upload_args),
+    .threads = MO_OPTIM_THREADS,
+    .cpu = {mo_upload_ref},
+};
+const mo_kernel mo_kernel_optim_prologue = {
+    .name = "mo_optim_prologue",
+    .args_size = sizeof(mo_optim_prologue_args),
+    .threads = MO_OPTIM_THREADS,
+    .cpu = {mo_prologue_ref},
+};
+
+#define FORMS(symbol, ...)                                                                         \
+    MO_CPU_FORMS(symbol##_ref, symbol##_avx2, symbol##_avx512, symbol##_avx512vbmi, __VA_ARGS__)
+#define STEP(name, symbol, ...)                                                                    \
+    {                                                                                              \
+        name, sizeof(mo_optim_step_args), MO_OPTIM_THREADS, FORMS(symbol, __VA_ARGS__),            \
+            step_elements                                                                          \
+    }
+#define CODE(name, symbol)                                                                         \
+    {                                                                                              \
+        name, sizeof(mo_blockcode_args), MO_OPTIM_THREADS, FORMS(symbol, NULL), NULL               \
+    }
+
+/* Only 8-bit AdamW is fast enough to gain from the hardware's rounding to bf16. */
+const mo_kernel mo_kernel_optim_step =
+    STEP("mo_optim_step", mo_optim_step, mo_optim_step_avx512bf16);
+const mo_kernel mo_kernel_step_adamw4 = STEP("mo_step_adamw4", mo_step_adamw4, NULL);
+const mo_kernel mo_kernel_step_adamwf8 = STEP("mo_step_adamwf8", mo_step_adamwf8, NULL);
+const mo_kernel mo_kernel_step_lion8 = STEP("mo_step_lion8", mo_step_lion8, NULL);
+const mo_kernel mo_kernel_step_sgd8 = STEP("mo_step_sgd8", mo_step_sgd8, NULL);
+const mo_kernel mo_kernel_quantize = CODE("mo_quantize", mo_quantize);
+const mo_kernel mo_kernel_dequantize = CODE("mo_dequantize", mo_dequantize);
+const mo_kernel mo_kernel_quantize4 = CODE("mo_quantize4", mo_quantize4);
+const mo_kernel mo_kernel_dequantize4 = CODE("mo_dequantize4", mo_dequantize4);
+const mo_kernel mo_kernel_quantizef8 = CODE("mo_quantizef8", mo_quantizef8);
+const mo_kernel mo_kernel_dequantizef8 = CODE("mo_dequantizef8", mo_dequantizef8);

@@ -1,0 +1,80 @@
+/*
+ * The optimizer's kernels, scalar forms: the specification.
+ */
+#include "kernels/optim/optim_cpu.h"
+
+#include <string.h>
+
+void mo_upload_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_optim_upload_args *a = args;
+    if (begin < end)
+        memcpy(a->destination, a->payload, (size_t)a->bytes);
+}
+
+void mo_prologue_ref(const void *args, uint64_t begin, uint64_t end)
+{
+    const mo_optim_prologue_args *a = args;
+    if (begin >= end)
+        return;
+    double factor = mo_optim_verdict(a);
+    for (uint32_t i = 0; i < a->count; i++)
+        mo_optim_prepare(a, i, factor);
+}
+
+/* The choice of rule and format is made when this is inlined. */
+static inline void step_chunks(uint32_t rule, uint32_t format, const mo_optim_step_args *a,
+                               uint64_t begin, uint64_t end)
+{
+    mo_optim_span span;
+    for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
+        mo_optim_span_of(a, chunk, &span);
+        if (span.absmax1 == NULL) {
+            mo_step32_scalar(rule, &span, 0, span.count);
+            continue;
+        }
+        for (uint64_t i = 0; i < span.count; i += mo_format_block(format))
+            mo_step_block_scalar(rule, format, &span, i);
+    }
+}
+
+static inline void quantize_chunks(uint32_t format, const mo_blockcode_args *a, uint64_t begin,
+                                   uint64_t end)
+{
+    uint64_t first = begin * MO_CHUNK_ELEMENTS;
+    uint64_t last = end * MO_CHUNK_ELEMENTS < a->count ? end * MO_CHUNK_ELEMENTS : a->count;
+    for (uint64_t i = first; i < last; i += mo_format_block(format))
+        mo_quantize_block_scalar(format, a, i, mo_block_length(format, last, i));
+}
+
+static inline void dequantize_chunks(uint32_t format, const mo_blockcode_args *a, uint64_t begin,
+                                     uint64_t end)
+{
+    uint64_t first = begin * MO_CHUNK_ELEMENTS;
+    uint64_t last = end * MO_CHUNK_ELEMENTS < a->count ? end * MO_CHUNK_ELEMENTS : a->count;
+    mo_dequantize_run_scalar(format, a, first, last);
+}
+
+#define STEP_REF(name, rule, format)                                                               \
+    void name(const void *args, uint64_t begin, uint64_t end)                                      \
+    {                                                                                              \
+        step_chunks(rule, format, args, begin, end);                                               \
+    }
+#define CODE_REF(suffix, format)                                                                   \
+    void mo_quantize##suffix(const void *args, uint64_t begin, uint64_t end)                       \
+    {                                                                                              \
+        quantize_chunks(format, args, begin, end);                                                 \
+    }                                                                                              \
+    void mo_dequantize##suffix(const void *args, uint64_t begin, uint64_t end)                     \
+    {                                                                                              \
+        dequantize_chunks(format, args, begin, end);                                               \
+    }
+
+STEP_REF(mo_optim_step_ref, MO_RULE_ADAMW, MO_STATE_8BIT)
+STEP_REF(mo_step_adamw4_ref, MO_RULE_ADAMW, MO_STATE_4BIT)
+STEP_REF(mo_step_adamwf8_ref, MO_RULE_ADAMW, MO_STATE_F8)
+STEP_REF(mo_step_lion8_ref, MO_RULE_LION, MO_STATE_8BIT)
+STEP_REF(mo_step_sgd8_ref, MO_RULE_SGD, MO_STATE_8BIT)
+CODE_REF(_ref, MO_STATE_8BIT)
+CODE_REF(4_ref, MO_STATE_4BIT)
+CODE_REF(f8_ref, MO_STATE_F8)

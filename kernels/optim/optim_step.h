@@ -1,0 +1,403 @@
+/*
+ * One step of the optimizer, to the last formula: what its kernels are given, the update rules
+ * (AdamW, Lion, SGD), what the prologue computes, and the span that a work item updates.
+ *
+ * One step is: the reductions of reduce.h (optional) -> prologue (one item) -> step (one item per
+ * chunk, so that no table grows with the elements). Tables are written by the upload kernel, whose
+ * payload travels in its argument struct: nothing to keep alive, nothing to wait for.
+ *
+ * The prologue writes only scratch (coefficients, control block, verdicts); parameters, states and
+ * step counts are written by the step kernel alone, so a step whose last launch fails has changed
+ * nothing.
+ *
+ * An update rule is two functions: the coefficients of a tensor in double, the update of an element
+ * in fp32. The lines of an update are in order, each one rounding unless it says fma. The update
+ * uses the moments before they are coded to 8 or 4 bits.
+ */
+#ifndef MO_KERNELS_OPTIM_OPTIM_STEP_H
+#define MO_KERNELS_OPTIM_OPTIM_STEP_H
+
+#include "kernels/core/kernel_launch.h"
+#include "kernels/optim/state_codes.h"
+
+/* --- hyperparameters and coefficients -------------------------------------------------------- */
+
+/* Update rules; values are those of memopt_optimizer_kind. */
+enum { MO_RULE_ADAMW = 1, MO_RULE_LION = 2, MO_RULE_SGD = 3 };
+
+/* Hyperparameters of a group as the device keeps them. */
+typedef struct mo_rule_group {
+    double lr, beta1, beta2, eps, weight_decay, momentum, dampening;
+    uint32_t maximize, nesterov;
+    const float *device_lr; /* in place of lr; or NULL */
+} mo_rule_group;
+
+/* Set in a step count beside the steps taken: the tensor has moments, and none of those steps has
+ * written them. Only SGD leaves moments alone. */
+#define MO_STEPS_NOT_BEGUN 0x8000000000000000ull
+
+MO_HD static inline uint64_t mo_steps_taken(uint64_t steps)
+{
+    return steps & ~MO_STEPS_NOT_BEGUN;
+}
+
+/* What one step needs of a tensor: computed once, in device memory. Each rule says what it keeps in
+ * which; where one_minus_beta2 is 0 the moments are neither read nor written. */
+typedef struct mo_rule_coef {
+    float beta1, one_minus_beta1, beta2, one_minus_beta2;
+    float decay, rate, eps, factor;
+    uint64_t step; /* the count after this step, from 1, perhaps with MO_STEPS_NOT_BEGUN */
+} mo_rule_coef;
+
+/* base^exponent by repeated squaring: the same roundings on every back end. */
+MO_HD static inline double mo_power(double base, uint64_t exponent)
+{
+    double result = 1.0;
+    for (; exponent != 0; exponent >>= 1) {
+        if (exponent & 1)
+            result *= base;
+        base *= base;
+    }
+    return result;
+}
+
+/* --- tables in device memory, and arguments -------------------------------------------------- */
+
+/* One parameter; addresses are device memory. */
+typedef struct mo_optim_tensor {
+    void *parameter;
+    void *copy;     /* or NULL */
+    void *m;        /* codes or f32; NULL: SGD without momentum, which keeps nothing */
+    void *v;        /* NULL where the rule has one moment; so is absmax2 */
+    float *absmax1; /* a scale per block; NULL: 32-bit states */
+    float *absmax2;
+    uint64_t *steps; /* steps taken, perhaps with MO_STEPS_NOT_BEGUN */
+    int32_t parameter_dtype, copy_dtype;
+    uint32_t group;
+    uint32_t format; /* of the states: MO_STATE_… */
+} mo_optim_tensor;
+
+/* A gradient is a mo_tensor_segment whose `number` is that of its parameter; a parameter without a
+ * gradient has none. The reductions and the step share this table and its chunks. */
+
+/* What the prologue tells the step. */
+typedef struct mo_optim_control {
+    uint32_t skip; /* 1: leave everything as it is */
+    uint32_t reserved;
+} mo_optim_control;
+
+enum { MO_UPLOAD_BYTES = 3968, MO_OPTIM_THREADS = 256 };
+
+typedef struct mo_optim_upload_args {
+    void *destination;
+    uint64_t bytes;
+    unsigned char payload[MO_UPLOAD_BYTES];
+} mo_optim_upload_args;
+
+typedef struct mo_optim_prologue_args {
+    const mo_optim_tensor *tensors;
+    const mo_tensor_segment *gradients;
+    const mo_rule_group *groups;
+    mo_rule_coef *coefs; /* by gradient */
+    mo_optim_control *control;
+    const double *square_sum; /* of all gradients as they are; NULL: not taken */
+    const float *scale;       /* NULL: gradients are not scaled */
+    float *found_inf;         /* NULL: no scaler */
+    float *out_norm;          /* or NULL */
+    double max_norm;          /* 0: no clipping */
+    uint32_t count;           /* gradients */
+    uint32_t check;           /* 1: a square_sum that is not finite skips the step */
+    uint32_t rule, reserved;
+} mo_optim_prologue_args;
+
+typedef struct mo_optim_step_args {
+    const mo_optim_tensor *tensors;
+    const mo_tensor_segment *gradients;
+    const mo_rule_coef *coefs;
+    const mo_optim_control *control;
+    uint64_t seed;
+    uint32_t count; /* gradients */
+    uint32_t stochastic;
+} mo_optim_step_args;
+
+/* Block-wise quantisation of one tensor; an item is a chunk. */
+typedef struct mo_blockcode_args {
+    void *values; /* f32, f16 or bf16 */
+    uint8_t *codes;
+    float *absmax;
+    uint64_t count;
+    int32_t dtype;
+    uint32_t is_signed;
+} mo_blockcode_args;
+
+/* The step kernels are one for a rule and a format of states other than 32-bit; each also takes
+ * tensors with 32-bit states. So one launch does an optimizer. The first is AdamW's 8-bit one. */
+extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
+    mo_kernel_step_adamw4, mo_kernel_step_adamwf8, mo_kernel_step_lion8, mo_kernel_step_sgd8;
+
+extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantize4,
+    mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8;
+
+/* --- AdamW (Loshchilov & Hutter 2019) ------------------------------------------------------------
+ *
+ *     h = gradient * factor                     (unscale, clip and direction in one factor)
+ *     m = fma(beta1, m, (1 - beta1) * h)
+ *     v = fma(beta2, v, ((1 - beta2) * h) * h), at most FLT_MAX
+ *     u = m / (sqrt(v) + eps')
+ *     p = fma(rate, u, fma(decay, p, p))
+ *
+ * with decay = -lr * weight_decay, rate = -lr * sqrt(1 - beta2^t) / (1 - beta1^t) and
+ * eps' = eps * sqrt(1 - beta2^t), at least 2^-126 so that 0 / 0 does not arise. p is then rounded
+ * once to its type.
+ */
+
+/* step: the count after this step. factor: unscale times clip. */
+MO_HD static inline mo_rule_coef mo_adamw_coef_of(const mo_rule_group *group, uint64_t step,
+                                                  double factor)
+{
+    mo_rule_coef c;
+    double correction1 = 1.0 - mo_power(group->beta1, step);
+    double correction2 = mo_sqrt(1.0 - mo_power(group->beta2, step));
+    double eps = group->eps * correction2;
+    c.beta1 = (float)group->beta1;
+    c.one_minus_beta1 = (float)(1.0 - group->beta1);
+    c.beta2 = (float)group->beta2;
+    c.one_minus_beta2 = (float)(1.0 - group->beta2);
+    c.decay = (float)-(group->lr * group->weight_decay);
+    c.rate = (float)-(group->lr * correction2 / correction1);
+    c.eps = (float)(eps < 0x1p-126 ? 0x1p-126 : eps);
+    c.factor = (float)(group->maximize ? -factor : factor);
+    c.step = step;
+    return c;
+}
+
+/* gradient is the raw value. Returns the new parameter, not yet rounded to its type. */
+MO_HD static inline float mo_adamw_update(const mo_rule_coef *c, float gradient, float parameter,
+                                          float *m, float *v)
+{
+    float h = gradient * c->factor;
+    float first = mo_fmaf(c->beta1, *m, c->one_minus_beta1 * h);
+    float second = mo_fmaf(c->beta2, *v, (c->one_minus_beta2 * h) * h);
+    if (second > 0x1.fffffep127f)
+        second = 0x1.fffffep127f;
+    *m = first;
+    *v = second;
+    float u = first / (mo_sqrtf(second) + c->eps);
+    return mo_fmaf(c->rate, u, mo_fmaf(c->decay, parameter, parameter));
+}
+
+/* --- Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023): one moment
+ * ----------
+ *
+ *     h = gradient * factor
+ *     x = fma(beta1, m, (1 - beta1) * h)
+ *     u = 1 where x > 0, -1 where x < 0, else x (a zero, or NaN)
+ *     p = fma(rate, u, fma(decay, p, p))
+ *     m = fma(beta2, m, (1 - beta2) * h)
+ *
+ * with decay = -lr * weight_decay and rate = -lr. eps is not used.
+ */
+
+MO_HD static inline mo_rule_coef mo_lion_coef_of(const mo_rule_group *group, uint64_t step,
+                                                 double factor)
+{
+    mo_rule_coef c;
+    c.beta1 = (float)group->beta1;
+    c.one_minus_beta1 = (float)(1.0 - group->beta1);
+    c.beta2 = (float)group->beta2;
+    c.one_minus_beta2 = (float)(1.0 - group->beta2);
+    c.decay = (float)-(group->lr * group->weight_decay);
+    c.rate = (float)-group->lr;
+    c.eps = 0.0f;
+    c.factor = (float)(group->maximize ? -factor : factor);
+    c.step = step;
+    return c;
+}
+
+MO_HD static inline float mo_lion_update(const mo_rule_coef *c, float gradient, float parameter,
+                                         float *m)
+{
+    float h = gradient * c->factor;
+    float x = mo_fmaf(c->beta1, *m, c->one_minus_beta1 * h);
+    float u = x > 0.0f ? 1.0f : x < 0.0f ? -1.0f : x;
+    *m = mo_fmaf(c->beta2, *m, c->one_minus_beta2 * h);
+    return mo_fmaf(c->rate, u, mo_fmaf(c->decay, parameter, parameter));
+}
+
+/* --- SGD with momentum as torch.optim.SGD defines it (Sutskever et al. 2013 for the Nesterov
+ * form): one moment, the momentum buffer
+ * ----------------------------------------------------------------
+ *
+ *     h = gradient * factor
+ *     d = fma(weight_decay, p, h)               (decay is coupled: part of the gradient)
+ *     m = fma(momentum, m, (1 - dampening) * d)
+ *     u = fma(momentum, m, d) with Nesterov, else m
+ *     p = fma(rate, u, p)
+ * with rate = -lr. Dampening is left out in a tensor's first step with a momentum, whose buffer so
+ * becomes d, and where momentum is 0. The update uses m before it is coded.
+ *
+ * Without momentum u is d, and a buffer stays as it is: later steps with a momentum go on with it.
+ * Whether there was such a step before, the count says where it is not 0.
+ *
+ * Coefficients: beta1 is the momentum, one_minus_beta1 one minus the dampening, decay the weight
+ * decay; eps is 1 with Nesterov, else 0; one_minus_beta2 is 0 without momentum, else 1.
+ */
+
+MO_HD static inline mo_rule_coef mo_sgd_coef_of(const mo_rule_group *group, uint64_t step,
+                                                double factor)
+{
+    uint64_t taken = mo_steps_taken(step);
+    int moves = group->momentum != 0.0, begun = step != 1 && step == taken;
+    mo_rule_coef c;
+    c.beta1 = (float)group->momentum;
+    c.one_minus_beta1 = moves && begun ? (float)(1.0 - group->dampening) : 1.0f;
+    c.beta2 = 0.0f;
+    c.one_minus_beta2 = moves ? 1.0f : 0.0f;
+    c.decay = (float)group->weight_decay;
+    c.rate = (float)-group->lr;
+    c.eps = group->nesterov ? 1.0f : 0.0f;
+    c.factor = (float)(group->maximize ? -factor : factor);
+    c.step = moves || begun ? taken : taken | MO_STEPS_NOT_BEGUN;
+    return c;
+}
+
+MO_HD static inline float mo_sgd_update(const mo_rule_coef *c, float gradient, float parameter,
+                                        float *m)
+{
+    float h = gradient * c->factor;
+    float d = mo_fmaf(c->decay, parameter, h);
+    float buffer = mo_fmaf(c->beta1, *m, c->one_minus_beta1 * d);
+    float u = c->eps != 0.0f ? mo_fmaf(c->beta1, buffer, d) : buffer;
+    *m = buffer;
+    return mo_fmaf(c->rate, u, parameter);
+}
+
+/* --- the rules by number; callers pass a constant, so the choice is made by the compiler ----- */
+
+/* A rule has one moment or, with the second moment that is never negative, two. */
+MO_HD static inline int mo_rule_has_second(uint32_t rule)
+{
+    return rule == MO_RULE_ADAMW;
+}
+
+/* step: the count before this step and one, with MO_STEPS_NOT_BEGUN as it was. factor: unscale
+ * times clip. */
+MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_group *group,
+                                                 uint64_t step, double factor)
+{
+    if (rule == MO_RULE_LION)
+        return mo_lion_coef_of(group, step, factor);
+    if (rule == MO_RULE_SGD)
+        return mo_sgd_coef_of(group, step, factor);
+    return mo_adamw_coef_of(group, step, factor);
+}
+
+/* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type
+ * and with any NaN. v is left alone by rules without a second moment. */
+MO_HD static inline float mo_rule_update_raw(uint32_t rule, const mo_rule_coef *c, float gradient,
+                                             float parameter, float *m, float *v)
+{
+    if (rule == MO_RULE_LION)
+        return mo_lion_update(c, gradient, parameter, m);
+    if (rule == MO_RULE_SGD)
+        return mo_sgd_update(c, gradient, parameter, m);
+    return mo_adamw_update(c, gradient, parameter, m, v);
+}
+
+/* The same with the one NaN. Moments that are stored as fp32 still need mo_f32_one_nan; coded ones
+ * poison their block. */
+MO_HD static inline float mo_rule_update(uint32_t rule, const mo_rule_coef *c, float gradient,
+                                         float parameter, float *m, float *v)
+{
+    return mo_f32_one_nan(mo_rule_update_raw(rule, c, gradient, parameter, m, v));
+}
+
+/* --- the prologue ---------------------------------------------------------------------------- */
+
+/* The prologue's verdict: unscale and clip in one factor; sets the control block and the norm. */
+MO_HD static inline double mo_optim_verdict(const mo_optim_prologue_args *a)
+{
+    const uint64_t infinity = 0x7ff0000000000000u;
+    double factor = a->scale != 0 ? (double)(float)(1.0 / (double)*a->scale) : 1.0;
+    double norm = a->square_sum != 0 ? mo_sqrt(*a->square_sum) * factor : 0.0;
+    int finite = a->square_sum == 0 || (mo_f64_bits(*a->square_sum) & infinity) != infinity;
+    if (!finite && a->found_inf != 0)
+        *a->found_inf = 1.0f;
+    a->control->skip = (a->check && !finite) || (a->found_inf != 0 && *a->found_inf != 0.0f);
+    if (a->out_norm != 0)
+        *a->out_norm = norm != norm ? mo_f32_from_bits(MO_F32_NAN_BITS) : (float)norm;
+    if (a->max_norm > 0.0 && a->max_norm < norm + 1e-6)
+        factor *= a->max_norm / (norm + 1e-6);
+    return factor;
+}
+
+/* ... and its coefficients of gradient i. */
+MO_HD static inline void mo_optim_prepare(const mo_optim_prologue_args *a, uint32_t i,
+                                          double factor)
+{
+    const mo_optim_tensor *t = &a->tensors[a->gradients[i].number];
+    mo_rule_group group = a->groups[t->group];
+    if (group.device_lr != 0)
+        group.lr = (double)MO_AT(const float, group.device_lr);
+    a->coefs[i] = mo_rule_coef_of(a->rule, &group, MO_AT(uint64_t, t->steps) + 1, factor);
+}
+
+/* --- the span of a work item ----------------------------------------------------------------- */
+
+/* A chunk of a tensor with all that a step needs; pointers are to its first element. */
+typedef struct mo_optim_span {
+    void *parameter;
+    void *copy; /* or NULL */
+    const void *gradient;
+    void *m; /* NULL: nothing is kept here, nor in v */
+    void *v;
+    float *absmax1; /* NULL: 32-bit states */
+    float *absmax2; /* and v: NULL where the rule has one moment */
+    uint64_t start; /* index of the first element in its tensor, a multiple of a chunk */
+    uint64_t count;
+    int32_t parameter_dtype, copy_dtype, gradient_dtype;
+    uint32_t stochastic;
+    mo_rule_coef coef;
+    mo_random_stream random;
+} mo_optim_span;
+
+MO_HD static inline void *mo_element_at(const void *data, uint64_t i, int32_t dtype)
+{
+    return data == 0 ? 0 : (unsigned char *)(uintptr_t)data + i * mo_element_size((uint32_t)dtype);
+}
+
+/* Fills the span of a chunk. */
+MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t chunk,
+                                          mo_optim_span *s)
+{
+    uint32_t index =
+        mo_chunk_segment(&a->gradients->first_chunk, sizeof *a->gradients, a->count, chunk);
+    const mo_tensor_segment *g = &a->gradients[index];
+    const mo_optim_tensor *t = &a->tensors[g->number];
+    uint64_t start = (chunk - g->first_chunk) * MO_CHUNK_ELEMENTS;
+    uint32_t format = t->absmax1 != 0 ? t->format : (uint32_t)MO_STATE_F32;
+    uint64_t state = mo_format_bytes(format, start), block = start / mo_format_block(format);
+    s->parameter = mo_element_at(t->parameter, start, t->parameter_dtype);
+    s->copy = mo_element_at(t->copy, start, t->copy_dtype);
+    s->gradient = mo_element_at(g->data, start, (int32_t)g->dtype);
+    s->m = t->m != 0 ? (unsigned char *)t->m + state : 0;
+    s->v = t->v != 0 ? (unsigned char *)t->v + state : 0;
+    s->absmax1 = t->absmax1 != 0 ? t->absmax1 + block : 0;
+    s->absmax2 = t->absmax2 != 0 ? t->absmax2 + block : 0;
+    s->start = start;
+    s->count = mo_chunk_length(g->count, chunk - g->first_chunk);
+    s->parameter_dtype = t->parameter_dtype;
+    s->copy_dtype = t->copy_dtype;
+    s->gradient_dtype = (int32_t)g->dtype;
+    s->stochastic = a->stochastic;
+    s->coef = a->coefs[index];
+    s->random = mo_random_stream_of(a->seed, mo_steps_taken(s->coef.step), g->number);
+    if (start == 0) /* one item of each tensor counts the step; without moments nothing can begin */
+        MO_AT(uint64_t, t->steps) = t->m != 0 ? s->coef.step : mo_steps_taken(s->coef.step);
+    if (s->coef.one_minus_beta2 == 0.0f) {
+        s->m = s->v = 0;
+        s->absmax1 = s->absmax2 = 0;
+    }
+}
+
+#endif

@@ -1,0 +1,290 @@
+/*
+ * Optimizer states in 8 and 4 bits: the scalar specification of the codes, and the formats by
+ * number.
+ *
+ * A block of consecutive elements of a tensor shares one fp32 scale; the last block may be shorter.
+ * A code stands for a number of at most 1 (448 with e4m3) times the scale, one fp32 multiplication.
+ * A block with a value that is not finite stores a NaN scale and decodes to NaN until it is
+ * overwritten, so that trouble shows. The fast forms (cells, byte planes) find the same codes in
+ * other ways.
+ */
+#ifndef MO_KERNELS_OPTIM_STATE_CODES_H
+#define MO_KERNELS_OPTIM_STATE_CODES_H
+
+#include "kernels/core/numerics.h"
+#include "kernels/generated/blockcode_tables.h"
+
+/* Formats of states; values are those of memopt_state_format. */
+enum { MO_STATE_F32 = 1, MO_STATE_8BIT = 2, MO_STATE_4BIT = 3, MO_STATE_F8 = 4 };
+
+/* --- 8 bits: the dynamic map (Dettmers et al. 2022) --------------------------------------------
+ *
+ * Blocks of 256 elements with their absmax. The nearest code is taken, ties to the smaller
+ * magnitude. In the unsigned map a positive value never gets code 0: a second moment that is not
+ * zero never vanishes.
+ */
+
+enum {
+    MO_BLOCK_SIZE = 256,
+    MO_SIGNED_ZERO = 127,      /* the signed map's code of 0 */
+    MO_SIGNED_TOP = 128,       /* the largest magnitude code of the signed map: 1.0 */
+    MO_UNSIGNED_TOP = 255,     /* the same of the unsigned map */
+    MO_SIGNED_UMIN = 105 << 7, /* upper half of |x| of the first cell */
+    MO_UNSIGNED_UMIN = 106 << 7
+};
+
+/* How a block with a given absmax is normalised: y = (x * prescale) * inverse. */
+typedef struct mo_block_scale {
+    float absmax;   /* what is stored: NaN if the block holds a value that is not finite */
+    float prescale; /* 2^100 where absmax is below 2^-100 (its inverse would overflow), else 1 */
+    float inverse;  /* 1 / (absmax * prescale), correctly rounded; 0 where absmax is 0 */
+} mo_block_scale;
+
+/* absmax_bits: the largest of all bits(x) & 0x7fffffff. A block that is not finite is poisoned: it
+ * decodes to NaN until it is overwritten, so that trouble shows. */
+MO_HD static inline mo_block_scale mo_block_scale_of(uint32_t absmax_bits)
+{
+    mo_block_scale s;
+    if (absmax_bits >= 0x7f800000u) {
+        s.absmax = mo_f32_from_bits(0x7fc00000u);
+        s.prescale = 1.0f;
+        s.inverse = s.absmax;
+        return s;
+    }
+    s.absmax = mo_f32_from_bits(absmax_bits);
+    s.prescale = absmax_bits < 0x0d800000u ? 0x1p100f : 1.0f; /* 2^-100 */
+    s.inverse = absmax_bits == 0 ? 0.0f : 1.0f / (s.absmax * s.prescale);
+    return s;
+}
+
+/* The largest g with threshold[g] <= bits, 0 if none; threshold[1..top] grows. */
+MO_HD static inline uint32_t mo_code_search(const uint32_t *threshold, uint32_t top, uint32_t bits)
+{
+    uint32_t low = 0, high = top;
+    while (low < high) {
+        uint32_t middle = (low + high + 1) / 2;
+        if (bits >= threshold[middle])
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return low;
+}
+
+/* The signed map's code of a magnitude code and the sign of y. */
+MO_HD static inline uint8_t mo_signed_code(uint32_t magnitude, float y)
+{
+    if (mo_f32_bits(y) >> 31)
+        return (uint8_t)(magnitude > MO_SIGNED_ZERO ? 0 : MO_SIGNED_ZERO - magnitude);
+    return (uint8_t)(MO_SIGNED_ZERO + magnitude);
+}
+
+/* The nearest code of a normalised value. The map has no -1: negatives end at code 0. */
+MO_HD static inline uint8_t mo_code_signed(float y)
+{
+    uint32_t bits = mo_f32_bits(y) & 0x7fffffffu;
+    if (bits > 0x7f800000u)
+        return MO_SIGNED_ZERO;
+    return mo_signed_code(mo_code_search(mo_threshold_signed, MO_SIGNED_TOP, bits), y);
+}
+
+/* x is the value before it was normalised to y. Negative values get code 0. */
+MO_HD static inline uint8_t mo_code_unsigned(float x, float y)
+{
+    if (!(y >= 0.0f) || !(x > 0.0f))
+        return 0;
+    uint32_t code = mo_code_search(mo_threshold_unsigned, MO_UNSIGNED_TOP, mo_f32_bits(y));
+    return (uint8_t)(code == 0 ? 1 : code);
+}
+
+MO_HD static inline float mo_decode_signed(uint8_t code, float absmax)
+{
+    return mo_f32_from_bits(mo_map_signed[code]) * absmax;
+}
+
+MO_HD static inline float mo_decode_unsigned(uint8_t code, float absmax)
+{
+    return mo_f32_from_bits(mo_map_unsigned[code]) * absmax;
+}
+
+/* --- 4 bits (Li, Chen & Zhu, "Memory Efficient Optimizers with 4-bit States", 2023; the same maps
+ * as torchao's AdamW4bit) ------------------------------------------------------------------------
+ *
+ * Blocks of 128 elements with their absmax. Two codes share a byte: the element of even index in
+ * the upper half. The signed map is the dynamic map of 4 bits; the unsigned one is (c + 1) / 16,
+ * without a zero: a second moment never vanishes beside others (a block of zeros has absmax 0 and
+ * so decodes to zeros). The nearest code is taken, ties to the smaller magnitude. The half byte
+ * behind a last element of even index holds the code of new states: 7 signed, 0 unsigned.
+ */
+
+enum {
+    MO_BLOCK4_SIZE = 128,
+    MO_SIGNED4_ZERO = 7, /* the signed map's code of 0 */
+    MO_SIGNED4_TOP = 8,  /* the largest magnitude code: 1.0 */
+    MO_UNSIGNED4_TOP = 15
+};
+
+/* The signed map, as fp32 bits, and for each magnitude code the smallest bits nearer to it than to
+ * the one below. */
+MO_LOOKUP_TABLE uint32_t mo_map4_signed[16] = {
+    0xbf633333, 0xbf29999a, 0xbee00000, 0xbe599999, 0xbd9eb852, 0xbd051eb9, 0xbbb43958, 0x00000000,
+    0x3bb43958, 0x3d051eb9, 0x3d9eb852, 0x3e599999, 0x3ee00000, 0x3f29999a, 0x3f633333, 0x3f800000};
+MO_LOOKUP_TABLE uint32_t mo_threshold4_signed[12] = {0x00000000, 0x3b343959, 0x3c9ba5e5,
+                                                     0x3d6147af, 0x3e147ae2, 0x3ea66667,
+                                                     0x3f0cccce, 0x3f466667, 0x3f71999a};
+
+/* threshold: mo_threshold4_signed or a copy of it. The map has no -1: negatives end at code 0. */
+MO_HD static inline uint32_t mo_code4_signed_in(const uint32_t *threshold, float y)
+{
+    uint32_t bits = mo_f32_bits(y) & 0x7fffffffu, magnitude = 0;
+    if (bits > MO_F32_INF_BITS)
+        return MO_SIGNED4_ZERO;
+    for (int k = 1; k <= MO_SIGNED4_TOP; k++)
+        magnitude += bits >= threshold[k];
+    if (mo_f32_bits(y) >> 31)
+        return magnitude > MO_SIGNED4_ZERO ? 0 : MO_SIGNED4_ZERO - magnitude;
+    return MO_SIGNED4_ZERO + magnitude;
+}
+
+MO_HD static inline uint32_t mo_code4_signed(float y)
+{
+    return mo_code4_signed_in(mo_threshold4_signed, y);
+}
+
+/* The least c with 16 * y - 0.5 <= c + 1: all of it is exact. Negative values and NaN get 0. */
+MO_HD static inline uint32_t mo_code4_unsigned(float y)
+{
+    float t = y * 16.0f - 0.5f;
+    if (!(t > 0.0f))
+        return 0;
+    if (t > 15.0f)
+        return MO_UNSIGNED4_TOP;
+    uint32_t whole = (uint32_t)t;
+    return whole - ((float)whole == t);
+}
+
+MO_HD static inline float mo_decode4_unsigned(uint32_t code, float absmax)
+{
+    return (float)(code + 1) * 0.0625f * absmax;
+}
+
+/* --- e4m3 (OCP 8-bit floats; the scale as in torchao's AdamWFp8) ---------------------------------
+ *
+ * Blocks of 256 elements with scale = absmax / 448, at least 2^-126 where absmax is not 0: then no
+ * quotient overflows. The code is x * (1 / scale), the inverse correctly rounded, to nearest even,
+ * saturating. In an unsigned state a positive value never gets code 0.
+ */
+
+/* `absmax` of the result is the scale that is stored. */
+MO_HD static inline mo_block_scale mo_block_scale_f8_of(uint32_t absmax_bits)
+{
+    mo_block_scale s = mo_block_scale_of(absmax_bits);
+    s.prescale = 1.0f;
+    if (absmax_bits == 0 || absmax_bits >= MO_F32_INF_BITS)
+        return s;
+    s.absmax = s.absmax / 448.0f;
+    if (s.absmax < 0x1p-126f)
+        s.absmax = 0x1p-126f;
+    s.inverse = 1.0f / s.absmax;
+    return s;
+}
+
+MO_HD static inline uint32_t mo_code_f8_signed(float y)
+{
+    return y != y ? 0u : mo_f32_to_e4m3(y, 1);
+}
+
+/* x is the value before it was normalised to y. Negative values get code 0. */
+MO_HD static inline uint32_t mo_code_f8_unsigned(float x, float y)
+{
+    if (!(y >= 0.0f) || !(x > 0.0f))
+        return 0;
+    uint32_t code = mo_f32_to_e4m3(y, 1);
+    return code == 0 ? 1 : code;
+}
+
+/* --- the formats by number -----------------------------------------------------------------------
+ *
+ * Callers pass a constant, so the choice is made by the compiler. A new format is a line in each.
+ */
+
+/* Elements that share a scale. */
+MO_HD static inline uint32_t mo_format_block(uint32_t format)
+{
+    return format == MO_STATE_4BIT ? (uint32_t)MO_BLOCK4_SIZE : (uint32_t)MO_BLOCK_SIZE;
+}
+
+/* Bytes of `count` elements of one moment. */
+MO_HD static inline uint64_t mo_format_bytes(uint32_t format, uint64_t count)
+{
+    return format == MO_STATE_F32    ? count * 4
+           : format == MO_STATE_4BIT ? count / 2 + (count & 1)
+                                     : count;
+}
+
+/* The code of zero; of the least value where there is no zero. */
+MO_HD static inline uint32_t mo_format_zero_code(uint32_t format, int is_signed)
+{
+    if (!is_signed)
+        return 0;
+    return format == MO_STATE_8BIT   ? (uint32_t)MO_SIGNED_ZERO
+           : format == MO_STATE_4BIT ? (uint32_t)MO_SIGNED4_ZERO
+                                     : 0u;
+}
+
+/* The byte that a new moment is filled with. */
+MO_HD static inline uint32_t mo_format_zero(uint32_t format, int is_signed)
+{
+    return mo_format_zero_code(format, is_signed) * (format == MO_STATE_4BIT ? 0x11u : 1u);
+}
+
+/* absmax_bits: the largest of all bits(x) & 0x7fffffff of the block. */
+MO_HD static inline mo_block_scale mo_format_scale(uint32_t format, uint32_t absmax_bits)
+{
+    return format == MO_STATE_F8 ? mo_block_scale_f8_of(absmax_bits)
+                                 : mo_block_scale_of(absmax_bits);
+}
+
+MO_HD static inline uint32_t mo_format_code(uint32_t format, int is_signed, float x,
+                                            const mo_block_scale *scale)
+{
+    float y = x * scale->prescale * scale->inverse;
+    if (format == MO_STATE_F8)
+        return is_signed ? mo_code_f8_signed(y) : mo_code_f8_unsigned(x, y);
+    if (format == MO_STATE_4BIT)
+        return is_signed ? mo_code4_signed(y) : mo_code4_unsigned(y);
+    return is_signed ? mo_code_signed(y) : mo_code_unsigned(x, y);
+}
+
+MO_HD static inline float mo_format_value(uint32_t format, int is_signed, uint32_t code,
+                                          float scale)
+{
+    if (format == MO_STATE_F8)
+        return mo_e4m3_to_f32((uint8_t)code) * scale;
+    if (format == MO_STATE_4BIT)
+        return is_signed ? mo_f32_from_bits(mo_map4_signed[code]) * scale
+                         : mo_decode4_unsigned(code, scale);
+    return is_signed ? mo_decode_signed((uint8_t)code, scale)
+                     : mo_decode_unsigned((uint8_t)code, scale);
+}
+
+MO_HD static inline uint32_t mo_format_read(uint32_t format, const uint8_t *codes, uint64_t i)
+{
+    if (format == MO_STATE_4BIT)
+        return (uint32_t)codes[i / 2] >> (i % 2 ? 0 : 4) & 15u;
+    return codes[i];
+}
+
+/* In order of i: an even element of a 4-bit state also writes what stands behind a last one. */
+MO_HD static inline void mo_format_write(uint32_t format, int is_signed, uint8_t *codes, uint64_t i,
+                                         uint32_t code)
+{
+    if (format != MO_STATE_4BIT)
+        codes[i] = (uint8_t)code;
+    else if (i % 2 == 0)
+        codes[i / 2] = (uint8_t)(code << 4 | mo_format_zero_code(format, is_signed));
+    else
+        codes[i / 2] = (uint8_t)((codes[i / 2] & 0xf0u) | code);
+}
+
+#endif

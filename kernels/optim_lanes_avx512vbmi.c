@@ -1,3 +1,0 @@
-/* The steps and codes of optim_lanes.h on AVX-512 with VBMI. */
-#define MO_FORM(name) name##_avx512vbmi
-#include "kernels/optim_lanes_avx512.h"
