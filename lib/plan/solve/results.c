@@ -302,6 +302,13 @@ char *mo_plan_json(const mo_plan_estimate *e, const mo_plan_solution *solution)
     return NULL;
 }
 
+/* What follows `prefix` and a dot in name; NULL: it does not begin so. */
+static const char *below(const char *name, const char *prefix)
+{
+    size_t length = strlen(prefix);
+    return strncmp(name, prefix, length) == 0 && name[length] == '.' ? name + length + 1 : NULL;
+}
+
 char *mo_plan_run_text(const mo_plan_run *run)
 {
     writer w = {.text = NULL};
@@ -309,7 +316,7 @@ char *mo_plan_run_text(const mo_plan_run *run)
     const mo_plan_key *key;
     char text[128];
     for (uint64_t i = 0; (key = mo_plan_key_at(i)) != NULL; i++)
-        if (mo_plan_key_text(key, &given, text, sizeof text)) {
+        if (below(key->name, "run") != NULL && mo_plan_key_text(key, &given, text, sizeof text)) {
             put(&w, key->name);
             put(&w, "=");
             put(&w, text);
@@ -322,13 +329,6 @@ char *mo_plan_run_text(const mo_plan_run *run)
 }
 
 /* --- by name --------------------------------------------------------------------------------- */
-
-/* What follows `prefix` and a dot in name; NULL: it does not begin so. */
-static const char *below(const char *name, const char *prefix)
-{
-    size_t length = strlen(prefix);
-    return strncmp(name, prefix, length) == 0 && name[length] == '.' ? name + length + 1 : NULL;
-}
 
 static memopt_status find(const void *of, const row *rows, size_t count, const char *name,
                           double *out_value)

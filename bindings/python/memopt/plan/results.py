@@ -89,10 +89,10 @@ class Plan:
     time_assumption: str
     overhead_reason: str
     layers: List[Layer]
-    #: The settings with every default filled in.
-    model: Model
-    run: Run
-    card: Card
+    #: A Model, a Run and a Card with every default filled in.
+    model: Any
+    run: Any
+    card: Any
 
     def __init__(
         self, model: Model, run: Optional[Run] = None, card: Optional[Card] = None
@@ -144,10 +144,10 @@ class Solution:
     start_peak_bytes: int
     #: Cheapest in time first.
     changes: List[Change]
-    #: The settings after the changes that are applied.
-    model: Model
-    run: Run
-    card: Card
+    #: The same after the changes that are applied.
+    model: Any
+    run: Any
+    card: Any
 
     def __init__(
         self, model: Model, run: Optional[Run], card: Card, target: Optional[Target] = None

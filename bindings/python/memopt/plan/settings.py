@@ -15,8 +15,6 @@ from .. import _abi
 from .._library import part
 from ..sizes import Size
 
-#: A number, or text such as "7B".
-Count = Union[int, str]
 #: "yes", "no", True or False.
 Switch = Union[bool, Literal["yes", "no"]]
 DType = Literal["fp32", "fp16", "bf16"]
@@ -111,20 +109,20 @@ class Model(Settings):
     family: Optional[Literal["llama", "mixtral", "gpt2", "opt", "bert", "vit"]] = None
     variant: Optional[Literal["none", "gemma", "phi3", "qwen-moe", "granite", "roberta"]] = None
     head: Optional[Literal["default", "causal-lm", "masked-lm", "sequence", "token", "image", "contrastive", "none"]] = None
-    parameters: Optional[Count] = None
-    layers: Optional[Count] = None
-    hidden: Optional[Count] = None
-    heads: Optional[Count] = None
-    kv_heads: Optional[Count] = None
-    head_dim: Optional[Count] = None
-    ffn: Optional[Count] = None
-    vocabulary: Optional[Count] = None
-    positions: Optional[Count] = None
-    token_types: Optional[Count] = None
-    embedding: Optional[Count] = None
-    labels: Optional[Count] = None
-    experts: Optional[Count] = None
-    experts_per_token: Optional[Count] = None
+    parameters: Union[int, str, None] = None
+    layers: Optional[int] = None
+    hidden: Optional[int] = None
+    heads: Optional[int] = None
+    kv_heads: Optional[int] = None
+    head_dim: Optional[int] = None
+    ffn: Optional[int] = None
+    vocabulary: Optional[int] = None
+    positions: Optional[int] = None
+    token_types: Optional[int] = None
+    embedding: Optional[int] = None
+    labels: Optional[int] = None
+    experts: Optional[int] = None
+    experts_per_token: Optional[int] = None
     activation: Optional[Activation] = None
     gated: Optional[Switch] = None
     tied: Optional[Switch] = None
@@ -134,24 +132,24 @@ class Model(Settings):
     qk_norm: Optional[Switch] = None
     pooler: Optional[Switch] = None
     post_norm: Optional[Switch] = None
-    sliding_window: Optional[Count] = None
+    sliding_window: Optional[int] = None
     embedding_dropout: Optional[float] = None
     attention_dropout: Optional[float] = None
     hidden_dropout: Optional[float] = None
     activation_dropout: Optional[float] = None
     router_jitter: Optional[float] = None
-    image_size: Optional[Count] = None
-    patch_size: Optional[Count] = None
-    channels: Optional[Count] = None
-    vision_layers: Optional[Count] = None
-    vision_hidden: Optional[Count] = None
-    vision_heads: Optional[Count] = None
-    vision_ffn: Optional[Count] = None
-    vision_tokens: Optional[Count] = None
+    image_size: Optional[int] = None
+    patch_size: Optional[int] = None
+    channels: Optional[int] = None
+    vision_layers: Optional[int] = None
+    vision_hidden: Optional[int] = None
+    vision_heads: Optional[int] = None
+    vision_ffn: Optional[int] = None
+    vision_tokens: Optional[int] = None
     vision_mode: Optional[Literal["trained", "frozen"]] = None
     vision_activation: Optional[Activation] = None
-    vision_skipped: Optional[Count] = None
-    lora_rank: Optional[Count] = None
+    vision_skipped: Optional[int] = None
+    lora_rank: Optional[int] = None
     lora_targets: Optional[Flags] = None
     lora_dropout: Optional[float] = None
 
@@ -160,14 +158,14 @@ class Model(Settings):
 class Run(Settings):
     """A run."""
 
-    batch: Optional[Count] = None
-    sequence: Optional[Count] = None
-    sequence_mean: Optional[Count] = None
-    images: Optional[Count] = None
-    positives: Optional[Count] = None
-    negatives: Optional[Count] = None
-    accumulation: Optional[Count] = None
-    world_size: Optional[Count] = None
+    batch: Optional[int] = None
+    sequence: Optional[int] = None
+    sequence_mean: Optional[int] = None
+    images: Optional[int] = None
+    positives: Optional[int] = None
+    negatives: Optional[int] = None
+    accumulation: Optional[int] = None
+    world_size: Optional[int] = None
     weight_dtype: Optional[DType] = None
     compute_dtype: Optional[DType] = None
     gradient_dtype: Optional[DType] = None
@@ -179,7 +177,7 @@ class Run(Settings):
     optimizer: Optional[Literal["adamw", "adamw-foreach", "adamw-fused", "adamw8bit", "adamw4bit", "adamwfp8", "adamw-memopt", "lion", "lion8bit", "sgd", "sgd-momentum", "sgd8bit", "adafactor", "none"]] = None
     attention: Optional[Literal["sdpa", "eager", "flash"]] = None
     checkpointing: Optional[Literal["none", "full", "selective", "every"]] = None
-    checkpoint_every: Optional[Count] = None
+    checkpoint_every: Optional[int] = None
     offload: Optional[Flags] = None
     host_limit: Optional[Size] = None
     sharding: Optional[Literal["ddp", "zero1", "zero2", "zero3"]] = None
@@ -187,7 +185,7 @@ class Run(Settings):
     loss: Optional[Literal["plain", "fused", "chunked"]] = None
     use_cache: Optional[Switch] = None
     attention_mask: Optional[Switch] = None
-    min_8bit_size: Optional[Count] = None
+    min_8bit_size: Optional[int] = None
     bucket_bytes: Optional[Size] = None
     overlap_comm: Optional[Switch] = None
     bucket_view: Optional[Switch] = None
@@ -214,9 +212,9 @@ class Card(Settings):
 class Target(Settings):
     """What to look for where something is to fit."""
 
-    effective_batch: Optional[Count] = None
-    max_micro_batch: Optional[Count] = None
-    min_sequence: Optional[Count] = None
+    effective_batch: Optional[int] = None
+    max_micro_batch: Optional[int] = None
+    min_sequence: Optional[int] = None
     keep_batch: Optional[Switch] = None
     keep_dtype: Optional[Switch] = None
     keep_optimizer: Optional[Switch] = None

@@ -22,8 +22,8 @@ class Answer(NamedTuple):
     #: None without a card.
     solution: Optional[Solution]
     #: The run and model to use: with the changes where they are needed.
-    run: Run
-    model: Model
+    run: Any
+    model: Any
     #: The effective batch that was asked for.
     target: Optional[int]
 

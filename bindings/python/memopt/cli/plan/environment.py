@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
-from ...plan import Card, Solution
+from ...plan import Solution
 from ...sizes import format_size
 
 #: From this share of the memory on, what is lost to fragments matters.
 _TIGHT, _VERY_TIGHT = 0.6, 0.85
 
 
-def line(card: Card, solution: Optional[Solution]) -> Optional[Dict[str, str]]:
+def line(card: Any, solution: Optional[Solution]) -> Optional[Dict[str, str]]:
     """name, value and why of the variable to set for the run that fits; None where it would not
     help."""
     if solution is None or not solution.fits_after or card.device == "cpu":
