@@ -28,12 +28,6 @@ static enum mo_plan_core core_of(const mo_plan_stack *s)
     return MO_PLAN_CORE_MATH;
 }
 
-static mo_plan_value turn(mo_plan_tape *t, mo_plan_value old, mo_plan_value new_one)
-{
-    mo_plan_drop(t, old);
-    return new_one;
-}
-
 /* Two parts of a last dimension in a new tensor; their gradients are parts of the incoming one. */
 static mo_plan_value joined(mo_plan_tape *t, mo_plan_value a, mo_plan_value b)
 {
@@ -73,7 +67,7 @@ static mo_plan_value rotary(mo_plan_stack *s, mo_plan_value x, mo_plan_value res
     mo_plan_value out = mo_plan_op_add(t, straight, turned);
     mo_plan_drop(t, straight);
     mo_plan_drop(t, turned);
-    return rest == MO_PLAN_NONE ? out : turn(t, out, joined(t, out, rest));
+    return rest == MO_PLAN_NONE ? out : mo_plan_next(t, out, joined(t, out, rest));
 }
 
 /* Queries, keys and values of one projection: GPT-2 splits it, Phi-3 takes a slice for each, whose
@@ -110,17 +104,19 @@ static mo_plan_heads project(mo_plan_layer *l, mo_plan_value x, enum mo_plan_cor
     } else {
         parts[0] = mo_plan_op_linear(t, &l->query, x, compute, dropout);
         if (s->family->scales_queries)
-            parts[0] = turn(t, parts[0], mo_plan_op_scale(t, parts[0]));
+            parts[0] = mo_plan_next(t, parts[0], mo_plan_op_scale(t, parts[0]));
         if (l->query_norm.weight != MO_PLAN_NONE)
-            parts[0] = turn(t, parts[0], mo_plan_op_norm(t, &l->query_norm, parts[0], compute));
+            parts[0] =
+                mo_plan_next(t, parts[0], mo_plan_op_norm(t, &l->query_norm, parts[0], compute));
         parts[1] = mo_plan_op_linear(t, &l->key, x, compute, dropout);
         if (l->key_norm.weight != MO_PLAN_NONE)
-            parts[1] = turn(t, parts[1], mo_plan_op_norm(t, &l->key_norm, parts[1], compute));
+            parts[1] =
+                mo_plan_next(t, parts[1], mo_plan_op_norm(t, &l->key_norm, parts[1], compute));
         parts[2] = mo_plan_op_linear(t, &l->value, x, compute, dropout);
     }
     for (int i = 0; i < 3; i++)
         if (i < 2 ? copies || s->rotary : copies)
-            parts[i] = turn(t, parts[i], mo_plan_op_copy_back(t, parts[i]));
+            parts[i] = mo_plan_next(t, parts[i], mo_plan_op_copy_back(t, parts[i]));
     return (mo_plan_heads){parts[0], parts[1], parts[2], 0};
 }
 
@@ -171,7 +167,7 @@ static void cache_heads(mo_plan_stack *s, mo_plan_heads *h)
 {
     mo_plan_tape *t = &s->play->tape;
     mo_plan_value k = mo_plan_op_copy(t, h->k);
-    h->v = turn(t, h->v, mo_plan_op_cast(t, h->v, mo_plan_width(t, h->k)));
+    h->v = mo_plan_next(t, h->v, mo_plan_op_cast(t, h->v, mo_plan_width(t, h->k)));
     mo_plan_value v = mo_plan_op_copy(t, h->v);
     mo_plan_drop(t, h->k);
     mo_plan_drop(t, h->v);
@@ -194,8 +190,8 @@ static void repeat_heads(mo_plan_stack *s, mo_plan_heads *h, int in_kernel)
     if (s->kv_heads == s->heads)
         return;
     if (s->kv_heads == 1 && !in_kernel) { /* one for all: no copy, but not contiguous either */
-        h->k = turn(t, h->k, mo_plan_op_expand(t, h->k, s->size));
-        h->v = turn(t, h->v, mo_plan_op_expand(t, h->v, s->size));
+        h->k = mo_plan_next(t, h->k, mo_plan_op_expand(t, h->k, s->size));
+        h->v = mo_plan_next(t, h->v, mo_plan_op_expand(t, h->v, s->size));
         h->apart = 0;
         return;
     }
@@ -234,7 +230,7 @@ static mo_plan_value flash(mo_plan_stack *s, const mo_plan_heads *h)
     mo_plan_drop(t, sums);
     mo_plan_drop(t, mask);
     /* The output lies as the queries do. Joined from parts they lie one head after the other. */
-    return s->variant->fused_projections ? turn(t, out, mo_plan_op_copy(t, out)) : out;
+    return s->variant->fused_projections ? mo_plan_next(t, out, mo_plan_op_copy(t, out)) : out;
 }
 
 /* An operand of a product: copied where it is not contiguous. */
@@ -258,7 +254,8 @@ static mo_plan_value weigh(mo_plan_stack *s, mo_plan_value scores, uint32_t of_q
     mo_plan_value out = mo_plan_op_softmax(t, in);
     uint32_t width = bare ? mo_plan_width(t, in) : of_queries;
     mo_plan_drop(t, in);
-    return turn(t, out, mo_plan_op_cast(t, out, s->family->softmax_to_values ? of_values : width));
+    return mo_plan_next(t, out,
+                        mo_plan_op_cast(t, out, s->family->softmax_to_values ? of_values : width));
 }
 
 static double product_flops(const mo_plan_stack *s)
@@ -285,15 +282,15 @@ static mo_plan_value eager(mo_plan_stack *s, mo_plan_heads *h, uint32_t width)
     mo_plan_value scores = mo_plan_op_bmm(t, q, k, s->scores, product_flops(s));
     mo_plan_drop(t, q);
     mo_plan_drop(t, k);
-    scores = turn(t, scores, mo_plan_op_scale(t, scores));
+    scores = mo_plan_next(t, scores, mo_plan_op_scale(t, scores));
     if (s->mask != MO_PLAN_NONE)
-        scores = turn(t, scores, mo_plan_op_add(t, scores, s->mask));
+        scores = mo_plan_next(t, scores, mo_plan_op_add(t, scores, s->mask));
     mo_plan_value weights = weigh(s, scores, width, mo_plan_width(t, h->v));
     mo_plan_drop(t, scores);
-    weights = turn(t, weights, mo_plan_op_dropout(t, weights, s->attention_dropout));
+    weights = mo_plan_next(t, weights, mo_plan_op_dropout(t, weights, s->attention_dropout));
     mo_plan_value operand_weights = mo_plan_op_cast(t, weights, mo_plan_width(t, h->v));
     mo_plan_value out = combine(s, h, operand_weights);
-    out = turn(t, out, mo_plan_op_copy_both(t, out)); /* one head after the other again */
+    out = mo_plan_next(t, out, mo_plan_op_copy_both(t, out)); /* one head after the other again */
     mo_plan_drop(t, operand_weights);
     mo_plan_play_hold(s->play, &s->play->layer, weights); /* it is returned: the layer has it */
     return out;
@@ -318,14 +315,14 @@ static mo_plan_value math(mo_plan_stack *s, mo_plan_heads *h)
     mo_plan_drop(t, k);
     mo_plan_drop(t, scaled_k);
     if (mask != MO_PLAN_NONE)
-        scores = turn(t, scores, mo_plan_op_add(t, scores, mask));
+        scores = mo_plan_next(t, scores, mo_plan_op_add(t, scores, mask));
     mo_plan_value weights = mo_plan_op_softmax(t, scores);
     mo_plan_drop(t, scores);
-    weights = turn(t, weights, mo_plan_op_dropout(t, weights, s->attention_dropout));
+    weights = mo_plan_next(t, weights, mo_plan_op_dropout(t, weights, s->attention_dropout));
     /* The kernel returns the weights too, in the type of the queries; nobody takes them. */
     mo_plan_value returned = mo_plan_op_cast(t, weights, width);
     mo_plan_value out = combine(s, &w, weights);
-    out = turn(t, out, mo_plan_op_cast(t, out, width));
+    out = mo_plan_next(t, out, mo_plan_op_cast(t, out, width));
     mo_plan_drop(t, weights);
     mo_plan_drop(t, returned);
     mo_plan_drop(t, scaled_q);
@@ -333,7 +330,7 @@ static mo_plan_value math(mo_plan_stack *s, mo_plan_heads *h)
     mo_plan_drop(t, w.q);
     mo_plan_drop(t, w.k);
     mo_plan_drop(t, w.v);
-    return turn(t, out, mo_plan_op_copy_both(t, out));
+    return mo_plan_next(t, out, mo_plan_op_copy_both(t, out));
 }
 
 /* Queries, keys and values to the heads' outputs; leaves in h what the program holds meanwhile. */

@@ -3,12 +3,6 @@
  */
 #include "plan/model/play.h"
 
-static mo_plan_value turn(mo_plan_tape *t, mo_plan_value old, mo_plan_value new_one)
-{
-    mo_plan_drop(t, old);
-    return new_one;
-}
-
 /* Rotary tables in fp32, then in the type of the weights. */
 static void rotary_tables(mo_plan_play *p)
 {
@@ -148,7 +142,7 @@ static mo_plan_value patches(mo_plan_play *p, mo_plan_stack *s, mo_plan_value po
     mo_plan_drop(t, x);
     mo_plan_value sum = mo_plan_op_add(t, joined, positions);
     mo_plan_drop(t, joined);
-    return turn(t, sum, mo_plan_op_dropout(t, sum, dropout));
+    return mo_plan_next(t, sum, mo_plan_op_dropout(t, sum, dropout));
 }
 
 /* What was recorded since is given up: what it holds stays held by the model's code. */
@@ -188,12 +182,12 @@ static void run_skipped(mo_plan_play *p, mo_plan_value x)
             break;
         t->layer = l->number;
         p->engine->before_forward(p, l->number);
-        x = turn(t, x,
-                 mo_plan_tape_region_forward(t, mo_plan_run_layer, l, &x, 1,
-                                             mo_plan_layer_runs_again(p, i)));
+        x = mo_plan_next(t, x,
+                         mo_plan_tape_region_forward(t, mo_plan_run_layer, l, &x, 1,
+                                                     mo_plan_layer_runs_again(p, i)));
         p->engine->after_forward(p, l->number);
-        p->info[l->number] = (mo_plan_layer_info){
-            .output = mo_plan_bytes_of(t, x), .after = t->total, .kind = MO_PLAN_LAYER_VISION};
+        p->info[l->number] =
+            (mo_plan_layer_info){.output = mo_plan_bytes_of(t, x), .kind = MO_PLAN_LAYER_VISION};
     }
     if (x != MO_PLAN_NONE)
         t->values[x].node = MO_PLAN_NONE;
@@ -211,7 +205,7 @@ static mo_plan_value tower(mo_plan_play *p)
         t->recording = 0;
     mo_plan_value x = patches(p, &p->vision, p->vision_positions, 0);
     if (t->status == MEMOPT_OK)
-        x = turn(t, x, mo_plan_op_norm(t, &p->vision_norm, x, p->compute));
+        x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->vision_norm, x, p->compute));
     x = mo_plan_play_stack(p, &p->vision, x);
     run_skipped(p, x);
     t->layer = 0;
@@ -220,11 +214,11 @@ static mo_plan_value tower(mo_plan_play *p)
         return MO_PLAN_NONE;
     mo_plan_play_hold(p, &p->frames, mo_plan_value_view(t, x, mo_plan_elements(t, x)));
     uint64_t rows = mo_plan_tape_mul(t, p->vision.rows, m->vision_tokens);
-    x = turn(t, x,
-             mo_plan_op_resize(t, x, mo_plan_tape_mul(t, rows, m->vision_hidden), "image tokens"));
-    x = turn(t, x, mo_plan_op_linear(t, &p->vision_projection, x, p->compute, 0));
-    x = turn(t, x, mo_plan_op_activation(t, x, MO_PLAN_ACTIVATION_GELU));
-    return turn(t, x, mo_plan_op_linear(t, &p->vision_projection_out, x, p->compute, 0));
+    x = mo_plan_next(
+        t, x, mo_plan_op_resize(t, x, mo_plan_tape_mul(t, rows, m->vision_hidden), "image tokens"));
+    x = mo_plan_next(t, x, mo_plan_op_linear(t, &p->vision_projection, x, p->compute, 0));
+    x = mo_plan_next(t, x, mo_plan_op_activation(t, x, MO_PLAN_ACTIVATION_GELU));
+    return mo_plan_next(t, x, mo_plan_op_linear(t, &p->vision_projection_out, x, p->compute, 0));
 }
 
 /* Image tokens take the places that the text keeps for them. Llava's outputs hold them as well. */
@@ -237,7 +231,7 @@ static mo_plan_value with_images(mo_plan_play *p, mo_plan_value text)
     mo_plan_value joined = mo_plan_op_copy_both(t, images), places;
     mo_plan_play_hold(p, &p->frames, images);
     if (t->status == MEMOPT_OK)
-        joined = turn(t, joined, mo_plan_op_cast(t, joined, mo_plan_width(t, text)));
+        joined = mo_plan_next(t, joined, mo_plan_op_cast(t, joined, mo_plan_width(t, text)));
     t->label = "image tokens in the text";
     places = mo_plan_value_new(t, mo_plan_tape_mul(t, p->text.rows, p->text.sequence), 1,
                                MO_PLAN_ACTIVATIONS);
@@ -279,7 +273,7 @@ static mo_plan_value tokens(mo_plan_play *p)
         l.weight = p->projection_in;
         l.in = m->embedding;
         l.out = m->hidden;
-        x = turn(t, x, mo_plan_op_linear(t, &l, x, p->compute, 0));
+        x = mo_plan_next(t, x, mo_plan_op_linear(t, &l, x, p->compute, 0));
     }
     if (p->vision.layer_count > 0)
         x = with_images(p, x);
@@ -330,8 +324,8 @@ mo_plan_value mo_plan_play_embeddings(mo_plan_play *p)
     }
     make_mask(p, &p->text);
     if (p->embedding_norm.weight != MO_PLAN_NONE && t->status == MEMOPT_OK)
-        x = turn(t, x, mo_plan_op_norm(t, &p->embedding_norm, x, p->compute));
-    x = turn(t, x, mo_plan_op_dropout(t, x, m->embedding_dropout));
+        x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->embedding_norm, x, p->compute));
+    x = mo_plan_next(t, x, mo_plan_op_dropout(t, x, m->embedding_dropout));
     if (p->text.family->norms_embeddings) /* its embeddings are a module of their own */
         mo_plan_play_release(p, &p->frames, mark);
     if (p->text.family->norms_embeddings || p->text.rotary)

@@ -4,12 +4,6 @@
  */
 #include "plan/model/play.h"
 
-static mo_plan_value turn(mo_plan_tape *t, mo_plan_value old, mo_plan_value new_one)
-{
-    mo_plan_drop(t, old);
-    return new_one;
-}
-
 /* Logits in fp32, labels shifted and padded, cross entropy. BERT's code computes the loss in the
  * logits' own type. */
 static mo_plan_value token_loss(mo_plan_play *p, mo_plan_value logits, int shifted)
@@ -131,7 +125,7 @@ static mo_plan_value loss_in_chunks(mo_plan_play *p, mo_plan_value x)
 {
     mo_plan_tape *t = &p->tape;
     t->phase = MO_PLAN_PHASE_FORWARD;
-    x = turn(t, x, mo_plan_op_copy_both(t, x)); /* without each sequence's last token */
+    x = mo_plan_next(t, x, mo_plan_op_copy_both(t, x)); /* without each sequence's last token */
     t->phase = MO_PLAN_PHASE_LOSS;
     t->label = "a chunk of the loss";
     if (!t->in_backward)
@@ -168,9 +162,9 @@ static mo_plan_value masked(mo_plan_play *p, mo_plan_value x)
 {
     mo_plan_tape *t = &p->tape;
     t->phase = MO_PLAN_PHASE_FORWARD;
-    x = turn(t, x, mo_plan_op_linear(t, &p->transform, x, p->compute, 0));
-    x = turn(t, x, mo_plan_op_activation(t, x, p->settings->model.activation));
-    x = turn(t, x, mo_plan_op_norm(t, &p->transform_norm, x, p->compute));
+    x = mo_plan_next(t, x, mo_plan_op_linear(t, &p->transform, x, p->compute, 0));
+    x = mo_plan_next(t, x, mo_plan_op_activation(t, x, p->settings->model.activation));
+    x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->transform_norm, x, p->compute));
     t->phase = MO_PLAN_PHASE_LOSS;
     return vocabulary(p, x, 0);
 }
@@ -179,7 +173,7 @@ static mo_plan_value masked(mo_plan_play *p, mo_plan_value x)
 static mo_plan_value first_token(mo_plan_play *p, mo_plan_value x)
 {
     mo_plan_tape *t = &p->tape;
-    return turn(t, x, mo_plan_op_slice(t, x, p->text.rows * p->text.hidden));
+    return mo_plan_next(t, x, mo_plan_op_slice(t, x, p->text.rows * p->text.hidden));
 }
 
 static mo_plan_value classes(mo_plan_play *p, mo_plan_value x)
@@ -190,11 +184,11 @@ static mo_plan_value classes(mo_plan_play *p, mo_plan_value x)
     if (m->head != MO_PLAN_HEAD_TOKEN && p->text.family->encoder)
         x = first_token(p, x);
     if (p->pooler.weight != MO_PLAN_NONE && m->head == MO_PLAN_HEAD_SEQUENCE) {
-        x = turn(t, x, mo_plan_op_linear(t, &p->pooler, x, p->compute, 0));
-        x = turn(t, x, mo_plan_op_activation(t, x, MO_PLAN_ACTIVATION_TANH));
+        x = mo_plan_next(t, x, mo_plan_op_linear(t, &p->pooler, x, p->compute, 0));
+        x = mo_plan_next(t, x, mo_plan_op_activation(t, x, MO_PLAN_ACTIVATION_TANH));
     }
     if (p->text.family->head_dropout)
-        x = turn(t, x, mo_plan_op_dropout(t, x, m->hidden_dropout));
+        x = mo_plan_next(t, x, mo_plan_op_dropout(t, x, m->hidden_dropout));
     t->phase = MO_PLAN_PHASE_LOSS;
     t->label = "a copy of the first token";
     if (p->text.family->images) /* rows of it are apart, as the product does not take them */
@@ -219,22 +213,22 @@ static mo_plan_value contrastive(mo_plan_play *p, mo_plan_value x)
     uint64_t hidden = p->text.hidden, rows = p->text.rows, anchors = p->settings->run.batch;
     uint64_t others = rows > anchors ? rows - anchors : rows;
     uint32_t width = p->compute ? p->compute : 4;
-    mo_plan_value v = turn(t, x, mo_plan_op_mean(t, x, mo_plan_tape_mul(t, rows, hidden)));
-    v = turn(t, v, mo_plan_op_cast(t, v, 4));
-    v = turn(t, v, mo_plan_op_power(t, v));
+    mo_plan_value v = mo_plan_next(t, x, mo_plan_op_mean(t, x, mo_plan_tape_mul(t, rows, hidden)));
+    v = mo_plan_next(t, v, mo_plan_op_cast(t, v, 4));
+    v = mo_plan_next(t, v, mo_plan_op_power(t, v));
     mo_plan_value a = mo_plan_op_slice(t, v, mo_plan_tape_mul(t, anchors, hidden));
     mo_plan_value b = mo_plan_op_slice(t, v, mo_plan_tape_mul(t, others, hidden));
     mo_plan_drop(t, v);
-    a = turn(t, a, mo_plan_op_cast(t, a, width));
-    b = turn(t, b, mo_plan_op_cast(t, b, width));
+    a = mo_plan_next(t, a, mo_plan_op_cast(t, a, width));
+    b = mo_plan_next(t, b, mo_plan_op_cast(t, b, width));
     t->category = MO_PLAN_LOGITS;
     double flops = 2.0 * (double)anchors * (double)others * (double)hidden;
     mo_plan_value scores = mo_plan_op_bmm(t, a, b, mo_plan_tape_mul(t, anchors, others), flops);
     mo_plan_drop(t, a);
     mo_plan_drop(t, b);
-    scores = turn(t, scores, mo_plan_op_scale(t, scores));
+    scores = mo_plan_next(t, scores, mo_plan_op_scale(t, scores));
     mo_plan_play_returns(p, mo_plan_value_view(t, scores, mo_plan_elements(t, scores)));
-    scores = turn(t, scores, mo_plan_op_cast(t, scores, 4));
+    scores = mo_plan_next(t, scores, mo_plan_op_cast(t, scores, 4));
     mo_plan_value loss = mo_plan_op_loss(t, scores, p->labels);
     t->category = MO_PLAN_ACTIVATIONS;
     mo_plan_drop(t, scores);
@@ -250,7 +244,7 @@ static mo_plan_value scored(mo_plan_play *p, mo_plan_value x)
     case MO_PLAN_HEAD_MASKED_LM:
         return masked(p, x);
     case MO_PLAN_HEAD_NONE:
-        return turn(&p->tape, x, mo_plan_op_mean(&p->tape, x, 1));
+        return mo_plan_next(&p->tape, x, mo_plan_op_mean(&p->tape, x, 1));
     default:
         return classes(p, x);
     }
@@ -262,13 +256,13 @@ mo_plan_value mo_plan_play_head(mo_plan_play *p, mo_plan_value x)
     t->layer = t->layer_count - 1;
     t->phase = MO_PLAN_PHASE_FORWARD;
     if (p->final_norm.weight != MO_PLAN_NONE && t->status == MEMOPT_OK)
-        x = turn(t, x, mo_plan_op_norm(t, &p->final_norm, x, p->compute));
+        x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->final_norm, x, p->compute));
     if (p->projection_out != MO_PLAN_NONE && t->status == MEMOPT_OK) {
         mo_plan_linear l = MO_PLAN_NO_LINEAR;
         l.weight = p->projection_out;
         l.in = p->text.hidden;
         l.out = p->settings->model.embedding;
-        x = turn(t, x, mo_plan_op_linear(t, &l, x, p->compute, 0));
+        x = mo_plan_next(t, x, mo_plan_op_linear(t, &l, x, p->compute, 0));
     }
     mo_plan_play_release(p, &p->frames, 0);
     if (p->settings->run.checkpointing == MO_PLAN_CHECKPOINT_NONE)

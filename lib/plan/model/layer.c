@@ -4,12 +4,6 @@
  */
 #include "plan/model/play.h"
 
-static mo_plan_value turn(mo_plan_tape *t, mo_plan_value old, mo_plan_value new_one)
-{
-    mo_plan_drop(t, old);
-    return new_one;
-}
-
 static mo_plan_value inner(mo_plan_layer *l, mo_plan_value x)
 {
     return l->stack->experts > 0 ? mo_plan_run_experts(l, x) : mo_plan_run_mlp(l, x);
@@ -36,8 +30,8 @@ static mo_plan_value pre_norm(mo_plan_layer *l, mo_plan_value x)
     mo_plan_value h = mo_plan_op_norm(t, &l->norm1, x, compute);
     mo_plan_value a = mo_plan_run_attention(l, h);
     int named = s->family->names_results; /* its code has a name for each of them */
-    h = named ? h : turn(t, h, MO_PLAN_NONE);
-    a = turn(t, a, mo_plan_op_dropout(t, a, s->hidden_dropout));
+    h = named ? h : mo_plan_next(t, h, MO_PLAN_NONE);
+    a = mo_plan_next(t, a, mo_plan_op_dropout(t, a, s->hidden_dropout));
     mo_plan_value middle = residual(s, x, a);
     mo_plan_drop(t, h);
     if (named)
@@ -46,8 +40,8 @@ static mo_plan_value pre_norm(mo_plan_layer *l, mo_plan_value x)
         mo_plan_drop(t, a);
     h = mo_plan_op_norm(t, &l->norm2, middle, compute);
     mo_plan_value m = inner(l, h);
-    h = named ? h : turn(t, h, MO_PLAN_NONE);
-    m = turn(t, m, mo_plan_op_dropout(t, m, s->hidden_dropout));
+    h = named ? h : mo_plan_next(t, h, MO_PLAN_NONE);
+    m = mo_plan_next(t, m, mo_plan_op_dropout(t, m, s->hidden_dropout));
     mo_plan_value out = residual(s, middle, m);
     mo_plan_drop(t, h);
     mo_plan_drop(t, m);
@@ -63,13 +57,13 @@ static mo_plan_value post_norm(mo_plan_layer *l, mo_plan_value x)
     mo_plan_tape *t = &s->play->tape;
     uint32_t compute = s->play->compute;
     mo_plan_value a = mo_plan_run_attention(l, x);
-    a = turn(t, a, mo_plan_op_dropout(t, a, s->hidden_dropout));
+    a = mo_plan_next(t, a, mo_plan_op_dropout(t, a, s->hidden_dropout));
     mo_plan_value sum = mo_plan_op_add(t, a, x);
     mo_plan_value middle = mo_plan_op_norm(t, &l->norm1, sum, compute);
     mo_plan_drop(t, sum);
     mo_plan_drop(t, a);
     mo_plan_value m = inner(l, middle);
-    m = turn(t, m, mo_plan_op_dropout(t, m, s->hidden_dropout));
+    m = mo_plan_next(t, m, mo_plan_op_dropout(t, m, s->hidden_dropout));
     sum = mo_plan_op_add(t, m, middle);
     mo_plan_value out = mo_plan_op_norm(t, &l->norm2, sum, compute);
     mo_plan_drop(t, sum);
@@ -112,14 +106,13 @@ mo_plan_value mo_plan_play_stack(mo_plan_play *p, mo_plan_stack *s, mo_plan_valu
         t->layer = l->number;
         p->engine->before_forward(p, l->number);
         p->engine->input(p, l->number, x);
-        x = turn(t, x, mo_plan_tape_region_forward(t, mo_plan_run_layer, l, &x, 1, again));
+        x = mo_plan_next(t, x, mo_plan_tape_region_forward(t, mo_plan_run_layer, l, &x, 1, again));
         p->engine->output(p, l->number, x);
         p->engine->after_forward(p, l->number);
         info->recomputed = (uint32_t)again;
         info->kind = s == &p->text ? MO_PLAN_LAYER_BLOCK : MO_PLAN_LAYER_VISION;
         info->flops = t->flops - flops;
         info->output = mo_plan_bytes_of(t, x);
-        info->after = t->total;
         info->saved =
             t->live[MO_PLAN_ACTIVATIONS] > before ? t->live[MO_PLAN_ACTIVATIONS] - before : 0;
         p->again_flops += again ? info->flops : 0;

@@ -6,12 +6,6 @@
  */
 #include "plan/model/play.h"
 
-static mo_plan_value turn(mo_plan_tape *t, mo_plan_value old, mo_plan_value new_one)
-{
-    mo_plan_drop(t, old);
-    return new_one;
-}
-
 static mo_plan_value gated(mo_plan_layer *l, mo_plan_value x)
 {
     mo_plan_stack *s = l->stack;
@@ -25,7 +19,7 @@ static mo_plan_value gated(mo_plan_layer *l, mo_plan_value x)
     mo_plan_value product = mo_plan_op_mul(t, active, up);
     mo_plan_drop(t, active);
     mo_plan_drop(t, up);
-    return turn(t, product, mo_plan_op_linear(t, &l->down, product, compute, dropout));
+    return mo_plan_next(t, product, mo_plan_op_linear(t, &l->down, product, compute, dropout));
 }
 
 /* Gate and up of one projection, halved. */
@@ -60,8 +54,8 @@ mo_plan_value mo_plan_run_mlp(mo_plan_layer *l, mo_plan_value x)
     if (s->gated)
         return s->variant->fused_projections ? gated_halves(l, x) : gated(l, x);
     mo_plan_value wide = mo_plan_op_linear(t, &l->up, x, compute, dropout);
-    wide = turn(t, wide, mo_plan_op_activation(t, wide, s->activation));
-    wide = turn(t, wide, mo_plan_op_dropout(t, wide, s->activation_dropout));
+    wide = mo_plan_next(t, wide, mo_plan_op_activation(t, wide, s->activation));
+    wide = mo_plan_next(t, wide, mo_plan_op_dropout(t, wide, s->activation_dropout));
     mo_plan_value out = mo_plan_op_linear(t, &l->down, wide, compute, dropout);
     if (s->family->holds_mlp) /* its code has a name for it until the last norm is done */
         mo_plan_play_hold(s->play, &s->play->layer, wide);
@@ -134,7 +128,7 @@ static mo_plan_value route(mo_plan_layer *l, mo_plan_value x, mo_plan_value *ord
     mo_plan_value scores = mo_plan_op_mul(t, top, total);
     mo_plan_drop(t, total);
     if (s->variant->narrow_router)
-        scores = turn(t, scores, mo_plan_op_cast(t, scores, mo_plan_width(t, logits)));
+        scores = mo_plan_next(t, scores, mo_plan_op_cast(t, scores, mo_plan_width(t, logits)));
     /* What the codes of router and experts hold meanwhile: sorted numbers, and as floats too. */
     mo_plan_play_hold(s->play, &s->play->layer, top);
     mo_plan_play_hold(s->play, &s->play->layer, mo_plan_value_new(t, chosen, 8, t->category));
@@ -172,7 +166,7 @@ mo_plan_value mo_plan_run_experts(mo_plan_layer *l, mo_plan_value x)
     mo_plan_drop(t, weighted);
     mo_plan_value sum = mo_plan_op_resize(t, back, size, "the sum of the experts");
     mo_plan_drop(t, back);
-    sum = turn(t, sum, mo_plan_op_cast(t, sum, mo_plan_width(t, x)));
+    sum = mo_plan_next(t, sum, mo_plan_op_cast(t, sum, mo_plan_width(t, x)));
     mo_plan_drop(t, tokens);
     mo_plan_drop(t, scores);
     mo_plan_drop(t, order);

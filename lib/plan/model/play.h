@@ -50,7 +50,6 @@ enum { MO_PLAN_LAYER_EMBEDDING, MO_PLAN_LAYER_BLOCK, MO_PLAN_LAYER_VISION, MO_PL
 /* What is known of one. */
 typedef struct mo_plan_layer_info {
     uint64_t saved, output; /* bytes alive after its forward that were not before */
-    uint64_t after;         /* all alive after its forward */
     double flops;
     uint32_t recomputed, kind;
 } mo_plan_layer_info;

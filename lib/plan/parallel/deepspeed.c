@@ -24,19 +24,6 @@
  */
 #include "plan/parallel/deepspeed.h"
 
-uint64_t mo_plan_deepspeed_add(mo_plan_play *p, uint64_t a, uint64_t b)
-{
-    uint64_t sum = 0;
-    if (!mo_add_u64(a, b, &sum))
-        (void)mo_plan_tape_mul(&p->tape, UINT64_MAX, 2);
-    return sum;
-}
-
-const mo_plan_weight *mo_plan_deepspeed_weight(const mo_plan_play *p, uint32_t leaf)
-{
-    return &p->weights[mo_plan_deepspeed_of(p)->learning[leaf]];
-}
-
 /* --- life ------------------------------------------------------------------------------------ */
 
 static memopt_status create(mo_plan_play *p, uint64_t layers)
@@ -82,11 +69,6 @@ static memopt_status check(mo_plan_play *p)
     return p->tape.status;
 }
 
-int mo_plan_deepspeed_has_place(const mo_plan_weight *w)
-{
-    return w->learns || w->unused;
-}
-
 /* Weights that have a place, in the order of their leaves. */
 static void list_learning(mo_plan_play *p)
 {
@@ -108,23 +90,6 @@ static void list_learning(mo_plan_play *p)
             at = mo_plan_deepspeed_add(p, at, p->weights[i].count);
         }
     e->starts[e->count] = at;
-}
-
-/* --- states ---------------------------------------------------------------------------------- */
-
-/* The optimizer sees one flat tensor. */
-static mo_plan_weight flat(uint64_t elements)
-{
-    return (mo_plan_weight){.count = elements, .rows = elements, .learns = 1};
-}
-
-void mo_plan_deepspeed_states(mo_plan_play *p, uint64_t elements)
-{
-    mo_plan_tape *t = &p->tape;
-    mo_plan_weight w = flat(elements);
-    t->label = "the optimizer's states";
-    (void)mo_plan_storage_new(t, mo_plan_optimizer_state_bytes(t, &p->settings->run, &w),
-                              MO_PLAN_OPTIMIZER);
 }
 
 /* --- stages 1 and 2 -------------------------------------------------------------------------- */
@@ -185,17 +150,6 @@ static void start_flat(mo_plan_play *p)
     for (uint64_t i = 0; i < e->count && p->tape.status == MEMOPT_OK; i++)
         p->tape.leaves[i].storage = mo_plan_buffer(p, "gradients of earlier micro-batches",
                                                    p->tape.leaves[i].bytes, MO_PLAN_GRADIENTS);
-}
-
-void mo_plan_deepspeed_bucket(mo_plan_play *p)
-{
-    mo_plan_deepspeed *e = mo_plan_deepspeed_of(p);
-    uint64_t bytes = mo_plan_tape_mul(&p->tape, e->capacity, e->width);
-    if (e->bucket != MO_PLAN_NONE)
-        return;
-    if (e->overlap && e->stage < MO_PLAN_ZERO3)
-        bytes = mo_plan_tape_mul(&p->tape, bytes, 2);
-    e->bucket = mo_plan_buffer(p, "the reduce bucket", bytes, MO_PLAN_GRADIENTS);
 }
 
 /* Elements that are summed through a copy, at the most: slices of the bucket's gradients by the
@@ -375,7 +329,7 @@ static void step_flat(mo_plan_play *p, uint64_t elements)
     mo_plan_deepspeed *e = mo_plan_deepspeed_of(p);
     mo_plan_tape *t = &p->tape;
     const mo_plan_run *r = &p->settings->run;
-    mo_plan_weight w = flat(elements);
+    mo_plan_weight w = mo_plan_deepspeed_flat(elements);
     uint32_t one = mo_plan_buffer(p, "the gradient of the flat weights",
                                   mo_plan_tape_mul(t, elements, e->width), MO_PLAN_OPTIMIZER);
     if (e->width < 4) {

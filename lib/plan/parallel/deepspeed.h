@@ -1,4 +1,5 @@
-/* DeepSpeed's ZeRO: what its stages share (deepspeed.c), and stage 3 (deepspeed_stage3.c). */
+/* DeepSpeed's ZeRO: what its stages share (deepspeed_buffers.c), and stage 3 (deepspeed_stage3.c).
+ */
 #ifndef MO_PLAN_DEEPSPEED_H
 #define MO_PLAN_DEEPSPEED_H
 
@@ -39,6 +40,8 @@ uint64_t mo_plan_deepspeed_add(mo_plan_play *p, uint64_t a, uint64_t b);
  * none. */
 int mo_plan_deepspeed_has_place(const mo_plan_weight *w);
 const mo_plan_weight *mo_plan_deepspeed_weight(const mo_plan_play *p, uint32_t leaf);
+/* So many elements as the optimizer sees them: one flat tensor. */
+mo_plan_weight mo_plan_deepspeed_flat(uint64_t elements);
 /* States and the copy of so many elements. */
 void mo_plan_deepspeed_states(mo_plan_play *p, uint64_t elements);
 /* The bucket, unless it is there. */

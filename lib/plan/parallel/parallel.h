@@ -11,7 +11,7 @@ extern const mo_plan_engine mo_plan_engine_none, mo_plan_engine_ddp, mo_plan_eng
 
 const mo_plan_engine *mo_plan_engine_of(const mo_plan_run *r);
 
-/* --- replicas.c --------------------------------------------------------------------------------
+/* --- shared.c --------------------------------------------------------------------------------
  */
 /* The states of `weights` on one device, on the device or on the host, and what their step makes.
  * `chunks` of a weight is the number of the device that steps it. */

@@ -282,6 +282,14 @@ memopt_status mo_plan_parse(const char *text, mo_plan_given *out)
     return MEMOPT_OK;
 }
 
+memopt_status mo_plan_at_most(const char *name, uint64_t value, const char *other, uint64_t high)
+{
+    if (value <= high)
+        return MEMOPT_OK;
+    return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: %s is %llu; it must be at most %s, %llu", name,
+                   (unsigned long long)value, other, (unsigned long long)high);
+}
+
 memopt_status mo_plan_check_limits(const mo_plan_given *given)
 {
     for (size_t i = 0; i < KEY_COUNT; i++) {

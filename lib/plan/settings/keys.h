@@ -57,7 +57,6 @@
     X(SHARE, attention_dropout, 1, "dropout of attention weights")                                 \
     X(SHARE, hidden_dropout, 1, "dropout after attention and MLP")                                 \
     X(SHARE, activation_dropout, 1, "dropout inside the MLP")                                      \
-    X(SHARE, router_jitter, 1, "noise on the router's input")                                      \
     X(COUNT, image_size, 65536, "pixels of an image's side; default: 224")                         \
     X(COUNT, patch_size, 65536, "pixels of a patch's side; default: 16")                           \
     X(COUNT, channels, 4096, "colours; default: 3")                                                \
@@ -190,6 +189,9 @@ memopt_status mo_plan_parse(const char *text, mo_plan_given *out);
 
 /* INVALID_ARGUMENT for the first value that is above its limit: for values that were filled in. */
 memopt_status mo_plan_check_limits(const mo_plan_given *given);
+
+/* INVALID_ARGUMENT with the numbers unless value ≤ high. */
+memopt_status mo_plan_at_most(const char *name, uint64_t value, const char *other, uint64_t high);
 
 /* Writes a value as the parser reads it; 0 where there is none: it is the default. */
 int mo_plan_key_text(const mo_plan_key *key, const mo_plan_given *given, char *text, size_t size);

@@ -10,14 +10,6 @@
 /* The largest sums that make sense; what is above is a mistake. */
 enum { MAX_ROWS = 1 << 24, MAX_TOKENS = 1 << 24 };
 
-memopt_status mo_plan_at_most(const char *name, uint64_t value, const char *other, uint64_t high)
-{
-    if (value <= high)
-        return MEMOPT_OK;
-    return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: %s is %llu; it must be at most %s, %llu", name,
-                   (unsigned long long)value, other, (unsigned long long)high);
-}
-
 /* Two 16-bit types meet in f32: torch promotes what is added, and neither is saved by the other. */
 static memopt_status check_mix(const char *name, memopt_dtype dtype, memopt_dtype weights)
 {

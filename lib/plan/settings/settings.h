@@ -92,7 +92,4 @@ void mo_plan_card_add_overhead(const mo_plan_card *c, mo_plan_bytes *b);
 /* Says what overhead is made of. */
 void mo_plan_card_explain(const mo_plan_card *c, const mo_plan_bytes *b, char *text, size_t size);
 
-/* INVALID_ARGUMENT with the numbers unless value ≤ high. */
-memopt_status mo_plan_at_most(const char *name, uint64_t value, const char *other, uint64_t high);
-
 #endif

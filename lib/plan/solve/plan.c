@@ -104,10 +104,3 @@ memopt_status mo_plan_outline(const mo_plan_model *model, const mo_plan_run *run
     mo_plan_estimate_end(&e);
     return status;
 }
-
-const char *mo_plan_phase_name(uint32_t phase)
-{
-    static const char *const names[MO_PLAN_PHASES] = {"load", "forward", "loss", "backward",
-                                                      "step"};
-    return names[phase];
-}

@@ -62,9 +62,9 @@ void mo_plan_estimate_end(mo_plan_estimate *e);
 /* The report of one play, without what is compared. */
 memopt_status mo_plan_outline(const mo_plan_model *model, const mo_plan_run *run,
                               const mo_plan_card *card, mo_plan_report *out_report);
-const char *mo_plan_phase_name(uint32_t phase);
 
 /* --- report.c --- */
+const char *mo_plan_phase_name(uint32_t phase);
 /* Fills report and layers from a step that was played. */
 memopt_status mo_plan_fill_report(mo_plan_estimate *e, const mo_plan_play *play);
 /* From report.phases, with their totals: overhead, the peak and whether it fits. */

@@ -18,6 +18,13 @@ static mo_plan_bytes bytes_of(const mo_plan_moment *m)
                            m->total};
 }
 
+const char *mo_plan_phase_name(uint32_t phase)
+{
+    static const char *const names[MO_PLAN_PHASES] = {"load", "forward", "loss", "backward",
+                                                      "step"};
+    return names[phase];
+}
+
 /* The same for every phase: what the allocator holds in between does not go with a tensor. */
 static void add_overhead(mo_plan_estimate *e)
 {

@@ -156,8 +156,6 @@ void mo_plan_tape_run_node(mo_plan_tape *t, uint32_t id)
     const mo_plan_node *n = &t->nodes[id];
     t->layer = n->layer;
     t->label = n->label;
-    if (t->layer < t->layer_count && t->layers[t->layer].start == 0)
-        t->layers[t->layer].start = t->total;
     if (!mo_plan_node_has_gradient(t, n)) {
         const uint32_t held[MO_PLAN_RECORD_SAVED] = {0};
         mo_plan_node_drop_saved(t, n, held);

@@ -3,13 +3,6 @@
  */
 #include "plan/tape/operations.h"
 
-/* Replaces v by f's result. */
-static mo_plan_value next(mo_plan_tape *t, mo_plan_value v, mo_plan_value result)
-{
-    mo_plan_drop(t, v);
-    return result;
-}
-
 /* x W (+ b): the gradient of a weight has its own width. */
 static mo_plan_value product(mo_plan_tape *t, mo_plan_value x, mo_plan_value weight,
                              mo_plan_value bias, uint64_t in, uint64_t out)
@@ -72,12 +65,12 @@ static mo_plan_value adapted(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_v
     mo_plan_drop(t, low);
     mo_plan_value high = cast_product(t, middle, l->up, MO_PLAN_NONE, rank, l->out, operands);
     mo_plan_drop(t, middle);
-    high = next(t, high, mo_plan_op_scale(t, high));
+    high = mo_plan_next(t, high, mo_plan_op_scale(t, high));
     mo_plan_value sum = mo_plan_op_add(t, y, high);
     uint32_t narrow = mo_plan_width(t, y);
     mo_plan_drop(t, high);
     mo_plan_drop(t, y);
-    sum = next(t, sum, mo_plan_op_cast(t, sum, narrow));
+    sum = mo_plan_next(t, sum, mo_plan_op_cast(t, sum, narrow));
     mo_plan_drop(t, own);
     return sum;
 }
@@ -134,7 +127,7 @@ static mo_plan_value gemma_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_
     mo_plan_value out = mo_plan_op_mul(t, scaled, more);
     mo_plan_drop(t, scaled);
     mo_plan_drop(t, more);
-    return next(t, out, mo_plan_op_cast(t, out, mo_plan_width(t, x)));
+    return mo_plan_next(t, out, mo_plan_op_cast(t, out, mo_plan_width(t, x)));
 }
 
 /* Saves its input and two numbers per row. */
@@ -184,11 +177,11 @@ static mo_plan_value gelu_new(mo_plan_tape *t, mo_plan_value x)
 {
     mo_plan_value half = mo_plan_op_scale(t, x);
     mo_plan_value v = mo_plan_op_power(t, x);
-    v = next(t, v, mo_plan_op_scale(t, v));
-    v = next(t, v, mo_plan_op_add(t, x, v));
-    v = next(t, v, mo_plan_op_scale(t, v));
-    v = next(t, v, mo_plan_op_of_output(t, v, "tanh"));
-    v = next(t, v, mo_plan_op_copy(t, v));
+    v = mo_plan_next(t, v, mo_plan_op_scale(t, v));
+    v = mo_plan_next(t, v, mo_plan_op_add(t, x, v));
+    v = mo_plan_next(t, v, mo_plan_op_scale(t, v));
+    v = mo_plan_next(t, v, mo_plan_op_of_output(t, v, "tanh"));
+    v = mo_plan_next(t, v, mo_plan_op_copy(t, v));
     mo_plan_value out = mo_plan_op_mul(t, half, v);
     mo_plan_drop(t, half);
     mo_plan_drop(t, v);
@@ -200,14 +193,14 @@ static mo_plan_value gelu_fast(mo_plan_tape *t, mo_plan_value x)
 {
     mo_plan_value half = mo_plan_op_scale(t, x), linear = mo_plan_op_scale(t, x);
     mo_plan_value v = mo_plan_op_scale(t, x);
-    v = next(t, v, mo_plan_op_mul(t, v, x));
-    v = next(t, v, mo_plan_op_copy(t, v));
+    v = mo_plan_next(t, v, mo_plan_op_mul(t, v, x));
+    v = mo_plan_next(t, v, mo_plan_op_copy(t, v));
     mo_plan_value inner = mo_plan_op_mul(t, linear, v);
     mo_plan_drop(t, v);
     mo_plan_drop(t, linear);
     v = mo_plan_op_of_output(t, inner, "tanh");
     mo_plan_drop(t, inner);
-    v = next(t, v, mo_plan_op_copy(t, v));
+    v = mo_plan_next(t, v, mo_plan_op_copy(t, v));
     mo_plan_value out = mo_plan_op_mul(t, half, v);
     mo_plan_drop(t, half);
     mo_plan_drop(t, v);

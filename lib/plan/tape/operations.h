@@ -25,7 +25,14 @@ typedef struct mo_plan_norm {
     enum mo_plan_norm_kind kind;
 } mo_plan_norm;
 
-/* --- one operation each (ops_basic.c) ------------------------------------------------------- */
+/* The result of an operation on `old`, which the program has no more. */
+static inline mo_plan_value mo_plan_next(mo_plan_tape *t, mo_plan_value old, mo_plan_value result)
+{
+    mo_plan_drop(t, old);
+    return result;
+}
+
+/* --- one operation each (operations.c) ------------------------------------------------------- */
 /* To another element width; a view where it is the same. */
 mo_plan_value mo_plan_op_cast(mo_plan_tape *t, mo_plan_value x, uint32_t width);
 mo_plan_value mo_plan_op_add(mo_plan_tape *t, mo_plan_value a, mo_plan_value b);
@@ -66,7 +73,7 @@ mo_plan_value mo_plan_op_embedding(mo_plan_tape *t, mo_plan_value table, mo_plan
                                    uint64_t elements);
 mo_plan_value mo_plan_op_loss(mo_plan_tape *t, mo_plan_value x, mo_plan_value target);
 
-/* --- made of several (ops_layers.c) ---------------------------------------------------------- */
+/* --- made of several (composed.c) ---------------------------------------------------------- */
 /* compute: 0, or the width of autocast to which inputs and weights are cast. */
 mo_plan_value mo_plan_op_linear(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x,
                                 uint32_t compute, double lora_dropout);

@@ -138,7 +138,6 @@ typedef struct mo_plan_leaf {
 
 typedef struct mo_plan_layer_peak {
     uint64_t forward, backward; /* all alive at the fullest moment */
-    uint64_t start;             /* all alive when its backward started */
 } mo_plan_layer_peak;
 
 /* How far the tape was recorded. */

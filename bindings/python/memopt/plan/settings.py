@@ -137,7 +137,6 @@ class Model(Settings):
     attention_dropout: Optional[float] = None
     hidden_dropout: Optional[float] = None
     activation_dropout: Optional[float] = None
-    router_jitter: Optional[float] = None
     image_size: Optional[int] = None
     patch_size: Optional[int] = None
     channels: Optional[int] = None

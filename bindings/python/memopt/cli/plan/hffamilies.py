@@ -72,7 +72,6 @@ _MIXTRAL = dict(
     num_key_value_heads=8,
     num_local_experts=8,
     num_experts_per_tok=2,
-    router_jitter_noise=0.0,
 )
 _ENCODER = {"is_decoder": False, "add_cross_attention": False}
 
