@@ -15,8 +15,8 @@ typedef struct mo_plan_heads {
 
 enum mo_plan_core { MO_PLAN_CORE_FLASH, MO_PLAN_CORE_MATH, MO_PLAN_CORE_EAGER };
 
-/* Which kernel computes the scores. The CPU's flash kernel has no dropout; a device that is not
- * told is taken to have none either. */
+/* Which kernel computes the scores. The CPU's flash kernel has no dropout; an unknown device
+ * is taken to have none either. */
 static enum mo_plan_core core_of(const mo_plan_stack *s)
 {
     uint32_t device = s->play->settings->card.device;
@@ -319,7 +319,7 @@ static mo_plan_value math(mo_plan_stack *s, mo_plan_heads *h)
     mo_plan_value weights = mo_plan_op_softmax(t, scores);
     mo_plan_drop(t, scores);
     weights = mo_plan_next(t, weights, mo_plan_op_dropout(t, weights, s->attention_dropout));
-    /* The kernel returns the weights too, in the type of the queries; nobody takes them. */
+    /* The kernel returns the weights too, in the type of the queries; they are not used. */
     mo_plan_value returned = mo_plan_op_cast(t, weights, width);
     mo_plan_value out = combine(s, &w, weights);
     out = mo_plan_next(t, out, mo_plan_op_cast(t, out, width));

@@ -29,7 +29,7 @@ typedef struct mo_plan_layer {
 struct mo_plan_stack {
     mo_plan_play *play;
     mo_plan_layer *layers;
-    uint64_t layer_count, skipped; /* skipped: the last ones, whose output nobody takes */
+    uint64_t layer_count, skipped; /* skipped: the last ones, whose output is not used */
     uint64_t hidden, heads, kv_heads, head_dim, ffn, experts, experts_per_token;
     uint64_t rows, sequence; /* sequences and their tokens */
     const mo_plan_family *family;

@@ -1,5 +1,5 @@
 /*
- * A run under DeepSpeed's ZeRO: what it does not have or is not told of here, its types, and its
+ * A run under DeepSpeed's ZeRO: what it does not have or is not planned, its types, and its
  * defaults, which are counted in elements (runtime/zero/config.py of DeepSpeed 0.19).
  */
 #include "plan/settings/settings.h"
@@ -9,7 +9,7 @@ static int other_than(memopt_dtype dtype, memopt_dtype expected)
     return dtype != MEMOPT_DTYPE_INVALID && dtype != expected;
 }
 
-/* Types that DeepSpeed does not have, or with settings of which nothing is told. */
+/* Types that DeepSpeed does not have, or that are not planned. */
 static memopt_status check_types(const mo_plan_run *r)
 {
     memopt_dtype weights = r->weight_dtype ? r->weight_dtype : MEMOPT_DTYPE_F32;

@@ -1,5 +1,5 @@
 /*
- * A model's checks and defaults: what a family does by default, and what can be told from what.
+ * A model's checks and defaults: what a family does by default, and what follows from what.
  */
 #include <math.h>
 #include <string.h>

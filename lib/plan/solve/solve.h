@@ -114,7 +114,7 @@ enum { MO_PLAN_CHANGES = 18 };
 int mo_plan_change_make(int index, const mo_plan_case *c, const mo_plan_target *options,
                         mo_plan_case *changed, mo_plan_change *out);
 mo_plan_tier mo_plan_change_tier(int index);
-/* Another micro-batch and accumulation: one change, told in words. */
+/* Another micro-batch and accumulation: one change, in words. */
 enum { MO_PLAN_CHANGE_BATCH = 0 };
 void mo_plan_change_batch(mo_plan_case *c, uint64_t batch, uint64_t accumulation,
                           mo_plan_change *out);

@@ -126,7 +126,7 @@ static uint64_t last_saving(const mo_plan_tape *t, const mo_plan_again *a)
     return 0;
 }
 
-/* A region without bytes, and backward as far as it goes with what the incoming gradient tells.
+/* A region without bytes, and backward as far as the incoming gradient leads.
  * Gives the nodes that are left for the region itself. */
 static uint64_t play_ghost(mo_plan_tape *t, const mo_plan_tape_region *region,
                            const mo_plan_node *n, mo_plan_again *a, uint64_t *stop)

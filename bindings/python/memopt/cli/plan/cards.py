@@ -164,7 +164,7 @@ def _found(arguments: argparse.Namespace) -> List[Card]:
         try:
             if Monitor.info(backend).available:
                 here = _devices(arguments, backend)
-            if not here:  # no NVML or ROCm SMI: the driver itself tells, for a context
+            if not here:  # no NVML or ROCm SMI: ask the driver itself, for a context
                 here = _opened(arguments, backend, problems)
         except MemoptError as error:
             problems.append("%s: %s" % (backend, error))
@@ -172,7 +172,7 @@ def _found(arguments: argparse.Namespace) -> List[Card]:
     if not found:
         raise NoCard(
             "no GPU was found (%s); give its memory instead: --gpu-memory 24 (GiB). "
-            "`memopt info` tells more" % ("; ".join(problems) or "no device")
+            "`memopt info` says more" % ("; ".join(problems) or "no device")
         )
     return found
 

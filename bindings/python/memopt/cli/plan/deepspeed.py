@@ -17,7 +17,7 @@ _NOT_PLANNED = (
     "stage3_max_reuse_distance",
     "sub_group_size",
 )
-#: Keys that change what is alive in ways that are not told of, and what they are where they do not.
+#: Keys that change what is alive in ways that are not planned, with the values that do not.
 _OTHERS: Dict[str, Tuple[Any, ...]] = {
     "contiguous_gradients": (True,),
     "round_robin_gradients": (False,),
@@ -76,10 +76,10 @@ def fill_in(arguments: argparse.Namespace, hidden: int) -> Dict[str, Any]:
     """Fields of the run; what the configuration says beside them goes to the options, where they do
     not say it."""
     if arguments.zero_engine == "torch" and arguments.deepspeed_config:
-        raise UsageError("--deepspeed-config is of --zero-engine deepspeed")
+        raise UsageError("--deepspeed-config needs --zero-engine deepspeed")
     if not is_used(arguments):
         if arguments.reduce_bucket_size:
-            raise UsageError("--reduce-bucket-size is of --zero-engine deepspeed")
+            raise UsageError("--reduce-bucket-size needs --zero-engine deepspeed")
         return {}
     fields: Dict[str, Any] = {"zero_engine": "deepspeed"}
     if arguments.deepspeed_config:

@@ -301,11 +301,11 @@ def _offload(value: Optional[str]) -> Optional[List[str]]:
 
 def _sharding(arguments: argparse.Namespace) -> Optional[str]:
     if arguments.gather_dtype and (arguments.zero or 0) < 2:
-        raise UsageError("--gather-dtype is what --zero 2 and 3 gather weights in")
+        raise UsageError("--gather-dtype needs --zero 2 or 3, which gather weights in it")
     if arguments.no_sync and (arguments.zero or 0) < 2:
-        raise UsageError("--no-sync is of --zero 2 and 3: else gradients are whole in any case")
+        raise UsageError("--no-sync needs --zero 2 or 3: else gradients are whole in any case")
     if arguments.bucket_view and ((arguments.world_size or 1) < 2 or (arguments.zero or 0) > 1):
-        raise UsageError("--bucket-view is of DDP: --world-size of 2 or more, --zero 0 or 1")
+        raise UsageError("--bucket-view needs DDP: --world-size of 2 or more, --zero 0 or 1")
     if arguments.zero is None:
         return None
     if arguments.zero and (arguments.world_size or 1) < 2 and not deepspeed.is_used(arguments):

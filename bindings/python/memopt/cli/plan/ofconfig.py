@@ -127,7 +127,7 @@ class TracedConfig(Traced):
         return TraceFailed("%s\nTransformers' own class was tried: %s" % (self._unknown, error))
 
     def description(self) -> Description:
-        """The run of the options; the model is told by the module."""
+        """The run of the options; the module says what the model is."""
         described = describe(self._given, _TAKEN)
         run: Run = described.run.replace(
             attention=self._given.attention, checkpointing=self._given.checkpointing

@@ -51,7 +51,7 @@ def _head(answer: Answer, description: Description, several: bool) -> List[Any]:
 
 
 def _run(plan: Plan, several: bool) -> str:
-    """In words; the batch of several cards is told for each of them."""
+    """In words; of several cards, each has its own batch."""
     run = plan.run
     parts = [] if several else ["micro-batch %d" % run.batch]
     if run.sequence:

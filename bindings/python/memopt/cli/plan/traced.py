@@ -69,7 +69,7 @@ def check(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> None:
 
 
 def describe(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> Description:
-    """The run of the options; the model is told by the module."""
+    """The run of the options; the module says what the model is."""
     check(arguments, taken)
     run = Run(
         batch=arguments.batch,
