@@ -1,6 +1,6 @@
 /*
- * Which device steps which weight; and the tape's hooks, by which engines see a backward. What the
- * engines themselves keep is measured on real steps (tests/plan).
+ * Which device steps which weight, the tape's hooks, by which engines see a backward, and what a
+ * device keeps at rest, counted by hand. Real steps of all engines are measured in tests/plan.
  */
 #include "support.h"
 
@@ -104,12 +104,94 @@ static void hooks_run_in_backward(void **state)
     mo_plan_tape_end(&t);
 }
 
+/* Sizes of small_model(): elements of a layer, and of what is not in layers. */
+enum { HIDDEN = 256, FFN = 1024, LAYERS = 4, WORDS = 1000 };
+static const uint64_t layer = 4 * HIDDEN * HIDDEN + 3 * HIDDEN * FFN + 2 * HIDDEN;
+static const uint64_t root = 2 * WORDS * HIDDEN + HIDDEN;
+
+static mo_plan_run few_tokens(uint32_t sharding)
+{
+    return (mo_plan_run){
+        .batch = 1, .sequence = 4, .world_size = 2, .sharding = sharding, .optimizer = MO_PLAN_SGD};
+}
+
+/* In buckets and beside them; in views of the buckets once. */
+static void replicas_keep_gradients_twice(void **state)
+{
+    mo_plan_model m = small_model();
+    mo_plan_run r = few_tokens(MO_PLAN_DDP);
+    (void)state;
+    const uint64_t all = 4 * (LAYERS * layer + root);
+    mo_plan_report report = report_of(&m, &r, NULL);
+    assert_int_equal(phase(&report, MO_PLAN_PHASE_LOAD)->gradients, all);
+    assert_int_equal(phase(&report, MO_PLAN_PHASE_STEP)->gradients, 2 * all);
+    r.bucket_view = MO_PLAN_YES;
+    report = report_of(&m, &r, NULL);
+    assert_int_equal(phase(&report, MO_PLAN_PHASE_STEP)->gradients, all);
+}
+
+/* At rest half of everything; in forward the root, a layer, and the buffer that it came from. */
+static void layers_are_gathered_when_used(void **state)
+{
+    mo_plan_model m = small_model();
+    mo_plan_run r = few_tokens(MO_PLAN_ZERO3);
+    (void)state;
+    mo_plan_report report = report_of(&m, &r, NULL);
+    const uint64_t own = 4 * (LAYERS * layer + root) / 2 + report.buffer_bytes;
+    assert_int_equal(phase(&report, MO_PLAN_PHASE_LOAD)->parameters, own);
+    assert_int_equal(phase(&report, MO_PLAN_PHASE_FORWARD)->parameters,
+                     own + 4 * (root + 2 * layer));
+    assert_int_equal(phase(&report, MO_PLAN_PHASE_STEP)->parameters, own);
+    assert_int_equal(phase(&report, MO_PLAN_PHASE_STEP)->gradients,
+                     4 * (LAYERS * layer + root) / 2);
+}
+
+/* A shard of 2048 elements of a weight of 4096 has states of 8 bits. */
+static void states_are_coded_by_the_whole_weight(void **state)
+{
+    mo_plan_model m = small_model();
+    mo_plan_run r = few_tokens(MO_PLAN_ZERO3);
+    (void)state;
+    m.lora_rank = 16; /* × 256 */
+    r.optimizer = MO_PLAN_ADAMW_8BIT;
+    mo_plan_report report = report_of(&m, &r, NULL);
+    const uint64_t one = 2 * (2048 + 2048 / 256 * 4) + 8;
+    assert_int_equal(phase(&report, MO_PLAN_PHASE_LOAD)->optimizer, LAYERS * 4 * one);
+}
+
+/* One optimizer and one group of FSDP take weights of one type: adapters of fp32 do not go with a
+ * projector of bf16 that learns. */
+static void mixed_types_are_refused(void **state)
+{
+    mo_plan_model m = small_model();
+    mo_plan_run r = few_tokens(MO_PLAN_ZERO1);
+    mo_plan_report report;
+    (void)state;
+    m.vision_layers = 2;
+    m.vision_hidden = 64;
+    m.vision_mode = MO_PLAN_TOWER_FROZEN; /* whose projector learns */
+    m.lora_rank = 4;
+    r.weight_dtype = MEMOPT_DTYPE_BF16;
+    GIVES(MEMOPT_INVALID_ARGUMENT, mo_plan_outline(&m, &r, NULL, &report));
+    assert_non_null(strstr(memopt_last_error(), "adapters of bf16"));
+    r.sharding = MO_PLAN_ZERO3; /* they are of different groups */
+    OK(mo_plan_outline(&m, &r, NULL, &report));
+    m.lora_targets = MO_PLAN_TARGET_HEAD; /* of the projector's */
+    GIVES(MEMOPT_INVALID_ARGUMENT, mo_plan_outline(&m, &r, NULL, &report));
+    r.adapter_dtype = MEMOPT_DTYPE_BF16;
+    OK(mo_plan_outline(&m, &r, NULL, &report));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_weights_are_given_away),
         cmocka_unit_test(the_least_is_found),
         cmocka_unit_test(hooks_run_in_backward),
+        cmocka_unit_test(replicas_keep_gradients_twice),
+        cmocka_unit_test(layers_are_gathered_when_used),
+        cmocka_unit_test(states_are_coded_by_the_whole_weight),
+        cmocka_unit_test(mixed_types_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
