@@ -41,8 +41,7 @@ void mo_cast_avx512(const void *args, uint64_t begin, uint64_t end);
  * past the caches, so that a fence is due. */
 int mo_cast_run(const mo_cast_args *args, uint64_t begin, uint64_t end, const mo_cast_table table);
 
-/* --- every pair of types, once
- * --------------------------------------------------------------------
+/* --- every pair of types, once ----------------------------------------------------------------
  *
  * MO_CAST_PAIRS makes the functions of a form: NEAREST(from, to, from_dtype, to_dtype) defines the
  * one that rounds to nearest, BOTH the stochastic one too. MO_CAST_TABLE is then the form's table.
@@ -92,8 +91,7 @@ int mo_cast_run(const mo_cast_args *args, uint64_t begin, uint64_t end, const mo
         MO_CAST_ROWS(nearest), MO_CAST_ROWS(stochastic)                                            \
     }
 
-/* --- accumulate
- * ----------------------------------------------------------------------------------- */
+/* --- accumulate ------------------------------------------------------------------------------ */
 
 /* The scalar form on elements [start, count); the SIMD form uses it for the ragged end. */
 void mo_accumulate_scalar(const mo_accumulate_piece *piece, uint64_t start, float scale);

@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+void mo_hash_granules_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_hash_compare_ref(const void *args, uint64_t begin, uint64_t end);
 void mo_hash_granules_avx512(const void *args, uint64_t begin, uint64_t end);
 
 enum { MO_HASH_WORDS = MO_HASH_GRANULE / 8 };

@@ -186,8 +186,9 @@ MO_HD static inline float mo_adamw_update(const mo_rule_coef *c, float gradient,
     return mo_fmaf(c->rate, u, mo_fmaf(c->decay, parameter, parameter));
 }
 
-/* --- Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023): one moment
- * ----------
+/* --- Lion: one moment ----------------------------------------------------------------------------
+ *
+ * Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023.
  *
  *     h = gradient * factor
  *     x = fma(beta1, m, (1 - beta1) * h)

@@ -133,22 +133,17 @@ MO_LOOKUP_TABLE uint32_t mo_threshold4_signed[12] = {0x00000000, 0x3b343959, 0x3
                                                      0x3d6147af, 0x3e147ae2, 0x3ea66667,
                                                      0x3f0cccce, 0x3f466667, 0x3f71999a};
 
-/* threshold: mo_threshold4_signed or a copy of it. The map has no -1: negatives end at code 0. */
-MO_HD static inline uint32_t mo_code4_signed_in(const uint32_t *threshold, float y)
+/* The map has no -1: negatives end at code 0. */
+MO_HD static inline uint32_t mo_code4_signed(float y)
 {
     uint32_t bits = mo_f32_bits(y) & 0x7fffffffu, magnitude = 0;
     if (bits > MO_F32_INF_BITS)
         return MO_SIGNED4_ZERO;
     for (int k = 1; k <= MO_SIGNED4_TOP; k++)
-        magnitude += bits >= threshold[k];
+        magnitude += bits >= mo_threshold4_signed[k];
     if (mo_f32_bits(y) >> 31)
         return magnitude > MO_SIGNED4_ZERO ? 0 : MO_SIGNED4_ZERO - magnitude;
     return MO_SIGNED4_ZERO + magnitude;
-}
-
-MO_HD static inline uint32_t mo_code4_signed(float y)
-{
-    return mo_code4_signed_in(mo_threshold4_signed, y);
 }
 
 /* The least c with 16 * y - 0.5 <= c + 1: all of it is exact. Negative values and NaN get 0. */

@@ -8,7 +8,7 @@ within a program. Times are of the best; ratios are given between the best and b
 both, since a machine that others use can favour either side once.
 Names go in pairs: a benchmark is compared with those that have the same name but for one word, which
 is copy, malloc, plain, peer or torch there (BM_cast/ours/4096 with BM_cast/copy/4096), and with
-copy_of/<its name>. Results go to docs/benchmarks/<NAME>.json and .md, unless --no-write.
+copy_of/<its name>. The table goes to docs/benchmarks/<NAME>.md, unless --no-write.
 """
 import argparse
 import json
@@ -155,9 +155,7 @@ def show(lines):
 def write(name, result, lines, command):
     folder = ROOT / "docs" / "benchmarks"
     folder.mkdir(parents=True, exist_ok=True)
-    context = {k: v for k, v in result["context"].items() if k not in ("host_name", "executable")}
-    result = {"command": command, "cpu_model": cpu_model(), **result, "context": context}
-    (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    context = result["context"]
     text = [
         f"# Benchmark: {name}",
         "",
