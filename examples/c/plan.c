@@ -1,19 +1,23 @@
 /*
  * Plans: what a training step takes, before it runs.
  *
- * A Llama of 1.1 billion weights is described, and its step is played with sizes alone: which phase
- * is the fullest and of what, what the layers keep, and what each saver would change. Then the
- * planner is asked what to change so that it fits a card of 12 GiB, and which batch of a program
- * whose bytes were measured fits. No device is opened and nothing is allocated for the model.
+ * A Llama of 1.1 billion weights is described as text, and its step is played with sizes alone:
+ * which phase is the fullest and of what, and what each saver changes. Then the planner is asked
+ * what to change so that the step fits a card of 12 GiB, and which batch fits of a program whose
+ * bytes were measured. No device is opened and nothing is allocated for the model.
  *
- * Build it with:  cc plan.c $(pkg-config --cflags --libs memopt)
+ * Build it with:  cc plan.c $(pkg-config --cflags --libs memopt-plan)
  */
-#include <memopt/memopt.h>
+#include <memopt/base.h>
 #include <memopt/plan.h>
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+#define MODEL                                                                                      \
+    "model.family=llama; model.hidden=2048; model.layers=22; model.heads=32; model.kv_heads=4;"    \
+    "model.ffn=5632; model.vocabulary=32000; run.batch=4; run.sequence=2048;"
 
 /* Leaves the program with the library's own words when a call fails. */
 static void must(memopt_status status)
@@ -24,134 +28,112 @@ static void must(memopt_status status)
     exit(1);
 }
 
-static double gib(uint64_t bytes)
+static double value(const memopt_plan *plan, const char *name)
 {
-    return (double)bytes / (1u << 30);
+    double number;
+    must(memopt_plan_get_value(plan, name, &number));
+    return number;
 }
 
-static memopt_plan_report ask(const memopt_plan_model *model, const memopt_plan_run *run)
+static double gib(double bytes)
 {
-    memopt_plan_report report = {.struct_size = sizeof report};
-    memopt_plan *plan = NULL;
-    must(memopt_plan_create(model, run, NULL, &plan));
-    must(memopt_plan_get_report(plan, &report));
-    must(memopt_plan_destroy(plan));
-    return report;
+    return bytes / (1 << 30);
 }
 
-static void show_phases(const memopt_plan_report *report)
+static void show_phases(const memopt_plan *plan)
 {
-    printf("%" PRIu64 " weights; GiB by phase:\n", report->parameter_count);
-    printf("  %-9s %7s %7s %7s %7s %7s %7s\n", "", "weights", "grads", "states", "activ.", "logits",
-           "all");
-    for (uint32_t i = 0; i < MEMOPT_PLAN_PHASES; i++) {
-        const memopt_plan_bytes *b = &report->phases[i];
-        printf("  %-9s %7.2f %7.2f %7.2f %7.2f %7.2f %7.2f%s\n", memopt_plan_phase_name(i),
-               gib(b->parameters), gib(b->gradients), gib(b->optimizer), gib(b->activations),
-               gib(b->logits), gib(b->total), i == report->peak_phase ? "  <- peak" : "");
+    static const char *const phases[] = {"load", "forward", "loss", "backward", "step"};
+    static const char *const categories[] = {"parameters",  "gradients", "optimizer",
+                                             "activations", "logits",    "total"};
+    char name[64];
+    printf("%.0f weights; GiB by phase:\n            weights   grads  states  activ.  logits     "
+           "all\n",
+           value(plan, "parameter_count"));
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++) {
+        printf("  %-9s", phases[i]);
+        for (size_t k = 0; k < sizeof categories / sizeof *categories; k++) {
+            (void)snprintf(name, sizeof name, "phases.%s.%s", phases[i], categories[k]);
+            printf(" %7.2f", gib(value(plan, name)));
+        }
+        printf("\n");
     }
-    printf("  %s\n", report->peak_reason);
 }
 
 /* Each saver on top of those before it; every one must save. */
-static int show_savers(const memopt_plan_model *model, memopt_plan_run run)
+static int show_savers(void)
 {
-    uint64_t before = ask(model, &run).peak.total;
-    int all_save = 1;
+    static const char *const savers[] = {"run.weight_dtype=bf16;", "run.optimizer=adamw8bit;",
+                                         "run.checkpointing=full;", "run.offload=activations;"};
+    char settings[512] = MODEL;
+    double before = 1e18;
     printf("savers, one on top of the other:\n");
-    for (int i = 0; i < 4; i++) {
-        static const char *const names[] = {"bf16 weights", "8-bit states", "checkpointing",
-                                            "activations on the host"};
-        if (i == 0)
-            run.weight_dtype = MEMOPT_DTYPE_BF16;
-        if (i == 1)
-            run.optimizer = MEMOPT_PLAN_ADAMW_8BIT;
-        if (i == 2)
-            run.checkpointing = MEMOPT_PLAN_CHECKPOINT_FULL;
-        if (i == 3)
-            run.offload = MEMOPT_PLAN_OFFLOAD_ACTIVATIONS;
-        memopt_plan_report report = ask(model, &run);
-        printf("  %-24s %7.2f GiB, time × %.2f, host %.2f GiB\n", names[i], gib(report.peak.total),
-               report.time_factor, gib(report.host_bytes));
-        all_save &= report.peak.total <= before;
-        before = report.peak.total;
+    for (size_t i = 0; i < sizeof savers / sizeof *savers; i++) {
+        memopt_plan *plan = NULL;
+        strcat(settings, savers[i]);
+        must(memopt_plan_create(settings, NULL, NULL, &plan));
+        double peak = value(plan, "peak_bytes");
+        printf("  %-26s %6.2f GiB, time × %.2f, host %.2f GiB\n", savers[i], gib(peak),
+               value(plan, "time_factor"), gib(value(plan, "host_bytes")));
+        must(memopt_plan_destroy(plan));
+        if (peak > before)
+            return 0;
+        before = peak;
     }
-    return all_save;
+    return 1;
 }
 
-/* What the planner itself would change for a card. */
-static int show_solution(const memopt_plan_model *model, const memopt_plan_run *run)
+/* What the planner itself would change for a card: the JSON has the changes in words. */
+static int show_solution(void)
 {
-    memopt_plan_card card = MEMOPT_PLAN_CARD_INIT;
-    memopt_plan_fit fit = {.struct_size = sizeof fit};
-    memopt_plan_solution *solution = NULL;
-    card.capacity = UINT64_C(12) << 30;
-    card.device = MEMOPT_PLAN_DEVICE_CUDA;
-    must(memopt_plan_solve(model, run, &card, NULL, &solution));
-    must(memopt_plan_solution_get_fit(solution, &fit));
-    printf("on a card of 12 GiB, of which %.2f may be used:\n", gib(fit.limit_bytes));
-    for (uint64_t i = 0; i < fit.change_count; i++) {
-        memopt_plan_change change = {.struct_size = sizeof change};
-        must(memopt_plan_solution_get_change(solution, i, &change));
-        if (change.applied)
-            printf("  %-44s saves %5.2f GiB, time × %.2f\n", change.change, gib(change.saves_bytes),
-                   change.time_factor);
-    }
-    printf("  micro-batch %" PRIu64 ", accumulation %" PRIu64 ": %.2f GiB\n", fit.micro_batch,
-           fit.accumulation, gib(fit.peak_bytes));
-    must(memopt_plan_solution_destroy(solution));
-    return fit.fits_after && fit.peak_bytes <= fit.limit_bytes;
+    memopt_plan *plan = NULL;
+    must(memopt_plan_solve(MODEL "card.capacity=12GiB; card.device=cuda", NULL, NULL, &plan));
+    double limit = value(plan, "solution.limit_bytes"), peak = value(plan, "solution.peak_bytes");
+    int fits = value(plan, "solution.fits_after") == 1 && peak <= limit;
+    printf("on a card of 12 GiB, of which %.2f may be used: micro-batch %.0f, accumulation %.0f: "
+           "%.2f GiB\n",
+           gib(limit), value(plan, "solution.micro_batch"), value(plan, "solution.accumulation"),
+           gib(peak));
+    const char *changes = strstr(memopt_plan_get_json(plan), "\"changes\"");
+    printf("  %.200s…\n", changes);
+    must(memopt_plan_destroy(plan));
+    return fits;
 }
 
 /* Of a program that is no such model, a function says what a run takes: so many bytes a sample. */
-static memopt_status measure(void *user, const memopt_plan_run *asked, memopt_plan_bytes *phases)
+static memopt_status measure(void *user, const char *settings, uint64_t *out_bytes)
 {
+    enum { BACKWARD = 3, ACTIVATIONS = 3 };
     const uint64_t *sample = user;
-    if (asked->optimizer != MEMOPT_PLAN_ADAMW)
-        return MEMOPT_UNSUPPORTED; /* so that no other is proposed */
-    phases[MEMOPT_PLAN_PHASE_BACKWARD].activations = asked->batch * *sample;
+    const char *batch = strstr(settings, "run.batch=");
+    if (batch == NULL || strstr(settings, "run.optimizer=adamw\n") == NULL)
+        return MEMOPT_UNSUPPORTED; /* so that no other optimizer is proposed */
+    out_bytes[BACKWARD * MEMOPT_PLAN_CATEGORIES + ACTIVATIONS] =
+        strtoull(batch + strlen("run.batch="), NULL, 10) * *sample;
     return MEMOPT_OK;
 }
 
 /* Its batch, measured at 300 MiB a sample, on 4 GiB of host memory: 13 samples in 5 micro-batches
- * come to 65, of which 64 are met with 8 of 8. */
+ * come to 65, and 8 micro-batches of 8 samples to 64. */
 static int show_measured(void)
 {
-    memopt_plan_card card = MEMOPT_PLAN_CARD_INIT;
-    memopt_plan_target_options target = MEMOPT_PLAN_TARGET_OPTIONS_INIT;
-    memopt_plan_fit fit = {.struct_size = sizeof fit};
-    memopt_plan_solution *solution = NULL;
+    memopt_plan *plan = NULL;
     uint64_t sample = UINT64_C(300) << 20;
-    card.capacity = UINT64_C(4) << 30;
-    card.margin = 1;
-    card.device = MEMOPT_PLAN_DEVICE_CPU;
-    target.effective_batch = 64;
-    must(memopt_plan_solve_measured(measure, &sample, NULL, &card, &target, &solution));
-    must(memopt_plan_solution_get_fit(solution, &fit));
-    must(memopt_plan_solution_destroy(solution));
-    printf("measured: at most %" PRIu64 " samples fit; 64 are %" PRIu64 " of %" PRIu64 "\n",
-           fit.largest_micro_batch, fit.accumulation, fit.micro_batch);
-    return fit.largest_micro_batch == 13 && fit.micro_batch == 8 && fit.accumulation == 8;
+    must(memopt_plan_solve("card.capacity=4GiB; card.margin=1; card.device=cpu;"
+                           "target.effective_batch=64",
+                           measure, &sample, &plan));
+    double most = value(plan, "solution.largest_micro_batch");
+    double batch = value(plan, "solution.micro_batch");
+    double steps = value(plan, "solution.accumulation");
+    must(memopt_plan_destroy(plan));
+    printf("measured: at most %.0f samples fit; 64 are %.0f of %.0f\n", most, steps, batch);
+    return most == 13 && batch == 8 && steps == 8;
 }
 
 int main(void)
 {
-    memopt_plan_model model = MEMOPT_PLAN_MODEL_INIT;
-    memopt_plan_run run = MEMOPT_PLAN_RUN_INIT;
-    model.hidden = 2048;
-    model.layers = 22;
-    model.heads = 32;
-    model.kv_heads = 4;
-    model.ffn = 5632;
-    model.vocabulary = 32000;
-    run.batch = 4;
-    run.sequence = 2048;
-
-    memopt_plan_report report = ask(&model, &run);
-    show_phases(&report);
-    if (report.peak.total != report.phases[report.peak_phase].total)
-        return 1;
-    if (!show_savers(&model, run))
-        return 1;
-    return show_solution(&model, &run) && show_measured() ? 0 : 1;
+    memopt_plan *plan = NULL;
+    must(memopt_plan_create(MODEL, NULL, NULL, &plan));
+    show_phases(plan);
+    must(memopt_plan_destroy(plan));
+    return show_savers() && show_solution() && show_measured() ? 0 : 1;
 }

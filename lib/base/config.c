@@ -2,13 +2,14 @@
 
 #include "base/checked.h"
 #include "base/log.h"
+#include "base/words.h"
 
 #include <ctype.h>
 #include <inttypes.h>
 #include <string.h>
 
 /* No valid token is as long; a longer one is cut, which keeps it invalid. */
-enum { TOKEN_BYTES = 48 };
+enum { TOKEN_BYTES = MO_WORD_BYTES };
 
 typedef enum kind { INTEGER, POWER_OF_TWO, BOOLEAN, FRACTION, NUMBER, DIVISIONS, BACKEND } kind;
 
@@ -45,71 +46,6 @@ static const char *read_token(const char *text, char token[TOKEN_BYTES])
     return text;
 }
 
-/* What it costs to make b of a: letters that a left out are cheap, since people abbreviate; wrong
- * ones are not. Case is free. */
-static size_t edit_distance(const char *a, const char *b)
-{
-    enum { ADD = 1, DROP = 2, REPLACE = 3 };
-    size_t row[TOKEN_BYTES + 1];
-    size_t columns = strlen(b);
-    for (size_t j = 0; j <= columns; j++)
-        row[j] = j * ADD;
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        size_t diagonal = row[0];
-        row[0] = i * DROP;
-        for (size_t j = 1; j <= columns; j++) {
-            int same = tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[j - 1]);
-            size_t best = diagonal + (same ? 0 : REPLACE);
-            diagonal = row[j];
-            best = mo_min_u64(best, row[j] + DROP);
-            row[j] = mo_min_u64(best, row[j - 1] + ADD);
-        }
-    }
-    return row[columns];
-}
-
-static const char *nearest_key(const char *word)
-{
-    size_t nearest = 0, least = SIZE_MAX;
-    for (size_t i = 0; i < KEY_COUNT; i++) {
-        size_t distance = edit_distance(word, keys[i].name);
-        if (distance < least) {
-            least = distance;
-            nearest = i;
-        }
-    }
-    return keys[nearest].name;
-}
-
-/* Digits only, at most 18 of them. */
-static int parse_integer(const char *token, uint64_t *out_value)
-{
-    size_t length = strlen(token);
-    uint64_t value = 0;
-    if (length == 0 || length > 18 || strspn(token, "0123456789") != length)
-        return 0;
-    for (; *token != '\0'; token++)
-        value = value * 10 + (uint64_t)(*token - '0');
-    *out_value = value;
-    return 1;
-}
-
-/* Digits with an optional fraction, whatever the locale; exact to the last bit up to 15 digits. */
-static int parse_decimal(const char *token, double *out_value)
-{
-    double digits = 0, unit = 1;
-    int count = 0;
-    for (; isdigit((unsigned char)*token); token++, count++)
-        digits = digits * 10 + (*token - '0');
-    if (*token == '.')
-        for (token++; isdigit((unsigned char)*token); token++, count++, unit *= 10)
-            digits = digits * 10 + (*token - '0');
-    if (count == 0 || *token != '\0')
-        return 0;
-    *out_value = digits / unit;
-    return 1;
-}
-
 static int is_power_of_two(uint64_t value)
 {
     return value != 0 && (value & (value - 1)) == 0;
@@ -118,7 +54,7 @@ static int is_power_of_two(uint64_t value)
 static int read_integer(const struct key *key, const char *token, void *field)
 {
     uint64_t value;
-    if (!parse_integer(token, &value) || value < key->low || value > key->high ||
+    if (!mo_parse_integer(token, &value) || value < key->low || value > key->high ||
         (key->kind == POWER_OF_TWO && !is_power_of_two(value)))
         return 0;
     memcpy(field, &value, sizeof value);
@@ -128,7 +64,8 @@ static int read_integer(const struct key *key, const char *token, void *field)
 static int read_number(const struct key *key, const char *token, void *field)
 {
     double value, low = (double)key->low, high = (double)key->high;
-    if (!parse_decimal(token, &value) || value < low || value > high ||
+    const char *end;
+    if (!mo_parse_decimal(token, &value, &end) || *end != '\0' || value < low || value > high ||
         (key->kind == FRACTION && (value <= low || value >= high)))
         return 0;
     memcpy(field, &value, sizeof value);
@@ -221,10 +158,10 @@ static memopt_status read_divisions(const struct key *key, const char **cursor,
         uint64_t megabytes = 0, value;
         text = read_token(text, size_token);
         int rest = strcmp(size_token, ">") == 0;
-        if (*text != ':' || (!rest && !parse_integer(size_token, &megabytes)))
+        if (*text != ':' || (!rest && !mo_parse_integer(size_token, &megabytes)))
             return bad_value(key, size_token);
         text = read_token(text + 1, value_token);
-        if (!parse_integer(value_token, &value) || !is_power_of_two(value) || value > key->high)
+        if (!mo_parse_integer(value_token, &value) || !is_power_of_two(value) || value > key->high)
             return bad_value(key, value_token);
         size_t slot = rest ? next_slot : slot_of(megabytes);
         if ((!rest && !is_power_of_two(megabytes)) || slot < next_slot)
@@ -253,7 +190,7 @@ static memopt_status read_value(const struct key *key, const char **cursor, mo_c
     if (key->kind != DIVISIONS)
         return read_scalar(key, token, field);
     uint64_t value;
-    if (!parse_integer(token, &value) || !is_power_of_two(value) || value > key->high)
+    if (!mo_parse_integer(token, &value) || !is_power_of_two(value) || value > key->high)
         return bad_value(key, token);
     fill_slots(field, 0, value);
     return MEMOPT_OK;
@@ -276,7 +213,7 @@ static memopt_status read_entry(const char **cursor, mo_config *config)
     if (key == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "allocator config: unknown key \"%s\"; the nearest valid one is \"%s\"",
-                       name, nearest_key(name));
+                       name, mo_nearest_word(name, keys, sizeof keys[0], KEY_COUNT));
     if (*text != ':')
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator config: %s has no value; write %s:value",
                        name, name);

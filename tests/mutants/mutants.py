@@ -200,11 +200,11 @@ MUTANTS = [
     # --- plan
     Mutant(
         "plan_shards_by_their_size",
-        "lib/plan/optimizer.c",
+        "lib/plan/model/optimizer.c",
         "int small = mo_max_u64(n, w->whole) < run->min_8bit_size;",
         "int small = n < run->min_8bit_size;",
         "test",
-        "^plan_(together|sharding)$",
+        "^plan_parallel$",
     ),
     # --- Python
     Mutant(

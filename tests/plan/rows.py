@@ -227,7 +227,7 @@ LLAVA_TEXT = llama(384, 4, 6, 1024, 8000)
 ADAPTED = [
     (family, dtype, checkpointing, optimizer)
     for family in ("llama", "opt")
-    for dtype in ("bf16", "fp16")
+    for dtype in ("bf16",)
     for checkpointing in ("none", "full")
     for optimizer in ("adamw", "adamw8bit")
 ]

@@ -30,16 +30,29 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import models
 import several
 import torch
-import zero_report
 import zero_rows
 from memopt.torch._recorder import Account, Recorder
 from memopt.torch._step import Recorded, StepRecorder
 from torch.utils._pytree import tree_flatten, tree_iter, tree_unflatten
 
 
+TRUTH = pathlib.Path(__file__).resolve().parent / "truth_zero.json"
+#: Keys of a row's run, and where DeepSpeed has them.
+SETTINGS = {"reduce_bucket": "reduce_bucket_size", "overlap": "overlap_comm"}
+
+
 def config_of(run: Dict[str, Any]) -> Dict[str, Any]:
     """DeepSpeed's configuration of a row."""
-    return {"zero_allow_untested_optimizer": True, **zero_report.config_of(run)}
+    zero = {name: run[key] for key, name in SETTINGS.items() if key in run}
+    result: Dict[str, Any] = {
+        "zero_allow_untested_optimizer": True,
+        "train_micro_batch_size_per_gpu": run["batch"],
+        "gradient_accumulation_steps": run.get("accumulation", 1),
+        "zero_optimization": {"stage": int(run["sharding"][-1]), **zero},
+    }
+    if run["dtype"] != "fp32":
+        result[run["dtype"]] = {"enabled": True}
+    return result
 
 
 class EngineRecorder(several.ShardRecorder):
@@ -295,7 +308,7 @@ def write(measured: Dict[str, Dict[str, Any]]) -> None:
     lines = [json.dumps(measured[r["name"]]) for r in zero_rows.ROWS if r["name"] in measured]
     head = json.dumps({"versions": versions})
     text = '{"about": %s,\n"rows": [\n%s\n]}\n' % (head, ",\n".join(lines))
-    zero_report.TRUTH.write_text(text)
+    TRUTH.write_text(text)
 
 
 def main(names: List[str]) -> int:
@@ -304,7 +317,7 @@ def main(names: List[str]) -> int:
     if unknown:
         print("no row is called " + ", ".join(sorted(unknown)), file=sys.stderr)
         return 2
-    table = json.loads(zero_report.TRUTH.read_text()) if names else {"rows": []}
+    table = json.loads(TRUTH.read_text()) if names else {"rows": []}
     known = {row["name"]: row for row in table["rows"]}
     for world in sorted({row["run"]["world_size"] for row in zero_rows.ROWS}, reverse=True):
         asked = [r for r in zero_rows.ROWS if r["run"]["world_size"] == world]

@@ -62,7 +62,6 @@ from .optim import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, S
 from .optimizer import Optimizer
 from .phases import phase
 from .pinned import PinnedMemory, Registration
-from .plan import Plan, PlanBytes, PlanCard, PlanChange, PlanLayer, PlanModel, PlanRun, PlanSolution
 from .publish import Published, PublishedAllocator, Publisher, publish, published
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
@@ -111,14 +110,6 @@ __all__ = [
     "Overflow",
     "Pass",
     "PinnedMemory",
-    "Plan",
-    "PlanBytes",
-    "PlanCard",
-    "PlanChange",
-    "PlanLayer",
-    "PlanModel",
-    "PlanRun",
-    "PlanSolution",
     "Process",
     "Published",
     "PublishedAllocator",

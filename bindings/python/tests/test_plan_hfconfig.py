@@ -139,7 +139,7 @@ def test_a_sliding_window_counts_only_where_it_is_used():
     used = {"model_type": "mistral", "sliding_window": 128}
     assert hfconfig.interpret(used).model.sliding_window == 128
     unused = {"model_type": "qwen2", "sliding_window": 128, "use_sliding_window": False}
-    assert hfconfig.interpret(unused).model.sliding_window == 0
+    assert hfconfig.interpret(unused).model.sliding_window is None
 
 
 def test_a_vision_tower():
@@ -158,7 +158,7 @@ def test_a_vision_tower():
 
 
 @pytest.mark.parametrize(
-    "model_type, kin",
+    "model_type, variant",
     [
         ("llama", "none"),
         ("qwen3", "none"),
@@ -168,9 +168,9 @@ def test_a_vision_tower():
         ("qwen3_moe", "qwen-moe"),
     ],
 )
-def test_kin_have_code_of_their_own(model_type, kin):
+def test_variants_have_code_of_their_own(model_type, variant):
     reading = interpret(model_type=model_type)
-    assert reading.model.as_dict().get("kin", "none") == kin
+    assert reading.model.as_dict().get("variant", "none") == variant
     assert reading.notes == []
 
 

@@ -1,78 +1,99 @@
-"""Plans and solutions whose bytes come from a function."""
+"""memopt.plan: settings as dataclasses, and plans and solutions whose bytes come from a function."""
 
 from __future__ import annotations
+
+import dataclasses
+import typing
 
 import pytest
 
 import memopt
-from memopt.plan import add_overhead, split_batch
+from memopt import plan
+from memopt.plan import Card, Model, Plan, Run, Solution, Target
 
 MIB = 1 << 20
 
 
+def test_settings_are_those_of_the_library():
+    """Each key has a field, and each choice its words."""
+    fields = {}
+    for group in (Model, Run, Card, Target):
+        hints = typing.get_type_hints(group)
+        for field in dataclasses.fields(group):
+            fields["%s.%s" % (group.__name__.lower(), field.name)] = hints[field.name]
+    assert list(fields) == list(plan.keys())
+    for key in plan.keys().values():
+        if key.kind in ("choice", "dtype"):
+            literal = typing.get_args(fields[key.name])[0]
+            assert set(typing.get_args(literal)) == set(plan.words(key.name)), key.name
+
+
+def test_settings_become_text():
+    run = Run(batch=4, offload="activations,optimizer", use_cache=False)
+    assert run.lines() == ["run.batch=4", "run.offload=activations,optimizer", "run.use_cache=no"]
+    assert run.offload == ["activations", "optimizer"] and run.replace(batch=5).batch == 5
+    with pytest.raises(TypeError):
+        Run(bach=4)
+    with pytest.raises(memopt.InvalidArgumentError, match="model.family.*llama|gpt2"):
+        Plan(Model(family="lama", hidden=64))
+    with pytest.raises(ValueError, match="neither semicolons"):
+        Plan(Model(family="llama;run.batch=2", hidden=64))
+
+
 def phases(run):
     """A line: weights of 8 MiB, 1 MiB a sample, and AdamW's states."""
-    eight_bit = run.as_dict().get("optimizer") == "adamw8bit"
-    held = {"optimizer": (4 if eight_bit else 16) * MIB, "parameters": 8 * MIB}
+    held = {"optimizer": (4 if run.optimizer == "adamw8bit" else 16) * MIB, "parameters": 8 * MIB}
     kept = 8 * MIB if run.accumulation > 1 else 0
-    backward = dict(held, activations=run.batch * MIB, gradients=8 * MIB)
     return {
         "load": held,
         "forward": dict(held, activations=run.batch * MIB // 2, gradients=kept),
-        "backward": backward,
+        "backward": dict(held, activations=run.batch * MIB, gradients=8 * MIB),
         "step": dict(held, gradients=8 * MIB),
     }
 
 
 def known(run):
     """Other types and places were not measured."""
-    words = run.as_dict()
-    if words["weight_dtype"] != "f32" or "compute_dtype" in words or "offload" in words:
+    if run.weight_dtype != "fp32" or run.compute_dtype or run.offload:
         return None
-    return None if "checkpointing" in words or "loss" in words else phases(run)
+    return None if run.checkpointing != "none" or run.loss != "plain" else phases(run)
 
 
-def card(size, **fields):
-    return memopt.PlanCard(capacity=size, margin=1.0, device="cpu", **fields)
+def card(size):
+    return Card(capacity=size, margin=1.0, device="cpu")
 
 
 def test_a_plan():
-    run = memopt.PlanRun(batch=4, accumulation=2, world_size=2)
-    plan = memopt.Plan.measured(phases(run), run, card(36 * MIB))
-    assert plan.peak.total == 36 * MIB and plan.peak_phase == "backward" and plan.fits
-    assert plan.peak.activations == 4 * MIB and plan.phases["loss"].total == 0
-    assert plan.samples == 16 and plan.layers == [] and plan.held_bytes == 0
-    assert plan.run.batch == 4 and plan.run.sequence == 0
-    assert not memopt.Plan.measured(phases(run), run, card(36 * MIB - 1)).fits
-    bare = memopt.Plan.measured(phases(run))
-    assert bare.fits and bare.limit_bytes == 0
+    run = Run(batch=4, accumulation=2, world_size=2, optimizer="adamw")
+    found = Plan.measured(phases(run), run, card(36 * MIB))
+    assert found.peak.total == 36 * MIB and found.peak_phase == "backward" and found.fits
+    assert found.peak.activations == 4 * MIB and found.phases["loss"].total == 0
+    assert found.samples == 16 and found.layers == []
+    assert found.run.batch == 4 and found.run.sequence is None
+    assert not Plan.measured(phases(run), run, card(36 * MIB - 1)).fits
     for wrong in ({"backward": {"weights": 1}}, {"optimizer": {"parameters": 1}}):
-        with pytest.raises(ValueError, match="of a plan"):
-            memopt.Plan.measured(wrong)
+        with pytest.raises(ValueError, match="no such bytes"):
+            Plan.measured(wrong)
 
 
 def test_a_solution():
-    solution = memopt.PlanSolution.measured(known, None, card(40 * MIB), effective_batch=37)
-    assert solution.fits and solution.largest_micro_batch == 8
-    assert (solution.micro_batch, solution.accumulation) == (6, 6)
-    assert solution.effective_batch == 36 and solution.remainder == -1
-    assert solution.changes == [] and solution.peak_bytes == 38 * MIB
-    assert solution.model.hidden == 0 and solution.run.batch == 6
+    found = Solution.measured(known, None, card(40 * MIB), Target(effective_batch=37))
+    assert found.fits and found.largest_micro_batch == 8
+    assert (found.micro_batch, found.accumulation) == (6, 6)
+    assert found.effective_batch == 36 and found.remainder == -1
+    assert found.changes == [] and found.peak_bytes == found.start.peak.total == 38 * MIB
 
 
 def test_changes_of_what_is_known():
-    run = memopt.PlanRun(batch=4, optimizer="adamw")
-    solution = memopt.PlanSolution.measured(known, run, card(22 * MIB), all_changes=True)
-    assert not solution.fits and solution.fits_after
-    assert [(c.kind, c.applied) for c in solution.changes] == [
-        ("micro_batch", True),
-        ("optimizer", True),
-    ]
-    assert solution.start_peak_bytes == 36 * MIB
-    assert [c.saves_bytes for c in solution.changes] == [2 * MIB, 12 * MIB]
-    assert (solution.micro_batch, solution.accumulation) == (2, 2)
-    assert solution.run.as_dict()["optimizer"] == "adamw8bit"
-    assert solution.time_factor == pytest.approx(1.02)
+    run = Run(batch=4, optimizer="adamw")
+    found = Solution.measured(known, run, card(22 * MIB), Target(all_changes=True))
+    assert not found.fits and found.fits_after
+    applied = [("micro_batch", True), ("optimizer", True)]
+    assert [(change.kind, change.applied) for change in found.changes] == applied
+    assert [change.saves_bytes for change in found.changes] == [2 * MIB, 12 * MIB]
+    assert (found.micro_batch, found.accumulation) == (2, 2)
+    assert found.run.optimizer == "adamw8bit" and found.start_peak_bytes == 36 * MIB
+    assert found.time_factor == pytest.approx(1.02)
 
 
 def test_the_function_s_own_errors():
@@ -82,26 +103,9 @@ def test_the_function_s_own_errors():
         raise error
 
     with pytest.raises(ZeroDivisionError) as caught:
-        memopt.PlanSolution.measured(fails, None, card(40 * MIB))
+        Solution.measured(fails, None, card(40 * MIB))
     assert caught.value is error
     with pytest.raises(memopt.UnsupportedError, match="nothing is known"):
-        memopt.PlanSolution.measured(lambda run: None, None, card(40 * MIB))
+        Solution.measured(lambda run: None, None, card(40 * MIB))
     with pytest.raises(memopt.InvalidArgumentError, match="capacity"):
-        memopt.PlanSolution.measured(known, None, memopt.PlanCard())
-
-
-def test_overhead_and_limit_of_a_card():
-    live = {"parameters": 100 * MIB, "activations": 50 * MIB}
-    on_cpu, limit = add_overhead(live, card(200 * MIB))
-    assert (on_cpu.parameters, on_cpu.overhead, on_cpu.total) == (100 * MIB, 0, 150 * MIB)
-    assert limit == 200 * MIB
-    on_gpu, limit = add_overhead(live, memopt.PlanCard(capacity="1GiB", device="cuda"))
-    assert on_gpu.overhead > 100 * MIB and on_gpu.total == 150 * MIB + on_gpu.overhead
-    assert limit == int(0.85 * 1024 * MIB)
-
-
-def test_a_batch_in_pieces():
-    assert split_batch(256, 45, 2) == (32, 4)
-    assert split_batch(256, 256) == (256, 1)
-    with pytest.raises(ValueError):
-        split_batch(0, 45)
+        Solution.measured(known, None, Card())

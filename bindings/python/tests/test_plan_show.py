@@ -35,9 +35,7 @@ def plan(**more):
         peak_phase="backward",
         peak_reason="of a layer",
         overhead_reason="",
-        held_bytes=8 * GIB,
         host_bytes=0,
-        host_pinned_bytes=0,
         disk_bytes=0,
         time_factor=1.0,
         time_assumption="compute is the limit",
@@ -68,19 +66,16 @@ def test_what_is_free_of_a_card():
 def test_why():
     """What plays no part is not spoken of."""
     _, why = breakdown()
-    assert why == {"peak": "of a layer", "outputs": "", "overhead": "", "host": "", "time": ""}
+    assert why == {"peak": "of a layer", "overhead": "", "host": "", "time": ""}
     _, why = breakdown(
-        held_bytes=9 * GIB,
         host_bytes=3 * GIB,
-        host_pinned_bytes=GIB,
         disk_bytes=2 * GIB,
         time_factor=1.25,
         peak=peak(parameters=GIB, overhead=1),
         overhead_reason="the driver's",
     )
-    assert "needs 9.00 GiB (--keep-outputs)" in why["outputs"]
     assert why["overhead"] == "the driver's"
-    assert why["host"] == "3.00 GiB on the host (1.00 GiB page-locked), 2.00 GiB on disk"
+    assert why["host"] == "3.00 GiB on the host (3.00 GiB page-locked), 2.00 GiB on disk"
     assert why["time"].startswith("1.25 × a step") and "compute is the limit" in why["time"]
 
 

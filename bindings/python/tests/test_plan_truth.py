@@ -1,4 +1,5 @@
-"""Estimates against tests/plan/truth.json: peaks of real training steps, measured.
+"""Estimates against what was measured on real training steps (tests/plan): torch's own engines and
+DeepSpeed's ZeRO.
 
 Nothing here needs torch: the rows' configurations are read as `memopt plan` reads them.
 """
@@ -8,110 +9,91 @@ import pathlib
 
 import pytest
 
-import memopt
 from memopt.cli.plan import hfconfig
+from memopt.plan import Card, Plan, Run
 
-TRUTH = pathlib.Path(__file__).resolve().parents[3] / "tests" / "plan" / "truth.json"
-ROWS = json.loads(TRUTH.read_text())["rows"]
-CPU = memopt.PlanCard(device="cpu")
+FOLDER = pathlib.Path(__file__).resolve().parents[3] / "tests" / "plan"
+ROWS = json.loads((FOLDER / "truth.json").read_text())["rows"]
+ZERO = json.loads((FOLDER / "truth_zero.json").read_text())["rows"]
+CPU = Card(device="cpu")
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch")
-TARGETS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
-TARGETS.update(gate_proj="gate", up_proj="up", down_proj="down")
+TARGETS = {"q": "query", "k": "key", "v": "value", "o": "output"}
+#: Fields of a run by the rows' names, where they differ.
+NAMES = {
+    "dtype": "weight_dtype",
+    "autocast": "compute_dtype",
+    "images": "image_dtype",
+    "frames": "images",
+    "adapters": "adapter_dtype",
+    "gather": "gather_dtype",
+    "engine": "zero_engine",
+    "overlap": "overlap_comm",
+    "every": "checkpoint_every",
+}
+SAME = (
+    "batch", "attention", "checkpointing", "optimizer", "accumulation", "loss", "positives",
+    "negatives", "world_size", "sharding", "bucket_view",
+)  # fmt: skip
 
 
-def model_of(row):
-    """The row's model."""
-    model = hfconfig.interpret(row["config"]).model
-    run = row["run"]
+def plan_of(row):
+    """What is planned of a row."""
+    reading, run = hfconfig.interpret(row["config"]), row["run"]
+    model = reading.model
     if run.get("lora"):
-        targets = [TARGETS[name] for name in run["lora_targets"]]
+        targets = [name.split("_")[0] for name in run["lora_targets"]]
+        targets = [TARGETS.get(name, name) for name in targets]
         model = model.replace(lora_rank=run["lora"], lora_targets=targets)
-    if is_contrastive(row):
+    if "positives" in run or "negatives" in run:
         model = model.replace(head="contrastive")
     if run.get("freeze_vision"):
         model = model.replace(vision_mode="frozen")
-    return model
-
-
-def is_contrastive(row):
-    """Whether samples come with positives and negatives."""
-    return "positives" in row["run"] or "negatives" in row["run"]
-
-
-def run_of(row, keep_outputs=False):
-    """The row's run."""
-    run = row["run"]
-    fields = {
-        "use_cache": hfconfig.interpret(row["config"]).run.get("use_cache"),
-        "batch": run["batch"],
-        "weight_dtype": run["dtype"],
-        "attention": run["attention"],
-        "checkpointing": "every" if run.get("every") else run["checkpointing"],
-        "optimizer": run["optimizer"],
-        "accumulation": run.get("accumulation", 1),
-        "keep_outputs": keep_outputs,
-    }
+    fields = {NAMES.get(k, k): v for k, v in run.items() if k in NAMES or k in SAME}
+    fields["use_cache"] = reading.run.get("use_cache")
     if row["config"]["model_type"] != "vit":
         fields["sequence"] = run["seq"]
     if run.get("every"):
-        fields["checkpoint_every"] = run["every"]
-    if run.get("autocast"):
-        fields["compute_dtype"] = run["autocast"]
+        fields["checkpointing"] = "every"
     if run.get("mask"):
         fields["attention_mask"] = True
     if run.get("offload"):
         fields["offload"] = "activations"
-    if run.get("loss"):
-        fields["loss"] = run["loss"]
-    if run.get("images"):
-        fields["image_dtype"] = run["images"]
-    if run.get("frames"):
-        fields["images"] = run["frames"]
-    if run.get("adapters"):
-        fields["adapter_dtype"] = run["adapters"]
-    for key in ("positives", "negatives", "world_size", "sharding", "bucket_view"):
-        fields[key] = run.get(key)
     if run.get("sync") == "last":
         fields["gradient_sync"] = False
-    if run.get("gather"):
-        fields["gather_dtype"] = run["gather"]
-    return memopt.PlanRun(**fields)
+    if "reduce_bucket" in run:
+        fields["bucket_bytes"] = run["reduce_bucket"] * {"fp32": 4, "bf16": 2}[run["dtype"]]
+    return Plan(model, Run(**fields), CPU)
 
 
-def test_there_are_rows_of_every_family():
+def live(peak):
+    """Bytes of tensors."""
+    return peak.total - peak.overhead
+
+
+def test_there_are_rows_of_every_family_and_stage():
     assert {row["config"]["model_type"] for row in ROWS} == {*hfconfig.FAMILIES, "llava"}
     assert len(ROWS) >= 100
+    told = {(row["run"]["sharding"], row["run"]["dtype"]) for row in ZERO}
+    assert told == {("zero%d" % n, dtype) for n in (1, 2, 3) for dtype in ("fp32", "bf16")}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
-def test_the_peak_is_what_was_measured(row):
-    """Not below, and above by two thousandths at most."""
-    plan = memopt.Plan(model_of(row), run_of(row), CPU)
-    estimate = plan.peak.total - plan.peak.overhead
-    assert row["peak_bytes"] <= estimate <= 1.002 * row["peak_bytes"]
+def test_a_step_takes_what_was_measured(row):
+    """The peak: not below, and above by two thousandths at most. No phase is below, wherever the
+    peak lies: another size of the same model has it there. Forward: by half a hundredth."""
+    plan = plan_of(row)
+    assert row["peak_bytes"] <= live(plan.peak) <= 1.002 * row["peak_bytes"]
     assert plan.parameter_count == row["parameters"]
-
-
-@pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
-def test_no_phase_is_below_what_was_measured(row):
-    """Where the peak lies elsewhere, too: another size of the same model has it there."""
-    plan = memopt.Plan(model_of(row), run_of(row), CPU)
     for name, measured in row["phases"].items():
-        peak = plan.phases[{"optimizer": "step"}.get(name, name)]
-        assert peak.total - peak.overhead >= (1 - 1e-5) * measured["bytes"], name
-
-
-@pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
-def test_forward_is_what_was_measured(row):
-    """Wherever the peak is: by half a hundredth at most."""
-    peak = memopt.Plan(model_of(row), run_of(row), CPU).phases["forward"]
-    assert peak.total - peak.overhead <= 1.005 * row["phases"]["forward"]["bytes"]
+        estimate = live(plan.phases[{"optimizer": "step"}.get(name, name)])
+        assert estimate >= (1 - 1e-5) * measured["bytes"], name
+    assert live(plan.phases["forward"]) <= 1.005 * row["phases"]["forward"]["bytes"]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
 def test_categories_are_what_was_measured(row):
     """Where the peak is in the same phase: each category within a hundredth of the peak."""
-    plan = memopt.Plan(model_of(row), run_of(row), CPU)
+    plan = plan_of(row)
     phase = {"step": "optimizer"}.get(plan.peak_phase, plan.peak_phase)
     assert phase == row["peak_phase"]
     both = [(getattr(plan.peak, name), row["categories"].get(name, 0)) for name in CATEGORIES]
@@ -119,7 +101,7 @@ def test_categories_are_what_was_measured(row):
         # The table counts a sum of two gradients of a shared weight as an activation, a cast
         # weight of as many rows as there are tokens as logits, and the logits of a chunk and those
         # that come back from the host, which have another shape, as activations.
-        shared = plan.model.tied == 2 and name in ("gradients", "activations")
+        shared = plan.model.tied == "yes" and name in ("gradients", "activations")
         reshaped = {"autocast", "offload", "loss"} & set(row["run"])
         if row["run"].get("loss") and name == "gradients":
             continue
@@ -129,10 +111,31 @@ def test_categories_are_what_was_measured(row):
     assert abs(total) <= 0.002 * row["peak_bytes"]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
-def test_the_peak_with_outputs_held(row):
-    """Not below, and above by three hundredths at most."""
-    plan = memopt.Plan(model_of(row), run_of(row, keep_outputs=True), CPU)
-    estimate = plan.peak.total - plan.peak.overhead
-    if row["run"].get("accumulation", 1) == 1:
-        assert row["held_peak_bytes"] <= estimate <= 1.03 * row["held_peak_bytes"]
+@pytest.mark.parametrize("row", ZERO, ids=[row["name"] for row in ZERO])
+def test_deepspeed_takes_what_was_measured(row):
+    """The peak: not below, and above by two thousandths at most; at stage 3, where the most that is
+    gathered counts throughout a layer, by two hundredths. No phase is below, nor far above."""
+    plan = plan_of(row)
+    over = 0.02 if row["run"]["sharding"] == "zero3" else 0.002
+    assert row["peak_bytes"] <= live(plan.peak) <= (1 + over) * row["peak_bytes"]
+    assert plan.parameter_count == row["parameters"]
+    for name, measured in row["phases"].items():
+        estimate = live(plan.phases[{"optimizer": "step"}.get(name, name)])
+        assert measured["bytes"] <= estimate <= 1.1 * measured["bytes"], name
+
+
+@pytest.mark.parametrize("row", ZERO, ids=[row["name"] for row in ZERO])
+def test_deepspeed_s_categories_are_what_was_measured(row):
+    """In the step, and where the peak is in the same phase: each within a hundredth of the peak."""
+    plan = plan_of(row)
+    pairs = [(plan.phases["step"], row["phases"]["optimizer"])]
+    if plan.peak_phase == row["peak_phase"] and live(plan.peak) <= 1.01 * row["peak_bytes"]:
+        pairs.append((plan.peak, row["categories"]))
+    for peak, told in pairs:
+        both = {name: (getattr(peak, name), told.get(name, 0)) for name in CATEGORIES}
+        if row["run"].get("accumulation", 1) > 1:  # a gradient that is added to one: an activation
+            both["gradients"] = tuple(map(sum, zip(both["gradients"], both.pop("activations"))))
+        if row["name"] == "zero2-bert":  # where the part lies in one weight, the gradient is kept
+            both["gradients"] = tuple(map(sum, zip(both["gradients"], both.pop("optimizer"))))
+        for name, (planned, measured) in both.items():
+            assert abs(planned - measured) <= 0.01 * row["peak_bytes"], name

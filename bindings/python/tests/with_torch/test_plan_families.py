@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-import memopt  # noqa: E402
+from memopt.plan import Plan, Run  # noqa: E402
 from memopt.cli import main  # noqa: E402
 from memopt.cli.plan import hfconfig, ofconfig  # noqa: E402
 from transformers.models.auto import modeling_auto  # noqa: E402
@@ -68,7 +68,7 @@ def counted(config: Any) -> int:
 
 def planned(config: Dict[str, Any]) -> int:
     model = hfconfig.interpret(config).model
-    return int(memopt.Plan(model, memopt.PlanRun(sequence=16)).parameter_count)
+    return int(Plan(model, Run(sequence=16)).parameter_count)
 
 
 def architectures(model_type: str) -> List[str]:

@@ -27,7 +27,7 @@ KEYS = ("peak_bytes", "peak_phase", "categories", "phases", "held_peak_bytes")
 def plan():
     """The modules of tests/plan."""
     sys.path.insert(0, str(FOLDER))
-    names = ("models", "rows", "measure", "report", "unseen", "several")
+    names = ("models", "rows", "measure", "several")
     try:
         yield {name: importlib.import_module(name) for name in names[:3]}
     finally:
@@ -157,13 +157,3 @@ def test_a_family_that_is_not_described_is_traced_to_the_byte(plan, kind):
     assert {n: sum(p.values()) for n, p in step.phases.items()} == {
         n: p["bytes"] for n, p in measured["phases"].items()
     }
-
-
-@pytest.mark.long
-def test_models_that_nobody_looked_at_are_planned(plan, same_versions):
-    """The command from a configuration, beside a trace of the module: random ones."""
-    pytest.importorskip("accelerate")
-    pytest.importorskip("memopt.plan", reason="memopt plan is not there yet")
-    report, unseen = importlib.import_module("report"), importlib.import_module("unseen")
-    for row, right, error in unseen.errors(seed=7, count=12):
-        assert report.within(row, error), (row, right, error)

@@ -163,5 +163,5 @@ def _settings(given: answer.Answer, arguments: argparse.Namespace) -> Dict[str, 
     if arguments.optimizer or "optimizer" in changed:
         settings["optimizer"] = describe.optimizer_word(run)
     if arguments.checkpointing or "checkpointing" in changed:
-        settings["checkpointing"] = run.as_dict().get("checkpointing", "none")
+        settings["checkpointing"] = run.checkpointing or "none"
     return settings

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from ...plan import Plan, PlanBytes, PlanCard, PlanModel, PlanRun, PlanSolution
+from ...plan import Bytes, Model, Plan, Run, Solution, Target
+from ...plan import Card as PlanCard
 from . import environment
 from .cards import Card
 from .describe import Description, adapter_word, dtype_word, image_word, optimizer_word
@@ -19,10 +20,10 @@ class Answer(NamedTuple):
     #: Of the run that changes are counted from: the batch given, or what fits.
     plan: Plan
     #: None without a card.
-    solution: Optional[PlanSolution]
+    solution: Optional[Solution]
     #: The run and model to use: with the changes where they are needed.
-    run: PlanRun
-    model: PlanModel
+    run: Any
+    model: Any
     #: The effective batch that was asked for.
     target: Optional[int]
 
@@ -30,11 +31,11 @@ class Answer(NamedTuple):
 class Source:
     """Where the bytes of a run come from."""
 
-    def plan(self, run: PlanRun, card: PlanCard) -> Plan:
+    def plan(self, run: Run, card: PlanCard) -> Plan:
         """What a run takes."""
         raise NotImplementedError
 
-    def solve(self, run: PlanRun, card: PlanCard, **target: Any) -> PlanSolution:
+    def solve(self, run: Run, card: PlanCard, target: Target) -> Solution:
         """What fits a card."""
         raise NotImplementedError
 
@@ -42,30 +43,28 @@ class Source:
 class Played(Source):
     """A described model, whose step the library plays."""
 
-    def __init__(self, model: PlanModel) -> None:
+    def __init__(self, model: Model) -> None:
         self._model = model
 
-    def plan(self, run: PlanRun, card: PlanCard) -> Plan:
+    def plan(self, run: Run, card: PlanCard) -> Plan:
         return Plan(self._model, run, card)
 
-    def solve(self, run: PlanRun, card: PlanCard, **target: Any) -> PlanSolution:
-        return PlanSolution(self._model, run, card, **target)
+    def solve(self, run: Run, card: PlanCard, target: Target) -> Solution:
+        return Solution(self._model, run, card, target)
 
 
 def answer(
-    source: Source, run: PlanRun, card: Optional[Card], bare: PlanCard, target: Optional[int]
+    source: Source, run: Run, card: Optional[Card], bare: PlanCard, target: Optional[int]
 ) -> Answer:
     """Plans for one card, or without one."""
     if card is None:
         plan = source.plan(_accumulated(run, target) if target else run, bare)
         return Answer(None, plan, None, plan.run, plan.model, target)
-    solution = source.solve(run, card.card, effective_batch=target or 0, all_changes=True)
-    start = run.replace(batch=solution.start_batch, accumulation=solution.start_accumulation)
-    plan = source.plan(start, card.card)
-    return Answer(card, plan, solution, solution.run, solution.model, target)
+    solution = source.solve(run, card.card, Target(effective_batch=target, all_changes=True))
+    return Answer(card, solution.start, solution, solution.run, solution.model, target)
 
 
-def _accumulated(run: PlanRun, target: int) -> PlanRun:
+def _accumulated(run: Run, target: int) -> Run:
     """Without a card nothing bounds the micro-batch: only accumulation is worked out, the nearest
     to the target."""
     step = (run.batch or 1) * (run.world_size or 1)
@@ -106,12 +105,11 @@ def _one(answer: Answer) -> Dict[str, Any]:
         "peak_bytes": plan.peak.total,
         "peak_phase": plan.peak_phase,
         "peak_reason": plan.peak_reason,
-        "held_peak_bytes": plan.held_bytes or None,
         "activation_peak_bytes": plan.activation_peak_bytes or None,
         "phases": {name: dict(_categories(of), total=of.total) for name, of in plan.phases.items()},
         "fits": plan.fits,
         "batch": plan.run.batch,
-        "sequence": plan.run.sequence,
+        "sequence": plan.run.sequence or 0,
         "micro_batch": answer.run.batch if effective else 0,
         "accumulation": answer.run.accumulation,
         "effective_batch": effective,
@@ -127,7 +125,7 @@ def _one(answer: Answer) -> Dict[str, Any]:
         "image_dtype": image_word(plan.model, plan.run),
         "optimizer": optimizer_word(plan.run),
         "host_bytes": plan.host_bytes,
-        "host_pinned_bytes": plan.host_pinned_bytes,
+        "host_pinned_bytes": plan.host_bytes,
         "disk_bytes": plan.disk_bytes,
         "time_factor": plan.time_factor,
         "time_assumption": plan.time_assumption,
@@ -138,7 +136,7 @@ def _one(answer: Answer) -> Dict[str, Any]:
     return result
 
 
-def _categories(of: PlanBytes) -> Dict[str, int]:
+def _categories(of: Bytes) -> Dict[str, int]:
     return {name: getattr(of, name) for name in CATEGORIES}
 
 

@@ -9,7 +9,7 @@ from ...backends import backend_info
 from ...device import Device
 from ...errors import MemoptError
 from ...monitor import Monitor
-from ...plan import PlanCard
+from ...plan import Card as Settings
 from ...sizes import format_size, parse_size
 from .. import UsageError
 from ..info import briefly
@@ -21,7 +21,7 @@ class Card(NamedTuple):
     """A card and its name for people."""
 
     name: str
-    card: PlanCard
+    card: Settings
 
 
 class NoCard(Exception):
@@ -136,14 +136,14 @@ def cards(arguments: argparse.Namespace) -> List[Card]:
     return [Card(format_size(size).replace(".00", ""), _card(arguments, size)) for size in memories]
 
 
-def bare(arguments: argparse.Namespace) -> PlanCard:
+def bare(arguments: argparse.Namespace) -> Settings:
     """A card without a limit, for --device and --allocator alone."""
     return _card(arguments, 0)
 
 
 def _card(
     arguments: argparse.Namespace, capacity: int, device: Optional[str] = None, other: int = 0
-) -> PlanCard:
+) -> Settings:
     fields: Any = {
         "capacity": capacity or None,
         "margin": arguments.safety_margin,
@@ -153,7 +153,7 @@ def _card(
         "link_bytes_per_second": arguments.link,
         "flops_per_second": arguments.tflops and 1e12 * arguments.tflops,
     }
-    return PlanCard(**fields)
+    return Settings(**fields)
 
 
 def _found(arguments: argparse.Namespace) -> List[Card]:
@@ -164,7 +164,7 @@ def _found(arguments: argparse.Namespace) -> List[Card]:
         try:
             if Monitor.info(backend).available:
                 here = _devices(arguments, backend)
-            if not here:  # no NVML or ROCm SMI: the driver itself tells, for a context
+            if not here:  # no NVML or ROCm SMI: ask the driver itself, for a context
                 here = _opened(arguments, backend, problems)
         except MemoptError as error:
             problems.append("%s: %s" % (backend, error))
@@ -172,7 +172,7 @@ def _found(arguments: argparse.Namespace) -> List[Card]:
     if not found:
         raise NoCard(
             "no GPU was found (%s); give its memory instead: --gpu-memory 24 (GiB). "
-            "`memopt info` tells more" % ("; ".join(problems) or "no device")
+            "`memopt info` says more" % ("; ".join(problems) or "no device")
         )
     return found
 

@@ -5,30 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Dict, Tuple
 
 from .. import UsageError
 
-#: Fields of a run by DeepSpeed's keys of zero_optimization; counts of elements. What is 0 there is
-#: nothing at all; to a plan 0 is the default.
-_COUNTS = {
-    "reduce_bucket_size": "bucket_bytes",
-    "stage3_prefetch_bucket_size": "prefetch_bucket",
-    "stage3_param_persistence_threshold": "persistence_threshold",
-    "stage3_max_live_parameters": "live_parameters",
-    "stage3_max_reuse_distance": "reuse_distance",
-    "sub_group_size": "sub_group",
-}
-_CHOICES = {"contiguous_gradients": "contiguous_gradients", "overlap_comm": "overlap_comm"}
-_NOTHING = (1 << 64) - 1
-#: What the Hugging Face Trainer makes of "auto", from the model's width.
-_AUTO: Dict[str, Callable[[int], int]] = {
-    "reduce_bucket_size": lambda hidden: hidden * hidden,
-    "stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
-    "stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
-}
-#: Keys that change what is alive in ways that are not told of, and what they are where they do not.
+#: Keys of stage 3 that a plan takes to be as they are by default; lower values need less.
+_NOT_PLANNED = (
+    "stage3_prefetch_bucket_size",
+    "stage3_param_persistence_threshold",
+    "stage3_max_live_parameters",
+    "stage3_max_reuse_distance",
+    "sub_group_size",
+)
+#: Keys that change what is alive in ways that are not planned, with the values that do not.
 _OTHERS: Dict[str, Tuple[Any, ...]] = {
+    "contiguous_gradients": (True,),
     "round_robin_gradients": (False,),
     "parameter_alignment": (False,),
     "reduce_scatter": (True,),
@@ -85,10 +76,10 @@ def fill_in(arguments: argparse.Namespace, hidden: int) -> Dict[str, Any]:
     """Fields of the run; what the configuration says beside them goes to the options, where they do
     not say it."""
     if arguments.zero_engine == "torch" and arguments.deepspeed_config:
-        raise UsageError("--deepspeed-config is of --zero-engine deepspeed")
+        raise UsageError("--deepspeed-config needs --zero-engine deepspeed")
     if not is_used(arguments):
         if arguments.reduce_bucket_size:
-            raise UsageError("--reduce-bucket-size is of --zero-engine deepspeed")
+            raise UsageError("--reduce-bucket-size needs --zero-engine deepspeed")
         return {}
     fields: Dict[str, Any] = {"zero_engine": "deepspeed"}
     if arguments.deepspeed_config:
@@ -139,16 +130,17 @@ def _of_config(
         value = config.get(key, "auto")
         if value != "auto":
             _agree(arguments, option, _whole(key, value), key)
+    for key in _NOT_PLANNED:
+        if zero.get(key, "auto") != "auto":
+            _whole("zero_optimization." + key, zero[key])
     fields: Dict[str, Any] = {}
-    for key, field in _COUNTS.items():
-        if key in zero:
-            value = _count(key, zero[key], hidden)
-            fields[field] = value if value or field in ("bucket_bytes", "sub_group") else _NOTHING
-    for key, field in _CHOICES.items():
-        if zero.get(key, "auto") not in ("auto", None):
-            if not isinstance(zero[key], bool):
-                raise UsageError("zero_optimization.%s: %r is not true or false" % (key, zero[key]))
-            fields[field] = zero[key]
+    if "reduce_bucket_size" in zero:
+        fields["bucket_bytes"] = _bucket(zero["reduce_bucket_size"], hidden)
+    overlap = zero.get("overlap_comm", "auto")
+    if overlap not in ("auto", None):
+        if not isinstance(overlap, bool):
+            raise UsageError("zero_optimization.overlap_comm: %r is not true or false" % overlap)
+        fields["overlap_comm"] = overlap
     return fields
 
 
@@ -171,15 +163,14 @@ def _whole(key: str, value: Any) -> int:
     return int(value)
 
 
-def _count(key: str, value: Any, hidden: int) -> int:
-    name = "zero_optimization." + key
+def _bucket(value: Any, hidden: int) -> int:
+    """Elements; the Hugging Face Trainer makes "auto" the square of the model's width."""
+    name = "zero_optimization.reduce_bucket_size"
     if value != "auto":
         return _whole(name, value)
-    if key not in _AUTO:
-        raise UsageError("%s: \"auto\" is not known here; give a number" % name)
     if not hidden:
-        raise UsageError("%s: \"auto\" hangs on the model's width: give --hidden" % name)
-    return _AUTO[key](hidden)
+        raise UsageError('%s: "auto" depends on the model\'s width: give --hidden' % name)
+    return hidden * hidden
 
 
 def _refuse(config: Dict[str, Any], zero: Dict[str, Any]) -> None:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
-from ..._abi import plan as _abi_plan
-from ...plan import PlanCard, PlanSolution
+from ...plan import Solution
 from ...sizes import format_size
 
 #: From this share of the memory on, what is lost to fragments matters.
 _TIGHT, _VERY_TIGHT = 0.6, 0.85
 
 
-def line(card: PlanCard, solution: Optional[PlanSolution]) -> Optional[Dict[str, str]]:
+def line(card: Any, solution: Optional[Solution]) -> Optional[Dict[str, str]]:
     """name, value and why of the variable to set for the run that fits; None where it would not
     help."""
-    if solution is None or not solution.fits_after or card.device == _abi_plan.PlanDevice.CPU:
+    if solution is None or not solution.fits_after or card.device == "cpu":
         return None
     share = solution.peak_bytes / card.capacity
-    if share < _TIGHT and card.allocator != _abi_plan.PlanAllocator.EXPANDABLE:
+    if share < _TIGHT and card.allocator != "expandable":
         if not any(change.applied and change.kind == "allocator" for change in solution.changes):
             return None
     value = "expandable_segments:True"
@@ -30,6 +29,6 @@ def line(card: PlanCard, solution: Optional[PlanSolution]) -> Optional[Dict[str,
         value += ",garbage_collection_threshold:0.8"
         why += "; above 80 % cached blocks are given back first"
     name = "PYTORCH_CUDA_ALLOC_CONF"
-    if card.device == _abi_plan.PlanDevice.HIP:
+    if card.device == "hip":
         name = "PYTORCH_HIP_ALLOC_CONF"
     return {"name": name, "value": value, "why": why}

@@ -1,4 +1,4 @@
-"""Reads the configuration of a Hugging Face model as the fields of a PlanModel.
+"""Reads the configuration of a Hugging Face model as the fields of a Model.
 
 What is not known to be counted exactly is refused (UnknownModel); `ofconfig` traces it where
 Transformers is installed.
@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ...plan import PlanModel
+from ...plan import Model
 from .hffamilies import FAMILIES, Family
 from .hffields import FIELDS, ConfigError, Keys, check_types
 
@@ -24,7 +24,7 @@ class UnknownModel(ConfigError):
 class Reading(NamedTuple):
     """A model and what was assumed about it."""
 
-    model: PlanModel
+    model: Model
     model_type: str
     notes: List[str]
     #: What the configuration says of the run: dtype, use_cache.
@@ -94,14 +94,14 @@ def interpret(config: Dict[str, Any], like: Optional[str] = None) -> Reading:
     keys = Keys(config, family.defaults)
     fields = FIELDS[family.family](keys)
     fields["family"] = family.family
-    fields["kin"] = family.kin
+    fields["variant"] = family.variant
     fields.update(_head(config, family.family, like is not None))
     fields["labels"] = len(config.get("id2label") or ()) or keys.count("num_labels") or 2
     notes = []
     if like is not None and like != config.get("model_type"):
         notes.append("read as %s, as --like says: what differs is not counted" % like)
     try:
-        model = PlanModel(**fields)
+        model = Model(**fields)
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from None
     return Reading(model, str(model_type), notes + _quantized(config), _run(config, keys))

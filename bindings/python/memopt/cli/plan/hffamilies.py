@@ -18,8 +18,8 @@ class Family(NamedTuple):
     #: Keys with the only values that are known; another value is another architecture. "a.b" is b
     #: in the object a.
     only: Dict[str, Any] = {}
-    #: Whose code the layers are (memopt_plan_kin).
-    kin: Optional[str] = None
+    #: How the layers' code differs from the family's own.
+    variant: Optional[str] = None
 
 
 _LLAMA: Dict[str, Any] = {
@@ -72,7 +72,6 @@ _MIXTRAL = dict(
     num_key_value_heads=8,
     num_local_experts=8,
     num_experts_per_tok=2,
-    router_jitter_noise=0.0,
 )
 _ENCODER = {"is_decoder": False, "add_cross_attention": False}
 
@@ -91,13 +90,13 @@ FAMILIES: Dict[str, Family] = {
             num_attention_heads=16, num_key_value_heads=4, tie_word_embeddings=True,
         ),
     ),
-    "granite": Family("llama", _LLAMA, kin="granite"),
+    "granite": Family("llama", _LLAMA, variant="granite"),
     "phi3": Family(
         "llama",
         dict(_LLAMA, vocab_size=32064, hidden_size=3072, intermediate_size=8192),
         only={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "rope_parameters.partial_rotary_factor": 1.0,
               "rope_scaling.partial_rotary_factor": 1.0, "partial_rotary_factor": 1.0},
-        kin="phi3",
+        variant="phi3",
     ),
     "gemma": Family(
         "llama",
@@ -106,7 +105,7 @@ FAMILIES: Dict[str, Family] = {
             num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16, head_dim=256,
             hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True,
         ),
-        kin="gemma",
+        variant="gemma",
     ),
     "mixtral": Family("mixtral", _MIXTRAL),
     "qwen3_moe": Family(
@@ -117,7 +116,7 @@ FAMILIES: Dict[str, Family] = {
             num_local_experts=128, num_experts_per_tok=8, qk_norm=True,
         ),
         only={"mlp_only_layers": [], "decoder_sparse_step": 1},
-        kin="qwen-moe",
+        variant="qwen-moe",
     ),
     "gpt2": Family(
         "gpt2",
@@ -140,8 +139,8 @@ FAMILIES: Dict[str, Family] = {
         only={"layer_norm_elementwise_affine": True, "_remove_final_layer_norm": False},
     ),
     "bert": Family("bert", _BERT, only=_ENCODER),
-    "roberta": Family("bert", dict(_BERT, vocab_size=50265), only=_ENCODER, kin="roberta"),
-    "xlm-roberta": Family("bert", _BERT, only=_ENCODER, kin="roberta"),
-    "camembert": Family("bert", _BERT, only=_ENCODER, kin="roberta"),
+    "roberta": Family("bert", dict(_BERT, vocab_size=50265), only=_ENCODER, variant="roberta"),
+    "xlm-roberta": Family("bert", _BERT, only=_ENCODER, variant="roberta"),
+    "camembert": Family("bert", _BERT, only=_ENCODER, variant="roberta"),
     "vit": Family("vit", _VIT),
 }  # fmt: skip

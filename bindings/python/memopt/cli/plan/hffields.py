@@ -1,4 +1,4 @@
-"""Keys of a Hugging Face configuration as fields of a PlanModel, family by family."""
+"""Keys of a Hugging Face configuration as fields of a Model, family by family."""
 
 from __future__ import annotations
 
@@ -126,7 +126,6 @@ def _mixture(keys: Keys) -> Dict[str, Any]:
         ffn=keys.count("moe_intermediate_size") or keys.count("intermediate_size"),
         experts=keys.count("num_local_experts", "num_experts"),
         experts_per_token=keys.count("num_experts_per_tok"),
-        router_jitter=keys.share("router_jitter_noise"),
     )
     return fields
 

@@ -7,7 +7,7 @@ import argparse
 import importlib.util
 from typing import Any, Dict, List, Optional
 
-from ...plan import PlanRun
+from ...plan import Run
 from . import hfconfig
 from .describe import Description
 from .traced import DTYPES, Sizes, TraceFailed, Traced, check, describe
@@ -127,9 +127,9 @@ class TracedConfig(Traced):
         return TraceFailed("%s\nTransformers' own class was tried: %s" % (self._unknown, error))
 
     def description(self) -> Description:
-        """The run of the options; the model is told by the module."""
+        """The run of the options; the module says what the model is."""
         described = describe(self._given, _TAKEN)
-        run: PlanRun = described.run.replace(
+        run: Run = described.run.replace(
             attention=self._given.attention, checkpointing=self._given.checkpointing
         )
         return described._replace(run=run)

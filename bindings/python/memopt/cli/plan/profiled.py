@@ -18,7 +18,7 @@ from .traced import DTYPES, Sizes, TraceFailed, Traced, torch_parts
 #: Options that Transformers' own classes have no switch for here.
 _NOT_MEASURED = (
     "lora", "adapter_dtype", "image_dtype", "offload", "loss", "zero", "gather_dtype",
-    "bucket_view", "no_sync", "checkpoint_every", "checkpoint_budget", "zero_engine",
+    "bucket_view", "no_sync", "checkpoint_every", "zero_engine",
     "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, List
 
-from ...plan import Plan, PlanSolution
+from ...plan import Plan, Solution
 from ...sizes import format_size
 from ..output import Cell, Output, Text
 from . import environment
@@ -51,7 +51,7 @@ def _head(answer: Answer, description: Description, several: bool) -> List[Any]:
 
 
 def _run(plan: Plan, several: bool) -> str:
-    """In words; the batch of several cards is told for each of them."""
+    """In words; of several cards, each has its own batch."""
     run = plan.run
     parts = [] if several else ["micro-batch %d" % run.batch]
     if run.sequence:
@@ -59,18 +59,16 @@ def _run(plan: Plan, several: bool) -> str:
     if run.accumulation > 1 and not several:
         parts.append("accumulation %d" % run.accumulation)
     if run.world_size > 1:
-        sharding = run.as_dict().get("sharding", "ddp")
-        whose = "DeepSpeed's " if run.zero_engine else ""
-        parts.append("%d devices (%s%s)" % (run.world_size, whose, sharding))
+        whose = "DeepSpeed's " if run.zero_engine == "deepspeed" else ""
+        parts.append("%d devices (%s%s)" % (run.world_size, whose, run.sharding))
     parts.append(dtype_word(run) + (" autocast" if run.compute_dtype else ""))
     parts.append(optimizer_word(run))
-    words = run.as_dict()
     if plan.layers:  # else a module's own
-        parts.append("attention " + words.get("attention", "sdpa"))
-    if words.get("checkpointing", "none") != "none":
-        parts.append("checkpointing " + words["checkpointing"])
+        parts.append("attention %s" % run.attention)
+    if run.checkpointing != "none":
+        parts.append("checkpointing %s" % run.checkpointing)
     if run.offload:
-        parts.append("offload of " + " and ".join(words["offload"]))
+        parts.append("offload of " + " and ".join(run.offload))
     return ", ".join(parts)
 
 
@@ -98,7 +96,6 @@ def _breakdown(plan: Plan, output: Output) -> None:
         "Why",
         [
             ("peak", plan.peak_reason),
-            ("outputs", _held(plan)),
             ("overhead", plan.overhead_reason if plan.peak.overhead else ""),
             ("host", _host(plan)),
             ("time", _time(plan)),
@@ -127,21 +124,11 @@ def _percent_of_card(plan: Plan) -> str:
     return "%.1f %%" % (100.0 * plan.peak.total / plan.card.capacity)
 
 
-def _held(plan: Plan) -> str:
-    if plan.held_bytes <= plan.peak.total:
-        return ""
-    return "a loop that holds the model's outputs during backward needs %s (--keep-outputs)" % (
-        format_size(plan.held_bytes)
-    )
-
-
 def _host(plan: Plan) -> str:
     if not plan.host_bytes and not plan.disk_bytes:
         return ""
-    text = "%s on the host (%s page-locked)" % (
-        format_size(plan.host_bytes),
-        format_size(plan.host_pinned_bytes),
-    )
+    size = format_size(plan.host_bytes)
+    text = "%s on the host (%s page-locked)" % (size, size)
     return text + (", %s on disk" % format_size(plan.disk_bytes) if plan.disk_bytes else "")
 
 
@@ -218,7 +205,7 @@ def _batch(answer: Answer) -> List[Any]:
     return lines
 
 
-def _batches(answer: Answer, solution: PlanSolution) -> List[Any]:
+def _batches(answer: Answer, solution: Solution) -> List[Any]:
     words = "%d; the largest that fits is %d" % (answer.run.batch, solution.largest_micro_batch)
     lines: List[Any] = [("micro-batch", words), *_batch(answer)]
     lines.append(("peak", format_size(solution.peak_bytes)))
@@ -227,7 +214,7 @@ def _batches(answer: Answer, solution: PlanSolution) -> List[Any]:
     return lines
 
 
-def _changes(answer: Answer, solution: PlanSolution, output: Output) -> None:
+def _changes(answer: Answer, solution: Solution, output: Output) -> None:
     rows: List[List[Text]] = [
         [
             "→" if change.applied else "",
@@ -245,7 +232,7 @@ def _changes(answer: Answer, solution: PlanSolution, output: Output) -> None:
         output.pairs("", [("time", assumed)])
 
 
-def _assumed(plan: Plan, solution: PlanSolution) -> str:
+def _assumed(plan: Plan, solution: Solution) -> str:
     """What the times of changes assume."""
     slower = {change.kind for change in solution.changes if change.time_factor > 1.0005}
     words = [plan.time_assumption] if slower & {"checkpointing", "offload"} else []

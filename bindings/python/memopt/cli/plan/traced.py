@@ -8,25 +8,24 @@ import importlib
 from types import SimpleNamespace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ...plan import Phases, Plan, PlanCard, PlanModel, PlanRun, PlanSolution
+from ...plan import Card, Model, Phases, Plan, Run, Solution, Target
 from .. import UsageError
 from .answer import Source
-from .describe import Description, optimizer_word
+from .describe import Description
 
 #: Options that describe a model or what cannot be seen in a module.
 _NOT_HERE = (
     "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "top_k",
     "positions", "labels", "vision_layers", "vision_hidden", "vision_tokens", "image_size",
     "patch_size", "family", "head", "like", "lora", "lora_targets", "checkpointing",
-    "checkpoint_every", "checkpoint_budget", "offload", "zero", "gather_dtype",
+    "checkpoint_every", "offload", "zero", "gather_dtype",
     "bucket_view", "no_sync", "loss", "attention", "dtype", "master_weights", "images", "positives",
-    "negatives", "seq_mean", "keep_outputs", "padding_mask", "min_8bit_size", "adapter_dtype",
+    "negatives", "seq_mean", "padding_mask", "min_8bit_size", "adapter_dtype",
     "image_dtype", "zero_engine", "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip
 
 #: torch's names.
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-_AUTOCAST = {"bf16": "bf16", "f16": "fp16"}
 
 
 class TraceFailed(Exception):
@@ -44,7 +43,7 @@ class Sizes(NamedTuple):
     gradients: int
     note: str
 
-    def phases(self, run: PlanRun) -> Phases:
+    def phases(self, run: Run) -> Phases:
         """Live bytes by phase of a run, in the words of plan.h."""
         step = self.at(run.batch or 1)
         live = {"step" if name == "optimizer" else name: of for name, of in step.phases.items()}
@@ -70,9 +69,9 @@ def check(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> None:
 
 
 def describe(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> Description:
-    """The run of the options; the model is told by the module."""
+    """The run of the options; the module says what the model is."""
     check(arguments, taken)
-    run = PlanRun(
+    run = Run(
         batch=arguments.batch,
         sequence=arguments.seq,
         accumulation=arguments.accumulation,
@@ -80,7 +79,7 @@ def describe(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> Desc
         optimizer=arguments.optimizer,
         compute_dtype=arguments.autocast,
     )
-    return Description(PlanModel(), run, arguments.model, [])
+    return Description(Model(), run, arguments.model, [])
 
 
 def torch_parts(what: str, install: str, instead: str) -> Any:
@@ -168,28 +167,32 @@ class Traced(Source):
             sum(p.numel() * p.element_size() for p in learning),
         )
 
-    def _sizes_of(self, run: PlanRun) -> Sizes:
-        autocast = _AUTOCAST.get(run.as_dict().get("compute_dtype", ""), "")
-        return self.sizes(optimizer_word(run), autocast, (run.accumulation or 1) > 1)
+    def _sizes_of(self, run: Run) -> Sizes:
+        return self.sizes(run.optimizer or "adamw", run.compute_dtype or "", (run.accumulation or 1) > 1)
 
-    def plan(self, run: PlanRun, card: PlanCard) -> Plan:
+    def plan(self, run: Run, card: Card) -> Plan:
         """What a run of the module takes."""
         sizes = self._sizes_of(run)
-        plan = Plan.measured(sizes.phases(run), run, card)
-        plan.parameter_count, plan.trainable_count = sizes.parameters, sizes.trainable
-        plan.peak_reason += "; " + sizes.note
-        return plan
+        return _counted(Plan.measured(sizes.phases(run), run, card), sizes)
 
-    def solve(self, run: PlanRun, card: PlanCard, **target: Any) -> PlanSolution:
+    def solve(self, run: Run, card: Card, target: Target) -> Solution:
         """What fits; changes that a trace does not show are not proposed."""
         given: List[Dict[str, Any]] = []
 
-        def measure(asked: PlanRun) -> Optional[Phases]:
+        def measure(asked: Run) -> Optional[Phases]:
             fixed = {k: v for k, v in asked.as_dict().items() if k not in self.shown}
             given.append(fixed)  # the first is the run as given
             return self._sizes_of(asked).phases(asked) if fixed == given[0] else None
 
-        return PlanSolution.measured(measure, run, card, **target)
+        solution = Solution.measured(measure, run, card, target)
+        _counted(solution.start, self._sizes_of(solution.start.run))
+        return solution
+
+
+def _counted(plan: Plan, sizes: Sizes) -> Plan:
+    plan.parameter_count, plan.trainable_count = sizes.parameters, sizes.trainable
+    plan.peak_reason += "; " + sizes.note
+    return plan
 
 
 def _note(exact: bool) -> str:

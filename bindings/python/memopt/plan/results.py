@@ -1,0 +1,219 @@
+"""Plans and solutions: what the library says of settings."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
+
+from .. import _abi, errors
+from .._abi import plan as _abi_plan
+from .._library import c_text, part
+from .settings import Card, Model, Run, Settings, Target, parse_lines
+
+#: Live bytes by category, for each phase: {"backward": {"parameters": 1024, …}, …}.
+Phases = Mapping[str, Mapping[str, int]]
+#: What a run takes; None: nothing is known of such a run.
+Measure = Callable[[Run], Optional[Phases]]
+
+
+class Bytes(NamedTuple):
+    """Bytes by category at one moment."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    batch: int
+    overhead: int
+    total: int
+
+
+class Layer(NamedTuple):
+    """What one layer takes."""
+
+    name: str
+    kind: str
+    recomputed: bool
+    parameter_count: int
+    parameter_bytes: int
+    gradient_bytes: int
+    optimizer_bytes: int
+    output_bytes: int
+    saved_bytes: int
+    plain_saved_bytes: int
+    forward_bytes: int
+    backward_bytes: int
+    forward_flops: float
+
+
+class Change(NamedTuple):
+    """A change that saves memory; one that is applied is measured on top of those before it."""
+
+    kind: str
+    applied: bool
+    change: str
+    option: str
+    saves_bytes: int
+    peak_bytes: int
+    time_factor: float
+
+
+class Plan:
+    """What a run takes on one device."""
+
+    #: Bytes by category at the moment when most is alive, and of each phase at its fullest.
+    peak: Bytes
+    phases: Dict[str, Bytes]
+    #: The phase of the peak: "backward".
+    peak_phase: str
+    peak_reason: str
+    fits: bool
+    limit_bytes: int
+    mean_bytes: int
+    parameter_count: int
+    trainable_count: int
+    buffer_bytes: int
+    activation_bytes: int
+    activation_peak_bytes: int
+    host_bytes: int
+    disk_bytes: int
+    link_bytes: int
+    samples: int
+    recomputed_layers: int
+    forward_flops: float
+    time_factor: float
+    step_seconds: float
+    time_assumption: str
+    overhead_reason: str
+    layers: List[Layer]
+    #: A Model, a Run and a Card with every default filled in.
+    model: Any
+    run: Any
+    card: Any
+
+    def __init__(
+        self, model: Model, run: Optional[Run] = None, card: Optional[Card] = None
+    ) -> None:
+        self._read(_call("memopt_plan_create", None, model, run, card))
+
+    @classmethod
+    def measured(
+        cls, phases: Phases, run: Optional[Run] = None, card: Optional[Card] = None
+    ) -> Plan:
+        """A plan of bytes that were measured or traced elsewhere; it has no layers."""
+        return cls._of(_call("memopt_plan_create", lambda run: phases, run, card))
+
+    @classmethod
+    def _of(cls, result: Dict[str, Any]) -> Plan:
+        plan = cls.__new__(cls)
+        plan._read(result)
+        return plan
+
+    def _read(self, result: Dict[str, Any]) -> None:
+        settings = result.pop("settings")
+        self.model, self.run, self.card = (kind.of(settings) for kind in (Model, Run, Card))
+        self.peak = Bytes(**result.pop("categories"))
+        self.phases = {name: Bytes(**of) for name, of in result.pop("phases").items()}
+        self.layers = [Layer(**layer) for layer in result.pop("layers")]
+        result.pop("peak_bytes")  # the total of the peak
+        vars(self).update(result)
+
+
+class Solution:
+    """What fits a card, and the changes that make it fit."""
+
+    #: Of the run that changes are counted from: the batch given, or what fits.
+    start: Plan
+    fits: bool
+    fits_after: bool
+    micro_batch: int
+    largest_micro_batch: int
+    accumulation: int
+    effective_batch: int
+    target_batch: int
+    remainder: int
+    peak_bytes: int
+    floor_bytes: int
+    limit_bytes: int
+    time_factor: float
+    start_batch: int
+    start_accumulation: int
+    start_peak_bytes: int
+    #: Cheapest in time first.
+    changes: List[Change]
+    #: The same after the changes that are applied.
+    model: Any
+    run: Any
+    card: Any
+
+    def __init__(
+        self, model: Model, run: Optional[Run], card: Card, target: Optional[Target] = None
+    ) -> None:
+        self._read(_call("memopt_plan_solve", None, model, run, card, target))
+
+    @classmethod
+    def measured(
+        cls, measure: Measure, run: Optional[Run], card: Card, target: Optional[Target] = None
+    ) -> Solution:
+        """The same where `measure` says what a run takes."""
+        solution = cls.__new__(cls)
+        solution._read(_call("memopt_plan_solve", measure, run, card, target))
+        return solution
+
+    def _read(self, result: Dict[str, Any]) -> None:
+        found = result.pop("solution")
+        settings = found.pop("settings")
+        self.start = Plan._of(result)
+        self.model, self.run, self.card = (kind.of(settings) for kind in (Model, Run, Card))
+        self.changes = [Change(**change) for change in found.pop("changes")]
+        vars(self).update(found)
+
+
+def _call(
+    name: str, measure: Optional[Measure], *settings: Optional[Settings]
+) -> Dict[str, Any]:
+    """The JSON of a call."""
+    lines = [line for group in settings if group is not None for line in group.lines()]
+    thunk = _abi_plan.PlanMeasure() if measure is None else _thunk(measure)
+    with _handle(name, c_text("\n".join(lines), "settings"), thunk) as handle:
+        result: Dict[str, Any] = json.loads(part(_abi.PLAN).memopt_plan_get_json(handle))
+    return result
+
+
+@contextlib.contextmanager
+def _handle(name: str, text: bytes, thunk: Any) -> Iterator[ctypes.c_void_p]:
+    library = part(_abi.PLAN)
+    handle = ctypes.c_void_p()
+    getattr(library, name)(text, thunk, None, ctypes.byref(handle))
+    try:
+        yield handle
+    finally:
+        library.memopt_plan_destroy(handle)
+
+
+def _thunk(measure: Measure) -> Any:
+    """The function as C calls it."""
+
+    def ask(user: Any, settings: bytes, out_bytes: Any) -> int:
+        def call() -> int:
+            phases = measure(Run.of(parse_lines(settings.decode())))
+            if phases is None:
+                return int(_abi.Status.UNSUPPORTED)
+            _fill(out_bytes, phases)
+            return int(_abi.Status.OK)
+
+        return errors.run_callback(call, lambda error: int(_abi.Status.USER))
+
+    return _abi_plan.PlanMeasure(ask)
+
+
+def _fill(out_bytes: Any, phases: Phases) -> None:
+    kinds, categories = _abi_plan.PLAN_PHASES, _abi_plan.PLAN_CATEGORIES
+    for phase, sizes in phases.items():
+        for name, size in sizes.items():
+            if phase not in kinds or name not in categories:
+                raise ValueError("%s of %s: a plan has no such bytes" % (name, phase))
+            out_bytes[kinds.index(phase) * len(categories) + categories.index(name)] = size

@@ -1,0 +1,408 @@
+/*
+ * Attention as transformers writes it: projections, rotary positions, the cache, and the scores
+ * eager, by torch's math kernel, or by a flash kernel.
+ *
+ * Queries, keys and values are views of the projections' outputs in which a sequence's heads are
+ * not contiguous; products of matrices copy such operands unless there is one sequence. Gradients
+ * of the views are copied back, but not where a flash kernel makes them in the same order.
+ */
+#include "plan/model/play.h"
+
+typedef struct mo_plan_heads {
+    mo_plan_value q, k, v;
+    int apart; /* k and v have memory of their own: contiguous */
+} mo_plan_heads;
+
+enum mo_plan_core { MO_PLAN_CORE_FLASH, MO_PLAN_CORE_MATH, MO_PLAN_CORE_EAGER };
+
+/* Which kernel computes the scores. The CPU's flash kernel has no dropout; an unknown device
+ * is taken to have none either. */
+static enum mo_plan_core core_of(const mo_plan_stack *s)
+{
+    uint32_t device = s->play->settings->card.device;
+    int gpu = device == MO_PLAN_DEVICE_CUDA || device == MO_PLAN_DEVICE_HIP;
+    if (s->attention == MO_PLAN_ATTENTION_EAGER)
+        return MO_PLAN_CORE_EAGER;
+    if (s->attention == MO_PLAN_ATTENTION_FLASH || gpu || !(s->attention_dropout > 0))
+        return MO_PLAN_CORE_FLASH;
+    return MO_PLAN_CORE_MATH;
+}
+
+/* Two parts of a last dimension in a new tensor; their gradients are parts of the incoming one. */
+static mo_plan_value joined(mo_plan_tape *t, mo_plan_value a, mo_plan_value b)
+{
+    t->label = "rotary positions";
+    mo_plan_value out = mo_plan_value_new(t, mo_plan_elements(t, a) + mo_plan_elements(t, b),
+                                          mo_plan_width(t, a), t->category);
+    if (out != MO_PLAN_NONE)
+        mo_plan_tape_record(t, &(mo_plan_record){.label = "rotary positions",
+                                                 .out[0] = out,
+                                                 .in = {a, b, MO_PLAN_NONE, MO_PLAN_NONE},
+                                                 .grad = {MO_PLAN_ALIAS, MO_PLAN_ALIAS}});
+    return out;
+}
+
+/* (−x2, x1) of x = (x1, x2). */
+static mo_plan_value rotate_half(mo_plan_tape *t, mo_plan_value x)
+{
+    uint64_t half = mo_plan_elements(t, x) / 2;
+    mo_plan_value x1 = mo_plan_op_slice(t, x, half), x2 = mo_plan_op_slice(t, x, half);
+    mo_plan_value negative = mo_plan_op_scale(t, x2);
+    mo_plan_value out = joined(t, negative, x1);
+    mo_plan_drop(t, negative);
+    mo_plan_drop(t, x1);
+    mo_plan_drop(t, x2);
+    return out;
+}
+
+/* rest: the part of x that is not rotated, of no elements, and which is joined to the rotated part
+ * all the same; MO_PLAN_NONE where the code knows no parts. */
+static mo_plan_value rotary(mo_plan_stack *s, mo_plan_value x, mo_plan_value rest)
+{
+    mo_plan_tape *t = &s->play->tape;
+    mo_plan_value straight = mo_plan_op_mul(t, x, s->cosine);
+    mo_plan_value half = rotate_half(t, x);
+    mo_plan_value turned = mo_plan_op_mul(t, half, s->sine);
+    mo_plan_drop(t, half);
+    mo_plan_value out = mo_plan_op_add(t, straight, turned);
+    mo_plan_drop(t, straight);
+    mo_plan_drop(t, turned);
+    return rest == MO_PLAN_NONE ? out : mo_plan_next(t, out, joined(t, out, rest));
+}
+
+/* Queries, keys and values of one projection: GPT-2 splits it, Phi-3 takes a slice for each, whose
+ * gradients are as large as all three. */
+static void part_heads(mo_plan_stack *s, mo_plan_value all,
+                       mo_plan_value parts[MO_PLAN_RECORD_OUTPUTS])
+{
+    mo_plan_tape *t = &s->play->tape;
+    uint64_t kv = s->size / s->heads * s->kv_heads;
+    if (!s->variant->fused_projections) {
+        mo_plan_op_split(t, all, 3, parts);
+        mo_plan_drop(t, all);
+        return;
+    }
+    for (int i = 0; i < 3; i++)
+        parts[i] = mo_plan_op_slice(t, all, i == 0 ? s->size : kv);
+    mo_plan_play_hold(s->play, &s->play->block, all);
+}
+
+/* The views of the projections that the scores are made from. */
+static mo_plan_heads project(mo_plan_layer *l, mo_plan_value x, enum mo_plan_core core)
+{
+    mo_plan_stack *s = l->stack;
+    mo_plan_tape *t = &s->play->tape;
+    uint32_t compute = s->play->compute;
+    double dropout = s->play->settings->model.lora_dropout;
+    int copies = core != MO_PLAN_CORE_FLASH;
+    mo_plan_value parts[MO_PLAN_RECORD_OUTPUTS];
+    if (s->fused_qkv) {
+        mo_plan_value all = mo_plan_op_linear(t, &l->query, x, compute, dropout);
+        if (all == MO_PLAN_NONE)
+            return (mo_plan_heads){MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, 0};
+        part_heads(s, all, parts);
+    } else {
+        parts[0] = mo_plan_op_linear(t, &l->query, x, compute, dropout);
+        if (s->family->scales_queries)
+            parts[0] = mo_plan_next(t, parts[0], mo_plan_op_scale(t, parts[0]));
+        if (l->query_norm.weight != MO_PLAN_NONE)
+            parts[0] =
+                mo_plan_next(t, parts[0], mo_plan_op_norm(t, &l->query_norm, parts[0], compute));
+        parts[1] = mo_plan_op_linear(t, &l->key, x, compute, dropout);
+        if (l->key_norm.weight != MO_PLAN_NONE)
+            parts[1] =
+                mo_plan_next(t, parts[1], mo_plan_op_norm(t, &l->key_norm, parts[1], compute));
+        parts[2] = mo_plan_op_linear(t, &l->value, x, compute, dropout);
+    }
+    for (int i = 0; i < 3; i++)
+        if (i < 2 ? copies || s->rotary : copies)
+            parts[i] = mo_plan_next(t, parts[i], mo_plan_op_copy_back(t, parts[i]));
+    return (mo_plan_heads){parts[0], parts[1], parts[2], 0};
+}
+
+static void turn_heads(mo_plan_stack *s, mo_plan_heads *h)
+{
+    mo_plan_tape *t = &s->play->tape;
+    int parts = s->variant->fused_projections;
+    mo_plan_value rest_q = parts ? mo_plan_op_slice(t, h->q, 0) : MO_PLAN_NONE;
+    mo_plan_value rest_k = parts ? mo_plan_op_slice(t, h->k, 0) : MO_PLAN_NONE;
+    mo_plan_value q = rotary(s, h->q, rest_q), k = rotary(s, h->k, rest_k);
+    mo_plan_drop(t, rest_q);
+    mo_plan_drop(t, rest_k);
+    mo_plan_drop(t, h->q);
+    mo_plan_drop(t, h->k);
+    h->q = q;
+    h->k = k;
+}
+
+/* Autocast computes products of matrices and flash attention in its type. */
+static void narrow_heads(mo_plan_stack *s, mo_plan_heads *h)
+{
+    mo_plan_tape *t = &s->play->tape;
+    mo_plan_value *all[3] = {&h->q, &h->k, &h->v};
+    for (int i = 0; i < 3 && s->play->compute; i++) {
+        if (mo_plan_width(t, *all[i]) == s->play->compute)
+            continue;
+        mo_plan_value cast = mo_plan_op_cast(t, *all[i], s->play->compute);
+        mo_plan_play_hold(s->play, &s->play->block, *all[i]);
+        *all[i] = cast;
+    }
+}
+
+/* The kernel's own casts go with it; what they are of is held by the code. */
+static void drop_narrow(mo_plan_stack *s, mo_plan_heads *h, const mo_plan_heads *wide)
+{
+    mo_plan_value *all[3] = {&h->q, &h->k, &h->v};
+    const mo_plan_value before[3] = {wide->q, wide->k, wide->v};
+    for (int i = 0; i < 3; i++) {
+        if (*all[i] == before[i])
+            continue;
+        mo_plan_drop(&s->play->tape, *all[i]);
+        *all[i] = MO_PLAN_NONE;
+    }
+}
+
+/* The cache joins what is new to what it had: copies that it holds until the outputs go. */
+static void cache_heads(mo_plan_stack *s, mo_plan_heads *h)
+{
+    mo_plan_tape *t = &s->play->tape;
+    mo_plan_value k = mo_plan_op_copy(t, h->k);
+    h->v = mo_plan_next(t, h->v, mo_plan_op_cast(t, h->v, mo_plan_width(t, h->k)));
+    mo_plan_value v = mo_plan_op_copy(t, h->v);
+    mo_plan_drop(t, h->k);
+    mo_plan_drop(t, h->v);
+    h->k = k;
+    h->v = v;
+    h->apart = 1;
+    if (!t->in_backward) {
+        mo_plan_play_hold(s->play, &s->play->outputs,
+                          mo_plan_value_view(t, k, mo_plan_elements(t, k)));
+        mo_plan_play_hold(s->play, &s->play->outputs,
+                          mo_plan_value_view(t, v, mo_plan_elements(t, v)));
+    }
+}
+
+/* Keys and values once per query head; the gradient is summed over the heads that share one. The
+ * caller's code has the old ones meanwhile. in_kernel: by torch's math kernel itself. */
+static void repeat_heads(mo_plan_stack *s, mo_plan_heads *h, int in_kernel)
+{
+    mo_plan_tape *t = &s->play->tape;
+    if (s->kv_heads == s->heads)
+        return;
+    if (s->kv_heads == 1 && !in_kernel) { /* one for all: no copy, but not contiguous either */
+        h->k = mo_plan_next(t, h->k, mo_plan_op_expand(t, h->k, s->size));
+        h->v = mo_plan_next(t, h->v, mo_plan_op_expand(t, h->v, s->size));
+        h->apart = 0;
+        return;
+    }
+    mo_plan_value k = mo_plan_op_resize(t, h->k, s->size, "repeated keys");
+    mo_plan_value v = mo_plan_op_resize(t, h->v, s->size, "repeated values");
+    mo_plan_play_hold(s->play, &s->play->block, h->k);
+    mo_plan_play_hold(s->play, &s->play->block, h->v);
+    h->k = k;
+    h->v = v;
+    h->apart = 1;
+}
+
+static mo_plan_value flash(mo_plan_stack *s, const mo_plan_heads *h)
+{
+    mo_plan_tape *t = &s->play->tape;
+    t->label = "attention";
+    mo_plan_value out =
+        mo_plan_value_new(t, mo_plan_elements(t, h->q), mo_plan_width(t, h->q), t->category);
+    mo_plan_value sums = mo_plan_value_new(t, s->rows * s->heads * s->sequence, 4, t->category);
+    mo_plan_value mask =
+        MO_PLAN_NONE; /* the kernel adds numbers: what it is given is a yes or no */
+    if (s->mask != MO_PLAN_NONE)
+        mask =
+            mo_plan_value_new(t, mo_plan_elements(t, s->mask), mo_plan_width(t, h->q), t->category);
+    if (sums == MO_PLAN_NONE)
+        return MO_PLAN_NONE;
+    if (!t->in_backward)
+        t->flops += 4.0 * (double)s->sequence * (double)mo_plan_elements(t, h->q);
+    mo_plan_tape_record(
+        t, &(mo_plan_record){.label = "attention",
+                             .out[0] = out,
+                             .in = {h->q, h->k, h->v, MO_PLAN_NONE},
+                             .grad = {mo_plan_bytes_of(t, h->q), mo_plan_bytes_of(t, h->k),
+                                      mo_plan_bytes_of(t, h->v)},
+                             .saved = {h->q, h->k, h->v, out, sums, mask}});
+    mo_plan_drop(t, sums);
+    mo_plan_drop(t, mask);
+    /* The output lies as the queries do. Joined from parts they lie one head after the other. */
+    return s->variant->fused_projections ? mo_plan_next(t, out, mo_plan_op_copy(t, out)) : out;
+}
+
+/* An operand of a product: copied where it is not contiguous. */
+static mo_plan_value operand(mo_plan_stack *s, mo_plan_value x, int apart)
+{
+    mo_plan_tape *t = &s->play->tape;
+    return apart || s->rows == 1 ? mo_plan_value_view(t, x, mo_plan_elements(t, x))
+                                 : mo_plan_op_copy(t, x);
+}
+
+/* Softmax of scores: in fp32 and cast back to the queries' type where the family's code says so,
+ * else in the type of the scores, which autocast leaves alone on a CPU. GPT-2 casts it to the type
+ * of the values. */
+static mo_plan_value weigh(mo_plan_stack *s, mo_plan_value scores, uint32_t of_queries,
+                           uint32_t of_values)
+{
+    mo_plan_tape *t = &s->play->tape;
+    int bare = s->family->softmax_own_type;
+    int wide = !bare || (s->play->compute != 0 && !t->narrow_norms);
+    mo_plan_value in = mo_plan_op_cast(t, scores, wide ? 4 : mo_plan_width(t, scores));
+    mo_plan_value out = mo_plan_op_softmax(t, in);
+    uint32_t width = bare ? mo_plan_width(t, in) : of_queries;
+    mo_plan_drop(t, in);
+    return mo_plan_next(t, out,
+                        mo_plan_op_cast(t, out, s->family->softmax_to_values ? of_values : width));
+}
+
+static double product_flops(const mo_plan_stack *s)
+{
+    return 2.0 * (double)s->rows * (double)s->heads * (double)s->sequence * (double)s->sequence *
+           (double)s->head_dim;
+}
+
+/* The product with the values. */
+static mo_plan_value combine(mo_plan_stack *s, const mo_plan_heads *h, mo_plan_value weights)
+{
+    mo_plan_tape *t = &s->play->tape;
+    mo_plan_value v = operand(s, h->v, h->apart);
+    mo_plan_value out = mo_plan_op_bmm(t, weights, v, s->size, product_flops(s));
+    mo_plan_drop(t, v);
+    return out;
+}
+
+/* width: of the queries before autocast. */
+static mo_plan_value eager(mo_plan_stack *s, mo_plan_heads *h, uint32_t width)
+{
+    mo_plan_tape *t = &s->play->tape;
+    mo_plan_value q = operand(s, h->q, 0), k = operand(s, h->k, h->apart);
+    mo_plan_value scores = mo_plan_op_bmm(t, q, k, s->scores, product_flops(s));
+    mo_plan_drop(t, q);
+    mo_plan_drop(t, k);
+    scores = mo_plan_next(t, scores, mo_plan_op_scale(t, scores));
+    if (s->mask != MO_PLAN_NONE)
+        scores = mo_plan_next(t, scores, mo_plan_op_add(t, scores, s->mask));
+    mo_plan_value weights = weigh(s, scores, width, mo_plan_width(t, h->v));
+    mo_plan_drop(t, scores);
+    weights = mo_plan_next(t, weights, mo_plan_op_dropout(t, weights, s->attention_dropout));
+    mo_plan_value operand_weights = mo_plan_op_cast(t, weights, mo_plan_width(t, h->v));
+    mo_plan_value out = combine(s, h, operand_weights);
+    out = mo_plan_next(t, out, mo_plan_op_copy_both(t, out)); /* one head after the other again */
+    mo_plan_drop(t, operand_weights);
+    mo_plan_play_hold(s->play, &s->play->layer, weights); /* it is returned: the layer has it */
+    return out;
+}
+
+/* torch's math kernel: queries and keys are scaled, in fp32 for 16-bit types. */
+static mo_plan_value math(mo_plan_stack *s, mo_plan_heads *h)
+{
+    mo_plan_tape *t = &s->play->tape;
+    uint32_t width = mo_plan_width(t, h->q);
+    mo_plan_heads w = {mo_plan_op_cast(t, h->q, 4), mo_plan_op_cast(t, h->k, 4),
+                       mo_plan_op_cast(t, h->v, 4), h->apart};
+    mo_plan_value scaled_q = mo_plan_op_scale(t, w.q), scaled_k = mo_plan_op_scale(t, w.k);
+    mo_plan_value mask = MO_PLAN_NONE;
+    if (s->mask != MO_PLAN_NONE)
+        mask = mo_plan_value_new(t, mo_plan_elements(t, s->mask), width, t->category);
+    else if (s->causal)
+        mask = mo_plan_value_new(t, s->sequence * s->sequence, 4, t->category);
+    mo_plan_value q = operand(s, scaled_q, 0), k = operand(s, scaled_k, h->apart);
+    mo_plan_value scores = mo_plan_op_bmm(t, q, k, s->scores, product_flops(s));
+    mo_plan_drop(t, q);
+    mo_plan_drop(t, k);
+    mo_plan_drop(t, scaled_k);
+    if (mask != MO_PLAN_NONE)
+        scores = mo_plan_next(t, scores, mo_plan_op_add(t, scores, mask));
+    mo_plan_value weights = mo_plan_op_softmax(t, scores);
+    mo_plan_drop(t, scores);
+    weights = mo_plan_next(t, weights, mo_plan_op_dropout(t, weights, s->attention_dropout));
+    /* The kernel returns the weights too, in the type of the queries; they are not used. */
+    mo_plan_value returned = mo_plan_op_cast(t, weights, width);
+    mo_plan_value out = combine(s, &w, weights);
+    out = mo_plan_next(t, out, mo_plan_op_cast(t, out, width));
+    mo_plan_drop(t, weights);
+    mo_plan_drop(t, returned);
+    mo_plan_drop(t, scaled_q);
+    mo_plan_drop(t, mask);
+    mo_plan_drop(t, w.q);
+    mo_plan_drop(t, w.k);
+    mo_plan_drop(t, w.v);
+    return mo_plan_next(t, out, mo_plan_op_copy_both(t, out));
+}
+
+/* Queries, keys and values to the heads' outputs; leaves in h what the program holds meanwhile. */
+static mo_plan_value core(mo_plan_layer *l, mo_plan_heads *h)
+{
+    mo_plan_stack *s = l->stack;
+    if (s->rotary)
+        turn_heads(s, h);
+    if (s->cache)
+        cache_heads(s, h);
+    uint32_t width = mo_plan_width(&s->play->tape, h->q);
+    enum mo_plan_core kernel = core_of(s);
+    int by_program = kernel == MO_PLAN_CORE_EAGER || s->mask != MO_PLAN_NONE;
+    if (by_program) /* before autocast sees them */
+        repeat_heads(s, h, 0);
+    mo_plan_heads wide = *h;
+    narrow_heads(s, h);
+    if (kernel == MO_PLAN_CORE_EAGER)
+        return eager(s, h, width);
+    if (kernel == MO_PLAN_CORE_FLASH) {
+        mo_plan_value out = flash(s, h);
+        if (s->play->compute)
+            drop_narrow(s, h, &wide);
+        return out;
+    }
+    if (!by_program)
+        repeat_heads(s, h, 1);
+    return math(s, h);
+}
+
+static void drop_heads(mo_plan_tape *t, const mo_plan_heads *h)
+{
+    mo_plan_drop(t, h->q);
+    mo_plan_drop(t, h->k);
+    mo_plan_drop(t, h->v);
+}
+
+/* The region of selective checkpointing. */
+static mo_plan_value core_again(mo_plan_tape *t, void *context, const mo_plan_value *inputs)
+{
+    mo_plan_heads h = {mo_plan_value_view(t, inputs[0], mo_plan_elements(t, inputs[0])),
+                       mo_plan_value_view(t, inputs[1], mo_plan_elements(t, inputs[1])),
+                       mo_plan_value_view(t, inputs[2], mo_plan_elements(t, inputs[2])), 0};
+    if (t->status != MEMOPT_OK)
+        return MO_PLAN_NONE;
+    mo_plan_play *p = ((mo_plan_layer *)context)->stack->play;
+    mo_plan_value out = core(context, &h);
+    drop_heads(t, &h);
+    mo_plan_play_release(p, &p->block, 0);
+    mo_plan_play_release(p, &p->layer, 0);
+    return out;
+}
+
+mo_plan_value mo_plan_run_attention(mo_plan_layer *l, mo_plan_value x)
+{
+    mo_plan_stack *s = l->stack;
+    mo_plan_tape *t = &s->play->tape;
+    const mo_plan_settings *settings = s->play->settings;
+    mo_plan_heads h = project(l, x, core_of(s));
+    mo_plan_value mixed;
+    if (t->status != MEMOPT_OK)
+        return MO_PLAN_NONE;
+    if (settings->run.checkpointing == MO_PLAN_CHECKPOINT_SELECTIVE) {
+        const mo_plan_value inputs[MO_PLAN_REGION_INPUTS] = {h.q, h.k, h.v};
+        mixed = mo_plan_tape_region_forward(t, core_again, l, inputs, 3, 1);
+    } else {
+        mixed = core(l, &h);
+    }
+    mo_plan_value out =
+        mo_plan_op_linear(t, &l->output, mixed, s->play->compute, settings->model.lora_dropout);
+    mo_plan_drop(t, mixed);
+    drop_heads(t, &h);
+    mo_plan_play_release(s->play, &s->play->block, 0);
+    return out;
+}

@@ -1,0 +1,132 @@
+/*
+ * Weights of a play: each is a value on the tape that learns, or not, and an entry in the list that
+ * the optimizer's account is made from. The engine says what a device keeps of it.
+ */
+#include "plan/model/play.h"
+
+/* A value of the weight's elements that takes the bytes of its place. */
+static mo_plan_value weight_value(mo_plan_play *p, const mo_plan_weight *w,
+                                  const mo_plan_place *place)
+{
+    mo_plan_tape *t = &p->tape;
+    mo_plan_value v = mo_plan_value_new(t, place->bytes, 1, MO_PLAN_PARAMETERS);
+    if (v != MO_PLAN_NONE) {
+        t->values[v].elements = w->count;
+        t->values[v].width = place->width;
+    }
+    return v;
+}
+
+/* chunks: the first size, which FSDP shares out. */
+static mo_plan_value add_weight(mo_plan_play *p, uint64_t rows, uint64_t columns, uint64_t chunks,
+                                uint32_t adapter)
+{
+    mo_plan_tape *t = &p->tape;
+    t->label = "the weights";
+    uint64_t count = mo_plan_tape_mul(t, rows, columns ? columns : 1);
+    (void)mo_plan_tape_mul(t, count, 4);
+    if (t->status != MEMOPT_OK)
+        return MO_PLAN_NONE;
+    if (!mo_grow((void **)&p->weights, &p->weight_capacity, p->weight_count + 1,
+                 sizeof *p->weights)) {
+        mo_plan_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        return MO_PLAN_NONE;
+    }
+    mo_plan_weight *w = &p->weights[p->weight_count++];
+    uint32_t asks = adapter || !p->frozen;
+    *w = (mo_plan_weight){.count = count,
+                          .rows = rows,
+                          .columns = columns,
+                          .chunks = chunks,
+                          .layer = t->layer,
+                          .learns = asks && !p->unused,
+                          .adapter = adapter,
+                          .unused = asks && p->unused};
+    mo_plan_place place = p->engine->place(p, w);
+    mo_plan_value v = weight_value(p, w, &place);
+    if (asks) /* operations on one that is not used are recorded as well */
+        mo_plan_value_learns(t, v, w->learns ? place.gradient_bytes : 0);
+    p->engine->add(p, w);
+    return v;
+}
+
+int mo_plan_play_in_layers(const mo_plan_play *p, uint32_t layer)
+{
+    return layer > 0 && layer + 1 < p->tape.layer_count;
+}
+
+mo_plan_value mo_plan_play_weight(mo_plan_play *p, uint64_t rows, uint64_t columns)
+{
+    return add_weight(p, rows, columns, rows, 0);
+}
+
+static mo_plan_value add_bias(mo_plan_play *p, uint64_t size)
+{
+    mo_plan_value v = mo_plan_play_weight(p, size, 0);
+    if (v != MO_PLAN_NONE)
+        p->weights[p->weight_count - 1].bias = 1;
+    return v;
+}
+
+mo_plan_value mo_plan_play_weight_of(mo_plan_play *p, uint64_t rows, uint64_t columns,
+                                     uint64_t chunks)
+{
+    return add_weight(p, rows, columns, chunks, 0);
+}
+
+mo_plan_linear mo_plan_play_linear(mo_plan_play *p, uint64_t in, uint64_t out, int bias,
+                                   uint32_t target)
+{
+    const mo_plan_model *m = &p->settings->model;
+    mo_plan_linear l = MO_PLAN_NO_LINEAR;
+    l.in = in;
+    l.out = out;
+    int inputs_first =
+        mo_plan_family_of(m)->inputs_first && mo_plan_play_in_layers(p, p->tape.layer);
+    l.weight = add_weight(p, out, in, inputs_first ? in : out, 0);
+    if (bias)
+        l.bias = add_bias(p, out);
+    if (m->lora_rank > 0 && (target & m->lora_targets) != 0) {
+        l.down = add_weight(p, m->lora_rank, in, m->lora_rank, 1);
+        l.up = add_weight(p, out, m->lora_rank, out, 1);
+    }
+    return l;
+}
+
+mo_plan_norm mo_plan_play_norm(mo_plan_play *p, uint64_t size, enum mo_plan_norm_kind kind)
+{
+    mo_plan_norm n = {MO_PLAN_NONE, MO_PLAN_NONE, kind};
+    n.weight = mo_plan_play_weight(p, size, 0);
+    if (kind == MO_PLAN_NORM_LAYER)
+        n.bias = add_bias(p, size);
+    return n;
+}
+
+void mo_plan_play_buffer(mo_plan_play *p, uint64_t bytes)
+{
+    (void)mo_plan_storage_new(&p->tape, bytes, MO_PLAN_PARAMETERS);
+    p->buffer_bytes += bytes;
+}
+
+void mo_plan_play_hold(mo_plan_play *p, mo_plan_held *held, mo_plan_value v)
+{
+    if (v == MO_PLAN_NONE)
+        return;
+    if (!mo_grow((void **)&held->values, &held->capacity, held->count + 1, sizeof v)) {
+        mo_plan_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
+        return;
+    }
+    held->values[held->count++] = v;
+}
+
+void mo_plan_play_returns(mo_plan_play *p, mo_plan_value v)
+{
+    p->returned += mo_plan_bytes_of(&p->tape, v);
+    mo_plan_play_hold(p, &p->outputs, v);
+}
+
+void mo_plan_play_release(mo_plan_play *p, mo_plan_held *held, uint64_t from)
+{
+    while (held->count > from)
+        mo_plan_drop(&p->tape, held->values[--held->count]);
+}

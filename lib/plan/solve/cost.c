@@ -1,0 +1,112 @@
+/* What a case takes: played, or measured by the caller's function; and what was asked for before.
+ */
+#include "plan/solve/solve.h"
+
+#include <string.h>
+
+struct mo_plan_known {
+    mo_plan_model model;
+    mo_plan_run run;
+    mo_plan_card card;
+    mo_plan_cost cost;
+};
+
+struct mo_plan_measured_run {
+    mo_plan_run run;
+    mo_plan_bytes phases[MO_PLAN_PHASES];
+};
+
+static memopt_status played(const mo_plan_case *c, mo_plan_cost *cost)
+{
+    mo_plan_report report;
+    memopt_status status = mo_plan_outline(&c->model, &c->run, &c->card, &report);
+    if (status == MEMOPT_OK)
+        *cost = (mo_plan_cost){report.peak.total, report.limit_bytes, report.step_seconds};
+    return status;
+}
+
+/* What the caller's function says of a run; it is asked once, whatever the card. */
+static memopt_status ask(mo_plan_source *s, const mo_plan_run *run, mo_plan_bytes *phases)
+{
+    for (uint64_t i = 0; i < s->run_count; i++)
+        if (memcmp(&s->runs[i].run, run, sizeof *run) == 0) {
+            memcpy(phases, s->runs[i].phases, sizeof s->runs[i].phases);
+            return MEMOPT_OK;
+        }
+    memset(phases, 0, MO_PLAN_PHASES * sizeof *phases);
+    memopt_status status = s->measure(s->user, run, phases);
+    if (status == MEMOPT_UNSUPPORTED)
+        return mo_fail(status, "plan: nothing is known of what such a run takes");
+    if (status != MEMOPT_OK)
+        return status;
+    if (!mo_grow((void **)&s->runs, &s->run_capacity, s->run_count + 1, sizeof *s->runs))
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    mo_plan_measured_run *m = &s->runs[s->run_count++];
+    m->run = *run;
+    memcpy(m->phases, phases, sizeof m->phases);
+    return MEMOPT_OK;
+}
+
+/* Nothing is known of the time but the factors of changes: every step takes the same. */
+static memopt_status measured(const mo_plan_case *c, mo_plan_cost *cost)
+{
+    mo_plan_estimate e = {.layers = NULL};
+    mo_plan_bytes phases[MO_PLAN_PHASES];
+    memopt_status status = mo_plan_settings_fill_measured(&e.settings, &c->run, &c->card);
+    if (status == MEMOPT_OK)
+        status = ask(c->source, &e.settings.run, phases);
+    if (status == MEMOPT_OK)
+        status = mo_plan_estimate_measured(&e, phases);
+    if (status == MEMOPT_OK)
+        *cost = (mo_plan_cost){e.report.peak.total, e.report.limit_bytes, 1};
+    return status;
+}
+
+int mo_plan_case_is_measured(const mo_plan_case *c)
+{
+    return c->source != NULL && c->source->measure != NULL;
+}
+
+/* Padding may differ between equal cases: then one is counted twice, and nothing is wrong. */
+static int is_same(const mo_plan_known *k, const mo_plan_case *c)
+{
+    return memcmp(&k->run, &c->run, sizeof k->run) == 0 &&
+           memcmp(&k->card, &c->card, sizeof k->card) == 0 &&
+           memcmp(&k->model, &c->model, sizeof k->model) == 0;
+}
+
+static memopt_status remember(mo_plan_source *s, const mo_plan_case *c, const mo_plan_cost *cost)
+{
+    if (!mo_grow((void **)&s->known, &s->known_capacity, s->known_count + 1, sizeof *s->known))
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    mo_plan_known *k = &s->known[s->known_count++];
+    k->model = c->model;
+    k->run = c->run;
+    k->card = c->card;
+    k->cost = *cost;
+    return MEMOPT_OK;
+}
+
+memopt_status mo_plan_case_cost(const mo_plan_case *c, mo_plan_cost *cost)
+{
+    mo_plan_source *s = c->source;
+    for (uint64_t i = 0; s != NULL && i < s->known_count; i++)
+        if (is_same(&s->known[i], c)) {
+            *cost = s->known[i].cost;
+            return MEMOPT_OK;
+        }
+    memopt_status status = mo_plan_case_is_measured(c) ? measured(c, cost) : played(c, cost);
+    return status == MEMOPT_OK && s != NULL ? remember(s, c, cost) : status;
+}
+
+void mo_plan_source_end(mo_plan_source *s)
+{
+    mo_free(s->known);
+    mo_free(s->runs);
+    *s = (mo_plan_source){.measure = NULL};
+}
+
+int mo_plan_cost_fits(const mo_plan_cost *cost)
+{
+    return cost->peak <= cost->limit;
+}

@@ -1,0 +1,33 @@
+/* Plans of bytes that were measured or traced elsewhere: phases, overhead, peak and what fits. */
+#include "plan/solve/plan.h"
+
+#include "base/checked.h"
+
+static memopt_status add_up(mo_plan_bytes *b)
+{
+    const uint64_t live[] = {b->gradients, b->optimizer, b->activations, b->logits, b->batch};
+    b->overhead = 0;
+    b->total = b->parameters;
+    for (size_t i = 0; i < sizeof live / sizeof *live; i++)
+        if (!mo_add_u64(b->total, live[i], &b->total))
+            return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                           "plan: the measured bytes of a phase do not fit 64 bits");
+    return MEMOPT_OK;
+}
+
+memopt_status mo_plan_estimate_measured(mo_plan_estimate *e, const mo_plan_bytes *phases)
+{
+    mo_plan_report *r = &e->report;
+    const mo_plan_run *run = &e->settings.run;
+    for (uint32_t i = 0; i < MO_PLAN_PHASES; i++) {
+        r->phases[i] = phases[i];
+        memopt_status status = add_up(&r->phases[i]);
+        if (status != MEMOPT_OK)
+            return status;
+    }
+    mo_plan_fill_moments(e);
+    mo_plan_fill_peak_reason(e, "");
+    r->samples = run->batch * run->accumulation * run->world_size;
+    r->time_factor = 1;
+    return MEMOPT_OK;
+}

@@ -1,0 +1,17 @@
+/* Results by name: as JSON and one by one, from one table for each struct. */
+#ifndef MO_PLAN_RESULTS_H
+#define MO_PLAN_RESULTS_H
+
+#include "plan/solve/solve.h"
+
+/* The JSON object; solution NULL: there is none. NULL: OUT_OF_HOST_MEMORY; the caller frees it. */
+char *mo_plan_json(const mo_plan_estimate *e, const mo_plan_solution *solution);
+
+/* "run.batch=4" lines of the run's settings. The caller frees it. */
+char *mo_plan_run_text(const mo_plan_run *run);
+
+/* NOT_FOUND names the nearest. */
+memopt_status mo_plan_number(const mo_plan_estimate *e, const mo_plan_solution *solution,
+                             const char *name, double *out_value);
+
+#endif

@@ -1,0 +1,183 @@
+/* The public functions: results by name and as JSON, bytes from a function, and refusals. */
+#include "support.h"
+
+#include "memopt/plan.h"
+
+#define MODEL                                                                                      \
+    "model.hidden=256;model.layers=4;model.heads=4;model.vocabulary=4096;run.sequence=256;"        \
+    "card.device=cpu;card.margin=1;"
+#define USER_STATUS ((memopt_status)0x10007)
+
+static double value(const memopt_plan *plan, const char *name)
+{
+    double number = -1;
+    OK(memopt_plan_get_value(plan, name, &number));
+    return number;
+}
+
+static void results_have_names(void **state)
+{
+    static const char *const categories[] = {"parameters", "gradients", "optimizer", "activations",
+                                             "logits",     "batch",     "overhead"};
+    memopt_plan *plan = NULL;
+    char name[48];
+    double sum = 0, number = 7;
+    (void)state;
+    OK(memopt_plan_create(MODEL "run.batch=2;card.capacity=1GiB", NULL, NULL, &plan));
+    for (size_t i = 0; i < sizeof categories / sizeof *categories; i++) {
+        (void)snprintf(name, sizeof name, "categories.%s", categories[i]);
+        sum += value(plan, name);
+    }
+    assert_true(sum == value(plan, "peak_bytes"));
+    assert_true(value(plan, "phases.backward.total") <= sum);
+    assert_true(value(plan, "fits") == 1 && value(plan, "limit_bytes") == 1 << 30);
+    GIVES(MEMOPT_NOT_FOUND, memopt_plan_get_value(plan, "peek_bytes", &number));
+    assert_non_null(strstr(memopt_last_error(), "\"peak_bytes\""));
+    GIVES(MEMOPT_NOT_FOUND, memopt_plan_get_value(plan, "peak_reason", &number));
+    GIVES(MEMOPT_NOT_FOUND, memopt_plan_get_value(plan, "solution.fits", &number));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_get_value(NULL, "fits", &number));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_get_value(plan, NULL, &number));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_get_value(plan, "fits", NULL));
+    assert_true(number == 7);
+    (void)snprintf(name, sizeof name, "\"peak_bytes\": %.0f", sum);
+    assert_non_null(strstr(memopt_plan_get_json(plan), name));
+    assert_non_null(strstr(memopt_plan_get_json(plan), "\"name\": \"layers.3\""));
+    assert_null(memopt_plan_get_json(NULL));
+    OK(memopt_plan_destroy(plan));
+    OK(memopt_plan_destroy(NULL));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_create(MODEL, NULL, NULL, NULL));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_solve(MODEL, NULL, NULL, NULL));
+}
+
+static void keys_are_listed(void **state)
+{
+    const char *name = NULL, *kind, *accepts, *help;
+    uint64_t count = 0;
+    (void)state;
+    while (memopt_plan_get_key(count, &name, &kind, &accepts, &help) == MEMOPT_OK) {
+        assert_true(strlen(help) > 5 && strlen(accepts) > 2 && strchr(name, '.') != NULL);
+        count++;
+    }
+    assert_true(count > 90);
+    assert_string_equal(name, "target.all_changes"); /* untouched after the last */
+    GIVES(MEMOPT_NOT_FOUND, memopt_plan_get_key(count, &name, &kind, &accepts, &help));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_get_key(0, NULL, &kind, &accepts, &help));
+}
+
+static void a_solution_is_found(void **state)
+{
+    memopt_plan *plan = NULL;
+    (void)state;
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_solve(MODEL, NULL, NULL, &plan));
+    assert_non_null(strstr(memopt_last_error(), "card.capacity"));
+    GIVES(MEMOPT_INVALID_ARGUMENT,
+          memopt_plan_solve(MODEL "card.capacity=1GiB;target.max_micro_batch=65537", NULL, NULL,
+                            &plan));
+    assert_null(plan);
+    OK(memopt_plan_solve(MODEL "card.capacity=300MiB;target.effective_batch=64", NULL, NULL,
+                         &plan));
+    assert_true(value(plan, "solution.micro_batch") > 1);
+    assert_true(value(plan, "solution.micro_batch") * value(plan, "solution.accumulation") == 64);
+    assert_true(value(plan, "solution.peak_bytes") <= 300 * (double)MIB);
+    assert_true(value(plan, "peak_bytes") == value(plan, "solution.start_peak_bytes"));
+    OK(memopt_plan_destroy(plan));
+}
+
+/* --- bytes from a function ------------------------------------------------------------------- */
+
+typedef struct asked {
+    uint64_t batch; /* above which nothing is known; 0: always known */
+    memopt_status status;
+    int count;
+} asked;
+
+/* So many bytes a sample. */
+static memopt_status line(void *user, const char *settings, uint64_t *bytes)
+{
+    asked *a = user;
+    const char *batch = strstr(settings, "run.batch=");
+    a->count++;
+    assert_non_null(batch);
+    assert_null(strstr(settings, "model."));
+    uint64_t samples = strtoull(batch + strlen("run.batch="), NULL, 10);
+    bytes[3 * MEMOPT_PLAN_CATEGORIES + 3] = samples * MIB; /* backward, activations */
+    bytes[4 * MEMOPT_PLAN_CATEGORIES + 2] = MIB + MIB / 2; /* step, optimizer */
+    return a->batch != 0 && samples > a->batch ? a->status : MEMOPT_OK;
+}
+
+static void bytes_may_be_measured(void **state)
+{
+    memopt_plan *plan = NULL;
+    asked a = {0};
+    (void)state;
+    OK(memopt_plan_create("run.batch=3;card.device=cpu;model.hidden=7", line, &a, &plan));
+    assert_true(value(plan, "peak_bytes") == 3 * (double)MIB);
+    assert_true(value(plan, "phases.step.optimizer") == 1.5 * (double)MIB);
+    assert_int_equal(a.count, 1);
+    OK(memopt_plan_destroy(plan));
+    OK(memopt_plan_solve("card.capacity=10MiB;card.margin=1;card.device=cpu", line, &a, &plan));
+    assert_true(value(plan, "solution.micro_batch") == 10);
+    assert_true(value(plan, "solution.peak_bytes") == 10 * (double)MIB);
+    OK(memopt_plan_destroy(plan));
+}
+
+static void the_function_may_fail(void **state)
+{
+    static const memopt_status all[] = {USER_STATUS, MEMOPT_UNSUPPORTED, MEMOPT_INVALID_ARGUMENT,
+                                        MEMOPT_LIMIT_REACHED};
+    memopt_plan *plan = NULL;
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        asked a = {.batch = 1, .status = all[i]};
+        GIVES(all[i], memopt_plan_create("run.batch=2", line, &a, &plan));
+        GIVES(all[i], memopt_plan_solve("run.batch=2;card.capacity=1GiB", line, &a, &plan));
+        assert_int_equal(a.count, 2);
+        assert_null(plan);
+    }
+    /* During the search, too; runs of which nothing is known are left out. */
+    asked a = {.batch = 4, .status = USER_STATUS};
+    GIVES(USER_STATUS, memopt_plan_solve("card.capacity=1GiB", line, &a, &plan));
+    assert_null(plan);
+}
+
+/* Everything that a search proposes of a measured run is a change of the run or the card. */
+static void the_model_is_not_changed(void **state)
+{
+    memopt_plan *plan = NULL;
+    asked a = {0};
+    (void)state;
+    OK(memopt_plan_solve("run.batch=2;card.capacity=10GiB;target.all_changes=yes", line, &a,
+                         &plan));
+    assert_null(strstr(memopt_plan_get_json(plan), "--lora"));
+    assert_non_null(strstr(memopt_plan_get_json(plan), "--batch 1"));
+    OK(memopt_plan_destroy(plan));
+}
+
+static void measured_without_host_memory(void **state)
+{
+    int64_t blocks = mo_memory_live_blocks();
+    memopt_status status = MEMOPT_OUT_OF_HOST_MEMORY;
+    (void)state;
+    for (int64_t n = 1; status != MEMOPT_OK; n++) {
+        memopt_plan *plan = NULL;
+        asked a = {0};
+        mo_memory_fail_at(n);
+        status = memopt_plan_solve("card.capacity=10MiB;card.device=cpu", line, &a, &plan);
+        int struck = mo_memory_fault_struck();
+        mo_memory_fail_at(0);
+        assert_int_equal(status, struck ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_OK);
+        OK(memopt_plan_destroy(plan));
+        assert_int_equal(mo_memory_live_blocks(), blocks);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(results_have_names),           cmocka_unit_test(keys_are_listed),
+        cmocka_unit_test(a_solution_is_found),          cmocka_unit_test(bytes_may_be_measured),
+        cmocka_unit_test(the_function_may_fail),        cmocka_unit_test(the_model_is_not_changed),
+        cmocka_unit_test(measured_without_host_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
