@@ -2,7 +2,7 @@
  * The invariant checker of tests: walks over every segment, block, bin and table entry, and counts
  * the statistics anew.
  */
-#include "allocator/internal.h"
+#include "allocator/check.h"
 
 #include "base/lock.h"
 
