@@ -88,7 +88,7 @@ static void retire_live(memopt_allocator *allocator)
             mo_block *prev = block->prev; /* it takes a freed block in if it is free */
             mo_block *resume = prev != NULL && prev->state == MO_BLOCK_FREE ? prev : block;
             mo_events_drop(allocator, block);
-            mo_table_remove(&allocator->live, block->address);
+            mo_block_table_remove(&allocator->live, block->address);
             mo_block_retire(allocator, block);
             block = resume;
         }
@@ -134,7 +134,7 @@ static memopt_status end(memopt_allocator *allocator, int lost)
         mo_free(pool);
     }
     mo_slab_end(&allocator->slab);
-    mo_table_end(&allocator->live);
+    mo_block_table_end(&allocator->live);
     pthread_mutex_destroy(&allocator->lock);
     pthread_mutex_destroy(&allocator->slow);
     mo_free(allocator);
@@ -260,7 +260,7 @@ static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
         if (status != MEMOPT_OK)
             return status;
     }
-    mo_table_remove(&allocator->live, block->address);
+    mo_block_table_remove(&allocator->live, block->address);
     mo_block_count_free(allocator, block);
     if (block->state == MO_BLOCK_LIVE)
         mo_block_retire(allocator, block);
@@ -276,7 +276,7 @@ memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer)
     if (pointer == NULL)
         return MEMOPT_OK;
     mo_lock(&allocator->lock);
-    mo_block *block = mo_table_find(&allocator->live, pointer);
+    mo_block *block = mo_block_table_find(&allocator->live, pointer);
     if (block != NULL)
         status = free_block(allocator, block);
     else
@@ -293,7 +293,7 @@ memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_record_stream: allocator is NULL");
     mo_lock(&allocator->lock);
-    mo_block *block = mo_table_find(&allocator->live, pointer);
+    mo_block *block = mo_block_table_find(&allocator->live, pointer);
     if (block != NULL)
         status = mo_events_note(allocator, block, stream);
     else
@@ -314,7 +314,7 @@ memopt_status memopt_allocator_get_block(memopt_allocator *allocator, const void
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_block: allocator is NULL");
     mo_lock(&allocator->lock);
-    const mo_block *block = mo_table_find(&allocator->live, pointer);
+    const mo_block *block = mo_block_table_find(&allocator->live, pointer);
     if (block == NULL)
         block = mo_block_at(allocator, pointer);
     int live = block != NULL && block->state == MO_BLOCK_LIVE;
@@ -364,7 +364,7 @@ memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *
 int32_t memopt_allocator_owns(memopt_allocator *allocator, const void *pointer)
 {
     mo_lock(&allocator->lock);
-    int owned = mo_table_find(&allocator->live, pointer) != NULL;
+    int owned = mo_block_table_find(&allocator->live, pointer) != NULL;
     mo_unlock(&allocator->lock);
     return owned;
 }

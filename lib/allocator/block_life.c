@@ -9,7 +9,7 @@ int mo_request_enter(memopt_allocator *allocator, mo_request *request)
     unsigned kind = request->size <= MO_SMALL_LIMIT ? MO_POOL_SMALL : MO_POOL_LARGE;
     request->pool = mo_pool_get(allocator, request->stream, kind);
     return request->pool != NULL && mo_slab_reserve(&allocator->slab, 2) &&
-           mo_table_reserve(&allocator->live);
+           mo_block_table_reserve(&allocator->live);
 }
 
 void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request)
@@ -19,7 +19,7 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
     block->state = MO_BLOCK_LIVE;
     block->requested = request->asked;
     block->tag = request->tag;
-    mo_table_insert(&allocator->live, block);
+    mo_block_table_insert(&allocator->live, block);
     mo_stat_add(stats, kind, MO_STAT_ALLOCATION, 1);
     mo_stat_add(stats, kind, MO_STAT_ACTIVE, 1);
     mo_stat_add(stats, kind, MO_STAT_ALLOCATED_BYTES, block->size);

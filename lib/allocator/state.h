@@ -124,7 +124,7 @@ struct memopt_allocator {
     mo_stream_listener listener; /* of streams that the device ends */
 
     mo_slab slab;
-    mo_table live;
+    mo_block_table live;
     mo_pool *pools;   /* by stream */
     mo_pool ended[2]; /* small and large: memory whose streams have ended */
     mo_segment *segments;
