@@ -1,5 +1,12 @@
 /* The public functions that make, end and configure an allocator and that give and take blocks. */
-#include "allocator/internal.h"
+#include "allocator/block_life.h"
+#include "allocator/events.h"
+#include "allocator/pool.h"
+#include "allocator/pressure.h"
+#include "allocator/report.h"
+#include "allocator/segment.h"
+#include "allocator/streams.h"
+#include "allocator/tags.h"
 #include "memopt/experimental/hooks.h"
 
 #include "base/lock.h"
@@ -81,7 +88,7 @@ static void retire_live(memopt_allocator *allocator)
             mo_block *prev = block->prev; /* it takes a freed block in if it is free */
             mo_block *resume = prev != NULL && prev->state == MO_BLOCK_FREE ? prev : block;
             mo_events_drop(allocator, block);
-            mo_table_remove(&allocator->live, block->address);
+            mo_block_table_remove(&allocator->live, block->address);
             mo_block_retire(allocator, block);
             block = resume;
         }
@@ -108,7 +115,7 @@ static memopt_status drain(memopt_allocator *allocator)
         first_error(&result, waited);
     } while (found && mo_work_is_over(waited));
     first_error(&result, mo_streams_settle(allocator));
-    first_error(&result, mo_release_memory(allocator, &all, &released));
+    first_error(&result, mo_segment_release(allocator, &all, &released));
     mo_unlock(&allocator->lock);
     mo_unlock(&allocator->slow);
     return result;
@@ -127,7 +134,7 @@ static memopt_status end(memopt_allocator *allocator, int lost)
         mo_free(pool);
     }
     mo_slab_end(&allocator->slab);
-    mo_table_end(&allocator->live);
+    mo_block_table_end(&allocator->live);
     pthread_mutex_destroy(&allocator->lock);
     pthread_mutex_destroy(&allocator->slow);
     mo_free(allocator);
@@ -176,35 +183,6 @@ memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t l
 
 /* --- allocating
  * ---------------------------------------------------------------------------------------- */
-
-void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request)
-{
-    unsigned kind = request->pool->kind;
-    mo_stats *stats = &allocator->stats;
-    block->state = MO_BLOCK_LIVE;
-    block->requested = request->asked;
-    block->tag = request->tag;
-    mo_table_insert(&allocator->live, block);
-    mo_stat_add(stats, kind, MO_STAT_ALLOCATION, 1);
-    mo_stat_add(stats, kind, MO_STAT_ACTIVE, 1);
-    mo_stat_add(stats, kind, MO_STAT_ALLOCATED_BYTES, block->size);
-    mo_stat_add(stats, kind, MO_STAT_ACTIVE_BYTES, block->size);
-    mo_stat_add(stats, kind, MO_STAT_REQUESTED_BYTES, request->asked);
-    if (block->size >= allocator->max_split)
-        mo_stat_add_one(&stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS], 1);
-    mo_tag_add(allocator, request->tag, request->asked);
-    allocator->clock++;
-    mo_note_alloc(allocator->device, block->address, block->size, request->stream);
-    return block->address;
-}
-
-int mo_request_enter(memopt_allocator *allocator, mo_request *request)
-{
-    unsigned kind = request->size <= MO_SMALL_LIMIT ? MO_POOL_SMALL : MO_POOL_LARGE;
-    request->pool = mo_pool_get(allocator, request->stream, kind);
-    return request->pool != NULL && mo_slab_reserve(&allocator->slab, 2) &&
-           mo_table_reserve(&allocator->live);
-}
 
 /* From the cache; OK without a block if there is none. */
 static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *request,
@@ -275,30 +253,6 @@ static memopt_status fail_not_live(const char *function, const void *pointer, co
     return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: pointer %p %s", function, pointer, reason);
 }
 
-void mo_block_retire(memopt_allocator *allocator, mo_block *block)
-{
-    mo_pool *pool = block->segment->pool;
-    mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE, 1);
-    mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE_BYTES, block->size);
-    if (pool->life == MO_STREAM_LIVE)
-        mo_note_free(allocator->device, block->address, block->size, pool->stream);
-    block->freed_at = allocator->clock;
-    block->requested = 0;
-    mo_pool_put(allocator, block);
-}
-
-static void count_free(memopt_allocator *allocator, const mo_block *block)
-{
-    unsigned kind = block->segment->pool->kind;
-    mo_stats *stats = &allocator->stats;
-    mo_stat_subtract(stats, kind, MO_STAT_ALLOCATION, 1);
-    mo_stat_subtract(stats, kind, MO_STAT_ALLOCATED_BYTES, block->size);
-    mo_stat_subtract(stats, kind, MO_STAT_REQUESTED_BYTES, block->requested);
-    if (block->size >= allocator->max_split)
-        stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS].current--;
-    mo_tag_subtract(allocator, block->tag, block->requested);
-}
-
 static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
 {
     if (block->uses != NULL) {
@@ -306,8 +260,8 @@ static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
         if (status != MEMOPT_OK)
             return status;
     }
-    mo_table_remove(&allocator->live, block->address);
-    count_free(allocator, block);
+    mo_block_table_remove(&allocator->live, block->address);
+    mo_block_count_free(allocator, block);
     if (block->state == MO_BLOCK_LIVE)
         mo_block_retire(allocator, block);
     return MEMOPT_OK;
@@ -322,7 +276,7 @@ memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer)
     if (pointer == NULL)
         return MEMOPT_OK;
     mo_lock(&allocator->lock);
-    mo_block *block = mo_table_find(&allocator->live, pointer);
+    mo_block *block = mo_block_table_find(&allocator->live, pointer);
     if (block != NULL)
         status = free_block(allocator, block);
     else
@@ -339,7 +293,7 @@ memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_record_stream: allocator is NULL");
     mo_lock(&allocator->lock);
-    mo_block *block = mo_table_find(&allocator->live, pointer);
+    mo_block *block = mo_block_table_find(&allocator->live, pointer);
     if (block != NULL)
         status = mo_events_note(allocator, block, stream);
     else
@@ -360,7 +314,7 @@ memopt_status memopt_allocator_get_block(memopt_allocator *allocator, const void
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_block: allocator is NULL");
     mo_lock(&allocator->lock);
-    const mo_block *block = mo_table_find(&allocator->live, pointer);
+    const mo_block *block = mo_block_table_find(&allocator->live, pointer);
     if (block == NULL)
         block = mo_block_at(allocator, pointer);
     int live = block != NULL && block->state == MO_BLOCK_LIVE;
@@ -394,9 +348,9 @@ memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *
         if (status == MEMOPT_OK)
             status = mo_streams_settle(allocator);
         if (status == MEMOPT_OK)
-            status = mo_release_memory(allocator, &all, &released);
+            status = mo_segment_release(allocator, &all, &released);
         if (status == MEMOPT_OK)
-            status = mo_expandable_trim(allocator);
+            status = mo_segments_trim(allocator);
         mo_pools_trim(allocator);
         mo_events_trim(allocator);
     }
@@ -410,7 +364,7 @@ memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *
 int32_t memopt_allocator_owns(memopt_allocator *allocator, const void *pointer)
 {
     mo_lock(&allocator->lock);
-    int owned = mo_table_find(&allocator->live, pointer) != NULL;
+    int owned = mo_block_table_find(&allocator->live, pointer) != NULL;
     mo_unlock(&allocator->lock);
     return owned;
 }

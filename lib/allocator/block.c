@@ -83,29 +83,29 @@ void mo_block_absorb_next(mo_slab *slab, mo_block *block)
 
 /* --- the table ------------------------------------------------------------------------------- */
 
-static uint64_t home_slot(const mo_table *table, const void *address)
+static uint64_t home_slot(const mo_block_table *table, const void *address)
 {
     return ((uint64_t)(uintptr_t)address / MO_BLOCK_UNIT * UINT64_C(0x9E3779B97F4A7C15)) >>
            table->shift;
 }
 
-int mo_table_grow(mo_table *table)
+int mo_block_table_grow(mo_block_table *table)
 {
     uint64_t capacity = table->capacity ? table->capacity * 2 : FIRST_SLOTS;
-    struct mo_table_slot *slots = mo_calloc(capacity, sizeof *slots);
+    struct mo_block_table_slot *slots = mo_calloc(capacity, sizeof *slots);
     if (slots == NULL)
         return 0;
-    mo_table grown = {slots, capacity, 0, 0};
+    mo_block_table grown = {slots, capacity, 0, 0};
     grown.shift = (unsigned)(64 - __builtin_ctzll(capacity));
     for (uint64_t i = 0; i < table->capacity; i++)
         if (table->slots[i].address != NULL)
-            mo_table_insert(&grown, table->slots[i].block);
+            mo_block_table_insert(&grown, table->slots[i].block);
     mo_free(table->slots);
     *table = grown;
     return 1;
 }
 
-void mo_table_insert(mo_table *table, mo_block *block)
+void mo_block_table_insert(mo_block_table *table, mo_block *block)
 {
     uint64_t mask = table->capacity - 1;
     uint64_t i = home_slot(table, block->address);
@@ -116,7 +116,7 @@ void mo_table_insert(mo_table *table, mo_block *block)
     table->count++;
 }
 
-static uint64_t slot_of(const mo_table *table, const void *address)
+static uint64_t slot_of(const mo_block_table *table, const void *address)
 {
     uint64_t mask = table->capacity - 1;
     uint64_t i = home_slot(table, address);
@@ -125,14 +125,14 @@ static uint64_t slot_of(const mo_table *table, const void *address)
     return i;
 }
 
-mo_block *mo_table_find(const mo_table *table, const void *address)
+mo_block *mo_block_table_find(const mo_block_table *table, const void *address)
 {
     if (table->capacity == 0 || address == NULL)
         return NULL;
     return table->slots[slot_of(table, address)].block;
 }
 
-void mo_table_remove(mo_table *table, const void *address)
+void mo_block_table_remove(mo_block_table *table, const void *address)
 {
     uint64_t mask = table->capacity - 1;
     uint64_t hole = slot_of(table, address);
@@ -149,7 +149,7 @@ void mo_table_remove(mo_table *table, const void *address)
     table->count--;
 }
 
-void mo_table_end(mo_table *table)
+void mo_block_table_end(mo_block_table *table)
 {
     mo_free(table->slots);
     memset(table, 0, sizeof *table);

@@ -73,25 +73,25 @@ void mo_block_absorb_next(mo_slab *slab, mo_block *block);
 /* --- the table of live blocks ---------------------------------------------------------------- */
 
 /* Open addressing with linear probing, at most half full; deletion moves entries back. */
-typedef struct mo_table {
-    struct mo_table_slot {
+typedef struct mo_block_table {
+    struct mo_block_table_slot {
         const void *address;
         mo_block *block;
     } * slots;
     uint64_t capacity; /* a power of two, or 0 */
     uint64_t count;
     unsigned shift; /* 64 - log2(capacity) */
-} mo_table;
+} mo_block_table;
 
-int mo_table_grow(mo_table *table);
+int mo_block_table_grow(mo_block_table *table);
 /* Makes room for one more entry. 1 on success, else 0. */
-static inline int mo_table_reserve(mo_table *table)
+static inline int mo_block_table_reserve(mo_block_table *table)
 {
-    return table->count * 2 < table->capacity || mo_table_grow(table);
+    return table->count * 2 < table->capacity || mo_block_table_grow(table);
 }
-void mo_table_insert(mo_table *table, mo_block *block);
-mo_block *mo_table_find(const mo_table *table, const void *address);
-void mo_table_remove(mo_table *table, const void *address);
-void mo_table_end(mo_table *table);
+void mo_block_table_insert(mo_block_table *table, mo_block *block);
+mo_block *mo_block_table_find(const mo_block_table *table, const void *address);
+void mo_block_table_remove(mo_block_table *table, const void *address);
+void mo_block_table_end(mo_block_table *table);
 
 #endif

@@ -2,7 +2,7 @@
  * The invariant checker of tests: walks over every segment, block, bin and table entry, and counts
  * the statistics anew.
  */
-#include "allocator/internal.h"
+#include "allocator/check.h"
 
 #include "base/lock.h"
 
@@ -72,7 +72,7 @@ static memopt_status check_block(const memopt_allocator *allocator, const mo_seg
         (offset % allocator->granularity != 0 || block->size % allocator->granularity != 0))
         return BROKEN("the unmapped block at %p is not whole pages", (void *)block->address);
     if ((block->state == MO_BLOCK_LIVE) !=
-        (mo_table_find(&allocator->live, block->address) == block))
+        (mo_block_table_find(&allocator->live, block->address) == block))
         return BROKEN("the block at %p is live or in the table, not both", (void *)block->address);
     if (block->state == MO_BLOCK_LIVE && block->requested > block->size)
         return BROKEN("the block at %p is smaller than asked for", (void *)block->address);

@@ -7,7 +7,9 @@
  * event is recorded, asked or waited for; such frees are deferred until the capture is over. So are
  * the uses of a stream that is ending: its handle may not be touched, but its work may still run.
  */
-#include "allocator/internal.h"
+#include "allocator/events.h"
+
+#include "allocator/block_life.h"
 
 #include "base/lock.h"
 #include "base/memory.h"

@@ -1,5 +1,5 @@
 /* Pools: how sizes are rounded, and how free blocks are taken, cut, joined and put back. */
-#include "allocator/internal.h"
+#include "allocator/pool.h"
 
 #include "base/checked.h"
 #include "base/memory.h"

@@ -3,7 +3,14 @@
  * for a callback or a driver call; each ends with another look at the pool, since other threads
  * free meanwhile.
  */
-#include "allocator/internal.h"
+#include "allocator/pressure.h"
+
+#include "allocator/block_life.h"
+#include "allocator/events.h"
+#include "allocator/pool.h"
+#include "allocator/report.h"
+#include "allocator/segment.h"
+#include "allocator/streams.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
@@ -90,7 +97,7 @@ static memopt_status collect(memopt_allocator *allocator, mo_request *request, m
         what.wanted = held - aim;
         what.freed_before = allocator->clock - age;
         what.large_only = 1;
-        memopt_status status = mo_release_memory(allocator, &what, &released);
+        memopt_status status = mo_segment_release(allocator, &what, &released);
         if (status != MEMOPT_OK || released == 0)
             return status;
     }
@@ -108,7 +115,7 @@ static memopt_status release_oversize(memopt_allocator *allocator, mo_request *r
     what.pool = request->pool;
     what.at_least = allocator->max_split;
     what.wanted = mo_max_u64(request->size, allocator->max_split);
-    memopt_status status = mo_release_memory(allocator, &what, &released);
+    memopt_status status = mo_segment_release(allocator, &what, &released);
     if (status != MEMOPT_OK || released == 0)
         return status;
     return grow(allocator, request, out_block);
@@ -146,7 +153,7 @@ static memopt_status release_and_grow(memopt_allocator *allocator, mo_request *r
         return MEMOPT_OK;
     mo_release what = MO_RELEASE_ALL;
     what.wanted = wanted;
-    memopt_status status = mo_release_memory(allocator, &what, &released);
+    memopt_status status = mo_segment_release(allocator, &what, &released);
     return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
 }
 

@@ -1,5 +1,7 @@
 /* Texts for people: the out-of-memory message and the list of tags. */
-#include "allocator/internal.h"
+#include "allocator/report.h"
+
+#include "allocator/segment_common.h"
 
 #include "base/checked.h"
 

@@ -1,157 +1,46 @@
-/* The list of segments, limits, and what both kinds of segments do alike. */
-#include "allocator/internal.h"
+/* Growing, giving back and ending segments, of the kind that the allocator uses. */
+#include "allocator/segment.h"
 
-#include "base/checked.h"
-#include "base/lock.h"
+#include "allocator/segment_kinds.h"
 
-void mo_segment_link(memopt_allocator *allocator, mo_segment *segment)
+static const mo_segment_kind *kind_of(const memopt_allocator *allocator)
 {
-    segment->pool->segments++;
-    segment->prev = NULL;
-    segment->next = allocator->segments;
-    if (segment->next != NULL)
-        segment->next->prev = segment;
-    allocator->segments = segment;
-}
-
-void mo_segment_unlink(memopt_allocator *allocator, mo_segment *segment)
-{
-    segment->pool->segments--;
-    if (segment->prev != NULL)
-        segment->prev->next = segment->next;
-    else
-        allocator->segments = segment->next;
-    if (segment->next != NULL)
-        segment->next->prev = segment->prev;
-}
-
-mo_block *mo_block_at(const memopt_allocator *allocator, const void *address)
-{
-    uintptr_t wanted = (uintptr_t)address;
-    for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
-        if (wanted - (uintptr_t)segment->address >= segment->size)
-            continue;
-        mo_block *block = segment->first;
-        while (wanted - (uintptr_t)block->address >= block->size)
-            block = block->next;
-        return block;
-    }
-    return NULL;
-}
-
-uint64_t mo_allowed(const memopt_allocator *allocator)
-{
-    double fraction = allocator->config.per_process_memory_fraction;
-    uint64_t allowed = allocator->limit != 0 ? allocator->limit : UINT64_MAX;
-    if (fraction < 1)
-        allowed = mo_min_u64(allowed, (uint64_t)(fraction * (double)allocator->device_total));
-    return allowed;
-}
-
-memopt_status mo_may_grow(memopt_allocator *allocator, uint64_t bytes)
-{
-    uint64_t held = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
-    uint64_t allowed = mo_allowed(allocator), after;
-    int fits = mo_add_u64(held, bytes, &after) && after <= allowed;
-    if (fits && !allocator->config.throw_on_cudamalloc_oom)
-        return MEMOPT_OK;
-    if (fits) {
-        memopt_memory_info info = {.struct_size = sizeof info};
-        memopt_status status = memopt_device_get_memory_info(allocator->device, &info);
-        if (status != MEMOPT_OK || info.free >= bytes)
-            return status;
-    }
-    if (allocator->config.throw_on_cudamalloc_oom)
-        allocator->stats.counter[MO_STAT_NUM_OOM_REJECTIONS]++;
-    return MEMOPT_OUT_OF_DEVICE_MEMORY;
-}
-
-void mo_count_mapped(memopt_allocator *allocator, mo_segment *segment, uint64_t bytes,
-                     uint64_t calls)
-{
-    if (segment->mapped == 0 && bytes > 0)
-        mo_stat_add(&allocator->stats, segment->pool->kind, MO_STAT_SEGMENT, 1);
-    segment->mapped += bytes;
-    mo_stat_add(&allocator->stats, segment->pool->kind, MO_STAT_RESERVED_BYTES, bytes);
-    allocator->stats.counter[MO_STAT_NUM_DEVICE_ALLOC] += calls;
-}
-
-void mo_count_unmapped(memopt_allocator *allocator, mo_segment *segment, uint64_t bytes,
-                       uint64_t calls)
-{
-    segment->mapped -= bytes;
-    if (segment->mapped == 0 && bytes > 0)
-        mo_stat_subtract(&allocator->stats, segment->pool->kind, MO_STAT_SEGMENT, 1);
-    mo_stat_subtract(&allocator->stats, segment->pool->kind, MO_STAT_RESERVED_BYTES, bytes);
-    allocator->stats.counter[MO_STAT_NUM_DEVICE_FREE] += calls;
+    return allocator->expandable ? &mo_segment_expandable : &mo_segment_classic;
 }
 
 memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *request)
 {
-    return allocator->expandable ? mo_expandable_grow(allocator, request)
-                                 : mo_classic_grow(allocator, request);
+    return kind_of(allocator)->grow(allocator, request);
 }
 
-int mo_release_matches(const mo_release *what, const mo_block *block)
-{
-    const mo_pool *pool = block->segment->pool;
-    return block->state == MO_BLOCK_FREE && block->size >= what->at_least &&
-           block->freed_at <= what->freed_before && (what->pool == NULL || what->pool == pool) &&
-           (!what->large_only || pool->kind == MO_POOL_LARGE);
-}
-
-/* Pre: the pool's stream lives. The stream is touched under the lock only, so that it can be told
- * from one that ends meanwhile; the event outlives it. */
-static memopt_status drain_live(memopt_allocator *allocator, const mo_pool *pool)
-{
-    mo_stream_use *use;
-    if (mo_device_lost(allocator->device))
-        return MEMOPT_OK;
-    memopt_status status = mo_events_borrow(allocator, &use);
-    if (status != MEMOPT_OK)
-        return status;
-    status = memopt_event_record(use->event, pool->stream);
-    if (status == MEMOPT_OK) {
-        mo_unlock(&allocator->lock);
-        status = memopt_event_sync(use->event);
-        mo_lock(&allocator->lock);
-    } else if (status == MEMOPT_INVALID_ARGUMENT) {
-        status = MEMOPT_OK; /* the stream is gone, and with it all its work */
-    }
-    mo_events_return(allocator, use);
-    return status;
-}
-
-memopt_status mo_drain_pool(memopt_allocator *allocator, mo_pool *pool)
-{
-    memopt_status status = MEMOPT_OK;
-    uint64_t pass = allocator->release_pass;
-    if (pool->life == MO_STREAM_ENDED || pool->drained == pass)
-        return MEMOPT_OK;
-    status =
-        pool->life == MO_STREAM_LIVE ? drain_live(allocator, pool) : mo_streams_settle(allocator);
-    if (status == MEMOPT_OK)
-        pool->drained = pass;
-    return status;
-}
-
-memopt_status mo_release_memory(memopt_allocator *allocator, const mo_release *what,
-                                uint64_t *released)
+memopt_status mo_segment_release(memopt_allocator *allocator, const mo_release *what,
+                                 uint64_t *released)
 {
     allocator->release_pass++;
-    return allocator->expandable ? mo_expandable_release(allocator, what, released)
-                                 : mo_classic_release(allocator, what, released);
+    return kind_of(allocator)->release(allocator, what, released);
 }
 
-memopt_status mo_segments_end(memopt_allocator *allocator)
+/* Ends the segments that hold at most `mapped` bytes of memory. */
+static memopt_status end_segments(memopt_allocator *allocator, uint64_t mapped)
 {
     memopt_status result = MEMOPT_OK;
-    while (allocator->segments != NULL) {
-        memopt_status status = allocator->expandable
-                                   ? mo_expandable_end(allocator, allocator->segments)
-                                   : mo_classic_end(allocator, allocator->segments);
+    for (mo_segment *segment = allocator->segments, *next; segment != NULL; segment = next) {
+        next = segment->next;
+        if (segment->mapped > mapped)
+            continue;
+        memopt_status status = kind_of(allocator)->end(allocator, segment);
         if (result == MEMOPT_OK)
             result = status;
     }
     return result;
+}
+
+memopt_status mo_segments_end(memopt_allocator *allocator)
+{
+    return end_segments(allocator, UINT64_MAX);
+}
+
+memopt_status mo_segments_trim(memopt_allocator *allocator)
+{
+    return end_segments(allocator, 0);
 }

@@ -1,13 +1,15 @@
 /*
  * Classic segments: one device allocation each, given back when one free block covers it.
  */
-#include "allocator/internal.h"
+#include "allocator/segment_kinds.h"
+
+#include "allocator/pool.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
 
 /* One driver call without the lock; the segment is entered when it has succeeded. */
-memopt_status mo_classic_grow(memopt_allocator *allocator, const mo_request *request)
+static memopt_status grow(memopt_allocator *allocator, const mo_request *request)
 {
     uint64_t bytes = mo_segment_size(allocator, request);
     memopt_status status = mo_may_grow(allocator, bytes);
@@ -85,8 +87,8 @@ static memopt_status give_back(memopt_allocator *allocator, mo_segment *segment)
     return MEMOPT_OK;
 }
 
-memopt_status mo_classic_release(memopt_allocator *allocator, const mo_release *what,
-                                 uint64_t *released)
+static memopt_status release(memopt_allocator *allocator, const mo_release *what,
+                             uint64_t *released)
 {
     memopt_status result = MEMOPT_OK;
     mo_block *next;
@@ -102,7 +104,7 @@ memopt_status mo_classic_release(memopt_allocator *allocator, const mo_release *
     return result;
 }
 
-memopt_status mo_classic_end(memopt_allocator *allocator, mo_segment *segment)
+static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
 {
     memopt_status status = mo_mem_free(allocator->device, segment->address, segment->size);
     for (mo_block *block = segment->first, *next; block != NULL; block = next) {
@@ -113,3 +115,5 @@ memopt_status mo_classic_end(memopt_allocator *allocator, mo_segment *segment)
     mo_free(segment);
     return status;
 }
+
+const mo_segment_kind mo_segment_classic = {grow, release, end};

@@ -7,7 +7,9 @@
  * and maps what is missing in it. pages[i] is the handle of page i; where the page is in an
  * unmapped block it is NULL, or a spare handle that the driver would not take back.
  */
-#include "allocator/internal.h"
+#include "allocator/segment_kinds.h"
+
+#include "allocator/pool.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
@@ -162,7 +164,7 @@ static memopt_status end_segment(memopt_allocator *allocator, mo_segment *segmen
 }
 
 /* Pages that could not be unmapped before are tried once more. */
-memopt_status mo_expandable_end(memopt_allocator *allocator, mo_segment *segment)
+static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
 {
     uint64_t bytes = allocator->granularity;
     for (mo_block *block = segment->first; block != NULL; block = block->next) {
@@ -175,20 +177,6 @@ memopt_status mo_expandable_end(memopt_allocator *allocator, mo_segment *segment
             (void)unmap_page(allocator, segment, page);
     }
     return end_segment(allocator, segment);
-}
-
-memopt_status mo_expandable_trim(memopt_allocator *allocator)
-{
-    memopt_status result = MEMOPT_OK;
-    for (mo_segment *segment = allocator->segments, *next; segment != NULL; segment = next) {
-        next = segment->next;
-        if (!mo_segment_is_expandable(segment) || segment->mapped != 0)
-            continue;
-        memopt_status status = end_segment(allocator, segment);
-        if (result == MEMOPT_OK)
-            result = status;
-    }
-    return result;
 }
 
 /* --- growth --------------------------------------------------------------------------------------
@@ -368,7 +356,7 @@ static memopt_status grow_run(memopt_allocator *allocator, const mo_request *req
     return status;
 }
 
-memopt_status mo_expandable_grow(memopt_allocator *allocator, const mo_request *request)
+static memopt_status grow(memopt_allocator *allocator, const mo_request *request)
 {
     mo_segment *fresh = NULL;
     run wanted;
@@ -483,8 +471,8 @@ static void settle_claim(memopt_allocator *allocator, mo_block *block, uint64_t 
         mo_pool_put(allocator, rest);
 }
 
-memopt_status mo_expandable_release(memopt_allocator *allocator, const mo_release *what,
-                                    uint64_t *released)
+static memopt_status release(memopt_allocator *allocator, const mo_release *what,
+                             uint64_t *released)
 {
     mo_block *claims = NULL, *next;
     if (!mo_slab_reserve(&allocator->slab, 1))
@@ -514,3 +502,5 @@ memopt_status mo_expandable_release(memopt_allocator *allocator, const mo_releas
         mo_slab_return(&allocator->slab, spare);
     return status != MEMOPT_OK ? status : claiming;
 }
+
+const mo_segment_kind mo_segment_expandable = {grow, release, end};

@@ -1,5 +1,5 @@
 /* A copy of all blocks at one moment, handed to a visitor without a lock. */
-#include "allocator/internal.h"
+#include "allocator/state.h"
 
 #include "base/lock.h"
 #include "base/memory.h"

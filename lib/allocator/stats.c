@@ -1,5 +1,5 @@
 /* Statistics as the caller sees them: names, values, peaks. */
-#include "allocator/internal.h"
+#include "allocator/state.h"
 
 #include "base/lock.h"
 

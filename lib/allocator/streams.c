@@ -13,7 +13,10 @@
  * All touches of stream handles in this folder happen under `lock`, and so does the change to
  * ENDING: after it no other thread is about to touch the handle.
  */
-#include "allocator/internal.h"
+#include "allocator/streams.h"
+
+#include "allocator/events.h"
+#include "allocator/pool.h"
 
 #include "base/lock.h"
 

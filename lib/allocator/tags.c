@@ -1,5 +1,5 @@
 /* What blocks are for. A tag is its position in the allocator's fixed table. */
-#include "allocator/internal.h"
+#include "allocator/tags.h"
 
 #include "base/checked.h"
 #include "base/lock.h"

@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+static atomic_int_fast64_t live_blocks;
+
+#ifdef MEMOPT_TEST_HOOKS
 static atomic_int_fast64_t fault_countdown; /* 0: no fault armed */
 static atomic_int fault_struck;
-static atomic_int_fast64_t live_blocks;
 
 /* True if this allocation is the one that a test wants to fail. */
 static int fault_now(void)
@@ -22,6 +24,23 @@ static int fault_now(void)
     atomic_store(&fault_struck, 1);
     return 1;
 }
+
+void mo_memory_fail_at(int64_t n)
+{
+    atomic_store(&fault_struck, 0);
+    atomic_store(&fault_countdown, n);
+}
+
+int mo_memory_fault_struck(void)
+{
+    return atomic_load(&fault_struck);
+}
+#else
+static int fault_now(void)
+{
+    return 0;
+}
+#endif
 
 static void *account(void *block, uint64_t size)
 {
@@ -92,17 +111,6 @@ int mo_grow(void **array, uint64_t *capacity, uint64_t needed, uint64_t element_
     *array = grown;
     *capacity = mo_max_u64(wanted, 8);
     return 1;
-}
-
-void mo_memory_fail_at(int64_t n)
-{
-    atomic_store(&fault_struck, 0);
-    atomic_store(&fault_countdown, n);
-}
-
-int mo_memory_fault_struck(void)
-{
-    return atomic_load(&fault_struck);
 }
 
 int64_t mo_memory_live_blocks(void)

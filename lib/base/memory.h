@@ -23,9 +23,10 @@ int mo_grow(void **array, uint64_t *capacity, uint64_t needed, uint64_t element_
 
 /* --- for tests --------------------------------------------------------------------------- */
 
-/* Makes the n-th allocation from now fail once (n = 1 is the next); 0 turns faults off. */
+/* Makes the n-th allocation from now fail once (n = 1 is the next); 0 turns faults off. With
+ * MEMOPT_TEST_HOOKS only. */
 void mo_memory_fail_at(int64_t n);
-/* True once the armed fault has struck (then it is off again). */
+/* True once the armed fault has struck (then it is off again). With MEMOPT_TEST_HOOKS only. */
 int mo_memory_fault_struck(void);
 /* Blocks that are allocated and not yet freed. */
 int64_t mo_memory_live_blocks(void);

@@ -12,13 +12,13 @@ static memopt_status check_written(const char *subject, const memopt_tensor *gra
 {
     uint64_t used = 0;
     memopt_status status;
-    mo_range *ranges = mo_malloc(count * sizeof *ranges);
+    mo_tensor_range *ranges = mo_malloc(count * sizeof *ranges);
     if (ranges == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     for (uint64_t i = 0; i < count; i++)
         if (gradients[i].count != 0)
-            ranges[used++] = mo_range_of(&gradients[i], i, 1);
-    status = mo_ranges_check(subject, ranges, used);
+            ranges[used++] = mo_tensor_range_of(&gradients[i], i, 1);
+    status = mo_tensor_ranges_check(subject, ranges, used);
     mo_free(ranges);
     return status;
 }

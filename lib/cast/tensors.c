@@ -68,9 +68,9 @@ memopt_status mo_tensors_reachable(memopt_device *device, const char *subject,
 
 /* --- overlap --------------------------------------------------------------------------------- */
 
-static void sink(mo_range *ranges, uint64_t at, uint64_t count)
+static void sink(mo_tensor_range *ranges, uint64_t at, uint64_t count)
 {
-    mo_range value = ranges[at];
+    mo_tensor_range value = ranges[at];
     for (;;) {
         uint64_t child = 2 * at + 1;
         if (child >= count)
@@ -86,12 +86,12 @@ static void sink(mo_range *ranges, uint64_t at, uint64_t count)
 }
 
 /* Heapsort by begin: no recursion, no allocation (qsort of the C library may make one). */
-static void sort_ranges(mo_range *ranges, uint64_t count)
+static void sort_ranges(mo_tensor_range *ranges, uint64_t count)
 {
     for (uint64_t i = count / 2; i-- > 0;)
         sink(ranges, i, count);
     for (uint64_t rest = count; rest > 1; rest--) {
-        mo_range last = ranges[rest - 1];
+        mo_tensor_range last = ranges[rest - 1];
         ranges[rest - 1] = ranges[0];
         ranges[0] = last;
         sink(ranges, 0, rest - 1);
@@ -99,19 +99,19 @@ static void sort_ranges(mo_range *ranges, uint64_t count)
 }
 
 /* The later end of two ranges; *reach is updated. */
-static void extend(const mo_range **reach, const mo_range *range)
+static void extend(const mo_tensor_range **reach, const mo_tensor_range *range)
 {
     if (*reach == NULL || range->end > (*reach)->end)
         *reach = range;
 }
 
-memopt_status mo_ranges_check(const char *subject, mo_range *ranges, uint64_t count)
+memopt_status mo_tensor_ranges_check(const char *subject, mo_tensor_range *ranges, uint64_t count)
 {
-    const mo_range *any = NULL, *written = NULL; /* those that reach farthest so far */
+    const mo_tensor_range *any = NULL, *written = NULL; /* those that reach farthest so far */
     sort_ranges(ranges, count);
     for (uint64_t i = 0; i < count; i++) {
-        const mo_range *range = &ranges[i];
-        const mo_range *before = range->written ? any : written;
+        const mo_tensor_range *range = &ranges[i];
+        const mo_tensor_range *before = range->written ? any : written;
         if (before != NULL && before->end > range->begin) {
             uint64_t low = mo_min_u64(before->index, range->index);
             uint64_t high = mo_max_u64(before->index, range->index);
@@ -163,16 +163,16 @@ static int same_place(const memopt_tensor *destination, const memopt_tensor *sou
 }
 
 /* Fills ranges (room for 2 * count) and returns how many: a tensor written in place is one. */
-static uint64_t pair_ranges(mo_range *ranges, const memopt_tensor *destinations,
+static uint64_t pair_ranges(mo_tensor_range *ranges, const memopt_tensor *destinations,
                             const memopt_tensor *sources, uint64_t count, int in_place)
 {
     uint64_t used = 0;
     for (uint64_t i = 0; i < count; i++) {
         if (sources[i].count == 0)
             continue;
-        ranges[used++] = mo_range_of(&destinations[i], i, 1);
+        ranges[used++] = mo_tensor_range_of(&destinations[i], i, 1);
         if (!in_place || !same_place(&destinations[i], &sources[i]))
-            ranges[used++] = mo_range_of(&sources[i], i, 0);
+            ranges[used++] = mo_tensor_range_of(&sources[i], i, 0);
     }
     return used;
 }
@@ -182,11 +182,11 @@ memopt_status mo_pairs_memory_check(memopt_device *device, const char *verb,
                                     uint64_t count, int in_place)
 {
     char subject[32];
-    mo_range *ranges = mo_malloc(2 * count * sizeof *ranges);
+    mo_tensor_range *ranges = mo_malloc(2 * count * sizeof *ranges);
     if (ranges == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     uint64_t used = pair_ranges(ranges, destinations, sources, count, in_place);
-    memopt_status status = mo_ranges_check(verb, ranges, used);
+    memopt_status status = mo_tensor_ranges_check(verb, ranges, used);
     mo_free(ranges);
     snprintf(subject, sizeof subject, "%s: source", verb);
     if (status == MEMOPT_OK)

@@ -37,21 +37,22 @@ memopt_status mo_pairs_memory_check(memopt_device *device, const char *verb,
                                     uint64_t count, int in_place);
 
 /* A range of bytes of tensor number `index`. */
-typedef struct mo_range {
+typedef struct mo_tensor_range {
     uintptr_t begin, end; /* begin < end */
     uint64_t index;
     int32_t written; /* 1: nothing else may overlap it; 0: others that are read may */
-} mo_range;
+} mo_tensor_range;
 
 /* Sorts ranges, and fails if one that is written shares a byte with any other. O(n log n). */
-memopt_status mo_ranges_check(const char *subject, mo_range *ranges, uint64_t count);
+memopt_status mo_tensor_ranges_check(const char *subject, mo_tensor_range *ranges, uint64_t count);
 
 /* The range of a tensor of at least one element that has passed mo_tensor_check. */
-static inline mo_range mo_range_of(const memopt_tensor *tensor, uint64_t index, int32_t written)
+static inline mo_tensor_range mo_tensor_range_of(const memopt_tensor *tensor, uint64_t index,
+                                                 int32_t written)
 {
     uintptr_t begin = (uintptr_t)tensor->data;
-    mo_range range = {begin, begin + tensor->count * memopt_dtype_size(tensor->dtype), index,
-                      written};
+    mo_tensor_range range = {begin, begin + tensor->count * memopt_dtype_size(tensor->dtype), index,
+                             written};
     return range;
 }
 

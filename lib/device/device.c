@@ -148,6 +148,7 @@ uint64_t mo_device_total_memory(memopt_device *device)
     return device->properties.total_memory;
 }
 
+#ifdef MEMOPT_TEST_HOOKS
 memopt_status mo_device_fault(memopt_device *device, const char *operation, memopt_status status)
 {
     if (atomic_load_explicit(&device->fault_countdown, memory_order_relaxed) <= 0 ||
@@ -168,3 +169,4 @@ int mo_device_fault_struck(memopt_device *device)
 {
     return atomic_load(&device->fault_struck);
 }
+#endif

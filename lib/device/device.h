@@ -199,7 +199,7 @@ static inline int mo_ranges_overlap(const void *a, uint64_t a_bytes, const void 
     return x < y + b_bytes && y < x + a_bytes;
 }
 
-/* --- for tests ----------------------------------------------------------------------------- */
+/* --- for tests, with MEMOPT_TEST_HOOKS ----------------------------------------------------- */
 
 /* Makes the n-th device operation from now (any fallible operation of the table, sync and query
  * included; what ends or undoes something excluded) fail once with DRIVER_ERROR, or where it

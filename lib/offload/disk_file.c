@@ -20,7 +20,7 @@ enum { PIECE = 1 << 30, GRANULES_AT_ONCE = 64 };
 
 _Static_assert(sizeof(off_t) == 8, "files of more than 2 GiB");
 
-mo_disk_system mo_disk_calls = {pwrite, pread, 0};
+MO_REPLACEABLE mo_disk_system mo_disk_calls = {pwrite, pread, 0};
 
 /* --- opening */
 

@@ -33,12 +33,17 @@ uint64_t mo_disk_hash(uint64_t hash, const void *data, uint64_t bytes);
 /* The name of an errno, "ENOSPC", as far as disks give it. */
 const char *mo_disk_errno_name(int code);
 
-/* For tests: the system calls, to be replaced by ones that fail. */
+/* The system calls. Tests replace them by ones that fail. */
 typedef struct mo_disk_system {
     ssize_t (*write)(int file, const void *from, size_t bytes, off_t offset);
     ssize_t (*read)(int file, void *to, size_t bytes, off_t offset);
     int no_unnamed; /* the file system makes no file without a name */
 } mo_disk_system;
-extern mo_disk_system mo_disk_calls;
+#ifdef MEMOPT_TEST_HOOKS
+#define MO_REPLACEABLE
+#else
+#define MO_REPLACEABLE const
+#endif
+extern MO_REPLACEABLE mo_disk_system mo_disk_calls;
 
 #endif

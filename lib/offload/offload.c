@@ -6,7 +6,9 @@
 #include "base/options.h"
 #include "device/device.h"
 
+#ifdef MEMOPT_TEST_HOOKS
 uint32_t mo_offload_omitted;
+#endif
 
 static memopt_status check_options(const memopt_offloader_options *options)
 {

@@ -194,8 +194,12 @@ enum {
     MO_OMIT_STAGING_WAIT = 1024, /* the disk reads into host memory that copies may use */
     MO_OMIT_FETCH_WAIT = 2048    /* back does not wait for the disk */
 };
-extern uint32_t mo_offload_omitted;
 
+#ifdef MEMOPT_TEST_HOOKS
+extern uint32_t mo_offload_omitted;
 #define MO_OMITTED(dependency) (__builtin_expect((mo_offload_omitted & (dependency)) != 0, 0))
+#else
+#define MO_OMITTED(dependency) 0
+#endif
 
 #endif

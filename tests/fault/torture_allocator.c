@@ -4,7 +4,7 @@
 #include "support/checks.h"
 #include "support/torture.h"
 
-#include "allocator/internal.h"
+#include "allocator/check.h"
 #include "base/memory.h"
 
 enum { STATS = 128 };

@@ -5,7 +5,7 @@
  * theirs are live, pending, freed and trimmed. Invariants are checked all along. Both kinds of
  * segments, tight capacities.
  */
-#include "allocator/internal.h"
+#include "allocator/check.h"
 #include "support/sweep.h"
 
 #include <inttypes.h>

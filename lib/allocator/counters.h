@@ -2,8 +2,8 @@
  * Statistics with the field's keys. The name of every value and the place it is read from come
  * from the lists below; "freed" is what was ever added less what is there now.
  */
-#ifndef MO_ALLOCATOR_STATS_H
-#define MO_ALLOCATOR_STATS_H
+#ifndef MO_ALLOCATOR_COUNTERS_H
+#define MO_ALLOCATOR_COUNTERS_H
 
 #include "base/checked.h"
 

@@ -1,0 +1,58 @@
+/* A block's way into use and back to its pool: the counts, the table and the tags follow it. */
+#include "allocator/block_life.h"
+
+#include "allocator/pool.h"
+#include "allocator/tags.h"
+
+int mo_request_enter(memopt_allocator *allocator, mo_request *request)
+{
+    unsigned kind = request->size <= MO_SMALL_LIMIT ? MO_POOL_SMALL : MO_POOL_LARGE;
+    request->pool = mo_pool_get(allocator, request->stream, kind);
+    return request->pool != NULL && mo_slab_reserve(&allocator->slab, 2) &&
+           mo_block_table_reserve(&allocator->live);
+}
+
+void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request)
+{
+    unsigned kind = request->pool->kind;
+    mo_stats *stats = &allocator->stats;
+    block->state = MO_BLOCK_LIVE;
+    block->requested = request->asked;
+    block->tag = request->tag;
+    mo_block_table_insert(&allocator->live, block);
+    mo_stat_add(stats, kind, MO_STAT_ALLOCATION, 1);
+    mo_stat_add(stats, kind, MO_STAT_ACTIVE, 1);
+    mo_stat_add(stats, kind, MO_STAT_ALLOCATED_BYTES, block->size);
+    mo_stat_add(stats, kind, MO_STAT_ACTIVE_BYTES, block->size);
+    mo_stat_add(stats, kind, MO_STAT_REQUESTED_BYTES, request->asked);
+    if (block->size >= allocator->max_split)
+        mo_stat_add_one(&stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS], 1);
+    mo_tag_add(allocator, request->tag, request->asked);
+    allocator->clock++;
+    mo_note_alloc(allocator->device, block->address, block->size, request->stream);
+    return block->address;
+}
+
+void mo_block_count_free(memopt_allocator *allocator, const mo_block *block)
+{
+    unsigned kind = block->segment->pool->kind;
+    mo_stats *stats = &allocator->stats;
+    mo_stat_subtract(stats, kind, MO_STAT_ALLOCATION, 1);
+    mo_stat_subtract(stats, kind, MO_STAT_ALLOCATED_BYTES, block->size);
+    mo_stat_subtract(stats, kind, MO_STAT_REQUESTED_BYTES, block->requested);
+    if (block->size >= allocator->max_split)
+        stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS].current--;
+    mo_tag_subtract(allocator, block->tag, block->requested);
+}
+
+void mo_block_retire(memopt_allocator *allocator, mo_block *block)
+{
+    mo_pool *pool = block->segment->pool;
+    mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE, 1);
+    mo_stat_subtract(&allocator->stats, pool->kind, MO_STAT_ACTIVE_BYTES, block->size);
+    if (pool->life == MO_STREAM_LIVE)
+        mo_note_free(allocator->device, block->address, block->size, pool->stream);
+    block->freed_at = allocator->clock;
+    block->requested = 0;
+    mo_pool_put(allocator, block);
+}

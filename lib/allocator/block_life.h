@@ -1,0 +1,17 @@
+/* A block's way into use and back to its pool. Called with the lock held. */
+#ifndef MO_ALLOCATOR_BLOCK_LIFE_H
+#define MO_ALLOCATOR_BLOCK_LIFE_H
+
+#include "allocator/state.h"
+
+/* Finds the request's pool and makes sure that it can be served without host memory; 0 if not.
+ * Needed again whenever both locks were released, since a trim may have ended the pool. */
+int mo_request_enter(memopt_allocator *allocator, mo_request *request);
+/* Enters a taken block as live. */
+void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request);
+/* Takes a block that is no longer live out of the counts. */
+void mo_block_count_free(memopt_allocator *allocator, const mo_block *block);
+/* A freed block whose streams are done goes back to its pool. */
+void mo_block_retire(memopt_allocator *allocator, mo_block *block);
+
+#endif

@@ -1,0 +1,28 @@
+/* Recorded streams and deferred frees. Called with the lock held. */
+#ifndef MO_ALLOCATOR_EVENTS_H
+#define MO_ALLOCATOR_EVENTS_H
+
+#include "allocator/state.h"
+
+memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memopt_stream stream);
+/* Starts the deferred free of a block with uses. On failure the block is live as before. */
+memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block);
+/* Retires every block whose events are complete. */
+void mo_events_process(memopt_allocator *allocator);
+/* Waits for one pending use, of a block of `pool` if not NULL; releases lock meanwhile. *out_found
+ * is 0 if there is none. Slow held. */
+memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *pool, int *out_found);
+/* Returns the uses of a block that is freed by force. */
+void mo_events_drop(memopt_allocator *allocator, mo_block *block);
+/* True while a stream that the allocator knows records a graph. */
+int mo_capturing(memopt_allocator *allocator);
+/* Ends the queues of streams that no block is recorded on. */
+void mo_events_trim(memopt_allocator *allocator);
+/* An event of the pool, for the slow path; given back by mo_events_return. */
+memopt_status mo_events_borrow(memopt_allocator *allocator, mo_stream_use **out_use);
+void mo_events_return(memopt_allocator *allocator, mo_stream_use *use);
+memopt_status mo_events_end(memopt_allocator *allocator);
+/* The work of the queue's stream is complete: so are all uses of it. */
+void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue);
+
+#endif

@@ -1,0 +1,17 @@
+/* Segments of the kind that the allocator uses. Called with slow and lock held; calls of the driver
+ * release and retake lock. */
+#ifndef MO_ALLOCATOR_SEGMENT_H
+#define MO_ALLOCATOR_SEGMENT_H
+
+#include "allocator/segment_common.h"
+
+/* See mo_segment_kind. */
+memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *request);
+memopt_status mo_segment_release(memopt_allocator *allocator, const mo_release *what,
+                                 uint64_t *released);
+/* Ends all segments. */
+memopt_status mo_segments_end(memopt_allocator *allocator);
+/* Gives the addresses of segments without memory back. */
+memopt_status mo_segments_trim(memopt_allocator *allocator);
+
+#endif

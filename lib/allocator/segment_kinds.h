@@ -1,0 +1,24 @@
+/* What a kind of segments does. Called with slow and lock held; calls of the driver release and
+ * retake lock. */
+#ifndef MO_ALLOCATOR_SEGMENT_KINDS_H
+#define MO_ALLOCATOR_SEGMENT_KINDS_H
+
+#include "allocator/segment_common.h"
+
+typedef struct mo_segment_kind {
+    /* Makes memory for one block of the request's size in its pool; a free block that fits is in
+     * the bins when it succeeds. OUT_OF_DEVICE_MEMORY without a last error of its own where a limit
+     * is hit. */
+    memopt_status (*grow)(memopt_allocator *allocator, const mo_request *request);
+    /* Gives free memory back after waiting for the streams it belongs to; *released counts bytes.
+     * On failure what was not given back is in the bins again. */
+    memopt_status (*release)(memopt_allocator *allocator, const mo_release *what,
+                             uint64_t *released);
+    /* Ends a segment, whatever its blocks' state; nobody else uses it any more. */
+    memopt_status (*end)(memopt_allocator *allocator, mo_segment *segment);
+} mo_segment_kind;
+
+extern const mo_segment_kind mo_segment_classic;
+extern const mo_segment_kind mo_segment_expandable;
+
+#endif

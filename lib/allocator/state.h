@@ -1,0 +1,154 @@
+/*
+ * The allocator's state. Each file's functions are declared in its own header, and a file includes
+ * only headers of files below it. From the top:
+ *
+ *   allocator.c           the public functions of blocks; the fast path
+ *   pressure.c            the slow path: the order of attempts when no cached block fits
+ *   segment.c             growing, giving back and ending segments, of the kind in use
+ *   segment_classic.c     segments of one device allocation
+ *   segment_expandable.c  segments of reserved addresses, mapped page by page
+ *   segment_common.c      the list of segments, limits, and what both kinds share
+ *   streams.c             streams that end while memory of theirs is cached, live or pending
+ *   events.c              recorded streams and deferred frees
+ *   block_life.c          a block's way into use and back to its pool
+ *   pool.c                pools: taking, splitting, putting back and joining blocks
+ *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
+ *   stats.c tags.c snapshot.c report.c check.c   what can be seen from outside
+ *
+ * Two locks, taken in this order:
+ *   slow   one thread at a time grows, gives back or waits; held over driver calls, never over a
+ *          user's callback.
+ *   lock   all of the state below; held for microseconds, never over a driver call that may block.
+ * The slow path claims blocks (MO_BLOCK_CLAIMED) before it releases `lock` to call the driver, so
+ * that the fast path of other threads goes on and cannot touch them.
+ */
+#ifndef MO_ALLOCATOR_STATE_H
+#define MO_ALLOCATOR_STATE_H
+
+#include "allocator/bins.h"
+#include "allocator/counters.h"
+#include "base/config.h"
+#include "device/device.h"
+
+#include <pthread.h>
+
+#define MO_MIB (UINT64_C(1) << 20)
+
+/* Requests up to this go to the small pool. */
+#define MO_SMALL_LIMIT MO_MIB
+/* Bytes of a classic segment of the small pool; larger ones are rounded to this as well. */
+#define MO_SMALL_SEGMENT (2 * MO_MIB)
+/* From here a request gets a classic segment of its own size. */
+#define MO_OWN_SEGMENT (10 * MO_MIB)
+
+/* Whether a stream may still be touched. What belongs to one that ends is parked until its work is
+ * complete, and then free of any order. */
+typedef enum mo_stream_life {
+    MO_STREAM_LIVE,   /* the handle may be used */
+    MO_STREAM_ENDING, /* the handle may not; its work may still run */
+    MO_STREAM_ENDED   /* its work is complete; the handle may be another stream's by now */
+} mo_stream_life;
+
+typedef struct mo_pool {
+    memopt_stream stream;
+    mo_stream_life life;
+    int awaited;       /* ENDING: a wait for the device that covers its work is under way */
+    unsigned kind;     /* MO_POOL_SMALL or MO_POOL_LARGE */
+    uint64_t drained;  /* the last release pass that waited for the stream */
+    uint64_t segments; /* how many belong to it */
+    struct mo_pool *next;
+    mo_bins bins;
+} mo_pool;
+
+typedef struct mo_segment {
+    struct mo_segment *prev;
+    struct mo_segment *next;
+    mo_pool *pool;
+    char *address;
+    uint64_t size;   /* bytes of addresses */
+    uint64_t mapped; /* bytes with memory; equals size in a classic segment */
+    mo_block *first;
+    mo_block *unmapped;  /* expandable: the unmapped blocks by address */
+    mo_vm_handle *pages; /* expandable: NULL where unmapped; NULL in a classic segment */
+} mo_segment;
+
+/* One recorded stream of one block. Its event is kept when the struct is reused. */
+typedef struct mo_stream_use {
+    struct mo_stream_use *next;
+    struct mo_use_queue *queue;
+    memopt_event *event;
+    mo_block *block;
+} mo_stream_use;
+
+/* Frees that wait for a stream, oldest first. */
+typedef struct mo_use_queue {
+    struct mo_use_queue *next;
+    memopt_stream stream;
+    mo_stream_life life;
+    int awaited;   /* as in a pool */
+    uint64_t uses; /* live and pending ones of this stream */
+    mo_stream_use *head;
+    mo_stream_use **tail;
+} mo_use_queue;
+
+typedef struct mo_events {
+    uint64_t pending;        /* uses in queues, deferred or being waited for */
+    mo_use_queue *queues;    /* one per recorded stream */
+    mo_stream_use *deferred; /* not recorded yet: freed during a capture or while its stream ends */
+    mo_stream_use *unused;
+} mo_events;
+
+enum { MO_TAGS = 64, MO_TAG_NAME = 32 };
+
+typedef struct mo_tag {
+    uint64_t current;
+    uint64_t peak;
+    uint64_t blocks;
+    char name[MO_TAG_NAME];
+} mo_tag;
+
+struct memopt_allocator {
+    pthread_mutex_t slow;
+    pthread_mutex_t lock;
+    memopt_device *device;
+    memopt_allocator_options options;
+    uint64_t limit;
+    uint64_t granularity;
+    uint64_t device_total;
+    int expandable;
+    uint64_t max_split; /* UINT64_MAX: unlimited */
+    uint64_t large_segment;
+    uint64_t non_split_rounding;
+    mo_config config;
+
+    mo_stream_listener listener; /* of streams that the device ends */
+
+    mo_slab slab;
+    mo_block_table live;
+    mo_pool *pools;   /* by stream */
+    mo_pool ended[2]; /* small and large: memory whose streams have ended */
+    mo_segment *segments;
+    uint64_t clock; /* allocations so far; ages free blocks */
+    uint64_t release_pass;
+    mo_events events;
+    mo_stats stats;
+    uint32_t tag_count;
+    mo_tag tags[MO_TAGS];
+};
+
+/* What is asked for, on its way through the slow path. */
+typedef struct mo_request {
+    uint64_t asked;
+    uint64_t size; /* rounded */
+    memopt_tag tag;
+    memopt_stream stream;
+    mo_pool *pool;
+    int least; /* 1: a segment no larger than the block needs */
+} mo_request;
+
+static inline int mo_segment_is_expandable(const mo_segment *segment)
+{
+    return segment->pages != NULL;
+}
+
+#endif
