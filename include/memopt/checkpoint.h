@@ -148,8 +148,8 @@ MEMOPT_API memopt_status memopt_region_destroy(memopt_region *region);
  * @brief Runs the segment for the first time: saves the random state, calls run, drops the leases.
  *
  * With ::MEMOPT_CHECK_EXACT, if a declared value has grown, the call waits for the previous run.
- * @param region a region that is not between recompute and release. After forward without recompute
- *        it may be run forward again; then the newer run counts.
+ * @param region a region that holds no leases. It may be run forward several times before a
+ *        recompute; then the last run counts.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT region is NULL.
