@@ -2,26 +2,27 @@
  * @file allocator.h
  * @brief A caching, stream-ordered allocator of device memory with expandable segments.
  *
- * Freed blocks are kept and given out again without a driver call. A block belongs to the stream it
- * was allocated on: it may be freed while that stream still works on it, since the next owner on
- * the same stream comes later in order. Work on any other stream must be told with
+ * Freed blocks are cached and reused without a driver call. A block belongs to the stream that it
+ * was allocated on. It may be freed while that stream still works on it, because the next owner on
+ * the same stream comes later in stream order. If other streams use a block, call
  * memopt_allocator_record_stream() before the block is freed.
  *
- * **Threads.** Every function may be called from any thread at any time, except destroy while
- * another call is running. Callbacks are called without a lock held. A call that is served from the
- * cache never waits for one that is in the driver.
+ * **Threads.** Every function may be called from any thread at any time. One exception: no other
+ * call may run during destroy. Callbacks are called without a lock held. A call that the cache can
+ * serve never waits for a call that is in the driver.
  *
- * **Streams.** Allocating and freeing are host operations: nothing is enqueued but, at the free of
- * a block with recorded streams, an event on each of them. Only trim, destroy and an allocation
- * under memory pressure wait for device work, and those for the events and streams they need. While
- * one of the streams that the allocator knows records a graph, no event is recorded, asked or
- * waited for, and no memory is given back; frees that need events are finished after the capture.
+ * **Streams.** Allocating and freeing are host operations. Only the free of a block with recorded
+ * streams enqueues something: one event on each of those streams. Only trim, destroy and an
+ * allocation under memory pressure wait for device work, and only for the events and streams that
+ * they need. While a stream that the allocator knows records a graph, the allocator records,
+ * queries and waits for no event and gives no memory back. Frees that need events are completed
+ * after the capture.
  *
  * **A stream's end.** Blocks may outlive the stream that they were allocated on or recorded for.
- * memopt_stream_destroy() takes care of that, and memopt_stream_release_sync() for streams that
- * others made. The stream's free blocks can then be given out on any other stream, its recorded
- * uses are over, also those of frees that a capture defers, and its live blocks are freed later as
- * any other, without a stream of their own.
+ * memopt_stream_destroy() handles that; for streams that other code created, call
+ * memopt_stream_release_sync(). Then any other stream can get the stream's free blocks. Its
+ * recorded uses count as complete, including those of frees that a capture defers. Its live blocks
+ * belong to no stream from then on and are freed later like any other.
  */
 #ifndef MEMOPT_ALLOCATOR_H
 #define MEMOPT_ALLOCATOR_H
@@ -47,26 +48,26 @@ enum {
 };
 
 /**
- * @brief Called when no cached block fits, before the device is asked for more and before anything
- * of the cache is given back.
- * @param user as given in the options.
+ * @brief Called when no cached block fits, before the allocator asks the device for more memory and
+ *        before it gives cached memory back.
+ * @param user the pointer given in the options.
  * @param bytes_needed the size that could not be served.
- * @return the bytes that the callee has freed through this or another handle, for the log; 0 if
- *         none. The cache is searched again whatever it says.
+ * @return the bytes that the callback has freed, through this handle or another one; 0 if none. The
+ *        value is only logged: the cache is searched again in any case.
  *
- * It may call the allocator (free, above all), but must not allocate from it. It runs on the thread
- * that allocates, and may run on several at once.
+ * It may call the allocator, for example to free blocks, but must not allocate from it. It runs on
+ * the thread that allocates. It may run on several threads at once.
  */
 typedef uint64_t (*memopt_pressure_callback)(void *user, uint64_t bytes_needed);
 
 /**
  * @brief Called when an allocation fails for good.
- * @param user as given in the options.
- * @param asked bytes of the request.
+ * @param user the pointer given in the options.
+ * @param asked the requested bytes.
  * @param free_bytes device memory free at that moment.
- * @param report the text that memopt_last_error() will give; valid during the call only.
+ * @param report the text that memopt_last_error() will return; valid during the call only.
  *
- * It may call the allocator; what it frees does not rescue the failing call.
+ * It may call the allocator. Freeing memory here does not retry the allocation.
  */
 typedef void (*memopt_oom_callback)(void *user, uint64_t asked, uint64_t free_bytes,
                                     const char *report);
@@ -88,21 +89,21 @@ typedef struct memopt_allocator_options {
     }
 
 /**
- * @brief Makes an allocator.
+ * @brief Creates an allocator.
  * @param device the device; it must outlive the allocator.
- * @param config the field's configuration string, as in PYTORCH_CUDA_ALLOC_CONF:
- *        "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8"; NULL or
- *        "" for defaults. White space and a trailing comma are ignored. See the allocator guide
- *        for every key; those that concern only PyTorch's insides are taken without an effect,
- *        with a line in the log.
+ * @param config a configuration string in the format of PYTORCH_CUDA_ALLOC_CONF:
+ *        "expandable_segments:True,max_split_size_mb:128,garbage_collection_threshold:0.8". NULL or
+ *        "" means defaults. White space and a trailing comma are ignored. The allocator guide lists
+ *        every key. Keys that concern only PyTorch's internals are accepted without effect and
+ *        logged.
  * @param options NULL for defaults.
- * @param[out] out_allocator the allocator; ended by memopt_allocator_destroy().
+ * @param[out] out_allocator the allocator; destroy it with memopt_allocator_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device or out_allocator is NULL, options->struct_size is too
  *         small, or config has an unknown key (the message names the nearest valid one) or a value
  *         out of range.
- * @retval MEMOPT_UNSUPPORTED expandable segments are asked for on a device without virtual memory,
- *         or options has an unknown part set.
+ * @retval MEMOPT_UNSUPPORTED config asks for expandable segments on a device without virtual
+ *         memory, or options sets a field that this version does not know.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
  * @since 0.9
  */
@@ -111,35 +112,36 @@ MEMOPT_API memopt_status memopt_allocator_create(memopt_device *device, const ch
                                                  memopt_allocator **out_allocator);
 
 /**
- * @brief Says whether a configuration string is right, without a device.
- * @param config as of memopt_allocator_create(); NULL is right.
- * @retval MEMOPT_OK it is.
+ * @brief Checks a configuration string without a device.
+ * @param config as for memopt_allocator_create(); NULL is valid.
+ * @retval MEMOPT_OK it is valid.
  * @retval MEMOPT_INVALID_ARGUMENT it has an unknown key (the message names the nearest valid one)
- * or a value out of range.
+ *         or a value out of range.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_check_config(const char *config);
 
 /**
- * @brief Gives all memory back to the device and ends the allocator. Waits for pending frees and
- * for the work of the streams whose memory goes back.
- * @param allocator the allocator; NULL is fine.
+ * @brief Gives all memory back to the device and destroys the allocator. Waits for pending frees
+ *        and for the work of the streams whose memory it gives back.
+ * @param allocator the allocator; NULL does nothing.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_BUSY blocks are still allocated; the message counts them by tag; nothing changed.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call said
- *         so; the handle and its blocks are gone all the same. On a device that was known to be
- *         lost it succeeds.
+ * @retval MEMOPT_BUSY blocks are still allocated; the message counts them by tag. Nothing changed.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call
+ *         failed; the handle and its blocks are destroyed anyway. If the device was already known
+ *         to be lost, the call succeeds.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_destroy(memopt_allocator *allocator);
 
 /**
- * @brief The same, freeing blocks that are still allocated. Waits for the device first.
- * @param allocator the allocator; NULL is fine.
+ * @brief Destroys an allocator as memopt_allocator_destroy() does, but first waits for the device
+ *        and frees the blocks that are still allocated.
+ * @param allocator the allocator; NULL does nothing.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call said
- *         so; the handle and its blocks are gone all the same. On a device that was known to be
- *         lost it succeeds.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call
+ *         failed; the handle and its blocks are destroyed anyway. If the device was already known
+ *         to be lost, the call succeeds.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator);
@@ -155,25 +157,25 @@ MEMOPT_API memopt_device *memopt_allocator_get_device(const memopt_allocator *al
 /**
  * @brief Allocates device memory for work on a stream.
  * @param allocator the allocator.
- * @param bytes the size, rounded up to 512 bytes (or as roundup_power2_divisions says); 0 gives a
- *        NULL pointer and MEMOPT_OK.
- * @param tag what it is for.
+ * @param bytes the size. It is rounded up to 512 bytes, or as the key roundup_power2_divisions
+ *        says. 0 gives a NULL pointer and #MEMOPT_OK.
+ * @param tag the purpose of the block.
  * @param stream the stream whose work will use it first.
  * @param[out] out_pointer the block, aligned to 512 bytes.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the tag is not registered, or bytes overflows
  *         when rounded.
- * @retval MEMOPT_OUT_OF_DEVICE_MEMORY the order of attempts on memory pressure is exhausted; the
- *         message says asked, free, cached, the largest free block, the top tags and what to try.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told; nothing
+ * @retval MEMOPT_OUT_OF_DEVICE_MEMORY every attempt listed below failed. The message gives the
+ *         requested, free and cached bytes, the largest free block, the top tags and what to try.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST a host allocation or
+ *         the driver failed or the device is lost; see memopt_last_error(); nothing allocated.
+ * @retval MEMOPT_DEVICE_FAULT under memory pressure, a wait found misuse of device memory; nothing
  *         allocated.
- * @retval MEMOPT_DEVICE_FAULT under pressure, when waiting for work showed misuse of device memory;
- *         nothing allocated.
  *
- * The order of attempts when no cached block fits: pending frees whose events are complete; the
- * pressure callback; garbage collection; the device; oversize blocks; waiting for pending frees;
- * giving cached memory back and the device once more; a classic segment no larger than the block;
- * the cache once more.
+ * If no cached block fits, the allocator tries in this order: complete the pending frees whose
+ * events are done; call the pressure callback; collect garbage; allocate from the device; give
+ * oversize blocks back; wait for pending frees; give cached memory back and allocate from the
+ * device again; use a classic segment no larger than the block; search the cache once more.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes,
@@ -183,38 +185,42 @@ MEMOPT_API memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uin
 /**
  * @brief Frees a block. Work of its stream that uses it may still be pending.
  * @param allocator the allocator.
- * @param pointer as given by memopt_allocator_alloc(); NULL is fine.
+ * @param pointer the block from memopt_allocator_alloc(); NULL does nothing.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or pointer is not a live block of it (a double
- *         free, a foreign pointer, or one into a block; the message tells which).
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR an event of a recorded stream could not be
- *         recorded; the block stays allocated. Never for a block without recorded streams.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or pointer is not a live block of this
+ *         allocator: a double free, a foreign pointer or an address inside a block. The message
+ *         says which.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR the event of a recorded stream could not
+ *         be recorded; the block stays allocated. This cannot happen to a block without recorded
+ *         streams.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer);
 
 /**
- * @brief Says that work on another stream uses a block, so that after its free it is given out
- * again only when that work is done.
+ * @brief Records that another stream uses a block. After its free, the block is reused only when
+ *        the work that was on that stream at the free is done.
  * @param allocator the allocator.
  * @param pointer a live block.
- * @param stream the other stream; the block's own is fine and does nothing, as does one recorded
- *        already. It may be destroyed before the block is freed: see
+ * @param stream the other stream. The block's own stream and one that is already recorded are
+ *        allowed and change nothing. The stream may be destroyed before the block is freed: see
  *        memopt_stream_release_sync().
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or pointer is not a live block of it.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR no memory or no event to note it.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or pointer is not a live block of this
+ *         allocator.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation failed or no event could
+ *         be created; nothing recorded.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *pointer,
                                                         memopt_stream stream);
 
 /**
- * @brief The usable size of a live block and where it starts.
+ * @brief Finds the first byte and the usable size of a live block.
  * @param allocator the allocator.
  * @param pointer an address inside a live block.
  * @param[out] out_base the block's first byte; may be NULL.
- * @param[out] out_bytes the block's size as rounded; may be NULL.
+ * @param[out] out_bytes the block's size after rounding; may be NULL.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or no live block holds the address.
  * @since 0.9
@@ -224,24 +230,27 @@ MEMOPT_API memopt_status memopt_allocator_get_block(memopt_allocator *allocator,
                                                     uint64_t *out_bytes);
 
 /**
- * @brief Gives cached memory that no block uses back to the device. Waits for pending frees.
+ * @brief Gives unused cached memory back to the device. Waits for pending frees.
  * @param allocator the allocator.
  * @param[out] out_released bytes given back; may be NULL.
- * @retval MEMOPT_OK done (nothing is given back while a known stream records a graph).
+ * @retval MEMOPT_OK done. While a stream that the allocator knows records a graph, nothing is given
+ *         back.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT
- *         as told; what was not given back stays cached.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a
+ *         host allocation, the driver or a wait failed; see memopt_last_error(). Memory that was
+ *         not given back stays cached.
  *
- * Classic segments go back when they are wholly free, expandable ones page by page.
+ * A classic segment is given back when all of it is free, an expandable one page by page.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator,
                                                     uint64_t *out_released);
 
 /**
- * @brief Sets the most bytes to hold from the device, from now on.
+ * @brief Sets the limit on the bytes that the allocator holds from the device.
  * @param allocator the allocator.
- * @param limit bytes; 0: no limit. Below what is held now, growth stops until enough is freed.
+ * @param limit bytes; 0: no limit. If the allocator holds more than limit now, it does not grow
+ *        until enough is freed.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
  * @since 0.9
@@ -251,53 +260,54 @@ MEMOPT_API memopt_status memopt_allocator_set_limit(memopt_allocator *allocator,
 /**
  * @brief Registers a tag.
  * @param allocator the allocator.
- * @param name up to 31 characters; a name registered before gives the same tag.
+ * @param name up to 31 characters. A name that is already registered gives the same tag.
  * @param[out] out_tag the tag.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or name is empty or too long.
- * @retval MEMOPT_LIMIT_REACHED 64 tags are registered.
+ * @retval MEMOPT_LIMIT_REACHED 64 tags are already registered.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_register_tag(memopt_allocator *allocator,
                                                        const char *name, memopt_tag *out_tag);
 
-/** @brief What a tag's blocks take. */
+/** @brief Memory that a tag's blocks take. */
 typedef struct memopt_tag_stats {
     size_t struct_size;     /**< Set by the caller. */
     const char *name;       /**< The tag's name; lives as long as the allocator. */
     uint64_t current_bytes; /**< Requested bytes alive now. */
-    uint64_t peak_bytes;    /**< The most requested bytes alive at once since the last reset. */
+    uint64_t peak_bytes;    /**< The maximum of current_bytes since the last reset. */
     uint64_t blocks;        /**< Blocks alive now. */
 } memopt_tag_stats;
 
 /**
- * @brief What a tag's blocks take.
+ * @brief Reads the statistics of a tag's blocks.
  * @param allocator the allocator.
  * @param tag a built-in or registered tag.
- * @param[in,out] out_stats struct_size set by the caller; filled as far as it reaches.
+ * @param[in,out] out_stats the caller sets struct_size; the call fills at most that many bytes.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @retval MEMOPT_NOT_FOUND tag is not registered (count up from 0 until this comes).
+ * @retval MEMOPT_NOT_FOUND tag is not registered. To visit all tags, count up from 0 until this
+ *         status.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_allocator_get_tag_stats(memopt_allocator *allocator, memopt_tag tag,
                                                         memopt_tag_stats *out_stats);
 
 /**
- * @brief The name of the statistic at a position.
- * @param index from 0.
- * @return a static string such as "reserved_bytes.all.peak" (the field's keys); NULL behind the
- * last.
+ * @brief Returns the name of a statistic.
+ * @param index position, from 0.
+ * @return a static string, a key of PyTorch's memory_stats() such as "reserved_bytes.all.peak";
+ *        NULL if index is behind the last one.
  * @since 0.9
  */
 MEMOPT_API const char *memopt_allocator_stat_name(uint64_t index);
 
 /**
- * @brief All statistics at one moment, in the order of memopt_allocator_stat_name().
+ * @brief Reads all statistics at one moment, in the order of memopt_allocator_stat_name().
  * @param allocator the allocator.
- * @param[out] out_values room for `count` values.
- * @param count how many to write, from the first.
- * @param[out] out_total how many there are; may be NULL.
+ * @param count the number of values to write, from the first.
+ * @param[out] out_values room for `count` values; may be NULL if count is 0.
+ * @param[out] out_total the number of statistics; may be NULL.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or out_values is NULL while count is not 0.
  * @since 0.9
@@ -306,9 +316,9 @@ MEMOPT_API memopt_status memopt_allocator_get_stats(memopt_allocator *allocator,
                                                     uint64_t *out_values, uint64_t *out_total);
 
 /**
- * @brief One statistic by name.
+ * @brief Reads one statistic by name.
  * @param allocator the allocator.
- * @param name such as "reserved_bytes.all.peak".
+ * @param name a name such as "reserved_bytes.all.peak".
  * @param[out] out_value its value.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
@@ -319,7 +329,7 @@ MEMOPT_API memopt_status memopt_allocator_get_stat(memopt_allocator *allocator, 
                                                    uint64_t *out_value);
 
 /**
- * @brief Makes every peak (tags included) the current value.
+ * @brief Sets every peak, those of tags included, to the current value.
  * @param allocator the allocator.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
@@ -332,41 +342,42 @@ typedef uint32_t memopt_block_state;
 
 /** @brief The values of ::memopt_block_state. */
 enum {
-    MEMOPT_BLOCK_INACTIVE = 0,            /**< Free, cached. */
+    MEMOPT_BLOCK_INACTIVE = 0,            /**< Free and cached. */
     MEMOPT_BLOCK_ACTIVE_ALLOCATED = 1,    /**< In use. */
-    MEMOPT_BLOCK_ACTIVE_PENDING_FREE = 2, /**< Freed, but a recorded stream still works on it. */
-    MEMOPT_BLOCK_UNMAPPED = 3             /**< Addresses of an expandable segment without memory. */
+    MEMOPT_BLOCK_ACTIVE_PENDING_FREE = 2, /**< Freed, but a recorded stream still uses it. */
+    MEMOPT_BLOCK_UNMAPPED = 3             /**< Reserved addresses of an expandable segment without
+                                               memory. */
 };
 
 /** @brief One block of a snapshot with its segment. */
 typedef struct memopt_block_info {
     size_t struct_size;          /**< Set by the library. */
     void *segment_address;       /**< The segment's first byte. */
-    uint64_t segment_bytes;      /**< The segment's size (mapped bytes where it is expandable). */
-    memopt_stream stream;        /**< The stream the segment's blocks belong to; NULL also where it
-                                      has ended. */
+    uint64_t segment_bytes;      /**< The segment's size; of an expandable one, the mapped bytes. */
+    memopt_stream stream;        /**< The stream that the segment's blocks belong to; NULL also
+                                      after that stream has ended. */
     uint32_t segment_large;      /**< 1: large pool, 0: small pool. */
-    uint32_t segment_expandable; /**< 1 where it grows page by page. */
+    uint32_t segment_expandable; /**< 1: it grows page by page; 0: classic. */
     void *address;               /**< The block's first byte. */
     uint64_t bytes;              /**< The block's size. */
-    uint64_t requested_bytes;    /**< What was asked for; 0 where it is not in use. */
+    uint64_t requested_bytes;    /**< The requested size; 0 if the block is not in use. */
     uint32_t state;              /**< A ::memopt_block_state. */
     memopt_tag tag;              /**< What it is for. */
 } memopt_block_info;
 
 /**
- * @brief Receives the blocks of a snapshot, segment by segment, by address.
- * @param user as given.
+ * @brief Receives the blocks of a snapshot, segment by segment, in order of addresses.
+ * @param user the pointer given to memopt_allocator_snapshot().
  * @param block valid during the call only.
- * @return #MEMOPT_OK to go on; anything else ends the walk and comes out unchanged.
+ * @return #MEMOPT_OK to continue. Any other value ends the walk and is returned unchanged.
  */
 typedef memopt_status (*memopt_block_visitor)(void *user, const memopt_block_info *block);
 
 /**
- * @brief Walks over all blocks as they were at one moment.
+ * @brief Visits all blocks as they were at one moment.
  * @param allocator the allocator.
  * @param visitor called without a lock held; it may call the allocator.
- * @param user handed to visitor.
+ * @param user passed to visitor.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the copy of the state.

@@ -10,13 +10,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/** Major version: changes when an existing program would break. */
+/** Major version: grows when an existing program would break. */
 #define MEMOPT_VERSION_MAJOR 0
 /** Minor version: grows when something is added. */
 #define MEMOPT_VERSION_MINOR 9
-/** Patch version: grows with corrections only. */
+/** Patch version: grows when only corrections are made. */
 #define MEMOPT_VERSION_PATCH 0
-/** The version as one comparable number: major * 10000 + minor * 100 + patch. */
+/** The version as one number that can be compared: major * 10000 + minor * 100 + patch. */
 #define MEMOPT_VERSION                                                                             \
     (MEMOPT_VERSION_MAJOR * 10000 + MEMOPT_VERSION_MINOR * 100 + MEMOPT_VERSION_PATCH)
 
@@ -43,8 +43,8 @@ MEMOPT_BEGIN_DECLS
 /**
  * @brief The result of a call: #MEMOPT_OK, one of the other codes below, or a callback's own value.
  *
- * Values are pinned and never reused. A callback of the caller may return any value of at least
- * #MEMOPT_STATUS_USER; it comes out of the outer call unchanged.
+ * Values are fixed and never reused. A caller's callback may return any value of at least
+ * #MEMOPT_STATUS_USER; the outer call returns that value unchanged.
  */
 typedef int32_t memopt_status;
 
@@ -80,7 +80,8 @@ enum {
 
 /**
  * @brief The version of the library that is loaded.
- * @return #MEMOPT_VERSION of the library (not of the header the caller was compiled with).
+ * @return #MEMOPT_VERSION of the loaded library. It can differ from the header that the caller was
+ *        compiled with.
  * @since 0.9
  */
 MEMOPT_API uint32_t memopt_version(void);
@@ -95,8 +96,8 @@ MEMOPT_API const char *memopt_version_string(void);
 /**
  * @brief The name of a status.
  * @param status any value.
- * @return a static string such as "OUT_OF_DEVICE_MEMORY"; "USER" from #MEMOPT_STATUS_USER on;
- *         "UNKNOWN" for any other value. Never NULL. Thread-safe.
+ * @return a static string, never NULL: a name such as "OUT_OF_DEVICE_MEMORY", "USER" for values
+ *        from #MEMOPT_STATUS_USER on, "UNKNOWN" for any other value. Thread-safe.
  * @since 0.9
  */
 MEMOPT_API const char *memopt_status_name(memopt_status status);
@@ -110,11 +111,11 @@ MEMOPT_API const char *memopt_status_name(memopt_status status);
 MEMOPT_API const char *memopt_status_message(memopt_status status);
 
 /**
- * @brief The detail of this thread's last failed call, with sizes and names in it.
+ * @brief The details of this thread's last failed call, with sizes and names.
  *
- * Written by the layer that first saw the error; a later success does not clear it.
- * @return a string of the calling thread, valid until that thread's next failing call; "" if no
- *         call has failed yet. Never NULL.
+ * The layer that first detects the error writes the text. A later success does not clear it.
+ * @return a string that belongs to the calling thread and stays valid until that thread's next
+ *        failing call; "" if no call has failed yet. Never NULL.
  * @since 0.9
  */
 MEMOPT_API const char *memopt_last_error(void);
@@ -123,15 +124,15 @@ MEMOPT_API const char *memopt_last_error(void);
 typedef struct memopt_error_info {
     size_t struct_size;         /**< Set by the caller: sizeof(memopt_error_info). */
     memopt_status status;       /**< The status of the failed call. */
-    int32_t driver_code;        /**< The driver's (or the system's errno) own code; 0 if none. */
+    int32_t driver_code;        /**< The code of the driver, or errno of the system; 0 if none. */
     const char *message;        /**< The same text as memopt_last_error(). */
-    const char *driver_message; /**< The driver's (or system's) name of driver_code; "" if none. */
+    const char *driver_message; /**< The name of driver_code; "" if none. */
 } memopt_error_info;
 
 /**
  * @brief This thread's last error in parts.
  * @param[in,out] out_info struct_size set by the caller; the rest is filled as far as it reaches.
- * @retval MEMOPT_OK done (status is #MEMOPT_OK where no call of this thread has failed yet).
+ * @retval MEMOPT_OK done; status is #MEMOPT_OK if no call of this thread has failed yet.
  * @retval MEMOPT_INVALID_ARGUMENT out_info is NULL or its struct_size is below sizeof(size_t).
  * @since 0.9
  */
@@ -145,43 +146,44 @@ enum {
     MEMOPT_LOG_OFF = 0,     /**< Nothing. */
     MEMOPT_LOG_ERROR = 1,   /**< Failed calls. */
     MEMOPT_LOG_WARNING = 2, /**< Something the user should look at. */
-    MEMOPT_LOG_INFO = 3,    /**< Opened devices, configurations taken. */
+    MEMOPT_LOG_INFO = 3,    /**< Devices that are opened, configurations that are used. */
     MEMOPT_LOG_DEBUG = 4    /**< Segments, growth, releases. */
 };
 
 /**
  * @brief Receives a log line.
- * @param user as given to memopt_set_log().
+ * @param user the pointer given to memopt_set_log().
  * @param level how important the line is.
  * @param message the line without a newline; valid during the call only.
  *
- * Called from any thread that calls the library or from its workers, with no lock of the library
- * held. It may call the library, but memopt_set_log() only to be told ::MEMOPT_BUSY, and a handle
- * that only one thread may use at a time only where the call that logs does not use it. Lines that
- * come of its own calls are dropped, and the last error is afterwards what it was before.
+ * The library may call this function from any thread that calls the library and from the library's
+ * worker threads. The library holds no lock meanwhile. The callback may call the library, with two
+ * exceptions: memopt_set_log() returns #MEMOPT_BUSY, and a handle that only one thread may use at a
+ * time must not be used if the call that logs uses it. Log lines caused by the callback's own calls
+ * are dropped. After the callback, the last error is the same as before it.
  */
 typedef void (*memopt_log_callback)(void *user, memopt_log_level level, const char *message);
 
 /**
- * @brief Sets where log lines go. The sink is one per process.
+ * @brief Sets the receiver of log lines. There is one per process.
  *
- * Without a call, lines go nowhere, unless the environment variable MEMOPT_LOG is `error`,
- * `warning`, `info` or `debug`: then they go to standard error.
+ * By default, lines are dropped. If the environment variable MEMOPT_LOG is `error`, `warning`,
+ * `info` or `debug`, lines up to that level go to standard error.
  * @param callback the receiver; NULL restores the default.
- * @param user handed to the callback.
+ * @param user passed to the callback.
  * @param level lines above this level are dropped before they are formatted.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT level is not a ::memopt_log_level.
- * @retval MEMOPT_BUSY called by the callback.
+ * @retval MEMOPT_BUSY the callback itself made this call.
  *
- * Thread-safe. When it returns, the previous callback is not running on any other thread and will
- * not be called again.
+ * Thread-safe. When this call returns, the previous callback no longer runs on any other thread and
+ * will not be called again.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_set_log(memopt_log_callback callback, void *user,
                                         memopt_log_level level);
 
-/** @brief An element type; values are pinned. Kept in an int32_t wherever it crosses the ABI. */
+/** @brief An element type. Values are fixed; the type is an int32_t everywhere in the ABI. */
 typedef int32_t memopt_dtype;
 
 /** @brief The element types. */
@@ -201,7 +203,7 @@ enum {
 /**
  * @brief Bytes of one element.
  * @param dtype any value.
- * @return the size, or 0 where dtype is not an element type. Thread-safe.
+ * @return the size; 0 if dtype is not an element type. Thread-safe.
  * @since 0.9
  */
 MEMOPT_API size_t memopt_dtype_size(memopt_dtype dtype);
@@ -209,13 +211,13 @@ MEMOPT_API size_t memopt_dtype_size(memopt_dtype dtype);
 /**
  * @brief The name of an element type.
  * @param dtype any value.
- * @return a static string such as "bf16"; "invalid" where dtype is not an element type.
+ * @return a static string such as "bf16"; "invalid" if dtype is not an element type.
  * @since 0.9
  */
 MEMOPT_API const char *memopt_dtype_name(memopt_dtype dtype);
 
 /**
- * @brief The element type of a name ("f32", "fp32" and "float32" are the same, and so on).
+ * @brief Finds an element type by name. "f32", "fp32" and "float32" mean the same, and so on.
  * @param name the name; case does not matter.
  * @param[out] out_dtype the type.
  * @retval MEMOPT_OK done.
@@ -228,25 +230,25 @@ MEMOPT_API memopt_status memopt_dtype_parse(const char *name, memopt_dtype *out_
 /**
  * @brief A contiguous run of elements, owned by the caller.
  *
- * Shape does not matter to any primitive; count is the product of the shape. data must be aligned
- * to the element's size; 64-byte alignment is fastest.
+ * No primitive needs the shape; count is the product of the shape. data must be aligned to the
+ * element's size; 64-byte alignment is fastest.
  */
 typedef struct memopt_tensor {
-    void *data;         /**< First element; may be NULL only if count is 0 or a call says so. */
+    void *data;         /**< First element; may be NULL only if count is 0 or the call allows it. */
     uint64_t count;     /**< Elements, not bytes. */
     memopt_dtype dtype; /**< Element type. */
 } memopt_tensor;
 
 /**
- * @brief Reads a size as people write it: "1536", "512MiB", "1.5GiB", "2 GB" (= 2e9), "4g" (= GiB).
+ * @brief Parses a size: "1536", "512MiB", "1.5GiB", "2 GB" (2e9), "4g" (4 GiB).
  *
  * Suffixes K, M, G, T and KiB…TiB are powers of 1024; KB…TB are powers of 1000. A fraction is
  * rounded to the nearest byte.
- * @param text the size; blanks around number and suffix are allowed.
+ * @param text the size; blanks around the number and the suffix are allowed.
  * @param[out] out_bytes the size in bytes.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, text is not a size, is negative, or does not
- *         fit 64 bits.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or text is not a size, is negative, or does
+ *         not fit 64 bits.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_parse_size(const char *text, uint64_t *out_bytes);

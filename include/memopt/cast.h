@@ -2,14 +2,15 @@
  * @file cast.h
  * @brief Casts between element types, non-finite check, norm, clip, and the dynamic loss scaler.
  *
- * All of it runs in stream order on device memory and never synchronises unless its name says so.
- * Results are the same bits on every back end, thread count and instruction set; the numerics guide
- * is the specification.
+ * Everything runs in stream order on device memory. A call synchronises only if its name ends in
+ * `_sync`, or if it says so. Results have the same bits on every back end, thread count and
+ * instruction set; the numerics guide is the specification.
  *
- * **Threads.** A scaler may be used by one thread at a time; the stateless functions by any.
+ * **Threads.** A scaler may be used by one thread at a time, the stateless functions by any number
+ * of threads.
  *
- * **Streams.** A scaler's scale, flag and scratch are shared by all its calls: where they go to
- * different streams, order them by events.
+ * **Streams.** All calls of a scaler share its scale, flag and scratch memory. If they use
+ * different streams, order the streams by events.
  */
 #ifndef MEMOPT_CAST_H
 #define MEMOPT_CAST_H
@@ -24,17 +25,18 @@ typedef uint32_t memopt_rounding;
 /** @brief The values of ::memopt_rounding. */
 enum {
     MEMOPT_ROUND_NEAREST_EVEN = 0, /**< IEEE round to nearest, ties to even. */
-    MEMOPT_ROUND_STOCHASTIC = 1    /**< Up or down with probability by distance. */
+    MEMOPT_ROUND_STOCHASTIC = 1    /**< Up or down, with a probability that depends on the distance.
+                                    */
 };
 
 /** @brief How to cast; zero means the default. */
 typedef struct memopt_cast_options {
     size_t struct_size; /**< sizeof(memopt_cast_options). */
     uint32_t rounding;  /**< A ::memopt_rounding. */
-    uint32_t saturate;  /**< 1: what overflows an 8-bit float, infinity included, becomes its
-                             largest number; 0: e4m3 gets NaN, e5m2 infinity. */
+    uint32_t saturate;  /**< 1: a value that overflows an 8-bit float, infinity included, becomes
+                             its largest number. 0: it becomes NaN in e4m3, infinity in e5m2. */
     uint64_t seed;      /**< Stochastic: the key of the counter-based generator. */
-    uint64_t sequence;  /**< Stochastic: a number of the caller's, such as the step. */
+    uint64_t sequence;  /**< Stochastic: a number that the caller chooses, such as the step. */
 } memopt_cast_options;
 
 /** @brief Initialiser of ::memopt_cast_options. */
@@ -44,26 +46,29 @@ typedef struct memopt_cast_options {
     }
 
 /**
- * @brief Casts tensors, many in one call (few launches, however many tensors).
+ * @brief Casts many tensors in one call, in a few launches.
  *
- * Types: f32, f16, bf16, f8_e4m3 and f8_e5m2 in any combination; each value is rounded once. Where
- * the destination holds every value of the source, the rounding mode plays no part; the same type
- * copies bits. Under stochastic rounding element i of tensor t always takes the same random bits,
- * which depend on (seed, sequence, t, i) alone.
+ * Types: f32, f16, bf16, f8_e4m3 and f8_e5m2 in any combination. Each value is rounded once. If the
+ * destination type can represent every value of the source type, the rounding mode has no effect.
+ * If the types are equal, the bits are copied. Under stochastic rounding, element i of tensor t
+ * always gets the same random bits: they depend only on (seed, sequence, t, i).
  * @param device the device.
- * @param destinations `count` tensors. A destination may start where its source starts if their
- *        element sizes are equal (a cast in place); otherwise it must not overlap its source, nor
- *        any other tensor of the call. Sources may overlap each other.
+ * @param destinations `count` tensors. A destination may start at the address of its source if
+ *        their element sizes are equal (a cast in place). Otherwise it must overlap neither its
+ *        source nor any other tensor of the call. Sources may overlap each other.
  * @param sources `count` tensors; sources[i].count = destinations[i].count.
- * @param count how many tensors, below 2^32; 0 does nothing.
+ * @param count the number of tensors tensors, below 2^32; 0 does nothing.
  * @param options NULL for defaults.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT NULL, counts differ, a misaligned or overlapping range, an option
- *         out of range; the message names the tensor's index. Nothing is enqueued.
- * @retval MEMOPT_UNSUPPORTED an element type that is not one of the five. Nothing is enqueued.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY as told. Nothing is enqueued.
- * @retval MEMOPT_DRIVER_ERROR as told; some destinations may be written.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, counts differ, a range is misaligned or
+ *         overlaps another, or an option is out of range. The message names the tensor's index.
+ *         Nothing is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type is not one of the five. Nothing is enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error(). Nothing is
+ *         enqueued.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(); some destinations may be
+ *         written.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinations,
@@ -73,22 +78,25 @@ MEMOPT_API memopt_status memopt_cast(memopt_device *device, const memopt_tensor 
 /**
  * @brief Adds tensors to others, many in one call: destination = destination + scale * source.
  *
- * Each element is one fused multiply-add in f32, rounded once to the destination's type. This is
- * how gradients of micro-batches in a narrow type are gathered in a wider one. A NaN that arises or
- * is passed on is the quiet NaN 0x7fc00000 in the destination's type.
+ * Each element is one fused multiply-add in f32, rounded once to the destination's type. Use it to
+ * accumulate gradients of micro-batches from a narrow type in a wider one. Every NaN in the result
+ * is the quiet NaN 0x7fc00000 in the destination's type.
  * @param device the device.
  * @param destinations `count` tensors of f32, f16 or bf16; each overlaps nothing else of the call.
  * @param sources `count` tensors of f32, f16 or bf16; sources[i].count = destinations[i].count.
  *        Sources may overlap each other.
- * @param count how many tensors, below 2^32; 0 does nothing.
- * @param scale what the sources are multiplied by, finite.
+ * @param count the number of tensors tensors, below 2^32; 0 does nothing.
+ * @param scale the factor of the sources, finite.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT NULL, counts differ, a misaligned or overlapping range, a scale
- *         that is not finite; the message names the tensor's index. Nothing is enqueued.
- * @retval MEMOPT_UNSUPPORTED an element type that is not one of the three. Nothing is enqueued.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY as told. Nothing is enqueued.
- * @retval MEMOPT_DRIVER_ERROR as told; some destinations may be written.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, counts differ, a range is misaligned or
+ *         overlaps another, or scale is not finite. The message names the tensor's index. Nothing
+ *         is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type is not one of the three. Nothing is enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error(). Nothing is
+ *         enqueued.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(); some destinations may be
+ *         written.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_accumulate(memopt_device *device, const memopt_tensor *destinations,
@@ -96,26 +104,28 @@ MEMOPT_API memopt_status memopt_accumulate(memopt_device *device, const memopt_t
                                            float scale, memopt_stream stream);
 
 /**
- * @brief Multiplies tensors in place by a factor that lies in device memory, noting non-finite
- *        elements, many tensors in one call.
+ * @brief Multiplies many tensors in place by a factor in device memory, and sets a flag if an
+ *        element is not finite.
  *
- * For a caller that keeps scale and flag in memory of its own; memopt_scaler_unscale() does the
- * same with a scaler's. An element is judged before it is multiplied. The product is computed in
- * f32 and rounded once to the element's type. Where the factor is 1 and found_inf is NULL nothing
- * is touched.
+ * For callers that keep scale and flag in their own memory; memopt_scaler_unscale() does the same
+ * with those of a scaler. An element is checked before it is multiplied. The product is computed in
+ * f32 and rounded once to the element's type. If the factor is 1 and found_inf is NULL, nothing is
+ * written.
  * @param device the device.
  * @param tensors `count` tensors of f32, f16 or bf16; none overlaps another.
- * @param count how many; 0 does nothing.
+ * @param count the number of tensors; 0 does nothing.
  * @param factor one f32 in device memory, read in stream order.
- * @param found_inf one f32 in device memory that becomes 1.0f if any element is not finite and
- *        stays as it is otherwise; NULL: nothing is noted.
+ * @param found_inf one f32 in device memory. It becomes 1.0f if any element is not finite;
+ *        otherwise it is not changed. NULL: no check.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT NULL, or a misaligned or overlapping tensor; the message names
- *         its index. Nothing is enqueued.
- * @retval MEMOPT_UNSUPPORTED an element type that is not one of the three. Nothing is enqueued.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY as told. Nothing is enqueued.
- * @retval MEMOPT_DRIVER_ERROR as told; some tensors may be multiplied.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or a tensor is misaligned or overlaps another;
+ *         the message names its index. Nothing is enqueued.
+ * @retval MEMOPT_UNSUPPORTED an element type is not one of the three. Nothing is enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; see memopt_last_error(). Nothing is
+ *         enqueued.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error(); some tensors may be
+ *         multiplied.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scale(memopt_device *device, const memopt_tensor *tensors,
@@ -123,14 +133,14 @@ MEMOPT_API memopt_status memopt_scale(memopt_device *device, const memopt_tensor
                                       memopt_stream stream);
 
 /**
- * @brief Notes non-finite elements without changing them: memopt_scale() without the product.
+ * @brief Sets a flag if an element is not finite: memopt_scale() without the multiplication.
  * @param device the device.
  * @param tensors `count` tensors of f32, f16 or bf16.
- * @param count how many; 0 does nothing.
- * @param found_inf one f32 in device memory that becomes 1.0f if any element is not finite and
- *        stays as it is otherwise.
+ * @param count the number of tensors; 0 does nothing.
+ * @param found_inf one f32 in device memory. It becomes 1.0f if any element is not finite;
+ *        otherwise it is not changed.
  * @param stream the stream.
- * @return the status as of memopt_scale().
+ * @return the status as for memopt_scale().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_check_finite(memopt_device *device, const memopt_tensor *tensors,
@@ -141,8 +151,8 @@ MEMOPT_API memopt_status memopt_check_finite(memopt_device *device, const memopt
  * @brief Bytes of scratch that memopt_norm() and memopt_clip() need for these tensors.
  * @param tensors `count` tensors; only their counts are read.
  * @param count how many.
- * @param[out] out_bytes the size: 8 bytes for each 65,536 elements or part of them of a tensor, and
- *        little more.
+ * @param[out] out_bytes the size: about 8 bytes for each 16,384 elements or part of them of
+ *        a tensor.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or there are 2^64 elements or more.
  * @since 0.9
@@ -195,16 +205,16 @@ MEMOPT_API memopt_status memopt_clip(memopt_device *device, float *norm,
                                      const memopt_tensor *tensors, uint64_t count, double max_norm,
                                      void *scratch, uint64_t scratch_bytes, memopt_stream stream);
 
-/** @brief A dynamic loss scaler with the reductions that go with it. */
+/** @brief A dynamic loss scaler. */
 typedef struct memopt_scaler memopt_scaler;
 
 /** @brief How to make a scaler; zero means the default. */
 typedef struct memopt_scaler_options {
     size_t struct_size;       /**< sizeof(memopt_scaler_options). */
-    double init_scale;        /**< First scale; 0: 65536. */
-    double growth_factor;     /**< Growth; 0: 2. Must be above 1. */
-    double backoff_factor;    /**< Shrink on overflow; 0: 0.5. In (0, 1). */
-    uint32_t growth_interval; /**< Clean steps before growth; 0: 2000. */
+    double init_scale;        /**< The first scale; 0: 65536. */
+    double growth_factor;     /**< The factor of growth; 0: 2. Must be above 1. */
+    double backoff_factor;    /**< The factor after an overflow; 0: 0.5. In (0, 1). */
+    uint32_t growth_interval; /**< Steps without overflow before growth; 0: 2000. */
     uint32_t disabled;        /**< 1: the scale stays 1 (norm, clip and check still work). */
 } memopt_scaler_options;
 
@@ -214,26 +224,27 @@ typedef struct memopt_scaler_options {
         sizeof(memopt_scaler_options), 0, 0, 0, 0, 0                                               \
     }
 
-/** @brief A scaler's state, as torch's GradScaler keeps it. */
+/** @brief A scaler's state, with the fields of torch's GradScaler. */
 typedef struct memopt_scaler_state {
     size_t struct_size;       /**< sizeof(memopt_scaler_state). */
     double scale;             /**< The scale. */
     double growth_factor;     /**< As in the options. */
     double backoff_factor;    /**< As in the options. */
     uint32_t growth_interval; /**< As in the options. */
-    uint32_t growth_tracker;  /**< Clean steps since the last change. */
+    uint32_t growth_tracker;  /**< Steps without overflow since the last change. */
 } memopt_scaler_state;
 
 /**
- * @brief Makes a scaler. Its scale and found-inf flag live in device memory.
+ * @brief Creates a scaler. Its scale and found-inf flag are in device memory.
  *
- * Waits for the default stream once, so that the scaler can be used on any stream at once.
+ * Waits for the default stream once, so that any stream can use the scaler at once.
  * @param device the device; it must outlive the scaler.
  * @param options NULL for defaults.
- * @param[out] out_scaler the scaler; ended by memopt_scaler_destroy().
+ * @param[out] out_scaler the scaler; destroy it with memopt_scaler_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or an option is out of range.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
+ *         allocation, a device allocation or the driver failed; see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_create(memopt_device *device,
@@ -241,48 +252,51 @@ MEMOPT_API memopt_status memopt_scaler_create(memopt_device *device,
                                               memopt_scaler **out_scaler);
 
 /**
- * @brief Ends a scaler after waiting for work that uses it.
- * @param scaler the scaler; NULL is fine.
+ * @brief Destroys a scaler after waiting for the work that uses it.
+ * @param scaler the scaler; NULL does nothing.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT the wait said so; the handle
- *         and its device memory are gone all the same. On a device that was known to be lost it
- *         succeeds.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT waiting for pending work
+ *         failed; the handle and its device memory are destroyed anyway. If the device was already
+ *         known to be lost, the call succeeds.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_destroy(memopt_scaler *scaler);
 
 /**
- * @brief Where the scale lies, for a loss kernel of the caller's to multiply by.
+ * @brief Returns the address of the scale, for the caller's loss kernel to multiply by.
  * @param scaler the scaler.
- * @return one f32 in device memory, living as long as the scaler; NULL if scaler is NULL.
+ * @return one f32 in device memory that exists as long as the scaler; NULL if scaler is NULL.
  * @since 0.9
  */
 MEMOPT_API const float *memopt_scaler_get_scale(const memopt_scaler *scaler);
 
 /**
- * @brief Where the found-inf flag lies: 1.0f where a check since the last update found a non-finite
- *        gradient, else 0.0f.
+ * @brief Returns the address of the found-inf flag: 1.0f if a check since the last update found a
+ *        non-finite gradient, else 0.0f.
  *
- * Checks of the caller's own may set it to 1.0f in stream order.
+ * The caller's own checks may set it to 1.0f in stream order.
  * @param scaler the scaler.
- * @return one f32 in device memory, living as long as the scaler; NULL if scaler is NULL.
+ * @return one f32 in device memory that exists as long as the scaler; NULL if scaler is NULL.
  * @since 0.9
  */
 MEMOPT_API float *memopt_scaler_get_found_inf(const memopt_scaler *scaler);
 
 /**
- * @brief Multiplies gradients by float(1 / double(scale)) in place and notes non-finite ones.
+ * @brief Multiplies gradients by float(1 / double(scale)) in place and sets the found-inf flag if
+ *        one is not finite.
  *
- * An element is judged before it is multiplied. The product is computed in f32 and rounded once to
- * the element's type. Nothing of the list may overlap.
+ * An element is checked before it is multiplied. The product is computed in f32 and rounded once to
+ * the element's type. The tensors must not overlap.
  * @param scaler the scaler.
  * @param gradients `count` tensors of f32, f16 or bf16.
- * @param count how many; 0 does nothing.
+ * @param count the number of tensors; 0 does nothing.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
- * @retval MEMOPT_INVALID_ARGUMENT NULL or a misaligned tensor; the message names its index.
- * @retval MEMOPT_UNSUPPORTED an element type that cannot be unscaled.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or a tensor is misaligned; the message names
+ *         its index.
+ * @retval MEMOPT_UNSUPPORTED this element type cannot be unscaled.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
+ *         allocation, a device allocation or the driver failed; see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_unscale(memopt_scaler *scaler,
@@ -290,37 +304,39 @@ MEMOPT_API memopt_status memopt_scaler_unscale(memopt_scaler *scaler,
                                                memopt_stream stream);
 
 /**
- * @brief Notes non-finite gradients without changing them.
+ * @brief Sets the found-inf flag if a gradient is not finite, without changing the gradients.
  * @param scaler the scaler.
  * @param gradients `count` tensors of f32, f16 or bf16.
- * @param count how many; 0 does nothing.
+ * @param count the number of tensors; 0 does nothing.
  * @param stream the stream.
- * @return the status as of memopt_scaler_unscale().
+ * @return the status as for memopt_scaler_unscale().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_check(memopt_scaler *scaler, const memopt_tensor *gradients,
                                              uint64_t count, memopt_stream stream);
 
 /**
- * @brief Ends a step: shrinks the scale after an overflow, grows it after growth_interval clean
- *        steps (only if it stays finite), and clears the found-inf flag.
+ * @brief Completes a step: reduces the scale after an overflow, or increases it after
+ *        growth_interval steps without overflow (only if it stays finite), and clears the found-inf
+ *        flag.
  * @param scaler the scaler.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT scaler is NULL.
- * @retval MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream);
 
 /**
- * @brief Reads the state after the stream's work so far. Waits for the stream.
+ * @brief Reads the state behind the work that is on the stream now. Waits for the stream.
  * @param scaler the scaler.
- * @param[in,out] out_state struct_size set by the caller; filled as far as it reaches.
  * @param stream the stream.
+ * @param[in,out] out_state the caller sets struct_size; the call fills at most that many bytes.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT the driver failed or device memory was misused;
+ *         see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_stream stream,
@@ -333,7 +349,8 @@ MEMOPT_API memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, mem
  * @param stream the stream.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or a field is out of range.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as told.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT the driver failed or device memory was misused;
+ *         see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler,

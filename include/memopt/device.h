@@ -2,18 +2,19 @@
  * @file device.h
  * @brief Devices, streams, events, copies and page-locked host memory.
  *
- * A device is opened by name: "cpu", "cuda:0", "hip:1". On "cpu", device memory is host memory of a
- * settable capacity that is reserved, mapped and unmapped as on a GPU; a program that fits there
- * fits a card of that size.
+ * A device is opened by name: "cpu", "cuda:0", "hip:1". On "cpu", device memory is host memory with
+ * a capacity that the caller can set. It is reserved, mapped and unmapped as on a GPU: a program
+ * that fits there fits a card of that size.
  *
- * **Streams.** A ::memopt_stream is the driver's own handle (`CUstream`, `cudaStream_t`,
- * `hipStream_t`) on a GPU; NULL is the device's default stream. Work on one stream runs in order;
- * streams do not wait for each other unless told to (NULL included: it never synchronises
- * implicitly, except with blocking streams that others made on a GPU). On "cpu" the NULL stream
- * runs on the calling thread before the call returns and other streams run on a worker each.
+ * **Streams.** On a GPU, a ::memopt_stream is the driver's own handle (`CUstream`, `cudaStream_t`,
+ * `hipStream_t`). NULL is the device's default stream. Work on one stream runs in order. A stream
+ * waits for another one only if the program asks for it. This holds for NULL too: it never
+ * synchronises implicitly, except, on a GPU, with blocking streams that other code created. On
+ * "cpu", work on the NULL stream runs on the calling thread before the call returns; each other
+ * stream has a worker thread.
  *
- * **Threads.** Every function here may be called from any thread at any time, except that a handle
- * must not be in use by another call while it is destroyed or closed.
+ * **Threads.** Every function here may be called from any thread at any time. One exception: while
+ * a handle is destroyed or closed, no other call may use it.
  */
 #ifndef MEMOPT_DEVICE_H
 #define MEMOPT_DEVICE_H
@@ -34,13 +35,14 @@ typedef uint32_t memopt_stream_order;
 
 /** @brief The values of ::memopt_stream_order. */
 enum {
-    /** As soon as possible: the NULL stream inline, the others on a worker thread each. */
+    /** Work runs as soon as possible: work on the NULL stream before the call returns, other
+     * streams on a worker thread each. */
     MEMOPT_STREAM_ORDER_EAGER = 0,
     /**
-     * For tests: no work runs before something waits for it (the latest legal moment), every other
-     * stream that may legally run first does, freed memory is poisoned, and work that touches
-     * freed memory makes the next synchronising call fail with #MEMOPT_DEVICE_FAULT. The NULL
-     * stream is asynchronous too, as on a GPU.
+     * For tests. Work runs at the latest legal moment: when something waits for it, after all other
+     * streams that may legally run first. Freed memory is poisoned. Work that touches freed memory
+     * makes the next synchronising call fail with #MEMOPT_DEVICE_FAULT. The NULL stream is
+     * asynchronous too, as on a GPU.
      */
     MEMOPT_STREAM_ORDER_ADVERSARIAL = 1
 };
@@ -48,12 +50,13 @@ enum {
 /** @brief How to open a device; zero means the default. */
 typedef struct memopt_device_options {
     size_t struct_size; /**< sizeof(memopt_device_options). */
-    /** Device memory in bytes ("cpu" only). 0: the machine's physical memory. It is rounded down to
-     * the granularity and must be at least one granule. */
+    /** Device memory in bytes ("cpu" only), rounded down to a multiple of the granularity, at least
+     * one page of it. 0: the machine's physical memory. */
     uint64_t capacity;
-    /** Threads that run kernels ("cpu" only), at most 1024. 0: what the environment variable
-     * MEMOPT_NUM_THREADS says, else OMP_NUM_THREADS, else one per processor that the process may
-     * use, by its affinity mask and its control group's CPU quota (rounded up). */
+    /** Threads that run kernels ("cpu" only), at most 1024. 0: the value of the environment
+     * variable MEMOPT_NUM_THREADS, else of OMP_NUM_THREADS, else one per processor that the
+     * process may use. The affinity mask and the CPU quota of the control group (rounded up) limit
+     * that number. */
     uint32_t threads;
     uint32_t stream_order; /**< A ::memopt_stream_order ("cpu" only). */
     uint64_t seed;         /**< Seed of the adversarial order's choices. */
@@ -68,24 +71,25 @@ typedef struct memopt_device_options {
 
 /** @brief What a device is and can do. */
 typedef struct memopt_device_properties {
-    size_t struct_size; /**< Set by the caller. */
-    char name[64];      /**< As the driver calls it. */
-    char backend[8];    /**< "cpu", "cuda" or "hip". */
-    char isa[24];       /**< What kernels run as: "scalar", "avx2", "avx512", "sm_90", "gfx1030". */
-    int32_t index;      /**< The number behind the colon; 0 for "cpu". */
-    uint32_t threads;   /**< Kernel threads ("cpu"), else multiprocessors. */
-    uint32_t warp_size; /**< Threads in lock-step: 32 or 64; 1 on "cpu". */
+    size_t struct_size;      /**< Set by the caller. */
+    char name[64];           /**< The name that the driver gives. */
+    char backend[8];         /**< "cpu", "cuda" or "hip". */
+    char isa[24];            /**< The instruction set of the kernels: "scalar", "avx2", "avx512",
+                                  "sm_90", "gfx1030". */
+    int32_t index;           /**< The number behind the colon; 0 for "cpu". */
+    uint32_t threads;        /**< Kernel threads ("cpu") or multiprocessors (GPU). */
+    uint32_t warp_size;      /**< Threads in lock-step: 32 or 64; 1 on "cpu". */
     uint32_t virtual_memory; /**< 1 where memory can be mapped page by page. */
     uint64_t total_memory;   /**< Bytes of device memory. */
     uint64_t granularity;    /**< Bytes of the smallest page that can be mapped. */
-    /** Which form of the kernels fits. On "cpu" the instruction set that MEMOPT_ISA may name:
-     * "scalar", "avx2", "avx512-base", "avx512-vbmi" or "avx512-bf16"; on a GPU the built-in image
-     * ("fatbin", "ptx75", "gfx90a"), "source" where none fits and a run-time compiler must make
-     * one, or "". */
+    /** The variant of the kernels that fits the device. On "cpu": the instruction set, as
+     * MEMOPT_ISA names it: "scalar", "avx2", "avx512-base", "avx512-vbmi" or "avx512-bf16". On a
+     * GPU: the built-in image ("fatbin", "ptx75", "gfx90a"), or "source" if no image fits and a
+     * run-time compiler must make one, or "". */
     char kernels[24];
-    /** What keeps kernels from a better form ("cpu"), such as "avx512-base needs avx512f, which
-     * this machine lacks" or "MEMOPT_ISA=avx2; this machine has avx512-bf16"; "" where nothing
-     * does. */
+    /** Why kernels do not use a faster variant ("cpu"), such as "avx512-base needs avx512f, which
+     * this machine lacks" or "MEMOPT_ISA=avx2; this machine has avx512-bf16"; "" if nothing
+     * prevents it. */
     char limit[160];
 } memopt_device_properties;
 
@@ -93,7 +97,7 @@ typedef struct memopt_device_properties {
 typedef struct memopt_memory_info {
     size_t struct_size;   /**< Set by the caller. */
     uint64_t total;       /**< Device memory in all. */
-    uint64_t free;        /**< Device memory that could be allocated now, by anyone. */
+    uint64_t free;        /**< Device memory that any program could allocate now. */
     uint64_t used;        /**< Device memory that this handle holds (mapped or allocated). */
     uint64_t used_peak;   /**< The most that this handle has held. */
     uint64_t reserved_va; /**< Virtual addresses that this handle has reserved. */
@@ -105,13 +109,13 @@ typedef struct memopt_memory_info {
 /**
  * @brief The number of devices of a back end.
  * @param backend "cpu" (always 1), "cuda" or "hip".
- * @param[out] out_count how many there are; 0 is a success.
+ * @param[out] out_count the number of devices; 0 is a success.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
- * @retval MEMOPT_NOT_FOUND there is no such back end; the message names those there are.
+ * @retval MEMOPT_NOT_FOUND there is no such back end; the message lists the existing ones.
  * @retval MEMOPT_UNSUPPORTED this build of the library was made without that back end.
- * @retval MEMOPT_DRIVER_MISSING its driver cannot be loaded; memopt_last_error() says why.
- * @retval MEMOPT_DRIVER_ERROR its driver does not start, or refused.
+ * @retval MEMOPT_DRIVER_MISSING the driver cannot be loaded; memopt_last_error() says why.
+ * @retval MEMOPT_DRIVER_ERROR the driver does not start, or returned an error.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_count(const char *backend, int32_t *out_count);
@@ -122,43 +126,47 @@ typedef uint32_t memopt_backend_feature;
 /** @brief The values of ::memopt_backend_feature. */
 enum {
     MEMOPT_BACKEND_VIRTUAL_MEMORY = 1,  /**< The driver maps memory page by page. */
-    MEMOPT_BACKEND_HOST_FUNCTIONS = 2,  /**< Functions of the host run in stream order. */
+    MEMOPT_BACKEND_HOST_FUNCTIONS = 2,  /**< Host functions run in stream order. */
     MEMOPT_BACKEND_GRAPH_CAPTURE = 4,   /**< Streams can be captured into graphs. */
     MEMOPT_BACKEND_RUNTIME_COMPILER = 8 /**< Kernels can be compiled for a device with no image. */
 };
 
-/** @brief What was found of a back end. Lists are separated by ", "; texts are cut where they do
- * not fit. */
+/**
+ * @brief What the library found about a back end. Lists are separated by ", ". A text that does not
+ *        fit is cut.
+ */
 typedef struct memopt_backend_info {
     size_t struct_size; /**< Set by the caller. */
-    /** #MEMOPT_OK: devices can be opened, if there are any. Otherwise what opening one returns:
-     * #MEMOPT_UNSUPPORTED (left out of this build), #MEMOPT_DRIVER_MISSING or
+    /** #MEMOPT_OK: devices can be opened, if there are any. Otherwise the status that opening a
+     * device returns: #MEMOPT_UNSUPPORTED (not in this build), #MEMOPT_DRIVER_MISSING or
      * #MEMOPT_DRIVER_ERROR. */
     memopt_status status;
-    int32_t driver_code;    /**< The driver's own code of the problem; 0 if it has none. */
-    int32_t driver_version; /**< As the driver counts, e.g. 12040; 0 where it is not loaded. */
-    int32_t device_count;   /**< Devices. */
+    int32_t driver_code;    /**< The driver's code of the problem; 0 if it has none. */
+    int32_t driver_version; /**< The driver's version in its own form, e.g. 12040; 0 if it is not
+                                 loaded. */
+    int32_t device_count;   /**< The number of devices. */
     uint32_t features;      /**< Bits of ::memopt_backend_feature. */
     char library[256];      /**< The driver's file that was opened; "" if none. */
     char tried[512];        /**< The names that were tried. */
-    /** Why it does not work, with the loader's or driver's words; with #MEMOPT_OK: why there is no
-     * device, where the system tells that, or "". */
+    /** Why the back end does not work, in the words of the loader or driver. With #MEMOPT_OK: why
+     * there is no device, if the system tells it, or "". */
     char problem[512];
-    char missing[512];  /**< Entry points it lacks; without the required ones it is not used. */
-    char targets[512];  /**< What kernels are built in for, e.g. "gfx90a, gfx1100". */
+    char missing[512];  /**< Entry points that the driver lacks. If a required one is missing, the
+                             driver is not used. */
+    char targets[512];  /**< The targets of the built-in kernels, e.g. "gfx90a, gfx1100". */
     char compiler[256]; /**< The run-time compiler's file; "" if none was found. */
 } memopt_backend_info;
 
 /**
- * @brief Tells what was found of a back end: its driver, what that lacks, the kernels built in.
+ * @brief Describes a back end: its driver, missing entry points, the built-in kernels.
  *
- * Loads the driver and the run-time compiler where that has not been done. That a driver is missing
- * is an answer, not a failure of this call: see memopt_backend_info::status.
+ * Loads the driver and the run-time compiler if they are not loaded yet. A missing driver is not a
+ * failure of this call: see memopt_backend_info::status.
  * @param backend "cpu", "cuda" or "hip".
- * @param[in,out] out_info struct_size set by the caller; filled as far as it reaches.
+ * @param[in,out] out_info the caller sets struct_size; the call fills at most that many bytes.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @retval MEMOPT_NOT_FOUND there is no such back end; the message names those there are.
+ * @retval MEMOPT_NOT_FOUND there is no such back end; the message lists the existing ones.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_backend_get_info(const char *backend,
@@ -166,17 +174,17 @@ MEMOPT_API memopt_status memopt_backend_get_info(const char *backend,
 
 /**
  * @brief Opens a device.
- * @param name "cpu", "cuda:N" or "hip:N" (":N" may be left out and means 0).
+ * @param name "cpu", "cuda:N" or "hip:N". Without ":N", N is 0.
  * @param options NULL for defaults.
- * @param[out] out_device the device; ended by memopt_device_close().
+ * @param[out] out_device the device; close it with memopt_device_close().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or an option is out of range.
- * @retval MEMOPT_UNSUPPORTED an unknown option is set, or one that this back end lacks, or this
- * build of the library was made without that back end.
- * @retval MEMOPT_NOT_FOUND no such back end or index.
- * @retval MEMOPT_DRIVER_MISSING its driver cannot be loaded.
+ * @retval MEMOPT_UNSUPPORTED an option is unknown or this back end does not support it, or this
+ *         build of the library does not contain the back end.
+ * @retval MEMOPT_NOT_FOUND there is no such back end or device index.
+ * @retval MEMOPT_DRIVER_MISSING the driver cannot be loaded.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the handle.
- * @retval MEMOPT_DRIVER_ERROR the driver or the system refused.
+ * @retval MEMOPT_DRIVER_ERROR the driver or the system returned an error.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_open(const char *name, const memopt_device_options *options,
@@ -184,14 +192,13 @@ MEMOPT_API memopt_status memopt_device_open(const char *name, const memopt_devic
 
 /**
  * @brief Closes a device after waiting for all its work.
- * @param device the device; NULL is fine.
+ * @param device the device; NULL does nothing.
  * @retval MEMOPT_OK closed.
- * @retval MEMOPT_BUSY allocations, streams, events or page-locked memory of it are left; the
- * message counts them; nothing is changed.
- * @retval MEMOPT_DEVICE_FAULT closed, but misuse of device memory had been found (adversarial
- * order).
- * @retval MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR closed, but waiting for the work said so, for the
- * first time.
+ * @retval MEMOPT_BUSY allocations, streams, events or page-locked memory of the device still exist;
+ *         the message counts them. Nothing changed.
+ * @retval MEMOPT_DEVICE_FAULT closed; misuse of device memory was found (adversarial order).
+ * @retval MEMOPT_DEVICE_LOST, MEMOPT_DRIVER_ERROR closed; waiting for pending work failed (reported
+ *         once).
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_close(memopt_device *device);
@@ -199,7 +206,8 @@ MEMOPT_API memopt_status memopt_device_close(memopt_device *device);
 /**
  * @brief What a device is and can do.
  * @param device the device.
- * @param[in,out] out_properties struct_size set by the caller; filled as far as it reaches.
+ * @param[in,out] out_properties the caller sets struct_size; the call fills at most that many
+ *        bytes.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
  * @since 0.9
@@ -208,14 +216,14 @@ MEMOPT_API memopt_status memopt_device_get_properties(memopt_device *device,
                                                       memopt_device_properties *out_properties);
 
 /**
- * @brief Changes how many threads run kernels on a "cpu" device. Results are the same bits with any
- * number.
+ * @brief Sets the number of threads that run kernels on a "cpu" device. Results have the same bits
+ *        with any number.
  *
- * Waits for a kernel that is running on several threads; the next one has the new number, also on
- * streams that have work. memopt_device_get_properties() tells it.
+ * Waits for a kernel that runs on several threads now. The next kernel uses the new number, also on
+ * streams with pending work. memopt_device_get_properties() returns the new number.
  * @param device a "cpu" device.
- * @param threads from 1 to 1024, the calling thread included; 0: as many as by default (see
- * memopt_device_options::threads), looked up anew.
+ * @param threads 1 to 1024, the calling thread included; 0: the default of
+ *        memopt_device_options::threads, determined again.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL, or threads is above 1024; nothing is changed.
  * @retval MEMOPT_UNSUPPORTED the device is a GPU.
@@ -224,12 +232,12 @@ MEMOPT_API memopt_status memopt_device_get_properties(memopt_device *device,
 MEMOPT_API memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads);
 
 /**
- * @brief Device and page-locked memory: total, free, this handle's.
+ * @brief Reads the state of device and page-locked memory: total, free, used by this handle.
  * @param device the device.
- * @param[in,out] out_info struct_size set by the caller; filled as far as it reaches.
+ * @param[in,out] out_info the caller sets struct_size; the call fills at most that many bytes.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or struct_size is too small.
- * @retval MEMOPT_DRIVER_ERROR the driver refused.
+ * @retval MEMOPT_DRIVER_ERROR the driver returned an error.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_get_memory_info(memopt_device *device,
@@ -241,69 +249,73 @@ MEMOPT_API memopt_status memopt_device_get_memory_info(memopt_device *device,
  * @retval MEMOPT_OK all done.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL.
  * @retval MEMOPT_DEVICE_FAULT misuse of device memory was found; the message names the operation.
- * @retval MEMOPT_DRIVER_ERROR or #MEMOPT_DEVICE_LOST as the driver says.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the driver failed or the device is lost.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_device_sync(memopt_device *device);
 
 /**
- * @brief Makes a stream that runs beside all others.
+ * @brief Creates a stream that runs concurrently with all others.
  * @param device the device.
- * @param[out] out_stream the stream; ended by memopt_stream_destroy().
+ * @param[out] out_stream the stream; destroy it with memopt_stream_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
+ *         see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream);
 
 /**
- * @brief Ends a stream after waiting for its work. The allocators, optimizers and offloaders of
- * this device handle take leave of it as in memopt_stream_release_sync().
+ * @brief Destroys a stream after waiting for its work. The allocators, optimizers and offloaders of
+ *        this device handle stop using it, as in memopt_stream_release_sync().
  * @param device the stream's device.
- * @param stream the stream; NULL is fine and does nothing.
+ * @param stream the stream; NULL does nothing.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
- * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the wait said so; the stream
- *         is gone all the same. On a device that was known to be lost it succeeds.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST waiting for the work failed;
+ *         the stream is destroyed anyway. If the device was already known to be lost, the call
+ *         succeeds.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream);
 
 /**
- * @brief Says that a stream which others made is about to be destroyed, so that the library does
- *        not use it again. Waits for its work.
+ * @brief Announces the end of a stream that other code created. The library stops using the stream.
+ *        Waits for its work.
  *
- * For streams that are not of memopt_stream_create(): call it before `cudaStreamDestroy`,
- * `hipStreamDestroy` or the like. A driver may give a new stream the handle of an old one, and may
- * crash on one that is gone; without this call an allocator that was given the stream knows
- * neither. memopt_stream_destroy() does the same for its stream.
+ * Call it for streams that memopt_stream_create() did not create, before `cudaStreamDestroy`,
+ * `hipStreamDestroy` or a similar call. A driver may reuse the handle of a destroyed stream for a
+ * new one, and may crash when it gets the handle of a destroyed one. Without this call, an
+ * allocator that was given the stream cannot detect either case. memopt_stream_destroy() does the
+ * same for its stream.
  *
- * All allocators, optimizers and offloaders of this device handle take leave of the stream: cached
- * memory of it is for any stream, and what it was recorded for is done. If the handle is used again
- * it is a new stream to them.
+ * All allocators, optimizers and offloaders of this device handle stop using the stream: its cached
+ * memory becomes available to every stream, and its recorded uses count as complete. If the same
+ * handle value is used later, it is treated as a new stream.
  * @param device the device.
- * @param stream the stream, alive, not NULL. Nothing else is called with it meanwhile.
+ * @param stream the stream, alive, not NULL. No other call may use it meanwhile.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device or stream is NULL, or stream is not a live stream (as far
  *         as the back end can tell).
- * @retval MEMOPT_BUSY the stream records a graph; nothing is changed.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT the wait said so. The
- *         library does not use the stream again all the same. After #MEMOPT_DRIVER_ERROR its memory
- *         is given out again only when the whole device has been waited for, which allocators do
- *         under memory pressure, when they are trimmed and at their end. On a device that is known
- *         to be lost it succeeds.
+ * @retval MEMOPT_BUSY the stream records a graph. Nothing changed.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT waiting for the work failed.
+ *         The library stops using the stream anyway. After #MEMOPT_DRIVER_ERROR, the stream's
+ *         memory is reused only after a wait for the whole device; allocators do that under memory
+ *         pressure, in a trim and when they are destroyed. If the device was already known to be
+ *         lost, the call succeeds.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_release_sync(memopt_device *device, memopt_stream stream);
 
 /**
- * @brief Waits for all work that is on a stream now.
+ * @brief Waits for all work that was enqueued on a stream before the call.
  * @param device the stream's device.
  * @param stream the stream; NULL is the default stream.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
- * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the driver failed, the
+ *         device is lost or device memory was misused; see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_sync(memopt_device *device, memopt_stream stream);
@@ -312,8 +324,8 @@ MEMOPT_API memopt_status memopt_stream_sync(memopt_device *device, memopt_stream
  * @brief Asks whether a stream's work is done, without waiting.
  * @param device the stream's device.
  * @param stream the stream.
- * @retval MEMOPT_OK it is.
- * @retval MEMOPT_NOT_READY it is not (the last error is not written).
+ * @retval MEMOPT_OK the work is done.
+ * @retval MEMOPT_NOT_READY work is pending. The last error is not written.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL or stream is not a live stream of it.
  * @since 0.9
  */
@@ -323,60 +335,65 @@ MEMOPT_API memopt_status memopt_stream_query(memopt_device *device, memopt_strea
  * @brief Makes later work of a stream wait for an event's last record.
  * @param device the device.
  * @param stream the stream that waits.
- * @param event the event; one never recorded is already complete.
+ * @param event the event. An event that was never recorded counts as complete.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT a handle is NULL or of another device.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
+ *         see memopt_last_error(); nothing enqueued.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_wait_event(memopt_device *device, memopt_stream stream,
                                                   memopt_event *event);
 
 /**
- * @brief Calls a function of the host when a stream's work so far is done, in stream order.
+ * @brief Calls a host function, in stream order, after the work that is on the stream now.
  * @param device the device.
  * @param stream the stream.
- * @param function called once, on a thread of the library or the driver. It must not call the
- *        library, and must not wait for device work.
- * @param user handed to function.
+ * @param function called once, on a thread of the library or of the driver. It must not call the
+ *        library or wait for device work.
+ * @param user passed to function.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT device or function is NULL, or stream is not a live stream of it.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
+ *         see memopt_last_error(); nothing enqueued.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_stream_host_callback(memopt_device *device, memopt_stream stream,
                                                      void (*function)(void *user), void *user);
 
 /**
- * @brief Makes an event.
+ * @brief Creates an event.
  * @param device the device.
- * @param timing 1 where memopt_event_elapsed() will be asked, else 0 (cheaper).
- * @param[out] out_event the event; ended by memopt_event_destroy().
+ * @param timing 1 if memopt_event_elapsed() will use the event, else 0 (cheaper).
+ * @param[out] out_event the event; destroy it with memopt_event_destroy().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or timing is not 0 or 1.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
+ *         see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_create(memopt_device *device, int32_t timing,
                                              memopt_event **out_event);
 
 /**
- * @brief Ends an event; work that waits for it is not disturbed.
- * @param event the event; NULL is fine.
+ * @brief Destroys an event. Work that waits for it still waits as before.
+ * @param event the event; NULL does nothing.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_DRIVER_ERROR as told; the event is gone all the same. On a lost device it
- *         succeeds.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; the event is destroyed anyway. On a lost device
+ *         the call succeeds.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_destroy(memopt_event *event);
 
 /**
- * @brief Marks the end of a stream's work so far. A later record replaces this one.
+ * @brief Records an event behind the work that is on a stream now. A later record replaces this
+ *        one.
  * @param event the event.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT event is NULL or stream is not a live stream of its device.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; the event is as it was.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
+ *         see memopt_last_error(). The event keeps its earlier record.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_record(memopt_event *event, memopt_stream stream);
@@ -384,10 +401,11 @@ MEMOPT_API memopt_status memopt_event_record(memopt_event *event, memopt_stream 
 /**
  * @brief Asks whether an event's last record is complete, without waiting.
  * @param event the event.
- * @retval MEMOPT_OK it is, or it was never recorded.
- * @retval MEMOPT_NOT_READY it is not (the last error is not written).
+ * @retval MEMOPT_OK the record is complete, or the event was never recorded.
+ * @retval MEMOPT_NOT_READY the record is not complete. The last error is not written.
  * @retval MEMOPT_INVALID_ARGUMENT event is NULL.
- * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the driver failed or the device is lost; see
+ *         memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_query(memopt_event *event);
@@ -395,41 +413,43 @@ MEMOPT_API memopt_status memopt_event_query(memopt_event *event);
 /**
  * @brief Waits until an event's last record is complete.
  * @param event the event.
- * @retval MEMOPT_OK it is, or it was never recorded.
+ * @retval MEMOPT_OK the record is complete, or the event was never recorded.
  * @retval MEMOPT_INVALID_ARGUMENT event is NULL.
- * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST as told.
+ * @retval MEMOPT_DEVICE_FAULT, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the driver failed, the
+ *         device is lost or device memory was misused; see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_sync(memopt_event *event);
 
 /**
- * @brief The time between two complete records.
- * @param start the earlier event, made with timing.
- * @param end the later event, made with timing.
+ * @brief Measures the time between the records of two events.
+ * @param start the earlier event, created with timing.
+ * @param end the later event, created with timing.
  * @param[out] out_seconds the time in seconds.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an event has no timing or was never recorded.
- * @retval MEMOPT_NOT_READY one is not complete yet.
+ * @retval MEMOPT_NOT_READY a record is not complete yet.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_event_elapsed(memopt_event *start, memopt_event *end,
                                               double *out_seconds);
 
 /**
- * @brief Copies bytes between any two of device and host memory, in stream order.
+ * @brief Copies bytes in stream order. Source and destination are each device or host memory.
  *
- * The direction is told by the pointers. The ranges must not overlap. A copy from or to pageable
- * host memory may run before the call returns; the host range must stay valid until the copy is
+ * The addresses determine the direction. The ranges must not overlap. A copy from or to pageable
+ * host memory may run before the call returns. The host range must stay valid until the copy is
  * done.
  * @param device the device.
- * @param destination where to; device, page-locked or pageable host memory.
- * @param source where from.
- * @param bytes how many; 0 does nothing.
+ * @param destination the target: device, page-locked or pageable host memory.
+ * @param source the source: device, page-locked or pageable host memory.
+ * @param bytes the number of bytes; 0 does nothing.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL, a pointer is NULL while bytes is not 0, the
- * ranges overlap, or stream is not a live stream of it.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
+ *         ranges overlap, or stream is not a live stream of the device.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
+ *         see memopt_last_error(); nothing enqueued.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_copy(memopt_device *device, void *destination, const void *source,
@@ -440,52 +460,54 @@ MEMOPT_API memopt_status memopt_copy(memopt_device *device, void *destination, c
  * @param device the device.
  * @param destination device memory.
  * @param value the byte, 0 to 255.
- * @param bytes how many; 0 does nothing.
+ * @param bytes the number of bytes; 0 does nothing.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT device is NULL, destination is NULL while bytes is not 0, value
- * is out of range, or stream is not a live stream of it.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR as told; nothing enqueued.
+ *         is out of range, or stream is not a live stream of the device.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
+ *         see memopt_last_error(); nothing enqueued.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_fill(memopt_device *device, void *destination, int32_t value,
                                      uint64_t bytes, memopt_stream stream);
 
 /**
- * @brief Allocates page-locked host memory, aligned to a page and counted in whole pages.
+ * @brief Allocates page-locked host memory: aligned to a page, in whole pages.
  * @param device the device whose copies will use it.
- * @param bytes how many, at least 1.
- * @param[out] out_pointer the memory; ended by memopt_host_free().
+ * @param bytes the number of bytes, at least 1.
+ * @param[out] out_pointer the memory; free it with memopt_host_free().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or bytes is 0.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY the system or the driver has none left.
- * @retval MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY the system or the driver has no memory left.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_host_alloc(memopt_device *device, uint64_t bytes,
                                            void **out_pointer);
 
 /**
- * @brief Frees page-locked host memory. The caller has made sure that no copy uses it any more.
- * @param device the device it was allocated with.
- * @param pointer as given by memopt_host_alloc(); NULL is fine.
+ * @brief Frees page-locked host memory. The caller ensures that no copy uses it any more.
+ * @param device the device that it was allocated with.
+ * @param pointer the memory from memopt_host_alloc(); NULL does nothing.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT device is NULL, or pointer is none of its page-locked
- * allocations.
+ * @retval MEMOPT_INVALID_ARGUMENT device is NULL, or pointer is not a page-locked allocation of
+ *         this device.
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_host_free(memopt_device *device, void *pointer);
 
 /**
- * @brief Page-locks host memory of the caller, so that copies from and to it are asynchronous.
+ * @brief Page-locks the caller's host memory, so that copies from and to it are asynchronous.
  * @param device the device.
  * @param pointer the memory; any alignment (the system locks whole pages).
- * @param bytes how many, at least 1.
+ * @param bytes the number of bytes, at least 1.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, bytes is 0, part of the range is not mapped
- * memory, or it overlaps one that is page-locked already.
- * @retval MEMOPT_OUT_OF_HOST_MEMORY no memory for the bookkeeping, or it cannot be locked.
- * @retval MEMOPT_DRIVER_ERROR as told.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, bytes is 0, part of the range is not mapped,
+ *         or the range overlaps memory that is already page-locked.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed, or the system refuses to lock the
+ *         memory.
+ * @retval MEMOPT_DRIVER_ERROR the driver failed; see memopt_last_error().
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_host_register(memopt_device *device, void *pointer, uint64_t bytes);
@@ -493,7 +515,7 @@ MEMOPT_API memopt_status memopt_host_register(memopt_device *device, void *point
 /**
  * @brief Undoes memopt_host_register().
  * @param device the device.
- * @param pointer as given there.
+ * @param pointer the address given to memopt_host_register().
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT device or pointer is NULL, or pointer is not registered.
  * @since 0.9

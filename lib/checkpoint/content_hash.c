@@ -14,7 +14,7 @@ static memopt_status check(memopt_device *device, const memopt_tensor *tensor,
 {
     uint64_t size = memopt_dtype_size(tensor->dtype);
     if (size == 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "content hash: element type %d is none",
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "content hash: %d is not an element type",
                        (int)tensor->dtype);
     if (!mo_mul_u64(tensor->count, size, out_bytes))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,

@@ -37,10 +37,11 @@ static memopt_status check_options(const memopt_region_callbacks *callbacks,
                        callbacks->random_save == NULL ? "NULL" : "set");
     if (options->mode > MEMOPT_REGION_KEEP)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "region_create: mode %u is no memopt_region_mode (0 or 1)", options->mode);
+                       "region_create: mode %u is not a memopt_region_mode (0 or 1)",
+                       options->mode);
     if (options->check > MEMOPT_CHECK_EXACT)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "region_create: check %u is no memopt_region_check_mode (0 to 2)",
+                       "region_create: check %u is not a memopt_region_check_mode (0 to 2)",
                        options->check);
     return MEMOPT_OK;
 }

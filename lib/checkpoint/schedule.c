@@ -36,7 +36,8 @@ static memopt_status check_stage(const memopt_chain_stage *s, uint64_t index, ui
     if (!isfinite(s->forward_seconds) || !isfinite(s->backward_seconds) || s->forward_seconds < 0 ||
         s->backward_seconds < 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "schedule: stage %" PRIu64 ": forward takes %g and backward %g; times are "
+                       "schedule: stage %" PRIu64
+                       ": forward takes %g and backward %g; times must be "
                        "finite and not negative",
                        index, s->forward_seconds, s->backward_seconds);
     if (s->saved_bytes < s->output_bytes)
@@ -61,7 +62,7 @@ static memopt_status check(const memopt_chain_stage *stages, uint64_t count,
 {
     if (count < 1 || count > MO_CHAIN_LIMIT)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "schedule: %" PRIu64 " stages; 1 to %d can be planned, so join neighbours",
+                       "schedule: %" PRIu64 " stages; the count must be 1 to %d: join neighbours",
                        count, MO_CHAIN_LIMIT);
     if (options->slots > most_slots || options->input_gradient > 1)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -122,8 +123,8 @@ static memopt_status solve(memopt_schedule *s, const memopt_schedule_options *op
     if (budget < floor) {
         mo_free(minimum.table);
         return mo_fail(MEMOPT_LIMIT_REACHED,
-                       "schedule: a budget of %" PRIu64 " bytes; the least that %" PRIu64
-                       " stages need is %" PRIu64 ", and without recomputation %" PRIu64,
+                       "schedule: the budget is %" PRIu64 " bytes; %" PRIu64
+                       " stages need at least %" PRIu64 ", without recomputation %" PRIu64,
                        budget, s->chain.count, floor, s->info.peak_bytes);
     }
     status = solve_within(s, budget, slots_for(s->chain.count, options->slots), &minimum);

@@ -113,24 +113,23 @@ memopt_status mo_disk_result(const mo_disk_slot *slot)
     if (problem > 0)
         return mo_fail_driver(
             MEMOPT_IO_ERROR, problem, mo_disk_errno_name(problem),
-            "offload: %s %s %s the disk tier at %s: %s (%s of it are in use); the "
-            "value is where it was",
+            "offload: %s %s %s the disk tier at %s: %s (%s of the file are in use); the "
+            "value stays where it was",
             verb, MO_SIZE(slot->bytes), slot->writes ? "to" : "from", disk->path, strerror(problem),
             MO_SIZE(disk->extents.used));
     if (problem == MO_DISK_FORKED)
         return mo_fail(MEMOPT_UNSUPPORTED, "offload: %s %s of the disk tier at %s: %s", verb,
                        MO_SIZE(slot->bytes), disk->path, in_a_child);
     if (problem == MO_DISK_PENDING)
-        return mo_fail(
-            MEMOPT_DRIVER_ERROR,
-            "offload: %s %s of the disk tier at %s: the driver did not call the function "
-            "that does it",
-            verb, MO_SIZE(slot->bytes), disk->path);
+        return mo_fail(MEMOPT_DRIVER_ERROR,
+                       "offload: %s %s of the disk tier at %s: the driver did not call the host "
+                       "function",
+                       verb, MO_SIZE(slot->bytes), disk->path);
     return mo_fail(problem == MO_DISK_SHORT ? MEMOPT_IO_ERROR : MEMOPT_CORRUPT,
                    "offload: reading %s from the disk tier at %s, %llu bytes into it: %s",
                    MO_SIZE(slot->bytes), disk->path, (unsigned long long)slot->offset,
-                   problem == MO_DISK_SHORT ? "the file ends before the value does"
-                                            : "the content is not what was written");
+                   problem == MO_DISK_SHORT ? "the file is too short"
+                                            : "the bytes are not the ones that were written");
 }
 
 /* --- slots */

@@ -27,8 +27,8 @@ MO_REPLACEABLE mo_disk_system mo_disk_calls = {pwrite, pread, 0};
 static memopt_status cannot(const char *what, const char *path, int code)
 {
     return mo_fail_driver(MEMOPT_IO_ERROR, code, mo_disk_errno_name(code),
-                          "offload: %s %s: %s; disk_path is a directory that can be written to, or "
-                          "the name of a file to make",
+                          "offload: %s %s: %s; disk_path must be a writable directory, or "
+                          "the name of a file to create",
                           what, path, strerror(code));
 }
 
@@ -74,10 +74,11 @@ memopt_status mo_disk_file_open(const char *path, int *out_file)
     if (stat(path, &there) == 0) {
         if (S_ISDIR(there.st_mode))
             return open_in(path, out_file);
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "offload: disk_path %s exists and is no directory; name a directory, or a "
-                       "file that does not exist: it would be overwritten",
-                       path);
+        return mo_fail(
+            MEMOPT_INVALID_ARGUMENT,
+            "offload: disk_path %s exists and is not a directory; name a directory, or a "
+            "file that does not exist",
+            path);
     }
     int file = open(path, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (file < 0)

@@ -15,22 +15,21 @@ static memopt_status check_options(const memopt_offloader_options *options)
     int spills = options->overflow == MEMOPT_OVERFLOW_SPILL;
     if (options->overflow > MEMOPT_OVERFLOW_SPILL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "offloader_create: overflow %u is no memopt_overflow (0 to 3)",
+                       "offloader_create: overflow %u is not a memopt_overflow (0 to 3)",
                        options->overflow);
     if (spills != (options->disk_path != NULL))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "offloader_create: %s; the spill policy and disk_path go together",
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_create: %s; set both or neither",
                        spills ? "overflow is spill, but disk_path is NULL"
                               : "disk_path is given, but overflow is not spill");
     if (spills && options->host_limit == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "offloader_create: host_limit is 0, no limit: nothing would ever go to the "
-                       "disk; say how much may stay in host memory");
+                       "offloader_create: host_limit is 0 (no limit), so nothing would go to the "
+                       "disk; set host_limit");
     if (!spills && options->disk_limit != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "offloader_create: disk_limit is given without disk_path");
     if ((options->flags & ~(uint32_t)MEMOPT_OFFLOADER_NULL_STREAM) != 0)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_create: flags %#x has unknown ones",
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_create: flags %#x has unknown bits",
                        options->flags);
     return MEMOPT_OK;
 }
@@ -164,7 +163,7 @@ memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_
     if (status == MEMOPT_OK && capturing)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "%s: stream %p records a graph; a replay would copy from and to memory that "
-                       "has gone to other values. Offload outside of the capture",
+                       "other values use by then; offload outside of the capture",
                        call, (void *)stream);
     return status;
 }

@@ -38,7 +38,7 @@ static memopt_status check_request(memopt_offloader *offloader, const request *r
                        "%s: data points into a block, %llu bytes behind its first byte", call,
                        (unsigned long long)((uintptr_t)r->data - (uintptr_t)base));
     if (r->bytes > size)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %llu bytes asked of a block of %llu", call,
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %llu bytes of a block of %llu bytes", call,
                        (unsigned long long)r->bytes, (unsigned long long)size);
     return MEMOPT_OK;
 }

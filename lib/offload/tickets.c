@@ -16,10 +16,10 @@ memopt_status mo_tickets_reserve(memopt_offloader *offloader)
 {
     if (offloader->serial >= (1ull << SERIAL_BITS) - 1 ||
         (offloader->first_free == offloader->packed_count && offloader->packed_count > place_mask))
-        return mo_fail(MEMOPT_LIMIT_REACHED,
-                       "offload: %llu tickets are live and %llu were given out; no number is left",
-                       (unsigned long long)offloader->stats.tickets,
-                       (unsigned long long)offloader->serial);
+        return mo_fail(
+            MEMOPT_LIMIT_REACHED,
+            "offload: no ticket number is left: %llu tickets are live, %llu were given out",
+            (unsigned long long)offloader->stats.tickets, (unsigned long long)offloader->serial);
     if (offloader->first_free < offloader->packed_count)
         return MEMOPT_OK;
     mo_lock(&offloader->streams_lock);
@@ -56,7 +56,7 @@ memopt_status mo_tickets_find(memopt_offloader *offloader, memopt_ticket ticket,
         return MEMOPT_OK;
     }
     int past = ticket >> PLACE_BITS != 0 && ticket >> PLACE_BITS <= offloader->serial;
-    return mo_fail(MEMOPT_NOT_FOUND, "%s: ticket %llu is not one of the %llu live ones%s", call,
+    return mo_fail(MEMOPT_NOT_FOUND, "%s: ticket %llu is not among the %llu live tickets%s", call,
                    (unsigned long long)ticket, (unsigned long long)offloader->stats.tickets,
                    past ? "; was it released before?" : "");
 }

@@ -40,7 +40,7 @@ static memopt_status check_format(const char *verb, uint32_t format)
 {
     if (format < MEMOPT_STATE_8BIT || format > MEMOPT_STATE_F8)
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "%s: state_format %" PRIu32
+                       "%s: state_format is %" PRIu32
                        "; 8-bit (2), 4-bit (3) and e4m3 (4) are supported",
                        verb, format);
     return MEMOPT_OK;

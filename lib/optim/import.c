@@ -17,7 +17,7 @@ static memopt_status check_frame(const unsigned char *b, uint64_t bytes)
 {
     if (bytes < MO_EXPORT_HEADER + MO_EXPORT_END ||
         memcmp(b, mo_export_magic, sizeof mo_export_magic) != 0)
-        return mo_fail(MEMOPT_CORRUPT, "optimizer import: %" PRIu64 " bytes that are no export",
+        return mo_fail(MEMOPT_CORRUPT, "optimizer import: %" PRIu64 " bytes that are not an export",
                        bytes);
     if (mo_get_u32(b + 8) > MO_EXPORT_VERSION)
         return mo_fail(MEMOPT_UNSUPPORTED,
@@ -28,13 +28,13 @@ static memopt_status check_frame(const unsigned char *b, uint64_t bytes)
     if (mo_get_u32(b + 8) == 0 || mo_get_u32(b + 12) != MO_EXPORT_HEADER || total > bytes ||
         total < MO_EXPORT_HEADER + MO_EXPORT_END)
         return mo_fail(MEMOPT_CORRUPT,
-                       "optimizer import: the header tells of %" PRIu64 " bytes, %" PRIu64
-                       " are there; the export is cut short or damaged",
+                       "optimizer import: the header says %" PRIu64
+                       " bytes, the buffer has %" PRIu64 "; the export is cut short or damaged",
                        total, bytes);
     uint32_t crc = mo_crc32(b, total - MO_EXPORT_END);
     if (crc != mo_get_u32(b + total - 8) || mo_get_u32(b + total - 4) != 0)
         return mo_fail(MEMOPT_CORRUPT,
-                       "optimizer import: checksum %08" PRIx32 ", %08" PRIx32
+                       "optimizer import: the checksum is %08" PRIx32 ", %08" PRIx32
                        " was written; the export is damaged",
                        crc, mo_get_u32(b + total - 8));
     return MEMOPT_OK;
@@ -46,13 +46,13 @@ static memopt_status check_shape(const memopt_optimizer *o, const unsigned char 
     if (mo_get_u32(b + 24) != o->options.kind || mo_get_u32(b + 28) != o->options.block_size)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer import: kind %" PRIu32 " with blocks of %" PRIu32
-                       " was exported; this is kind %" PRIu32 " with blocks of %" PRIu32,
+                       " was exported; this optimizer has kind %" PRIu32 " with blocks of %" PRIu32,
                        mo_get_u32(b + 24), mo_get_u32(b + 28), o->options.kind,
                        o->options.block_size);
     if (mo_get_u32(b + 8) != mo_export_version(o))
         return mo_fail(MEMOPT_CORRUPT,
-                       "optimizer import: version %" PRIu32 " of the format; such an optimizer is "
-                       "written as version %" PRIu32,
+                       "optimizer import: version %" PRIu32 " of the format; this optimizer "
+                       "needs version %" PRIu32,
                        mo_get_u32(b + 8), mo_export_version(o));
     if (mo_get_u64(b + 32) != o->group_count || mo_get_u64(b + 40) != o->parameter_count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -63,7 +63,8 @@ static memopt_status check_shape(const memopt_optimizer *o, const unsigned char 
                      o->group_count * mo_export_group_bytes(mo_export_version(o)) +
                      o->parameter_count * MO_EXPORT_PARAMETER;
     if (mo_get_u64(b + 16) < least)
-        return mo_fail(MEMOPT_CORRUPT, "optimizer import: %" PRIu64 " bytes, %" PRIu64 " at least",
+        return mo_fail(MEMOPT_CORRUPT,
+                       "optimizer import: %" PRIu64 " bytes; an export has at least %" PRIu64,
                        mo_get_u64(b + 16), least);
     return MEMOPT_OK;
 }
@@ -113,7 +114,7 @@ static memopt_status check_parameters(const memopt_optimizer *o, const unsigned 
         if (mo_steps_taken(mo_get_u64(at + 16)) >= MO_STEPS_LIMIT)
             return mo_fail(MEMOPT_CORRUPT,
                            "optimizer import: parameter %" PRIu64 " has taken %" PRIu64
-                           " steps, not below 2^53",
+                           " steps; the count must be below 2^53",
                            i, mo_get_u64(at + 16));
     }
     return MEMOPT_OK;

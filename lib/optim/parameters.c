@@ -98,8 +98,8 @@ memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stre
     if (p->state == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer step: parameter %" PRIu64
-                       " was added without a momentum buffer, and its group has the momentum %g by "
-                       "now; add it with a buffer",
+                       " was added without a momentum buffer, but its group now has momentum %g; "
+                       "add it with a buffer",
                        index, o->groups[p->group].momentum);
     memopt_status status = make_state(o, &grown, index, stream);
     if (status != MEMOPT_OK)
@@ -258,7 +258,7 @@ memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter
     if (index >= views)
         return mo_fail(MEMOPT_NOT_FOUND,
                        "optimizer state: parameter %" PRIu64 " has %" PRIu64
-                       " state tensors, asked for index %" PRIu64,
+                       " state tensors; index is %" PRIu64,
                        parameter, views, index);
     memopt_state_view view =
         index < moments ? view_moment(o, p, (int)index) : view_scales(p, (int)(index - moments));

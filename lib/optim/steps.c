@@ -37,8 +37,8 @@ memopt_status memopt_optimizer_set_steps_sync(memopt_optimizer *o, uint64_t para
 {
     memopt_status status = check(o, parameter);
     if (status == MEMOPT_OK && steps >= MO_STEPS_LIMIT)
-        status = mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer steps: %" PRIu64 " is not below 2^53",
-                         steps);
+        status = mo_fail(MEMOPT_INVALID_ARGUMENT,
+                         "optimizer steps: %" PRIu64 "; the count must be below 2^53", steps);
     if (status == MEMOPT_OK)
         status = mo_optimizer_use_stream(o, stream);
     if (status == MEMOPT_OK)

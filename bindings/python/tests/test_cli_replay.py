@@ -229,7 +229,7 @@ def test_usage_errors(trace, words, says):
     "text, says",
     [
         ("", "memopt: trace.csv: the trace holds no allocation to replay"),
-        ("0,0,allocate,0x10,many,0\n", "CORRUPT: trace.csv: trace: line 2: the size 'many' is no"),
+        ("0,0,allocate,0x10,many,0\n", "CORRUPT: trace.csv: trace: line 2: the size 'many' must be"),
         (
             "0,0,allocate,0x10,512,0\n0,0,fre",
             "line 3: '0,0,fre' has 3 fields; the header has 6; it",
@@ -251,7 +251,7 @@ def test_malformed_traces(tmp_path, text, says):
 def test_other_files(tmp_path):
     for name, content, says in (
         ("empty.csv", b"", "empty.csv: trace: empty; a header"),
-        ("notes.txt", b"Some notes.\n", "line 1: 'Some notes.' is no header: it has no column Act"),
+        ("notes.txt", b"Some notes.\n", "line 1: 'Some notes.' is not a header: column Act"),
         ("model.pt", b"PK\x03\x04" + bytes(50), "a zip archive"),
         (
             "half.csv.gz",

@@ -203,7 +203,7 @@ def test_options_of_a_disk(allocator, tmp_path):
     assert raised.value.errno == 2
     taken = tmp_path / "taken"
     taken.write_text("mine")
-    with pytest.raises(memopt.InvalidArgumentError, match="would be overwritten"):
+    with pytest.raises(memopt.InvalidArgumentError, match="a file that does not exist"):
         memopt.Offloader(allocator, host_limit=MIB, disk=taken)
     assert taken.read_text() == "mine"
     with memopt.Offloader(allocator, host_limit=MIB, disk=tmp_path / "new"):

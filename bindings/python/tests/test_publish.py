@@ -366,7 +366,7 @@ def test_a_folder_of_others_is_not_looked_into(place):
     publisher.close()
     place.rmdir()
     place.symlink_to(place.parent)
-    with pytest.raises(memopt.MemoptError, match="no folder of user"):
+    with pytest.raises(memopt.MemoptError, match="must be owned by uid"):
         memopt.Publisher()
     place.unlink()
 

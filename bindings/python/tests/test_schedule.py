@@ -31,7 +31,7 @@ def test_a_budget_is_kept():
 
 
 def test_what_is_wrong_is_said():
-    with pytest.raises(memopt.LimitReachedError, match="the least that 12 stages need"):
+    with pytest.raises(memopt.LimitReachedError, match="12 stages need at least"):
         memopt.Schedule(CHAIN, 512)
     with pytest.raises(memopt.InvalidArgumentError, match="stage 0 saves 5 bytes"):
         memopt.Schedule([Stage(1, 1, 10, 5)])

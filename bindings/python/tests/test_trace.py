@@ -64,7 +64,7 @@ def test_text_in_pieces():
         trace.end_csv()
         assert (trace.info.peak_live_bytes, trace.info.live_bytes) == traces.peaks(events)
         assert len(trace) == len(events) and trace.info.lines == len(events) + 1
-        with pytest.raises(memopt.CorruptError, match="line 1: 'Thread' is no header"):
+        with pytest.raises(memopt.CorruptError, match="line 1: 'Thread' is not a header"):
             trace.parse_csv(b"Thread\n")
 
 

@@ -240,7 +240,8 @@ memopt_status memopt_pluggable_get_allocator(int32_t device, uint64_t index,
             found = pool->allocator;
     mo_tools_unlock(&mo_plug_lock);
     if (found == NULL)
-        return mo_fail(MEMOPT_NOT_FOUND, "pluggable_get_allocator: there is no further allocator");
+        return mo_fail(MEMOPT_NOT_FOUND,
+                       "pluggable_get_allocator: the device has no allocator with this index");
     *out_allocator = found;
     return MEMOPT_OK;
 }

@@ -89,10 +89,11 @@ static memopt_status check(const memopt_publisher *publisher, const char *call)
     if (publisher == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: publisher is NULL", call);
     if (publisher->owner != getpid())
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "%s: the publisher belongs to process %ld, of which this one is a fork; "
-                       "close it and open one of its own",
-                       call, (long)publisher->owner);
+        return mo_fail(
+            MEMOPT_UNSUPPORTED,
+            "%s: the publisher belongs to process %ld, and this process is a fork of it; "
+            "close the publisher and open another one",
+            call, (long)publisher->owner);
     return MEMOPT_OK;
 }
 
@@ -110,7 +111,8 @@ static uint64_t find(const memopt_publisher *publisher, const memopt_allocator *
 static memopt_status add(memopt_publisher *publisher, memopt_allocator *allocator)
 {
     if (find(publisher, allocator) < publisher->count)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "publisher_add: it is published already");
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "publisher_add: the allocator is already published");
     if (publisher->count == MO_PUBLISH_LIST)
         return mo_fail(MEMOPT_LIMIT_REACHED,
                        "publisher_add: %d allocators are published; remove one, or open another "
@@ -161,7 +163,7 @@ memopt_status memopt_publisher_remove(memopt_publisher *publisher, memopt_alloca
     if (at < publisher->count)
         publisher->allocators[at] = publisher->allocators[--publisher->count];
     else
-        status = mo_fail(MEMOPT_NOT_FOUND, "publisher_remove: it is not published");
+        status = mo_fail(MEMOPT_NOT_FOUND, "publisher_remove: the allocator is not published");
     mo_tools_unlock(&publisher->lock);
     return status;
 }

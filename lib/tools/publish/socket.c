@@ -47,16 +47,16 @@ static memopt_status make_folder(char *folder, size_t size)
         length = snprintf(folder, size, "/tmp/memopt-%ld", (long)geteuid());
     if (length < 0 || (size_t)length >= size)
         return mo_fail(MEMOPT_IO_ERROR,
-                       "publisher_open: the path of XDG_RUNTIME_DIR has %d characters; %zu fit, so "
-                       "give a path of your own",
+                       "publisher_open: the path of XDG_RUNTIME_DIR has %d characters; at most %zu "
+                       "fit; give another path",
                        length, size - 1);
     if (mkdir(folder, 0700) != 0 && errno != EEXIST)
         return fail_system("the folder", folder, errno);
     if (is_own_folder(folder, S_IRWXG | S_IRWXO))
         return MEMOPT_OK;
     return mo_fail(MEMOPT_IO_ERROR,
-                   "publisher_open: %s is no folder of user %ld alone: remove it, make its mode "
-                   "0700, or give a path of your own",
+                   "publisher_open: %s must be owned by uid %ld, mode 0700; correct or remove "
+                   "it, or give another path",
                    folder, (long)geteuid());
 }
 
@@ -79,8 +79,7 @@ static memopt_status check_place(const struct sockaddr_un *address)
         return errno == ENOENT ? MEMOPT_OK : fail_system("the socket", path, errno);
     if (!S_ISSOCK(info.st_mode))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "publisher_open: %s is there already and is no socket; give another path",
-                       path);
+                       "publisher_open: %s exists and is not a socket; give another path", path);
     int fd = new_socket();
     if (fd < 0)
         return fail_system("the socket", path, errno);
@@ -89,7 +88,8 @@ static memopt_status check_place(const struct sockaddr_un *address)
     close(fd);
     if (error == ECONNREFUSED || error == ENOENT)
         return MEMOPT_OK;
-    return mo_fail(MEMOPT_BUSY, "publisher_open: somebody listens on %s; give another path", path);
+    return mo_fail(MEMOPT_BUSY,
+                   "publisher_open: another publisher listens on %s; give another path", path);
 }
 
 /* Binds under a name beside it, listens, and takes the name. The socket, or -1 with errno. */

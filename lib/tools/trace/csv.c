@@ -134,7 +134,8 @@ static memopt_status read_header(mo_trace_csv *csv, field line)
         }
         if (*known[k].column < 0 && k < 3)
             return mo_fail(MEMOPT_CORRUPT,
-                           "trace: line %" PRIu64 ": '%s' is no header: it has no column %s; the "
+                           "trace: line %" PRIu64
+                           ": '%s' is not a header: column %s is missing; the "
                            "first line names the columns, such as "
                            "Thread,Time,Action,Pointer,Size,Stream",
                            csv->line, SHOWN_FIELD(line), known[k].name);
@@ -148,7 +149,7 @@ static memopt_status read_header(mo_trace_csv *csv, field line)
 static memopt_status malformed(const mo_trace_csv *csv, const char *column, field f,
                                const char *what)
 {
-    return mo_fail(MEMOPT_CORRUPT, "trace: line %" PRIu64 ": the %s '%s' is no %s", csv->line,
+    return mo_fail(MEMOPT_CORRUPT, "trace: line %" PRIu64 ": the %s '%s' must be %s", csv->line,
                    column, SHOWN_FIELD(f), what);
 }
 
@@ -167,12 +168,12 @@ static memopt_status read_numbers(const mo_trace_csv *csv, const field *fields,
 {
     field pointer = fields[csv->pointer], size = fields[csv->size];
     if (!number(pointer, 16, &event->id) && event->action != MEMOPT_TRACE_FAILED)
-        return malformed(csv, "pointer", pointer, "hexadecimal address");
+        return malformed(csv, "pointer", pointer, "a hexadecimal address");
     if ((event->action != MEMOPT_TRACE_FREE || size.size > 0) && !number(size, 10, &event->bytes))
-        return malformed(csv, "size", size, "number of bytes");
+        return malformed(csv, "size", size, "a number of bytes");
     if (csv->stream >= 0 && (!number(fields[csv->stream], 10, &event->stream) ||
                              event->stream == MEMOPT_TRACE_OWN_STREAM))
-        return malformed(csv, "stream", fields[csv->stream], "stream (decimal, or 0x...)");
+        return malformed(csv, "stream", fields[csv->stream], "a stream number (decimal or 0x...)");
     return MEMOPT_OK;
 }
 
@@ -207,7 +208,7 @@ static memopt_status pass_empty_line(memopt_trace *trace)
     if (++csv->empty <= most)
         return MEMOPT_OK;
     return mo_fail(MEMOPT_CORRUPT,
-                   "trace: line %" PRIu64 ": more than %" PRIu64 " lines are empty: this is no "
+                   "trace: line %" PRIu64 ": more than %" PRIu64 " lines are empty: this is not a "
                    "trace",
                    csv->line, most);
 }
@@ -234,10 +235,11 @@ static memopt_status keep(memopt_trace *trace, const char *text, uint64_t size)
 {
     mo_trace_csv *csv = &trace->csv;
     if (size > MO_TRACE_LINE - csv->kept)
-        return csv->status = mo_fail(MEMOPT_CORRUPT,
-                                     "trace: line %" PRIu64 " is longer than %d bytes: this is no "
-                                     "trace",
-                                     ++csv->line, MO_TRACE_LINE);
+        return csv->status =
+                   mo_fail(MEMOPT_CORRUPT,
+                           "trace: line %" PRIu64 " is longer than %d bytes: this is not a "
+                           "trace",
+                           ++csv->line, MO_TRACE_LINE);
     memcpy(csv->text + csv->kept, text, size);
     csv->kept += size;
     return MEMOPT_OK;
@@ -245,7 +247,7 @@ static memopt_status keep(memopt_trace *trace, const char *text, uint64_t size)
 
 static memopt_status failed_before(const mo_trace_csv *csv)
 {
-    return mo_fail(csv->status, "trace: reading has failed at line %" PRIu64 "; make a new trace",
+    return mo_fail(csv->status, "trace: reading failed at line %" PRIu64 "; create a new trace",
                    csv->line);
 }
 

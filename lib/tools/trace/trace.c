@@ -117,8 +117,8 @@ static memopt_status add_alloc(memopt_trace *trace, mo_trace_entry *block,
     uint64_t live;
     if (!mo_add_u64(info->live_bytes, event->bytes, &live))
         return mo_fail(MEMOPT_LIMIT_REACHED,
-                       "trace: %s %" PRIu64 ": %" PRIu64 " bytes beside %" PRIu64
-                       " that are alive are more than 64 bits can count",
+                       "trace: %s %" PRIu64 ": %" PRIu64 " bytes and the %" PRIu64
+                       " live ones are more than 64 bits can count",
                        kind, record, event->bytes, info->live_bytes);
     if (trace->unused_count == 0 && trace->slots >= MO_TRACE_SAME - 1)
         return mo_fail(MEMOPT_LIMIT_REACHED, "trace: %s %" PRIu64 ": more than %u blocks alive",
@@ -217,7 +217,7 @@ static memopt_status check_event(const memopt_trace_event *event, uint64_t numbe
     if (event->action < MEMOPT_TRACE_ALLOC || event->action > MEMOPT_TRACE_FAILED)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "trace_add: events[%" PRIu64 "].action is %" PRIu64
-                       ", which is no memopt_trace_action",
+                       ", which is not a memopt_trace_action",
                        number, event->action);
     if (event->action != MEMOPT_TRACE_FREE && event->stream == MEMOPT_TRACE_OWN_STREAM)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,

@@ -408,7 +408,7 @@ static void test_the_place(void **state)
     assert_int_equal(info.st_mode & 0777, 0700);
     OK(memopt_publisher_open(NULL, &second)); /* a second one lies beside it */
     assert_non_null(strstr(memopt_publisher_get_path(second), "-1.sock"));
-    FAILS_SAYING(MEMOPT_BUSY, "somebody listens", memopt_publisher_open(path, &second));
+    FAILS_SAYING(MEMOPT_BUSY, "another publisher listens", memopt_publisher_open(path, &second));
     OK(memopt_publisher_close(second));
     OK(memopt_publisher_close(first));
     assert_int_equal(lstat(path, &info), -1);
@@ -441,7 +441,7 @@ static void test_what_is_left_is_replaced(void **state)
     fclose(file);
     OK(memopt_publisher_close(publisher));
     assert_int_equal(access(path, F_OK), 0);
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "is no socket", memopt_publisher_open(path, &publisher));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "is not a socket", memopt_publisher_open(path, &publisher));
     assert_int_equal(access(path, F_OK), 0);
     assert_int_equal(unlink(path), 0);
 }
@@ -455,12 +455,12 @@ static void test_folders_that_others_reach(void **state)
     (void)rmdir(inner);
     assert_int_equal(mkdir(inner, 0755), 0);
     assert_int_equal(chmod(inner, 0755), 0); /* whatever the umask */
-    FAILS_SAYING(MEMOPT_IO_ERROR, "no folder of user", memopt_publisher_open(NULL, &publisher));
+    FAILS_SAYING(MEMOPT_IO_ERROR, "must be owned by uid", memopt_publisher_open(NULL, &publisher));
     assert_int_equal(rmdir(inner), 0);
     snprintf(other, sizeof other, "%s", in_folder("other"));
     assert_int_equal(mkdir(other, 0700), 0);
     assert_int_equal(symlink(other, inner), 0);
-    FAILS_SAYING(MEMOPT_IO_ERROR, "no folder of user", memopt_publisher_open(NULL, &publisher));
+    FAILS_SAYING(MEMOPT_IO_ERROR, "must be owned by uid", memopt_publisher_open(NULL, &publisher));
     assert_int_equal(unlink(inner), 0);
     assert_int_equal(rmdir(other), 0);
     assert_int_equal(chmod(folder, 0777), 0); /* then it is not taken: /tmp is */

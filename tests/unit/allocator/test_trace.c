@@ -159,7 +159,7 @@ static void test_refused_events(void **state)
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events is NULL", memopt_trace_add(trace, NULL, 1));
     events[0].bytes = UINT64_MAX;
     events[1] = (memopt_trace_event){2, 1, 0, MEMOPT_TRACE_ALLOC};
-    FAILS_SAYING(MEMOPT_LIMIT_REACHED, "event 2: 1 bytes beside",
+    FAILS_SAYING(MEMOPT_LIMIT_REACHED, "event 2: 1 bytes and the",
                  memopt_trace_add(trace, events, 2));
     assert_int_equal(info_of(trace).live_bytes, UINT64_MAX);
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_trace", memopt_trace_create(NULL, NULL));
@@ -265,38 +265,37 @@ static void test_malformed(void **state)
     } cases[] = {
         {"", "trace: empty; a header"},
         {"\n \n", "trace: empty; a header"},
-        {"0,1,allocate,0x10,512,0\n", "line 1: '0,1,allocate,0x10,512,0' is no header"},
-        {"Action,Pointer,Bytes\n", "it has no column Size"},
-        {"\n\nAction;Pointer;Size\n", "line 3: 'Action;Pointer;Size' is no header"},
+        {"0,1,allocate,0x10,512,0\n", "line 1: '0,1,allocate,0x10,512,0' is not a header"},
+        {"Action,Pointer,Bytes\n", "column Size is missing"},
+        {"\n\nAction;Pointer;Size\n", "line 3: 'Action;Pointer;Size' is not a header"},
         {"Action,Size,Pointer,Size\n", "line 1: two columns are named Size"},
         {HEADER "0,1,allocate,0x10,512\n", "line 2: '0,1,allocate,0x10,512' has 5 fields; the he"},
         {HEADER "0,1,allocate,0x10,512,0,\n", "has 7 fields; the header has 6"},
         {HEADER "nonsense\n", "line 2: 'nonsense' has 1 field; the header has 6"},
-        {HEADER "\n0,1,alocate,0x10,512,0\n", "line 3: the action 'alocate' is no 'allocate'"},
-        {HEADER "0,1,allocate,0x1g,512,0\n", "line 2: the pointer '0x1g' is no hexadecimal"},
-        {HEADER "0,1,allocate,,512,0\n", "line 2: the pointer '' is no hexadecimal"},
+        {HEADER "\n0,1,alocate,0x10,512,0\n", "line 3: the action 'alocate' must be 'allocate'"},
+        {HEADER "0,1,allocate,0x1g,512,0\n", "line 2: the pointer '0x1g' must be a hexadecimal"},
+        {HEADER "0,1,allocate,,512,0\n", "line 2: the pointer '' must be a hexadecimal"},
         {HEADER "0,1,allocate,0x11112222333344445,512,0\n", "line 2: the pointer '0x111122223333"},
-        {HEADER "0,1,allocate,0x10,-512,0\n", "line 2: the size '-512' is no number of bytes"},
-        {HEADER "0,1,allocate,0x10,,0\n", "line 2: the size '' is no number"},
-        {HEADER "0,1,allocate,0x10,5.5,0\n", "the size '5.5' is no number"},
-        {HEADER "0,1,allocate,0x10,18446744073709551616,0\n", "the size '18446744073709551616' is"},
-        {HEADER "0,1,free,0x10,x,0\n", "the size 'x' is no number"},
-        {HEADER "0,1,allocate,0x10,512,a\n", "line 2: the stream 'a' is no stream"},
-        {HEADER "0,1,allocate,0x10,512,18446744073709551615\n", "is no stream"},
+        {HEADER "0,1,allocate,0x10,-512,0\n", "line 2: the size '-512' must be a number of bytes"},
+        {HEADER "0,1,allocate,0x10,,0\n", "line 2: the size '' must be a number of bytes"},
+        {HEADER "0,1,allocate,0x10,5.5,0\n", "the size '5.5' must be a number of bytes"},
+        {HEADER "0,1,allocate,0x10,18446744073709551616,0\n", "the size '18446744073709551616' must"},
+        {HEADER "0,1,free,0x10,x,0\n", "the size 'x' must be a number of bytes"},
+        {HEADER "0,1,allocate,0x10,512,a\n", "line 2: the stream 'a' must be a stream"},
+        {HEADER "0,1,allocate,0x10,512,18446744073709551615\n", "must be a stream number"},
         {HEADER "0,1,allocate,0x10,512,0\n0,1,fre", "line 3: '0,1,fre' has 3 fields; the header "
                                                     "has 6; it is the last and has no line end"},
-        {HEADER "0,1,\x01\xff,0x10,512,0\n", "the action '?\?' is no"},
+        {HEADER "0,1,\x01\xff,0x10,512,0\n", "the action '?\?' must"},
         {HEADER "0,1,allocate,0x1,9999999999999999999,0\n0,1,allocate,0x2,9999999999999999999,0\n",
-         "line 3: 9999999999999999999 bytes beside 9999999999999999999"},
+         "line 3: 9999999999999999999 bytes and the 9999999999999999999"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         memopt_trace *trace = new_trace();
         memopt_status wanted =
             i == sizeof cases / sizeof *cases - 1 ? MEMOPT_LIMIT_REACHED : MEMOPT_CORRUPT;
         FAILS_SAYING(wanted, cases[i].says, parse(trace, cases[i].text));
-        FAILS_SAYING(wanted, "reading has failed at line",
-                     memopt_trace_parse_csv(trace, HEADER, 4));
-        FAILS_SAYING(wanted, "reading has failed at line", memopt_trace_end_csv(trace));
+        FAILS_SAYING(wanted, "reading failed at line", memopt_trace_parse_csv(trace, HEADER, 4));
+        FAILS_SAYING(wanted, "reading failed at line", memopt_trace_end_csv(trace));
         OK(memopt_trace_destroy(trace));
     }
 }

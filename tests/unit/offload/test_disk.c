@@ -296,7 +296,7 @@ static void test_options(void **unused)
     SAYS("No such file or directory");
     o.disk_path = "/dev/null";
     FAILS(MEMOPT_INVALID_ARGUMENT, memopt_offloader_create(w.device, w.allocator, &o, &none));
-    SAYS("exists and is no directory");
+    SAYS("exists and is not a directory");
     assert_null(none);
     world_close(&w);
 }
@@ -332,7 +332,7 @@ static void test_file(void **unused)
     fclose(mine);
     int file = -1;
     FAILS(MEMOPT_INVALID_ARGUMENT, mo_disk_file_open(name, &file));
-    SAYS("would be overwritten");
+    SAYS("a file that does not exist");
     assert_int_equal(unlink(name), 0);
 }
 

@@ -36,7 +36,7 @@ static void write_fails(int problem, const char *words, uint32_t order, uint32_t
         FAILS(MEMOPT_IO_ERROR, memopt_offloader_pack(w.offloader, block, MIB, w.s, &none));
         SAYS("writing 1.00 MiB to the disk tier");
         SAYS(words);
-        SAYS("the value is where it was");
+        SAYS("the value stays where it was");
         assert_int_equal(none, 0);
         assert_null(broken_disk(w.offloader));
     }
@@ -144,7 +144,7 @@ static void test_read_fails(void **unused)
     for (int prefetch = 0; prefetch < 2; prefetch++) {
         (void)healthy_disk(NULL);
         read_fails(EIO, MEMOPT_IO_ERROR, "Input/output error", prefetch);
-        read_fails(0, MEMOPT_IO_ERROR, "the file ends before the value does", prefetch);
+        read_fails(0, MEMOPT_IO_ERROR, "the file is too short", prefetch);
     }
 }
 
@@ -195,7 +195,7 @@ static void test_damage_is_noticed(void **unused)
             byte ^= 0x40;
             assert_int_equal(pwrite(file, &byte, 1, place), 1);
             FAILS(MEMOPT_CORRUPT, memopt_offloader_unpack(w.offloader, first, w.s, &data));
-            SAYS("the content is not what was written");
+            SAYS("the bytes are not the ones that were written");
             byte ^= 0x40;
             assert_int_equal(pwrite(file, &byte, 1, place), 1);
             assert_true(is_value(&w, first, 1, bytes));

@@ -104,7 +104,7 @@ def test_more_memory_is_less_work(chain, x):
 
 
 def test_a_budget_too_small_names_one_that_does(chain, x):
-    with pytest.raises(memopt.LimitReachedError, match=r"the least that 9 stages need is (\d+)"):
+    with pytest.raises(memopt.LimitReachedError, match=r"9 stages need at least (\d+)"):
         mt.checkpoint_sequential(chain, x, budget="10KiB")
 
 
