@@ -158,7 +158,7 @@ MUTANTS = [
     # --- device
     Mutant(
         "device_failed_record",
-        "lib/device/cpu_event.c",
+        "lib/device/cpu/event.c",
         """        unused = event->marker;
         event->marker = marker;
     }
@@ -185,7 +185,7 @@ MUTANTS = [
     ),
     Mutant(
         "device_context_after_failure",
-        "lib/device/gpu_memory.c",
+        "lib/device/gpu/memory.c",
         """        status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "host_alloc");
     mo_gpu_leave(gpu, saved);
 """,

@@ -1,7 +1,7 @@
 /* The set of ranges against a naive model: one owner per unit. */
 #include "support.h"
 
-#include "device/ranges.h"
+#include "device/front/ranges.h"
 
 enum { UNITS = 256, STEPS = 200000 };
 
