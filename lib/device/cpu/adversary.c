@@ -208,12 +208,22 @@ static const mo_cpu_tombstone *find_tombstone(const mo_cpu_adversary *adversary,
     return NULL;
 }
 
+/* True if [start, +size) touches reserved addresses that are not mapped and accessible. */
+static int is_hole(mo_cpu_memory *memory, const void *start, uint64_t size)
+{
+    mo_lock(&memory->lock);
+    int hole = mo_ranges_overlapping(&memory->reservations, (uintptr_t)start, size) != NULL &&
+               !mo_ranges_cover(&memory->accessible, (uintptr_t)start, size);
+    mo_unlock(&memory->lock);
+    return hole;
+}
+
 /* 1 if the operation can run on the range; records what is wrong with it. */
 static int check_range(mo_cpu_device *cpu, const mo_cpu_stream *stream, const mo_cpu_op *op,
                        const void *start)
 {
     char what[320];
-    if (mo_cpu_memory_is_hole(&cpu->memory, start, op->bytes)) {
+    if (is_hole(&cpu->memory, start, op->bytes)) {
         record_violation(cpu, op, stream, start,
                          "was left out: when it ran, nothing was mapped there; wait for the "
                          "stream before unmapping");
@@ -311,7 +321,7 @@ static void run_head(mo_cpu_device *cpu, mo_cpu_stream *stream)
         mo_ranges_subtract(&cpu->adversary.freed, (uintptr_t)op->destination, op->bytes);
         break;
     case MO_CPU_NOTE_FREE:
-        if (mo_cpu_memory_is_hole(&cpu->memory, op->destination, op->bytes))
+        if (is_hole(&cpu->memory, op->destination, op->bytes))
             break;
         run_unlocked(cpu, op);
         mark_freed(cpu, stream, op);

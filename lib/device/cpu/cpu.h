@@ -38,8 +38,6 @@ typedef struct mo_cpu_memory {
 
 memopt_status mo_cpu_memory_init(mo_cpu_memory *memory, uint64_t capacity, uint64_t granularity);
 void mo_cpu_memory_fini(mo_cpu_memory *memory);
-/* True if [start, +size) touches reserved addresses that are not mapped and accessible. */
-int mo_cpu_memory_is_hole(mo_cpu_memory *memory, const void *start, uint64_t size);
 
 /* --- the processor (isa.c) ----------------------------------------------------------------- */
 
@@ -77,7 +75,7 @@ enum { MO_MOST_THREADS = 1024 };
  * before every path: "" but in tests. */
 uint32_t mo_cpu_default_threads(const char *root, const char **out_why);
 
-/* --- operations and streams (stream.c) ----------------------------------------------------- */
+/* --- operations and streams (queue.c, stream.c) -------------------------------------------- */
 
 /* One record of an event: waits keep the record they were given, whatever the event does later.
  * Guarded by mo_cpu_device.lock. */
@@ -186,7 +184,6 @@ void mo_cpu_run(mo_cpu_device *cpu, const mo_cpu_op *op);
 void mo_cpu_retire(mo_cpu_stream *stream);
 /* Gives a reference back; NULL is fine. Pre: device.lock is held. */
 void mo_cpu_marker_drop(mo_cpu_marker *marker);
-void mo_cpu_marker_complete(mo_cpu_device *cpu, mo_cpu_marker *marker);
 
 /* --- operations of the table, by file ------------------------------------------------------ */
 

@@ -8,33 +8,10 @@
 #include "base/lock.h"
 #include "base/memory.h"
 
-#include <time.h>
-
 typedef struct mo_cpu_event {
     memopt_event base;
     mo_cpu_marker *marker; /* NULL: never recorded; guarded by mo_cpu_device.lock */
 } mo_cpu_event;
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-void mo_cpu_marker_drop(mo_cpu_marker *marker)
-{
-    if (marker != NULL && --marker->references == 0)
-        mo_free(marker);
-}
-
-void mo_cpu_marker_complete(mo_cpu_device *cpu, mo_cpu_marker *marker)
-{
-    marker->time = now();
-    marker->done = 1;
-    marker->stream = NULL;
-    pthread_cond_broadcast(&cpu->progress);
-}
 
 memopt_status mo_cpu_event_create(memopt_device *device, int32_t timing, memopt_event **out_event)
 {

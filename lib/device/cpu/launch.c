@@ -103,10 +103,3 @@ void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *
     (void)atomic_load_explicit(&pool->finished, memory_order_acquire);
     mo_unlock(&pool->lock);
 }
-
-memopt_status mo_cpu_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
-                            const void *args, uint64_t items)
-{
-    mo_cpu_op op = {.kind = MO_CPU_LAUNCH, .kernel = kernel, .args = args, .items = items};
-    return mo_cpu_submit(mo_cpu(device), stream, &op);
-}

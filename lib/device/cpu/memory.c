@@ -406,12 +406,3 @@ memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t siz
         mo_cpu_forget(mo_cpu(device), address, size);
     return status;
 }
-
-int mo_cpu_memory_is_hole(mo_cpu_memory *memory, const void *start, uint64_t size)
-{
-    mo_lock(&memory->lock);
-    int hole = mo_ranges_overlapping(&memory->reservations, (uintptr_t)start, size) != NULL &&
-               !mo_ranges_cover(&memory->accessible, (uintptr_t)start, size);
-    mo_unlock(&memory->lock);
-    return hole;
-}
