@@ -46,15 +46,11 @@ static memopt_status gpu_properties(memopt_device *device, memopt_device_propert
 
 static memopt_status gpu_memory_info(memopt_device *device, memopt_memory_info *out)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
     size_t free_bytes = 0, total = 0;
-    void *saved;
-    memopt_status status = mo_gpu_enter(gpu, "memory_info", &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_gpu_result(gpu, mo_gpu_call(gpu)->memory_info(&free_bytes, &total),
-                           MEMOPT_OUT_OF_DEVICE_MEMORY, "memory_info");
-    mo_gpu_leave(gpu, saved);
+    mo_gpu_scope in;
+    if (mo_gpu_enter(&in, device, "memory_info", 0))
+        in.code = in.call->memory_info(&free_bytes, &total);
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
     if (status == MEMOPT_OK) {
         out->free = free_bytes;
         out->total = total;
@@ -64,15 +60,10 @@ static memopt_status gpu_memory_info(memopt_device *device, memopt_memory_info *
 
 static memopt_status gpu_sync(memopt_device *device)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
-    void *saved;
-    memopt_status status = mo_gpu_enter(gpu, "device_sync", &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_gpu_result(gpu, mo_gpu_call(gpu)->synchronize(), MEMOPT_OUT_OF_DEVICE_MEMORY,
-                           "device_sync");
-    mo_gpu_leave(gpu, saved);
-    return status;
+    mo_gpu_scope in;
+    if (mo_gpu_enter(&in, device, "device_sync", 0))
+        in.code = in.call->synchronize();
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }
 
 static int init_sets(mo_gpu_device *gpu)
@@ -218,18 +209,15 @@ static void ask_granularity(mo_gpu_device *gpu)
 /* Pre: the context is open. */
 static memopt_status ask_device(mo_gpu_device *gpu)
 {
-    void *saved;
-    memopt_status status = mo_gpu_enter(gpu, "device_open", &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_gpu_result(gpu, gpu->driver->vendor->describe(gpu), MEMOPT_OUT_OF_DEVICE_MEMORY,
-                           "device_open");
-    if (status == MEMOPT_OK) {
+    mo_gpu_scope in;
+    if (!mo_gpu_enter(&in, &gpu->base, "device_open", 0))
+        return in.status;
+    in.code = gpu->driver->vendor->describe(gpu);
+    if (in.code == MO_GPU_SUCCESS) {
         gpu->can_map = gpu->can_map && mo_gpu_has(gpu->driver, MO_GPU_GROUP_VM);
         ask_granularity(gpu);
     }
-    mo_gpu_leave(gpu, saved);
-    return status;
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }
 
 memopt_status mo_gpu_open(mo_gpu_driver *driver, int32_t index,

@@ -1,4 +1,4 @@
-/* The driver's status codes as statuses of the library, and the bracket around driver calls. */
+/* The driver's status codes as statuses of the library. */
 #include "device/gpu/gpu.h"
 
 int mo_gpu_code_is_fatal(int code)
@@ -56,6 +56,12 @@ memopt_status mo_gpu_status_of(int code, memopt_status memory)
     }
 }
 
+void mo_gpu_lose(mo_gpu_device *gpu, int code)
+{
+    int alive = 0;
+    atomic_compare_exchange_strong(&gpu->lost, &alive, code);
+}
+
 memopt_status mo_gpu_fail(mo_gpu_device *gpu, int code, memopt_status memory, const char *operation)
 {
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
@@ -65,8 +71,7 @@ memopt_status mo_gpu_fail(mo_gpu_device *gpu, int code, memopt_status memory, co
     if (status != MEMOPT_DEVICE_LOST)
         return mo_fail_driver(status, code, name, "%s:%d: %s: the driver says %s (%d)",
                               vendor->name, gpu->index, operation, name, code);
-    int alive = 0;
-    atomic_compare_exchange_strong(&gpu->lost, &alive, code);
+    mo_gpu_lose(gpu, code);
     return mo_fail_driver(status, code, name,
                           "%s:%d: %s: the driver says %s (%d); the device is lost to this process, "
                           "its handles can only be destroyed",
@@ -82,76 +87,4 @@ memopt_status mo_gpu_result(mo_gpu_device *gpu, int code, memopt_status memory,
         return mo_gpu_fail(gpu, code, memory, operation);
     gpu->driver->vendor->clear_error(gpu->driver);
     return MEMOPT_NOT_READY;
-}
-
-memopt_status mo_gpu_enter(mo_gpu_device *gpu, const char *operation, void **out_saved)
-{
-    const mo_gpu_vendor *vendor = gpu->driver->vendor;
-    int lost = atomic_load_explicit(&gpu->lost, memory_order_relaxed);
-    if (lost != 0) {
-        const char *name = vendor->error_name(gpu->driver, lost);
-        return mo_fail_driver(MEMOPT_DEVICE_LOST, lost, name,
-                              "%s:%d: %s: the device was lost before (%s, %d)", vendor->name,
-                              gpu->index, operation, name, lost);
-    }
-    return mo_gpu_result(gpu, vendor->enter_context(gpu, out_saved), MEMOPT_OUT_OF_DEVICE_MEMORY,
-                         operation);
-}
-
-memopt_status mo_gpu_enter_end(mo_gpu_device *gpu, const char *operation, void **out_saved,
-                               int *out_dead)
-{
-    int code = gpu->driver->vendor->enter_context(gpu, out_saved);
-    *out_dead = 0;
-    if (code == MO_GPU_SUCCESS)
-        return MEMOPT_OK;
-    if (mo_gpu_code_is_fatal(code) || atomic_load(&gpu->lost) != 0) {
-        int alive = 0;
-        atomic_compare_exchange_strong(&gpu->lost, &alive, code);
-        gpu->driver->vendor->clear_error(gpu->driver);
-        *out_dead = 1;
-        return MEMOPT_OK;
-    }
-    return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, operation);
-}
-
-memopt_status mo_gpu_end_result(mo_gpu_device *gpu, int code, const char *operation)
-{
-    if (code == MO_GPU_SUCCESS)
-        return MEMOPT_OK;
-    if (mo_gpu_code_is_fatal(code) || atomic_load(&gpu->lost) != 0) {
-        int alive = 0;
-        atomic_compare_exchange_strong(&gpu->lost, &alive, code);
-        gpu->driver->vendor->clear_error(gpu->driver);
-        return MEMOPT_OK;
-    }
-    return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, operation);
-}
-
-void mo_gpu_leave(mo_gpu_device *gpu, void *saved)
-{
-    gpu->driver->vendor->leave_context(gpu, saved);
-}
-
-/* The thread's capture mode; -1 where the driver has none, and then captures have none either. */
-int mo_gpu_relax(const mo_gpu_device *gpu)
-{
-    int mode = MO_GPU_CAPTURE_MODE_RELAXED;
-    if (!mo_gpu_has(gpu->driver, MO_GPU_GROUP_EXCHANGE))
-        return -1;
-    if (mo_gpu_call(gpu)->exchange_capture_mode(&mode) == MO_GPU_SUCCESS)
-        return mode;
-    gpu->driver->vendor->clear_error(gpu->driver);
-    return -1;
-}
-
-/* A call may tell the failure of earlier work and not do its own; so once more. */
-void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier)
-{
-    for (int tries = 0; tries < 2 && earlier >= 0; tries++) {
-        int mode = earlier;
-        if (mo_gpu_call(gpu)->exchange_capture_mode(&mode) == MO_GPU_SUCCESS)
-            return;
-        gpu->driver->vendor->clear_error(gpu->driver);
-    }
 }

@@ -6,9 +6,9 @@
  *
  * Every operation brackets its driver calls with mo_gpu_enter and mo_gpu_leave, which make the
  * device's context current on the thread and put back what was. Once a driver call says that the
- * context is dead, the handle is lost for good: mo_gpu_enter returns DEVICE_LOST without touching
- * the driver, and what ends something (mo_gpu_enter_end) still tries and then succeeds, so that
- * handles can be taken down.
+ * context is dead, the handle is lost for good: operations return DEVICE_LOST without touching the
+ * driver, and what ends something (MO_GPU_ENDS) still tries and then succeeds, so that handles can
+ * be taken down.
  */
 #ifndef MO_DEVICE_GPU_GPU_H
 #define MO_DEVICE_GPU_GPU_H
@@ -193,17 +193,40 @@ memopt_status mo_gpu_result(mo_gpu_device *gpu, int code, memopt_status memory,
 /* Does the code say that the context is dead? */
 int mo_gpu_code_is_fatal(int code);
 memopt_status mo_gpu_status_of(int code, memopt_status memory);
-memopt_status mo_gpu_enter(mo_gpu_device *gpu, const char *operation, void **out_saved);
-/* For what ends something: OK with *out_dead = 1 where the device is lost and the driver cannot be
- * entered any more. */
-memopt_status mo_gpu_enter_end(mo_gpu_device *gpu, const char *operation, void **out_saved,
-                               int *out_dead);
-/* The result of a call that ends something: success where the device is lost. */
-memopt_status mo_gpu_end_result(mo_gpu_device *gpu, int code, const char *operation);
-void mo_gpu_leave(mo_gpu_device *gpu, void *saved);
-/* Around calls that a driver counts as unsafe while something captures (allocating, asking an
- * event, loading a module): they are no part of anybody's graph, and must not break a capture of
- * the program. Returns what mo_gpu_restrict needs to undo it. */
+/* Records that the context is dead, the first time. */
+void mo_gpu_lose(mo_gpu_device *gpu, int code);
+
+/* --- scope.c --- */
+enum {
+    /* For calls that a driver counts as unsafe while something captures (allocating, asking an
+     * event): they are no part of anybody's graph, and must not break a capture of the program. */
+    MO_GPU_RELAXED = 1,
+    MO_GPU_ENDS = 2 /* it ends something: success where the device is lost */
+};
+
+/* The driver calls of one operation:
+ *
+ *     if (mo_gpu_enter(&in, device, "stream_sync", 0))
+ *         in.code = in.call->stream_sync(stream);
+ *     return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+ *
+ * In between, the operation sets `code`, or `status` where it has recorded an error itself. */
+typedef struct mo_gpu_scope {
+    mo_gpu_device *gpu;
+    const mo_gpu_calls *call;
+    const char *operation;
+    int code;
+    memopt_status status;
+    int entered, flags, mode;
+    void *saved;
+} mo_gpu_scope;
+
+/* 1 with the device's context current, or 0: then there is nothing to do but to leave. */
+int mo_gpu_enter(mo_gpu_scope *scope, memopt_device *device, const char *operation, int flags);
+/* Undoes that, and returns what became of the operation. `memory` is what running out of memory
+ * means there; NOT_READY writes no error. */
+memopt_status mo_gpu_leave(mo_gpu_scope *scope, memopt_status memory);
+/* The thread's capture mode is relaxed. Returns what mo_gpu_restrict needs to undo it. */
 int mo_gpu_relax(const mo_gpu_device *gpu);
 void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier);
 

@@ -95,33 +95,31 @@ static uint64_t most_items(const mo_gpu_device *gpu, const mo_kernel *kernel)
     return threads == 0 ? MOST_BLOCKS : mo_min_u64(MOST_BLOCKS, threads / kernel->threads);
 }
 
-static memopt_status launch_all(mo_gpu_device *gpu, mo_gpu_function function, memopt_stream stream,
-                                const mo_kernel *kernel, const void *args, uint64_t items)
+static int launch_all(const mo_gpu_scope *in, mo_gpu_function function, memopt_stream stream,
+                      const mo_kernel *kernel, const void *args, uint64_t items)
 {
     /* The driver only reads parameters; it copies them before it returns. */
     union {
         const void *constant;
         void *plain;
     } first_argument = {args};
-    uint64_t most = most_items(gpu, kernel), first = 0;
+    uint64_t most = most_items(in->gpu, kernel), first = 0;
+    int code = MO_GPU_SUCCESS;
     void *parameters[] = {first_argument.plain, &first, NULL};
-    for (; first < items; first += most) {
+    for (; first < items && code == MO_GPU_SUCCESS; first += most) {
         unsigned blocks = (unsigned)mo_min_u64(items - first, most);
-        int code = mo_gpu_call(gpu)->launch(function, blocks, 1, 1, kernel->threads, 1, 1, 0,
-                                            (mo_gpu_stream)(void *)stream, parameters, NULL);
-        if (code != MO_GPU_SUCCESS)
-            return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, kernel->name);
+        code = in->call->launch(function, blocks, 1, 1, kernel->threads, 1, 1, 0,
+                                (mo_gpu_stream)(void *)stream, parameters, NULL);
     }
-    return MEMOPT_OK;
+    return code;
 }
 
 memopt_status mo_gpu_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
                             const void *args, uint64_t items)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
     mo_gpu_function function = NULL;
     int32_t capturing;
-    void *saved;
+    mo_gpu_scope in;
     if (items == 0)
         return mo_gpu_stream_capturing(device, stream, &capturing); /* checks the stream */
     if (kernel->threads == 0 || kernel->threads > MOST_THREADS || kernel->threads % 64 != 0)
@@ -129,12 +127,9 @@ memopt_status mo_gpu_launch(memopt_device *device, memopt_stream stream, const m
                        "launch: kernel %s has blocks of %" PRIu32
                        " threads, not a multiple of 64 up to %d",
                        kernel->name, kernel->threads, MOST_THREADS);
-    memopt_status status = mo_gpu_enter(gpu, kernel->name, &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    status = find_function(gpu, kernel, &function);
-    if (status == MEMOPT_OK)
-        status = launch_all(gpu, function, stream, kernel, args, items);
-    mo_gpu_leave(gpu, saved);
-    return status;
+    if (mo_gpu_enter(&in, device, kernel->name, 0))
+        in.status = find_function(in.gpu, kernel, &function);
+    if (in.status == MEMOPT_OK)
+        in.code = launch_all(&in, function, stream, kernel, args, items);
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }

@@ -40,6 +40,16 @@ static int take_range(mo_gpu_device *gpu, mo_ranges *set, void *start, uint64_t 
     return found;
 }
 
+/* Leaves the driver; a range that it could not end comes back. */
+static memopt_status leave_range(mo_gpu_scope *in, mo_ranges *set, void *start, uint64_t size,
+                                 void *value)
+{
+    memopt_status status = mo_gpu_leave(in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    if (status != MEMOPT_OK)
+        (void)enter_range(in->gpu, set, start, size, value);
+    return status;
+}
+
 static memopt_status not_ours(const mo_gpu_device *gpu, const char *operation, const void *start,
                               uint64_t size, const char *what)
 {
@@ -47,20 +57,21 @@ static memopt_status not_ours(const mo_gpu_device *gpu, const char *operation, c
                    start, size, what, gpu->driver->vendor->name, gpu->index);
 }
 
-/* Pre: entered. The driver has no memory left, or says something else. */
-static memopt_status allocation_failed(mo_gpu_device *gpu, int code, const char *operation,
-                                       uint64_t size)
+/* The driver has no memory left, or says something else. */
+static memopt_status allocation_failed(const mo_gpu_scope *in, uint64_t size)
 {
+    const mo_gpu_driver *driver = in->gpu->driver;
+    const mo_gpu_vendor *vendor = driver->vendor;
     size_t free_bytes = 0, total = 0;
-    if (code != MO_GPU_OUT_OF_MEMORY)
-        return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, operation);
-    const mo_gpu_vendor *vendor = gpu->driver->vendor;
-    vendor->clear_error(gpu->driver);
-    if (mo_gpu_call(gpu)->memory_info(&free_bytes, &total) != MO_GPU_SUCCESS)
-        return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, operation);
-    return mo_fail_driver(MEMOPT_OUT_OF_DEVICE_MEMORY, code, vendor->error_name(gpu->driver, code),
-                          "%s:%d: %s: %s asked, %s free of %s", vendor->name, gpu->index, operation,
-                          MO_SIZE(size), MO_SIZE(free_bytes), MO_SIZE(total));
+    if (in->code != MO_GPU_OUT_OF_MEMORY)
+        return mo_gpu_fail(in->gpu, in->code, MEMOPT_OUT_OF_DEVICE_MEMORY, in->operation);
+    vendor->clear_error(driver);
+    if (in->call->memory_info(&free_bytes, &total) != MO_GPU_SUCCESS)
+        return mo_gpu_fail(in->gpu, in->code, MEMOPT_OUT_OF_DEVICE_MEMORY, in->operation);
+    return mo_fail_driver(MEMOPT_OUT_OF_DEVICE_MEMORY, in->code,
+                          vendor->error_name(driver, in->code),
+                          "%s:%d: %s: %s asked, %s free of %s", vendor->name, in->gpu->index,
+                          in->operation, MO_SIZE(size), MO_SIZE(free_bytes), MO_SIZE(total));
 }
 
 /* --- plain allocations --------------------------------------------------------------------- */
@@ -84,45 +95,34 @@ static int alloc_aligned(const mo_gpu_calls *call, uint64_t size, void **out_raw
 
 memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
-    const mo_gpu_calls *call = mo_gpu_call(gpu);
-    void *saved, *raw, *pointer;
-    memopt_status status = mo_gpu_enter(gpu, "mem_alloc", &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    int mode = mo_gpu_relax(gpu), code = alloc_aligned(call, size, &raw, &pointer);
-    if (code != MO_GPU_SUCCESS)
-        status = allocation_failed(gpu, code, "mem_alloc", size);
-    else if (enter_range(gpu, &gpu->plain, pointer, size, raw) != 1) {
-        (void)call->mem_free(raw);
-        status = MEMOPT_OUT_OF_HOST_MEMORY;
+    void *raw, *pointer;
+    mo_gpu_scope in;
+    if (!mo_gpu_enter(&in, device, "mem_alloc", MO_GPU_RELAXED))
+        return in.status;
+    in.code = alloc_aligned(in.call, size, &raw, &pointer);
+    if (in.code != MO_GPU_SUCCESS)
+        in.status = allocation_failed(&in, size);
+    else if (enter_range(in.gpu, &in.gpu->plain, pointer, size, raw) != 1) {
+        (void)in.call->mem_free(raw);
+        in.status = MEMOPT_OUT_OF_HOST_MEMORY;
     } else
         *out_pointer = pointer;
-    mo_gpu_restrict(gpu, mode);
-    mo_gpu_leave(gpu, saved);
-    return status;
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }
 
 memopt_status mo_gpu_mem_free(memopt_device *device, void *pointer, uint64_t size)
 {
     mo_gpu_device *gpu = mo_gpu(device);
-    void *saved, *raw = NULL;
-    int dead = 0;
+    void *raw = NULL;
+    mo_gpu_scope in;
     if (!take_range(gpu, &gpu->plain, pointer, size, &raw))
         return not_ours(gpu, "mem_free", pointer, size, "live allocation");
-    memopt_status status = mo_gpu_enter_end(gpu, "mem_free", &saved, &dead);
-    if (status == MEMOPT_OK && !dead) {
-        int mode = mo_gpu_relax(gpu);
-        int code = mo_gpu_call(gpu)->synchronize();
-        if (code == MO_GPU_SUCCESS)
-            code = mo_gpu_call(gpu)->mem_free(raw);
-        mo_gpu_restrict(gpu, mode);
-        status = mo_gpu_end_result(gpu, code, "mem_free");
-        mo_gpu_leave(gpu, saved);
+    if (mo_gpu_enter(&in, device, "mem_free", MO_GPU_ENDS | MO_GPU_RELAXED)) {
+        in.code = in.call->synchronize();
+        if (in.code == MO_GPU_SUCCESS)
+            in.code = in.call->mem_free(raw);
     }
-    if (status != MEMOPT_OK)
-        (void)enter_range(gpu, &gpu->plain, pointer, size, raw);
-    return status;
+    return leave_range(&in, &gpu->plain, pointer, size, raw);
 }
 
 /* --- virtual memory ------------------------------------------------------------------------ */
@@ -139,19 +139,17 @@ mo_gpu_allocation mo_gpu_allocation_of(const mo_gpu_device *gpu)
 
 memopt_status mo_gpu_vm_reserve(memopt_device *device, uint64_t size, void **out_address)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
-    const mo_gpu_calls *call = mo_gpu_call(gpu);
-    void *saved, *address = NULL;
-    memopt_status status = mo_gpu_enter(gpu, "vm_reserve", &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    int code = call->vm_reserve(&address, size, 0, NULL, 0);
-    status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "vm_reserve");
-    if (status == MEMOPT_OK && enter_range(gpu, &gpu->reservations, address, size, gpu) != 1) {
-        (void)call->vm_unreserve(address, size);
-        status = MEMOPT_OUT_OF_HOST_MEMORY;
+    void *address = NULL;
+    mo_gpu_scope in;
+    if (!mo_gpu_enter(&in, device, "vm_reserve", 0))
+        return in.status;
+    in.code = in.call->vm_reserve(&address, size, 0, NULL, 0);
+    if (in.code == MO_GPU_SUCCESS &&
+        enter_range(in.gpu, &in.gpu->reservations, address, size, in.gpu) != 1) {
+        (void)in.call->vm_unreserve(address, size);
+        in.status = MEMOPT_OUT_OF_HOST_MEMORY;
     }
-    mo_gpu_leave(gpu, saved);
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
     if (status == MEMOPT_OK)
         *out_address = address;
     return status;
@@ -160,25 +158,19 @@ memopt_status mo_gpu_vm_reserve(memopt_device *device, uint64_t size, void **out
 memopt_status mo_gpu_vm_unreserve(memopt_device *device, void *address, uint64_t size)
 {
     mo_gpu_device *gpu = mo_gpu(device);
-    void *saved, *value = NULL;
-    int dead = 0, mapped;
+    void *value = NULL;
+    mo_gpu_scope in;
     mo_lock(&gpu->lock);
-    mapped = mo_ranges_overlapping(&gpu->mappings, (uintptr_t)address, size) != NULL;
+    int mapped = mo_ranges_overlapping(&gpu->mappings, (uintptr_t)address, size) != NULL;
     mo_unlock(&gpu->lock);
     if (mapped)
         return mo_fail(MEMOPT_BUSY, "vm_unreserve: [%p, +%" PRIu64 ") has mapped memory; unmap it",
                        address, size);
     if (!take_range(gpu, &gpu->reservations, address, size, &value))
         return not_ours(gpu, "vm_unreserve", address, size, "whole reservation");
-    memopt_status status = mo_gpu_enter_end(gpu, "vm_unreserve", &saved, &dead);
-    if (status == MEMOPT_OK && !dead) {
-        status =
-            mo_gpu_end_result(gpu, mo_gpu_call(gpu)->vm_unreserve(address, size), "vm_unreserve");
-        mo_gpu_leave(gpu, saved);
-    }
-    if (status != MEMOPT_OK)
-        (void)enter_range(gpu, &gpu->reservations, address, size, value);
-    return status;
+    if (mo_gpu_enter(&in, device, "vm_unreserve", MO_GPU_ENDS))
+        in.code = in.call->vm_unreserve(address, size);
+    return leave_range(&in, &gpu->reservations, address, size, value);
 }
 
 /* Memory for remote access is asked only where the device says it has it, and no more once a driver
@@ -201,26 +193,24 @@ static int create(mo_gpu_device *gpu, uint64_t size, uint64_t *out_handle)
 
 memopt_status mo_gpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
-    void *saved;
     uint64_t handle = 0;
-    memopt_status status = mo_gpu_enter(gpu, "vm_create", &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    int code = create(gpu, size, &handle);
-    if (code != MO_GPU_SUCCESS)
-        status = allocation_failed(gpu, code, "vm_create", size);
+    mo_gpu_scope in;
+    if (!mo_gpu_enter(&in, device, "vm_create", 0))
+        return in.status;
+    in.code = create(in.gpu, size, &handle);
+    if (in.code != MO_GPU_SUCCESS)
+        in.status = allocation_failed(&in, size);
     else
         *out_handle = (mo_vm_handle)(uintptr_t)handle;
-    mo_gpu_leave(gpu, saved);
-    return status;
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }
 
 memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
                             mo_vm_handle handle)
 {
     mo_gpu_device *gpu = mo_gpu(device);
-    void *saved, *value = NULL;
+    void *value = NULL;
+    mo_gpu_scope in;
     mo_lock(&gpu->lock);
     int reserved = mo_ranges_cover(&gpu->reservations, (uintptr_t)address, size);
     mo_unlock(&gpu->lock);
@@ -232,12 +222,9 @@ memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
                        address, size);
     if (kept == 0)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    memopt_status status = mo_gpu_enter(gpu, "vm_map", &saved);
-    if (status == MEMOPT_OK) {
-        int code = mo_gpu_call(gpu)->vm_map(address, size, 0, (uint64_t)(uintptr_t)handle, 0);
-        status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "vm_map");
-        mo_gpu_leave(gpu, saved);
-    }
+    if (mo_gpu_enter(&in, device, "vm_map", 0))
+        in.code = in.call->vm_map(address, size, 0, (uint64_t)(uintptr_t)handle, 0);
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
     if (status != MEMOPT_OK)
         (void)take_range(gpu, &gpu->mappings, address, size, &value);
     return status;
@@ -245,72 +232,52 @@ memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
 
 memopt_status mo_gpu_vm_set_access(memopt_device *device, void *address, uint64_t size)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
-    const mo_gpu_access access = {{MO_GPU_LOCATION_DEVICE, gpu->handle}, MO_GPU_ACCESS_READ_WRITE};
-    void *saved;
-    memopt_status status = mo_gpu_enter(gpu, "vm_set_access", &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_gpu_result(gpu, mo_gpu_call(gpu)->vm_set_access(address, size, &access, 1),
-                           MEMOPT_OUT_OF_DEVICE_MEMORY, "vm_set_access");
-    mo_gpu_leave(gpu, saved);
-    return status;
+    const mo_gpu_access access = {{MO_GPU_LOCATION_DEVICE, mo_gpu(device)->handle},
+                                  MO_GPU_ACCESS_READ_WRITE};
+    mo_gpu_scope in;
+    if (mo_gpu_enter(&in, device, "vm_set_access", 0))
+        in.code = in.call->vm_set_access(address, size, &access, 1);
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }
 
 memopt_status mo_gpu_vm_unmap(memopt_device *device, void *address, uint64_t size)
 {
     mo_gpu_device *gpu = mo_gpu(device);
-    void *saved, *value = NULL;
-    int dead = 0;
+    void *value = NULL;
+    mo_gpu_scope in;
     if (!take_range(gpu, &gpu->mappings, address, size, &value))
         return not_ours(gpu, "vm_unmap", address, size, "whole mapping");
-    memopt_status status = mo_gpu_enter_end(gpu, "vm_unmap", &saved, &dead);
-    if (status == MEMOPT_OK && !dead) {
-        status = mo_gpu_end_result(gpu, mo_gpu_call(gpu)->vm_unmap(address, size), "vm_unmap");
-        mo_gpu_leave(gpu, saved);
-    }
-    if (status != MEMOPT_OK)
-        (void)enter_range(gpu, &gpu->mappings, address, size, value);
-    return status;
+    if (mo_gpu_enter(&in, device, "vm_unmap", MO_GPU_ENDS))
+        in.code = in.call->vm_unmap(address, size);
+    return leave_range(&in, &gpu->mappings, address, size, value);
 }
 
 memopt_status mo_gpu_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
-    void *saved;
-    int dead = 0;
+    mo_gpu_scope in;
     (void)size;
-    memopt_status status = mo_gpu_enter_end(gpu, "vm_release", &saved, &dead);
-    if (status != MEMOPT_OK || dead)
-        return status;
-    status = mo_gpu_end_result(gpu, mo_gpu_call(gpu)->vm_release((uint64_t)(uintptr_t)handle),
-                               "vm_release");
-    mo_gpu_leave(gpu, saved);
-    return status;
+    if (mo_gpu_enter(&in, device, "vm_release", MO_GPU_ENDS))
+        in.code = in.call->vm_release((uint64_t)(uintptr_t)handle);
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }
 
 /* --- page-locked host memory --------------------------------------------------------------- */
 
 memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
-    void *saved, *pointer = NULL;
-    memopt_status status = mo_gpu_enter(gpu, "host_alloc", &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    int mode = mo_gpu_relax(gpu);
-    int code = mo_gpu_call(gpu)->host_alloc(&pointer, bytes, MO_GPU_HOST_PORTABLE);
-    mo_gpu_restrict(gpu, mode);
-    if (code == MO_GPU_OUT_OF_MEMORY) {
-        const mo_gpu_vendor *vendor = gpu->driver->vendor;
-        vendor->clear_error(gpu->driver);
-        status =
-            mo_fail_driver(MEMOPT_OUT_OF_HOST_MEMORY, code, vendor->error_name(gpu->driver, code),
-                           "%s:%d: host_alloc: the driver page-locks no %s of host memory",
-                           vendor->name, gpu->index, MO_SIZE(bytes));
-    } else
-        status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "host_alloc");
-    mo_gpu_leave(gpu, saved);
+    void *pointer = NULL;
+    mo_gpu_scope in;
+    if (mo_gpu_enter(&in, device, "host_alloc", MO_GPU_RELAXED))
+        in.code = in.call->host_alloc(&pointer, bytes, MO_GPU_HOST_PORTABLE);
+    if (in.code == MO_GPU_OUT_OF_MEMORY && in.entered) {
+        const mo_gpu_driver *driver = in.gpu->driver;
+        driver->vendor->clear_error(driver);
+        in.status = mo_fail_driver(MEMOPT_OUT_OF_HOST_MEMORY, in.code,
+                                   driver->vendor->error_name(driver, in.code),
+                                   "%s:%d: host_alloc: the driver page-locks no %s of host memory",
+                                   driver->vendor->name, in.gpu->index, MO_SIZE(bytes));
+    }
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
     if (status == MEMOPT_OK)
         *out_pointer = pointer;
     return status;
@@ -318,49 +285,28 @@ memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **ou
 
 memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t bytes)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
-    void *saved;
-    int dead = 0;
+    mo_gpu_scope in;
     (void)bytes;
-    mo_gpu_forget_seen(gpu);
-    memopt_status status = mo_gpu_enter_end(gpu, "host_free", &saved, &dead);
-    if (status != MEMOPT_OK || dead)
-        return status;
-    int mode = mo_gpu_relax(gpu), code = mo_gpu_call(gpu)->host_free(pointer);
-    mo_gpu_restrict(gpu, mode);
-    status = mo_gpu_end_result(gpu, code, "host_free");
-    mo_gpu_leave(gpu, saved);
-    return status;
+    mo_gpu_forget_seen(mo_gpu(device));
+    if (mo_gpu_enter(&in, device, "host_free", MO_GPU_ENDS | MO_GPU_RELAXED))
+        in.code = in.call->host_free(pointer);
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }
 
 memopt_status mo_gpu_host_register(memopt_device *device, void *pointer, uint64_t bytes)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
-    void *saved;
-    memopt_status status = mo_gpu_enter(gpu, "host_register", &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    int mode = mo_gpu_relax(gpu);
-    int code = mo_gpu_call(gpu)->host_register(pointer, bytes, MO_GPU_HOST_PORTABLE);
-    mo_gpu_restrict(gpu, mode);
-    status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "host_register");
-    mo_gpu_leave(gpu, saved);
-    return status;
+    mo_gpu_scope in;
+    if (mo_gpu_enter(&in, device, "host_register", MO_GPU_RELAXED))
+        in.code = in.call->host_register(pointer, bytes, MO_GPU_HOST_PORTABLE);
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
 }
 
 memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint64_t bytes)
 {
-    mo_gpu_device *gpu = mo_gpu(device);
-    void *saved;
-    int dead = 0;
+    mo_gpu_scope in;
     (void)bytes;
-    mo_gpu_forget_seen(gpu);
-    memopt_status status = mo_gpu_enter_end(gpu, "host_unregister", &saved, &dead);
-    if (status != MEMOPT_OK || dead)
-        return status;
-    int mode = mo_gpu_relax(gpu), code = mo_gpu_call(gpu)->host_unregister(pointer);
-    mo_gpu_restrict(gpu, mode);
-    status = mo_gpu_end_result(gpu, code, "host_unregister");
-    mo_gpu_leave(gpu, saved);
-    return status;
+    mo_gpu_forget_seen(mo_gpu(device));
+    if (mo_gpu_enter(&in, device, "host_unregister", MO_GPU_ENDS | MO_GPU_RELAXED))
+        in.code = in.call->host_unregister(pointer);
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }

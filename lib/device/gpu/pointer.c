@@ -77,16 +77,12 @@ memopt_status mo_gpu_reachable(memopt_device *device, const char *subject, uint6
 {
     mo_gpu_device *gpu = mo_gpu(device);
     int32_t owner = MO_GPU_EVERYWHERE;
-    void *saved;
+    mo_gpu_scope in;
     if (is_known(gpu, (uintptr_t)pointer, bytes))
         return MEMOPT_OK;
-    memopt_status status = mo_gpu_enter(gpu, "reachable", &saved);
-    if (status != MEMOPT_OK)
-        return status;
-    int mode = mo_gpu_relax(gpu), code = locate_ends(gpu, pointer, bytes, &owner);
-    mo_gpu_restrict(gpu, mode);
-    status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "reachable");
-    mo_gpu_leave(gpu, saved);
+    if (mo_gpu_enter(&in, device, "reachable", MO_GPU_RELAXED))
+        in.code = locate_ends(gpu, pointer, bytes, &owner);
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
     if (status != MEMOPT_OK)
         return status;
     if (owner != gpu->index && owner != MO_GPU_EVERYWHERE)
