@@ -66,6 +66,7 @@ static uint64_t next_random(mo_cpu_adversary *adversary)
 int mo_cpu_polled_enough(mo_cpu_device *cpu, uint32_t *polls)
 {
     enum { MOST_POLLS = 8 };
+    MO_PRE(mo_is_locked(&cpu->lock));
     if (++*polls < MOST_POLLS && next_random(&cpu->adversary) % 4 != 0)
         return 0;
     *polls = 0;
@@ -80,6 +81,7 @@ static mo_cpu_stream *runnable(mo_cpu_stream *stream, const mo_cpu_stream *avoid
 {
     while (stream != avoided) {
         const mo_cpu_op *op = stream->head;
+        MO_PRE(op != NULL);
         if (op->kind != MO_CPU_WAIT || op->marker->done)
             return stream;
         stream = op->marker->stream;
@@ -347,6 +349,7 @@ static void run_head(mo_cpu_device *cpu, mo_cpu_stream *stream)
 
 static void enter(mo_cpu_device *cpu)
 {
+    MO_PRE(mo_is_locked(&cpu->lock));
     while (cpu->adversary.busy)
         pthread_cond_wait(&cpu->progress, &cpu->lock);
     cpu->adversary.busy = 1;
@@ -361,6 +364,7 @@ static void leave(mo_cpu_device *cpu)
 /* Pre: busy is held and the stream is not idle. */
 static void step(mo_cpu_device *cpu, mo_cpu_stream *stream)
 {
+    MO_PRE(cpu->adversary.busy && mo_is_locked(&cpu->lock));
     mo_cpu_stream *needed = runnable(stream, NULL);
     mo_cpu_stream *other = overtaker(cpu, needed);
     run_head(cpu, other != NULL ? other : needed);

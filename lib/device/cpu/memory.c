@@ -353,6 +353,7 @@ memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size,
 static void mark_accessible(mo_cpu_memory *memory, uintptr_t start, uint64_t size)
 {
     const uintptr_t end = start + size;
+    MO_PRE(mo_ranges_cover(&memory->mappings, start, size));
     while (start < end) {
         const mo_range *mapping = mo_ranges_overlapping(&memory->mappings, start, 1);
         if (mo_ranges_find(&memory->accessible, mapping->start) == NULL)

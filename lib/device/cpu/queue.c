@@ -16,6 +16,7 @@
 
 mo_cpu_stream *mo_cpu_find_stream(mo_cpu_device *cpu, memopt_stream handle)
 {
+    MO_PRE(mo_is_locked(&cpu->lock));
     if (handle == NULL)
         return &cpu->default_stream;
     if (mo_ranges_find(&cpu->streams, (uintptr_t)handle) != NULL)
@@ -44,6 +45,7 @@ static double now(void)
 
 void mo_cpu_marker_drop(mo_cpu_marker *marker)
 {
+    MO_PRE(mo_log_held.locks != 0);
     if (marker != NULL && --marker->references == 0)
         mo_free(marker);
 }
@@ -100,6 +102,7 @@ static mo_cpu_op *op_copy(const mo_cpu_op *op)
 void mo_cpu_retire(mo_cpu_stream *stream)
 {
     mo_cpu_op *op = stream->head;
+    MO_PRE(op != NULL && mo_is_locked(&stream->device->lock));
     stream->head = op->next;
     if (stream->head == NULL)
         stream->tail = &stream->head;

@@ -141,6 +141,7 @@ memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_str
 static void wait_completed(mo_cpu_stream *stream, uint64_t target)
 {
     mo_cpu_device *cpu = stream->device;
+    MO_PRE(mo_is_locked(&cpu->lock));
     stream->waiters++;
     if (cpu->adversarial)
         mo_cpu_force(cpu, stream, target);

@@ -20,6 +20,7 @@ static void fini_sets(memopt_device *device)
 
 memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops)
 {
+    MO_PRE(ops->properties != NULL);
     device->ops = ops;
     device->properties = (memopt_device_properties){.struct_size = sizeof device->properties};
     memopt_status status = ops->properties(device, &device->properties);
@@ -42,6 +43,7 @@ memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops)
 
 void mo_device_fini(memopt_device *device)
 {
+    MO_PRE(device->listeners == NULL && device->account.streams.count == 0);
     fini_sets(device);
     pthread_mutex_destroy(&device->listening);
     pthread_mutex_destroy(&device->lock);

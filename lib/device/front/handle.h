@@ -38,7 +38,8 @@ struct memopt_event {
     int32_t timing;
 };
 
-/* Pre: ops->properties works. The back end calls these when it makes and ends its handle. */
+/* The back end calls these when it makes and ends its handle. Pre: init: ops->properties works;
+ * fini: nothing is live. */
 memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops);
 void mo_device_fini(memopt_device *device);
 

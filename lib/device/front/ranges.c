@@ -1,6 +1,7 @@
 #include "device/front/ranges.h"
 
 #include "base/memory.h"
+#include "base/precondition.h"
 
 #include <string.h>
 
@@ -40,6 +41,7 @@ static uint64_t first_after(const mo_ranges *set, uintptr_t address)
 int mo_ranges_insert(mo_ranges *set, uintptr_t start, uint64_t size, void *value)
 {
     uint64_t at = first_after(set, start);
+    MO_PRE(size > 0 && mo_ranges_overlapping(set, start, size) == NULL);
     if (!mo_grow((void **)&set->items, &set->capacity, set->count + 1, sizeof(mo_range)))
         return 0;
     memmove(set->items + at + 1, set->items + at, (set->count - at) * sizeof(mo_range));

@@ -139,6 +139,7 @@ static void ask_compiler(mo_gpu_compiler *c)
 /* Pre: compiler_lock held. Slot i, opened; NULL and why where it cannot be. */
 static const mo_gpu_compiler *open_compiler(const mo_gpu_driver *driver, size_t i, char *problem)
 {
+    MO_PRE(mo_is_locked(&compiler_lock));
     mo_gpu_compiler *slots = is_cuda(driver) ? cuda_compilers : hip_compilers;
     const char *const one[] = {driver->vendor->compilers[i], NULL};
     char tried[MO_LIBRARY_TEXT], why[MO_LIBRARY_TEXT];
@@ -207,6 +208,7 @@ static int choose(const mo_gpu_driver *driver, const mo_gpu_device *gpu, mo_gpu_
 {
     mo_gpu_recipe candidate;
     int found = 0;
+    MO_PRE(mo_is_locked(&compiler_lock));
     problem[0] = '\0';
     for (size_t i = 0; driver->vendor->compilers[i] != NULL && i < MOST_COMPILERS; i++) {
         const mo_gpu_compiler *c = open_compiler(driver, i, problem);

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/precondition.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -185,15 +186,16 @@ static memopt_status check_index(mo_gpu_driver *driver, int32_t index)
 
 /* Pre: entered. Virtual memory is used where the driver has the calls, the device says it can, and
  * a granularity is told. */
-static void ask_granularity(mo_gpu_device *gpu)
+static void ask_granularity(const mo_gpu_scope *in)
 {
+    mo_gpu_device *gpu = in->gpu;
     mo_gpu_allocation allocation = mo_gpu_allocation_of(gpu);
     size_t granularity = 0;
+    MO_PRE(in->entered);
     gpu->granularity = PLAIN_GRANULARITY;
     if (!gpu->can_map)
         return;
-    int code =
-        mo_gpu_call(gpu)->vm_granularity(&granularity, &allocation, MO_GPU_GRANULARITY_MINIMUM);
+    int code = in->call->vm_granularity(&granularity, &allocation, MO_GPU_GRANULARITY_MINIMUM);
     if (code == MO_GPU_SUCCESS && granularity != 0) {
         gpu->granularity = granularity;
         return;
@@ -215,7 +217,7 @@ static memopt_status ask_device(mo_gpu_device *gpu)
     in.code = gpu->driver->vendor->describe(gpu);
     if (in.code == MO_GPU_SUCCESS) {
         gpu->can_map = gpu->can_map && mo_gpu_has(gpu->driver, MO_GPU_GROUP_VM);
-        ask_granularity(gpu);
+        ask_granularity(&in);
     }
     return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }

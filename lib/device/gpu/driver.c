@@ -74,6 +74,7 @@ static memopt_status load(mo_gpu_driver *driver)
 {
     memopt_status status = MEMOPT_OK;
     const mo_gpu_vendor *vendor = driver->vendor;
+    MO_PRE(mo_is_locked(&load_lock) && !driver->loaded);
     *driver = (mo_gpu_driver){.vendor = vendor};
     driver->library =
         mo_library_open(vendor->libraries, driver->file, driver->tried, driver->problem);

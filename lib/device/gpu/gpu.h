@@ -280,7 +280,7 @@ memopt_status mo_gpu_launch(memopt_device *device, memopt_stream stream, const m
 /* --- module.c --- */
 /* Loads the kernels for this device: an embedded image, else the source compiled now or found in
  * the cache. That there are none is found out once; later calls return the same failure at once.
- * Pre: entered, and no other thread is in here for the device. */
+ * Pre: entered, and module_state is LOADING: no other thread is in here for the device. */
 memopt_status mo_gpu_module_load(mo_gpu_device *gpu, mo_gpu_module *out_module);
 
 /* --- compile.c --- */

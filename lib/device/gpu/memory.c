@@ -57,12 +57,13 @@ static memopt_status not_ours(const mo_gpu_device *gpu, const char *operation, c
                    start, size, what, gpu->driver->vendor->name, gpu->index);
 }
 
-/* The driver has no memory left, or says something else. */
+/* Pre: entered. The driver has no memory left, or says something else. */
 static memopt_status allocation_failed(const mo_gpu_scope *in, uint64_t size)
 {
     const mo_gpu_driver *driver = in->gpu->driver;
     const mo_gpu_vendor *vendor = driver->vendor;
     size_t free_bytes = 0, total = 0;
+    MO_PRE(in->entered);
     if (in->code != MO_GPU_OUT_OF_MEMORY)
         return mo_gpu_fail(in->gpu, in->code, MEMOPT_OUT_OF_DEVICE_MEMORY, in->operation);
     vendor->clear_error(driver);

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/precondition.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -158,6 +159,7 @@ static void remember_verdict(mo_gpu_device *gpu, memopt_status status)
 memopt_status mo_gpu_module_load(mo_gpu_device *gpu, mo_gpu_module *out_module)
 {
     const mo_gpu_verdict *verdict = &gpu->module_verdict;
+    MO_PRE(gpu->module_state == MO_GPU_MODULE_LOADING);
     if (verdict->status != MEMOPT_OK)
         return mo_fail_driver(verdict->status, verdict->code, verdict->code_name, "%s",
                               verdict->message);

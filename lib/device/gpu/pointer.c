@@ -15,9 +15,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* Pre: locked. Addresses differ above their alignment, so those bits are spread. */
+/* Pre: gpu->lock is held. Addresses differ above their alignment, so those bits are spread. */
 static mo_gpu_seen *place_of(mo_gpu_device *gpu, uintptr_t start)
 {
+    MO_PRE(mo_is_locked(&gpu->lock));
     return &gpu->seen[(start * UINT64_C(0x9E3779B97F4A7C15)) >> 54 & (MO_GPU_SEEN - 1)];
 }
 
@@ -47,9 +48,12 @@ void mo_gpu_forget_seen(mo_gpu_device *gpu)
 }
 
 /* Pre: entered. The owner of both ends; another one than the device's own counts. */
-static int locate_ends(mo_gpu_device *gpu, const void *pointer, uint64_t bytes, int32_t *out_owner)
+static int locate_ends(const mo_gpu_scope *in, const void *pointer, uint64_t bytes,
+                       int32_t *out_owner)
 {
+    const mo_gpu_device *gpu = in->gpu;
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
+    MO_PRE(in->entered);
     int code = vendor->locate(gpu, pointer, out_owner);
     if (code != MO_GPU_SUCCESS || bytes == 1 ||
         (*out_owner != gpu->index && *out_owner != MO_GPU_EVERYWHERE))
@@ -81,7 +85,7 @@ memopt_status mo_gpu_reachable(memopt_device *device, const char *subject, uint6
     if (is_known(gpu, (uintptr_t)pointer, bytes))
         return MEMOPT_OK;
     if (mo_gpu_enter(&in, device, "reachable", MO_GPU_RELAXED))
-        in.code = locate_ends(gpu, pointer, bytes, &owner);
+        in.code = locate_ends(&in, pointer, bytes, &owner);
     memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
     if (status != MEMOPT_OK)
         return status;
