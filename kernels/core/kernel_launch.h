@@ -22,7 +22,8 @@ enum { MO_KERNEL_ARGS_MAX = 4000 };
 enum { MO_ONE_THREADS = 64 };
 
 /* Each contains those before it. The forms of one are in the files whose names end in what follows
- * the colon; CMakeLists.txt has the compiler's flags, cpu_isa.c what a processor must have. */
+ * the colon; CMakeLists.txt has the compiler's flags, lib/device/cpu/isa.c what a processor needs.
+ */
 typedef enum mo_isa {
     MO_ISA_SCALAR = 0,      /* what every processor of the architecture has: _ref */
     MO_ISA_AVX2 = 1,        /* with FMA, F16C and BMI2 (Haswell, Zen): _avx2 */

@@ -1,11 +1,16 @@
 /* Making the text of an error; last_error.c keeps it. */
 #include "base/error.h"
+#include "base/precondition.h"
 
 #include "memopt/experimental/hooks.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+
+#ifdef MEMOPT_TEST_HOOKS
+void (*mo_precondition_hook)(const char *condition, const char *file, int line);
+#endif
 
 memopt_status mo_fail(memopt_status status, const char *format, ...)
 {

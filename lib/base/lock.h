@@ -6,6 +6,7 @@
 #define MO_BASE_LOCK_H
 
 #include "base/log.h"
+#include "base/precondition.h"
 
 #include <pthread.h>
 
@@ -21,6 +22,15 @@ static inline void mo_unlock(pthread_mutex_t *mutex)
     pthread_mutex_unlock(mutex);
     if (--mo_log_held.locks == 0 && mo_log_held.lines != 0)
         mo_log_flush();
+}
+
+/* For MO_PRE: this thread holds a lock, and some thread holds this one. */
+static inline int mo_is_locked(pthread_mutex_t *mutex)
+{
+    if (mo_log_held.locks == 0 || pthread_mutex_trylock(mutex) != 0)
+        return mo_log_held.locks != 0;
+    pthread_mutex_unlock(mutex);
+    return 0;
 }
 
 #endif

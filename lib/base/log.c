@@ -3,6 +3,7 @@
  * while it runs; it is taken while no other lock of the library is held.
  */
 #include "base/log.h"
+#include "base/precondition.h"
 
 #include "memopt/experimental/hooks.h"
 
@@ -95,6 +96,7 @@ static void hand_over(memopt_log_level level, const char *text)
 void mo_log_flush(void)
 {
     int lines = mo_log_held.lines;
+    MO_PRE(mo_log_held.locks == 0);
     mo_log_held.lines = 0;
     for (int i = 0; i < lines && i < WAITING_LINES; i++)
         hand_over(waiting[i].level, waiting[i].text);

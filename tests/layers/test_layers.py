@@ -16,8 +16,8 @@ TREE = {
     "lib/base/error.h": '#include "memopt/base.h"\n',
     "lib/base/log.c": 'void f(void) { fprintf(stderr, "x"); }\n',
     "lib/device/device.h": '#include "kernels/core/kernel_launch.h"\n#include "base/error.h"\n',
-    "lib/device/cpu.h": '#include "device/device.h"\n',
-    "lib/device/cpu.c": '#include "cpu.h"\n#include "device.h"\n',
+    "lib/device/cpu/cpu.h": '#include "device/device.h"\n',
+    "lib/device/cpu/stream.c": '#include "cpu.h"\n#include "device/device.h"\n',
     "lib/allocator/pool.h": '#include "device/device.h"\n#include <memopt/allocator.h>\n',
     "lib/allocator/pool.c": '#include "pool.h"\n',
     "lib/optim/step.c": '#include "memopt/allocator.h"\n#include "kernels/core/kernel_launch.h"\n',
@@ -59,7 +59,7 @@ class Layers(unittest.TestCase):
         self.expect("lib/device/x.c", '#include "memopt/allocator.h"\n', "below what")
 
     def test_primitive_includes_a_back_end(self):
-        self.expect("lib/optim/x.c", '\n#include "device/cpu.h"\n', "only lib/device/device.h")
+        self.expect("lib/optim/x.c", '\n#include "device/cpu/cpu.h"\n', "only lib/device/device.h")
 
     def test_primitive_includes_a_primitive(self):
         self.expect("lib/optim/x.c", '#include "allocator/pool.h"\n', "public headers only")

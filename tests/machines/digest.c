@@ -12,7 +12,7 @@
  */
 #include "machines/digest.h"
 
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 
 #include <stdarg.h>
 

@@ -158,7 +158,7 @@ MUTANTS = [
     # --- device
     Mutant(
         "device_failed_record",
-        "lib/device/cpu_event.c",
+        "lib/device/cpu/event.c",
         """        unused = event->marker;
         event->marker = marker;
     }
@@ -185,14 +185,11 @@ MUTANTS = [
     ),
     Mutant(
         "device_context_after_failure",
-        "lib/device/gpu_memory.c",
-        """        status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "host_alloc");
-    mo_gpu_leave(gpu, saved);
+        "lib/device/gpu/scope.c",
+        """    scope->gpu->driver->vendor->leave_context(scope->gpu, scope->saved);
 """,
-        """        status = mo_gpu_result(gpu, code, MEMOPT_OUT_OF_HOST_MEMORY, "host_alloc");
-    if (status != MEMOPT_OK)
-        return status;
-    mo_gpu_leave(gpu, saved);
+        """    if (scope->status == MEMOPT_OK)
+        scope->gpu->driver->vendor->leave_context(scope->gpu, scope->saved);
 """,
         "test",
         "^test_gpu_context",

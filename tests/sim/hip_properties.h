@@ -1,7 +1,7 @@
 /*
  * HIP's device properties and attributes, field by field in the order in which ROCm's public header
  * declares them, so that the compiler and not a number says where a field lies. (The library knows
- * offsets only: lib/device/hip.c; test_hip.c compares the two.)
+ * offsets only: lib/device/gpu/hip.c; test_hip.c compares the two.)
  */
 #ifndef MEMOPT_SIM_HIP_PROPERTIES_H
 #define MEMOPT_SIM_HIP_PROPERTIES_H

@@ -2,7 +2,7 @@
 #ifndef TEST_SUPPORT_FORMS_H
 #define TEST_SUPPORT_FORMS_H
 
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 
 /* The lowest set above `isa` that the kernel has a form for, or MO_ISA_COUNT. */
 static inline int form_above(const mo_kernel *kernel, int isa)

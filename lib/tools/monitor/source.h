@@ -2,10 +2,10 @@
  * Inside a monitor: one table of operations a source (nvml.c, rocm_smi.c, amdgpu_sysfs.c,
  * host.c), and what they share (monitor.c, source.c).
  *
- * A source never loads a device's driver through gpu_driver.c and never makes a context. What it
- * cannot read it notes in the reading, field by field; only what concerns the device as a whole is
- * a failing status. Vendors' libraries that have once started stay loaded: unloading them is what
- * few programs do, and some crash.
+ * A source never loads a device's driver through lib/device/gpu/driver.c and never makes a context.
+ * What it cannot read it notes in the reading, field by field; only what concerns the device as a
+ * whole is a failing status. Vendors' libraries that have once started stay loaded: unloading them
+ * is what few programs do, and some crash.
  */
 #ifndef MO_DEVICE_MONITOR_H
 #define MO_DEVICE_MONITOR_H

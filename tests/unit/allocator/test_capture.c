@@ -2,7 +2,7 @@
  * virtual memory. The cpu device's operations are replaced one by one. */
 #include "support.h"
 
-#include "device/handle.h"
+#include "device/front/handle.h"
 
 #define CAPACITY (64 * MIB)
 

@@ -2,7 +2,7 @@
  * watched: none may be given a handle after the allocator has taken leave of it. */
 #include "support.h"
 
-#include "device/handle.h"
+#include "device/front/handle.h"
 #include "support/sweep.h"
 
 #define CAPACITY (64 * MIB)

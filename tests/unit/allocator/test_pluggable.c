@@ -3,7 +3,7 @@
 #include "support.h"
 
 #include "base/memory.h"
-#include "device/handle.h"
+#include "device/front/handle.h"
 #include "tools/pluggable/pluggable.h"
 
 #include <pthread.h>

@@ -4,7 +4,7 @@
  */
 #include "support.h"
 
-#include "device/cpu_adversary.h"
+#include "device/cpu/adversary.h"
 
 /* Two items are too few for the pool: thousands of devices would start threads for nothing. */
 enum { SEEDS = 200, BYTES = 4096, ITEM_BYTES = 2048, ITEMS = BYTES / ITEM_BYTES };

@@ -5,7 +5,7 @@
 #include "support.h"
 
 #include "base/memory.h"
-#include "device/gpu.h"
+#include "device/gpu/gpu.h"
 #include "memopt/cast.h"
 
 #include <dlfcn.h>

@@ -138,8 +138,8 @@ static void loads_where_it_fits(void **state)
     static const uint32_t capabilities[] = {90, 80};
     memopt_device *device = open_device("cuda:0"); /* of capability 9.0 */
     mo_gpu_device *gpu = mo_gpu(device);
-    void *saved;
-    OK(mo_gpu_enter(gpu, "test", &saved));
+    mo_gpu_scope in;
+    assert_int_equal(mo_gpu_enter(&in, device, "test", 0), 1);
     for (int i = 0; i < 2; i++) {
         made_device made;
         mo_gpu_recipe recipe;
@@ -159,7 +159,7 @@ static void loads_where_it_fits(void **state)
             assert_int_equal(mo_gpu_call(gpu)->module_unload(module), 0);
         mo_free(binary);
     }
-    mo_gpu_leave(gpu, saved);
+    OK(mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY));
     OK(memopt_device_close(device));
 }
 

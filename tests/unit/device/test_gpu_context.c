@@ -6,7 +6,7 @@
  */
 #include "support.h"
 
-#include "device/gpu.h"
+#include "device/gpu/gpu.h"
 #include "kernels/cast/cast.h"
 #include "memopt/cast.h"
 

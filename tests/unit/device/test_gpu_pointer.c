@@ -6,7 +6,7 @@
  */
 #include "support.h"
 
-#include "device/gpu.h"
+#include "device/gpu/gpu.h"
 #include "memopt/cast.h"
 #include "memopt/checkpoint.h"
 #include "memopt/offload.h"

@@ -3,7 +3,7 @@
  */
 #include "support.h"
 
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 
 static const char *const sets[MO_ISA_COUNT] = {"scalar", "avx2", "avx512-base", "avx512-vbmi",
                                                "avx512-bf16"};

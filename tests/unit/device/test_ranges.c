@@ -1,7 +1,8 @@
 /* The set of ranges against a naive model: one owner per unit. */
 #include "support.h"
 
-#include "device/ranges.h"
+#include "base/precondition.h"
+#include "device/front/ranges.h"
 
 enum { UNITS = 256, STEPS = 200000 };
 
@@ -36,6 +37,33 @@ static uint64_t count_owned(const int *owner, uint64_t start, uint64_t size)
         owned += owner[u] != 0;
     return owned;
 }
+
+#ifdef MEMOPT_TEST_HOOKS
+static int broken;
+
+static void count_broken(const char *condition, const char *file, int line)
+{
+    (void)condition, (void)file, (void)line;
+    broken++;
+}
+
+/* A precondition is checked where tests are built: an overlapping insert is caught. */
+static void overlap_is_caught(void **state)
+{
+    (void)state;
+    mo_ranges set;
+    void (*kept)(const char *condition, const char *file, int line) = mo_precondition_hook;
+    assert_non_null(kept);
+    assert_true(mo_ranges_init(&set));
+    mo_precondition_hook = count_broken;
+    (void)mo_ranges_insert(&set, 10, 10, NULL);
+    assert_int_equal(broken, 0);
+    (void)mo_ranges_insert(&set, 19, 5, NULL);
+    assert_int_equal(broken, 1);
+    mo_precondition_hook = kept;
+    mo_ranges_fini(&set);
+}
+#endif
 
 static void against_a_naive_model(void **state)
 {
@@ -86,6 +114,11 @@ static void against_a_naive_model(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(against_a_naive_model)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(against_a_naive_model),
+#ifdef MEMOPT_TEST_HOOKS
+        cmocka_unit_test(overlap_is_caught),
+#endif
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
 
 #include "monitor_root.h"
 
-#include "device/cpu.h"
+#include "device/cpu/cpu.h"
 
 #include <sched.h>
 #include <sys/syscall.h>

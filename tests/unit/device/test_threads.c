@@ -1,7 +1,7 @@
 /* Threads that share a launch's items: they run side by side, all items once, and a run waits. */
 #include "support.h"
 
-#include "device/cpu_threads.h"
+#include "device/cpu/threads.h"
 
 #include <sched.h>
 #include <time.h>

@@ -4,7 +4,7 @@
  */
 #include "disk_support.h"
 
-#include "device/handle.h"
+#include "device/front/handle.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* An optimizer whose stream has ended does not use the handle again. */
 #include "fixture.h"
 
-#include "device/handle.h"
+#include "device/front/handle.h"
 
 static mo_device_ops ops;
 static const mo_device_ops *real;

@@ -1,0 +1,235 @@
+/*
+ * The "cpu" back end: host memory with a capacity, and streams that are queues of operations.
+ *
+ * Eager order: the NULL stream runs operations on the calling thread; every other stream has a
+ * worker. Adversarial order: all streams, NULL too, are queues without a thread, and a thread that
+ * waits for something runs what it needs (adversary.c).
+ *
+ * Locks: mo_cpu_device.lock guards streams, their queues and markers; mo_cpu_memory.lock guards
+ * memory; mo_cpu_pool.lock is held while a kernel is split over the pool's threads. The first two
+ * are taken in that order; none is held while an operation of a queue runs, but pool.lock, which
+ * is taken last. memopt_device.lock may be taken under any of them.
+ */
+#ifndef MO_DEVICE_CPU_CPU_H
+#define MO_DEVICE_CPU_CPU_H
+
+#include "device/cpu/threads.h"
+#include "device/front/handle.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* --- memory (memory.c) --------------------------------------------------------------------- */
+
+/* Physical memory is a sparse memfd: a handle is a run of its bytes, at any place, so that it never
+ * fragments, and only the capacity limits it. */
+typedef struct mo_cpu_memory {
+    pthread_mutex_t lock;
+    int fd;
+    uint64_t granularity, capacity, used;
+    uint64_t file_size;
+    mo_ranges free_offsets; /* of the file; value unused */
+    mo_ranges handles;      /* live handles by address */
+    mo_ranges reservations; /* addresses */
+    mo_ranges mappings;     /* addresses; value is the handle */
+    mo_ranges accessible;   /* addresses: mappings that may be touched */
+    mo_ranges plain;        /* plain allocations */
+} mo_cpu_memory;
+
+memopt_status mo_cpu_memory_init(mo_cpu_memory *memory, uint64_t capacity, uint64_t granularity);
+void mo_cpu_memory_fini(mo_cpu_memory *memory);
+
+/* --- the processor (isa.c) ----------------------------------------------------------------- */
+
+enum { MO_ISA_WHY = 160 };
+
+/* The instruction set that kernels use: MEMOPT_ISA, or else the best that this machine has. Writes
+ * what keeps kernels from a better one ("" where nothing does), at most MO_ISA_WHY bytes. */
+mo_isa mo_cpu_choose_isa(char *why, size_t size);
+mo_isa mo_cpu_best_isa(void); /* the same without the reason */
+const char *mo_isa_name(mo_isa isa);
+const char *mo_isa_family(mo_isa isa); /* "scalar", "avx2" or "avx512" */
+/* The kernel's form for the set, or for the next lower one that it has. */
+mo_cpu_kernel mo_cpu_form(const mo_kernel *kernel, mo_isa isa);
+void mo_cpu_model(char *name, size_t size);
+
+/* --- kernels (launch.c) -------------------------------------------------------------------- */
+
+typedef struct mo_cpu_pool {
+    pthread_mutex_t lock;
+    mo_threads threads;                       /* started by the first launch that needs them */
+    atomic_uint thread_count;                 /* changes under lock */
+    atomic_uint_fast64_t published, finished; /* the pool's own hand-over, seen by sanitizers */
+    mo_cpu_kernel function;
+    const void *args;
+} mo_cpu_pool;
+
+void mo_cpu_pool_init(mo_cpu_pool *pool, uint32_t thread_count);
+void mo_cpu_pool_fini(mo_cpu_pool *pool);
+
+/* --- how many threads (thread_count.c) ----------------------------------------------------- */
+
+enum { MO_MOST_THREADS = 1024 };
+
+/* From the environment, the affinity mask and the CPU quota; says which of them. `root` stands
+ * before every path: "" but in tests. */
+uint32_t mo_cpu_default_threads(const char *root, const char **out_why);
+
+/* --- operations and streams (queue.c, stream.c) -------------------------------------------- */
+
+/* One record of an event: waits keep the record they were given, whatever the event does later.
+ * Guarded by mo_cpu_device.lock. */
+typedef struct mo_cpu_marker {
+    uint32_t references;
+    int32_t done;
+    double time;                  /* seconds of the monotonic clock, once done */
+    struct mo_cpu_stream *stream; /* where it was recorded; valid until done */
+    uint32_t polls;               /* adversarial: queries answered so far */
+} mo_cpu_marker;
+
+typedef enum mo_cpu_op_kind {
+    MO_CPU_COPY,
+    MO_CPU_FILL,
+    MO_CPU_CALLBACK,
+    MO_CPU_LAUNCH,
+    MO_CPU_RECORD,
+    MO_CPU_WAIT,
+    MO_CPU_NOTE_ALLOC,
+    MO_CPU_NOTE_FREE
+} mo_cpu_op_kind;
+
+typedef struct mo_cpu_op {
+    struct mo_cpu_op *next;
+    mo_cpu_op_kind kind;
+    uint8_t value;     /* fill */
+    uint64_t number;   /* adversarial: order of the calls */
+    void *destination; /* copy, fill, notes */
+    const void *source;
+    uint64_t bytes;
+    const mo_kernel *kernel; /* launch */
+    const void *args;        /* launch: behind the op once it is queued */
+    uint64_t items;
+    void (*function)(void *user); /* callback */
+    void *user;
+    mo_cpu_marker *marker; /* record, wait: one reference once it is queued */
+} mo_cpu_op;
+
+typedef struct mo_cpu_stream {
+    struct mo_cpu_device *device;
+    struct mo_cpu_stream *next; /* by age, the default stream first */
+    uint64_t ordinal;           /* of its creation */
+    mo_cpu_op *head, **tail;    /* the head stays in the queue while it runs */
+    uint64_t submitted, completed;
+    uint64_t waiters; /* threads in a wait for it; its end waits for them */
+    int closing;
+    pthread_t worker;    /* eager */
+    pthread_cond_t work; /* eager */
+    uint32_t polls;      /* adversarial: queries answered since it was last idle */
+    uint64_t last_number, overtaken_number;
+    int may_overtake;
+} mo_cpu_stream;
+
+/* --- the adversarial order (adversary.c) --------------------------------------------------- */
+
+typedef struct mo_cpu_adversary {
+    uint64_t random;
+    uint64_t next_number;
+    int busy; /* a thread runs operations; others wait for device.progress */
+    mo_ranges freed;
+    struct mo_cpu_tombstone *tombstones;
+    uint64_t tombstone_count, tombstone_capacity;
+    uint64_t violations;
+    char first[640];
+} mo_cpu_adversary;
+
+typedef struct mo_cpu_device {
+    memopt_device base;
+    int adversarial;
+    mo_isa isa;
+    char isa_limit[MO_ISA_WHY];
+    char model[64];
+    mo_cpu_memory memory;
+    mo_cpu_pool pool;
+    pthread_mutex_t lock;
+    pthread_cond_t progress; /* an operation has completed */
+    mo_cpu_stream default_stream;
+    mo_ranges streams; /* live streams but the default one, by address */
+    uint64_t next_ordinal;
+    mo_cpu_adversary adversary;
+} mo_cpu_device;
+
+static inline mo_cpu_device *mo_cpu(memopt_device *device)
+{
+    return (mo_cpu_device *)device;
+}
+
+memopt_status mo_cpu_streams_init(mo_cpu_device *cpu);
+void mo_cpu_streams_fini(mo_cpu_device *cpu);
+
+/* Runs the operation now where the order says so, else appends a copy of it (and of its kernel's
+ * arguments) to the stream. A marker gets a reference of its own. */
+memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream stream, const mo_cpu_op *op);
+
+/* OK if the handle is a live stream's. */
+memopt_status mo_cpu_stream_check(mo_cpu_device *cpu, memopt_stream handle);
+/* Waits for all work of all streams. No lock held. */
+void mo_cpu_settle(mo_cpu_device *cpu);
+
+/* The stream of a handle, or NULL after mo_fail. Pre: device.lock is held. */
+mo_cpu_stream *mo_cpu_find_stream(mo_cpu_device *cpu, memopt_stream handle);
+
+/* What an operation does to memory and the host; not for record, wait and notes. No lock held. */
+void mo_cpu_run(mo_cpu_device *cpu, const mo_cpu_op *op);
+/* Takes the head, which has run, out of its queue and completes its marker. Pre: device.lock. */
+void mo_cpu_retire(mo_cpu_stream *stream);
+/* Gives a reference back; NULL is fine. Pre: device.lock is held. */
+void mo_cpu_marker_drop(mo_cpu_marker *marker);
+
+/* --- operations of the table, by file ------------------------------------------------------ */
+
+memopt_status mo_cpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);
+memopt_status mo_cpu_mem_free(memopt_device *device, void *pointer, uint64_t size);
+memopt_status mo_cpu_vm_reserve(memopt_device *device, uint64_t size, void **out_address);
+memopt_status mo_cpu_vm_unreserve(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_cpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle);
+memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size,
+                            mo_vm_handle handle);
+memopt_status mo_cpu_vm_set_access(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_cpu_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size);
+
+memopt_status mo_cpu_sync(memopt_device *device);
+memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_stream);
+memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream stream);
+memopt_status mo_cpu_stream_sync(memopt_device *device, memopt_stream stream);
+memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream stream);
+memopt_status mo_cpu_copy(memopt_device *device, void *destination, const void *source,
+                          uint64_t bytes, memopt_stream stream);
+memopt_status mo_cpu_fill(memopt_device *device, void *destination, uint8_t value, uint64_t bytes,
+                          memopt_stream stream);
+memopt_status mo_cpu_host_callback(memopt_device *device, memopt_stream stream,
+                                   void (*function)(void *user), void *user);
+
+memopt_status mo_cpu_event_create(memopt_device *device, int32_t timing, memopt_event **out_event);
+memopt_status mo_cpu_event_destroy(memopt_device *device, memopt_event *event);
+memopt_status mo_cpu_event_record(memopt_device *device, memopt_event *event, memopt_stream stream);
+memopt_status mo_cpu_event_query(memopt_device *device, memopt_event *event);
+memopt_status mo_cpu_event_sync(memopt_device *device, memopt_event *event);
+memopt_status mo_cpu_event_elapsed(memopt_device *device, memopt_event *start, memopt_event *end,
+                                   double *out_seconds);
+memopt_status mo_cpu_stream_wait_event(memopt_device *device, memopt_stream stream,
+                                       memopt_event *event);
+
+memopt_status mo_cpu_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
+                            const void *args, uint64_t items);
+void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *args,
+                       uint64_t items);
+/* Waits for the kernel that has the threads, and ends them where the number changes. */
+void mo_cpu_pool_resize(mo_cpu_device *cpu, uint32_t thread_count);
+
+memopt_status mo_cpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer);
+memopt_status mo_cpu_host_free(memopt_device *device, void *pointer, uint64_t bytes);
+memopt_status mo_cpu_host_register(memopt_device *device, void *pointer, uint64_t bytes);
+memopt_status mo_cpu_host_unregister(memopt_device *device, void *pointer, uint64_t bytes);
+
+#endif

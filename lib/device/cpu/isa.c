@@ -1,0 +1,163 @@
+/*
+ * The processor: its name, its instruction sets, and which of them kernels use. This file is
+ * compiled without extra instruction sets.
+ */
+#include "device/cpu/cpu.h"
+
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+static const char *const isa_names[MO_ISA_COUNT] = {"scalar", "avx2", "avx512-base", "avx512-vbmi",
+                                                    "avx512-bf16"};
+
+const char *mo_isa_name(mo_isa isa)
+{
+    return isa_names[isa];
+}
+
+const char *mo_isa_family(mo_isa isa)
+{
+    return isa >= MO_ISA_AVX512 ? "avx512" : isa_names[isa];
+}
+
+#if defined(__x86_64__)
+typedef struct feature {
+    const char *name;
+    mo_isa isa; /* the lowest that needs it */
+    int found;  /* the processor has it, and the system keeps its registers */
+} feature;
+
+enum { FEATURES = 10 };
+
+/* Not all compilers' __builtin_cpu_supports know this name. The system's part is AVX2's. */
+static int has_f16c(void)
+{
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C) != 0;
+}
+
+static void find_features(feature features[FEATURES])
+{
+    __builtin_cpu_init();
+    const feature found[FEATURES] = {
+        {"avx2", MO_ISA_AVX2, __builtin_cpu_supports("avx2")},
+        {"fma", MO_ISA_AVX2, __builtin_cpu_supports("fma")},
+        {"f16c", MO_ISA_AVX2, has_f16c()},
+        {"bmi2", MO_ISA_AVX2, __builtin_cpu_supports("bmi2")},
+        {"avx512f", MO_ISA_AVX512, __builtin_cpu_supports("avx512f")},
+        {"avx512bw", MO_ISA_AVX512, __builtin_cpu_supports("avx512bw")},
+        {"avx512dq", MO_ISA_AVX512, __builtin_cpu_supports("avx512dq")},
+        {"avx512vl", MO_ISA_AVX512, __builtin_cpu_supports("avx512vl")},
+        {"avx512vbmi", MO_ISA_AVX512_VBMI, __builtin_cpu_supports("avx512vbmi")},
+        {"avx512bf16", MO_ISA_AVX512_BF16, __builtin_cpu_supports("avx512bf16")},
+    };
+    memcpy(features, found, sizeof found);
+}
+
+/* The best set that has all it needs. Writes what the next one lacks, "" where there is none. */
+static mo_isa detect(char *why, size_t size)
+{
+    feature features[FEATURES];
+    mo_isa best = (mo_isa)(MO_ISA_COUNT - 1);
+    char lacking[96] = "";
+    size_t length = 0;
+    find_features(features);
+    for (int i = FEATURES - 1; i >= 0; i--)
+        if (!features[i].found)
+            best = (mo_isa)(features[i].isa - 1);
+    for (int i = 0; i < FEATURES; i++)
+        if (!features[i].found && (int)features[i].isa == (int)best + 1)
+            length += (size_t)snprintf(lacking + length, sizeof lacking - length, "%s%s",
+                                       length > 0 ? ", " : "", features[i].name);
+    if (length > 0)
+        snprintf(why, size, "%s needs %s, which this machine lacks", isa_names[best + 1], lacking);
+    return best;
+}
+#else
+static mo_isa detect(char *why, size_t size)
+{
+    snprintf(why, size, "other forms are for x86-64");
+    return MO_ISA_SCALAR;
+}
+#endif
+
+/* What MEMOPT_ISA means where `best` is the best there is, or -1. "avx512" is the best of its
+ * family. */
+static int isa_by_name(const char *name, mo_isa best)
+{
+    if (strcmp(name, "avx512") == 0)
+        return best > MO_ISA_AVX512 ? (int)best : (int)MO_ISA_AVX512;
+    for (int isa = MO_ISA_SCALAR; isa < MO_ISA_COUNT; isa++)
+        if (strcmp(name, isa_names[isa]) == 0)
+            return isa;
+    return -1;
+}
+
+mo_isa mo_cpu_choose_isa(char *why, size_t size)
+{
+    char limit[MO_ISA_WHY] = "";
+    mo_isa best = detect(limit, sizeof limit);
+    const char *name = getenv("MEMOPT_ISA");
+    int wanted = name != NULL && name[0] != '\0' ? isa_by_name(name, best) : (int)best;
+    if (wanted < 0)
+        mo_log(MEMOPT_LOG_WARNING,
+               "cpu: MEMOPT_ISA=%s is not scalar, avx2, avx512, avx512-base, avx512-vbmi or "
+               "avx512-bf16; %s is used",
+               name, isa_names[best]);
+    else if (wanted > (int)best)
+        mo_log(MEMOPT_LOG_WARNING, "cpu: MEMOPT_ISA=%s cannot run here (%s); %s is used", name,
+               limit, isa_names[best]);
+    else if (wanted < (int)best) {
+        snprintf(limit, sizeof limit, "MEMOPT_ISA=%s; this machine has %s", name, isa_names[best]);
+        best = (mo_isa)wanted;
+    }
+    snprintf(why, size, "%s", limit);
+    return best;
+}
+
+mo_isa mo_cpu_best_isa(void)
+{
+    char why[MO_ISA_WHY];
+    return mo_cpu_choose_isa(why, sizeof why);
+}
+
+mo_cpu_kernel mo_cpu_form(const mo_kernel *kernel, mo_isa isa)
+{
+    int best = (int)isa;
+    while (kernel->cpu[best] == NULL)
+        best--;
+    return kernel->cpu[best];
+}
+
+/* The processor's own name, 48 characters from three leaves. */
+void mo_cpu_model(char *name, size_t size)
+{
+    char text[49] = "";
+#if defined(__x86_64__)
+    unsigned words[12] = {0};
+    if ((unsigned)__get_cpuid_max(0x80000000U, NULL) >= 0x80000004U)
+        for (unsigned leaf = 0; leaf < 3; leaf++)
+            __get_cpuid(0x80000002U + leaf, &words[4 * leaf], &words[4 * leaf + 1],
+                        &words[4 * leaf + 2], &words[4 * leaf + 3]);
+    memcpy(text, words, sizeof words);
+    text[sizeof words] = '\0';
+#endif
+    const char *start = text + strspn(text, " ");
+    size_t length = strlen(start);
+    while (length > 0 && start[length - 1] == ' ')
+        length--;
+    if (length == 0) {
+        start = "CPU";
+        length = 3;
+    }
+    length = length < size - 1 ? length : size - 1;
+    memcpy(name, start, length);
+    name[length] = '\0';
+}

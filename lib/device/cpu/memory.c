@@ -1,0 +1,409 @@
+/*
+ * Device memory of the "cpu" device.
+ *
+ * Physical memory is a sparse memfd; a handle is a run of its bytes. Mapping a handle maps that run
+ * shared at a fixed address, so contents survive unmapping and show at every address where the
+ * handle is mapped; releasing it punches a hole, and the pages go back to the system at once.
+ * Misuse that a GPU driver rejects is rejected.
+ *
+ * Invariants (under `lock`): used ≤ capacity; free_offsets and the handles' runs tile
+ * [0, file_size); mappings lie in reservations; accessible lies in mappings.
+ */
+#define _GNU_SOURCE /* memfd_create, fallocate */
+
+#include "device/cpu/adversary.h"
+#include "device/cpu/cpu.h"
+
+#include "base/checked.h"
+#include "base/lock.h"
+#include "base/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Addresses are aligned to this at least, so that large granules can be huge pages. */
+#define HUGE_PAGE ((uint64_t)2 << 20)
+
+typedef struct mo_cpu_handle {
+    uint64_t offset, size;
+    uint64_t mapped; /* how many times */
+} mo_cpu_handle;
+
+memopt_status mo_cpu_memory_init(mo_cpu_memory *memory, uint64_t capacity, uint64_t granularity)
+{
+    mo_ranges *const sets[] = {&memory->free_offsets, &memory->handles,    &memory->reservations,
+                               &memory->mappings,     &memory->accessible, &memory->plain};
+    memory->capacity = capacity;
+    memory->granularity = granularity;
+    memory->fd = memfd_create("memopt-device-memory", MFD_CLOEXEC);
+    if (memory->fd < 0)
+        return mo_fail_driver(MEMOPT_DRIVER_ERROR, errno, strerror(errno),
+                              "cpu: the system gives no memfd for device memory (%s)",
+                              strerror(errno));
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        if (!mo_ranges_init(sets[i])) {
+            while (i-- > 0)
+                mo_ranges_fini(sets[i]);
+            close(memory->fd);
+            return MEMOPT_OUT_OF_HOST_MEMORY;
+        }
+    }
+    pthread_mutex_init(&memory->lock, NULL);
+    return MEMOPT_OK;
+}
+
+void mo_cpu_memory_fini(mo_cpu_memory *memory)
+{
+    mo_ranges_fini(&memory->free_offsets);
+    mo_ranges_fini(&memory->handles);
+    mo_ranges_fini(&memory->reservations);
+    mo_ranges_fini(&memory->mappings);
+    mo_ranges_fini(&memory->accessible);
+    mo_ranges_fini(&memory->plain);
+    close(memory->fd);
+    pthread_mutex_destroy(&memory->lock);
+}
+
+static memopt_status out_of_memory(const mo_cpu_memory *memory, uint64_t size)
+{
+    return mo_fail(MEMOPT_OUT_OF_DEVICE_MEMORY, "cpu: %s asked, %s free of %s", MO_SIZE(size),
+                   MO_SIZE(memory->capacity - memory->used), MO_SIZE(memory->capacity));
+}
+
+/* An mmap or the like that the system refused: its own limits, not the device's capacity. */
+static memopt_status system_refused(const char *what, uint64_t size)
+{
+    int error = errno;
+    return mo_fail_driver(
+        error == ENOMEM || error == ENOSPC ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_DRIVER_ERROR, error,
+        strerror(error), "cpu: %s of %s refused by the system: %s%s", what, MO_SIZE(size),
+        strerror(error),
+        error == ENOMEM ? " (address space, or vm.max_map_count mappings, used up)" : "");
+}
+
+/* --- plain allocations --------------------------------------------------------------------- */
+
+memopt_status mo_cpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    memopt_status status = MEMOPT_OK;
+    mo_lock(&memory->lock);
+    if (size > memory->capacity - memory->used) {
+        status = out_of_memory(memory, size);
+        goto unlock;
+    }
+    void *pointer = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pointer == MAP_FAILED) {
+        status = system_refused("an allocation", size);
+        goto unlock;
+    }
+    if (!mo_ranges_insert(&memory->plain, (uintptr_t)pointer, size, NULL)) {
+        munmap(pointer, size);
+        status = MEMOPT_OUT_OF_HOST_MEMORY;
+        goto unlock;
+    }
+    if (size >= HUGE_PAGE)
+        (void)madvise(pointer, size, MADV_HUGEPAGE);
+    memory->used += size;
+    *out_pointer = pointer;
+unlock:
+    mo_unlock(&memory->lock);
+    return status;
+}
+
+/* Waits for all work first, as drivers do: work that is on its way may use the memory. */
+memopt_status mo_cpu_mem_free(memopt_device *device, void *pointer, uint64_t size)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    memopt_status status = MEMOPT_OK;
+    mo_cpu_settle(mo_cpu(device));
+    mo_lock(&memory->lock);
+    mo_range *range = mo_ranges_find(&memory->plain, (uintptr_t)pointer);
+    if (range == NULL || range->size != size) {
+        status = mo_fail(MEMOPT_INVALID_ARGUMENT,
+                         "mem_free: [%p, +%" PRIu64 ") is not a live allocation of this device",
+                         pointer, size);
+    } else {
+        munmap(pointer, size);
+        mo_ranges_remove(&memory->plain, range);
+        memory->used -= size;
+    }
+    mo_unlock(&memory->lock);
+    if (status == MEMOPT_OK)
+        mo_cpu_forget(mo_cpu(device), pointer, size);
+    return status;
+}
+
+/* --- addresses ----------------------------------------------------------------------------- */
+
+memopt_status mo_cpu_vm_reserve(memopt_device *device, uint64_t size, void **out_address)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    uint64_t alignment = mo_max_u64(memory->granularity, HUGE_PAGE), whole;
+    char *raw = MAP_FAILED;
+    errno = ENOMEM;
+    if (mo_add_u64(size, alignment, &whole) && whole <= SIZE_MAX / 2)
+        raw = mmap(NULL, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED)
+        return system_refused("a reservation", size);
+    uint64_t before = (alignment - (uintptr_t)raw % alignment) % alignment;
+    char *address = raw + before;
+    if (before != 0)
+        munmap(raw, before);
+    if (alignment - before != 0)
+        munmap(address + size, alignment - before);
+    mo_lock(&memory->lock);
+    int kept = mo_ranges_insert(&memory->reservations, (uintptr_t)address, size, NULL);
+    mo_unlock(&memory->lock);
+    if (!kept) {
+        munmap(address, size);
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    }
+    *out_address = address;
+    return MEMOPT_OK;
+}
+
+memopt_status mo_cpu_vm_unreserve(memopt_device *device, void *address, uint64_t size)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    memopt_status status = MEMOPT_OK;
+    mo_lock(&memory->lock);
+    mo_range *range = mo_ranges_find(&memory->reservations, (uintptr_t)address);
+    if (range == NULL || range->size != size)
+        status =
+            mo_fail(MEMOPT_INVALID_ARGUMENT,
+                    "vm_unreserve: [%p, +%" PRIu64 ") is not a whole reservation", address, size);
+    else if (mo_ranges_overlapping(&memory->mappings, (uintptr_t)address, size) != NULL)
+        status =
+            mo_fail(MEMOPT_BUSY, "vm_unreserve: [%p, +%" PRIu64 ") has mapped memory; unmap it",
+                    address, size);
+    if (status == MEMOPT_OK) {
+        munmap(address, size);
+        mo_ranges_remove(&memory->reservations, range);
+    }
+    mo_unlock(&memory->lock);
+    return status;
+}
+
+/* --- physical memory ----------------------------------------------------------------------- */
+
+/* A run of `size` unused bytes of the file: the first that is large enough, else new ones. */
+static memopt_status take_offsets(mo_cpu_memory *memory, uint64_t size, uint64_t *out_offset)
+{
+    mo_ranges *set = &memory->free_offsets;
+    for (uint64_t i = 0; i < set->count; i++) {
+        mo_range *run = set->items + i;
+        if (run->size < size)
+            continue;
+        *out_offset = run->start;
+        run->start += size;
+        run->size -= size;
+        if (run->size == 0)
+            mo_ranges_remove(set, run);
+        return MEMOPT_OK;
+    }
+    uint64_t end;
+    if (!mo_add_u64(memory->file_size, size, &end) || end > INT64_MAX) {
+        errno = EFBIG;
+        return system_refused("device memory", size);
+    }
+    if (ftruncate(memory->fd, (off_t)end) != 0)
+        return system_refused("device memory", size);
+    *out_offset = memory->file_size;
+    memory->file_size = end;
+    return MEMOPT_OK;
+}
+
+/* Gives a run back, joined with its neighbours. Room for one more range was kept by
+ * mo_cpu_vm_create. */
+static void give_offsets(mo_cpu_memory *memory, uint64_t offset, uint64_t size)
+{
+    mo_ranges *set = &memory->free_offsets;
+    mo_range *after = mo_ranges_find(set, offset + size);
+    if (after != NULL) {
+        size += after->size;
+        mo_ranges_remove(set, after);
+    }
+    mo_range *before = offset > 0 ? mo_ranges_overlapping(set, offset - 1, 1) : NULL;
+    if (before != NULL)
+        before->size += size;
+    else
+        (void)mo_ranges_insert(set, offset, size, NULL);
+}
+
+memopt_status mo_cpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    memopt_status status = MEMOPT_OUT_OF_HOST_MEMORY;
+    mo_cpu_handle *handle = mo_calloc(1, sizeof *handle);
+    if (handle == NULL)
+        return status;
+    mo_lock(&memory->lock);
+    /* Runs in use leave at most one more free run than there are of them. */
+    if (size > memory->capacity - memory->used)
+        status = out_of_memory(memory, size);
+    else if (mo_ranges_reserve(&memory->free_offsets, memory->handles.count + 2) &&
+             mo_ranges_insert(&memory->handles, (uintptr_t)handle, sizeof *handle, handle))
+        status = take_offsets(memory, size, &handle->offset);
+    if (status == MEMOPT_OK)
+        memory->used += size;
+    else if (mo_ranges_find(&memory->handles, (uintptr_t)handle) != NULL)
+        mo_ranges_remove(&memory->handles, mo_ranges_find(&memory->handles, (uintptr_t)handle));
+    mo_unlock(&memory->lock);
+    if (status != MEMOPT_OK) {
+        mo_free(handle);
+        return status;
+    }
+    handle->size = size;
+    *out_handle = (mo_vm_handle)handle;
+    return MEMOPT_OK;
+}
+
+static mo_cpu_handle *find_handle(mo_cpu_memory *memory, mo_vm_handle handle, uint64_t size,
+                                  const char *operation)
+{
+    const mo_range *range = mo_ranges_find(&memory->handles, (uintptr_t)handle);
+    if (range == NULL)
+        mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %p is not a live handle of this device", operation,
+                (void *)handle);
+    else if (((mo_cpu_handle *)range->value)->size != size)
+        mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %" PRIu64 " bytes, but the handle has %" PRIu64,
+                operation, size, ((mo_cpu_handle *)range->value)->size);
+    else
+        return range->value;
+    return NULL;
+}
+
+memopt_status mo_cpu_vm_release(memopt_device *device, mo_vm_handle given, uint64_t size)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    memopt_status status = MEMOPT_INVALID_ARGUMENT;
+    mo_lock(&memory->lock);
+    mo_cpu_handle *handle = find_handle(memory, given, size, "vm_release");
+    if (handle != NULL && handle->mapped != 0)
+        status =
+            mo_fail(MEMOPT_BUSY,
+                    "vm_release: the handle of %s is still mapped at %" PRIu64 " places; unmap it",
+                    MO_SIZE(size), handle->mapped);
+    else if (handle != NULL && fallocate(memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                                         (off_t)handle->offset, (off_t)size) != 0)
+        status = system_refused("a release", size);
+    else if (handle != NULL)
+        status = MEMOPT_OK;
+    if (status == MEMOPT_OK) {
+        give_offsets(memory, handle->offset, size);
+        mo_ranges_remove(&memory->handles, mo_ranges_find(&memory->handles, (uintptr_t)handle));
+        memory->used -= size;
+    }
+    mo_unlock(&memory->lock);
+    if (status == MEMOPT_OK)
+        mo_free(handle);
+    return status;
+}
+
+/* --- mappings ------------------------------------------------------------------------------ */
+
+static memopt_status check_unmapped(mo_cpu_memory *memory, const void *address, uint64_t size)
+{
+    uintptr_t start = (uintptr_t)address;
+    const mo_range *home = mo_ranges_overlapping(&memory->reservations, start, 1);
+    if (home == NULL || start + size > home->start + home->size)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "vm_map: [%p, +%" PRIu64 ") does not lie in one reservation", address, size);
+    const mo_range *taken = mo_ranges_overlapping(&memory->mappings, start, size);
+    if (taken != NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "vm_map: [%p, +%" PRIu64 ") is mapped already at [%p, +%" PRIu64 ")",
+                       address, size, (void *)taken->start, taken->size);
+    return MEMOPT_OK;
+}
+
+memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size, mo_vm_handle given)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    mo_lock(&memory->lock);
+    mo_cpu_handle *handle = find_handle(memory, given, size, "vm_map");
+    memopt_status status =
+        handle == NULL ? MEMOPT_INVALID_ARGUMENT : check_unmapped(memory, address, size);
+    /* Room for set_access and for pieces of it is made here, where failing is harmless. */
+    if (status == MEMOPT_OK &&
+        (!mo_ranges_reserve(&memory->accessible, memory->mappings.count + 1) ||
+         !mo_ranges_insert(&memory->mappings, (uintptr_t)address, size, handle)))
+        status = MEMOPT_OUT_OF_HOST_MEMORY;
+    else if (status == MEMOPT_OK && mmap(address, size, PROT_NONE, MAP_SHARED | MAP_FIXED,
+                                         memory->fd, (off_t)handle->offset) == MAP_FAILED) {
+        status = system_refused("a mapping", size);
+        mo_ranges_remove(&memory->mappings, mo_ranges_find(&memory->mappings, (uintptr_t)address));
+    }
+    if (status == MEMOPT_OK) {
+        handle->mapped++;
+        if (memory->granularity >= HUGE_PAGE)
+            (void)madvise(address, size, MADV_HUGEPAGE); /* slower without, not wrong */
+    }
+    mo_unlock(&memory->lock);
+    return status;
+}
+
+/* Pre: [start, +size) is whole mappings, as checked. Marks those that are not yet accessible. */
+static void mark_accessible(mo_cpu_memory *memory, uintptr_t start, uint64_t size)
+{
+    const uintptr_t end = start + size;
+    MO_PRE(mo_ranges_cover(&memory->mappings, start, size));
+    while (start < end) {
+        const mo_range *mapping = mo_ranges_overlapping(&memory->mappings, start, 1);
+        if (mo_ranges_find(&memory->accessible, mapping->start) == NULL)
+            (void)mo_ranges_insert(&memory->accessible, mapping->start, mapping->size, NULL);
+        start = mapping->start + mapping->size;
+    }
+}
+
+memopt_status mo_cpu_vm_set_access(memopt_device *device, void *address, uint64_t size)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    uintptr_t start = (uintptr_t)address;
+    memopt_status status = MEMOPT_OK;
+    mo_lock(&memory->lock);
+    const mo_range *last = mo_ranges_overlapping(&memory->mappings, start + size - 1, 1);
+    if (mo_ranges_find(&memory->mappings, start) == NULL || last == NULL ||
+        last->start + last->size != start + size ||
+        !mo_ranges_cover(&memory->mappings, start, size))
+        status = mo_fail(MEMOPT_INVALID_ARGUMENT,
+                         "vm_set_access: [%p, +%" PRIu64 ") is not a run of whole mappings",
+                         address, size);
+    else if (mprotect(address, size, PROT_READ | PROT_WRITE) != 0)
+        status = system_refused("access", size);
+    else
+        mark_accessible(memory, start, size);
+    mo_unlock(&memory->lock);
+    return status;
+}
+
+memopt_status mo_cpu_vm_unmap(memopt_device *device, void *address, uint64_t size)
+{
+    mo_cpu_memory *memory = &mo_cpu(device)->memory;
+    memopt_status status = MEMOPT_OK;
+    mo_lock(&memory->lock);
+    mo_range *range = mo_ranges_find(&memory->mappings, (uintptr_t)address);
+    if (range == NULL || range->size != size)
+        status = mo_fail(MEMOPT_INVALID_ARGUMENT,
+                         "vm_unmap: [%p, +%" PRIu64 ") is not exactly one mapping", address, size);
+    else if (mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+                  -1, 0) == MAP_FAILED)
+        status = system_refused("an unmap", size);
+    if (status == MEMOPT_OK) {
+        ((mo_cpu_handle *)range->value)->mapped--;
+        mo_ranges_remove(&memory->mappings, range);
+        range = mo_ranges_find(&memory->accessible, (uintptr_t)address);
+        if (range != NULL)
+            mo_ranges_remove(&memory->accessible, range);
+    }
+    mo_unlock(&memory->lock);
+    if (status == MEMOPT_OK)
+        mo_cpu_forget(mo_cpu(device), address, size);
+    return status;
+}

@@ -1,0 +1,84 @@
+/*
+ * Page-locked host memory of the "cpu" device. What counts is the accounting, which is a GPU's;
+ * where the system refuses to lock (RLIMIT_MEMLOCK is often 8 MiB), the pages stay unlocked.
+ */
+#include "device/cpu/cpu.h"
+
+#include "base/checked.h"
+#include "base/log.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Said once per process: training goes on, only slower under memory pressure. */
+static void refused(uint64_t bytes)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    int error = errno;
+    if (!atomic_flag_test_and_set(&said))
+        mo_log(MEMOPT_LOG_INFO,
+               "cpu: the system locks no %s of host memory (%s; see ulimit -l); it is used "
+               "unlocked",
+               MO_SIZE(bytes), strerror(error));
+}
+
+/* The front end asks for whole pages. */
+memopt_status mo_cpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer)
+{
+    (void)device;
+    void *pointer = MAP_FAILED;
+    errno = ENOMEM;
+    if (bytes <= SIZE_MAX / 2)
+        pointer = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pointer == MAP_FAILED)
+        return mo_fail_driver(MEMOPT_OUT_OF_HOST_MEMORY, errno, strerror(errno),
+                              "cpu: the system has no %s of host memory to page-lock",
+                              MO_SIZE(bytes));
+    if (mlock(pointer, bytes) != 0)
+        refused(bytes);
+    *out_pointer = pointer;
+    return MEMOPT_OK;
+}
+
+memopt_status mo_cpu_host_free(memopt_device *device, void *pointer, uint64_t bytes)
+{
+    (void)device;
+    munmap(pointer, bytes);
+    return MEMOPT_OK;
+}
+
+/* The whole pages that hold a range. */
+static void *page_span(void *pointer, uint64_t bytes, uint64_t *out_span)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t before = (uintptr_t)pointer % page;
+    *out_span = mo_ceil_div_u64(before + bytes, page) * page;
+    return (char *)pointer - before;
+}
+
+memopt_status mo_cpu_host_register(memopt_device *device, void *pointer, uint64_t bytes)
+{
+    uint64_t span;
+    (void)device;
+    void *start = page_span(pointer, bytes, &span);
+    /* msync of clean pages does nothing but look whether they are mapped. */
+    if (msync(start, span, MS_ASYNC) != 0)
+        return mo_fail_driver(MEMOPT_INVALID_ARGUMENT, errno, strerror(errno),
+                              "host_register: [%p, +%" PRIu64 ") is not all mapped memory", pointer,
+                              bytes);
+    if (mlock(start, span) != 0)
+        refused(bytes);
+    return MEMOPT_OK;
+}
+
+memopt_status mo_cpu_host_unregister(memopt_device *device, void *pointer, uint64_t bytes)
+{
+    uint64_t span;
+    (void)device;
+    void *start = page_span(pointer, bytes, &span);
+    munlock(start, span);
+    return MEMOPT_OK;
+}

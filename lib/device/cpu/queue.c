@@ -1,0 +1,168 @@
+/*
+ * The queues of the "cpu" device: what an operation does, and how it comes into a stream's queue
+ * and out of it.
+ *
+ * Invariants: the head of a queue is the operation that runs or runs next; `completed` counts the
+ * operations that were taken out, so submitted == completed means idle. A handle is looked up in
+ * mo_cpu_device.streams before it is trusted.
+ */
+#include "device/cpu/cpu.h"
+
+#include "base/lock.h"
+#include "base/memory.h"
+
+#include <string.h>
+#include <time.h>
+
+mo_cpu_stream *mo_cpu_find_stream(mo_cpu_device *cpu, memopt_stream handle)
+{
+    MO_PRE(mo_is_locked(&cpu->lock));
+    if (handle == NULL)
+        return &cpu->default_stream;
+    if (mo_ranges_find(&cpu->streams, (uintptr_t)handle) != NULL)
+        return (mo_cpu_stream *)handle;
+    mo_fail(MEMOPT_INVALID_ARGUMENT, "stream: %p is not a live stream of this cpu device",
+            (void *)handle);
+    return NULL;
+}
+
+memopt_status mo_cpu_stream_check(mo_cpu_device *cpu, memopt_stream handle)
+{
+    mo_lock(&cpu->lock);
+    const mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
+    mo_unlock(&cpu->lock);
+    return stream != NULL ? MEMOPT_OK : MEMOPT_INVALID_ARGUMENT;
+}
+
+/* --- markers ------------------------------------------------------------------------------- */
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+void mo_cpu_marker_drop(mo_cpu_marker *marker)
+{
+    MO_PRE(mo_log_held.locks != 0);
+    if (marker != NULL && --marker->references == 0)
+        mo_free(marker);
+}
+
+static void complete_marker(mo_cpu_device *cpu, mo_cpu_marker *marker)
+{
+    marker->time = now();
+    marker->done = 1;
+    marker->stream = NULL;
+    pthread_cond_broadcast(&cpu->progress);
+}
+
+/* --- operations ---------------------------------------------------------------------------- */
+
+void mo_cpu_run(mo_cpu_device *cpu, const mo_cpu_op *op)
+{
+    switch (op->kind) {
+    case MO_CPU_COPY:
+        memcpy(op->destination, op->source, op->bytes);
+        break;
+    case MO_CPU_FILL:
+        memset(op->destination, op->value, op->bytes);
+        break;
+    case MO_CPU_CALLBACK:
+        op->function(op->user);
+        break;
+    case MO_CPU_LAUNCH:
+        mo_cpu_launch_now(cpu, op->kernel, op->args, op->items);
+        break;
+    case MO_CPU_RECORD:
+    case MO_CPU_WAIT:
+    case MO_CPU_NOTE_ALLOC:
+    case MO_CPU_NOTE_FREE:
+        break;
+    }
+}
+
+/* A copy for the queue, the kernel's arguments behind it. */
+static mo_cpu_op *op_copy(const mo_cpu_op *op)
+{
+    size_t args_size = op->kind == MO_CPU_LAUNCH ? op->kernel->args_size : 0;
+    mo_cpu_op *copy = mo_malloc(sizeof *copy + args_size);
+    if (copy == NULL)
+        return NULL;
+    *copy = *op;
+    copy->next = NULL;
+    if (args_size != 0) {
+        memcpy(copy + 1, op->args, args_size);
+        copy->args = copy + 1;
+    }
+    return copy;
+}
+
+void mo_cpu_retire(mo_cpu_stream *stream)
+{
+    mo_cpu_op *op = stream->head;
+    MO_PRE(op != NULL && mo_is_locked(&stream->device->lock));
+    stream->head = op->next;
+    if (stream->head == NULL)
+        stream->tail = &stream->head;
+    stream->completed++;
+    if (op->kind == MO_CPU_RECORD)
+        complete_marker(stream->device, op->marker);
+    mo_cpu_marker_drop(op->marker);
+    mo_free(op);
+    pthread_cond_broadcast(&stream->device->progress);
+}
+
+static void run_inline(mo_cpu_device *cpu, const mo_cpu_op *op)
+{
+    if (op->kind != MO_CPU_RECORD && op->kind != MO_CPU_WAIT) {
+        mo_cpu_run(cpu, op);
+        return;
+    }
+    mo_lock(&cpu->lock);
+    if (op->kind == MO_CPU_RECORD)
+        complete_marker(cpu, op->marker);
+    while (!op->marker->done)
+        pthread_cond_wait(&cpu->progress, &cpu->lock);
+    mo_unlock(&cpu->lock);
+}
+
+static int does_nothing(const mo_cpu_op *op)
+{
+    return ((op->kind == MO_CPU_COPY || op->kind == MO_CPU_FILL) && op->bytes == 0) ||
+           (op->kind == MO_CPU_LAUNCH && op->items == 0);
+}
+
+memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream handle, const mo_cpu_op *op)
+{
+    if (does_nothing(op))
+        return mo_cpu_stream_check(cpu, handle);
+    if (handle == NULL && !cpu->adversarial) {
+        run_inline(cpu, op);
+        return MEMOPT_OK;
+    }
+    mo_cpu_op *queued = op_copy(op);
+    if (queued == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    mo_lock(&cpu->lock);
+    mo_cpu_stream *stream = mo_cpu_find_stream(cpu, handle);
+    if (stream != NULL) {
+        if (queued->marker != NULL)
+            queued->marker->references++;
+        if (queued->kind == MO_CPU_RECORD)
+            queued->marker->stream = stream;
+        queued->number = ++cpu->adversary.next_number;
+        stream->last_number = queued->number;
+        *stream->tail = queued;
+        stream->tail = &queued->next;
+        stream->submitted++;
+        pthread_cond_signal(&stream->work);
+    }
+    mo_unlock(&cpu->lock);
+    if (stream == NULL) {
+        mo_free(queued);
+        return MEMOPT_INVALID_ARGUMENT;
+    }
+    return MEMOPT_OK;
+}

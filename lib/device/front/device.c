@@ -1,0 +1,174 @@
+/*
+ * The front end of a device: open handles, properties, what is live, and the fault points of
+ * tests. Argument checks and accounting happen here, once for all back ends; memory.c, stream.c and
+ * host_memory.c hold the rest of it.
+ */
+#include "device/front/handle.h"
+
+#include "base/lock.h"
+#include "base/options.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+static void fini_sets(memopt_device *device)
+{
+    mo_ranges_fini(&device->account.pinned_ranges);
+    mo_ranges_fini(&device->account.registered_ranges);
+    mo_ranges_fini(&device->account.streams);
+}
+
+memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops)
+{
+    MO_PRE(ops->properties != NULL);
+    device->ops = ops;
+    device->properties = (memopt_device_properties){.struct_size = sizeof device->properties};
+    memopt_status status = ops->properties(device, &device->properties);
+    if (status != MEMOPT_OK)
+        return status;
+    device->account = (mo_device_account){0};
+    if (!mo_ranges_init(&device->account.pinned_ranges) ||
+        !mo_ranges_init(&device->account.registered_ranges) ||
+        !mo_ranges_init(&device->account.streams)) {
+        fini_sets(device);
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    }
+    pthread_mutex_init(&device->lock, NULL);
+    pthread_mutex_init(&device->listening, NULL);
+    device->listeners = NULL;
+    atomic_init(&device->fault_countdown, 0);
+    atomic_init(&device->fault_struck, 0);
+    return MEMOPT_OK;
+}
+
+void mo_device_fini(memopt_device *device)
+{
+    MO_PRE(device->listeners == NULL && device->account.streams.count == 0);
+    fini_sets(device);
+    pthread_mutex_destroy(&device->listening);
+    pthread_mutex_destroy(&device->lock);
+}
+
+static uint64_t count_listeners(memopt_device *device)
+{
+    uint64_t found = 0;
+    mo_lock(&device->listening);
+    for (const mo_stream_listener *each = device->listeners; each != NULL; each = each->next)
+        found++;
+    mo_unlock(&device->listening);
+    return found;
+}
+
+memopt_status memopt_device_close(memopt_device *device)
+{
+    if (device == NULL)
+        return MEMOPT_OK;
+    uint64_t allocators = count_listeners(device);
+    mo_lock(&device->lock);
+    mo_device_account live = device->account;
+    mo_unlock(&device->lock);
+    if (allocators + live.allocations + live.handles + live.reservations + live.streams.count +
+            live.events + live.pinned_ranges.count + live.registered_ranges.count !=
+        0)
+        return mo_fail(MEMOPT_BUSY,
+                       "device_close: %" PRIu64 " allocators, optimizers and offloaders, %" PRIu64
+                       " allocations and %" PRIu64 " mapped memory handles (%s), %" PRIu64
+                       " reservations, %" PRIu64 " streams, %" PRIu64 " events, %" PRIu64
+                       " page-locked and %" PRIu64
+                       " registered host ranges are left; end them first",
+                       allocators, live.allocations, live.handles, MO_SIZE(live.used),
+                       live.reservations, live.streams.count, live.events, live.pinned_ranges.count,
+                       live.registered_ranges.count);
+    return device->ops->close(device);
+}
+
+memopt_status memopt_device_get_properties(memopt_device *device,
+                                           memopt_device_properties *out_properties)
+{
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_properties: device is NULL");
+    mo_lock(&device->lock);
+    memopt_device_properties properties = device->properties;
+    mo_unlock(&device->lock);
+    return mo_result_write(out_properties, &properties, sizeof properties,
+                           "memopt_device_properties");
+}
+
+memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads)
+{
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_set_threads: device is NULL");
+    if (device->ops->set_threads == NULL)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "device_set_threads: the device is %s; only on \"cpu\" do threads run "
+                       "kernels",
+                       device->properties.backend);
+    return device->ops->set_threads(device, threads);
+}
+
+memopt_status memopt_device_get_memory_info(memopt_device *device, memopt_memory_info *out_info)
+{
+    memopt_memory_info info = {.struct_size = sizeof info};
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_memory_info: device is NULL");
+    memopt_status status = mo_device_fault(device, "memory_info", MEMOPT_DRIVER_ERROR);
+    if (status == MEMOPT_OK)
+        status = device->ops->memory_info(device, &info);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_lock(&device->lock);
+    info.used = device->account.used;
+    info.used_peak = device->account.used_peak;
+    info.reserved_va = device->account.reserved_va;
+    info.pinned = device->account.pinned;
+    info.pinned_peak = device->account.pinned_peak;
+    info.registered = device->account.registered;
+    mo_unlock(&device->lock);
+    return mo_result_write(out_info, &info, sizeof info, "memopt_memory_info");
+}
+
+memopt_status memopt_device_sync(memopt_device *device)
+{
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_sync: device is NULL");
+    memopt_status status = mo_device_fault(device, "device_sync", MEMOPT_DRIVER_ERROR);
+    return status != MEMOPT_OK ? status : device->ops->sync(device);
+}
+
+int mo_device_lost(memopt_device *device)
+{
+    return device->ops->lost != NULL && device->ops->lost(device);
+}
+
+uint64_t mo_device_granularity(memopt_device *device)
+{
+    return device->properties.granularity;
+}
+
+uint64_t mo_device_total_memory(memopt_device *device)
+{
+    return device->properties.total_memory;
+}
+
+#ifdef MEMOPT_TEST_HOOKS
+memopt_status mo_device_fault(memopt_device *device, const char *operation, memopt_status status)
+{
+    if (atomic_load_explicit(&device->fault_countdown, memory_order_relaxed) <= 0 ||
+        atomic_fetch_sub(&device->fault_countdown, 1) != 1)
+        return MEMOPT_OK;
+    atomic_store(&device->fault_struck, 1);
+    return mo_fail_driver(status, -1, "INJECTED_FAULT", "%s: %s failed as a test asked (injected)",
+                          device->properties.backend, operation);
+}
+
+void mo_device_fail_at(memopt_device *device, int64_t n)
+{
+    atomic_store(&device->fault_struck, 0);
+    atomic_store(&device->fault_countdown, n);
+}
+
+int mo_device_fault_struck(memopt_device *device)
+{
+    return atomic_load(&device->fault_struck);
+}
+#endif

@@ -1,0 +1,169 @@
+/* The front end's part for device memory: checks, accounting, fault points. */
+#include "device/front/handle.h"
+
+#include "base/checked.h"
+#include "base/lock.h"
+
+#include <inttypes.h>
+
+/* Plain allocations are counted in the unit to which every driver rounds at least. */
+enum { ALLOCATION_UNIT = 512 };
+
+static void count_used(memopt_device *device, uint64_t size, uint64_t *objects)
+{
+    mo_lock(&device->lock);
+    device->account.used += size;
+    device->account.used_peak = mo_max_u64(device->account.used_peak, device->account.used);
+    (*objects)++;
+    mo_unlock(&device->lock);
+}
+
+static void uncount_used(memopt_device *device, uint64_t size, uint64_t *objects)
+{
+    mo_lock(&device->lock);
+    device->account.used -= size;
+    (*objects)--;
+    mo_unlock(&device->lock);
+}
+
+memopt_status mo_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer)
+{
+    if (size == 0 || !mo_round_up_u64(size, ALLOCATION_UNIT, &size))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "mem_alloc: %" PRIu64 " bytes asked", size);
+    memopt_status status = mo_device_fault(device, "mem_alloc", MEMOPT_OUT_OF_DEVICE_MEMORY);
+    if (status == MEMOPT_OK)
+        status = device->ops->mem_alloc(device, size, out_pointer);
+    if (status == MEMOPT_OK)
+        count_used(device, size, &device->account.allocations);
+    return status;
+}
+
+memopt_status mo_reachable(memopt_device *device, const char *subject, uint64_t index,
+                           const void *pointer, uint64_t bytes)
+{
+    if (device->ops->reachable == NULL || bytes == 0)
+        return MEMOPT_OK;
+    memopt_status status = mo_device_fault(device, "reachable", MEMOPT_DRIVER_ERROR);
+    return status != MEMOPT_OK ? status
+                               : device->ops->reachable(device, subject, index, pointer, bytes);
+}
+
+memopt_status mo_mem_free(memopt_device *device, void *pointer, uint64_t size)
+{
+    if (pointer == NULL)
+        return MEMOPT_OK;
+    if (!mo_round_up_u64(size, ALLOCATION_UNIT, &size))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "mem_free: %" PRIu64 " bytes", size);
+    memopt_status status = device->ops->mem_free(device, pointer, size);
+    if (status == MEMOPT_OK)
+        uncount_used(device, size, &device->account.allocations);
+    return status;
+}
+
+int mo_vm_supported(memopt_device *device)
+{
+    return device->properties.virtual_memory != 0 && device->ops->vm_reserve != NULL;
+}
+
+/* Every virtual-memory call: supported, and sizes and addresses in whole granules. */
+static memopt_status check_granules(memopt_device *device, const char *operation,
+                                    const void *address, uint64_t size)
+{
+    uint64_t granularity = device->properties.granularity;
+    if (!mo_vm_supported(device))
+        return mo_fail(MEMOPT_UNSUPPORTED, "%s: %s has no virtual memory management", operation,
+                       device->properties.name);
+    if (size == 0 || size % granularity != 0 || (uintptr_t)address % granularity != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "%s: address %p or size %" PRIu64 " is not a multiple of %" PRIu64 " bytes",
+                       operation, address, size, granularity);
+    if ((uintptr_t)address > UINTPTR_MAX - size)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: %p + %" PRIu64 " wraps around", operation,
+                       address, size);
+    return MEMOPT_OK;
+}
+
+static memopt_status enter_vm(memopt_device *device, const char *operation, const void *address,
+                              uint64_t size, memopt_status fault)
+{
+    memopt_status status = check_granules(device, operation, address, size);
+    return status != MEMOPT_OK ? status : mo_device_fault(device, operation, fault);
+}
+
+memopt_status mo_vm_reserve(memopt_device *device, uint64_t size, void **out_address)
+{
+    memopt_status status = enter_vm(device, "vm_reserve", NULL, size, MEMOPT_DRIVER_ERROR);
+    if (status == MEMOPT_OK)
+        status = device->ops->vm_reserve(device, size, out_address);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_lock(&device->lock);
+    device->account.reserved_va += size;
+    device->account.reservations++;
+    mo_unlock(&device->lock);
+    return MEMOPT_OK;
+}
+
+memopt_status mo_vm_unreserve(memopt_device *device, void *address, uint64_t size)
+{
+    memopt_status status = check_granules(device, "vm_unreserve", address, size);
+    if (status == MEMOPT_OK)
+        status = device->ops->vm_unreserve(device, address, size);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_lock(&device->lock);
+    device->account.reserved_va -= size;
+    device->account.reservations--;
+    mo_unlock(&device->lock);
+    return MEMOPT_OK;
+}
+
+memopt_status mo_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle)
+{
+    memopt_status status = enter_vm(device, "vm_create", NULL, size, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    if (status == MEMOPT_OK)
+        status = device->ops->vm_create(device, size, out_handle);
+    if (status == MEMOPT_OK)
+        count_used(device, size, &device->account.handles);
+    return status;
+}
+
+memopt_status mo_vm_map(memopt_device *device, void *address, uint64_t size, mo_vm_handle handle)
+{
+    memopt_status status = enter_vm(device, "vm_map", address, size, MEMOPT_DRIVER_ERROR);
+    return status != MEMOPT_OK ? status : device->ops->vm_map(device, address, size, handle);
+}
+
+memopt_status mo_vm_set_access(memopt_device *device, void *address, uint64_t size)
+{
+    memopt_status status = enter_vm(device, "vm_set_access", address, size, MEMOPT_DRIVER_ERROR);
+    return status != MEMOPT_OK ? status : device->ops->vm_set_access(device, address, size);
+}
+
+memopt_status mo_vm_unmap(memopt_device *device, void *address, uint64_t size)
+{
+    memopt_status status = check_granules(device, "vm_unmap", address, size);
+    return status != MEMOPT_OK ? status : device->ops->vm_unmap(device, address, size);
+}
+
+memopt_status mo_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size)
+{
+    memopt_status status = check_granules(device, "vm_release", NULL, size);
+    if (status == MEMOPT_OK)
+        status = device->ops->vm_release(device, handle, size);
+    if (status == MEMOPT_OK)
+        uncount_used(device, size, &device->account.handles);
+    return status;
+}
+
+void mo_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream)
+{
+    if (device->ops->note_alloc != NULL && bytes != 0)
+        device->ops->note_alloc(device, pointer, bytes, stream);
+}
+
+void mo_note_free(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream)
+{
+    if (device->ops->note_free != NULL && bytes != 0)
+        device->ops->note_free(device, pointer, bytes, stream);
+}

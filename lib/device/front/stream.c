@@ -1,0 +1,300 @@
+/* The front end's part for streams, events and the work on them. */
+#include "device/front/handle.h"
+
+#include "base/lock.h"
+
+#include "memopt/experimental/hooks.h"
+
+#include <inttypes.h>
+
+static memopt_status enter(memopt_device *device, const char *operation)
+{
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: device is NULL", operation);
+    return mo_device_fault(device, operation, MEMOPT_DRIVER_ERROR);
+}
+
+static memopt_status enter_event(const memopt_event *event, const char *operation)
+{
+    if (event == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: event is NULL", operation);
+    return mo_device_fault(event->device, operation, MEMOPT_DRIVER_ERROR);
+}
+
+static void count_event(memopt_device *device, int created)
+{
+    mo_lock(&device->lock);
+    device->account.events += created ? 1 : UINT64_MAX;
+    mo_unlock(&device->lock);
+}
+
+/* --- streams: made, ended, and who is told ------------------------------------------------- */
+
+void mo_stream_listen(memopt_device *device, mo_stream_listener *listener)
+{
+    mo_lock(&device->listening);
+    listener->next = device->listeners;
+    device->listeners = listener;
+    mo_unlock(&device->listening);
+}
+
+void mo_stream_unlisten(memopt_device *device, mo_stream_listener *listener)
+{
+    mo_lock(&device->listening);
+    mo_stream_listener **place = &device->listeners;
+    while (*place != listener)
+        place = &(*place)->next;
+    *place = listener->next;
+    mo_unlock(&device->listening);
+}
+
+static void tell_ending(memopt_device *device, memopt_stream stream)
+{
+    mo_lock(&device->listening);
+    for (mo_stream_listener *each = device->listeners; each != NULL; each = each->next)
+        each->ending(each, stream);
+    mo_unlock(&device->listening);
+}
+
+static void tell_ended(memopt_device *device, memopt_stream stream, int complete)
+{
+    mo_lock(&device->listening);
+    for (mo_stream_listener *each = device->listeners; each != NULL; each = each->next)
+        each->ended(each, stream, complete);
+    mo_unlock(&device->listening);
+}
+
+memopt_status memopt_stream_create(memopt_device *device, memopt_stream *out_stream)
+{
+    memopt_stream stream;
+    if (out_stream == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_create: out_stream is NULL");
+    memopt_status status = enter(device, "stream_create");
+    if (status == MEMOPT_OK)
+        status = device->ops->stream_create(device, &stream);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_lock(&device->lock);
+    int kept = mo_ranges_insert(&device->account.streams, (uintptr_t)stream, 1, NULL);
+    mo_unlock(&device->lock);
+    if (!kept) {
+        (void)device->ops->stream_destroy(device, stream);
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    }
+    *out_stream = stream;
+    return MEMOPT_OK;
+}
+
+/* Takes the stream out of the set; 0 if it is not in there. */
+static int take_stream(memopt_device *device, memopt_stream stream)
+{
+    mo_lock(&device->lock);
+    mo_range *range = mo_ranges_find(&device->account.streams, (uintptr_t)stream);
+    if (range != NULL)
+        mo_ranges_remove(&device->account.streams, range);
+    mo_unlock(&device->lock);
+    return range != NULL;
+}
+
+/* Waits for the stream's work, and those that listen let go of it. */
+static memopt_status take_leave(memopt_device *device, memopt_stream stream)
+{
+    memopt_status waited = MEMOPT_OK;
+    tell_ending(device, stream);
+    if (!mo_device_lost(device))
+        waited = device->ops->stream_sync(device, stream);
+    tell_ended(device, stream, mo_work_is_over(waited));
+    return waited;
+}
+
+memopt_status memopt_stream_release_sync(memopt_device *device, memopt_stream stream)
+{
+    int32_t capturing = 0;
+    if (device == NULL || stream == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_release_sync: %s",
+                       device == NULL ? "device is NULL"
+                                      : "stream is NULL, and the default stream does not end");
+    if (!mo_device_lost(device) && mo_stream_capturing(device, stream, &capturing) == MEMOPT_OK &&
+        capturing)
+        return mo_fail(MEMOPT_BUSY,
+                       "stream_release_sync: stream %p records a graph; end the capture first",
+                       (void *)stream);
+    return take_leave(device, stream);
+}
+
+memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
+{
+    if (device == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_destroy: device is NULL");
+    if (stream == NULL)
+        return MEMOPT_OK;
+    if (!take_stream(device, stream))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "stream_destroy: %p is not a live stream that this device made",
+                       (void *)stream);
+    memopt_status waited = take_leave(device, stream);
+    memopt_status status = device->ops->stream_destroy(device, stream);
+    if (status == MEMOPT_OK)
+        status = waited;
+    /* It is gone: only the call that finds no stream may say INVALID_ARGUMENT. */
+    return status == MEMOPT_INVALID_ARGUMENT ? MEMOPT_DRIVER_ERROR : status;
+}
+
+memopt_status memopt_stream_sync(memopt_device *device, memopt_stream stream)
+{
+    memopt_status status = enter(device, "stream_sync");
+    return status != MEMOPT_OK ? status : device->ops->stream_sync(device, stream);
+}
+
+memopt_status memopt_stream_query(memopt_device *device, memopt_stream stream)
+{
+    memopt_status status = enter(device, "stream_query");
+    return status != MEMOPT_OK ? status : device->ops->stream_query(device, stream);
+}
+
+memopt_status memopt_stream_wait_event(memopt_device *device, memopt_stream stream,
+                                       memopt_event *event)
+{
+    if (event == NULL || event->device != device)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_wait_event: event is %s",
+                       event == NULL ? "NULL" : "of another device");
+    memopt_status status = enter(device, "stream_wait_event");
+    return status != MEMOPT_OK ? status : device->ops->stream_wait_event(device, stream, event);
+}
+
+memopt_status memopt_stream_host_callback(memopt_device *device, memopt_stream stream,
+                                          void (*function)(void *user), void *user)
+{
+    if (function == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_host_callback: function is NULL");
+    memopt_status status = enter(device, "stream_host_callback");
+    return status != MEMOPT_OK ? status
+                               : device->ops->host_callback(device, stream, function, user);
+}
+
+memopt_status mo_stream_capturing(memopt_device *device, memopt_stream stream,
+                                  int32_t *out_capturing)
+{
+    if (device->ops->stream_capturing != NULL)
+        return device->ops->stream_capturing(device, stream, out_capturing);
+    *out_capturing = 0;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_stream_is_capturing(memopt_device *device, memopt_stream stream,
+                                         int32_t *out_capturing)
+{
+    int32_t capturing = 0;
+    if (out_capturing == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_is_capturing: out_capturing is NULL");
+    memopt_status status = enter(device, "stream_is_capturing");
+    if (status == MEMOPT_OK)
+        status = mo_stream_capturing(device, stream, &capturing);
+    if (status == MEMOPT_OK)
+        *out_capturing = capturing;
+    return status;
+}
+
+memopt_status memopt_event_create(memopt_device *device, int32_t timing, memopt_event **out_event)
+{
+    if (out_event == NULL || (timing != 0 && timing != 1))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "event_create: out_event is NULL or timing is %" PRId32 ", not 0 or 1",
+                       timing);
+    memopt_status status = enter(device, "event_create");
+    if (status == MEMOPT_OK)
+        status = device->ops->event_create(device, timing, out_event);
+    if (status == MEMOPT_OK)
+        count_event(device, 1);
+    return status;
+}
+
+memopt_status memopt_event_destroy(memopt_event *event)
+{
+    if (event == NULL)
+        return MEMOPT_OK;
+    memopt_device *device = event->device;
+    memopt_status status = device->ops->event_destroy(device, event);
+    count_event(device, 0);
+    return status;
+}
+
+memopt_status memopt_event_record(memopt_event *event, memopt_stream stream)
+{
+    memopt_status status = enter_event(event, "event_record");
+    return status != MEMOPT_OK ? status
+                               : event->device->ops->event_record(event->device, event, stream);
+}
+
+memopt_status memopt_event_query(memopt_event *event)
+{
+    memopt_status status = enter_event(event, "event_query");
+    return status != MEMOPT_OK ? status : event->device->ops->event_query(event->device, event);
+}
+
+memopt_status memopt_event_sync(memopt_event *event)
+{
+    memopt_status status = enter_event(event, "event_sync");
+    return status != MEMOPT_OK ? status : event->device->ops->event_sync(event->device, event);
+}
+
+memopt_status memopt_event_elapsed(memopt_event *start, memopt_event *end, double *out_seconds)
+{
+    if (start == NULL || end == NULL || out_seconds == NULL || start->device != end->device)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "event_elapsed: an event or out_seconds is NULL, or the events are of two "
+                       "devices");
+    if (!start->timing || !end->timing)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "event_elapsed: the %s event was made without timing",
+                       start->timing ? "end" : "start");
+    memopt_status status = enter_event(start, "event_elapsed");
+    return status != MEMOPT_OK
+               ? status
+               : start->device->ops->event_elapsed(start->device, start, end, out_seconds);
+}
+
+memopt_status memopt_copy(memopt_device *device, void *destination, const void *source,
+                          uint64_t bytes, memopt_stream stream)
+{
+    uintptr_t from = (uintptr_t)source, to = (uintptr_t)destination;
+    if (bytes != 0 && (source == NULL || destination == NULL || from > UINTPTR_MAX - bytes ||
+                       to > UINTPTR_MAX - bytes))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "copy: %" PRIu64 " bytes from %p to %p: NULL or beyond the address space",
+                       bytes, source, destination);
+    if (bytes != 0 && mo_ranges_overlap(source, bytes, destination, bytes))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "copy: %" PRIu64 " bytes from %p to %p: the ranges overlap", bytes, source,
+                       destination);
+    memopt_status status = enter(device, "copy");
+    return status != MEMOPT_OK ? status
+                               : device->ops->copy(device, destination, source, bytes, stream);
+}
+
+memopt_status memopt_fill(memopt_device *device, void *destination, int32_t value, uint64_t bytes,
+                          memopt_stream stream)
+{
+    if (value < 0 || value > 255)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "fill: the value %" PRId32 " is not a byte", value);
+    if (bytes != 0 && (destination == NULL || (uintptr_t)destination > UINTPTR_MAX - bytes))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "fill: %" PRIu64 " bytes at %p: NULL or beyond the address space", bytes,
+                       destination);
+    memopt_status status = enter(device, "fill");
+    return status != MEMOPT_OK
+               ? status
+               : device->ops->fill(device, destination, (uint8_t)value, bytes, stream);
+}
+
+memopt_status mo_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
+                        const void *args, uint64_t items)
+{
+    if (kernel->args_size > MO_KERNEL_ARGS_MAX || kernel->cpu[MO_ISA_SCALAR] == NULL)
+        return mo_fail(MEMOPT_INTERNAL,
+                       "launch: kernel %s has %" PRIu32 " bytes of arguments (at most %d) or no "
+                       "scalar form",
+                       kernel->name, kernel->args_size, MO_KERNEL_ARGS_MAX);
+    memopt_status status = enter(device, kernel->name);
+    return status != MEMOPT_OK ? status : device->ops->launch(device, stream, kernel, args, items);
+}

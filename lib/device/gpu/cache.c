@@ -1,0 +1,200 @@
+/*
+ * Compiled kernels on disk: one file a key in $MEMOPT_CACHE_DIR, else $XDG_CACHE_HOME/memopt, else
+ * ~/.cache/memopt. An empty MEMOPT_CACHE_DIR turns the cache off.
+ *
+ * A file is written under another name and renamed, so that readers see all of it or none, and
+ * carries its size and a hash of its key and contents, so that a damaged one is made anew. Only
+ * files of this user that others cannot write are read: they are run on the device. Every failure
+ * is harmless: the kernels are then compiled again.
+ */
+#define _GNU_SOURCE /* mkostemp, secure_getenv */
+
+#include "device/gpu/gpu.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH_BYTES = 1024 };
+
+#define MAGIC "memopt2"
+#define MOST_BYTES ((uint64_t)1 << 30)
+
+typedef struct header {
+    char magic[8];
+    uint64_t bytes;
+    uint64_t hash;
+} header;
+
+/* FNV-1a, for finding damage and telling sources apart, not against forgery. */
+static uint64_t hash_bytes(uint64_t hash, const void *data, uint64_t bytes)
+{
+    const unsigned char *at = data;
+    for (uint64_t i = 0; i < bytes; i++)
+        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+static const uint64_t first_seed = UINT64_C(0xcbf29ce484222325);
+static const uint64_t second_seed = UINT64_C(0x84222325cbf29ce4);
+
+static uint64_t hash_file(const char *key, const void *data, uint64_t bytes)
+{
+    return hash_bytes(hash_bytes(first_seed, key, strlen(key)), data, bytes);
+}
+
+void mo_gpu_cache_key(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *key)
+{
+    const mo_gpu_vendor *vendor = gpu->driver->vendor;
+    const mo_images *images = vendor->images;
+    char identity[MO_GPU_IDENTITY_BYTES];
+    mo_gpu_recipe_identity(gpu, recipe, identity);
+    uint64_t a = hash_bytes(first_seed, images->source, images->source_bytes);
+    uint64_t b = hash_bytes(second_seed, images->source, images->source_bytes);
+    a = hash_bytes(a, identity, strlen(identity));
+    b = hash_bytes(b, identity, strlen(identity));
+    snprintf(key, MO_GPU_KEY_BYTES, "%s-%s-%016" PRIx64 "%016" PRIx64 ".bin", vendor->name,
+             gpu->target, a, b);
+}
+
+/* Makes the folder and those above it. 1 if it is there in the end. */
+static int make_folder(char *path)
+{
+    struct stat info;
+    for (char *at = strchr(path + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
+        *at = '\0';
+        (void)mkdir(path, 0700); /* what cannot be made shows at the end */
+        *at = '/';
+    }
+    if (mkdir(path, 0700) == 0)
+        return 1;
+    int why = errno;
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return 1;
+    mo_log(MEMOPT_LOG_WARNING, "cache: the folder %s cannot be made: %s", path, strerror(why));
+    return 0;
+}
+
+/* The folder's path; 0 where the cache is off or there is no place for it. */
+static int cache_folder(char *out)
+{
+    const char *own = secure_getenv("MEMOPT_CACHE_DIR");
+    const char *base = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
+    int length = -1;
+    if (own != NULL && own[0] == '/')
+        length = snprintf(out, PATH_BYTES, "%s", own);
+    else if (own != NULL && own[0] != '\0')
+        mo_log(MEMOPT_LOG_WARNING,
+               "cache: MEMOPT_CACHE_DIR is \"%s\", not a path from the root; nothing is kept", own);
+    else if (own == NULL && base != NULL && base[0] == '/')
+        length = snprintf(out, PATH_BYTES, "%s/memopt", base);
+    else if (own == NULL && home != NULL && home[0] == '/')
+        length = snprintf(out, PATH_BYTES, "%s/.cache/memopt", home);
+    return length > 0 && length < PATH_BYTES - 2 * MO_GPU_KEY_BYTES;
+}
+
+static int cache_path(const char *key, char *out)
+{
+    if (!cache_folder(out))
+        return 0;
+    size_t length = strlen(out);
+    snprintf(out + length, PATH_BYTES - length, "/%s", key);
+    return 1;
+}
+
+static int read_all(int file, void *data, uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t count = read(file, (char *)data + done, bytes - done);
+        if (count <= 0 && !(count < 0 && errno == EINTR))
+            return 0;
+        done += count > 0 ? (uint64_t)count : 0;
+    }
+    return 1;
+}
+
+static int write_all(int file, const void *data, uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t count = write(file, (const char *)data + done, bytes - done);
+        if (count <= 0 && !(count < 0 && errno == EINTR))
+            return 0;
+        done += count > 0 ? (uint64_t)count : 0;
+    }
+    return 1;
+}
+
+static int is_ours(int file)
+{
+    struct stat info;
+    return fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_uid == geteuid() &&
+           (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
+{
+    char path[PATH_BYTES];
+    header head;
+    int intact = 0;
+    if (!cache_path(key, path))
+        return 0;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (file < 0)
+        return 0;
+    if (is_ours(file) && read_all(file, &head, sizeof head) &&
+        memcmp(head.magic, MAGIC, sizeof head.magic) == 0 && head.bytes > 0 &&
+        head.bytes <= MOST_BYTES) {
+        char *binary = mo_malloc(head.bytes + 1);
+        intact = binary != NULL && read_all(file, binary, head.bytes) &&
+                 hash_file(key, binary, head.bytes) == head.hash;
+        if (intact) {
+            binary[head.bytes] = '\0';
+            *out_binary = binary;
+            *out_bytes = head.bytes;
+        } else
+            mo_free(binary);
+    }
+    close(file);
+    if (!intact)
+        mo_log(MEMOPT_LOG_WARNING, "cache: %s is damaged or not ours; it is not used", path);
+    return intact;
+}
+
+void mo_gpu_cache_write(const char *key, const void *binary, uint64_t bytes)
+{
+    char path[PATH_BYTES], other[PATH_BYTES];
+    header head = {MAGIC, bytes, hash_file(key, binary, bytes)};
+    if (!cache_folder(other) || !make_folder(other) || !cache_path(key, path))
+        return;
+    size_t length = strlen(other);
+    snprintf(other + length, sizeof other - length, "/new-XXXXXX");
+    int file = mkostemp(other, O_CLOEXEC);
+    int why = file < 0 ? errno : 0;
+    if (file >= 0) {
+        if (!write_all(file, &head, sizeof head) || !write_all(file, binary, bytes))
+            why = errno;
+        if (close(file) != 0 && why == 0)
+            why = errno;
+        if (why == 0 && rename(other, path) != 0)
+            why = errno;
+        if (why != 0)
+            (void)unlink(other);
+    }
+    if (why != 0)
+        mo_log(MEMOPT_LOG_WARNING, "cache: %s cannot be written: %s", path, strerror(why));
+}
+
+void mo_gpu_cache_drop(const char *key)
+{
+    char path[PATH_BYTES];
+    if (cache_path(key, path))
+        (void)unlink(path);
+}

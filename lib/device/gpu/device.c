@@ -1,0 +1,263 @@
+/* Opens and closes a device of the CUDA or HIP back end; its table of operations. */
+#include "device/gpu/gpu.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/precondition.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* What a device without virtual memory calls a granule: a common size of segments. */
+enum { PLAIN_GRANULARITY = 2 << 20 };
+
+/* The image that will be tried first. */
+static const char *best_image(const mo_gpu_device *gpu)
+{
+    const mo_gpu_vendor *vendor = gpu->driver->vendor;
+    const mo_images *images = vendor->images;
+    const char *target = images->source_bytes != 0 ? "source" : "";
+    uint32_t best = 0;
+    for (uint32_t i = 0; i < images->count; i++) {
+        uint32_t rating = vendor->rate_image(gpu, images->images[i].target);
+        if (rating > best) {
+            best = rating;
+            target = images->images[i].target;
+        }
+    }
+    return target;
+}
+
+static memopt_status gpu_properties(memopt_device *device, memopt_device_properties *out)
+{
+    const mo_gpu_device *gpu = mo_gpu(device);
+    snprintf(out->name, sizeof out->name, "%s", gpu->name);
+    snprintf(out->backend, sizeof out->backend, "%s", gpu->driver->vendor->name);
+    snprintf(out->isa, sizeof out->isa, "%.*s", (int)sizeof out->isa - 1, gpu->target);
+    out->index = gpu->index;
+    out->threads = gpu->multiprocessors;
+    out->warp_size = gpu->warp_size;
+    out->virtual_memory = gpu->can_map != 0;
+    out->total_memory = gpu->total_memory;
+    out->granularity = gpu->granularity;
+    snprintf(out->kernels, sizeof out->kernels, "%s", best_image(gpu));
+    return MEMOPT_OK;
+}
+
+static memopt_status gpu_memory_info(memopt_device *device, memopt_memory_info *out)
+{
+    size_t free_bytes = 0, total = 0;
+    mo_gpu_scope in;
+    if (mo_gpu_enter(&in, device, "memory_info", 0))
+        in.code = in.call->memory_info(&free_bytes, &total);
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    if (status == MEMOPT_OK) {
+        out->free = free_bytes;
+        out->total = total;
+    }
+    return status;
+}
+
+static memopt_status gpu_sync(memopt_device *device)
+{
+    mo_gpu_scope in;
+    if (mo_gpu_enter(&in, device, "device_sync", 0))
+        in.code = in.call->synchronize();
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+}
+
+static int init_sets(mo_gpu_device *gpu)
+{
+    mo_ranges *const sets[] = {&gpu->plain, &gpu->reservations, &gpu->mappings};
+    for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
+        if (!mo_ranges_init(sets[i])) {
+            while (i-- > 0)
+                mo_ranges_fini(sets[i]);
+            return 0;
+        }
+    }
+    pthread_mutex_init(&gpu->lock, NULL);
+    pthread_cond_init(&gpu->module_loaded, NULL);
+    return 1;
+}
+
+static void fini_sets(mo_gpu_device *gpu)
+{
+    mo_ranges_fini(&gpu->plain);
+    mo_ranges_fini(&gpu->reservations);
+    mo_ranges_fini(&gpu->mappings);
+    pthread_mutex_destroy(&gpu->lock);
+    pthread_cond_destroy(&gpu->module_loaded);
+}
+
+static int gpu_lost(memopt_device *device)
+{
+    return atomic_load(&mo_gpu(device)->lost) != 0;
+}
+
+static memopt_status gpu_close(memopt_device *device)
+{
+    mo_gpu_device *gpu = mo_gpu(device);
+    const mo_gpu_vendor *vendor = gpu->driver->vendor;
+    void *saved;
+    /* As for everything else that ends: a loss that was told before is no failure of this. */
+    memopt_status status = gpu_lost(device) ? MEMOPT_OK : gpu_sync(device);
+    if (gpu->module_state == MO_GPU_MODULE_READY &&
+        vendor->enter_context(gpu, &saved) == MO_GPU_SUCCESS) {
+        if (mo_gpu_call(gpu)->module_unload(gpu->module) != MO_GPU_SUCCESS)
+            vendor->clear_error(gpu->driver);
+        vendor->leave_context(gpu, saved);
+    }
+    vendor->close_context(gpu);
+    fini_sets(gpu);
+    mo_device_fini(device);
+    mo_free(gpu);
+    return status;
+}
+
+static const mo_device_ops gpu_ops = {
+    .close = gpu_close,
+    .properties = gpu_properties,
+    .memory_info = gpu_memory_info,
+    .sync = gpu_sync,
+    .mem_alloc = mo_gpu_mem_alloc,
+    .mem_free = mo_gpu_mem_free,
+    .vm_reserve = mo_gpu_vm_reserve,
+    .vm_unreserve = mo_gpu_vm_unreserve,
+    .vm_create = mo_gpu_vm_create,
+    .vm_map = mo_gpu_vm_map,
+    .vm_set_access = mo_gpu_vm_set_access,
+    .vm_unmap = mo_gpu_vm_unmap,
+    .vm_release = mo_gpu_vm_release,
+    .stream_create = mo_gpu_stream_create,
+    .stream_destroy = mo_gpu_stream_destroy,
+    .stream_sync = mo_gpu_stream_sync,
+    .stream_query = mo_gpu_stream_query,
+    .stream_wait_event = mo_gpu_stream_wait_event,
+    .stream_capturing = mo_gpu_stream_capturing,
+    .event_create = mo_gpu_event_create,
+    .event_destroy = mo_gpu_event_destroy,
+    .event_record = mo_gpu_event_record,
+    .event_query = mo_gpu_event_query,
+    .event_sync = mo_gpu_event_sync,
+    .event_elapsed = mo_gpu_event_elapsed,
+    .copy = mo_gpu_copy,
+    .fill = mo_gpu_fill,
+    .host_callback = mo_gpu_host_callback,
+    .launch = mo_gpu_launch,
+    .host_alloc = mo_gpu_host_alloc,
+    .host_free = mo_gpu_host_free,
+    .host_register = mo_gpu_host_register,
+    .host_unregister = mo_gpu_host_unregister,
+    .reachable = mo_gpu_reachable,
+    .lost = gpu_lost,
+};
+
+/* A GPU has no settings: what is set belongs to "cpu". */
+static memopt_status refuse_options(const mo_gpu_driver *driver,
+                                    const memopt_device_options *options)
+{
+    const char *set = options->capacity != 0       ? "capacity"
+                      : options->threads != 0      ? "threads"
+                      : options->stream_order != 0 ? "stream_order"
+                      : options->seed != 0         ? "seed"
+                      : options->granularity != 0  ? "granularity"
+                                                   : NULL;
+    if (set == NULL)
+        return MEMOPT_OK;
+    return mo_fail(MEMOPT_UNSUPPORTED, "device_open: the option %s is for \"cpu\", not for \"%s\"",
+                   set, driver->vendor->name);
+}
+
+static memopt_status check_index(mo_gpu_driver *driver, int32_t index)
+{
+    char why[MO_LIBRARY_TEXT] = "";
+    int32_t count = 0;
+    memopt_status status = mo_gpu_count(driver, &count);
+    if (status != MEMOPT_OK || index < count)
+        return status;
+    if (count == 0)
+        mo_gpu_why_no_device(driver->vendor, why);
+    return mo_fail(
+        MEMOPT_NOT_FOUND, "device: \"%s:%d\" does not exist; the driver has %d device%s%s%s",
+        driver->vendor->name, index, count, count == 1 ? "" : "s", why[0] == '\0' ? "" : "; ", why);
+}
+
+/* Pre: entered. Virtual memory is used where the driver has the calls, the device says it can, and
+ * a granularity is told. */
+static void ask_granularity(const mo_gpu_scope *in)
+{
+    mo_gpu_device *gpu = in->gpu;
+    mo_gpu_allocation allocation = mo_gpu_allocation_of(gpu);
+    size_t granularity = 0;
+    MO_PRE(in->entered);
+    gpu->granularity = PLAIN_GRANULARITY;
+    if (!gpu->can_map)
+        return;
+    int code = in->call->vm_granularity(&granularity, &allocation, MO_GPU_GRANULARITY_MINIMUM);
+    if (code == MO_GPU_SUCCESS && granularity != 0) {
+        gpu->granularity = granularity;
+        return;
+    }
+    gpu->driver->vendor->clear_error(gpu->driver);
+    gpu->can_map = 0;
+    mo_log(MEMOPT_LOG_WARNING,
+           "%s:%d: the driver tells no granularity (%s); plain allocations are used",
+           gpu->driver->vendor->name, gpu->index,
+           gpu->driver->vendor->error_name(gpu->driver, code));
+}
+
+/* Pre: the context is open. */
+static memopt_status ask_device(mo_gpu_device *gpu)
+{
+    mo_gpu_scope in;
+    if (!mo_gpu_enter(&in, &gpu->base, "device_open", 0))
+        return in.status;
+    in.code = gpu->driver->vendor->describe(gpu);
+    if (in.code == MO_GPU_SUCCESS) {
+        gpu->can_map = gpu->can_map && mo_gpu_has(gpu->driver, MO_GPU_GROUP_VM);
+        ask_granularity(&in);
+    }
+    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+}
+
+memopt_status mo_gpu_open(mo_gpu_driver *driver, int32_t index,
+                          const memopt_device_options *options, memopt_device **out_device)
+{
+    memopt_status status = refuse_options(driver, options);
+    if (status == MEMOPT_OK)
+        status = check_index(driver, index);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_gpu_device *gpu = mo_calloc(1, sizeof *gpu);
+    if (gpu == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    gpu->driver = driver;
+    gpu->index = index;
+    if (!init_sets(gpu)) {
+        mo_free(gpu);
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    }
+    status = mo_gpu_result(gpu, driver->vendor->open_context(gpu), MEMOPT_OUT_OF_DEVICE_MEMORY,
+                           "device_open");
+    if (status != MEMOPT_OK)
+        goto free_handle;
+    status = ask_device(gpu);
+    if (status == MEMOPT_OK)
+        status = mo_device_init(&gpu->base, &gpu_ops);
+    if (status != MEMOPT_OK)
+        goto close_context;
+    mo_log(MEMOPT_LOG_INFO, "%s:%d: opened %s, %s, warps of %" PRIu32 ", %s%s",
+           driver->vendor->name, index, gpu->name, gpu->isa, gpu->warp_size,
+           MO_SIZE(gpu->total_memory), gpu->can_map ? "" : ", no virtual memory");
+    *out_device = &gpu->base;
+    return MEMOPT_OK;
+
+close_context:
+    driver->vendor->close_context(gpu);
+free_handle:
+    fini_sets(gpu);
+    mo_free(gpu);
+    return status;
+}

@@ -1,0 +1,320 @@
+/*
+ * What the CUDA and HIP back ends share: loaded drivers, device handles, errors.
+ *
+ * A driver is loaded once a process and never unloaded. A device handle holds no lock while it
+ * calls the driver; its lock guards the sets below only.
+ *
+ * Every operation brackets its driver calls with mo_gpu_enter and mo_gpu_leave, which make the
+ * device's context current on the thread and put back what was. Once a driver call says that the
+ * context is dead, the handle is lost for good: operations return DEVICE_LOST without touching the
+ * driver, and what ends something (MO_GPU_ENDS) still tries and then succeeds, so that handles can
+ * be taken down.
+ */
+#ifndef MO_DEVICE_GPU_GPU_H
+#define MO_DEVICE_GPU_GPU_H
+
+#include "base/library.h"
+#include "device/front/handle.h"
+#include "device/gpu/driver_calls.h"
+
+#include "kernels/core/gpu_images.h"
+
+enum { MO_GPU_TARGET_BYTES = 64 };
+
+typedef struct mo_gpu_driver mo_gpu_driver;
+typedef struct mo_gpu_device mo_gpu_device;
+
+/* What a vendor's file (cuda.c, hip.c) says about itself. Functions that return int return the
+ * driver's status. */
+typedef struct mo_gpu_vendor {
+    const char *name;             /* "cuda" */
+    const char *const *libraries; /* NULL-ended, in the order in which they are tried */
+    const char *const *compilers; /* the same for the run-time compiler */
+    const char *compiler_prefix;  /* of its entry points: "nvrtc" */
+    const mo_images *images;
+    /* The oldest driver whose numbers mean what they do here, by its own count, and its name; 0:
+     * any that has the required entry points. */
+    int oldest_version;
+    const char *oldest_name;
+    uint32_t most_launch_threads; /* threads of one launch in all; 0: no limit but the grid's */
+    const char *device_file;      /* without it there is no device; NULL: that is not known */
+
+    /* Looks up every entry point; fills driver->calls and what is its own. */
+    void (*resolve)(mo_gpu_driver *driver);
+    const char *(*error_name)(const mo_gpu_driver *driver, int code);
+    /* Fills in name, target, multiprocessors, warp size, memory, and whether it can map memory. */
+    int (*describe)(mo_gpu_device *device);
+    int (*open_context)(mo_gpu_device *device);
+    void (*close_context)(mo_gpu_device *device);
+    /* Makes the device current; *out_saved is what leave_context needs to undo it. */
+    int (*enter_context)(mo_gpu_device *device, void **out_saved);
+    void (*leave_context)(mo_gpu_device *device, void *saved);
+    int (*copy)(mo_gpu_device *device, void *to, const void *from, size_t bytes,
+                mo_gpu_stream stream);
+    /* Whose memory is at an address: a device's number, or one of MO_GPU_EVERYWHERE and so on. */
+    int (*locate)(const mo_gpu_device *device, const void *pointer, int32_t *out_owner);
+    /* After a failed call: the runtime must not report it again to others on this thread. */
+    void (*clear_error)(const mo_gpu_driver *driver);
+    /* How well an image fits the device: 0 not at all, the highest is tried first. */
+    uint32_t (*rate_image)(const mo_gpu_device *device, const char *target);
+    /* The run-time compiler's option that names the device, into text[size]. */
+    void (*target_option)(const mo_gpu_device *device, char *text, size_t size);
+} mo_gpu_vendor;
+
+/* Memory of no device. */
+enum {
+    MO_GPU_EVERYWHERE = -1, /* page-locked or managed; or the driver cannot tell */
+    MO_GPU_NOWHERE = -2     /* not the driver's */
+};
+
+/* A driver library. Written under the load lock, read by everyone once `loaded`. */
+struct mo_gpu_driver {
+    const mo_gpu_vendor *vendor;
+    void *library; /* of dlopen */
+    mo_gpu_calls calls;
+    int loaded;
+    int version;
+    uint32_t missing_groups; /* bits 1 << mo_gpu_need of what is not there */
+    memopt_status status;    /* why it is not loaded */
+    int32_t code;            /* and the driver's own code of that, or 0 */
+    char file[MO_LIBRARY_FILE];
+    char tried[MO_LIBRARY_TEXT];
+    char problem[MO_LIBRARY_TEXT];
+    char missing[MO_LIBRARY_TEXT];
+};
+
+enum { MO_GPU_KERNELS = 256, MO_GPU_SEEN = 1024 };
+
+/* A range that was found to be reachable. */
+typedef struct mo_gpu_seen {
+    uintptr_t start;
+    uint64_t bytes;
+} mo_gpu_seen;
+
+typedef struct mo_gpu_kernel {
+    const mo_kernel *kernel;
+    mo_gpu_function function;
+} mo_gpu_kernel;
+
+typedef enum mo_gpu_module_state {
+    MO_GPU_MODULE_NONE,
+    MO_GPU_MODULE_LOADING,
+    MO_GPU_MODULE_READY,
+} mo_gpu_module_state;
+
+/* Why there are no kernels for a device; nothing changes that before it is opened again. */
+enum { MO_GPU_VERDICT_BYTES = 1024, MO_GPU_CODE_BYTES = 96 };
+typedef struct mo_gpu_verdict {
+    memopt_status status; /* OK: nothing is known */
+    int32_t code;
+    char message[MO_GPU_VERDICT_BYTES];
+    char code_name[MO_GPU_CODE_BYTES];
+} mo_gpu_verdict;
+
+struct mo_gpu_device {
+    memopt_device base;
+    mo_gpu_driver *driver;
+    int32_t index;
+    int32_t handle; /* the driver's own number of the device */
+    mo_gpu_context context;
+    char name[64];
+    char target[MO_GPU_TARGET_BYTES];                /* "sm_90", "gfx90a": without features */
+    char isa[MO_GPU_TARGET_BYTES];                   /* as the driver says it, with features */
+    uint32_t multiprocessors, warp_size, capability; /* capability: 90 is sm_90 */
+    uint64_t total_memory, granularity;
+    int can_map;     /* the device supports virtual memory, and the driver has the calls */
+    int pageable;    /* kernels can use any memory of the process */
+    atomic_int rdma; /* memory is created for remote access too */
+    atomic_int lost; /* the driver's code that ended the device; 0 while it lives */
+
+    pthread_mutex_t lock;         /* guards what follows; held across no driver call */
+    pthread_cond_t module_loaded; /* the state left LOADING */
+    mo_ranges plain;              /* allocations; value: the driver's pointer */
+    mo_ranges reservations;
+    mo_ranges mappings;
+    mo_gpu_seen seen[MO_GPU_SEEN]; /* foreign memory, by a hash of its start (pointer.c) */
+    mo_gpu_module_state module_state;
+    mo_gpu_module module;
+    mo_gpu_verdict module_verdict; /* written and read by the thread that loads */
+    uint32_t kernel_count;
+    mo_gpu_kernel kernels[MO_GPU_KERNELS];
+};
+
+typedef struct mo_gpu_event_object {
+    memopt_event base;
+    mo_gpu_event event;
+} mo_gpu_event_object;
+
+static inline mo_gpu_device *mo_gpu(memopt_device *device)
+{
+    return (mo_gpu_device *)(void *)device;
+}
+
+static inline const mo_gpu_calls *mo_gpu_call(const mo_gpu_device *gpu)
+{
+    return &gpu->driver->calls;
+}
+
+/* True if every entry point of the group is there. */
+static inline int mo_gpu_has(const mo_gpu_driver *driver, mo_gpu_need group)
+{
+    return (driver->missing_groups & (1u << group)) == 0;
+}
+
+/* --- driver.c --- */
+extern mo_gpu_driver mo_cuda_driver, mo_hip_driver;
+
+/* Loads the library where that is not yet done. A failure is not remembered: a later call tries
+ * again. */
+memopt_status mo_gpu_load(mo_gpu_driver *driver);
+memopt_status mo_gpu_count(mo_gpu_driver *driver, int32_t *out_count);
+/* Loads if needed and fills in what there is to say; never fails. */
+void mo_gpu_report(mo_gpu_driver *driver, memopt_backend_info *out_info);
+/* For vendors: looks up `count` entries with `find`, into the struct at `calls`. */
+typedef void *(*mo_gpu_find)(const mo_gpu_driver *driver, const mo_gpu_entry *entry);
+void mo_gpu_resolve(mo_gpu_driver *driver, const mo_gpu_entry *entries, size_t count, void *calls,
+                    mo_gpu_find find);
+void *mo_gpu_symbol(const mo_gpu_driver *driver, const char *symbol);
+/* Why the driver has no device, as far as the system tells, or "": into
+ * text[MO_LIBRARY_TEXT]. */
+void mo_gpu_why_no_device(const mo_gpu_vendor *vendor, char *text);
+
+/* --- device.c --- */
+memopt_status mo_gpu_open(mo_gpu_driver *driver, int32_t index,
+                          const memopt_device_options *options, memopt_device **out_device);
+
+/* --- error.c --- */
+/* Records the failed driver call. `memory` is what running out of memory means there. */
+memopt_status mo_gpu_fail(mo_gpu_device *gpu, int code, memopt_status memory,
+                          const char *operation);
+/* The same where code may be success; NOT_READY writes no error. */
+memopt_status mo_gpu_result(mo_gpu_device *gpu, int code, memopt_status memory,
+                            const char *operation);
+/* Does the code say that the context is dead? */
+int mo_gpu_code_is_fatal(int code);
+memopt_status mo_gpu_status_of(int code, memopt_status memory);
+/* Records that the context is dead, the first time. */
+void mo_gpu_lose(mo_gpu_device *gpu, int code);
+
+/* --- scope.c --- */
+enum {
+    /* For calls that a driver counts as unsafe while something captures (allocating, asking an
+     * event): they are no part of anybody's graph, and must not break a capture of the program. */
+    MO_GPU_RELAXED = 1,
+    MO_GPU_ENDS = 2 /* it ends something: success where the device is lost */
+};
+
+/* The driver calls of one operation:
+ *
+ *     if (mo_gpu_enter(&in, device, "stream_sync", 0))
+ *         in.code = in.call->stream_sync(stream);
+ *     return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+ *
+ * In between, the operation sets `code`, or `status` where it has recorded an error itself. */
+typedef struct mo_gpu_scope {
+    mo_gpu_device *gpu;
+    const mo_gpu_calls *call;
+    const char *operation;
+    int code;
+    memopt_status status;
+    int entered, flags, mode;
+    void *saved;
+} mo_gpu_scope;
+
+/* 1 with the device's context current, or 0: then there is nothing to do but to leave. */
+int mo_gpu_enter(mo_gpu_scope *scope, memopt_device *device, const char *operation, int flags);
+/* Undoes that, and returns what became of the operation. `memory` is what running out of memory
+ * means there; NOT_READY writes no error. */
+memopt_status mo_gpu_leave(mo_gpu_scope *scope, memopt_status memory);
+/* The thread's capture mode is relaxed. Returns what mo_gpu_restrict needs to undo it. */
+int mo_gpu_relax(const mo_gpu_device *gpu);
+void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier);
+
+/* --- memory.c, stream.c, launch.c: the operations of the table --- */
+memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);
+memopt_status mo_gpu_mem_free(memopt_device *device, void *pointer, uint64_t size);
+memopt_status mo_gpu_vm_reserve(memopt_device *device, uint64_t size, void **out_address);
+memopt_status mo_gpu_vm_unreserve(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_gpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle);
+memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
+                            mo_vm_handle handle);
+memopt_status mo_gpu_vm_set_access(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_gpu_vm_unmap(memopt_device *device, void *address, uint64_t size);
+memopt_status mo_gpu_vm_release(memopt_device *device, mo_vm_handle handle, uint64_t size);
+memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer);
+memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t bytes);
+memopt_status mo_gpu_host_register(memopt_device *device, void *pointer, uint64_t bytes);
+memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint64_t bytes);
+mo_gpu_allocation mo_gpu_allocation_of(const mo_gpu_device *gpu);
+
+/* --- pointer.c --- */
+memopt_status mo_gpu_reachable(memopt_device *device, const char *subject, uint64_t index,
+                               const void *pointer, uint64_t bytes);
+/* Memory has gone: what was found to be reachable is asked again. */
+void mo_gpu_forget_seen(mo_gpu_device *gpu);
+
+memopt_status mo_gpu_stream_create(memopt_device *device, memopt_stream *out_stream);
+memopt_status mo_gpu_stream_destroy(memopt_device *device, memopt_stream stream);
+memopt_status mo_gpu_stream_sync(memopt_device *device, memopt_stream stream);
+memopt_status mo_gpu_stream_query(memopt_device *device, memopt_stream stream);
+memopt_status mo_gpu_stream_wait_event(memopt_device *device, memopt_stream stream,
+                                       memopt_event *event);
+memopt_status mo_gpu_stream_capturing(memopt_device *device, memopt_stream stream,
+                                      int32_t *out_capturing);
+memopt_status mo_gpu_event_create(memopt_device *device, int32_t timing, memopt_event **out_event);
+memopt_status mo_gpu_event_destroy(memopt_device *device, memopt_event *event);
+memopt_status mo_gpu_event_record(memopt_device *device, memopt_event *event, memopt_stream stream);
+memopt_status mo_gpu_event_query(memopt_device *device, memopt_event *event);
+memopt_status mo_gpu_event_sync(memopt_device *device, memopt_event *event);
+memopt_status mo_gpu_event_elapsed(memopt_device *device, memopt_event *start, memopt_event *end,
+                                   double *out_seconds);
+memopt_status mo_gpu_copy(memopt_device *device, void *destination, const void *source,
+                          uint64_t bytes, memopt_stream stream);
+memopt_status mo_gpu_fill(memopt_device *device, void *destination, uint8_t value, uint64_t bytes,
+                          memopt_stream stream);
+memopt_status mo_gpu_host_callback(memopt_device *device, memopt_stream stream,
+                                   void (*function)(void *user), void *user);
+
+memopt_status mo_gpu_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
+                            const void *args, uint64_t items);
+/* --- module.c --- */
+/* Loads the kernels for this device: an embedded image, else the source compiled now or found in
+ * the cache. That there are none is found out once; later calls return the same failure at once.
+ * Pre: entered, and module_state is LOADING: no other thread is in here for the device. */
+memopt_status mo_gpu_module_load(mo_gpu_device *gpu, mo_gpu_module *out_module);
+
+/* --- compile.c --- */
+typedef struct mo_gpu_compiler mo_gpu_compiler;
+
+/* How the kernels of one device are compiled. */
+typedef struct mo_gpu_recipe {
+    const mo_gpu_compiler *compiler;
+    int intermediate; /* PTX: the compiler knows older targets only, the driver does the rest */
+    char target[2 * MO_GPU_TARGET_BYTES]; /* the option that names the target */
+} mo_gpu_recipe;
+
+enum { MO_GPU_IDENTITY_BYTES = 1024 };
+
+/* Finds a run-time compiler that knows the device. UNSUPPORTED and why where there is none. */
+memopt_status mo_gpu_find_recipe(const mo_gpu_device *gpu, mo_gpu_recipe *out_recipe);
+/* All but the source that the outcome depends on: options, the compiler's file and version. */
+void mo_gpu_recipe_identity(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *identity);
+/* "FILE (version 13.0)", into text[size]. */
+void mo_gpu_recipe_name(const mo_gpu_recipe *recipe, char *text, size_t size);
+/* Compiles the embedded source. UNSUPPORTED where the compiler refuses; *out_binary is ended by
+ * mo_free, and a zero byte that is not counted follows it. */
+memopt_status mo_gpu_compile(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe,
+                             void **out_binary, uint64_t *out_bytes);
+/* The file of the run-time compiler, or "" and why there is none (MO_LIBRARY_TEXT). */
+void mo_gpu_compiler_report(const mo_gpu_driver *driver, char *file, char *problem);
+
+/* --- cache.c --- */
+/* Compiled code on disk, by a key that names all it depends on. read: 1 if found and intact. write
+ * is atomic and may fail without harm. drop: the file turned out to be of no use. */
+enum { MO_GPU_KEY_BYTES = 128 };
+void mo_gpu_cache_key(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *key);
+int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes);
+void mo_gpu_cache_write(const char *key, const void *binary, uint64_t bytes);
+void mo_gpu_cache_drop(const char *key);
+
+#endif

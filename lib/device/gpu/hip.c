@@ -1,0 +1,255 @@
+/*
+ * What is HIP's own: a current device in place of a context, the kind of a copy, the name of the
+ * instruction set, the runtime's last error.
+ */
+#include "device/gpu/gpu.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* HIP's count of ROCm 5.0. Before it the attributes had other numbers. ROCm 6.0 gave the types of
+ * memory CUDA's. */
+enum { VERSION_ROCM_5 = 50000000, VERSION_ROCM_6 = 60000000 };
+
+/* hipDeviceAttribute_t, the same in ROCm 5, 6 and 7. */
+enum {
+    ATTRIBUTE_MULTIPROCESSORS = 63,
+    ATTRIBUTE_PAGEABLE_ACCESS = 65,
+    ATTRIBUTE_WARP_SIZE = 87,
+    ATTRIBUTE_VIRTUAL_MEMORY = 89
+};
+
+/* hipPointerAttribute_t, and hipMemoryTypeDevice since ROCm 6 and before. */
+typedef struct pointer_attributes {
+    int32_t type, device;
+    void *device_pointer, *host_pointer;
+    int32_t managed;
+    uint32_t flags;
+} pointer_attributes;
+enum { MEMORY_DEVICE = 2, MEMORY_DEVICE_BEFORE = 1 };
+
+/* hipMemcpyDefault: the direction is told by the addresses. */
+enum { COPY_DEFAULT = 4 };
+
+/* Where the name of the instruction set lies in the two layouts of the device properties
+ * (hipDeviceProp_tR0600 and, as the plain symbol keeps it, the one before), and more room than
+ * either has. */
+enum { ISA_SINCE_ROCM_6 = 1160, ISA_BEFORE = 396, PROPERTIES_BYTES = 4096 };
+
+/* X(field, result, parameters, need, symbol) */
+#define HIP_CALLS(X)                                                                               \
+    X(get_device, int, (int *out), REQUIRED, hipGetDevice)                                         \
+    X(set_device, int, (int device), REQUIRED, hipSetDevice)                                       \
+    X(copy, int, (void *to, const void *from, size_t bytes, int kind, mo_gpu_stream stream),       \
+      REQUIRED, hipMemcpyAsync)                                                                    \
+    X(properties, int, (void *out, int device), GROUP_OTHER, hipGetDevicePropertiesR0600)          \
+    X(old_properties, int, (void *out, int device), GROUP_OTHER, hipGetDeviceProperties)           \
+    X(pointer_attributes, int, (pointer_attributes * out, const void *pointer), GROUP_OTHER,       \
+      hipPointerGetAttributes)                                                                     \
+    X(error_name, const char *, (int code), GROUP_OTHER, hipGetErrorName)                          \
+    X(last_error, int, (void), GROUP_OTHER, hipGetLastError)
+
+typedef struct hip_calls {
+#define FIELD(field, result, parameters, need, symbol) result(*field) parameters;
+    HIP_CALLS(FIELD)
+#undef FIELD
+} hip_calls;
+
+/* Written under the load lock, constant once the driver is loaded. */
+static hip_calls own;
+
+static const mo_gpu_entry shared_entries[] = {
+#define ENTRY(field, parameters, need, name, symbol, version, hip)                                 \
+    {#hip, #hip, 0, MO_GPU_##need, offsetof(mo_gpu_calls, field)},
+    MO_GPU_CALLS(ENTRY)
+#undef ENTRY
+};
+
+static const mo_gpu_entry own_entries[] = {
+#define ENTRY(field, result, parameters, need, symbol)                                             \
+    {#symbol, #symbol, 0, MO_GPU_##need, offsetof(hip_calls, field)},
+    HIP_CALLS(ENTRY)
+#undef ENTRY
+};
+
+static void *find_entry(const mo_gpu_driver *driver, const mo_gpu_entry *entry)
+{
+    return mo_gpu_symbol(driver, entry->symbol);
+}
+
+static void resolve(mo_gpu_driver *driver)
+{
+    mo_gpu_resolve(driver, shared_entries, sizeof shared_entries / sizeof shared_entries[0],
+                   &driver->calls, find_entry);
+    mo_gpu_resolve(driver, own_entries, sizeof own_entries / sizeof own_entries[0], &own,
+                   find_entry);
+}
+
+static const char *error_name(const mo_gpu_driver *driver, int code)
+{
+    const char *name = own.error_name != NULL ? own.error_name(code) : NULL;
+    (void)driver;
+    return name != NULL ? name : "an error without a name";
+}
+
+static void clear_error(const mo_gpu_driver *driver)
+{
+    (void)driver;
+    if (own.last_error != NULL)
+        (void)own.last_error();
+}
+
+/* "gfx90a:sramecc+:xnack-" is the target gfx90a with features that the code does not depend on. */
+static int describe_isa(mo_gpu_device *gpu)
+{
+    union {
+        uint64_t align;
+        char bytes[PROPERTIES_BYTES];
+    } properties = {0};
+    const char *name = properties.bytes + ISA_SINCE_ROCM_6;
+    int code = MO_GPU_NOT_SUPPORTED;
+    if (own.properties != NULL)
+        code = own.properties(&properties, gpu->handle);
+    else if (own.old_properties != NULL) {
+        code = own.old_properties(&properties, gpu->handle);
+        name = properties.bytes + ISA_BEFORE;
+    }
+    if (code != MO_GPU_SUCCESS)
+        return code;
+    snprintf(gpu->isa, sizeof gpu->isa, "%.*s", (int)sizeof gpu->isa - 1, name);
+    snprintf(gpu->target, sizeof gpu->target, "%.*s", (int)strcspn(gpu->isa, ":"), gpu->isa);
+    return MO_GPU_SUCCESS;
+}
+
+static int describe(mo_gpu_device *gpu)
+{
+    const mo_gpu_calls *call = mo_gpu_call(gpu);
+    size_t total = 0;
+    int processors = 0, warp = 0, virtual_memory = 0, pageable = 0;
+    int code = call->device_name(gpu->name, (int)sizeof gpu->name, gpu->handle);
+    if (code == MO_GPU_SUCCESS)
+        code = call->device_memory(&total, gpu->handle);
+    if (code == MO_GPU_SUCCESS)
+        code = call->device_attribute(&processors, ATTRIBUTE_MULTIPROCESSORS, gpu->handle);
+    if (code == MO_GPU_SUCCESS)
+        code = call->device_attribute(&warp, ATTRIBUTE_WARP_SIZE, gpu->handle);
+    if (code == MO_GPU_SUCCESS)
+        code = describe_isa(gpu);
+    if (code != MO_GPU_SUCCESS)
+        return code;
+    if (call->device_attribute(&virtual_memory, ATTRIBUTE_VIRTUAL_MEMORY, gpu->handle) != 0) {
+        clear_error(gpu->driver);
+        virtual_memory = 0;
+    }
+    if (call->device_attribute(&pageable, ATTRIBUTE_PAGEABLE_ACCESS, gpu->handle) != 0) {
+        clear_error(gpu->driver);
+        pageable = 0;
+    }
+    gpu->multiprocessors = (uint32_t)processors;
+    gpu->warp_size = (uint32_t)warp;
+    gpu->total_memory = total;
+    gpu->can_map = virtual_memory;
+    gpu->pageable = pageable;
+    return MO_GPU_SUCCESS;
+}
+
+/* The runtime makes a device's context when it is first used and ends it with the process. */
+static int open_context(mo_gpu_device *gpu)
+{
+    gpu->handle = gpu->index;
+    return MO_GPU_SUCCESS;
+}
+
+static void close_context(mo_gpu_device *gpu)
+{
+    (void)gpu;
+}
+
+static int enter_context(mo_gpu_device *gpu, void **out_saved)
+{
+    int before = 0, code = own.get_device(&before);
+    *out_saved = (void *)(intptr_t)before;
+    return code == MO_GPU_SUCCESS && before != gpu->handle ? own.set_device(gpu->handle) : code;
+}
+
+/* A call may tell the failure of earlier work and not do its own; so once more. */
+static void leave_context(mo_gpu_device *gpu, void *saved)
+{
+    int before = (int)(intptr_t)saved;
+    for (int tries = 0; tries < 2 && before != gpu->handle; tries++) {
+        if (own.set_device(before) == MO_GPU_SUCCESS)
+            return;
+        clear_error(gpu->driver);
+    }
+}
+
+static int copy(mo_gpu_device *gpu, void *to, const void *from, size_t bytes, mo_gpu_stream stream)
+{
+    (void)gpu;
+    return own.copy(to, from, bytes, COPY_DEFAULT, stream);
+}
+
+/* For memory that it does not know, the runtime says INVALID_VALUE before ROCm 6, and later tells
+ * no address on a device. Where pageable memory can be used, that is described as memory of some
+ * device: then nothing can be told. */
+static int locate(const mo_gpu_device *gpu, const void *pointer, int32_t *out_owner)
+{
+    int since_6 = gpu->driver->version == 0 || gpu->driver->version >= VERSION_ROCM_6;
+    pointer_attributes found = {0};
+    *out_owner = MO_GPU_EVERYWHERE;
+    if (own.pointer_attributes == NULL || gpu->pageable)
+        return MO_GPU_SUCCESS;
+    int code = own.pointer_attributes(&found, pointer);
+    if (code != MO_GPU_SUCCESS && code != MO_GPU_INVALID_VALUE)
+        return code;
+    if (code != MO_GPU_SUCCESS)
+        clear_error(gpu->driver);
+    if (code != MO_GPU_SUCCESS || found.device_pointer == NULL)
+        *out_owner = MO_GPU_NOWHERE;
+    else if (!found.managed && found.device >= 0 &&
+             found.type == (since_6 ? MEMORY_DEVICE : MEMORY_DEVICE_BEFORE))
+        *out_owner = found.device;
+    return MO_GPU_SUCCESS;
+}
+
+static uint32_t rate_image(const mo_gpu_device *gpu, const char *target)
+{
+    return strcmp(target, gpu->target) == 0;
+}
+
+static void target_option(const mo_gpu_device *gpu, char *text, size_t size)
+{
+    snprintf(text, size, "--offload-arch=%s", gpu->target);
+}
+
+static const char *const libraries[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
+                                        "libamdhip64.so.5", NULL};
+static const char *const compilers[] = {
+    "libhiprtc.so",   "libhiprtc.so.7",   "libhiprtc.so.6",   "libhiprtc.so.5",
+    "libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.5", NULL};
+
+static const mo_gpu_vendor vendor = {
+    .name = "hip",
+    .libraries = libraries,
+    .compilers = compilers,
+    .compiler_prefix = "hiprtc",
+    .images = &mo_hip_images,
+    .oldest_version = VERSION_ROCM_5,
+    .oldest_name = "ROCm 5.0",
+    .most_launch_threads = UINT32_MAX,
+    .device_file = "/dev/kfd",
+    .resolve = resolve,
+    .error_name = error_name,
+    .describe = describe,
+    .open_context = open_context,
+    .close_context = close_context,
+    .enter_context = enter_context,
+    .leave_context = leave_context,
+    .copy = copy,
+    .locate = locate,
+    .clear_error = clear_error,
+    .rate_image = rate_image,
+    .target_option = target_option,
+};
+
+mo_gpu_driver mo_hip_driver = {.vendor = &vendor};

@@ -1,0 +1,80 @@
+/* The bracket around the driver calls of an operation: the current context, the capture mode, the
+ * translation of the driver's code. */
+#include "device/gpu/gpu.h"
+
+/* The thread's capture mode; -1 where the driver has none, and then captures have none either. */
+int mo_gpu_relax(const mo_gpu_device *gpu)
+{
+    int mode = MO_GPU_CAPTURE_MODE_RELAXED;
+    if (!mo_gpu_has(gpu->driver, MO_GPU_GROUP_EXCHANGE))
+        return -1;
+    if (mo_gpu_call(gpu)->exchange_capture_mode(&mode) == MO_GPU_SUCCESS)
+        return mode;
+    gpu->driver->vendor->clear_error(gpu->driver);
+    return -1;
+}
+
+/* A call may tell the failure of earlier work and not do its own; so once more. */
+void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier)
+{
+    for (int tries = 0; tries < 2 && earlier >= 0; tries++) {
+        int mode = earlier;
+        if (mo_gpu_call(gpu)->exchange_capture_mode(&mode) == MO_GPU_SUCCESS)
+            return;
+        gpu->driver->vendor->clear_error(gpu->driver);
+    }
+}
+
+static memopt_status lost_before(const mo_gpu_device *gpu, int code, const char *operation)
+{
+    const mo_gpu_vendor *vendor = gpu->driver->vendor;
+    const char *name = vendor->error_name(gpu->driver, code);
+    return mo_fail_driver(MEMOPT_DEVICE_LOST, code, name,
+                          "%s:%d: %s: the device was lost before (%s, %d)", vendor->name,
+                          gpu->index, operation, name, code);
+}
+
+/* What the scope's code means. What ends something succeeds on a device that is lost. */
+static memopt_status result_of(const mo_gpu_scope *scope, memopt_status memory)
+{
+    mo_gpu_device *gpu = scope->gpu;
+    int code = scope->code;
+    if (code == MO_GPU_SUCCESS || (scope->flags & MO_GPU_ENDS) == 0)
+        return mo_gpu_result(gpu, code, memory, scope->operation);
+    if (!mo_gpu_code_is_fatal(code) && atomic_load(&gpu->lost) == 0)
+        return mo_gpu_fail(gpu, code, memory, scope->operation);
+    mo_gpu_lose(gpu, code);
+    gpu->driver->vendor->clear_error(gpu->driver);
+    return MEMOPT_OK;
+}
+
+int mo_gpu_enter(mo_gpu_scope *scope, memopt_device *device, const char *operation, int flags)
+{
+    mo_gpu_device *gpu = mo_gpu(device);
+    int lost = atomic_load_explicit(&gpu->lost, memory_order_relaxed);
+    *scope = (mo_gpu_scope){
+        .gpu = gpu, .call = mo_gpu_call(gpu), .operation = operation, .flags = flags, .mode = -1};
+    if (lost != 0 && (flags & MO_GPU_ENDS) == 0) {
+        scope->status = lost_before(gpu, lost, operation);
+        return 0;
+    }
+    scope->code = gpu->driver->vendor->enter_context(gpu, &scope->saved);
+    if (scope->code != MO_GPU_SUCCESS) {
+        scope->status = result_of(scope, MEMOPT_OUT_OF_DEVICE_MEMORY);
+        return 0;
+    }
+    if ((flags & MO_GPU_RELAXED) != 0)
+        scope->mode = mo_gpu_relax(gpu);
+    return scope->entered = 1;
+}
+
+memopt_status mo_gpu_leave(mo_gpu_scope *scope, memopt_status memory)
+{
+    if (!scope->entered)
+        return scope->status;
+    mo_gpu_restrict(scope->gpu, scope->mode);
+    if (scope->status == MEMOPT_OK)
+        scope->status = result_of(scope, memory);
+    scope->gpu->driver->vendor->leave_context(scope->gpu, scope->saved);
+    return scope->status;
+}
