@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/memory.h"
+#include "base/precondition.h"
 
 #include <string.h>
 
@@ -79,6 +80,7 @@ static mo_host_range *new_range(mo_host_pool *pool, mo_host_slab *slab, unsigned
                                 uint64_t bytes)
 {
     mo_host_range *range = pool->spare;
+    MO_PRE(range != NULL);
     pool->spare = range->next;
     pool->spare_count--;
     pool->range_count++;
@@ -169,6 +171,7 @@ mo_host_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small)
 
 memopt_status mo_host_pool_add_slab(mo_host_pool *pool, uint64_t bytes, int small)
 {
+    MO_PRE(pool->held <= pool->limit && bytes <= pool->limit - pool->held);
     if (!mo_grow((void **)&pool->slabs, &pool->slab_capacity, pool->slab_count + 1,
                  sizeof *pool->slabs))
         return MEMOPT_OUT_OF_HOST_MEMORY;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/lock.h"
 #include "base/memory.h"
+#include "base/precondition.h"
 
 enum { PLACE_BITS = 24, SERIAL_BITS = 40 };
 
@@ -32,6 +33,7 @@ memopt_status mo_tickets_reserve(memopt_offloader *offloader)
 memopt_ticket mo_tickets_add(memopt_offloader *offloader, const mo_packed *value)
 {
     uint64_t place = offloader->first_free;
+    MO_PRE(place < offloader->packed_capacity);
     mo_lock(&offloader->streams_lock);
     if (place == offloader->packed_count)
         offloader->first_free = ++offloader->packed_count;

@@ -1,6 +1,7 @@
 #include "offload/timeline.h"
 
 #include "base/memory.h"
+#include "base/precondition.h"
 
 #include <string.h>
 
@@ -79,6 +80,8 @@ memopt_status mo_timeline_reserve(mo_timeline *timeline)
 memopt_status mo_timeline_mark(mo_timeline *timeline, uint64_t *out_mark)
 {
     uint64_t mark = timeline->last + 1;
+    MO_PRE(mark - timeline->done <= timeline->capacity &&
+           timeline->ring[mark % timeline->capacity] != NULL);
     if (timeline->stream == NULL && memopt_stream_query(timeline->device, NULL) == MEMOPT_OK) {
         timeline->done = timeline->last = mark; /* all work so far is over: no event is needed */
         *out_mark = mark;
