@@ -441,7 +441,8 @@ static void test_what_is_left_is_replaced(void **state)
     fclose(file);
     OK(memopt_publisher_close(publisher));
     assert_int_equal(access(path, F_OK), 0);
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "is not a socket", memopt_publisher_open(path, &publisher));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "is not a socket",
+                 memopt_publisher_open(path, &publisher));
     assert_int_equal(access(path, F_OK), 0);
     assert_int_equal(unlink(path), 0);
 }
