@@ -6,26 +6,15 @@
 #ifndef MO_KERNELS_CAST_ACCUMULATE_H
 #define MO_KERNELS_CAST_ACCUMULATE_H
 
-#include "kernels/core/kernel_launch.h"
-#include "kernels/core/numerics.h"
+#include "kernels/cast/cast.h"
 
-/* Both of f32, f16 or bf16. */
-typedef struct mo_accumulate_segment {
-    const void *source;
-    void *destination; /* overlaps nothing */
-    uint64_t count;
-    uint64_t first_chunk;
-    uint32_t source_dtype;
-    uint32_t destination_dtype;
-} mo_accumulate_segment;
-
-enum { MO_ACCUMULATE_SEGMENTS = 98, MO_ACCUMULATE_THREADS = 256 };
+enum { MO_ACCUMULATE_THREADS = 256 };
 
 /* One item per chunk. */
 typedef struct mo_accumulate_args {
     uint32_t count; /* segments */
     float scale;
-    mo_accumulate_segment segments[MO_ACCUMULATE_SEGMENTS];
+    mo_cast_segment segments[MO_CAST_SEGMENTS]; /* of f32, f16 or bf16; none overlaps another */
 } mo_accumulate_args;
 
 extern const mo_kernel mo_kernel_accumulate;
@@ -48,7 +37,7 @@ typedef struct mo_accumulate_piece {
 MO_HD static inline void mo_accumulate_piece_of(const mo_accumulate_args *args, uint64_t item,
                                                 mo_accumulate_piece *piece)
 {
-    const mo_accumulate_segment *segments = args->segments;
+    const mo_cast_segment *segments = args->segments;
     uint32_t s = mo_chunk_segment(&segments[0].first_chunk, sizeof *segments, args->count, item);
     uint64_t chunk = item - segments[s].first_chunk, first = chunk * MO_CHUNK_ELEMENTS;
     uint32_t from = segments[s].source_dtype, to = segments[s].destination_dtype;

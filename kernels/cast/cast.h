@@ -14,7 +14,7 @@ typedef struct mo_cast_segment {
     void *destination; /* may be source itself where the sizes are equal */
     uint64_t count;
     uint64_t first_chunk;
-    uint32_t tensor; /* its number, for the random stream */
+    uint32_t tensor; /* its number, for the random stream of a cast */
     uint16_t source_dtype;
     uint16_t destination_dtype;
 } mo_cast_segment;

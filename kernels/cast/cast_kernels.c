@@ -3,7 +3,6 @@
 
 _Static_assert(sizeof(mo_cast_segment) == 40, "layout shared with the GPU");
 _Static_assert(sizeof(mo_cast_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
-_Static_assert(sizeof(mo_accumulate_segment) == 40, "layout shared with the GPU");
 _Static_assert(sizeof(mo_accumulate_args) <= MO_KERNEL_ARGS_MAX, "arguments too large");
 
 static uint64_t cast_elements(const void *args)

@@ -21,24 +21,9 @@ memopt_status memopt_accumulate(memopt_device *device, const memopt_tensor *dest
     status = mo_pairs_check("accumulate", destinations, sources, count, mo_dtype_is_gradient);
     if (status == MEMOPT_OK)
         status = mo_pairs_memory_check(device, "accumulate", destinations, sources, count, 0);
+    if (status != MEMOPT_OK)
+        return status;
     mo_accumulate_args args = {.scale = scale};
-    uint64_t chunks = 0;
-    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
-        if (sources[i].count != 0) {
-            mo_accumulate_segment *segment = &args.segments[args.count++];
-            segment->source = sources[i].data;
-            segment->destination = destinations[i].data;
-            segment->count = sources[i].count;
-            segment->first_chunk = chunks;
-            segment->source_dtype = (uint32_t)sources[i].dtype;
-            segment->destination_dtype = (uint32_t)destinations[i].dtype;
-            chunks += mo_chunks_of(sources[i].count);
-        }
-        if (args.count == MO_ACCUMULATE_SEGMENTS || (i + 1 == count && args.count != 0)) {
-            status = mo_launch(device, stream, &mo_kernel_accumulate, &args, chunks);
-            args.count = 0;
-            chunks = 0;
-        }
-    }
-    return status;
+    return mo_pairs_launch(device, &mo_kernel_accumulate, &args, args.segments, &args.count,
+                           destinations, sources, count, stream);
 }

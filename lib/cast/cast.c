@@ -66,24 +66,6 @@ memopt_status memopt_cast(memopt_device *device, const memopt_tensor *destinatio
                          .stochastic = how.rounding == MEMOPT_ROUND_STOCHASTIC,
                          .saturate = (uint8_t)how.saturate,
                          .streaming = streaming(destinations, count)};
-    uint64_t chunks = 0;
-    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
-        if (sources[i].count != 0) {
-            mo_cast_segment *segment = &args.segments[args.count++];
-            segment->source = sources[i].data;
-            segment->destination = destinations[i].data;
-            segment->count = sources[i].count;
-            segment->first_chunk = chunks;
-            segment->tensor = (uint32_t)i;
-            segment->source_dtype = (uint16_t)sources[i].dtype;
-            segment->destination_dtype = (uint16_t)destinations[i].dtype;
-            chunks += mo_chunks_of(sources[i].count);
-        }
-        if (args.count == MO_CAST_SEGMENTS || (i + 1 == count && args.count != 0)) {
-            status = mo_launch(device, stream, &mo_kernel_cast, &args, chunks);
-            args.count = 0;
-            chunks = 0;
-        }
-    }
-    return status;
+    return mo_pairs_launch(device, &mo_kernel_cast, &args, args.segments, &args.count, destinations,
+                           sources, count, stream);
 }

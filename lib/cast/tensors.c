@@ -196,3 +196,29 @@ memopt_status mo_pairs_memory_check(memopt_device *device, const char *verb,
         status = mo_tensors_reachable(device, subject, destinations, count);
     return status;
 }
+
+memopt_status mo_pairs_launch(memopt_device *device, const mo_kernel *kernel, const void *args,
+                              mo_cast_segment *segments, uint32_t *segment_count,
+                              const memopt_tensor *destinations, const memopt_tensor *sources,
+                              uint64_t count, memopt_stream stream)
+{
+    uint64_t chunks = 0;
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
+        const memopt_tensor *from = &sources[i], *to = &destinations[i];
+        if (from->count != 0) {
+            segments[(*segment_count)++] =
+                (mo_cast_segment){from->data,         to->data,
+                                  from->count,        chunks,
+                                  (uint32_t)i,        (uint16_t)from->dtype,
+                                  (uint16_t)to->dtype};
+            chunks += mo_chunks_of(from->count);
+        }
+        if (*segment_count == MO_CAST_SEGMENTS || (i + 1 == count && *segment_count != 0)) {
+            status = mo_launch(device, stream, kernel, args, chunks);
+            *segment_count = 0;
+            chunks = 0;
+        }
+    }
+    return status;
+}

@@ -1,6 +1,6 @@
 /*
- * Checks of the tensor lists that callers hand in. Each function names the list and the index of
- * the first tensor that is wrong.
+ * Checks of the tensor lists that callers hand in, and launches over them. Each check names the
+ * list and the index of the first tensor that is wrong.
  */
 #ifndef MO_CAST_TENSORS_H
 #define MO_CAST_TENSORS_H
@@ -9,6 +9,7 @@
 #include "memopt/device.h"
 
 #include "base/error.h"
+#include "kernels/cast/cast.h"
 
 /* 1 where kernels know the type (f32, f16, bf16 and the 8-bit floats). */
 int mo_dtype_is_float(memopt_dtype dtype);
@@ -35,6 +36,13 @@ memopt_status mo_pairs_check(const char *verb, const memopt_tensor *destinations
 memopt_status mo_pairs_memory_check(memopt_device *device, const char *verb,
                                     const memopt_tensor *destinations, const memopt_tensor *sources,
                                     uint64_t count, int in_place);
+
+/* Launches a kernel over the chunks of all pairs, in as few launches as MO_CAST_SEGMENTS allows.
+ * `segments` and `segment_count` lie in its arguments. */
+memopt_status mo_pairs_launch(memopt_device *device, const mo_kernel *kernel, const void *args,
+                              mo_cast_segment *segments, uint32_t *segment_count,
+                              const memopt_tensor *destinations, const memopt_tensor *sources,
+                              uint64_t count, memopt_stream stream);
 
 /* A range of bytes of tensor number `index`. */
 typedef struct mo_tensor_range {

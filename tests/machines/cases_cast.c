@@ -79,13 +79,15 @@ static void accumulate(uint32_t from, uint32_t to)
         mo_accumulate_args args = {.count = 2, .scale = scales[k]};
         digest_fill_any(source, 1400, from, 31 + (uint64_t)k);
         digest_fill_any(destination, 1400, to, 47 + (uint64_t)k);
-        args.segments[0] = (mo_accumulate_segment){source, destination, 1031, 0, from, to};
-        args.segments[1] = (mo_accumulate_segment){source + 1033 * mo_element_size(from),
-                                                   destination + 1033 * mo_element_size(to),
-                                                   300,
-                                                   1,
-                                                   from,
-                                                   to};
+        args.segments[0] =
+            (mo_cast_segment){source, destination, 1031, 0, 0, (uint16_t)from, (uint16_t)to};
+        args.segments[1] = (mo_cast_segment){source + 1033 * mo_element_size(from),
+                                             destination + 1033 * mo_element_size(to),
+                                             300,
+                                             1,
+                                             0,
+                                             (uint16_t)from,
+                                             (uint16_t)to};
         digest_launch(&mo_kernel_accumulate, &args, 2);
         digest_add(&digest, destination, 1400, mo_element_size(to));
     }

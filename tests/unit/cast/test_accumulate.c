@@ -62,7 +62,7 @@ static void each_form(void **unused)
         for (uint64_t i = 0; i < count; i++)
             put(wanted, i, t, added(get(before, i, t), get(from, i, f), scale));
         mo_accumulate_args args = {.count = 1, .scale = scale};
-        args.segments[0] = (mo_accumulate_segment){from, to, count, 0, (uint32_t)f, (uint32_t)t};
+        args.segments[0] = (mo_cast_segment){from, to, count, 0, 0, (uint16_t)f, (uint16_t)t};
         FOR_EACH_FORM (isa, &mo_kernel_accumulate) {
             memcpy(to, before, bytes);
             mo_kernel_accumulate.cpu[isa](&args, 0, mo_chunks_of(count));
