@@ -74,9 +74,6 @@ function(memopt_objects name)
   target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/lib
                                             ${PROJECT_SOURCE_DIR})
   memopt_compile_options(${name})
-  if(MEMOPT_TEST_HOOKS)
-    target_compile_definitions(${name} PRIVATE MEMOPT_TEST_HOOKS)
-  endif()
 endfunction()
 
 function(memopt_public_headers target)

@@ -214,7 +214,8 @@ static void test_configure(void **state)
                  memopt_pluggable_configure("cpu", NULL, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_allocator",
                  memopt_pluggable_get_allocator(0, 0, NULL));
-    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_get_allocator(0, 1, &allocator));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no allocator with this index",
+                 memopt_pluggable_get_allocator(0, 1, &allocator));
     void *block = memopt_pluggable_alloc(10, 0, NULL);
     FAILS_SAYING(MEMOPT_BUSY, "1 blocks", memopt_pluggable_end());
     memopt_pluggable_free(block, 10, 0, NULL);
