@@ -13,12 +13,6 @@
 
 #include <dlfcn.h>
 
-static inline void contains(const char *text, const char *part)
-{
-    if (strstr(text, part) == NULL)
-        fail_msg("\"%s\" is not in \"%s\"", part, text);
-}
-
 static inline memopt_device *open_device(const char *name)
 {
     memopt_device *device = NULL;

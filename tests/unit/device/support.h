@@ -45,4 +45,10 @@ static inline void unmap(memopt_device *device, mapped *m)
     OK(mo_vm_unreserve(device, m->address, m->size));
 }
 
+static inline void contains(const char *text, const char *part)
+{
+    if (strstr(text, part) == NULL)
+        fail_msg("\"%s\" is not in \"%s\"", part, text);
+}
+
 #endif

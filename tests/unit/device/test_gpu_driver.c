@@ -22,12 +22,6 @@ static memopt_backend_info info_about(const char *backend)
     return info;
 }
 
-static void contains(const char *text, const char *part)
-{
-    if (strstr(text, part) == NULL)
-        fail_msg("\"%s\" is not in \"%s\"", part, text);
-}
-
 /* The words in `problem` are those of dlerror or name the file, and opening says the same. */
 static void refused_as(memopt_status status, const char *backend, const char *word,
                        const char *missing)

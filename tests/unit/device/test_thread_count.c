@@ -4,7 +4,7 @@
  */
 #define _GNU_SOURCE /* nftw, sched_setaffinity */
 
-#include "monitor_root.h"
+#include "support/made_root.h"
 
 #include "device/cpu/cpu.h"
 

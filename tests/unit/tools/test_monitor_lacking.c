@@ -5,7 +5,8 @@
  */
 #define _GNU_SOURCE /* nftw */
 
-#include "monitor_root.h"
+#include "monitor_support.h"
+#include "support/made_root.h"
 
 #include <fcntl.h>
 #include <stddef.h>

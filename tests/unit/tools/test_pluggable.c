@@ -1,6 +1,6 @@
 /* The entry points that frameworks call by address. They are process-wide, so each test ends them.
  */
-#include "support.h"
+#include "unit/allocator/support.h"
 
 #include "base/memory.h"
 #include "device/front/handle.h"
@@ -283,13 +283,15 @@ static void test_shared_pools(void **state)
     }
     assert_ptr_equal(temporary[0], temporary[1]);
     OK(memopt_pluggable_get_allocator(0, 1, &pool));
-    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_get_allocator(0, 2, &none));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no allocator with this index",
+                 memopt_pluggable_get_allocator(0, 2, &none));
     memopt_pluggable_release_pool(0, 1, 0);
     assert_true(reserved(pool) > 0);
     memopt_pluggable_release_pool(0, 1, 0);
     assert_int_equal(reserved(pool), 0);
     memopt_pluggable_begin_pool(0, 2, 0, NULL);
-    FAILS_SAYING(MEMOPT_NOT_FOUND, "no further", memopt_pluggable_get_allocator(0, 2, &none));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "no allocator with this index",
+                 memopt_pluggable_get_allocator(0, 2, &none));
     memopt_pluggable_begin_pool(0, 4, 0, NULL); /* begun last: takes the allocations */
     OK(memopt_pluggable_get_allocator(0, 1, &none));
     capturing = 1;

@@ -157,7 +157,7 @@ static void own_name_is_found(void **state)
     for (int i = 0; i < 2; i++) {
         processes p = list_once(gpus[i], 0);
         assert_int_equal(p.count, 1);
-        assert_string_equal(p.seen[0].name, "test_monitor_si"); /* 15 characters are kept */
+        assert_string_equal(p.seen[0].name, "tools_monitor_s"); /* 15 characters are kept */
     }
 }
 

@@ -1,7 +1,7 @@
 /* Publishers: what clients of every kind get, where sockets lie, and what fails. */
 #define _GNU_SOURCE
 
-#include "support.h"
+#include "unit/allocator/support.h"
 
 #include "base/lock.h"
 #include "base/memory.h"

@@ -71,7 +71,7 @@ static void this_machine(void **state)
         assert_true(i == 0 || p.seen[i].used_bytes <= p.seen[i - 1].used_bytes);
         if (p.seen[i].pid == (int32_t)getpid()) {
             found = 1;
-            assert_string_equal(p.seen[i].name, "test_monitor");
+            assert_string_equal(p.seen[i].name, "tools_monitor");
         }
     }
     assert_true(found || p.count > 64);

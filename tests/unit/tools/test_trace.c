@@ -1,5 +1,5 @@
 /* Traces: events and CSV text in, counts out; every odd event and malformed line told by place. */
-#include "support.h"
+#include "unit/allocator/support.h"
 
 #include "base/memory.h"
 #include "tools/trace/trace.h"

@@ -1,7 +1,8 @@
 /* Monitors that read files: made-up /sys and /proc. */
 #define _GNU_SOURCE /* nftw */
 
-#include "monitor_root.h"
+#include "monitor_support.h"
+#include "support/made_root.h"
 
 #include "tools/monitor/source.h"
 

@@ -1,15 +1,15 @@
 /* A folder of its own for each test. The including file defines _GNU_SOURCE, for nftw. */
-#ifndef TEST_MONITOR_ROOT_H
-#define TEST_MONITOR_ROOT_H
+#ifndef TEST_SUPPORT_MADE_ROOT_H
+#define TEST_SUPPORT_MADE_ROOT_H
 
-#include "monitor_support.h"
+#include "unit/device/support.h"
 
 #include <errno.h>
 #include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char root[] = "/tmp/memopt-monitor-XXXXXX";
+static char root[] = "/tmp/memopt-root-XXXXXX";
 
 static inline int remove_one(const char *path, const struct stat *about, int kind,
                              struct FTW *where)

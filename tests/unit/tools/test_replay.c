@@ -1,6 +1,6 @@
 /* Replays: the figures of a replay are those of the same calls made by hand; the smallest device is
  * one that does and the next smaller one does not; samples, progress, streams, refusals. */
-#include "support.h"
+#include "unit/allocator/support.h"
 
 #include "base/memory.h"
 #include "memopt/tools/trace.h"

@@ -2,7 +2,7 @@
 #ifndef TEST_MONITOR_SUPPORT_H
 #define TEST_MONITOR_SUPPORT_H
 
-#include "support.h"
+#include "unit/device/support.h"
 
 #include "base/memory.h"
 #include "memopt/tools/monitor.h"
@@ -44,12 +44,6 @@ static inline memopt_monitor_reading read_once(const char *backend, int32_t inde
     memopt_monitor_reading reading = read_device(monitor, index);
     OK(memopt_monitor_close(monitor));
     return reading;
-}
-
-static inline void contains(const char *text, const char *part)
-{
-    if (strstr(text, part) == NULL)
-        fail_msg("\"%s\" is not in \"%s\"", part, text);
 }
 
 typedef struct processes {
