@@ -17,7 +17,9 @@ import memopt
 from memopt.cli import VERBS, build_parser
 
 GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide"
-PAGES = ("command-monitor", "command-plan-apply", "command-profile", "command-replay", "monitor")
+PAGES = (
+    "command-monitor", "command-plan-apply", "command-profile", "command-replay", "monitor", "plan"
+)
 NEEDED = {"replay": ["run.csv"], "profile": ["true"]}
 ELSEWHERE = {"python", "cast", "checkpoint", "offload", "optimizer"}
 
@@ -36,7 +38,7 @@ def run(code: str, **names: Any) -> Dict[str, Any]:
 
 def test_no_piece_is_left_out() -> None:
     """Of command-monitor the second line, of command-replay the first piece need a GPU."""
-    assert [len(pieces(name)) for name in PAGES] == [1, 1, 1, 2, 1]
+    assert [len(pieces(name)) for name in PAGES] == [1, 1, 1, 2, 1, 1]
     others = {page.stem for page in GUIDE.glob("*.md") if "```python" in page.read_text("utf-8")}
     assert {name for name in others if not name.startswith("pytorch")} == {*PAGES, *ELSEWHERE}
 
@@ -68,6 +70,13 @@ def test_pages_have_every_option(verb: str) -> None:
     parser = build_parser(verb).parse_args([verb, *NEEDED.get(verb, [])]).parser
     options = {word for each in parser._actions for word in each.option_strings if word[1] == "-"}
     assert not sorted(each for each in options if not re.search(each + r"(?![\w-])", text))
+
+
+def test_planning(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = pieces("plan")
+    found = run(code)["found"]
+    total, phase, fits = capsys.readouterr().out.split()
+    assert int(total) == found.peak.total > 2**30 and phase == found.peak_phase and fits == "True"
 
 
 def test_publishing(allocator: memopt.Allocator, socket_folder: pathlib.Path) -> None:
