@@ -46,6 +46,8 @@ def member(rank: int, size: int, meeting: str, model: pathlib.Path, settings: Se
             task.model = DistributedDataParallel(task.model)
             trainer.losses(2)  # the first makes states; the second has the buckets' last shape
 
-        return measure(trainer, wrap)
+        measured = measure(trainer, wrap)
+        distributed.barrier()  # without it, torch 2.15 sometimes aborts at exit with gloo
+        return measured
     finally:
         distributed.destroy_process_group()
