@@ -363,6 +363,8 @@ memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *
 
 int32_t memopt_allocator_owns(memopt_allocator *allocator, const void *pointer)
 {
+    if (allocator == NULL)
+        return 0;
     mo_lock(&allocator->lock);
     int owned = mo_block_table_find(&allocator->live, pointer) != NULL;
     mo_unlock(&allocator->lock);

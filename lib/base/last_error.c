@@ -11,11 +11,12 @@ mo_error_record *mo_error_here(void)
     return &last;
 }
 
-/* The text may be the last message itself. */
+/* The text may be the last message itself, or NULL. */
 static void keep(char *kept, size_t size, const char *text)
 {
-    size_t length = strnlen(text, size - 1);
-    memmove(kept, text, length);
+    size_t length = text != NULL ? strnlen(text, size - 1) : 0;
+    if (length != 0)
+        memmove(kept, text, length);
     kept[length] = '\0';
 }
 

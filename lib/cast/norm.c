@@ -32,7 +32,10 @@ memopt_status memopt_norm_get_scratch(const memopt_tensor *tensors, uint64_t cou
     for (uint64_t i = 0; i < count; i++)
         if (!mo_add_u64(chunks, mo_chunks_of(tensors[i].count), &chunks))
             return mo_fail(MEMOPT_INVALID_ARGUMENT, "norm_get_scratch: 2^64 elements or more");
-    *out_bytes = scratch_of(chunks);
+    uint64_t bytes = scratch_of(chunks);
+    if (bytes == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "norm_get_scratch: 2^64 bytes or more");
+    *out_bytes = bytes;
     return MEMOPT_OK;
 }
 

@@ -18,7 +18,7 @@ struct memopt_allocator; /* of allocator.h */
  * @brief Records the calling thread's last error and logs it.
  * @param status returned unchanged.
  * @param driver_code a driver's own code or errno; 0 where there is none.
- * @param driver_message that code's name, at most 95 characters; "" where there is none.
+ * @param driver_message that code's name, at most 95 characters; "" or NULL where there is none.
  * @param message at most 1,023 characters; what is longer is cut.
  * @return status.
  * @since 0.9
@@ -59,7 +59,7 @@ MEMOPT_API memopt_status memopt_stream_is_capturing(memopt_device *device, memop
 
 /**
  * @brief Whether an address is that of a live block of an allocator. Any thread may call it.
- * @param allocator the allocator.
+ * @param allocator the allocator; NULL owns nothing.
  * @param pointer any address; it is not read.
  * @return 1 if memopt_allocator_alloc() returned it and it was not freed since, else 0.
  * @since 0.9
