@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pathlib
 import tempfile
+import time
 from typing import Any, List
 
 import torch
@@ -47,7 +48,8 @@ def member(rank: int, size: int, meeting: str, model: pathlib.Path, settings: Se
             trainer.losses(2)  # the first makes states; the second has the buckets' last shape
 
         measured = measure(trainer, wrap)
-        distributed.barrier()  # without it, torch 2.15 sometimes aborts at exit with gloo
+        distributed.barrier()
+        time.sleep(0.5)  # gloo's threads drop their last work; at exit torch 2.15 would abort
         return measured
     finally:
         distributed.destroy_process_group()
