@@ -23,13 +23,12 @@ from ._abi import (
     Status,
     StreamOrder,
     Tag,
-    TraceAction,
 )
 from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, TagStats
 from .backends import BackendInfo, backend_info
-from .cast import Scaler, cast
+from .casts import Scaler, cast
 from .checkpoint import Lease, RandomState, Region
 from .codes import (
     dequantize,
@@ -55,19 +54,15 @@ from .errors import (
 from .groups import Group
 from .log import set_log
 from .memory import Memory
-from .monitor import Monitor, MonitorInfo, Process, Reading
 from .norms import clip, norm, norm_scratch
 from .offload import Offloader, Ticket
 from .optim import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit
 from .optimizer import Optimizer
-from .phases import phase
 from .pinned import PinnedMemory, Registration
-from .publish import Published, PublishedAllocator, Publisher, publish, published
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .streams import Event, Stream
 from .tensors import Tensor, tensor
-from .trace import Replay, ReplayFailure, Sample, Trace, TraceInfo, TraceSource
 
 #: The version of the library that is loaded.
 __version__: str = _lib.memopt_version_string().decode()
@@ -101,8 +96,6 @@ __all__ = [
     "Memory",
     "MemoryInfo",
     "MismatchError",
-    "Monitor",
-    "MonitorInfo",
     "NotFoundError",
     "Offloader",
     "Optimizer",
@@ -110,21 +103,13 @@ __all__ = [
     "Overflow",
     "Pass",
     "PinnedMemory",
-    "Process",
-    "Published",
-    "PublishedAllocator",
-    "Publisher",
     "RandomState",
-    "Reading",
     "Region",
     "RegionMode",
     "Registration",
-    "Replay",
-    "ReplayFailure",
     "Rounding",
     "SGD",
     "SGD8bit",
-    "Sample",
     "Scaler",
     "Schedule",
     "ScheduleOperation",
@@ -138,10 +123,6 @@ __all__ = [
     "TagStats",
     "Tensor",
     "Ticket",
-    "Trace",
-    "TraceAction",
-    "TraceInfo",
-    "TraceSource",
     "UnsupportedError",
     "backend_info",
     "cast",
@@ -153,9 +134,6 @@ __all__ = [
     "norm",
     "norm_scratch",
     "parse_size",
-    "phase",
-    "publish",
-    "published",
     "quantize",
     "set_log",
     "state_map",

@@ -7,7 +7,7 @@ from typing import Any, Optional, Tuple
 
 from ._abi import DType
 from ._library import lib
-from .cast import Tensors
+from .casts import Tensors
 from .device import Device
 from .streams import StreamLike, stream_pointer
 from .tensors import Tensor, TensorLike, tensor, tensor_array, tensor_list

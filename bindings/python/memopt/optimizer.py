@@ -13,7 +13,7 @@ from ._abi import DType, OptimizerKind, StateFormat, TensorStruct
 from ._arguments import choice, unsigned
 from ._library import lib
 from .allocator import Allocator
-from .cast import Scaler
+from .casts import Scaler
 from .codes import format_of
 from .device import Device
 from .groups import VALUES, Group, set_values

@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from . import Refused, UsageError
-from .replacing import check_writable, replace
+from .replace_file import check_writable, replace
 
 _USUAL = (".png", ".svg", ".pdf")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Optional
 
-from .. import Replay, TraceInfo
+from ..tools import Replay, TraceInfo
 from ..sizes import format_size
 from .pictures import check_picture, write_picture
 
