@@ -35,7 +35,7 @@ from .codes import (
     quantize,
     state_map,
 )
-from .device import Device, DeviceProperties, MemoryInfo
+from .device import Device
 from .dtypes import DType, dtype_of
 from .errors import (
     BusyError,
@@ -58,11 +58,13 @@ from .norms import clip, norm, norm_scratch
 from .offload import Offloader, Ticket
 from .optim import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit
 from .optimizer import Optimizer
+from .open_device import DeviceProperties, MemoryInfo
 from .pinned import PinnedMemory, Registration
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .streams import Event, Stream
-from .tensors import Tensor, tensor
+from .tensors import tensor
+from .views import Tensor
 
 #: The version of the library that is loaded.
 __version__: str = _lib.memopt_version_string().decode()

@@ -52,6 +52,11 @@ class Buffer(Memory):
         """Where it came from."""
         return self._allocator
 
+    @property
+    def device(self) -> Device:
+        """The device it belongs to."""
+        return self._allocator.device
+
     def free(self) -> None:
         """Gives the block back. Work of its own stream may still be pending. ClosedError twice."""
         self._allocator.free(self)

@@ -11,8 +11,9 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .. import __version__, library_path
 from ..backends import BACKENDS, BackendInfo, backend_info
-from ..device import Device, DeviceProperties
+from ..device import Device
 from ..errors import MemoptError
+from ..open_device import DeviceProperties
 from ..sizes import format_size
 from ..tools import Monitor, MonitorInfo
 from .output import Cell, Output, Text
