@@ -10,7 +10,6 @@ import sys
 
 import memopt.tools
 from cli_support import command, environment, start, wait_for
-from memopt.tools import published
 from memopt.cli.monitor import sampling
 from memopt.cli.monitor.trends import Watch
 from monitor_support import GIB, fake, sampled_once
@@ -18,7 +17,7 @@ from monitor_support import GIB, fake, sampled_once
 # --- our allocators in other processes ------------------------------------------------------------
 
 PUBLISHING = """
-import sys, memopt
+import sys, memopt.tools
 device = memopt.Device("cpu", capacity="64MiB")
 allocator = memopt.Allocator(device)
 kept, dropped = allocator.alloc("6MiB"), allocator.alloc("20MiB")
@@ -92,10 +91,10 @@ def test_names_cannot_steer_a_terminal():
 
 def published(pid, *devices):
     allocators = [
-        published.PublishedAllocator(name, size, size, size * 2, size * 2, 0, 0)
+        memopt.tools.PublishedAllocator(name, size, size, size * 2, size * 2, 0, 0)
         for name, size in devices
     ]
-    return published.Published(pid, "1.0.0", tuple(allocators))
+    return memopt.tools.Published(pid, "1.0.0", tuple(allocators))
 
 
 def cached_on(places, one):
