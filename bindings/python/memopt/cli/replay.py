@@ -13,16 +13,14 @@ import os
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
-from .. import Replay, Trace, TraceInfo, TraceSource
 from .._library import lib
 from ..errors import InvalidArgumentError, MemoptError
 from ..sizes import format_size, parse_size
+from ..tools import Replay, Trace, TraceInfo, TraceSource
 from . import FAILURE, SUCCESS, UsageError
 from .output import Cell, Output, Text
 from .progress import Progress
 from .replay_plot import Plot
-
-HELP = "replay a trace of allocations: what it takes, and the smallest device that does"
 
 #: The CPU device's pages: a capacity below has nothing to give.
 _GRANULE = 2 << 20
@@ -44,7 +42,7 @@ def _capacity(text: str) -> int:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) > 1000:
-        raise argparse.ArgumentTypeError("%r is no number from 0 to 1000" % text)
+        raise argparse.ArgumentTypeError("%r is not an integer from 0 to 1000" % text)
     return int(text)
 
 
@@ -115,7 +113,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     plot = None if arguments.plot is None else Plot(arguments.plot)
     with _read(arguments) as trace:
         if trace.info.allocations == 0:
-            output.error("%s: the trace holds no allocation to replay" % _name(arguments))
+            output.error("%s: the trace has no allocation to replay" % _name(arguments))
             return FAILURE
         with Progress("replaying") as bar:
             replay = trace.replay(
