@@ -90,8 +90,8 @@ memopt_status mo_disk_file_open(const char *path, int *out_file)
 
 /* --- whole reads and writes */
 
-/* Writing beyond the size that a process may give its files raises a signal that would end it: it
- * is held back and taken away, and EFBIG remains. */
+/* Writing beyond the process's file size limit raises SIGXFSZ, which would end the process. It is
+ * blocked and consumed, and the call returns EFBIG. */
 static ssize_t write_quietly(int file, const void *from, size_t bytes, off_t offset)
 {
     sigset_t too_big, before, pending;

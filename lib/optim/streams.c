@@ -75,7 +75,7 @@ memopt_status mo_optimizer_use_stream(memopt_optimizer *o, memopt_stream stream)
     return added ? MEMOPT_OK : MEMOPT_OUT_OF_HOST_MEMORY;
 }
 
-/* Tells the allocator of the streams that live. 1 in *out_wait if there is work of others. */
+/* Records the live streams with the allocator. *out_wait is 1 if others may have pending work. */
 static memopt_status tell_uses(memopt_optimizer *o, void *block, int *out_wait)
 {
     memopt_status result = MEMOPT_OK;
@@ -99,7 +99,7 @@ memopt_status mo_optimizer_release(memopt_optimizer *o, void *block)
     if (block == NULL)
         return MEMOPT_OK;
     memopt_status result = tell_uses(o, block, &wait);
-    if (result != MEMOPT_OK || wait) /* it cannot be told which work is pending: wait for all */
+    if (result != MEMOPT_OK || wait) /* unknown which work is pending: wait for all */
         (void)memopt_device_sync(o->device);
     memopt_status status = memopt_allocator_free(o->allocator, block);
     return result == MEMOPT_OK ? status : result;
