@@ -1,10 +1,10 @@
 /*
- * The streams that have used an optimizer. What it frees is told to the allocator as used by each
- * of them; one that ends is left out from then on, and until its work is known to be complete a
- * free waits for the device instead.
+ * The streams that have used an optimizer. Before a free, the optimizer records each of them with
+ * the allocator. It drops a stream that ends; until that stream's work is complete, a free waits
+ * for the device.
  *
- * `streams_lock` is held while a stream is told to the allocator, so that no stream ends between
- * the look and the telling. It comes after the device's lock of listeners, before the allocator's.
+ * `streams_lock` is held while a stream is recorded, so that the stream cannot end meanwhile. It
+ * comes after the device's lock of listeners, before the allocator's.
  */
 #include "optim/optim.h"
 
