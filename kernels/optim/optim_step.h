@@ -239,7 +239,7 @@ MO_HD static inline float mo_lion_update(const mo_rule_coef *c, float gradient, 
  * becomes d, and if momentum is 0. The update uses m before it is coded.
  *
  * Without momentum u is d and a buffer stays unchanged: later steps with a momentum continue with
- * it. A count that is not 0 says whether there was such a step.
+ * it. If the count is not 0, it says whether there was such a step.
  *
  * Coefficients: beta1 is the momentum, one_minus_beta1 one minus the dampening, decay the weight
  * decay; eps is 1 with Nesterov, else 0; one_minus_beta2 is 0 without momentum, else 1.

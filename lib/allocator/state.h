@@ -2,16 +2,18 @@
  * The allocator's state. Each file's functions are declared in its own header, and a file includes
  * only headers of files below it. From the top:
  *
- *   allocator.c           the public functions of blocks; the fast path pressure.c            the
- *   slow path: the order of attempts when no cached block fits segment.c             growing,
- *   giving back and ending segments, of the kind in use segment_classic.c     segments of one
- *   device allocation segment_expandable.c  segments of reserved addresses, mapped page by page
- *   segment_common.c      the list of segments, limits, and what both kinds share streams.c
- *   streams that end while their memory is cached, live or pending events.c              recorded
- *   streams and deferred frees block_life.c          a block's way into use and back to its pool
- *   pool.c                pools: taking, splitting, putting back and joining blocks bins.c, block.c
- *   free blocks by best fit; block structs, the table of live blocks stats.c tags.c snapshot.c
- *   report.c check.c   what can be seen from outside
+ *   allocator.c           the public functions of blocks; the fast path
+ *   pressure.c            the slow path: the order of attempts when no cached block fits
+ *   segment.c             growing, giving back and ending segments, of the kind in use
+ *   segment_classic.c     segments of one device allocation
+ *   segment_expandable.c  segments of reserved addresses, mapped page by page
+ *   segment_common.c      the list of segments, limits, and what both kinds share
+ *   streams.c             streams that end while their memory is cached, live or pending
+ *   events.c              recorded streams and deferred frees
+ *   block_life.c          a block's way into use and back to its pool
+ *   pool.c                pools: taking, splitting, putting back and joining blocks
+ *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
+ *   stats.c tags.c snapshot.c report.c check.c   what can be seen from outside
  *
  * Two locks, taken in this order:
  *   slow   one thread at a time grows, gives back or waits; held over driver calls, never over a

@@ -175,7 +175,7 @@ static int newest_known(const mo_gpu_compiler *c, const mo_gpu_device *gpu)
     return newest;
 }
 
-/* 1 if the compiler can do something for the device. */
+/* 1 if the compiler can compile for the device. */
 static int fill_recipe(const mo_gpu_compiler *c, const mo_gpu_device *gpu, mo_gpu_recipe *recipe,
                        char *problem)
 {
@@ -196,13 +196,13 @@ static int fill_recipe(const mo_gpu_compiler *c, const mo_gpu_device *gpu, mo_gp
     return 1;
 }
 
-/* CUDA's versions are those of the toolkit, which the driver's tell too; hipRTC counts its own. */
+/* CUDA's versions are those of the toolkit, as the driver's are; hipRTC has its own. */
 static int newer_than_driver(const mo_gpu_compiler *c, const mo_gpu_driver *driver)
 {
     return is_cuda(driver) && driver->version != 0 && c->major > driver->version / 1000;
 }
 
-/* Pre: compiler_lock held. 1 and a recipe, or 0 and why not. `gpu` NULL: any compiler will do. */
+/* Pre: compiler_lock held. 1 and a recipe, or 0 and why not. `gpu` NULL: any compiler. */
 static int choose(const mo_gpu_driver *driver, const mo_gpu_device *gpu, mo_gpu_recipe *out_recipe,
                   char *problem)
 {
@@ -302,7 +302,7 @@ static const char *first_error(char *log)
     return first != NULL ? first : "it says no more";
 }
 
-/* What the compiler said, as far as a message has room. */
+/* The compiler's output, as far as it fits a message. */
 static memopt_status refused(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, program p,
                              int code)
 {

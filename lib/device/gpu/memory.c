@@ -1,9 +1,9 @@
 /*
  * Device memory, virtual memory and page-locked host memory on a GPU.
  *
- * The sets of the handle tell what is this device's, so that a pointer of another one is refused
- * before the driver sees it. An entry leaves its set before the driver call that ends it and comes
- * back if that fails: in between the driver may give the same address to another thread.
+ * The sets of the handle tell what is this device's, so that another device's pointer is refused
+ * before the driver sees it. An entry leaves its set before the driver call that frees it, and
+ * returns if the call fails: meanwhile the driver may give the address to another thread.
  */
 #include "device/gpu/gpu.h"
 
@@ -77,7 +77,7 @@ static memopt_status allocation_failed(const mo_gpu_scope *in, uint64_t size)
 
 /* --- plain allocations --------------------------------------------------------------------- */
 
-/* Drivers promise 256 bytes of alignment and give 512; one that does not gets asked for more. */
+/* Drivers promise 256 bytes of alignment and give 512. If one does not, allocate more. */
 static int alloc_aligned(const mo_gpu_calls *call, uint64_t size, void **out_raw,
                          void **out_aligned)
 {
@@ -174,8 +174,8 @@ memopt_status mo_gpu_vm_unreserve(memopt_device *device, void *address, uint64_t
     return leave_range(&in, &gpu->reservations, address, size, value);
 }
 
-/* Memory for remote access is asked only where the device says it has it, and no more once a driver
- * has refused it (virtual machines, containers). */
+/* Memory for remote access is requested only if the device supports it and the driver has not
+ * refused it (virtual machines, containers). */
 static int create(mo_gpu_device *gpu, uint64_t size, uint64_t *out_handle)
 {
     const mo_gpu_calls *call = mo_gpu_call(gpu);
