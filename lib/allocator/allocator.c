@@ -246,7 +246,7 @@ static void explain(const memopt_allocator *allocator, const void *pointer, char
                  "lies %" PRIu64 " bytes inside the live block at %p; pass the block's start",
                  (uint64_t)((const char *)pointer - block->address), (void *)block->address);
     else
-        snprintf(reason, REASON_BYTES, "is in memory that is free already (a double free?)");
+        snprintf(reason, REASON_BYTES, "is in free memory (a double free?)");
 }
 
 static memopt_status fail_not_live(const char *function, const void *pointer, const char *reason)

@@ -47,7 +47,7 @@ static memopt_status open_named(const char *directory, int *out_file)
         (void)unlink(name);
     mo_free(name);
     if (file < 0)
-        return cannot("no file can be made in", directory, code);
+        return cannot("cannot make a file in", directory, code);
     *out_file = file;
     return MEMOPT_OK;
 }

@@ -42,7 +42,7 @@ memopt_status mo_cpu_memory_init(mo_cpu_memory *memory, uint64_t capacity, uint6
     memory->fd = memfd_create("memopt-device-memory", MFD_CLOEXEC);
     if (memory->fd < 0)
         return mo_fail_driver(MEMOPT_DRIVER_ERROR, errno, strerror(errno),
-                              "cpu: the system gives no memfd for device memory (%s)",
+                              "cpu: the system cannot create a memfd for device memory (%s)",
                               strerror(errno));
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         if (!mo_ranges_init(sets[i])) {

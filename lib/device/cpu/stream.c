@@ -129,7 +129,7 @@ memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_str
         pthread_cond_destroy(&stream->work);
         mo_free(stream);
         return kept ? mo_fail_driver(MEMOPT_DRIVER_ERROR, error, strerror(error),
-                                     "cpu: the system gives no thread for a stream")
+                                     "cpu: the system cannot create a thread for a stream")
                     : MEMOPT_OUT_OF_HOST_MEMORY;
     }
     *out_stream = (memopt_stream)stream;

@@ -61,7 +61,7 @@ memopt_status memopt_host_free(memopt_device *device, void *pointer)
         take_range(device, &device->account.pinned_ranges, &device->account.pinned, pointer);
     if (bytes == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "host_free: %p is no page-locked allocation of this device", pointer);
+                       "host_free: %p is not a page-locked allocation of this device", pointer);
     return device->ops->host_free(device, pointer, bytes);
 }
 

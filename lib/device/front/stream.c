@@ -113,7 +113,7 @@ memopt_status memopt_stream_release_sync(memopt_device *device, memopt_stream st
     if (device == NULL || stream == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_release_sync: %s",
                        device == NULL ? "device is NULL"
-                                      : "stream is NULL, and the default stream does not end");
+                                      : "stream is NULL; the default stream cannot end");
     if (!mo_device_lost(device) && mo_stream_capturing(device, stream, &capturing) == MEMOPT_OK &&
         capturing)
         return mo_fail(MEMOPT_BUSY,

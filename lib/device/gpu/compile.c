@@ -238,8 +238,8 @@ memopt_status mo_gpu_find_recipe(const mo_gpu_device *gpu, mo_gpu_recipe *out_re
     if (found)
         return MEMOPT_OK;
     return mo_fail(MEMOPT_UNSUPPORTED,
-                   "%s:%d: no kernels for %s (%s) are built in, and no run-time compiler does it: "
-                   "%s; install one that does, or build the library with that target",
+                   "%s:%d: no kernels for %s (%s) are built in, and no run-time compiler works: "
+                   "%s; install one, or build the library with that target",
                    vendor->name, gpu->index, gpu->target, gpu->name, problem);
 }
 
@@ -299,7 +299,7 @@ static const char *first_error(char *log)
         if (first == NULL && strspn(line, " \t") != strlen(line))
             first = line;
     }
-    return first != NULL ? first : "it says no more";
+    return first != NULL ? first : "no further output";
 }
 
 /* The compiler's output, as far as it fits a message. */
@@ -325,7 +325,7 @@ static memopt_status refused(const mo_gpu_device *gpu, const mo_gpu_recipe *reci
                        "%s:%d: no kernels for %s are built in, and %s fails on %s: %s (%d): %.400s",
                        vendor->name, gpu->index, gpu->target, compiler, recipe->target,
                        name != NULL ? name : "an error without a name", code,
-                       log != NULL ? first_error(log) : "it says no more");
+                       log != NULL ? first_error(log) : "no further output");
     mo_free(log);
     return status;
 }

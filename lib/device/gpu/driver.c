@@ -63,7 +63,7 @@ static memopt_status refuse_start(mo_gpu_driver *driver, int code)
              driver->file, name, code);
     mo_gpu_why_no_device(driver->vendor, why);
     if (code == MO_GPU_STUB_LIBRARY)
-        snprintf(why, sizeof why, "it is the toolkit's stub to link with, not the driver");
+        snprintf(why, sizeof why, "it is the toolkit's stub for linking, not the driver");
     mo_append(driver->problem, sizeof driver->problem, "%s%s", why[0] == '\0' ? "" : "; ", why);
     driver->code = code;
     return status == MEMOPT_DRIVER_MISSING ? status : MEMOPT_DRIVER_ERROR;

@@ -53,8 +53,8 @@ static memopt_status leave_range(mo_gpu_scope *in, mo_ranges *set, void *start, 
 static memopt_status not_ours(const mo_gpu_device *gpu, const char *operation, const void *start,
                               uint64_t size, const char *what)
 {
-    return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: [%p, +%" PRIu64 ") is no %s of %s:%d", operation,
-                   start, size, what, gpu->driver->vendor->name, gpu->index);
+    return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: [%p, +%" PRIu64 ") is not a %s of %s:%d",
+                   operation, start, size, what, gpu->driver->vendor->name, gpu->index);
 }
 
 /* Pre: entered. The driver has no memory left, or says something else. */
@@ -273,10 +273,10 @@ memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **ou
     if (in.code == MO_GPU_OUT_OF_MEMORY && in.entered) {
         const mo_gpu_driver *driver = in.gpu->driver;
         driver->vendor->clear_error(driver);
-        in.status = mo_fail_driver(MEMOPT_OUT_OF_HOST_MEMORY, in.code,
-                                   driver->vendor->error_name(driver, in.code),
-                                   "%s:%d: host_alloc: the driver page-locks no %s of host memory",
-                                   driver->vendor->name, in.gpu->index, MO_SIZE(bytes));
+        in.status = mo_fail_driver(
+            MEMOPT_OUT_OF_HOST_MEMORY, in.code, driver->vendor->error_name(driver, in.code),
+            "%s:%d: host_alloc: the driver cannot page-lock %s of host memory",
+            driver->vendor->name, in.gpu->index, MO_SIZE(bytes));
     }
     memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
     if (status == MEMOPT_OK)

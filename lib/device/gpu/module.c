@@ -65,7 +65,7 @@ static memopt_status refuse_compiled(mo_gpu_device *gpu, const mo_gpu_recipe *re
     vendor->clear_error(gpu->driver);
     mo_gpu_recipe_name(recipe, compiler, sizeof compiler);
     return mo_fail_driver(MEMOPT_UNSUPPORTED, code, name,
-                          "%s:%d: the driver (version %d) does not take the kernels that %s "
+                          "%s:%d: the driver (version %d) refuses the kernels that %s "
                           "compiled for %s: %s (%d); install a run-time compiler that is not newer "
                           "than the driver, or a newer driver",
                           vendor->name, gpu->index, gpu->driver->version, compiler, gpu->target,

@@ -215,7 +215,7 @@ memopt_status mo_gpu_host_callback(memopt_device *device, memopt_stream stream,
     int direct = mo_gpu_has(gpu->driver, MO_GPU_GROUP_HOST);
     if (!direct && !mo_gpu_has(gpu->driver, MO_GPU_GROUP_CALLBACK))
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "stream_host_callback: the driver of %s:%d calls no functions of the host",
+                       "stream_host_callback: the driver of %s:%d cannot call host functions",
                        gpu->driver->vendor->name, gpu->index);
     if (!mo_gpu_enter(&in, device, "stream_host_callback", 0))
         return in.status;

@@ -278,8 +278,8 @@ static memopt_status amdgpu_processes(memopt_monitor *base, int32_t index, mo_pr
         if (entries != NULL)
             closedir(entries);
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "monitor: hip:%d: nothing tells its processes: the compute driver (KFD) is "
-                       "not there or does not know it",
+                       "monitor: hip:%d: its processes are unknown: the compute driver (KFD) is "
+                       "missing or does not know the device",
                        (int)index);
     }
     while (status == MEMOPT_OK && (entry = readdir(entries)) != NULL)

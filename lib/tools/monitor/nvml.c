@@ -317,7 +317,7 @@ static memopt_status nvml_processes(memopt_monitor *base, int32_t index, mo_proc
     }
     if (told)
         return MEMOPT_OK;
-    return mo_fail(MEMOPT_UNSUPPORTED, "monitor: cuda:%d: NVML does not tell its processes",
+    return mo_fail(MEMOPT_UNSUPPORTED, "monitor: cuda:%d: NVML does not report its processes",
                    (int)index);
 }
 

@@ -233,7 +233,7 @@ static memopt_status refuse(const rsmi_monitor *monitor, int32_t index, int code
     const char *text = says(&monitor->call, code);
     if (not_told(code))
         return mo_fail_driver(MEMOPT_UNSUPPORTED, code, text,
-                              "monitor: hip:%d: ROCm SMI does not tell its processes: %s (%d)",
+                              "monitor: hip:%d: ROCm SMI does not report its processes: %s (%d)",
                               (int)index, text, code);
     return mo_fail_driver(
         code == RSMI_OUT_OF_RESOURCES ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_DRIVER_ERROR, code, text,

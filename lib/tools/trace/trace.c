@@ -118,7 +118,7 @@ static memopt_status add_alloc(memopt_trace *trace, mo_trace_entry *block,
     if (!mo_add_u64(info->live_bytes, event->bytes, &live))
         return mo_fail(MEMOPT_LIMIT_REACHED,
                        "trace: %s %" PRIu64 ": %" PRIu64 " bytes and the %" PRIu64
-                       " live ones are more than 64 bits can count",
+                       " live ones do not fit 64 bits",
                        kind, record, event->bytes, info->live_bytes);
     if (trace->unused_count == 0 && trace->slots >= MO_TRACE_SAME - 1)
         return mo_fail(MEMOPT_LIMIT_REACHED, "trace: %s %" PRIu64 ": more than %u blocks alive",
