@@ -1,8 +1,8 @@
-"""load_safetensors(): a checkpoint streamed into a model, converted on the way where asked to.
+"""load_safetensors(): a checkpoint streamed into a model, and converted if requested.
 
 The file is read in pieces of a few MiB (not mapped: mapped pages would count as the process's), and
 each piece is cast into its place in the model. Headers, names and shapes are all checked before the
-first byte goes anywhere.
+first byte is written.
 """
 
 from __future__ import annotations
