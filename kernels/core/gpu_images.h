@@ -1,7 +1,7 @@
 /*
- * The GPU forms of the kernels as they lie in the library: what was compiled when it was built, and
- * the source for what was not. Made by cmake/MemoptGpu.cmake; empty where MEMOPT_CUDA or MEMOPT_HIP
- * is OFF, and without images where no compiler was found.
+ * The GPU forms of the kernels as they lie in the library: images compiled by the build, and the
+ * source for other targets. Made by cmake/MemoptGpu.cmake; empty where MEMOPT_CUDA or MEMOPT_HIP is
+ * OFF, and without images where no compiler was found.
  */
 #ifndef MO_KERNELS_CORE_GPU_IMAGES_H
 #define MO_KERNELS_CORE_GPU_IMAGES_H
