@@ -135,9 +135,6 @@ void mo_offload_listen(memopt_offloader *offloader);
 void mo_offload_unlisten(memopt_offloader *offloader);
 /* The stream that wrote the value, or `out`. */
 memopt_stream mo_offload_writer(memopt_offloader *offloader, const mo_packed *value);
-
-/* --- order */
-
 /* UNSUPPORTED where the stream records a graph. Asked before anything is enqueued, since a wait for
  * work outside of the graph would spoil the capture. */
 memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_stream stream,
@@ -146,7 +143,7 @@ memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_
 memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream stream,
                                 memopt_stream waiter);
 
-/* release without looking the ticket up. */
+/* --- unpack.c: release without looking the ticket up. */
 memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, memopt_stream stream);
 
 /* --- spill.c */

@@ -9,7 +9,8 @@ insides. lib/tools and lib/plan are libraries of their own: they know themselves
 public headers.
 
 Rules: one file calls malloc and its family (it is the fault point of the torture tests); nothing
-prints, exits or aborts; one file takes mutexes (it keeps log callbacks out of locks); a primitive has no #if of a back end.
+prints, exits or aborts; one file takes mutexes (it keeps log callbacks out of locks); a primitive has
+no #if of a back end; no files use each other's functions or variables in a circle.
 """
 import pathlib
 import re
@@ -28,12 +29,19 @@ BACK_END = re.compile(r"#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|HIP|NVCC|ROCM|AMDGPU
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 
+NAME = r"(?:mo|memopt)_\w+"
+DEFINITION = re.compile(
+    rf"^\w[\w \t*]*?[ *]({NAME})(?:\s*\((?:[^;{{}}()]|\([^()]*\))*\)\s*\{{|(?:\[[^]]*\])?\s*[;=])", re.M
+)
+
 ALLOCATES = {"lib/base/memory.c"}
 PRINTS = {"lib/base/log.c"}  # the default sink, when MEMOPT_LOG asks for it
 LOCKS = {"lib/base/lock.h", "lib/tools/lock.h"}
 HOOKS = "include/memopt/experimental/hooks.h"
 LIBRARIES = ("tools", "plan")  # beside libmemopt, on its public interface
 DEVICE_INTERFACE = "lib/device/device.h"
+# A checkpointed region of the planner's tape runs a tape of its own within a backward.
+RECURSION = {("lib/plan/tape/backward.c", "lib/plan/tape/region.c")}
 SOURCES = {".c", ".h", ".cc", ".cu", ".inc"}
 
 
@@ -114,11 +122,44 @@ def problems(root):
                 yield f"{name}:{line(match)}: a primitive has no #if of a back end"
 
 
+def circles(root):
+    """Yields 'file: uses file ..., and so on back to itself', once for each circle."""
+    code = {
+        path.relative_to(root).as_posix(): without_text(path.read_text(encoding="utf-8"))
+        for top in ("lib", "kernels")
+        for path in sorted((root / top).rglob("*.c"))
+    }
+    owner = {}
+    for name, text in code.items():
+        owner.update((found.group(1), name) for found in DEFINITION.finditer(text)
+                     if not found.group().startswith(("static", "extern", "typedef")))
+    uses = {
+        name: {owner[word] for word in re.findall(rf"\b{NAME}", text) if word in owner} - {name}
+        for name, text in code.items()
+    }
+    done, way = set(), []
+
+    def walk(name):
+        way.append(name)
+        for other in sorted(uses[name]):
+            if other in way:
+                circle = way[way.index(other):]
+                if tuple(sorted(circle)) not in RECURSION:
+                    yield f"{other}: is in a circle: " + " -> ".join([*circle, other])
+            elif other not in done:
+                yield from walk(other)
+        done.add(way.pop())
+
+    for name in code:
+        if name not in done:
+            yield from walk(name)
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     root = pathlib.Path(sys.argv[1]).resolve()
-    found = list(problems(root))
+    found = [*problems(root), *circles(root)]
     print("\n".join(found) if found else "the folders depend on each other in one direction only")
     return 1 if found else 0
 
