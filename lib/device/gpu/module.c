@@ -144,7 +144,7 @@ static memopt_status load_source(mo_gpu_device *gpu, mo_gpu_module *out_module)
 static memopt_status tell_missing(const mo_image *image, memopt_status status)
 {
     char path[MO_GPU_PATH_BYTES];
-    memopt_error_info info = {.struct_size = sizeof info};
+    memopt_error_info info = MEMOPT_ERROR_INFO_INIT;
     mo_gpu_image_path(image, path);
     (void)memopt_last_error_info(&info);
     return mo_fail_driver(status, info.driver_code, info.driver_message,
@@ -178,7 +178,7 @@ static memopt_status load_any(mo_gpu_device *gpu, mo_gpu_module *out_module)
 /* Only what lasts: memory may be there the next time. */
 static void remember_verdict(mo_gpu_device *gpu, memopt_status status)
 {
-    memopt_error_info info = {.struct_size = sizeof info};
+    memopt_error_info info = MEMOPT_ERROR_INFO_INIT;
     mo_gpu_verdict *verdict = &gpu->module_verdict;
     if (status != MEMOPT_UNSUPPORTED || memopt_last_error_info(&info) != MEMOPT_OK)
         return;

@@ -137,7 +137,7 @@ void memopt_pluggable_memory_fraction(double fraction, int32_t device)
         status = mo_fail(MEMOPT_INVALID_ARGUMENT, "memory_fraction: %g is not 0 to 1", fraction);
     if (status == MEMOPT_OK) {
         memopt_allocator *allocator = first_of(slot);
-        memopt_memory_info memory = {.struct_size = sizeof memory};
+        memopt_memory_info memory = MEMOPT_MEMORY_INFO_INIT;
         status = memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &memory);
         if (status != MEMOPT_OK)
             return;
