@@ -220,7 +220,7 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
 {
     char report[MO_REPORT_BYTES];
     mo_block *block = NULL;
-    memopt_memory_info info = {.struct_size = sizeof info};
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
     mo_lock(&allocator->slow);
     mo_lock(&allocator->lock);
     memopt_status status = climb(allocator, request, &block);

@@ -59,7 +59,7 @@ memopt_status mo_may_grow(memopt_allocator *allocator, uint64_t bytes)
     if (fits && !allocator->config.throw_on_cudamalloc_oom)
         return MEMOPT_OK;
     if (fits) {
-        memopt_memory_info info = {.struct_size = sizeof info};
+        memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
         memopt_status status = memopt_device_get_memory_info(allocator->device, &info);
         if (status != MEMOPT_OK || info.free >= bytes)
             return status;

@@ -10,6 +10,9 @@
 
 #include "base/error.h"
 
+/* memopt_set_log with a level that exists. 0: this thread is inside the callback. */
+int mo_log_set_sink(memopt_log_callback callback, void *user, memopt_log_level level);
+
 void mo_log(memopt_log_level level, const char *format, ...) MO_PRINTF(2, 3);
 
 /* The thread's locks, and the lines that wait for the last of them. Not initial-exec: dlopen leaves

@@ -14,29 +14,6 @@
 
 #include <string.h>
 
-memopt_status mo_region_settle_mark(memopt_region *region)
-{
-    memopt_status status = memopt_event_record(region->settled, region->stream);
-    if (status != MEMOPT_OK) {
-        /* Without the event no one can wait later: wait now. */
-        (void)memopt_stream_sync(region->device, region->stream);
-        return status;
-    }
-    region->settled_stream = region->stream;
-    region->pending = 1;
-    return MEMOPT_OK;
-}
-
-memopt_status mo_region_settle_wait(memopt_region *region)
-{
-    if (!region->pending)
-        return MEMOPT_OK;
-    memopt_status status = memopt_event_sync(region->settled);
-    if (status == MEMOPT_OK)
-        region->pending = 0;
-    return status;
-}
-
 memopt_status mo_region_checks_begin(memopt_region *region)
 {
     if (!region->pending || region->settled_stream == region->stream)
@@ -62,23 +39,12 @@ memopt_status mo_region_checks_verdict(memopt_region *region)
     return MEMOPT_OK; /* exact: compared as the values came */
 }
 
-memopt_status mo_region_checks_drop_verdict(memopt_region *region)
-{
-    memopt_status status = MEMOPT_OK;
-    if (region->verdict != NULL) {
-        status = memopt_allocator_free(region->allocator, region->verdict);
-        if (status == MEMOPT_OK)
-            region->verdict = NULL;
-    }
-    return status;
-}
-
 memopt_status mo_region_checks_destroy(memopt_region *region)
 {
     memopt_status first = mo_region_settle_wait(region);
     if (first != MEMOPT_OK) /* no late copy may write to freed memory */
         (void)memopt_device_sync(region->device);
-    memopt_status status = mo_region_checks_drop_verdict(region);
+    memopt_status status = mo_check_hash_drop_verdict(region);
     if (first == MEMOPT_OK)
         first = status;
     for (uint64_t i = 0; i < region->check_capacity; i++) {

@@ -24,6 +24,14 @@ memopt_status mo_check_hash_drop(memopt_region *region, mo_check *check)
     return status;
 }
 
+memopt_status mo_check_hash_drop_verdict(memopt_region *region)
+{
+    memopt_status status = memopt_allocator_free(region->allocator, region->verdict);
+    if (status == MEMOPT_OK)
+        region->verdict = NULL;
+    return status;
+}
+
 static memopt_status alloc_words(memopt_region *region, uint64_t words, uint64_t **out_words)
 {
     void *pointer = NULL;
@@ -73,7 +81,7 @@ static memopt_status ensure_verdict(memopt_region *region)
     region->verdict = verdict;
     status = memopt_fill(region->device, verdict, 0xFF, sizeof region->found, region->stream);
     if (status != MEMOPT_OK)
-        (void)mo_region_checks_drop_verdict(region);
+        (void)mo_check_hash_drop_verdict(region);
     return status;
 }
 

@@ -142,7 +142,7 @@ static memopt_status run_again(memopt_region *region, memopt_stream stream)
         status = compare_counts(region);
     if (status == MEMOPT_OK)
         status = mo_region_checks_verdict(region);
-    memopt_status drop = mo_region_checks_drop_verdict(region);
+    memopt_status drop = mo_check_hash_drop_verdict(region);
     return status != MEMOPT_OK ? status : drop;
 }
 

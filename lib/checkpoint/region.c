@@ -5,22 +5,6 @@
 #include "base/options.h"
 #include "device/device.h"
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-memopt_status mo_region_mismatch(memopt_region *region, const char *format, ...)
-{
-    char text[MO_MISMATCH_BYTES];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    if (region->mismatch[0] == '\0')
-        memcpy(region->mismatch, text, sizeof text);
-    return mo_fail(MEMOPT_MISMATCH, "%s", text);
-}
-
 static memopt_status check_options(const memopt_region_callbacks *callbacks,
                                    const memopt_region_options *options)
 {

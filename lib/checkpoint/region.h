@@ -98,8 +98,14 @@ struct memopt_region {
     memopt_region_stats stats;
 };
 
+/* --- shared.c */
+
 /* Writes down the run's first mismatch and makes it the last error. Later ones are not kept. */
 memopt_status mo_region_mismatch(memopt_region *region, const char *format, ...) MO_PRINTF(2, 3);
+
+/* Notes that enqueued work uses host memory of the region, and waits until it is done. */
+memopt_status mo_region_settle_mark(memopt_region *region);
+memopt_status mo_region_settle_wait(memopt_region *region);
 
 /* --- leases.c */
 
@@ -125,15 +131,8 @@ memopt_status mo_region_checks_end(memopt_region *region);
  * failed. */
 memopt_status mo_region_checks_verdict(memopt_region *region);
 
-/* Frees what only a recompute run needs. */
-memopt_status mo_region_checks_drop_verdict(memopt_region *region);
-
 /* Waits for pending work on host memory; then all buffers are freed. */
 memopt_status mo_region_checks_destroy(memopt_region *region);
-
-/* Notes that enqueued work uses host memory of the region, and waits until it is done. */
-memopt_status mo_region_settle_mark(memopt_region *region);
-memopt_status mo_region_settle_wait(memopt_region *region);
 
 /* --- check_hash.c and check_exact.c: one value of the forward run, and of the recompute run. The
  * record's name and bytes are set. */
@@ -141,6 +140,8 @@ memopt_status mo_check_hash_first(memopt_region *region, mo_check *check, const 
 memopt_status mo_check_hash_again(memopt_region *region, mo_check *check, const void *data);
 memopt_status mo_check_hash_verdict(memopt_region *region);
 memopt_status mo_check_hash_drop(memopt_region *region, mo_check *check);
+/* Gives back what only a recompute run needs. */
+memopt_status mo_check_hash_drop_verdict(memopt_region *region);
 memopt_status mo_check_exact_first(memopt_region *region, mo_check *check, const void *data);
 memopt_status mo_check_exact_again(memopt_region *region, mo_check *check, const void *data);
 

@@ -155,30 +155,6 @@ memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader)
     return mo_end_status(lost, first != MEMOPT_OK ? first : status);
 }
 
-memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_stream stream,
-                                      const char *call)
-{
-    int32_t capturing = 0;
-    memopt_status status = mo_stream_capturing(offloader->device, stream, &capturing);
-    if (status == MEMOPT_OK && capturing)
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "%s: stream %p records a graph; a replay would copy from and to memory that "
-                       "other values use by then; offload outside of the capture",
-                       call, (void *)stream);
-    return status;
-}
-
-memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream stream,
-                                memopt_stream waiter)
-{
-    if (stream == waiter)
-        return MEMOPT_OK;
-    memopt_status status = memopt_event_record(offloader->ready, stream);
-    if (status == MEMOPT_OK)
-        status = memopt_stream_wait_event(offloader->device, waiter, offloader->ready);
-    return status;
-}
-
 memopt_status memopt_offloader_trim_sync(memopt_offloader *offloader, uint64_t *out_released)
 {
     uint64_t released = 0;

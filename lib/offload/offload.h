@@ -146,7 +146,7 @@ memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_
 memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream stream,
                                 memopt_stream waiter);
 
-/* release without looking the ticket up. */
+/* --- unpack.c: release without looking the ticket up. */
 memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, memopt_stream stream);
 
 /* --- spill.c */

@@ -108,7 +108,7 @@ memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads)
 
 memopt_status memopt_device_get_memory_info(memopt_device *device, memopt_memory_info *out_info)
 {
-    memopt_memory_info info = {.struct_size = sizeof info};
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_memory_info: device is NULL");
     memopt_status status = mo_device_fault(device, "memory_info", MEMOPT_DRIVER_ERROR);

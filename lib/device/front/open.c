@@ -91,7 +91,7 @@ memopt_status memopt_device_count(const char *backend_name, int32_t *out_count)
 
 memopt_status memopt_backend_get_info(const char *backend_name, memopt_backend_info *out_info)
 {
-    memopt_backend_info info = {.struct_size = sizeof info};
+    memopt_backend_info info = MEMOPT_BACKEND_INFO_INIT;
     if (backend_name == NULL || out_info == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "backend_get_info: backend or out_info is NULL");
     backend which = find_backend(backend_name, strlen(backend_name));

@@ -277,10 +277,18 @@ memopt_status mo_gpu_host_callback(memopt_device *device, memopt_stream stream,
 memopt_status mo_gpu_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
                             const void *args, uint64_t items);
 /* --- module.c --- */
-/* Loads the kernels for this device: an embedded image, else the source compiled now or found in
- * the cache. Without kernels, later calls return the same failure at once. Pre: entered, and
- * module_state is LOADING: no other thread is in here for the device. */
+/* Loads the kernels for this device: an image, else the source compiled now or found in
+ * the cache. Without kernels, later calls return the same failure at once.
+ * Pre: entered, and module_state is LOADING: no other thread is in here for the device. */
 memopt_status mo_gpu_module_load(mo_gpu_device *gpu, mo_gpu_module *out_module);
+
+/* --- image_file.c --- */
+enum { MO_GPU_PATH_BYTES = 4096 };
+/* Where the file of an image is looked for, into out_path[MO_GPU_PATH_BYTES]. */
+void mo_gpu_image_path(const mo_image *image, char *out_path);
+/* Reads that file; *out_data is ended by mo_free. NOT_FOUND, without a message, where there is
+ * none; CORRUPT where it is another file than the one that the library was built with. */
+memopt_status mo_gpu_image_read(const mo_image *image, void **out_data);
 
 /* --- compile.c --- */
 typedef struct mo_gpu_compiler mo_gpu_compiler;

@@ -32,7 +32,7 @@ static memopt_status open_host(memopt_monitor_info *info, memopt_monitor **out_m
 /* The library if it works, else the driver's files if they exist. */
 static memopt_status open_hip(memopt_monitor_info *info, memopt_monitor **out_monitor)
 {
-    memopt_monitor_info files = {.struct_size = sizeof files};
+    memopt_monitor_info files = MEMOPT_MONITOR_INFO_INIT;
     memopt_status status = mo_rocm_smi_open(info, out_monitor);
     if (status == MEMOPT_OK || status == MEMOPT_OUT_OF_HOST_MEMORY)
         return status;
@@ -89,7 +89,7 @@ static memopt_status open_named(const char *name, memopt_monitor_info *info,
 
 memopt_status memopt_monitor_get_info(const char *backend, memopt_monitor_info *out_info)
 {
-    memopt_monitor_info info = {.struct_size = sizeof info};
+    memopt_monitor_info info = MEMOPT_MONITOR_INFO_INIT;
     memopt_monitor *monitor = NULL;
     if (backend == NULL || out_info == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "monitor_get_info: backend or out_info is NULL");

@@ -46,7 +46,7 @@ memopt_status mo_trace_machine_open(mo_trace_machine *machine, const memopt_trac
         status = memopt_allocator_create(machine->device, config, NULL, &machine->allocator);
     if (status == MEMOPT_OK)
         status = make_streams(machine);
-    memopt_memory_info memory = {.struct_size = sizeof memory};
+    memopt_memory_info memory = MEMOPT_MEMORY_INFO_INIT;
     if (status == MEMOPT_OK)
         status = memopt_device_get_memory_info(machine->device, &memory);
     machine->capacity = memory.total;
