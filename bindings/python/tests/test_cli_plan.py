@@ -277,7 +277,7 @@ def test_a_plot_that_cannot_be_written(config, tmp_path):
     assert "plot.png" in text
     for name in ("plot.bmp", "plot"):  # no other name is written instead
         text = refused(2, "--model", config, "--plot", tmp_path / name)
-        assert name in text and "has to end in one of .png, .svg, .pdf" in text
+        assert name in text and "must end in one of .png, .svg, .pdf" in text
     assert [one for one in tmp_path.iterdir() if "plot" in one.name] == []
 
 
