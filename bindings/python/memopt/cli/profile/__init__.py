@@ -71,7 +71,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if not command:
         from .. import UsageError
 
-        raise UsageError("no program was given; write it after --: memopt profile -- python train.py")
+        raise UsageError(
+            "no program was given; write it after --: memopt profile -- python train.py"
+        )
     if arguments.plot is not None:
         check_picture(arguments.plot)
     figures = Figures(gpus=not arguments.no_gpu)
