@@ -62,11 +62,12 @@ memopt_status mo_disk_close(mo_disk *disk);
 
 /* Begins to write memory to a new slot, behind what was put on the timeline's stream before.
  * LIMIT_REACHED without a message where the limit leaves no room. On failure nothing is under way.
- * Pre: the timeline is reserved. */
+ * The timeline was reserved. */
 memopt_status mo_disk_write(mo_disk *disk, void *memory, uint64_t bytes, mo_disk_slot **out_slot);
 
 /* Begins to read a slot into memory, behind what was put on the timeline's stream before. On
- * failure nothing is under way. Pre: the timeline is reserved; the slot's last job is over. */
+ * failure nothing is under way. The timeline was reserved, and the slot's last job was waited for.
+ */
 memopt_status mo_disk_read(mo_disk *disk, mo_disk_slot *slot, void *memory);
 
 /* Reads a slot in pieces through `buffer` (whole blocks) on this thread, handing each to `take`. */
@@ -75,7 +76,7 @@ memopt_status mo_disk_read_pieces(mo_disk_slot *slot, void *buffer, uint64_t buf
                                                         uint64_t offset, uint64_t bytes),
                                   void *context);
 
-/* What came of a slot's last job: IO_ERROR, CORRUPT or UNSUPPORTED with the numbers. Pre: its mark
+/* What came of a slot's last job: IO_ERROR, CORRUPT or UNSUPPORTED with the numbers. Its mark
  * is complete. */
 memopt_status mo_disk_result(const mo_disk_slot *slot);
 

@@ -44,8 +44,7 @@ static memopt_status enqueue_copy(memopt_offloader *offloader, const transfer *t
     return status;
 }
 
-/* Enqueues what brings a value to its destination. On failure nothing of it is under way. Pre: back
- * reserved. */
+/* Enqueues what brings a value to its destination. On failure nothing of it is under way. */
 static memopt_status enqueue_back(memopt_offloader *offloader, const transfer *t,
                                   uint64_t *out_mark)
 {
