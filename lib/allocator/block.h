@@ -57,7 +57,7 @@ static inline int mo_slab_reserve(mo_slab *slab, uint64_t count)
 {
     return slab->unused_count >= count || mo_slab_refill(slab, count);
 }
-/* Takes one that was reserved, all zero. */
+/* Takes one that was reserved, with every field zero. */
 mo_block *mo_slab_take(mo_slab *slab);
 void mo_slab_return(mo_slab *slab, mo_block *block);
 void mo_slab_end(mo_slab *slab);

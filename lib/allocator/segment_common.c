@@ -97,8 +97,8 @@ int mo_release_matches(const mo_release *what, const mo_block *block)
            (!what->large_only || pool->kind == MO_POOL_LARGE);
 }
 
-/* The stream is touched under the lock only, so that it can be told
- * from one that ends meanwhile; the event outlives it. */
+/* The stream is used under the lock only, so it cannot end meanwhile;
+ * the event outlives it. */
 static memopt_status drain_live(memopt_allocator *allocator, const mo_pool *pool)
 {
     mo_stream_use *use;
@@ -114,7 +114,7 @@ static memopt_status drain_live(memopt_allocator *allocator, const mo_pool *pool
         status = memopt_event_sync(use->event);
         mo_lock(&allocator->lock);
     } else if (status == MEMOPT_INVALID_ARGUMENT) {
-        status = MEMOPT_OK; /* the stream is gone, and with it all its work */
+        status = MEMOPT_OK; /* the stream has ended, so its work is complete */
     }
     mo_events_return(allocator, use);
     return status;

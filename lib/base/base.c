@@ -71,7 +71,7 @@ memopt_status memopt_dtype_parse(const char *name, memopt_dtype *out_dtype)
                    name);
 }
 
-/* The factor of a size's suffix, or 0 where there is no such suffix. */
+/* The factor of a size's suffix, or 0 for an unknown suffix. */
 static uint64_t suffix_factor(const char *suffix)
 {
     static const struct {
@@ -117,7 +117,7 @@ static const char *parse_decimal(const char *text, uint64_t *out_whole, double *
     return digits > 0 ? text : NULL;
 }
 
-/* The last word of `text`, as a suffix's factor; 0 where it is none. */
+/* The factor of the suffix at the end of `text`; 0 if it is not a suffix. */
 static uint64_t parse_suffix(const char *text)
 {
     static const char blanks[] = " \t\n";

@@ -31,7 +31,7 @@ static void to_standard_error(void *user, memopt_log_level level, const char *me
     fprintf(stderr, "memopt %s: %s\n", level_names[level], message);
 }
 
-/* The default sink: what the environment asks for. */
+/* The default sink, set by the environment. */
 static void set_default(void)
 {
     const char *wanted = getenv("MEMOPT_LOG");
@@ -65,7 +65,7 @@ int mo_log_set_sink(memopt_log_callback callback, void *user, memopt_log_level l
     return 1;
 }
 
-/* --- handing lines over -------------------------------------------------------------------- */
+/* --- delivering lines -------------------------------------------------------------------- */
 
 enum { LINE_BYTES = 1100, WAITING_LINES = 4 };
 
@@ -76,7 +76,7 @@ static _Thread_local struct {
     char text[LINE_BYTES];
 } waiting[WAITING_LINES];
 
-/* The callback may call the library: what it fails at is not the error of the call that logs. */
+/* The callback may call the library: its errors must not replace the error of the logging call. */
 static void hand_over(memopt_log_level level, const char *text)
 {
     mo_error_record kept = *mo_error_here();

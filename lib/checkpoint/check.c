@@ -1,10 +1,10 @@
 /*
  * The content check: values are declared in the same order by both runs; the forward run keeps what
- * the recompute run is compared against. How (hashes in device memory, or a copy in host memory) is
- * told in check_hash.c and check_exact.c.
+ * the recompute run is compared against. check_hash.c keeps hashes in device memory, check_exact.c
+ * a copy in host memory.
  *
- * Order. Both write memory of the region from the run's stream. An event behind the last such work
- * (`settled`) is what a run on another stream, and freeing, wait for.
+ * Order. Both write memory of the region from the run's stream. A run on another stream, and
+ * freeing, wait for an event behind the last such work (`settled`).
  */
 #include "checkpoint/region.h"
 
@@ -42,7 +42,7 @@ memopt_status mo_region_checks_verdict(memopt_region *region)
 memopt_status mo_region_checks_destroy(memopt_region *region)
 {
     memopt_status first = mo_region_settle_wait(region);
-    if (first != MEMOPT_OK) /* late copies into freed memory must not be */
+    if (first != MEMOPT_OK) /* no late copy may write to freed memory */
         (void)memopt_device_sync(region->device);
     memopt_status status = mo_check_hash_drop_verdict(region);
     if (first == MEMOPT_OK)
@@ -82,7 +82,7 @@ static memopt_status tensor_bytes(const memopt_region *region, const char *name,
     return MEMOPT_OK;
 }
 
-/* The forward run's next place, with its name and size written. */
+/* The forward run's next entry, with its name and size. */
 static memopt_status declare(memopt_region *region, const char *name, uint64_t bytes,
                              mo_check **out_check)
 {
@@ -105,7 +105,7 @@ static memopt_status declare(memopt_region *region, const char *name, uint64_t b
     return MEMOPT_OK;
 }
 
-/* The place that the forward run wrote; name and size must be the same. */
+/* The entry that the forward run wrote; name and size must be equal. */
 static memopt_status find(memopt_region *region, const char *name, uint64_t bytes,
                           mo_check **out_check)
 {

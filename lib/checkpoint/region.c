@@ -1,4 +1,4 @@
-/* Making, ending and describing a region; the states are told in region.h. */
+/* Making, ending and describing a region; region.h describes the states. */
 #include "checkpoint/region.h"
 
 #include "base/memory.h"
@@ -30,7 +30,7 @@ static memopt_status check_options(const memopt_region_callbacks *callbacks,
     return MEMOPT_OK;
 }
 
-/* What has been made so far is freed; every part may be missing. */
+/* Frees the existing parts; each may be missing. */
 static void free_host_memory(memopt_region *region)
 {
     mo_free(region->leases);

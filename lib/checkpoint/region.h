@@ -85,7 +85,7 @@ struct memopt_region {
 
     /* Comparing. verdict is the device's (label, granule) of the first difference, found its copy.
      * scratch holds the recomputed bytes of one value (exact mode). settled is recorded behind the
-     * last work that touches host memory of the region; pending while nobody waited for it. */
+     * last work that touches host memory of the region; pending until a wait for it. */
     uint64_t *verdict;
     uint64_t found[2];
     void *scratch;
@@ -109,11 +109,10 @@ memopt_status mo_region_settle_wait(memopt_region *region);
 
 /* --- leases.c */
 
-/* Frees every lease that is alive. On failure the rest is freed all the same; the first error
- * comes back. */
+/* Frees every lease that is alive. On failure it still frees the rest; returns the first error. */
 memopt_status mo_region_drop_leases(memopt_region *region);
 
-/* Makes leases of the forward run's stream safe for work on another one. */
+/* Makes the forward run's leases safe for work on another stream. */
 memopt_status mo_region_share_leases(memopt_region *region, memopt_stream stream);
 
 /* Live bytes. */
@@ -121,14 +120,14 @@ uint64_t mo_region_leased_bytes(const memopt_region *region);
 
 /* --- check.c */
 
-/* Before a run: work of an earlier run on another stream that uses the region's host memory comes
- * first. */
+/* Before a run: orders it after work of an earlier run on another stream that uses the region's
+ * host memory. */
 memopt_status mo_region_checks_begin(memopt_region *region);
 
 /* After a run, failed or not: notes where its work ends. */
 memopt_status mo_region_checks_end(memopt_region *region);
 
-/* After a recompute run that went well: waits for the comparisons and says MISMATCH if one
+/* After a successful recompute run: waits for the comparisons and returns MISMATCH if one
  * failed. */
 memopt_status mo_region_checks_verdict(memopt_region *region);
 

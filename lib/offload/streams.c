@@ -14,7 +14,7 @@ static void on_ending(mo_stream_listener *listener, memopt_stream stream)
     mo_unlock(&offloader->streams_lock);
 }
 
-/* Nothing uses the handle any more since it was told to be ending. */
+/* After on_ending nothing uses the handle. */
 static void on_ended(mo_stream_listener *listener, memopt_stream stream, int complete)
 {
     (void)complete;

@@ -157,7 +157,7 @@ memopt_status mo_device_fault(memopt_device *device, const char *operation, memo
         atomic_fetch_sub(&device->fault_countdown, 1) != 1)
         return MEMOPT_OK;
     atomic_store(&device->fault_struck, 1);
-    return mo_fail_driver(status, -1, "INJECTED_FAULT", "%s: %s failed as a test asked (injected)",
+    return mo_fail_driver(status, -1, "INJECTED_FAULT", "%s: %s failed by an injected fault",
                           device->properties.backend, operation);
 }
 

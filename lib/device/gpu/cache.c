@@ -3,7 +3,7 @@
  * ~/.cache/memopt. An empty MEMOPT_CACHE_DIR turns the cache off.
  *
  * A file is written under another name and renamed, so that readers see all of it or none, and
- * carries its size and a digest of its key and contents, so that a damaged one is made anew. Only
+ * carries its size and a digest of its key and contents, so that a damaged one is replaced. Only
  * files of this user that others cannot write are read: they are run on the device. Every failure
  * is harmless: the kernels are then compiled again.
  */
@@ -60,7 +60,7 @@ static int make_folder(char *path)
     struct stat info;
     for (char *at = strchr(path + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
         *at = '\0';
-        (void)mkdir(path, 0700); /* what cannot be made shows at the end */
+        (void)mkdir(path, 0700); /* a failure shows at the end */
         *at = '/';
     }
     if (mkdir(path, 0700) == 0)

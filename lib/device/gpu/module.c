@@ -65,7 +65,7 @@ static const mo_image *next_image(const mo_gpu_device *gpu, uint64_t *tried)
     return &vendor->images->images[at];
 }
 
-/* The driver does not take what was compiled for it. */
+/* The driver refuses what was compiled for it. */
 static memopt_status refuse_compiled(mo_gpu_device *gpu, const mo_gpu_recipe *recipe, int code)
 {
     char compiler[2 * MO_LIBRARY_FILE];
@@ -74,15 +74,15 @@ static memopt_status refuse_compiled(mo_gpu_device *gpu, const mo_gpu_recipe *re
     vendor->clear_error(gpu->driver);
     mo_gpu_recipe_name(recipe, compiler, sizeof compiler);
     return mo_fail_driver(MEMOPT_UNSUPPORTED, code, name,
-                          "%s:%d: the driver (version %d) does not take the kernels that %s "
+                          "%s:%d: the driver (version %d) refuses the kernels that %s "
                           "compiled for %s: %s (%d); install a run-time compiler that is not newer "
                           "than the driver, or a newer driver",
                           vendor->name, gpu->index, gpu->driver->version, compiler, gpu->target,
                           name, code);
 }
 
-/* OK with *out_loaded = 0 where nothing fit is on disk. Code that the driver does not take is
- * thrown away. */
+/* OK with *out_loaded = 0 if the disk has nothing that fits. Code that the driver refuses is
+ * removed. */
 static memopt_status load_kept(mo_gpu_device *gpu, const char *key, mo_gpu_module *out_module,
                                int *out_loaded)
 {
@@ -175,7 +175,7 @@ static memopt_status load_any(mo_gpu_device *gpu, mo_gpu_module *out_module)
     return status == MEMOPT_OK || missing == NULL ? status : tell_missing(missing, status);
 }
 
-/* Only what lasts: memory may be there the next time. */
+/* Only lasting failures: memory may be available next time. */
 static void remember_verdict(mo_gpu_device *gpu, memopt_status status)
 {
     memopt_error_info info = MEMOPT_ERROR_INFO_INIT;

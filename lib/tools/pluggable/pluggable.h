@@ -5,9 +5,10 @@
  *   pools.c            the allocators of recorded graphs
  *   pluggable.c        the entry points
  *
- * A slot's first allocator is made without a lock: who comes second ends his own. `mo_plug_lock`
- * guards the configuration and the lists of pools; it is held over a free into a pool (which never
- * blocks), never over anything that waits. It comes before an allocator's own locks.
+ * A slot's first allocator is made without a lock: the second thread destroys its own.
+ * `mo_plug_lock` guards the configuration and the lists of pools; it is held over a free into a
+ * pool (which never blocks), never over anything that waits. It comes before an allocator's own
+ * locks.
  */
 #ifndef MO_ALLOCATOR_PLUGGABLE_H
 #define MO_ALLOCATOR_PLUGGABLE_H

@@ -1,4 +1,4 @@
-/* The line that a publisher answers with. It fits the room that was made when the list grew. */
+/* The line that a publisher answers with. Its room was reserved when the list grew. */
 #include "tools/publish/publish.h"
 
 #include "tools/lock.h"

@@ -80,8 +80,8 @@ static double now(void)
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-/* A free on another stream than the block's own: that stream's work is over by then, always, so
- * that a replay does not depend on how fast its worker is. */
+/* A free on another stream than the block's own waits for that stream, so that a replay does not
+ * depend on its worker's speed. */
 static memopt_status free_on(mo_trace_machine *machine, const mo_trace_step *step)
 {
     memopt_stream stream = machine->streams[step->stream];

@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from . import Refused, UsageError
-from .replacing import check_writable, replace
+from .replace_file import check_writable, replace
 
 _USUAL = (".png", ".svg", ".pdf")
 
@@ -28,12 +28,12 @@ def check_picture(path: str) -> None:
     matplotlib.rcParams["text.parse_math"] = False  # names of files and programs stand in titles
     if _kind(path) not in FigureCanvasBase.get_supported_filetypes():
         raise UsageError(
-            "--plot %s: a picture's name has to end in one of %s, or in another kind that "
-            "matplotlib draws" % (path or "''", ", ".join(_USUAL))
+            "--plot %s: the name must end in one of %s, or in another format that "
+            "matplotlib writes" % (path or "''", ", ".join(_USUAL))
         )
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise Refused("--plot %s: there is no folder %s" % (path, folder))
+        raise Refused("--plot %s: the folder %s does not exist" % (path, folder))
     check_writable(path)
 
 
@@ -41,14 +41,14 @@ def _kind(path: str) -> str:
     return os.path.splitext(path)[1][1:].lower()
 
 
-def write_picture(figure: Any, path: str, **options: Any) -> None:
+def write_picture(figure: Any, path: str) -> None:
     """Draws a figure of matplotlib into a file; the name says of which kind."""
     picture = io.BytesIO()
     for axes in figure.axes:
         axes.set_title(drawable(axes.get_title()), fontsize=axes.title.get_fontsize())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of characters that the font lacks
-        figure.savefig(picture, format=_kind(path), **options)
+        figure.savefig(picture, format=_kind(path), dpi=120)
     replace(path, picture.getvalue())
 
 

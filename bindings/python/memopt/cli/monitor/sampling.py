@@ -6,11 +6,9 @@ import re
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ... import _host
-from ..._published import Reader
 from ...errors import MemoptError
-from ...monitor import Monitor, Process
-from ...publish import Published, PublishedAllocator
+from ...tools import Monitor, Process, Published, PublishedAllocator, Reading, _host_memory
+from ...tools.published import Reader
 from ..layout import printable
 
 GPUS = ("cuda", "hip")
@@ -22,20 +20,8 @@ NO_GPU = (
     "what was tried"
 )
 
-_READING = (
-    "name",
-    "uuid",
-    "pci",
-    "memory_total",
-    "memory_used",
-    "memory_free",
-    "memory_reserved",
-    "utilization",
-    "memory_utilization",
-    "temperature",
-    "power",
-    "power_limit",
-)
+#: What a reading has of a device, without what could not be had.
+_READING = Reading._fields[: Reading._fields.index("denied")]
 
 
 class Target(NamedTuple):
@@ -55,7 +41,7 @@ def parse_device(text: str) -> Tuple[str, Optional[int]]:
     found = _DEVICE.fullmatch(text)
     if found is None:
         raise ValueError(
-            "%r is no device: write cpu, cuda, hip, or one of them with a number, such as cuda:0"
+            "%r is not a device: write cpu, cuda, hip, or one of them with a number, such as cuda:0"
             % text
         )
     return found.group(1), None if found.group(2) is None else int(found.group(2))
@@ -123,7 +109,7 @@ class Sampler:
         self._count += 1
         published = self._published.read()
         lists = self._processes(published)
-        total, available = _host.total(), _host.available()
+        total, available = _host_memory.total(), _host_memory.available()
         return {
             "sample": self._count,
             "time": round(time.time(), 3),
