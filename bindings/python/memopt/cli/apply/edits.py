@@ -228,7 +228,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         choices = {"dtype": DTYPES, "checkpointing": CHECKPOINTING}.get(name)
         if name not in SETTINGS:
-            raise ValueError("there is no setting %r; there are %s" % (name, ", ".join(SETTINGS)))
+            raise ValueError("%r is not a setting; settings are %s" % (name, ", ".join(SETTINGS)))
         if choices is not None and value not in choices:
             raise ValueError("%s is one of %s, not %r" % (name, ", ".join(choices), value))
         if name in ("micro_batch", "accumulation"):

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_preset,
         choices=tuple(PRESETS),
         metavar="NAME",
-        help="whose keys the files have: %s; default: told by the keys" % ", ".join(PRESETS),
+        help="whose keys the files have: %s; default: found from the keys" % ", ".join(PRESETS),
     )
     group.add_argument(
         "--key",
@@ -89,7 +89,7 @@ def _setting(text: str) -> Tuple[str, str]:
     name = name.strip().replace("-", "_")
     if name not in SETTINGS:
         raise argparse.ArgumentTypeError(
-            "there is no setting %r; there are %s" % (name, ", ".join(SETTINGS))
+            "%r is not a setting; settings are %s" % (name, ", ".join(SETTINGS))
         )
     return name, rest
 

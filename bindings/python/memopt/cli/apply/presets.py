@@ -173,7 +173,7 @@ def preset_named(name: str) -> Preset:
     """The preset; ValueError lists the existing ones."""
     found = PRESETS.get(ALIASES.get(name.lower(), name.lower()))
     if found is None:
-        raise ValueError("there is no preset %r; there are %s" % (name, ", ".join(PRESETS)))
+        raise ValueError("%r is not a preset; presets are %s" % (name, ", ".join(PRESETS)))
     return found
 
 
@@ -212,7 +212,7 @@ def detect(document: Document) -> Tuple[Preset, Path]:
             "with --key micro_batch=…" % "; ".join(_told(p, section) for p, section in found)
         )
     if all(tree.root is None for tree in document.trees):
-        raise ApplyError("it is empty: there is no key to change")
+        raise ApplyError("it is empty, so it has no key to change")
     looked = "; ".join("%s: %s" % (p.name, ", ".join(p.signature)) for p in PRESETS.values())
     raise ApplyError(
         "none of the known keys is in it (%s). Say where its keys are, for instance --key "

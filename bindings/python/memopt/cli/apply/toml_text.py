@@ -58,7 +58,7 @@ class TomlDocument(Document):
         holder[int(last) if isinstance(holder, list) else last] = mark
         before, _, after = tomlkit.dumps(document).partition('"%s"' % mark)
         if not (text.startswith(before) and text.endswith(after)):
-            raise ApplyError("the place of its value cannot be told; change it by hand")
+            raise ApplyError("the place of its value cannot be found; change it by hand")
         return len(before), len(text) - len(after)
 
     def literal(self, value: Any, old: Optional[Node]) -> str:

@@ -60,7 +60,7 @@ def read(name: str, missing: bool = False) -> Source:
         if stat.S_ISDIR(status.st_mode):
             raise ApplyError("%s is a folder; name the files in it" % name)
         if not stat.S_ISREG(status.st_mode):
-            raise ApplyError("%s is no regular file" % name)
+            raise ApplyError("%s is not a regular file" % name)
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             return Source(name, path, file.read(), status)
