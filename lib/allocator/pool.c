@@ -3,6 +3,7 @@
 
 #include "base/checked.h"
 #include "base/memory.h"
+#include "base/precondition.h"
 
 mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind)
 {
@@ -130,6 +131,7 @@ static int worth_splitting(const memopt_allocator *allocator, const mo_block *bl
 
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
 {
+    MO_PRE(allocator->slab.unused_count > 0);
     mo_block *block = mo_bins_best_fit(&pool->bins, size);
     if (block == NULL || !serves(allocator, block, size))
         return NULL;

@@ -97,11 +97,12 @@ int mo_release_matches(const mo_release *what, const mo_block *block)
            (!what->large_only || pool->kind == MO_POOL_LARGE);
 }
 
-/* Pre: the pool's stream lives. The stream is used under the lock only, so it cannot end meanwhile;
+/* The stream is used under the lock only, so it cannot end meanwhile;
  * the event outlives it. */
 static memopt_status drain_live(memopt_allocator *allocator, const mo_pool *pool)
 {
     mo_stream_use *use;
+    MO_PRE(pool->life == MO_STREAM_LIVE && mo_is_locked(&allocator->lock));
     if (mo_device_lost(allocator->device))
         return MEMOPT_OK;
     memopt_status status = mo_events_borrow(allocator, &use);

@@ -395,10 +395,11 @@ static int whole_pages(const memopt_allocator *allocator, const mo_block *block,
     return 1;
 }
 
-/* Cuts [from, to) out of a free block; its ends stay free. Pre: two blocks reserved. */
+/* Cuts [from, to) out of a free block; its ends stay free. */
 static mo_block *claim_pages(memopt_allocator *allocator, mo_block *block, uint64_t from,
                              uint64_t to)
 {
+    MO_PRE(allocator->slab.unused_count >= 2);
     mo_pool_remove(allocator, block);
     mo_block *middle = block, *tail = NULL;
     if (to < block->size)
@@ -455,7 +456,7 @@ static memopt_status unmap_claim(memopt_allocator *allocator, const mo_block *bl
     return status;
 }
 
-/* Marks the unmapped part; the rest is free again. Pre: one block reserved. */
+/* Marks the unmapped part; the rest is free again. */
 static void settle_claim(memopt_allocator *allocator, mo_block *block, uint64_t done)
 {
     mo_count_unmapped(allocator, block->segment, done, done / allocator->granularity);

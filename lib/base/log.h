@@ -23,7 +23,7 @@ typedef struct mo_log_state {
 } mo_log_state;
 extern __attribute__((visibility("hidden"))) _Thread_local mo_log_state mo_log_held;
 
-/* Pre: no lock is held. */
+/* Hands over the lines that wait; no lock is held. */
 void mo_log_flush(void);
 
 #endif

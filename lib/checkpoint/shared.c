@@ -21,7 +21,7 @@ memopt_status mo_region_settle_mark(memopt_region *region)
 {
     memopt_status status = memopt_event_record(region->settled, region->stream);
     if (status != MEMOPT_OK) {
-        /* Nobody could find out later: wait now. */
+        /* Without the event no one can wait later: wait now. */
         (void)memopt_stream_sync(region->device, region->stream);
         return status;
     }

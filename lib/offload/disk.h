@@ -60,12 +60,12 @@ memopt_status mo_disk_open(memopt_device *device, const char *path, uint64_t lim
 memopt_status mo_disk_close(mo_disk *disk);
 
 /* Begins to write memory to a new slot, after earlier work of the timeline's stream. LIMIT_REACHED
- * without a message if the limit leaves no room. On failure no job is pending. Pre: the timeline is
+ * without a message if the limit leaves no room. On failure no job is pending. The timeline was
  * reserved. */
 memopt_status mo_disk_write(mo_disk *disk, void *memory, uint64_t bytes, mo_disk_slot **out_slot);
 
 /* Begins to read a slot into memory, after earlier work of the timeline's stream. On failure no job
- * is pending. Pre: the timeline is reserved; the slot's last job is over. */
+ * is pending. The timeline was reserved, and the slot's last job was waited for. */
 memopt_status mo_disk_read(mo_disk *disk, mo_disk_slot *slot, void *memory);
 
 /* Reads a slot in pieces through `buffer` (whole blocks) on this thread, handing each to `take`. */
@@ -74,8 +74,8 @@ memopt_status mo_disk_read_pieces(mo_disk_slot *slot, void *buffer, uint64_t buf
                                                         uint64_t offset, uint64_t bytes),
                                   void *context);
 
-/* The result of a slot's last job: OK, or IO_ERROR, CORRUPT or UNSUPPORTED with the numbers. Pre:
- * its mark is complete. */
+/* The result of a slot's last job: OK, or IO_ERROR, CORRUPT or UNSUPPORTED with the numbers. Its
+ * mark is complete. */
 memopt_status mo_disk_result(const mo_disk_slot *slot);
 
 /* Gives back a slot's place in the file, after its job. */

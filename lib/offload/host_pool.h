@@ -81,7 +81,7 @@ typedef struct mo_host_pool {
 void mo_host_pool_open(mo_host_pool *pool, memopt_device *device, mo_timeline *out,
                        mo_timeline *back, mo_timeline *disk, uint64_t limit);
 
-/* Pre: no copy is under way. */
+/* Frees all slabs; the copies were waited for. */
 void mo_host_pool_close(mo_host_pool *pool);
 
 /* A range for `bytes` of payload. LIMIT_REACHED without a message (the caller writes it) if it does
@@ -101,10 +101,10 @@ memopt_status mo_host_pool_trim(mo_host_pool *pool, uint64_t *out_released);
 memopt_status mo_host_pool_reserve(mo_host_pool *pool);
 
 /* The best free range for `need` bytes (a multiple of the unit, or of a page if large), out of the
- * index and cut to size; NULL if there is none. Pre: reserved. */
+ * index and cut to size; NULL if there is none. Ranges were reserved. */
 mo_host_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small);
 
-/* A new slab with one free range. Pre: reserved; it fits below the limit. */
+/* A new slab with one free range, which was reserved; it fits below the limit. */
 memopt_status mo_host_pool_add_slab(mo_host_pool *pool, uint64_t bytes, int small);
 
 /* True if the slab holds no value. */

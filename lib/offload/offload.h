@@ -120,7 +120,7 @@ struct memopt_offloader {
 /* Makes room for one more ticket. LIMIT_REACHED when numbers are used up. */
 memopt_status mo_tickets_reserve(memopt_offloader *offloader);
 
-/* Stores a value. Pre: reserved. Returns its ticket. */
+/* Stores a value in the place that was reserved. Returns its ticket. */
 memopt_ticket mo_tickets_add(memopt_offloader *offloader, const mo_packed *value);
 
 /* NOT_FOUND, or INVALID_ARGUMENT where offloader is NULL; call is the function's name. The pointer

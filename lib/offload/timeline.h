@@ -30,7 +30,7 @@ memopt_status mo_timeline_close(mo_timeline *timeline);
 /* Makes sure that the next mark needs no memory. */
 memopt_status mo_timeline_reserve(mo_timeline *timeline);
 
-/* Marks the end of the stream's work so far. Pre: reserved. */
+/* Marks the end of the stream's work so far. One mark was reserved. */
 memopt_status mo_timeline_mark(mo_timeline *timeline, uint64_t *out_mark);
 
 /* Does not wait; *out_done is 1 if the mark is complete. */

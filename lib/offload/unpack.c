@@ -44,8 +44,7 @@ static memopt_status enqueue_copy(memopt_offloader *offloader, const transfer *t
     return status;
 }
 
-/* Enqueues what brings a value to its destination. On failure nothing is pending. Pre: back
- * reserved. */
+/* Enqueues what brings a value to its destination. On failure nothing is pending. */
 static memopt_status enqueue_back(memopt_offloader *offloader, const transfer *t,
                                   uint64_t *out_mark)
 {

@@ -122,7 +122,7 @@ memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stre
 /* arguments.c: subject is "optimizer: gradient" or the like; index names the tensor. */
 memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
                                     const memopt_tensor *tensor);
-/* Pre: it has passed the check. */
+/* For one that has passed the check. */
 memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subject, uint64_t index,
                                         const memopt_tensor *tensor);
 int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b);

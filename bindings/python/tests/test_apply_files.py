@@ -216,7 +216,7 @@ def test_one_bad_file_stops_all(tmp_path, three):
     [
         ("missing", "there is no such file"),
         ("folder", "is a folder"),
-        ("fifo", "is no regular file"),
+        ("fifo", "is not a regular file"),
         ("dangling", "there is no such file"),
         ("loop", "cannot be read: Too many levels"),
         ("through a file", "cannot be read: Not a directory"),

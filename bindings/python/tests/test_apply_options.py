@@ -184,18 +184,18 @@ def test_options_that_do_not_go_together(words, said):
 @pytest.mark.parametrize(
     "words, said",
     [
-        (["--preset", "keras"], "there is no preset 'keras'; there are lightning, transformers"),
+        (["--preset", "keras"], "'keras' is not a preset; presets are lightning, transformers"),
         (["--key", "micro_batch"], "is not SETTING="),
         (["--key", "micro_batch="], "is not SETTING="),
         (
             ["--key", "batch=a.b"],
-            "there is no setting 'batch'; there are micro_batch, accumulation",
+            "'batch' is not a setting; settings are micro_batch, accumulation",
         ),
         (["--key", "dtype=a..b"], "has an empty part"),
         (["--key", "dtype=a."], "has an empty part"),
         (["--key", 'dtype="a'], "is not closed"),
         (["--key", 'dtype="a"b'], "a dot is missing"),
-        (["--value", "batch=3"], "there is no setting"),
+        (["--value", "batch=3"], "is not a setting"),
     ],
 )
 def test_malformed_options(words, said):

@@ -32,7 +32,7 @@ enum { PATH_BYTES = 1024 };
 typedef struct header {
     char magic[8];
     uint64_t bytes;
-    char digest[MO_SHA256_TEXT];
+    char digest[MO_SHA256_TEXT - 1]; /* no zero byte behind it, so no gap in the file */
 } header;
 
 static void digest_file(const char *key, const void *data, uint64_t bytes, char *digest)
@@ -134,7 +134,7 @@ int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
         char *binary = mo_malloc(head.bytes + 1);
         if (binary != NULL && mo_read_bytes(file, binary, head.bytes)) {
             digest_file(key, binary, head.bytes, digest);
-            intact = memcmp(digest, head.digest, sizeof digest) == 0;
+            intact = memcmp(digest, head.digest, sizeof head.digest) == 0;
         }
         if (intact) {
             binary[head.bytes] = '\0';
@@ -151,9 +151,10 @@ int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
 
 void mo_gpu_cache_write(const char *key, const void *binary, uint64_t bytes)
 {
-    char path[PATH_BYTES], other[PATH_BYTES];
-    header head = {MAGIC, bytes, ""};
-    digest_file(key, binary, bytes, head.digest);
+    char path[PATH_BYTES], other[PATH_BYTES], digest[MO_SHA256_TEXT];
+    header head = {.magic = MAGIC, .bytes = bytes};
+    digest_file(key, binary, bytes, digest);
+    memcpy(head.digest, digest, sizeof head.digest);
     if (!cache_folder(other) || !make_folder(other) || !cache_path(key, path))
         return;
     size_t length = strlen(other);

@@ -208,7 +208,6 @@ static void ask_granularity(const mo_gpu_scope *in)
            gpu->driver->vendor->error_name(gpu->driver, code));
 }
 
-/* Pre: the context is open. */
 static memopt_status ask_device(mo_gpu_device *gpu)
 {
     mo_gpu_scope in;

@@ -1,7 +1,7 @@
 /*
- * GPU images in files of their own (MEMOPT_GPU_IMAGES_EMBED=OFF): in $MEMOPT_KERNELS_DIR, else in
- * memopt/kernels beside the library. A file is used only if it is the one that the library was
- * built with, to the last byte.
+ * GPU images in separate files (MEMOPT_GPU_IMAGES_EMBED=OFF): in $MEMOPT_KERNELS_DIR, else in
+ * memopt/kernels next to the library. A file is used only if its digest is the one that the library
+ * was built with.
  */
 #define _GNU_SOURCE /* dladdr, secure_getenv */
 

@@ -13,7 +13,7 @@
 
 enum { MOST_IMAGES = 64 };
 
-/* Codes that say "not for this device or driver": the next image may do. */
+/* Codes that say "not for this device or driver": the next image may fit. */
 static int says_unfit(int code)
 {
     return code == MO_GPU_NO_BINARY || code == MO_GPU_INVALID_IMAGE || code == MO_GPU_INVALID_PTX ||
@@ -21,10 +21,10 @@ static int says_unfit(int code)
            code == MO_GPU_PTX_COMPILER_OFF || code == MO_GPU_NOT_SUPPORTED;
 }
 
-/* What became of an image: another one, or the source, may do where it was not loaded. */
+/* The result of an image; if it was not loaded, another one, or the source, may work. */
 typedef enum outcome { LOADED, UNFIT, MISSING } outcome;
 
-/* MISSING: its file is not there. UNFIT: the driver says that it is not for it. */
+/* MISSING: its file does not exist. UNFIT: the driver says that it does not fit. */
 static memopt_status load_image(mo_gpu_device *gpu, const mo_image *image,
                                 mo_gpu_module *out_module, outcome *out_outcome)
 {
@@ -140,7 +140,7 @@ static memopt_status load_source(mo_gpu_device *gpu, mo_gpu_module *out_module)
                    gpu->driver->vendor->name, gpu->index, gpu->target, gpu->name, images->count);
 }
 
-/* Adds to the last error which file would have helped. */
+/* Adds the missing file to the last error. */
 static memopt_status tell_missing(const mo_image *image, memopt_status status)
 {
     char path[MO_GPU_PATH_BYTES];

@@ -220,8 +220,10 @@ static memopt_status check_ratios(const mo_plan_model *m, int dim_given)
                        (unsigned long long)m->kv_heads, (unsigned long long)m->heads);
     if (m->kv_heads != m->heads && !mo_plan_family_of(m)->rotary)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: %llu key and value heads of %llu: this family has as many as heads",
-                       (unsigned long long)m->kv_heads, (unsigned long long)m->heads);
+                       "plan: model.kv_heads is %llu, but heads of family %s do not share keys and "
+                       "values; leave it out or give %llu",
+                       (unsigned long long)m->kv_heads, MO_PLAN_WORD(model.family, m->family),
+                       (unsigned long long)m->heads);
     if (mo_plan_family_of(m)->rotary && m->head_dim % 2 != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: heads are %llu wide; rotary positions need an even width",

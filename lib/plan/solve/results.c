@@ -327,7 +327,7 @@ static memopt_status find(const void *of, const row *rows, size_t count, const c
         if (strcmp(rows[i].name, name) == 0 && number_of(&rows[i], of, out_value))
             return MEMOPT_OK;
     return mo_fail(MEMOPT_NOT_FOUND,
-                   "plan: there is no number \"%.40s\"; the nearest name is \"%s\"", name,
+                   "plan: the plan has no number \"%.40s\"; the nearest name is \"%s\"", name,
                    mo_nearest_word(name, rows, sizeof *rows, count));
 }
 

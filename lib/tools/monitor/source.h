@@ -23,9 +23,9 @@ typedef struct mo_process_list {
 typedef struct mo_monitor_ops {
     /* Never fails. */
     void (*close)(memopt_monitor *monitor);
-    /* Pre: index is in range; *out is blank but for struct_size. */
+    /* The index is in range; *out is blank but for struct_size. */
     memopt_status (*read)(memopt_monitor *monitor, int32_t index, memopt_monitor_reading *out);
-    /* Pre: index is in range; list is empty. Appends; names are added by the caller. */
+    /* The index is in range; list is empty. Appends; names are added by the caller. */
     memopt_status (*processes)(memopt_monitor *monitor, int32_t index, mo_process_list *list);
 } mo_monitor_ops;
 

@@ -4,6 +4,7 @@
 #include "base/checked.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "base/precondition.h"
 
 #include <inttypes.h>
 
@@ -96,13 +97,14 @@ static uint32_t use_stream(memopt_trace *trace, uint64_t id)
 
 static void add_step(memopt_trace *trace, uint64_t bytes, uint32_t block, uint32_t stream)
 {
+    MO_PRE(trace->count < trace->room);
     trace->steps[trace->count++] = (mo_trace_step){bytes, block, stream};
     trace->info.events = trace->count;
 }
 
-/* Pre: the block lives. */
 static void add_free(memopt_trace *trace, mo_trace_entry *block, uint32_t stream)
 {
+    MO_PRE(block->state == MO_TRACE_LIVE);
     add_step(trace, 0, block->number, stream == block->stream ? MO_TRACE_SAME : stream);
     block->state = MO_TRACE_FREED;
     trace->unused[trace->unused_count++] = block->number;

@@ -61,7 +61,7 @@ struct memopt_trace {
 /* Makes room for these events and registers their streams; the trace's figures do not change. */
 memopt_status mo_trace_reserve(memopt_trace *trace, const memopt_trace_event *events,
                                uint64_t count);
-/* Appends one event; `kind` and `record` name it in messages ("line 7"). Pre: reserved. */
+/* Appends one event; `kind` and `record` name it in messages ("line 7"). Room was reserved. */
 memopt_status mo_trace_append(memopt_trace *trace, const memopt_trace_event *event,
                               const char *kind, uint64_t record);
 #endif

@@ -35,7 +35,7 @@ static void refused_with_the_numbers(void **state)
         {"model.hidden=100;model.heads=12", "12 heads", "100"},
         {"model.hidden=768;model.heads=12;model.kv_heads=24", "model.kv_heads is 24", "12"},
         {"model.hidden=768;model.heads=12;model.kv_heads=5", "5 key", "12 heads"},
-        {"model.family=gpt2;model.hidden=768;model.kv_heads=6", "6 key", "12"},
+        {"model.family=gpt2;model.hidden=768;model.kv_heads=6", "kv_heads is 6", "12"},
         {"model.hidden=6;model.heads=2", "3 wide", "even"},
         {"model.family=mixtral;model.hidden=768;model.experts=4;model.experts_per_token=5",
          "experts_per_token is 5", "4"},

@@ -2,9 +2,9 @@
 
 A verb's module has ``add_arguments(parser)`` and ``run(arguments, output)``, which returns the exit
 code. Its docstring is the description in ``--help``, and ``JSON_HELP`` says what ``--json`` prints
-where that is more than one object. Only the module of the verb that was asked for is imported, with
-the libraries that it needs. To add a verb, add its module's name and a line of help to VERBS.
-Exit codes: 0 success, 1 it could not be done, 2 usage.
+where that is more than one object. Only the requested verb's module is imported, with the libraries
+that it needs. To add a verb, add its module's name and a line of help to VERBS. Exit codes: 0
+success, 1 it could not be done, 2 usage.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ SUCCESS, FAILURE, USAGE = 0, 1, 2
 
 
 class UsageError(Exception):
-    """Options that a verb can only refuse after looking at them together."""
+    """Options that a verb can only refuse in combination."""
 
 
 class Refused(Exception):
-    """It cannot be done; the text says why and what to do."""
+    """The verb failed; the text says why and what to do."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in three lines, where argparse would list every option first."""
+    """Reports an error in three lines; argparse would list every option first."""
 
     def error(self, message: str) -> NoReturn:
         usage = self.usage
@@ -52,7 +52,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE, text % (usage, self.prog, message, self.prog))
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """argparse's own passes over what cannot be written."""
+        """argparse ignores a failing write."""
         if message:
             (file or sys.stderr).write(message)
 
@@ -98,7 +98,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader, "head" say, has seen enough
+    except BrokenPipeError:  # the reader, such as "head", has ended
         standard_streams.give_up()
     except OSError as error:
         standard_streams.give_up()
@@ -121,7 +121,7 @@ def _run(arguments: Optional[Sequence[str]]) -> int:
             known: _Parser = getattr(parsed, "parser", parser)
             known.unknown(unknown)
     except SystemExit:
-        sys.stdout.flush()  # what cannot be written is no success, not even of --help
+        sys.stdout.flush()  # a failed write is a failure, even of --help
         raise
     if parsed.verb is None:
         parser.print_help(sys.stderr)

@@ -1,4 +1,4 @@
-"""Pictures of --plot. What cannot work, matplotlib missing or a folder that takes no file, is told
+"""Pictures of --plot. Failures such as a missing matplotlib or a read-only folder are reported
 before the work begins."""
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _USUAL = (".png", ".svg", ".pdf")
 
 
 def check_picture(path: str) -> None:
-    """UsageError for a name that is no picture's; Refused without matplotlib; OSError where it
-    could not be written."""
+    """UsageError for a name with an unknown ending; Refused without matplotlib; OSError if it
+    cannot be written."""
     try:
         import matplotlib
         from matplotlib.backend_bases import FigureCanvasBase
@@ -53,5 +53,5 @@ def write_picture(figure: Any, path: str) -> None:
 
 
 def drawable(text: str) -> str:
-    """A text without what no font draws."""
+    """A text without characters that no font draws."""
     return "".join(one if one.isprintable() or one == "\n" else "?" for one in text)

@@ -1,9 +1,9 @@
-"""Files that a verb writes in the end, reports and pictures: one that is replaced stays as it is until
-the new one is whole and on the disk.
+"""Files that a verb writes at the end, reports and pictures.
 
-Where no file can be renamed over it (it has other names, or a folder that takes no new file), it is
-written in place: first what is longer, since only that takes room, then the rest. Pipes, devices and
-streams of this process get the data behind what they have got.
+An old file stays unchanged until the new one is complete and on the disk. If no file can be renamed
+over it (it has other names, or its folder is read-only), it is written in place: first the part
+beyond its end, since only that needs room, then the rest. Pipes, devices and streams of this
+process get the data after their earlier data.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Optional
 
 from . import temporary_files
 
-#: What says that a new file cannot take the place of the old one, though that may be written.
+#: Errors which mean that the old file cannot be replaced, but may be writable.
 _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EAGAIN)
 
 
 def replace(path: str, data: bytes) -> None:
-    """Gives a file this content. OSError with its name; then it is as it was before."""
+    """Gives a file this content. OSError with its name; then it is unchanged."""
     try:
         status = _status(path)
         if status is not None and (not stat.S_ISREG(status.st_mode) or _is_stream(path)):
@@ -40,8 +40,8 @@ def replace(path: str, data: bytes) -> None:
 
 
 def check_writable(path: str, size: int = 0) -> None:
-    """OSError where a file could not be written, or not with so many bytes. What is there stays as
-    it is."""
+    """OSError if a file could not be written, or not with so many bytes. The file does not
+    change."""
     try:
         status = _status(path)
         if status is not None:
@@ -57,7 +57,7 @@ def check_writable(path: str, size: int = 0) -> None:
 
 
 def _check_open(path: str, status: os.stat_result) -> None:
-    """A pipe is not opened: who reads from it would see it end."""
+    """A pipe is not opened: its reader would see its end."""
     if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
         os.close(os.open(path, os.O_WRONLY | os.O_CLOEXEC))
     elif not os.access(path, os.W_OK):
@@ -75,8 +75,8 @@ def _status(path: str) -> Optional[os.stat_result]:
 
 
 def _is_stream(path: str) -> bool:
-    """Whether a name such as /dev/stdout leads to a file that is open here: who has it open would
-    go on writing to the old one."""
+    """Whether a name such as /dev/stdout leads to a file that is open here: its writers would
+    continue to write to the old one."""
     while os.path.islink(path):
         folder = os.path.realpath(os.path.dirname(path))
         if folder.startswith("/proc/"):
@@ -86,7 +86,7 @@ def _is_stream(path: str) -> bool:
 
 
 def _is_at(path: str, status: os.stat_result) -> bool:
-    """Whether the name with links followed is that file: one that was removed has none."""
+    """Whether the name, with links followed, is that file; a removed file has no name."""
     there = _status(os.path.realpath(path))
     return there is not None and os.path.samestat(there, status)
 

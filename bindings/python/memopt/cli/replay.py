@@ -23,7 +23,7 @@ from .output import Cell, Output, Text
 from .progress import Progress
 from .replay_plot import Plot
 
-#: The CPU device's pages: a capacity below has nothing to give.
+#: The CPU device's pages: a smaller capacity holds nothing.
 _GRANULE = 2 << 20
 
 
@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    """Replays, prints, and says by the exit code whether it completed."""
+    """Replays and prints; the exit code says whether it completed."""
     try:
         lib.memopt_allocator_check_config(os.fsencode(arguments.config))
     except InvalidArgumentError as error:
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
             output.json(collect(*found))
         else:
             _show(output, *found)
-        if plot:  # behind what took long: where it cannot be written, the figures are told
+        if plot:  # last: if it cannot be written, the figures are printed
             plot.draw(_name(arguments), trace.info, replay, arguments, smallest)
     return FAILURE if replay.out_of_memory else SUCCESS
 

@@ -11,7 +11,7 @@ from .pictures import check_picture, write_picture
 
 
 class Plot:
-    """A picture file to come. What cannot work is told before the long work begins."""
+    """A picture file. Failures are reported before the long work begins."""
 
     #: Points of a line: more than a picture has columns.
     SAMPLES = 2000

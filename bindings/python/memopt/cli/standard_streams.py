@@ -1,8 +1,8 @@
-"""Standard output and standard error as the command needs them: always there, and able to take
-every text, whatever encoding the locale has.
+"""Standard output and standard error as the command needs them.
 
-What an encoding lacks is written with the nearest of its own characters ("->" for an arrow), and
-names of files that are no text are written as the bytes that they are.
+They are always open, and able to take every text in the locale's encoding. A missing character is
+replaced by the nearest one ("->" for an arrow), and file names that are not text are written as
+their bytes.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ def nearest(text: str, encoding: Optional[str]) -> str:
 
 
 def prepare() -> None:
-    """Makes the streams so. A stream that is closed becomes one that nobody reads, and takes its
-    descriptor: else the next file to be opened would get what the library writes its log to. A
-    program that is started does not see it."""
+    """Sets the streams up. A closed stream is replaced by one without a reader, which keeps its
+    descriptor: otherwise the next opened file would receive the library's log. A program that is
+    started does not see it."""
     if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")
     for name in ("stdout", "stderr"):
@@ -55,7 +55,7 @@ def prepare() -> None:
 
 
 def give_up() -> None:
-    """What a stream still holds, and takes no more of, goes nowhere: else it is tried again."""
+    """Discards what a stream could not write; otherwise it is tried again."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -66,7 +66,7 @@ def give_up() -> None:
 
 
 def said(error: OSError) -> str:
-    """What the system says of an error, with the file's name."""
+    """The system's text of an error, with the file's name."""
     text = error.strerror or str(error) or type(error).__name__
     names = [name for name in (error.filename, error.filename2) if name is not None]
     if names:

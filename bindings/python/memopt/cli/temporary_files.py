@@ -1,8 +1,8 @@
-"""Files are written beside those that they are to replace: hidden, whole, and on the disk before
-anything is renamed. So a full disk, or a process that is killed, leaves what was there.
+"""New files are written in the folder of the old ones.
 
-Their names say which file they are for. Who holds the lock of the folder takes away those that
-killed commands have left.
+They are hidden, complete, and on the disk before anything is renamed. So a full disk or a killed
+process leaves the old files. Their names say which file they are for. The holder of the folder's
+lock removes those that killed commands have left.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def write(
     attributes: Optional[str] = None,
 ) -> str:
     """A hidden file beside ``path`` with the data, on disk, and the mode and owner of another.
-    Without one it is as new files are. OSError, and nothing is left of it."""
+    Without another it has the defaults. On OSError nothing is left of it."""
     folder, base = os.path.split(path)
     name = os.path.join(folder, "%s%s.tmp" % (_prefix(base), secrets.token_hex(6)))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
@@ -54,7 +54,7 @@ def write(
 
 
 def fill(handle: int, data: bytes) -> None:
-    """All of the data, however little is taken at a time."""
+    """Writes all of the data, in as many pieces as needed."""
     left = memoryview(data)
     while left:
         left = left[os.write(handle, left) :]
@@ -109,14 +109,14 @@ def _strays(path: str) -> List[str]:
 
 
 def sweep(path: str) -> None:
-    """Takes away what a killed command has left. Its lock is ours, so nobody needs it."""
+    """Removes what a killed command has left. We hold its lock, so it is not in use."""
     for name in _strays(path):
         with contextlib.suppress(OSError):
             os.unlink(name)
 
 
 def clean(path: str) -> None:
-    """The same where nothing else is to be done; leaves it to the next time when that is busy."""
+    """The same without other work; if the folder is busy, the next command does it."""
     with contextlib.suppress(OSError):
         if _strays(path):
             with locked(os.path.dirname(path), 0) as held:
@@ -126,8 +126,8 @@ def clean(path: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str, seconds: Optional[float] = None) -> Iterator[bool]:
-    """Holds the folder's lock; False where the file system has none. BlockingIOError where
-    somebody else holds it for longer."""
+    """Holds the folder's lock; False if the file system has no locks. BlockingIOError if another
+    command holds it for longer."""
     handle = os.open(folder, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0))
     try:
         yield _lock(handle, folder, LOCK_SECONDS if seconds is None else seconds)

@@ -103,7 +103,7 @@ class LogFile:
             raise OSError(error.errno, error.strerror, self._path) from error
 
     def close(self) -> None:
-        """Ends it; twice is fine."""
+        """Ends it; a second call is allowed."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)

@@ -20,8 +20,8 @@ from ..sizes import format_size
 
 #: No string or number of a snapshot is as long as this.
 LONGEST_ITEM = 64 << 20
-#: What values may take by the estimate: as much as the larger of the two. For snapshots it says
-#: about 25 times their bytes, of which they take a third.
+#: The limit of the estimate: the larger of the two. For snapshots it is about 25 times their bytes,
+#: of which they take a third.
 FREE_MEMORY = 256 << 20
 MEMORY_PER_BYTE = 40
 
@@ -45,7 +45,7 @@ _LONG_BINPUT = ord("r")
 #: Their argument is the size of what follows. A frame's is read at once, but walked through.
 _SIZED = frozenset(b"\x8a\x8cCUTXB\x8b\x8d\x8e\x96")
 _FRAME = 0x95
-#: Whatever comes before and after them, the unpickler refuses these, and says what they ask for.
+#: The unpickler always refuses these, and names what they request.
 _NAMES = frozenset(b"ciPQ\x93")
 
 #: The additional memory that one byte may make if it is this opcode.

@@ -23,7 +23,7 @@ from ._library import lib
 
 
 class MonitorInfo(NamedTuple):
-    """What there is to read from; ``status`` is what opening a monitor would return."""
+    """The source of readings; ``status`` is what opening a monitor would return."""
 
     status: Union[Status, int]
     driver_code: int
@@ -97,7 +97,7 @@ class Monitor(_lifetime.Closing):
 
     @staticmethod
     def info(backend: str) -> MonitorInfo:
-        """What there is to read from; that there is nothing is an answer, not an exception."""
+        """The source; a missing one is a result, not an exception."""
         raw = output(lib.memopt_monitor_get_info, c_text(backend, "a back end"))
         info: MonitorInfo = info_of(MonitorInfo, raw)
         return info

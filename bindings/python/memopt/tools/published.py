@@ -49,7 +49,7 @@ class Published(NamedTuple):
 
 
 class Reader:
-    """Asks every publisher that this user may ask; root asks those of all users."""
+    """Asks every publisher of this user; root asks those of all users."""
 
     def __init__(self) -> None:
         self._silent: Dict[str, float] = {}  # paths that did not answer, and when to ask again
@@ -128,7 +128,7 @@ def _owner(folder: str) -> Optional[int]:
 
 
 class _Question:
-    """One connection, and what has come over it."""
+    """One connection, and the data received."""
 
     def __init__(self, path: str, connection: socket.socket, pid: int) -> None:
         self.path, self.connection, self.pid = path, connection, pid
@@ -137,7 +137,7 @@ class _Question:
         self.answer: Optional[Published] = None
 
     def receive(self) -> None:
-        """Takes what is there; at the end of it, understands it."""
+        """Reads the available data; at its end, parses it."""
         try:
             part = self.connection.recv(65536)
         except (BlockingIOError, InterruptedError):
@@ -151,8 +151,8 @@ class _Question:
 
 
 def _ask_some(places: List[Tuple[str, int]]) -> Tuple[List[_Question], int]:
-    """Connections to the first sockets, and how many places are done with them; fewer where this
-    process has no files left to open."""
+    """Connections to the first sockets, and how many places are done; fewer if this process cannot
+    open more files."""
     asked: List[_Question] = []
     for number, (path, owner) in enumerate(places):
         if len(asked) == _AT_ONCE:
@@ -188,7 +188,7 @@ def _ask(connection: socket.socket, path: str, owner: int) -> Optional[_Question
 
 
 def _peer(connection: socket.socket) -> Tuple[int, int]:
-    """The process that listens, as the system knows it here, and its user."""
+    """The listening process and its user, from the system."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     pid, uid, _gid = struct.unpack("iII", raw)
     return pid, uid

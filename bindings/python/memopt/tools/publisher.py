@@ -2,7 +2,7 @@
 
     memopt.tools.publish(allocator)       # a daemon thread answers monitors until the process ends
 
-or, in a loop of the program's own, without a thread:
+or, in the program's loop, without a thread:
 
     publisher = memopt.tools.Publisher()
     publisher.add(allocator)
@@ -120,7 +120,7 @@ class Publisher(_lifetime.Closing):
             thread.join()
 
     def _forget_in_child(self) -> None:
-        """The threads of the parent are not here, and its locks may be held for ever."""
+        """A child lacks the parent's threads, and its locks may be held for ever."""
         pointer, self._handle._pointer = self._handle._pointer, None
         for end in self._pipe or ():
             os.close(end)
@@ -167,8 +167,8 @@ def _serve_until(pointer: int, listener: int, wake: int) -> None:
 
 @contextmanager
 def _unpublished(allocator: int) -> Iterator[None]:
-    """Inside, nobody publishes the allocator of this native pointer, which is to be ended; where
-    that fails, it is published as before."""
+    """Inside, the allocator of this native pointer is not published, because it is about to end; if
+    that fails, it is published again."""
     with _lock:
         holders: List[Publisher] = [one for one in _publishers if allocator in one._allocators]
         for one in holders:
@@ -201,14 +201,14 @@ def _quietly(call: Callable[[int, int], object], publisher: Publisher, allocator
 
 def _after_fork_in_child() -> None:
     global _lock
-    _lock = Guard()  # a thread that is not here may hold the old one
+    _lock = Guard()  # a thread of the parent may hold the old one
     for publisher in list(_publishers):
         publisher._forget_in_child()
     _publishers.clear()
 
 
 def _at_exit() -> None:
-    """Before natives are ended: with a thread of ours alive, they would all be left."""
+    """Runs before native objects end: with our thread alive, all of them would stay."""
     for publisher in list(_publishers):
         publisher.close()
 

@@ -21,10 +21,10 @@ from ._trace_files import TraceSource
 if TYPE_CHECKING:
     import array
 
-#: Told how far it is: ``progress(done, total)``. What it raises ends the call.
+#: Reports progress: ``progress(done, total)``. An exception ends the call.
 Progress = Callable[[int, int], Any]
 
-#: The stream of a free that is on the block's own.
+#: The stream of a free on the block's own stream.
 OWN_STREAM = (1 << 64) - 1
 
 
@@ -48,16 +48,16 @@ class TraceInfo(NamedTuple):
     live_blocks: int
     #: Lines of text read.
     lines: int
-    #: Frees of blocks from before the recording, left out.
+    #: Frees of blocks from before the recording, omitted.
     unknown_frees: int
     first_unknown: int
-    #: Frees of what was freed before, left out.
+    #: Frees of blocks that are free, omitted.
     double_frees: int
     first_double: int
-    #: Allocations at the address of a living block, whose free was put before them.
+    #: Allocations at the address of a live block, whose free was added before them.
     lost_frees: int
     first_lost: int
-    #: Allocations of no bytes, left out.
+    #: Allocations of no bytes, omitted.
     empty_allocations: int
     #: Allocations that failed when the trace was recorded, and the largest of them.
     failed_allocations: int
@@ -128,7 +128,7 @@ class Trace(_lifetime.Closing):
         self._handle = _lifetime.create(
             self, "trace", lib.memopt_trace_destroy, lib.memopt_trace_create, options
         )
-        #: Where :meth:`read` found the events; None for a trace made otherwise.
+        #: The source of :meth:`read`; None for other traces.
         self.source: Optional[TraceSource] = None
 
     @classmethod
@@ -251,7 +251,7 @@ class Trace(_lifetime.Closing):
         progress: Optional[Progress] = None,
     ) -> int:
         """The smallest device that it completes on, by bisection in steps of 2 MiB.
-        OutOfMemoryError where not even `largest` will do."""
+        OutOfMemoryError if even `largest` is too small."""
         with Interruptible() as interrupt:
             options = _options(config, largest, progress, interrupt)
             return int(output(lib.memopt_trace_find_capacity, self._handle.pointer, options))

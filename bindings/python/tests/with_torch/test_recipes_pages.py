@@ -77,4 +77,4 @@ def test_a_section_that_is_gone_is_noticed(update: ModuleType) -> None:
 def test_every_page_is_in_the_index() -> None:
     index = text_of("README")
     assert all("(%s.md)" % name in index for name in NAMES)
-    assert {path.parent.name for path in (ROOT / "examples/recipes").glob("*/run.py")} == set(NAMES)
+    assert {path.parent.name for path in (ROOT / "examples/recipes").glob("*/steps.toml")} == set(NAMES)

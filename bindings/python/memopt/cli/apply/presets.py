@@ -1,4 +1,4 @@
-"""Which keys the frameworks have for the settings, and how a file tells which framework it is for.
+"""The frameworks' keys for the settings, and how to recognise a file's framework.
 
 Sources: Lightning 2 (``LightningCLI``, ``Trainer``), ``transformers.TrainingArguments`` of
 Transformers 5, torchtune's recipes, and projects that nest Lightning's Trainer in a section.
@@ -26,15 +26,15 @@ class Assignment:
     setting: str
     keys: Tuple[Path, ...]
     value: Any
-    #: Values that do as well as ``value``.
+    #: Values that are equivalent to ``value``.
     accepted: Tuple[Any, ...] = ()
     #: What a file without the key means.
     default: Any = NoDefault
-    #: The value is found by the example of the old one.
+    #: The old value shows how to write the new one.
     by_example: bool = False
-    #: A file without the key needs no change: another key says it.
+    #: A file without the key needs no change: another key has the setting.
     optional: bool = False
-    #: What else is to be done, by hand.
+    #: What else the user must do.
     note: str = ""
 
 
@@ -170,10 +170,10 @@ ALIASES = {"huggingface": "transformers", "hf": "transformers"}
 
 
 def preset_named(name: str) -> Preset:
-    """The preset; ValueError lists those that there are."""
+    """The preset; ValueError lists the existing ones."""
     found = PRESETS.get(ALIASES.get(name.lower(), name.lower()))
     if found is None:
-        raise ValueError("there is no preset %r; there are %s" % (name, ", ".join(PRESETS)))
+        raise ValueError("%r is not a preset; presets are %s" % (name, ", ".join(PRESETS)))
     return found
 
 
@@ -200,8 +200,7 @@ def _has(tree: Tree, section: Path, key: str) -> bool:
 
 
 def detect(document: Document) -> Tuple[Preset, Path]:
-    """The preset and the section that the file's keys tell; ApplyError where they tell none or
-    several."""
+    """The preset and the section by the file's keys; ApplyError if none or several match."""
     found = [(p, section) for p in PRESETS.values() for section in matches(p, document)]
     if len(found) == 1:
         return found[0]
@@ -213,7 +212,7 @@ def detect(document: Document) -> Tuple[Preset, Path]:
             "with --key micro_batch=…" % "; ".join(_told(p, section) for p, section in found)
         )
     if all(tree.root is None for tree in document.trees):
-        raise ApplyError("it is empty: there is no key to change")
+        raise ApplyError("it is empty, so it has no key to change")
     looked = "; ".join("%s: %s" % (p.name, ", ".join(p.signature)) for p in PRESETS.values())
     raise ApplyError(
         "none of the known keys is in it (%s). Say where its keys are, for instance --key "
@@ -226,7 +225,7 @@ def _told(preset: Preset, section: Path) -> str:
 
 
 def section_of(preset: Preset, document: Document) -> Path:
-    """Where the keys of a preset that was asked for are: the top where the file has none."""
+    """The section with the keys of the requested preset: the top if the file has none."""
     found = matches(preset, document)
     if len(found) > 1:
         raise _several(preset, document, found, True)
@@ -234,7 +233,7 @@ def section_of(preset: Preset, document: Document) -> Path:
 
 
 def _several(preset: Preset, document: Document, found: List[Path], told: bool) -> ApplyError:
-    """The keys of one preset are there more than once; ``told``: it was asked for."""
+    """The keys of one preset occur more than once; ``told``: the user requested it."""
     if len(set(found)) < len(found):
         return ApplyError(
             "%d of its %d documents have the keys of %s; split the file"

@@ -60,7 +60,7 @@ def read(name: str, missing: bool = False) -> Source:
         if stat.S_ISDIR(status.st_mode):
             raise ApplyError("%s is a folder; name the files in it" % name)
         if not stat.S_ISREG(status.st_mode):
-            raise ApplyError("%s is no regular file" % name)
+            raise ApplyError("%s is not a regular file" % name)
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             return Source(name, path, file.read(), status)
@@ -73,7 +73,7 @@ def read(name: str, missing: bool = False) -> Source:
 
 
 def check_writable(source: Source) -> None:
-    """Refuses what a rename would break or get round: other names of the file, a read-only mode."""
+    """Refuses what a rename would break or bypass: other names of the file, a read-only mode."""
     status = source.status
     if status is None:
         return
@@ -127,7 +127,7 @@ def _swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
 
 
 def _stage(swaps: Sequence[Swap], folders: Sequence[str]) -> None:
-    """All that can fail for want of room or rights, before any file changes."""
+    """Everything that can fail for lack of room or rights, before any file changes."""
     for one in swaps:
         _check_unchanged(one.source)
         source = one.source.path
@@ -145,7 +145,7 @@ def _stage(swaps: Sequence[Swap], folders: Sequence[str]) -> None:
 
 
 def _roll_back(swaps: Sequence[Swap]) -> List[str]:
-    """Puts back what was replaced and takes away the backups made; returns what went wrong."""
+    """Restores replaced files and removes the new backups; returns the errors."""
     trouble = []
     for one in reversed(swaps):
         path = one.source.path
@@ -164,7 +164,7 @@ def _roll_back(swaps: Sequence[Swap]) -> List[str]:
                 if one.done
                 else "%s is left over (%s)" % (one.saved, error.strerror)
             )
-            one.backup = True  # so that it is not tidied away
+            one.backup = True  # so that it is not removed
     return trouble
 
 
@@ -197,7 +197,7 @@ def _closed(folder: str, error: OSError) -> str:
 
 
 def _check_unchanged(source: Source) -> None:
-    """Refuses when somebody has changed the file since it was read."""
+    """Refuses if the file has changed since it was read."""
     try:
         now = os.stat(source.path)
     except FileNotFoundError:

@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    """Watches until it has seen enough."""
+    """Watches until the end."""
     watch = Watch(arguments.interval)
     with StopSignals() as ends:
         log: Optional[_Log] = None
@@ -139,8 +139,8 @@ def _samples(sampler: Sampler, watch: Watch, log: "_Log") -> Iterator[Dict[str, 
 
 
 def _deadlines(interval: float, count: Optional[int]) -> Iterator[Optional[float]]:
-    """When the next sample is due, after each sample; None after the last. What is late, the system
-    asleep say, is not made up for."""
+    """When the next sample is due, after each sample; None after the last. Late samples, after the
+    system slept for instance, are skipped."""
     due, taken = time.monotonic(), 0
     while True:
         taken += 1
@@ -163,7 +163,7 @@ def _live(
 
     title = "memopt monitor  every %g s  q quits" % arguments.interval
     def go_on() -> None:
-        """Not in line: see Interruptible of what Python 3.13 makes of a loop at the end of a with."""
+        """A function: see Interruptible about a loop at the end of a with in Python 3.13."""
         for due in _deadlines(arguments.interval, arguments.count):
             with ends.held():
                 view.show(next(samples))
@@ -198,7 +198,7 @@ def _stream(
 
 
 def lines_of(sample: Dict[str, Any], most: int, told: List[Any]) -> Iterator[str]:
-    """A sample for a pipe. `told` keeps what was said once and need not be said again."""
+    """A sample for a pipe. `told` keeps what was printed once."""
     clock = time.strftime("%H:%M:%S", time.localtime(sample["time"]))
     for text in [sample["note"]] if sample["note"] else []:
         if text not in told:
@@ -274,7 +274,7 @@ def _print_once(sample: Dict[str, Any], output: Output, most: int) -> None:
 
 
 def summary(watch: Watch, output: Output) -> None:
-    """What was seen, in the end."""
+    """The summary at the end."""
     elapsed = watch.last_time - (watch.first_time or watch.last_time)
     rows = []
     for (device, pid), course in watch.courses.items():
@@ -299,7 +299,7 @@ def summary(watch: Watch, output: Output) -> None:
 
 
 class _Log:
-    """The file of --log. Where it cannot be written any more, watching goes on without."""
+    """The file of --log. If it cannot be written any more, watching continues without it."""
 
     def __init__(self, path: Optional[str], output: Output) -> None:
         self._output = output

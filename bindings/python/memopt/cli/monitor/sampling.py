@@ -14,7 +14,7 @@ from ..layout import printable
 GPUS = ("cuda", "hip")
 _DEVICE = re.compile(r"(cpu|cuda|hip)(?::(\d{1,4}))?")
 
-#: Told where nothing was asked for and there is no GPU.
+#: The note if no device was requested and there is no GPU.
 NO_GPU = (
     "no GPU was found: this is the CPU device, which is the machine's memory; `memopt info` tells "
     "what was tried"
@@ -48,7 +48,7 @@ def parse_device(text: str) -> Tuple[str, Optional[int]]:
 
 
 class Sampler:
-    """Reads the devices that were asked for, or every GPU, or the CPU where there is none."""
+    """Reads the requested devices, or every GPU, or the CPU if there is no GPU."""
 
     def __init__(self, wanted: Sequence[Tuple[str, Optional[int]]] = ()) -> None:
         self._monitors: Dict[str, Monitor] = {}
@@ -123,7 +123,7 @@ class Sampler:
         }
 
     def _processes(self, published: List[Published]) -> "Dict[Target, _Processes]":
-        """Of the targets, and of devices that must be known to tell whose allocator is whose."""
+        """Of the targets, and of other devices needed to match allocators."""
         wanted: List[Target] = list(self.targets)
         for backend, monitor in self._monitors.items():
             if any(len(_groups(one, backend)) > 1 for one in published):
@@ -197,8 +197,8 @@ def _caches(
 ) -> Dict[int, List[PublishedAllocator]]:
     """The allocators on a device, by process.
 
-    A process numbers devices in its own way (CUDA_VISIBLE_DEVICES). With one device it is clear
-    which; with as many as the driver names for it, the order is the same; else nothing is said.
+    A process numbers devices in its own way (CUDA_VISIBLE_DEVICES). One device is unambiguous; as
+    many as the driver reports for it are in the same order; else nothing is shown.
     """
     result = {}
     for one in published:

@@ -1,7 +1,7 @@
-"""Signals that end the watching, at a moment where that is right.
+"""Signals that end the watching between two samples.
 
-The library calls back while it lists processes, and what Python raises in there is lost; and half a
-line is no JSON. So a signal that comes during a sample, or while it is shown, counts after it.
+The library calls back while it lists processes, and an exception in there is lost; and half a line
+is not JSON. So a signal during a sample, or while it is shown, takes effect after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ..._interrupt import Interruptible
 
 
 class Stopped(Exception):
-    """Somebody has had enough."""
+    """The user ended the watching."""
 
 
 class StopSignals:
@@ -35,7 +35,7 @@ class StopSignals:
             signal.signal(number, handler)
 
     def _end(self, number: int, _frame: Any) -> None:
-        if self.signal is None:  # else it comes while it is tidied up
+        if self.signal is None:  # else it comes during the cleanup
             self.signal = number
             raise Stopped
 

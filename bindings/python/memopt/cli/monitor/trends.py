@@ -1,4 +1,4 @@
-"""What only a series of samples shows: peaks, the course, a creeping floor, a device half empty."""
+"""What a series of samples shows: peaks, the course, a creeping floor, a half-empty device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Course:
         self._leak = LeakDetector()
 
     def add(self, sample: int, value: int) -> Optional[float]:
-        """The bytes a sample by which the floor rises, where that is seen with this one."""
+        """The bytes a sample by which the floor rises, if this sample shows it."""
         self.values.append(value)
         self.peak = max(self.peak, value)
         self.least = value if self.least is None else min(self.least, value)
@@ -85,7 +85,7 @@ class Watch:
         if used is not None:
             slope = course.add(number, used)
         device["memory_peak"] = course.peak if course.values else None
-        # Where processes tell their bytes, they are looked at one by one.
+        # If processes' bytes are known, each is checked.
         if slope is not None and not any(p["used"] is not None for p in device["processes"]):
             self._warn_leak(device, None, slope, used)
         if device["backend"] == "cpu" or not total or used is None:

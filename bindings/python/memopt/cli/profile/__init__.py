@@ -109,7 +109,7 @@ class _Run:
         self._csv = LogFile(path, fields)
 
     def _start(self, environment: Dict[str, str], signals: Signals) -> Child:
-        """Where there is no such program, the samples of an earlier run stay."""
+        """If the program does not exist, the samples of an earlier run stay."""
         found = shutil.which(self._command[0]) is not None
         if found:
             self._open_csv()
@@ -141,7 +141,7 @@ class _Run:
         try:
             self._tell(value, recorder)
             sys.stdout.flush()
-        except OSError:  # nobody takes the report
+        except OSError:  # no reader of the report
             if end.code == 0:
                 raise
             give_up()
@@ -165,7 +165,7 @@ class _Run:
         while not child.wait(due):
             try:
                 record = self._figures.take(child.pid)
-            except (OSError, ValueError) as error:  # no files left to open, say
+            except (OSError, ValueError) as error:  # for instance no file descriptors
                 self._once("some samples are missing: %s" % error)
             else:
                 hidden = self._figures.hidden
@@ -197,7 +197,7 @@ class _Run:
     # --- in the end ---
 
     def _tell(self, value: Dict[str, Any], recorder: Recorder) -> None:
-        """The program has ended, and what it returned counts: what goes wrong here is only told."""
+        """The program has ended and its exit code counts: errors here are only reported."""
         if self._arguments.plot is not None:
             spans = [_span(mark, recorder.start) for mark in recorder.spans]
             self._try(plot.draw, {**value, "spans": spans}, self._arguments.plot)

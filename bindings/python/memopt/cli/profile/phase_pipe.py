@@ -23,7 +23,7 @@ _FRESH = 60.0  # seconds within which a folder may have no lock yet
 
 
 class Mark(NamedTuple):
-    """From this time on, the program is in this phase; "" is none."""
+    """From this time on, the program is in this phase; "" is no phase."""
 
     seconds: float  # of the monotonic clock
     phase: str
@@ -52,7 +52,7 @@ class Marks:
 
     def read(self) -> List[Mark]:
         """The marks that came since the last time, in order."""
-        for _ in range(_MOST_READS):  # who writes without end is not waited for
+        for _ in range(_MOST_READS):  # does not wait for an endless writer
             try:
                 part = os.read(self._pipe, _READ)
             except BlockingIOError:
@@ -89,7 +89,7 @@ def _is_number(word: bytes) -> bool:
 
 
 def _sweep(folder: str) -> None:
-    """Takes away what commands that were killed have left."""
+    """Removes what killed commands have left."""
     for name in glob.glob(os.path.join(glob.escape(folder), _PREFIX + "*")):
         try:
             status = os.lstat(name)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Dict, Iterable, List, NamedTuple, Optional, Set
 
-#: Where the system tells of processes.
+#: Where the system describes processes.
 PROC = "/proc"
 
 
@@ -70,7 +70,7 @@ def _children_by_parent(pid: int) -> List[int]:
 def process_use(pid: int) -> Optional[ProcessUse]:
     """What a process uses now; None where it has ended."""
     fields = _status("%s/%d/status" % (PROC, pid))
-    if b"VmRSS" not in fields:  # its first thread has ended: then others tell, where there are any
+    if b"VmRSS" not in fields:  # its first thread has ended: use another thread, if any
         folder = "%s/%d/task" % (PROC, pid)
         for thread in _names(folder):
             fields = _status("%s/%s/status" % (folder, thread))
@@ -87,8 +87,7 @@ def process_use(pid: int) -> Optional[ProcessUse]:
 
 
 def hidden(pid: int) -> Optional[str]:
-    """Why nothing is told of a process that has not been waited for, so that it is there; None
-    where it is told."""
+    """Why an existing process (not yet waited for) cannot be read; None if it can."""
     try:
         with open("%s/%d/status" % (PROC, pid), "rb") as file:
             file.read(1)
@@ -120,8 +119,8 @@ def _names(folder: str) -> List[str]:
 
 
 def proportional(pid: int) -> Optional[int]:
-    """The bytes of a process with its share of what it shares; None where that is not told. The
-    kernel looks at every page for it."""
+    """The bytes of a process with its share of shared memory; None if unknown. The kernel visits
+    every page for it."""
     try:
         with open("%s/%d/smaps_rollup" % (PROC, pid), "rb") as file:
             for line in file:

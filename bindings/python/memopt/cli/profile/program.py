@@ -1,8 +1,8 @@
-"""Running the program: its streams are left alone, signals reach it, and its end is told.
+"""Running the program: its streams are unchanged, signals reach it, and its end is reported.
 
-The program stays in memopt's process group, so a terminal's Ctrl-C reaches both; a signal that
-somebody sent to memopt alone is handed on. Signals are blocked here and waited for together with
-the time of the next sample, so there is no handler and no thread.
+The program stays in memopt's process group, so a terminal's Ctrl-C reaches both; a signal sent to
+memopt alone is forwarded. Signals are blocked here and waited for together with the time of the
+next sample, so there is no handler and no thread.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class End(NamedTuple):
 
 
 class Signals:
-    """While it is entered, signals wait until they are asked for, and orphans are adopted. What came
-    and was not asked for takes its effect at the end, unless a program has run: then it has had it."""
+    """While it is entered, signals wait until they are read, and orphans are adopted. At the end,
+    unread signals take effect, unless a program has run: then it has received them."""
 
     def __init__(self) -> None:
         self._mask: Set[Any] = set()
@@ -59,7 +59,7 @@ class Signals:
     def __enter__(self) -> "Signals":
         _adopt_orphans()
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-        # Where somebody ignores ends of children, they could not be waited for.
+        # With SIGCHLD ignored, children could not be waited for.
         self._on_end = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         return self
 
@@ -108,7 +108,7 @@ class Child:
         number = arrived.si_signo
         if number not in FORWARDED or arrived.si_code == _SI_KERNEL or arrived.si_pid == self.pid:
             return
-        if self.end is None:  # else its number may be another's: until it is reaped, nobody gets it
+        if self.end is None:  # keeps its number: it is reused only after the process is reaped
             os.kill(self.pid, number)
 
     def _reap(self) -> None:
@@ -148,8 +148,8 @@ def _cannot_start(program: str, error: OSError) -> CannotStart:
 
 
 def _is_there(program: str) -> bool:
-    """Whether there is such a file. One folder of PATH that may not be looked into is enough for
-    the system to say that permission is denied, whatever the others lack."""
+    """Whether the file exists. If one folder of PATH cannot be searched, the system reports that
+    permission is denied, even if no other folder has the file."""
     if os.path.sep in program:
         return True
     places = [os.path.join(folder, program) for folder in os.get_exec_path()]

@@ -3,16 +3,14 @@
 import csv
 import io
 import pathlib
-import sys
 import tempfile
 from typing import List, Tuple
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-
-import memopt.torch as mt  # noqa: E402
-import torch  # noqa: E402
-from memopt.sizes import format_size  # noqa: E402
-from recipe import Recipe, comparing, main, measuring, planning, replicas  # noqa: E402
+import memopt.torch as mt
+import torch
+from memopt.sizes import format_size
+from recipe import comparing, measuring, planning, replicas
+from recipe.running import Recipe
 
 Check = Tuple[str, bool]
 WORLD = 2
@@ -77,7 +75,3 @@ def extras(recipe: Recipe) -> Tuple[List[str], List[Check]]:
     lines, checks = same_bytes(recipe)
     more, bounds = replicas_too(recipe)
     return lines + more, checks + resumed(recipe) + logged(recipe) + bounds
-
-
-if __name__ == "__main__":
-    sys.exit(main(__file__, extras))

@@ -1,13 +1,10 @@
 """A contrastive encoder with experts, scaled down: negatives, LoRA, checkpointing."""
 
-import pathlib
-import sys
 from typing import List, Tuple
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-
-from recipe import Recipe, main, planning  # noqa: E402
-from recipe.settings import options  # noqa: E402
+from recipe import planning
+from recipe.running import Recipe
+from recipe.settings import options
 
 
 def extras(recipe: Recipe) -> Tuple[List[str], List[Tuple[str, bool]]]:
@@ -24,7 +21,3 @@ def extras(recipe: Recipe) -> Tuple[List[str], List[Tuple[str, bool]]]:
     said = planning.plan(["--model", str(recipe.small), *options(recipe.steps[-1].settings)])
     checks.append(("the planner counts them right", learning == said["model"]["trainable"]))
     return lines, checks
-
-
-if __name__ == "__main__":
-    sys.exit(main(__file__, extras))

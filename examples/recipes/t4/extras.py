@@ -1,14 +1,11 @@
 """366M parameters on a T4 of 15 GB, scaled down: what each setting of the guide saves."""
 
-import pathlib
-import sys
 from typing import List, Tuple
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-
-import memopt  # noqa: E402
-from memopt.sizes import format_size  # noqa: E402
-from recipe import Recipe, main, measuring  # noqa: E402
+import memopt
+from memopt.sizes import format_size
+from recipe import measuring
+from recipe.running import Recipe
 
 #: The guide's PYTORCH_CUDA_ALLOC_CONF.
 GUIDE = "expandable_segments:True,garbage_collection_threshold:0.8,max_split_size_mb:128"
@@ -46,7 +43,3 @@ def extras(recipe: Recipe) -> Tuple[List[str], List[Tuple[str, bool]]]:
         sizes = (format_size(held), format_size(used))
         lines.append("  %9s of %s: %s" % (*sizes, settings or "classic"))
     return lines, [("expandable segments lose less than classic ones", max(lost[1:]) < lost[0])]
-
-
-if __name__ == "__main__":
-    sys.exit(main(__file__, extras))

@@ -1,18 +1,15 @@
 """A video tower and a language model, scaled down: frames, 16 bits, checkpointing."""
 
 import pathlib
-import sys
 import tempfile
 from typing import List, Tuple
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-
-import memopt.torch as mt  # noqa: E402
-import torch  # noqa: E402
-from memopt.sizes import format_size  # noqa: E402
-from memopt.torch._recorder import Recorder  # noqa: E402
-from recipe import Recipe, main  # noqa: E402
-from safetensors.torch import save_model  # noqa: E402
+import memopt.torch as mt
+import torch
+from memopt.sizes import format_size
+from memopt.torch._recorder import Recorder
+from recipe.running import Recipe
+from safetensors.torch import save_model
 
 #: What load_safetensors reads at a time.
 PIECE = 4 << 20
@@ -46,7 +43,3 @@ def extras(recipe: Recipe) -> Tuple[List[str], List[Tuple[str, bool]]]:
         ("no fp32 tensor is made", all(t.dtype != "float32" for t in recorder.tensors)),
         ("loading takes that and one piece", recorder.peak <= half + PIECE),
     ]
-
-
-if __name__ == "__main__":
-    sys.exit(main(__file__, extras))

@@ -1,13 +1,10 @@
 """34M parameters on an RX 6750 XT of 12 GB, scaled down: micro-batch, sequence, checkpointing."""
 
-import pathlib
-import sys
 from typing import List, Tuple
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-
-from recipe import Recipe, main, planning  # noqa: E402
-from recipe.settings import options  # noqa: E402
+from recipe import planning
+from recipe.running import Recipe
+from recipe.settings import options
 
 
 def extras(recipe: Recipe) -> Tuple[List[str], List[Tuple[str, bool]]]:
@@ -25,7 +22,3 @@ def extras(recipe: Recipe) -> Tuple[List[str], List[Tuple[str, bool]]]:
         ("the effective batch stays 32", set(effective) == {32}),
         ("checkpointing costs a third of the time or less", 1 < slower <= 4 / 3),
     ]
-
-
-if __name__ == "__main__":
-    sys.exit(main(__file__, extras))
