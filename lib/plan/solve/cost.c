@@ -19,10 +19,9 @@ struct mo_plan_measured_run {
 static memopt_status played(const mo_plan_case *c, mo_plan_cost *cost)
 {
     mo_plan_report report;
-    memopt_status status = mo_plan_outline(&c->model, &c->run, &c->card, &report);
-    if (status == MEMOPT_OK)
-        *cost = (mo_plan_cost){report.peak.total, report.limit_bytes, report.step_seconds};
-    return status;
+    MO_PLAN_TRY(mo_plan_outline(&c->model, &c->run, &c->card, &report));
+    *cost = (mo_plan_cost){report.peak.total, report.limit_bytes, report.step_seconds};
+    return MEMOPT_OK;
 }
 
 /* What the caller's function says of a run; it is asked once, whatever the card. */
@@ -52,14 +51,11 @@ static memopt_status measured(const mo_plan_case *c, mo_plan_cost *cost)
 {
     mo_plan_estimate e = {.layers = NULL};
     mo_plan_bytes phases[MO_PLAN_PHASES];
-    memopt_status status = mo_plan_settings_fill_measured(&e.settings, &c->run, &c->card);
-    if (status == MEMOPT_OK)
-        status = ask(c->source, &e.settings.run, phases);
-    if (status == MEMOPT_OK)
-        status = mo_plan_estimate_measured(&e, phases);
-    if (status == MEMOPT_OK)
-        *cost = (mo_plan_cost){e.report.peak.total, e.report.limit_bytes, 1};
-    return status;
+    MO_PLAN_TRY(mo_plan_settings_fill_measured(&e.settings, &c->run, &c->card));
+    MO_PLAN_TRY(ask(c->source, &e.settings.run, phases));
+    MO_PLAN_TRY(mo_plan_estimate_measured(&e, phases));
+    *cost = (mo_plan_cost){e.report.peak.total, e.report.limit_bytes, 1};
+    return MEMOPT_OK;
 }
 
 int mo_plan_case_is_measured(const mo_plan_case *c)
@@ -95,8 +91,8 @@ memopt_status mo_plan_case_cost(const mo_plan_case *c, mo_plan_cost *cost)
             *cost = s->known[i].cost;
             return MEMOPT_OK;
         }
-    memopt_status status = mo_plan_case_is_measured(c) ? measured(c, cost) : played(c, cost);
-    return status == MEMOPT_OK && s != NULL ? remember(s, c, cost) : status;
+    MO_PLAN_TRY(mo_plan_case_is_measured(c) ? measured(c, cost) : played(c, cost));
+    return s != NULL ? remember(s, c, cost) : MEMOPT_OK;
 }
 
 void mo_plan_source_end(mo_plan_source *s)
