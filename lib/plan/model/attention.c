@@ -37,7 +37,7 @@ static mo_plan_value joined(mo_plan_tape *t, mo_plan_value a, mo_plan_value b)
     if (out != MO_PLAN_NONE)
         mo_plan_tape_record(t, &(mo_plan_record){.label = "rotary positions",
                                                  .out[0] = out,
-                                                 .in = {a, b, MO_PLAN_NONE, MO_PLAN_NONE},
+                                                 .in = {a, b},
                                                  .grad = {MO_PLAN_ALIAS, MO_PLAN_ALIAS}});
     return out;
 }
@@ -96,7 +96,7 @@ static mo_plan_heads project(mo_plan_layer *l, mo_plan_value x, enum mo_plan_cor
     if (s->fused_qkv) {
         mo_plan_value all = mo_plan_op_linear(t, &l->query, x, compute, dropout);
         if (all == MO_PLAN_NONE)
-            return (mo_plan_heads){MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, 0};
+            return (mo_plan_heads){0};
         part_heads(s, all, parts);
     } else {
         parts[0] = mo_plan_op_linear(t, &l->query, x, compute, dropout);
@@ -214,7 +214,7 @@ static mo_plan_value flash(mo_plan_stack *s, const mo_plan_heads *h)
     mo_plan_tape_record(
         t, &(mo_plan_record){.label = "attention",
                              .out[0] = out,
-                             .in = {h->q, h->k, h->v, MO_PLAN_NONE},
+                             .in = {h->q, h->k, h->v},
                              .grad = {mo_plan_bytes_of(t, h->q), mo_plan_bytes_of(t, h->k),
                                       mo_plan_bytes_of(t, h->v)},
                              .saved = {h->q, h->k, h->v, out, sums, mask}});

@@ -259,7 +259,7 @@ static mo_plan_value tokens(mo_plan_play *p)
         mo_plan_op_embedding(t, p->embedding, p->ids, mo_plan_tape_mul(t, count, m->embedding));
     input_learns(p, x);
     if (p->projection_in != MO_PLAN_NONE) {
-        mo_plan_linear l = MO_PLAN_NO_LINEAR;
+        mo_plan_linear l = {0};
         l.weight = p->projection_in;
         l.in = m->embedding;
         l.out = m->hidden;

@@ -69,14 +69,12 @@ static void record_fused(mo_plan_play *p, mo_plan_value x, mo_plan_value loss)
         most = mo_max_u64(most, cast + mo_plan_tape_mul(t, logits, 6) + product);
     mo_plan_tape_flash(t, most, MO_PLAN_LOGITS);
     if (t->status == MEMOPT_OK)
-        mo_plan_tape_record(
-            t,
-            &(mo_plan_record){
-                .label = "the fused loss",
-                .out[0] = loss,
-                .in = {x, p->head.weight, MO_PLAN_NONE, MO_PLAN_NONE},
-                .grad = {mo_plan_bytes_of(t, x), mo_plan_bytes_of(t, p->head.weight)},
-                .saved = {of_x, of_head, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE}});
+        mo_plan_tape_record(t, &(mo_plan_record){.label = "the fused loss",
+                                                 .out[0] = loss,
+                                                 .in = {x, p->head.weight},
+                                                 .grad = {mo_plan_bytes_of(t, x),
+                                                          mo_plan_bytes_of(t, p->head.weight)},
+                                                 .saved = {of_x, of_head}});
     MO_PLAN_DROP(t, of_x, of_head);
 }
 
@@ -109,9 +107,9 @@ static void record_chunked(mo_plan_play *p, mo_plan_value x, mo_plan_value loss)
         t, &(mo_plan_record){
                .label = "a chunk of the loss",
                .out[0] = loss,
-               .in = {chunks, p->head.weight, MO_PLAN_NONE, MO_PLAN_NONE},
+               .in = {chunks, p->head.weight},
                .grad = {mo_plan_bytes_of(t, x) - part, mo_plan_bytes_of(t, p->head.weight)},
-               .saved = {x, p->head.weight, p->labels, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE},
+               .saved = {x, p->head.weight, p->labels},
                .temp = mo_max_u64(casts + mo_max_u64(most, sums), only)});
     t->category = MO_PLAN_ACTIVATIONS;
     mo_plan_drop(t, chunks);
@@ -255,7 +253,7 @@ mo_plan_value mo_plan_play_head(mo_plan_play *p, mo_plan_value x)
     if (p->final_norm.weight != MO_PLAN_NONE && t->status == MEMOPT_OK)
         x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->final_norm, x, p->compute));
     if (p->projection_out != MO_PLAN_NONE && t->status == MEMOPT_OK) {
-        mo_plan_linear l = MO_PLAN_NO_LINEAR;
+        mo_plan_linear l = {0};
         l.weight = p->projection_out;
         l.in = p->text.hidden;
         l.out = p->settings->model.embedding;

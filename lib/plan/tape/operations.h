@@ -15,11 +15,6 @@ typedef struct mo_plan_linear {
     uint64_t in, out;
 } mo_plan_linear;
 
-#define MO_PLAN_NO_LINEAR                                                                          \
-    {                                                                                              \
-        MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, 0, 0                               \
-    }
-
 typedef struct mo_plan_norm {
     mo_plan_value weight, bias;
     enum mo_plan_norm_kind kind;

@@ -30,7 +30,8 @@
 #include "plan/settings/bytes.h"
 
 typedef uint32_t mo_plan_value;
-#define MO_PLAN_NONE 0u /* no value, storage or node: their first entries are never used */
+/* No value, storage or node: their first entries are never used, and zeroed structs have none. */
+#define MO_PLAN_NONE 0u
 
 typedef enum mo_plan_category {
     MO_PLAN_PARAMETERS,
