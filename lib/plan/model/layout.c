@@ -331,6 +331,8 @@ memopt_status mo_plan_play_build(mo_plan_play *p, const mo_plan_settings *s,
         return p->tape.status;
     p->tape.fused_dropout =
         s->card.device == MO_PLAN_DEVICE_CUDA || s->card.device == MO_PLAN_DEVICE_HIP;
+    p->tape.compute = p->compute;
+    p->tape.adapter_dropout = s->model.lora_dropout;
     p->tape.narrow_norms = s->card.device == MO_PLAN_DEVICE_CPU;
     text_shape(p);
     build_embeddings(p);
