@@ -125,12 +125,12 @@ static void sizes_that_do_not_fit_stick(void **state)
     assert_int_equal(mo_plan_tape_mul(&t, UINT64_MAX, 2), 0);
     assert_int_equal(t.status, MEMOPT_INVALID_ARGUMENT);
     assert_int_equal(mo_plan_value_new(&t, 1, 1, MO_PLAN_ACTIVATIONS), MO_PLAN_NONE);
-    mo_plan_linear l = MO_PLAN_NO_LINEAR;
+    mo_plan_linear l = {0};
     mo_plan_norm n = {MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NORM_LAYER};
     mo_plan_value parts[MO_PLAN_RECORD_OUTPUTS];
     assert_int_equal(mo_plan_op_add(&t, MO_PLAN_NONE, MO_PLAN_NONE), MO_PLAN_NONE);
-    assert_int_equal(mo_plan_op_linear(&t, &l, MO_PLAN_NONE, 0, 0), MO_PLAN_NONE);
-    assert_int_equal(mo_plan_op_norm(&t, &n, MO_PLAN_NONE, 0), MO_PLAN_NONE);
+    assert_int_equal(mo_plan_op_linear(&t, &l, MO_PLAN_NONE), MO_PLAN_NONE);
+    assert_int_equal(mo_plan_op_norm(&t, &n, MO_PLAN_NONE), MO_PLAN_NONE);
     assert_int_equal(mo_plan_op_activation(&t, MO_PLAN_NONE, MO_PLAN_ACTIVATION_GELU_NEW),
                      MO_PLAN_NONE);
     mo_plan_op_split(&t, MO_PLAN_NONE, 3, parts);
