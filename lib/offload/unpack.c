@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "memopt/experimental/hooks.h"
 
 /* A copy back. */
 typedef struct transfer {
@@ -301,13 +302,12 @@ static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
         status = mo_timeline_order(&offloader->out, value->written, stream);
     if (status == MEMOPT_OK)
         status = record_user(offloader, value, stream);
-    if (status == MEMOPT_OK && value->origin == MO_ORIGIN_HOST && !value->awaited &&
-        !MO_OMITTED(MO_OMIT_RELEASE_RECORD))
-        status = memopt_allocator_record_stream(offloader->allocator, value->device,
-                                                offloader->back.stream);
-    if (status == MEMOPT_OK)
-        status = memopt_allocator_free(offloader->allocator, value->device);
-    return status;
+    if (status != MEMOPT_OK)
+        return status;
+    if (value->origin == MO_ORIGIN_HOST && !value->awaited && !MO_OMITTED(MO_OMIT_RELEASE_RECORD))
+        return memopt_allocator_free_behind(offloader->allocator, value->device,
+                                            offloader->back.stream);
+    return memopt_allocator_free(offloader->allocator, value->device);
 }
 
 memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, memopt_stream stream)
