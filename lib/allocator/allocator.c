@@ -96,12 +96,6 @@ static void retire_live(memopt_allocator *allocator)
     }
 }
 
-static void first_error(memopt_status *result, memopt_status status)
-{
-    if (*result == MEMOPT_OK)
-        *result = status;
-}
-
 /* Waits for pending frees and ending streams, then gives back what is free. */
 static memopt_status drain(memopt_allocator *allocator)
 {
@@ -113,10 +107,10 @@ static memopt_status drain(memopt_allocator *allocator)
     mo_lock(&allocator->lock);
     do {
         waited = mo_events_wait_one(allocator, NULL, &found);
-        first_error(&result, waited);
+        mo_keep_first(&result, waited);
     } while (found && mo_work_is_over(waited));
-    first_error(&result, mo_streams_settle(allocator));
-    first_error(&result, mo_segment_release(allocator, &all, &released));
+    mo_keep_first(&result, mo_streams_settle(allocator));
+    mo_keep_first(&result, mo_segment_release(allocator, &all, &released));
     mo_unlock(&allocator->lock);
     mo_unlock(&allocator->slow);
     return result;
@@ -127,8 +121,8 @@ static memopt_status end(memopt_allocator *allocator, int lost)
 {
     memopt_status status = drain(allocator);
     mo_streams_unlisten(allocator); /* no stream is used from here on */
-    first_error(&status, mo_segments_end(allocator));
-    first_error(&status, mo_events_end(allocator));
+    mo_keep_first(&status, mo_segments_end(allocator));
+    mo_keep_first(&status, mo_events_end(allocator));
     while (allocator->pools != NULL) {
         mo_pool *pool = allocator->pools;
         allocator->pools = pool->next;
@@ -168,8 +162,8 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
     mo_lock(&allocator->lock);
     retire_live(allocator);
     mo_unlock(&allocator->lock);
-    memopt_status ended = end(allocator, lost);
-    return status != MEMOPT_OK ? status : ended;
+    mo_keep_first(&status, end(allocator, lost));
+    return status;
 }
 
 memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t limit)

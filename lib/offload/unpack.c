@@ -150,6 +150,13 @@ memopt_status memopt_offloader_prefetch(memopt_offloader *offloader, memopt_tick
     return status;
 }
 
+/* Counts the first use of a value that was prefetched. */
+static void count_hit(memopt_offloader *offloader, mo_packed *value)
+{
+    offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
+    value->prefetched = 0;
+}
+
 memopt_status memopt_offloader_unpack(memopt_offloader *offloader, memopt_ticket ticket,
                                       memopt_stream stream, void **out_data)
 {
@@ -168,8 +175,7 @@ memopt_status memopt_offloader_unpack(memopt_offloader *offloader, memopt_ticket
         status = make_ready(offloader, value, stream);
     if (status != MEMOPT_OK)
         return status;
-    offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
-    value->prefetched = 0;
+    count_hit(offloader, value);
     *out_data = value->device;
     return MEMOPT_OK;
 }
@@ -265,8 +271,7 @@ memopt_status memopt_offloader_wait_unpacked(memopt_offloader *offloader, memopt
         status = mo_timeline_order(&offloader->back, value->into, stream);
     if (status != MEMOPT_OK)
         return status;
-    offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
-    value->prefetched = 0;
+    count_hit(offloader, value);
     return MEMOPT_OK;
 }
 
@@ -285,10 +290,8 @@ memopt_status memopt_offloader_unpack_into(memopt_offloader *offloader, memopt_t
     if (status == MEMOPT_OK)
         status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
                                        : copy_from_host(offloader, value, destination, stream);
-    if (status == MEMOPT_OK) {
-        offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
-        value->prefetched = 0;
-    }
+    if (status == MEMOPT_OK)
+        count_hit(offloader, value);
     return status;
 }
 
