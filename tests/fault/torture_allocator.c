@@ -4,8 +4,8 @@
 #include "support/checks.h"
 #include "support/torture.h"
 
-#include "allocator/check.h"
 #include "base/memory.h"
+#include "support/allocator_check.h"
 
 enum { STATS = 128 };
 

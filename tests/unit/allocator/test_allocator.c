@@ -1,6 +1,8 @@
 /* Blocks: sizes, best fit, splitting, joining, both kinds of segments. */
 #include "support.h"
 
+#include "memopt/experimental/hooks.h"
+
 /* splitmix64 */
 static uint64_t random_next(uint64_t *state)
 {
@@ -244,6 +246,8 @@ static void test_bad_pointers(void **state)
                      memopt_allocator_record_stream(allocator, block, NULL));
         FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
                      memopt_allocator_record_stream(allocator, NULL, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "does not come from this allocator",
+                     memopt_allocator_free_behind(allocator, NULL, NULL));
         FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "a double free?",
                      memopt_allocator_get_block(allocator, block, &base, NULL));
         assert_ptr_equal(base, &foreign);
@@ -293,6 +297,8 @@ static void test_bad_arguments(void **state)
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_free(NULL, device));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
                  memopt_allocator_record_stream(NULL, device, NULL));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_free_behind(NULL, device, NULL));
+    assert_false(memopt_allocator_owns(NULL, device) || memopt_allocator_owns(allocator, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL",
                  memopt_allocator_get_block(NULL, device, NULL, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "NULL", memopt_allocator_trim_sync(NULL, NULL));
