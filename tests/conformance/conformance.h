@@ -82,6 +82,7 @@ _Noreturn void skip(const char *format, ...) __attribute__((format(printf, 1, 2)
 _Noreturn void end_as(case_outcome outcome, const char *message);
 /* Runs a function that may fail or skip. The text of why goes to message[size]. */
 case_outcome run_guarded(void (*function)(world *w), world *w, char *message, uint64_t size);
+double seconds_now(void);
 
 /* --- world.c: worlds, tensors, results ----------------------------------------------------- */
 
