@@ -38,6 +38,9 @@ int32_t sim_vendor_outcome(int32_t code)
       cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, NONE)                                    \
     X(DRIVER, SAFE, context_release, (int device), (device), 11000, cuDevicePrimaryCtxRelease,     \
       cuDevicePrimaryCtxRelease_v2, NONE)                                                          \
+    X(DRIVER, SAFE, context_state, (int device, unsigned *out_flags, int *out_active),             \
+      (device, out_flags, out_active), 7000, cuDevicePrimaryCtxGetState,                           \
+      cuDevicePrimaryCtxGetState, NONE)                                                            \
     X(DRIVER, SAFE, context_get, (sim_context * *out), (out), 4000, cuCtxGetCurrent,               \
       cuCtxGetCurrent, NONE)                                                                       \
     X(DRIVER, SAFE, context_set, (sim_context * context), (context), 4000, cuCtxSetCurrent,        \
@@ -111,6 +114,16 @@ sim_status sim_call_context_retain(sim_context **out, int device)
 sim_status sim_call_context_release(int device)
 {
     return sim_known_device(device) ? sim_context_release(device) : SIM_INVALID_DEVICE;
+}
+
+/* PyTorch asks for it. */
+sim_status sim_call_context_state(int device, unsigned *out_flags, int *out_active)
+{
+    if (!sim_known_device(device))
+        return SIM_INVALID_DEVICE;
+    *out_flags = 0;
+    *out_active = sim_devices[device].context != NULL;
+    return SIM_OK;
 }
 
 sim_status sim_call_context_get(sim_context **out)
