@@ -91,6 +91,7 @@ memopt_status open_device(const suite_options *options, const char *name,
 void open_world(world *w, memopt_device *device, const suite_options *options);
 void close_world(world *w);
 void free_results(world *w);
+memopt_memory_info info_of(world *w);
 /* An allocator with expandable segments where the device can, else a plain one. */
 memopt_allocator *new_allocator(world *w);
 

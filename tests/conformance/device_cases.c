@@ -8,13 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static memopt_memory_info info_of(world *w)
-{
-    memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_get_memory_info(w->device, &info));
-    return info;
-}
-
 static void properties_make_sense(world *w)
 {
     const memopt_device_properties *p = &w->properties;

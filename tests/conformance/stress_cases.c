@@ -187,13 +187,6 @@ static void stress_world(world *w)
     free(s);
 }
 
-static memopt_memory_info info_of(world *w)
-{
-    memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_get_memory_info(w->device, &info));
-    return info;
-}
-
 static void nothing_is_left(world *w, const memopt_memory_info *before)
 {
     uint64_t left = 1;
