@@ -20,11 +20,13 @@
 #include <stdint.h>
 
 enum {
-    SIM_SLOTS = 192,  /* streams alive at a time, default streams included */
-    SIM_DEVICES = 8,  /* at most */
-    SIM_FRAMES = 10,  /* of a call's backtrace */
-    SIM_PAGE = 4096,  /* of the host, and of host registration */
-    SIM_PARAMS = 4096 /* bytes of a launch's parameters */
+    SIM_SLOTS = 192,       /* streams alive at a time, default streams included */
+    SIM_DEVICES = 8,       /* at most */
+    SIM_FRAMES = 10,       /* of a call's backtrace */
+    SIM_PAGE = 4096,       /* of the host, and of host registration */
+    SIM_PARAMS = 4096,     /* bytes of a launch's parameters */
+    SIM_GRANULE = 2 << 20, /* page of virtual memory */
+    SIM_MULTIPROCESSORS = 8
 };
 
 /* How far each stream has come, as one operation must find it: clock[slot] operations done. */
@@ -122,11 +124,11 @@ typedef struct sim_context {
 /* The environment (README.md tells each variable). */
 typedef struct sim_config {
     int devices;
-    uint64_t total, granularity;
-    uint32_t major, minor, warp_size, multiprocessors;
+    uint64_t total;
+    uint32_t major, minor, warp_size;
     uint32_t driver_version;
     const char *gfx, *name, *missing;
-    int virtual_memory, eager, uninitialised, races, free_waits, dead_stream, rdma, pageable;
+    int virtual_memory, dead_stream, rdma, pageable;
     uint64_t seed;
 } sim_config;
 

@@ -95,18 +95,12 @@ static void read_options(void)
     if (sim_options.devices > SIM_DEVICES)
         sim_options.devices = SIM_DEVICES;
     sim_options.total = read_number("MEMOPT_SIM_MEMORY", (uint64_t)1 << 30);
-    sim_options.granularity = read_number("MEMOPT_SIM_GRANULARITY", 2u << 20);
-    sim_options.multiprocessors = (uint32_t)read_number("MEMOPT_SIM_MULTIPROCESSORS", 8);
     sim_options.warp_size = (uint32_t)read_number("MEMOPT_SIM_WARP", sim_is_hip ? 64 : 32);
     sim_options.driver_version =
         (uint32_t)read_number("MEMOPT_SIM_DRIVER", sim_is_hip ? 60443482 : 13000);
     sim_options.virtual_memory = read_number("MEMOPT_SIM_VMM", 1) != 0;
     sim_options.rdma = (int)read_number("MEMOPT_SIM_RDMA", 0);
     sim_options.pageable = (int)read_number("MEMOPT_SIM_PAGEABLE", 0);
-    sim_options.eager = read_number("MEMOPT_SIM_EAGER", 0) != 0;
-    sim_options.uninitialised = read_number("MEMOPT_SIM_UNINITIALISED", 1) != 0;
-    sim_options.races = read_number("MEMOPT_SIM_RACES", 1) != 0;
-    sim_options.free_waits = read_number("MEMOPT_SIM_FREE_WAITS", 1) != 0;
     sim_options.dead_stream = (int)read_number("MEMOPT_SIM_DEAD_STREAM", 400);
     sim_options.seed = read_number("MEMOPT_SIM_SEED", 1);
     sim_options.gfx =
