@@ -20,10 +20,11 @@ never held across a call of the library (ending a stream waits for workers that 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import weakref
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, List, Optional, Tuple
 
 from . import errors
 from ._abi import Status
@@ -40,6 +41,7 @@ class Handle:
         "keep",
         "_pointer",
         "_end",
+        "around",
         "_parents",
         "_children",
         "_exports",
@@ -59,6 +61,8 @@ class Handle:
         self.keep = keep  # what the native object refers to: callback thunks
         self._pointer: Optional[int] = pointer
         self._end = end  # end(pointer, force)
+        #: The native object ends inside ``with around(pointer)``.
+        self.around: Callable[[int], ContextManager[object]] = contextlib.nullcontext
         self._parents = parents
         self._children: List["Handle"] = []
         self._exports = 0
@@ -103,7 +107,8 @@ class Handle:
             self._detach()  # a signal may have ended an earlier close() before that
             return
         try:
-            self._end(pointer, force)
+            with self.around(pointer):
+                self._end(pointer, force)
         except errors.BusyError:
             self._pointer = pointer
             raise
@@ -150,7 +155,8 @@ class Handle:
                 return
             pointer, self._pointer = self._pointer, None
         try:
-            self._end(pointer, True)
+            with self.around(pointer):
+                self._end(pointer, True)
         except errors.MemoptError as error:
             errors.report_unraisable(error, "while a forgotten %s was ended" % self.kind)
         self._detach()

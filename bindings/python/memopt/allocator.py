@@ -14,7 +14,6 @@ from ._interrupt import Interruptible
 from ._library import c_text, lib
 from .device import Device
 from .memory import Memory
-from .publish import unpublished
 from .sizes import Size, parse_size
 from .streams import StreamLike, stream_pointer
 
@@ -52,6 +51,11 @@ class Buffer(Memory):
     def allocator(self) -> "Allocator":
         """Where it came from."""
         return self._allocator
+
+    @property
+    def device(self) -> Device:
+        """The device it belongs to."""
+        return self._allocator.device
 
     def free(self) -> None:
         """Gives the block back. Work of its own stream may still be pending. ClosedError twice."""
@@ -293,11 +297,10 @@ def add_to_snapshot_of(allocator: int, segments: List[Dict[str, Any]]) -> None:
 
 
 def _end_allocator(pointer: int, force: bool) -> None:
-    with unpublished(pointer):
-        if force:
-            lib.memopt_allocator_destroy_force(pointer)
-        else:
-            lib.memopt_allocator_destroy(pointer)
+    if force:
+        lib.memopt_allocator_destroy_force(pointer)
+    else:
+        lib.memopt_allocator_destroy(pointer)
 
 
 def config_items(text: str) -> List[str]:

@@ -7,10 +7,11 @@ from typing import Any, Optional, Tuple
 
 from ._abi import DType
 from ._library import lib
-from .cast import Tensors
+from .casts import Tensors
 from .device import Device
 from .streams import StreamLike, stream_pointer
-from .tensors import Tensor, TensorLike, tensor, tensor_array, tensor_list
+from .tensors import TensorLike, tensor, tensor_array, tensor_list
+from .views import Tensor
 
 
 def norm_scratch(tensors: Tensors, device: Device) -> int:

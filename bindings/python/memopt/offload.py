@@ -16,7 +16,8 @@ from .allocator import Allocator, Buffer
 from .memory import Memory
 from .sizes import Size, parse_size
 from .streams import StreamLike, ready, stream_pointer
-from .tensors import Tensor, TensorLike, tensor
+from .tensors import TensorLike, tensor
+from .views import Tensor
 
 #: Where values go that the host has no room for: a directory or a file to make, or that and the
 #: most bytes to use of it.

@@ -13,14 +13,15 @@ from ._abi import DType, OptimizerKind, StateFormat, TensorStruct
 from ._arguments import choice, unsigned
 from ._library import lib
 from .allocator import Allocator
-from .cast import Scaler
+from .casts import Scaler
 from .codes import format_of
 from .device import Device
-from .groups import VALUES, Group, set_values
+from .groups import VALUES, Group, given, set_values
 from .memory import Part
 from .sizes import Size, parse_size
 from .streams import StreamLike, stream_pointer
-from .tensors import Tensor, TensorLike, fill_struct, naming, passing, tensor
+from .tensors import TensorLike, fill_struct, naming, passing, tensor
+from .views import Tensor
 
 
 class _Parameter:
@@ -101,15 +102,29 @@ class Optimizer(_lifetime.Closing):
 
     # --- setting up ---
 
-    def add_group(self, **values: Any) -> Group:
+    def add_group(
+        self,
+        *,
+        lr: Optional[float] = None,
+        betas: Optional[Tuple[float, float]] = None,
+        eps: Optional[float] = None,
+        weight_decay: Optional[float] = None,
+        momentum: Optional[float] = None,
+        dampening: Optional[float] = None,
+        nesterov: Optional[bool] = None,
+        maximize: Optional[bool] = None,
+    ) -> Group:
         """Adds a group with the kind's hyperparameters: AdamW has lr, betas, eps and weight_decay,
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
         each maximize. Defaults are torch's, for Lion its paper's."""
+        return self._add_group(given(locals()))
+
+    def _add_group(self, values: Dict[str, Any]) -> Group:
         raw = _abi.OptimizerGroup()
         set_values(self.kind, raw, {**VALUES[self.kind], **values})
         out = ctypes.c_uint32()
         lib.memopt_optimizer_add_group(self._handle.pointer, ctypes.byref(raw), ctypes.byref(out))
-        group = Group(self, out.value)
+        group = Group(self._handle, self.kind, out.value)
         self.groups.append(group)
         return group
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _lifetime
 from ._library import lib
 from .memory import Memory
+from .open_device import OpenDevice
 from .tensors import TensorLike, tensor
-
-if TYPE_CHECKING:
-    from .device import Device
 
 
 class PinnedMemory(Memory):
@@ -21,7 +19,7 @@ class PinnedMemory(Memory):
     _kind = "pinned memory"
     _on_host = True
 
-    def __init__(self, device: Device, nbytes: int) -> None:
+    def __init__(self, device: OpenDevice, nbytes: int) -> None:
         out = ctypes.c_void_p()
         lib.memopt_host_alloc(device._handle.pointer, nbytes, ctypes.byref(out))
         parent = device._handle
@@ -53,7 +51,7 @@ class Registration(_lifetime.Closing):
 
     __slots__ = ("_handle", "_view", "__weakref__")
 
-    def __init__(self, device: Device, memory: TensorLike) -> None:
+    def __init__(self, device: OpenDevice, memory: TensorLike) -> None:
         view = tensor(memory)
         device._check_tensor(view, host_too=True)
         lib.memopt_host_register(device._handle.pointer, view.pointer, view.nbytes)

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
+from typing import Any, Callable, Dict, Optional, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import Status
 from ._library import from_status, lib
-
-if TYPE_CHECKING:
-    from .device import Device
+from .open_device import OpenDevice
 
 
 class Stream(_lifetime.Closing):
@@ -24,7 +22,7 @@ class Stream(_lifetime.Closing):
 
     __slots__ = ("_device", "_handle", "__weakref__")
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: OpenDevice) -> None:
         out = ctypes.c_void_p()
         lib.memopt_stream_create(device._handle.pointer, ctypes.byref(out))
         parent = device._handle
@@ -38,7 +36,7 @@ class Stream(_lifetime.Closing):
         _lifetime.finalize(self, self._handle)
 
     @property
-    def device(self) -> Device:
+    def device(self) -> OpenDevice:
         """The stream's device."""
         return self._device
 
@@ -49,7 +47,7 @@ class Stream(_lifetime.Closing):
 
     def sync(self) -> None:
         """Waits for all work that is on the stream now."""
-        self._device.sync_stream(self)
+        sync_stream(self._device, self)
 
     def query(self) -> bool:
         """Whether the stream's work is done, without waiting."""
@@ -57,11 +55,11 @@ class Stream(_lifetime.Closing):
 
     def wait(self, event: Event) -> None:
         """Makes later work of this stream wait for an event's last record."""
-        self._device.wait_event(event, self)
+        wait_event(self._device, event, self)
 
     def call(self, function: Callable[[], Any]) -> None:
         """As :meth:`Device.call`, on this stream."""
-        self._device.call(function, self)
+        call_in_order(self._device, self, function)
 
 
 class Event(_lifetime.Closing):
@@ -69,7 +67,7 @@ class Event(_lifetime.Closing):
 
     __slots__ = ("_device", "_handle", "__weakref__")
 
-    def __init__(self, device: Device, timing: bool = False) -> None:
+    def __init__(self, device: OpenDevice, timing: bool = False) -> None:
         out = ctypes.c_void_p()
         lib.memopt_event_create(device._handle.pointer, int(bool(timing)), ctypes.byref(out))
         self._device = device
@@ -125,6 +123,19 @@ def stream_pointer(stream: StreamLike) -> Optional[int]:
     raise TypeError("a stream is None, a memopt.Stream or a driver's handle, not %r" % (stream,))
 
 
+def sync_stream(device: OpenDevice, stream: StreamLike) -> None:
+    """Waits for all work that is on a stream now."""
+    lib.memopt_stream_sync(device._handle.pointer, stream_pointer(stream))
+    device._forget_done()
+
+
+def wait_event(device: OpenDevice, event: Event, stream: StreamLike) -> None:
+    """Makes later work of a stream wait for an event's last record."""
+    lib.memopt_stream_wait_event(
+        device._handle.pointer, stream_pointer(stream), event._handle.pointer
+    )
+
+
 # --- calls in stream order ------------------------------------------------------------------------
 
 _calls: Dict[int, Callable[[], Any]] = {}
@@ -144,14 +155,14 @@ _host_callback = _abi.HostCallback(_run_host_call)
 
 
 def call_in_order(
-    device: _lifetime.Handle, stream: StreamLike, function: Callable[[], Any]
+    device: OpenDevice, stream: StreamLike, function: Callable[[], Any]
 ) -> None:
     """Calls a function when a stream's work so far is done, on a thread of the library."""
     number = next(_call_numbers)
     _calls[number] = function
     try:
         lib.memopt_stream_host_callback(
-            device.pointer, stream_pointer(stream), _host_callback, number
+            device._handle.pointer, stream_pointer(stream), _host_callback, number
         )
     except errors.MemoptError:
         _calls.pop(number, None)

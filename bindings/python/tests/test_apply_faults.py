@@ -14,7 +14,7 @@ import pytest
 
 from apply_files import NAMES, after, before, change, content, everything, prepare, three_files, write
 from cli_support import environment
-from memopt.cli import apply, beside
+from memopt.cli import apply, temporary_files
 from memopt.cli.apply import transaction
 
 
@@ -61,7 +61,7 @@ def test_a_file_changed_between_the_renames_is_kept(tmp_path, three, monkeypatch
 
 
 def test_a_lock_that_somebody_holds(tmp_path, three, monkeypatch):
-    monkeypatch.setattr(beside, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(temporary_files, "LOCK_SECONDS", 0.1)
     there = everything(tmp_path)
     handle = os.open(str(tmp_path / "sub"), os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -233,7 +233,7 @@ def test_without_locks(three, monkeypatch):
     def flock(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(beside.fcntl, "flock", flock)
+    monkeypatch.setattr(temporary_files.fcntl, "flock", flock)
     change(*three)
     assert content(three[0]) == after("one.json")
 

@@ -15,7 +15,7 @@ import termios
 
 import pytest
 
-import memopt
+import memopt.tools
 import memopt.cli
 import traces
 from cli_support import environment, wait_for
@@ -46,7 +46,7 @@ def test_json(trace):
     assert found["out_of_memory"] is False and found["failure"] is None
     assert found["ns_per_event"] > 0 and found["first_ns_per_event"] > 0
     assert found["smallest_capacity_bytes"] is None and found["smallest_capacity_ratio"] is None
-    with memopt.Trace.read(trace) as same:
+    with memopt.tools.Trace.read(trace) as same:
         replay = same.replay("expandable_segments:True")
     assert found["peak_reserved_bytes"] == replay.peak_reserved_bytes
     assert found["device_allocs"] == replay.device_allocs
@@ -115,8 +115,8 @@ def test_retries_are_told(tmp_path):
 
 def test_what_to_try_where_memory_lies_in_holes():
     """Other segments, or where that is so already, a larger device."""
-    info, failure = memopt.TraceInfo(*[0] * 17), memopt.ReplayFailure(1, 10, 0, 50, 90)
-    replay = memopt.Replay(100, 0, *[0] * 8, failure, [])
+    info, failure = memopt.tools.TraceInfo(*[0] * 17), memopt.tools.ReplayFailure(1, 10, 0, 50, 90)
+    replay = memopt.tools.Replay(100, 0, *[0] * 8, failure, [])
     for config, hint in (("", EXPANDABLE[0]), (EXPANDABLE[1], "--find-capacity")):
         lines = dict(_failure_lines(info, replay, argparse.Namespace(config=config)))
         assert lines["try"].startswith(hint) and "40 B are held" in lines["why"]

@@ -11,13 +11,12 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .. import __version__, library_path
 from ..backends import BACKENDS, BackendInfo, backend_info
-from ..device import Device, DeviceProperties
+from ..device import Device
 from ..errors import MemoptError
-from ..monitor import Monitor, MonitorInfo
+from ..open_device import DeviceProperties
 from ..sizes import format_size
+from ..tools import Monitor, MonitorInfo
 from .output import Cell, Output, Text
-
-HELP = "what was found here: library, drivers, devices, and why one is missing"
 
 _FEATURES = ("virtual_memory", "host_functions", "graph_capture", "runtime_compiler")
 

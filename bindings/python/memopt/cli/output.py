@@ -14,7 +14,7 @@ from typing import Any, Optional, Sequence, TextIO, Tuple
 
 from . import layout
 from .layout import Cell, Line, Text, aligned, plain, width, wrapped
-from .streams import nearest
+from .standard_streams import nearest
 
 _STYLES = {"good": "green", "bad": "red", "warn": "yellow", "head": "bold", "dim": "dim", "": ""}
 

@@ -9,7 +9,7 @@ import warnings
 from typing import Any
 
 from . import Refused, UsageError
-from .replacing import check_writable, replace
+from .replace_file import check_writable, replace
 
 _USUAL = (".png", ".svg", ".pdf")
 
@@ -41,14 +41,14 @@ def _kind(path: str) -> str:
     return os.path.splitext(path)[1][1:].lower()
 
 
-def write_picture(figure: Any, path: str, **options: Any) -> None:
+def write_picture(figure: Any, path: str) -> None:
     """Draws a figure of matplotlib into a file; the name says of which kind."""
     picture = io.BytesIO()
     for axes in figure.axes:
         axes.set_title(drawable(axes.get_title()), fontsize=axes.title.get_fontsize())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of characters that the font lacks
-        figure.savefig(picture, format=_kind(path), **options)
+        figure.savefig(picture, format=_kind(path), dpi=120)
     replace(path, picture.getvalue())
 
 

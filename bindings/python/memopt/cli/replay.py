@@ -13,16 +13,14 @@ import os
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
-from .. import Replay, Trace, TraceInfo, TraceSource
 from .._library import lib
 from ..errors import InvalidArgumentError, MemoptError
 from ..sizes import format_size, parse_size
+from ..tools import Replay, Trace, TraceInfo, TraceSource
 from . import FAILURE, SUCCESS, UsageError
 from .output import Cell, Output, Text
 from .progress import Progress
 from .replay_plot import Plot
-
-HELP = "replay a trace of allocations: what it takes, and the smallest device that does"
 
 #: The CPU device's pages: a capacity below has nothing to give.
 _GRANULE = 2 << 20

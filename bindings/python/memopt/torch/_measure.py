@@ -12,8 +12,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from .. import schedule
 from ..schedule import Schedule
 from ..sizes import Size, parse_size
-from ._ambient import Ambient
-from ._live import LiveBytes
+from ._call_context import CallContext
+from ._live_bytes import LiveBytes
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -97,7 +97,7 @@ def _measure(
     modules: Sequence[Function], x: torch.Tensor
 ) -> Tuple[List[List[int]], List[schedule.Stage]]:
     """Groups of numbers of modules, and their costs. Nothing of the model is changed."""
-    here = Ambient([x], True)
+    here = CallContext([x], True)
     return here.run(_measure_here, modules, x.detach())  # type: ignore[no-any-return]
 
 

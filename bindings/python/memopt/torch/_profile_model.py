@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import torch
 
 from ..sizes import format_size
-from ._ambient import Ambient
+from ._call_context import CallContext
 from ._optimizer_bytes import optimizer_bytes
 from ._step import StepRecorder
 from ._step_bytes import Line, Series, StepBytes, largest_batch, step_bytes
@@ -287,14 +287,14 @@ def _as_before(module: torch.nn.Module) -> Iterator[None]:
     modes = [(part, part.training) for part in module.modules()]
     gradients = [(p, p.grad) for p in module.parameters()]
     buffers = [(b, b.clone()) for b in module.buffers()]
-    ambient = Ambient(list(module.parameters()), True)
+    call_context = CallContext(list(module.parameters()), True)
     try:
         for parameter, _ in gradients:
             parameter.grad = None
         module.train()
         yield
     finally:
-        ambient.put()
+        call_context.put()
         for part, training in modes:
             part.training = training
         for parameter, gradient in gradients:

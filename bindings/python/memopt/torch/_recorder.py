@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import torch
 from torch.utils._pytree import tree_iter
 
-from ._live import LiveBytes
+from ._live_bytes import LiveBytes
 
 #: What live bytes are told apart into; the planner's words.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch")

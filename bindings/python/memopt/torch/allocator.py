@@ -14,14 +14,13 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 import torch
 
-from .. import _abi, errors
-from .._abi import PluggableRaise
-from .._library import c_text, lib, part
+from .. import errors
+from .._abi.tools import PluggableRaise
+from .._library import c_text, lib
 from .._lock import Guard
 from ..allocator import add_to_snapshot_of, config_items, stat_names
-from ..publish import Publisher
-
-_tools = part(_abi.TOOLS)
+from ..tools import Publisher
+from ..tools._library import lib as _tools
 
 DeviceLike = Union[torch.device, str, int, None]
 
@@ -167,7 +166,7 @@ def enable_allocator(
     `device` is the one that the methods of the result mean where none is given; None is torch's
     current one. Called again, it gives the same object; ValueError for another configuration.
     With `publish`, or MEMOPT_PUBLISH=1 in the environment where it is not given, `memopt monitor`
-    sees what the allocator holds and caches: see :func:`memopt.publish`.
+    sees what the allocator holds and caches: see :func:`memopt.tools.publish`.
 
     Out of memory is a RuntimeError whose message begins with "CUDA out of memory." and has the
     library's report in it.

@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterable, List, Optional, Union
 import torch
 
 from .._library import lib
-from . import _lists
+from . import _tensor_lists
 from ._native import Native, native
 from .optim import _layout
 
@@ -30,7 +30,7 @@ _NOT_FINITE = (
     " `error_if_nonfinite=False`"
 )
 _grad = operator.attrgetter("grad")
-_WITHOUT_FP16 = _lists.GRADIENT_TYPES - {torch.float16}
+_WITHOUT_FP16 = _tensor_lists.GRADIENT_TYPES - {torch.float16}
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -94,7 +94,7 @@ def _gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> List[to
                     " shape %s; keep such parameters in float32 and let autocast convert them)"
                     % (number, place, list(parameter.shape))
                 )
-            if _lists.is_freed(gradient):
+            if _tensor_lists.is_freed(gradient):
                 raise RuntimeError(
                     "param_groups[%d]['params'][%d], of shape %s: its gradient's storage was freed"
                     % (number, place, list(parameter.shape))
@@ -117,7 +117,7 @@ def _plain_gradients(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
     found: List[torch.Tensor] = []
     for group in optimizer.param_groups:
         params = group["params"]
-        if not _lists.PLAIN.issuperset(map(type, params)):
+        if not _tensor_lists.PLAIN.issuperset(map(type, params)):
             return []
         found += [gradient for gradient in map(_grad, params) if gradient is not None]
     return found
@@ -133,8 +133,8 @@ def _visit(
 ) -> PerDevice:
     """Multiplies the gradients if wanted; the found-inf flag of each device that has some."""
     gradients = _plain_gradients(optimizer)
-    types = _lists.GRADIENT_TYPES if allow_fp16 else _WITHOUT_FP16
-    alike = _lists.alike(gradients, types)
+    types = _tensor_lists.GRADIENT_TYPES if allow_fp16 else _WITHOUT_FP16
+    alike = _tensor_lists.alike(gradients, types)
     if alike is not None and alike[0] == found_inf.device:
         _visit_ours(native(alike[0]), gradients, alike[1], inv_scale, found_inf, scale)
         return {alike[0]: found_inf}
@@ -146,15 +146,15 @@ def _visit_each(
 ) -> PerDevice:
     """Gradients of several devices, types and kinds."""
     flags: PerDevice = {}
-    for device, some in _lists.by_device(gradients).items():
+    for device, some in _tensor_lists.by_device(gradients).items():
         here = device == found_inf.device
         flag = found_inf if here else found_inf.to(device, non_blocking=True, copy=True)
         factor = inv_scale if here else inv_scale.to(device, non_blocking=True, copy=True)
         flags[device] = flag
-        ours, theirs = _lists.parted(some)
+        ours, theirs = _tensor_lists.parted(some)
         if ours:
-            _visit_ours(native(device), ours, _lists.array(ours), factor, flag, scale)
-        for one_type in _lists.by_type(theirs).values():
+            _visit_ours(native(device), ours, _tensor_lists.array(ours), factor, flag, scale)
+        for one_type in _tensor_lists.by_type(theirs).values():
             torch._amp_foreach_non_finite_check_and_unscale_(one_type, flag, factor)
     return flags
 
@@ -169,10 +169,10 @@ def _visit_ours(
 ) -> None:
     handle, stream, count = side.device._handle.pointer, side.stream(), len(gradients)
     if not scale:
-        lib.memopt_check_finite(handle, array, count, _lists.cell(flag), stream)
+        lib.memopt_check_finite(handle, array, count, _tensor_lists.cell(flag), stream)
         return
-    lib.memopt_scale(handle, array, count, _lists.cell(factor), _lists.cell(flag), stream)
-    _lists.changed(gradients)
+    lib.memopt_scale(handle, array, count, _tensor_lists.cell(factor), _tensor_lists.cell(flag), stream)
+    _tensor_lists.changed(gradients)
 
 
 # --- clipping -------------------------------------------------------------------------------------
@@ -207,13 +207,13 @@ def clip_grad_norm_(
             )
     gradients = [gradient for gradient in map(_grad, parameters) if gradient is not None]
     if float(norm_type) == 2.0 and 0.0 < float(max_norm) < math.inf and not error_if_nonfinite:
-        alike = _lists.alike(gradients)
+        alike = _tensor_lists.alike(gradients)
         if alike is not None:
             return _clip_here(native(alike[0]), gradients, alike[1], float(max_norm))
     gradients = list({id(gradient): gradient for gradient in gradients}.values())
     if float(norm_type) == math.inf and _are_shards(gradients):
         return _clip_largest(gradients, float(max_norm), error_if_nonfinite)
-    if float(norm_type) != 2.0 or _lists.parted(gradients)[1]:
+    if float(norm_type) != 2.0 or _tensor_lists.parted(gradients)[1]:
         return torch.nn.utils.clip_grad_norm_(
             parameters, max_norm, norm_type, error_if_nonfinite, foreach
         )
@@ -223,10 +223,10 @@ def clip_grad_norm_(
 
 
 def _clip(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torch.Tensor:
-    devices = _lists.by_device(gradients)
+    devices = _tensor_lists.by_device(gradients)
     first = gradients[0].device
     if len(devices) == 1 and 0.0 < max_norm < math.inf and not careful:
-        return _clip_here(native(first), gradients, _lists.array(gradients), max_norm)
+        return _clip_here(native(first), gradients, _tensor_lists.array(gradients), max_norm)
     norms = [_norm(native(device), some).to(first) for device, some in devices.items()]
     norm = norms[0] if len(norms) == 1 else torch.stack(norms).double().norm().float()
     if careful and not bool(torch.isfinite(norm)):
@@ -236,13 +236,13 @@ def _clip(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torc
         side, factor = native(device), coefficient.to(device)
         lib.memopt_scale(
             side.device._handle.pointer,
-            _lists.array(some),
+            _tensor_lists.array(some),
             len(some),
-            _lists.cell(factor),
+            _tensor_lists.cell(factor),
             None,
             side.stream(),
         )
-    _lists.changed(gradients)
+    _tensor_lists.changed(gradients)
     return norm
 
 
@@ -302,28 +302,28 @@ def _clip_here(
     scratch = _scratch(side, array, len(gradients))
     lib.memopt_clip(
         side.device._handle.pointer,
-        _lists.cell(norm),
+        _tensor_lists.cell(norm),
         array,
         len(gradients),
         max_norm,
-        _lists.cell(scratch),
+        _tensor_lists.cell(scratch),
         scratch.nbytes,
         side.stream(),
     )
-    _lists.changed(gradients)
+    _tensor_lists.changed(gradients)
     return norm
 
 
 def _norm(side: Native, gradients: List[torch.Tensor]) -> torch.Tensor:
     norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
-    array = _lists.array(gradients)
+    array = _tensor_lists.array(gradients)
     scratch = _scratch(side, array, len(gradients))
     lib.memopt_norm(
         side.device._handle.pointer,
-        _lists.cell(norm),
+        _tensor_lists.cell(norm),
         array,
         len(gradients),
-        _lists.cell(scratch),
+        _tensor_lists.cell(scratch),
         scratch.nbytes,
         side.stream(),
     )

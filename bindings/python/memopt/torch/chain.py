@@ -20,10 +20,10 @@ from .._abi import ScheduleOperation as Operation
 from ..schedule import Schedule
 from ..sizes import Size
 from . import _measure
-from ._ambient import Ambient
+from ._call_context import CallContext
 from ._arguments import Arguments
 from ._hooks import hooked
-from .checkpoint import Frame, checkpoint, unpack, without_contexts
+from .checkpointing import Frame, checkpoint, unpack, without_contexts
 
 Stage = Callable[[torch.Tensor], torch.Tensor]
 
@@ -35,8 +35,8 @@ class _StageFrame(Frame):
 
     def __init__(self, chain: "_Chain", number: int) -> None:
         nothing, _ = without_contexts()
-        stage, ambient = chain.stages[number], chain.ambients[number]
-        super().__init__(stage, Arguments((), {}), ambient, nothing, chain.check, True)
+        stage, call_context = chain.stages[number], chain.contexts[number]
+        super().__init__(stage, Arguments((), {}), call_context, nothing, chain.check, True)
         self.chain = chain
         self.number = number
 
@@ -63,7 +63,7 @@ class _Chain:
         )
         self.random = random
         #: What each stage met in the first run.
-        self.ambients: List[Ambient] = []
+        self.contexts: List[CallContext] = []
         #: Whether its input needed a gradient.
         self.needs_gradient: List[bool] = []
         #: Of the stages that did not save. Autograd's graph holds them, and they hold the chain.
@@ -76,7 +76,7 @@ class _Chain:
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for operation, number in self.steps[: self.next]:
             stage = self.stages[number]
-            self.ambients.append(Ambient([x], self.random))
+            self.contexts.append(CallContext([x], self.random))
             self.needs_gradient.append(x.requires_grad)
             if operation is Operation.FORWARD_SAVE:
                 x = _tensor(stage(x), number)
@@ -125,7 +125,7 @@ class _Chain:
 
     def _run(self, number: int, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return _tensor(self.ambients[number].run(self.stages[number], x), number)
+            return _tensor(self.contexts[number].run(self.stages[number], x), number)
 
     def _drop(self, number: int) -> None:
         """After the backward of a stage nothing of it is needed in this pass."""

@@ -16,7 +16,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 
 from .. import _abi
 from .._library import lib
-from . import _lists, _safetensors
+from . import _tensor_lists, _safetensors
 from ._native import native
 
 Path = Union[str, "os.PathLike[str]"]
@@ -230,7 +230,7 @@ def _load(
         whole = torch.empty_like(tensor, memory_format=torch.contiguous_format)
         reader.fill(whole.detach(), entry)
         tensor.copy_(whole)
-    _lists.changed([tensor])
+    _tensor_lists.changed([tensor])
 
 
 def _renewed(slot: _Slot, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -331,12 +331,12 @@ def _pieces(nbytes: int) -> Iterator[Tuple[int, int]]:
 def _convert(flat: torch.Tensor, first: int, piece: torch.Tensor, dtype: torch.dtype) -> None:
     """Casts a piece, bytes of `dtype`, into the elements of `flat` from `first` on."""
     count = piece.numel() // dtype.itemsize
-    if dtype in _lists.FLOAT_TYPES and flat.dtype in _lists.FLOAT_TYPES:
+    if dtype in _tensor_lists.FLOAT_TYPES and flat.dtype in _tensor_lists.FLOAT_TYPES:
         side = native(flat.device)
         lib.memopt_cast(
             side.device._handle.pointer,
-            _lists.array([flat[first : first + count]]),
-            ctypes.byref(_lists.raw(piece.data_ptr(), count, dtype)),
+            _tensor_lists.array([flat[first : first + count]]),
+            ctypes.byref(_tensor_lists.raw(piece.data_ptr(), count, dtype)),
             1,
             ctypes.byref(_abi.CastOptions()),
             side.stream(),

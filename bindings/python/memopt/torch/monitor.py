@@ -10,11 +10,11 @@ from typing import Any, Deque, Dict, List, Optional, Tuple, Union
 
 import torch
 
-from .. import _host, errors
-from .._leak import LeakDetector, UseWatch
+from .. import errors
+from ..tools import Monitor, _host_memory
+from ..tools._leaks import LeakDetector, UseWatch
 from .._lock import Guard
-from .._logfile import LogFile
-from ..monitor import Monitor
+from ..tools._log_file import LogFile
 from ..sizes import Size, format_size, parse_size
 from . import _native
 from .allocator import DeviceLike, enabled_allocator
@@ -150,7 +150,7 @@ class MemoryMonitor:
             step=self._steps,
             time=round(now, 3),
             seconds=round(now - self._last_time, 6),
-            rss=_host.rss(),
+            rss=_host_memory.rss(),
             **self._source.read(),
         )
         self._last_time = now
@@ -233,7 +233,7 @@ class _Cpu:
         self._pinned = _Pinned()
 
     def read(self) -> Dict[str, Any]:
-        total, free = _host.total(), _host.available()
+        total, free = _host_memory.total(), _host_memory.available()
         used = None if total is None or free is None else total - free
         return {
             "device": "cpu",

@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: E402
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt.torch import _measure  # noqa: E402
-from memopt.torch._live import LiveBytes  # noqa: E402
+from memopt.torch._live_bytes import LiveBytes  # noqa: E402
 
 
 class Block(nn.Module):

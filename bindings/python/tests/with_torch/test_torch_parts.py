@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt import _leak  # noqa: E402
-from memopt.torch import _ambient, _arguments, _storages, amp, monitor  # noqa: E402
+from memopt.torch import _call_context, _arguments, _storages, amp, monitor  # noqa: E402
 from memopt.torch import allocator as allocator_module  # noqa: E402
-from memopt.torch._live import LiveBytes  # noqa: E402
+from memopt.torch._live_bytes import LiveBytes  # noqa: E402
 from memopt.torch._native import native  # noqa: E402
 
 # --- storages -------------------------------------------------------------------------------------
@@ -121,13 +121,13 @@ def test_used_memory_is_what_is_not_free(monkeypatch):
 
 def test_the_default_device_is_asked_for_only_where_there_may_be_one(monkeypatch):
     with torch.device("meta"):
-        assert _ambient.Ambient((), False).device == torch.device("meta")
+        assert _call_context.CallContext((), False).device == torch.device("meta")
 
     def asked():
         raise AssertionError("it costs more than all the rest")
 
-    monkeypatch.setattr(_ambient, "_default_device", asked)
-    assert _ambient.Ambient((), False).device is None
+    monkeypatch.setattr(_call_context, "_default_device", asked)
+    assert _call_context.CallContext((), False).device is None
 
 
 Box = collections.namedtuple("Box", "value rest")

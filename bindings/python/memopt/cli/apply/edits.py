@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
-from .. import beside
+from .. import temporary_files
 from . import backups, transaction
 from .document import Document
 from .errors import ApplyError, KeyMissing
@@ -123,7 +123,7 @@ class Edits:
         changed = self.changed
         for file in self.files:
             if not file.changed:
-                beside.clean(file.source.path)
+                temporary_files.clean(file.source.path)
         if not changed:
             return
         for file in changed:

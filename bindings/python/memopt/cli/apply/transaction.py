@@ -16,7 +16,7 @@ import stat
 from dataclasses import dataclass
 from typing import List, Optional, Sequence
 
-from .. import beside
+from .. import temporary_files
 from . import backups
 from .errors import ApplyError
 
@@ -104,10 +104,10 @@ def _swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
     folders = sorted({os.path.dirname(one.source.path) for one in swaps})
     with contextlib.ExitStack() as stack:
         for folder in folders:
-            if stack.enter_context(beside.locked(folder)):
+            if stack.enter_context(temporary_files.locked(folder)):
                 for one in swaps:
                     if os.path.dirname(one.source.path) == folder:
-                        beside.sweep(one.source.path)
+                        temporary_files.sweep(one.source.path)
         try:
             _stage(swaps, folders)
             for one in swaps:
@@ -115,7 +115,7 @@ def _swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
                 os.replace(str(one.temporary), one.source.path)
                 one.temporary, one.done = None, True
             for folder in folders:
-                beside.flush_folder(folder)
+                temporary_files.flush_folder(folder)
         except BaseException as error:
             trouble = _roll_back(swaps)
             if not isinstance(error, (OSError, ApplyError)):
@@ -131,15 +131,17 @@ def _stage(swaps: Sequence[Swap], folders: Sequence[str]) -> None:
     for one in swaps:
         _check_unchanged(one.source)
         source = one.source.path
-        one.temporary = beside.write(source, one.data, one.like, one.keep_times, one.attributes)
+        one.temporary = temporary_files.write(
+            source, one.data, one.like, one.keep_times, one.attributes
+        )
     for one in swaps:
         path, status = one.source.path, one.source.status
         if status is not None:
-            one.saved = beside.write(path, one.source.data, status, True, path)
+            one.saved = temporary_files.write(path, one.source.data, status, True, path)
             if one.backup:
                 one.saved = backups.publish(one.saved, path)
     for folder in folders:
-        beside.flush_folder(folder)
+        temporary_files.flush_folder(folder)
 
 
 def _roll_back(swaps: Sequence[Swap]) -> List[str]:

@@ -1,5 +1,5 @@
 """Shows the memory of devices and of the processes on them as it changes, without opening a
-device: used, cached by our allocator where a process publishes it (memopt.publish), peak, load,
+device: used, cached by our allocator where a process publishes it (tools.publish()), peak, load,
 temperature. Without a GPU it shows the CPU device, which is the machine's memory.
 
 On a terminal it is a live view: q or Ctrl-C ends it and prints a summary. Piped, it is one line for
@@ -15,16 +15,15 @@ import signal
 import time
 from typing import Any, Dict, Iterator, List, Optional
 
-from ..._logfile import LogFile
+from ...tools._log_file import LogFile
 from ...sizes import format_size
 from ..output import Output
-from ..streams import said
-from .ends import Ended, Ends
+from ..standard_streams import said
+from .signals import Stopped, StopSignals
 from .sampling import Sampler, parse_device
 from .screen import device_row, host_text, process_row, share, size
-from .watching import Watch, describe, duration
+from .trends import Watch, describe, duration
 
-HELP = "live memory of devices and of the processes on them"
 JSON_HELP = "print one JSON object a line for each sample; with --once, one object"
 
 EXIT_STATUS = (
@@ -129,13 +128,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Watches until it has seen enough."""
     watch = Watch(arguments.interval)
-    with Ends() as ends:
+    with StopSignals() as ends:
         log: Optional[_Log] = None
         try:
             log = _Log(arguments.log, output)
             with Sampler(arguments.device) as sampler:
                 _watch(arguments, output, _samples(sampler, watch, log), watch, ends)
-        except Ended:
+        except Stopped:
             pass
         except OSError:
             if ends.signal != signal.SIGHUP:
@@ -154,7 +153,7 @@ def _watch(
     output: Output,
     samples: Iterator[Dict[str, Any]],
     watch: Watch,
-    ends: Ends,
+    ends: StopSignals,
 ) -> None:
     if arguments.count == 1:
         with ends.held():
@@ -191,7 +190,7 @@ def _live(
     output: Output,
     samples: Iterator[Dict[str, Any]],
     watch: Watch,
-    ends: Ends,
+    ends: StopSignals,
 ) -> None:
     from .live import LiveView
 
@@ -209,7 +208,10 @@ def _live(
 
 
 def _stream(
-    arguments: argparse.Namespace, output: Output, samples: Iterator[Dict[str, Any]], ends: Ends
+    arguments: argparse.Namespace,
+    output: Output,
+    samples: Iterator[Dict[str, Any]],
+    ends: StopSignals,
 ) -> None:
     told: List[Any] = []
     for due in _deadlines(arguments.interval, arguments.count):

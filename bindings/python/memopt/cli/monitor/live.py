@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from ..layout import Line
 from .screen import screen
-from .watching import Watch
+from .trends import Watch
 
 _STYLES = {
     "title": "bold",

@@ -6,11 +6,9 @@ import re
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ... import _host
-from ..._published import Reader
 from ...errors import MemoptError
-from ...monitor import Monitor, Process
-from ...publish import Published, PublishedAllocator
+from ...tools import Monitor, Process, Published, PublishedAllocator, _host_memory
+from ...tools.published import Reader
 from ..layout import printable
 
 GPUS = ("cuda", "hip")
@@ -123,7 +121,7 @@ class Sampler:
         self._count += 1
         published = self._published.read()
         lists = self._processes(published)
-        total, available = _host.total(), _host.available()
+        total, available = _host_memory.total(), _host_memory.available()
         return {
             "sample": self._count,
             "time": round(time.time(), 3),

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from ...sizes import format_size
 from ..layout import Cell, Line, aligned
 from ..layout import width as columns_of
-from .watching import Course, Watch
+from .trends import Course, Watch
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COURSE_LEAST, _COURSE_MOST = 8, 60

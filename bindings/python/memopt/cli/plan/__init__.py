@@ -20,8 +20,6 @@ from ..output import Output
 from ..pictures import check_picture
 from . import answer, cards, describe, hfconfig, ofconfig, plot, profiled, show, traced
 
-HELP = "what a model needs, what fits the card, and what to change"
-
 
 _REFUSALS = (
     hfconfig.ConfigError,

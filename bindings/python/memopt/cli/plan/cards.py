@@ -8,8 +8,8 @@ from typing import Any, List, NamedTuple, Optional
 from ...backends import backend_info
 from ...device import Device
 from ...errors import MemoptError
-from ...monitor import Monitor
 from ...plan import Card as Settings
+from ...tools import Monitor
 from ...sizes import format_size, parse_size
 from .. import UsageError
 from ..info import briefly

@@ -7,7 +7,7 @@ program ended, it tells the peaks and where they were.
 The program's input and output are left alone; the report goes to standard error, and with --json
 one line to standard output after all that the program wrote. Signals are handed on, and the exit
 code is the program's: 128 + N where signal N killed it, 127 where there is no such program. A
-program that calls memopt.phase("forward") and the like gets its peaks by phase.
+program that calls memopt.tools.phase("forward") and the like gets its peaks by phase.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from ..._logfile import LogFile
-from ...phases import ENVIRONMENT
+from ...tools._log_file import LogFile
+from ...tools.phases import ENVIRONMENT
 from ..output import Output, json_text
 from ..pictures import check_picture
-from ..replacing import check_writable, replace
-from ..streams import give_up, said
+from ..replace_file import check_writable, replace
+from ..standard_streams import give_up, said
 from . import plot, report
-from .child import CannotStart, Child, End, Signals
-from .marks import Mark, Marks
+from .program import CannotStart, Child, End, Signals
+from .phase_pipe import Mark, Marks
 from .recorder import Figures, Recorder
 
-HELP = "run a program and record its memory over time"
 JSON_HELP = "print the report as one line of JSON, behind all that the program wrote"
 EXIT_STATUS = (
     "That of the program; 128 + N where signal N killed it; 127: there is no such program; 126: it "

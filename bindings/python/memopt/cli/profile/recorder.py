@@ -7,13 +7,12 @@ import time
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
 
-from ..._published import Reader
 from ...errors import MemoptError
-from ...monitor import Monitor, Process
-from ...publish import Published
+from ...tools import Monitor, Process, Published
+from ...tools.published import Reader
 from ..monitor.sampling import GPUS, Target
-from .marks import Mark
-from .tree import descendants, hidden, process_use, proportional
+from .phase_pipe import Mark
+from .process_tree import descendants, hidden, process_use, proportional
 
 _MOST_RECORDS = 4000  # of the course; peaks are exact whatever is kept
 #: The shares of the time that may be spent, at most, with what costs more than reading a number.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from typing import Any, Dict, List, Optional, Tuple
 
-from ... import _host
+from ...tools import _host_memory
 from ...sizes import format_size
-from ..monitor.watching import duration
+from ..monitor.trends import duration
 from ..output import Cell, Output, Text
-from .child import End
+from .program import End
 from .recorder import Figures, Recorder
 
 #: Figures of the host, with their names for people.
@@ -52,7 +52,7 @@ def build(
         "samples": recorder.samples,
         "processes": len(figures.seen),
         "largest_process_bytes": _largest(end, recorder),
-        "host_memory_total": _host.total(),
+        "host_memory_total": _host_memory.total(),
         "peaks": {
             name: _peak(recorder, name) for name, _ in HOST + ALLOCATORS if name in recorder.peaks
         },
@@ -65,7 +65,7 @@ def build(
 def _largest(end: End, recorder: Recorder) -> Optional[int]:
     """The kernel counts exactly, but for a small program it tells what memopt had at the fork."""
     sampled = recorder.peaks["largest"].bytes if "largest" in recorder.peaks else 0
-    exact = end.rss_peak if end.rss_peak > _host.rss_peak() else 0
+    exact = end.rss_peak if end.rss_peak > _host_memory.rss_peak() else 0
     return max(sampled, exact) or None
 
 

@@ -1,9 +1,9 @@
 """phase(): tells `memopt profile` what the program is doing.
 
     for batch in batches:
-        with memopt.phase("forward"):
+        with memopt.tools.phase("forward"):
             loss = model(batch)
-        with memopt.phase("backward"):
+        with memopt.tools.phase("backward"):
             loss.backward()
 
 Without `memopt profile` around it nothing happens. A mark is one line, "NANOSECONDS PID NAME" by

@@ -12,16 +12,15 @@ import io
 import os
 import select
 import zlib
-from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
-
-from . import errors
-from ._pickles import corrupt, load
-from ._snapshots import events_of
-from .sizes import format_size
-from .trace import TraceSource
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Protocol, Tuple
 
 if TYPE_CHECKING:
-    from .trace import Trace
+    import array
+
+from .. import errors
+from ._pickles import corrupt, load
+from ._snapshots import events_of
+from ..sizes import format_size
 
 #: What a gzip file may unpack to, unless its reader is told: as much as the larger of the two.
 #: Traces unpack to about ten times their size.
@@ -39,6 +38,33 @@ _OTHERS = (
 )
 
 FileProgress = Callable[[int, Optional[int]], Any]
+
+
+class Trace(Protocol):
+    """What the events of a file go into."""
+
+    def parse_csv(self, text: bytes) -> None: ...
+
+    def end_csv(self) -> None: ...
+
+    def add_words(self, words: "array.array[int]") -> None: ...
+
+    def __len__(self) -> int: ...
+
+
+class TraceSource(NamedTuple):
+    """Where the events of a trace that was read come from."""
+
+    #: "csv" or "pytorch".
+    format: str
+    #: The device of a PyTorch snapshot, and the number of events of each in it.
+    device: Optional[int] = None
+    events_by_device: Tuple[int, ...] = ()
+    #: Blocks, and their bytes, that lived before the recording and are allocated first.
+    earlier_blocks: int = 0
+    earlier_bytes: int = 0
+    #: Why the file was not read to its end (``partial=True``), or None.
+    cut: Optional[str] = None
 
 
 class _Counted(io.RawIOBase):
@@ -109,7 +135,7 @@ def _size(file: Any) -> Optional[int]:
 
 
 def read_trace(
-    trace: "Trace",
+    trace: Trace,
     file: Any,
     device: Optional[int],
     partial: bool,
@@ -152,7 +178,7 @@ def _is_gzip_error(error: BaseException) -> bool:
     return not isinstance(error, OSError) or error.errno is None
 
 
-def _read_csv(trace: "Trace", text: Any, partial: bool) -> Optional[str]:
+def _read_csv(trace: Trace, text: Any, partial: bool) -> Optional[str]:
     """Why it was not read to its end, where that is wanted, or None."""
     try:
         while True:
@@ -174,7 +200,7 @@ def _read_csv(trace: "Trace", text: Any, partial: bool) -> Optional[str]:
 
 
 def _read_snapshot(
-    trace: "Trace", text: Any, device: Optional[int], recorded_only: bool, packed: bool
+    trace: Trace, text: Any, device: Optional[int], recorded_only: bool, packed: bool
 ) -> TraceSource:
     try:
         snapshot = load(text)
@@ -185,7 +211,7 @@ def _read_snapshot(
             raise
         raise _damaged(error) from None
     found = events_of(snapshot, device, recorded_only)
-    trace._add_words(found.words)
+    trace.add_words(found.words)
     return TraceSource(
         "pytorch",
         device=found.device,

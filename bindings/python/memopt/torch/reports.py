@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 
 import torch
 
-from .. import _host
+from ..tools import _host_memory
 from ..sizes import format_size
 from . import _storages
 from ._timeline import CATEGORIES, Peak, Timeline
@@ -59,7 +59,7 @@ class MemoryReport:
         #: Where they were asked for.
         self.modules = modules
         #: Host memory of this process, now and at most.
-        self.rss, self.rss_peak = _host.rss(), _host.rss_peak()
+        self.rss, self.rss_peak = _host_memory.rss(), _host_memory.rss_peak()
 
     def as_dict(self) -> Dict[str, Any]:
         """Everything as plain dicts, lists and ints."""
@@ -220,7 +220,7 @@ def _measure(
 def _device(name: str, known: Dict[str, int], peaks: Optional[Dict[str, Peak]]) -> DeviceMemory:
     allocated = peak = reserved = free = total = other = at_peak = None
     if name == "cpu":
-        free, total = _host.available(), _host.total()
+        free, total = _host_memory.available(), _host_memory.total()
     elif name.startswith("cuda"):
         allocated, peak, reserved = _gpu_statistics(name)
         free, total = torch.cuda.mem_get_info(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from ctypes import CFUNCTYPE, POINTER
 
-from .words import *
+from ..words import *
 
 
 @enumeration("MEMOPT_TRACE_")

@@ -14,7 +14,7 @@ import os
 import stat
 from typing import Optional
 
-from . import beside
+from . import temporary_files
 
 #: What says that a new file cannot take the place of the old one, though that may be written.
 _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY, errno.EXDEV, errno.EAGAIN)
@@ -48,7 +48,7 @@ def check_writable(path: str, size: int = 0) -> None:
             _check_open(path, status)
         if status is None or stat.S_ISREG(status.st_mode):
             try:
-                os.unlink(beside.write(os.path.realpath(path), bytes(size)))
+                os.unlink(temporary_files.write(os.path.realpath(path), bytes(size)))
             except OSError as error:
                 if status is None or error.errno not in _NO_PLACE:
                     raise
@@ -93,23 +93,23 @@ def _is_at(path: str, status: os.stat_result) -> bool:
 
 def _renamed(path: str, data: bytes, old: Optional[os.stat_result]) -> None:
     folder = os.path.dirname(path)
-    with beside.locked(folder) as held:
+    with temporary_files.locked(folder) as held:
         if held:
-            beside.sweep(path)
-        name = beside.write(path, data, old, attributes=None if old is None else path)
+            temporary_files.sweep(path)
+        name = temporary_files.write(path, data, old, attributes=None if old is None else path)
         try:
             os.replace(name, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(name)
             raise
-        beside.flush_folder(folder)
+        temporary_files.flush_folder(folder)
 
 
 def _append(path: str, data: bytes) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
-        beside.fill(handle, data)
+        temporary_files.fill(handle, data)
     finally:
         os.close(handle)
 
@@ -121,14 +121,14 @@ def _in_place(path: str, data: bytes) -> None:
         size = os.fstat(handle).st_size
         try:
             os.lseek(handle, size, os.SEEK_SET)
-            beside.fill(handle, data[size:])
+            temporary_files.fill(handle, data[size:])
         except OSError:
             os.ftruncate(handle, size)
             if new:
                 os.unlink(path)
             raise
         os.lseek(handle, 0, os.SEEK_SET)
-        beside.fill(handle, data[:size])
+        temporary_files.fill(handle, data[:size])
         os.ftruncate(handle, len(data))
     finally:
         os.close(handle)

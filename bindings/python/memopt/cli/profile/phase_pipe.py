@@ -1,4 +1,4 @@
-"""The pipe through which the program says what it is doing (memopt.phase)."""
+"""The pipe through which the program says what it is doing (memopt.tools.phase)."""
 
 from __future__ import annotations
 

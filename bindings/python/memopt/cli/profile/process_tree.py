@@ -2,7 +2,7 @@
 
 Children are found through the list that the kernel keeps for each thread; where it keeps none, by
 looking at every process's parent. Descendants whose parents have ended become children of memopt
-profile itself (see child.py), which has no others: so the tree is what descends from it.
+profile itself (see program.py), which has no others: so the tree is what descends from it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import array
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ._abi import TraceAction
+from .._abi.tools import TraceAction
 from ._pickles import corrupt
 
 _ACTIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")

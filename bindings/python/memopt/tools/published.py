@@ -1,4 +1,4 @@
-"""What processes publish of their allocators (memopt.publish), as monitors read it.
+"""What processes publish of their allocators (memopt.tools.publish), as monitors read it.
 
 Sockets lie in folders that belong to one user alone; whatever else lies there, answers too late,
 too long or not as it should is passed over. A socket whose process is gone is removed.
@@ -15,13 +15,37 @@ import socket
 import stat
 import struct
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from .publish import Published, PublishedAllocator
 
 _MOST_BYTES = 1 << 18  # of an answer
 _AT_ONCE = 64  # sockets: a process may open a thousand files, often
 _PATIENCE = 5.0  # seconds until a socket that did not answer is asked again
+
+
+class PublishedAllocator(NamedTuple):
+    """An allocator of another process, in bytes; ``cached`` is what it holds but does not use."""
+
+    device: str
+    allocated: int
+    allocated_peak: int
+    reserved: int
+    reserved_peak: int
+    ooms: int
+    retries: int
+
+    @property
+    def cached(self) -> int:
+        """Bytes that it holds for later allocations."""
+        return max(self.reserved - self.allocated, 0)
+
+
+class Published(NamedTuple):
+    """What a process publishes."""
+
+    pid: int
+    version: str
+    allocators: Tuple[PublishedAllocator, ...]
 
 
 class Reader:
@@ -48,6 +72,12 @@ class Reader:
                 elif not question.done:
                     self._silent[question.path] = now + _PATIENCE
         return _by_process(answers)
+
+
+def read_published(timeout: float = 0.2) -> List[Published]:
+    """What the processes of this user publish, as they answer within so many seconds; root sees
+    those of all users."""
+    return Reader().read(timeout)
 
 
 # --- where ----------------------------------------------------------------------------------------

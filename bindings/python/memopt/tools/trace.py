@@ -6,14 +6,17 @@ import ctypes
 import sys
 from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Tuple, Union
 
-from . import _abi, _lifetime, errors
-from ._abi import TraceAction
-from ._arguments import unsigned
-from ._interrupt import Interruptible
-from ._library import c_text, part
-from .sizes import Size, parse_size
-
-lib = part(_abi.TOOLS)
+from .. import _lifetime, errors
+from .._abi import Status
+from .._abi import tools as _abi
+from .._abi.tools import TraceAction
+from .._arguments import unsigned
+from .._interrupt import Interruptible
+from .._library import c_text
+from ..sizes import Size, parse_size
+from . import _trace_files
+from ._library import lib
+from ._trace_files import TraceSource
 
 if TYPE_CHECKING:
     import array
@@ -59,21 +62,6 @@ class TraceInfo(NamedTuple):
     #: Allocations that failed when the trace was recorded, and the largest of them.
     failed_allocations: int
     failed_bytes: int
-
-
-class TraceSource(NamedTuple):
-    """Where the events of a trace that was read come from."""
-
-    #: "csv" or "pytorch".
-    format: str
-    #: The device of a PyTorch snapshot, and the number of events of each in it.
-    device: Optional[int] = None
-    events_by_device: Tuple[int, ...] = ()
-    #: Blocks, and their bytes, that lived before the recording and are allocated first.
-    earlier_blocks: int = 0
-    earlier_bytes: int = 0
-    #: Why the file was not read to its end (``partial=True``), or None.
-    cut: Optional[str] = None
 
 
 class Sample(NamedTuple):
@@ -166,12 +154,11 @@ class Trace(_lifetime.Closing):
         gzip file that unpacks to more than 100 times its size and 64 MiB is refused, or to more
         than `max_unpacked` where that is given.
         """
-        from ._trace_files import read_trace
-
         limit = None if max_unpacked is None else parse_size(max_unpacked)
         trace = cls(with_failed=with_failed)
         try:
-            trace.source = read_trace(trace, file, device, partial, recorded_only, progress, limit)
+            trace.source = _trace_files.read_trace(
+                trace, file, device, partial, recorded_only, progress, limit)
         except BaseException:
             trace.close()
             raise
@@ -197,9 +184,9 @@ class Trace(_lifetime.Closing):
             for value, what in ((id, "an id"), (nbytes, "a size"), (stream, "a stream")):
                 unsigned(value, 64, what)
             words.extend((id, nbytes, stream, action))
-        self._add_words(words)
+        self.add_words(words)
 
-    def _add_words(self, words: "array.array[int]") -> None:
+    def add_words(self, words: "array.array[int]") -> None:
         """Appends events of four words each: id, bytes, stream, action."""
         events = _events_of(words)
         lib.memopt_trace_add(self._handle.pointer, events, len(words) // 4)
@@ -294,9 +281,9 @@ def _options(
         def call() -> int:
             if progress is not None:
                 progress(pointer.contents.done, pointer.contents.total)
-            return _abi.Status.USER if interrupt.asked else _abi.Status.OK
+            return Status.USER if interrupt.asked else Status.OK
 
-        return errors.run_callback(call, lambda error: _abi.Status.USER)
+        return errors.run_callback(call, lambda error: Status.USER)
 
     size = 0 if capacity is None else parse_size(capacity)
     if capacity is not None and size == 0:

@@ -19,8 +19,8 @@ from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 import torch
 
-from . import _content
-from ._ambient import Ambient
+from . import _recompute_check
+from ._call_context import CallContext
 from ._arguments import Arguments
 from ._hooks import hooked
 
@@ -96,7 +96,7 @@ class Frame:
         "arguments",
         "saved",
         "versions",
-        "ambient",
+        "call_context",
         "context",
         "early_stop",
         "check",
@@ -110,14 +110,14 @@ class Frame:
         self,
         function: Callable[..., Any],
         arguments: Arguments,
-        ambient: Ambient,
+        call_context: CallContext,
         context: ContextManager[Any],
         check: str,
         early_stop: bool,
     ) -> None:
         self.function = function
         self.arguments = arguments
-        self.ambient = ambient
+        self.call_context = call_context
         self.context = context  # of the recomputation
         self.check = check
         self.early_stop = early_stop
@@ -145,7 +145,7 @@ class Frame:
         holder = Holder(self, len(self.holders))
         self.holders.append(weakref.ref(holder))
         if self.check != "none":
-            self.facts.append(_content.facts(tensor, self.check))
+            self.facts.append(_recompute_check.facts(tensor, self.check))
         return holder
 
     def finish(self) -> None:
@@ -156,7 +156,7 @@ class Frame:
             if _version(tensors[i]) != version:  # the function itself did that
                 self.saved[i] = _passer(tensors[i])
         if self.check == "hash":
-            self.facts = [_content.settled(fact) for fact in self.facts]
+            self.facts = [_recompute_check.settled(fact) for fact in self.facts]
 
     # --- backward ---
 
@@ -193,7 +193,7 @@ class Frame:
                 raise _Stop
             return tensor
 
-        result = self.ambient.run(self._run, pack, arguments, keywords)
+        result = self.call_context.run(self._run, pack, arguments, keywords)
         if count <= last:
             raise CheckpointError(self._fewer_text(count))
         if task != -1:  # else nobody would come for them
@@ -220,7 +220,7 @@ class Frame:
                 holder.value = None
 
     def _compare(self, index: int, tensor: torch.Tensor) -> None:
-        difference = _content.difference(self.facts[index], tensor, self.check)
+        difference = _recompute_check.difference(self.facts[index], tensor, self.check)
         if difference is not None:
             raise CheckpointError(
                 "checkpoint of %s: saved tensor %d of %d %s. Is a random state not restored, an"
@@ -317,10 +317,10 @@ def checkpoint(
     CheckpointError where the recomputation does not do what the first run did. What the function
     raises comes out unchanged, from the first run or from backward.
     """
-    if determinism_check not in _content.MODES:
+    if determinism_check not in _recompute_check.MODES:
         raise ValueError(
             "checkpoint: determinism_check is one of %s, not %r"
-            % (", ".join(map(repr, _content.MODES)), determinism_check)
+            % (", ".join(map(repr, _recompute_check.MODES)), determinism_check)
         )
     if respect_saved_tensors_hooks:
         raise NotImplementedError(
@@ -361,9 +361,9 @@ def checkpoint(
     if hasattr(first, "respect_saved_tensors_hooks"):
         first.respect_saved_tensors_hooks = False  # the hooks around it are ours
     arguments = Arguments(args, kwargs)
-    ambient = Ambient(arguments.tensors, preserve_rng_state)
+    call_context = CallContext(arguments.tensors, preserve_rng_state)
     stop = early_stop if forced is None else forced
-    frame = Frame(function, arguments, ambient, again, determinism_check, stop)
+    frame = Frame(function, arguments, call_context, again, determinism_check, stop)
     if first is _NOTHING:
         result = hooked(frame.pack, unpack, function, args, kwargs)
     else:

@@ -1,6 +1,6 @@
 """Watching devices and the processes on them without opening a device: no context is made.
 
-with memopt.Monitor("cuda") as monitor:
+with memopt.tools.Monitor("cuda") as monitor:
     for index in range(len(monitor)):
         reading = monitor.read(index)
         print(reading.name, reading.memory_used, reading.utilization)
@@ -13,13 +13,14 @@ from __future__ import annotations
 import ctypes
 from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
-from . import _abi, _lifetime, errors
-from ._abi import MonitorField, ProcessKind, Status
-from ._interrupt import Interruptible
-from ._library import c_text, part
-from .backends import names_of, status_of, text, words
-
-lib = part(_abi.TOOLS)
+from .. import _lifetime, errors
+from .._abi import Status
+from .._abi import tools as _abi
+from .._abi.tools import MonitorField, ProcessKind
+from .._interrupt import Interruptible
+from .._library import c_text
+from ..backends import names_of, status_of, text, words
+from ._library import lib
 
 
 class MonitorInfo(NamedTuple):
@@ -168,9 +169,9 @@ class Monitor(_lifetime.Closing):
                         kinds=names_of(ProcessKind, raw.kind),
                     )
                 )
-                return _abi.Status.OK
+                return Status.OK
 
-            return errors.run_callback(call, lambda error: _abi.Status.USER)
+            return errors.run_callback(call, lambda error: Status.USER)
 
         visitor = _abi.ProcessVisitor(visit)
         with Interruptible():

@@ -15,7 +15,7 @@ _cpu_generator = torch.default_generator
 _modes = torch._C._len_torch_function_stack
 
 
-class Ambient:
+class CallContext:
     """A snapshot for a function of the given tensors; :meth:`run` makes it current."""
 
     __slots__ = ("random", "autocast", "device")

@@ -12,19 +12,19 @@ from typing import Any, Dict, Optional
 from ..._interrupt import Interruptible
 
 
-class Ended(Exception):
+class Stopped(Exception):
     """Somebody has had enough."""
 
 
-class Ends:
-    """``with Ends() as ends``: SIGINT, SIGTERM and SIGHUP raise Ended. Those that were ignored
-    before, as ``nohup`` has it, stay so."""
+class StopSignals:
+    """``with StopSignals() as ends``: SIGINT, SIGTERM and SIGHUP raise Stopped. Signals that
+    were ignored before, as ``nohup`` has it, stay ignored."""
 
     def __init__(self) -> None:
         self.signal: Optional[int] = None
         self._before: Dict[int, Any] = {}
 
-    def __enter__(self) -> "Ends":
+    def __enter__(self) -> "StopSignals":
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._before[number] = signal.signal(number, self._end)
@@ -37,10 +37,10 @@ class Ends:
     def _end(self, number: int, _frame: Any) -> None:
         if self.signal is None:  # else it comes while it is tidied up
             self.signal = number
-            raise Ended
+            raise Stopped
 
     def held(self) -> Interruptible:
-        """``with ends.held()`` around what must not be interrupted: Ended at its end instead, or
+        """``with ends.held()`` around what must not be interrupted: Stopped at its end instead, or
         with the second signal."""
         return Interruptible(patience=1)
 

@@ -12,7 +12,8 @@ from ._library import lib
 from .device import Device
 from .memory import Part
 from .streams import StreamLike, stream_pointer
-from .tensors import Tensor, TensorLike, tensor, tensor_array, tensor_list
+from .tensors import TensorLike, tensor, tensor_array, tensor_list
+from .views import Tensor
 
 Tensors = Union[TensorLike, Sequence[TensorLike]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Deque, Dict, List, Optional, Tuple
 
-from ..._leak import LeakDetector, UseWatch
+from ...tools._leaks import LeakDetector, UseWatch
 from ...sizes import format_size
 
 _KEPT = 400  # samples for the course

@@ -14,9 +14,9 @@ import pickle
 import re
 from typing import Any, Dict
 
-from . import errors
-from ._abi import Status
-from .sizes import format_size
+from .. import errors
+from .._abi import Status
+from ..sizes import format_size
 
 #: No string or number of a snapshot is as long as this.
 LONGEST_ITEM = 64 << 20

@@ -1,10 +1,10 @@
 """Letting `memopt monitor` see what this process's allocators hold and cache.
 
-    memopt.publish(allocator)       # a daemon thread answers monitors until the process ends
+    memopt.tools.publish(allocator)       # a daemon thread answers monitors until the process ends
 
 or, in a loop of the program's own, without a thread:
 
-    publisher = memopt.Publisher()
+    publisher = memopt.tools.Publisher()
     publisher.add(allocator)
     ...                             # wait for publisher.fileno() to become readable
     publisher.serve(0)
@@ -18,44 +18,16 @@ import os
 import select
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Callable, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import Callable, Iterator, List, Optional, Set, Tuple, Union
 
-from . import _abi, _lifetime, errors
-from ._library import c_text, part
-from ._lock import Guard
-
-lib = part(_abi.TOOLS)
-
-if TYPE_CHECKING:
-    from .allocator import Allocator
+from .. import _lifetime, errors
+from .._library import c_text
+from .._lock import Guard
+from ..allocator import Allocator
+from ._library import lib
 
 _lock = Guard()  # reentrant: a collection may end an allocator inside the locked part
 _publishers: Set["Publisher"] = set()  # those that are open: a publisher lives until it is closed
-
-
-class PublishedAllocator(NamedTuple):
-    """An allocator of another process, in bytes; ``cached`` is what it holds but does not use."""
-
-    device: str
-    allocated: int
-    allocated_peak: int
-    reserved: int
-    reserved_peak: int
-    ooms: int
-    retries: int
-
-    @property
-    def cached(self) -> int:
-        """Bytes that it holds for later allocations."""
-        return max(self.reserved - self.allocated, 0)
-
-
-class Published(NamedTuple):
-    """What a process publishes."""
-
-    pid: int
-    version: str
-    allocators: Tuple[PublishedAllocator, ...]
 
 
 class Publisher(_lifetime.Closing):
@@ -65,7 +37,7 @@ class Publisher(_lifetime.Closing):
     until close() or the process's end. In the child of a fork it is closed.
     """
 
-    def __init__(self, path: Union[str, "os.PathLike[str]", None] = None) -> None:
+    def __init__(self, path: Union[str, os.PathLike[str], None] = None) -> None:
         out = ctypes.c_void_p()
         given = None if path is None else c_text(os.fspath(path), "a path")
         lib.memopt_publisher_open(given, ctypes.byref(out))
@@ -94,18 +66,19 @@ class Publisher(_lifetime.Closing):
 
     # --- allocators ---
 
-    def add(self, allocator: "Allocator") -> None:
+    def add(self, allocator: Allocator) -> None:
         """Publishes an allocator, until it is closed or forgotten."""
-        pointer = allocator._handle.pointer
-        lib.memopt_publisher_add(self._handle.pointer, pointer)
+        handle = allocator._handle
+        lib.memopt_publisher_add(self._handle.pointer, handle.pointer)
         with _lock:
-            self._allocators.add(pointer)
+            self._allocators.add(handle.pointer)
+            handle.around = _unpublished
 
     def add_pluggable(self) -> None:
         """Publishes the allocators of memopt.torch.enable_allocator()."""
         lib.memopt_publisher_add_pluggable(self._handle.pointer)
 
-    def remove(self, allocator: "Allocator") -> None:
+    def remove(self, allocator: Allocator) -> None:
         """Publishes an allocator no longer. NotFoundError where it is not published."""
         pointer = allocator._handle.pointer
         lib.memopt_publisher_remove(self._handle.pointer, pointer)
@@ -163,7 +136,7 @@ class Publisher(_lifetime.Closing):
 
 
 def publish(
-    *allocators: "Allocator", path: Union[str, "os.PathLike[str]", None] = None
+    *allocators: Allocator, path: Union[str, os.PathLike[str], None] = None
 ) -> Publisher:
     """Lets `memopt monitor` see what these allocators hold and cache.
 
@@ -179,14 +152,6 @@ def publish(
         publisher.close()
         raise
     return publisher
-
-
-def published(timeout: float = 0.2) -> List[Published]:
-    """What the processes of this user publish, as they answer within so many seconds; root sees
-    those of all users."""
-    from ._published import Reader  # with modules that few programs need
-
-    return Reader().read(timeout)
 
 
 def _serve_until(pointer: int, listener: int, wake: int) -> None:
@@ -210,7 +175,7 @@ def _close_publisher(pointer: int, _force: bool) -> None:
 
 
 @contextmanager
-def unpublished(allocator: int) -> Iterator[None]:
+def _unpublished(allocator: int) -> Iterator[None]:
     """Inside, nobody publishes the allocator of this native pointer, which is to be ended; where
     that fails, it is published as before."""
     with _lock:

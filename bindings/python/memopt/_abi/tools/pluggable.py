@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ctypes import CFUNCTYPE
 
-from .words import *
+from ..words import *
 
 PluggableRaise = CFUNCTYPE(None, TEXT, TEXT, U32, TEXT)
 
