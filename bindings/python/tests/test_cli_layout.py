@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-import sys
 
 import pytest
 
@@ -52,24 +50,6 @@ def test_texts_are_wrapped_between_words_and_figures_never():
     assert len(table(("what", "saves", "option"), rows, 60)) == 3
 
 
-def test_titles_of_several_lines_stand_at_the_bottom():
-    lines = table(("n", "kernels built in"), [["1", "gfx90a gfx942"], ["2", "-"]], 12)
-    assert [line.split() for line in lines[:4]] == [
-        ["kernels"],
-        ["built"],
-        ["n", "in"],
-        ["-", "-------"],
-    ]
-
-
-def test_columns_in_which_nothing_stands_go_first():
-    columns = ("device", "name", "allocated", "cached", "used")
-    rows = [["cuda:0", "python", "-", "", "64.00 MiB"], ["cuda:1", "python", "-", "", "1.00 GiB"]]
-    assert "allocated" in table(columns, rows, 60)[0]
-    narrow = table(columns, rows, 40)
-    assert narrow[0].split() == ["device", "name", "used"] and len(narrow) == 4
-
-
 def test_rows_and_columns_change_places():
     lines = table(PHASES, ROWS, 44)
     assert lines == [
@@ -85,12 +65,6 @@ def test_rows_and_columns_change_places():
     short = [["r%d" % number] + ["7"] * 5 for number in range(9)]
     assert table(titles, short[:8], 70)[0].split() == ["name"] + ["r%d" % n for n in range(8)]
     assert table(titles, short, 70)[:2] == ["  name            r0", "  a_long_title_0  7"]
-
-
-def test_what_has_no_title_is_an_ornament():
-    rows = [["weights %d" % i, "2.05 GiB", "4.6 %", "█" * 13] for i in range(9)]
-    lines = table(("what", "bytes", "share", ""), rows, 40)
-    assert lines[2] == "  weights 0  2.05 GiB  4.6 %" and "█" not in "".join(lines)
 
 
 def test_a_row_becomes_a_block():
@@ -155,8 +129,7 @@ def test_meanings_stay_with_their_cells():
 PLAN = ["--params", "1.1B", "--layers", "22", "--batch", "8", "--seq", "2048", "--dtype", "bf16"]
 
 
-@pytest.mark.parametrize("columns", [40, 80, 300])
-@pytest.mark.parametrize("rich", [True, False])
+@pytest.mark.parametrize("columns, rich", [(40, True), (80, True), (80, False), (300, True)])
 def test_a_plan_on_a_terminal(columns, rich, tmp_path):
     pytest.importorskip("pyte")
     paths = os.path.dirname(os.path.dirname(layout.__file__))
@@ -166,7 +139,7 @@ def test_a_plan_on_a_terminal(columns, rich, tmp_path):
         (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not installed')\n")
         package = os.path.dirname(os.path.abspath(paths))
         variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), package])
-    for cards in ("24", "8,16,24,40,80"):
+    for cards in ("24", "8,16,24,40,80") if columns == 40 else ("24",):
         terminal = Terminal("plan", *PLAN, "--gpu-memory", cards, size=(250, columns), **variables)
         code, _ = terminal.end()
         assert code == 0 and ("\x1b[1m" in terminal.text.decode()) == rich
@@ -183,13 +156,3 @@ def test_a_plan_on_a_terminal(columns, rich, tmp_path):
                 assert any(line.split()[:2] == ["phase", "load"] for line in lines) == (
                     columns == 80
                 )
-
-
-def test_a_word_that_is_longer_than_the_terminal_is_one_word():
-    """Who copies it gets it whole."""
-    pytest.importorskip("pyte")
-    name = "/nowhere/" + "x" * 100
-    terminal = Terminal("profile", "--", sys.executable, "-c", "pass", name, size=(60, 60))
-    terminal.end()
-    assert name.encode() in terminal.text
-    assert list(itertools.islice(layout.wrapped("", 5), 2)) == [""]

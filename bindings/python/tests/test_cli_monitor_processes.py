@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 import memopt.tools
 from cli_support import command, environment, start, wait_for
 from memopt.tools import published
@@ -180,15 +182,28 @@ def test_a_number_that_another_process_has_got():
     assert process["peak"] == GIB
 
 
-def test_under_use_is_told_until_it_is_over():
-    for backend, causes in (("cuda", ["under-use"]), ("cpu", [])):
-        watch = Watch(interval=1.0)
-        for number in range(1, 102):
-            sample = fake(number, [2 * GIB], pids=[7])
-            sample["devices"][0]["backend"] = backend
-            watch.add(sample)
-        assert [one["cause"] for one in sample["warnings"]] == causes
-        assert watch.add(fake(102, [6 * GIB], pids=[7]))["warnings"] == []
+@pytest.mark.parametrize(
+    "change, causes",
+    [
+        ({}, ["under-use"]),
+        ({"backend": "cpu"}, []),
+        ({"processes": []}, []),  # nobody uses it: that is no waste
+        ({"processes": [], "utilization": 38.0}, ["under-use"]),
+    ],
+    ids=["a GPU", "the CPU", "idle", "processes that are not told"],
+)
+def test_under_use_is_told_until_it_is_over(change, causes):
+    watch = Watch(interval=1.0)
+    for number in range(1, 102):
+        sample = fake(number, [2 * GIB], pids=[7])
+        sample["devices"][0].update(change)
+        watch.add(sample)
+    assert [one["cause"] for one in sample["warnings"]] == causes
+    if causes:
+        (warning,) = sample["warnings"]
+        assert warning["device"] == "cuda:0"
+        assert "at most 20 % of its 10.00 GiB were used in" in warning["message"]
+    assert watch.add(fake(102, [6 * GIB], pids=[7]))["warnings"] == []
 
 
 #: Keeps more whenever it is told to, so that it leaks as fast as it is watched.

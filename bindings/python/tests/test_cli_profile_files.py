@@ -38,8 +38,12 @@ def test_samples_go_where_a_link_leads(tmp_path):
 
 def test_samples_are_there_when_memopt_itself_is_killed(tmp_path):
     path = tmp_path / "samples.csv"
-    ends_with_it = "import os, time; p = os.getppid()\nwhile os.getppid() == p: time.sleep(0.02)"
+    ends_with_it = (
+        "import os, time; p = os.getppid(); print(flush=True)\n"
+        "while os.getppid() == p: time.sleep(0.02)"
+    )
     process = start("profile", "--interval", "0.02", "--output", path, "--", *python(ends_with_it))
+    process.stdout.readline()  # it knows its parent
     wait_for(lambda: path.exists() and path.read_text().count("\n") > 5, "samples")
     process.kill()
     process.communicate()

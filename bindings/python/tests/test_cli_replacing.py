@@ -58,16 +58,6 @@ def test_a_full_disk_leaves_what_is_there(small_disk, there):
     assert path.read_bytes() == NEW and os.listdir(small_disk) == ["report.json"]
 
 
-def test_a_full_disk_leaves_a_file_with_other_names(small_disk):
-    path = small_disk / "report.json"
-    path.write_bytes(OLD)
-    os.link(path, small_disk / "other")
-    fill_up(small_disk)
-    with pytest.raises(OSError):
-        replace_file.replace(str(path), NEW * 10)
-    assert path.read_bytes() == OLD
-
-
 PROGRAM = "import sys; open(sys.argv[1], 'wb', buffering=0).write(b'x' * (1 << 20))"
 
 
@@ -99,24 +89,6 @@ def test_profile_on_a_full_disk_runs_nothing(small_disk, tmp_path, name):
         assert result.stderr == "memopt: %s: No space left on device\n" % path
         assert not (tmp_path / "ran").exists()
     assert path.read_bytes() == OLD
-
-
-def test_plots_of_other_verbs_on_a_full_disk(small_disk, tmp_path):
-    pytest.importorskip("matplotlib")
-    path = small_disk / "old.png"
-    path.write_bytes(OLD)
-    fill_up(small_disk)
-    trace = tmp_path / "trace.csv"
-    trace.write_text("Thread,Time,Action,Pointer,Size,Stream\n0,1,allocate,0x10,4096,0\n")
-    for words, told in (
-        (["plan", "--params", "366M"], "peak"),
-        (["replay", trace, "--passes", "0"], "peak reserved"),
-    ):
-        result = command(*words, "--plot", path)
-        assert result.returncode == 1, words
-        assert result.stderr == "memopt: %s: No space left on device\n" % path
-        assert told.lower() in result.stdout.lower()  # the figures are told all the same
-        assert path.read_bytes() == OLD
 
 
 # --- what takes the place of what -----------------------------------------------------------------

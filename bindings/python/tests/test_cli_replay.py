@@ -218,11 +218,13 @@ def test_odd_events_are_told(tmp_path):
 )
 
 
-def test_usage_errors(trace, words, says):
+def test_usage_errors(trace, words, says, capsys):
     words = [os.fsdecode(word) if isinstance(word, bytes) else word for word in words]
-    result = command(*(trace if word == "TRACE" else word for word in words))
-    assert result.returncode == 2 and result.stdout == ""
-    assert result.stderr.startswith("usage: memopt ") and says in result.stderr
+    with pytest.raises(SystemExit) as left:
+        memopt.cli.main(["replay", *(str(trace) if word == "TRACE" else word for word in words)])
+    said = capsys.readouterr()
+    assert left.value.code == 2 and said.out == ""
+    assert said.err.startswith("usage: memopt ") and says in said.err
 
 
 @pytest.mark.parametrize(

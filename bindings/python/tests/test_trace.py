@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import pickle
-import threading
 
 import pytest
 
@@ -146,12 +145,6 @@ def test_what_a_gzip_file_may_unpack_to(monkeypatch):
     stored = gzip.compress(text, 0)  # not much smaller
     with read(stored) as trace:
         assert trace.info.lines == (1 << 18) + 1
-
-
-def test_the_checksum_of_a_packed_snapshot():
-    packed = gzip.compress(pickle.dumps(traces.snapshot(traces.trace_entries(traces.training()))))
-    with pytest.raises(memopt.CorruptError, match="damaged.*CRC"):
-        read(packed[:-8] + bytes(8))
 
 
 def test_missing_files(tmp_path):
@@ -406,15 +399,3 @@ def test_progress_and_its_exceptions(trace):
         trace.find_capacity(progress=stop)
     with pytest.raises(KeyboardInterrupt):
         memopt.tools.Trace.read(io.BytesIO(traces.csv(traces.training()).encode()), progress=stop)
-
-
-def test_replays_of_one_trace_on_threads(trace):
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(trace.find_capacity())) for _ in range(3)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [trace.find_capacity()] * 3

@@ -10,11 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
-from memopt import _leak  # noqa: E402
+from memopt.tools._leaks import LeakDetector  # noqa: E402
 from memopt.torch import _call_context, _arguments, _storages, amp, monitor  # noqa: E402
 from memopt.torch import allocator as allocator_module  # noqa: E402
 from memopt.torch._live_bytes import LiveBytes  # noqa: E402
-from memopt.torch._native import native  # noqa: E402
 
 # --- storages -------------------------------------------------------------------------------------
 
@@ -65,12 +64,6 @@ def test_known_tensors_and_what_is_left_out_do_not_count(device):
 # --- devices and allocators -----------------------------------------------------------------------
 
 
-def test_tables_of_a_device_come_from_one_allocator(device):
-    side = native(device)
-    assert side is native(device)
-    assert isinstance(side.allocator, memopt.Allocator) and side.allocator is side.allocator
-
-
 def bare_allocator(device=None):
     allocator = object.__new__(mt.TorchAllocator)
     allocator._device = device
@@ -103,7 +96,7 @@ def test_figures_of_graphs_are_added_but_for_the_setting_among_them(monkeypatch)
 
 def test_samples_of_the_warm_up_do_not_count():
     def alarm(warm_up):
-        detector = _leak.LeakDetector(warm_up=warm_up)
+        detector = LeakDetector(warm_up=warm_up)
         return next(s for s in range(1000) if detector.add(s, s * (1 << 20)) is not None)
 
     assert alarm(100) == alarm(0) + 100
