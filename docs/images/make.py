@@ -25,7 +25,7 @@ CONTEXT = 180 * MIB  # of a process on a GPU, beside what its allocator holds
 
 #: Allocates as a training step does: more and more on the way forward, less on the way back.
 PROGRAM = """
-import sys, memopt
+import sys, memopt.tools
 own = memopt.Device("cuda:0")
 allocator = memopt.Allocator(own, "expandable_segments:True")
 weights = allocator.alloc("%dMiB", tag="weights")

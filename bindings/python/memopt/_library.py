@@ -114,13 +114,13 @@ def _text(raw: Optional[bytes]) -> str:
 def c_text(text: str, what: str) -> bytes:
     """Text for C, which would stop reading at a NUL character."""
     if not isinstance(text, str):
-        raise TypeError("%s is text, not %s" % (what, type(text).__name__))
+        raise TypeError("%s must be text, not %s" % (what, type(text).__name__))
     if "\0" in text:
-        raise ValueError("%s has a NUL character in it: %r" % (what, text))
+        raise ValueError("%s contains a NUL character: %r" % (what, text))
     try:
         return text.encode()
     except UnicodeEncodeError:  # bytes on a command line that are no text, say
-        raise ValueError("%s has characters that are none: %r" % (what, text)) from None
+        raise ValueError("%s contains characters that UTF-8 cannot encode: %r" % (what, text)) from None
 
 
 def load() -> Tuple[ctypes.CDLL, str]:

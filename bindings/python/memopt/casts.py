@@ -82,7 +82,7 @@ class Scaler(_lifetime.Closing):
             ("growth_interval", growth_interval),
         ):
             if not value > 0:  # 0 would mean the default to the library
-                raise ValueError("%s is above 0, not %r" % (name, value))
+                raise ValueError("%s must be greater than 0, not %r" % (name, value))
         options = _abi.ScalerOptions(
             init_scale=init_scale,
             growth_factor=growth_factor,

@@ -78,7 +78,7 @@ class Region(_lifetime.Closing):
         random: Optional[RandomState] = None,
     ) -> None:
         if not callable(run):
-            raise TypeError("run is a function, not %s" % type(run).__name__)
+            raise TypeError("run must be a function, not %s" % type(run).__name__)
         self._allocator = allocator
         self._run = run
         self._random = random
@@ -225,7 +225,7 @@ def _callbacks(
             data = bytes(random.save())
             if len(data) != random.nbytes:
                 raise ValueError(
-                    "random.save gave %d bytes, not the %d announced" % (len(data), random.nbytes)
+                    "random.save returned %d bytes instead of %d" % (len(data), random.nbytes)
                 )
             ctypes.memmove(state, data, len(data))
 

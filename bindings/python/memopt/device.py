@@ -59,7 +59,7 @@ class Device(OpenDevice):
             granularity=parse_size(granularity),
         )
         if capacity != 0 and options.capacity == 0:
-            raise ValueError("capacity: 0 bytes of device memory are of no use")
+            raise ValueError("capacity must be greater than 0 bytes")
         out = ctypes.c_void_p()
         lib.memopt_device_open(
             c_text(name, "a device name"), ctypes.byref(options), ctypes.byref(out)
@@ -130,12 +130,12 @@ class Device(OpenDevice):
         known = {value for value in (room, size) if value is not None}
         if nbytes is None:
             if len(known) != 1:
-                raise ValueError("copy: sizes differ (%s to %s bytes); give nbytes" % (size, room))
+                raise ValueError("copy: the sizes differ (%s and %s bytes); pass nbytes" % (size, room))
             count = known.pop()
         else:
             count = parse_size(nbytes)
             if known and count > min(known):
-                raise ValueError("copy: %d bytes asked, %d are there" % (count, min(known)))
+                raise ValueError("copy: %d bytes were requested, the memory has %d" % (count, min(known)))
         lib.memopt_copy(self._handle.pointer, into, start, count, stream_pointer(stream))
         self._keep(stream, owner, source_owner)
 
@@ -150,9 +150,9 @@ class Device(OpenDevice):
         into, room, owner = self._memory(destination, writable=True)
         count = room if nbytes is None else parse_size(nbytes)
         if count is None or (room is not None and count > room):
-            raise ValueError("fill: %s bytes asked, %s are there" % (nbytes, room))
+            raise ValueError("fill: %s bytes were requested, the memory has %s" % (nbytes, room))
         if not 0 <= value <= 255:
-            raise ValueError("fill: a byte is from 0 to 255, not %d" % value)
+            raise ValueError("fill: value is %d; it must be from 0 to 255" % value)
         lib.memopt_fill(self._handle.pointer, into, value, count, stream_pointer(stream))
         self._keep(stream, owner)
 

@@ -65,7 +65,7 @@ class Memory(Owner):
         """The address of the first byte; 0 where there are none. ClosedError once it is freed."""
         address = self._address
         if address is None or self._handle.closed:
-            raise errors.ClosedError("%s: it was freed" % self._kind)
+            raise errors.ClosedError("%s was freed" % self._kind)
         return address
 
     @property
@@ -113,7 +113,7 @@ class Memory(Owner):
         """A typed view: `shape` elements (all that fit, by default) from byte `offset` on."""
         kind = dtype_of(dtype)
         if not 0 <= offset <= self.nbytes:
-            raise ValueError("offset %d is outside the %d bytes" % (offset, self.nbytes))
+            raise ValueError("offset %d is outside the memory of %d bytes" % (offset, self.nbytes))
         room = self.nbytes - offset
         if shape is None:
             sizes: Tuple[int, ...] = (room // kind.itemsize,)
@@ -123,7 +123,7 @@ class Memory(Owner):
             sizes = tuple(int(size) for size in shape)
         if any(size < 0 for size in sizes) or product(sizes) * kind.itemsize > room:
             raise ValueError(
-                "shape %s of %s does not fit %d bytes" % (list(sizes), kind.name.lower(), room)
+                "shape %s of %s does not fit in %d bytes" % (list(sizes), kind.name.lower(), room)
             )
         device = self.__dlpack_device__()
         return Tensor(self.pointer + offset, sizes, kind, device, False, self)

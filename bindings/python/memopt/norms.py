@@ -77,7 +77,7 @@ def _scratch(
         device._check_tensor(view)
         return view.pointer, view.nbytes, view
     if device.backend != "cpu":
-        raise ValueError("norm: on %s give `scratch` in device memory" % device.backend)
+        raise ValueError("norm: on %s pass `scratch` in device memory" % device.backend)
     room = (ctypes.c_uint64 * (_scratch_bytes(array, count) // 8))()
     return ctypes.addressof(room), ctypes.sizeof(room), room
 
@@ -91,7 +91,7 @@ def _with_norm(
         device._keep(stream, kept, view)
         return None
     if device.backend != "cpu":
-        raise ValueError("norm: on %s give `out` in device memory" % device.backend)
+        raise ValueError("norm: on %s pass `out` in device memory" % device.backend)
     cell = ctypes.c_float()
     enqueue(ctypes.addressof(cell))
     device.sync_stream(stream)
@@ -102,5 +102,5 @@ def _cell(device: Device, out: TensorLike) -> Tensor:
     view = tensor(out, writable=True)
     device._check_tensor(view)
     if view.dtype is not DType.F32 or view.count < 1:
-        raise ValueError("norm: `out` is one f32, not %d of %s" % (view.count, view.dtype.name))
+        raise ValueError("norm: `out` must be one f32 element, not %d of %s" % (view.count, view.dtype.name))
     return view

@@ -31,8 +31,8 @@ def parse_disk(disk: Optional[Disk], host_limit: int) -> Tuple[Optional[bytes], 
     path, limit = disk if isinstance(disk, tuple) else (disk, 0)
     if host_limit == 0:
         raise ValueError(
-            "disk: without a host_limit nothing would ever go to %s: say how much may stay in host"
-            " memory" % os.fspath(path)
+            "disk: without host_limit no value goes to %s; set host_limit to the bytes that may stay"
+            " in host memory" % os.fspath(path)
         )
     return c_text(os.fspath(path), "disk"), parse_size(limit)
 
@@ -105,7 +105,7 @@ class Offloader(_lifetime.Closing):
         On success the buffer belongs to the ticket and is as freed; on failure nothing has changed.
         """
         if buffer.allocator is not self._allocator:
-            raise ValueError("pack: the buffer is of another allocator; use pack_borrowed()")
+            raise ValueError("pack: the buffer belongs to another allocator; use pack_borrowed()")
         buffer._refuse_exports()
         size = buffer.nbytes if nbytes is None else parse_size(nbytes)
         out = ctypes.c_uint64()
@@ -207,7 +207,7 @@ class Ticket:
 
     def _id(self) -> int:
         if self._number == 0:
-            raise errors.ClosedError("ticket: it was released")
+            raise errors.ClosedError("the ticket was released")
         return self._number
 
     @property

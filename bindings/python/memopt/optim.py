@@ -54,7 +54,7 @@ class _WithParameters(Optimizer):
 
     def _add_all(self, params: List[Any], defaults: Dict[str, Any], stream: StreamLike) -> None:
         if not params:
-            raise ValueError("the optimizer got no parameters")
+            raise ValueError("the optimizer has no parameters; pass at least one")
         groups = params if isinstance(params[0], dict) else [{"params": params}]
         for values in groups:
             own = {key: value for key, value in values.items() if key != "params"}

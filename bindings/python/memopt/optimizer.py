@@ -245,8 +245,8 @@ class Optimizer(_lifetime.Closing):
         data_ptr = getattr(parameter.source, "data_ptr", None)
         if data_ptr is not None and data_ptr() != parameter.view._pointer:
             raise ValueError(
-                "parameter %d is not where it was when it was added; make a new optimizer after"
-                " moving a model" % index
+                "parameter %d was moved after it was added; make a new optimizer after moving a"
+                " model" % index
             )
 
     # --- states ---
@@ -331,5 +331,5 @@ def _one_f32(out: TensorLike, device: Device) -> Tensor:
     view = tensor(out, writable=True)
     device._check_tensor(view)
     if view.dtype is not DType.F32 or view.count < 1:
-        raise ValueError("out_norm is one f32, not %d of %s" % (view.count, view.dtype.name))
+        raise ValueError("out_norm must be one f32 element, not %d of %s" % (view.count, view.dtype.name))
     return view

@@ -66,7 +66,7 @@ def _type_name(value: object) -> str:
 
 def _from_tuple(source: Tuple[Any, ...]) -> Tensor:
     if len(source) != 3:
-        raise TypeError("a tuple is (pointer, count, dtype), not %d items" % len(source))
+        raise TypeError("a tensor as a tuple is (pointer, count, dtype); this tuple has %d items" % len(source))
     pointer, count, dtype = source
     pointer, count = int(pointer), int(count)
     if pointer < 0 or count < 0 or pointer >= 1 << 64 or count >= 1 << 63:
@@ -86,7 +86,7 @@ def _from_framework(source: Any, keep_storage: bool) -> Tensor:
     layout = getattr(source, "layout", None)
     if layout not in _dense_layouts and not _is_dense(layout):
         raise TypeError(
-            "%s of layout %s; only dense ones can be used" % (_type_name(source), layout)
+            "%s has layout %s; only dense tensors are supported" % (_type_name(source), layout)
         )
     dtype = dtype_of(source.dtype)
     if not source.is_contiguous():
@@ -98,7 +98,7 @@ def _from_framework(source: Any, keep_storage: bool) -> Tensor:
     kind = _KINDS_OF_DEVICE.get(device.type)
     if kind is None:
         raise TypeError(
-            "%s on device %s has no memory that can be used" % (_type_name(source), device)
+            "%s is on device %s, whose memory cannot be used" % (_type_name(source), device)
         )
     pointer, count = source.data_ptr(), source.numel()
     if pointer == 0 and count:
@@ -131,12 +131,12 @@ def _from_protocols(source: Any) -> Tensor:
         return _from_dlpack(source)
     if view is not None:
         raise TypeError(
-            "%s with items of format %r is of no element type of this library"
+            "%s has items of format %r, which is not an element type of this library"
             % (_type_name(source), view.format)
         )
     raise TypeError(
-        "%s is no tensor: it has neither data_ptr(), nor a buffer, nor __dlpack__, and is no"
-        " (pointer, count, dtype)" % _type_name(source)
+        "%s is not a tensor: it has no data_ptr(), no buffer and no __dlpack__, and is not a"
+        " tuple (pointer, count, dtype)" % _type_name(source)
     )
 
 
@@ -184,7 +184,7 @@ def _from_dlpack(source: Any) -> Tensor:
     view = _dlpack.read(source)
     if view.dtype is None:
         raise TypeError(
-            "%s is of no element type of this library (%s)" % (_type_name(source), view.dtype_text)
+            "%s has an element type that this library does not have (%s)" % (_type_name(source), view.dtype_text)
         )
     if not view.contiguous:
         raise ValueError("%s of shape %s is not contiguous" % (_type_name(source), view.shape))
@@ -196,7 +196,7 @@ def _reinterpret(view: Tensor, dtype: DType) -> Tensor:
     if dtype == view.dtype:
         return view
     if view.nbytes % dtype.itemsize:
-        raise ValueError("%d bytes are no whole number of %s" % (view.nbytes, dtype.name.lower()))
+        raise ValueError("%d bytes are not a multiple of the size of %s" % (view.nbytes, dtype.name.lower()))
     shape: Tuple[int, ...] = (view.nbytes // dtype.itemsize,)
     if dtype.itemsize == view.dtype.itemsize:
         shape = view.shape

@@ -135,9 +135,9 @@ class Tensor:
         Work of streams that still writes it is the caller's to wait for.
         """
         if copy:
-            raise BufferError("a memopt tensor gives no copies")
+            raise BufferError("a memopt tensor cannot be copied through DLPack")
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError("a memopt tensor stays on its device")
+            raise BufferError("a memopt tensor cannot move to another device through DLPack")
         versioned = max_version is not None and max_version[0] >= 1
         pointer = self.pointer
         if isinstance(self._owner, Owner):

@@ -220,8 +220,8 @@ def test_wrong_options_are_told_in_three_lines():
     assert result.returncode == 2 and result.stdout == b""
     assert result.stderr.decode().splitlines() == [
         "usage: memopt plan [options]",
-        "memopt plan: error: unrecognized arguments: --parms 3M; is --parms --params?",
-        "`memopt plan --help` tells the options",
+        "memopt plan: error: unrecognized arguments: --parms 3M; did you mean --params?",
+        "`memopt plan --help` lists the options",
     ]
     result = program("replay")
     assert result.stderr.decode().splitlines()[0] == "usage: memopt replay [options] TRACE"

@@ -182,13 +182,13 @@ def test_a_log_that_cannot_be_written(tmp_path):
     for name in ("notes.csv", "notes.txt"):  # no line of them is taken for half a line of a log
         (tmp_path / name).write_text("Notes.\nThe last line has no end")
         result = command(*words, "--once", "--log", tmp_path / name)
-        assert result.returncode == 1 and "the log would not fit" in result.stderr
+        assert result.returncode == 1 and "give another name" in result.stderr
         assert (tmp_path / name).read_text() == "Notes.\nThe last line has no end"
     result = command(*words, "--once", "--log", "/nowhere/x.csv")
     assert result.returncode == 1 and "/nowhere/x.csv" in result.stderr
     full = command(*words, "--count", "3", "--log", "/dev/full")
     assert full.returncode == 1 and full.stderr == (
-        "memopt: the log ends here, since it cannot be written: /dev/full: No space left on "
+        "memopt: the log ends here, because it cannot be written: /dev/full: No space left on "
         "device\n"
     )
     assert "3 samples" in full.stdout  # watching went on

@@ -12,7 +12,6 @@ import pytest
 
 import memopt.tools
 from cli_support import command, environment, start, wait_for
-from memopt.tools import published
 from memopt.cli.monitor import sampling
 from memopt.cli.monitor.trends import Watch
 from monitor_support import GIB, fake, sampled_once
@@ -20,7 +19,7 @@ from monitor_support import GIB, fake, sampled_once
 # --- our allocators in other processes ------------------------------------------------------------
 
 PUBLISHING = """
-import sys, memopt
+import sys, memopt.tools
 device = memopt.Device("cpu", capacity="64MiB")
 allocator = memopt.Allocator(device)
 kept, dropped = allocator.alloc("6MiB"), allocator.alloc("20MiB")
@@ -92,12 +91,12 @@ def test_names_cannot_steer_a_terminal():
     assert one["name"] in ("?[2Jx?y", "?[2Jx")
 
 
-def published(pid, *devices):
+def publishing(pid, *devices):
     allocators = [
-        published.PublishedAllocator(name, size, size, size * 2, size * 2, 0, 0)
+        memopt.tools.PublishedAllocator(name, size, size, size * 2, size * 2, 0, 0)
         for name, size in devices
     ]
-    return published.Published(pid, "1.0.0", tuple(allocators))
+    return memopt.tools.Published(pid, "1.0.0", tuple(allocators))
 
 
 def cached_on(places, one):
@@ -118,16 +117,16 @@ def cached_on(places, one):
 
 def test_whose_allocator_is_whose():
     """A process numbers devices in its own way."""
-    assert cached_on([2], published(7, ("cuda:0", 5))) == {2: 5}
-    assert cached_on([2], published(7, ("cuda:0", 5), ("cuda:0", 6))) == {2: 11}
-    assert cached_on([1, 3], published(7, ("cuda:0", 5), ("cuda:1", 6))) == {1: 5, 3: 6}
-    assert cached_on([1, 3], published(7, ("cuda:0", 5))) == {}  # one of them: which?
-    assert cached_on([1], published(7, ("cuda:0", 5), ("cuda:1", 6))) == {}
-    assert cached_on([1], published(7, ("hip:0", 5), ("cpu:0", 6))) == {}
-    assert cached_on([], published(7, ("cuda:0", 5))) == {}
+    assert cached_on([2], publishing(7, ("cuda:0", 5))) == {2: 5}
+    assert cached_on([2], publishing(7, ("cuda:0", 5), ("cuda:0", 6))) == {2: 11}
+    assert cached_on([1, 3], publishing(7, ("cuda:0", 5), ("cuda:1", 6))) == {1: 5, 3: 6}
+    assert cached_on([1, 3], publishing(7, ("cuda:0", 5))) == {}  # one of them: which?
+    assert cached_on([1], publishing(7, ("cuda:0", 5), ("cuda:1", 6))) == {}
+    assert cached_on([1], publishing(7, ("hip:0", 5), ("cpu:0", 6))) == {}
+    assert cached_on([], publishing(7, ("cuda:0", 5))) == {}
     many = {number: number + 1 for number in range(12)}  # "cuda:10" comes behind "cuda:9"
     allocators = [("cuda:%d" % number, size) for number, size in many.items()]
-    assert cached_on(list(many), published(7, *allocators)) == many
+    assert cached_on(list(many), publishing(7, *allocators)) == many
 
 
 # --- leaks ----------------------------------------------------------------------------------------

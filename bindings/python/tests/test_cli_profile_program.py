@@ -243,16 +243,16 @@ def test_commands_that_are_not_there(tmp_path):
     result = command("profile", "--", "no-such-program-here", "x")
     assert result.returncode == 127 and result.stdout == ""
     assert result.stderr == (
-        "memopt: no-such-program-here: there is no such program in any folder of PATH\n"
+        "memopt: no-such-program-here: the program was not found in any folder of PATH\n"
     )
     denied = PermissionError(errno.EACCES, "Permission denied")  # a folder of PATH that is closed
     assert program._cannot_start("no-such-program-here", denied).code == 127
     assert program._cannot_start("sh", denied).code == 126
     result = command("profile", "/nowhere/program")
-    assert result.returncode == 127 and "/nowhere/program: there is no such" in result.stderr
+    assert result.returncode == 127 and "/nowhere/program: the program was not found" in result.stderr
     result = command("profile", "--", "")
     assert result.returncode == 127
-    assert result.stderr == "memopt: '': there is no such program in any folder of PATH\n"
+    assert result.stderr == "memopt: '': the program was not found in any folder of PATH\n"
     file = tmp_path / "file"
     file.write_text("#!/nowhere/interpreter\n")
     result = command("profile", file)

@@ -162,7 +162,7 @@ def test_snapshots(tmp_path):
     assert answer(path, "--device", "0", "--with-failed")["peak_live_bytes"] == MIB + (3 << 30)
     assert answer(path, "--device=0", "--with-failed", "--capacity=1GiB", code=1)["out_of_memory"]
     result = command(path, "--device", "2")
-    assert result.returncode == 1 and "there are of device 0 (1), 1 (" in result.stderr
+    assert result.returncode == 1 and "these devices have: 0 (1), 1 (" in result.stderr
 
 
 def test_pickles_do_not_run(tmp_path):
@@ -170,7 +170,7 @@ def test_pickles_do_not_run(tmp_path):
     proof = tmp_path / "proof"
     path.write_bytes(b"\x80\x04cposix\nsystem\n(S'touch %s'\ntR." % os.fsencode(proof))
     result = command(path)
-    assert result.returncode == 1 and "asks for posix.system" in result.stderr
+    assert result.returncode == 1 and "refers to posix.system" in result.stderr
     assert "Traceback" not in result.stderr and not proof.exists()
 
 
@@ -211,7 +211,7 @@ def test_odd_events_are_told(tmp_path):
         (("TRACE", "--capacity", "-5"), "capacity"),
         (("TRACE", "--config", "expandable:True"), "the nearest valid one is"),
         (("TRACE", "--config", "max_split_size_mb:1"), "max_split_size_mb"),
-        (("TRACE", "--passes", "many"), "'many' is no number from 0 to 1000"),
+        (("TRACE", "--passes", "many"), "'many' is not an integer from 0 to 1000"),
         (("TRACE", "--device", "first"), "first"),
         (("TRACE", "--config", b"\xff:1"), "unknown key"),
     ],
@@ -230,13 +230,13 @@ def test_usage_errors(trace, words, says, capsys):
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("", "memopt: trace.csv: the trace holds no allocation to replay"),
+        ("", "memopt: trace.csv: the trace has no allocation to replay"),
         ("0,0,allocate,0x10,many,0\n", "CORRUPT: trace.csv: trace: line 2: the size 'many' must be"),
         (
             "0,0,allocate,0x10,512,0\n0,0,fre",
             "line 3: '0,0,fre' has 3 fields; the header has 6; it",
         ),
-        ("0,0,free,0x10,512,0\n", "holds no allocation"),
+        ("0,0,free,0x10,512,0\n", "has no allocation"),
     ],
 )
 
@@ -258,7 +258,7 @@ def test_other_files(tmp_path):
         (
             "half.csv.gz",
             gzip.compress(bytes(10))[:-9],
-            "half.csv.gz: trace: the gzip file ends too",
+            "half.csv.gz: trace: the gzip file was cut",
         ),
     ):
         path = tmp_path / name

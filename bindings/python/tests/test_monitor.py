@@ -60,7 +60,7 @@ def test_info_of_what_is_there_and_what_is_not():
 
 
 PROGRAM = """
-import json, sys, memopt
+import json, sys, memopt.tools
 with memopt.tools.Monitor(sys.argv[1]) as monitor:
     print(json.dumps([len(monitor), monitor.read(1)._asdict(),
                       [process._asdict() for process in monitor.processes(0)]]))

@@ -88,7 +88,7 @@ def test_files(tmp_path, pack):
 def test_files_that_are_cut_off():
     text = traces.csv(traces.training()).encode()
     packed = gzip.compress(text)
-    with pytest.raises(memopt.CorruptError, match="ends too early: it was cut off"):
+    with pytest.raises(memopt.CorruptError, match="was cut off"):
         read(packed[: len(packed) // 2])
     with pytest.raises(memopt.CorruptError, match="cut off"):
         read(packed[:5])
@@ -135,10 +135,10 @@ def test_what_a_gzip_file_may_unpack_to(monkeypatch):
     monkeypatch.setattr(_trace_files, "FREE_UNPACKED", 1 << 20)
     text = b"Action,Pointer,Size\n" + b"free,0,\n" * (1 << 18)  # 2 MiB; nothing is freed
     packed = gzip.compress(text)
-    says = "unpack to more than 1.00 MiB, the limit.*--max-unpacked"
+    says = "unpack to more than the limit of 1.00 MiB.*--max-unpacked"
     with pytest.raises(memopt.CorruptError, match=says):
         read(packed)
-    with pytest.raises(memopt.CorruptError, match="more than 1.50 MiB"):
+    with pytest.raises(memopt.CorruptError, match="limit of 1.50 MiB"):
         read(packed, max_unpacked="1.5MiB")
     with read(packed, max_unpacked=len(text)) as trace, read(text, max_unpacked=1) as same:
         assert trace.info == same.info
@@ -213,7 +213,7 @@ def test_devices_of_a_snapshot():
     with pickled(few, [], many, device=0) as trace:
         assert trace.source.device == 0 and trace.info.live_bytes == 10
     for device in (1, 3, -1):
-        with pytest.raises(memopt.CorruptError, match=r"there are of device 0 \(1\), 2 \(3\)"):
+        with pytest.raises(memopt.CorruptError, match=r"these devices have: 0 \(1\), 2 \(3\)"):
             pickled(few, [], many, device=device)
 
 
@@ -238,9 +238,9 @@ def test_nothing_of_a_pickle_is_run(tmp_path):
     payload = Payload()
     Payload.path = str(tmp_path / "proof")
     for value in (payload, traces.snapshot([payload])):
-        with pytest.raises(memopt.CorruptError, match=r"asks for \w+\.system.*nothing of it was"):
+        with pytest.raises(memopt.CorruptError, match=r"refers to \w+\.system.*nothing was"):
             read(pickle.dumps(value))
-    with pytest.raises(memopt.CorruptError, match="asks for builtins.eval"):
+    with pytest.raises(memopt.CorruptError, match="refers to builtins.eval"):
         read(b"\x80\x04cbuiltins\neval\n(S'1'\ntR.")
     with pytest.raises(memopt.CorruptError, match="outside itself"):
         read(b"\x80\x04Pid\n.")
@@ -250,7 +250,7 @@ def test_nothing_of_a_pickle_is_run(tmp_path):
 @pytest.mark.parametrize(
     "value, says",
     [
-        ([], "a list, such as memopt's snapshot"),
+        ([], "a list, as memopt's snapshot"),
         (7, "no 'device_traces'"),
         ({"segments": []}, "no 'device_traces'"),
         ({"device_traces": [7]}, "no 'device_traces'"),
@@ -378,7 +378,7 @@ def test_smallest_capacity(trace):
 def test_refused(trace):
     with pytest.raises(memopt.InvalidArgumentError, match="unknown key"):
         trace.replay("nonsense:1")
-    with pytest.raises(ValueError, match="some capacity"):
+    with pytest.raises(ValueError, match="capacity must be"):
         trace.replay(capacity=0)
     none = pytest.raises(memopt.InvalidArgumentError, match="no allocation")
     with memopt.tools.Trace() as empty, none:

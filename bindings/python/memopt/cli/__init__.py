@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
         if usage is None:
             words = [str(a.metavar or a.dest) for a in self._get_positional_actions()]
             usage = " ".join([self.prog, "[options]"] + words)
-        text = "usage: %s\n%s: error: %s\n`%s --help` tells the options\n"
+        text = "usage: %s\n%s: error: %s\n`%s --help` lists the options\n"
         self.exit(USAGE, text % (usage, self.prog, message, self.prog))
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -63,7 +63,7 @@ class _Parser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             near = difflib.get_close_matches(name, self._option_string_actions, 1, 0.7)
             if name.startswith("--") and near:
-                text += "; is %s %s?" % (name, near[0])
+                text += "; did you mean %s?" % near[0]
         self.error(text)
 
 

@@ -28,12 +28,12 @@ def check_picture(path: str) -> None:
     matplotlib.rcParams["text.parse_math"] = False  # names of files and programs stand in titles
     if _kind(path) not in FigureCanvasBase.get_supported_filetypes():
         raise UsageError(
-            "--plot %s: a picture's name has to end in one of %s, or in another kind that "
-            "matplotlib draws" % (path or "''", ", ".join(_USUAL))
+            "--plot %s: the name must end in one of %s, or in another format that "
+            "matplotlib writes" % (path or "''", ", ".join(_USUAL))
         )
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise Refused("--plot %s: there is no folder %s" % (path, folder))
+        raise Refused("--plot %s: the folder %s does not exist" % (path, folder))
     check_writable(path)
 
 

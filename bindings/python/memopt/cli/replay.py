@@ -42,7 +42,7 @@ def _capacity(text: str) -> int:
 
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) > 1000:
-        raise argparse.ArgumentTypeError("%r is no number from 0 to 1000" % text)
+        raise argparse.ArgumentTypeError("%r is not an integer from 0 to 1000" % text)
     return int(text)
 
 
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     plot = None if arguments.plot is None else Plot(arguments.plot)
     with _read(arguments) as trace:
         if trace.info.allocations == 0:
-            output.error("%s: the trace holds no allocation to replay" % _name(arguments))
+            output.error("%s: the trace has no allocation to replay" % _name(arguments))
             return FAILURE
         with Progress("replaying") as bar:
             replay = trace.replay(

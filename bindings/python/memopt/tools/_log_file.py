@@ -57,10 +57,10 @@ class LogFile:
         there = os.pread(self._file, len(start), 0)
         if not start.startswith(there):
             raise ValueError(
-                "%s: it is there already and %s; the log would not fit. Expected %s"
+                "%s: the file exists and %s; give another name. Expected %s"
                 % (
                     self._path,
-                    "has other columns" if self._csv else "is no log of JSON lines",
+                    "has other columns" if self._csv else "is not a log of JSON lines",
                     start.decode().strip(),
                 )
             )

@@ -87,8 +87,7 @@ class _Refusing(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         raise corrupt(
-            "snapshot: the pickle asks for %s.%s, which no memory snapshot does; nothing of it was "
-            "run" % (module, name)
+            "snapshot: the pickle refers to %s.%s, which no memory snapshot does; nothing was run" % (module, name)
         )
 
     def persistent_load(self, pid: Any) -> Any:
@@ -157,14 +156,14 @@ class _Walked(io.RawIOBase):
         if code == _STOP or code in _NAMES:
             self._over = True
         elif code not in _WIDTHS:
-            raise corrupt("snapshot: the pickle is damaged: opcode 0x%02x is no part of it" % code)
+            raise corrupt("snapshot: the pickle is damaged: opcode 0x%02x does not occur in a snapshot" % code)
         elif code == _LONG_BINPUT and number > self._bytes:
             raise corrupt(
                 "snapshot: the pickle remembers value %d within its first %d bytes, which no "
                 "memory snapshot does" % (number, self._bytes)
             )
         elif (code in _SIZED or code == _FRAME) and number > LONGEST_ITEM:
-            raise corrupt("snapshot: an item of %d bytes, which no memory snapshot has" % number)
+            raise corrupt("snapshot: the pickle has an item of %d bytes, which no memory snapshot has" % number)
         return number if code in _SIZED else 0
 
 
@@ -177,9 +176,9 @@ def load(file: Any) -> Any:
     except errors.MemoptError:
         raise
     except EOFError:
-        raise corrupt("snapshot: the pickle ends too early; the file was cut off") from None
+        raise corrupt("snapshot: the pickle was cut off") from None
     except MemoryError:
-        raise corrupt("snapshot: the pickle takes more memory than there is") from None
+        raise corrupt("snapshot: the pickle needs more memory than this machine has") from None
     except (OSError, KeyboardInterrupt):
         raise
     except Exception as error:  # what a damaged pickle raises is not defined

@@ -111,8 +111,8 @@ class _Unpacked(io.RawIOBase):
             limit = max(FREE_UNPACKED, UNPACKED_PER_BYTE * packed)
         if self._done > limit:
             raise corrupt(
-                "trace: %s of the gzip file unpack to more than %s, the limit; where you trust the "
-                "file, raise it by max_unpacked (--max-unpacked)"
+                "trace: %s of the gzip file unpack to more than the limit of %s; if you trust the "
+                "file, raise the limit by max_unpacked (--max-unpacked)"
                 % (format_size(packed), format_size(limit))
             )
         buffer[: len(data)] = data
@@ -169,7 +169,7 @@ def read_trace(
 def _damaged(error: BaseException) -> errors.CorruptError:
     """What the gzip module raised about a file."""
     if isinstance(error, EOFError):
-        return corrupt("trace: the gzip file ends too early: it was cut off")
+        return corrupt("trace: the gzip file was cut off")
     return corrupt("trace: the gzip file is damaged: %s" % error)
 
 

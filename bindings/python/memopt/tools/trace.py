@@ -287,7 +287,7 @@ def _options(
 
     size = 0 if capacity is None else parse_size(capacity)
     if capacity is not None and size == 0:
-        raise ValueError("a device has some capacity; leave it out for no limit")
+        raise ValueError("capacity must be greater than 0; leave it out for no limit")
     return _abi.ReplayOptions(
         config=c_text(config, "a configuration"),
         capacity=size,

@@ -82,7 +82,7 @@ def native(device: torch.device) -> Native:
         index = 0
     else:
         raise TypeError(
-            "memopt works on tensors of cpu and cuda devices, not on those of %s" % device
+            "memopt supports tensors on cpu and cuda devices, not on %s" % device
         )
     key = (os.getpid(), device.type, index)
     found = _natives.get(key)

@@ -118,7 +118,7 @@ def profile(
     runs on the device of its parameters. ProfileError where two sizes cannot be run.
     """
     if not 1 <= batches[0] < batches[1]:
-        raise ValueError("two batch sizes are measured, the smaller first, not %r" % (batches,))
+        raise ValueError("batches must be two batch sizes, the smaller first, not %r" % (batches,))
     run = _Profiling(target_of(target, sequence), optimizer, autocast, accumulation, progress)
     with _as_before(run.target.module):
         return run.profile(batches, check)
@@ -266,7 +266,7 @@ def _device_of(module: torch.nn.Module) -> torch.device:
     devices = {p.device for p in module.parameters()} | {b.device for b in module.buffers()}
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
-        raise ValueError("a module on one device can be measured; this one is on %s" % names)
+        raise ValueError("the module must be on one device to be measured; it is on %s" % names)
     device = devices.pop() if devices else torch.device("cpu")
     if device.type == "meta":
         raise ValueError("the module is on the meta device: it has no weights to run with")

@@ -114,7 +114,7 @@ class Line:
         self, first: Tuple[int, Series], second: Tuple[int, Series], optimizer: OptimizerBytes
     ) -> None:
         if first[0] == second[0]:
-            raise ValueError("two batch sizes are needed, not %d twice" % first[0])
+            raise ValueError("two different batch sizes are needed, not %d twice" % first[0])
         self._batches = (first[0], second[0])
         self._optimizer = optimizer
         self.exact = first[1].shape == second[1].shape

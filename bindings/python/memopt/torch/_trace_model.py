@@ -71,7 +71,7 @@ class Trace:
     def series(self, batch: int) -> Series:
         """Every moment of a step."""
         if batch < 1:
-            raise ValueError("a batch has at least one sample, not %d" % batch)
+            raise ValueError("the batch size is %d; it must be at least 1" % batch)
         module = self.target.module
         recorder = StepRecorder(self.target, self._autocast, self._accumulation)
         mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants that a model makes itself

@@ -149,7 +149,7 @@ class TorchAllocator:
         if device is not None:
             device = torch.device(device)
             if device.type != "cuda":
-                raise ValueError("allocator: device is a cuda device, not %s" % device)
+                raise ValueError("allocator: device must be a cuda device, not %s" % device)
             if device.index is not None:
                 return device.index
         return torch.cuda.current_device()
@@ -177,7 +177,7 @@ def enable_allocator(
         if _enabled is not None:
             if config is not None and config != _enabled.config:
                 raise ValueError(
-                    "enable_allocator: it is enabled already, with %r; config cannot change to %r"
+                    "enable_allocator: the allocator is enabled with %r; config cannot change to %r"
                     % (_enabled.config, config)
                 )
             return _enabled

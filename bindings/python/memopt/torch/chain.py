@@ -201,7 +201,7 @@ def checkpoint_sequential(
     """
     stages: List[Any] = list(functions)
     if not stages:
-        raise ValueError("checkpoint_sequential: there are no modules")
+        raise ValueError("checkpoint_sequential: the list of modules is empty")
     if budget is None:
         return _in_segments(stages, segments, input, preserve_rng_state, determinism_check)
     x = segments if input is None else input
@@ -238,7 +238,7 @@ def _in_segments(
             % (type(segments).__name__, type(x).__name__)
         )
     if segments < 1:
-        raise ValueError("checkpoint_sequential: segments is %d; it is at least 1" % segments)
+        raise ValueError("checkpoint_sequential: segments is %d; it must be at least 1" % segments)
     size = max(len(stages) // segments, 1)
     cuts = [size * i for i in range(min(segments, len(stages)))]
     for start, end in zip(cuts, cuts[1:]):

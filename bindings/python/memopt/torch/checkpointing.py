@@ -65,7 +65,7 @@ class SaveInputs(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        raise AssertionError("checkpoint: nobody uses this output")
+        raise AssertionError("checkpoint: this output is not used")
 
 
 anchor = torch.empty(0, requires_grad=True)
@@ -319,12 +319,12 @@ def checkpoint(
     """
     if determinism_check not in _recompute_check.MODES:
         raise ValueError(
-            "checkpoint: determinism_check is one of %s, not %r"
+            "checkpoint: determinism_check must be one of %s, not %r"
             % (", ".join(map(repr, _recompute_check.MODES)), determinism_check)
         )
     if respect_saved_tensors_hooks:
         raise NotImplementedError(
-            "checkpoint: respect_saved_tensors_hooks=True is not there; tensors of selective"
+            "checkpoint: respect_saved_tensors_hooks=True is not supported; tensors of selective"
             " contexts stay on the device"
         )
     if function is None:

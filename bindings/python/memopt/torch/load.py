@@ -70,7 +70,7 @@ def load_safetensors(
     (OSError) a part of the model is loaded. Hooks of load_state_dict() are not run.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError("load_safetensors: dtype is a floating-point type or None, not %s" % dtype)
+        raise TypeError("load_safetensors: dtype must be a floating-point type or None, not %s" % dtype)
     entries = _entries_of(os.fspath(path))
     slots = _slots_of(model)
     tasks, missing, unexpected = _matched(model, entries, slots, strict)
@@ -116,7 +116,7 @@ def _file_in(folder: str) -> str:
                 "%s: there are %d files *%s (%s, …) and no model%s; name one"
                 % (folder, len(found), ending, found[0], ending)
             )
-    raise FileNotFoundError("%s: there is no file *.safetensors" % folder)
+    raise FileNotFoundError("%s: the folder has no file *.safetensors" % folder)
 
 
 # --- the model ------------------------------------------------------------------------------------

@@ -71,10 +71,10 @@ class MemoryMonitor:
     ) -> None:
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
             raise ValueError(
-                "MemoryMonitor: interval is a number of steps from 1, not %r" % interval
+                "MemoryMonitor: interval must be an integer of at least 1, not %r" % interval
             )
         if not 0 <= underuse <= 1:
-            raise ValueError("MemoryMonitor: underuse is a share from 0 to 1, not %r" % underuse)
+            raise ValueError("MemoryMonitor: underuse must be a number from 0 to 1, not %r" % underuse)
         self._interval = interval
         self._use = UseWatch(underuse, underuse_after)
         self._source: Any = _source(_device(device))
@@ -109,7 +109,7 @@ class MemoryMonitor:
         register = getattr(optimizer, "register_step_post_hook", None)
         if register is None:
             raise TypeError(
-                "MemoryMonitor.attach: optimizer is a torch.optim.Optimizer, not %s"
+                "MemoryMonitor.attach: optimizer must be a torch.optim.Optimizer, not %s"
                 % type(optimizer).__name__
             )
         handle = register(lambda *unused: self._step_quietly())
@@ -169,7 +169,7 @@ class MemoryMonitor:
         except OSError as error:
             self._file.close()
             self._file = None
-            self._warn("log", "the log ends here, since it cannot be written: %s" % error)
+            self._warn("log", "the log ends here, because it cannot be written: %s" % error)
 
     # --- what is wrong ---
 
@@ -342,7 +342,7 @@ def _source(device: torch.device) -> Any:
         return _Cpu()
     if device.type == "cuda":
         return _Gpu(torch.cuda.current_device() if device.index is None else device.index)
-    raise ValueError("MemoryMonitor: device is cpu or cuda, not %s" % device)
+    raise ValueError("MemoryMonitor: device must be cpu or cuda, not %s" % device)
 
 
 def _writer(tensorboard: Any) -> Tuple[Any, bool]:

@@ -127,7 +127,7 @@ def report(
     device's allocator (where the device has one that tells).
     """
     if not isinstance(model, torch.nn.Module):
-        raise TypeError("report: model is a torch.nn.Module, not %s" % type(model).__name__)
+        raise TypeError("report: model must be a torch.nn.Module, not %s" % type(model).__name__)
     optimizers = _optimizers(optimizer)
     peaks = None if step is None else _measure(model, optimizers, step)
     counted = _Count()
@@ -182,7 +182,7 @@ def _optimizers(optimizer: Any) -> List[Any]:
     for one in many:
         if not (hasattr(one, "state") and hasattr(one, "param_groups")):
             raise TypeError(
-                "report: optimizer is a torch.optim.Optimizer or a list of them, not %s"
+                "report: optimizer must be a torch.optim.Optimizer or a list of them, not %s"
                 % type(one).__name__
             )
     return many

@@ -75,7 +75,7 @@ class save_on_cpu(saved_tensors_hooks):
         disk: Optional[Disk] = None,
     ) -> None:
         if prefetch < 0:
-            raise ValueError("save_on_cpu: prefetch is a number of tensors, not %r" % (prefetch,))
+            raise ValueError("save_on_cpu: prefetch must be a number of tensors, not %r" % (prefetch,))
         options = _options(parse_size(host_limit), overflow, disk)
         self._packer = packer = Packer(
             options, device_type, max(1, parse_size(min_bytes)), _last(keep_last), prefetch
@@ -103,7 +103,7 @@ class save_on_cpu(saved_tensors_hooks):
 
     def __exit__(self, *arguments: object) -> None:
         if self._packer not in _buffers.watchers:
-            raise RuntimeError("save_on_cpu: it was left more often than it was entered")
+            raise RuntimeError("save_on_cpu: __exit__ was called more often than __enter__")
         try:
             _hooks.pop()
         finally:
@@ -139,8 +139,7 @@ def _options(
     policy = int(choice(_abi.Overflow, overflow, "overflow"))
     if (policy == _abi.Overflow.SPILL) != (path is not None):
         raise ValueError(
-            "save_on_cpu: overflow 'spill' and disk go together: say where to spill to, or leave"
-            " the other out"
+            "save_on_cpu: overflow 'spill' and disk need each other: pass both, or leave both out"
         )
     return Options(host_limit, policy, None if path is None else (os.fsdecode(path), limit))
 
@@ -151,7 +150,7 @@ def _last(keep_last: Size) -> Tuple[float, float]:
         return math.inf, parse_size(keep_last)
     if keep_last < 0:
         raise ValueError(
-            "save_on_cpu: keep_last is a number of tensors or bytes, not %r" % keep_last
+            "save_on_cpu: keep_last must be a number of tensors or bytes, not %r" % keep_last
         )
     return keep_last, math.inf
 

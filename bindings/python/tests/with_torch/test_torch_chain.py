@@ -262,7 +262,7 @@ def test_nothing_is_left_behind(device, x):
 
 
 def test_bad_arguments(chain, x):
-    with pytest.raises(ValueError, match="no modules"):
+    with pytest.raises(ValueError, match="modules is empty"):
         mt.checkpoint_sequential([], x, budget="1GiB")
     with pytest.raises(TypeError, match="budget=…"):
         mt.checkpoint_sequential(chain, x)

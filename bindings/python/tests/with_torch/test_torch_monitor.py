@@ -279,7 +279,7 @@ def test_notes_are_no_log(tmp_path):
     """Their last line may be without an end, and yet is not half a line of a log."""
     path = tmp_path / "notes.txt"
     path.write_text("Notes.\nThe last line")
-    with pytest.raises(ValueError, match="no log of JSON lines"):
+    with pytest.raises(ValueError, match="not a log of JSON lines"):
         mt.MemoryMonitor(path, device="cpu")
     assert path.read_text() == "Notes.\nThe last line"
 

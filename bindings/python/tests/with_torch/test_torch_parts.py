@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
-from memopt.tools._leaks import LeakDetector  # noqa: E402
+from memopt.tools import _leaks  # noqa: E402
 from memopt.torch import _call_context, _arguments, _storages, amp, monitor  # noqa: E402
 from memopt.torch import allocator as allocator_module  # noqa: E402
 from memopt.torch._live_bytes import LiveBytes  # noqa: E402
@@ -96,7 +96,7 @@ def test_figures_of_graphs_are_added_but_for_the_setting_among_them(monkeypatch)
 
 def test_samples_of_the_warm_up_do_not_count():
     def alarm(warm_up):
-        detector = LeakDetector(warm_up=warm_up)
+        detector = _leaks.LeakDetector(warm_up=warm_up)
         return next(s for s in range(1000) if detector.add(s, s * (1 << 20)) is not None)
 
     assert alarm(100) == alarm(0) + 100

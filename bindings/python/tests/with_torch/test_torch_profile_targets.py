@@ -59,7 +59,7 @@ def test_bad_names_are_told(name, message):
         (nn.Linear(2, 2), "Linear came without inputs"),
         (3, "expected a module, .* not int"),
         ((nn.Linear(2, 2), 3), "not \\(Linear, int\\)"),
-        ((nn.Linear(2, 2), len, 3), "the loss is a"),
+        ((nn.Linear(2, 2), len, 3), "the loss must be"),
     ],
 )
 

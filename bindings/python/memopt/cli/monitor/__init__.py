@@ -57,7 +57,7 @@ def _interval(text: str) -> float:
         value = math.nan
     if not _SHORTEST <= value <= _LONGEST:
         raise argparse.ArgumentTypeError(
-            "%r is no number of seconds from %g to %g" % (text, _SHORTEST, _LONGEST)
+            "%r is not a number of seconds from %g to %g" % (text, _SHORTEST, _LONGEST)
         )
     return value
 
@@ -68,7 +68,7 @@ def _count(text: str) -> int:
     except ValueError:
         value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError("%r is no number from 1" % text)
+        raise argparse.ArgumentTypeError("%r is not an integer of at least 1" % text)
     return value
 
 
@@ -349,7 +349,7 @@ class _Log:
         except OSError as error:
             self.close()
             self.failed = True
-            self._output.error("the log ends here, since it cannot be written: " + said(error))
+            self._output.error("the log ends here, because it cannot be written: " + said(error))
 
     def close(self) -> None:
         """Ends it."""

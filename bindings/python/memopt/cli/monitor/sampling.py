@@ -53,7 +53,7 @@ def parse_device(text: str) -> Tuple[str, Optional[int]]:
     found = _DEVICE.fullmatch(text)
     if found is None:
         raise ValueError(
-            "%r is no device: write cpu, cuda, hip, or one of them with a number, such as cuda:0"
+            "%r is not a device: write cpu, cuda, hip, or one of them with a number, such as cuda:0"
             % text
         )
     return found.group(1), None if found.group(2) is None else int(found.group(2))

@@ -49,7 +49,7 @@ def _interval(text: str) -> float:
         value = 0.0
     if not _SHORTEST <= value <= _LONGEST:
         raise argparse.ArgumentTypeError(
-            "%r is no number of seconds from %g to %g" % (text, _SHORTEST, _LONGEST)
+            "%r is not a number of seconds from %g to %g" % (text, _SHORTEST, _LONGEST)
         )
     return value
 
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if not command:
         from .. import UsageError
 
-        raise UsageError("which program? Write it behind --: memopt profile -- python train.py")
+        raise UsageError("no program was given; write it after --: memopt profile -- python train.py")
     if arguments.plot is not None:
         check_picture(arguments.plot)
     figures = Figures(gpus=not arguments.no_gpu)

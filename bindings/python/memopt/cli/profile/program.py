@@ -139,11 +139,11 @@ def _cannot_start(program: str, error: OSError) -> CannotStart:
     if isinstance(error, FileNotFoundError) or not _is_there(program):
         if os.path.sep in program and os.path.exists(program):
             return CannotStart(
-                "%s: the interpreter that its first line names is not there" % program, NOT_FOUND
+                "%s: the interpreter in its first line does not exist" % program, NOT_FOUND
             )
         where = "" if os.path.sep in program else " in any folder of PATH"
         name = program or "''"
-        return CannotStart("%s: there is no such program%s" % (name, where), NOT_FOUND)
+        return CannotStart("%s: the program was not found%s" % (name, where), NOT_FOUND)
     return CannotStart("%s: %s" % (program, error.strerror), NOT_EXECUTABLE)
 
 

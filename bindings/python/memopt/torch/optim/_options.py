@@ -74,7 +74,7 @@ def check_keys(given: Iterable[str], known: Sequence[str], index: int, rule: str
         nearest = _nearest(key, known)
         if nearest is not None:
             raise ValueError(
-                "parameter group %d has the key %r, which %s does not know; is %r meant?"
+                "parameter group %d has the key %r, which %s does not know; did you mean %r?"
                 % (index, key, rule, nearest)
             )
 
