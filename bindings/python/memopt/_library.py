@@ -94,7 +94,7 @@ def _check(status: int, function: Any, arguments: Any) -> int:
 def from_status(status: int) -> errors.MemoptError:
     """The exception for a status, with the library's message where the message belongs to it."""
     info = _abi.ErrorInfo()
-    lib.memopt_last_error_info(ctypes.byref(info))
+    lib.memopt_last_error_info(info)
     if info.status == status:
         return errors.make(
             status,
@@ -105,6 +105,13 @@ def from_status(status: int) -> errors.MemoptError:
     if status >= _abi.Status.USER:
         return errors.make(status, "a callback returned status %#x" % status)
     return errors.make(status, _text(lib.memopt_status_message(status)))
+
+
+def output(function: Any, *arguments: Any) -> Any:
+    """What a function writes through its last parameter: a struct, or a number's or address's value."""
+    out = function.argtypes[-1]._type_()
+    function(*arguments, out)
+    return out if isinstance(out, _abi.Struct) else out.value
 
 
 def _text(raw: Optional[bytes]) -> str:

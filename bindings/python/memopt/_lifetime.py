@@ -28,6 +28,7 @@ from typing import Any, Callable, ContextManager, List, Optional, Tuple
 
 from . import errors
 from ._abi import Status
+from ._library import output
 from ._lock import Guard
 
 _lock = Guard()  # reentrant: a collection may run a finalizer inside the locked part
@@ -41,6 +42,7 @@ class Handle:
         "keep",
         "_pointer",
         "_end",
+        "_force_end",
         "around",
         "_parents",
         "_children",
@@ -53,14 +55,16 @@ class Handle:
         self,
         kind: str,
         pointer: int,
-        end: Callable[[int, bool], object],
+        end: Callable[[int], object],
         parents: Tuple["Handle", ...] = (),
         keep: Any = None,
+        force_end: Optional[Callable[[int], object]] = None,
     ) -> None:
         self.kind = kind
         self.keep = keep  # what the native object refers to: callback thunks
         self._pointer: Optional[int] = pointer
-        self._end = end  # end(pointer, force)
+        self._end = end
+        self._force_end = force_end or end
         #: The native object ends inside ``with around(pointer)``.
         self.around: Callable[[int], ContextManager[object]] = contextlib.nullcontext
         self._parents = parents
@@ -108,7 +112,7 @@ class Handle:
             return
         try:
             with self.around(pointer):
-                self._end(pointer, force)
+                (self._force_end if force else self._end)(pointer)
         except errors.BusyError:
             self._pointer = pointer
             raise
@@ -156,7 +160,7 @@ class Handle:
             pointer, self._pointer = self._pointer, None
         try:
             with self.around(pointer):
-                self._end(pointer, True)
+                self._force_end(pointer)
         except errors.MemoptError as error:
             errors.report_unraisable(error, "while a forgotten %s was ended" % self.kind)
         self._detach()
@@ -191,6 +195,22 @@ atexit.register(_at_exit)
 def finalize(owner: object, handle: Handle) -> None:
     """Abandons the handle when the owner is collected, or at exit, the youngest first."""
     weakref.finalize(owner, handle.abandon)
+
+
+def create(
+    owner: object,
+    kind: str,
+    end: Callable[[int], object],
+    function: Any,
+    *arguments: Any,
+    parents: Tuple[Handle, ...] = (),
+    keep: Any = None,
+    force_end: Optional[Callable[[int], object]] = None,
+) -> Handle:
+    """The handle of the native object that a function of the library makes for an owner."""
+    handle = Handle(kind, output(function, *arguments) or 0, end, parents, keep, force_end)
+    finalize(owner, handle)
+    return handle
 
 
 class Closing:

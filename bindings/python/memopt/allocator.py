@@ -11,7 +11,7 @@ from . import _abi, _lifetime, errors
 from ._abi import BlockState, Tag
 from ._arguments import unsigned
 from ._interrupt import Interruptible
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 from .device import Device
 from .memory import Memory
 from .sizes import Size, parse_size
@@ -123,17 +123,18 @@ class Allocator(_lifetime.Closing):
         self._tags = {tag.name.lower(): int(tag) for tag in Tag if tag is not Tag.USER}
         options = _abi.AllocatorOptions(limit=parse_size(limit))
         options.pressure, options.oom = thunks = _thunks(weakref.ref(self))
-        out = ctypes.c_void_p()
-        lib.memopt_allocator_create(
+        self._handle = _lifetime.create(
+            self,
+            "allocator",
+            lib.memopt_allocator_destroy,
+            lib.memopt_allocator_create,
             device._handle.pointer,
             c_text(config, "a configuration"),
-            ctypes.byref(options),
-            ctypes.byref(out),
+            options,
+            parents=(device._handle,),
+            keep=thunks,
+            force_end=lib.memopt_allocator_destroy_force,
         )
-        self._handle = _lifetime.Handle(
-            "allocator", out.value or 0, _end_allocator, (device._handle,), keep=thunks
-        )
-        _lifetime.finalize(self, self._handle)
         self._names = stat_names()
 
     @property
@@ -154,17 +155,16 @@ class Allocator(_lifetime.Closing):
     def alloc(self, nbytes: Size, stream: StreamLike = None, tag: TagLike = "other") -> Buffer:
         """Allocates device memory for work on a stream; OutOfMemoryError says what there is."""
         size = parse_size(nbytes)
-        out = ctypes.c_void_p()
-        lib.memopt_allocator_alloc(
+        address = output(
+            lib.memopt_allocator_alloc,
             self._handle.pointer,
             size,
             self.tag(tag),
             stream_pointer(stream),
-            ctypes.byref(out),
         )
-        buffer = Buffer(self, out.value, size, stream)
-        if out.value:
-            self._live[out.value] = weakref.ref(buffer)
+        buffer = Buffer(self, address, size, stream)
+        if address:
+            self._live[address] = weakref.ref(buffer)
         return buffer
 
     def free(self, block: Union[Buffer, int, None]) -> None:
@@ -205,15 +205,13 @@ class Allocator(_lifetime.Closing):
         """The first byte and the usable size of the live block that holds an address."""
         base, size = ctypes.c_void_p(), ctypes.c_uint64()
         lib.memopt_allocator_get_block(
-            self._handle.pointer, int(pointer), ctypes.byref(base), ctypes.byref(size)
+            self._handle.pointer, int(pointer), base, size
         )
         return base.value or 0, size.value
 
     def trim(self) -> int:
         """Gives cached memory back to the device; the bytes given back."""
-        released = ctypes.c_uint64()
-        lib.memopt_allocator_trim_sync(self._handle.pointer, ctypes.byref(released))
-        return released.value
+        return int(output(lib.memopt_allocator_trim_sync, self._handle.pointer))
 
     def set_limit(self, limit: Size) -> None:
         """Sets the most bytes to hold from the device; 0: no limit."""
@@ -223,12 +221,10 @@ class Allocator(_lifetime.Closing):
 
     def register_tag(self, name: str) -> int:
         """Registers a tag, or finds it; from then on `name` can be given to alloc()."""
-        out = ctypes.c_uint32()
-        lib.memopt_allocator_register_tag(
-            self._handle.pointer, c_text(name, "a tag"), ctypes.byref(out)
-        )
-        self._tags[name] = out.value
-        return out.value
+        text = c_text(name, "a tag")
+        number = int(output(lib.memopt_allocator_register_tag, self._handle.pointer, text))
+        self._tags[name] = number
+        return number
 
     def tag(self, tag: TagLike) -> int:
         """The number of a tag."""
@@ -244,10 +240,9 @@ class Allocator(_lifetime.Closing):
         """Current and peak bytes of every tag, by name."""
         result: Dict[str, TagStats] = {}
         while True:
-            raw = _abi.TagStatsStruct()
             try:
-                lib.memopt_allocator_get_tag_stats(
-                    self._handle.pointer, len(result), ctypes.byref(raw)
+                raw = output(
+                    lib.memopt_allocator_get_tag_stats, self._handle.pointer, len(result)
                 )
             except errors.NotFoundError:
                 return result
@@ -264,11 +259,8 @@ class Allocator(_lifetime.Closing):
 
     def stat(self, name: str) -> int:
         """One statistic by its key."""
-        value = ctypes.c_uint64()
-        lib.memopt_allocator_get_stat(
-            self._handle.pointer, c_text(name, "a statistic"), ctypes.byref(value)
-        )
-        return value.value
+        text = c_text(name, "a statistic")
+        return int(output(lib.memopt_allocator_get_stat, self._handle.pointer, text))
 
     def reset_peaks(self) -> None:
         """Makes every peak the current value."""
@@ -294,13 +286,6 @@ def add_to_snapshot_of(allocator: int, segments: List[Dict[str, Any]]) -> None:
     visitor = _abi.BlockVisitor(visit)
     with Interruptible():
         lib.memopt_allocator_snapshot(allocator, visitor, None)
-
-
-def _end_allocator(pointer: int, force: bool) -> None:
-    if force:
-        lib.memopt_allocator_destroy_force(pointer)
-    else:
-        lib.memopt_allocator_destroy(pointer)
 
 
 def config_items(text: str) -> List[str]:

@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple, Union
 from . import _abi, _lifetime
 from ._abi import DType, Rounding
 from ._arguments import choice, unsigned
-from ._library import lib
+from ._library import lib, output
 from .device import Device
 from .memory import Part
 from .streams import StreamLike, stream_pointer
@@ -50,7 +50,7 @@ def cast(
         into,
         start,
         len(inputs),
-        ctypes.byref(options),
+        options,
         stream_pointer(stream),
     )
     device._keep(stream, outputs, inputs)
@@ -90,11 +90,16 @@ class Scaler(_lifetime.Closing):
             growth_interval=unsigned(growth_interval, 32, "growth_interval"),
             disabled=int(not enabled),
         )
-        out = ctypes.c_void_p()
-        lib.memopt_scaler_create(device._handle.pointer, ctypes.byref(options), ctypes.byref(out))
         self._device = device
-        self._handle = _lifetime.Handle("scaler", out.value or 0, _end_scaler, (device._handle,))
-        _lifetime.finalize(self, self._handle)
+        self._handle = _lifetime.create(
+            self,
+            "scaler",
+            lib.memopt_scaler_destroy,
+            lib.memopt_scaler_create,
+            device._handle.pointer,
+            options,
+            parents=(device._handle,),
+        )
 
     @property
     def device(self) -> Device:
@@ -165,19 +170,14 @@ class Scaler(_lifetime.Closing):
             growth_tracker=unsigned(state["_growth_tracker"], 32, "_growth_tracker"),
         )
         lib.memopt_scaler_set_state_sync(
-            self._handle.pointer, ctypes.byref(raw), stream_pointer(stream)
+            self._handle.pointer, raw, stream_pointer(stream)
         )
 
     def _state(self, stream: StreamLike) -> _abi.ScalerState:
-        raw = _abi.ScalerState()
-        lib.memopt_scaler_get_state_sync(
-            self._handle.pointer, stream_pointer(stream), ctypes.byref(raw)
+        raw: _abi.ScalerState = output(
+            lib.memopt_scaler_get_state_sync, self._handle.pointer, stream_pointer(stream)
         )
         return raw
 
     def _tensors(self, sources: Tensors, what: str, writable: bool = False) -> Tuple[Any, Any]:
         return tensor_array(tensor_list(sources), self._device, what, writable=writable)
-
-
-def _end_scaler(pointer: int, force: bool) -> None:
-    lib.memopt_scaler_destroy(pointer)

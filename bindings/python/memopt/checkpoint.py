@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 from . import _abi, _lifetime, errors
 from ._abi import CheckMode, Pass, RegionMode, Status
 from ._arguments import choice, unsigned
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 from .allocator import Allocator
 from .memory import Memory
 from .sizes import Size, parse_size
@@ -95,22 +95,18 @@ class Region(_lifetime.Closing):
         )
         self._keeps = options.mode == RegionMode.KEEP
         device = allocator.device
-        out = ctypes.c_void_p()
-        lib.memopt_region_create(
+        self._handle = _lifetime.create(
+            self,
+            "region",
+            lib.memopt_region_destroy,
+            lib.memopt_region_create,
             device._handle.pointer,
             allocator._handle.pointer,
-            ctypes.byref(callbacks),
-            ctypes.byref(options),
-            ctypes.byref(out),
-        )
-        self._handle = _lifetime.Handle(
-            "region",
-            out.value or 0,
-            _end_region,
-            (allocator._handle, device._handle),
+            callbacks,
+            options,
+            parents=(allocator._handle, device._handle),
             keep=thunks,
         )
-        _lifetime.finalize(self, self._handle)
 
     @property
     def leases(self) -> Tuple[Lease, ...]:
@@ -157,9 +153,7 @@ class Region(_lifetime.Closing):
     def alloc(self, nbytes: Size) -> Lease:
         """Leases memory; only inside `run`. The n-th lease of each run has the same size."""
         size = parse_size(nbytes)
-        out = ctypes.c_void_p()
-        lib.memopt_region_alloc(self._handle.pointer, size, ctypes.byref(out))
-        lease = Lease(self, out.value, size)
+        lease = Lease(self, output(lib.memopt_region_alloc, self._handle.pointer, size), size)
         self._leases.append(lease)
         return lease
 
@@ -171,8 +165,7 @@ class Region(_lifetime.Closing):
 
     def stats(self) -> Dict[str, int]:
         """What the region has done."""
-        raw = _abi.RegionStats()
-        lib.memopt_region_get_stats(self._handle.pointer, ctypes.byref(raw))
+        raw = output(lib.memopt_region_get_stats, self._handle.pointer)
         return {field[0]: getattr(raw, field[0]) for field in raw._fields_[1:]}
 
     def _refuse_exports(self) -> None:
@@ -182,10 +175,6 @@ class Region(_lifetime.Closing):
                 lease._refuse_exports()
             except BufferError as error:
                 raise BufferError("region %r, lease %d: %s" % (self.name, number, error)) from None
-
-
-def _end_region(pointer: int, force: bool) -> None:
-    lib.memopt_region_destroy(pointer)
 
 
 def _guarded(call: Callable[[], Optional[int]]) -> int:

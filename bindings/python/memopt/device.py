@@ -6,14 +6,13 @@ objects whose memory it uses are kept until it is done.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from typing import Any, Callable, Optional, Tuple, Union
 
 from . import _abi, _lifetime
 from ._abi import StreamOrder
 from ._arguments import choice, unsigned
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 from .open_device import OpenDevice
 from .pinned import PinnedMemory, Registration
 from .sizes import Size, parse_size
@@ -60,21 +59,22 @@ class Device(OpenDevice):
         )
         if capacity != 0 and options.capacity == 0:
             raise ValueError("capacity must be greater than 0 bytes")
-        out = ctypes.c_void_p()
-        lib.memopt_device_open(
-            c_text(name, "a device name"), ctypes.byref(options), ctypes.byref(out)
+        super().__init__(
+            _lifetime.create(
+                self,
+                "device %s" % name,
+                lib.memopt_device_close,
+                lib.memopt_device_open,
+                c_text(name, "a device name"),
+                options,
+            )
         )
-        handle = _lifetime.Handle("device %s" % name, out.value or 0, _close_device)
-        _lifetime.finalize(self, handle)
-        super().__init__(handle)
         self._inline = self._is_cpu and options.stream_order == StreamOrder.EAGER
 
     @staticmethod
     def count(backend: str) -> int:
         """The number of devices of a back end: "cpu" (1), "cuda" or "hip"."""
-        result = ctypes.c_int32()
-        lib.memopt_device_count(c_text(backend, "a back end"), ctypes.byref(result))
-        return result.value
+        return int(output(lib.memopt_device_count, c_text(backend, "a back end")))
 
     # --- streams and events ---
 
@@ -191,7 +191,3 @@ def _torch_captures() -> bool:
     graph uses must stay longer than one run of it: as in torch, that is the caller's to see to."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
-
-
-def _close_device(pointer: int, force: bool) -> None:
-    lib.memopt_device_close(pointer)

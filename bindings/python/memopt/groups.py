@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Dict, Generic, Optional, Tuple, TypeVar
 
 from . import _abi
 from ._abi import OptimizerKind
-from ._library import lib
+from ._library import lib, output
 from ._lifetime import Handle
 
 #: The hyperparameters of each kind and their defaults: torch's, for Lion its paper's.
@@ -85,11 +84,12 @@ class Group:
     def _set(self, values: Dict[str, Any]) -> None:
         raw = self._get()
         set_values(self._kind, raw, values)
-        lib.memopt_optimizer_set_group(self._handle.pointer, self.index, ctypes.byref(raw))
+        lib.memopt_optimizer_set_group(self._handle.pointer, self.index, raw)
 
     def _get(self) -> _abi.OptimizerGroup:
-        raw = _abi.OptimizerGroup()
-        lib.memopt_optimizer_get_group(self._handle.pointer, self.index, ctypes.byref(raw))
+        raw: _abi.OptimizerGroup = output(
+            lib.memopt_optimizer_get_group, self._handle.pointer, self.index
+        )
         return raw
 
     def as_dict(self) -> Dict[str, Any]:

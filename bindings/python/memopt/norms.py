@@ -6,7 +6,7 @@ import ctypes
 from typing import Any, Optional, Tuple
 
 from ._abi import DType
-from ._library import lib
+from ._library import lib, output
 from .casts import Tensors
 from .device import Device
 from .streams import StreamLike, stream_pointer
@@ -63,9 +63,7 @@ def clip(
 
 
 def _scratch_bytes(array: Any, count: int) -> int:
-    found = ctypes.c_uint64()
-    lib.memopt_norm_get_scratch(array, count, ctypes.byref(found))
-    return found.value
+    return int(output(lib.memopt_norm_get_scratch, array, count))
 
 
 def _scratch(

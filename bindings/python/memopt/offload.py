@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Optional, Tuple, Union
 from . import _abi, _lifetime, errors
 from ._abi import OffloaderFlags, Overflow
 from ._arguments import choice
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 from .allocator import Allocator, Buffer
 from .memory import Memory
 from .sizes import Size, parse_size
@@ -75,18 +75,18 @@ class Offloader(_lifetime.Closing):
             disk_limit=disk_limit,
         )
         device = allocator.device
-        out = ctypes.c_void_p()
-        lib.memopt_offloader_create(
+        self._allocator = allocator
+        self._handle = _lifetime.create(
+            self,
+            "offloader",
+            lib.memopt_offloader_destroy,
+            lib.memopt_offloader_create,
             device._handle.pointer,
             allocator._handle.pointer,
-            ctypes.byref(options),
-            ctypes.byref(out),
+            options,
+            parents=(allocator._handle, device._handle),
+            force_end=lib.memopt_offloader_destroy_force,
         )
-        self._allocator = allocator
-        self._handle = _lifetime.Handle(
-            "offloader", out.value or 0, _end_offloader, (allocator._handle, device._handle)
-        )
-        _lifetime.finalize(self, self._handle)
 
     @property
     def allocator(self) -> Allocator:
@@ -108,12 +108,15 @@ class Offloader(_lifetime.Closing):
             raise ValueError("pack: the buffer belongs to another allocator; use pack_borrowed()")
         buffer._refuse_exports()
         size = buffer.nbytes if nbytes is None else parse_size(nbytes)
-        out = ctypes.c_uint64()
-        lib.memopt_offloader_pack(
-            self._handle.pointer, buffer.pointer, size, stream_pointer(stream), ctypes.byref(out)
+        number = output(
+            lib.memopt_offloader_pack,
+            self._handle.pointer,
+            buffer.pointer,
+            size,
+            stream_pointer(stream),
         )
         self._allocator._disown(buffer)
-        return Ticket(self, out.value, size, stream, None)
+        return Ticket(self, number, size, stream, None)
 
     def pack_borrowed(self, source: TensorLike, stream: StreamLike = None) -> "Ticket":
         """Copies device memory that stays the caller's, such as a framework's tensor.
@@ -130,29 +133,19 @@ class Offloader(_lifetime.Closing):
             view.pointer,
             view.nbytes,
             stream_pointer(stream),
-            ctypes.byref(out),
-            ctypes.byref(kept),
+            out,
+            kept,
         )
         return Ticket(self, out.value, view.nbytes, stream, view, kept=bool(kept.value))
 
     def trim(self) -> int:
         """Gives cached host memory and unused space of the disk back; the bytes of host memory."""
-        released = ctypes.c_uint64()
-        lib.memopt_offloader_trim_sync(self._handle.pointer, ctypes.byref(released))
-        return released.value
+        return int(output(lib.memopt_offloader_trim_sync, self._handle.pointer))
 
     def stats(self) -> Dict[str, int]:
         """What it holds and has done."""
-        raw = _abi.OffloaderStats()
-        lib.memopt_offloader_get_stats(self._handle.pointer, ctypes.byref(raw))
+        raw = output(lib.memopt_offloader_get_stats, self._handle.pointer)
         return {field[0]: getattr(raw, field[0]) for field in raw._fields_[1:]}
-
-
-def _end_offloader(pointer: int, force: bool) -> None:
-    if force:
-        lib.memopt_offloader_destroy_force(pointer)
-    else:
-        lib.memopt_offloader_destroy(pointer)
 
 
 class Unpacked(Memory):
@@ -236,14 +229,16 @@ class Ticket:
 
     def unpack(self, stream: StreamLike = None) -> Unpacked:
         """The value on the device, valid in the order of a stream until release."""
-        out = ctypes.c_void_p()
-        lib.memopt_offloader_unpack(
-            self._offloader._handle.pointer, self._id(), stream_pointer(stream), ctypes.byref(out)
+        address = output(
+            lib.memopt_offloader_unpack,
+            self._offloader._handle.pointer,
+            self._id(),
+            stream_pointer(stream),
         )
         self._stream = stream
         memory = self._memory
-        if memory is None or memory._address != out.value:
-            memory = Unpacked(self, out.value)
+        if memory is None or memory._address != address:
+            memory = Unpacked(self, address)
             self._view = weakref.ref(memory)
         return memory
 

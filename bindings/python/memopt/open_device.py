@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import collections
-import ctypes
 from typing import Any, Deque, NamedTuple, Tuple
 
 from . import _abi, _dlpack, _lifetime
 from ._arguments import unsigned
-from ._library import lib
+from ._library import lib, output
 from ._lock import Guard
 from .views import Tensor
 
@@ -80,8 +79,7 @@ class OpenDevice(_lifetime.Closing):
 
     def memory_info(self) -> MemoryInfo:
         """Device and page-locked memory: total, free, and what this handle holds."""
-        info = _abi.MemoryInfoStruct()
-        lib.memopt_device_get_memory_info(self._handle.pointer, ctypes.byref(info))
+        info = output(lib.memopt_device_get_memory_info, self._handle.pointer)
         return MemoryInfo(*(getattr(info, field) for field in MemoryInfo._fields))
 
     def sync(self) -> None:
@@ -135,8 +133,7 @@ class OpenDevice(_lifetime.Closing):
 
 
 def _read_properties(pointer: int) -> DeviceProperties:
-    raw = _abi.DevicePropertiesStruct()
-    lib.memopt_device_get_properties(pointer, ctypes.byref(raw))
+    raw = output(lib.memopt_device_get_properties, pointer)
     values = {field: getattr(raw, field) for field in DeviceProperties._fields}
     for field in ("name", "backend", "isa", "kernels", "limit"):
         values[field] = values[field].decode("utf-8", "replace")

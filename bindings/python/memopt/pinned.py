@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 from . import _lifetime
@@ -20,17 +19,17 @@ class PinnedMemory(Memory):
     _on_host = True
 
     def __init__(self, device: OpenDevice, nbytes: int) -> None:
-        out = ctypes.c_void_p()
-        lib.memopt_host_alloc(device._handle.pointer, nbytes, ctypes.byref(out))
         parent = device._handle
-        handle = _lifetime.Handle(
+        handle = _lifetime.create(
+            self,
             self._kind,
-            out.value or 0,
-            lambda pointer, force: lib.memopt_host_free(parent.pointer, pointer),
-            (parent,),
+            lambda pointer: lib.memopt_host_free(parent.pointer, pointer),
+            lib.memopt_host_alloc,
+            parent.pointer,
+            nbytes,
+            parents=(parent,),
         )
-        super().__init__(device, out.value, nbytes, handle)
-        _lifetime.finalize(self, handle)
+        super().__init__(device, handle.pointer, nbytes, handle)
 
     def free(self) -> None:
         """Frees it. No copy may use it any more. Harmless a second time."""
@@ -60,7 +59,7 @@ class Registration(_lifetime.Closing):
         self._handle = _lifetime.Handle(
             "registration",
             view.pointer,
-            lambda pointer, force: lib.memopt_host_unregister(parent.pointer, pointer),
+            lambda pointer: lib.memopt_host_unregister(parent.pointer, pointer),
             (parent,),
             keep=view,  # unregistered before the memory goes
         )

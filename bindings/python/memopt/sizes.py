@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import operator
 from typing import Union
 
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 
 #: A number of bytes, or text such as "1.5GiB", "512MiB", "2 GB" (= 2e9) or "4g" (= GiB).
 Size = Union[int, str]
@@ -15,9 +14,7 @@ Size = Union[int, str]
 def parse_size(size: Size) -> int:
     """The bytes of a size. InvalidArgumentError (a ValueError) where it is none."""
     if isinstance(size, str):
-        result = ctypes.c_uint64()
-        lib.memopt_parse_size(c_text(size, "a size"), ctypes.byref(result))
-        return result.value
+        return int(output(lib.memopt_parse_size, c_text(size, "a size")))
     try:
         number = operator.index(size)
     except TypeError:

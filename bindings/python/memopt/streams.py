@@ -7,13 +7,12 @@ before the call returns; work on other streams, and every stream of a GPU, runs 
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from typing import Any, Callable, Dict, Optional, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import Status
-from ._library import from_status, lib
+from ._library import from_status, lib, output
 from .open_device import OpenDevice
 
 
@@ -23,17 +22,16 @@ class Stream(_lifetime.Closing):
     __slots__ = ("_device", "_handle", "__weakref__")
 
     def __init__(self, device: OpenDevice) -> None:
-        out = ctypes.c_void_p()
-        lib.memopt_stream_create(device._handle.pointer, ctypes.byref(out))
         parent = device._handle
         self._device = device
-        self._handle = _lifetime.Handle(
+        self._handle = _lifetime.create(
+            self,
             "stream",
-            out.value or 0,
-            lambda pointer, force: lib.memopt_stream_destroy(parent.pointer, pointer),
-            (parent,),
+            lambda pointer: lib.memopt_stream_destroy(parent.pointer, pointer),
+            lib.memopt_stream_create,
+            parent.pointer,
+            parents=(parent,),
         )
-        _lifetime.finalize(self, self._handle)
 
     @property
     def device(self) -> OpenDevice:
@@ -68,16 +66,16 @@ class Event(_lifetime.Closing):
     __slots__ = ("_device", "_handle", "__weakref__")
 
     def __init__(self, device: OpenDevice, timing: bool = False) -> None:
-        out = ctypes.c_void_p()
-        lib.memopt_event_create(device._handle.pointer, int(bool(timing)), ctypes.byref(out))
         self._device = device
-        self._handle = _lifetime.Handle(
+        self._handle = _lifetime.create(
+            self,
             "event",
-            out.value or 0,
-            lambda pointer, force: lib.memopt_event_destroy(pointer),
-            (device._handle,),
+            lib.memopt_event_destroy,
+            lib.memopt_event_create,
+            device._handle.pointer,
+            int(bool(timing)),
+            parents=(device._handle,),
         )
-        _lifetime.finalize(self, self._handle)
 
     def record(self, stream: StreamLike = None) -> None:
         """Marks the end of a stream's work so far; replaces an earlier record."""
@@ -93,9 +91,7 @@ class Event(_lifetime.Closing):
 
     def elapsed(self, end: Event) -> float:
         """Seconds from this event's record to another's; both made with timing and complete."""
-        seconds = ctypes.c_double()
-        lib.memopt_event_elapsed(self._handle.pointer, end._handle.pointer, ctypes.byref(seconds))
-        return seconds.value
+        return float(output(lib.memopt_event_elapsed, self._handle.pointer, end._handle.pointer))
 
 
 #: None, a Stream, an object with `cuda_stream`, or the driver's handle as an int.

@@ -10,7 +10,6 @@ with memopt.tools.Monitor("cuda") as monitor:
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, List, NamedTuple, Optional, Tuple, Union
 
 from .. import _lifetime, errors
@@ -18,7 +17,7 @@ from .._abi import Status
 from .._abi import tools as _abi
 from .._abi.tools import MonitorField, ProcessKind
 from .._interrupt import Interruptible
-from .._library import c_text
+from .._library import c_text, output
 from ..backends import names_of, status_of, text, words
 from ._library import lib
 
@@ -104,17 +103,19 @@ class Monitor(_lifetime.Closing):
     __slots__ = ("_handle", "_backend", "__weakref__")
 
     def __init__(self, backend: str) -> None:
-        out = ctypes.c_void_p()
-        lib.memopt_monitor_open(c_text(backend, "a back end"), ctypes.byref(out))
-        self._handle = _lifetime.Handle("monitor %s" % backend, out.value or 0, _close_monitor)
+        self._handle = _lifetime.create(
+            self,
+            "monitor %s" % backend,
+            lib.memopt_monitor_close,
+            lib.memopt_monitor_open,
+            c_text(backend, "a back end"),
+        )
         self._backend = backend
-        _lifetime.finalize(self, self._handle)
 
     @staticmethod
     def info(backend: str) -> MonitorInfo:
         """What there is to read from; that there is nothing is an answer, not an exception."""
-        raw = _abi.MonitorInfoStruct()
-        lib.memopt_monitor_get_info(c_text(backend, "a back end"), ctypes.byref(raw))
+        raw = output(lib.memopt_monitor_get_info, c_text(backend, "a back end"))
         return MonitorInfo(
             status=status_of(raw.status),
             driver_code=raw.driver_code,
@@ -137,14 +138,11 @@ class Monitor(_lifetime.Closing):
 
     def __len__(self) -> int:
         """The number of devices when it was opened."""
-        count = ctypes.c_int32()
-        lib.memopt_monitor_get_device_count(self._handle.pointer, ctypes.byref(count))
-        return count.value
+        return int(output(lib.memopt_monitor_get_device_count, self._handle.pointer))
 
     def read(self, index: int = 0) -> Reading:
         """Reads one device. NotFoundError where there is none of this index."""
-        raw = _abi.MonitorReadingStruct()
-        lib.memopt_monitor_get_reading(self._handle.pointer, index, ctypes.byref(raw))
+        raw = output(lib.memopt_monitor_get_reading, self._handle.pointer, index)
         values = {field: _value(raw, field, bit) for field, bit in _BITS.items()}
         return Reading(
             denied=names_of(MonitorField, raw.denied),
@@ -184,7 +182,3 @@ def _value(raw: _abi.MonitorReadingStruct, field: str, bit: MonitorField) -> Any
         return None
     value = getattr(raw, field)
     return text(value) if isinstance(value, bytes) else value
-
-
-def _close_monitor(pointer: int, _force: bool) -> None:
-    lib.memopt_monitor_close(pointer)

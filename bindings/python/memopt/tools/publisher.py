@@ -13,7 +13,6 @@ or, in a loop of the program's own, without a thread:
 from __future__ import annotations
 
 import atexit
-import ctypes
 import os
 import select
 import threading
@@ -21,7 +20,7 @@ from contextlib import contextmanager
 from typing import Callable, Iterator, List, Optional, Set, Tuple, Union
 
 from .. import _lifetime, errors
-from .._library import c_text
+from .._library import c_text, output
 from .._lock import Guard
 from ..allocator import Allocator
 from ._library import lib
@@ -38,11 +37,10 @@ class Publisher(_lifetime.Closing):
     """
 
     def __init__(self, path: Union[str, os.PathLike[str], None] = None) -> None:
-        out = ctypes.c_void_p()
         given = None if path is None else c_text(os.fspath(path), "a path")
-        lib.memopt_publisher_open(given, ctypes.byref(out))
-        self._handle = _lifetime.Handle("publisher", out.value or 0, _close_publisher)
-        self._path = (lib.memopt_publisher_get_path(out) or b"").decode("utf-8", "surrogateescape")
+        pointer = output(lib.memopt_publisher_open, given)
+        self._handle = _lifetime.Handle("publisher", pointer, lib.memopt_publisher_close)
+        self._path = (lib.memopt_publisher_get_path(pointer) or b"").decode("utf-8", "surrogateescape")
         self._allocators: Set[int] = set()  # native pointers
         self._thread: Optional[threading.Thread] = None
         self._pipe: Optional[Tuple[int, int]] = None  # closing the second end ends the thread
@@ -89,17 +87,13 @@ class Publisher(_lifetime.Closing):
 
     def fileno(self) -> int:
         """A descriptor that is readable while somebody waits for an answer."""
-        out = ctypes.c_int32()
-        lib.memopt_publisher_get_fd(self._handle.pointer, ctypes.byref(out))
-        return out.value
+        return int(output(lib.memopt_publisher_get_fd, self._handle.pointer))
 
     def serve(self, timeout: Optional[float] = 0) -> int:
         """Answers who waits; the number of answers. Waits `timeout` seconds for the first one, or
         as long as it takes (None)."""
-        served = ctypes.c_uint64()
         wait = -1 if timeout is None else max(int(timeout * 1000), 0)
-        lib.memopt_publisher_serve(self._handle.pointer, wait, ctypes.byref(served))
-        return served.value
+        return int(output(lib.memopt_publisher_serve, self._handle.pointer, wait))
 
     def start(self) -> None:
         """Serves from a daemon thread until close() or the process's end."""
@@ -168,10 +162,6 @@ def _serve_until(pointer: int, listener: int, wake: int) -> None:
                     return
     finally:
         os.close(wake)
-
-
-def _close_publisher(pointer: int, _force: bool) -> None:
-    lib.memopt_publisher_close(pointer)
 
 
 @contextmanager

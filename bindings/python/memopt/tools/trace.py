@@ -12,7 +12,7 @@ from .._abi import tools as _abi
 from .._abi.tools import TraceAction
 from .._arguments import unsigned
 from .._interrupt import Interruptible
-from .._library import c_text
+from .._library import c_text, output
 from ..sizes import Size, parse_size
 from . import _trace_files
 from ._library import lib
@@ -124,13 +124,12 @@ class Trace(_lifetime.Closing):
     __slots__ = ("_handle", "source", "__weakref__")
 
     def __init__(self, *, with_failed: bool = False) -> None:
-        out = ctypes.c_void_p()
         options = _abi.TraceOptions(with_failed=int(bool(with_failed)))
-        lib.memopt_trace_create(ctypes.byref(options), ctypes.byref(out))
-        self._handle = _lifetime.Handle("trace", out.value or 0, _end_trace)
+        self._handle = _lifetime.create(
+            self, "trace", lib.memopt_trace_destroy, lib.memopt_trace_create, options
+        )
         #: Where :meth:`read` found the events; None for a trace made otherwise.
         self.source: Optional[TraceSource] = None
-        _lifetime.finalize(self, self._handle)
 
     @classmethod
     def read(
@@ -204,8 +203,7 @@ class Trace(_lifetime.Closing):
     @property
     def info(self) -> TraceInfo:
         """What it holds."""
-        raw = _abi.TraceInfoStruct()
-        lib.memopt_trace_get_info(self._handle.pointer, ctypes.byref(raw))
+        raw = output(lib.memopt_trace_get_info, self._handle.pointer)
         return TraceInfo(*(getattr(raw, name) for name in TraceInfo._fields))
 
     def __len__(self) -> int:
@@ -227,12 +225,11 @@ class Trace(_lifetime.Closing):
         replays tell what an event costs with a filled cache; `samples` values over time are taken
         on request. That memory runs out is an answer, not an exception."""
         room = (_abi.ReplaySampleStruct * unsigned(samples, 32, "samples"))()
-        raw = _abi.ReplayResultStruct()
         with Interruptible() as interrupt:
             options = _options(config, capacity, progress, interrupt)
             options.warm_passes = unsigned(warm_passes, 64, "warm_passes")
             options.samples, options.sample_room = room, samples
-            lib.memopt_trace_replay(self._handle.pointer, ctypes.byref(options), ctypes.byref(raw))
+            raw = output(lib.memopt_trace_replay, self._handle.pointer, options)
         failure = None
         if raw.out_of_memory:
             failure = ReplayFailure(
@@ -255,13 +252,9 @@ class Trace(_lifetime.Closing):
     ) -> int:
         """The smallest device that it completes on, by bisection in steps of 2 MiB.
         OutOfMemoryError where not even `largest` will do."""
-        out = ctypes.c_uint64()
         with Interruptible() as interrupt:
             options = _options(config, largest, progress, interrupt)
-            lib.memopt_trace_find_capacity(
-                self._handle.pointer, ctypes.byref(options), ctypes.byref(out)
-            )
-        return out.value
+            return int(output(lib.memopt_trace_find_capacity, self._handle.pointer, options))
 
 
 def _events_of(words: "array.array[int]") -> Any:
@@ -293,7 +286,3 @@ def _options(
         capacity=size,
         progress=_abi.ReplayProgress(told),
     )
-
-
-def _end_trace(pointer: int, _force: bool) -> None:
-    lib.memopt_trace_destroy(pointer)

@@ -16,7 +16,7 @@ import torch
 
 from .. import errors
 from .._abi.tools import PluggableRaise
-from .._library import c_text, lib
+from .._library import c_text, lib, output
 from .._lock import Guard
 from ..allocator import add_to_snapshot_of, config_items, stat_names
 from ..tools import Publisher
@@ -133,14 +133,12 @@ class TorchAllocator:
         index = self._index(device)
         found: List[int] = []
         while True:
-            out = ctypes.c_void_p()
             try:
-                _tools.memopt_pluggable_get_allocator(index, len(found), ctypes.byref(out))
+                found.append(output(_tools.memopt_pluggable_get_allocator, index, len(found)))
             except errors.NotFoundError:
                 if not found:
                     raise
                 return found
-            found.append(out.value or 0)
 
     def _index(self, device: DeviceLike) -> int:
         device = self._device if device is None else device

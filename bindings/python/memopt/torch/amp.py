@@ -7,7 +7,6 @@ for: the step of an optimizer that does not take a scale reads the found-inf fla
 
 from __future__ import annotations
 
-import ctypes
 import math
 import operator
 import types
@@ -16,7 +15,7 @@ from typing import Any, Dict, Iterable, List, Optional, Union
 
 import torch
 
-from .._library import lib
+from .._library import lib, output
 from . import _tensor_lists
 from ._native import Native, native
 from .optim import _layout
@@ -290,9 +289,8 @@ def _largest(shards: List[torch.Tensor], place: Any) -> torch.Tensor:
 
 def _scratch(side: Native, array: Any, count: int) -> torch.Tensor:
     """Memory for sums, from torch's allocator: reused in the order of the stream."""
-    found = ctypes.c_uint64()
-    lib.memopt_norm_get_scratch(array, count, ctypes.byref(found))
-    return torch.empty(found.value // 8, dtype=torch.int64, device=side.torch_device)
+    room = output(lib.memopt_norm_get_scratch, array, count)
+    return torch.empty(room // 8, dtype=torch.int64, device=side.torch_device)
 
 
 def _clip_here(

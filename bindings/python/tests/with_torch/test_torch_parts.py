@@ -75,7 +75,7 @@ def test_which_gpu_an_allocator_is_asked_of(monkeypatch):
     assert bare_allocator()._index(3) == 3 and bare_allocator(2)._index(None) == 2
     assert bare_allocator()._index("cuda:1") == 1
     assert bare_allocator()._index("cuda") == bare_allocator()._index(None) == 5
-    with pytest.raises(ValueError, match="device is a cuda device, not cpu"):
+    with pytest.raises(ValueError, match="device must be a cuda device, not cpu"):
         bare_allocator()._index("cpu")
 
 

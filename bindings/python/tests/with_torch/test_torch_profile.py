@@ -165,7 +165,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(made):
 def test_a_line_needs_two_sizes(made):
     trace = Trace(made)
     series = trace.series(2)
-    with pytest.raises(ValueError, match="two batch sizes"):
+    with pytest.raises(ValueError, match="two different batch sizes"):
         Line((2, series), (2, series), trace.optimizer)
 
 

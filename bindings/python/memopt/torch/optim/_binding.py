@@ -18,7 +18,7 @@ import torch
 
 from ... import _abi, _lifetime, errors
 from ..._abi import OptimizerKind, StateFormat, TensorStruct
-from ..._library import lib
+from ..._library import lib, output
 from .._native import Native, native
 from . import _format, _layout, _options
 
@@ -65,19 +65,20 @@ class Executor:
             min_8bit_size=1,
             seed=seed,
         )
-        out = ctypes.c_void_p()
-        lib.memopt_optimizer_create(
-            allocator._handle.pointer, ctypes.byref(options), ctypes.byref(out)
+        self._handle = _lifetime.create(
+            self,
+            "optimizer",
+            lib.memopt_optimizer_destroy,
+            lib.memopt_optimizer_create,
+            allocator._handle.pointer,
+            options,
+            parents=(allocator._handle,),
         )
-        self._handle = _lifetime.Handle("optimizer", out.value or 0, _end, (allocator._handle,))
-        _lifetime.finalize(self, self._handle)
         self._pointer = self._handle.pointer
         self._values: List[Any] = [None] * groups
         self._rates: List[Any] = [None] * groups  # keeps tensors that the device reads
         for _ in range(groups):
-            start = _abi.OptimizerGroup(lr=0.0)
-            number = ctypes.c_uint32()
-            lib.memopt_optimizer_add_group(self._pointer, ctypes.byref(start), ctypes.byref(number))
+            output(lib.memopt_optimizer_add_group, self._pointer, _abi.OptimizerGroup(lr=0.0))
         for slot in slots:
             self._add(kind, format_, slot)
         self._indices = [slot.place for slot in slots]
@@ -92,9 +93,9 @@ class Executor:
         if state is not None and _format.has_moments(state, kind):
             format_ = _format.of(state, kind, slot.memory.numel(), format_)
             states = [state[name] for name in _format.keys(kind, format_)]
-        index = ctypes.c_uint64()
         try:
-            lib.memopt_optimizer_add_parameter_with_state(
+            output(
+                lib.memopt_optimizer_add_parameter_with_state,
                 self._pointer,
                 slot.group,
                 _format.structs([slot.memory]),
@@ -103,7 +104,6 @@ class Executor:
                 len(states),
                 slot.steps.data_ptr(),
                 self.native.stream(),
-                ctypes.byref(index),
             )
         except errors.InvalidArgumentError as error:
             raise ValueError("%s: %s" % (slot.name, error)) from None
@@ -221,10 +221,6 @@ class Executor:
         if value.device == self.device and value.dtype is torch.float32:
             return value
         return value.to(self.device, torch.float32, non_blocking=True)
-
-
-def _end(pointer: int, force: bool) -> None:
-    lib.memopt_optimizer_destroy(pointer)
 
 
 class Binding:
