@@ -4,7 +4,6 @@ text, Ctrl-C before it has started, a library that cannot be loaded, wrong optio
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ import pytest
 
 from cli_support import environment
 from memopt.cli import standard_streams
-from memopt.cli.output import Output, json_text
+from memopt.cli.output import json_text
 
 #: What pip makes of the project's entry point.
 PROGRAM = "import sys; from memopt_command import main; sys.exit(main())"
@@ -231,19 +230,3 @@ def test_wrong_options_are_told_in_three_lines():
     result = program("info", "--xyz")
     assert b"; is" not in result.stderr
     assert program().returncode == 2 and program("--nonsense").returncode == 2
-
-
-def test_no_words_of_options_are_lost():
-    """argparse's own usage names every option; the short one is for errors only."""
-    usage = program("plan", "--help").stdout.decode()
-    assert "--gpu-memory GIB" in usage.partition("Says what")[0]
-
-
-# --- JSON to a stream that tells no encoding ------------------------------------------------------
-
-
-def test_a_stream_without_an_encoding():
-    out = io.StringIO()
-    Output(stream=out).pairs("t", [("a", "→")])
-    Output(json=True, stream=out).json_line({"a": "→"})
-    assert out.getvalue() == 't\n  a  →\n{"a": "→"}\n'

@@ -186,10 +186,7 @@ def test_driver_without_an_optional_entry_point():
     "code, status",
     [
         (34, "DRIVER_MISSING"),
-        (35, "DRIVER_MISSING"),
-        (803, "DRIVER_MISSING"),
         (999, "DRIVER_ERROR"),
-        (3, "DRIVER_ERROR"),
     ],
 )
 def test_driver_that_does_not_start(code, status):

@@ -106,7 +106,7 @@ def test_a_parameter_that_moved_is_refused(allocator):
         parameter.data = parameter.data.clone()
         with pytest.raises(ValueError) as caught:
             optimizer.step()
-        assert "parameter 0 is not where it was" in str(caught.value)
+        assert "parameter 0 was moved after it was added" in str(caught.value)
 
 
 def test_non_contiguous_gradients_are_refused(allocator):

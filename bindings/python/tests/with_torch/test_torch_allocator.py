@@ -27,7 +27,7 @@ GPU = torch.cuda.is_available()
 def test_entry_points_on_the_driver():
     run(
         """
-        tools.memopt_pluggable_configure(b"cuda", b"expandable_segments:True", _abi.PluggableRaise())
+        tools.memopt_pluggable_configure(b"cuda", b"expandable_segments:True", PluggableRaise())
         block = tools.memopt_pluggable_alloc(3 * MIB, 1, None)
         assert block and driver.memopt_sim_used(1) >= 3 * MIB and driver.memopt_sim_used(0) == 0
         assert tools.memopt_pluggable_alloc(0, 1, None) is None
