@@ -50,6 +50,14 @@ def test_texts_are_wrapped_between_words_and_figures_never():
     assert len(table(("what", "saves", "option"), rows, 60)) == 3
 
 
+def test_columns_in_which_nothing_stands_go_first():
+    columns = ("device", "name", "allocated", "cached", "used")
+    rows = [["cuda:0", "python", "-", "", "64.00 MiB"], ["cuda:1", "python", "-", "", "1.00 GiB"]]
+    assert "allocated" in table(columns, rows, 60)[0]
+    narrow = table(columns, rows, 40)
+    assert narrow[0].split() == ["device", "name", "used"] and len(narrow) == 4
+
+
 def test_rows_and_columns_change_places():
     lines = table(PHASES, ROWS, 44)
     assert lines == [
@@ -65,6 +73,12 @@ def test_rows_and_columns_change_places():
     short = [["r%d" % number] + ["7"] * 5 for number in range(9)]
     assert table(titles, short[:8], 70)[0].split() == ["name"] + ["r%d" % n for n in range(8)]
     assert table(titles, short, 70)[:2] == ["  name            r0", "  a_long_title_0  7"]
+
+
+def test_what_has_no_title_is_an_ornament():
+    rows = [["weights %d" % i, "2.05 GiB", "4.6 %", "█" * 13] for i in range(9)]
+    lines = table(("what", "bytes", "share", ""), rows, 40)
+    assert lines[2] == "  weights 0  2.05 GiB  4.6 %" and "█" not in "".join(lines)
 
 
 def test_a_row_becomes_a_block():

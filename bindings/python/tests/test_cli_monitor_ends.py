@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import sys
@@ -11,8 +12,10 @@ import time
 import pytest
 
 from cli_support import MONITORS, Terminal, environment, simulated, start, wait_for
+from json_schema import validate
 from memopt.cli.monitor.signals import Stopped, StopSignals
 from memopt.cli.monitor.live import Keyboard, LiveView
+from monitor_support import SCHEMA
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
@@ -24,6 +27,16 @@ def test_signals_end_it_with_a_summary(number, code):
     rest, errors = process.communicate(timeout=60)
     assert process.returncode == code and errors == ""
     assert "samples in" in rest
+
+
+def test_json_lines_end_with_a_whole_line():
+    process = start("monitor", "--json", "--interval", "0.01", "--device", "cpu")
+    first = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 0 and errors == ""
+    for line in [first] + rest.splitlines():
+        validate(json.loads(line), SCHEMA)
 
 
 def test_a_reader_that_goes_away():

@@ -58,6 +58,16 @@ def test_a_full_disk_leaves_what_is_there(small_disk, there):
     assert path.read_bytes() == NEW and os.listdir(small_disk) == ["report.json"]
 
 
+def test_a_full_disk_leaves_a_file_with_other_names(small_disk):
+    path = small_disk / "report.json"
+    path.write_bytes(OLD)
+    os.link(path, small_disk / "other")
+    fill_up(small_disk)
+    with pytest.raises(OSError):
+        replace_file.replace(str(path), NEW * 10)
+    assert path.read_bytes() == OLD
+
+
 PROGRAM = "import sys; open(sys.argv[1], 'wb', buffering=0).write(b'x' * (1 << 20))"
 
 

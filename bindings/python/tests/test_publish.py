@@ -107,6 +107,17 @@ def test_serving_in_a_loop_of_ones_own(device):
     allocator.close()
 
 
+def test_two_publishers_of_a_process_are_one_entry(device):
+    first, second = memopt.Allocator(device), memopt.Allocator(device)
+    publishers = [memopt.tools.publish(first), memopt.tools.publish(second)]
+    assert publishers[0].path != publishers[1].path
+    assert len(mine().allocators) == 2
+    for publisher in publishers:
+        publisher.close()
+    first.close()
+    second.close()
+
+
 # --- other processes ------------------------------------------------------------------------------
 
 PROGRAM = """

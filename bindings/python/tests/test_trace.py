@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import pickle
+import threading
 
 import pytest
 
@@ -399,3 +400,15 @@ def test_progress_and_its_exceptions(trace):
         trace.find_capacity(progress=stop)
     with pytest.raises(KeyboardInterrupt):
         memopt.tools.Trace.read(io.BytesIO(traces.csv(traces.training()).encode()), progress=stop)
+
+
+def test_replays_of_one_trace_on_threads(trace):
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(trace.find_capacity())) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [trace.find_capacity()] * 3

@@ -165,3 +165,13 @@ def test_a_dict_of_another_rule(kind, other, text):
     with pytest.raises(ValueError, match=text):
         a.load_state_dict(b.state_dict())
     assert_unchanged(a, params, before)
+
+
+def test_torchs_adam_without_decay_is_adamw():
+    theirs = parameters(shapes=SHAPES)
+    b = torch.optim.Adam(theirs, lr=0.25)
+    walk(b, theirs, 1)
+    params, a = walked("AdamW8bit")
+    a.load_state_dict(b.state_dict())
+    assert a.param_groups[0]["lr"] == 0.25
+    assert same_bits(a.state[params[0]]["exp_avg"], b.state[theirs[0]]["exp_avg"])

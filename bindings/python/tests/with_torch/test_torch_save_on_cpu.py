@@ -242,6 +242,14 @@ def test_what_has_no_plain_bytes_is_left_alone(offload, device):
     assert context.stats()["packs"] == 0 and context.stats()["kept_other"] == 3
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_quantized_tensors_are_left_alone(offload):
+    value = torch.quantize_per_tensor(torch.randn(64, 64), 0.1, 0, torch.qint8)
+    context = offload(device_type="cpu")
+    (got,) = through(context, value)
+    assert torch.equal(got.int_repr(), value.int_repr()) and context.stats()["kept_other"] == 1
+
+
 def test_tensors_of_another_device_are_left_alone():
     value = torch.randn(1000)
     context = mt.save_on_cpu(device_type="cuda")
