@@ -108,7 +108,7 @@ def from_status(status: int) -> errors.MemoptError:
 
 
 def output(function: Any, *arguments: Any) -> Any:
-    """What a function writes through its last parameter: a struct, or a number's or address's value."""
+    """What a function writes through its last parameter: a struct, a number or an address."""
     out = function.argtypes[-1]._type_()
     function(*arguments, out)
     return out if isinstance(out, _abi.Struct) else out.value
@@ -127,7 +127,9 @@ def c_text(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:  # bytes on a command line that are no text, say
-        raise ValueError("%s contains characters that UTF-8 cannot encode: %r" % (what, text)) from None
+        raise ValueError(
+            "%s contains characters that UTF-8 cannot encode: %r" % (what, text)
+        ) from None
 
 
 def load() -> Tuple[ctypes.CDLL, str]:

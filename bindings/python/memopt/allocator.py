@@ -233,7 +233,9 @@ class Allocator(_lifetime.Closing):
                 return self._tags[tag]
             except KeyError:
                 names = ", ".join(sorted(self._tags))
-                raise ValueError("tag %r is not registered; the tags are %s" % (tag, names)) from None
+                raise ValueError(
+                    "tag %r is not registered; the tags are %s" % (tag, names)
+                ) from None
         return unsigned(int(tag), 32, "tag")
 
     def tags(self) -> Dict[str, TagStats]:

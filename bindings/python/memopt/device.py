@@ -130,12 +130,16 @@ class Device(OpenDevice):
         known = {value for value in (room, size) if value is not None}
         if nbytes is None:
             if len(known) != 1:
-                raise ValueError("copy: the sizes differ (%s and %s bytes); pass nbytes" % (size, room))
+                raise ValueError(
+                    "copy: the sizes differ (%s and %s bytes); pass nbytes" % (size, room)
+                )
             count = known.pop()
         else:
             count = parse_size(nbytes)
             if known and count > min(known):
-                raise ValueError("copy: %d bytes were requested, the memory has %d" % (count, min(known)))
+                raise ValueError(
+                    "copy: %d bytes were requested, the memory has %d" % (count, min(known))
+                )
         lib.memopt_copy(self._handle.pointer, into, start, count, stream_pointer(stream))
         self._keep(stream, owner, source_owner)
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Optional, Tuple
 
-from ._abi import DType
 from ._library import lib, output
 from .casts import Tensors
 from .device import Device
 from .streams import StreamLike, stream_pointer
-from .tensors import TensorLike, tensor, tensor_array, tensor_list
-from .views import Tensor
+from .tensors import TensorLike, one_f32, tensor, tensor_array, tensor_list
 
 
 def norm_scratch(tensors: Tensors, device: Device) -> int:
@@ -84,7 +82,7 @@ def _with_norm(
     device: Device, out: Optional[TensorLike], stream: StreamLike, kept: Any, enqueue: Any
 ) -> Optional[float]:
     if out is not None:
-        view = _cell(device, out)
+        view = one_f32(out, device, "norm: `out`")
         enqueue(view.pointer)
         device._keep(stream, kept, view)
         return None
@@ -94,11 +92,3 @@ def _with_norm(
     enqueue(ctypes.addressof(cell))
     device.sync_stream(stream)
     return cell.value
-
-
-def _cell(device: Device, out: TensorLike) -> Tensor:
-    view = tensor(out, writable=True)
-    device._check_tensor(view)
-    if view.dtype is not DType.F32 or view.count < 1:
-        raise ValueError("norm: `out` must be one f32 element, not %d of %s" % (view.count, view.dtype.name))
-    return view

@@ -31,8 +31,8 @@ def parse_disk(disk: Optional[Disk], host_limit: int) -> Tuple[Optional[bytes], 
     path, limit = disk if isinstance(disk, tuple) else (disk, 0)
     if host_limit == 0:
         raise ValueError(
-            "disk: without host_limit no value goes to %s; set host_limit to the bytes that may stay"
-            " in host memory" % os.fspath(path)
+            "disk: without host_limit no value goes to %s; set host_limit to the bytes that may"
+            " stay in host memory" % os.fspath(path)
         )
     return c_text(os.fspath(path), "disk"), parse_size(limit)
 

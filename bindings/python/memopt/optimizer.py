@@ -19,7 +19,7 @@ from .groups import VALUES, Group, given, set_values
 from .memory import Part
 from .sizes import Size, parse_size
 from .streams import StreamLike, stream_pointer
-from .tensors import TensorLike, fill_struct, naming, passing, tensor
+from .tensors import TensorLike, fill_struct, naming, one_f32, passing, tensor
 from .views import Tensor
 
 
@@ -200,7 +200,7 @@ class Optimizer(_lifetime.Closing):
             already_unscaled=int(bool(already_unscaled)),
         )
         if out_norm is not None:
-            norm = _one_f32(out_norm, self._device)
+            norm = one_f32(out_norm, self._device, "out_norm")
             views.append(norm)
             options.out_norm = norm.pointer
         lib.memopt_optimizer_step(
@@ -316,11 +316,3 @@ class Optimizer(_lifetime.Closing):
         lib.memopt_optimizer_import_sync(
             self._handle.pointer, view.pointer, view.nbytes, stream_pointer(stream)
         )
-
-
-def _one_f32(out: TensorLike, device: Device) -> Tensor:
-    view = tensor(out, writable=True)
-    device._check_tensor(view)
-    if view.dtype is not DType.F32 or view.count < 1:
-        raise ValueError("out_norm must be one f32 element, not %d of %s" % (view.count, view.dtype.name))
-    return view

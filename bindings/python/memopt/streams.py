@@ -116,7 +116,9 @@ def stream_pointer(stream: StreamLike) -> Optional[int]:
     handle = getattr(stream, "cuda_stream", stream)
     if isinstance(handle, int):
         return handle or None
-    raise TypeError("a stream must be None, a memopt.Stream or a driver's handle, not %r" % (stream,))
+    raise TypeError(
+        "a stream must be None, a memopt.Stream or a driver's handle, not %r" % (stream,)
+    )
 
 
 def sync_stream(device: OpenDevice, stream: StreamLike) -> None:

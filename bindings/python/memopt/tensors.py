@@ -66,7 +66,9 @@ def _type_name(value: object) -> str:
 
 def _from_tuple(source: Tuple[Any, ...]) -> Tensor:
     if len(source) != 3:
-        raise TypeError("a tensor as a tuple is (pointer, count, dtype); this tuple has %d items" % len(source))
+        raise TypeError(
+            "a tensor as a tuple is (pointer, count, dtype); this tuple has %d items" % len(source)
+        )
     pointer, count, dtype = source
     pointer, count = int(pointer), int(count)
     if pointer < 0 or count < 0 or pointer >= 1 << 64 or count >= 1 << 63:
@@ -184,7 +186,8 @@ def _from_dlpack(source: Any) -> Tensor:
     view = _dlpack.read(source)
     if view.dtype is None:
         raise TypeError(
-            "%s has an element type that this library does not have (%s)" % (_type_name(source), view.dtype_text)
+            "%s has an element type that this library does not have (%s)"
+            % (_type_name(source), view.dtype_text)
         )
     if not view.contiguous:
         raise ValueError("%s of shape %s is not contiguous" % (_type_name(source), view.shape))
@@ -196,7 +199,9 @@ def _reinterpret(view: Tensor, dtype: DType) -> Tensor:
     if dtype == view.dtype:
         return view
     if view.nbytes % dtype.itemsize:
-        raise ValueError("%d bytes are not a multiple of the size of %s" % (view.nbytes, dtype.name.lower()))
+        raise ValueError(
+            "%d bytes are not a multiple of the size of %s" % (view.nbytes, dtype.name.lower())
+        )
     shape: Tuple[int, ...] = (view.nbytes // dtype.itemsize,)
     if dtype.itemsize == view.dtype.itemsize:
         shape = view.shape
@@ -217,6 +222,17 @@ def tensor_array(
         views.append(view)
         fill_struct(array[i], view)
     return array, views
+
+
+def one_f32(source: TensorLike, device: OpenDevice, what: str) -> Tensor:
+    """A single f32 element that the device's work can write."""
+    view = tensor(source, writable=True)
+    device._check_tensor(view)
+    if view.dtype is not DType.F32 or view.count < 1:
+        raise ValueError(
+            "%s must be one f32 element, not %d of %s" % (what, view.count, view.dtype.name)
+        )
+    return view
 
 
 class naming:

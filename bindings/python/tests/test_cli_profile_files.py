@@ -72,9 +72,9 @@ def test_a_plot_that_cannot_be_made(tmp_path):
     assert result.returncode == 2 and ".png, .svg, .pdf" in result.stderr
     assert not (tmp_path / "ran").exists()
     result = command("profile", "--plot", "", "--", "touch", tmp_path / "ran")
-    assert result.returncode == 2 and "--plot '': a picture's name" in result.stderr
+    assert result.returncode == 2 and "--plot '': the name must end" in result.stderr
     result = command("profile", "--plot", "/nowhere/x.png", "--", "touch", tmp_path / "ran")
-    assert result.returncode == 1 and "there is no folder /nowhere" in result.stderr
+    assert result.returncode == 1 and "the folder /nowhere does not exist" in result.stderr
     assert not (tmp_path / "ran").exists()
     there = tmp_path / "there.png"
     there.write_text("a picture of yesterday")

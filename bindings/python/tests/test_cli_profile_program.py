@@ -249,7 +249,8 @@ def test_commands_that_are_not_there(tmp_path):
     assert program._cannot_start("no-such-program-here", denied).code == 127
     assert program._cannot_start("sh", denied).code == 126
     result = command("profile", "/nowhere/program")
-    assert result.returncode == 127 and "/nowhere/program: the program was not found" in result.stderr
+    assert result.returncode == 127
+    assert "/nowhere/program: the program was not found" in result.stderr
     result = command("profile", "--", "")
     assert result.returncode == 127
     assert result.stderr == "memopt: '': the program was not found in any folder of PATH\n"

@@ -136,15 +136,3 @@ def _run(arguments: Optional[Sequence[str]]) -> int:
     except Refused as error:
         output.error(str(error))
     return FAILURE
-
-
-__all__: List[Any] = [
-    "FAILURE",
-    "Refused",
-    "SUCCESS",
-    "USAGE",
-    "UsageError",
-    "VERBS",
-    "build_parser",
-    "main",
-]

@@ -87,7 +87,8 @@ class _Refusing(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         raise corrupt(
-            "snapshot: the pickle refers to %s.%s, which no memory snapshot does; nothing was run" % (module, name)
+            "snapshot: the pickle refers to %s.%s, which no memory snapshot does; nothing was run"
+            % (module, name)
         )
 
     def persistent_load(self, pid: Any) -> Any:
@@ -156,14 +157,19 @@ class _Walked(io.RawIOBase):
         if code == _STOP or code in _NAMES:
             self._over = True
         elif code not in _WIDTHS:
-            raise corrupt("snapshot: the pickle is damaged: opcode 0x%02x does not occur in a snapshot" % code)
+            raise corrupt(
+                "snapshot: the pickle is damaged: opcode 0x%02x does not occur in a snapshot" % code
+            )
         elif code == _LONG_BINPUT and number > self._bytes:
             raise corrupt(
                 "snapshot: the pickle remembers value %d within its first %d bytes, which no "
                 "memory snapshot does" % (number, self._bytes)
             )
         elif (code in _SIZED or code == _FRAME) and number > LONGEST_ITEM:
-            raise corrupt("snapshot: the pickle has an item of %d bytes, which no memory snapshot has" % number)
+            raise corrupt(
+                "snapshot: the pickle has an item of %d bytes, which no memory snapshot has"
+                % number
+            )
         return number if code in _SIZED else 0
 
 

@@ -34,12 +34,17 @@ def events_of(snapshot: Any, device: Optional[int], recorded_only: bool) -> Even
     traces = _traces(snapshot)
     counts = tuple(sum(map(_counts, trace)) for trace in traces)
     if not any(counts):
-        raise corrupt("snapshot: the file has no events, only the blocks that were allocated at its end; " + _HOW)
+        raise corrupt(
+            "snapshot: the file has no events, only the blocks that were allocated at its end; "
+            + _HOW
+        )
     if device is None:
         device = max(range(len(counts)), key=lambda i: counts[i])
     if not 0 <= device < len(counts) or not counts[device]:
         having = ", ".join("%d (%d)" % (i, n) for i, n in enumerate(counts) if n)
-        raise corrupt("snapshot: device %d has no events; these devices have: %s" % (device, having))
+        raise corrupt(
+            "snapshot: device %d has no events; these devices have: %s" % (device, having)
+        )
     try:
         recorded, earlier, seen = _recorded(traces[device])
         if recorded_only:
@@ -61,10 +66,15 @@ def events_of(snapshot: Any, device: Optional[int], recorded_only: bool) -> Even
 
 def _traces(snapshot: Any) -> List[List[Dict[str, Any]]]:
     if isinstance(snapshot, list):
-        raise corrupt("snapshot: the file is a list, as memopt's snapshot() returns, and has no events; " + _HOW)
+        raise corrupt(
+            "snapshot: the file is a list, as memopt's snapshot() returns, and has no events; "
+            + _HOW
+        )
     traces = snapshot.get("device_traces") if isinstance(snapshot, dict) else None
     if not isinstance(traces, list) or not all(isinstance(trace, list) for trace in traces):
-        raise corrupt("snapshot: the file has no 'device_traces'; it is not a PyTorch memory snapshot")
+        raise corrupt(
+            "snapshot: the file has no 'device_traces'; it is not a PyTorch memory snapshot"
+        )
     return traces
 
 

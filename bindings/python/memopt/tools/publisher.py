@@ -40,7 +40,8 @@ class Publisher(_lifetime.Closing):
         given = None if path is None else c_text(os.fspath(path), "a path")
         pointer = output(lib.memopt_publisher_open, given)
         self._handle = _lifetime.Handle("publisher", pointer, lib.memopt_publisher_close)
-        self._path = (lib.memopt_publisher_get_path(pointer) or b"").decode("utf-8", "surrogateescape")
+        path_text = lib.memopt_publisher_get_path(pointer) or b""
+        self._path = path_text.decode("utf-8", "surrogateescape")
         self._allocators: Set[int] = set()  # native pointers
         self._thread: Optional[threading.Thread] = None
         self._pipe: Optional[Tuple[int, int]] = None  # closing the second end ends the thread

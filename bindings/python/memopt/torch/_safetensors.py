@@ -171,7 +171,8 @@ def _check_ranges(path: str, entries: Dict[str, Entry], start: int, size: int) -
             raise ValueError("%s: tensors %r and %r overlap" % (path, last, name))
         if entry.offset > end:
             raise ValueError(
-                "%s: %d bytes before tensor %r belong to no tensor" % (path, entry.offset - end, name)
+                "%s: %d bytes before tensor %r belong to no tensor"
+                % (path, entry.offset - end, name)
             )
         end, last = entry.offset + entry.nbytes, name
         if end > size:

@@ -170,7 +170,8 @@ def _visit_ours(
     if not scale:
         lib.memopt_check_finite(handle, array, count, _tensor_lists.cell(flag), stream)
         return
-    lib.memopt_scale(handle, array, count, _tensor_lists.cell(factor), _tensor_lists.cell(flag), stream)
+    factor_cell, flag_cell = _tensor_lists.cell(factor), _tensor_lists.cell(flag)
+    lib.memopt_scale(handle, array, count, factor_cell, flag_cell, stream)
     _tensor_lists.changed(gradients)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from .. import _abi
 from .._library import lib
-from . import _tensor_lists
+from . import _tensor_lists as _lists
 from ._native import native
 
 Tensors = Union[torch.Tensor, Iterable[torch.Tensor]]
@@ -44,10 +44,11 @@ def cast_(
     """
     if rounding not in _ROUNDINGS:
         raise ValueError(
-            "cast_: rounding must be one of %s, not %r" % (", ".join(map(repr, _ROUNDINGS)), rounding)
+            "cast_: rounding must be one of %s, not %r"
+            % (", ".join(map(repr, _ROUNDINGS)), rounding)
         )
     into, start = _list(destination), _list(source)
-    pairs = _checked("cast_", "destination", "source", into, start, _tensor_lists.FLOAT_TYPES)
+    pairs = _checked("cast_", "destination", "source", into, start, _lists.FLOAT_TYPES)
     options = _abi.CastOptions(rounding=_ROUNDINGS[rounding], saturate=int(bool(saturate)))
     if rounding == "stochastic":
         options.seed = _seed(seed)
@@ -64,15 +65,15 @@ def cast_(
         side = native(device)
         lib.memopt_cast(
             side.device._handle.pointer,
-            _tensor_lists.array([to for to, _ in some]),
-            _tensor_lists.array([given for _, given in some]),
+            _lists.array([to for to, _ in some]),
+            _lists.array([given for _, given in some]),
             len(some),
             ctypes.byref(options),
             side.stream(),
         )
     for to, aim in late:
         to.copy_(aim, non_blocking=to.is_cuda)
-    _tensor_lists.changed(into)
+    _lists.changed(into)
 
 
 @torch.no_grad()
@@ -95,11 +96,11 @@ def accumulate_(accumulators: Tensors, gradients: MaybeTensors, scale: float = 1
     kept = [i for i, gradient in enumerate(start) if gradient is not None]
     into, start = [into[i] for i in kept], [start[i] for i in kept]
     pairs = _checked(
-        "accumulate_", "accumulator", "gradient", into, start, _tensor_lists.GRADIENT_TYPES, kept
+        "accumulate_", "accumulator", "gradient", into, start, _lists.GRADIENT_TYPES, kept
     )
     devices: Dict[torch.device, List[Pair]] = {}
     for number, (to, given) in zip(kept, pairs):
-        if not _tensor_lists.is_dense(to):
+        if not _lists.is_dense(to):
             raise ValueError(
                 "accumulate_: accumulator %d of strides %s has gaps or overlaps in memory"
                 % (number, list(to.stride()))
@@ -109,13 +110,13 @@ def accumulate_(accumulators: Tensors, gradients: MaybeTensors, scale: float = 1
         side = native(device)
         lib.memopt_accumulate(
             side.device._handle.pointer,
-            _tensor_lists.array([to for to, _ in some]),
-            _tensor_lists.array([given for _, given in some]),
+            _lists.array([to for to, _ in some]),
+            _lists.array([given for _, given in some]),
             len(some),
             factor,
             side.stream(),
         )
-    _tensor_lists.changed(into)
+    _lists.changed(into)
 
 
 def _list(tensors: object) -> List[torch.Tensor]:
@@ -160,7 +161,7 @@ def _check(
         raise TypeError(
             "%s: %s %d is a %s, not a tensor" % (call, name, number, type(tensor).__name__)
         )
-    if not _tensor_lists.is_plain(tensor):
+    if not _lists.is_plain(tensor):
         raise TypeError(
             "%s: %s %d is a %s (%s) on %s; it takes dense tensors on cpu or cuda, no subclasses"
             % (call, name, number, type(tensor).__name__, tensor.layout, tensor.device)
@@ -172,8 +173,8 @@ def _check(
                 call,
                 name,
                 number,
-                _tensor_lists.name_of(tensor.dtype),
-                ", ".join(sorted(map(_tensor_lists.name_of, allowed))),
+                _lists.name_of(tensor.dtype),
+                ", ".join(sorted(map(_lists.name_of, allowed))),
             )
         )
 
@@ -191,7 +192,7 @@ def _with_layout(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 def _like(to: torch.Tensor, given: torch.Tensor) -> Pair:
     """What to cast into what, so that `to`, or else a copy into it, takes the result."""
-    aim = to if _tensor_lists.is_dense(to) else torch.empty_like(to, memory_format=torch.contiguous_format)
+    aim = to if _lists.is_dense(to) else torch.empty_like(to, memory_format=torch.contiguous_format)
     if given.device != aim.device and given.element_size() > aim.element_size():
         aim = torch.empty_strided(aim.shape, aim.stride(), dtype=aim.dtype, device=given.device)
     return aim, _with_layout(given, aim)

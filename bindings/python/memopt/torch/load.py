@@ -70,7 +70,9 @@ def load_safetensors(
     (OSError) a part of the model is loaded. Hooks of load_state_dict() are not run.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError("load_safetensors: dtype must be a floating-point type or None, not %s" % dtype)
+        raise TypeError(
+            "load_safetensors: dtype must be a floating-point type or None, not %s" % dtype
+        )
     entries = _entries_of(os.fspath(path))
     slots = _slots_of(model)
     tasks, missing, unexpected = _matched(model, entries, slots, strict)

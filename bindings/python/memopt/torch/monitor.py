@@ -74,7 +74,9 @@ class MemoryMonitor:
                 "MemoryMonitor: interval must be an integer of at least 1, not %r" % interval
             )
         if not 0 <= underuse <= 1:
-            raise ValueError("MemoryMonitor: underuse must be a number from 0 to 1, not %r" % underuse)
+            raise ValueError(
+                "MemoryMonitor: underuse must be a number from 0 to 1, not %r" % underuse
+            )
         self._interval = interval
         self._use = UseWatch(underuse, underuse_after)
         self._source: Any = _source(_device(device))

@@ -75,7 +75,9 @@ class save_on_cpu(saved_tensors_hooks):
         disk: Optional[Disk] = None,
     ) -> None:
         if prefetch < 0:
-            raise ValueError("save_on_cpu: prefetch must be a number of tensors, not %r" % (prefetch,))
+            raise ValueError(
+                "save_on_cpu: prefetch must be a number of tensors, not %r" % (prefetch,)
+            )
         options = _options(parse_size(host_limit), overflow, disk)
         self._packer = packer = Packer(
             options, device_type, max(1, parse_size(min_bytes)), _last(keep_last), prefetch

@@ -44,11 +44,11 @@ MALFORMED = {
     "real size": (file_of({"x": item(shape=(2.0,))}, bytes(8)), "shape"),
     "true as a size": (file_of({"x": item(shape=(True, 2))}, bytes(8)), "shape"),
     "too many dimensions": (file_of({"x": item(shape=[1] * 65 + [2])}, bytes(8)), "shape"),
-    "sizes overflow": (file_of({"x": item(shape=(HUGE, 4, 2))}, bytes(8)), "takes"),
-    "range runs back": (file_of({"x": item(offsets=(8, 0))}, bytes(8)), "no range"),
-    "range of three": (file_of({"x": item(offsets=(0, 8, 8))}, bytes(8)), "no range"),
-    "negative range": (file_of({"x": item(offsets=(-8, 0))}, bytes(8)), "no range"),
-    "range too short": (file_of({"x": item(offsets=(0, 7))}, bytes(8)), "takes 8 bytes"),
+    "sizes overflow": (file_of({"x": item(shape=(HUGE, 4, 2))}, bytes(8)), "needs"),
+    "range runs back": (file_of({"x": item(offsets=(8, 0))}, bytes(8)), "not a range"),
+    "range of three": (file_of({"x": item(offsets=(0, 8, 8))}, bytes(8)), "not a range"),
+    "negative range": (file_of({"x": item(offsets=(-8, 0))}, bytes(8)), "not a range"),
+    "range too short": (file_of({"x": item(offsets=(0, 7))}, bytes(8)), "needs 8 bytes"),
     "range out of the file": (
         file_of({"x": item(), "y": item("F32", (2,), (8, 16))}, bytes(15)),
         "cut off",
@@ -58,8 +58,8 @@ MALFORMED = {
     "cut off in the header": (file_of(GOOD, b"")[:-3], "header"),
     "overlap": (file_of({"x": item(), "y": item("F32", (2,), (4, 12))}, bytes(12)), "overlap"),
     "the same range": (file_of({"x": item(), "y": item()}, bytes(8)), "overlap"),
-    "a gap": (file_of({"x": item(), "y": item("F32", (2,), (12, 20))}, bytes(20)), "nobody's"),
-    "more data": (file_of(GOOD, bytes(15)), "nobody's"),
+    "a gap": (file_of({"x": item(), "y": item("F32", (2,), (12, 20))}, bytes(20)), "belong to no tensor"),
+    "more data": (file_of(GOOD, bytes(15)), "belong to no tensor"),
 }
 
 

@@ -28,9 +28,7 @@ class MonitorField(enum.IntEnum):
 class MonitorInfoStruct(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("status", I32),
-        ("driver_code", I32),
-        ("device_count", I32),
+        *each(I32, "status driver_code device_count"),
         ("source", CHAR * 16),
         ("library", CHAR * 256),
         ("version", CHAR * 96),
@@ -44,22 +42,13 @@ class MonitorInfoStruct(Struct):
 class MonitorReadingStruct(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("fields", U32),
-        ("denied", U32),
-        ("failed", U32),
+        *each(U32, "fields denied failed"),
         ("driver_code", I32),
         ("name", CHAR * 96),
         ("uuid", CHAR * 96),
         ("pci", CHAR * 32),
-        ("memory_total", U64),
-        ("memory_used", U64),
-        ("memory_free", U64),
-        ("memory_reserved", U64),
-        ("utilization", F64),
-        ("memory_utilization", F64),
-        ("temperature", F64),
-        ("power", F64),
-        ("power_limit", F64),
+        *each(U64, "memory_total memory_used memory_free memory_reserved"),
+        *each(F64, "utilization memory_utilization temperature power power_limit"),
         ("problem", CHAR * 256),
     ]
 

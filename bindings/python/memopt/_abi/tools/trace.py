@@ -19,63 +19,35 @@ class TraceAction(enum.IntEnum):
 
 @struct("memopt_trace_event")
 class TraceEventStruct(Struct):
-    _fields_ = [
-        ("id", U64),
-        ("bytes", U64),
-        ("stream", U64),
-        ("action", U64),
-    ]
+    _fields_ = each(U64, "id bytes stream action")
 
 
 @struct("memopt_trace_info")
 class TraceInfoStruct(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("events", U64),
-        ("allocations", U64),
-        ("streams", U64),
-        ("peak_live_bytes", U64),
-        ("peak_live_blocks", U64),
-        ("live_bytes", U64),
-        ("live_blocks", U64),
-        ("lines", U64),
-        ("unknown_frees", U64),
-        ("first_unknown", U64),
-        ("double_frees", U64),
-        ("first_double", U64),
-        ("lost_frees", U64),
-        ("first_lost", U64),
-        ("empty_allocations", U64),
-        ("failed_allocations", U64),
-        ("failed_bytes", U64),
+        *each(
+            U64,
+            "events allocations streams peak_live_bytes peak_live_blocks live_bytes "
+            "live_blocks lines unknown_frees first_unknown double_frees first_double "
+            "lost_frees first_lost empty_allocations failed_allocations failed_bytes",
+        ),
     ]
 
 
 @struct("memopt_trace_options")
 class TraceOptions(Struct):
-    _fields_ = [
-        ("struct_size", SIZE),
-        ("with_failed", U32),
-    ]
+    _fields_ = [("struct_size", SIZE), ("with_failed", U32)]
 
 
 @struct("memopt_replay_progress_info")
 class ReplayProgressStruct(Struct):
-    _fields_ = [
-        ("struct_size", SIZE),
-        ("done", U64),
-        ("total", U64),
-        ("capacity", U64),
-    ]
+    _fields_ = [("struct_size", SIZE), *each(U64, "done total capacity")]
 
 
 @struct("memopt_replay_sample")
 class ReplaySampleStruct(Struct):
-    _fields_ = [
-        ("event", U64),
-        ("live_bytes", U64),
-        ("reserved_bytes", U64),
-    ]
+    _fields_ = each(U64, "event live_bytes reserved_bytes")
 
 
 ReplayProgress = CFUNCTYPE(I32, ADDRESS, POINTER(ReplayProgressStruct))
@@ -99,22 +71,11 @@ class ReplayOptions(Struct):
 class ReplayResultStruct(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("capacity", U64),
-        ("events", U64),
-        ("peak_live_bytes", U64),
-        ("peak_reserved_bytes", U64),
-        ("ratio", F64),
-        ("first_ns_per_event", F64),
-        ("ns_per_event", F64),
-        ("device_allocs", U64),
-        ("device_frees", U64),
-        ("retries", U64),
-        ("sample_count", U64),
+        *each(U64, "capacity events peak_live_bytes peak_reserved_bytes"),
+        *each(F64, "ratio first_ns_per_event ns_per_event"),
+        *each(U64, "device_allocs device_frees retries sample_count"),
         ("out_of_memory", U32),
-        ("failed_bytes", U64),
-        ("failed_stream", U64),
-        ("failed_live_bytes", U64),
-        ("failed_reserved_bytes", U64),
+        *each(U64, "failed_bytes failed_stream failed_live_bytes failed_reserved_bytes"),
     ]
 
 

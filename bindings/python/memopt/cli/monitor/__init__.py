@@ -10,13 +10,13 @@ code is 0 also after Ctrl-C.
 from __future__ import annotations
 
 import argparse
-import math
 import signal
 import time
 from typing import Any, Dict, Iterator, List, Optional
 
 from ...tools._log_file import LogFile
 from ...sizes import format_size
+from ..option_types import integer, seconds
 from ..output import Output
 from ..standard_streams import said
 from .signals import Stopped, StopSignals
@@ -33,43 +33,10 @@ EXIT_STATUS = (
 
 #: What a line of the log has: a device where pid is empty, else one of its processes.
 LOG_FIELDS = (
-    "time",
-    "device",
-    "pid",
-    "name",
-    "used",
-    "peak",
-    "total",
-    "allocated",
-    "cached",
-    "utilization",
-    "temperature",
-    "power",
+    *("time", "device", "pid", "name", "used", "peak", "total", "allocated", "cached"),
+    *("utilization", "temperature", "power"),
 )
 _MOST_PROCESSES = 10
-_SHORTEST, _LONGEST = 0.01, 86400.0
-
-
-def _interval(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not _SHORTEST <= value <= _LONGEST:
-        raise argparse.ArgumentTypeError(
-            "%r is not a number of seconds from %g to %g" % (text, _SHORTEST, _LONGEST)
-        )
-    return value
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError("%r is not an integer of at least 1" % text)
-    return value
 
 
 def _device(text: str) -> Any:
@@ -92,13 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--interval",
-        type=_interval,
+        type=seconds(0.01, 86400),
         default=1.0,
         metavar="SECONDS",
         help="time between two samples (default: 1)",
     )
     times = parser.add_mutually_exclusive_group()
-    times.add_argument("--count", type=_count, metavar="N", help="end after N samples")
+    times.add_argument("--count", type=integer(1), metavar="N", help="end after N samples")
     times.add_argument(
         "--once",
         dest="count",
@@ -108,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--processes",
-        type=_count,
+        type=integer(1),
         default=_MOST_PROCESSES,
         metavar="N",
         help="show at most N processes of a device, the greatest first (default: %d); --log and "
@@ -308,13 +275,13 @@ def _print_once(sample: Dict[str, Any], output: Output, most: int) -> None:
 
 def summary(watch: Watch, output: Output) -> None:
     """What was seen, in the end."""
-    seconds = watch.last_time - (watch.first_time or watch.last_time)
+    elapsed = watch.last_time - (watch.first_time or watch.last_time)
     rows = []
     for (device, pid), course in watch.courses.items():
         if pid is None and course.values:
             figures = (course.peak, course.mean, course.least or 0)
             rows.append([device, course.name or "-"] + [format_size(one) for one in figures])
-    title = "%d samples in %s" % (watch.samples, duration(seconds))
+    title = "%d samples in %s" % (watch.samples, duration(elapsed))
     output.table(title, ("device", "name", "peak", "mean", "least"), rows)
     rows = [
         [device, str(pid), course.name or "?", format_size(course.peak), format_size(course.mean)]
@@ -375,9 +342,7 @@ def records_of(sample: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
             "used": device["memory_used"],
             "peak": device["memory_peak"],
             "total": device["memory_total"],
-            "utilization": device["utilization"],
-            "temperature": device["temperature"],
-            "power": device["power"],
+            **{field: device[field] for field in ("utilization", "temperature", "power")},
         }
         for process in device["processes"]:
             fields = ("pid", "name", "used", "peak", "allocated", "cached")

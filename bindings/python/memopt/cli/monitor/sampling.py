@@ -7,7 +7,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...errors import MemoptError
-from ...tools import Monitor, Process, Published, PublishedAllocator, _host_memory
+from ...tools import Monitor, Process, Published, PublishedAllocator, Reading, _host_memory
 from ...tools.published import Reader
 from ..layout import printable
 
@@ -20,20 +20,8 @@ NO_GPU = (
     "what was tried"
 )
 
-_READING = (
-    "name",
-    "uuid",
-    "pci",
-    "memory_total",
-    "memory_used",
-    "memory_free",
-    "memory_reserved",
-    "utilization",
-    "memory_utilization",
-    "temperature",
-    "power",
-    "power_limit",
-)
+#: What a reading has of a device, without what could not be had.
+_READING = Reading._fields[: Reading._fields.index("denied")]
 
 
 class Target(NamedTuple):

@@ -22,6 +22,7 @@ from typing import Any, Dict, List, Optional
 
 from ...tools._log_file import LogFile
 from ...tools.phases import ENVIRONMENT
+from ..option_types import seconds
 from ..output import Output, json_text
 from ..pictures import check_picture
 from ..replace_file import check_writable, replace
@@ -38,20 +39,7 @@ EXIT_STATUS = (
     "program that ended with 0, the report cannot; 2: wrong usage."
 )
 
-_SHORTEST, _LONGEST = 0.001, 3600.0
 _ROOM = 4096  # bytes that the disk has to take before the program is run
-
-
-def _interval(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not _SHORTEST <= value <= _LONGEST:
-        raise argparse.ArgumentTypeError(
-            "%r is not a number of seconds from %g to %g" % (text, _SHORTEST, _LONGEST)
-        )
-    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "memopt profile [options] -- COMMAND [ARGUMENT ...]"
     parser.add_argument(
         "--interval",
-        type=_interval,
+        type=seconds(0.001, 3600),
         default=0.1,
         metavar="SECONDS",
         help="time between two samples (default: 0.1)",
@@ -83,7 +71,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if not command:
         from .. import UsageError
 
-        raise UsageError("no program was given; write it after --: memopt profile -- python train.py")
+        raise UsageError(
+            "no program was given; write it after --: memopt profile -- python train.py"
+        )
     if arguments.plot is not None:
         check_picture(arguments.plot)
     figures = Figures(gpus=not arguments.no_gpu)
