@@ -78,7 +78,7 @@ def monitor():
     from memopt.cli.monitor.live import as_text
     from memopt.cli.monitor.sampling import Sampler
     from memopt.cli.monitor.screen import screen
-    from memopt.cli.monitor.watching import Watch
+    from memopt.cli.monitor.trends import Watch
     from rich.console import Console
 
     programs = [start(text, pathlib.Path(os.environ["PICTURES"])) for text in PROGRAMS]

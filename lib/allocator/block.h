@@ -57,7 +57,7 @@ static inline int mo_slab_reserve(mo_slab *slab, uint64_t count)
 {
     return slab->unused_count >= count || mo_slab_refill(slab, count);
 }
-/* Pre: reserved. The block is zero but for nothing. */
+/* Pre: reserved. Every field of the block is zero. */
 mo_block *mo_slab_take(mo_slab *slab);
 void mo_slab_return(mo_slab *slab, mo_block *block);
 void mo_slab_end(mo_slab *slab);

@@ -6,7 +6,7 @@
 
 mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind)
 {
-    mo_pool *spent = NULL; /* of a stream that has ended, nothing left in it */
+    mo_pool *spent = NULL; /* of a stream that has ended; empty */
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream == stream && pool->kind == kind && pool->life == MO_STREAM_LIVE)
             return pool;
@@ -141,8 +141,8 @@ mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size
     return block;
 }
 
-/* Work on the memory is over, so whoever takes it needs no order. The device is told of its free
- * blocks in the new order, so that a test can watch them there. */
+/* Work on the memory is complete, so its next use needs no order. The device records the free
+ * blocks for the new stream, so that tests can check their use. */
 void mo_pool_move_segment(memopt_allocator *allocator, mo_segment *segment, mo_pool *pool)
 {
     for (mo_block *block = segment->first; block != NULL; block = block->next)

@@ -12,7 +12,7 @@ uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes);
 uint64_t mo_segment_size(const memopt_allocator *allocator, const mo_request *request);
 /* Takes the best fit out of the bins, cut to size; NULL if none. Pre: one block reserved. */
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
-/* The same, taking over a segment of a stream that has ended where the pool has nothing. */
+/* The same; if the pool has none, takes over a segment of a stream that has ended. */
 mo_block *mo_pool_serve(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
 /* Joins a block that is in no structure with its free neighbours and puts it into the bins. */
 void mo_pool_put(memopt_allocator *allocator, mo_block *block);

@@ -13,7 +13,8 @@ use memopt.tools, and memopt.cli all of them. No modules import each other in a 
 functions or for type checkers only.
 
 Rules: one file calls malloc and its family (it is the fault point of the torture tests); nothing
-prints, exits or aborts; one file takes mutexes (it keeps log callbacks out of locks); a primitive has no #if of a back end.
+prints, exits or aborts; one file takes mutexes (it keeps log callbacks out of locks); a primitive has
+no #if of a back end; no files use each other's functions or variables in a circle.
 """
 import ast
 import pathlib
@@ -33,6 +34,11 @@ BACK_END = re.compile(r"#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|HIP|NVCC|ROCM|AMDGPU
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 
+NAME = r"(?:mo|memopt)_\w+"
+DEFINITION = re.compile(
+    rf"^\w[\w \t*]*?[ *]({NAME})(?:\s*\((?:[^;{{}}()]|\([^()]*\))*\)\s*\{{|(?:\[[^]]*\])?\s*[;=])", re.M
+)
+
 ALLOCATES = {"lib/base/memory.c"}
 PRINTS = {"lib/base/log.c"}  # the default sink, when MEMOPT_LOG asks for it
 LOCKS = {"lib/base/lock.h", "lib/tools/lock.h"}
@@ -47,6 +53,8 @@ BELOW = {  # the packages that a package may import
     "cli": {"", "tools", "plan", "torch"},
 }
 DEVICE_INTERFACE = "lib/device/device.h"
+# A checkpointed region of the planner's tape runs a tape of its own within a backward.
+RECURSION = {("lib/plan/tape/backward.c", "lib/plan/tape/region.c")}
 SOURCES = {".c", ".h", ".cc", ".cu", ".inc"}
 
 
@@ -173,11 +181,44 @@ def python_problems(root):
                 yield f"{name}.py:{line}: imports {target}, which leads back here"
 
 
+def circles(root):
+    """Yields 'file: uses file ..., and so on back to itself', once for each circle."""
+    code = {
+        path.relative_to(root).as_posix(): without_text(path.read_text(encoding="utf-8"))
+        for top in ("lib", "kernels")
+        for path in sorted((root / top).rglob("*.c"))
+    }
+    owner = {}
+    for name, text in code.items():
+        owner.update((found.group(1), name) for found in DEFINITION.finditer(text)
+                     if not found.group().startswith(("static", "extern", "typedef")))
+    uses = {
+        name: {owner[word] for word in re.findall(rf"\b{NAME}", text) if word in owner} - {name}
+        for name, text in code.items()
+    }
+    done, way = set(), []
+
+    def walk(name):
+        way.append(name)
+        for other in sorted(uses[name]):
+            if other in way:
+                circle = way[way.index(other):]
+                if tuple(sorted(circle)) not in RECURSION:
+                    yield f"{other}: is in a circle: " + " -> ".join([*circle, other])
+            elif other not in done:
+                yield from walk(other)
+        done.add(way.pop())
+
+    for name in code:
+        if name not in done:
+            yield from walk(name)
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     root = pathlib.Path(sys.argv[1]).resolve()
-    found = [*problems(root), *python_problems(root)]
+    found = [*problems(root), *circles(root), *python_problems(root)]
     print("\n".join(found) if found else "the folders depend on each other in one direction only")
     return 1 if found else 0
 

@@ -3,8 +3,8 @@
 A capsule that is read stays unconsumed and is kept by the view: when the view goes, the capsule's
 own destructor frees what it holds. A capsule that is given has no destructor, since Python code
 must not run there with an exception in flight; `_given` keeps it instead, and sweep() forgets those
-that nobody took. Consumers call `_release` when they are done; at exit it is taken out of the
-structs that are still theirs, so a late free never calls into an interpreter that is gone.
+that were not taken. Consumers call `_release` when they are done; at exit it is removed from
+structs still in use, so a late free never calls into an interpreter that has ended.
 """
 
 from __future__ import annotations

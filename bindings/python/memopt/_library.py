@@ -2,9 +2,8 @@
 
 libmemopt-tools and libmemopt-plan are loaded from where libmemopt is, when they are first used.
 
-Order: the path in the environment variable MEMOPT_LIBRARY (then nothing else is tried: who names a
-library wants that one), the library bundled beside this file, and what the system's loader finds as
-libmemopt.so.1.
+Order: the path in the environment variable MEMOPT_LIBRARY (then nothing else is tried), the library
+bundled beside this file, and what the system's loader finds as libmemopt.so.1.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def _set_prototypes(library: ctypes.CDLL, which: str) -> None:
 
 
 def _check(status: int, function: Any, arguments: Any) -> int:
-    """Raises what a failed call means; the innermost layer's exception where a callback had one."""
+    """Raises the exception of a failed call; that of the innermost callback if one raised."""
     if status != 0:
         raise errors.take_callback_exception() or from_status(status)
     if errors.has_callback_exception():
@@ -133,7 +132,7 @@ def c_text(text: str, what: str) -> bytes:
 
 
 def load() -> Tuple[ctypes.CDLL, str]:
-    """The loaded library and the path it came from; ImportError tells every path and its reason."""
+    """The loaded library and its path; ImportError lists every path with its reason."""
     failures = []
     for path, origin in _candidates():
         try:

@@ -58,7 +58,8 @@ class Buffer(Memory):
         return self._allocator.device
 
     def free(self) -> None:
-        """Gives the block back. Work of its own stream may still be pending. ClosedError twice."""
+        """Frees the block. Work of its own stream may still be pending. ClosedError the second
+        time."""
         self._allocator.free(self)
 
     def record_stream(self, stream: StreamLike) -> None:
@@ -80,7 +81,7 @@ class Buffer(Memory):
         self._allocator._give_back(self)
 
     def _take(self) -> int:
-        """The address, which from here on belongs to someone else."""
+        """The address, which now belongs to another owner."""
         self._refuse_exports()
         address = self.pointer
         self._address = None
@@ -90,7 +91,7 @@ class Buffer(Memory):
 class Allocator(_lifetime.Closing):
     """A caching allocator of one device.
 
-    `config` is the field's string, as in PYTORCH_CUDA_ALLOC_CONF:
+    `config` is a string as in PYTORCH_CUDA_ALLOC_CONF:
     "expandable_segments:True,max_split_size_mb:128". `limit` is the most it may hold from the
     device. ``on_pressure(bytes_needed)`` is called when memory is short and returns the bytes it
     freed; ``on_oom(asked, free, report)`` when an allocation fails for good.
@@ -153,7 +154,7 @@ class Allocator(_lifetime.Closing):
     # --- blocks ---
 
     def alloc(self, nbytes: Size, stream: StreamLike = None, tag: TagLike = "other") -> Buffer:
-        """Allocates device memory for work on a stream; OutOfMemoryError says what there is."""
+        """Allocates device memory for work on a stream; OutOfMemoryError says what is free."""
         size = parse_size(nbytes)
         address = output(
             lib.memopt_allocator_alloc,
@@ -168,7 +169,7 @@ class Allocator(_lifetime.Closing):
         return buffer
 
     def free(self, block: Union[Buffer, int, None]) -> None:
-        """Frees a block: the Buffer, or its address. None is fine."""
+        """Frees a block: the Buffer, or its address. None is allowed."""
         if block is None:
             return
         if not isinstance(block, Buffer):
@@ -194,7 +195,7 @@ class Allocator(_lifetime.Closing):
             raise
 
     def _disown(self, buffer: Buffer) -> None:
-        """Another object has taken the block over: an offloader's ticket."""
+        """Another object has taken the block: an offloader's ticket."""
         self._live.pop(buffer._take(), None)
 
     def record_stream(self, block: Union[Buffer, int], stream: StreamLike) -> None:
@@ -254,7 +255,7 @@ class Allocator(_lifetime.Closing):
     # --- statistics ---
 
     def stats(self) -> Dict[str, int]:
-        """All statistics at one moment, under the field's keys: "reserved_bytes.all.peak" …"""
+        """All statistics at one moment, under PyTorch's keys: "reserved_bytes.all.peak" …"""
         values = (ctypes.c_uint64 * len(self._names))()
         lib.memopt_allocator_get_stats(self._handle.pointer, len(self._names), values, None)
         return dict(zip(self._names, values))

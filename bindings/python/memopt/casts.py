@@ -32,8 +32,8 @@ def cast(
     """Casts tensors between the floating-point types, many in one call.
 
     `rounding` is "nearest_even" or "stochastic"; the latter is a function of `seed`, `sequence` (a
-    number of the caller's such as the step) and the element's place. With `saturate`, what
-    overflows an 8-bit float becomes its largest number.
+    number such as the step) and the element's place. With `saturate`, what overflows an 8-bit float
+    becomes its largest number.
     """
     into, outputs = tensor_array(tensor_list(destinations), device, "destination", writable=True)
     start, inputs = tensor_array(tensor_list(sources), device, "source")
@@ -59,8 +59,8 @@ def cast(
 class Scaler(_lifetime.Closing):
     """The dynamic loss scaler, with torch's GradScaler's rules and state.
 
-    Scale and found-inf flag live in device memory; nothing here waits for the device but what
-    reads a value back: get_scale(), found_inf(), state_dict() and load_state_dict().
+    Scale and found-inf flag live in device memory; only calls that read a value back wait for the
+    device: get_scale(), found_inf(), state_dict() and load_state_dict().
     """
 
     __slots__ = ("_device", "_handle", "__weakref__")

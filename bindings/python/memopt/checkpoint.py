@@ -1,7 +1,7 @@
 """Checkpoint regions: run a segment without keeping its activations, and again in backward.
 
-An exception in a callback comes out of forward() or recompute() as the same object; a status that a
-callback returns comes out as MemoptError with that status.
+forward() and recompute() re-raise an exception of a callback as the same object; a status that a
+callback returns becomes a MemoptError with that status.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Region(_lifetime.Closing):
     """A checkpointed segment of a forward pass.
 
     `run` enqueues it, leases what backward needs with alloc(), and declares results with check().
-    `mode` "keep" keeps the leases and recomputes nothing, so that checkpointing is one option to
-    switch. `check` compares recomputed values by "hash" or "exact"ly.
+    `mode` "keep" keeps the leases and recomputes nothing, so that one option switches
+    checkpointing. `check` compares recomputed values by "hash" or "exact"ly.
     """
 
     __slots__ = (
@@ -169,7 +169,7 @@ class Region(_lifetime.Closing):
         return {field[0]: getattr(raw, field[0]) for field in raw._fields_[1:]}
 
     def _refuse_exports(self) -> None:
-        """C ends leases when `run` returns: nobody may look at them any more."""
+        """C ends leases when `run` returns: they must not be used any more."""
         for number, lease in enumerate(self._leases):
             try:
                 lease._refuse_exports()

@@ -17,7 +17,7 @@ _seen: Dict[Any, DType] = {}  # a framework has few dtype objects, and a step lo
 
 
 def dtype_of(value: DTypeLike) -> DType:
-    """The element type that a value names; UnsupportedError where the library has no such type."""
+    """The element type that a value names; UnsupportedError if the library lacks it."""
     if isinstance(value, DType):
         return value
     try:

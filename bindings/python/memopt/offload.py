@@ -19,13 +19,13 @@ from .streams import StreamLike, ready, stream_pointer
 from .tensors import TensorLike, tensor
 from .views import Tensor
 
-#: Where values go that the host has no room for: a directory or a file to make, or that and the
-#: most bytes to use of it.
+#: Where values go that do not fit the host: a directory or a file to make, or that and the most
+#: bytes to use of it.
 Disk = Union[str, "os.PathLike[str]", Tuple[Union[str, "os.PathLike[str]"], Size]]
 
 
 def parse_disk(disk: Optional[Disk], host_limit: int) -> Tuple[Optional[bytes], int]:
-    """The path for C, None where there is no disk, and the limit."""
+    """The path for C, None without a disk, and the limit."""
     if disk is None:
         return None, 0
     path, limit = disk if isinstance(disk, tuple) else (disk, 0)
@@ -46,8 +46,8 @@ class Offloader(_lifetime.Closing):
     the device's NULL stream: on "cpu" they are done when a call returns.
 
     `disk` is a directory, or a file to make, for "spill", which is then the default: "/scratch", or
-    ("/scratch", "200GiB") to use no more of it. Its file has no name, so nothing is left of it when
-    the process ends, however it ends.
+    ("/scratch", "200GiB") to use no more of it. Its file has no name, so it never outlives the
+    process.
     """
 
     __slots__ = ("_allocator", "_handle", "__weakref__")
@@ -210,7 +210,7 @@ class Ticket:
 
     @property
     def packed(self) -> bool:
-        """Whether the copy to the host is done (or there is none to make), without waiting."""
+        """Whether the copy to the host is done (or not needed), without waiting."""
         pointer = self._offloader._handle.pointer
         done = ready(lib.memopt_offloader_query_packed(pointer, self._id()))
         if done and not self.kept:

@@ -36,7 +36,7 @@ Step = Tuple[ScheduleOperation, int]
 class Schedule:
     """The fastest order of forward and backward runs within `budget` bytes (None: no limit).
 
-    Iterating gives (operation, number of the stage). LimitReachedError says which budget would do.
+    Iterating gives (operation, number of the stage). LimitReachedError names a sufficient budget.
     """
 
     __slots__ = (

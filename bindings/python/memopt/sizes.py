@@ -12,7 +12,7 @@ Size = Union[int, str]
 
 
 def parse_size(size: Size) -> int:
-    """The bytes of a size. InvalidArgumentError (a ValueError) where it is none."""
+    """The bytes of a size. InvalidArgumentError (a ValueError) if it is invalid."""
     if isinstance(size, str):
         return int(output(lib.memopt_parse_size, c_text(size, "a size")))
     try:

@@ -82,7 +82,7 @@ class Event(_lifetime.Closing):
         lib.memopt_event_record(self._handle.pointer, stream_pointer(stream))
 
     def query(self) -> bool:
-        """Whether the last record is complete (or there was none), without waiting."""
+        """Whether the last record is complete (or there is none), without waiting."""
         return ready(lib.memopt_event_query(self._handle.pointer))
 
     def sync(self) -> None:

@@ -1,8 +1,8 @@
 """What counts as a tensor, seen without a copy.
 
-:func:`tensor` takes whatever holds numbers: our own Memory, an object of a framework
+:func:`tensor` takes everything that holds numbers: our own Memory, an object of a framework
 (``data_ptr()``, ``numel()``, ``dtype``), anything with the buffer protocol or ``__dlpack__``, or a
-tuple ``(pointer, count, dtype)``. A Tensor keeps what it looks at alive, but for a bare pointer.
+tuple ``(pointer, count, dtype)``. A Tensor keeps its memory alive, except a bare pointer's.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def tensor(
 ) -> Tensor:
     """A view of `source`, without a copy.
 
-    `dtype` sees the same bytes as another type. `writable` refuses read-only memory. TypeError
-    where `source` holds no such memory; ValueError where it is not contiguous.
+    `dtype` sees the same bytes as another type. `writable` refuses read-only memory. TypeError if
+    `source` holds no such memory; ValueError if it is not contiguous.
     """
     if type(source) is Tensor:
         view = source

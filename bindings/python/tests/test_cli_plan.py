@@ -122,22 +122,7 @@ def test_options_move_the_categories_they_are_about(config):
     assert plan(*waits)["phases"]["forward"]["gradients"] > 3 * shares > 0
 
 
-def test_a_folder_and_a_relative_path(config):
-    folder = os.path.dirname(config)
-    same = plan("--model", config, "--batch", 1)["peak_bytes"]
-    assert plan("--model", folder, "--batch", 1)["peak_bytes"] == same
-    assert plan("--model", "config.json", "--batch", 1, folder=folder)["peak_bytes"] == same
-
-
 # --- what fits ------------------------------------------------------------------------------------
-
-
-def test_sizes_of_cards(config):
-    same = [
-        plan("--model", config, "--gpu-memory", text)["capacity_bytes"]
-        for text in ("4", "4GiB", "4096MiB", "4.0")
-    ]
-    assert same == [4 * GIB] * 4
 
 
 def applied_options(value):
@@ -254,13 +239,6 @@ def test_the_environment_where_it_is_tight(config):
 
 
 # --- people ---------------------------------------------------------------------------------------
-
-
-def test_tables(config):
-    text = command("--model", config, "--batch", 4, "--gpu-memory", 4, "--layers-table").stdout
-    for words in ("At the peak", "optimizer states", "By phase", "backward", "By layer", "fits"):
-        assert words in text
-    assert "\x1b" not in text
 
 
 def test_a_plot(config, tmp_path):

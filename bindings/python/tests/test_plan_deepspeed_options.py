@@ -5,8 +5,6 @@ import json
 
 import pytest
 
-import memopt
-from memopt.plan import Plan
 from memopt.cli import UsageError
 from memopt.cli.plan import describe
 
@@ -160,12 +158,3 @@ def test_a_bucket_is_a_count(text, capsys):
     with pytest.raises(SystemExit):
         described("--reduce-bucket-size", text)
     assert "no count of elements" in capsys.readouterr().err
-
-
-def test_what_deepspeed_has_not_is_refused():
-    word = described("--zero", "1", "--zero-engine", "deepspeed", "--autocast", "bf16")
-    with pytest.raises(memopt.UnsupportedError, match="compute_dtype is bf16 with DeepSpeed"):
-        Plan(word.model, word.run)
-    word = described("--zero", "1", "--zero-engine", "deepspeed", "--offload", "optimizer")
-    with pytest.raises(memopt.UnsupportedError, match="offload"):
-        Plan(word.model, word.run)

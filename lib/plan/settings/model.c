@@ -226,11 +226,10 @@ static memopt_status check_ratios(const mo_plan_model *m, int dim_given)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: heads are %llu wide; rotary positions need an even width",
                        (unsigned long long)m->head_dim);
-    if (m->experts > 0 && m->gated != MO_PLAN_YES)
+    if (m->gated != MO_PLAN_YES && (m->experts > 0 || mo_plan_variant_of(m)->fused_projections))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: %llu experts without gates; experts are "
-                       "gated",
-                       (unsigned long long)m->experts);
+                       "plan: model.gated is no, but the MLP of %s has gates; leave it out",
+                       m->experts > 0 ? "experts" : "phi3");
     if (m->vision_layers > 0 && (m->vision_heads == 0 || m->vision_hidden % m->vision_heads != 0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: %llu heads of the vision tower do not divide its width of %llu",

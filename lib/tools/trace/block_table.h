@@ -1,7 +1,7 @@
 /*
  * What a trace knows by a 64-bit key: its blocks by id, its streams by number. Open addressing with
- * linear probing; nothing is ever taken out, since a block that was freed must be told from one
- * that never was. At most half of the slots are in use.
+ * linear probing; nothing is removed, because a freed block must differ from an unknown one. At
+ * most half of the slots are in use.
  */
 #ifndef MO_ALLOCATOR_TRACE_TABLE_H
 #define MO_ALLOCATOR_TRACE_TABLE_H

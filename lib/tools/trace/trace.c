@@ -7,7 +7,7 @@
 
 #include <inttypes.h>
 
-/* Where a stream is not known yet, gives it the next number. */
+/* Gives an unknown stream the next number. */
 static memopt_status know_stream(memopt_trace *trace, uint64_t id)
 {
     if (trace->stream_count > 0 && id == 0)
@@ -74,8 +74,8 @@ memopt_status mo_trace_reserve(memopt_trace *trace, const memopt_trace_event *ev
         if (status != MEMOPT_OK)
             return status;
     }
-    /* An allocation makes up to three steps: the free that is missing before it where its id lives,
-     * and its own free where it is one that failed. */
+    /* An allocation makes up to three events: a missing free before it if its id is alive, itself,
+     * and its free if it failed. */
     if (!mo_mul_u64(allocs, 2, &steps) || !mo_add_u64(count, steps, &steps) ||
         !mo_add_u64(steps, trace->count, &steps) || !mo_add_u64(allocs, trace->slots, &slots))
         steps = slots = UINT64_MAX;
@@ -118,7 +118,7 @@ static memopt_status add_alloc(memopt_trace *trace, mo_trace_entry *block,
     if (!mo_add_u64(info->live_bytes, event->bytes, &live))
         return mo_fail(MEMOPT_LIMIT_REACHED,
                        "trace: %s %" PRIu64 ": %" PRIu64 " bytes and the %" PRIu64
-                       " live ones are more than 64 bits can count",
+                       " live ones do not fit 64 bits",
                        kind, record, event->bytes, info->live_bytes);
     if (trace->unused_count == 0 && trace->slots >= MO_TRACE_SAME - 1)
         return mo_fail(MEMOPT_LIMIT_REACHED, "trace: %s %" PRIu64 ": more than %u blocks alive",

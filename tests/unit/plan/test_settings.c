@@ -40,6 +40,7 @@ static void refused_with_the_numbers(void **state)
         {"model.family=mixtral;model.hidden=768;model.experts=4;model.experts_per_token=5",
          "experts_per_token is 5", "4"},
         {"model.family=gpt2;model.hidden=768;model.variant=gemma", "gemma", "llama"},
+        {"model.hidden=768;model.variant=phi3;model.gated=no", "model.gated is no", "phi3"},
         {"model.hidden=768;model.lora_rank=4096", "model.lora_rank is 4096", "768"},
         {"model.family=vit;model.hidden=768;model.patch_size=500", "patch_size is 500", "224"},
         {"model.family=vit;model.hidden=768;model.head=causal-lm", "causal-lm", "tokens"},

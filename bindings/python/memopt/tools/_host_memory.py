@@ -8,7 +8,7 @@ from typing import Dict, Optional
 
 
 def rss() -> int:
-    """Bytes of this process that are in memory; 0 where the system does not tell."""
+    """Bytes of this process that are in memory; 0 if the system does not report them."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -23,7 +23,7 @@ def rss_peak() -> int:
 
 
 def available() -> Optional[int]:
-    """Bytes that can be had on this machine without swapping."""
+    """Bytes that can be allocated on this machine without swapping."""
     return _lines("/proc/meminfo").get("MemAvailable")
 
 

@@ -1,4 +1,4 @@
-"""Tells a floor that creeps up from noise, and a device that is hardly used."""
+"""Detects a floor that creeps up, and a device that is hardly used."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ class Floor:
     """Looks at the smallest value of each window of samples.
 
     It is a leak when that minimum rose in each of the last `windows` windows, by at least
-    `threshold` bytes a step in the first half of them and in the second: what fills up, flattens.
-    Values that merely vary, however widely, have minima in every order: that eight of them rise by
-    chance happens once in 40,320 windows.
+    `threshold` bytes a step in both halves of them: memory that fills up flattens. With values that
+    only vary, eight minima rise by chance once in 40,320 windows.
     """
 
     def __init__(self, window: int, windows: int, threshold: float) -> None:
@@ -65,7 +64,7 @@ class LeakDetector:
         ]
 
     def add(self, step: int, value: int) -> Optional[float]:
-        """The bytes a step that leak, where that is seen with this sample."""
+        """The bytes a step that leak, if this sample shows it."""
         if self._skip > 0:
             self._skip -= 1
             return None
@@ -83,7 +82,7 @@ class UseWatch:
         self.most = 0.0
 
     def add(self, share: float) -> bool:
-        """Whether with this sample the device is known to be under-used."""
+        """Whether this sample shows that the device is under-used."""
         self._count += 1
         self.most = max(self.most, share)
         return self._count >= self._after and self.most < self._share

@@ -12,9 +12,9 @@ from typing import Any, Dict, Sequence, Union
 class LogFile:
     """Appends records to a CSV file (where the name ends in .csv) or to one of JSON lines.
 
-    A line goes to the system in one write, so a killed process leaves whole lines, and so do several
-    that write to one file. What a full disk took of a line is taken back; what a machine that lost
-    power left of one is cut off when the file is opened again.
+    A line goes to the system in one write, so a killed process leaves whole lines, and so do
+    several that write to one file. A line that does not fit a full disk is removed; a line cut by a
+    power failure is removed when the file is opened again.
     """
 
     def __init__(self, path: Union[str, "os.PathLike[str]"], fields: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ class LogFile:
         return ('{"%s": ' % self._fields[0]).encode()
 
     def _check(self) -> None:
-        """ValueError for a file that is no log like this. Nothing of it is touched."""
+        """ValueError for a file that is not such a log. The file is not changed."""
         start = self._start()
         there = os.pread(self._file, len(start), 0)
         if not start.startswith(there):
@@ -82,7 +82,7 @@ class LogFile:
         return os.lseek(self._file, start, os.SEEK_SET)
 
     def write(self, record: Dict[str, Any]) -> None:
-        """Appends one record. OSError where the system does not take it."""
+        """Appends one record. OSError if the system cannot write it."""
         if self._csv:
             values = [record.get(field) for field in self._fields]
             line = ",".join(_cell(value) for value in values)

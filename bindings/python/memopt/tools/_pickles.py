@@ -1,9 +1,9 @@
-"""Unpickling a file of a stranger: plain dicts, lists, tuples, numbers and text, within bounds.
+"""Unpickling an untrusted file: plain dicts, lists, tuples, numbers and text, within bounds.
 
 An unpickler that knows no names at all makes nothing but built-in values. Its C code trusts the
 numbers in a pickle, so each piece is walked through, opcode by opcode, before it is handed over:
 sizes of items and places in the memo have to fit what the file really holds, and what the values
-can take of memory is estimated from above. Opcodes of which nobody makes plain values are refused.
+can take of memory is estimated from above. Opcodes that make no plain values are refused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FRAME = 0x95
 #: Whatever comes before and after them, the unpickler refuses these, and says what they ask for.
 _NAMES = frozenset(b"ciPQ\x93")
 
-#: What one byte may make of memory if it is this opcode, beside what any byte may.
+#: The additional memory that one byte may make if it is this opcode.
 _ANY_BYTE = 16
 _HEAVY = ((b"}", 320), (b"]", 112), (b"t", 64), (b"\x85", 64), (b"\x86", 64), (b"\x87", 64))
 
@@ -96,7 +96,7 @@ class _Refusing(pickle.Unpickler):
 
 
 class _Walked(io.RawIOBase):
-    """A binary file for the unpickler, of which no byte comes out that was not walked through."""
+    """A binary file for the unpickler; it returns only bytes that were walked through."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

@@ -88,7 +88,7 @@ def _recorded(
     """The events; blocks from before, by address, that are freed in them; and whether an address
     that comes up in them is alive at their end.
 
-    A block is free for others when its free is completed, not when it is asked for.
+    A block is free for others when its free is completed, not when it is requested.
     """
     words = array.array("Q")
     earlier: Dict[int, Tuple[int, int]] = {}

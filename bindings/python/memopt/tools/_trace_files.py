@@ -22,8 +22,8 @@ from ._pickles import corrupt, load
 from ._snapshots import events_of
 from ..sizes import format_size
 
-#: What a gzip file may unpack to, unless its reader is told: as much as the larger of the two.
-#: Traces unpack to about ten times their size.
+#: What a gzip file may unpack to by default: the larger of the two. Traces unpack to about ten
+#: times their size.
 FREE_UNPACKED = 64 << 20
 UNPACKED_PER_BYTE = 100
 
@@ -68,7 +68,7 @@ class TraceSource(NamedTuple):
 
 
 class _Counted(io.RawIOBase):
-    """A file whose reads are counted, and told."""
+    """A file that counts and reports its reads."""
 
     def __init__(self, file: Any, total: Optional[int], progress: Optional[FileProgress]) -> None:
         self._file = file
@@ -81,7 +81,7 @@ class _Counted(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
-        while data is None:  # a pipe that whoever shares it does not wait for
+        while data is None:  # a non-blocking pipe
             select.select([self._file], [], [])
             data = self._file.read(len(buffer))
         buffer[: len(data)] = data
@@ -179,7 +179,7 @@ def _is_gzip_error(error: BaseException) -> bool:
 
 
 def _read_csv(trace: Trace, text: Any, partial: bool) -> Optional[str]:
-    """Why it was not read to its end, where that is wanted, or None."""
+    """Why it was not read to its end, if that is allowed, or None."""
     try:
         while True:
             try:

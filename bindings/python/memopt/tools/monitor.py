@@ -42,10 +42,10 @@ class MonitorInfo(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """One device at one moment. None is what cannot be had.
+    """One device at one moment.
 
-    ``denied`` names what this user may not read and ``failed`` what the driver failed to tell, with
-    ``problem`` for the first of them; what else is None the device does not tell.
+    None: not available. ``denied`` names what this user may not read, ``failed`` what the driver
+    failed to read, with ``problem`` for the first of them; the device does not report the others.
     Memory is in bytes, utilization in percent, temperature in degrees Celsius, power in watts.
     """
 
@@ -68,7 +68,7 @@ class Reading(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A process that uses a device; ``used_bytes`` is None where the driver does not tell.
+    """A process that uses a device; ``used_bytes`` is None if the driver does not report it.
 
     ``kinds`` has "compute", "graphics" or both; on "cpu" it is ("host",).
     """
@@ -141,7 +141,7 @@ class Monitor(_lifetime.Closing):
         return int(output(lib.memopt_monitor_get_device_count, self._handle.pointer))
 
     def read(self, index: int = 0) -> Reading:
-        """Reads one device. NotFoundError where there is none of this index."""
+        """Reads one device. NotFoundError if no device has this index."""
         raw = output(lib.memopt_monitor_get_reading, self._handle.pointer, index)
         values = {field: _value(raw, field, bit) for field, bit in _BITS.items()}
         return Reading(

@@ -1,4 +1,4 @@
-"""phase(): tells `memopt profile` what the program is doing.
+"""phase(): reports to `memopt profile` what the program is doing.
 
     for batch in batches:
         with memopt.tools.phase("forward"):
@@ -7,9 +7,9 @@
             loss.backward()
 
 Without `memopt profile` around it nothing happens. A mark is one line, "NANOSECONDS PID NAME" by
-the monotonic clock, written into the pipe that the environment variable MEMOPT_PROFILE names; it is
-never waited for: a mark that finds the pipe full, or nobody reading, is lost. Only a name that
-differs from the one before is a mark.
+the monotonic clock, written into the pipe that the environment variable MEMOPT_PROFILE names; it
+never waits: a mark is lost if the pipe is full or has no reader. Only a name that differs from the
+previous one is a mark.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _current = ""
 
 
 class phase:
-    """From now on the program is in this phase; as a context manager, until the end of the block,
-    where the phase from before goes on. "" is no phase. For one thread of a process."""
+    """Starts a phase; as a context manager, until the end of the block, where the previous phase
+    continues. "" is no phase. For one thread of a process."""
 
     __slots__ = ("_before",)
 

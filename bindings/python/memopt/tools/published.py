@@ -1,7 +1,7 @@
 """What processes publish of their allocators (memopt.tools.publish), as monitors read it.
 
-Sockets lie in folders that belong to one user alone; whatever else lies there, answers too late,
-too long or not as it should is passed over. A socket whose process is gone is removed.
+Sockets lie in folders that belong to one user alone; everything else there, and answers that are
+late, too long or malformed, are ignored. A socket whose process is gone is removed.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ class Reader:
         self._silent: Dict[str, float] = {}  # paths that did not answer, and when to ask again
 
     def read(self, timeout: float = 0.2) -> List[Published]:
-        """What was answered within so many seconds, by process."""
+        """The answers within so many seconds, by process."""
         now = time.monotonic()
         self._silent = {path: until for path, until in self._silent.items() if until > now}
         places = [place for place in _sockets() if place[0] not in self._silent]
         answers: List[Published] = []
         taken = 1
-        # Who does not get a turn gets it the next time, when those that are silent have none.
+        # Sockets without a turn get one the next time, before those that did not answer.
         while taken > 0 and time.monotonic() < now + timeout:
             asked, taken = _ask_some(places)
             places = places[taken:]
@@ -112,7 +112,7 @@ def _sockets() -> List[Tuple[str, int]]:
 
 
 def _owner(folder: str) -> Optional[int]:
-    """To whom a folder belongs, where it is nobody else's."""
+    """The owner of a folder that no one else can write to."""
     try:
         info = os.lstat(folder)
     except OSError:
@@ -170,8 +170,8 @@ def _ask_some(places: List[Tuple[str, int]]) -> Tuple[List[_Question], int]:
 
 
 def _ask(connection: socket.socket, path: str, owner: int) -> Optional[_Question]:
-    """None where there is no socket of this user's that somebody listens to. A link to one is
-    passed over: who listens there has a name of his own."""
+    """None if this user has no listening socket there. A link to one is ignored: its target has its
+    own name."""
     try:
         before = os.lstat(path)
         if not stat.S_ISSOCK(before.st_mode):
@@ -195,7 +195,7 @@ def _peer(connection: socket.socket) -> Tuple[int, int]:
 
 
 def _remove(path: str, seen: os.stat_result) -> None:
-    """A socket has its name only while somebody listens: this one's process is gone."""
+    """A socket has its name only while its process listens: this process is gone."""
     try:
         now = os.lstat(path)
         if stat.S_ISSOCK(now.st_mode) and (now.st_dev, now.st_ino) == (seen.st_dev, seen.st_ino):
@@ -221,8 +221,8 @@ def _collect(asked: List[_Question], deadline: float) -> None:
 
 
 def understand(text: bytes, pid: int) -> Optional[Published]:
-    """An answer; None where it is none. The system's word about the process counts, where the
-    process has a number here."""
+    """An answer; None if it is invalid. The process number comes from the system if the process has
+    one here."""
     try:
         value = json.loads(text) if text.endswith(b"\n") else None
         if not isinstance(value, dict) or _number(value["memopt"]) < 1:

@@ -30,7 +30,7 @@ _publishers: Set["Publisher"] = set()  # those that are open: a publisher lives 
 
 
 class Publisher(_lifetime.Closing):
-    """A Unix socket that tells who connects about allocators; see memopt/tools/publish.h.
+    """A Unix socket that reports about allocators to its clients; see memopt/tools/publish.h.
 
     Without `path` it lies where `memopt monitor` looks. It stays open, also when it is forgotten,
     until close() or the process's end. In the child of a fork it is closed.
@@ -78,7 +78,7 @@ class Publisher(_lifetime.Closing):
         lib.memopt_publisher_add_pluggable(self._handle.pointer)
 
     def remove(self, allocator: Allocator) -> None:
-        """Publishes an allocator no longer. NotFoundError where it is not published."""
+        """Stops publishing an allocator. NotFoundError if it is not published."""
         pointer = allocator._handle.pointer
         lib.memopt_publisher_remove(self._handle.pointer, pointer)
         with _lock:
@@ -87,12 +87,12 @@ class Publisher(_lifetime.Closing):
     # --- serving ---
 
     def fileno(self) -> int:
-        """A descriptor that is readable while somebody waits for an answer."""
+        """A descriptor that is readable while a client waits for an answer."""
         return int(output(lib.memopt_publisher_get_fd, self._handle.pointer))
 
     def serve(self, timeout: Optional[float] = 0) -> int:
-        """Answers who waits; the number of answers. Waits `timeout` seconds for the first one, or
-        as long as it takes (None)."""
+        """Answers waiting clients; returns the number of answers. Waits `timeout` seconds for the
+        first one, or as long as it takes (None)."""
         wait = -1 if timeout is None else max(int(timeout * 1000), 0)
         return int(output(lib.memopt_publisher_serve, self._handle.pointer, wait))
 
@@ -135,8 +135,8 @@ def publish(
 ) -> Publisher:
     """Lets `memopt monitor` see what these allocators hold and cache.
 
-    A daemon thread answers, which sleeps while nobody asks; it is never in the way of the program.
-    The Publisher that it gives need not be kept.
+    A daemon thread answers; it sleeps between requests and never blocks the program. The returned
+    Publisher need not be kept.
     """
     publisher = Publisher(path)
     try:

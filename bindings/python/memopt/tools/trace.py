@@ -29,10 +29,10 @@ OWN_STREAM = (1 << 64) - 1
 
 
 class TraceInfo(NamedTuple):
-    """What a trace holds, and what in it was not as it should be.
+    """What a trace holds, and its faults.
 
-    ``first_…`` is where the first of them is: its line in a text, else the number of the event that
-    was added, from 1; 0 where there is none.
+    ``first_…`` is the place of the first one: its line in a text, else the number of the added
+    event, from 1; 0 if there is none.
     """
 
     #: Allocations and frees that a replay does, and the allocations among them.
@@ -147,11 +147,11 @@ class Trace(_lifetime.Closing):
         compressed with gzip. CorruptError says in which line what is wrong.
 
         `device` picks one of a snapshot's devices (else the one with most events). With `partial`
-        what stands before a malformed line or a cut-off end is taken. Blocks that a snapshot knows
-        from before its recording are allocated first, but with `recorded_only`.
-        ``progress(done, total)`` is told bytes of the file; total is None where it has no size. A
-        gzip file that unpacks to more than 100 times its size and 64 MiB is refused, or to more
-        than `max_unpacked` where that is given.
+        the part before a malformed line or a cut-off end is read. Blocks that a snapshot knows from
+        before its recording are allocated first, but with `recorded_only`. ``progress(done,
+        total)`` gets bytes of the file; total is None if it has no size. A gzip file that unpacks
+        to more than 100 times its size and 64 MiB is refused, or to more than `max_unpacked` where
+        that is given.
         """
         limit = None if max_unpacked is None else parse_size(max_unpacked)
         trace = cls(with_failed=with_failed)
@@ -222,8 +222,8 @@ class Trace(_lifetime.Closing):
         progress: Optional[Progress] = None,
     ) -> Replay:
         """Replays it on a device of `capacity` (None: more than it takes). `warm_passes` more
-        replays tell what an event costs with a filled cache; `samples` values over time are taken
-        on request. That memory runs out is an answer, not an exception."""
+        replays measure the cost of an event with a filled cache; `samples` values over time are
+        taken on request. Running out of memory is a result, not an exception."""
         room = (_abi.ReplaySampleStruct * unsigned(samples, 32, "samples"))()
         with Interruptible() as interrupt:
             options = _options(config, capacity, progress, interrupt)

@@ -1,5 +1,5 @@
-"""What a function's result depends on beside its arguments: random states, autocast settings, and
-the device that ``with torch.device(…)`` makes the default."""
+"""What a function's result depends on in addition to its arguments: random states, autocast
+settings, and the device that ``with torch.device(…)`` makes the default."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CallContext:
             (kind, _is_autocast(kind), _autocast_dtype(kind))
             for kind in (("cpu", "cuda") if gpus else ("cpu",))
         ]
-        #: Where tensors are made that name no device. Threads of backward have a default of their own.
+        #: The default device of new tensors. Threads of backward have their own.
         self.device = _default_device() if _modes() else None
 
     def put(self) -> None:
@@ -41,10 +41,9 @@ class CallContext:
         _put(self.random, self.autocast)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls a function where the snapshot holds; what was before is put back after it.
+        """Calls a function with the snapshot's settings and restores the previous ones.
 
-        Not ``with``: the end of such a context is a function of Python's, and a signal that is
-        heard there would leave the thread in autocast.
+        Not a ``with``: a signal in Python's ``__exit__`` would leave the thread in autocast.
         """
         random = [(generator, generator.get_state()) for generator, _ in self.random]
         kinds = [kind for kind, _, _ in self.autocast]

@@ -38,7 +38,7 @@ def plan(modules: Sequence[Function], x: torch.Tensor, budget: Size) -> Tuple[An
     if found is None or any(r() is not m for r, m in zip(found.modules, modules)):
         _forget_dead()
         stages, costs = _measure(modules, x)
-        # Stages hold modules only where several are joined: else a dead chain would stay.
+        # Stages hold modules only if several are joined: otherwise a dead chain would stay alive.
         found = _known[key] = _Measured(tuple(map(_reference, modules)), stages, costs, {})
     made = found.plans.get(limit)
     if made is None:

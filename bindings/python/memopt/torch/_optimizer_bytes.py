@@ -1,4 +1,4 @@
-"""What optimizers keep and take for a moment, without running them."""
+"""What optimizers keep and need temporarily, without running them."""
 
 from __future__ import annotations
 

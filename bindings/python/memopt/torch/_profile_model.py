@@ -1,9 +1,9 @@
 """Measures real steps of a module at small batch sizes, and says what larger ones need.
 
 On the CPU the recorder of `_recorder` counts bytes of live tensors; on a GPU it does too, and a
-second run without it tells what torch's allocator held at its peak (rounding, workspaces). Steps
-are forward and backward; what the optimizer keeps and takes is added by rule, so that weights stay
-as they are. Where memory runs out, everything of the step is given up and a smaller batch is tried.
+second run without it measures what torch's allocator held at its peak (rounding, workspaces). Steps
+are forward and backward; what the optimizer keeps and needs is added by rule, so that weights do
+not change. If memory runs out, the step is discarded and a smaller batch is tried.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class _Profiling:
         return Checked(batch, self._measured[batch].peak_bytes, result.at(batch).peak_bytes)
 
     def _pair(self, batches: Tuple[int, int]) -> Tuple[int, int]:
-        """Two batch sizes that run: those asked for, or smaller ones."""
+        """Two batch sizes that run: the requested ones, or smaller ones."""
         high = self._largest_that_runs(batches[1], 1)
         if high is None:
             raise ProfileError(

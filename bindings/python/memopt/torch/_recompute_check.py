@@ -1,7 +1,7 @@
-"""What two runs of a function must agree on: shapes, and by wish contents, of saved tensors.
+"""What two runs of a function must agree on: shapes and, optionally, contents of saved tensors.
 
-Some contents need not agree: those that the function changes itself after they were saved, such as
-the running statistics of a norm in training, and what an operation leaves unwritten.
+Some contents may differ: those that the function changes after they were saved, such as the running
+statistics of a norm in training, and what an operation leaves unwritten.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def facts(tensor: torch.Tensor, mode: str) -> Any:
 
 
 def settled(noted: _Content) -> _Content:
-    """What the first run has left of it: contents that it changed itself are not compared."""
+    """Drops contents that the first run changed itself: they are not compared."""
     storage = noted.storage and noted.storage()
     if storage is None or not storage.nbytes():  # gone, or freed for a while
         return noted._replace(storage=None)

@@ -1,8 +1,8 @@
 """The safetensors format: headers read and checked, data read in pieces.
 
-A file is 8 bytes (the header's length, little-endian), the header (a JSON object of names, each with
-type, shape and range of bytes) and the data. What does not hold together is refused with ValueError
-before anything is read from the data: see :func:`read_header`.
+A file is 8 bytes (the header's length, little-endian), the header (a JSON object of names, each
+with type, shape and range of bytes) and the data. An inconsistent file raises ValueError before any
+data is read: see :func:`read_header`.
 """
 
 from __future__ import annotations

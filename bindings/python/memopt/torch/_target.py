@@ -29,7 +29,7 @@ class Target(NamedTuple):
     module: torch.nn.Module
     inputs: Inputs
     loss: Loss
-    #: What was taken for granted, in sentences for people.
+    #: The assumptions, in sentences.
     notes: List[str]
 
     def run(self, inputs: Any) -> Any:

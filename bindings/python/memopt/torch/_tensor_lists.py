@@ -26,7 +26,7 @@ _CODES: Dict[torch.dtype, int] = {
 #: The types that can be cast into each other.
 FLOAT_TYPES = frozenset(_CODES)
 
-#: The classes of tensors that are no subclass with a behaviour of its own.
+#: The classes of tensors without their own behaviour.
 PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _strided = torch.strided
 
@@ -39,7 +39,7 @@ _numel = torch.Tensor.numel
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is a strided tensor of its own on a device of the library, no subclass."""
+    """Whether it is a strided tensor on a device of the library, not a subclass."""
     return (
         type(tensor) in PLAIN and tensor.layout is _strided and (tensor.is_cpu or tensor.is_cuda)
     )
@@ -79,7 +79,7 @@ def parted(tensors: Sequence[torch.Tensor]) -> Tuple[List[torch.Tensor], List[to
 
 
 def array(tensors: Sequence[torch.Tensor]) -> Any:
-    """The C array. It holds addresses only: the tensors are the caller's to keep."""
+    """The C array. It holds addresses only: the caller must keep the tensors."""
     codes = _CODES
     words: List[int] = []  # of each: address, count, type with padding behind it
     for tensor in tensors:
@@ -92,11 +92,11 @@ def array(tensors: Sequence[torch.Tensor]) -> Any:
 def alike(
     tensors: Sequence[torch.Tensor], types: FrozenSet[torch.dtype] = GRADIENT_TYPES
 ) -> Optional[Tuple[torch.device, Any]]:
-    """The device and the C array of tensors of which nothing special has to be considered, found by
-    whole lists, since a look at each attribute of each tensor costs more than the work on it.
+    """The device and the C array of plain tensors; None if one is special.
 
-    They are plain, strided, contiguous, of these element types, on one device and each in a place
-    of its own, with memory. None where one is not so.
+    Plain tensors are strided, contiguous, of these element types, on one device, and have distinct
+    memory. Whole lists are compared, because checking each attribute of each tensor costs more than
+    the work on it.
     """
     if not tensors or not PLAIN.issuperset(map(type, tensors)):
         return None
@@ -135,7 +135,7 @@ def cell(tensor: torch.Tensor) -> ctypes.c_void_p:
 
 
 def changed(tensors: Sequence[torch.Tensor]) -> None:
-    """Tells autograd that the tensors were written."""
+    """Marks the tensors as written for autograd."""
     if tensors:
         torch.autograd.graph.increment_version(list(tensors))
 

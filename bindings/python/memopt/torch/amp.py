@@ -1,8 +1,8 @@
 """Loss scaling and gradient clipping: GradScaler and clip_grad_norm_.
 
 Both are torch's with the work on gradients done by the library: one call for all gradients of a
-device, whatever their types, in stream order. Nothing here waits for a device but what torch waits
-for: the step of an optimizer that does not take a scale reads the found-inf flag.
+device, whatever their types, in stream order. Only one thing waits for a device, as in torch: the
+step of an optimizer that does not take a scale reads the found-inf flag.
 """
 
 from __future__ import annotations
@@ -105,14 +105,14 @@ def _gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> List[to
 def _values(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """What of a sparse gradient is scaled and checked."""
     if gradient.dtype is torch.float16:
-        # Values of one place are added first: their sum may overflow where none of them does.
+        # Values of one index are added first: their sum may overflow even if none of them does.
         gradient = gradient.coalesce()
         parameter.grad = gradient
     return gradient._values()
 
 
 def _plain_gradients(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
-    """The gradients of parameters among which nothing is special; none if there is something."""
+    """The gradients of the parameters if none is special; else none."""
     found: List[torch.Tensor] = []
     for group in optimizer.param_groups:
         params = group["params"]
@@ -190,10 +190,10 @@ def clip_grad_norm_(
 
     As torch.nn.utils.clip_grad_norm_, with these differences: the sum is in double and in a fixed
     order, so that the result is the same bits each time, on each device; the norm is float32 also
-    where all gradients are of half precision, so that it does not overflow there. Norms other than
-    the Euclidean, and gradients that are sparse, DTensors or of other types, are left to torch; but
-    the largest element of DTensors is found here, also where a process has nothing of one.
-    `foreach` plays a part only there.
+    where all gradients are of half precision, so that it does not overflow there. torch computes
+    norms other than the Euclidean, and norms of gradients that are sparse, DTensors or of other
+    types; `foreach` has an effect only there. The largest element of DTensors is found here, also
+    if a process has no part of one.
     """
     if isinstance(parameters, torch.Tensor):
         parameters = [parameters]
@@ -253,8 +253,8 @@ def _are_shards(gradients: List[torch.Tensor]) -> bool:
 
 
 def _clip_largest(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torch.Tensor:
-    """By the largest element of sharded gradients. torch's way raises in a process that has nothing
-    of one of them, in that process alone, and the others wait for it."""
+    """By the largest element of sharded gradients. In torch a process without a part of one of them
+    raises, and the others wait for it."""
     shards: Dict[Any, List[torch.Tensor]] = {}
     for gradient in gradients:
         place = None
@@ -275,7 +275,7 @@ def _clip_largest(gradients: List[torch.Tensor], max_norm: float, careful: bool)
 
 
 def _largest(shards: List[torch.Tensor], place: Any) -> torch.Tensor:
-    """The largest element of all processes, or NaN where one is (which no maximum would tell)."""
+    """The largest element of all processes, or NaN if any is NaN (which a maximum would miss)."""
     zero = shards[0].new_zeros((), dtype=torch.float32)
     found = [torch.linalg.vector_norm(s, math.inf).float() for s in shards if s.numel()]
     largest = torch.stack([zero, *found]).max()

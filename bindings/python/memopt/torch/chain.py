@@ -5,8 +5,8 @@ backward needs, which inputs are kept, and what runs again when. The first run b
 graph with a :class:`_StageFrame` for each module that does not save; when backward asks one of its
 holders for a value, the chain follows its schedule up to the step that saves this module.
 
-What backward asks for out of the schedule's order (a second backward pass, parts of the graph) is
-recomputed from the nearest input that is there.
+Values that backward needs out of the schedule's order (a second backward pass, parts of the graph)
+are recomputed from the nearest input that is kept.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Chain:
     # --- backward ---
 
     def save(self, number: int, task: Any) -> Dict[int, torch.Tensor]:
-        """What the saved tensors of a stage were, and whatever the schedule does on the way."""
+        """The saved tensors of a stage, after the schedule's steps up to it."""
         wanted = (Operation.FORWARD_SAVE, number)
         if task != -1 and wanted in self.steps[self.next :]:
             while True:
@@ -110,13 +110,13 @@ class _Chain:
         frame = self.frames.get(number)
         values: Dict[int, torch.Tensor] = {}
         if operation is Operation.FORWARD_SAVE and frame is not None:
-            # Where its output is needed next, the run must reach its end.
+            # If its output is needed next, the run must reach its end.
             stop = self.steps[self.next][0] is Operation.BACKWARD
             x.requires_grad_(self.needs_gradient[number])
             values, result = frame.run_again(task, (x,), {}, stop)
             if stop:
                 return values
-        else:  # a frame that nobody holds has nothing to fill
+        else:  # a frame without holders has nothing to fill
             result = self._run(number, x)
         if operation is Operation.FORWARD:
             del self.inputs[number]
@@ -189,9 +189,9 @@ def checkpoint_sequential(
 
     With `budget` (bytes, or text such as "2GiB") the second argument is the input. The modules are
     measured at the first call for a shape of the input (a forward and a backward of each, whose
-    gradients go nowhere), and the fastest schedule is taken. The budget covers the chain's values,
-    what its modules save, and gradients of values; not parameters and their gradients. Where it is
-    too small, LimitReachedError says which would do.
+    gradients are discarded), and the fastest schedule is used. The budget covers the chain's
+    values, what its modules save, and gradients of values; not parameters and their gradients. If
+    it is too small, LimitReachedError names a sufficient one.
 
     Without `budget` this is torch's form: ``checkpoint_sequential(functions, segments, input)``
     cuts the chain into `segments` parts and checkpoints all but the last.

@@ -5,9 +5,9 @@ a hook replaces every tensor that autograd saves by a :class:`Holder`. The first
 backward asks for runs the function again, with the random state and autocast settings of the first
 run, and fills all holders; the run stops as soon as the last one is filled.
 
-Nothing is kept per thread: backward may run on any thread, and more than once (``retain_graph``).
-A holder has room for the value of one backward pass, which is handed out once and then dropped; a
-second request recomputes.
+Nothing is kept per thread: backward may run on any thread, and more than once (``retain_graph``). A
+holder keeps the value of one backward pass, returns it once and drops it; a second request
+recomputes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Stop(Exception):
     """All holders of a frame are filled."""
 
 
-#: Autograd's own form of a saved tensor: outer hooks see it, and changes in place are found. Where
+#: Autograd's own form of a saved tensor: outer hooks see it, and changes in place are found. If
 #: torch has none, a node that nobody uses keeps the inputs.
 _saved_tensor = getattr(torch._C._autograd, "_make_saved_tensor", None)
 
@@ -72,7 +72,7 @@ anchor = torch.empty(0, requires_grad=True)
 
 
 def _saver(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """Has autograd save a tensor; what is returned gives it back."""
+    """Lets autograd save a tensor; calling the result returns it."""
     if _saved_tensor is None:
         node: Any = SaveInputs.apply(anchor, tensor).grad_fn
         return lambda: node.saved_tensors[0]
@@ -196,7 +196,7 @@ class Frame:
         result = self.call_context.run(self._run, pack, arguments, keywords)
         if count <= last:
             raise CheckpointError(self._fewer_text(count))
-        if task != -1:  # else nobody would come for them
+        if task != -1:  # otherwise nothing would use them
             for reference in self.holders:
                 holder = reference()
                 if holder is not None and holder.index in values:
@@ -213,7 +213,7 @@ class Frame:
         return None
 
     def forget(self) -> None:
-        """Drops the values that nobody came for."""
+        """Drops the unused values."""
         for reference in self.holders:
             holder = reference()
             if holder is not None:
@@ -262,7 +262,7 @@ def unpack(holder: Holder) -> torch.Tensor:
         task = _graph_task()
     value = holder.value
     if value is not None and holder.task == task:
-        holder.value = None  # backward needs it once; what asks again pays again
+        holder.value = None  # backward needs it once; a second request recomputes
         return value
     value = holder.frame.recompute(task)[holder.index]
     holder.value = None
@@ -300,13 +300,13 @@ def checkpoint(
       the contents too, and names the tensor, the line that saved it and the first 4 KiB that
       differ; "none" nothing. Contents that the function changes after they were saved (the running
       statistics of a norm in training) are not compared, nor what ctc_loss saves, which has gaps.
-    * Reentrant checkpointing does not exist here: `use_reentrant` is taken and has no effect.
+    * There is no reentrant checkpointing: `use_reentrant` is accepted without effect.
 
     `preserve_rng_state`: the random numbers of both runs are the same, on the CPU and on the GPUs
     of the inputs. `context_fn` gives two context managers, for the first run and the recomputation.
     Tensors that torch's selective contexts keep do not go through hooks such as save_on_cpu
     (`respect_saved_tensors_hooks` may only be None or False).
-    `early_stop`: the recomputation ends once the last needed tensor is there;
+    `early_stop`: the recomputation ends once it has the last needed tensor;
     ``torch.utils.checkpoint.set_checkpoint_early_stop`` around the call overrides it. Under a
     ``GraphExecGroup`` several backward calls share one recomputation. `debug` has no effect beyond
     what messages always say. Without `function` the call is a decorator.
@@ -314,8 +314,8 @@ def checkpoint(
     Inside torch.compile and the transforms of torch.func this is torch's own function, with the
     same options; "hash" is "default" there.
 
-    CheckpointError where the recomputation does not do what the first run did. What the function
-    raises comes out unchanged, from the first run or from backward.
+    CheckpointError if the recomputation differs from the first run. The function's exceptions
+    propagate unchanged, from the first run or from backward.
     """
     if determinism_check not in _recompute_check.MODES:
         raise ValueError(

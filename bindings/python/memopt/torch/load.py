@@ -1,8 +1,8 @@
-"""load_safetensors(): a checkpoint streamed into a model, converted on the way where asked to.
+"""load_safetensors(): a checkpoint streamed into a model, and converted if requested.
 
 The file is read in pieces of a few MiB (not mapped: mapped pages would count as the process's), and
 each piece is cast into its place in the model. Headers, names and shapes are all checked before the
-first byte goes anywhere.
+first byte is written.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ def load_safetensors(
     optimizer afterwards. Tied parameters stay tied, and one of their names in the checkpoint is
     enough.
 
-    Missing and unexpected names are told as by load_state_dict(), whose result this gives: an
+    Missing and unexpected names are reported as by load_state_dict(), whose result this returns: an
     error with `strict`, else only reported. RuntimeError for shapes that differ, ValueError for a
-    malformed checkpoint; the model is then as before. Only where reading itself fails halfway
-    (OSError) a part of the model is loaded. Hooks of load_state_dict() are not run.
+    malformed checkpoint; the model is then unchanged. Only if reading fails halfway (OSError) is a
+    part of the model loaded. Hooks of load_state_dict() are not run.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(

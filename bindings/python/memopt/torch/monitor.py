@@ -1,4 +1,4 @@
-"""MemoryMonitor: a log of the memory of every training step, and a warning where it goes wrong."""
+"""MemoryMonitor: a log of the memory of every training step, and warnings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..sizes import Size, format_size, parse_size
 from . import _native
 from .allocator import DeviceLike, enabled_allocator
 
-#: What a record has; None where it does not exist or is not told. Bytes but for the first three.
+#: What a record has; None if it does not exist or is not reported. Bytes except the first three.
 FIELDS = (
     "step",
     "time",
@@ -53,9 +53,9 @@ class MemoryMonitor:
     strikes rarely; less than `underuse` of a GPU was used by the `underuse_after`-th record; the
     log cannot be written.
 
-    The peak is since the record before: on a GPU the allocator's peaks are set back for it, those
-    that torch.cuda.max_memory_allocated() gives as well. `device` is the current GPU, or the CPU
-    where there is none.
+    The peak is since the previous record: on a GPU each record resets the allocator's peaks, also
+    those of torch.cuda.max_memory_allocated(). `device` is the current GPU, or the CPU where there
+    is none.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class MemoryMonitor:
     # --- steps ---
 
     def step(self) -> Optional[Dict[str, Any]]:
-        """A training step is done; its record, where it is one of those that become records."""
+        """Ends a training step; returns its record if it becomes one."""
         with self._lock:
             self._steps += 1
             if self._steps % self._interval:
@@ -301,7 +301,7 @@ class _Gpu:
 
 
 def _find_in_monitor(index: int) -> Tuple[Optional[Monitor], int]:
-    """The vendor's monitor and the device's place in it, which is numbered in another way."""
+    """The vendor's monitor and the device's index in it, which has another order."""
     wanted = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")).lower()
     try:
         monitor = Monitor("hip" if torch.version.hip else "cuda")

@@ -14,12 +14,12 @@ from .allocator import enabled_allocator
 
 
 class DeviceMemory(NamedTuple):
-    """One device, in bytes; None is what nobody has measured or the device does not tell.
+    """One device, in bytes; None is not measured or not reported by the device.
 
     ``weights`` are parameters and buffers, ``other`` is what else is allocated now. ``at_peak`` has
     the bytes by category at the moment when most was alive: there ``activations`` are what autograd
-    has saved for backward, ``other`` the rest, such as the batch and temporaries. ``reserved`` is what the allocator holds, ``free`` what can still be
-    had beyond that.
+    has saved for backward, ``other`` the rest, such as the batch and temporaries. ``reserved`` is
+    what the allocator holds, ``free`` what can still be allocated beyond that.
     """
 
     weights: int
@@ -124,7 +124,7 @@ def report(
     to this depth.
 
     Without `step`, activations are not known apart from the rest, and the peak is that of the
-    device's allocator (where the device has one that tells).
+    device's allocator (if the device has one that reports it).
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError("report: model must be a torch.nn.Module, not %s" % type(model).__name__)
@@ -265,7 +265,7 @@ def _modules(model: torch.nn.Module, optimizers: List[Any], depth: int) -> List[
         level = name.count(".") + 1 if name else 0
         if level > depth:
             continue
-        # Siblings share one count, so that what they share is not told twice.
+        # Siblings share one count, so that shared storages count once.
         count = known.setdefault(level, _Count())
         parameters = list(module.parameters())
         owned = _State([states[p] for p in parameters if p in states])

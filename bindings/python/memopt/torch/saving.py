@@ -1,7 +1,7 @@
 """save_on_cpu(): tensors that autograd saves wait for backward in page-locked host memory.
 
-A drop-in for ``torch.autograd.graph.save_on_cpu``: what it is made with, and what it tells. Its
-hooks are in _packer.py.
+A drop-in for ``torch.autograd.graph.save_on_cpu``: its options and statistics. Its hooks are in
+_packer.py.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class save_on_cpu(saved_tensors_hooks):
 
     An object may be entered again, also within itself and on several threads. Host memory is kept
     for the next object of the same limits. Ctrl-C may end any of it: the next step works, and
-    nothing is left. (As with every context of torch's, a signal in the very moment in which
-    ``__exit__`` begins leaves the context on.)
+    nothing leaks. (As with torch's contexts, a signal at the very start of ``__exit__`` leaves the
+    context on.)
     """
 
     def __init__(

@@ -214,15 +214,3 @@ def _outcome(edits: Edits, file: FileEdit, dry_run: bool) -> str:
         return "would be changed; nothing was written (--dry-run)"
     return "changed; what it was is in %s" % file.backup_shown
 
-
-__all__ = [
-    "ApplyError",
-    "OptionError",
-    "add_arguments",
-    "files",
-    "mapping",
-    "run",
-    "show",
-    "tell",
-    "wanted",
-]

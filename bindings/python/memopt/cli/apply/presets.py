@@ -6,12 +6,12 @@ Transformers 5, torchtune's recipes, and projects that nest Lightning's Trainer 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .document import Document
 from .errors import ApplyError
-from .tree import MAP, Node, Path, Tree, parse_path, spelled
+from .tree import MAP, Path, Tree, parse_path, spelled
 from .values import optimizer_class, optimizer_word, precision
 
 
@@ -40,133 +40,111 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Preset:
-    """A framework's keys."""
+    """A framework's keys: the rows of _ROWS that have its name."""
 
     name: str
-    title: str
     #: A file with one of these is for the framework.
     signature: Tuple[str, ...]
     #: … provided that it has one of these too.
     besides: Tuple[str, ...]
     #: The sections that the keys may be in; None: any.
     sections: Optional[Tuple[str, ...]]
-    assign: Callable[[str, Any], List[Assignment]]
     #: What to do about a setting that has no key.
     by_hand: Dict[str, str]
 
+    def assign(self, setting: str, value: Any) -> List[Assignment]:
+        """The keys to set for a setting."""
+        found = []
+        for preset, name, keys, say, default in _ROWS:
+            if (preset, name) != (self.name, setting):
+                continue
+            word, accepted = say(value)
+            if word is None:
+                continue
+            one = Assignment(setting, tuple(map(parse_path, keys.split())), word, accepted, default)
+            if default is ByExample:
+                one = replace(one, default=NoDefault, by_example=True, optional=True)
+            if (preset, name) == ("transformers", "dtype") and value.endswith("-true"):
+                one = replace(one, note=_CASTS_ONLY % value.partition("-")[0])
+            found.append(one)
+        return found
 
-def _keys(*names: str) -> Tuple[Path, ...]:
-    return tuple(parse_path(name) for name in names)
+
+#: A setting's value in a framework's words, and others that do as well; None: it has no word for it.
+Say = Callable[[Any], Tuple[Any, Tuple[Any, ...]]]
+
+
+class ByExample:
+    """The value is said by the example of the old one, and the key may be missing."""
+
+
+def _same(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
+    return value, ()
+
+
+def _truth(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
+    return value != "none", ()
+
+
+def _is(dtype: str) -> Say:
+    return lambda value: (value.partition("-")[0] == dtype, ())
+
+
+def _not_fp16(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
+    dtype = value.partition("-")[0]
+    return (None if dtype == "fp16" else dtype), ()
 
 
 _CASTS_ONLY = (
     "%s here is for autocast: for weights of 16 bits, as planned, load the model in that dtype too"
 )
 
-
-def _lightning(setting: str, value: Any) -> List[Assignment]:
-    if setting == "micro_batch":
-        return [Assignment(setting, _keys("data.init_args.batch_size", "data.batch_size"), value)]
-    if setting == "accumulation":
-        return [Assignment(setting, _keys("trainer.accumulate_grad_batches"), value, default=1)]
-    if setting == "dtype":
-        word, accepted = precision(value)
-        default = "32-true"
-        keys = _keys("trainer.precision")
-        return [Assignment(setting, keys, word, accepted, default)]
-    if setting == "optimizer":
-        name, others = optimizer_class(value)
-        keys = _keys("optimizer.class_path", "model.init_args.optimizer.class_path")
-        return [] if name is None else [Assignment(setting, keys, name, others)]
-    return []
-
-
-def _transformers(setting: str, value: Any) -> List[Assignment]:
-    if setting == "micro_batch":
-        return [Assignment(setting, _keys("per_device_train_batch_size"), value, default=8)]
-    if setting == "accumulation":
-        return [Assignment(setting, _keys("gradient_accumulation_steps"), value, default=1)]
-    if setting == "dtype":
-        base, _, form = value.partition("-")
-        note = _CASTS_ONLY % base if form == "true" else ""
-        return [
-            Assignment(setting, _keys(name), base == name, default=False, note=note)
-            for name in ("bf16", "fp16")
-        ]
-    if setting == "optimizer":
-        word, others = optimizer_word(value)
-        return [] if word is None else [Assignment(setting, _keys("optim"), word, others)]
-    wanted = value != "none"
-    return [Assignment(setting, _keys("gradient_checkpointing"), wanted, default=False)]
-
-
-def _torchtune(setting: str, value: Any) -> List[Assignment]:
-    if setting == "micro_batch":
-        return [Assignment(setting, _keys("batch_size"), value)]
-    if setting == "accumulation":
-        return [Assignment(setting, _keys("gradient_accumulation_steps"), value)]
-    if setting == "dtype":
-        base = value.partition("-")[0]
-        return [] if base == "fp16" else [Assignment(setting, _keys("dtype"), base)]
-    if setting == "optimizer":
-        name, others = optimizer_class(value)
-        keys = _keys("optimizer._component_")
-        return [] if name is None else [Assignment(setting, keys, name, others)]
-    keys = _keys("enable_activation_checkpointing")
-    return [Assignment(setting, keys, value != "none", default=False)]
-
-
-def _nested(setting: str, value: Any) -> List[Assignment]:
-    names: Dict[str, Sequence[str]] = {
-        "micro_batch": ("data_loader.batch_size",),
-        "accumulation": ("training.trainer.accumulate_grad_batches",),
-        "dtype": ("training.trainer.precision", "training.precision"),
-        "optimizer": (
-            "training.optimizer.class_path",
-            "training.optimizer._target_",
-            "training.optimizer.name",
-            "training.optimizer.type",
-            "optimizer.name",
-            "optimizer.type",
-        ),
-        "checkpointing": (
-            "training.gradient_checkpointing",
-            "training.trainer.gradient_checkpointing",
-            "model.gradient_checkpointing",
-        ),
-    }
-    keys = _keys(*names[setting])
-    if setting == "dtype":
-        word, accepted = precision(value)
-        return [Assignment(setting, keys, word, accepted, "32-true")]
-    default = 1 if setting == "accumulation" else NoDefault
-    by_example = setting in ("optimizer", "checkpointing")
-    return [Assignment(setting, keys, value, (), default, by_example, optional=by_example)]
-
+#: Preset, setting, candidates for its key, how the value is said, and what an absent key means.
+_ROWS: Tuple[Tuple[str, str, str, Say, Any], ...] = (
+    ("lightning", "micro_batch", "data.init_args.batch_size data.batch_size", _same, NoDefault),
+    ("lightning", "accumulation", "trainer.accumulate_grad_batches", _same, 1),
+    ("lightning", "dtype", "trainer.precision", precision, "32-true"),
+    ("lightning", "optimizer", "optimizer.class_path model.init_args.optimizer.class_path",
+     optimizer_class, NoDefault),
+    ("transformers", "micro_batch", "per_device_train_batch_size", _same, 8),
+    ("transformers", "accumulation", "gradient_accumulation_steps", _same, 1),
+    ("transformers", "dtype", "bf16", _is("bf16"), False),
+    ("transformers", "dtype", "fp16", _is("fp16"), False),
+    ("transformers", "optimizer", "optim", optimizer_word, NoDefault),
+    ("transformers", "checkpointing", "gradient_checkpointing", _truth, False),
+    ("torchtune", "micro_batch", "batch_size", _same, NoDefault),
+    ("torchtune", "accumulation", "gradient_accumulation_steps", _same, NoDefault),
+    ("torchtune", "dtype", "dtype", _not_fp16, NoDefault),
+    ("torchtune", "optimizer", "optimizer._component_", optimizer_class, NoDefault),
+    ("torchtune", "checkpointing", "enable_activation_checkpointing", _truth, False),
+    ("nested", "micro_batch", "data_loader.batch_size", _same, NoDefault),
+    ("nested", "accumulation", "training.trainer.accumulate_grad_batches", _same, 1),
+    ("nested", "dtype", "training.trainer.precision training.precision", precision, "32-true"),
+    ("nested", "optimizer", "training.optimizer.class_path training.optimizer._target_ "
+     "training.optimizer.name training.optimizer.type optimizer.name optimizer.type",
+     _same, ByExample),
+    ("nested", "checkpointing", "training.gradient_checkpointing "
+     "training.trainer.gradient_checkpointing model.gradient_checkpointing", _same, ByExample),
+)  # fmt: skip
 
 PRESETS: Dict[str, Preset] = {
     preset.name: preset
     for preset in (
         Preset(
             "lightning",
-            "Lightning",
             ("data.init_args.batch_size", "trainer.accumulate_grad_batches", "trainer.precision"),
             (),
             ("", "fit"),
-            _lightning,
             {"checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint"},
         ),
         Preset(
             "transformers",
-            "Hugging Face TrainingArguments",
             ("per_device_train_batch_size",),
             (),
             None,
-            _transformers,
             {"optimizer": "TrainingArguments has no such optim; pass optimizers= to the Trainer"},
         ),
         Preset(
-            "torchtune",
             "torchtune",
             ("batch_size",),
             (
@@ -176,16 +154,13 @@ PRESETS: Dict[str, Preset] = {
                 "enable_activation_checkpointing",
             ),
             ("",),
-            _torchtune,
             {"dtype": "torchtune's recipes refuse fp16: plan with bf16 or fp32"},
         ),
         Preset(
             "nested",
-            "data_loader and training sections",
             ("data_loader.batch_size", "training.trainer.accumulate_grad_batches"),
             (),
             ("",),
-            _nested,
             {},
         ),
     )
@@ -277,16 +252,3 @@ def _several(preset: Preset, document: Document, found: List[Path], told: bool) 
         text = "its keys are those of a preset in %s (which --preset would not settle)" % where
     return ApplyError("%s. Say which are meant, for instance --key %s" % (text, keys))
 
-
-__all__ = [
-    "ALIASES",
-    "Assignment",
-    "NoDefault",
-    "Node",
-    "PRESETS",
-    "Preset",
-    "detect",
-    "matches",
-    "preset_named",
-    "section_of",
-]
