@@ -233,6 +233,22 @@ def test_a_device_that_cannot_be_opened_does_not_hide_the_others():
     assert re.search(r"cuda:0 +OUT_OF_DEVICE_MEMORY: .*CUDA_ERROR", text(DRIVERS, **variables))
 
 
+@simulated
+def test_hip_without_a_card():
+    hip = info(DRIVERS, MEMOPT_SIM_LOST="101")["hip"]
+    assert hip["status"] == "DRIVER_ERROR" and "hipErrorInvalidDevice (101)" in hip["problem"]
+    if not os.path.exists("/dev/kfd") and not os.path.exists("/dev/dxg"):
+        assert "make the card usable by its kernel driver" in text(DRIVERS, MEMOPT_SIM_LOST="101")
+
+
+@simulated
+def test_device_for_which_there_is_no_image():
+    hip = info(DRIVERS, MEMOPT_SIM_GFX="gfx9999")["hip"]
+    kernels = hip["devices"][0]["properties"]["kernels"]
+    assert kernels["image"] == "source"
+    assert kernels["form"] == ("run_time_compiler" if hip["kernels"]["compiler"] else "none")
+
+
 # --- broken drivers -------------------------------------------------------------------------------
 
 FILES = ["libcuda.so.1", "libamdhip64.so", "libnvidia-ml.so.1", "librocm_smi64.so"]

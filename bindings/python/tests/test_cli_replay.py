@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import gzip
 import json
@@ -18,6 +19,7 @@ import memopt.tools
 import memopt.cli
 import traces
 from cli_support import environment, wait_for
+from memopt.cli.replay import _failure_lines
 from replay_support import EVENTS, answer, command, shown, trace  # noqa: F401
 
 MIB = 1 << 20
@@ -106,6 +108,15 @@ def test_retries_are_told(tmp_path):
     growing = "".join(block.format(size, size * MIB) for size in (12, 22, 32))
     text = shown(write(tmp_path, growing), "--capacity", "32MiB")
     assert re.search(r"\n  retries +2 allocations only after", text)
+
+
+def test_what_to_try_where_memory_lies_in_holes():
+    """Other segments, or where that is so already, a larger device."""
+    info, failure = memopt.tools.TraceInfo(*[0] * 17), memopt.tools.ReplayFailure(1, 10, 0, 50, 90)
+    replay = memopt.tools.Replay(100, 0, *[0] * 8, failure, [])
+    for config, hint in (("", EXPANDABLE[0]), (EXPANDABLE[1], "--find-capacity")):
+        lines = dict(_failure_lines(info, replay, argparse.Namespace(config=config)))
+        assert lines["try"].startswith(hint) and "40 B are held" in lines["why"]
 
 
 # --- where it comes from --------------------------------------------------------------------------

@@ -148,6 +148,12 @@ def test_what_a_gzip_file_may_unpack_to(monkeypatch):
         assert trace.info.lines == (1 << 18) + 1
 
 
+def test_the_checksum_of_a_packed_snapshot():
+    packed = gzip.compress(pickle.dumps(traces.snapshot(traces.trace_entries(traces.training()))))
+    with pytest.raises(memopt.CorruptError, match="damaged.*CRC"):
+        read(packed[:-8] + bytes(8))
+
+
 def test_missing_files(tmp_path):
     with pytest.raises(FileNotFoundError):
         memopt.tools.Trace.read(tmp_path / "nothing.csv")
