@@ -304,6 +304,14 @@ def test_table_and_dict(device):
     assert "MemoryReport" in repr(report)
 
 
+def test_rich(device):
+    console = pytest.importorskip("rich.console")
+    output = console.Console(record=True, width=100, file=open("/dev/null", "w"))
+    output.print(mt.report(chain().to(device), modules=1))
+    text = output.export_text()
+    assert "weights" in text and "16.00 KiB" in text and "modules" in text and "host memory" in text
+
+
 # --- a GPU, simulated -----------------------------------------------------------------------------
 
 

@@ -11,6 +11,18 @@ torch = pytest.importorskip("torch")
 import memopt.torch as mt  # noqa: E402
 
 
+def test_sparse_tensors_that_an_operation_made(device):
+    x = torch.sparse_coo_tensor(
+        [[1, 1]], [1.0, 1.0], (3,), device=device, check_invariants=True
+    ).requires_grad_()
+    with mt.save_on_cpu(device_type=device.type):
+        y = x * x
+        z = y * y
+        assert y.grad_fn._saved_self.layout is torch.sparse_coo
+        z.to_dense().sum().backward()
+    assert torch.equal(x.grad.to_dense(), (4 * x * x * x).to_dense())
+
+
 def test_where_saved_tensor_hooks_are_switched_off():
     """Other transforms do that: the context is refused with their message, and works after it."""
     x = torch.ones(3000, requires_grad=True)
