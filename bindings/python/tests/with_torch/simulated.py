@@ -25,9 +25,9 @@ SHIM = os.path.join(SIMULATORS, "torch", "libcudart_shim.so")
 COMMON = """
 import ctypes, gc, warnings
 import memopt
+from memopt._abi.tools import PluggableRaise
 from memopt._library import lib
 from memopt.tools._library import lib as tools
-from memopt._abi import tools as _abi
 driver = ctypes.CDLL("libcuda.so.1")
 driver.memopt_sim_used.restype = ctypes.c_uint64
 MIB = 1 << 20
