@@ -1,7 +1,8 @@
 cmake_minimum_required(VERSION 3.25)
-# Writes the C file that embeds the GPU images:
+# Writes the C file with the GPU kernels' source and images, or with the names and digests of the
+# images' files where EMBED is OFF:
 #   cmake -DOUTPUT=... -DSOURCE=... -DCUDA="target=path|..." -DHIP="..." -DCUDA_SOURCE=ON -DHIP_SOURCE=ON
-#         -P MemoptEmbed.cmake
+#         -DEMBED=ON -P MemoptEmbed.cmake
 # Sizes are those of the files, so it runs after they are made.
 set(blobs "")
 set(number 0)
@@ -36,8 +37,16 @@ foreach(vendor CUDA HIP)
   foreach(item IN LISTS items)
     string(REGEX MATCH "^([^=]*)=(.*)$" matched "${item}")
     set(target "${CMAKE_MATCH_1}")
-    blob("${CMAKE_MATCH_2}")
-    string(APPEND entries "    {\"${target}\", ${symbol}, ${size}u},\n")
+    set(path "${CMAKE_MATCH_2}")
+    if(EMBED)
+      blob("${path}")
+      string(APPEND entries "    {\"${target}\", ${symbol}, ${size}u, 0, 0},\n")
+    else()
+      file(SIZE "${path}" size)
+      file(SHA256 "${path}" digest)
+      cmake_path(GET path FILENAME name)
+      string(APPEND entries "    {\"${target}\", 0, ${size}u, \"${name}\",\n     \"${digest}\"},\n")
+    endif()
     math(EXPR count "${count} + 1")
   endforeach()
   set(images 0)

@@ -1,4 +1,5 @@
-# The GPU kernels: which compilers and targets there are, and the images that the library carries.
+# The GPU kernels: which compilers and targets there are, and the images that the library carries
+# or finds beside it.
 #
 # No vendor's toolkit is needed: a plain clang from 17 on compiles PTX and every AMD target. nvcc,
 # where found, adds SASS. Each target is tried when the build is configured; the lists that came out
@@ -12,6 +13,7 @@ set_property(CACHE MEMOPT_CUDA MEMOPT_HIP PROPERTY STRINGS AUTO ON OFF)
 set(MEMOPT_GPU_IMAGES ALL CACHE STRING "Kernels compiled ahead of time: ALL targets, FEW (PTX and \
 two AMD targets, for tests) or NONE (compiled when a device is opened)")
 set_property(CACHE MEMOPT_GPU_IMAGES PROPERTY STRINGS ALL FEW NONE)
+option(MEMOPT_GPU_IMAGES_EMBED "Put the compiled kernels into the library; OFF: into files beside it" ON)
 
 if(MEMOPT_GPU_IMAGES STREQUAL "ALL")
   set(memopt_cuda_wanted 75 80 86 89 90 100 120)
@@ -212,6 +214,11 @@ function(memopt_gpu_images target)
             -P ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake
     DEPENDS ${inputs} ${PROJECT_SOURCE_DIR}/cmake/MemoptFlatten.cmake
     COMMENT "GPU kernels: one source" VERBATIM)
+  set(images ${folder})
+  if(NOT MEMOPT_GPU_IMAGES_EMBED)
+    set(images ${PROJECT_BINARY_DIR}/memopt/kernels) # beside the library, as when it is installed
+    file(MAKE_DIRECTORY ${images})
+  endif()
   set(files "")
   set(cuda "")
   set(hip "")
@@ -220,24 +227,28 @@ function(memopt_gpu_images target)
   if(MEMOPT_CUDA STREQUAL "OFF")
     set(cuda_source OFF)
   else()
-    memopt_cuda_images(${folder} ${source})
+    memopt_cuda_images(${images} ${source})
   endif()
   if(MEMOPT_HIP STREQUAL "OFF")
     set(hip_source OFF)
   else()
-    memopt_hip_images(${folder} ${source})
+    memopt_hip_images(${images} ${source})
   endif()
   list(JOIN cuda "|" cuda)
   list(JOIN hip "|" hip)
   add_custom_command(OUTPUT ${folder}/images.c
     COMMAND ${CMAKE_COMMAND} -DOUTPUT=${folder}/images.c -DSOURCE=${source} "-DCUDA=${cuda}"
             "-DHIP=${hip}" -DCUDA_SOURCE=${cuda_source} -DHIP_SOURCE=${hip_source}
+            -DEMBED=${MEMOPT_GPU_IMAGES_EMBED}
             -P ${PROJECT_SOURCE_DIR}/cmake/MemoptEmbed.cmake
     DEPENDS ${source} ${files} ${PROJECT_SOURCE_DIR}/cmake/MemoptEmbed.cmake
     COMMENT "GPU kernels: the table of images" VERBATIM)
   set_source_files_properties(${folder}/images.c TARGET_DIRECTORY ${target}
                               PROPERTIES OBJECT_DEPENDS "${source};${files}")
   target_sources(${target} PRIVATE ${folder}/images.c)
+  if(NOT MEMOPT_GPU_IMAGES_EMBED)
+    set_property(GLOBAL PROPERTY memopt_image_files ${files})
+  endif()
 endfunction()
 
 # Add to files and cuda of the caller.
@@ -274,11 +285,11 @@ endmacro()
 # Add to files and hip of the caller.
 macro(memopt_hip_images folder source)
   foreach(gfx ${MEMOPT_HIP_TARGETS})
-    add_custom_command(OUTPUT ${folder}/kernels.${gfx}.co
+    add_custom_command(OUTPUT ${folder}/${gfx}.hsaco
       COMMAND ${memopt_hip_compiler} ${MEMOPT_HIP_FLAGS} --offload-arch=${gfx} -c ${source}
-              -o ${folder}/kernels.${gfx}.co
+              -o ${folder}/${gfx}.hsaco
       DEPENDS ${source} COMMENT "GPU kernels: ${gfx}" VERBATIM)
-    list(APPEND files ${folder}/kernels.${gfx}.co)
-    list(APPEND hip ${gfx}=${folder}/kernels.${gfx}.co)
+    list(APPEND files ${folder}/${gfx}.hsaco)
+    list(APPEND hip ${gfx}=${folder}/${gfx}.hsaco)
   endforeach()
 endmacro()

@@ -11,6 +11,9 @@ install(TARGETS ${memopt_targets} EXPORT memoptTargets
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/memopt DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}
         FILES_MATCHING PATTERN "*.h")
 
+get_property(memopt_image_files GLOBAL PROPERTY memopt_image_files)
+install(FILES ${memopt_image_files} DESTINATION ${CMAKE_INSTALL_LIBDIR}/memopt/kernels)
+
 install(EXPORT memoptTargets NAMESPACE memopt:: DESTINATION ${memopt_cmake_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/memoptConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/memoptConfig.cmake

@@ -1,5 +1,5 @@
 # What Doxygen reads of a public header: the status X-macro as documented enumerators, and
-# "@retval A, B as told" as one entry for each.
+# "@retval A, B text" as one entry for each.
 /^ +X\([A-Z_]+, [0-9]+, ".*"\)/ {
     row = $0
     sub(/^ +X\(/, "", row)

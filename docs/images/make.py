@@ -25,11 +25,11 @@ CONTEXT = 180 * MIB  # of a process on a GPU, beside what its allocator holds
 
 #: Allocates as a training step does: more and more on the way forward, less on the way back.
 PROGRAM = """
-import sys, memopt
+import sys, memopt.tools
 own = memopt.Device("cuda:0")
 allocator = memopt.Allocator(own, "expandable_segments:True")
 weights = allocator.alloc("%dMiB", tag="weights")
-memopt.publish(allocator)
+memopt.tools.publish(allocator)
 kept, leak = [], []
 print("ready", flush=True)
 for number, line in enumerate(sys.stdin):
@@ -74,11 +74,11 @@ def monitor():
         again.update(MEMOPT_SIM_DEVICES="1", MEMOPT_SIM_MEMORY="2G", MEMOPT_SIM_NAME="simulated GPU")
         subprocess.run([sys.executable, __file__, "monitor"], env=again, check=True)
         return
-    import memopt
+    import memopt.tools
     from memopt.cli.monitor.live import as_text
     from memopt.cli.monitor.sampling import Sampler
     from memopt.cli.monitor.screen import screen
-    from memopt.cli.monitor.watching import Watch
+    from memopt.cli.monitor.trends import Watch
     from rich.console import Console
 
     programs = [start(text, pathlib.Path(os.environ["PICTURES"])) for text in PROGRAMS]
@@ -87,7 +87,7 @@ def monitor():
         for number in range(196):
             for program in programs:
                 step(program)
-            held = {one.pid: one.allocators[0].reserved for one in memopt.published(5)}
+            held = {one.pid: one.allocators[0].reserved for one in memopt.tools.read_published(5)}
             uses = [(program.pid, held[program.pid] + CONTEXT) for program in programs]
             os.environ["MEMOPT_SIM_PROCESSES"] = ",".join("%d:%d:c" % use for use in uses)
             os.environ["MEMOPT_SIM_USED"] = str(sum(use for _, use in uses))

@@ -3,7 +3,6 @@
 
     PYTHONPATH=bindings/python python docs/recipes/update.py            # writes all pages anew
     PYTHONPATH=bindings/python python docs/recipes/update.py --check    # says what is stale
-    PYTHONPATH=bindings/python python docs/recipes/update.py --runs     # runs of recipes as well
 
 Two things on a page are made by commands:
 
@@ -13,8 +12,7 @@ Two things on a page are made by commands:
   options, and cells below the headings of COLUMNS are filled in from ``--json``. Rows that begin
   with "the guide" are its claims, and stay.
 
-Blocks that begin with ``$ python examples/recipes/run.py NAME``, and plans with ``--profile``, which
-train, are replaced with --runs only.
+Plans with ``--profile``, which train, stay as they are.
 """
 
 import argparse
@@ -26,7 +24,6 @@ import os
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
 from typing import Any, Callable, Dict, List
 
@@ -37,7 +34,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 #: Pages beside the recipes that quote the command.
 OTHERS = (ROOT / "README.md", ROOT / "docs" / "guide" / "command-plan.md")
-_PLAN, _RUN = "$ memopt plan ", "$ python examples/recipes/run.py "
+_PLAN = "$ memopt plan "
 _CLAIM = "the guide"
 _BLOCK = re.compile(r"(```console\n)(.*?)(```\n)", re.S)
 _HEADING = re.compile(r"\| `memopt plan ([^`]*)` \|")
@@ -107,17 +104,15 @@ def _title(section: str) -> str:
     return section.partition("\n")[0]
 
 
-def _block(body: str, runs: bool) -> str:
+def _block(body: str) -> str:
     command, _, quoted = body.partition("\n")
     while command.endswith("\\"):
         more, _, quoted = quoted.partition("\n")
         command = command + "\n" + more
     words = command.replace("\\\n", " ")
-    if words.startswith(_PLAN) and (runs or "--profile" not in words.split()):
+    if words.startswith(_PLAN) and "--profile" not in words.split():
         printed = _sections(call(shlex.split(words[len(_PLAN) :])))
         return command + "\n" + _chosen(printed, quoted, words)
-    if words.startswith(_RUN) and runs:
-        return command + "\n" + run_recipe(words[len(_RUN) :].split())
     return body
 
 
@@ -131,15 +126,6 @@ def _chosen(printed: List[str], quoted: str, command: str) -> str:
             section = by_title[_title(section)]
         result.append(section)
     return "\n\n".join(result) + "\n"
-
-
-def run_recipe(arguments: List[str]) -> str:
-    """What a recipe prints."""
-    command = [sys.executable, str(ROOT / "examples/recipes/run.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Failed("%s: %s%s" % (" ".join(arguments), done.stdout, done.stderr))
-    return done.stdout
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -188,9 +174,9 @@ def _tables(text: str) -> str:
 # --- pages ----------------------------------------------------------------------------------------
 
 
-def updated(text: str, runs: bool = False) -> str:
+def updated(text: str) -> str:
     """A page with today's numbers."""
-    text = _BLOCK.sub(lambda m: m.group(1) + _block(m.group(2), runs) + m.group(3), text)
+    text = _BLOCK.sub(lambda m: m.group(1) + _block(m.group(2)) + m.group(3), text)
     return _tables(text)
 
 
@@ -205,7 +191,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pages", nargs="*", type=pathlib.Path, help="default: all")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if stale")
-    parser.add_argument("--runs", action="store_true", help="run the recipes too (minutes)")
     options = parser.parse_args()
     code = 0
     for page in [path.resolve() for path in options.pages] or [*sorted(HERE.glob("*.md")), *OTHERS]:
@@ -215,7 +200,7 @@ def main() -> int:
             code = max(code, int(bool(lines)))
             print("\n".join([page.name + (": stale" if lines else ": as it is"), *lines]))
         else:
-            page.write_text(updated(text, options.runs), encoding="utf-8")
+            page.write_text(updated(text), encoding="utf-8")
     return code
 
 

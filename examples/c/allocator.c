@@ -56,7 +56,7 @@ static int caching(memopt_device *device)
            cached ? "the same address" : "ANOTHER ADDRESS",
            (unsigned long long)(stat_of(allocator, "num_device_alloc") - calls));
 
-    memopt_tag_stats stats = {.struct_size = sizeof stats};
+    memopt_tag_stats stats = MEMOPT_TAG_STATS_INIT;
     for (memopt_tag tag = 0; tag <= cache_tag; tag++) {
         CHECK(memopt_allocator_get_tag_stats(allocator, tag, &stats));
         if (stats.peak_bytes > 0)

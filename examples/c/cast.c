@@ -86,7 +86,7 @@ static int train(memopt_device *device)
     memopt_tensor half = tensor(gradients, MEMOPT_DTYPE_F16);
     memopt_tensor wide = tensor(step_gradient, MEMOPT_DTYPE_F32);
     memopt_scaler_options options = MEMOPT_SCALER_OPTIONS_INIT;
-    memopt_scaler_state state = {.struct_size = sizeof state};
+    memopt_scaler_state state = MEMOPT_SCALER_STATE_INIT;
     memopt_scaler *scaler = NULL;
     double scratch[8]; /* memopt_norm_get_scratch() tells how much for larger lists */
     int skipped = 0;

@@ -32,8 +32,8 @@ enum { BUFFER_MIB = 16 };
 /* 1. What the device is, and what it holds. */
 static int show_device(memopt_device *device)
 {
-    memopt_device_properties properties = {.struct_size = sizeof properties};
-    memopt_memory_info info = {.struct_size = sizeof info};
+    memopt_device_properties properties = MEMOPT_DEVICE_PROPERTIES_INIT;
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
     CHECK(memopt_device_get_properties(device, &properties));
     CHECK(memopt_device_get_memory_info(device, &info));
     printf("device: %s (%s, %s, %u threads)\n", properties.name, properties.backend, properties.isa,
@@ -72,7 +72,7 @@ static int ordered_by_an_event(memopt_device *device)
            right ? "the copy saw the fill" : "WRONG", BUFFER_MIB, seconds * 1e3,
            BUFFER_MIB / 1024.0 / seconds);
 
-    memopt_memory_info info = {.struct_size = sizeof info};
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
     CHECK(memopt_device_get_memory_info(device, &info));
     printf("page-locked: %llu MiB\n", (unsigned long long)(info.pinned / MIB));
     CHECK(memopt_host_free(device, from));

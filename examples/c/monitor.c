@@ -41,7 +41,7 @@ static memopt_status print_process(void *user, const memopt_process_info *proces
 
 static void print_device(memopt_monitor *monitor, const char *backend, int32_t index)
 {
-    memopt_monitor_reading r = {.struct_size = sizeof r};
+    memopt_monitor_reading r = MEMOPT_MONITOR_READING_INIT;
     top three = {3, 0};
     TRY(memopt_monitor_get_reading(monitor, index, &r));
     printf("%s:%d %s\n", backend, (int)index, r.name);

@@ -110,7 +110,7 @@ static int step_with_disk(memopt_device *device, memopt_allocator *allocator, me
                           unsigned char (*seen)[BYTES / MIB])
 {
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
-    memopt_offloader_stats stats = {.struct_size = sizeof stats};
+    memopt_offloader_stats stats = MEMOPT_OFFLOADER_STATS_INIT;
     memopt_ticket tickets[LAYERS];
     memopt_offloader *offloader = NULL;
     options.host_limit = SPILL_LIMIT;
@@ -139,8 +139,8 @@ int main(void)
 {
     memopt_device_options device_options = MEMOPT_DEVICE_OPTIONS_INIT;
     memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
-    memopt_offloader_stats stats = {.struct_size = sizeof stats};
-    memopt_memory_info info = {.struct_size = sizeof info};
+    memopt_offloader_stats stats = MEMOPT_OFFLOADER_STATS_INIT;
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
     static unsigned char seen[LAYERS][BYTES / MIB];
     memopt_ticket tickets[LAYERS];
     memopt_device *device = NULL;

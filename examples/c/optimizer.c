@@ -76,7 +76,7 @@ static memopt_optimizer *new_optimizer(memopt_allocator *allocator, uint32_t for
 static float train(memopt_device *device, const float *hidden, uint32_t format, uint64_t *bytes)
 {
     memopt_allocator *allocator;
-    memopt_tag_stats stats = {.struct_size = sizeof stats};
+    memopt_tag_stats stats = MEMOPT_TAG_STATS_INIT;
     unsigned state = 7;
     float loss = 0.0f, mean = 0.0f;
     must(memopt_allocator_create(device, NULL, NULL, &allocator));

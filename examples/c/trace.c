@@ -50,7 +50,7 @@ static void make_trace(memopt_trace *trace)
 static uint64_t explore(const memopt_trace *trace, const char *config)
 {
     memopt_replay_options options = MEMOPT_REPLAY_OPTIONS_INIT;
-    memopt_replay_result r = {.struct_size = sizeof r};
+    memopt_replay_result r = MEMOPT_REPLAY_RESULT_INIT;
     uint64_t smallest;
     options.config = config;
     options.warm_passes = 3;
@@ -70,7 +70,7 @@ static uint64_t explore(const memopt_trace *trace, const char *config)
 int main(void)
 {
     memopt_trace *trace;
-    memopt_trace_info info = {.struct_size = sizeof info};
+    memopt_trace_info info = MEMOPT_TRACE_INFO_INIT;
     TRY(memopt_trace_create(NULL, &trace));
     make_trace(trace);
     TRY(memopt_trace_get_info(trace, &info));

@@ -17,7 +17,7 @@ import time
 import memopt.torch as mt
 import torch
 from gpt_block import Block
-from memopt.torch._live import LiveBytes
+from memopt.torch._live_bytes import LiveBytes
 from torch import nn
 from torch.nn import functional as F
 

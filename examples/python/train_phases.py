@@ -8,7 +8,7 @@ activations, gradients and optimizer states each show in the picture.
 
 import argparse
 
-import memopt
+import memopt.tools
 import torch
 from torch import nn
 
@@ -28,7 +28,7 @@ def main():
     options = parser.parse_args()
     torch.manual_seed(0)
 
-    with memopt.phase("setup"):
+    with memopt.tools.phase("setup"):
         net = model(options.layers, options.width)
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
         x = torch.randn(options.batch, options.width)
@@ -36,11 +36,11 @@ def main():
 
     losses = []
     for _ in range(options.steps):
-        with memopt.phase("forward"):
+        with memopt.tools.phase("forward"):
             loss = nn.functional.cross_entropy(net(x), y)
-        with memopt.phase("backward"):
+        with memopt.tools.phase("backward"):
             loss.backward()
-        with memopt.phase("optimizer"):
+        with memopt.tools.phase("optimizer"):
             optimizer.step()
             optimizer.zero_grad()
         losses.append(loss.item())

@@ -1,31 +1,25 @@
-"""Runs a recipe: `python examples/recipes/run.py NAME [--json FILE]`, or all of them by `all`."""
+"""Runs a recipe, or all of them: `python examples/recipes/run.py NAME|all`."""
 
+import argparse
 import pathlib
 import runpy
 import sys
+
+from recipe.running import run
 
 HERE = pathlib.Path(__file__).resolve().parent
 NAMES = sorted(path.parent.name for path in HERE.glob("*/steps.toml"))
 
 
-def run(name: str) -> int:
-    """The exit code of one recipe."""
-    sys.argv[0] = str(HERE / name / "run.py")
-    try:
-        runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    return 0
-
-
 def main() -> int:
     """The command."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name not in (*NAMES, "all"):
-        print("which recipe? %s, or all" % ", ".join(NAMES), file=sys.stderr)
-        return 2
-    del sys.argv[1]
-    return max([run(each) for each in (NAMES if name == "all" else [name])])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=(*NAMES, "all"))
+    parser.add_argument("--train", type=int, default=2, metavar="N", help="steps before measuring")
+    given = parser.parse_args()
+    names = NAMES if given.name == "all" else [given.name]
+    extras = {name: runpy.run_path(str(HERE / name / "extras.py"))["extras"] for name in names}
+    return int(not all([run(HERE / name, extras[name], given.train) for name in names]))
 
 
 if __name__ == "__main__":

@@ -279,6 +279,12 @@ typedef struct memopt_tag_stats {
     uint64_t blocks;        /**< Blocks alive now. */
 } memopt_tag_stats;
 
+/** @brief Initialiser of ::memopt_tag_stats. */
+#define MEMOPT_TAG_STATS_INIT                                                                      \
+    {                                                                                              \
+        sizeof(memopt_tag_stats), NULL, 0, 0, 0                                                    \
+    }
+
 /**
  * @brief Reads the statistics of a tag's blocks.
  * @param allocator the allocator.
@@ -364,6 +370,12 @@ typedef struct memopt_block_info {
     uint32_t state;              /**< A ::memopt_block_state. */
     memopt_tag tag;              /**< What it is for. */
 } memopt_block_info;
+
+/** @brief Initialiser of ::memopt_block_info. */
+#define MEMOPT_BLOCK_INFO_INIT                                                                     \
+    {                                                                                              \
+        sizeof(memopt_block_info), NULL, 0, NULL, 0, 0, NULL, 0, 0, 0, 0                           \
+    }
 
 /**
  * @brief Receives the blocks of a snapshot, segment by segment, in order of addresses.

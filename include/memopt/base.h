@@ -129,6 +129,12 @@ typedef struct memopt_error_info {
     const char *driver_message; /**< The name of driver_code; "" if none. */
 } memopt_error_info;
 
+/** @brief Initialiser of ::memopt_error_info. */
+#define MEMOPT_ERROR_INFO_INIT                                                                     \
+    {                                                                                              \
+        sizeof(memopt_error_info), 0, 0, NULL, NULL                                                \
+    }
+
 /**
  * @brief This thread's last error in parts.
  * @param[in,out] out_info struct_size set by the caller; the rest is filled as far as it reaches.

@@ -234,6 +234,12 @@ typedef struct memopt_scaler_state {
     uint32_t growth_tracker;  /**< Steps without overflow since the last change. */
 } memopt_scaler_state;
 
+/** @brief Initialiser of ::memopt_scaler_state. */
+#define MEMOPT_SCALER_STATE_INIT                                                                   \
+    {                                                                                              \
+        sizeof(memopt_scaler_state), 0, 0, 0, 0, 0                                                 \
+    }
+
 /**
  * @brief Creates a scaler. Its scale and found-inf flag are in device memory.
  *

@@ -97,6 +97,12 @@ typedef struct memopt_region_callbacks {
     void *user;
 } memopt_region_callbacks;
 
+/** @brief Initialiser of ::memopt_region_callbacks. */
+#define MEMOPT_REGION_CALLBACKS_INIT                                                               \
+    {                                                                                              \
+        sizeof(memopt_region_callbacks), NULL, NULL, NULL, NULL                                    \
+    }
+
 /** @brief How to make a region; zero means the default. */
 typedef struct memopt_region_options {
     size_t struct_size;    /**< sizeof(memopt_region_options). */
@@ -244,6 +250,12 @@ typedef struct memopt_region_stats {
     uint64_t checked_bytes; /**< Bytes compared so far. */
 } memopt_region_stats;
 
+/** @brief Initialiser of ::memopt_region_stats. */
+#define MEMOPT_REGION_STATS_INIT                                                                   \
+    {                                                                                              \
+        sizeof(memopt_region_stats), 0, 0, 0, 0, 0                                                 \
+    }
+
 /**
  * @brief Reads the counters of a region.
  * @param region the region.
@@ -342,6 +354,12 @@ typedef struct memopt_schedule_step {
     uint64_t stage;     /**< Which stage. */
 } memopt_schedule_step;
 
+/** @brief Initialiser of ::memopt_schedule_step. */
+#define MEMOPT_SCHEDULE_STEP_INIT                                                                  \
+    {                                                                                              \
+        sizeof(memopt_schedule_step), 0, 0                                                         \
+    }
+
 /** @brief Cost of a schedule. */
 typedef struct memopt_schedule_info {
     size_t struct_size;      /**< Set by the caller. */
@@ -352,6 +370,12 @@ typedef struct memopt_schedule_info {
     double seconds;          /**< Time of all operations. */
     double seconds_plain;    /**< Time without recomputation. */
 } memopt_schedule_info;
+
+/** @brief Initialiser of ::memopt_schedule_info. */
+#define MEMOPT_SCHEDULE_INFO_INIT                                                                  \
+    {                                                                                              \
+        sizeof(memopt_schedule_info), 0, 0, 0, 0, 0, 0                                             \
+    }
 
 /**
  * @brief Finds the fastest schedule of a chain within a byte budget.

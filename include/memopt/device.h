@@ -93,6 +93,12 @@ typedef struct memopt_device_properties {
     char limit[160];
 } memopt_device_properties;
 
+/** @brief Initialiser of ::memopt_device_properties. */
+#define MEMOPT_DEVICE_PROPERTIES_INIT                                                              \
+    {                                                                                              \
+        sizeof(memopt_device_properties), "", "", "", 0, 0, 0, 0, 0, 0, "", ""                     \
+    }
+
 /** @brief Device and pinned memory in bytes. */
 typedef struct memopt_memory_info {
     size_t struct_size;   /**< Set by the caller. */
@@ -105,6 +111,12 @@ typedef struct memopt_memory_info {
     uint64_t pinned_peak; /**< The most page-locked host bytes that this handle had allocated. */
     uint64_t registered;  /**< Host bytes of the caller registered as page-locked. */
 } memopt_memory_info;
+
+/** @brief Initialiser of ::memopt_memory_info. */
+#define MEMOPT_MEMORY_INFO_INIT                                                                    \
+    {                                                                                              \
+        sizeof(memopt_memory_info), 0, 0, 0, 0, 0, 0, 0, 0                                         \
+    }
 
 /**
  * @brief The number of devices of a back end.
@@ -156,6 +168,12 @@ typedef struct memopt_backend_info {
     char targets[512];  /**< The targets of the built-in kernels, e.g. "gfx90a, gfx1100". */
     char compiler[256]; /**< The run-time compiler's file; "" if none was found. */
 } memopt_backend_info;
+
+/** @brief Initialiser of ::memopt_backend_info. */
+#define MEMOPT_BACKEND_INFO_INIT                                                                   \
+    {                                                                                              \
+        sizeof(memopt_backend_info), 0, 0, 0, 0, 0, "", "", "", "", "", ""                         \
+    }
 
 /**
  * @brief Describes a back end: its driver, missing entry points, the built-in kernels.

@@ -479,6 +479,12 @@ typedef struct memopt_offloader_stats {
     uint64_t disk_waits;         /**< Times a call waited for the disk. */
 } memopt_offloader_stats;
 
+/** @brief Initialiser of ::memopt_offloader_stats. */
+#define MEMOPT_OFFLOADER_STATS_INIT                                                                \
+    {                                                                                              \
+        sizeof(memopt_offloader_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0    \
+    }
+
 /**
  * @brief Reads the statistics of an offloader.
  * @param offloader the offloader.

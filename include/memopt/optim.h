@@ -318,6 +318,15 @@ typedef struct memopt_state_view {
                                (memopt_optimizer_add_parameter_with_state()). */
 } memopt_state_view;
 
+/** @brief Initialiser of ::memopt_state_view. */
+#define MEMOPT_STATE_VIEW_INIT                                                                     \
+    {                                                                                              \
+        sizeof(memopt_state_view), NULL,                                                           \
+        {                                                                                          \
+            NULL, 0, 0                                                                             \
+        }                                                                                          \
+    }
+
 /**
  * @brief Returns a state tensor of a parameter, to be read or written in stream order.
  *

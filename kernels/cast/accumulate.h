@@ -1,7 +1,7 @@
 /*
- * The accumulate kernel: destination = destination + scale * source over many tensors a launch, as
- * gradients of micro-batches are gathered in a wider type than they are computed in. One fused
- * multiply-add in f32, rounded once to the destination's type.
+ * The accumulate kernel: destination = destination + scale * source over many tensors a launch,
+ * which sums gradients of micro-batches in a wider type than their own. One fused multiply-add in
+ * f32, rounded once to the destination's type.
  */
 #ifndef MO_KERNELS_CAST_ACCUMULATE_H
 #define MO_KERNELS_CAST_ACCUMULATE_H
@@ -19,7 +19,8 @@ typedef struct mo_accumulate_args {
 
 extern const mo_kernel mo_kernel_accumulate;
 
-/* A NaN of any origin is MO_F32_NAN_BITS: which operand's bits a processor passes on differs. */
+/* Every NaN becomes MO_F32_NAN_BITS, because processors differ in which operand's bits they
+ * keep. */
 MO_HD static inline float mo_accumulate_element(float sum, float value, float scale)
 {
     float result = mo_fmaf(scale, value, sum);

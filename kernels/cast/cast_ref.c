@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* --- elements, by address: the address may be unaligned for no one but memcpy ---------------- */
+/* --- elements, by address: memcpy, because the address may be unaligned ---------------- */
 
 static inline uint16_t read16(const unsigned char *at)
 {
@@ -162,7 +162,7 @@ static mo_cast_piece piece_of(const mo_cast_args *args, const mo_cast_segment *s
     piece.count = mo_chunk_length(segment->count, chunk);
     piece.first = first;
     piece.saturate = args->saturate;
-    /* In place the line has just been read, so writing it back costs nothing more. */
+    /* In place, the line was just read, so writing it back costs nothing more. */
     piece.streaming = args->streaming && segment->source != segment->destination &&
                       (uintptr_t)piece.destination % 64 == 0;
     return piece;

@@ -1,7 +1,7 @@
 /*
- * The words of GPU kernels. A .cu file uses these and C++ without a library, and is compiled by
- * nvcc, NVRTC, clang (for both vendors, without any header of theirs), hipcc, hipRTC, and the host
- * compiler (MO_GPU_SIM, for the simulated drivers of the tests).
+ * The names that GPU kernels use. A .cu file uses these and C++ without a library. It is compiled
+ * by nvcc, NVRTC, clang (for both vendors, without any header of theirs), hipcc, hipRTC, and the
+ * host compiler (MO_GPU_SIM, for the simulated drivers of the tests).
  *
  * A kernel is launched with one thread block per item and the number of threads of its mo_kernel, a
  * multiple of 64: whole warps in both widths. Its parameters are the argument struct and the first
@@ -29,7 +29,7 @@ uint64_t mo_sim_shuffle_xor(uint64_t bits, uint32_t mask, const char *file, int 
 void *mo_sim_shared(uint64_t size, const void *key);
 }
 
-/* What the simulated drivers look a kernel up by. */
+/* The simulated drivers look a kernel up by this. */
 typedef struct mo_sim_kernel {
     const char *name;
     uint32_t args_size;
@@ -66,7 +66,7 @@ typedef struct mo_sim_kernel {
 #include <stdint.h>
 #endif
 
-/* A vendor's headers, where they are there, have defined these. */
+/* A vendor's headers, if present, have defined these. */
 #ifndef __global__
 #define __global__ __attribute__((global))
 #endif
@@ -225,8 +225,8 @@ MO_DEVICE uint64_t mo_shuffle_xor_u64(uint64_t value, uint32_t mask)
 
 #include "kernels/core/host_device.h"
 
-/* A kernel. The compiler may take as many registers as leave room for `blocks` blocks on one of
- * NVIDIA's multiprocessors; left to itself it rather spills than takes more than 64. */
+/* A kernel. The compiler may use as many registers as leave room for `blocks` blocks on one of
+ * NVIDIA's multiprocessors. By default it spills before it uses more than 64. */
 #define MO_GLOBAL(name, args_type, threads)                                                        \
     MO_GLOBAL_ROOM(name, args_type, threads, 1024 / (threads))
 
@@ -248,8 +248,8 @@ MO_DEVICE double mo_shuffle_xor_f64(double value, uint32_t mask)
 
 enum { MO_LANES = 32 };
 
-/* A condition that hardly ever holds: its branch goes out of the way. kernel_report.py defines
- * MO_RARE_NEVER to count the instructions of what is left. */
+/* A condition that is rarely true: its branch is moved away. kernel_report.py defines MO_RARE_NEVER
+ * to count the remaining instructions. */
 #if defined(MO_RARE_NEVER)
 #define MO_RARE(condition) (mo_rare_test(condition), 0)
 MO_DEVICE void mo_rare_test(int condition)
@@ -263,9 +263,9 @@ MO_DEVICE void mo_rare_test(int condition)
 /* --- global memory -------------------------------------------------------------------------------
  *
  * mo_load_words and mo_store_words move 1, 2 or 4 words (the address is a multiple of their bytes)
- * in one instruction, mo_load_as and mo_store_as one number. Whatever lies in tensors and tables
- * goes through these or MO_AT. Streaming ones are for what a kernel does not touch again and
- * nothing soon after it: they leave the caches to others. */
+ * in one instruction, mo_load_as and mo_store_as one number. Data in tensors and tables is accessed
+ * by these or MO_AT. Streaming ones are for data that is not used again soon; they do not fill the
+ * caches. */
 
 template <int WORDS> struct alignas(WORDS * 4) mo_words {
     uint32_t of[WORDS];

@@ -88,8 +88,8 @@ MO_DEVICE void mo_write_vector(unsigned char *at, const uint32_t codes[N])
     }
 }
 
-/* Merged with the elements' loads and stores, as some compilers do, vectors would fall apart: hence
- * MO_APART. */
+/* MO_APART: some compilers merge these with the elements' loads and stores and so split the
+ * vectors. */
 
 /* Reads the pack that starts at element `first`; `rest` elements (at most N) exist, the others
  * become 0. */
@@ -241,9 +241,8 @@ MO_DEVICE uint32_t mo_dither_as(float value, int saturate, uint32_t random)
             MO_BY_FLOAT(dtype, function, __VA_ARGS__);                                             \
     } while (0)
 
-/* NaN's bits go their own way, and only theirs: one test for a pack, and the processor's
- * conversions where it has them. (Infinities that meet look like NaN here, and take the long way in
- * vain.) */
+/* NaN's bits take a separate path: one test for a pack, and the processor's conversions if it has
+ * them. (Opposite infinities look like NaN here and take that path too.) */
 template <int N> MO_DEVICE int mo_any_nan(const float values[N])
 {
     float sum = values[0];
@@ -344,7 +343,7 @@ MO_DEVICE void mo_dither_values(const float values[N], int saturate, const uint3
     MO_UNROLL
     for (uint32_t k = 0; k < N; k++) {
         uint32_t word = block[k / 2];
-        if (N == 4) /* by a mask: a compiler would make an index, and an array in memory, of it */
+        if (N == 4) /* by a mask: a compiler would turn it into an index and an array in memory */
             word = (word & ~upper) | (block[2 + k / 2] & upper);
         codes[k] = mo_dither_as<DTYPE>(values[k], saturate, word >> (k % 2 * 16) & 0xffffu);
     }

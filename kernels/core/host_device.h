@@ -1,5 +1,5 @@
 /*
- * The words that let one source be compiled as C11, C++, CUDA and HIP.
+ * The macros that let one source be compiled as C11, C++, CUDA and HIP.
  *
  * Functions of headers for both sides are `MO_HD static inline`. They use fixed-width types, the
  * operations + - * / on floats (IEEE, never contracted: everything is built with -ffp-contract=off,
@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 #if defined(__CUDACC__) || defined(__HIPCC__) || defined(__CUDA__) || defined(__HIP__)
-/* The attribute form needs no vendor header. Inlined without a choice: a function that several
- * kernels share would else take pointers into whatever memory, by generic loads and stores. */
+/* The attribute form needs no vendor header. Always inlined: otherwise a function that several
+ * kernels share would use generic loads and stores. */
 #if defined(__clang__)
 #define MO_HD __attribute__((host)) __attribute__((device)) __attribute__((always_inline))
 #else
@@ -22,16 +22,16 @@
 #define MO_HD
 #endif
 
-/* nvcc's and NVRTC's device pass have their own words for what the others do by builtins. */
+/* nvcc's and NVRTC's device pass have other names for what the others do by builtins. */
 #if defined(__CUDA_ARCH__) && !defined(__clang__)
 #define MO_NVCC_DEVICE 1
 #else
 #define MO_NVCC_DEVICE 0
 #endif
 
-/* A pointer that was itself read from memory may point anywhere as far as a compiler knows: it
- * takes generic (flat) loads and stores then, which on a GPU are slower than those of global
- * memory. MO_AT is what a pointer into global memory points at. */
+/* For a pointer that was read from memory, a compiler uses generic (flat) loads and stores, which
+ * on a GPU are slower than those of global memory. MO_AT is what a pointer into global memory
+ * points at. */
 #if defined(__clang__) && (defined(__CUDA_ARCH__) || defined(__HIP_DEVICE_COMPILE__))
 #define MO_IN_GLOBAL __attribute__((address_space(1)))
 #define MO_AT(type, pointer) (*(MO_IN_GLOBAL type *)(pointer))

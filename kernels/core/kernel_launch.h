@@ -8,8 +8,8 @@
  * (fixed-width members only, 8-byte members first or padded by hand).
  *
  * A CPU form exists per instruction set. `scalar` is the specification and never NULL; the others
- * are its equals bit for bit, or NULL where the next lower one does as well. Each runs items
- * [begin, end).
+ * are its equals bit for bit, or NULL if the next lower one is as fast. Each runs items [begin,
+ * end).
  */
 #ifndef MO_KERNELS_CORE_KERNEL_LAUNCH_H
 #define MO_KERNELS_CORE_KERNEL_LAUNCH_H
@@ -53,8 +53,8 @@ typedef struct mo_kernel {
     uint32_t args_size;              /* sizeof the argument struct */
     uint32_t threads;                /* of a GPU thread block, a multiple of 64 */
     mo_cpu_kernel cpu[MO_ISA_COUNT]; /* by instruction set */
-    /* Elements that a launch works on, where items may be much smaller than a chunk: work that is
-     * not worth a second thread. NULL: items are whole. */
+    /* The elements of a launch whose items may be much smaller than a chunk, so that small work
+     * uses one thread. NULL: items are whole. */
     uint64_t (*elements)(const void *args);
 } mo_kernel;
 

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-/* Prefetches the lines of [at, +bytes) one page further on: a core's own prefetcher stops at each
- * page and leaves a fifth of the bandwidth unused. The page need not exist. */
+/* Prefetches the lines of [at, +bytes) one page further on: a core's prefetcher stops at each page
+ * and leaves a fifth of the bandwidth unused. The page need not exist. */
 static inline __attribute__((always_inline)) void mo_prefetch_page_ahead(const void *at,
                                                                          uint64_t bytes)
 {

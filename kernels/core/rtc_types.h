@@ -13,7 +13,8 @@ typedef int mo_rtc_int32;
 #define uintptr_t mo_rtc_uint64
 #define int32_t mo_rtc_int32
 #define UINT64_MAX 0xffffffffffffffffull
-/* The word is new in CUDA 11.7 and refused below compute capability 7.0; it saves copies only. */
+/* The keyword is new in CUDA 11.7 and refused below compute capability 7.0; it only saves
+ * copies. */
 #if !defined(__clang__) && defined(__CUDA_ARCH__) &&                                               \
     (__CUDA_ARCH__ < 700 || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1107)
 #undef __grid_constant__

@@ -3,7 +3,7 @@
 
 #include "kernels/hash/hash.h"
 
-/* One word for every warp of a block; 32-wide ones are the more. */
+/* One word for every warp of a block; blocks of 32-wide warps have the most. */
 typedef struct mo_hash_partials {
     uint64_t of[MO_HASH_COMPARE_THREADS / 32];
 } mo_hash_partials;
@@ -29,7 +29,7 @@ MO_DEVICE uint64_t mo_hash_pair(const unsigned char *granule, uint32_t pair)
            mo_hash_term(raw.of[2] | (uint64_t)raw.of[3] << 32, 2 * pair + 1);
 }
 
-/* The thread's share of such a granule that is whole. */
+/* The thread's share of a whole granule at such an address. */
 MO_DEVICE uint64_t mo_hash_share_whole(const unsigned char *granule)
 {
     uint64_t sum = 0;

@@ -15,8 +15,8 @@
  * Why this shape. For a fixed place i, term is a bijection of the word (adding, multiplying by an
  * odd number and folding the upper half down can all be undone), and so is the last line of the
  * sum: two granules that differ in one word only, by a single bit or by all 64, never have the same
- * hash. Differences in several words meet with a chance of about 2^-64. The place enters every
- * term, so exchanged words are noticed. A sum may be formed in any order, so a warp, a vector
+ * hash. Differences in several words cancel with a chance of about 2^-64. The place enters every
+ * term, so exchanged words are found. A sum may be formed in any order, so a warp, a vector
  * register and a plain loop agree. The hash is made to find mistakes, not forgery.
  *
  * The constants are the first 64 bits of the fractional parts of the square roots of 2, 3, 5 and 7,
@@ -58,8 +58,8 @@ typedef struct mo_hash_granules_args {
     uint64_t bytes;   /* of data, at least 1 */
 } mo_hash_granules_args;
 
-/* One item in all: finds the first place where two runs of hashes differ. A result that is set
- * stays, so that of several comparisons in one stream the first difference wins. */
+/* One item in all: finds the first place where two runs of hashes differ. A set result stays, so
+ * the first difference of several comparisons in one stream is kept. */
 typedef struct mo_hash_compare_args {
     const uint64_t *first;
     const uint64_t *second;

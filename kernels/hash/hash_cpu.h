@@ -1,7 +1,6 @@
 /*
  * The CPU loop of the content hash, included by one file per instruction set. It is plain C: the
- * sum may be formed in any order, so the compiler's vectoriser does the rest with the flags of each
- * file.
+ * sum may be formed in any order, so the compiler vectorises it with the flags of each file.
  */
 #ifndef MO_KERNELS_HASH_HASH_CPU_H
 #define MO_KERNELS_HASH_HASH_CPU_H

@@ -2,9 +2,9 @@
  * The AdamW step with 8-bit states, AVX-512, and the kernel that chooses between it and the one
  * with 32-bit states: included by a file for each set of instructions, which defines MO_FORM(name),
  * the name with the set's suffix. Coding block b - 1 is interleaved with updating block b: the two
- * share no data, so that the long latencies of one hide behind the other. Between the two a block
- * lives as fp32 in a work buffer of the first-level cache, and nothing is written to memory before
- * the whole block is known to be finite; one that is not is done by the scalar form.
+ * share no data, so each hides the long latencies of the other. Between the two a block lives as
+ * fp32 in a work buffer of the first-level cache, and nothing is written to memory before the whole
+ * block is known to be finite; the scalar form does a block that is not.
  */
 #include "kernels/optim/optim_avx512.h"
 #include "kernels/optim/optim_cpu.h"
@@ -23,7 +23,7 @@ typedef struct work {
     void *parameter;
 } work;
 
-/* Where a block goes that the scalar form has written already. */
+/* The place of a block that the scalar form has written already. */
 typedef struct spill {
     uint8_t m_codes[BLOCK], v_codes[BLOCK];
     float parameter[BLOCK];
@@ -102,7 +102,8 @@ MO_INLINE void finish64(const work *w, int part, int p_dtype, const mo_encode64 
     mo_store64_plain(w->parameter, (uint64_t)i, p_dtype, &p);
 }
 
-/* The block's parameters where finish64 would not do: stochastic, or with odd values or NaN. */
+/* The block's parameters in the cases that finish64 does not handle: stochastic, odd values,
+ * NaN. */
 static __attribute__((noinline)) void store_parameters(const mo_optim_span *s, uint64_t at,
                                                        const work *w)
 {
@@ -124,7 +125,7 @@ static __attribute__((noinline)) void store_copy(const mo_optim_span *s, uint64_
     }
 }
 
-/* The scalar form does the block; what the coding stages write goes nowhere. */
+/* The scalar form does the block; the output of the coding stages is discarded. */
 static __attribute__((noinline)) void settle_not_finite(const mo_optim_span *s, uint64_t at,
                                                         work *w, spill *away)
 {

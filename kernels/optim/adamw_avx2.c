@@ -33,7 +33,7 @@ MO_INLINE void update_block(const mo_optim_span *s, const mo_coef8 *c, uint64_t 
     w->largest2 = mo_largest8(largest2);
 }
 
-/* Not inlined: measured, its code costs the loops above a third of their speed. */
+/* Not inlined: measured, inlining it makes the loops above a third slower. */
 static __attribute__((noinline)) void store_parameters(const mo_optim_span *s, uint64_t at,
                                                        int p_dtype, const work *w)
 {

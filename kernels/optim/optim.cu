@@ -97,7 +97,7 @@ MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
     uint32_t largest_m, largest_v;
     int any_nan =
         mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, &largest_m, &largest_v);
-    /* A NaN in m or v makes one in p, but for Lion's m, which is not what p is made of. */
+    /* A NaN in m or v makes one in p, except in Lion's m, which p does not depend on. */
     if (RULE == MO_RULE_LION)
         any_nan |= mo_any_nan<N>(m);
     if (MO_RARE(any_nan)) {
@@ -118,8 +118,8 @@ template <uint32_t RULE> MO_DEVICE void mo_step32(const mo_optim_span *s, const 
         mo_step32_pack<RULE>(s, coef, at, mo_pack_rest<N>(s->count, at), &aligned);
 }
 
-/* 256 elements for each group. Groups past the end come along with nothing (rest 0): every thread
- * of a warp reaches the reductions. */
+/* 256 elements for each group. Groups past the end have no elements (rest 0): every thread of a
+ * warp must reach the reductions. */
 template <uint32_t RULE, uint32_t FORMAT>
 MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
                              const typename mo_codec<FORMAT>::tables *tables,
@@ -208,8 +208,8 @@ MO_GLOBAL(mo_optim_prologue, mo_optim_prologue_args, MO_OPTIM_THREADS)
 
 /* --- block-wise codes on their own ----------------------------------------------------------- */
 
-/* 256 elements for each group. Every thread of a warp reaches the reduction; those past the end
- * have nothing. */
+/* 256 elements for each group. Every thread of a warp must reach the reduction; those past the end
+ * have no elements. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_quantize_group(const mo_blockcode_args &args,
                                  const typename mo_codec<FORMAT>::tables *tables, uint64_t group,

@@ -7,7 +7,7 @@
 #include "kernels/optim/state_codes_avx512.h"
 
 /* Where the hardware's conversion to bf16 differs from the specification: it flushes subnormals
- * (and NaNs are left to the careful way too). */
+ * (and NaNs take the careful path too). */
 MO_INLINE __mmask16 mo_bf16_odd(__m512 value)
 {
     return _mm512_fpclass_ps_mask(value, 0xa1);
@@ -81,7 +81,7 @@ MO_INLINE mo_coef16 mo_coef16_of(const mo_rule_coef *c)
     };
 }
 
-/* mo_adamw_update of 16 elements; the caller sees to values that are not finite. */
+/* mo_adamw_update of 16 elements; the caller handles values that are not finite. */
 MO_INLINE __m512 mo_update16(const mo_coef16 *c, __m512 g, __m512 p, __m512 *m, __m512 *v)
 {
     __m512 h = _mm512_mul_ps(g, c->factor);

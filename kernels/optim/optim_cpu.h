@@ -11,8 +11,7 @@
 
 #include <stddef.h>
 
-/* Not inlined into SIMD forms: they use these functions where something is rare, and need the
- * registers. */
+/* Not inlined into SIMD forms, which use these functions rarely and need the registers. */
 #if !defined(MO_SCALAR)
 #define MO_SCALAR static __attribute__((noinline, unused))
 #endif

@@ -3,8 +3,8 @@
  * (AdamW, Lion, SGD), what the prologue computes, and the span that a work item updates.
  *
  * One step is: the reductions of reduce.h (optional) -> prologue (one item) -> step (one item per
- * chunk, so that no table grows with the elements). Tables are written by the upload kernel, whose
- * payload travels in its argument struct: nothing to keep alive, nothing to wait for.
+ * chunk, so that no table grows with the elements). The upload kernel writes tables from its
+ * argument struct, so no host memory must stay alive and nothing waits.
  *
  * The prologue writes only scratch (coefficients, control block, verdicts); parameters, states and
  * step counts are written by the step kernel alone, so a step whose last launch fails has changed
@@ -32,8 +32,8 @@ typedef struct mo_rule_group {
     const float *device_lr; /* in place of lr; or NULL */
 } mo_rule_group;
 
-/* Set in a step count beside the steps taken: the tensor has moments, and none of those steps has
- * written them. Only SGD leaves moments alone. */
+/* A bit of a step count: the tensor has moments, and none of the counted steps has written them.
+ * Only SGD has steps that do not write moments. */
 #define MO_STEPS_NOT_BEGUN 0x8000000000000000ull
 
 MO_HD static inline uint64_t mo_steps_taken(uint64_t steps)
@@ -41,8 +41,8 @@ MO_HD static inline uint64_t mo_steps_taken(uint64_t steps)
     return steps & ~MO_STEPS_NOT_BEGUN;
 }
 
-/* What one step needs of a tensor: computed once, in device memory. Each rule says what it keeps in
- * which; where one_minus_beta2 is 0 the moments are neither read nor written. */
+/* What one step needs of a tensor: computed once, in device memory. Each rule defines its fields;
+ * where one_minus_beta2 is 0 the moments are neither read nor written. */
 typedef struct mo_rule_coef {
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float decay, rate, eps, factor;
@@ -131,7 +131,8 @@ typedef struct mo_blockcode_args {
 } mo_blockcode_args;
 
 /* The step kernels are one for a rule and a format of states other than 32-bit; each also takes
- * tensors with 32-bit states. So one launch does an optimizer. The first is AdamW's 8-bit one. */
+ * tensors with 32-bit states. So one launch updates all parameters of an optimizer. The first is
+ * AdamW's 8-bit one. */
 extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
     mo_kernel_step_adamw4, mo_kernel_step_adamwf8, mo_kernel_step_lion8, mo_kernel_step_sgd8;
 
@@ -234,11 +235,11 @@ MO_HD static inline float mo_lion_update(const mo_rule_coef *c, float gradient, 
  *     m = fma(momentum, m, (1 - dampening) * d)
  *     u = fma(momentum, m, d) with Nesterov, else m
  *     p = fma(rate, u, p)
- * with rate = -lr. Dampening is left out in a tensor's first step with a momentum, whose buffer so
- * becomes d, and where momentum is 0. The update uses m before it is coded.
+ * with rate = -lr. Dampening is omitted in a tensor's first step with a momentum, so its buffer
+ * becomes d, and if momentum is 0. The update uses m before it is coded.
  *
- * Without momentum u is d, and a buffer stays as it is: later steps with a momentum go on with it.
- * Whether there was such a step before, the count says where it is not 0.
+ * Without momentum u is d and a buffer stays unchanged: later steps with a momentum continue with
+ * it. If the count is not 0, it says whether there was such a step.
  *
  * Coefficients: beta1 is the momentum, one_minus_beta1 one minus the dampening, decay the weight
  * decay; eps is 1 with Nesterov, else 0; one_minus_beta2 is 0 without momentum, else 1.
@@ -275,13 +276,13 @@ MO_HD static inline float mo_sgd_update(const mo_rule_coef *c, float gradient, f
 
 /* --- the rules by number; callers pass a constant, so the choice is made by the compiler ----- */
 
-/* A rule has one moment or, with the second moment that is never negative, two. */
+/* A rule has one moment or two; the second is never negative. */
 MO_HD static inline int mo_rule_has_second(uint32_t rule)
 {
     return rule == MO_RULE_ADAMW;
 }
 
-/* step: the count before this step and one, with MO_STEPS_NOT_BEGUN as it was. factor: unscale
+/* step: the count before this step plus one, with MO_STEPS_NOT_BEGUN unchanged. factor: unscale
  * times clip. */
 MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_group *group,
                                                  uint64_t step, double factor)
@@ -294,7 +295,7 @@ MO_HD static inline mo_rule_coef mo_rule_coef_of(uint32_t rule, const mo_rule_gr
 }
 
 /* One element. gradient is the raw value; returns the new parameter, not yet rounded to its type
- * and with any NaN. v is left alone by rules without a second moment. */
+ * and with any NaN. Rules without a second moment do not change v. */
 MO_HD static inline float mo_rule_update_raw(uint32_t rule, const mo_rule_coef *c, float gradient,
                                              float parameter, float *m, float *v)
 {
@@ -393,7 +394,7 @@ MO_HD static inline void mo_optim_span_of(const mo_optim_step_args *a, uint64_t 
     s->stochastic = a->stochastic;
     s->coef = a->coefs[index];
     s->random = mo_random_stream_of(a->seed, mo_steps_taken(s->coef.step), g->number);
-    if (start == 0) /* one item of each tensor counts the step; without moments nothing can begin */
+    if (start == 0) /* one item of each tensor counts the step; without moments the flag stays */
         MO_AT(uint64_t, t->steps) = t->m != 0 ? s->coef.step : mo_steps_taken(s->coef.step);
     if (s->coef.one_minus_beta2 == 0.0f) {
         s->m = s->v = 0;

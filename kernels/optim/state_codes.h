@@ -112,9 +112,10 @@ MO_HD static inline float mo_decode_unsigned(uint8_t code, float absmax)
  *
  * Blocks of 128 elements with their absmax. Two codes share a byte: the element of even index in
  * the upper half. The signed map is the dynamic map of 4 bits; the unsigned one is (c + 1) / 16,
- * without a zero: a second moment never vanishes beside others (a block of zeros has absmax 0 and
- * so decodes to zeros). The nearest code is taken, ties to the smaller magnitude. The half byte
- * behind a last element of even index holds the code of new states: 7 signed, 0 unsigned.
+ * without a zero: a second moment never becomes 0 in a block that is not all zeros (a block of
+ * zeros has absmax 0 and decodes to zeros). The nearest code is taken, ties to the smaller
+ * magnitude. The half byte behind a last element of even index holds the code of new states: 7
+ * signed, 0 unsigned.
  */
 
 enum {
@@ -270,7 +271,8 @@ MO_HD static inline uint32_t mo_format_read(uint32_t format, const uint8_t *code
     return codes[i];
 }
 
-/* In order of i: an even element of a 4-bit state also writes what stands behind a last one. */
+/* In order of i: an even element of a 4-bit state also writes the lower half, which may stay
+ * unused. */
 MO_HD static inline void mo_format_write(uint32_t format, int is_signed, uint8_t *codes, uint64_t i,
                                          uint32_t code)
 {

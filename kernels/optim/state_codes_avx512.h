@@ -35,8 +35,8 @@ MO_INLINE __m512i mo_table64(const void *table)
 
 /*
  * Coding goes in stages over a pair of states, 64 signed and 64 unsigned values side by side: each
- * stage alone is a chain of dependent instructions, so a processor is kept busy only by running
- * several chains at once, and it looks ahead no further than about 200 of them.
+ * stage alone is a chain of dependent instructions. Only several chains at once keep a processor
+ * busy, and it looks ahead only about 200 instructions.
  */
 typedef struct mo_encode64 {
     mo_f32x64 y[2];     /* normalised: signed, unsigned */
@@ -301,9 +301,9 @@ MO_INLINE mo_f32x64 mo_normalize64(const float *x, float inverse)
     return y;
 }
 
-/* Some blocks are normalised with more care and beforehand: where the prescale is not 1, and where
- * the quotient of a positive value may underflow (an unsigned y is then made positive). Returns the
- * factor that is left for mo_normalize64. */
+/* Normalises two kinds of blocks carefully and beforehand: the prescale is not 1, or the quotient
+ * of a positive value may underflow (an unsigned y is then made positive). Returns the remaining
+ * factor for mo_normalize64. */
 MO_INLINE float mo_normalize_block(float *x, const mo_block_scale *scale, int is_signed)
 {
     if (__builtin_expect(scale->prescale == 1.0f && scale->absmax <= 1.0f, 1))

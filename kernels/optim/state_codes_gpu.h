@@ -1,8 +1,8 @@
 /*
  * The formats of states on a GPU: how 32 threads read and write 256 elements, eight each (16
  * threads the 128 of a 4-bit block). The codes are those of state_codes.h, found without branches.
- * What hardly ever happens (values that are not finite, blocks that are tiny, elements past the
- * end, second moments of 0) is looked for once in eight elements.
+ * Rare cases (values that are not finite, tiny blocks, elements past the end, second moments of 0)
+ * are tested once for eight elements.
  */
 #ifndef MO_KERNELS_OPTIM_STATE_CODES_GPU_H
 #define MO_KERNELS_OPTIM_STATE_CODES_GPU_H
@@ -21,8 +21,7 @@ template <int N> MO_DEVICE void mo_one_nan(float values[N])
         values[k] = mo_f32_one_nan(values[k]);
 }
 
-/* The larger of bits and the bits of value's magnitude, where all bits above infinity's are one to
- * the caller. */
+/* The larger of bits and the bits of value's magnitude; the caller does not distinguish NaNs. */
 MO_DEVICE uint32_t mo_larger(uint32_t bits, float value)
 {
 #if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
@@ -69,7 +68,7 @@ MO_DEVICE uint32_t mo_magnitude_from(float value, uint32_t least)
 #endif
 }
 
-/* Over a group of threads, all of which come here. */
+/* Over a group of threads, all of which must call it. */
 template <uint32_t LANES> MO_DEVICE uint32_t mo_group_largest(uint32_t value)
 {
     uint32_t lanes = LANES;
@@ -130,7 +129,7 @@ MO_DEVICE void mo_zero_codes(const float values[8], uint32_t codes[8])
 /* --- the formats ----------------------------------------------------------------------------- */
 
 /* The code of a magnitude of at most 1 by cells, without a branch: its upper half picks the one
- * threshold that may lie near it. Below the first cell all is as at its beginning. */
+ * threshold that may lie near it. Values below the first cell count as its beginning. */
 MO_DEVICE uint32_t mo_cell_code(const uint8_t *cells, const uint32_t *threshold, uint32_t umin,
                                 float y)
 {
@@ -149,8 +148,8 @@ MO_DEVICE uint32_t mo_cell_code_signed(const mo_code_tables *t, float y)
     return (uint32_t)(code < 0 ? 0 : code);
 }
 
-/* The tables that a format needs lie in shared memory. Codes are of finite values whose block has
- * this scale, so y is at most 1 (448 with e4m3) but for rounding. */
+/* A format's tables lie in shared memory. Values to code are finite and their block has this scale,
+ * so y is at most 1 (448 with e4m3) except for rounding. */
 template <uint32_t FORMAT> struct mo_codec;
 
 template <> struct mo_codec<MO_STATE_8BIT> {
@@ -171,8 +170,8 @@ template <> struct mo_codec<MO_STATE_8BIT> {
             values[k] = mo_f32_from_bits(map[codes[k]]) * scale;
     }
 
-    /* A y below the first cell gets code 1: of the unsigned map as it must be, of the signed one
-     * it is below the threshold. */
+    /* A y below the first cell gets code 1: correct in the unsigned map; in the signed one it is
+     * below the threshold. */
     MO_DEVICE void encode(const tables *t, int is_signed, const float x[8], const float y[8],
                           uint32_t codes[8])
     {
@@ -371,7 +370,8 @@ template <uint32_t FORMAT> MO_DEVICE int mo_codes_aligned(const void *data)
 }
 
 /* Values past the end are 0; they stay so in a step, which has gradients and parameters of 0 there
- * (or make NaN, where all of the block does). So a block's absmax is of what exists. */
+ * (or make NaN, where all of the block does). So a block's absmax is that of its existing
+ * elements. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
                                const void *data, const float *scales, uint64_t at, uint32_t rest,
@@ -405,8 +405,8 @@ MO_DEVICE void mo_normalise_odd(float x[8], const mo_block_scale *scale, float y
     }
 }
 
-/* Every thread of a warp comes here, those past the end with nothing (rest 0) and values of 0.
- * largest: mo_largest of the values, which are lost. */
+/* Every thread of a warp must call this, those past the end with rest 0 and values of 0. largest:
+ * mo_largest of the values, which are overwritten. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
                                float values[8], uint32_t largest, uint64_t at, uint32_t rest,

@@ -1,12 +1,12 @@
 /*
  * The step in blocks of 256 elements (128 with 4-bit states), for any rule and format, over the
- * vectors of one instruction set: step_simd_avx2.c and step_simd_avx512.h define the words
- * below and include this. A block is worked on as fp32 in the first-level cache: load and decode,
- * update, code, round and store. Nothing is written before the block is known to be finite; one
- * that is not, and a shorter last one, is done by the scalar form.
+ * vectors of one instruction set: step_simd_avx2.c and step_simd_avx512.h define the names below
+ * and include this. A block is worked on as fp32 in the first-level cache: load and decode, update,
+ * code, round and store. Nothing is written before the block is known to be finite; the scalar form
+ * does a block that is not, and a shorter last one.
  *
- * Words: MO_LANES_N; VF and VI, vectors of floats and of int32; VM, what compares give; and the
- * functions v_… as used here. Rules and formats are constants to the compiler.
+ * They define MO_LANES_N; VF and VI, vectors of floats and of int32; VM, what compares give; and
+ * the functions v_… as used here. Rules and formats are constants to the compiler.
  */
 #include "kernels/optim/optim_cpu.h"
 

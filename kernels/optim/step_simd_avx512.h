@@ -70,7 +70,7 @@ MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, f
     }
 }
 
-/* The stages of coding take a signed and an unsigned state; the half that is not wanted falls away.
+/* The stages of coding take a signed and an unsigned state; the compiler drops the unused half.
  */
 MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_scale *scale,
                              uint8_t *codes)

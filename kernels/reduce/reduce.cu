@@ -37,7 +37,7 @@ MO_DEVICE double mo_lanes_tree(double value)
 }
 
 /* The lane's share of its stripe: elements first, first + 32, ... below end, in order. Eight loads
- * are on their way before the first is needed. */
+ * start before the first is needed. */
 template <uint32_t DTYPE>
 MO_DEVICE double mo_lane_squares(const unsigned char *data, uint32_t first, uint32_t end)
 {
@@ -98,7 +98,7 @@ template <int N>
 MO_DEVICE int mo_check_pack(const unsigned char *data, uint64_t at, uint32_t rest, uint32_t dtype,
                             int aligned)
 {
-    /* The exponent bits that only infinities and NaNs have all of. */
+    /* The exponent bits; only infinities and NaNs have all of them set. */
     uint32_t mask = dtype == MO_DTYPE_F32 ? 0x7f800000u : dtype == MO_DTYPE_F16 ? 0x7c00u : 0x7f80u;
     uint32_t codes[N];
     int found = 0;
@@ -137,7 +137,7 @@ MO_GLOBAL(mo_sum, mo_sum_args, MO_SUM_THREADS)
     uint64_t rest =
         args.count - start < MO_STRIPE_ELEMENTS ? args.count - start : (uint64_t)MO_STRIPE_ELEMENTS;
     double sum = 0;
-    /* The second half of the block only makes it whole warps. */
+    /* The second half of the block only fills whole warps. */
     if (mo_thread_index() < MO_STRIPE_LANES)
         for (uint64_t i = mo_thread_index(); i < rest; i += MO_STRIPE_LANES)
             sum += args.values[start + i];

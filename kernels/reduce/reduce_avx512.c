@@ -65,7 +65,7 @@ static double square(const unsigned char *data, uint64_t count, uint32_t dtype)
 
 /* --- check ----------------------------------------------------------------------------------- */
 
-/* The upper halves of the exponents decide, so 16-bit types are looked at without conversion. */
+/* The upper halves contain the exponents, so 16-bit types need no conversion. */
 static int check(const unsigned char *data, uint64_t count, uint32_t dtype)
 {
     uint64_t bytes = count * mo_element_size(dtype), at = 0;

@@ -20,7 +20,7 @@ typedef struct mo_scaler_block {
 
 enum { MO_SCALE_THREADS = 256 };
 
-/* One item per chunk: x = x * factor, in f32, rounded once to x's type. A NaN stays itself but
+/* One item per chunk: x = x * factor, in f32, rounded once to x's type. A NaN keeps its bits, made
  * quiet; a NaN that arises is MO_F32_NAN_BITS. */
 typedef struct mo_scale_args {
     const mo_tensor_segment *table; /* in device memory, or NULL: `segments` below */

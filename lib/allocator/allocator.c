@@ -1,4 +1,5 @@
-/* The public functions that make, end and configure an allocator and that give and take blocks. */
+/* The public functions that create, destroy and configure an allocator, and that allocate and free
+ * blocks. */
 #include "allocator/block_life.h"
 #include "allocator/events.h"
 #include "allocator/pool.h"
@@ -85,7 +86,7 @@ static void retire_live(memopt_allocator *allocator)
         for (mo_block *block = segment->first; block != NULL; block = block->next) {
             if (block->state != MO_BLOCK_LIVE)
                 continue;
-            mo_block *prev = block->prev; /* it takes a freed block in if it is free */
+            mo_block *prev = block->prev; /* if it is free, it absorbs the freed block */
             mo_block *resume = prev != NULL && prev->state == MO_BLOCK_FREE ? prev : block;
             mo_events_drop(allocator, block);
             mo_block_table_remove(&allocator->live, block->address);
@@ -101,7 +102,7 @@ static void first_error(memopt_status *result, memopt_status status)
         *result = status;
 }
 
-/* Waits for pending frees and for what ends, then gives back what is free. */
+/* Waits for pending frees and ending streams, then gives back what is free. */
 static memopt_status drain(memopt_allocator *allocator)
 {
     mo_release all = MO_RELEASE_ALL;
@@ -121,11 +122,11 @@ static memopt_status drain(memopt_allocator *allocator)
     return result;
 }
 
-/* Returns everything to the device; the first error is told, but for a loss that was known. */
+/* Returns everything to the device, and the first error unless the device was known to be lost. */
 static memopt_status end(memopt_allocator *allocator, int lost)
 {
     memopt_status status = drain(allocator);
-    mo_streams_unlisten(allocator); /* no stream is touched from here on */
+    mo_streams_unlisten(allocator); /* no stream is used from here on */
     first_error(&status, mo_segments_end(allocator));
     first_error(&status, mo_events_end(allocator));
     while (allocator->pools != NULL) {
@@ -234,7 +235,7 @@ memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes
 
 enum { REASON_BYTES = 128 };
 
-/* Says what a pointer is that is no live block's; lock held. */
+/* Describes a pointer that is not the start of a live block; lock held. */
 static void explain(const memopt_allocator *allocator, const void *pointer, char *reason)
 {
     const mo_block *block = mo_block_at(allocator, pointer);
@@ -245,7 +246,7 @@ static void explain(const memopt_allocator *allocator, const void *pointer, char
                  "lies %" PRIu64 " bytes inside the live block at %p; pass the block's start",
                  (uint64_t)((const char *)pointer - block->address), (void *)block->address);
     else
-        snprintf(reason, REASON_BYTES, "is in memory that is free already (a double free?)");
+        snprintf(reason, REASON_BYTES, "is in free memory (a double free?)");
 }
 
 static memopt_status fail_not_live(const char *function, const void *pointer, const char *reason)

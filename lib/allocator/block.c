@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/memory.h"
+#include "base/precondition.h"
 
 #include <string.h>
 
@@ -29,6 +30,7 @@ int mo_slab_refill(mo_slab *slab, uint64_t count)
 mo_block *mo_slab_take(mo_slab *slab)
 {
     mo_block *block = slab->unused;
+    MO_PRE(slab->unused_count > 0);
     slab->unused = block->right;
     slab->unused_count--;
     memset(block, 0, sizeof *block);
@@ -54,6 +56,7 @@ void mo_slab_end(mo_slab *slab)
 
 mo_block *mo_block_split(mo_slab *slab, mo_block *block, uint64_t size)
 {
+    MO_PRE(0 < size && size < block->size);
     mo_block *rest = mo_slab_take(slab);
     rest->address = block->address + size;
     rest->size = block->size - size;
@@ -109,6 +112,7 @@ void mo_block_table_insert(mo_block_table *table, mo_block *block)
 {
     uint64_t mask = table->capacity - 1;
     uint64_t i = home_slot(table, block->address);
+    MO_PRE(table->count * 2 < table->capacity);
     while (table->slots[i].address != NULL)
         i = (i + 1) & mask;
     table->slots[i].address = block->address;

@@ -57,7 +57,7 @@ static inline int mo_slab_reserve(mo_slab *slab, uint64_t count)
 {
     return slab->unused_count >= count || mo_slab_refill(slab, count);
 }
-/* Pre: reserved. The block is zero but for nothing. */
+/* Takes one that was reserved, with every field zero. */
 mo_block *mo_slab_take(mo_slab *slab);
 void mo_slab_return(mo_slab *slab, mo_block *block);
 void mo_slab_end(mo_slab *slab);
@@ -65,7 +65,7 @@ void mo_slab_end(mo_slab *slab);
 /* --- splitting and joining ------------------------------------------------------------------ */
 
 /* Cuts block to `size` bytes; returns the rest, its next neighbour, in the same state but in no
- * structure. Pre: 0 < size < block->size, one block reserved. */
+ * structure. Its struct was reserved. */
 mo_block *mo_block_split(mo_slab *slab, mo_block *block, uint64_t size);
 /* Adds the next neighbour's bytes to block and returns its struct to the slab. */
 void mo_block_absorb_next(mo_slab *slab, mo_block *block);

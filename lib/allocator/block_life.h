@@ -9,7 +9,7 @@
 int mo_request_enter(memopt_allocator *allocator, mo_request *request);
 /* Enters a taken block as live. */
 void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request);
-/* Takes a block that is no longer live out of the counts. */
+/* Removes a block that is no longer live from the counts. */
 void mo_block_count_free(memopt_allocator *allocator, const mo_block *block);
 /* A freed block whose streams are done goes back to its pool. */
 void mo_block_retire(memopt_allocator *allocator, mo_block *block);

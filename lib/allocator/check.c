@@ -1,6 +1,6 @@
 /*
- * The invariant checker of tests: walks over every segment, block, bin and table entry, and counts
- * the statistics anew.
+ * The invariant checker of tests: walks over every segment, block, bin and table entry, and
+ * recomputes the statistics.
  */
 #include "allocator/check.h"
 

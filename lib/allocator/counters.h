@@ -1,6 +1,6 @@
 /*
- * Statistics with the field's keys. The name of every value and the place it is read from come
- * from the lists below; "freed" is what was ever added less what is there now.
+ * Statistics with the field's keys. The name of every value and the place it is read from come from
+ * the lists below; "freed" is the sum ever added less the current value.
  */
 #ifndef MO_ALLOCATOR_COUNTERS_H
 #define MO_ALLOCATOR_COUNTERS_H
@@ -61,7 +61,7 @@ static inline void mo_stat_add_one(mo_stat *stat, uint64_t amount)
     stat->peak = mo_max_u64(stat->peak, stat->current);
 }
 
-/* kind is MO_POOL_SMALL or MO_POOL_LARGE; the sum of both is kept beside it. */
+/* kind is MO_POOL_SMALL or MO_POOL_LARGE; the sum of both is kept too. */
 static inline void mo_stat_add(mo_stats *stats, unsigned kind, enum mo_stat_id id, uint64_t amount)
 {
     mo_stat_add_one(&stats->by_pool[MO_POOL_ALL][id], amount);

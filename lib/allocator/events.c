@@ -2,10 +2,10 @@
  * Recorded streams. A block that other streams use is freed in two steps: at the free an event is
  * recorded on each of those streams, and the block goes back to its pool when all are complete.
  *
- * What a free needs (the struct, the event, the stream's queue) is made when the stream is
- * recorded, so a free needs no memory. While a stream that the allocator knows records a graph, no
- * event is recorded, asked or waited for; such frees are deferred until the capture is over. So are
- * the uses of a stream that is ending: its handle may not be touched, but its work may still run.
+ * Recording the stream makes what a free needs (the struct, the event, the stream's queue), so a
+ * free needs no memory. While a stream that the allocator knows records a graph, no event is
+ * recorded, asked or waited for; such frees are deferred until the capture is over. So are the uses
+ * of a stream that is ending: its handle may not be used, but its work may still run.
  */
 #include "allocator/events.h"
 
@@ -208,7 +208,7 @@ static void record_deferred(memopt_allocator *allocator)
     while (*place != NULL) {
         mo_stream_use *use = *place;
         if (use->queue->life != MO_STREAM_LIVE || record(allocator, use) != MEMOPT_OK) {
-            place = &use->next; /* when the stream has ended, or the next time again */
+            place = &use->next; /* when the stream has ended, or try again next time */
             continue;
         }
         *place = use->next;
@@ -239,7 +239,7 @@ static void forget_use(memopt_allocator *allocator, mo_block *block, mo_use_queu
     }
 }
 
-/* A use that another thread waits for stays out, and is completed by that thread. */
+/* Another thread that waits for a use completes it. */
 void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue)
 {
     queue->life = MO_STREAM_ENDED;
@@ -301,7 +301,7 @@ memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *poo
     memopt_status status = memopt_event_sync(use->event);
     mo_lock(&allocator->lock);
     if (mo_work_is_over(status) || use->queue->life == MO_STREAM_ENDED)
-        complete(allocator, use); /* a fault is told, but it is done */
+        complete(allocator, use); /* a fault is an error, but the work is over */
     else
         prepend(use->queue, use);
     return status;

@@ -3,10 +3,11 @@
 
 #include "base/checked.h"
 #include "base/memory.h"
+#include "base/precondition.h"
 
 mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind)
 {
-    mo_pool *spent = NULL; /* of a stream that has ended, nothing left in it */
+    mo_pool *spent = NULL; /* of a stream that has ended; empty */
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
         if (pool->stream == stream && pool->kind == kind && pool->life == MO_STREAM_LIVE)
             return pool;
@@ -130,6 +131,7 @@ static int worth_splitting(const memopt_allocator *allocator, const mo_block *bl
 
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
 {
+    MO_PRE(allocator->slab.unused_count > 0);
     mo_block *block = mo_bins_best_fit(&pool->bins, size);
     if (block == NULL || !serves(allocator, block, size))
         return NULL;
@@ -141,8 +143,8 @@ mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size
     return block;
 }
 
-/* Work on the memory is over, so whoever takes it needs no order. The device is told of its free
- * blocks in the new order, so that a test can watch them there. */
+/* Work on the memory is complete, so its next use needs no order. The device records the free
+ * blocks for the new stream, so that tests can check their use. */
 void mo_pool_move_segment(memopt_allocator *allocator, mo_segment *segment, mo_pool *pool)
 {
     for (mo_block *block = segment->first; block != NULL; block = block->next)

@@ -10,9 +10,9 @@ mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned
 uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes);
 /* Bytes of memory the device must give for a block of this size in a classic segment. */
 uint64_t mo_segment_size(const memopt_allocator *allocator, const mo_request *request);
-/* Takes the best fit out of the bins, cut to size; NULL if none. Pre: one block reserved. */
+/* Takes the best fit out of the bins, cut to size; NULL if none. One block was reserved. */
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
-/* The same, taking over a segment of a stream that has ended where the pool has nothing. */
+/* The same; if the pool has none, takes over a segment of a stream that has ended. */
 mo_block *mo_pool_serve(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
 /* Joins a block that is in no structure with its free neighbours and puts it into the bins. */
 void mo_pool_put(memopt_allocator *allocator, mo_block *block);

@@ -1,7 +1,7 @@
 /*
- * What is tried when no cached block fits, in the field's order. Each attempt may release the lock
- * for a callback or a driver call; each ends with another look at the pool, since other threads
- * free meanwhile.
+ * The attempts when no cached block fits, in the order of PyTorch's allocator. Each may release the
+ * lock for a callback or a driver call; each ends with another search of the pool, because other
+ * threads free meanwhile.
  */
 #include "allocator/pressure.h"
 
@@ -51,7 +51,7 @@ static memopt_status grow(memopt_allocator *allocator, mo_request *request, mo_b
     return status == MEMOPT_OK ? search(allocator, request, out_block) : status;
 }
 
-/* True if garbage collection looks at the block: whole segments, or pages of an expandable one. */
+/* True if garbage collection may free the block: whole segments, or pages of an expandable one. */
 static int collectable(const memopt_allocator *allocator, const mo_block *block)
 {
     const mo_segment *segment = block->segment;
@@ -121,7 +121,7 @@ static memopt_status release_oversize(memopt_allocator *allocator, mo_request *r
     return grow(allocator, request, out_block);
 }
 
-/* Waits for pending frees: first those of the request's own pool, one by one, until one will do. */
+/* Waits for pending frees: first those of the request's own pool, one by one, until one fits. */
 static memopt_status wait_for_events(memopt_allocator *allocator, mo_request *request,
                                      mo_block **out_block)
 {
@@ -157,7 +157,7 @@ static memopt_status release_and_grow(memopt_allocator *allocator, mo_request *r
     return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
 }
 
-/* Pages can go anywhere, so as many as the request has are enough, unless others take them. */
+/* Pages can be mapped anywhere, so it releases only as many as the request needs. */
 static memopt_status release_some(memopt_allocator *allocator, mo_request *request,
                                   mo_block **out_block)
 {
@@ -220,7 +220,7 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
 {
     char report[MO_REPORT_BYTES];
     mo_block *block = NULL;
-    memopt_memory_info info = {.struct_size = sizeof info};
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
     mo_lock(&allocator->slow);
     mo_lock(&allocator->lock);
     memopt_status status = climb(allocator, request, &block);

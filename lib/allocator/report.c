@@ -9,7 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-/* A text that grows up to its room; what does not fit is cut. */
+/* A text that grows up to its capacity; the rest is cut. */
 typedef struct writer {
     char *text;
     size_t room;
@@ -28,7 +28,7 @@ static void say(writer *out, const char *format, ...)
         out->length = mo_min_u64(out->length + (size_t)written, out->room - 1);
 }
 
-/* The largest tag not yet told that has blocks; MO_TAGS if none. */
+/* The largest tag with blocks that is not listed yet; MO_TAGS if none. */
 static uint32_t largest_tag(const memopt_allocator *allocator, uint64_t told)
 {
     uint32_t largest = MO_TAGS;
@@ -62,7 +62,7 @@ void mo_report_tags(const memopt_allocator *allocator, unsigned most, char *text
     say_tags(&out, allocator, most);
 }
 
-/* The largest run that one block could take without the driver, and all free bytes. */
+/* The largest run that one block could use without the driver, and all free bytes. */
 static uint64_t largest_free(const memopt_allocator *allocator, uint64_t *out_all)
 {
     uint64_t largest = 0;

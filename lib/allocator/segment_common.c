@@ -59,7 +59,7 @@ memopt_status mo_may_grow(memopt_allocator *allocator, uint64_t bytes)
     if (fits && !allocator->config.throw_on_cudamalloc_oom)
         return MEMOPT_OK;
     if (fits) {
-        memopt_memory_info info = {.struct_size = sizeof info};
+        memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
         memopt_status status = memopt_device_get_memory_info(allocator->device, &info);
         if (status != MEMOPT_OK || info.free >= bytes)
             return status;
@@ -97,11 +97,12 @@ int mo_release_matches(const mo_release *what, const mo_block *block)
            (!what->large_only || pool->kind == MO_POOL_LARGE);
 }
 
-/* Pre: the pool's stream lives. The stream is touched under the lock only, so that it can be told
- * from one that ends meanwhile; the event outlives it. */
+/* The stream is used under the lock only, so it cannot end meanwhile;
+ * the event outlives it. */
 static memopt_status drain_live(memopt_allocator *allocator, const mo_pool *pool)
 {
     mo_stream_use *use;
+    MO_PRE(pool->life == MO_STREAM_LIVE && mo_is_locked(&allocator->lock));
     if (mo_device_lost(allocator->device))
         return MEMOPT_OK;
     memopt_status status = mo_events_borrow(allocator, &use);
@@ -113,7 +114,7 @@ static memopt_status drain_live(memopt_allocator *allocator, const mo_pool *pool
         status = memopt_event_sync(use->event);
         mo_lock(&allocator->lock);
     } else if (status == MEMOPT_INVALID_ARGUMENT) {
-        status = MEMOPT_OK; /* the stream is gone, and with it all its work */
+        status = MEMOPT_OK; /* the stream has ended, so its work is complete */
     }
     mo_events_return(allocator, use);
     return status;

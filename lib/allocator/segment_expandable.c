@@ -5,7 +5,7 @@
  * segment's blocks cover the whole range; unmapped ones start and end at pages and are kept in a
  * list by address. Growth takes the lowest run of free and unmapped blocks that holds the request
  * and maps what is missing in it. pages[i] is the handle of page i; where the page is in an
- * unmapped block it is NULL, or a spare handle that the driver would not take back.
+ * unmapped block it is NULL, or a spare handle that the driver refused to release.
  */
 #include "allocator/segment_kinds.h"
 
@@ -82,7 +82,7 @@ static void put_unmapped(memopt_allocator *allocator, mo_block *block)
 /* --- segments ------------------------------------------------------------------------------------
  */
 
-/* 9/8 of the device's memory, so that holes do not use the addresses up. */
+/* 9/8 of the device's memory, so that holes do not exhaust the addresses. */
 static uint64_t reservation_size(const memopt_allocator *allocator, uint64_t size)
 {
     uint64_t bytes = allocator->device_total + allocator->device_total / 8;
@@ -323,7 +323,7 @@ static void finish_run(memopt_allocator *allocator, const run *wanted)
     mo_pool_put(allocator, first);
 }
 
-/* Everything as it was; neighbours may have been freed meanwhile. */
+/* Restores the run; neighbours may have been freed meanwhile. */
 static void restore_run(memopt_allocator *allocator, const run *wanted)
 {
     mo_block *block = wanted->first;
@@ -395,10 +395,11 @@ static int whole_pages(const memopt_allocator *allocator, const mo_block *block,
     return 1;
 }
 
-/* Cuts [from, to) out of a free block; its ends stay free. Pre: two blocks reserved. */
+/* Cuts [from, to) out of a free block; its ends stay free. */
 static mo_block *claim_pages(memopt_allocator *allocator, mo_block *block, uint64_t from,
                              uint64_t to)
 {
+    MO_PRE(allocator->slab.unused_count >= 2);
     mo_pool_remove(allocator, block);
     mo_block *middle = block, *tail = NULL;
     if (to < block->size)
@@ -414,7 +415,7 @@ static mo_block *claim_pages(memopt_allocator *allocator, mo_block *block, uint6
     return middle;
 }
 
-/* Claims what is to be given back, chained by right. */
+/* Claims the pages to give back, chained by right. */
 static memopt_status claim_free_pages(memopt_allocator *allocator, const mo_release *what,
                                       mo_block **out_claims)
 {
@@ -455,7 +456,7 @@ static memopt_status unmap_claim(memopt_allocator *allocator, const mo_block *bl
     return status;
 }
 
-/* What was unmapped becomes so; the rest is free again. Pre: one block reserved. */
+/* Marks the unmapped part; the rest is free again. */
 static void settle_claim(memopt_allocator *allocator, mo_block *block, uint64_t done)
 {
     mo_count_unmapped(allocator, block->segment, done, done / allocator->granularity);
@@ -477,7 +478,7 @@ static memopt_status release(memopt_allocator *allocator, const mo_release *what
     mo_block *claims = NULL, *next;
     if (!mo_slab_reserve(&allocator->slab, 1))
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    /* Kept aside for a claim that is unmapped in part, which can be one at most. */
+    /* For a claim that is unmapped in part; there is at most one. */
     mo_block *spare = mo_slab_take(&allocator->slab);
     memopt_status claiming = claim_free_pages(allocator, what, &claims);
     memopt_status status = MEMOPT_OK;

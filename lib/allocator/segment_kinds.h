@@ -7,14 +7,14 @@
 
 typedef struct mo_segment_kind {
     /* Makes memory for one block of the request's size in its pool; a free block that fits is in
-     * the bins when it succeeds. OUT_OF_DEVICE_MEMORY without a last error of its own where a limit
-     * is hit. */
+     * the bins when it succeeds. OUT_OF_DEVICE_MEMORY without a last error if a limit is
+     * reached. */
     memopt_status (*grow)(memopt_allocator *allocator, const mo_request *request);
     /* Gives free memory back after waiting for the streams it belongs to; *released counts bytes.
-     * On failure what was not given back is in the bins again. */
+     * On failure the rest is in the bins again. */
     memopt_status (*release)(memopt_allocator *allocator, const mo_release *what,
                              uint64_t *released);
-    /* Ends a segment, whatever its blocks' state; nobody else uses it any more. */
+    /* Ends a segment, whatever its blocks' state; no other thread uses it. */
     memopt_status (*end)(memopt_allocator *allocator, mo_segment *segment);
 } mo_segment_kind;
 

@@ -8,7 +8,7 @@
  *   segment_classic.c     segments of one device allocation
  *   segment_expandable.c  segments of reserved addresses, mapped page by page
  *   segment_common.c      the list of segments, limits, and what both kinds share
- *   streams.c             streams that end while memory of theirs is cached, live or pending
+ *   streams.c             streams that end while their memory is cached, live or pending
  *   events.c              recorded streams and deferred frees
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
@@ -20,7 +20,7 @@
  *          user's callback.
  *   lock   all of the state below; held for microseconds, never over a driver call that may block.
  * The slow path claims blocks (MO_BLOCK_CLAIMED) before it releases `lock` to call the driver, so
- * that the fast path of other threads goes on and cannot touch them.
+ * that the fast path of other threads continues and cannot use them.
  */
 #ifndef MO_ALLOCATOR_STATE_H
 #define MO_ALLOCATOR_STATE_H
@@ -41,8 +41,8 @@
 /* From here a request gets a classic segment of its own size. */
 #define MO_OWN_SEGMENT (10 * MO_MIB)
 
-/* Whether a stream may still be touched. What belongs to one that ends is parked until its work is
- * complete, and then free of any order. */
+/* Whether a stream's handle may still be used. Memory of an ending stream is held until its work is
+ * complete; then any stream may use it. */
 typedef enum mo_stream_life {
     MO_STREAM_LIVE,   /* the handle may be used */
     MO_STREAM_ENDING, /* the handle may not; its work may still run */

@@ -1,17 +1,17 @@
 /*
- * Streams that end while the allocator has memory of theirs.
+ * Streams that end while the allocator has their memory.
  *
- * From the moment it is told, the allocator does not touch the handle again: its pools and its
- * queue of recorded uses are ENDING. Blocks can still be freed into them, but nothing is given out.
- * When the stream's work is known to be complete, the free blocks and segments go to the pools of
- * ended memory, where any stream may take them over, and every recorded use is over. Nothing here
- * needs memory, so a stream's end cannot fail on the allocator's account.
+ * After on_ending the allocator does not use the handle again: its pools and its queue of recorded
+ * uses are ENDING. Blocks can still be freed into them, but nothing is given out. When the stream's
+ * work is complete, its free blocks and segments move to the pools of ended memory, where any
+ * stream may take them, and its recorded uses end. Nothing here needs memory, so the allocator
+ * cannot make a stream's end fail.
  *
- * Where the stream could not be waited for, what it leaves stays ENDING, without a handle, until
- * somebody has waited for the whole device.
+ * If the wait for the stream failed, its memory stays ENDING, without a handle, until a wait for
+ * the whole device.
  *
- * All touches of stream handles in this folder happen under `lock`, and so does the change to
- * ENDING: after it no other thread is about to touch the handle.
+ * This folder uses stream handles only under `lock`, which also guards the change to ENDING. So
+ * after the change no other thread uses the handle.
  */
 #include "allocator/streams.h"
 
@@ -20,7 +20,7 @@
 
 #include "base/lock.h"
 
-/* A handle that no stream has, for what lost its stream: the address of something alive. */
+/* A handle that no stream has: the address of the owner. */
 static memopt_stream no_stream(void *owner)
 {
     return (memopt_stream)owner;
@@ -93,7 +93,7 @@ void mo_streams_unlisten(memopt_allocator *allocator)
     mo_stream_unlisten(allocator->device, &allocator->listener);
 }
 
-/* Marks what ends as covered by the wait that follows; true if there is any. */
+/* Marks ending pools and queues as covered by the next wait; true if there are any. */
 static int await_ending(memopt_allocator *allocator)
 {
     int any = 0;

@@ -4,7 +4,7 @@
 
 #include "allocator/state.h"
 
-/* Starts and stops to be told of streams that the device ends. Without lock. */
+/* Starts and stops listening to ending streams. Without lock. */
 void mo_streams_listen(memopt_allocator *allocator);
 void mo_streams_unlisten(memopt_allocator *allocator);
 /* Waits for the work of streams that are ending, or whose end could not be waited for; releases

@@ -68,7 +68,7 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
 memopt_status memopt_allocator_get_tag_stats(memopt_allocator *allocator, memopt_tag tag,
                                              memopt_tag_stats *out_stats)
 {
-    memopt_tag_stats full = {.struct_size = sizeof full};
+    memopt_tag_stats full = MEMOPT_TAG_STATS_INIT;
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_tag_stats: allocator is NULL");
     mo_lock(&allocator->lock);

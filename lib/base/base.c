@@ -1,6 +1,6 @@
-/* Version, status names, element types and sizes: the tables of base.h. */
+/* The public functions of base.h that may fail, with their tables: element types and sizes. */
 #include "base/checked.h"
-#include "base/error.h"
+#include "base/log.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -17,33 +17,6 @@ uint32_t memopt_version(void)
 const char *memopt_version_string(void)
 {
     return TEXT(MEMOPT_VERSION_MAJOR) "." TEXT(MEMOPT_VERSION_MINOR) "." TEXT(MEMOPT_VERSION_PATCH);
-}
-
-const char *memopt_status_name(memopt_status status)
-{
-    switch (status) {
-#define NAME(name, value, message)                                                                 \
-    case value:                                                                                    \
-        return #name;
-        MEMOPT_STATUS_LIST(NAME)
-#undef NAME
-    default:
-        return status >= MEMOPT_STATUS_USER ? "USER" : "UNKNOWN";
-    }
-}
-
-const char *memopt_status_message(memopt_status status)
-{
-    switch (status) {
-#define MESSAGE(name, value, message)                                                              \
-    case value:                                                                                    \
-        return message;
-        MEMOPT_STATUS_LIST(MESSAGE)
-#undef MESSAGE
-    default:
-        return status >= MEMOPT_STATUS_USER ? "a callback of the caller returned this"
-                                            : "not a status of this library";
-    }
 }
 
 static const struct {
@@ -98,7 +71,7 @@ memopt_status memopt_dtype_parse(const char *name, memopt_dtype *out_dtype)
                    name);
 }
 
-/* The factor of a size's suffix, or 0 where there is no such suffix. */
+/* The factor of a size's suffix, or 0 for an unknown suffix. */
 static uint64_t suffix_factor(const char *suffix)
 {
     static const struct {
@@ -144,7 +117,7 @@ static const char *parse_decimal(const char *text, uint64_t *out_whole, double *
     return digits > 0 ? text : NULL;
 }
 
-/* The last word of `text`, as a suffix's factor; 0 where it is none. */
+/* The factor of the suffix at the end of `text`; 0 if it is not a suffix. */
 static uint64_t parse_suffix(const char *text)
 {
     static const char blanks[] = " \t\n";
@@ -170,5 +143,30 @@ memopt_status memopt_parse_size(const char *text, uint64_t *out_bytes)
                        "parse_size: \"%.40s\" is not a size; write 1536, 512MiB, 1.5GiB or 2GB",
                        text);
     *out_bytes = bytes;
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_last_error_info(memopt_error_info *out_info)
+{
+    if (out_info == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "last_error_info: out_info is NULL");
+    if (out_info->struct_size < sizeof(size_t))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "last_error_info: struct_size is %zu, below %zu",
+                       out_info->struct_size, sizeof(size_t));
+    const mo_error_record *last = mo_error_here();
+    memopt_error_info full = {out_info->struct_size, last->status, last->driver_code, last->message,
+                              last->driver_message};
+    size_t size = out_info->struct_size < sizeof full ? out_info->struct_size : sizeof full;
+    memcpy(out_info, &full, size);
+    return MEMOPT_OK;
+}
+
+memopt_status memopt_set_log(memopt_log_callback callback, void *user, memopt_log_level level)
+{
+    if ((int)level < MEMOPT_LOG_OFF || (int)level > MEMOPT_LOG_DEBUG)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "set_log: %d is not a log level (0 to %d)",
+                       (int)level, MEMOPT_LOG_DEBUG);
+    if (!mo_log_set_sink(callback, user, level))
+        return mo_fail(MEMOPT_BUSY, "set_log: the callback cannot replace itself while it runs");
     return MEMOPT_OK;
 }

@@ -18,7 +18,7 @@ typedef struct mo_config_divisions {
 } mo_config_divisions;
 
 /* X(key, kind, lowest, highest, default, acts). FRACTION excludes its bounds, NUMBER includes them;
- * acts is 0 where a key concerns only PyTorch's insides and is taken without an effect. */
+ * acts is 0 for a key of PyTorch's internals, which is accepted without effect. */
 #define MO_CONFIG_KEYS(X)                                                                          \
     X(large_segment_size_mb, INTEGER, 11, 1 << 20, 20, 1)                                          \
     X(max_split_size_mb, INTEGER, 11, 1 << 30, 0, 1)                                               \

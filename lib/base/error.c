@@ -1,4 +1,4 @@
-/* Making the text of an error; last_error.c keeps it. */
+/* Making the text of an error; log.c records it. */
 #include "base/error.h"
 #include "base/precondition.h"
 

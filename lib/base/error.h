@@ -16,7 +16,7 @@ memopt_status mo_fail(memopt_status status, const char *format, ...) MO_PRINTF(2
 memopt_status mo_fail_driver(memopt_status status, int32_t code, const char *name,
                              const char *format, ...) MO_PRINTF(4, 5);
 
-/* The thread's last error as a whole, for who must put it back. */
+/* The thread's whole last error, to restore it later. */
 enum { MO_ERROR_MESSAGE_BYTES = 1024, MO_ERROR_DRIVER_BYTES = 96 };
 typedef struct mo_error_record {
     memopt_status status;

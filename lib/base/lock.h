@@ -1,6 +1,6 @@
 /*
- * The library's mutexes. Every lock goes through here, since no line is handed to the program's log
- * callback while the thread holds one (log.h): the callback may call the library.
+ * The library's mutexes. Every lock goes through here: while a thread holds one, no log line goes
+ * to the program's callback (log.h), which may call the library.
  */
 #ifndef MO_BASE_LOCK_H
 #define MO_BASE_LOCK_H
@@ -16,7 +16,7 @@ static inline void mo_lock(pthread_mutex_t *mutex)
     mo_log_held.locks++;
 }
 
-/* The last unlock of the thread hands over the lines that came in between. */
+/* The thread's last unlock delivers the waiting lines. */
 static inline void mo_unlock(pthread_mutex_t *mutex)
 {
     pthread_mutex_unlock(mutex);

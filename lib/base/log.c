@@ -31,7 +31,7 @@ static void to_standard_error(void *user, memopt_log_level level, const char *me
     fprintf(stderr, "memopt %s: %s\n", level_names[level], message);
 }
 
-/* The default sink: what the environment asks for. */
+/* The default sink, set by the environment. */
 static void set_default(void)
 {
     const char *wanted = getenv("MEMOPT_LOG");
@@ -48,13 +48,10 @@ static void set_default(void)
     }
 }
 
-memopt_status memopt_set_log(memopt_log_callback callback, void *user, memopt_log_level level)
+int mo_log_set_sink(memopt_log_callback callback, void *user, memopt_log_level level)
 {
-    if ((int)level < MEMOPT_LOG_OFF || (int)level > MEMOPT_LOG_DEBUG)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "set_log: %d is not a log level (0 to %d)",
-                       (int)level, MEMOPT_LOG_DEBUG);
     if (inside)
-        return mo_fail(MEMOPT_BUSY, "set_log: the callback cannot replace itself while it runs");
+        return 0;
     pthread_once(&once, set_default);
     pthread_rwlock_wrlock(&sink_lock);
     if (callback == NULL) {
@@ -65,10 +62,10 @@ memopt_status memopt_set_log(memopt_log_callback callback, void *user, memopt_lo
         atomic_store(&sink_level, (int)level);
     }
     pthread_rwlock_unlock(&sink_lock);
-    return MEMOPT_OK;
+    return 1;
 }
 
-/* --- handing lines over -------------------------------------------------------------------- */
+/* --- delivering lines -------------------------------------------------------------------- */
 
 enum { LINE_BYTES = 1100, WAITING_LINES = 4 };
 
@@ -79,7 +76,7 @@ static _Thread_local struct {
     char text[LINE_BYTES];
 } waiting[WAITING_LINES];
 
-/* The callback may call the library: what it fails at is not the error of the call that logs. */
+/* The callback may call the library: its errors must not replace the error of the logging call. */
 static void hand_over(memopt_log_level level, const char *text)
 {
     mo_error_record kept = *mo_error_here();
@@ -138,4 +135,27 @@ void memopt_log_release(void)
 {
     if (--mo_log_held.locks == 0 && mo_log_held.lines != 0)
         mo_log_flush();
+}
+
+/* --- errors are logged as they are recorded */
+
+/* The text may be the last message itself, or NULL. */
+static void keep(char *kept, size_t size, const char *text)
+{
+    size_t length = text != NULL ? strnlen(text, size - 1) : 0;
+    if (length != 0)
+        memmove(kept, text, length);
+    kept[length] = '\0';
+}
+
+memopt_status memopt_set_error(memopt_status status, int32_t driver_code,
+                               const char *driver_message, const char *message)
+{
+    mo_error_record *last = mo_error_here();
+    last->status = status;
+    last->driver_code = driver_code;
+    keep(last->message, sizeof last->message, message);
+    keep(last->driver_message, sizeof last->driver_message, driver_message);
+    mo_log(MEMOPT_LOG_ERROR, "%s: %s", memopt_status_name(status), last->message);
+    return status;
 }

@@ -1,6 +1,6 @@
 /*
- * Option structs grow only at the end. mo_options_read copies the smaller of the two sizes over
- * the defaults (all zero); a larger struct of a newer caller is taken if its tail is zero.
+ * Option structs grow only at the end. mo_options_read copies the smaller of the two sizes over the
+ * defaults (all zero); a larger struct of a newer caller is accepted if its tail is zero.
  */
 #ifndef MO_BASE_OPTIONS_H
 #define MO_BASE_OPTIONS_H

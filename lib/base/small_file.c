@@ -1,4 +1,3 @@
-/* Reading the small text files of /proc and /sys. */
 #include "base/small_file.h"
 
 #include <ctype.h>
@@ -27,6 +26,17 @@ int mo_read_text(const char *path, char *text, size_t size)
     if (error == 0 && length > 0 && text[length - 1] == '\n')
         text[length - 1] = '\0';
     return error;
+}
+
+int mo_read_bytes(int file, void *data, uint64_t bytes)
+{
+    for (uint64_t done = 0; done < bytes;) {
+        ssize_t count = read(file, (char *)data + done, bytes - done);
+        if (count <= 0 && !(count < 0 && errno == EINTR))
+            return 0;
+        done += count > 0 ? (uint64_t)count : 0;
+    }
+    return 1;
 }
 
 int mo_parse_number(const char *text, uint64_t *out_number)

@@ -1,4 +1,4 @@
-/* Reading the small text files of /proc and /sys. */
+/* Reading files: the small texts of /proc and /sys, and bytes. */
 #ifndef MO_BASE_SMALL_FILE_H
 #define MO_BASE_SMALL_FILE_H
 
@@ -7,6 +7,8 @@
 
 /* Reads the start of a file as text without its last newline. 0, or an errno. */
 int mo_read_text(const char *path, char *text, size_t size);
+/* Exactly `bytes` from where the file is. 0 where it ends before, or fails with errno. */
+int mo_read_bytes(int file, void *data, uint64_t bytes);
 /* A file that holds one decimal number. 0, or an errno (EINVAL: it is none). */
 int mo_read_number(const char *path, uint64_t *out_number);
 /* "12" → 12; 0 where the whole text is not a number that fits. */

@@ -5,8 +5,8 @@
 #include <ctype.h>
 #include <string.h>
 
-/* The cost of making b of a: letters that a left out are cheap, since people abbreviate; wrong ones
- * are not. Case is free. */
+/* The cost of turning a into b: letters missing in a are cheap, because people abbreviate; wrong
+ * ones are not. Case is free. */
 static size_t edit_distance(const char *a, const char *b)
 {
     enum { ADD = 1, DROP = 2, REPLACE = 3 };

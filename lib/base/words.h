@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* No name in a table and no value that is parsed is as long. */
+/* Longer than every name in a table and every parsed value. */
 enum { MO_WORD_BYTES = 48 };
 
 /* The name that is nearest to `word`. Names are the first member of each of `count` structs that
@@ -18,7 +18,7 @@ const char *mo_nearest_word(const char *word, const void *first, size_t stride, 
 int mo_parse_integer(const char *text, uint64_t *out_value);
 
 /* Digits with an optional fraction and exponent, whatever the locale; exact to the last bit up to
- * 15 digits without an exponent. *out_end is where it stops. 1 on success. */
+ * 15 digits without an exponent. *out_end is the first character after it. 1 on success. */
 int mo_parse_decimal(const char *text, double *out_value, const char **out_end);
 
 #endif

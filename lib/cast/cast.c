@@ -16,8 +16,8 @@ _Static_assert((int)MO_DTYPE_F32 == (int)MEMOPT_DTYPE_F32 &&
                    (int)MO_DTYPE_F8_E5M2 == (int)MEMOPT_DTYPE_F8_E5M2,
                "kernels use the values of memopt_dtype");
 
-/* From this many bytes of output on, none of it would still be in the caches when it is used, and
- * writing past them saves the reading of lines that are overwritten. */
+/* From this many bytes on, outputs do not stay in the caches; non-temporal writes save reading the
+ * lines that they overwrite. */
 #define STREAMING_BYTES (8u << 20)
 
 static memopt_status read_options(memopt_cast_options *copy, const memopt_cast_options *options)

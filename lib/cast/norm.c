@@ -1,5 +1,5 @@
 /* Norm and clip: the total of squares in the order of kernels/reduce/reduce.h, then one item
- * finishes. Scratch is the caller's: the clip's coefficient, then the partial sums. */
+ * finishes. The caller's scratch holds the clip's coefficient, then the partial sums. */
 #include "cast/gradients.h"
 
 #include "base/checked.h"
@@ -62,8 +62,8 @@ static memopt_status check_scratch(const reduction *r, const char *verb, const v
     return mo_reachable(r->device, verb, 1, scratch, bytes);
 }
 
-/* Enqueues the total over all tensors; *out_sum is where it will lie (NULL: there are no elements,
- * the total is 0). */
+/* Enqueues the total over all tensors; *out_sum is its address (NULL: no elements, the total is
+ * 0). */
 static memopt_status enqueue_total(const reduction *r, const double **out_sum)
 {
     double *at = r->scratch + 1;

@@ -90,7 +90,7 @@ static memopt_status read_block(memopt_device *device, mo_scaler_block *copy,
 memopt_status memopt_scaler_create(memopt_device *device, const memopt_scaler_options *options,
                                    memopt_scaler **out_scaler)
 {
-    memopt_scaler_state state = {.struct_size = sizeof state};
+    memopt_scaler_state state = MEMOPT_SCALER_STATE_INIT;
     uint32_t disabled = 0;
     memopt_status status;
     if (device == NULL || out_scaler == NULL)

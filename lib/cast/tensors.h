@@ -25,14 +25,14 @@ memopt_status mo_tensor_check(const char *subject, uint64_t index, const memopt_
 memopt_status mo_tensors_reachable(memopt_device *device, const char *subject,
                                    const memopt_tensor *tensors, uint64_t count);
 
-/* Sources and destinations of a call named `verb` ("cast"), `count` of each: lists that are there
- * and not too many, tensors that pass mo_tensor_check, counts that are equal in pairs. */
+/* Sources and destinations of a call named `verb` ("cast"), `count` of each: lists are not NULL and
+ * not too long, tensors pass mo_tensor_check, counts are equal in pairs. */
 memopt_status mo_pairs_check(const char *verb, const memopt_tensor *destinations,
                              const memopt_tensor *sources, uint64_t count,
                              int (*type_allowed)(memopt_dtype));
 
-/* The rest, of pairs that have passed: no tensor overlaps one that is written, but for a
- * destination that is its own source if `in_place`; the device can reach them. */
+/* The remaining checks: no tensor overlaps a written one, except a destination that is its own
+ * source if `in_place`; the device can reach them. */
 memopt_status mo_pairs_memory_check(memopt_device *device, const char *verb,
                                     const memopt_tensor *destinations, const memopt_tensor *sources,
                                     uint64_t count, int in_place);

@@ -1,10 +1,10 @@
 /*
  * The content check: values are declared in the same order by both runs; the forward run keeps what
- * the recompute run is compared against. How (hashes in device memory, or a copy in host memory) is
- * told in check_hash.c and check_exact.c.
+ * the recompute run is compared against. check_hash.c keeps hashes in device memory, check_exact.c
+ * a copy in host memory.
  *
- * Order. Both write memory of the region from the run's stream. An event behind the last such work
- * (`settled`) is what a run on another stream, and freeing, wait for.
+ * Order. Both write memory of the region from the run's stream. A run on another stream, and
+ * freeing, wait for an event behind the last such work (`settled`).
  */
 #include "checkpoint/region.h"
 
@@ -13,29 +13,6 @@
 #include "device/device.h"
 
 #include <string.h>
-
-memopt_status mo_region_settle_mark(memopt_region *region)
-{
-    memopt_status status = memopt_event_record(region->settled, region->stream);
-    if (status != MEMOPT_OK) {
-        /* Nobody could find out later: wait now. */
-        (void)memopt_stream_sync(region->device, region->stream);
-        return status;
-    }
-    region->settled_stream = region->stream;
-    region->pending = 1;
-    return MEMOPT_OK;
-}
-
-memopt_status mo_region_settle_wait(memopt_region *region)
-{
-    if (!region->pending)
-        return MEMOPT_OK;
-    memopt_status status = memopt_event_sync(region->settled);
-    if (status == MEMOPT_OK)
-        region->pending = 0;
-    return status;
-}
 
 memopt_status mo_region_checks_begin(memopt_region *region)
 {
@@ -62,23 +39,12 @@ memopt_status mo_region_checks_verdict(memopt_region *region)
     return MEMOPT_OK; /* exact: compared as the values came */
 }
 
-memopt_status mo_region_checks_drop_verdict(memopt_region *region)
-{
-    memopt_status status = MEMOPT_OK;
-    if (region->verdict != NULL) {
-        status = memopt_allocator_free(region->allocator, region->verdict);
-        if (status == MEMOPT_OK)
-            region->verdict = NULL;
-    }
-    return status;
-}
-
 memopt_status mo_region_checks_destroy(memopt_region *region)
 {
     memopt_status first = mo_region_settle_wait(region);
-    if (first != MEMOPT_OK) /* late copies into freed memory must not be */
+    if (first != MEMOPT_OK) /* no late copy may write to freed memory */
         (void)memopt_device_sync(region->device);
-    memopt_status status = mo_region_checks_drop_verdict(region);
+    memopt_status status = mo_check_hash_drop_verdict(region);
     if (first == MEMOPT_OK)
         first = status;
     for (uint64_t i = 0; i < region->check_capacity; i++) {
@@ -116,7 +82,7 @@ static memopt_status tensor_bytes(const memopt_region *region, const char *name,
     return MEMOPT_OK;
 }
 
-/* The forward run's next place, with its name and size written. */
+/* The forward run's next entry, with its name and size. */
 static memopt_status declare(memopt_region *region, const char *name, uint64_t bytes,
                              mo_check **out_check)
 {
@@ -139,7 +105,7 @@ static memopt_status declare(memopt_region *region, const char *name, uint64_t b
     return MEMOPT_OK;
 }
 
-/* The place that the forward run wrote; name and size must be the same. */
+/* The entry that the forward run wrote; name and size must be equal. */
 static memopt_status find(memopt_region *region, const char *name, uint64_t bytes,
                           mo_check **out_check)
 {

@@ -1,9 +1,9 @@
 /*
  * The exact content check: the forward run copies every declared value to page-locked host memory;
- * the recompute run copies it again, waits, and compares byte by byte. For looking for the cause of
- * a mismatch; it costs host memory of the size of the values, and time.
+ * the recompute run copies it again, waits, and compares byte by byte. To find the cause of a
+ * mismatch; it costs time, and host memory of the size of the values.
  *
- * A difference does not stop the callback: the first one is written down and told at the end.
+ * A difference does not stop the callback: the first one is recorded and reported at the end.
  */
 #include "checkpoint/region.h"
 

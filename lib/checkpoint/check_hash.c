@@ -1,6 +1,7 @@
 /*
  * The content check by hash: one 64-bit hash per 4 KiB (kernels/hash/hash.h), in device memory,
- * computed and compared in stream order. The host looks once, at the end of a recompute run.
+ * computed and compared in stream order. The host reads the result once, at the end of a recompute
+ * run.
  *
  * The hashes of the forward run stay until the next forward run takes their place, since a region
  * may be recomputed more than once.
@@ -20,6 +21,14 @@ memopt_status mo_check_hash_drop(memopt_region *region, mo_check *check)
         check->hashes = NULL;
         check->granules = 0;
     }
+    return status;
+}
+
+memopt_status mo_check_hash_drop_verdict(memopt_region *region)
+{
+    memopt_status status = memopt_allocator_free(region->allocator, region->verdict);
+    if (status == MEMOPT_OK)
+        region->verdict = NULL;
     return status;
 }
 
@@ -52,7 +61,7 @@ memopt_status mo_check_hash_first(memopt_region *region, mo_check *check, const 
         check->granules = granules;
         check->stream = region->stream;
     }
-    /* The handle may be that of an earlier stream, which has ended: the allocator knows. */
+    /* The handle may belong to a new stream; the allocator knows which one it recorded. */
     memopt_status status =
         memopt_allocator_record_stream(region->allocator, check->hashes, region->stream);
     if (status != MEMOPT_OK)
@@ -72,7 +81,7 @@ static memopt_status ensure_verdict(memopt_region *region)
     region->verdict = verdict;
     status = memopt_fill(region->device, verdict, 0xFF, sizeof region->found, region->stream);
     if (status != MEMOPT_OK)
-        (void)mo_region_checks_drop_verdict(region);
+        (void)mo_check_hash_drop_verdict(region);
     return status;
 }
 

@@ -1,4 +1,4 @@
-/* Leases: memory that a region's callback asks for and that backward reads. */
+/* Leases: memory that a region's callback requests and backward reads. */
 #include "checkpoint/region.h"
 
 #include "base/memory.h"
@@ -41,7 +41,7 @@ uint64_t mo_region_leased_bytes(const memopt_region *region)
     return bytes;
 }
 
-/* The place for the run's next lease; new places start empty. */
+/* The entry of the run's next lease; new entries start empty. */
 static mo_lease *next_place(memopt_region *region)
 {
     uint64_t old = region->lease_capacity;

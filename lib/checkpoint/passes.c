@@ -1,8 +1,8 @@
 /*
  * The two passes of a region and the release between them.
  *
- * A pass that fails leaves nothing behind: its leases are freed in stream order, and the caller's
- * random state is put back to what it was when the call began, whatever the callback did to it.
+ * A failed pass frees its leases in stream order and restores the caller's random state of the
+ * start of the call.
  */
 #include "checkpoint/region.h"
 
@@ -44,7 +44,7 @@ static memopt_status random_restore(memopt_region *region, const void *state)
     return status;
 }
 
-/* Calls the callback. What it leased and declared stays for the caller of this function. */
+/* Calls the callback. Its leases and declared values stay. */
 static memopt_status run(memopt_region *region, memopt_region_pass pass, memopt_stream stream)
 {
     region->pass = pass;
@@ -102,10 +102,10 @@ memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream)
     return MEMOPT_OK;
 }
 
-/* The run leased and declared as much as the first; sizes were compared as they came. */
+/* Compares the numbers of leases and values with the first run's; sizes were compared before. */
 static memopt_status compare_counts(memopt_region *region)
 {
-    if (region->mismatch[0] != '\0') /* the callback went on after one */
+    if (region->mismatch[0] != '\0') /* the callback continued after a mismatch */
         return mo_fail(MEMOPT_MISMATCH, "%s", region->mismatch);
     if (region->lease_next != region->lease_total)
         return mo_region_mismatch(region,
@@ -142,12 +142,12 @@ static memopt_status run_again(memopt_region *region, memopt_stream stream)
         status = compare_counts(region);
     if (status == MEMOPT_OK)
         status = mo_region_checks_verdict(region);
-    memopt_status drop = mo_region_checks_drop_verdict(region);
+    memopt_status drop = mo_check_hash_drop_verdict(region);
     return status != MEMOPT_OK ? status : drop;
 }
 
-/* Keep mode: the leases are there. They are the forward stream's; backward may use another, also
- * one with the handle of a forward stream that has ended, which only the allocator can tell. */
+/* Keep mode: the leases are alive, on the forward stream. Backward may use another stream, also a
+ * new one with the handle of an ended forward stream; only the allocator can distinguish them. */
 static memopt_status take_kept(memopt_region *region, memopt_stream stream)
 {
     memopt_status status = mo_region_share_leases(region, stream);

@@ -1,25 +1,9 @@
-/* Making, ending and describing a region; the states are told in region.h. */
+/* Making, ending and describing a region; region.h describes the states. */
 #include "checkpoint/region.h"
 
 #include "base/memory.h"
 #include "base/options.h"
 #include "device/device.h"
-
-#include <stdarg.h>
-#include <stdio.h>
-#include <string.h>
-
-memopt_status mo_region_mismatch(memopt_region *region, const char *format, ...)
-{
-    char text[MO_MISMATCH_BYTES];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    if (region->mismatch[0] == '\0')
-        memcpy(region->mismatch, text, sizeof text);
-    return mo_fail(MEMOPT_MISMATCH, "%s", text);
-}
 
 static memopt_status check_options(const memopt_region_callbacks *callbacks,
                                    const memopt_region_options *options)
@@ -46,7 +30,7 @@ static memopt_status check_options(const memopt_region_callbacks *callbacks,
     return MEMOPT_OK;
 }
 
-/* What has been made so far is freed; every part may be missing. */
+/* Frees the existing parts; each may be missing. */
 static void free_host_memory(memopt_region *region)
 {
     mo_free(region->leases);

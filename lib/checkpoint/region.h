@@ -85,7 +85,7 @@ struct memopt_region {
 
     /* Comparing. verdict is the device's (label, granule) of the first difference, found its copy.
      * scratch holds the recomputed bytes of one value (exact mode). settled is recorded behind the
-     * last work that touches host memory of the region; pending while nobody waited for it. */
+     * last work that touches host memory of the region; pending until a wait for it. */
     uint64_t *verdict;
     uint64_t found[2];
     void *scratch;
@@ -98,16 +98,21 @@ struct memopt_region {
     memopt_region_stats stats;
 };
 
+/* --- shared.c */
+
 /* Writes down the run's first mismatch and makes it the last error. Later ones are not kept. */
 memopt_status mo_region_mismatch(memopt_region *region, const char *format, ...) MO_PRINTF(2, 3);
 
+/* Notes that enqueued work uses host memory of the region, and waits until it is done. */
+memopt_status mo_region_settle_mark(memopt_region *region);
+memopt_status mo_region_settle_wait(memopt_region *region);
+
 /* --- leases.c */
 
-/* Frees every lease that is alive. On failure the rest is freed all the same; the first error
- * comes back. */
+/* Frees every lease that is alive. On failure it still frees the rest; returns the first error. */
 memopt_status mo_region_drop_leases(memopt_region *region);
 
-/* Makes leases of the forward run's stream safe for work on another one. */
+/* Makes the forward run's leases safe for work on another stream. */
 memopt_status mo_region_share_leases(memopt_region *region, memopt_stream stream);
 
 /* Live bytes. */
@@ -115,26 +120,19 @@ uint64_t mo_region_leased_bytes(const memopt_region *region);
 
 /* --- check.c */
 
-/* Before a run: work of an earlier run on another stream that uses the region's host memory comes
- * first. */
+/* Before a run: orders it after work of an earlier run on another stream that uses the region's
+ * host memory. */
 memopt_status mo_region_checks_begin(memopt_region *region);
 
 /* After a run, failed or not: notes where its work ends. */
 memopt_status mo_region_checks_end(memopt_region *region);
 
-/* After a recompute run that went well: waits for the comparisons and says MISMATCH if one
+/* After a successful recompute run: waits for the comparisons and returns MISMATCH if one
  * failed. */
 memopt_status mo_region_checks_verdict(memopt_region *region);
 
-/* Gives back what only a recompute run needs. */
-memopt_status mo_region_checks_drop_verdict(memopt_region *region);
-
 /* Waits for pending work on host memory; then all buffers are freed. */
 memopt_status mo_region_checks_destroy(memopt_region *region);
-
-/* Notes that enqueued work uses host memory of the region, and waits until it is done. */
-memopt_status mo_region_settle_mark(memopt_region *region);
-memopt_status mo_region_settle_wait(memopt_region *region);
 
 /* --- check_hash.c and check_exact.c: one value of the forward run, and of the recompute run. The
  * record's name and bytes are set. */
@@ -142,6 +140,8 @@ memopt_status mo_check_hash_first(memopt_region *region, mo_check *check, const 
 memopt_status mo_check_hash_again(memopt_region *region, mo_check *check, const void *data);
 memopt_status mo_check_hash_verdict(memopt_region *region);
 memopt_status mo_check_hash_drop(memopt_region *region, mo_check *check);
+/* Gives back what only a recompute run needs. */
+memopt_status mo_check_hash_drop_verdict(memopt_region *region);
 memopt_status mo_check_exact_first(memopt_region *region, mo_check *check, const void *data);
 memopt_status mo_check_exact_again(memopt_region *region, mo_check *check, const void *data);
 

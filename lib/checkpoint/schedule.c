@@ -1,6 +1,6 @@
 /*
  * The schedule's handle. Three attempts, the cheapest first: nothing is recomputed; the fastest in
- * slots; least memory. Each is replayed to the byte, so that what is told is what it takes.
+ * slots; least memory. Each is replayed, so that its reported bytes are exact.
  */
 #include "checkpoint/schedule.h"
 

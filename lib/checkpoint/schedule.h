@@ -7,14 +7,14 @@
  *   schedule_fastest.c   least time in a number of slots of memory
  *   schedule_replay.c    from choices to steps, and what steps take when they are replayed
  *
- * A range [i, j] of stages is solved with value i alive, which its caller pays for, and the
- * gradient of value j + 1, which the range pays for. Two ways: save what stage i needs and solve
- * [i+1, j] ("cut" i), or run i … k−1 keeping only values i and k, solve [k, j], and then [i, k−1]
- * ("cut" k > i). A table of cuts for all ranges is a schedule.
+ * A range [i, j] of stages is solved with two values alive: value i, counted by its caller, and the
+ * gradient of value j + 1, counted by the range. Two ways: save what stage i needs and solve [i+1,
+ * j] ("cut" i), or run i … k−1 keeping only values i and k, solve [k, j], and then [i, k−1] ("cut"
+ * k > i). A table of cuts for all ranges is a schedule.
  *
- * What a range takes depends on its stages and on the gradient that its first one makes, not on
- * where it stands. Ranges alike in both share one cell of a table, which is solved once: a chain of
- * 80 equal stages has a few hundred cells in place of 3240.
+ * What a range takes depends on its stages and the gradient that its first one makes, not on its
+ * position. Ranges alike in both share one cell of a table, which is solved once: a chain of 80
+ * equal stages has a few hundred cells in place of 3240.
  */
 #ifndef MO_CHECKPOINT_SCHEDULE_H
 #define MO_CHECKPOINT_SCHEDULE_H
@@ -43,8 +43,8 @@ typedef struct mo_steps {
     uint64_t count, capacity;
 } mo_steps;
 
-/* What is left of a solver when it is done: the cut of a range with `memory` of its own units, and
- * what its parts may use. */
+/* The result of a solver: the cut of a range with `memory` of its own units, and what its parts may
+ * use. */
 typedef struct mo_cuts {
     uint64_t (*cut)(const struct mo_cuts *cuts, uint64_t i, uint64_t j, uint64_t memory);
     uint64_t (*size)(const struct mo_cuts *cuts, uint64_t bytes); /* in its units, rounded up */
@@ -56,8 +56,8 @@ typedef struct mo_cuts {
 
 /* schedule_chain.c */
 uint64_t mo_chain_value(const mo_chain *c, uint64_t i); /* bytes of value i */
-/* What stage i takes beside value i when it saves: in its forward, while the gradient of value
- * j + 1 is alive, and in its backward. */
+/* What stage i takes in addition to value i when it saves: in its forward, while the gradient of
+ * value j + 1 is alive, and in its backward. */
 uint64_t mo_chain_save(const mo_chain *c, uint64_t i, uint64_t j);
 /* Fills cells and cell_count of a chain whose other fields are set; cells are to be freed. */
 memopt_status mo_chain_find_cells(mo_chain *c);
@@ -66,7 +66,7 @@ uint64_t mo_chain_cell(const mo_chain *c, uint64_t i, uint64_t j);
 /* schedule_minimum.c: out_budget includes the chain's input. cuts->table is to be freed. */
 memopt_status mo_schedule_minimum(const mo_chain *c, mo_cuts *out_cuts, uint64_t *out_budget);
 
-/* schedule_fastest.c: *out_fits is 0 where rounding leaves no schedule; then there are no cuts. */
+/* schedule_fastest.c: *out_fits is 0 if rounding leaves no schedule and so no cuts. */
 memopt_status mo_schedule_fastest(const mo_chain *c, uint64_t budget, uint64_t slots,
                                   mo_cuts *out_cuts, int *out_fits);
 

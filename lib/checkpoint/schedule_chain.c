@@ -1,5 +1,5 @@
-/* Sizes of values and of ranges of stages. Sums cannot overflow: schedule.c has checked the sum of
- * everything. And the ranges that are alike. */
+/* Sizes of values and of ranges of stages. Equal ranges share a cell. Sums cannot overflow:
+ * schedule.c has checked the total. */
 #include "checkpoint/schedule.h"
 
 #include "base/checked.h"
@@ -25,7 +25,7 @@ uint64_t mo_chain_save(const mo_chain *c, uint64_t i, uint64_t j)
     return s->saved_bytes + mo_max_u64(forward, backward);
 }
 
-/* The place of a range: those with one i lie side by side. */
+/* The index of a range: ranges with the same i are adjacent. */
 static uint64_t index_of(uint64_t count, uint64_t i, uint64_t j)
 {
     return i * count - i * (i - 1) / 2 + (j - i);

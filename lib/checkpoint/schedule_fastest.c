@@ -8,8 +8,8 @@
  *                      forward(i … k−1) + seconds(k, j, m − value(k)) + seconds(i, k−1, m)
  *
  * Sizes are rounded up to slots, so what fits here fits in bytes. Times are kept as floats of the
- * whole time, which halves the table; the cut is found again from them when it is asked for. The
- * loop over m is innermost: it is what the compiler turns into vectors.
+ * whole time, which halves the table; the cut is recomputed from them. The loop over m is
+ * innermost: it is what the compiler turns into vectors.
  */
 #include "checkpoint/schedule.h"
 
@@ -25,7 +25,7 @@ static float *row(const mo_cuts *cuts, uint64_t i, uint64_t j)
     return (float *)cuts->table + mo_chain_cell(cuts->chain, i, j) * (cuts->slots + 1);
 }
 
-/* A row of the table's own, behind the others. */
+/* A separate row at the end of the table. */
 static float *zeros(const mo_cuts *cuts)
 {
     return (float *)cuts->table + cuts->chain->cell_count * (cuts->slots + 1);
@@ -164,7 +164,7 @@ memopt_status mo_schedule_fastest(const mo_chain *c, uint64_t budget, uint64_t s
     memset(zeros(&cuts), 0, (cuts.slots + 1) * sizeof(float));
     for (uint64_t i = c->count, solved = 0; i-- > 0;)
         for (uint64_t j = i; j < c->count; j++)
-            if (mo_chain_cell(c, i, j) == solved) { /* else one that is alike was */
+            if (mo_chain_cell(c, i, j) == solved) { /* else an equal range was solved */
                 solve(&cuts, i, j);
                 solved++;
             }

@@ -8,7 +8,7 @@
  * where save(i, j) is what stage i takes in its forward and backward, and run(i, k, j) what running
  * i … k−1 takes while the gradient of value j + 1 is alive.
  *
- * Of two equal cuts the first is taken: saving before recomputing, then the longest second part.
+ * Of two equal cuts the first wins: saving before recomputing, then the longest second part.
  */
 #include "checkpoint/schedule.h"
 
@@ -64,7 +64,7 @@ memopt_status mo_schedule_minimum(const mo_chain *c, mo_cuts *out_cuts, uint64_t
     for (uint64_t i = c->count; i-- > 0;)
         for (uint64_t j = i; j < c->count; j++) {
             if (mo_chain_cell(c, i, j) != solved)
-                continue; /* one that is alike was */
+                continue; /* an equal range was solved */
             solve(c, table, i, j);
             solved++;
         }

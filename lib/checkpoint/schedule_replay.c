@@ -84,7 +84,7 @@ memopt_status mo_schedule_expand(const mo_cuts *cuts, uint64_t memory, mo_steps 
 }
 
 /* alive: bytes of values, saved sets and gradients before the step. A value that lies in a saved
- * set is not counted twice: `separate` says which are on their own. */
+ * set is not counted twice: `separate` marks the others. */
 typedef struct replay {
     const mo_chain *chain;
     uint64_t alive, peak;
@@ -128,7 +128,7 @@ static void backward(replay *r, const mo_step *step)
 
 void mo_schedule_replay(const mo_chain *c, const mo_steps *steps, memopt_schedule_info *info)
 {
-    /* Room for the gradient of the output is there from the start. */
+    /* The gradient of the output counts from the start. */
     uint64_t start = c->input_bytes + mo_chain_value(c, c->count);
     replay r = {.chain = c, .alive = start, .peak = start, .separate = {1}};
     uint64_t forwards = 0;

@@ -107,16 +107,16 @@ typedef struct mo_device_ops {
     memopt_status (*host_register)(memopt_device *device, void *pointer, uint64_t bytes);
     memopt_status (*host_unregister)(memopt_device *device, void *pointer, uint64_t bytes);
 
-    /* Told by sub-allocators that [pointer, +bytes) came into use or out of use, as of now in the
-     * order of `stream`. The adversarial CPU device poisons and watches such ranges; optional
-     * elsewhere. They cannot fail: a back end that cannot record drops the note. */
+    /* Sub-allocators report that [pointer, +bytes) is now in use or free, in the order of `stream`.
+     * The adversarial CPU device poisons and watches such ranges; optional elsewhere. They cannot
+     * fail: a back end that cannot record drops the note. */
     void (*note_alloc)(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
     void (*note_free)(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream stream);
 
     /* OK where kernels and copies of the device can use all of [pointer, +bytes); else
      * INVALID_ARGUMENT, whose message starts with subject and index and names the device that owns
-     * the memory, or says that it is none. What a driver cannot tell is let pass. Changes nothing,
-     * also no stream that captures. Optional: nothing is checked. */
+     * the memory, or says that no device does. Memory that a driver does not know passes. Has no
+     * effect on anything, not on a capture either. Optional: nothing is checked. */
     memopt_status (*reachable)(memopt_device *device, const char *subject, uint64_t index,
                                const void *pointer, uint64_t bytes);
 
@@ -150,14 +150,13 @@ memopt_status mo_stream_capturing(memopt_device *device, memopt_stream stream,
 memopt_status mo_reachable(memopt_device *device, const char *subject, uint64_t index,
                            const void *pointer, uint64_t bytes);
 
-/* What wants to know that a stream of memopt_stream_create ends: sub-allocators, whose memory is
- * ordered by streams. For one stream `ending` comes first: after it the listener must not use the
- * handle again, while work that is on the stream may still run. Then the stream is waited for, and
- * `ended` comes before the handle can be given to a new stream; complete = 0: the wait failed, and
- * only a wait for the whole device will tell that the work is done. A stream is told to those that
- * listen at each of the two moments, so `ended` may come without `ending`, and the other way round.
- * Called one at a time, without a lock but the one that keeps the listener alive: they must neither
- * create, end nor wait for anything, nor (un)listen. */
+/* Listeners to the end of a stream: sub-allocators, whose memory is ordered by streams. For one
+ * stream `ending` comes first: after it the listener must not use the handle again, while work that
+ * is on the stream may still run. Then the stream is waited for, and `ended` comes before the
+ * handle can be given to a new stream; complete = 0: the wait failed, and only a wait for the whole
+ * device shows that the work is done. Each call goes to those who listen at that moment, so `ended`
+ * may come without `ending`, and vice versa. Calls come one at a time, under only the lock that
+ * keeps the listener alive. They must not create, end or wait for anything, nor (un)listen. */
 typedef struct mo_stream_listener {
     void (*ending)(struct mo_stream_listener *listener, memopt_stream stream);
     void (*ended)(struct mo_stream_listener *listener, memopt_stream stream, int complete);
@@ -169,15 +168,15 @@ void mo_stream_listen(memopt_device *device, mo_stream_listener *listener);
 /* When it returns, the listener is not running and will not be called again. */
 void mo_stream_unlisten(memopt_device *device, mo_stream_listener *listener);
 
-/* True once the device is known to be lost: nothing runs on it any more, what ends on it ends. */
+/* True once the device is known to be lost: nothing runs on it, but objects can still be ended. */
 int mo_device_lost(memopt_device *device);
-/* What the end of something says, where `lost` is whether the device was known to be lost before:
- * a loss that was told is no failure of what only ends. */
+/* The status of ending something; `lost`: the device was known to be lost before, which is not a
+ * failure of the end. */
 static inline memopt_status mo_end_status(int lost, memopt_status status)
 {
     return lost && status == MEMOPT_DEVICE_LOST ? MEMOPT_OK : status;
 }
-/* What a wait for work says about that work: 1 if none of it is left, though it went wrong. */
+/* Whether a wait with this status means that the work is over: also 1 if the work failed. */
 static inline int mo_work_is_over(memopt_status waited)
 {
     return waited == MEMOPT_OK || waited == MEMOPT_DEVICE_FAULT || waited == MEMOPT_DEVICE_LOST;

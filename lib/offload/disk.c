@@ -164,7 +164,7 @@ void mo_disk_trim(mo_disk *disk)
 {
     mo_disk_sweep(disk);
     if (check_process(disk) == 0)
-        (void)!ftruncate(disk->file, (off_t)disk->extents.end); /* else it stays: no harm */
+        (void)!ftruncate(disk->file, (off_t)disk->extents.end); /* a failure is harmless */
 }
 
 static memopt_status new_slot(mo_disk *disk, uint64_t bytes, mo_disk_slot **out_slot)
@@ -198,7 +198,7 @@ memopt_status mo_disk_write(mo_disk *disk, void *memory, uint64_t bytes, mo_disk
         return status;
     status = submit(disk, slot, memory, 1);
     if (status != MEMOPT_OK) {
-        retire(slot); /* nothing is under way: what could not be marked was waited for */
+        retire(slot); /* no job is pending: submit waited for one that it could not mark */
         return status;
     }
     *out_slot = slot;

@@ -1,16 +1,15 @@
 /*
  * The disk tier: values in a file without a name, each in an extent of whole blocks.
  *
- * All reading and writing is done by functions of the host on one timeline, in the order in which
- * it was asked for: the caller waits for the disk only where it needs the answer, and no stream of
- * the caller's waits for it but behind a copy back. Where the driver calls no functions of the host
- * the asking thread waits for what comes before, and does it.
+ * Host functions on one timeline read and write in the order of the requests. The caller waits for
+ * the disk only when it needs the result; its streams wait only through a copy back. If the driver
+ * cannot call host functions, the requesting thread waits for earlier jobs and does the work.
  *
  * A job's result is in its slot, and may be read once the slot's mark is complete. A slot has one
- * job at a time. A slot that is released while its job runs stays until that is over.
+ * job at a time. A slot that is released while its job runs stays until the job ends.
  *
- * A value is read back with a check of its content, so a disk that loses or changes something is
- * noticed. In a child process nothing is read or written: the parent goes on using the file.
+ * A value is read back with a check of its content, so lost or changed bytes are found. A child
+ * process reads and writes nothing, because the parent still uses the file.
  *
  * Threads: as the offloader's, one at a time; jobs run on others, and touch nothing but their slot,
  * its memory, the file and the counters.
@@ -57,16 +56,16 @@ struct mo_disk {
 memopt_status mo_disk_open(memopt_device *device, const char *path, uint64_t limit, int own_stream,
                            mo_disk **out_disk);
 
-/* Waits for its jobs. Everything is gone afterwards, whatever comes back. NULL is fine. */
+/* Waits for its jobs. Frees everything, whatever the status. NULL is allowed. */
 memopt_status mo_disk_close(mo_disk *disk);
 
-/* Begins to write memory to a new slot, behind what was put on the timeline's stream before.
- * LIMIT_REACHED without a message where the limit leaves no room. On failure nothing is under way.
- * Pre: the timeline is reserved. */
+/* Begins to write memory to a new slot, after earlier work of the timeline's stream. LIMIT_REACHED
+ * without a message if the limit leaves no room. On failure no job is pending. The timeline was
+ * reserved. */
 memopt_status mo_disk_write(mo_disk *disk, void *memory, uint64_t bytes, mo_disk_slot **out_slot);
 
-/* Begins to read a slot into memory, behind what was put on the timeline's stream before. On
- * failure nothing is under way. Pre: the timeline is reserved; the slot's last job is over. */
+/* Begins to read a slot into memory, after earlier work of the timeline's stream. On failure no job
+ * is pending. The timeline was reserved, and the slot's last job was waited for. */
 memopt_status mo_disk_read(mo_disk *disk, mo_disk_slot *slot, void *memory);
 
 /* Reads a slot in pieces through `buffer` (whole blocks) on this thread, handing each to `take`. */
@@ -75,17 +74,17 @@ memopt_status mo_disk_read_pieces(mo_disk_slot *slot, void *buffer, uint64_t buf
                                                         uint64_t offset, uint64_t bytes),
                                   void *context);
 
-/* What came of a slot's last job: IO_ERROR, CORRUPT or UNSUPPORTED with the numbers. Pre: its mark
- * is complete. */
+/* The result of a slot's last job: OK, or IO_ERROR, CORRUPT or UNSUPPORTED with the numbers. Its
+ * mark is complete. */
 memopt_status mo_disk_result(const mo_disk_slot *slot);
 
-/* Gives a slot's place in the file back, after its job. */
+/* Gives back a slot's place in the file, after its job. */
 void mo_disk_release(mo_disk_slot *slot);
 
-/* Clears away what was released and whose jobs are over. */
+/* Frees the released slots whose jobs have ended. */
 void mo_disk_sweep(mo_disk *disk);
 
-/* Gives the file system back what lies behind the last value. Waits for nothing. */
+/* Truncates the file behind the last value. Does not wait. */
 void mo_disk_trim(mo_disk *disk);
 
 #endif

@@ -47,7 +47,7 @@ static memopt_status open_named(const char *directory, int *out_file)
         (void)unlink(name);
     mo_free(name);
     if (file < 0)
-        return cannot("no file can be made in", directory, code);
+        return cannot("cannot make a file in", directory, code);
     *out_file = file;
     return MEMOPT_OK;
 }
@@ -90,8 +90,8 @@ memopt_status mo_disk_file_open(const char *path, int *out_file)
 
 /* --- whole reads and writes */
 
-/* Writing beyond the size that a process may give its files raises a signal that would end it: it
- * is held back and taken away, and EFBIG remains. */
+/* Writing beyond the process's file size limit raises SIGXFSZ, which would end the process. It is
+ * blocked and consumed, and the call returns EFBIG. */
 static ssize_t write_quietly(int file, const void *from, size_t bytes, off_t offset)
 {
     sigset_t too_big, before, pending;

@@ -1,9 +1,9 @@
 /*
- * The file of the disk tier: without a name as soon as it is open, so that nothing is left however
- * the process ends; whole reads and writes at an offset; a content hash.
+ * The file of the disk tier: unlinked as soon as it is open, so that it never outlives the process;
+ * whole reads and writes at an offset; a content hash.
  *
- * Reads and writes return a number instead of calling mo_fail, since they run on threads that are
- * not the caller's: 0, an errno, or one of the problems below.
+ * Reads and writes return a number instead of calling mo_fail, because they run on other threads:
+ * 0, an errno, or one of the problems below.
  */
 #ifndef MO_OFFLOAD_DISK_FILE_H
 #define MO_OFFLOAD_DISK_FILE_H
@@ -19,8 +19,8 @@ enum {
     MO_DISK_FORKED = -4   /* this process is a child of the one that the file belongs to */
 };
 
-/* In `path`, a directory; or at `path`, which must not exist. IO_ERROR, or INVALID_ARGUMENT where
- * something is there. The caller closes *out_file. */
+/* In `path`, a directory; or at `path`, which must not exist. IO_ERROR, or INVALID_ARGUMENT if the
+ * path exists. The caller closes *out_file. */
 memopt_status mo_disk_file_open(const char *path, int *out_file);
 
 int mo_disk_file_write(int file, const void *from, uint64_t bytes, uint64_t offset);

@@ -7,7 +7,7 @@
 
 enum { PIECE_BYTES = 1024 * 1024 };
 
-/* Host memory to read into: free, or of a value that is in the file as well. Waits for nothing. */
+/* Host memory to read into: free, or of a value that is also in the file. Does not wait. */
 static memopt_status take_staging(memopt_offloader *offloader, uint64_t bytes,
                                   mo_host_range **out_range)
 {

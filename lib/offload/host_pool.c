@@ -73,8 +73,7 @@ static memopt_status oldest_idle(mo_host_pool *pool, int complete, uint64_t *out
     return MEMOPT_OK;
 }
 
-/* Gives idle slabs back until `bytes` more would stay within `allowed`, as far as it goes without
- * waiting. */
+/* Gives idle slabs back, without waiting, until `bytes` more would fit in `allowed`. */
 static memopt_status evict(mo_host_pool *pool, uint64_t bytes, uint64_t allowed)
 {
     while (bytes > allowed || pool->held > allowed - bytes) {
@@ -123,7 +122,7 @@ static uint64_t slab_bytes(const mo_host_pool *pool, uint64_t need, int small)
     return (values * need + MO_HOST_PAGE - 1) / MO_HOST_PAGE * MO_HOST_PAGE;
 }
 
-/* Below the limit, and if it can be also near the most payload ever held. */
+/* Below the limit and, if possible, near the largest payload ever held. */
 static memopt_status make_room(mo_host_pool *pool, uint64_t bytes, uint64_t payload)
 {
     uint64_t peak = mo_max_u64(pool->used_peak, pool->used + payload);
@@ -135,7 +134,7 @@ static memopt_status add_slab(mo_host_pool *pool, uint64_t bytes, int small)
     memopt_status status = mo_host_pool_add_slab(pool, bytes, small);
     if (status != MEMOPT_OUT_OF_HOST_MEMORY)
         return status;
-    /* The system is short: what is cached may be of the wrong size, but it is memory. */
+    /* The system is out of memory: give back cached slabs of other sizes. */
     uint64_t held = pool->held;
     memopt_status evicted = evict(pool, bytes, 0);
     if (evicted != MEMOPT_OK || pool->held == held)

@@ -8,13 +8,12 @@
  * all, for few values as for many.
  *
  * A free range keeps the numbers of the last copy that wrote it, the last that read it, and the
- * last that the disk tier did with it (timeline.h). It may be taken at once: the taker makes the
- * stream of its own copy wait for those of other streams. Only giving a slab back to the system
- * needs all of them complete.
+ * last that the disk tier did with it (timeline.h). It may be taken at once: the new owner makes
+ * its copy's stream wait for the copies of other streams. Only returning a slab to the system needs
+ * all of them complete.
  *
- * Idle slabs go back, least recently used first, when what is held would otherwise pass the limit
- * or 1/64 over the most payload ever held at once: sizes that change from step to step do not pile
- * up.
+ * Idle slabs go back, least recently used first, when the bytes held would exceed the limit or the
+ * largest payload by 1/64. So sizes that change from step to step do not accumulate.
  *
  * Invariants: held is the sum of all slabs and never above the limit; a slab's ranges tile it in
  * address order, no two free ones side by side; both indices have room for every range that exists,
@@ -82,15 +81,15 @@ typedef struct mo_host_pool {
 void mo_host_pool_open(mo_host_pool *pool, memopt_device *device, mo_timeline *out,
                        mo_timeline *back, mo_timeline *disk, uint64_t limit);
 
-/* Pre: no copy is under way. */
+/* Frees all slabs; the copies were waited for. */
 void mo_host_pool_close(mo_host_pool *pool);
 
-/* A range for `bytes` of payload. LIMIT_REACHED without a message (the caller knows more) where it
- * does not fit below the limit; with `wait`, copies of idle slabs are waited for before that. */
+/* A range for `bytes` of payload. LIMIT_REACHED without a message (the caller writes it) if it does
+ * not fit the limit; with `wait`, only after waiting for the copies of idle slabs. */
 memopt_status mo_host_pool_take(mo_host_pool *pool, uint64_t bytes, int wait,
                                 mo_host_range **out_range);
 
-/* Gives a range back. Its written and read numbers say until when its memory is in use. */
+/* Gives a range back. Its marks say until when its memory is in use. */
 void mo_host_pool_give(mo_host_pool *pool, mo_host_range *range);
 
 /* Waits for the copies of idle slabs and gives them back to the system. */
@@ -102,13 +101,13 @@ memopt_status mo_host_pool_trim(mo_host_pool *pool, uint64_t *out_released);
 memopt_status mo_host_pool_reserve(mo_host_pool *pool);
 
 /* The best free range for `need` bytes (a multiple of the unit, or of a page if large), out of the
- * index and cut to size; NULL if there is none. Pre: reserved. */
+ * index and cut to size; NULL if there is none. Ranges were reserved. */
 mo_host_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small);
 
-/* A new slab with one free range. Pre: reserved; it fits below the limit. */
+/* A new slab with one free range, which was reserved; it fits below the limit. */
 memopt_status mo_host_pool_add_slab(mo_host_pool *pool, uint64_t bytes, int small);
 
-/* True where no value is in the slab. */
+/* True if the slab holds no value. */
 int mo_host_slab_idle(const mo_host_slab *slab);
 
 /* Gives an idle slab whose copies are complete back to the system. */

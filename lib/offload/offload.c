@@ -1,4 +1,4 @@
-/* Making, ending and describing an offloader; the order of its work is told in offload.h. */
+/* Making, ending and describing an offloader; offload.h describes the order of its work. */
 #include "offload/offload.h"
 
 #include "base/error.h"
@@ -124,8 +124,8 @@ memopt_status memopt_offloader_destroy(memopt_offloader *offloader)
     return mo_end_status(lost, dismantle(offloader));
 }
 
-/* Ends a ticket without its owner. Streams that use its memory were told to the allocator by
- * unpack; whatever wrote the value, the offloader's own stream is behind it, and is alive for sure.
+/* Ends a ticket without its owner. unpack recorded the streams that use its memory. The offloader's
+ * own stream is alive and comes after the work that wrote the value.
  */
 static memopt_status abandon(memopt_offloader *offloader, mo_packed *value)
 {
@@ -133,7 +133,7 @@ static memopt_status abandon(memopt_offloader *offloader, mo_packed *value)
     memopt_status status = mo_offload_drop(offloader, value, last);
     if (status == MEMOPT_OK)
         return status;
-    /* The block would be lost with the ticket: once more, when nothing uses it any longer. */
+    /* The block would leak with the ticket: try again after all work has ended. */
     (void)memopt_device_sync(offloader->device);
     return mo_offload_drop(offloader, value, last) == MEMOPT_OK ? MEMOPT_OK : status;
 }
@@ -153,30 +153,6 @@ memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader)
     }
     memopt_status status = dismantle(offloader);
     return mo_end_status(lost, first != MEMOPT_OK ? first : status);
-}
-
-memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_stream stream,
-                                      const char *call)
-{
-    int32_t capturing = 0;
-    memopt_status status = mo_stream_capturing(offloader->device, stream, &capturing);
-    if (status == MEMOPT_OK && capturing)
-        return mo_fail(MEMOPT_UNSUPPORTED,
-                       "%s: stream %p records a graph; a replay would copy from and to memory that "
-                       "other values use by then; offload outside of the capture",
-                       call, (void *)stream);
-    return status;
-}
-
-memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream stream,
-                                memopt_stream waiter)
-{
-    if (stream == waiter)
-        return MEMOPT_OK;
-    memopt_status status = memopt_event_record(offloader->ready, stream);
-    if (status == MEMOPT_OK)
-        status = memopt_stream_wait_event(offloader->device, waiter, offloader->ready);
-    return status;
 }
 
 memopt_status memopt_offloader_trim_sync(memopt_offloader *offloader, uint64_t *out_released)

@@ -25,23 +25,23 @@
  * in several of these places. Kept values have neither range nor slot.
  *
  * Spilling (spill.c). Values on the host that have no slot are in a list by age; so are those with
- * a slot, whose write is under way or done. Nothing gives its host memory up before its write is
- * known to have succeeded: a disk that fails costs no value.
+ * a slot, whose write is under way or done. A value's host memory is freed only after its write
+ * succeeded, so a failing disk loses no value.
  *
  *   store    the disk's stream waits for the copy to the host, then writes.
  *   fetch    the disk's stream reads into host memory taken for that, after the copies that used it
  *            before; `back` waits for the read, and the host memory is free again, behind that
- *            copy. What was read is looked at (the calling thread waits for the disk) before the
- *            value is given to anyone.
+ *            copy. The calling thread waits for the disk and checks the data before it returns the
+ *            value.
  *
  * Failure. Whatever needs memory is reserved before the first piece of work is enqueued. A pack
  * that fails after its copy was enqueued makes the caller's stream wait for that copy, so that the
- * block really is the caller's again.
+ * caller may use the block again.
  *
- * Streams that end. What a stream had enqueued before it ended is complete then, and its handle may
- * come back as that of a new one. So only prefetch uses a handle that a value keeps (pack_stream),
- * and streams.c exchanges it for `out` when it ends. Who else uses memory is always told to the
- * allocator, which knows whether a stream is the one that it was allocated on.
+ * Streams that end. When a stream has ended its work is complete, and a new stream may get its
+ * handle. So only prefetch uses a stored handle (pack_stream), and streams.c replaces it by `out`
+ * when its stream ends. All other uses are recorded with the allocator, which knows the stream of
+ * each block.
  *
  * Threads: one at a time per offloader; but a stream may end on any thread, so `streams_lock`
  * guards the array of values (its place, and each pack_stream). It comes after the device's lock of
@@ -75,14 +75,14 @@ typedef struct mo_packed {
     memopt_stream pack_stream; /* wrote the value; `out` once that one has ended */
     uint64_t written;          /* on out: the copy to the host, or the work that wrote the value */
     uint64_t brought;          /* on back: the copy to device */
-    uint64_t into;             /* on back: the last copy into memory of the caller's */
+    uint64_t into;             /* on back: the last copy into the caller's memory */
     uint64_t next_free;        /* place of the next free one */
     uint64_t older, newer;     /* places + 1 of the neighbours in its list; 0: none */
     mo_origin origin;
     int prefetched;    /* device came by prefetch and was not unpacked yet */
     int awaited;       /* a stream of the caller waits for `brought` */
     mo_fetch fetching; /* where to the last read of the slot goes that was not looked at yet */
-    int spoilt;        /* such a read failed, and who waits for his memory was not told yet */
+    int spoilt;        /* such a read failed; wait_unpacked has not returned that yet */
 } mo_packed;
 
 /* Values by age, as places + 1 of the ends; 0: none. */
@@ -120,7 +120,7 @@ struct memopt_offloader {
 /* Makes room for one more ticket. LIMIT_REACHED when numbers are used up. */
 memopt_status mo_tickets_reserve(memopt_offloader *offloader);
 
-/* Stores a value. Pre: reserved. Returns its ticket. */
+/* Stores a value in the place that was reserved. Returns its ticket. */
 memopt_ticket mo_tickets_add(memopt_offloader *offloader, const mo_packed *value);
 
 /* NOT_FOUND, or INVALID_ARGUMENT where offloader is NULL; call is the function's name. The pointer
@@ -138,26 +138,26 @@ memopt_stream mo_offload_writer(memopt_offloader *offloader, const mo_packed *va
 
 /* --- order */
 
-/* UNSUPPORTED where the stream records a graph. Asked before anything is enqueued, since a wait for
- * work outside of the graph would spoil the capture. */
+/* UNSUPPORTED where the stream records a graph. Checked before anything is enqueued, because a wait
+ * for work outside the graph would break the capture. */
 memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_stream stream,
                                       const char *call);
 /* Makes `waiter` wait for all work of `stream` so far. */
 memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream stream,
                                 memopt_stream waiter);
 
-/* release without looking the ticket up. */
+/* --- unpack.c: release without looking the ticket up. */
 memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, memopt_stream stream);
 
 /* --- spill.c */
 
-/* Host memory for a value, values moved to the disk for it if there must be. LIMIT_REACHED without
- * a message where neither the host nor the disk has room. */
+/* Host memory for a value; moves older values to the disk if necessary. LIMIT_REACHED without a
+ * message if neither the host nor the disk has room. */
 memopt_status mo_spill_take(memopt_offloader *offloader, uint64_t bytes, mo_host_range **out_range);
-/* Tells that a value came to the host, and starts to write old ones when little room is left. */
+/* Registers a value on the host, and starts to write old ones when little room is left. */
 void mo_spill_packed(memopt_offloader *offloader, memopt_ticket ticket);
-/* Gives up the host memory of a value whose write is done. Waits for nothing; LIMIT_REACHED without
- * a message where there is none. */
+/* Frees the host memory of a value whose write is done. Does not wait; LIMIT_REACHED without a
+ * message if there is none. */
 memopt_status mo_spill_drop_stored(memopt_offloader *offloader);
 /* Waits for the job of a slot. */
 memopt_status mo_spill_wait(memopt_offloader *offloader, const mo_disk_slot *slot);
@@ -167,17 +167,17 @@ void mo_spill_forget(memopt_offloader *offloader, mo_packed *value);
 /* --- fetch.c */
 
 /* Begins to read a value that is only in the file into host memory taken for it, which the caller
- * gives back to the pool. LIMIT_REACHED, with a message, where there is none to be had at once. */
+ * gives back to the pool. LIMIT_REACHED with a message if none is available at once. */
 memopt_status mo_fetch_start(memopt_offloader *offloader, mo_packed *value, mo_fetch where,
                              mo_host_range **out_staging);
-/* Waits for the disk's part of bringing a value back, and tells what came of it. */
+/* Waits for the disk's read of a value and returns its result. */
 memopt_status mo_fetch_finish(memopt_offloader *offloader, mo_packed *value);
 /* Brings a value that is only in the file to `destination`, free in the order of `stream`, waiting
- * for everything: for when the host is full. */
+ * for each copy; used when the host is full. */
 memopt_status mo_fetch_slowly(memopt_offloader *offloader, mo_packed *value, void *destination,
                               memopt_stream stream);
 
-/* --- for tests: leaves out one of the dependencies above, to show that its absence is noticed. */
+/* --- for tests: omits one of the dependencies above, to show that the tests find it. */
 enum {
     MO_OMIT_NOTHING = 0,
     MO_OMIT_PACK_WAIT = 1,    /* out does not wait for the caller's stream */

@@ -53,7 +53,7 @@ static memopt_status limit_reached(const memopt_offloader *offloader, uint64_t b
                    (unsigned long long)offloader->stats.tickets);
 }
 
-/* Finds host memory for the value, or leaves *out_range NULL where it is to be kept. */
+/* Finds host memory for the value, or leaves *out_range NULL if the value stays on the device. */
 static memopt_status choose_place(memopt_offloader *offloader, uint64_t bytes,
                                   mo_host_range **out_range)
 {
@@ -92,7 +92,7 @@ static memopt_status enqueue(memopt_offloader *offloader, const request *r,
     return status == MEMOPT_OK ? mo_timeline_mark(&offloader->out, out_mark) : status;
 }
 
-/* Frees the block that was taken over, to be given out again after the copy. */
+/* Frees the packed block; the allocator reuses it after the copy. */
 static memopt_status free_source(memopt_offloader *offloader, const request *r, uint64_t mark)
 {
     memopt_status status =
@@ -172,7 +172,7 @@ memopt_status memopt_offloader_pack_borrowed(memopt_offloader *offloader, const 
                                              uint64_t bytes, memopt_stream stream,
                                              memopt_ticket *out_ticket, int32_t *out_kept)
 {
-    /* The pointer leaves this library again only as it came: to the caller, by unpack. */
+    /* Only unpack returns the pointer, unchanged, to the caller. */
     request r = {(void *)(uintptr_t)data, bytes, stream, 0};
     memopt_status status = check_request(offloader, &r, "offloader_pack_borrowed",
                                          out_ticket != NULL ? (const void *)out_kept : NULL);

@@ -100,7 +100,7 @@ static void retire_range(mo_host_pool *pool, mo_host_range *range)
     pool->range_count--;
 }
 
-/* Joins `range` with the one behind it; the union is in use as long as either is. */
+/* Joins `range` with the next one; the union is in use as long as either was. */
 static void join_next(mo_host_pool *pool, mo_host_range *range)
 {
     mo_host_range *next = range->next;
@@ -129,7 +129,7 @@ void mo_host_pool_insert(mo_host_pool *pool, mo_host_range *range)
     index_insert(index_of(pool, range->slab), range);
 }
 
-/* Cuts what is not needed off the end; it has the same copies behind it. */
+/* Cuts off the unneeded end, which keeps the same marks. */
 static void split(mo_host_pool *pool, mo_host_range *range, uint64_t need)
 {
     mo_host_range *rest = new_range(pool, range->slab, range->base + need, range->bytes - need);
@@ -154,7 +154,7 @@ mo_host_range *mo_host_pool_find(mo_host_pool *pool, uint64_t need, int small)
     uint64_t bytes = index->items[at]->bytes;
     if (!small && bytes - need > need / 128)
         return NULL;
-    /* Of equal ones, that whose last reader started first makes the copy wait least. */
+    /* Of equal ones, the range whose last read started first: its copy waits least. */
     uint64_t end = mo_min_u64(index->count, at + EQUALS_LOOKED_AT);
     for (uint64_t i = at + 1; i < end && index->items[i]->bytes == bytes; i++)
         if (index->items[i]->read < index->items[at]->read)

@@ -52,7 +52,7 @@ static void unlink_value(memopt_offloader *offloader, mo_packed *value)
 
 /* --- to the file */
 
-/* What is needed last comes first: backward begins with the newest. Large values first, since a
+/* The oldest value first, because backward starts with the newest. Large values first, because a
  * small one makes room only for small ones. */
 static mo_packed *oldest_on_host(memopt_offloader *offloader)
 {
@@ -60,7 +60,7 @@ static mo_packed *oldest_on_host(memopt_offloader *offloader)
     return large != NULL ? large : at(offloader, offloader->lists[MO_LIST_SMALL].oldest);
 }
 
-/* Begins to write a value to the file. LIMIT_REACHED without a message where that has no room. */
+/* Begins to write a value to the file. LIMIT_REACHED without a message if the file has no room. */
 static memopt_status store(memopt_offloader *offloader, mo_packed *value)
 {
     mo_disk *disk = offloader->disk;
@@ -79,7 +79,7 @@ static memopt_status store(memopt_offloader *offloader, mo_packed *value)
     return MEMOPT_OK;
 }
 
-/* The write is over: the host memory is free, or, where it failed, the value is only there. */
+/* The write has ended: frees the host memory, or keeps the value there if the write failed. */
 static memopt_status settle(memopt_offloader *offloader, mo_packed *value)
 {
     memopt_status status = mo_disk_result(value->slot);
@@ -108,7 +108,7 @@ memopt_status mo_spill_wait(memopt_offloader *offloader, const mo_disk_slot *slo
     return mo_timeline_sync(&offloader->disk->line, slot->mark);
 }
 
-/* Frees the host memory of one value. LIMIT_REACHED without a message where none can go. */
+/* Frees the host memory of one value. LIMIT_REACHED without a message if none can be freed. */
 static memopt_status make_room(memopt_offloader *offloader)
 {
     mo_packed *value = at(offloader, offloader->lists[MO_LIST_STORED].oldest);
@@ -166,9 +166,9 @@ memopt_status mo_spill_take(memopt_offloader *offloader, uint64_t bytes, mo_host
 
 /* --- ahead of need */
 
-/* Writes the oldest values while the newer ones still come, so that when the host is full there is
- * something to give up at once. A quarter of the limit is kept written. Where jobs run at once it
- * would only be work that may be for nothing. A failure is found, and told, when it matters. */
+/* Writes the oldest values before the host is full, so that host memory can then be freed at once.
+ * Keeps a quarter of the limit written. Does nothing if jobs run inline, since the work may be
+ * unnecessary. A failure is reported when the value is needed. */
 static void write_ahead(memopt_offloader *offloader)
 {
     uint64_t threshold = offloader->pool.limit - offloader->pool.limit / 4;

@@ -1,4 +1,4 @@
-/* Streams that end while values were written on them; see offload.h. */
+/* The order of the streams, and those that end while values were written on them; see offload.h. */
 #include "offload/offload.h"
 
 #include "base/lock.h"
@@ -14,7 +14,7 @@ static void on_ending(mo_stream_listener *listener, memopt_stream stream)
     mo_unlock(&offloader->streams_lock);
 }
 
-/* Nothing uses the handle any more since it was told to be ending. */
+/* After on_ending nothing uses the handle. */
 static void on_ended(mo_stream_listener *listener, memopt_stream stream, int complete)
 {
     (void)complete;
@@ -40,4 +40,28 @@ memopt_stream mo_offload_writer(memopt_offloader *offloader, const mo_packed *va
     memopt_stream stream = value->pack_stream;
     mo_unlock(&offloader->streams_lock);
     return stream;
+}
+
+memopt_status mo_offload_check_stream(const memopt_offloader *offloader, memopt_stream stream,
+                                      const char *call)
+{
+    int32_t capturing = 0;
+    memopt_status status = mo_stream_capturing(offloader->device, stream, &capturing);
+    if (status == MEMOPT_OK && capturing)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "%s: stream %p records a graph; a replay would copy from and to memory that "
+                       "other values use by then; offload outside of the capture",
+                       call, (void *)stream);
+    return status;
+}
+
+memopt_status mo_offload_follow(memopt_offloader *offloader, memopt_stream stream,
+                                memopt_stream waiter)
+{
+    if (stream == waiter)
+        return MEMOPT_OK;
+    memopt_status status = memopt_event_record(offloader->ready, stream);
+    if (status == MEMOPT_OK)
+        status = memopt_stream_wait_event(offloader->device, waiter, offloader->ready);
+    return status;
 }

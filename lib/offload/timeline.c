@@ -83,7 +83,8 @@ memopt_status mo_timeline_mark(mo_timeline *timeline, uint64_t *out_mark)
     MO_PRE(mark - timeline->done <= timeline->capacity &&
            timeline->ring[mark % timeline->capacity] != NULL);
     if (timeline->stream == NULL && memopt_stream_query(timeline->device, NULL) == MEMOPT_OK) {
-        timeline->done = timeline->last = mark; /* all work so far is over: no event is needed */
+        timeline->done = timeline->last =
+            mark; /* all work so far is complete: no event is needed */
         *out_mark = mark;
         return MEMOPT_OK;
     }

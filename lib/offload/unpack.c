@@ -9,11 +9,11 @@ typedef struct transfer {
     mo_packed *value;
     void *destination;
     memopt_stream stream; /* in whose order destination is free */
-    mo_fetch where;       /* whose the destination is */
-    int wait;             /* 1: where there is no host memory to read the disk into, wait */
+    mo_fetch where;       /* who owns the destination */
+    int wait;             /* 1: wait for host memory to read the disk into */
 } transfer;
 
-/* Makes `back` wait for the value's being in `range`. */
+/* Makes `back` wait until the value is in `range`. */
 static memopt_status follow_value(memopt_offloader *offloader, const mo_packed *value)
 {
     memopt_stream back = offloader->back.stream;
@@ -26,7 +26,7 @@ static memopt_status follow_value(memopt_offloader *offloader, const mo_packed *
                : mo_timeline_order(&offloader->out, value->written, back);
 }
 
-/* Enqueues the copy from host memory that has the value, or is about to, and the mark behind it. */
+/* Enqueues the copy from host memory that has, or will have, the value, and then the mark. */
 static memopt_status enqueue_copy(memopt_offloader *offloader, const transfer *t,
                                   mo_host_range *range, uint64_t *out_mark)
 {
@@ -44,8 +44,7 @@ static memopt_status enqueue_copy(memopt_offloader *offloader, const transfer *t
     return status;
 }
 
-/* Enqueues what brings a value to its destination. On failure nothing of it is under way. Pre: back
- * reserved. */
+/* Enqueues what brings a value to its destination. On failure nothing is pending. */
 static memopt_status enqueue_back(memopt_offloader *offloader, const transfer *t,
                                   uint64_t *out_mark)
 {
@@ -67,7 +66,7 @@ static memopt_status enqueue_back(memopt_offloader *offloader, const transfer *t
     return status;
 }
 
-/* Starts bringing a value to device memory of its own, allocated in the order of `stream`. */
+/* Starts bringing a value to new device memory, allocated in the order of `stream`. */
 static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt_stream stream,
                            int wait)
 {
@@ -92,8 +91,8 @@ static memopt_status bring(memopt_offloader *offloader, mo_packed *value, memopt
     return MEMOPT_OK;
 }
 
-/* Makes sure that what was brought is the value. Where the disk did not give it, the memory that it
- * was to go to is freed, behind the copy of whatever was read. */
+/* Checks that the value arrived. If the disk did not return it, frees its new memory behind the
+ * copy. */
 static memopt_status arrive(memopt_offloader *offloader, mo_packed *value)
 {
     memopt_status status = mo_fetch_finish(offloader, value);
@@ -174,7 +173,7 @@ memopt_status memopt_offloader_unpack(memopt_offloader *offloader, memopt_ticket
     return MEMOPT_OK;
 }
 
-/* From the ticket's memory on the device: on the caller's stream, no detour. */
+/* From the ticket's device memory, directly on the caller's stream. */
 static memopt_status copy_from_device(memopt_offloader *offloader, mo_packed *value,
                                       void *destination, memopt_stream stream)
 {
@@ -202,7 +201,7 @@ static memopt_status copy_from_host(memopt_offloader *offloader, mo_packed *valu
     status = mo_timeline_order(&offloader->back, value->into, stream);
     if (status == MEMOPT_OK)
         status = mo_fetch_finish(offloader, value);
-    if (status != MEMOPT_OK) /* the caller will not expect a copy into its memory any more */
+    if (status != MEMOPT_OK) /* no copy into the caller's memory may be pending after an error */
         (void)mo_timeline_sync(&offloader->back, value->into);
     return status;
 }
@@ -238,7 +237,7 @@ memopt_status memopt_offloader_prefetch_into(memopt_offloader *offloader, memopt
     return status;
 }
 
-/* What the disk says of the copies into the caller's memory; a failure is told once. */
+/* The disk's result of the copies into the caller's memory; a failure is reported once. */
 static memopt_status look_at_copies(memopt_offloader *offloader, mo_packed *value)
 {
     memopt_status status = mo_fetch_finish(offloader, value);

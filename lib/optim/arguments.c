@@ -2,6 +2,7 @@
 #include "optim/optim.h"
 
 #include "base/checked.h"
+#include "base/precondition.h"
 
 #include <inttypes.h>
 
@@ -32,6 +33,8 @@ memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
 memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subject, uint64_t index,
                                         const memopt_tensor *tensor)
 {
+    MO_PRE(tensor->data != NULL && memopt_dtype_size(tensor->dtype) != 0 &&
+           tensor->count <= UINT64_MAX / memopt_dtype_size(tensor->dtype));
     return mo_reachable(device, subject, index, tensor->data,
                         tensor->count * memopt_dtype_size(tensor->dtype));
 }

@@ -61,7 +61,6 @@ static memopt_status check_types(const char *verb, uint32_t format, const memopt
     return check_values(verb, values);
 }
 
-/* Pre: all have passed check_range. */
 static memopt_status check_memory(const char *verb, memopt_device *device,
                                   const memopt_tensor *const tensors[3])
 {

@@ -1,4 +1,4 @@
-/* Parameters whose states and step count lie in memory of the caller's. */
+/* Parameters whose states and step count lie in the caller's memory. */
 #include "optim/optim.h"
 
 #include <inttypes.h>
@@ -40,7 +40,8 @@ static memopt_status check_state(const mo_parameter *p, uint64_t parameter, uint
     return MEMOPT_OK;
 }
 
-/* Against the parameter, its copy, and what came before it; parts is steps, then the states. */
+/* Checks overlap with the parameter, its copy and earlier parts; parts is steps, then the
+ * states. */
 static memopt_status check_apart(const mo_parameter *p, uint64_t parameter,
                                  const memopt_tensor *part, const memopt_tensor *before,
                                  uint64_t count)

@@ -161,8 +161,8 @@ static memopt_status send(memopt_optimizer *o, const sections *s, memopt_stream 
     return status;
 }
 
-/* Points the sections of step counts and states at what is in this processor's byte order: the
- * buffer itself, or a copy that the caller frees. */
+/* Points the sections of step counts and states at data in this processor's byte order: the buffer
+ * itself, or a copy that the caller frees. */
 static memopt_status own_order(const memopt_optimizer *o, const unsigned char *buffer, sections *s,
                                unsigned char **out_copy)
 {

@@ -1,14 +1,14 @@
 /*
  * The export format. Little-endian, no gaps beyond those named. Version 1 is AdamW with 32-bit or
- * 8-bit states; what is newer is written as version 2, so that older libraries read what they can:
+ * 8-bit states; everything newer is version 2, so that older libraries read what they can:
  *
  *   header      64 bytes: magic "MEMOPTOS", u32 version, u32 header bytes, u64 bytes in all,
  *               u32 optimizer kind, u32 block size, u64 groups, u64 parameters, 16 zero bytes
  *   groups      48 bytes each: f64 lr, beta1, beta2, eps, weight_decay, u32 maximize, u32 0;
  *               version 2 has 24 more: f64 momentum, dampening, u32 nesterov, u32 0
  *   parameters  32 bytes each: u64 elements, u32 state format (0: no states, of SGD without
- *               momentum), u32 group, u64 steps (the highest bit: none of them has written the
- *               momentum buffer, which there is), u64 0
+ *               momentum), u32 group, u64 steps (the highest bit: a momentum buffer exists that no
+ *               step has written), u64 0
  *   states      per parameter: the moments, then, where they are coded, the absmax or scales of
  *               each; each padded with zeros to 8 bytes
  *   end         u32 CRC-32 of all bytes before, u32 0

@@ -12,11 +12,11 @@
  *   blockwise.c   block-wise quantisation of the caller's tensors
  *   arguments.c   checks of tensors
  *
- * Invariants. Everything the kernels read lies in device memory and is written in stream order: a
- * step in flight is never disturbed. A parameter's state is one block of the allocator that holds
- * its step count too, or the caller's memory; only the update kernel (and an import) writes there.
- * The host keeps copies of the tables to know what the device has; `uploaded` parts are equal on
- * both sides.
+ * Invariants. Everything the kernels read lies in device memory and is written in stream order:
+ * nothing changes what a pending step reads. A parameter's state is one block of the allocator that
+ * holds its step count too, or the caller's memory; only the update kernel (and an import) writes
+ * there. The host keeps copies of the tables to know what the device has; `uploaded` parts are
+ * equal on the host and the device.
  */
 #ifndef MO_OPTIM_OPTIM_H
 #define MO_OPTIM_OPTIM_H
@@ -77,9 +77,9 @@ struct memopt_optimizer {
     pthread_mutex_t streams_lock; /* guards what follows, up to the listener */
     mo_optimizer_stream *streams; /* that have used any of it */
     uint64_t stream_count, stream_capacity;
-    int unwaited; /* 1: one has ended whose work may run still */
+    int unwaited; /* 1: a stream has ended whose work may still run */
     mo_stream_listener listener;
-    uint64_t mailbox; /* where step counts are read into: it outlives a failed wait */
+    uint64_t mailbox; /* receives step counts; valid after a failed wait */
 };
 
 /* streams.c */
@@ -113,16 +113,16 @@ const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format); /* NULL: n
 uint64_t mo_parameter_blocks(const mo_parameter *p);
 memopt_status mo_parameter_check(const memopt_optimizer *o, uint32_t group,
                                  const memopt_tensor *parameter, const memopt_tensor *copy);
-/* Room for one more; then append cannot fail. */
+/* Makes room for one more; then append cannot fail. */
 memopt_status mo_parameter_room(memopt_optimizer *o);
 void mo_parameter_append(memopt_optimizer *o, const mo_parameter *p, uint64_t *out_index);
-/* Gives it the moments that its group needs by now, of zeros, in stream order. */
+/* Gives it the moments that its group now needs, zeroed in stream order. */
 memopt_status mo_parameter_grow(memopt_optimizer *o, uint64_t index, memopt_stream stream);
 
 /* arguments.c: subject is "optimizer: gradient" or the like; index names the tensor. */
 memopt_status mo_optim_tensor_check(const char *subject, uint64_t index,
                                     const memopt_tensor *tensor);
-/* Pre: it has passed the check. */
+/* For one that has passed the check. */
 memopt_status mo_optim_tensor_reachable(memopt_device *device, const char *subject, uint64_t index,
                                         const memopt_tensor *tensor);
 int mo_optim_tensors_overlap(const memopt_tensor *a, const memopt_tensor *b);

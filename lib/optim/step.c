@@ -14,7 +14,7 @@
 #include <inttypes.h>
 #include <math.h>
 
-/* The one float that a step reads or writes at an address of the caller's, or of a scaler's. */
+/* The one float that a step reads or writes in the caller's or a scaler's memory. */
 static memopt_status check_scalar(const memopt_optimizer *o, const char *subject, const float *at)
 {
     return at == NULL ? MEMOPT_OK : mo_reachable(o->device, subject, 0, at, sizeof *at);
@@ -79,7 +79,7 @@ static memopt_status check_gradient(const mo_parameter *p, uint64_t index, const
     return MEMOPT_OK;
 }
 
-/* What lay at the same place in the last step has been found to be reachable then. */
+/* An address that is the same as in the last step was checked then. */
 static memopt_status check_memory(const memopt_optimizer *o, uint64_t index, uint64_t place,
                                   const memopt_tensor *g)
 {
@@ -90,7 +90,7 @@ static memopt_status check_memory(const memopt_optimizer *o, uint64_t index, uin
     return mo_optim_tensor_reachable(o->device, "optimizer step: gradient", index, g);
 }
 
-/* Fills o->next with the gradients that are there; *out_chunks counts their chunks. */
+/* Fills o->next with the gradients that are not NULL; *out_chunks counts their chunks. */
 static memopt_status gather(memopt_optimizer *o, const memopt_tensor *gradients,
                             uint64_t *out_count, uint64_t *out_chunks)
 {
@@ -143,7 +143,7 @@ static memopt_status upload_tables(memopt_optimizer *o, uint64_t count, memopt_s
     return status;
 }
 
-/* The total of squares of all gradients; *out_sum is where it will lie. */
+/* The total of squares of all gradients; *out_sum is its address. */
 static memopt_status reduce(memopt_optimizer *o, uint64_t count, uint64_t chunks,
                             memopt_stream stream, const double **out_sum)
 {

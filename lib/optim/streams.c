@@ -1,10 +1,10 @@
 /*
- * The streams that have used an optimizer. What it frees is told to the allocator as used by each
- * of them; one that ends is left out from then on, and until its work is known to be complete a
- * free waits for the device instead.
+ * The streams that have used an optimizer. Before a free, the optimizer records each of them with
+ * the allocator. It drops a stream that ends; until that stream's work is complete, a free waits
+ * for the device.
  *
- * `streams_lock` is held while a stream is told to the allocator, so that no stream ends between
- * the look and the telling. It comes after the device's lock of listeners, before the allocator's.
+ * `streams_lock` is held while a stream is recorded, so that the stream cannot end meanwhile. It
+ * comes after the device's lock of listeners, before the allocator's.
  */
 #include "optim/optim.h"
 
@@ -75,7 +75,7 @@ memopt_status mo_optimizer_use_stream(memopt_optimizer *o, memopt_stream stream)
     return added ? MEMOPT_OK : MEMOPT_OUT_OF_HOST_MEMORY;
 }
 
-/* Tells the allocator of the streams that live. 1 in *out_wait if there is work of others. */
+/* Records the live streams with the allocator. *out_wait is 1 if others may have pending work. */
 static memopt_status tell_uses(memopt_optimizer *o, void *block, int *out_wait)
 {
     memopt_status result = MEMOPT_OK;
@@ -99,7 +99,7 @@ memopt_status mo_optimizer_release(memopt_optimizer *o, void *block)
     if (block == NULL)
         return MEMOPT_OK;
     memopt_status result = tell_uses(o, block, &wait);
-    if (result != MEMOPT_OK || wait) /* it cannot be told which work is pending: wait for all */
+    if (result != MEMOPT_OK || wait) /* unknown which work is pending: wait for all */
         (void)memopt_device_sync(o->device);
     memopt_status status = memopt_allocator_free(o->allocator, block);
     return result == MEMOPT_OK ? status : result;

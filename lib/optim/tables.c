@@ -1,7 +1,7 @@
 /*
- * Tables in device memory. They are written by a kernel whose argument struct carries the bytes:
- * the launch copies it, so nothing on the host has to stay as it is, nothing is waited for, and a
- * captured graph replays the same bytes.
+ * Tables in device memory. A kernel writes them from its argument struct. The launch copies the
+ * struct, so the host memory may change at once, nothing waits, and a captured graph replays the
+ * same bytes.
  */
 #include "optim/optim.h"
 

@@ -1,6 +1,6 @@
 /*
- * A program of someone else: C99 and C++11 alike, public headers only. It uses a device and an
- * allocator, and looks at an error.
+ * A program of someone else: C99 and C++11 alike, public headers only. It uses a device (the
+ * argument, or "cpu"), an allocator and a kernel, and looks at an error.
  */
 #include <memopt/memopt.h>
 
@@ -22,9 +22,20 @@ static int use(memopt_allocator *allocator, memopt_device *device)
     unsigned char host[1000];
     void *block = NULL;
     void *none = NULL;
+    memopt_tensor from, to;
     size_t i;
     CHECK(memopt_allocator_alloc(allocator, sizeof host, MEMOPT_TAG_OTHER, NULL, &block));
     CHECK(memopt_fill(device, block, 0x5a, sizeof host, NULL));
+    /* Rounded to bfloat16, the float of four equal bytes has two of them. */
+    memset(&from, 0, sizeof from);
+    from.data = block;
+    from.count = 100;
+    from.dtype = MEMOPT_DTYPE_F32;
+    to = from;
+    to.data = (unsigned char *)block + 512;
+    to.dtype = MEMOPT_DTYPE_BF16;
+    CHECK(memopt_fill(device, to.data, 0, 200, NULL));
+    CHECK(memopt_cast(device, &to, &from, 1, NULL, NULL));
     memset(host, 0, sizeof host);
     CHECK(memopt_copy(device, host, block, sizeof host, NULL));
     CHECK(memopt_stream_sync(device, NULL));
@@ -39,7 +50,7 @@ static int use(memopt_allocator *allocator, memopt_device *device)
     return 0;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
     memopt_device *device = NULL;
@@ -47,8 +58,9 @@ int main(void)
     int failed;
     if (memopt_version() / 10000 != MEMOPT_VERSION_MAJOR)
         return 1;
-    CHECK(memopt_parse_size("64MiB", &options.capacity));
-    CHECK(memopt_device_open("cpu", &options, &device));
+    if (argc < 2)
+        CHECK(memopt_parse_size("64MiB", &options.capacity));
+    CHECK(memopt_device_open(argc < 2 ? "cpu" : argv[1], &options, &device));
     CHECK(memopt_allocator_create(device, "expandable_segments:True", NULL, &allocator));
     failed = use(allocator, device);
     CHECK(memopt_allocator_destroy(allocator));

@@ -8,9 +8,15 @@ kernels, the public headers and lib/device/device.h, but neither a back end nor 
 insides. lib/tools and lib/plan are libraries of their own: they know themselves, base and the
 public headers.
 
+Python: memopt is below memopt.tools and memopt.plan, which do not know each other; memopt.torch may
+use memopt.tools, and memopt.cli all of them. No modules import each other in a circle, be it inside
+functions or for type checkers only.
+
 Rules: one file calls malloc and its family (it is the fault point of the torture tests); nothing
-prints, exits or aborts; one file takes mutexes (it keeps log callbacks out of locks); a primitive has no #if of a back end.
+prints, exits or aborts; one file takes mutexes (it keeps log callbacks out of locks); a primitive has
+no #if of a back end; no files use each other's functions or variables in a circle.
 """
+import ast
 import pathlib
 import re
 import sys
@@ -28,12 +34,27 @@ BACK_END = re.compile(r"#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|HIP|NVCC|ROCM|AMDGPU
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 NOT_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 
+NAME = r"(?:mo|memopt)_\w+"
+DEFINITION = re.compile(
+    rf"^\w[\w \t*]*?[ *]({NAME})(?:\s*\((?:[^;{{}}()]|\([^()]*\))*\)\s*\{{|(?:\[[^]]*\])?\s*[;=])", re.M
+)
+
 ALLOCATES = {"lib/base/memory.c"}
 PRINTS = {"lib/base/log.c"}  # the default sink, when MEMOPT_LOG asks for it
 LOCKS = {"lib/base/lock.h", "lib/tools/lock.h"}
 HOOKS = "include/memopt/experimental/hooks.h"
 LIBRARIES = ("tools", "plan")  # beside libmemopt, on its public interface
+PYTHON = "bindings/python/memopt"
+BELOW = {  # the packages that a package may import
+    "": set(),
+    "tools": {""},
+    "plan": {""},
+    "torch": {"", "tools"},
+    "cli": {"", "tools", "plan", "torch"},
+}
 DEVICE_INTERFACE = "lib/device/device.h"
+# A checkpointed region of the planner's tape runs a tape of its own within a backward.
+RECURSION = {("lib/plan/tape/backward.c", "lib/plan/tape/region.c")}
 SOURCES = {".c", ".h", ".cc", ".cu", ".inc"}
 
 
@@ -114,11 +135,90 @@ def problems(root):
                 yield f"{name}:{line(match)}: a primitive has no #if of a back end"
 
 
+def python_imports(root):
+    """The modules of the Python package by file, each with those that it imports and where."""
+    top = root / PYTHON
+    modules = {path.relative_to(root).with_suffix("").as_posix(): path for path in top.rglob("*.py")}
+    for name, path in modules.items():
+        found = {}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom) or not node.level:
+                continue
+            base = pathlib.PurePosixPath(name).parents[node.level - 1]
+            base = base.joinpath(*(node.module or "").split(".")) if node.module else base
+            for one in node.names:
+                places = (base / one.name, base / one.name / "__init__", base, base / "__init__")
+                target = next((p.as_posix() for p in places if p.as_posix() in modules), None)
+                if target not in (None, name):
+                    found.setdefault(target, node.lineno)
+        yield name, found
+
+
+def python_problems(root):
+    """Yields 'file:line: what is wrong' of the Python package."""
+    graph = dict(python_imports(root))
+
+    def package(name):
+        parts = name[len(PYTHON) + 1 :].split("/")
+        if parts == ["__main__"]:
+            return "cli"
+        return parts[0] if len(parts) > 1 and parts[0] in BELOW else ""
+
+    def reach(start):
+        seen, waiting = set(), [start]
+        while waiting:
+            new = set(graph[waiting.pop()]) - seen
+            seen |= new
+            waiting += new
+        return seen
+
+    for name, found in sorted(graph.items()):
+        for target, line in found.items():
+            ours, theirs = package(name), package(target)
+            if theirs != ours and theirs not in BELOW[ours]:
+                yield f"{name}.py:{line}: imports {target}: memopt.{theirs} is not below this package"
+            if name in reach(target):
+                yield f"{name}.py:{line}: imports {target}, which leads back here"
+
+
+def circles(root):
+    """Yields 'file: uses file ..., and so on back to itself', once for each circle."""
+    code = {
+        path.relative_to(root).as_posix(): without_text(path.read_text(encoding="utf-8"))
+        for top in ("lib", "kernels")
+        for path in sorted((root / top).rglob("*.c"))
+    }
+    owner = {}
+    for name, text in code.items():
+        owner.update((found.group(1), name) for found in DEFINITION.finditer(text)
+                     if not found.group().startswith(("static", "extern", "typedef")))
+    uses = {
+        name: {owner[word] for word in re.findall(rf"\b{NAME}", text) if word in owner} - {name}
+        for name, text in code.items()
+    }
+    done, way = set(), []
+
+    def walk(name):
+        way.append(name)
+        for other in sorted(uses[name]):
+            if other in way:
+                circle = way[way.index(other):]
+                if tuple(sorted(circle)) not in RECURSION:
+                    yield f"{other}: is in a circle: " + " -> ".join([*circle, other])
+            elif other not in done:
+                yield from walk(other)
+        done.add(way.pop())
+
+    for name in code:
+        if name not in done:
+            yield from walk(name)
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     root = pathlib.Path(sys.argv[1]).resolve()
-    found = list(problems(root))
+    found = [*problems(root), *circles(root), *python_problems(root)]
     print("\n".join(found) if found else "the folders depend on each other in one direction only")
     return 1 if found else 0
 

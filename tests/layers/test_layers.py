@@ -30,7 +30,7 @@ def found_in(changes):
         for name, text in {**TREE, **changes}.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_text(text, encoding="utf-8")
-        return list(layers.problems(root))
+        return [*layers.problems(root), *layers.circles(root), *layers.python_problems(root)]
 
 
 class Layers(unittest.TestCase):
@@ -45,6 +45,16 @@ class Layers(unittest.TestCase):
 
     def test_a_lock_that_logging_does_not_know(self):
         self.expect("lib/optim/x.c", "void f(void *m) { pthread_mutex_lock(m); }\n", "lock.h")
+
+    def test_python_modules_import_each_other(self):
+        package = "bindings/python/memopt"
+        below = {f"{package}/a.py": "import sys\n", f"{package}/tools/__init__.py": "from ..a import b\n"}
+        self.assertEqual(found_in(below), [])
+        for text in ("from .tools import x\n", "def f():\n    from . import tools\n"):
+            found = found_in({**below, f"{package}/a.py": text})
+            self.assertEqual(len(found), 3, found)  # the order, and the circle seen from both sides
+            self.assertIn("tools is not below", found[0])
+            self.assertIn("leads back here", found[1])
 
     def test_public_header_includes_the_inside(self):
         self.expect("include/memopt/x.h", '#include "base/error.h"\n', "public headers only")
@@ -93,6 +103,18 @@ class Layers(unittest.TestCase):
 
     def test_back_end_condition_in_a_primitive(self):
         self.expect("lib/optim/x.c", "\n#ifdef __CUDACC__\n", "no #if of a back end")
+
+    def test_files_that_use_each_other(self):
+        change = {
+            "lib/optim/x.c": "int mo_x(int (*f)(int), int n)\n{\n    return mo_y[n];\n}\n",
+            "lib/cast/y.c": "const int mo_y[2] = {0, 1};\nint f(void) { return mo_z(); }\n",
+            "lib/cast/z.c": "int mo_z(void) { return 0; }\n",
+        }
+        self.assertEqual(found_in(change), [])
+        change["lib/cast/z.c"] = "int mo_z(void)\n{\n    return mo_x(0, 1); /* mo_y */\n}\n"
+        found = found_in(change)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("lib/cast/y.c -> lib/cast/z.c -> lib/optim/x.c -> lib/cast/y.c", found[0])
 
 
 if __name__ == "__main__":

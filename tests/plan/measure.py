@@ -3,11 +3,11 @@
 
     PYTHONPATH=bindings/python python tests/plan/measure.py            # every row, ~10 minutes
     PYTHONPATH=bindings/python python tests/plan/measure.py NAME…      # these rows, others stay
-    PYTHONPATH=bindings/python python tests/plan/measure.py --list
+    PYTHONPATH=bindings/python python tests/plan/measure.py --missing  # those that were not measured yet
 
-Each row of rows.py is one model with one way to run it. A small step makes the optimizer's state;
-the step after it is recorded on the CPU: batch, forward, loss, backward, optimizer, gradients set
-to None. README.md says what each key of a row means.
+The rows are in truth.json: `name`, `config` and `run` are given, the rest is measured. A small step
+makes the optimizer's state; the step after it is recorded on the CPU: batch, forward, loss, backward,
+optimizer, gradients set to None. README.md says what each key of a row means.
 """
 
 from __future__ import annotations
@@ -17,13 +17,9 @@ import gc
 import importlib
 import json
 import pathlib
-import platform
-import sys
-import time
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 import models
-import rows
 import torch
 import transformers
 from memopt.torch._recorder import CATEGORIES, Account
@@ -118,57 +114,47 @@ def versions() -> Dict[str, str]:
     return {"torch": torch.__version__, "transformers": transformers.__version__}
 
 
-def write(measured: Dict[str, Dict[str, Any]]) -> None:
-    """One row a line, in the order of rows.py."""
-    lines = [json.dumps(measured[row["name"]]) for row in rows.ROWS if row["name"] in measured]
-    head = json.dumps({"versions": versions(), "categories": CATEGORIES})
-    text = '{"about": %s,\n"rows": [\n%s\n]}\n' % (head, ",\n".join(lines))
-    TRUTH.write_text(text)
+def rows(table: pathlib.Path) -> Dict[str, Dict[str, Any]]:
+    """The rows of a table by name."""
+    return {row["name"]: row for row in json.loads(table.read_text())["rows"]}
 
 
-def known() -> Dict[str, Dict[str, Any]]:
-    """Rows measured before."""
-    if not TRUTH.exists():
-        return {}
-    return {row["name"]: row for row in json.loads(TRUTH.read_text())["rows"]}
+def write(table: pathlib.Path, about: Dict[str, Any], known: Dict[str, Dict[str, Any]]) -> None:
+    """One row a line."""
+    lines = ",\n".join(json.dumps(row) for row in known.values())
+    table.write_text('{"about": %s,\n"rows": [\n%s\n]}\n' % (json.dumps(about), lines))
 
 
-def main() -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def show(row: Dict[str, Any]) -> None:
+    """Prints a line for a row that was measured."""
+    held = 100 * (row["held_peak_bytes"] / row["peak_bytes"] - 1)
+    told = (row["name"], row["peak_bytes"] / 2**20, row["peak_phase"], held)
+    print("%-38s %8.1f MiB  %-9s held %+5.1f %%" % told, flush=True)
+
+
+def chosen(table: pathlib.Path) -> List[Dict[str, Any]]:
+    """The rows of a table that the command line names, or all."""
+    parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", help="rows to measure (all)")
-    parser.add_argument("--list", action="store_true", help="print names of rows, measure nothing")
-    parser.add_argument("--missing", action="store_true", help="only rows that are not there yet")
+    parser.add_argument("--missing", action="store_true", help="only rows without a measured peak")
     options = parser.parse_args()
-    names = options.names or [row["name"] for row in rows.ROWS]
-    unknown = set(names) - {row["name"] for row in rows.ROWS}
+    known = rows(table)
+    unknown = set(options.names) - set(known)
     if unknown:
         parser.error("no row is called " + ", ".join(sorted(unknown)))
-    if options.list:
-        print("\n".join(names))
-        return 0
-    measured = known() if options.names or options.missing else {}
-    for row in rows.ROWS:
-        if row["name"] not in names or (options.missing and row["name"] in measured):
-            continue
-        start = time.time()
-        measured[row["name"]] = result = measure(row)
+    asked = [known[name] for name in options.names or known]
+    return [row for row in asked if not (options.missing and "peak_bytes" in row)]
+
+
+def main() -> None:
+    """The command."""
+    known = rows(TRUTH)
+    for row in chosen(TRUTH):
+        known[row["name"]] = measure(row)
         gc.collect()
-        print(
-            "%-34s %8.1f MiB  %-9s held %+5.1f %%  %5.1f s"
-            % (
-                row["name"],
-                result["peak_bytes"] / 2**20,
-                result["peak_phase"],
-                100 * (result["held_peak_bytes"] / result["peak_bytes"] - 1),
-                time.time() - start,
-            ),
-            flush=True,
-        )
-        write(measured)
-    print("%s, Python %s" % (versions(), platform.python_version()))
-    return 0
+        show(known[row["name"]])
+        write(TRUTH, {"versions": versions(), "categories": CATEGORIES}, known)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

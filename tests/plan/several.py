@@ -32,7 +32,7 @@ import memopt
 import models
 import torch
 import transformers
-from memopt.torch._live import LiveBytes
+from memopt.torch._live_bytes import LiveBytes
 from memopt.torch._recorder import Recorder, Tensor
 from memopt.torch._step import StepRecorder, states_of
 from memopt.torch._target import Target

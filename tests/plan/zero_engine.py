@@ -30,7 +30,6 @@ from typing import Any, Callable, Dict, Iterator, List, Tuple
 import models
 import several
 import torch
-import zero_rows
 from memopt.torch._recorder import Account, Recorder
 from memopt.torch._step import Recorded, StepRecorder
 from torch.utils._pytree import tree_flatten, tree_iter, tree_unflatten
@@ -295,43 +294,22 @@ def measure(asked: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return [several.fullest(of_row) for of_row in zip(*told)]
 
 
-def write(measured: Dict[str, Dict[str, Any]]) -> None:
-    """One row a line, in the order of zero_rows.py."""
-    import deepspeed
-    import transformers
-
-    versions = {
-        "deepspeed": deepspeed.__version__.split("+")[0],
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }
-    lines = [json.dumps(measured[r["name"]]) for r in zero_rows.ROWS if r["name"] in measured]
-    head = json.dumps({"versions": versions})
-    text = '{"about": %s,\n"rows": [\n%s\n]}\n' % (head, ",\n".join(lines))
-    TRUTH.write_text(text)
-
-
-def main(names: List[str]) -> int:
+def main() -> None:
     """The command."""
-    unknown = set(names) - {row["name"] for row in zero_rows.ROWS}
-    if unknown:
-        print("no row is called " + ", ".join(sorted(unknown)), file=sys.stderr)
-        return 2
-    table = json.loads(TRUTH.read_text()) if names else {"rows": []}
-    known = {row["name"]: row for row in table["rows"]}
-    for world in sorted({row["run"]["world_size"] for row in zero_rows.ROWS}, reverse=True):
-        asked = [r for r in zero_rows.ROWS if r["run"]["world_size"] == world]
-        asked = [r for r in asked if not names or r["name"] in names]
-        for result in measure(asked) if asked else []:
-            known[result["name"]] = result
-            write(known)
-            told = (result["name"], result["peak_bytes"] / 2**20, result["peak_phase"])
-            print("%-38s %8.1f MiB  %s" % told, flush=True)
-    return 0
+    import deepspeed
+    import measure as whole
+
+    about = {"versions": {"deepspeed": deepspeed.__version__.split("+")[0], **whole.versions()}}
+    known, asked = whole.rows(TRUTH), whole.chosen(TRUTH)
+    for world in sorted({row["run"]["world_size"] for row in asked}, reverse=True):
+        for row in measure([row for row in asked if row["run"]["world_size"] == world]):
+            known[row["name"]] = row
+            whole.show(row)
+            whole.write(TRUTH, about, known)
 
 
 if __name__ == "__main__":
     if len(sys.argv) == 3 and pathlib.Path(sys.argv[1]).is_dir():
         process(pathlib.Path(sys.argv[1]), int(sys.argv[2]))
     else:
-        sys.exit(main(sys.argv[1:]))
+        main()

@@ -23,20 +23,19 @@ from ._abi import (
     Status,
     StreamOrder,
     Tag,
-    TraceAction,
 )
 from ._library import lib as _lib
 from ._library import path as library_path
 from .allocator import Allocator, Buffer, TagStats
 from .backends import BackendInfo, backend_info
-from .cast import Scaler, cast
+from .casts import Scaler, cast
 from .checkpoint import Lease, RandomState, Region
 from .codes import (
     dequantize,
     quantize,
     state_map,
 )
-from .device import Device, DeviceProperties, MemoryInfo
+from .device import Device
 from .dtypes import DType, dtype_of
 from .errors import (
     BusyError,
@@ -55,19 +54,17 @@ from .errors import (
 from .groups import Group
 from .log import set_log
 from .memory import Memory
-from .monitor import Monitor, MonitorInfo, Process, Reading
 from .norms import clip, norm, norm_scratch
 from .offload import Offloader, Ticket
 from .optim import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit
 from .optimizer import Optimizer
-from .phases import phase
+from .open_device import DeviceProperties, MemoryInfo
 from .pinned import PinnedMemory, Registration
-from .publish import Published, PublishedAllocator, Publisher, publish, published
 from .schedule import Schedule, Stage
 from .sizes import format_size, parse_size
 from .streams import Event, Stream
-from .tensors import Tensor, tensor
-from .trace import Replay, ReplayFailure, Sample, Trace, TraceInfo, TraceSource
+from .tensors import tensor
+from .views import Tensor
 
 #: The version of the library that is loaded.
 __version__: str = _lib.memopt_version_string().decode()
@@ -101,8 +98,6 @@ __all__ = [
     "Memory",
     "MemoryInfo",
     "MismatchError",
-    "Monitor",
-    "MonitorInfo",
     "NotFoundError",
     "Offloader",
     "Optimizer",
@@ -110,21 +105,13 @@ __all__ = [
     "Overflow",
     "Pass",
     "PinnedMemory",
-    "Process",
-    "Published",
-    "PublishedAllocator",
-    "Publisher",
     "RandomState",
-    "Reading",
     "Region",
     "RegionMode",
     "Registration",
-    "Replay",
-    "ReplayFailure",
     "Rounding",
     "SGD",
     "SGD8bit",
-    "Sample",
     "Scaler",
     "Schedule",
     "ScheduleOperation",
@@ -138,10 +125,6 @@ __all__ = [
     "TagStats",
     "Tensor",
     "Ticket",
-    "Trace",
-    "TraceAction",
-    "TraceInfo",
-    "TraceSource",
     "UnsupportedError",
     "backend_info",
     "cast",
@@ -153,9 +136,6 @@ __all__ = [
     "norm",
     "norm_scratch",
     "parse_size",
-    "phase",
-    "publish",
-    "published",
     "quantize",
     "set_log",
     "state_map",

@@ -12,14 +12,14 @@ def choice(kind: Any, value: Any, what: str) -> Any:
             return kind[value.upper().replace("-", "_")]
         except KeyError:
             names = ", ".join(repr(member.name.lower()) for member in kind)
-            raise ValueError("%s: %r is none of %s" % (what, value, names)) from None
+            raise ValueError("%s is %r; it must be one of %s" % (what, value, names)) from None
     return kind(value)
 
 
 def unsigned(value: int, bits: int, what: str) -> int:
     """An int that fits an unsigned field of C, which would wrap it silently."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("%s is an int, not %s" % (what, type(value).__name__))
+        raise TypeError("%s must be an int, not %s" % (what, type(value).__name__))
     if not 0 <= value < 1 << bits:
-        raise ValueError("%s: %d is outside 0 to 2**%d - 1" % (what, value, bits))
+        raise ValueError("%s is %d; it must be from 0 to 2**%d - 1" % (what, value, bits))
     return value

@@ -3,8 +3,8 @@
 A capsule that is read stays unconsumed and is kept by the view: when the view goes, the capsule's
 own destructor frees what it holds. A capsule that is given has no destructor, since Python code
 must not run there with an exception in flight; `_given` keeps it instead, and sweep() forgets those
-that nobody took. Consumers call `_release` when they are done; at exit it is taken out of the
-structs that are still theirs, so a late free never calls into an interpreter that is gone.
+that were not taken. Consumers call `_release` when they are done; at exit it is removed from
+structs still in use, so a late free never calls into an interpreter that has ended.
 """
 
 from __future__ import annotations
@@ -116,12 +116,12 @@ def read(source: Any) -> View:
     if _capsule_is_valid(capsule, b"dltensor_versioned"):
         versioned = _ManagedVersioned.from_address(_capsule_pointer(capsule, b"dltensor_versioned"))
         if versioned.major != _VERSION[0]:
-            raise BufferError("DLPack version %d is not known here" % versioned.major)
+            raise BufferError("DLPack version %d is not supported" % versioned.major)
         return _describe(versioned.tensor, bool(versioned.flags & _READ_ONLY), capsule)
     if _capsule_is_valid(capsule, b"dltensor"):
         managed = _Managed.from_address(_capsule_pointer(capsule, b"dltensor"))
         return _describe(managed.tensor, False, capsule)
-    raise BufferError("__dlpack__ gave no DLPack capsule")
+    raise BufferError("__dlpack__ did not return a DLPack capsule")
 
 
 def _describe(tensor: _DLTensor, read_only: bool, capsule: Any) -> View:
@@ -190,7 +190,7 @@ def give(
     """A capsule over memory that stays until `done` is called, once, by whoever takes it."""
     sweep()
     if read_only and not versioned:
-        raise BufferError("read-only memory needs a consumer that knows DLPack 1.0")
+        raise BufferError("read-only memory needs a consumer that supports DLPack 1.0")
     sizes = (c_int64 * max(len(shape), 1))(*shape)
     strides = (c_int64 * max(len(shape), 1))(*_row_major(shape))
     struct: Union[_Managed, _ManagedVersioned]

@@ -2,9 +2,8 @@
 
 libmemopt-tools and libmemopt-plan are loaded from where libmemopt is, when they are first used.
 
-Order: the path in the environment variable MEMOPT_LIBRARY (then nothing else is tried: who names a
-library wants that one), the library bundled beside this file, and what the system's loader finds as
-libmemopt.so.1.
+Order: the path in the environment variable MEMOPT_LIBRARY (then nothing else is tried), the library
+bundled beside this file, and what the system's loader finds as libmemopt.so.1.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ def _set_prototypes(library: ctypes.CDLL, which: str) -> None:
 
 
 def _check(status: int, function: Any, arguments: Any) -> int:
-    """Raises what a failed call means; the innermost layer's exception where a callback had one."""
+    """Raises the exception of a failed call; that of the innermost callback if one raised."""
     if status != 0:
         raise errors.take_callback_exception() or from_status(status)
     if errors.has_callback_exception():
@@ -94,7 +93,7 @@ def _check(status: int, function: Any, arguments: Any) -> int:
 def from_status(status: int) -> errors.MemoptError:
     """The exception for a status, with the library's message where the message belongs to it."""
     info = _abi.ErrorInfo()
-    lib.memopt_last_error_info(ctypes.byref(info))
+    lib.memopt_last_error_info(info)
     if info.status == status:
         return errors.make(
             status,
@@ -107,6 +106,13 @@ def from_status(status: int) -> errors.MemoptError:
     return errors.make(status, _text(lib.memopt_status_message(status)))
 
 
+def output(function: Any, *arguments: Any) -> Any:
+    """What a function writes through its last parameter: a struct, a number or an address."""
+    out = function.argtypes[-1]._type_()
+    function(*arguments, out)
+    return out if isinstance(out, _abi.Struct) else out.value
+
+
 def _text(raw: Optional[bytes]) -> str:
     return (raw or b"").decode("utf-8", "replace")
 
@@ -114,17 +120,19 @@ def _text(raw: Optional[bytes]) -> str:
 def c_text(text: str, what: str) -> bytes:
     """Text for C, which would stop reading at a NUL character."""
     if not isinstance(text, str):
-        raise TypeError("%s is text, not %s" % (what, type(text).__name__))
+        raise TypeError("%s must be text, not %s" % (what, type(text).__name__))
     if "\0" in text:
-        raise ValueError("%s has a NUL character in it: %r" % (what, text))
+        raise ValueError("%s contains a NUL character: %r" % (what, text))
     try:
         return text.encode()
     except UnicodeEncodeError:  # bytes on a command line that are no text, say
-        raise ValueError("%s has characters that are none: %r" % (what, text)) from None
+        raise ValueError(
+            "%s contains characters that UTF-8 cannot encode: %r" % (what, text)
+        ) from None
 
 
 def load() -> Tuple[ctypes.CDLL, str]:
-    """The loaded library and the path it came from; ImportError tells every path and its reason."""
+    """The loaded library and its path; ImportError lists every path with its reason."""
     failures = []
     for path, origin in _candidates():
         try:

@@ -20,13 +20,15 @@ never held across a call of the library (ending a stream waits for workers that 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import weakref
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, List, Optional, Tuple
 
 from . import errors
 from ._abi import Status
+from ._library import output
 from ._lock import Guard
 
 _lock = Guard()  # reentrant: a collection may run a finalizer inside the locked part
@@ -40,6 +42,8 @@ class Handle:
         "keep",
         "_pointer",
         "_end",
+        "_force_end",
+        "around",
         "_parents",
         "_children",
         "_exports",
@@ -51,14 +55,18 @@ class Handle:
         self,
         kind: str,
         pointer: int,
-        end: Callable[[int, bool], object],
+        end: Callable[[int], object],
         parents: Tuple["Handle", ...] = (),
         keep: Any = None,
+        force_end: Optional[Callable[[int], object]] = None,
     ) -> None:
         self.kind = kind
         self.keep = keep  # what the native object refers to: callback thunks
         self._pointer: Optional[int] = pointer
-        self._end = end  # end(pointer, force)
+        self._end = end
+        self._force_end = force_end or end
+        #: The native object ends inside ``with around(pointer)``.
+        self.around: Callable[[int], ContextManager[object]] = contextlib.nullcontext
         self._parents = parents
         self._children: List["Handle"] = []
         self._exports = 0
@@ -103,7 +111,8 @@ class Handle:
             self._detach()  # a signal may have ended an earlier close() before that
             return
         try:
-            self._end(pointer, force)
+            with self.around(pointer):
+                (self._force_end if force else self._end)(pointer)
         except errors.BusyError:
             self._pointer = pointer
             raise
@@ -150,7 +159,8 @@ class Handle:
                 return
             pointer, self._pointer = self._pointer, None
         try:
-            self._end(pointer, True)
+            with self.around(pointer):
+                self._force_end(pointer)
         except errors.MemoptError as error:
             errors.report_unraisable(error, "while a forgotten %s was ended" % self.kind)
         self._detach()
@@ -185,6 +195,22 @@ atexit.register(_at_exit)
 def finalize(owner: object, handle: Handle) -> None:
     """Abandons the handle when the owner is collected, or at exit, the youngest first."""
     weakref.finalize(owner, handle.abandon)
+
+
+def create(
+    owner: object,
+    kind: str,
+    end: Callable[[int], object],
+    function: Any,
+    *arguments: Any,
+    parents: Tuple[Handle, ...] = (),
+    keep: Any = None,
+    force_end: Optional[Callable[[int], object]] = None,
+) -> Handle:
+    """The handle of the native object that a function of the library makes for an owner."""
+    handle = Handle(kind, output(function, *arguments) or 0, end, parents, keep, force_end)
+    finalize(owner, handle)
+    return handle
 
 
 class Closing:

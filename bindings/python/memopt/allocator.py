@@ -11,10 +11,9 @@ from . import _abi, _lifetime, errors
 from ._abi import BlockState, Tag
 from ._arguments import unsigned
 from ._interrupt import Interruptible
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 from .device import Device
 from .memory import Memory
-from .publish import unpublished
 from .sizes import Size, parse_size
 from .streams import StreamLike, stream_pointer
 
@@ -53,8 +52,14 @@ class Buffer(Memory):
         """Where it came from."""
         return self._allocator
 
+    @property
+    def device(self) -> Device:
+        """The device it belongs to."""
+        return self._allocator.device
+
     def free(self) -> None:
-        """Gives the block back. Work of its own stream may still be pending. ClosedError twice."""
+        """Frees the block. Work of its own stream may still be pending. ClosedError the second
+        time."""
         self._allocator.free(self)
 
     def record_stream(self, stream: StreamLike) -> None:
@@ -76,7 +81,7 @@ class Buffer(Memory):
         self._allocator._give_back(self)
 
     def _take(self) -> int:
-        """The address, which from here on belongs to someone else."""
+        """The address, which now belongs to another owner."""
         self._refuse_exports()
         address = self.pointer
         self._address = None
@@ -86,7 +91,7 @@ class Buffer(Memory):
 class Allocator(_lifetime.Closing):
     """A caching allocator of one device.
 
-    `config` is the field's string, as in PYTORCH_CUDA_ALLOC_CONF:
+    `config` is a string as in PYTORCH_CUDA_ALLOC_CONF:
     "expandable_segments:True,max_split_size_mb:128". `limit` is the most it may hold from the
     device. ``on_pressure(bytes_needed)`` is called when memory is short and returns the bytes it
     freed; ``on_oom(asked, free, report)`` when an allocation fails for good.
@@ -119,17 +124,18 @@ class Allocator(_lifetime.Closing):
         self._tags = {tag.name.lower(): int(tag) for tag in Tag if tag is not Tag.USER}
         options = _abi.AllocatorOptions(limit=parse_size(limit))
         options.pressure, options.oom = thunks = _thunks(weakref.ref(self))
-        out = ctypes.c_void_p()
-        lib.memopt_allocator_create(
+        self._handle = _lifetime.create(
+            self,
+            "allocator",
+            lib.memopt_allocator_destroy,
+            lib.memopt_allocator_create,
             device._handle.pointer,
             c_text(config, "a configuration"),
-            ctypes.byref(options),
-            ctypes.byref(out),
+            options,
+            parents=(device._handle,),
+            keep=thunks,
+            force_end=lib.memopt_allocator_destroy_force,
         )
-        self._handle = _lifetime.Handle(
-            "allocator", out.value or 0, _end_allocator, (device._handle,), keep=thunks
-        )
-        _lifetime.finalize(self, self._handle)
         self._names = stat_names()
 
     @property
@@ -148,23 +154,22 @@ class Allocator(_lifetime.Closing):
     # --- blocks ---
 
     def alloc(self, nbytes: Size, stream: StreamLike = None, tag: TagLike = "other") -> Buffer:
-        """Allocates device memory for work on a stream; OutOfMemoryError says what there is."""
+        """Allocates device memory for work on a stream; OutOfMemoryError says what is free."""
         size = parse_size(nbytes)
-        out = ctypes.c_void_p()
-        lib.memopt_allocator_alloc(
+        address = output(
+            lib.memopt_allocator_alloc,
             self._handle.pointer,
             size,
             self.tag(tag),
             stream_pointer(stream),
-            ctypes.byref(out),
         )
-        buffer = Buffer(self, out.value, size, stream)
-        if out.value:
-            self._live[out.value] = weakref.ref(buffer)
+        buffer = Buffer(self, address, size, stream)
+        if address:
+            self._live[address] = weakref.ref(buffer)
         return buffer
 
     def free(self, block: Union[Buffer, int, None]) -> None:
-        """Frees a block: the Buffer, or its address. None is fine."""
+        """Frees a block: the Buffer, or its address. None is allowed."""
         if block is None:
             return
         if not isinstance(block, Buffer):
@@ -190,7 +195,7 @@ class Allocator(_lifetime.Closing):
             raise
 
     def _disown(self, buffer: Buffer) -> None:
-        """Another object has taken the block over: an offloader's ticket."""
+        """Another object has taken the block: an offloader's ticket."""
         self._live.pop(buffer._take(), None)
 
     def record_stream(self, block: Union[Buffer, int], stream: StreamLike) -> None:
@@ -201,15 +206,13 @@ class Allocator(_lifetime.Closing):
         """The first byte and the usable size of the live block that holds an address."""
         base, size = ctypes.c_void_p(), ctypes.c_uint64()
         lib.memopt_allocator_get_block(
-            self._handle.pointer, int(pointer), ctypes.byref(base), ctypes.byref(size)
+            self._handle.pointer, int(pointer), base, size
         )
         return base.value or 0, size.value
 
     def trim(self) -> int:
         """Gives cached memory back to the device; the bytes given back."""
-        released = ctypes.c_uint64()
-        lib.memopt_allocator_trim_sync(self._handle.pointer, ctypes.byref(released))
-        return released.value
+        return int(output(lib.memopt_allocator_trim_sync, self._handle.pointer))
 
     def set_limit(self, limit: Size) -> None:
         """Sets the most bytes to hold from the device; 0: no limit."""
@@ -219,12 +222,10 @@ class Allocator(_lifetime.Closing):
 
     def register_tag(self, name: str) -> int:
         """Registers a tag, or finds it; from then on `name` can be given to alloc()."""
-        out = ctypes.c_uint32()
-        lib.memopt_allocator_register_tag(
-            self._handle.pointer, c_text(name, "a tag"), ctypes.byref(out)
-        )
-        self._tags[name] = out.value
-        return out.value
+        text = c_text(name, "a tag")
+        number = int(output(lib.memopt_allocator_register_tag, self._handle.pointer, text))
+        self._tags[name] = number
+        return number
 
     def tag(self, tag: TagLike) -> int:
         """The number of a tag."""
@@ -233,17 +234,18 @@ class Allocator(_lifetime.Closing):
                 return self._tags[tag]
             except KeyError:
                 names = ", ".join(sorted(self._tags))
-                raise ValueError("tag %r is not registered; there are %s" % (tag, names)) from None
+                raise ValueError(
+                    "tag %r is not registered; the tags are %s" % (tag, names)
+                ) from None
         return unsigned(int(tag), 32, "tag")
 
     def tags(self) -> Dict[str, TagStats]:
         """Current and peak bytes of every tag, by name."""
         result: Dict[str, TagStats] = {}
         while True:
-            raw = _abi.TagStatsStruct()
             try:
-                lib.memopt_allocator_get_tag_stats(
-                    self._handle.pointer, len(result), ctypes.byref(raw)
+                raw = output(
+                    lib.memopt_allocator_get_tag_stats, self._handle.pointer, len(result)
                 )
             except errors.NotFoundError:
                 return result
@@ -253,18 +255,15 @@ class Allocator(_lifetime.Closing):
     # --- statistics ---
 
     def stats(self) -> Dict[str, int]:
-        """All statistics at one moment, under the field's keys: "reserved_bytes.all.peak" …"""
+        """All statistics at one moment, under PyTorch's keys: "reserved_bytes.all.peak" …"""
         values = (ctypes.c_uint64 * len(self._names))()
         lib.memopt_allocator_get_stats(self._handle.pointer, len(self._names), values, None)
         return dict(zip(self._names, values))
 
     def stat(self, name: str) -> int:
         """One statistic by its key."""
-        value = ctypes.c_uint64()
-        lib.memopt_allocator_get_stat(
-            self._handle.pointer, c_text(name, "a statistic"), ctypes.byref(value)
-        )
-        return value.value
+        text = c_text(name, "a statistic")
+        return int(output(lib.memopt_allocator_get_stat, self._handle.pointer, text))
 
     def reset_peaks(self) -> None:
         """Makes every peak the current value."""
@@ -290,14 +289,6 @@ def add_to_snapshot_of(allocator: int, segments: List[Dict[str, Any]]) -> None:
     visitor = _abi.BlockVisitor(visit)
     with Interruptible():
         lib.memopt_allocator_snapshot(allocator, visitor, None)
-
-
-def _end_allocator(pointer: int, force: bool) -> None:
-    with unpublished(pointer):
-        if force:
-            lib.memopt_allocator_destroy_force(pointer)
-        else:
-            lib.memopt_allocator_destroy(pointer)
 
 
 def config_items(text: str) -> List[str]:

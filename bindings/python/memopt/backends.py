@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import enum
 from typing import NamedTuple, Tuple, Type, Union
 
 from . import _abi
 from ._abi import BackendFeature, Status
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 
 #: Every back end that this version knows.
 BACKENDS: Tuple[str, ...] = ("cpu", "cuda", "hip")
@@ -37,8 +36,7 @@ class BackendInfo(NamedTuple):
 
 def backend_info(backend: str) -> BackendInfo:
     """Asks about "cpu", "cuda" or "hip"; a missing driver is an answer, not an exception."""
-    raw = _abi.BackendInfoStruct()
-    lib.memopt_backend_get_info(c_text(backend, "a back end"), ctypes.byref(raw))
+    raw = output(lib.memopt_backend_get_info, c_text(backend, "a back end"))
     return BackendInfo(
         status=status_of(raw.status),
         driver_code=raw.driver_code,

@@ -1,7 +1,7 @@
 """Checkpoint regions: run a segment without keeping its activations, and again in backward.
 
-An exception in a callback comes out of forward() or recompute() as the same object; a status that a
-callback returns comes out as MemoptError with that status.
+forward() and recompute() re-raise an exception of a callback as the same object; a status that a
+callback returns becomes a MemoptError with that status.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 from . import _abi, _lifetime, errors
 from ._abi import CheckMode, Pass, RegionMode, Status
 from ._arguments import choice, unsigned
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 from .allocator import Allocator
 from .memory import Memory
 from .sizes import Size, parse_size
@@ -51,8 +51,8 @@ class Region(_lifetime.Closing):
     """A checkpointed segment of a forward pass.
 
     `run` enqueues it, leases what backward needs with alloc(), and declares results with check().
-    `mode` "keep" keeps the leases and recomputes nothing, so that checkpointing is one option to
-    switch. `check` compares recomputed values by "hash" or "exact"ly.
+    `mode` "keep" keeps the leases and recomputes nothing, so that one option switches
+    checkpointing. `check` compares recomputed values by "hash" or "exact"ly.
     """
 
     __slots__ = (
@@ -78,7 +78,7 @@ class Region(_lifetime.Closing):
         random: Optional[RandomState] = None,
     ) -> None:
         if not callable(run):
-            raise TypeError("run is a function, not %s" % type(run).__name__)
+            raise TypeError("run must be a function, not %s" % type(run).__name__)
         self._allocator = allocator
         self._run = run
         self._random = random
@@ -95,22 +95,18 @@ class Region(_lifetime.Closing):
         )
         self._keeps = options.mode == RegionMode.KEEP
         device = allocator.device
-        out = ctypes.c_void_p()
-        lib.memopt_region_create(
+        self._handle = _lifetime.create(
+            self,
+            "region",
+            lib.memopt_region_destroy,
+            lib.memopt_region_create,
             device._handle.pointer,
             allocator._handle.pointer,
-            ctypes.byref(callbacks),
-            ctypes.byref(options),
-            ctypes.byref(out),
-        )
-        self._handle = _lifetime.Handle(
-            "region",
-            out.value or 0,
-            _end_region,
-            (allocator._handle, device._handle),
+            callbacks,
+            options,
+            parents=(allocator._handle, device._handle),
             keep=thunks,
         )
-        _lifetime.finalize(self, self._handle)
 
     @property
     def leases(self) -> Tuple[Lease, ...]:
@@ -157,9 +153,7 @@ class Region(_lifetime.Closing):
     def alloc(self, nbytes: Size) -> Lease:
         """Leases memory; only inside `run`. The n-th lease of each run has the same size."""
         size = parse_size(nbytes)
-        out = ctypes.c_void_p()
-        lib.memopt_region_alloc(self._handle.pointer, size, ctypes.byref(out))
-        lease = Lease(self, out.value, size)
+        lease = Lease(self, output(lib.memopt_region_alloc, self._handle.pointer, size), size)
         self._leases.append(lease)
         return lease
 
@@ -171,21 +165,16 @@ class Region(_lifetime.Closing):
 
     def stats(self) -> Dict[str, int]:
         """What the region has done."""
-        raw = _abi.RegionStats()
-        lib.memopt_region_get_stats(self._handle.pointer, ctypes.byref(raw))
+        raw = output(lib.memopt_region_get_stats, self._handle.pointer)
         return {field[0]: getattr(raw, field[0]) for field in raw._fields_[1:]}
 
     def _refuse_exports(self) -> None:
-        """C ends leases when `run` returns: nobody may look at them any more."""
+        """C ends leases when `run` returns: they must not be used any more."""
         for number, lease in enumerate(self._leases):
             try:
                 lease._refuse_exports()
             except BufferError as error:
                 raise BufferError("region %r, lease %d: %s" % (self.name, number, error)) from None
-
-
-def _end_region(pointer: int, force: bool) -> None:
-    lib.memopt_region_destroy(pointer)
 
 
 def _guarded(call: Callable[[], Optional[int]]) -> int:
@@ -225,7 +214,7 @@ def _callbacks(
             data = bytes(random.save())
             if len(data) != random.nbytes:
                 raise ValueError(
-                    "random.save gave %d bytes, not the %d announced" % (len(data), random.nbytes)
+                    "random.save returned %d bytes instead of %d" % (len(data), random.nbytes)
                 )
             ctypes.memmove(state, data, len(data))
 

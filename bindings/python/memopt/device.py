@@ -1,4 +1,4 @@
-"""Devices: what they are, copies and fills, and what their work keeps alive.
+"""Devices: streams, copies, fills and page-locked memory.
 
 Work on a stream of a GPU, or on a stream of "cpu" other than its default, runs later: the Python
 objects whose memory it uses are kept until it is done.
@@ -6,52 +6,29 @@ objects whose memory it uses are kept until it is done.
 
 from __future__ import annotations
 
-import collections
-import ctypes
 import sys
-from typing import Any, Callable, Deque, NamedTuple, Optional, Tuple, Union
+from typing import Any, Callable, Optional, Tuple, Union
 
-from . import _abi, _dlpack, _lifetime
+from . import _abi, _lifetime
 from ._abi import StreamOrder
 from ._arguments import choice, unsigned
-from ._library import c_text, lib
-from ._lock import Guard
+from ._library import c_text, lib, output
+from .open_device import OpenDevice
 from .pinned import PinnedMemory, Registration
 from .sizes import Size, parse_size
-from .streams import Event, Stream, StreamLike, call_in_order, stream_pointer
-from .tensors import Tensor, TensorLike, tensor
+from .streams import (
+    Event,
+    Stream,
+    StreamLike,
+    call_in_order,
+    stream_pointer,
+    sync_stream,
+    wait_event,
+)
+from .tensors import TensorLike, tensor
 
 
-class DeviceProperties(NamedTuple):
-    """What a device is and can do."""
-
-    name: str
-    backend: str
-    isa: str
-    index: int  # type: ignore[assignment]  # hides tuple.index, as C calls it so
-    threads: int
-    warp_size: int
-    virtual_memory: bool
-    total_memory: int
-    granularity: int
-    kernels: str
-    limit: str
-
-
-class MemoryInfo(NamedTuple):
-    """Device and pinned memory in bytes."""
-
-    total: int
-    free: int
-    used: int
-    used_peak: int
-    reserved_va: int
-    pinned: int
-    pinned_peak: int
-    registered: int
-
-
-class Device(_lifetime.Closing):
+class Device(OpenDevice):
     """An open device: "cpu", "cuda:N" or "hip:N".
 
     On "cpu", device memory is host memory of the given capacity: a program that fits there fits a
@@ -61,7 +38,7 @@ class Device(_lifetime.Closing):
     per processor that the process may use, by its affinity mask and its CPU quota.
     """
 
-    __slots__ = ("_handle", "_properties", "_is_cpu", "_inline", "_pending", "_lock", "__weakref__")
+    __slots__ = ("_inline",)
 
     def __init__(
         self,
@@ -81,67 +58,23 @@ class Device(_lifetime.Closing):
             granularity=parse_size(granularity),
         )
         if capacity != 0 and options.capacity == 0:
-            raise ValueError("capacity: 0 bytes of device memory are of no use")
-        out = ctypes.c_void_p()
-        lib.memopt_device_open(
-            c_text(name, "a device name"), ctypes.byref(options), ctypes.byref(out)
+            raise ValueError("capacity must be greater than 0 bytes")
+        super().__init__(
+            _lifetime.create(
+                self,
+                "device %s" % name,
+                lib.memopt_device_close,
+                lib.memopt_device_open,
+                c_text(name, "a device name"),
+                options,
+            )
         )
-        self._handle = _lifetime.Handle("device %s" % name, out.value or 0, _close_device)
-        _lifetime.finalize(self, self._handle)
-        self._properties = _read_properties(self._handle.pointer)
-        self._is_cpu = self.backend == "cpu"
         self._inline = self._is_cpu and options.stream_order == StreamOrder.EAGER
-        self._pending: Deque[Tuple[Event, Any]] = collections.deque()
-        self._lock = Guard()
 
     @staticmethod
     def count(backend: str) -> int:
         """The number of devices of a back end: "cpu" (1), "cuda" or "hip"."""
-        result = ctypes.c_int32()
-        lib.memopt_device_count(c_text(backend, "a back end"), ctypes.byref(result))
-        return result.value
-
-    @property
-    def name(self) -> str:
-        """The device as the driver calls it."""
-        return self._properties.name
-
-    @property
-    def backend(self) -> str:
-        """ "cpu", "cuda" or "hip"."""
-        return self._properties.backend
-
-    @property
-    def properties(self) -> DeviceProperties:
-        """What it is and can do."""
-        return self._properties
-
-    def __repr__(self) -> str:
-        return "<memopt.Device %s%s>" % (self.backend, " (closed)" if self.closed else "")
-
-    def set_threads(self, threads: int) -> None:
-        """Changes how many threads run kernels, from 1 to 1024, on "cpu" only; 0: as many as by
-        default. Results are the same bits with any number. :attr:`properties` tells it."""
-        lib.memopt_device_set_threads(self._handle.pointer, unsigned(threads, 32, "threads"))
-        self._properties = _read_properties(self._handle.pointer)
-
-    def memory_info(self) -> MemoryInfo:
-        """Device and page-locked memory: total, free, and what this handle holds."""
-        info = _abi.MemoryInfoStruct()
-        lib.memopt_device_get_memory_info(self._handle.pointer, ctypes.byref(info))
-        return MemoryInfo(*(getattr(info, field) for field in MemoryInfo._fields))
-
-    def sync(self) -> None:
-        """Waits for all work of the device that this handle knows."""
-        lib.memopt_device_sync(self._handle.pointer)
-        self._forget_done()
-
-    def close(self) -> None:
-        """Waits for all work and closes the device. BusyError while anything of it is left."""
-        if not self.closed:
-            if self._pending:
-                self.sync()
-            self._handle.close()
+        return int(output(lib.memopt_device_count, c_text(backend, "a back end")))
 
     # --- streams and events ---
 
@@ -155,8 +88,7 @@ class Device(_lifetime.Closing):
 
     def sync_stream(self, stream: StreamLike = None) -> None:
         """Waits for all work that is on a stream now."""
-        lib.memopt_stream_sync(self._handle.pointer, stream_pointer(stream))
-        self._forget_done()
+        sync_stream(self, stream)
 
     def release_stream(self, stream: StreamLike) -> None:
         """Says that a stream of others is about to be destroyed; waits for its work.
@@ -169,9 +101,7 @@ class Device(_lifetime.Closing):
 
     def wait_event(self, event: Event, stream: StreamLike = None) -> None:
         """Makes later work of a stream wait for an event's last record."""
-        lib.memopt_stream_wait_event(
-            self._handle.pointer, stream_pointer(stream), event._handle.pointer
-        )
+        wait_event(self, event, stream)
 
     def call(self, function: Callable[[], Any], stream: StreamLike = None) -> None:
         """Calls a function when a stream's work so far is done, on a thread of the library.
@@ -179,7 +109,7 @@ class Device(_lifetime.Closing):
         It must not use this library and not wait for device work. An exception in it is reported
         through ``sys.unraisablehook``.
         """
-        call_in_order(self._handle, stream, function)
+        call_in_order(self, stream, function)
 
     # --- copies ---
 
@@ -200,12 +130,16 @@ class Device(_lifetime.Closing):
         known = {value for value in (room, size) if value is not None}
         if nbytes is None:
             if len(known) != 1:
-                raise ValueError("copy: sizes differ (%s to %s bytes); give nbytes" % (size, room))
+                raise ValueError(
+                    "copy: the sizes differ (%s and %s bytes); pass nbytes" % (size, room)
+                )
             count = known.pop()
         else:
             count = parse_size(nbytes)
             if known and count > min(known):
-                raise ValueError("copy: %d bytes asked, %d are there" % (count, min(known)))
+                raise ValueError(
+                    "copy: %d bytes were requested, the memory has %d" % (count, min(known))
+                )
         lib.memopt_copy(self._handle.pointer, into, start, count, stream_pointer(stream))
         self._keep(stream, owner, source_owner)
 
@@ -220,9 +154,9 @@ class Device(_lifetime.Closing):
         into, room, owner = self._memory(destination, writable=True)
         count = room if nbytes is None else parse_size(nbytes)
         if count is None or (room is not None and count > room):
-            raise ValueError("fill: %s bytes asked, %s are there" % (nbytes, room))
+            raise ValueError("fill: %s bytes were requested, the memory has %s" % (nbytes, room))
         if not 0 <= value <= 255:
-            raise ValueError("fill: a byte is from 0 to 255, not %d" % value)
+            raise ValueError("fill: value is %d; it must be from 0 to 255" % value)
         lib.memopt_fill(self._handle.pointer, into, value, count, stream_pointer(stream))
         self._keep(stream, owner)
 
@@ -243,31 +177,6 @@ class Device(_lifetime.Closing):
 
     # --- for the other modules ---
 
-    def _dlpack_device(self, on_host: bool) -> Tuple[int, int]:
-        kinds = {
-            "cpu": (_dlpack.CPU, _dlpack.CPU),
-            "cuda": (_dlpack.CUDA, _dlpack.CUDA_HOST),
-            "hip": (_dlpack.ROCM, _dlpack.ROCM_HOST),
-        }[self.backend]
-        return (kinds[on_host], self._properties.index)
-
-    def _check_tensor(self, view: Tensor, host_too: bool = False) -> None:
-        """Refuses a tensor that this device's work cannot reach."""
-        kind = view.device_type
-        if kind is None or (kind == _dlpack.CPU and (self._is_cpu or host_too)):
-            return
-        if (self._is_cpu or host_too) and view._is_host():
-            return
-        if view.device_id == self._properties.index:
-            if self.backend == "cuda" and view.device_type in (_dlpack.CUDA, _dlpack.CUDA_MANAGED):
-                return
-            if self.backend == "hip" and view.device_type in (_dlpack.ROCM, _dlpack.CUDA):
-                return  # torch calls both of them cuda
-        raise ValueError(
-            "the tensor is on %s, the device is %s:%d"
-            % (view._device_text(), self.backend, self._properties.index)
-        )
-
     def _keep(self, stream: StreamLike, *owners: Any) -> None:
         """Keeps owners of memory until the work on a stream so far is done."""
         if (stream is None and self._inline) or not any(o is not None for o in owners):
@@ -280,33 +189,9 @@ class Device(_lifetime.Closing):
             self._pending.append((event, owners))
         self._forget_done()
 
-    def _forget_done(self) -> None:
-        """Lets go of what work that is done has used, the oldest first."""
-        while True:
-            with self._lock:
-                if not self._pending or not self._pending[0][0].query():
-                    return
-                done = self._pending.popleft()
-            done[0].close()
-            del done  # outside the lock: owners may end here
-
 
 def _torch_captures() -> bool:
     """Whether torch captures a graph now. Asking about an event would end the capture, and what a
     graph uses must stay longer than one run of it: as in torch, that is the caller's to see to."""
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     return cuda is not None and cuda.is_initialized() and cuda.is_current_stream_capturing()
-
-
-def _close_device(pointer: int, force: bool) -> None:
-    lib.memopt_device_close(pointer)
-
-
-def _read_properties(pointer: int) -> DeviceProperties:
-    raw = _abi.DevicePropertiesStruct()
-    lib.memopt_device_get_properties(pointer, ctypes.byref(raw))
-    values = {field: getattr(raw, field) for field in DeviceProperties._fields}
-    for field in ("name", "backend", "isa", "kernels", "limit"):
-        values[field] = values[field].decode("utf-8", "replace")
-    values["virtual_memory"] = bool(values["virtual_memory"])
-    return DeviceProperties(**values)

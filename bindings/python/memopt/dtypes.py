@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Dict, Optional, Union
 
 from . import errors
 from ._abi import DType
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 
 __all__ = ["DType", "DTypeLike", "dtype_of"]
 
@@ -18,7 +17,7 @@ _seen: Dict[Any, DType] = {}  # a framework has few dtype objects, and a step lo
 
 
 def dtype_of(value: DTypeLike) -> DType:
-    """The element type that a value names; UnsupportedError where the library has no such type."""
+    """The element type that a value names; UnsupportedError if the library lacks it."""
     if isinstance(value, DType):
         return value
     try:
@@ -39,12 +38,10 @@ def _look_up(value: DTypeLike) -> Optional[DType]:
         except ValueError:
             return None
     name = value if isinstance(value, str) else _framework_name(value)
-    result = ctypes.c_int32()
     try:
-        lib.memopt_dtype_parse(c_text(name, "a dtype"), ctypes.byref(result))
+        return DType(output(lib.memopt_dtype_parse, c_text(name, "a dtype")))
     except errors.NotFoundError:
         return None
-    return DType(result.value)
 
 
 def _framework_name(value: Any) -> str:

@@ -19,8 +19,8 @@ class MemoptError(RuntimeError):
     """A call of the library failed.
 
     ``str(error)`` and ``error.message`` are the library's own message, ``error.status`` its code (a
-    :class:`Status`, or an int where a callback returned a number of its own), ``error.name`` the
-    code's name. ``driver_code`` and ``driver_message`` are the driver's or the system's own.
+    :class:`Status`, or an int that a callback returned), ``error.name`` the code's name.
+    ``driver_code`` and ``driver_message`` are the driver's or the system's own.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class BusyError(MemoptError):
 
 
 class NotFoundError(MemoptError, LookupError):
-    """There is no such thing."""
+    """The thing does not exist."""
 
 
 class CorruptError(MemoptError, ValueError):

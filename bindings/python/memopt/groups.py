@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-from typing import TYPE_CHECKING, Any, Dict
+from typing import Any, Dict, Generic, Optional, Tuple, TypeVar
 
 from . import _abi
 from ._abi import OptimizerKind
-from ._library import lib
-
-if TYPE_CHECKING:
-    from .optimizer import Optimizer
+from ._library import lib, output
+from ._lifetime import Handle
 
 #: The hyperparameters of each kind and their defaults: torch's, for Lion its paper's.
 VALUES: Dict[OptimizerKind, Dict[str, Any]] = {
@@ -24,74 +21,96 @@ VALUES: Dict[OptimizerKind, Dict[str, Any]] = {
 }
 
 
+_T = TypeVar("_T")
+
+
+class _Value(Generic[_T]):
+    """A hyperparameter as an attribute of a group."""
+
+    def __init__(self, text: str) -> None:
+        self.__doc__ = text
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, group: Any, owner: Any = None) -> _T:
+        if group is None:
+            return self  # type: ignore[return-value]  # help() asks the class
+        values = group.as_dict()
+        if self._name not in values:
+            raise AttributeError("a group of %s has no %s" % (group._kind.name, self._name))
+        value: _T = values[self._name]
+        return value
+
+    def __set__(self, group: "Group", value: _T) -> None:
+        group._set({self._name: value})
+
+
 class Group:
     """The hyperparameters of a group, read and set like torch's: ``group.lr = 3e-4``."""
 
-    __slots__ = ("_optimizer", "index")
+    __slots__ = ("_handle", "_kind", "index")
 
-    def __init__(self, optimizer: Optimizer, index: int) -> None:
-        self._optimizer = optimizer
+    lr = _Value[float]("Learning rate.")
+    betas = _Value[Tuple[float, float]]("Decays of the first and second moment.")
+    eps = _Value[float]("Added to the root.")
+    weight_decay = _Value[float]("Weight decay, decoupled; of SGD part of the gradient.")
+    momentum = _Value[float]("SGD: decay of the momentum buffer.")
+    dampening = _Value[float]("SGD: damping of the gradients after the first.")
+    nesterov = _Value[bool]("SGD: whether the momentum is Nesterov's.")
+    maximize = _Value[bool]("Whether steps climb.")
+
+    def __init__(self, handle: Handle, kind: OptimizerKind, index: int) -> None:
+        self._handle = handle  # the optimizer's
+        self._kind = kind
         #: The group's number.
         self.index = index
 
+    def set(
+        self,
+        *,
+        lr: Optional[float] = None,
+        betas: Optional[Tuple[float, float]] = None,
+        eps: Optional[float] = None,
+        weight_decay: Optional[float] = None,
+        momentum: Optional[float] = None,
+        dampening: Optional[float] = None,
+        nesterov: Optional[bool] = None,
+        maximize: Optional[bool] = None,
+    ) -> None:
+        """Changes some hyperparameters at once, for later steps; all are checked first."""
+        self._set(given(locals()))
+
+    def _set(self, values: Dict[str, Any]) -> None:
+        raw = self._get()
+        set_values(self._kind, raw, values)
+        lib.memopt_optimizer_set_group(self._handle.pointer, self.index, raw)
+
     def _get(self) -> _abi.OptimizerGroup:
-        raw = _abi.OptimizerGroup()
-        lib.memopt_optimizer_get_group(
-            self._optimizer._handle.pointer, self.index, ctypes.byref(raw)
+        raw: _abi.OptimizerGroup = output(
+            lib.memopt_optimizer_get_group, self._handle.pointer, self.index
         )
         return raw
-
-    def set(self, **values: Any) -> None:
-        """Changes some hyperparameters at once, for later steps; all are checked first."""
-        raw = self._get()
-        set_values(self._optimizer.kind, raw, values)
-        lib.memopt_optimizer_set_group(
-            self._optimizer._handle.pointer, self.index, ctypes.byref(raw)
-        )
 
     def as_dict(self) -> Dict[str, Any]:
         """All hyperparameters under torch's names."""
         raw = self._get()
         every = {
-            "lr": raw.lr,
+            **{name: getattr(raw, name) for name in VALUES[self._kind] if name != "betas"},
             "betas": (raw.beta1, raw.beta2),
-            "eps": raw.eps,
-            "momentum": raw.momentum,
-            "dampening": raw.dampening,
-            "weight_decay": raw.weight_decay,
             "nesterov": bool(raw.nesterov),
             "maximize": bool(raw.maximize),
         }
-        return {name: every[name] for name in VALUES[self._optimizer.kind]}
+        return {name: every[name] for name in VALUES[self._kind]}
 
     def __repr__(self) -> str:
         return "<memopt.Group %d %s>" % (self.index, self.as_dict())
 
 
-def _group_property(name: str, text: str) -> property:
-    def get(self: Group) -> Any:
-        values = self.as_dict()
-        if name not in values:
-            raise AttributeError("a group of %s has no %s" % (self._optimizer.kind.name, name))
-        return values[name]
-
-    def set_(self: Group, value: Any) -> None:
-        self.set(**{name: value})
-
-    return property(get, set_, doc=text)
-
-
-for _name, _text in (
-    ("lr", "Learning rate."),
-    ("betas", "Decays of the first and second moment."),
-    ("eps", "Added to the root."),
-    ("weight_decay", "Weight decay, decoupled; of SGD part of the gradient."),
-    ("momentum", "SGD: decay of the momentum buffer."),
-    ("dampening", "SGD: what gradients after the first are damped by."),
-    ("nesterov", "SGD: whether the momentum is Nesterov's."),
-    ("maximize", "Whether steps climb."),
-):
-    setattr(Group, _name, _group_property(_name, _text))
+def given(arguments: Dict[str, Any]) -> Dict[str, Any]:
+    """The hyperparameters that a caller gave, out of a function's arguments."""
+    names = {name for values in VALUES.values() for name in values}
+    return {k: v for k, v in arguments.items() if k in names and v is not None}
 
 
 def set_values(kind: OptimizerKind, raw: _abi.OptimizerGroup, values: Dict[str, Any]) -> None:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple, Union
 
 from . import _dlpack, _lifetime, errors
 from ._abi import DType
 from ._lock import Guard
-from .dtypes import DTypeLike
-
-if TYPE_CHECKING:
-    from .device import Device
-    from .tensors import Tensor
+from .dtypes import DTypeLike, dtype_of
+from .open_device import OpenDevice
+from .views import Owner, Tensor, product, view_bytes
 
 _lock = Guard()  # guards export counts; a collection may re-enter
 
@@ -43,7 +41,7 @@ class _Export:
             self.drop()
 
 
-class Memory:
+class Memory(Owner):
     """A range of bytes in device or pinned memory; see the module's text."""
 
     __slots__ = ("_device", "_address", "_nbytes", "_handle", "_exports", "__weakref__")
@@ -54,7 +52,7 @@ class Memory:
     _on_host = False
 
     def __init__(
-        self, device: "Device", address: Optional[int], nbytes: int, handle: _lifetime.Handle
+        self, device: OpenDevice, address: Optional[int], nbytes: int, handle: _lifetime.Handle
     ) -> None:
         self._device = device
         self._address: Optional[int] = address or 0  # None once it is freed
@@ -67,7 +65,7 @@ class Memory:
         """The address of the first byte; 0 where there are none. ClosedError once it is freed."""
         address = self._address
         if address is None or self._handle.closed:
-            raise errors.ClosedError("%s: it was freed" % self._kind)
+            raise errors.ClosedError("%s was freed" % self._kind)
         return address
 
     @property
@@ -76,7 +74,7 @@ class Memory:
         return self._nbytes
 
     @property
-    def device(self) -> "Device":
+    def device(self) -> OpenDevice:
         """The device it belongs to."""
         return self._device
 
@@ -109,13 +107,26 @@ class Memory:
     def tensor(
         self,
         dtype: DTypeLike = DType.U8,
-        shape: "Optional[int | Sequence[int]]" = None,
+        shape: Union[None, int, Sequence[int]] = None,
         offset: int = 0,
-    ) -> "Tensor":
+    ) -> Tensor:
         """A typed view: `shape` elements (all that fit, by default) from byte `offset` on."""
-        from .tensors import tensor_of_memory
-
-        return tensor_of_memory(self, dtype, shape, offset)
+        kind = dtype_of(dtype)
+        if not 0 <= offset <= self.nbytes:
+            raise ValueError("offset %d is outside the memory of %d bytes" % (offset, self.nbytes))
+        room = self.nbytes - offset
+        if shape is None:
+            sizes: Tuple[int, ...] = (room // kind.itemsize,)
+        elif isinstance(shape, int):
+            sizes = (shape,)
+        else:
+            sizes = tuple(int(size) for size in shape)
+        if any(size < 0 for size in sizes) or product(sizes) * kind.itemsize > room:
+            raise ValueError(
+                "shape %s of %s does not fit in %d bytes" % (list(sizes), kind.name.lower(), room)
+            )
+        device = self.__dlpack_device__()
+        return Tensor(self.pointer + offset, sizes, kind, device, False, self)
 
     def as_memoryview(self) -> memoryview:
         """The bytes as a writable memoryview; host memory and "cpu" devices only."""
@@ -124,8 +135,15 @@ class Memory:
     def __dlpack_device__(self) -> Tuple[int, int]:
         return self._device._dlpack_device(self._on_host)
 
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.tensor().__dlpack__(**options)
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        return self.tensor().__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
 
     # --- exports ---
 
@@ -173,7 +191,7 @@ class Part(Memory):
 
     def __init__(
         self,
-        device: "Device",
+        device: OpenDevice,
         address: Optional[int],
         nbytes: int,
         handle: _lifetime.Handle,
@@ -181,12 +199,3 @@ class Part(Memory):
     ) -> None:
         super().__init__(device, address, nbytes, handle)
         self._whole = whole
-
-
-def view_bytes(address: int, nbytes: int, keep: object) -> memoryview:
-    """A memoryview of bytes at an address; it holds `keep` as long as any part of it lives."""
-    # A class of its own, so that the instance has a __dict__ to hold it in.
-    kind: Any = type("Bytes", (ctypes.c_ubyte * nbytes,), {})
-    array = kind.from_address(address)
-    array.keep = keep
-    return memoryview(array).cast("B")

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Optional, Tuple
 
-from ._abi import DType
-from ._library import lib
-from .cast import Tensors
+from ._library import lib, output
+from .casts import Tensors
 from .device import Device
 from .streams import StreamLike, stream_pointer
-from .tensors import Tensor, TensorLike, tensor, tensor_array, tensor_list
+from .tensors import TensorLike, one_f32, tensor, tensor_array, tensor_list
 
 
 def norm_scratch(tensors: Tensors, device: Device) -> int:
@@ -62,9 +61,7 @@ def clip(
 
 
 def _scratch_bytes(array: Any, count: int) -> int:
-    found = ctypes.c_uint64()
-    lib.memopt_norm_get_scratch(array, count, ctypes.byref(found))
-    return found.value
+    return int(output(lib.memopt_norm_get_scratch, array, count))
 
 
 def _scratch(
@@ -76,7 +73,7 @@ def _scratch(
         device._check_tensor(view)
         return view.pointer, view.nbytes, view
     if device.backend != "cpu":
-        raise ValueError("norm: on %s give `scratch` in device memory" % device.backend)
+        raise ValueError("norm: on %s pass `scratch` in device memory" % device.backend)
     room = (ctypes.c_uint64 * (_scratch_bytes(array, count) // 8))()
     return ctypes.addressof(room), ctypes.sizeof(room), room
 
@@ -85,21 +82,13 @@ def _with_norm(
     device: Device, out: Optional[TensorLike], stream: StreamLike, kept: Any, enqueue: Any
 ) -> Optional[float]:
     if out is not None:
-        view = _cell(device, out)
+        view = one_f32(out, device, "norm: `out`")
         enqueue(view.pointer)
         device._keep(stream, kept, view)
         return None
     if device.backend != "cpu":
-        raise ValueError("norm: on %s give `out` in device memory" % device.backend)
+        raise ValueError("norm: on %s pass `out` in device memory" % device.backend)
     cell = ctypes.c_float()
     enqueue(ctypes.addressof(cell))
     device.sync_stream(stream)
     return cell.value
-
-
-def _cell(device: Device, out: TensorLike) -> Tensor:
-    view = tensor(out, writable=True)
-    device._check_tensor(view)
-    if view.dtype is not DType.F32 or view.count < 1:
-        raise ValueError("norm: `out` is one f32, not %d of %s" % (view.count, view.dtype.name))
-    return view

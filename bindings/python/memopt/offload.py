@@ -11,27 +11,28 @@ from typing import Any, Callable, Dict, Optional, Tuple, Union
 from . import _abi, _lifetime, errors
 from ._abi import OffloaderFlags, Overflow
 from ._arguments import choice
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 from .allocator import Allocator, Buffer
 from .memory import Memory
 from .sizes import Size, parse_size
 from .streams import StreamLike, ready, stream_pointer
-from .tensors import Tensor, TensorLike, tensor
+from .tensors import TensorLike, tensor
+from .views import Tensor
 
-#: Where values go that the host has no room for: a directory or a file to make, or that and the
-#: most bytes to use of it.
+#: Where values go that do not fit the host: a directory or a file to make, or that and the most
+#: bytes to use of it.
 Disk = Union[str, "os.PathLike[str]", Tuple[Union[str, "os.PathLike[str]"], Size]]
 
 
 def parse_disk(disk: Optional[Disk], host_limit: int) -> Tuple[Optional[bytes], int]:
-    """The path for C, None where there is no disk, and the limit."""
+    """The path for C, None without a disk, and the limit."""
     if disk is None:
         return None, 0
     path, limit = disk if isinstance(disk, tuple) else (disk, 0)
     if host_limit == 0:
         raise ValueError(
-            "disk: without a host_limit nothing would ever go to %s: say how much may stay in host"
-            " memory" % os.fspath(path)
+            "disk: without host_limit no value goes to %s; set host_limit to the bytes that may"
+            " stay in host memory" % os.fspath(path)
         )
     return c_text(os.fspath(path), "disk"), parse_size(limit)
 
@@ -45,8 +46,8 @@ class Offloader(_lifetime.Closing):
     the device's NULL stream: on "cpu" they are done when a call returns.
 
     `disk` is a directory, or a file to make, for "spill", which is then the default: "/scratch", or
-    ("/scratch", "200GiB") to use no more of it. Its file has no name, so nothing is left of it when
-    the process ends, however it ends.
+    ("/scratch", "200GiB") to use no more of it. Its file has no name, so it never outlives the
+    process.
     """
 
     __slots__ = ("_allocator", "_handle", "__weakref__")
@@ -74,18 +75,18 @@ class Offloader(_lifetime.Closing):
             disk_limit=disk_limit,
         )
         device = allocator.device
-        out = ctypes.c_void_p()
-        lib.memopt_offloader_create(
+        self._allocator = allocator
+        self._handle = _lifetime.create(
+            self,
+            "offloader",
+            lib.memopt_offloader_destroy,
+            lib.memopt_offloader_create,
             device._handle.pointer,
             allocator._handle.pointer,
-            ctypes.byref(options),
-            ctypes.byref(out),
+            options,
+            parents=(allocator._handle, device._handle),
+            force_end=lib.memopt_offloader_destroy_force,
         )
-        self._allocator = allocator
-        self._handle = _lifetime.Handle(
-            "offloader", out.value or 0, _end_offloader, (allocator._handle, device._handle)
-        )
-        _lifetime.finalize(self, self._handle)
 
     @property
     def allocator(self) -> Allocator:
@@ -104,15 +105,18 @@ class Offloader(_lifetime.Closing):
         On success the buffer belongs to the ticket and is as freed; on failure nothing has changed.
         """
         if buffer.allocator is not self._allocator:
-            raise ValueError("pack: the buffer is of another allocator; use pack_borrowed()")
+            raise ValueError("pack: the buffer belongs to another allocator; use pack_borrowed()")
         buffer._refuse_exports()
         size = buffer.nbytes if nbytes is None else parse_size(nbytes)
-        out = ctypes.c_uint64()
-        lib.memopt_offloader_pack(
-            self._handle.pointer, buffer.pointer, size, stream_pointer(stream), ctypes.byref(out)
+        number = output(
+            lib.memopt_offloader_pack,
+            self._handle.pointer,
+            buffer.pointer,
+            size,
+            stream_pointer(stream),
         )
         self._allocator._disown(buffer)
-        return Ticket(self, out.value, size, stream, None)
+        return Ticket(self, number, size, stream, None)
 
     def pack_borrowed(self, source: TensorLike, stream: StreamLike = None) -> "Ticket":
         """Copies device memory that stays the caller's, such as a framework's tensor.
@@ -129,29 +133,19 @@ class Offloader(_lifetime.Closing):
             view.pointer,
             view.nbytes,
             stream_pointer(stream),
-            ctypes.byref(out),
-            ctypes.byref(kept),
+            out,
+            kept,
         )
         return Ticket(self, out.value, view.nbytes, stream, view, kept=bool(kept.value))
 
     def trim(self) -> int:
         """Gives cached host memory and unused space of the disk back; the bytes of host memory."""
-        released = ctypes.c_uint64()
-        lib.memopt_offloader_trim_sync(self._handle.pointer, ctypes.byref(released))
-        return released.value
+        return int(output(lib.memopt_offloader_trim_sync, self._handle.pointer))
 
     def stats(self) -> Dict[str, int]:
         """What it holds and has done."""
-        raw = _abi.OffloaderStats()
-        lib.memopt_offloader_get_stats(self._handle.pointer, ctypes.byref(raw))
+        raw = output(lib.memopt_offloader_get_stats, self._handle.pointer)
         return {field[0]: getattr(raw, field[0]) for field in raw._fields_[1:]}
-
-
-def _end_offloader(pointer: int, force: bool) -> None:
-    if force:
-        lib.memopt_offloader_destroy_force(pointer)
-    else:
-        lib.memopt_offloader_destroy(pointer)
 
 
 class Unpacked(Memory):
@@ -206,7 +200,7 @@ class Ticket:
 
     def _id(self) -> int:
         if self._number == 0:
-            raise errors.ClosedError("ticket: it was released")
+            raise errors.ClosedError("the ticket was released")
         return self._number
 
     @property
@@ -216,7 +210,7 @@ class Ticket:
 
     @property
     def packed(self) -> bool:
-        """Whether the copy to the host is done (or there is none to make), without waiting."""
+        """Whether the copy to the host is done (or not needed), without waiting."""
         pointer = self._offloader._handle.pointer
         done = ready(lib.memopt_offloader_query_packed(pointer, self._id()))
         if done and not self.kept:
@@ -235,14 +229,16 @@ class Ticket:
 
     def unpack(self, stream: StreamLike = None) -> Unpacked:
         """The value on the device, valid in the order of a stream until release."""
-        out = ctypes.c_void_p()
-        lib.memopt_offloader_unpack(
-            self._offloader._handle.pointer, self._id(), stream_pointer(stream), ctypes.byref(out)
+        address = output(
+            lib.memopt_offloader_unpack,
+            self._offloader._handle.pointer,
+            self._id(),
+            stream_pointer(stream),
         )
         self._stream = stream
         memory = self._memory
-        if memory is None or memory._address != out.value:
-            memory = Unpacked(self, out.value)
+        if memory is None or memory._address != address:
+            memory = Unpacked(self, address)
             self._view = weakref.ref(memory)
         return memory
 

@@ -1,4 +1,4 @@
-"""AdamW, Lion, SGD and their kin with small states, with torch's manners.
+"""AdamW, Lion and SGD with states of 4, 8 or 32 bits, used as torch's are.
 
 They take parameters or groups on construction, and gradients from each parameter's ``.grad``. What
 they are made of is :class:`Optimizer`, the library's own.
@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, Tuple, Union
 from ._abi import OptimizerKind, StateFormat
 from .allocator import Allocator
 from .optimizer import Optimizer
+from .sizes import Size
 from .streams import StreamLike
 from .tensors import TensorLike
 
@@ -29,24 +30,35 @@ class _WithParameters(Optimizer):
         self,
         allocator: Allocator,
         params: Parameters,
-        defaults: Dict[str, Any],
+        values: Dict[str, Any],
         stream: StreamLike,
-        options: Dict[str, Any],
+        min_8bit_size: Size,
+        block_size: int,
+        stochastic_rounding: bool,
+        seed: int,
     ) -> None:
-        Optimizer.__init__(self, allocator, kind=self._kind, states=self._states, **options)
+        super().__init__(
+            allocator,
+            kind=self._kind,
+            states=self._states,
+            min_8bit_size=min_8bit_size,
+            block_size=block_size,
+            stochastic_rounding=stochastic_rounding,
+            seed=seed,
+        )
         try:
-            self._add_all(list(params), defaults, stream)
+            self._add_all(list(params), values, stream)
         except BaseException:
             self.close()
             raise
 
     def _add_all(self, params: List[Any], defaults: Dict[str, Any], stream: StreamLike) -> None:
         if not params:
-            raise ValueError("the optimizer got no parameters")
+            raise ValueError("the optimizer has no parameters; pass at least one")
         groups = params if isinstance(params[0], dict) else [{"params": params}]
         for values in groups:
             own = {key: value for key, value in values.items() if key != "params"}
-            group = self.add_group(**{**defaults, **own})
+            group = self._add_group({**defaults, **own})
             for parameter in values["params"]:
                 self.add_parameter(parameter, group, stream=stream)
 
@@ -67,10 +79,14 @@ class AdamW(_WithParameters):
         *,
         maximize: bool = False,
         stream: StreamLike = None,
-        **options: Any,
+        min_8bit_size: Size = 4096,
+        block_size: int = 0,
+        stochastic_rounding: bool = False,
+        seed: int = 0,
     ) -> None:
         values = dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
-        self._start(allocator, params, values, stream, options)
+        states = (min_8bit_size, block_size, stochastic_rounding, seed)
+        self._start(allocator, params, values, stream, *states)
 
 
 class AdamW8bit(AdamW):
@@ -114,10 +130,14 @@ class Lion(_WithParameters):
         *,
         maximize: bool = False,
         stream: StreamLike = None,
-        **options: Any,
+        min_8bit_size: Size = 4096,
+        block_size: int = 0,
+        stochastic_rounding: bool = False,
+        seed: int = 0,
     ) -> None:
         values = dict(lr=lr, betas=betas, weight_decay=weight_decay, maximize=maximize)
-        self._start(allocator, params, values, stream, options)
+        states = (min_8bit_size, block_size, stochastic_rounding, seed)
+        self._start(allocator, params, values, stream, *states)
 
 
 class Lion8bit(Lion):
@@ -148,7 +168,10 @@ class SGD(_WithParameters):
         *,
         maximize: bool = False,
         stream: StreamLike = None,
-        **options: Any,
+        min_8bit_size: Size = 4096,
+        block_size: int = 0,
+        stochastic_rounding: bool = False,
+        seed: int = 0,
     ) -> None:
         values = dict(
             lr=lr,
@@ -158,7 +181,8 @@ class SGD(_WithParameters):
             nesterov=nesterov,
             maximize=maximize,
         )
-        self._start(allocator, params, values, stream, options)
+        states = (min_8bit_size, block_size, stochastic_rounding, seed)
+        self._start(allocator, params, values, stream, *states)
 
 
 class SGD8bit(SGD):

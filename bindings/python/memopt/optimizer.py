@@ -5,22 +5,22 @@ Gradients go by parameter number; optim.py adds torch's manners.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import DType, OptimizerKind, StateFormat, TensorStruct
 from ._arguments import choice, unsigned
-from ._library import lib
+from ._library import lib, output
 from .allocator import Allocator
-from .cast import Scaler
+from .casts import Scaler
 from .codes import format_of
 from .device import Device
-from .groups import VALUES, Group, set_values
+from .groups import VALUES, Group, given, set_values
 from .memory import Part
 from .sizes import Size, parse_size
 from .streams import StreamLike, stream_pointer
-from .tensors import Tensor, TensorLike, fill_struct, naming, passing, tensor
+from .tensors import TensorLike, fill_struct, naming, one_f32, passing, tensor
+from .views import Tensor
 
 
 class _Parameter:
@@ -66,16 +66,17 @@ class Optimizer(_lifetime.Closing):
             min_8bit_size=max(parse_size(min_8bit_size), 1),  # to C, 0 would be the default
             seed=unsigned(seed, 64, "seed"),
         )
-        out = ctypes.c_void_p()
-        lib.memopt_optimizer_create(
-            allocator._handle.pointer, ctypes.byref(options), ctypes.byref(out)
-        )
         self._allocator = allocator
         self._device = allocator.device
-        self._handle = _lifetime.Handle(
-            "optimizer", out.value or 0, _end_optimizer, (allocator._handle,)
+        self._handle = _lifetime.create(
+            self,
+            "optimizer",
+            lib.memopt_optimizer_destroy,
+            lib.memopt_optimizer_create,
+            allocator._handle.pointer,
+            options,
+            parents=(allocator._handle,),
         )
-        _lifetime.finalize(self, self._handle)
         self._parameters: List[_Parameter] = []
         #: The groups by number.
         self.groups: List[Group] = []
@@ -101,15 +102,28 @@ class Optimizer(_lifetime.Closing):
 
     # --- setting up ---
 
-    def add_group(self, **values: Any) -> Group:
+    def add_group(
+        self,
+        *,
+        lr: Optional[float] = None,
+        betas: Optional[Tuple[float, float]] = None,
+        eps: Optional[float] = None,
+        weight_decay: Optional[float] = None,
+        momentum: Optional[float] = None,
+        dampening: Optional[float] = None,
+        nesterov: Optional[bool] = None,
+        maximize: Optional[bool] = None,
+    ) -> Group:
         """Adds a group with the kind's hyperparameters: AdamW has lr, betas, eps and weight_decay,
         Lion lr, betas and weight_decay, SGD lr, momentum, dampening, weight_decay and nesterov;
         each maximize. Defaults are torch's, for Lion its paper's."""
+        return self._add_group(given(locals()))
+
+    def _add_group(self, values: Dict[str, Any]) -> Group:
         raw = _abi.OptimizerGroup()
         set_values(self.kind, raw, {**VALUES[self.kind], **values})
-        out = ctypes.c_uint32()
-        lib.memopt_optimizer_add_group(self._handle.pointer, ctypes.byref(raw), ctypes.byref(out))
-        group = Group(self, out.value)
+        number = output(lib.memopt_optimizer_add_group, self._handle.pointer, raw)
+        group = Group(self._handle, self.kind, number)
         self.groups.append(group)
         return group
 
@@ -130,17 +144,16 @@ class Optimizer(_lifetime.Closing):
         copy = copy_struct = None
         if model_copy is not None:
             copy, copy_struct = self._struct(model_copy, "model copy of parameter", writable=True)
-        out = ctypes.c_uint64()
-        lib.memopt_optimizer_add_parameter(
+        number = output(
+            lib.memopt_optimizer_add_parameter,
             self._handle.pointer,
             group.index if isinstance(group, Group) else unsigned(group, 32, "group"),
-            ctypes.byref(struct),
-            None if copy_struct is None else ctypes.byref(copy_struct),
+            struct,
+            copy_struct,
             stream_pointer(stream),
-            ctypes.byref(out),
         )
         self._parameters.append(_Parameter(view, parameter, copy))
-        return out.value
+        return int(number)
 
     def _struct(
         self, source: TensorLike, what: str, writable: bool = False
@@ -187,14 +200,14 @@ class Optimizer(_lifetime.Closing):
             already_unscaled=int(bool(already_unscaled)),
         )
         if out_norm is not None:
-            norm = _one_f32(out_norm, self._device)
+            norm = one_f32(out_norm, self._device, "out_norm")
             views.append(norm)
             options.out_norm = norm.pointer
         lib.memopt_optimizer_step(
             self._handle.pointer,
             array,
             len(gradients),
-            ctypes.byref(options),
+            options,
             stream_pointer(stream),
         )
         self._device._keep(stream, views)
@@ -230,8 +243,8 @@ class Optimizer(_lifetime.Closing):
         data_ptr = getattr(parameter.source, "data_ptr", None)
         if data_ptr is not None and data_ptr() != parameter.view._pointer:
             raise ValueError(
-                "parameter %d is not where it was when it was added; make a new optimizer after"
-                " moving a model" % index
+                "parameter %d was moved after it was added; make a new optimizer after moving a"
+                " model" % index
             )
 
     # --- states ---
@@ -245,13 +258,12 @@ class Optimizer(_lifetime.Closing):
         """
         result: Dict[str, Tensor] = {}
         while True:
-            raw = _abi.StateView()
             try:
-                lib.memopt_optimizer_get_state(
+                raw = output(
+                    lib.memopt_optimizer_get_state,
                     self._handle.pointer,
                     unsigned(parameter, 64, "parameter"),
                     len(result),
-                    ctypes.byref(raw),
                 )
             except errors.NotFoundError:
                 return result
@@ -272,14 +284,14 @@ class Optimizer(_lifetime.Closing):
 
     def steps(self, parameter: int, stream: StreamLike = None) -> int:
         """Steps that a parameter has taken. Waits for the stream."""
-        out = ctypes.c_uint64()
-        lib.memopt_optimizer_get_steps_sync(
-            self._handle.pointer,
-            unsigned(parameter, 64, "parameter"),
-            stream_pointer(stream),
-            ctypes.byref(out),
+        return int(
+            output(
+                lib.memopt_optimizer_get_steps_sync,
+                self._handle.pointer,
+                unsigned(parameter, 64, "parameter"),
+                stream_pointer(stream),
+            )
         )
-        return out.value
 
     def set_steps(self, parameter: int, steps: int, stream: StreamLike = None) -> None:
         """Sets the steps that a parameter has taken. Waits for the stream."""
@@ -292,11 +304,9 @@ class Optimizer(_lifetime.Closing):
 
     def export_bytes(self, stream: StreamLike = None) -> bytearray:
         """Groups, step counts and states, in a checksummed format that is the same everywhere."""
-        size = ctypes.c_uint64()
-        lib.memopt_optimizer_get_export_size(self._handle.pointer, ctypes.byref(size))
-        data = bytearray(size.value)
+        data = bytearray(output(lib.memopt_optimizer_get_export_size, self._handle.pointer))
         lib.memopt_optimizer_export_sync(
-            self._handle.pointer, size.value, stream_pointer(stream), tensor(data).pointer
+            self._handle.pointer, len(data), stream_pointer(stream), tensor(data).pointer
         )
         return data
 
@@ -306,15 +316,3 @@ class Optimizer(_lifetime.Closing):
         lib.memopt_optimizer_import_sync(
             self._handle.pointer, view.pointer, view.nbytes, stream_pointer(stream)
         )
-
-
-def _end_optimizer(pointer: int, force: bool) -> None:
-    lib.memopt_optimizer_destroy(pointer)
-
-
-def _one_f32(out: TensorLike, device: Device) -> Tensor:
-    view = tensor(out, writable=True)
-    device._check_tensor(view)
-    if view.dtype is not DType.F32 or view.count < 1:
-        raise ValueError("out_norm is one f32, not %d of %s" % (view.count, view.dtype.name))
-    return view

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import _lifetime
 from ._library import lib
 from .memory import Memory
+from .open_device import OpenDevice
 from .tensors import TensorLike, tensor
-
-if TYPE_CHECKING:
-    from .device import Device
 
 
 class PinnedMemory(Memory):
@@ -21,18 +18,18 @@ class PinnedMemory(Memory):
     _kind = "pinned memory"
     _on_host = True
 
-    def __init__(self, device: Device, nbytes: int) -> None:
-        out = ctypes.c_void_p()
-        lib.memopt_host_alloc(device._handle.pointer, nbytes, ctypes.byref(out))
+    def __init__(self, device: OpenDevice, nbytes: int) -> None:
         parent = device._handle
-        handle = _lifetime.Handle(
+        handle = _lifetime.create(
+            self,
             self._kind,
-            out.value or 0,
-            lambda pointer, force: lib.memopt_host_free(parent.pointer, pointer),
-            (parent,),
+            lambda pointer: lib.memopt_host_free(parent.pointer, pointer),
+            lib.memopt_host_alloc,
+            parent.pointer,
+            nbytes,
+            parents=(parent,),
         )
-        super().__init__(device, out.value, nbytes, handle)
-        _lifetime.finalize(self, handle)
+        super().__init__(device, handle.pointer, nbytes, handle)
 
     def free(self) -> None:
         """Frees it. No copy may use it any more. Harmless a second time."""
@@ -53,7 +50,7 @@ class Registration(_lifetime.Closing):
 
     __slots__ = ("_handle", "_view", "__weakref__")
 
-    def __init__(self, device: Device, memory: TensorLike) -> None:
+    def __init__(self, device: OpenDevice, memory: TensorLike) -> None:
         view = tensor(memory)
         device._check_tensor(view, host_too=True)
         lib.memopt_host_register(device._handle.pointer, view.pointer, view.nbytes)
@@ -62,7 +59,7 @@ class Registration(_lifetime.Closing):
         self._handle = _lifetime.Handle(
             "registration",
             view.pointer,
-            lambda pointer, force: lib.memopt_host_unregister(parent.pointer, pointer),
+            lambda pointer: lib.memopt_host_unregister(parent.pointer, pointer),
             (parent,),
             keep=view,  # unregistered before the memory goes
         )

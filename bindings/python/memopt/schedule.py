@@ -8,7 +8,7 @@ from typing import Iterable, Iterator, NamedTuple, Optional, Tuple
 from . import _abi
 from ._abi import ScheduleOperation
 from ._arguments import unsigned
-from ._library import lib
+from ._library import lib, output
 from .sizes import Size, parse_size
 from .streams import ready
 
@@ -36,7 +36,7 @@ Step = Tuple[ScheduleOperation, int]
 class Schedule:
     """The fastest order of forward and backward runs within `budget` bytes (None: no limit).
 
-    Iterating gives (operation, number of the stage). LimitReachedError says which budget would do.
+    Iterating gives (operation, number of the stage). LimitReachedError names a sufficient budget.
     """
 
     __slots__ = (
@@ -65,11 +65,9 @@ class Schedule:
             input_gradient=int(bool(input_gradient)),
             slots=unsigned(slots, 32, "slots"),
         )
-        handle = ctypes.c_void_p()
-        lib.memopt_schedule_create(array, len(chain), ctypes.byref(options), ctypes.byref(handle))
+        handle = output(lib.memopt_schedule_create, array, len(chain), options)
         try:
-            info = _abi.ScheduleInfo()
-            lib.memopt_schedule_get_info(handle, ctypes.byref(info))
+            info = output(lib.memopt_schedule_get_info, handle)
             #: The steps in order.
             self.steps: Tuple[Step, ...] = tuple(_steps(handle))
         finally:
@@ -107,5 +105,5 @@ def _chain_stage(number: int, stage: Stage) -> _abi.ChainStage:
 
 def _steps(handle: ctypes.c_void_p) -> Iterator[Step]:
     step = _abi.ScheduleStep()
-    while ready(lib.memopt_schedule_next(handle, ctypes.byref(step))):
+    while ready(lib.memopt_schedule_next(handle, step)):
         yield ScheduleOperation(step.operation), step.stage

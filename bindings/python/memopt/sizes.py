@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
 import operator
 from typing import Union
 
-from ._library import c_text, lib
+from ._library import c_text, lib, output
 
 #: A number of bytes, or text such as "1.5GiB", "512MiB", "2 GB" (= 2e9) or "4g" (= GiB).
 Size = Union[int, str]
 
 
 def parse_size(size: Size) -> int:
-    """The bytes of a size. InvalidArgumentError (a ValueError) where it is none."""
+    """The bytes of a size. InvalidArgumentError (a ValueError) if it is invalid."""
     if isinstance(size, str):
-        result = ctypes.c_uint64()
-        lib.memopt_parse_size(c_text(size, "a size"), ctypes.byref(result))
-        return result.value
+        return int(output(lib.memopt_parse_size, c_text(size, "a size")))
     try:
         number = operator.index(size)
     except TypeError:
         raise TypeError(
-            "a size is an int or text such as '1.5GiB', not %s" % type(size).__name__
+            "a size must be an int or text such as '1.5GiB', not %s" % type(size).__name__
         ) from None
     if not 0 <= number < 1 << 64:
-        raise ValueError("a size is from 0 to 2**64 - 1, not %d" % number)
+        raise ValueError("the size is %d; it must be from 0 to 2**64 - 1" % number)
     return number
 
 

@@ -7,16 +7,13 @@ before the call returns; work on other streams, and every stream of a GPU, runs 
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Union
+from typing import Any, Callable, Dict, Optional, Union
 
 from . import _abi, _lifetime, errors
 from ._abi import Status
-from ._library import from_status, lib
-
-if TYPE_CHECKING:
-    from .device import Device
+from ._library import from_status, lib, output
+from .open_device import OpenDevice
 
 
 class Stream(_lifetime.Closing):
@@ -24,21 +21,20 @@ class Stream(_lifetime.Closing):
 
     __slots__ = ("_device", "_handle", "__weakref__")
 
-    def __init__(self, device: Device) -> None:
-        out = ctypes.c_void_p()
-        lib.memopt_stream_create(device._handle.pointer, ctypes.byref(out))
+    def __init__(self, device: OpenDevice) -> None:
         parent = device._handle
         self._device = device
-        self._handle = _lifetime.Handle(
+        self._handle = _lifetime.create(
+            self,
             "stream",
-            out.value or 0,
-            lambda pointer, force: lib.memopt_stream_destroy(parent.pointer, pointer),
-            (parent,),
+            lambda pointer: lib.memopt_stream_destroy(parent.pointer, pointer),
+            lib.memopt_stream_create,
+            parent.pointer,
+            parents=(parent,),
         )
-        _lifetime.finalize(self, self._handle)
 
     @property
-    def device(self) -> Device:
+    def device(self) -> OpenDevice:
         """The stream's device."""
         return self._device
 
@@ -49,7 +45,7 @@ class Stream(_lifetime.Closing):
 
     def sync(self) -> None:
         """Waits for all work that is on the stream now."""
-        self._device.sync_stream(self)
+        sync_stream(self._device, self)
 
     def query(self) -> bool:
         """Whether the stream's work is done, without waiting."""
@@ -57,11 +53,11 @@ class Stream(_lifetime.Closing):
 
     def wait(self, event: Event) -> None:
         """Makes later work of this stream wait for an event's last record."""
-        self._device.wait_event(event, self)
+        wait_event(self._device, event, self)
 
     def call(self, function: Callable[[], Any]) -> None:
         """As :meth:`Device.call`, on this stream."""
-        self._device.call(function, self)
+        call_in_order(self._device, self, function)
 
 
 class Event(_lifetime.Closing):
@@ -69,24 +65,24 @@ class Event(_lifetime.Closing):
 
     __slots__ = ("_device", "_handle", "__weakref__")
 
-    def __init__(self, device: Device, timing: bool = False) -> None:
-        out = ctypes.c_void_p()
-        lib.memopt_event_create(device._handle.pointer, int(bool(timing)), ctypes.byref(out))
+    def __init__(self, device: OpenDevice, timing: bool = False) -> None:
         self._device = device
-        self._handle = _lifetime.Handle(
+        self._handle = _lifetime.create(
+            self,
             "event",
-            out.value or 0,
-            lambda pointer, force: lib.memopt_event_destroy(pointer),
-            (device._handle,),
+            lib.memopt_event_destroy,
+            lib.memopt_event_create,
+            device._handle.pointer,
+            int(bool(timing)),
+            parents=(device._handle,),
         )
-        _lifetime.finalize(self, self._handle)
 
     def record(self, stream: StreamLike = None) -> None:
         """Marks the end of a stream's work so far; replaces an earlier record."""
         lib.memopt_event_record(self._handle.pointer, stream_pointer(stream))
 
     def query(self) -> bool:
-        """Whether the last record is complete (or there was none), without waiting."""
+        """Whether the last record is complete (or there is none), without waiting."""
         return ready(lib.memopt_event_query(self._handle.pointer))
 
     def sync(self) -> None:
@@ -95,9 +91,7 @@ class Event(_lifetime.Closing):
 
     def elapsed(self, end: Event) -> float:
         """Seconds from this event's record to another's; both made with timing and complete."""
-        seconds = ctypes.c_double()
-        lib.memopt_event_elapsed(self._handle.pointer, end._handle.pointer, ctypes.byref(seconds))
-        return seconds.value
+        return float(output(lib.memopt_event_elapsed, self._handle.pointer, end._handle.pointer))
 
 
 #: None, a Stream, an object with `cuda_stream`, or the driver's handle as an int.
@@ -122,7 +116,22 @@ def stream_pointer(stream: StreamLike) -> Optional[int]:
     handle = getattr(stream, "cuda_stream", stream)
     if isinstance(handle, int):
         return handle or None
-    raise TypeError("a stream is None, a memopt.Stream or a driver's handle, not %r" % (stream,))
+    raise TypeError(
+        "a stream must be None, a memopt.Stream or a driver's handle, not %r" % (stream,)
+    )
+
+
+def sync_stream(device: OpenDevice, stream: StreamLike) -> None:
+    """Waits for all work that is on a stream now."""
+    lib.memopt_stream_sync(device._handle.pointer, stream_pointer(stream))
+    device._forget_done()
+
+
+def wait_event(device: OpenDevice, event: Event, stream: StreamLike) -> None:
+    """Makes later work of a stream wait for an event's last record."""
+    lib.memopt_stream_wait_event(
+        device._handle.pointer, stream_pointer(stream), event._handle.pointer
+    )
 
 
 # --- calls in stream order ------------------------------------------------------------------------
@@ -144,14 +153,14 @@ _host_callback = _abi.HostCallback(_run_host_call)
 
 
 def call_in_order(
-    device: _lifetime.Handle, stream: StreamLike, function: Callable[[], Any]
+    device: OpenDevice, stream: StreamLike, function: Callable[[], Any]
 ) -> None:
     """Calls a function when a stream's work so far is done, on a thread of the library."""
     number = next(_call_numbers)
     _calls[number] = function
     try:
         lib.memopt_stream_host_callback(
-            device.pointer, stream_pointer(stream), _host_callback, number
+            device._handle.pointer, stream_pointer(stream), _host_callback, number
         )
     except errors.MemoptError:
         _calls.pop(number, None)

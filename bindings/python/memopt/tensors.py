@@ -1,35 +1,23 @@
-"""Tensors: typed, contiguous ranges of memory, seen without a copy.
+"""What counts as a tensor, seen without a copy.
 
-:func:`tensor` takes whatever holds numbers: our own Memory, an object of a framework
+:func:`tensor` takes everything that holds numbers: our own Memory, an object of a framework
 (``data_ptr()``, ``numel()``, ``dtype``), anything with the buffer protocol or ``__dlpack__``, or a
-tuple ``(pointer, count, dtype)``. A Tensor keeps what it looks at alive, but for a bare pointer.
+tuple ``(pointer, count, dtype)``. A Tensor keeps its memory alive, except a bare pointer's.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from typing import TYPE_CHECKING, Any, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from . import _dlpack, errors
 from ._abi import DType, TensorStruct
 from .dtypes import DTypeLike, dtype_of
-from .memory import Memory, view_bytes
+from .memory import Memory
+from .open_device import OpenDevice
+from .views import Tensor
 
-if TYPE_CHECKING:
-    from .device import Device
-
-_FORMATS = {  # of a memoryview; what Python has no type for is shown as raw bits
-    DType.F32: "f",
-    DType.F64: "d",
-    DType.I32: "i",
-    DType.I64: "q",
-    DType.U8: "B",
-    DType.F16: "H",
-    DType.BF16: "H",
-    DType.F8_E4M3: "B",
-    DType.F8_E5M2: "B",
-}
 _BUFFER_DTYPES = {
     "f": DType.F32,
     "d": DType.F64,
@@ -46,139 +34,7 @@ _KINDS_OF_DEVICE = {
 }
 
 
-class Tensor:
-    """A typed view of contiguous memory. Make one with :func:`tensor` or ``Memory.tensor``."""
-
-    __slots__ = (
-        "_pointer",
-        "count",
-        "dtype",
-        "shape",
-        "device_type",
-        "device_id",
-        "readonly",
-        "_owner",
-        "__weakref__",
-    )
-
-    def __init__(
-        self,
-        pointer: int,
-        shape: Tuple[int, ...],
-        dtype: DType,
-        device: Optional[Tuple[int, int]],
-        readonly: bool,
-        owner: Any,
-        count: Optional[int] = None,
-    ) -> None:
-        self._pointer = pointer
-        self.shape = shape
-        #: Elements, the product of the shape.
-        self.count: int = _product(shape) if count is None else count
-        self.dtype = dtype
-        #: DLPack's number of the kind of device; None where nobody told (a bare pointer).
-        self.device_type: Optional[int] = None if device is None else device[0]
-        self.device_id: int = 0 if device is None else device[1]
-        #: Whether writing is forbidden; such a tensor is refused where a call writes.
-        self.readonly = readonly
-        self._owner = owner
-
-    @property
-    def pointer(self) -> int:
-        """The address of the first element. ClosedError once our own memory is freed."""
-        if isinstance(self._owner, Memory):
-            self._owner.pointer  # raises
-        return self._pointer
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements."""
-        return self.count * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0] if self.shape else 1
-
-    def __repr__(self) -> str:
-        return "<memopt.Tensor %s %s at %#x>" % (
-            self.dtype.name.lower(),
-            list(self.shape),
-            self._pointer,
-        )
-
-    def as_memoryview(self) -> memoryview:
-        """The elements as a memoryview (raw bits of f16, bf16, 8-bit floats); host memory only."""
-        if not self._is_host():
-            raise BufferError("the tensor is in the memory of a %s device" % self._device_text())
-        if self.count == 0:
-            nothing: memoryview = getattr(memoryview(b""), "cast")(_FORMATS[self.dtype])
-            return nothing
-        owner, pointer = self._owner, self.pointer
-        if isinstance(owner, Memory):
-            view = owner._view_bytes(pointer, self.nbytes)
-        else:
-            view = view_bytes(pointer, self.nbytes, owner)
-        # To type checkers, cast() wants a literal format.
-        typed: memoryview = getattr(view, "cast")(_FORMATS[self.dtype], self.shape or (1,))
-        return typed.toreadonly() if self.readonly else typed
-
-    def tolist(self) -> Any:
-        """The elements as (nested) lists, raw bits where as_memoryview() gives them."""
-        return self.as_memoryview().tolist()
-
-    def __dlpack_device__(self) -> Tuple[int, int]:
-        return (self.device_type or _dlpack.CPU, self.device_id)
-
-    def __dlpack__(
-        self,
-        *,
-        stream: Any = None,
-        max_version: Optional[Tuple[int, int]] = None,
-        dl_device: Optional[Tuple[int, int]] = None,
-        copy: Optional[bool] = None,
-    ) -> Any:
-        """A DLPack capsule over the same memory, for ``torch.from_dlpack`` and the like.
-
-        Work of streams that still writes it is the caller's to wait for.
-        """
-        if copy:
-            raise BufferError("a memopt tensor gives no copies")
-        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError("a memopt tensor stays on its device")
-        versioned = max_version is not None and max_version[0] >= 1
-        pointer = self.pointer
-        if isinstance(self._owner, Memory):
-            return self._owner._give_dlpack(
-                pointer, self.shape, self.dtype, self.readonly, versioned
-            )
-        owner = [self._owner]  # kept until the consumer is done
-        return _dlpack.give(
-            pointer,
-            self.shape,
-            self.dtype,
-            self.__dlpack_device__(),
-            self.readonly,
-            versioned,
-            owner.clear,
-        )
-
-    def _is_host(self) -> bool:
-        return self.device_type in (None, _dlpack.CPU, _dlpack.CUDA_HOST, _dlpack.ROCM_HOST)
-
-    def _device_text(self) -> str:
-        if self.device_type is None:
-            return "unknown"
-        name = _dlpack.DEVICE_NAMES.get(self.device_type, "DLPack type %d" % self.device_type)
-        return name if self._is_host() else "%s:%d" % (name, self.device_id)
-
-
 TensorLike = Union[Tensor, Memory, Tuple[int, int, DTypeLike], Any]
-
-
-def _product(shape: Iterable[int]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def tensor(
@@ -186,8 +42,8 @@ def tensor(
 ) -> Tensor:
     """A view of `source`, without a copy.
 
-    `dtype` sees the same bytes as another type. `writable` refuses read-only memory. TypeError
-    where `source` holds no such memory; ValueError where it is not contiguous.
+    `dtype` sees the same bytes as another type. `writable` refuses read-only memory. TypeError if
+    `source` holds no such memory; ValueError if it is not contiguous.
     """
     if type(source) is Tensor:
         view = source
@@ -210,7 +66,9 @@ def _type_name(value: object) -> str:
 
 def _from_tuple(source: Tuple[Any, ...]) -> Tensor:
     if len(source) != 3:
-        raise TypeError("a tuple is (pointer, count, dtype), not %d items" % len(source))
+        raise TypeError(
+            "a tensor as a tuple is (pointer, count, dtype); this tuple has %d items" % len(source)
+        )
     pointer, count, dtype = source
     pointer, count = int(pointer), int(count)
     if pointer < 0 or count < 0 or pointer >= 1 << 64 or count >= 1 << 63:
@@ -230,7 +88,7 @@ def _from_framework(source: Any, keep_storage: bool) -> Tensor:
     layout = getattr(source, "layout", None)
     if layout not in _dense_layouts and not _is_dense(layout):
         raise TypeError(
-            "%s of layout %s; only dense ones can be used" % (_type_name(source), layout)
+            "%s has layout %s; only dense tensors are supported" % (_type_name(source), layout)
         )
     dtype = dtype_of(source.dtype)
     if not source.is_contiguous():
@@ -242,7 +100,7 @@ def _from_framework(source: Any, keep_storage: bool) -> Tensor:
     kind = _KINDS_OF_DEVICE.get(device.type)
     if kind is None:
         raise TypeError(
-            "%s on device %s has no memory that can be used" % (_type_name(source), device)
+            "%s is on device %s, whose memory cannot be used" % (_type_name(source), device)
         )
     pointer, count = source.data_ptr(), source.numel()
     if pointer == 0 and count:
@@ -275,12 +133,12 @@ def _from_protocols(source: Any) -> Tensor:
         return _from_dlpack(source)
     if view is not None:
         raise TypeError(
-            "%s with items of format %r is of no element type of this library"
+            "%s has items of format %r, which is not an element type of this library"
             % (_type_name(source), view.format)
         )
     raise TypeError(
-        "%s is no tensor: it has neither data_ptr(), nor a buffer, nor __dlpack__, and is no"
-        " (pointer, count, dtype)" % _type_name(source)
+        "%s is not a tensor: it has no data_ptr(), no buffer and no __dlpack__, and is not a"
+        " tuple (pointer, count, dtype)" % _type_name(source)
     )
 
 
@@ -328,7 +186,8 @@ def _from_dlpack(source: Any) -> Tensor:
     view = _dlpack.read(source)
     if view.dtype is None:
         raise TypeError(
-            "%s is of no element type of this library (%s)" % (_type_name(source), view.dtype_text)
+            "%s has an element type that this library does not have (%s)"
+            % (_type_name(source), view.dtype_text)
         )
     if not view.contiguous:
         raise ValueError("%s of shape %s is not contiguous" % (_type_name(source), view.shape))
@@ -340,7 +199,9 @@ def _reinterpret(view: Tensor, dtype: DType) -> Tensor:
     if dtype == view.dtype:
         return view
     if view.nbytes % dtype.itemsize:
-        raise ValueError("%d bytes are no whole number of %s" % (view.nbytes, dtype.name.lower()))
+        raise ValueError(
+            "%d bytes are not a multiple of the size of %s" % (view.nbytes, dtype.name.lower())
+        )
     shape: Tuple[int, ...] = (view.nbytes // dtype.itemsize,)
     if dtype.itemsize == view.dtype.itemsize:
         shape = view.shape
@@ -348,30 +209,8 @@ def _reinterpret(view: Tensor, dtype: DType) -> Tensor:
     return Tensor(view._pointer, shape, dtype, device, view.readonly, view._owner)
 
 
-def tensor_of_memory(
-    memory: Memory, dtype: DTypeLike, shape: Union[None, int, Sequence[int]], offset: int
-) -> Tensor:
-    """What Memory.tensor() gives."""
-    kind = dtype_of(dtype)
-    if not 0 <= offset <= memory.nbytes:
-        raise ValueError("offset %d is outside the %d bytes" % (offset, memory.nbytes))
-    room = memory.nbytes - offset
-    if shape is None:
-        sizes: Tuple[int, ...] = (room // kind.itemsize,)
-    elif isinstance(shape, int):
-        sizes = (shape,)
-    else:
-        sizes = tuple(int(size) for size in shape)
-    if any(size < 0 for size in sizes) or _product(sizes) * kind.itemsize > room:
-        raise ValueError(
-            "shape %s of %s does not fit %d bytes" % (list(sizes), kind.name.lower(), room)
-        )
-    device = memory.__dlpack_device__()
-    return Tensor(memory.pointer + offset, sizes, kind, device, False, memory)
-
-
 def tensor_array(
-    sources: Sequence[TensorLike], device: "Device", what: str, *, writable: bool = False
+    sources: Sequence[TensorLike], device: OpenDevice, what: str, *, writable: bool = False
 ) -> Tuple[Any, List[Tensor]]:
     """A C array of tensors for a device, and the views, which must outlive its use."""
     views: List[Tensor] = []
@@ -383,6 +222,17 @@ def tensor_array(
         views.append(view)
         fill_struct(array[i], view)
     return array, views
+
+
+def one_f32(source: TensorLike, device: OpenDevice, what: str) -> Tensor:
+    """A single f32 element that the device's work can write."""
+    view = tensor(source, writable=True)
+    device._check_tensor(view)
+    if view.dtype is not DType.F32 or view.count < 1:
+        raise ValueError(
+            "%s must be one f32 element, not %d of %s" % (what, view.count, view.dtype.name)
+        )
+    return view
 
 
 class naming:

@@ -1,6 +1,5 @@
-"""The installed program ``memopt``: what has to be so before the package itself is imported, which
-takes a moment. Ctrl-C ends it quietly meanwhile, and a library that cannot be loaded is told in
-words."""
+"""The installed program ``memopt``: the work before the package is imported, which takes a moment.
+Meanwhile Ctrl-C ends it quietly, and a library that cannot be loaded gives a message."""
 
 from __future__ import annotations
 

@@ -64,21 +64,21 @@ def seen(tmp_path, text, **variables):
 
 
 PHASES = """
-import memopt
-memopt.phase("setup")
+import memopt.tools
+memopt.tools.phase("setup")
 seen()
 for step in range(2):
-    with memopt.phase("forward"):
+    with memopt.tools.phase("forward"):
         data = resident(60 << 20)
         seen()
-        with memopt.phase("loss"):
+        with memopt.tools.phase("loss"):
             seen()
-    with memopt.phase("backward"):
+    with memopt.tools.phase("backward"):
         more = resident(60 << 20)
         seen()
         del data, more
     seen()
-memopt.phase("")
+memopt.tools.phase("")
 seen()
 """
 QUICK = SEEN.replace("before = len(rows())", "return") + PHASES

@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 import memopt
-from memopt import _abi
+from memopt import _abi, plan, tools  # noqa: F401  # fill the tables of their libraries
 from memopt._library import lib
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))

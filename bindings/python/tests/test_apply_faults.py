@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -14,7 +13,7 @@ import pytest
 
 from apply_files import NAMES, after, before, change, content, everything, prepare, three_files, write
 from cli_support import environment
-from memopt.cli import apply, beside
+from memopt.cli import apply, temporary_files
 from memopt.cli.apply import transaction
 
 
@@ -61,7 +60,7 @@ def test_a_file_changed_between_the_renames_is_kept(tmp_path, three, monkeypatch
 
 
 def test_a_lock_that_somebody_holds(tmp_path, three, monkeypatch):
-    monkeypatch.setattr(beside, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(temporary_files, "LOCK_SECONDS", 0.1)
     there = everything(tmp_path)
     handle = os.open(str(tmp_path / "sub"), os.O_RDONLY)
     fcntl.flock(handle, fcntl.LOCK_EX)
@@ -233,51 +232,9 @@ def test_without_locks(three, monkeypatch):
     def flock(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(beside.fcntl, "flock", flock)
+    monkeypatch.setattr(temporary_files.fcntl, "flock", flock)
     change(*three)
     assert content(three[0]) == after("one.json")
-
-
-def test_a_disk_that_is_full(small_disk):
-    size = 20000
-    paths = []
-    for name in NAMES:
-        text = '{"b": 8, "x": "%s"}' % ("x" * size if name == "two.json" else "")
-        paths.append(write(small_disk, name, text))
-    there = everything(small_disk)
-    with pytest.raises(apply.ApplyError) as raised:
-        change(*paths)
-    assert "No space left on device; make room. Every file is as it was" in str(raised.value)
-    assert str(small_disk) in str(raised.value)
-    assert everything(small_disk) == there
-    free = os.statvfs(str(small_disk))
-    assert free.f_bavail * free.f_bsize >= 20000, "what was written for nothing is still there"
-
-
-def test_a_read_only_disk(small_disk):
-    paths = [write(small_disk, name, before(name)) for name in NAMES]
-    edits = prepare(paths)
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    there = everything(small_disk)
-    for attempt in (edits.commit, lambda: prepare(paths)):
-        with pytest.raises(apply.ApplyError, match="one.json .* its file system is read-only"):
-            attempt()
-    assert everything(small_disk) == there
-
-
-def test_an_immutable_file(tmp_path, three):
-    chattr = shutil.which("chattr")
-    if not chattr or subprocess.run([chattr, "+i", three[2]], capture_output=True).returncode:
-        pytest.skip("no file can be made immutable here")
-    try:
-        there = everything(tmp_path)
-        edits = None
-        with pytest.raises(apply.ApplyError, match="three.json"):
-            edits = prepare(three)
-            edits.commit()
-        assert everything(tmp_path) == there
-    finally:
-        subprocess.run([chattr, "-i", three[2]], check=True)
 
 
 def test_what_cannot_be_put_back_is_kept(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apply_files import ALL, changed, keyed, set_batch
+from apply_files import set_batch
 from memopt.cli import apply
 from memopt.cli.apply.json_text import JsonDocument
 
@@ -36,18 +36,6 @@ def test_only_the_value_differs(tmp_path, name):
     at = before.index('"b": 8') + 5 if '"b": 8' in before else at
     after = set_batch(tmp_path, "c.json", before, "t.b")
     assert after == before[:at] + "4" + before[at + 1 :]
-
-
-def test_in_a_list(tmp_path):
-    before = '[{"b": 1},\n {"b": 8}]'
-    assert set_batch(tmp_path, "c.json", before, "1.b") == '[{"b": 1},\n {"b": 4}]'
-    with pytest.raises(apply.KeyMissing):
-        set_batch(tmp_path, "c.json", before, "2.b")
-
-
-def test_a_key_with_dots(tmp_path):
-    before = '{"t.b": 8, "t": {"b": 9}}'
-    assert set_batch(tmp_path, "c.json", before, '"t.b"') == before.replace("8", "4")
 
 
 @pytest.mark.parametrize(
@@ -165,23 +153,3 @@ def test_random_additions(text, names):
     assert repr(json.loads(after)) == repr(before)
     kept = text.rstrip().rstrip("}").rstrip()
     assert after.startswith(kept)
-
-
-def test_every_setting_at_once(tmp_path):
-    before = (
-        '{\n  "per_device_train_batch_size": 16,\n  "gradient_accumulation_steps": 1,\n'
-        '  "bf16": false,\n  "fp16": true,\n  "optim": "adamw_torch_fused",\n'
-        '  "gradient_checkpointing": false,\n  "learning_rate": 5e-05\n}\n'
-    )
-    assert changed(tmp_path, "c.json", before, ALL) == (
-        '{\n  "per_device_train_batch_size": 4,\n  "gradient_accumulation_steps": 16,\n'
-        '  "bf16": true,\n  "fp16": false,\n  "optim": "adamw_bnb_8bit",\n'
-        '  "gradient_checkpointing": true,\n  "learning_rate": 5e-05\n}\n'
-    )
-
-
-def test_several_keys_of_one_setting(tmp_path):
-    before = '{"a": {"b": 8}, "c": 8, "d": 8}'
-    mapping = keyed("micro_batch=a.b", "micro_batch=d")
-    after = changed(tmp_path, "c.json", before, {"micro_batch": 4}, mapping)
-    assert after == '{"a": {"b": 4}, "c": 8, "d": 4}'

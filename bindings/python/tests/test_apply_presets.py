@@ -96,19 +96,6 @@ def test_precision_of_lightning(tmp_path, old, dtype, new):
     assert result(tmp_path, data, {"dtype": dtype})["trainer"]["precision"] == new
 
 
-def test_subcommands_of_lightning(tmp_path):
-    after = result(tmp_path, {"seed_everything": 1, "fit": LIGHTNING})
-    assert after["fit"]["data"]["init_args"]["batch_size"] == 4
-
-
-@pytest.mark.parametrize(
-    "dtype, bf16, fp16", [("fp32", False, False), ("bf16", True, False), ("fp16", False, True)]
-)
-def test_dtypes_of_transformers(tmp_path, dtype, bf16, fp16):
-    after = result(tmp_path, TRANSFORMERS, {"dtype": dtype})
-    assert (after["bf16"], after["fp16"]) == (bf16, fp16)
-
-
 def test_weights_of_transformers_are_told(tmp_path):
     found = edit(tmp_path, TRANSFORMERS, {"dtype": "bf16-true"})
     assert json.loads(found.data)["bf16"] is True

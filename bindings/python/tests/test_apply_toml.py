@@ -9,7 +9,7 @@ tomlkit = pytest.importorskip("tomlkit")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from apply_files import ALL, changed, keyed, set_batch, write  # noqa: E402
+from apply_files import keyed, set_batch, write  # noqa: E402
 from memopt.cli import apply  # noqa: E402
 from memopt.cli.apply.toml_text import TomlDocument  # noqa: E402
 
@@ -142,16 +142,3 @@ def test_what_is_no_number_is_told_in_json(tmp_path):
     edits = apply.prepare([path], {"micro_batch": 4}, keyed("micro_batch=b"))
     assert edits.files[0].data == b"b = 4.0\n"
     assert edits.to_json()["files"][0]["changes"][0]["old"] == "nan"
-
-
-def test_every_setting_at_once(tmp_path):
-    before = (
-        "# run\nbatch_size = 16 # per device\ngradient_accumulation_steps = 1\ndtype = 'fp32'\n"
-        "enable_activation_checkpointing = false\n\n[optimizer]\n"
-        '_component_ = "torch.optim.AdamW"\nlr = 2e-5\n'
-    )
-    assert changed(tmp_path, "c.toml", before, ALL) == (
-        "# run\nbatch_size = 4 # per device\ngradient_accumulation_steps = 16\ndtype = 'bf16'\n"
-        "enable_activation_checkpointing = true\n\n[optimizer]\n"
-        '_component_ = "memopt.torch.AdamW8bit"\nlr = 2e-5\n'
-    )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 from ruamel.yaml import YAML  # noqa: E402
 from ruamel.yaml.error import YAMLError  # noqa: E402
 
-from apply_files import ALL, changed, keyed, set_batch  # noqa: E402
+from apply_files import changed, keyed, set_batch  # noqa: E402
 from memopt.cli import apply  # noqa: E402
 from memopt.cli.apply.tree import spelled  # noqa: E402
 from memopt.cli.apply.yaml_text import YamlDocument, resolved  # noqa: E402
@@ -128,11 +128,6 @@ def test_strings_stay_strings_for_every_reader(text):
     assert isinstance(resolved(written[3:].strip()), str) or written[3:4] == '"'
     pyyaml = pytest.importorskip("yaml")
     assert pyyaml.safe_load(written) == {"a": text}
-
-
-@pytest.mark.parametrize("text", ["y", "N"])
-def test_what_only_old_readers_take_for_a_truth(text):
-    assert YamlDocument("a: x\n").set(("a",), text).text == 'a: "%s"\n' % text
 
 
 @pytest.mark.parametrize(
@@ -371,16 +366,3 @@ def _check(text, after, before, path, new):
     assert len(after.split("\n")) == len(text.split("\n"))
     differ = [i for i, (a, b) in enumerate(zip(text.split("\n"), after.split("\n"))) if a != b]
     assert len(differ) <= 1, spelled(path)
-
-
-def test_every_setting_at_once(tmp_path):
-    before = (
-        "# Trainer\nper_device_train_batch_size: 16   # per device\n\n"
-        "gradient_accumulation_steps: 1\nbf16: false\nfp16: true # T4\n"
-        "optim: 'adamw_torch'\ngradient_checkpointing: no\n"
-    )
-    assert changed(tmp_path, "c.yml", before, ALL) == (
-        "# Trainer\nper_device_train_batch_size: 4   # per device\n\n"
-        "gradient_accumulation_steps: 16\nbf16: true\nfp16: false # T4\n"
-        "optim: 'adamw_bnb_8bit'\ngradient_checkpointing: yes\n"
-    )

@@ -15,7 +15,7 @@ import time
 import pytest
 
 from cli_support import environment
-from memopt.cli import streams
+from memopt.cli import standard_streams
 from memopt.cli.output import Output, json_text
 
 #: What pip makes of the project's entry point.
@@ -86,9 +86,10 @@ def test_names_that_are_no_text():
 
 
 def test_what_stands_for_a_character():
-    assert streams.nearest("a → b × c … µ°", "ascii") == "a -> b x c ... u"
-    assert streams.nearest("日本 → é", "latin-1") == "?? -> é"
-    assert streams.nearest(ODD, "ascii") == ODD and streams.nearest("→", None) == "→"
+    assert standard_streams.nearest("a → b × c … µ°", "ascii") == "a -> b x c ... u"
+    assert standard_streams.nearest("日本 → é", "latin-1") == "?? -> é"
+    assert standard_streams.nearest(ODD, "ascii") == ODD
+    assert standard_streams.nearest("→", None) == "→"
     assert json.loads(json_text({"a": "→"}, "ascii")) == {"a": "→"}
     assert json_text("→") == '"→"' and json_text("→", "ascii") == '"\\u2192"'
     with pytest.raises(ValueError):
@@ -142,13 +143,14 @@ def test_a_closed_stream_is_taken_by_no_file(tmp_path):
 
 def test_errors_of_the_system_name_the_file():
     error = OSError(errno.ENOENT, "No such file or directory", "x.csv")
-    assert streams.said(error) == "x.csv: No such file or directory"
+    assert standard_streams.said(error) == "x.csv: No such file or directory"
     error = OSError(errno.EXDEV, "Cross-device link", "a", None, "b")
-    assert streams.said(error) == "a and b: Cross-device link"
-    assert streams.said(OSError(errno.ENOSPC, "No space left on device")) == (
+    assert standard_streams.said(error) == "a and b: Cross-device link"
+    assert standard_streams.said(OSError(errno.ENOSPC, "No space left on device")) == (
         "standard output cannot be written: No space left on device"
     )
-    assert streams.said(OSError("odd")) == "odd" and streams.said(OSError()) == "OSError"
+    assert standard_streams.said(OSError("odd")) == "odd"
+    assert standard_streams.said(OSError()) == "OSError"
     result = program("replay", "/nowhere/x.csv")
     assert result.stderr == b"memopt: /nowhere/x.csv: No such file or directory\n"
 
@@ -221,8 +223,8 @@ def test_wrong_options_are_told_in_three_lines():
     assert result.returncode == 2 and result.stdout == b""
     assert result.stderr.decode().splitlines() == [
         "usage: memopt plan [options]",
-        "memopt plan: error: unrecognized arguments: --parms 3M; is --parms --params?",
-        "`memopt plan --help` tells the options",
+        "memopt plan: error: unrecognized arguments: --parms 3M; did you mean --params?",
+        "`memopt plan --help` lists the options",
     ]
     result = program("replay")
     assert result.stderr.decode().splitlines()[0] == "usage: memopt replay [options] TRACE"

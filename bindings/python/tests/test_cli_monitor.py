@@ -10,11 +10,11 @@ import time
 
 import pytest
 
-import memopt
+import memopt.tools
 from cli_support import MONITORS, command, simulated
 from json_schema import validate
 from memopt.cli.monitor import _deadlines, lines_of, records_of
-from memopt.cli.monitor.watching import Watch
+from memopt.cli.monitor.trends import Watch
 from monitor_support import GIB, SCHEMA, fake, idle_processes, sampled, sampled_once
 
 # --- the machine itself ---------------------------------------------------------------------------
@@ -22,7 +22,7 @@ from monitor_support import GIB, SCHEMA, fake, idle_processes, sampled, sampled_
 
 def test_the_cpu_where_there_is_no_gpu():
     for backend in ("cuda", "hip"):
-        if memopt.Monitor.info(backend).available:
+        if memopt.tools.Monitor.info(backend).available:
             pytest.skip("this machine has a GPU")
     value = sampled_once()
     assert "no GPU was found" in value["note"]
@@ -214,20 +214,20 @@ def test_a_log_that_cannot_be_written(tmp_path):
     for name in ("notes.csv", "notes.txt"):  # no line of them is taken for half a line of a log
         (tmp_path / name).write_text("Notes.\nThe last line has no end")
         result = command(*words, "--once", "--log", tmp_path / name)
-        assert result.returncode == 1 and "the log would not fit" in result.stderr
+        assert result.returncode == 1 and "give another name" in result.stderr
         assert (tmp_path / name).read_text() == "Notes.\nThe last line has no end"
     result = command(*words, "--once", "--log", "/nowhere/x.csv")
     assert result.returncode == 1 and "/nowhere/x.csv" in result.stderr
     full = command(*words, "--count", "3", "--log", "/dev/full")
     assert full.returncode == 1 and full.stderr == (
-        "memopt: the log ends here, since it cannot be written: /dev/full: No space left on "
+        "memopt: the log ends here, because it cannot be written: /dev/full: No space left on "
         "device\n"
     )
     assert "3 samples" in full.stdout  # watching went on
 
 
 def test_names_with_commas_in_the_log(tmp_path):
-    from memopt._logfile import LogFile
+    from memopt.tools._log_file import LogFile
 
     log = LogFile(tmp_path / "x.csv", ["pid", "name"])
     for name in ('a,b "c"', "two\nlines", "plain"):
@@ -261,7 +261,7 @@ def test_usage(words):
 def test_devices_that_are_not_there():
     result = command("monitor", "--device", "cuda:5", folders=[MONITORS])
     assert result.returncode == 1 and "there are 2 devices" in result.stderr
-    if memopt.Monitor.info("hip").available:
+    if memopt.tools.Monitor.info("hip").available:
         pytest.skip("this machine has a GPU")
     result = command("monitor", "--device", "hip")
     assert result.returncode == 1 and "DRIVER_MISSING" in result.stderr

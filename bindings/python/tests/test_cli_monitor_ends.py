@@ -13,7 +13,7 @@ import pytest
 
 from cli_support import MONITORS, Terminal, environment, simulated, start, wait_for
 from json_schema import validate
-from memopt.cli.monitor.ends import Ended, Ends
+from memopt.cli.monitor.signals import Stopped, StopSignals
 from memopt.cli.monitor.live import Keyboard, LiveView
 from monitor_support import SCHEMA
 
@@ -153,9 +153,9 @@ def test_ctrl_z_and_back():
 
 def test_signals_are_not_lost_in_a_sample():
     """The library calls back while it lists processes, and what is raised there goes nowhere."""
-    with Ends() as ends:
+    with StopSignals() as ends:
         done = []
-        with pytest.raises(Ended):
+        with pytest.raises(Stopped):
             with ends.held():
                 called = ctypes.CFUNCTYPE(None)(lambda: os.kill(os.getpid(), signal.SIGTERM))
                 called()
@@ -163,14 +163,14 @@ def test_signals_are_not_lost_in_a_sample():
         assert done and ends.code == 143
         os.kill(os.getpid(), signal.SIGTERM)  # another one while it tidies up
         assert ends.signal == signal.SIGTERM
-    with Ends() as ends:
-        with pytest.raises(Ended):
+    with StopSignals() as ends:
+        with pytest.raises(Stopped):
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(5)
         assert ends.code == 0
-    with Ends() as ends:  # a pipe that nobody reads
+    with StopSignals() as ends:  # a pipe that nobody reads
         reached = []
-        with pytest.raises(Ended):
+        with pytest.raises(Stopped):
             with ends.held():
                 os.kill(os.getpid(), signal.SIGHUP)
                 time.sleep(0.01)
@@ -181,7 +181,7 @@ def test_signals_are_not_lost_in_a_sample():
         assert ends.code == 129 and reached == ["after the first"]
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
     try:
-        with Ends() as ends:
+        with StopSignals() as ends:
             os.kill(os.getpid(), signal.SIGHUP)
             time.sleep(0.01)
         assert ends.signal is None and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

@@ -8,22 +8,21 @@ import signal
 import subprocess
 import sys
 
-import memopt
+import memopt.tools
 from cli_support import command, environment, start, wait_for
-from memopt import _published
 from memopt.cli.monitor import sampling
-from memopt.cli.monitor.watching import Watch
+from memopt.cli.monitor.trends import Watch
 from monitor_support import GIB, fake, sampled_once
 
 # --- our allocators in other processes ------------------------------------------------------------
 
 PUBLISHING = """
-import sys, memopt
+import sys, memopt.tools
 device = memopt.Device("cpu", capacity="64MiB")
 allocator = memopt.Allocator(device)
 kept, dropped = allocator.alloc("6MiB"), allocator.alloc("20MiB")
 dropped.free()
-memopt.publish(allocator)
+memopt.tools.publish(allocator)
 print("ready", flush=True)
 sys.stdin.read()
 """
@@ -92,17 +91,17 @@ def test_names_cannot_steer_a_terminal():
 
 def published(pid, *devices):
     allocators = [
-        _published.PublishedAllocator(name, size, size, size * 2, size * 2, 0, 0)
+        memopt.tools.PublishedAllocator(name, size, size, size * 2, size * 2, 0, 0)
         for name, size in devices
     ]
-    return _published.Published(pid, "1.0.0", tuple(allocators))
+    return memopt.tools.Published(pid, "1.0.0", tuple(allocators))
 
 
 def cached_on(places, one):
     """Bytes that are said to be cached on each device, for a process seen on `places`."""
     lists = {
         sampling.Target("cuda", number): sampling._Processes(
-            [memopt.Process(one.pid, "x", 1, ("compute",))] if number in places else [], None
+            [memopt.tools.Process(one.pid, "x", 1, ("compute",))] if number in places else [], None
         )
         for number in range(12)
     }

@@ -8,7 +8,7 @@ import time
 from cli_support import MONITORS, PACKAGE, Terminal, simulated
 from memopt.cli.layout import Cell
 from memopt.cli.monitor import screen
-from memopt.cli.monitor.watching import Watch, duration
+from memopt.cli.monitor.trends import Watch, duration
 from monitor_support import GIB, fake, idle_processes, text_of
 
 

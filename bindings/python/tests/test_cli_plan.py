@@ -122,22 +122,7 @@ def test_options_move_the_categories_they_are_about(config):
     assert plan(*waits)["phases"]["forward"]["gradients"] > 3 * shares > 0
 
 
-def test_a_folder_and_a_relative_path(config):
-    folder = os.path.dirname(config)
-    same = plan("--model", config, "--batch", 1)["peak_bytes"]
-    assert plan("--model", folder, "--batch", 1)["peak_bytes"] == same
-    assert plan("--model", "config.json", "--batch", 1, folder=folder)["peak_bytes"] == same
-
-
 # --- what fits ------------------------------------------------------------------------------------
-
-
-def test_sizes_of_cards(config):
-    same = [
-        plan("--model", config, "--gpu-memory", text)["capacity_bytes"]
-        for text in ("4", "4GiB", "4096MiB", "4.0")
-    ]
-    assert same == [4 * GIB] * 4
 
 
 def applied_options(value):
@@ -256,13 +241,6 @@ def test_the_environment_where_it_is_tight(config):
 # --- people ---------------------------------------------------------------------------------------
 
 
-def test_tables(config):
-    text = command("--model", config, "--batch", 4, "--gpu-memory", 4, "--layers-table").stdout
-    for words in ("At the peak", "optimizer states", "By phase", "backward", "By layer", "fits"):
-        assert words in text
-    assert "\x1b" not in text
-
-
 def test_a_plot(config, tmp_path):
     pytest.importorskip("matplotlib")
     for cards in ("4", "4,8"):
@@ -277,7 +255,7 @@ def test_a_plot_that_cannot_be_written(config, tmp_path):
     assert "plot.png" in text
     for name in ("plot.bmp", "plot"):  # no other name is written instead
         text = refused(2, "--model", config, "--plot", tmp_path / name)
-        assert name in text and "has to end in one of .png, .svg, .pdf" in text
+        assert name in text and "must end in one of .png, .svg, .pdf" in text
     assert [one for one in tmp_path.iterdir() if "plot" in one.name] == []
 
 
@@ -300,7 +278,7 @@ def test_a_plot_that_cannot_be_written(config, tmp_path):
         (("--params", "1B", "--gpu-memory", "0"), "0"),
         (("--params", "1B", "--gpu-memory", "-8"), "-8"),
         (("--params", "1B", "--gpu-memory", "24parsecs"), "parsecs"),
-        (("--params", "1B", "--gpu-memory", os.fsdecode(b"\xff")), "characters that are none"),
+        (("--params", "1B", "--gpu-memory", os.fsdecode(b"\xff")), "UTF-8 cannot encode"),
         (("--params", "1B", "--safety-margin", "1.2"), "1.2"),
         (("--params", "1B", "--zero", "3"), "--world-size"),
         (("--params", "1B", "--world-size", "2", "--gather-dtype", "bf16"), "--zero 2"),

@@ -14,11 +14,11 @@ import time
 
 import pytest
 
-import memopt
+import memopt.tools
 from cli_support import MONITORS, command, environment, simulated, wait_for
 from json_schema import validate
-from memopt.cli.profile import tree
-from memopt.cli.profile.marks import Mark, Marks
+from memopt.cli.profile import process_tree
+from memopt.cli.profile.phase_pipe import Mark, Marks
 from memopt.cli.profile.recorder import Recorder, _sum
 from profile_support import MIB, PHASES, QUICK, SCHEMA, SEEN, profiled, python, seen
 
@@ -118,20 +118,20 @@ def test_a_program_whose_first_thread_ends(tmp_path):
 
 
 def test_what_is_known_of_processes():
-    use = tree.process_use(os.getpid())
+    use = process_tree.process_use(os.getpid())
     assert 1 * MIB < use.rss <= use.rss_peak and use.locked >= 0
-    assert 0 < tree.proportional(os.getpid()) <= use.rss * 1.1
+    assert 0 < process_tree.proportional(os.getpid()) <= use.rss * 1.1
     sleeping = subprocess.Popen(["sleep", "60"])
     pid = sleeping.pid
     try:
-        assert pid in tree.descendants(os.getpid())
-        assert pid in tree._children_by_parent(os.getpid())
+        assert pid in process_tree.descendants(os.getpid())
+        assert pid in process_tree._children_by_parent(os.getpid())
     finally:
         sleeping.kill()
-    wait_for(lambda: tree.process_use(pid) is None, "its end")  # not reaped yet
+    wait_for(lambda: process_tree.process_use(pid) is None, "its end")  # not reaped yet
     sleeping.wait()
-    assert tree.process_use(pid) is None and tree.proportional(pid) is None
-    assert tree.descendants(pid) == []
+    assert process_tree.process_use(pid) is None and process_tree.proportional(pid) is None
+    assert process_tree.descendants(pid) == []
 
 
 # --- devices --------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def test_the_bytes_of_the_program_on_gpus(tmp_path):
 
 def test_whose_bytes_are_the_programs():
     def process(pid, used, name="x"):
-        return memopt.Process(pid, name, used, ("compute",))
+        return memopt.tools.Process(pid, name, used, ("compute",))
 
     assert _sum([process(1, 10), process(2, 20), process(3, 40)], {1, 3}) == 50
     assert _sum([process(1, None), process(3, 40)], {1, 3}) == 40
@@ -222,11 +222,11 @@ def test_whose_bytes_are_the_programs():
 
 
 PUBLISHING = """
-import memopt
+import memopt.tools
 assert os.environ["MEMOPT_PUBLISH"] == "1"  # so memopt.torch.enable_allocator() publishes
 with memopt.Device("cpu", capacity="64MiB") as device:
     with memopt.Allocator(device) as allocator:
-        memopt.publish(allocator)
+        memopt.tools.publish(allocator)
         block, other = allocator.alloc("10MiB"), allocator.alloc("20MiB")
         other.free()
         seen(lambda row: row["allocated"] == str(10 << 20))
@@ -272,7 +272,7 @@ def test_the_report_as_json(tmp_path):
 
 
 def test_phase_without_profile_does_nothing(tmp_path):
-    text = "import memopt\nwith memopt.phase('x'): pass\nmemopt.phase('y')\n"
+    text = "import memopt.tools\nwith memopt.tools.phase('x'): pass\nmemopt.tools.phase('y')\n"
     file = tmp_path / "file"
     file.write_text("untouched")
     for value in ("", "/nowhere", str(file), str(tmp_path)):
@@ -288,9 +288,9 @@ def test_marks_are_never_in_the_way():
     marks = Marks()
     holds = fcntl.fcntl(marks._pipe, F_GETPIPE_SZ)  # the system may give less than was asked for
     text = """
-import memopt
+import memopt.tools
 for number in range(200000):
-    memopt.phase("phase %d" % (number % 7))
+    memopt.tools.phase("phase %d" % (number % 7))
 """
     subprocess.run(python(text), env=environment(MEMOPT_PROFILE=marks.path), check=True, timeout=60)
     found = marks.read()

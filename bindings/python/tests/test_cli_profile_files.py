@@ -12,8 +12,8 @@ import tempfile
 import pytest
 
 from cli_support import command, environment, start, wait_for
-from memopt._logfile import LogFile
-from memopt.cli.profile.marks import Marks
+from memopt.tools._log_file import LogFile
+from memopt.cli.profile.phase_pipe import Marks
 from profile_support import PHASES, QUICK, profiled, python, seen
 
 
@@ -71,9 +71,9 @@ def test_a_plot_that_cannot_be_made(tmp_path):
     assert result.returncode == 2 and ".png, .svg, .pdf" in result.stderr
     assert not (tmp_path / "ran").exists()
     result = command("profile", "--plot", "", "--", "touch", tmp_path / "ran")
-    assert result.returncode == 2 and "--plot '': a picture's name" in result.stderr
+    assert result.returncode == 2 and "--plot '': the name must end" in result.stderr
     result = command("profile", "--plot", "/nowhere/x.png", "--", "touch", tmp_path / "ran")
-    assert result.returncode == 1 and "there is no folder /nowhere" in result.stderr
+    assert result.returncode == 1 and "the folder /nowhere does not exist" in result.stderr
     assert not (tmp_path / "ran").exists()
     there = tmp_path / "there.png"
     there.write_text("a picture of yesterday")
@@ -89,7 +89,7 @@ def test_what_a_full_disk_took_of_a_line_is_taken_back(tmp_path):
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-from memopt._logfile import LogFile
+from memopt.tools._log_file import LogFile
 log = LogFile(sys.argv[1], ["a", "b"])
 try:
     for number in range(1000): log.write({"a": number, "b": "x" * 20})
@@ -114,8 +114,8 @@ def test_files_that_a_full_disk_does_not_take(tmp_path):
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), 1000))
-from memopt._logfile import LogFile
-from memopt.cli.replacing import replace
+from memopt.tools._log_file import LogFile
+from memopt.cli.replace_file import replace
 for call in (lambda: LogFile("new.csv", ["a" * 50, "b"]), lambda: replace("new", b"x" * 900),
              lambda: replace("there", b"x" * 900)):
     try: call()
@@ -190,7 +190,7 @@ def test_a_signal_before_the_program_leaves_nothing(tmp_path):
     """It comes while the pipe is made, and counts when the pipe is gone again."""
     text = """
 import os, signal
-from memopt.cli.profile import marks
+from memopt.cli.profile import phase_pipe
 make = os.mkfifo
 def mkfifo(*arguments):
     make(*arguments)

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from cli_support import Terminal, command, environment, start, wait_for
-from memopt.cli.profile import _Run, child
+from memopt.cli.profile import _Run, program
 from profile_support import MIB, SEEN, profiled, python, seen
 
 # --- the program is left alone --------------------------------------------------------------------
@@ -173,7 +173,7 @@ def test_which_signals_are_handed_on(monkeypatch):
     """Two signals at once can become one, so that a program alone does not tell."""
     sent = []
     monkeypatch.setattr(os, "kill", lambda *words: sent.append(words))
-    one = child.Child.__new__(child.Child)
+    one = program.Child.__new__(program.Child)
     one.pid, one.end = 4711, None
 
     class Arrived:
@@ -187,7 +187,7 @@ def test_which_signals_are_handed_on(monkeypatch):
     one._forward(Arrived(signal.SIGINT, 0, 1))
     one._forward(Arrived(signal.SIGTERM, -6, 1))
     assert sent == [(4711, signal.SIGINT), (4711, signal.SIGTERM)]
-    one.end = child.End(0, None, 0, 0.0, 0.0)
+    one.end = program.End(0, None, 0, 0.0, 0.0)
     one._forward(Arrived(signal.SIGINT, 0, 1))
     assert len(sent) == 2
 
@@ -251,16 +251,17 @@ def test_commands_that_are_not_there(tmp_path):
     result = command("profile", "--", "no-such-program-here", "x")
     assert result.returncode == 127 and result.stdout == ""
     assert result.stderr == (
-        "memopt: no-such-program-here: there is no such program in any folder of PATH\n"
+        "memopt: no-such-program-here: the program was not found in any folder of PATH\n"
     )
     denied = PermissionError(errno.EACCES, "Permission denied")  # a folder of PATH that is closed
-    assert child._cannot_start("no-such-program-here", denied).code == 127
-    assert child._cannot_start("sh", denied).code == 126
+    assert program._cannot_start("no-such-program-here", denied).code == 127
+    assert program._cannot_start("sh", denied).code == 126
     result = command("profile", "/nowhere/program")
-    assert result.returncode == 127 and "/nowhere/program: there is no such" in result.stderr
+    assert result.returncode == 127
+    assert "/nowhere/program: the program was not found" in result.stderr
     result = command("profile", "--", "")
     assert result.returncode == 127
-    assert result.stderr == "memopt: '': there is no such program in any folder of PATH\n"
+    assert result.stderr == "memopt: '': the program was not found in any folder of PATH\n"
     file = tmp_path / "file"
     file.write_text("#!/nowhere/interpreter\n")
     result = command("profile", file)

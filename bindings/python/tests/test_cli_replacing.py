@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from cli_support import command, environment
-from memopt.cli import beside, replacing
+from memopt.cli import replace_file, temporary_files
 
 OLD, NEW = b"a report of yesterday\n", b"new " * 500
 
@@ -28,7 +28,7 @@ def fault(name, code):
 
 def check_kept(path, code):
     with pytest.raises(OSError) as raised:
-        replacing.replace(str(path), NEW)
+        replace_file.replace(str(path), NEW)
     assert raised.value.errno == code and raised.value.filename == str(path)
 
 
@@ -54,7 +54,7 @@ def test_a_full_disk_leaves_what_is_there(small_disk, there):
     assert sorted(os.listdir(small_disk)) == ["filler"] + ["report.json"] * there
     assert not there or path.read_bytes() == OLD
     os.unlink(small_disk / "filler")
-    replacing.replace(str(path), NEW)
+    replace_file.replace(str(path), NEW)
     assert path.read_bytes() == NEW and os.listdir(small_disk) == ["report.json"]
 
 
@@ -64,7 +64,7 @@ def test_a_full_disk_leaves_a_file_with_other_names(small_disk):
     os.link(path, small_disk / "other")
     fill_up(small_disk)
     with pytest.raises(OSError):
-        replacing.replace(str(path), NEW * 10)
+        replace_file.replace(str(path), NEW * 10)
     assert path.read_bytes() == OLD
 
 
@@ -126,7 +126,7 @@ def test_a_reader_has_the_old_file_or_the_new_one(tmp_path):
     path = tmp_path / "report.json"
     path.write_bytes(OLD)
     with open(path, "rb") as reader:
-        replacing.replace(str(path), NEW)
+        replace_file.replace(str(path), NEW)
         assert reader.read() == OLD
     assert path.read_bytes() == NEW and os.listdir(tmp_path) == ["report.json"]
 
@@ -151,9 +151,9 @@ def test_links_stay(tmp_path, kind):
     if kind == "chain":
         path = tmp_path / "newest.json"
         path.symlink_to(tmp_path / "latest.json")
-    replacing.check_writable(str(path), 4096)
+    replace_file.check_writable(str(path), 4096)
     assert real.exists() == (kind != "dangling")
-    replacing.replace(str(path), NEW)
+    replace_file.replace(str(path), NEW)
     assert path.is_symlink() and real.read_bytes() == NEW
     assert os.listdir(tmp_path / "real") == ["run.json"]
 
@@ -163,7 +163,7 @@ def test_other_names_stay(tmp_path):
     for old in (OLD, NEW + OLD, NEW):
         path.write_bytes(old)
         os.link(path, tmp_path / "other.json")
-        replacing.replace(str(path), NEW)
+        replace_file.replace(str(path), NEW)
         assert os.stat(path).st_nlink == 2 and (tmp_path / "other.json").read_bytes() == NEW
         os.unlink(tmp_path / "other.json")
 
@@ -172,45 +172,45 @@ def test_modes_stay_and_new_files_have_the_usual(tmp_path):
     old = os.umask(0o027)
     try:
         path = tmp_path / "run.json"
-        replacing.replace(str(path), OLD)
+        replace_file.replace(str(path), OLD)
         assert stat.S_IMODE(path.stat().st_mode) == 0o640
         path.chmod(0o664)
-        replacing.replace(str(path), NEW)
+        replace_file.replace(str(path), NEW)
         assert stat.S_IMODE(path.stat().st_mode) == 0o664 and path.read_bytes() == NEW
     finally:
         os.umask(old)
 
 
-@pytest.mark.parametrize("code", replacing._NO_PLACE)
+@pytest.mark.parametrize("code", replace_file._NO_PLACE)
 def test_where_nothing_can_be_renamed_it_is_written_in_place(tmp_path, monkeypatch, code):
     path = tmp_path / "run.json"
     path.write_bytes(OLD)
     number = path.stat().st_ino
     monkeypatch.setattr(os, "replace", fault("replace", code))
-    replacing.replace(str(path), NEW)
+    replace_file.replace(str(path), NEW)
     assert path.read_bytes() == NEW and path.stat().st_ino == number
-    replacing.replace(str(path), OLD)  # a shorter one
+    replace_file.replace(str(path), OLD)  # a shorter one
     assert path.read_bytes() == OLD and os.listdir(tmp_path) == ["run.json"]
 
 
 def test_a_folder_whose_lock_is_held(tmp_path, monkeypatch):
-    monkeypatch.setattr(beside, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(temporary_files, "LOCK_SECONDS", 0.05)
     path = tmp_path / "run.json"
-    with beside.locked(str(tmp_path)):
-        replacing.replace(str(path), NEW)
+    with temporary_files.locked(str(tmp_path)):
+        replace_file.replace(str(path), NEW)
     assert path.read_bytes() == NEW and os.listdir(tmp_path) == ["run.json"]
 
 
 def test_a_new_file_in_place_that_finds_no_room(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", fault("replace", errno.EBUSY))
-    real = beside.fill
+    real = temporary_files.fill
 
     def fill(handle, data):
         real(handle, data[:100])
         if os.readlink("/proc/self/fd/%d" % handle).endswith("run.json"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(beside, "fill", fill)
+    monkeypatch.setattr(temporary_files, "fill", fill)
     check_kept(tmp_path / "run.json", errno.ENOSPC)
     assert os.listdir(tmp_path) == []
 
@@ -219,7 +219,7 @@ def test_what_a_killed_command_left_goes(tmp_path):
     path = tmp_path / "run.json"
     (tmp_path / ".run.json.memopt-1234.tmp").write_bytes(OLD)
     (tmp_path / ".other.json.memopt-1234.tmp").write_bytes(OLD)
-    replacing.replace(str(path), NEW)
+    replace_file.replace(str(path), NEW)
     assert sorted(os.listdir(tmp_path)) == [".other.json.memopt-1234.tmp", "run.json"]
 
 
@@ -283,8 +283,8 @@ def test_names_that_take_no_file(tmp_path, monkeypatch, name):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(OLD)
     for attempt in (
-        lambda: replacing.check_writable(name, 100),
-        lambda: replacing.replace(name, NEW),
+        lambda: replace_file.check_writable(name, 100),
+        lambda: replace_file.replace(name, NEW),
     ):
         with pytest.raises(OSError) as raised:
             attempt()

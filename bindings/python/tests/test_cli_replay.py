@@ -15,7 +15,7 @@ import termios
 
 import pytest
 
-import memopt
+import memopt.tools
 import memopt.cli
 import traces
 from cli_support import environment, wait_for
@@ -46,7 +46,7 @@ def test_json(trace):
     assert found["out_of_memory"] is False and found["failure"] is None
     assert found["ns_per_event"] > 0 and found["first_ns_per_event"] > 0
     assert found["smallest_capacity_bytes"] is None and found["smallest_capacity_ratio"] is None
-    with memopt.Trace.read(trace) as same:
+    with memopt.tools.Trace.read(trace) as same:
         replay = same.replay("expandable_segments:True")
     assert found["peak_reserved_bytes"] == replay.peak_reserved_bytes
     assert found["device_allocs"] == replay.device_allocs
@@ -115,8 +115,8 @@ def test_retries_are_told(tmp_path):
 
 def test_what_to_try_where_memory_lies_in_holes():
     """Other segments, or where that is so already, a larger device."""
-    info, failure = memopt.TraceInfo(*[0] * 17), memopt.ReplayFailure(1, 10, 0, 50, 90)
-    replay = memopt.Replay(100, 0, *[0] * 8, failure, [])
+    info, failure = memopt.tools.TraceInfo(*[0] * 17), memopt.tools.ReplayFailure(1, 10, 0, 50, 90)
+    replay = memopt.tools.Replay(100, 0, *[0] * 8, failure, [])
     for config, hint in (("", EXPANDABLE[0]), (EXPANDABLE[1], "--find-capacity")):
         lines = dict(_failure_lines(info, replay, argparse.Namespace(config=config)))
         assert lines["try"].startswith(hint) and "40 B are held" in lines["why"]
@@ -162,7 +162,7 @@ def test_snapshots(tmp_path):
     assert answer(path, "--device", "0", "--with-failed")["peak_live_bytes"] == MIB + (3 << 30)
     assert answer(path, "--device=0", "--with-failed", "--capacity=1GiB", code=1)["out_of_memory"]
     result = command(path, "--device", "2")
-    assert result.returncode == 1 and "there are of device 0 (1), 1 (" in result.stderr
+    assert result.returncode == 1 and "these devices have: 0 (1), 1 (" in result.stderr
 
 
 def test_pickles_do_not_run(tmp_path):
@@ -170,7 +170,7 @@ def test_pickles_do_not_run(tmp_path):
     proof = tmp_path / "proof"
     path.write_bytes(b"\x80\x04cposix\nsystem\n(S'touch %s'\ntR." % os.fsencode(proof))
     result = command(path)
-    assert result.returncode == 1 and "asks for posix.system" in result.stderr
+    assert result.returncode == 1 and "refers to posix.system" in result.stderr
     assert "Traceback" not in result.stderr and not proof.exists()
 
 
@@ -211,7 +211,7 @@ def test_odd_events_are_told(tmp_path):
         (("TRACE", "--capacity", "-5"), "capacity"),
         (("TRACE", "--config", "expandable:True"), "the nearest valid one is"),
         (("TRACE", "--config", "max_split_size_mb:1"), "max_split_size_mb"),
-        (("TRACE", "--passes", "many"), "'many' is no number from 0 to 1000"),
+        (("TRACE", "--passes", "many"), "'many' is not an integer from 0 to 1000"),
         (("TRACE", "--device", "first"), "first"),
         (("TRACE", "--config", b"\xff:1"), "unknown key"),
     ],
@@ -228,13 +228,13 @@ def test_usage_errors(trace, words, says):
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("", "memopt: trace.csv: the trace holds no allocation to replay"),
+        ("", "memopt: trace.csv: the trace has no allocation to replay"),
         ("0,0,allocate,0x10,many,0\n", "CORRUPT: trace.csv: trace: line 2: the size 'many' must be"),
         (
             "0,0,allocate,0x10,512,0\n0,0,fre",
             "line 3: '0,0,fre' has 3 fields; the header has 6; it",
         ),
-        ("0,0,free,0x10,512,0\n", "holds no allocation"),
+        ("0,0,free,0x10,512,0\n", "has no allocation"),
     ],
 )
 
@@ -256,7 +256,7 @@ def test_other_files(tmp_path):
         (
             "half.csv.gz",
             gzip.compress(bytes(10))[:-9],
-            "half.csv.gz: trace: the gzip file ends too",
+            "half.csv.gz: trace: the gzip file was cut",
         ),
     ):
         path = tmp_path / name

@@ -40,11 +40,11 @@ def test_plot(trace, tmp_path):
 def test_plots_that_cannot_be_drawn(trace, tmp_path):
     pytest.importorskip("matplotlib")
     result = command(trace, "--plot", tmp_path / "picture.txt")
-    assert result.returncode == 2 and "has to end in one of" in result.stderr
+    assert result.returncode == 2 and "must end in one of" in result.stderr
     result = command(trace, "--plot", "")
-    assert result.returncode == 2 and "--plot '': a picture's name" in result.stderr
+    assert result.returncode == 2 and "--plot '': the name must end" in result.stderr
     result = command(trace, "--plot", tmp_path / "none" / "picture.png")
-    assert result.returncode == 1 and "there is no folder" in result.stderr
+    assert result.returncode == 1 and "does not exist" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from cli_support import environment
+import memopt
+from cli_support import command, environment
 
 SMALL = {
     "model_type": "gpt2", "vocab_size": 1000, "n_positions": 64, "n_embd": 32, "n_layer": 2,
@@ -52,6 +54,18 @@ def refusal(result, code=1):
     """What was said, on standard error alone."""
     assert result.returncode == code and "Traceback" not in result.stderr, result.stderr
     return result.stderr
+
+
+def test_verbs_need_the_planner_s_library_only_to_plan(tmp_path):
+    folder, file = os.path.split(memopt.library_path)
+    for name in (file, file.replace("libmemopt", "libmemopt-tools")):
+        os.symlink(os.path.join(os.path.abspath(folder), name), tmp_path / name)
+    library = str(tmp_path / file)
+    for words in (["--help"], ["info"], ["monitor", "--once", "--device", "cpu"]):
+        result = command(*words, MEMOPT_LIBRARY=library)
+        assert result.returncode == 0, result.stderr
+    said = refusal(command("plan", "--params", "1M", MEMOPT_LIBRARY=library))
+    assert said.startswith("memopt: libmemopt-plan cannot be loaded") and library in said
 
 
 def test_profile_of_a_configuration_without_torch(folder):

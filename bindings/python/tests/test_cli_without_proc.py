@@ -17,14 +17,14 @@ from profile_support import SCHEMA
 #: Processes are told where the first word says, after what is done there.
 PROGRAM = """
 import os, sys
-from memopt.cli.profile import tree
-tree.PROC = sys.argv[1]
+from memopt.cli.profile import process_tree
+process_tree.PROC = sys.argv[1]
 %s
 from memopt.cli import main
 sys.exit(main(["profile", "--no-gpu", "--interval", "0.01", *sys.argv[2:]]))
 """
 #: memopt itself is there, and no other process.
-OTHERS_HIDDEN = PROGRAM % 'os.mkdir("%s/%d" % (tree.PROC, os.getpid()))'
+OTHERS_HIDDEN = PROGRAM % 'os.mkdir("%s/%d" % (process_tree.PROC, os.getpid()))'
 NONE_TOLD = PROGRAM % ""
 WORK = ["--", sys.executable, "-c", "import time; time.sleep(0.1)"]
 

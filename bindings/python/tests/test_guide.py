@@ -13,7 +13,7 @@ from typing import Any, Dict, List
 import pytest
 import traces
 
-import memopt
+import memopt.tools
 from memopt.cli import VERBS, build_parser
 
 GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide"
@@ -83,7 +83,7 @@ def test_publishing(allocator: memopt.Allocator, socket_folder: pathlib.Path) ->
     (code,) = pieces("command-monitor")
     first, second = code.splitlines()
     run(first, memopt=memopt, allocator=allocator)
-    assert memopt.published(60)
+    assert memopt.tools.read_published(60)
     compile(second, "a page", "exec")
 
 

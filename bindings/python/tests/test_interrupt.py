@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-import memopt
+import memopt.tools
 from interrupts import at_every_point
 from memopt import _lifetime, _lock
 from memopt._interrupt import Interruptible
@@ -50,7 +50,7 @@ def repeat(call, alarm):
 
 @pytest.mark.filterwarnings("error")
 def test_no_signal_is_lost_while_processes_are_listed(alarm):
-    with memopt.Monitor("cpu") as monitor:
+    with memopt.tools.Monitor("cpu") as monitor:
         repeat(monitor.processes, alarm)
 
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-import memopt
+import memopt.tools
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
 MONITORS = os.path.join(
@@ -18,7 +18,7 @@ MONITORS = os.path.join(
 
 
 def test_this_machine():
-    with memopt.Monitor("cpu") as monitor:
+    with memopt.tools.Monitor("cpu") as monitor:
         assert len(monitor) == 1 and monitor.backend == "cpu" and "cpu" in repr(monitor)
         reading = monitor.read()
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -40,28 +40,28 @@ def test_this_machine():
 
 def test_unknown_back_end():
     with pytest.raises(memopt.NotFoundError):
-        memopt.Monitor("abacus")
+        memopt.tools.Monitor("abacus")
     with pytest.raises(memopt.NotFoundError):
-        memopt.Monitor.info("abacus")
+        memopt.tools.Monitor.info("abacus")
     with pytest.raises(memopt.NotFoundError):
         memopt.backend_info("abacus")
 
 
 def test_info_of_what_is_there_and_what_is_not():
-    info = memopt.Monitor.info("cpu")
+    info = memopt.tools.Monitor.info("cpu")
     assert info.available and info.source == "proc" and info.device_count == 1
-    info = memopt.Monitor.info("cuda")
+    info = memopt.tools.Monitor.info("cuda")
     if info.available:
         pytest.skip("this machine has NVML")
     assert info.status == memopt.Status.DRIVER_MISSING and "libnvidia-ml.so.1" in info.tried
     with pytest.raises(memopt.DeviceError) as caught:
-        memopt.Monitor("cuda")
+        memopt.tools.Monitor("cuda")
     assert info.problem in str(caught.value)
 
 
 PROGRAM = """
-import json, sys, memopt
-with memopt.Monitor(sys.argv[1]) as monitor:
+import json, sys, memopt.tools
+with memopt.tools.Monitor(sys.argv[1]) as monitor:
     print(json.dumps([len(monitor), monitor.read(1)._asdict(),
                       [process._asdict() for process in monitor.processes(0)]]))
 """

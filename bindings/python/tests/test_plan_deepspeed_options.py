@@ -5,8 +5,6 @@ import json
 
 import pytest
 
-import memopt
-from memopt.plan import Plan
 from memopt.cli import UsageError
 from memopt.cli.plan import describe
 
@@ -114,8 +112,8 @@ ZERO = {"stage": 2}
         ({"zero_optimization": {**ZERO, "reduce_bucket_size": "big"}}, "reduce_bucket_size"),
         ({"zero_optimization": {**ZERO, "reduce_bucket_size": -1}}, "from 0 to"),
         ({"zero_optimization": {**ZERO, "reduce_bucket_size": float("inf")}}, "from 0 to"),
-        ({"zero_optimization": {**ZERO, "reduce_bucket_size": 1.5}}, "no whole number"),
-        ({"zero_optimization": {**ZERO, "reduce_bucket_size": True}}, "no whole number"),
+        ({"zero_optimization": {**ZERO, "reduce_bucket_size": 1.5}}, "not an integer"),
+        ({"zero_optimization": {**ZERO, "reduce_bucket_size": True}}, "not an integer"),
         ({"zero_optimization": {**ZERO, "contiguous_gradients": False}}, "contiguous_grad"),
         ({"zero_optimization": {**ZERO, "overlap_comm": 1}}, "not true or false"),
         ({"zero_optimization": ZERO, "data_types": {"grad_accum_dtype": "fp32"}}, "grad_accum"),
@@ -159,13 +157,4 @@ def test_a_stage_and_an_engine_are_needed(words):
 def test_a_bucket_is_a_count(text, capsys):
     with pytest.raises(SystemExit):
         described("--reduce-bucket-size", text)
-    assert "no count of elements" in capsys.readouterr().err
-
-
-def test_what_deepspeed_has_not_is_refused():
-    word = described("--zero", "1", "--zero-engine", "deepspeed", "--autocast", "bf16")
-    with pytest.raises(memopt.UnsupportedError, match="compute_dtype is bf16 with DeepSpeed"):
-        Plan(word.model, word.run)
-    word = described("--zero", "1", "--zero-engine", "deepspeed", "--offload", "optimizer")
-    with pytest.raises(memopt.UnsupportedError, match="offload"):
-        Plan(word.model, word.run)
+    assert "not a count of elements" in capsys.readouterr().err

@@ -14,13 +14,6 @@ def interpret(**config):
     return hfconfig.interpret(config)
 
 
-def test_llama_with_its_defaults():
-    fields = interpret(model_type="llama").model.as_dict()
-    assert fields["hidden"] == 4096 and fields["layers"] == 32 and fields["ffn"] == 11008
-    assert fields["kv_heads"] == fields["heads"] == 32
-    assert fields["tied"] == "no" and fields["gated"] == "yes"
-
-
 def test_what_is_said_wins_over_the_default():
     reading = interpret(
         model_type="mistral", hidden_size=512, num_attention_heads=8, tie_word_embeddings=True
@@ -35,13 +28,6 @@ def test_key_value_heads_follow_the_heads_where_nothing_is_said():
     assert interpret(model_type="llama", num_key_value_heads=None).model.kv_heads == 32
 
 
-def test_gpt2_s_own_names():
-    reading = interpret(model_type="gpt2", n_embd=256, n_layer=3, n_head=4, attn_pdrop=0.0)
-    model = reading.model
-    assert (model.hidden, model.layers, model.heads, model.ffn) == (256, 3, 4, 1024)
-    assert model.attention_dropout == 0 and model.hidden_dropout == 0.1
-
-
 def test_biases():
     qwen = interpret(model_type="qwen2").model.as_dict()
     assert qwen["attention_bias"] == "yes" and qwen["output_bias"] == "no"
@@ -49,13 +35,6 @@ def test_biases():
     assert llama["attention_bias"] == llama["output_bias"] == "yes"
     vit = interpret(model_type="vit", qkv_bias=False).model.as_dict()
     assert vit["attention_bias"] == "no"
-
-
-def test_experts():
-    model = interpret(model_type="mixtral", num_local_experts=4, num_experts_per_tok=1).model
-    assert (model.experts, model.experts_per_token) == (4, 1)
-    wide = interpret(model_type="qwen3_moe").model
-    assert (wide.experts, wide.ffn) == (128, 768)
 
 
 @pytest.mark.parametrize(
@@ -155,28 +134,6 @@ def test_a_vision_tower():
     assert (model.hidden, model.vision_layers, model.vision_hidden) == (512, 6, 256)
     assert model.as_dict()["vision_activation"] == "gelu" and model.vision_skipped == 1
     assert any("tower" in note for note in reading.notes)
-
-
-@pytest.mark.parametrize(
-    "model_type, variant",
-    [
-        ("llama", "none"),
-        ("qwen3", "none"),
-        ("gemma", "gemma"),
-        ("phi3", "phi3"),
-        ("granite", "granite"),
-        ("qwen3_moe", "qwen-moe"),
-    ],
-)
-def test_variants_have_code_of_their_own(model_type, variant):
-    reading = interpret(model_type=model_type)
-    assert reading.model.as_dict().get("variant", "none") == variant
-    assert reading.notes == []
-
-
-def test_like():
-    config = {"model_type": "brand_new", "hidden_size": 512, "num_attention_heads": 8}
-    assert hfconfig.interpret(config, like="llama").model.hidden == 512
 
 
 def refused(**config):

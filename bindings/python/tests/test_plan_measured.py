@@ -105,7 +105,7 @@ def test_the_function_s_own_errors():
     with pytest.raises(ZeroDivisionError) as caught:
         Solution.measured(fails, None, card(40 * MIB))
     assert caught.value is error
-    with pytest.raises(memopt.UnsupportedError, match="nothing is known"):
+    with pytest.raises(memopt.UnsupportedError, match="does not know such a run"):
         Solution.measured(lambda run: None, None, card(40 * MIB))
     with pytest.raises(memopt.InvalidArgumentError, match="capacity"):
         Solution.measured(known, None, Card())

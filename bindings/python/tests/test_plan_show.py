@@ -92,48 +92,9 @@ def test_what_the_times_of_changes_assume():
     assert assumed(change("checkpointing", 1.0)) == ""
 
 
-def test_the_batch_of_a_card_and_its_remainder():
-    run = SimpleNamespace(batch=3, accumulation=5, world_size=2)
-    solution = SimpleNamespace(fits_after=True)
-    answer = SimpleNamespace(run=run, target=32, solution=solution)
-    assert show._batch(answer) == [
-        ("effective batch", "30 = 3 × 5 × 2"),
-        ("remainder", Cell("-2: 30 samples a step in place of 32", "warn")),
-    ]
-    assert show._met(answer) == "30 (-2)"
-    for target in (30, None):
-        answer.target = target
-        assert show._met(answer) == "30" and len(show._batch(answer)) == 1
-
-
 def test_how_many():
     shown = [show._count(n) for n in (999, 1000, 999_990, 999_999, 10**6, 1_234_000_000)]
     assert shown == ["999", "1.00 k", "999.99 k", "1.00 M", "1.00 M", "1.23 B"]
-
-
-def test_how_many_of_them_learn(monkeypatch):
-    monkeypatch.setattr(show, "_run", lambda plan, several: "")
-    description = SimpleNamespace(title="a model", notes=["a note"])
-    some = "100.00 M, 250.00 k of them learn (0.25 %)"
-    for learning, text in ((250_000, some), (10**8, "100.00 M")):
-        answer = SimpleNamespace(plan=plan(trainable_count=learning, parameter_count=10**8))
-        head = show._head(answer, description, False)
-        assert ("parameters", text) in head and ("note", Cell("a note", "dim")) in head
-
-
-def test_layers_that_run_again():
-    def layer(recomputed):
-        sizes = dict.fromkeys(
-            ["parameter_count", "parameter_bytes", "gradient_bytes", "optimizer_bytes"], 1
-        )
-        return SimpleNamespace(
-            name="x", saved_bytes=0, backward_bytes=0, recomputed=recomputed, **sizes
-        )
-
-    told = Told()
-    show._layers(plan(layers=[layer(True), layer(False)]), told)
-    rows = told.tables["By layer"]
-    assert [row[-1] for row in rows] == ["again", ""] and rows[0][2] == "3 B"
 
 
 def test_several_cards_side_by_side():

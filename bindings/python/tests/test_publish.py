@@ -14,9 +14,9 @@ import time
 
 import pytest
 
-import memopt
+import memopt.tools
 from cli_support import PACKAGE, environment, wait_for
-from memopt import _published as client
+from memopt.tools import published as client
 
 MIB = 1 << 20
 
@@ -32,7 +32,7 @@ def place(socket_folder, monkeypatch):
 
 def published():
     """What everybody who answers publishes, however busy the machine is."""
-    return memopt.published(60)
+    return memopt.tools.read_published(60)
 
 
 def mine():
@@ -44,7 +44,7 @@ def mine():
 
 def test_publish(device, place):
     allocator = memopt.Allocator(device)
-    publisher = memopt.publish(allocator)
+    publisher = memopt.tools.publish(allocator)
     assert publisher.path == str(place / ("%d.sock" % os.getpid())) and publisher.path in repr(
         publisher
     )
@@ -65,7 +65,7 @@ def test_publish(device, place):
 
 
 def test_an_allocator_that_ends_is_published_no_longer(device):
-    publisher = memopt.publish()
+    publisher = memopt.tools.publish()
     allocator = memopt.Allocator(device)
     publisher.add(allocator)
     block = allocator.alloc(MIB)
@@ -95,7 +95,7 @@ def test_an_allocator_that_ends_is_published_no_longer(device):
 
 def test_serving_in_a_loop_of_ones_own(device):
     allocator = memopt.Allocator(device)
-    with memopt.Publisher() as publisher:
+    with memopt.tools.Publisher() as publisher:
         publisher.add(allocator)
         assert publisher.serve() == 0
         answers = []
@@ -109,7 +109,7 @@ def test_serving_in_a_loop_of_ones_own(device):
 
 def test_two_publishers_of_a_process_are_one_entry(device):
     first, second = memopt.Allocator(device), memopt.Allocator(device)
-    publishers = [memopt.publish(first), memopt.publish(second)]
+    publishers = [memopt.tools.publish(first), memopt.tools.publish(second)]
     assert publishers[0].path != publishers[1].path
     assert len(mine().allocators) == 2
     for publisher in publishers:
@@ -121,7 +121,7 @@ def test_two_publishers_of_a_process_are_one_entry(device):
 def test_reading_while_allocating(device):
     """Answers are whole while threads allocate and allocators come and go."""
     steady, stop = memopt.Allocator(device), threading.Event()
-    publisher = memopt.publish(steady)
+    publisher = memopt.tools.publish(steady)
 
     def spend():
         while not stop.is_set():
@@ -148,11 +148,11 @@ def test_reading_while_allocating(device):
 
 PROGRAM = """
 import os, sys, time
-import memopt
+import memopt.tools
 device = memopt.Device("cpu", capacity="64MiB")
 allocator = memopt.Allocator(device)
 block = allocator.alloc("6MiB")
-publisher = memopt.publish(allocator)
+publisher = memopt.tools.publish(allocator)
 print(os.getpid(), flush=True)
 %s
 """
@@ -218,10 +218,10 @@ def test_fork(place):
     process = program(
         """
 if os.fork() == 0:
-    assert publisher.closed and memopt.publish.__globals__["_publishers"] == set()
+    assert publisher.closed and memopt.tools.publish.__globals__["_publishers"] == set()
     links = [os.readlink("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd")[:-1]]
     assert not [link for link in links if link.startswith("socket:")]
-    second = memopt.Publisher()  # one of its own
+    second = memopt.tools.Publisher()  # one of its own
     assert str(os.getpid()) in second.path
     second.close()
     print("closed", flush=True)
@@ -313,7 +313,7 @@ def test_others_that_listen_there(place):
     (place / "6.sock").symlink_to("/nowhere")
     (place / "7.sock").symlink_to("4.sock")  # what it says would count twice
     # One of them never answers, so that each look takes its whole time.
-    (one,) = wait_for(memopt.published, "an answer")
+    (one,) = wait_for(memopt.tools.read_published, "an answer")
     assert one.pid == os.getpid() and one.allocators[0].device == "cuda:1"
     assert len(one.allocators) == 1
     end(listeners)
@@ -326,7 +326,7 @@ def test_others_that_listen_there(place):
 FEW_FILES = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
-from memopt._published import Reader
+from memopt.tools.published import Reader
 found = [one for one in Reader().read(60) if one.pid == int(sys.argv[1])]
 print(sum(len(one.allocators) for one in found))
 """
@@ -358,7 +358,7 @@ def test_the_silent_hold_up_the_others_once(place, monkeypatch):
 
 
 def test_a_folder_of_others_is_not_looked_into(place):
-    publisher = memopt.publish()
+    publisher = memopt.tools.publish()
     assert mine() is not None
     place.chmod(0o755)
     assert published() == []
@@ -367,18 +367,18 @@ def test_a_folder_of_others_is_not_looked_into(place):
     place.rmdir()
     place.symlink_to(place.parent)
     with pytest.raises(memopt.MemoptError, match="must be owned by uid"):
-        memopt.Publisher()
+        memopt.tools.Publisher()
     place.unlink()
 
 
 def test_errors(socket_folder):
     with pytest.raises(memopt.MemoptError, match="/nowhere/x.sock") as caught:
-        memopt.Publisher("/nowhere/x.sock")
+        memopt.tools.Publisher("/nowhere/x.sock")
     assert caught.value.status == memopt.Status.IO_ERROR
-    first = memopt.Publisher(socket_folder / "x.sock")
+    first = memopt.tools.Publisher(socket_folder / "x.sock")
     assert stat.S_ISSOCK(os.lstat(socket_folder / "x.sock").st_mode)
     with pytest.raises(memopt.BusyError):
-        memopt.publish(path=socket_folder / "x.sock")
+        memopt.tools.publish(path=socket_folder / "x.sock")
     first.close()
     with pytest.raises(TypeError):
-        memopt.Publisher(7)
+        memopt.tools.Publisher(7)

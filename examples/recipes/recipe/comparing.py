@@ -118,17 +118,3 @@ def _columns(lines: List[List[str]], left: int) -> List[str]:
         ).rstrip()
         for line in lines
     ]
-
-
-def as_json(rows: Sequence[Row]) -> List[Dict[str, Any]]:
-    """For `--json`."""
-    return [
-        {
-            "title": row.step.title,
-            "settings": row.step.settings,
-            "planned": row.planned._asdict(),
-            "measured": row.measured._asdict(),
-            "losses": row.losses,
-        }
-        for row in rows
-    ]

@@ -1,11 +1,8 @@
-"""The command line of a recipe: trains every step of it, measures, plans, compares, applies."""
+"""Runs a recipe: trains every step of it, measures, plans, compares, applies."""
 
-import argparse
 import gc
-import json
 import pathlib
-import sys
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, List, Tuple
 
 import torch
 
@@ -45,47 +42,16 @@ class Recipe:
 Extras = Callable[[Recipe], Tuple[List[str], List[Check]]]
 
 
-def main(
-    file: str, extras: Optional[Extras] = None, arguments: Optional[Sequence[str]] = None
-) -> int:
-    """Runs the recipe beside `file`; 0 where all checks hold, else 1."""
-    folder = pathlib.Path(file).resolve().parent
+def run(folder: pathlib.Path, extras: Extras, count: int) -> bool:
+    """Trains `count` steps of each change, prints what was planned and measured, and says whether
+    all checks hold."""
     recipe = Recipe(folder)
-    parser = argparse.ArgumentParser(description=recipe.described["title"])
-    parser.add_argument("--json", metavar="FILE", help="write the results to this file")
-    parser.add_argument("--train", type=int, default=2, metavar="N", help="steps before measuring")
-    parser.add_argument(
-        "--threads", type=int, default=1, help="more do not help models so small (%(default)s)"
-    )
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(given.threads)
-    rows = [recipe.row(step, given.train) for step in _watched(recipe.steps)]
-    lines, checks = [], comparing.checks(rows)
-    checks += applying.apply(folder, recipe.described["apply"])
-    if extras is not None:
-        lines, more = extras(recipe)
-        checks += more
-    _print(recipe, rows, lines, checks)
-    if given.json:
-        result = {
-            "steps": comparing.as_json(rows),
-            "checks": [{"text": text, "holds": holds} for text, holds in checks],
-        }
-        pathlib.Path(given.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    return 0 if all(holds for _, holds in checks) else 1
-
-
-def _watched(described: List[Step]) -> Iterator[Step]:
-    """The steps, with a bar where somebody watches."""
-    count = len(described)
-    for number, step in enumerate(described):
-        if sys.stderr.isatty():
-            bar = "#" * (20 * number // count)
-            line = "\r[%-20s] %d/%d %-30s" % (bar, number + 1, count, step.title)
-            print(line, end="", file=sys.stderr, flush=True)
-        yield step
-    if sys.stderr.isatty():
-        print("\r" + " " * 60 + "\r", end="", file=sys.stderr, flush=True)
+    torch.set_num_threads(1)  # more do not help models so small
+    rows = [recipe.row(step, count) for step in recipe.steps]
+    checks = comparing.checks(rows) + applying.apply(folder, recipe.described["apply"])
+    lines, more = extras(recipe)
+    _print(recipe, rows, lines, checks + more)
+    return all(holds for _, holds in checks + more)
 
 
 def _print(
@@ -96,8 +62,7 @@ def _print(
     print("\n".join("  " + line for line in comparing.table(rows)))
     print("\nSaved by all changes")
     print("\n".join("  " + line for line in comparing.savings(rows)))
-    if lines:
-        print("\n" + "\n".join(lines))
+    print("\n" + "\n".join(lines))
     print("\nChecks")
     for text, holds in checks:
         print("  %-4s %s" % ("ok" if holds else "NO", text))

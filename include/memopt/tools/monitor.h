@@ -64,6 +64,12 @@ typedef struct memopt_monitor_info {
     char missing[512]; /**< Entry points that the library lacks. */
 } memopt_monitor_info;
 
+/** @brief Initialiser of ::memopt_monitor_info. */
+#define MEMOPT_MONITOR_INFO_INIT                                                                   \
+    {                                                                                              \
+        sizeof(memopt_monitor_info), 0, 0, 0, "", "", "", "", "", ""                               \
+    }
+
 /**
  * @brief One device at one moment.
  *
@@ -95,6 +101,12 @@ typedef struct memopt_monitor_reading {
                                     none. */
 } memopt_monitor_reading;
 
+/** @brief Initialiser of ::memopt_monitor_reading. */
+#define MEMOPT_MONITOR_READING_INIT                                                                \
+    {                                                                                              \
+        sizeof(memopt_monitor_reading), 0, 0, 0, 0, "", "", "", 0, 0, 0, 0, 0, 0, 0, 0, 0, ""      \
+    }
+
 /** @brief What a process uses a device for; bits of memopt_process_info::kind. */
 typedef uint32_t memopt_process_kind;
 
@@ -115,6 +127,12 @@ typedef struct memopt_process_info {
     uint32_t used_known; /**< 1: used_bytes is valid; 0: the driver does not report it. */
     char name[64];       /**< The name of the command; "" if it cannot be read. */
 } memopt_process_info;
+
+/** @brief Initialiser of ::memopt_process_info. */
+#define MEMOPT_PROCESS_INFO_INIT                                                                   \
+    {                                                                                              \
+        sizeof(memopt_process_info), 0, 0, 0, 0, ""                                                \
+    }
 
 /**
  * @brief Receives one process.

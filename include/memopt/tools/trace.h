@@ -75,6 +75,12 @@ typedef struct memopt_trace_info {
     uint64_t failed_bytes;       /**< The largest of them. */
 } memopt_trace_info;
 
+/** @brief Initialiser of ::memopt_trace_info. */
+#define MEMOPT_TRACE_INFO_INIT                                                                     \
+    {                                                                                              \
+        sizeof(memopt_trace_info), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0               \
+    }
+
 /** @brief How to make a trace; zero means the default. */
 typedef struct memopt_trace_options {
     size_t struct_size; /**< sizeof(memopt_trace_options). */
@@ -197,6 +203,12 @@ typedef struct memopt_replay_progress_info {
     uint64_t capacity;  /**< The capacity of the current device. */
 } memopt_replay_progress_info;
 
+/** @brief Initialiser of ::memopt_replay_progress_info. */
+#define MEMOPT_REPLAY_PROGRESS_INFO_INIT                                                           \
+    {                                                                                              \
+        sizeof(memopt_replay_progress_info), 0, 0, 0                                               \
+    }
+
 /**
  * @brief Called every 65536 events, and at the end of each pass.
  * @param user the pointer given in the options.
@@ -257,6 +269,12 @@ typedef struct memopt_replay_result {
     uint64_t failed_reserved_bytes; /**< Bytes held from the device at that time, after all
                                          attempts. */
 } memopt_replay_result;
+
+/** @brief Initialiser of ::memopt_replay_result. */
+#define MEMOPT_REPLAY_RESULT_INIT                                                                  \
+    {                                                                                              \
+        sizeof(memopt_replay_result), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0               \
+    }
 
 /**
  * @brief Replays a trace: every allocation and free in order, on its own "cpu" device and

@@ -2,20 +2,20 @@
  * The adversarial order of the "cpu" device: a scheduler that makes missing dependencies show.
  *
  * Nothing runs until a thread waits for it. Then, before each operation X that is needed, other
- * streams run first what was enqueued after X and does not depend on it: the order that a program
- * without the right waits does not expect. What is not needed and was enqueued before X stays
- * undone, so a consumer that does not wait for its producer reads old bytes. Operations whose
- * ranges are known (copies, fills, frees) are put against the order of their calls wherever that is
- * legal; for the rest, where a stream would have to run operations from before X to reach those
- * from after it, the seed decides.
+ * streams run first what was enqueued after X and does not depend on it: an order that breaks a
+ * program without the right waits. Work that is not needed and was enqueued before X is delayed, so
+ * a consumer that does not wait for its producer reads old bytes. Operations whose ranges are known
+ * (copies, fills, frees) run against the order of their calls wherever that is legal; for the rest,
+ * where a stream would have to run operations from before X to reach those from after it, the seed
+ * decides.
  *
  * mo_note_free poisons a range in the order of its stream. A copy or fill on a range is a violation
  * if it was enqueued before a free of it and runs after that free (whoever owns the range by then),
  * or if the range is free when it runs; so is one on addresses without accessible memory, which is
- * left out. The first violation is told by the next synchronising call.
+ * skipped. The next synchronising call returns the first violation.
  *
- * `busy` is the right to run operations, held by one thread at a time while it gives up the
- * device's lock for each operation. All state here is guarded by that lock.
+ * `busy` is the right to run operations; one thread at a time holds it and releases the device's
+ * lock during each operation. All state here is guarded by that lock.
  */
 #include "device/cpu/adversary.h"
 
@@ -34,7 +34,7 @@ typedef struct mo_cpu_tombstone {
     const mo_cpu_stream *stream; /* for messages only */
 } mo_cpu_tombstone;
 
-/* What freed.value points to is only printed, so a stream that has ended does no harm. */
+/* freed.value is only printed, so a stream that has ended is harmless. */
 
 int mo_cpu_adversary_init(mo_cpu_adversary *adversary)
 {
@@ -75,7 +75,7 @@ int mo_cpu_polled_enough(mo_cpu_device *cpu, uint32_t *polls)
 
 /* --- which operation runs next ------------------------------------------------------------- */
 
-/* The stream whose head has to run next for `stream` to go on: itself, or the one it waits for.
+/* The stream whose head must run next for `stream` to continue: itself, or the one it waits for.
  * NULL if that is `avoided`. Pre: the stream is not idle. */
 static mo_cpu_stream *runnable(mo_cpu_stream *stream, const mo_cpu_stream *avoided)
 {
@@ -126,7 +126,7 @@ static mo_cpu_stream *rival(mo_cpu_device *cpu, const mo_cpu_stream *needed)
 }
 
 /* True if running the stream's head now would put it before a conflicting operation that was
- * enqueued later: the order that a program without waits hopes for. */
+ * enqueued later: the order that a program without waits relies on. */
 static int would_hide(mo_cpu_device *cpu, const mo_cpu_stream *stream)
 {
     const mo_cpu_op *head = stream->head;
@@ -275,7 +275,7 @@ static void poison(void *start, uint64_t size)
         bytes[i] = (((uintptr_t)bytes + i) & 1) != 0 ? MO_POISON_HIGH : MO_POISON_LOW;
 }
 
-/* Tombstones that no waiting operation is older than tell nothing any more. */
+/* Drops the marks of frees that no older operation is waiting for. */
 static void prune_tombstones(mo_cpu_device *cpu)
 {
     mo_cpu_adversary *adversary = &cpu->adversary;
@@ -289,7 +289,7 @@ static void prune_tombstones(mo_cpu_device *cpu)
     adversary->tombstone_count = kept;
 }
 
-/* Marks a range as freed. Where host memory is out the mark is lost, nothing else. */
+/* Marks a range as freed. Without host memory only the mark is lost. */
 static void mark_freed(mo_cpu_device *cpu, const mo_cpu_stream *stream, const mo_cpu_op *op)
 {
     mo_cpu_adversary *adversary = &cpu->adversary;
@@ -421,8 +421,8 @@ void mo_cpu_note_free(memopt_device *device, void *pointer, uint64_t bytes, memo
         (void)mo_cpu_submit(mo_cpu(device), stream, &op);
 }
 
-/* A lost note of a free only hides misuse; a lost note of an allocation would report it where there
- * is none. So without memory for the note, the stream runs up to here, and the note now. */
+/* A lost note of a free only hides misuse; a lost note of an allocation would report false misuse.
+ * So without memory for the note, the stream runs up to here and the note is made now. */
 void mo_cpu_note_alloc(memopt_device *device, void *pointer, uint64_t bytes, memopt_stream handle)
 {
     mo_cpu_device *cpu = mo_cpu(device);

@@ -14,14 +14,14 @@ int mo_cpu_adversary_init(mo_cpu_adversary *adversary);
 void mo_cpu_adversary_fini(mo_cpu_adversary *adversary);
 
 /* Runs what is needed until `target` operations of the stream are completed, or until the record is
- * done; and, before each operation, what may legally overtake it. Pre: device.lock is held; it is
- * given up while operations run. */
+ * done; and, before each operation, those that may legally overtake it. Pre: device.lock is held;
+ * it is given up while operations run. */
 void mo_cpu_force(mo_cpu_device *cpu, mo_cpu_stream *stream, uint64_t target);
-/* All that is enqueued now, starting with the stream that the seed picks. */
+/* Runs everything enqueued now, starting with the stream that the seed picks. */
 void mo_cpu_force_all(mo_cpu_device *cpu);
 void mo_cpu_force_marker(mo_cpu_device *cpu, mo_cpu_marker *marker);
 
-/* True once something was asked often enough: a seeded number of times. Pre: device.lock. */
+/* True after a seeded number of polls. Pre: device.lock. */
 int mo_cpu_polled_enough(mo_cpu_device *cpu, uint32_t *polls);
 
 /* DEVICE_FAULT with the first violation found since the last call, or OK. */

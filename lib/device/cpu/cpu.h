@@ -44,7 +44,7 @@ void mo_cpu_memory_fini(mo_cpu_memory *memory);
 enum { MO_ISA_WHY = 160 };
 
 /* The instruction set that kernels use: MEMOPT_ISA, or else the best that this machine has. Writes
- * what keeps kernels from a better one ("" where nothing does), at most MO_ISA_WHY bytes. */
+ * why kernels use no better one ("" if they use the best), at most MO_ISA_WHY bytes. */
 mo_isa mo_cpu_choose_isa(char *why, size_t size);
 mo_isa mo_cpu_best_isa(void); /* the same without the reason */
 const char *mo_isa_name(mo_isa isa);
@@ -166,7 +166,7 @@ static inline mo_cpu_device *mo_cpu(memopt_device *device)
 memopt_status mo_cpu_streams_init(mo_cpu_device *cpu);
 void mo_cpu_streams_fini(mo_cpu_device *cpu);
 
-/* Runs the operation now where the order says so, else appends a copy of it (and of its kernel's
+/* Runs the operation now if the order allows it, else appends a copy of it (and of its kernel's
  * arguments) to the stream. A marker gets a reference of its own. */
 memopt_status mo_cpu_submit(mo_cpu_device *cpu, memopt_stream stream, const mo_cpu_op *op);
 
@@ -182,7 +182,7 @@ mo_cpu_stream *mo_cpu_find_stream(mo_cpu_device *cpu, memopt_stream handle);
 void mo_cpu_run(mo_cpu_device *cpu, const mo_cpu_op *op);
 /* Takes the head, which has run, out of its queue and completes its marker. Pre: device.lock. */
 void mo_cpu_retire(mo_cpu_stream *stream);
-/* Gives a reference back; NULL is fine. Pre: device.lock is held. */
+/* Gives a reference back; NULL is allowed. Pre: device.lock is held. */
 void mo_cpu_marker_drop(mo_cpu_marker *marker);
 
 /* --- operations of the table, by file ------------------------------------------------------ */
@@ -224,7 +224,7 @@ memopt_status mo_cpu_launch(memopt_device *device, memopt_stream stream, const m
                             const void *args, uint64_t items);
 void mo_cpu_launch_now(mo_cpu_device *cpu, const mo_kernel *kernel, const void *args,
                        uint64_t items);
-/* Waits for the kernel that has the threads, and ends them where the number changes. */
+/* Waits for the kernel that uses the threads, and ends them if their number changes. */
 void mo_cpu_pool_resize(mo_cpu_device *cpu, uint32_t thread_count);
 
 memopt_status mo_cpu_host_alloc(memopt_device *device, uint64_t bytes, void **out_pointer);

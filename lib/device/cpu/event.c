@@ -1,6 +1,6 @@
 /*
  * Events of the "cpu" device. An event points to its last record, a marker in some stream's queue;
- * whoever waits keeps the marker, so that a later record or the event's end does not disturb it.
+ * a waiter keeps the marker, so a later record or the event's end does not affect it.
  */
 #include "device/cpu/adversary.h"
 #include "device/cpu/cpu.h"

@@ -61,7 +61,8 @@ static void find_features(feature features[FEATURES])
     memcpy(features, found, sizeof found);
 }
 
-/* The best set that has all it needs. Writes what the next one lacks, "" where there is none. */
+/* The best set that has all it needs. Writes what the next one lacks, "" if there is no next
+ * one. */
 static mo_isa detect(char *why, size_t size)
 {
     feature features[FEATURES];

@@ -15,7 +15,7 @@
 #include <fenv.h>
 #endif
 
-/* Below this many items, or elements in them, a thread's wake-up costs more than it brings. */
+/* Below this many items, or elements in them, waking a thread costs more than it saves. */
 enum { ITEMS_WORTH_THREADS = 8, ELEMENTS_WORTH_THREADS = 1 << 16, CHUNKS_PER_THREAD = 8 };
 
 void mo_cpu_pool_init(mo_cpu_pool *pool, uint32_t thread_count)
@@ -67,8 +67,8 @@ static void run_form(mo_cpu_kernel function, const void *args, uint64_t begin, u
 #endif
 }
 
-/* The pool hands work over by means that a sanitizer of our code alone cannot see, so each chunk
- * acquires what the launch published and releases what it wrote. */
+/* Sanitizers of our code cannot see how the pool passes work on, so each chunk acquires what the
+ * launch published and releases what it wrote. */
 static void run_chunk(void *context, size_t begin, size_t count)
 {
     mo_cpu_pool *pool = context;

@@ -42,7 +42,7 @@ memopt_status mo_cpu_memory_init(mo_cpu_memory *memory, uint64_t capacity, uint6
     memory->fd = memfd_create("memopt-device-memory", MFD_CLOEXEC);
     if (memory->fd < 0)
         return mo_fail_driver(MEMOPT_DRIVER_ERROR, errno, strerror(errno),
-                              "cpu: the system gives no memfd for device memory (%s)",
+                              "cpu: the system cannot create a memfd for device memory (%s)",
                               strerror(errno));
     for (size_t i = 0; i < sizeof sets / sizeof sets[0]; i++) {
         if (!mo_ranges_init(sets[i])) {
@@ -116,7 +116,7 @@ unlock:
     return status;
 }
 
-/* Waits for all work first, as drivers do: work that is on its way may use the memory. */
+/* Waits for all work first, as drivers do: pending work may use the memory. */
 memopt_status mo_cpu_mem_free(memopt_device *device, void *pointer, uint64_t size)
 {
     mo_cpu_memory *memory = &mo_cpu(device)->memory;
@@ -244,7 +244,7 @@ memopt_status mo_cpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handl
     if (handle == NULL)
         return status;
     mo_lock(&memory->lock);
-    /* Runs in use leave at most one more free run than there are of them. */
+    /* There is at most one more free run than runs in use. */
     if (size > memory->capacity - memory->used)
         status = out_of_memory(memory, size);
     else if (mo_ranges_reserve(&memory->free_offsets, memory->handles.count + 2) &&
@@ -330,7 +330,7 @@ memopt_status mo_cpu_vm_map(memopt_device *device, void *address, uint64_t size,
     mo_cpu_handle *handle = find_handle(memory, given, size, "vm_map");
     memopt_status status =
         handle == NULL ? MEMOPT_INVALID_ARGUMENT : check_unmapped(memory, address, size);
-    /* Room for set_access and for pieces of it is made here, where failing is harmless. */
+    /* Reserves host memory for set_access here, where a failure is harmless. */
     if (status == MEMOPT_OK &&
         (!mo_ranges_reserve(&memory->accessible, memory->mappings.count + 1) ||
          !mo_ranges_insert(&memory->mappings, (uintptr_t)address, size, handle)))

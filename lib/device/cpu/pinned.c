@@ -1,6 +1,6 @@
 /*
- * Page-locked host memory of the "cpu" device. What counts is the accounting, which is a GPU's;
- * where the system refuses to lock (RLIMIT_MEMLOCK is often 8 MiB), the pages stay unlocked.
+ * Page-locked host memory of the "cpu" device. The accounting is a GPU's. If the system refuses to
+ * lock (RLIMIT_MEMLOCK is often 8 MiB), the pages stay unlocked.
  */
 #include "device/cpu/cpu.h"
 
@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Said once per process: training goes on, only slower under memory pressure. */
+/* Logged once per process: training continues, slower under memory pressure. */
 static void refused(uint64_t bytes)
 {
     static atomic_flag said = ATOMIC_FLAG_INIT;
@@ -64,7 +64,7 @@ memopt_status mo_cpu_host_register(memopt_device *device, void *pointer, uint64_
     uint64_t span;
     (void)device;
     void *start = page_span(pointer, bytes, &span);
-    /* msync of clean pages does nothing but look whether they are mapped. */
+    /* msync of clean pages only checks whether they are mapped. */
     if (msync(start, span, MS_ASYNC) != 0)
         return mo_fail_driver(MEMOPT_INVALID_ARGUMENT, errno, strerror(errno),
                               "host_register: [%p, +%" PRIu64 ") is not all mapped memory", pointer,

@@ -3,7 +3,7 @@
  * and out of it.
  *
  * Invariants: the head of a queue is the operation that runs or runs next; `completed` counts the
- * operations that were taken out, so submitted == completed means idle. A handle is looked up in
+ * removed operations, so submitted == completed means idle. A handle is looked up in
  * mo_cpu_device.streams before it is trusted.
  */
 #include "device/cpu/cpu.h"

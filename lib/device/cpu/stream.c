@@ -129,15 +129,15 @@ memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_str
         pthread_cond_destroy(&stream->work);
         mo_free(stream);
         return kept ? mo_fail_driver(MEMOPT_DRIVER_ERROR, error, strerror(error),
-                                     "cpu: the system gives no thread for a stream")
+                                     "cpu: the system cannot create a thread for a stream")
                     : MEMOPT_OUT_OF_HOST_MEMORY;
     }
     *out_stream = (memopt_stream)stream;
     return MEMOPT_OK;
 }
 
-/* Waits until `target` operations of the stream are done. Pre: the lock is held. A wait for the
- * device may find the stream ended when it comes back, so the end waits for those that wait. */
+/* Waits until `target` operations of the stream are done. Pre: the lock is held. The stream's end
+ * waits for all waiters, so that a wait for the device can still use the stream when it resumes. */
 static void wait_completed(mo_cpu_stream *stream, uint64_t target)
 {
     mo_cpu_device *cpu = stream->device;
@@ -206,8 +206,8 @@ memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)
     return status;
 }
 
-/* A stream that another thread creates or destroys meanwhile is not waited for: the lock is given
- * up while one is waited for, so the next is looked up by age. */
+/* A stream that another thread creates or destroys meanwhile is not waited for: the wait releases
+ * the lock, so the next stream is found by age. */
 void mo_cpu_settle(mo_cpu_device *cpu)
 {
     mo_lock(&cpu->lock);

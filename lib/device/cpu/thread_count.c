@@ -1,7 +1,7 @@
 /*
- * How many threads a "cpu" device has by default: what the environment says, else the processors
- * that this process may use: those of its affinity mask, or fewer where the CPU quota of its
- * control group is smaller.
+ * How many threads a "cpu" device has by default: the number in the environment, else the
+ * processors that this process may use: those of its affinity mask, or fewer if the CPU quota of
+ * its control group is smaller.
  */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "base/small_file.h"
@@ -22,7 +22,7 @@ enum { MOST_PROCESSORS = 1 << 16, LINE_BYTES = 2048, FOLDER_BYTES = 2 * LINE_BYT
 
 /* --- the environment ----------------------------------------------------------------------- */
 
-/* The positive number that a text begins with, and what follows it; 0: there is none. */
+/* The positive number at the start of a text, and the rest of the text; 0: no number. */
 static unsigned long leading_number(const char *text, const char **out_rest)
 {
     char *rest;
@@ -130,8 +130,8 @@ static int read_number(const char *folder, const char *name, uint64_t *out_numbe
     return mo_read_number(path, out_number) == 0;
 }
 
-/* Processors that a group may use, rounded up; UINT64_MAX: no limit. Where there is none the quota
- * is no number: "max", or -1. */
+/* Processors that a group may use, rounded up; UINT64_MAX: no limit. Without a limit the quota is
+ * "max" or -1. */
 static uint64_t limit_of(const char *folder, int unified)
 {
     char path[FOLDER_BYTES + 32], text[64];
@@ -160,8 +160,8 @@ static uint64_t least_limit(char *folder, size_t mount_length, int unified)
     }
 }
 
-/* What a line of /proc/self/mountinfo brings: UINT64_MAX where it mounts another hierarchy, or a
- * part of it without the group. */
+/* The limit by a line of /proc/self/mountinfo: UINT64_MAX if it mounts another hierarchy, or a part
+ * without the group. */
 static uint64_t limit_at_mount(const char *root, char *line, const group *own)
 {
     char top[LINE_BYTES], point[LINE_BYTES], type[32], options[LINE_BYTES];

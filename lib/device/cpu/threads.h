@@ -1,9 +1,9 @@
 /*
  * Threads that share the items of one launch on the "cpu" device.
  *
- * Two implementations, one chosen when the build is configured: pthreadpool where the machine has
- * it (threads_pool.c), else threads of our own (threads_own.c), so that the library builds with a C
- * compiler alone. The struct is the same for both. One run at a time: the caller holds a lock.
+ * Two implementations, chosen by the build: pthreadpool if the machine has it (threads_pool.c),
+ * else our own threads (threads_own.c), so that the library builds with a C compiler alone. The
+ * struct is the same for both. One run at a time: the caller holds a lock.
  */
 #ifndef MO_DEVICE_CPU_THREADS_H
 #define MO_DEVICE_CPU_THREADS_H
@@ -31,13 +31,13 @@ typedef struct mo_threads {
     mo_chunk chunk;
     void *context;
     size_t items, tile;
-    atomic_size_t next; /* the first item that nobody has taken */
+    atomic_size_t next; /* the first item that is not taken */
 } mo_threads;
 
 void mo_threads_init(mo_threads *threads);
 void mo_threads_fini(mo_threads *threads);
-/* Starts `count` threads, the caller's own included; fewer where the system has none left. Does
- * nothing once they are started. */
+/* Starts `count` threads, including the caller's; fewer if the system has no more. Does nothing
+ * once they are started. */
 void mo_threads_start(mo_threads *threads, uint32_t count);
 /* Calls chunk for all items, `tile` at a time, and returns when all are done. */
 void mo_threads_run(mo_threads *threads, mo_chunk chunk, void *context, size_t items, size_t tile);

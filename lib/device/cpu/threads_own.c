@@ -84,7 +84,7 @@ void mo_threads_run(mo_threads *threads, mo_chunk chunk, void *context, size_t i
     mo_unlock(&threads->lock);
     take_tiles(threads, chunk, context, items, tile);
     mo_lock(&threads->lock);
-    threads->chunk = NULL; /* who wakes up from here on has nothing to do */
+    threads->chunk = NULL; /* workers that wake up from here on have nothing to do */
     while (threads->working != 0)
         pthread_cond_wait(&threads->done, &threads->lock);
     mo_unlock(&threads->lock);

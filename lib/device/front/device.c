@@ -108,7 +108,7 @@ memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads)
 
 memopt_status memopt_device_get_memory_info(memopt_device *device, memopt_memory_info *out_info)
 {
-    memopt_memory_info info = {.struct_size = sizeof info};
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_memory_info: device is NULL");
     memopt_status status = mo_device_fault(device, "memory_info", MEMOPT_DRIVER_ERROR);
@@ -157,7 +157,7 @@ memopt_status mo_device_fault(memopt_device *device, const char *operation, memo
         atomic_fetch_sub(&device->fault_countdown, 1) != 1)
         return MEMOPT_OK;
     atomic_store(&device->fault_struck, 1);
-    return mo_fail_driver(status, -1, "INJECTED_FAULT", "%s: %s failed as a test asked (injected)",
+    return mo_fail_driver(status, -1, "INJECTED_FAULT", "%s: %s failed by an injected fault",
                           device->properties.backend, operation);
 }
 

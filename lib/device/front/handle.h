@@ -1,6 +1,6 @@
 /*
  * What the front end keeps in every device handle and event. A back end's own structs start with
- * these; nobody else looks inside.
+ * these; no other code uses them.
  */
 #ifndef MO_DEVICE_FRONT_HANDLE_H
 #define MO_DEVICE_FRONT_HANDLE_H
@@ -44,7 +44,7 @@ memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops);
 void mo_device_fini(memopt_device *device);
 
 /* OK, or the armed fault's error if this operation is the one that a test wants to fail: then
- * `status` (DRIVER_ERROR, or what running out is called there). */
+ * `status` (DRIVER_ERROR, or the status of running out of memory there). */
 #ifdef MEMOPT_TEST_HOOKS
 memopt_status mo_device_fault(memopt_device *device, const char *operation, memopt_status status);
 #else

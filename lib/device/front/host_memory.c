@@ -61,7 +61,7 @@ memopt_status memopt_host_free(memopt_device *device, void *pointer)
         take_range(device, &device->account.pinned_ranges, &device->account.pinned, pointer);
     if (bytes == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "host_free: %p is no page-locked allocation of this device", pointer);
+                       "host_free: %p is not a page-locked allocation of this device", pointer);
     return device->ops->host_free(device, pointer, bytes);
 }
 
@@ -76,7 +76,7 @@ memopt_status memopt_host_register(memopt_device *device, void *pointer, uint64_
     memopt_status status = mo_device_fault(device, "host_register", MEMOPT_DRIVER_ERROR);
     if (status != MEMOPT_OK)
         return status;
-    /* The range is entered first, so that of two overlapping calls at once one is refused. */
+    /* The range is entered first, so that one of two concurrent overlapping calls is refused. */
     mo_device_account *account = &device->account;
     mo_range overlap = {0, 0, NULL};
     mo_lock(&device->lock);

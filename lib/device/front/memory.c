@@ -6,7 +6,7 @@
 
 #include <inttypes.h>
 
-/* Plain allocations are counted in the unit to which every driver rounds at least. */
+/* Plain allocations are counted in units of the least rounding of all drivers. */
 enum { ALLOCATION_UNIT = 512 };
 
 static void count_used(memopt_device *device, uint64_t size, uint64_t *objects)

@@ -1,4 +1,4 @@
-/* Which back end a name means. */
+/* Finds the back end of a name. */
 #include "device/gpu/gpu.h"
 
 #include "base/options.h"
@@ -36,7 +36,7 @@ static memopt_status not_built(backend which)
                    backend_names[which], which == BACKEND_CUDA ? "CUDA" : "HIP");
 }
 
-/* The driver of a GPU back end; NULL where it was left out of the build. */
+/* The driver of a GPU back end; NULL if the build omits it. */
 static mo_gpu_driver *find_driver(backend which)
 {
 #ifndef MO_WITHOUT_CUDA
@@ -91,13 +91,13 @@ memopt_status memopt_device_count(const char *backend_name, int32_t *out_count)
 
 memopt_status memopt_backend_get_info(const char *backend_name, memopt_backend_info *out_info)
 {
-    memopt_backend_info info = {.struct_size = sizeof info};
+    memopt_backend_info info = MEMOPT_BACKEND_INFO_INIT;
     if (backend_name == NULL || out_info == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "backend_get_info: backend or out_info is NULL");
     backend which = find_backend(backend_name, strlen(backend_name));
     if (which == BACKEND_NONE)
         return no_backend(backend_name);
-    if (out_info->struct_size < sizeof(size_t)) /* before a driver is loaded in vain */
+    if (out_info->struct_size < sizeof(size_t)) /* before a driver is loaded */
         return mo_result_write(out_info, &info, sizeof info, "memopt_backend_info");
     mo_gpu_driver *driver = find_driver(which);
     if (driver != NULL)

@@ -24,7 +24,7 @@ typedef struct mo_ranges {
  * 1 on success, 0 when host memory is out. */
 int mo_ranges_init(mo_ranges *set);
 void mo_ranges_fini(mo_ranges *set);
-/* Room for `count` ranges in all, so that inserts up to there cannot fail. 1 or 0 as above. */
+/* Room for `count` ranges in all: inserts up to that number cannot fail. 1 or 0 as above. */
 int mo_ranges_reserve(mo_ranges *set, uint64_t count);
 
 /* Pre: overlaps nothing in the set, size > 0. 1 on success, 0 when host memory is out. */
@@ -37,8 +37,8 @@ mo_range *mo_ranges_find(const mo_ranges *set, uintptr_t start);
 mo_range *mo_ranges_overlapping(const mo_ranges *set, uintptr_t start, uint64_t size);
 /* True if every byte of [start, +size) is in some range of the set. */
 int mo_ranges_cover(const mo_ranges *set, uintptr_t start, uint64_t size);
-/* Takes [start, +size) out, trimming and splitting. Where a split needs memory that is not there,
- * the upper part goes too. */
+/* Takes [start, +size) out, trimming and splitting. If a split needs memory and there is none, the
+ * upper part is removed too. */
 void mo_ranges_subtract(mo_ranges *set, uintptr_t start, uint64_t size);
 
 #endif

@@ -28,7 +28,7 @@ static void count_event(memopt_device *device, int created)
     mo_unlock(&device->lock);
 }
 
-/* --- streams: made, ended, and who is told ------------------------------------------------- */
+/* --- streams: creating, ending, listeners ------------------------------------------------- */
 
 void mo_stream_listen(memopt_device *device, mo_stream_listener *listener)
 {
@@ -96,7 +96,7 @@ static int take_stream(memopt_device *device, memopt_stream stream)
     return range != NULL;
 }
 
-/* Waits for the stream's work, and those that listen let go of it. */
+/* Waits for the stream's work; the listeners stop using the stream. */
 static memopt_status take_leave(memopt_device *device, memopt_stream stream)
 {
     memopt_status waited = MEMOPT_OK;
@@ -113,7 +113,7 @@ memopt_status memopt_stream_release_sync(memopt_device *device, memopt_stream st
     if (device == NULL || stream == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_release_sync: %s",
                        device == NULL ? "device is NULL"
-                                      : "stream is NULL, and the default stream does not end");
+                                      : "stream is NULL; the default stream cannot end");
     if (!mo_device_lost(device) && mo_stream_capturing(device, stream, &capturing) == MEMOPT_OK &&
         capturing)
         return mo_fail(MEMOPT_BUSY,
@@ -136,7 +136,7 @@ memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
     memopt_status status = device->ops->stream_destroy(device, stream);
     if (status == MEMOPT_OK)
         status = waited;
-    /* It is gone: only the call that finds no stream may say INVALID_ARGUMENT. */
+    /* The stream is gone: only a call that finds no stream may return INVALID_ARGUMENT. */
     return status == MEMOPT_INVALID_ARGUMENT ? MEMOPT_DRIVER_ERROR : status;
 }
 

@@ -3,7 +3,7 @@
  * ~/.cache/memopt. An empty MEMOPT_CACHE_DIR turns the cache off.
  *
  * A file is written under another name and renamed, so that readers see all of it or none, and
- * carries its size and a hash of its key and contents, so that a damaged one is made anew. Only
+ * carries its size and a digest of its key and contents, so that a damaged one is replaced. Only
  * files of this user that others cannot write are read: they are run on the device. Every failure
  * is harmless: the kernels are then compiled again.
  */
@@ -13,10 +13,11 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/sha256.h"
+#include "base/small_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,44 +26,32 @@
 
 enum { PATH_BYTES = 1024 };
 
-#define MAGIC "memopt2"
+#define MAGIC "memopt3"
 #define MOST_BYTES ((uint64_t)1 << 30)
 
 typedef struct header {
     char magic[8];
     uint64_t bytes;
-    uint64_t hash;
+    char digest[MO_SHA256_TEXT - 1]; /* no zero byte behind it, so no gap in the file */
 } header;
 
-/* FNV-1a, for finding damage and telling sources apart, not against forgery. */
-static uint64_t hash_bytes(uint64_t hash, const void *data, uint64_t bytes)
+static void digest_file(const char *key, const void *data, uint64_t bytes, char *digest)
 {
-    const unsigned char *at = data;
-    for (uint64_t i = 0; i < bytes; i++)
-        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
-static const uint64_t first_seed = UINT64_C(0xcbf29ce484222325);
-static const uint64_t second_seed = UINT64_C(0x84222325cbf29ce4);
-
-static uint64_t hash_file(const char *key, const void *data, uint64_t bytes)
-{
-    return hash_bytes(hash_bytes(first_seed, key, strlen(key)), data, bytes);
+    mo_sha256 sha;
+    mo_sha256_begin(&sha);
+    mo_sha256_add(&sha, key, strlen(key));
+    mo_sha256_add(&sha, data, bytes);
+    mo_sha256_end(&sha, digest);
 }
 
 void mo_gpu_cache_key(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *key)
 {
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     const mo_images *images = vendor->images;
-    char identity[MO_GPU_IDENTITY_BYTES];
+    char identity[MO_GPU_IDENTITY_BYTES], digest[MO_SHA256_TEXT];
     mo_gpu_recipe_identity(gpu, recipe, identity);
-    uint64_t a = hash_bytes(first_seed, images->source, images->source_bytes);
-    uint64_t b = hash_bytes(second_seed, images->source, images->source_bytes);
-    a = hash_bytes(a, identity, strlen(identity));
-    b = hash_bytes(b, identity, strlen(identity));
-    snprintf(key, MO_GPU_KEY_BYTES, "%s-%s-%016" PRIx64 "%016" PRIx64 ".bin", vendor->name,
-             gpu->target, a, b);
+    digest_file(identity, images->source, images->source_bytes, digest);
+    snprintf(key, MO_GPU_KEY_BYTES, "%s-%s-%.32s.bin", vendor->name, gpu->target, digest);
 }
 
 /* Makes the folder and those above it. 1 if it is there in the end. */
@@ -71,7 +60,7 @@ static int make_folder(char *path)
     struct stat info;
     for (char *at = strchr(path + 1, '/'); at != NULL; at = strchr(at + 1, '/')) {
         *at = '\0';
-        (void)mkdir(path, 0700); /* what cannot be made shows at the end */
+        (void)mkdir(path, 0700); /* a failure shows at the end */
         *at = '/';
     }
     if (mkdir(path, 0700) == 0)
@@ -110,17 +99,6 @@ static int cache_path(const char *key, char *out)
     return 1;
 }
 
-static int read_all(int file, void *data, uint64_t bytes)
-{
-    for (uint64_t done = 0; done < bytes;) {
-        ssize_t count = read(file, (char *)data + done, bytes - done);
-        if (count <= 0 && !(count < 0 && errno == EINTR))
-            return 0;
-        done += count > 0 ? (uint64_t)count : 0;
-    }
-    return 1;
-}
-
 static int write_all(int file, const void *data, uint64_t bytes)
 {
     for (uint64_t done = 0; done < bytes;) {
@@ -142,6 +120,7 @@ static int is_ours(int file)
 int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
 {
     char path[PATH_BYTES];
+    char digest[MO_SHA256_TEXT];
     header head;
     int intact = 0;
     if (!cache_path(key, path))
@@ -149,12 +128,14 @@ int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
     int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (file < 0)
         return 0;
-    if (is_ours(file) && read_all(file, &head, sizeof head) &&
+    if (is_ours(file) && mo_read_bytes(file, &head, sizeof head) &&
         memcmp(head.magic, MAGIC, sizeof head.magic) == 0 && head.bytes > 0 &&
         head.bytes <= MOST_BYTES) {
         char *binary = mo_malloc(head.bytes + 1);
-        intact = binary != NULL && read_all(file, binary, head.bytes) &&
-                 hash_file(key, binary, head.bytes) == head.hash;
+        if (binary != NULL && mo_read_bytes(file, binary, head.bytes)) {
+            digest_file(key, binary, head.bytes, digest);
+            intact = memcmp(digest, head.digest, sizeof head.digest) == 0;
+        }
         if (intact) {
             binary[head.bytes] = '\0';
             *out_binary = binary;
@@ -170,8 +151,10 @@ int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes)
 
 void mo_gpu_cache_write(const char *key, const void *binary, uint64_t bytes)
 {
-    char path[PATH_BYTES], other[PATH_BYTES];
-    header head = {MAGIC, bytes, hash_file(key, binary, bytes)};
+    char path[PATH_BYTES], other[PATH_BYTES], digest[MO_SHA256_TEXT];
+    header head = {.magic = MAGIC, .bytes = bytes};
+    digest_file(key, binary, bytes, digest);
+    memcpy(head.digest, digest, sizeof head.digest);
     if (!cache_folder(other) || !make_folder(other) || !cache_path(key, path))
         return;
     size_t length = strlen(other);

@@ -175,7 +175,7 @@ static int newest_known(const mo_gpu_compiler *c, const mo_gpu_device *gpu)
     return newest;
 }
 
-/* 1 if the compiler can do something for the device. */
+/* 1 if the compiler can compile for the device. */
 static int fill_recipe(const mo_gpu_compiler *c, const mo_gpu_device *gpu, mo_gpu_recipe *recipe,
                        char *problem)
 {
@@ -196,13 +196,13 @@ static int fill_recipe(const mo_gpu_compiler *c, const mo_gpu_device *gpu, mo_gp
     return 1;
 }
 
-/* CUDA's versions are those of the toolkit, which the driver's tell too; hipRTC counts its own. */
+/* CUDA's versions are those of the toolkit, as the driver's are; hipRTC has its own. */
 static int newer_than_driver(const mo_gpu_compiler *c, const mo_gpu_driver *driver)
 {
     return is_cuda(driver) && driver->version != 0 && c->major > driver->version / 1000;
 }
 
-/* Pre: compiler_lock held. 1 and a recipe, or 0 and why not. `gpu` NULL: any compiler will do. */
+/* Pre: compiler_lock held. 1 and a recipe, or 0 and why not. `gpu` NULL: any compiler. */
 static int choose(const mo_gpu_driver *driver, const mo_gpu_device *gpu, mo_gpu_recipe *out_recipe,
                   char *problem)
 {
@@ -238,8 +238,8 @@ memopt_status mo_gpu_find_recipe(const mo_gpu_device *gpu, mo_gpu_recipe *out_re
     if (found)
         return MEMOPT_OK;
     return mo_fail(MEMOPT_UNSUPPORTED,
-                   "%s:%d: no kernels for %s (%s) are built in, and no run-time compiler does it: "
-                   "%s; install one that does, or build the library with that target",
+                   "%s:%d: no kernels for %s (%s) are built in, and no run-time compiler works: "
+                   "%s; install one, or build the library with that target",
                    vendor->name, gpu->index, gpu->target, gpu->name, problem);
 }
 
@@ -299,10 +299,10 @@ static const char *first_error(char *log)
         if (first == NULL && strspn(line, " \t") != strlen(line))
             first = line;
     }
-    return first != NULL ? first : "it says no more";
+    return first != NULL ? first : "no further output";
 }
 
-/* What the compiler said, as far as a message has room. */
+/* The compiler's output, as far as it fits a message. */
 static memopt_status refused(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, program p,
                              int code)
 {
@@ -325,7 +325,7 @@ static memopt_status refused(const mo_gpu_device *gpu, const mo_gpu_recipe *reci
                        "%s:%d: no kernels for %s are built in, and %s fails on %s: %s (%d): %.400s",
                        vendor->name, gpu->index, gpu->target, compiler, recipe->target,
                        name != NULL ? name : "an error without a name", code,
-                       log != NULL ? first_error(log) : "it says no more");
+                       log != NULL ? first_error(log) : "no further output");
     mo_free(log);
     return status;
 }

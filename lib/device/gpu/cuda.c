@@ -64,8 +64,8 @@ static const mo_gpu_entry own_entries[] = {
 #undef ENTRY
 };
 
-/* The driver's own way where it has one: it knows which form of a function a version means, and its
- * no is final for what is optional. */
+/* cuGetProcAddress, if the driver has it: it knows which form of a function a version means. For
+ * optional functions its refusal is final. */
 static void *find_entry(const mo_gpu_driver *driver, const mo_gpu_entry *entry)
 {
     union {
@@ -84,7 +84,7 @@ static void *find_entry(const mo_gpu_driver *driver, const mo_gpu_entry *entry)
     if (ask.address != NULL && entry->need != MO_GPU_REQUIRED)
         return NULL;
     address = mo_gpu_symbol(driver, entry->symbol);
-    /* The only symbol whose older form takes the same arguments and is still met. */
+    /* The only symbol whose older form takes the same arguments and is still in use. */
     if (address == NULL && strcmp(entry->name, "cuDevicePrimaryCtxRelease") == 0)
         address = mo_gpu_symbol(driver, entry->name);
     return address;
@@ -125,7 +125,7 @@ static int describe(mo_gpu_device *gpu)
         code = call->device_attribute(wanted[i].out, wanted[i].attribute, gpu->handle);
     if (code != MO_GPU_SUCCESS)
         return code;
-    /* Drivers that do not know these say so, which is a no. */
+    /* A driver that does not know an attribute returns an error, which means no. */
     if (call->device_attribute(&virtual_memory, ATTRIBUTE_VIRTUAL_MEMORY, gpu->handle) != 0)
         virtual_memory = 0;
     if (call->device_attribute(&rdma, ATTRIBUTE_RDMA_VIRTUAL_MEMORY, gpu->handle) != 0)
@@ -175,8 +175,8 @@ static int copy(mo_gpu_device *gpu, void *to, const void *from, size_t bytes, mo
     return own.copy(to, from, bytes, stream);
 }
 
-/* This form of the call is no error for memory that the driver does not know: its type is then
- * none. A device that can use pageable memory can use that, too. */
+/* For memory that the driver does not know, this form of the call succeeds and gives no type. A
+ * device that can use pageable memory can use that memory too. */
 static int locate(const mo_gpu_device *gpu, const void *pointer, int32_t *out_owner)
 {
     static const int attributes[] = {POINTER_MEMORY_TYPE, POINTER_IS_MANAGED, POINTER_DEVICE};
@@ -202,7 +202,7 @@ static void clear_error(const mo_gpu_driver *driver)
     (void)driver;
 }
 
-/* The fatbin picks among its own; a PTX text does from its version on, the newest best. */
+/* The fatbin chooses among its images; a PTX text fits from its version on, the newest best. */
 static uint32_t rate_image(const mo_gpu_device *gpu, const char *target)
 {
     if (strcmp(target, "fatbin") == 0)

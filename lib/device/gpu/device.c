@@ -101,7 +101,7 @@ static memopt_status gpu_close(memopt_device *device)
     mo_gpu_device *gpu = mo_gpu(device);
     const mo_gpu_vendor *vendor = gpu->driver->vendor;
     void *saved;
-    /* As for everything else that ends: a loss that was told before is no failure of this. */
+    /* A loss that was known before is not a failure of the close. */
     memopt_status status = gpu_lost(device) ? MEMOPT_OK : gpu_sync(device);
     if (gpu->module_state == MO_GPU_MODULE_READY &&
         vendor->enter_context(gpu, &saved) == MO_GPU_SUCCESS) {
@@ -154,7 +154,7 @@ static const mo_device_ops gpu_ops = {
     .lost = gpu_lost,
 };
 
-/* A GPU has no settings: what is set belongs to "cpu". */
+/* A GPU has no settings; all of them belong to "cpu". */
 static memopt_status refuse_options(const mo_gpu_driver *driver,
                                     const memopt_device_options *options)
 {
@@ -184,8 +184,8 @@ static memopt_status check_index(mo_gpu_driver *driver, int32_t index)
         driver->vendor->name, index, count, count == 1 ? "" : "s", why[0] == '\0' ? "" : "; ", why);
 }
 
-/* Pre: entered. Virtual memory is used where the driver has the calls, the device says it can, and
- * a granularity is told. */
+/* Pre: entered. Virtual memory is used where the driver has the calls, the device supports it, and
+ * the granularity is known. */
 static void ask_granularity(const mo_gpu_scope *in)
 {
     mo_gpu_device *gpu = in->gpu;
@@ -208,7 +208,6 @@ static void ask_granularity(const mo_gpu_scope *in)
            gpu->driver->vendor->error_name(gpu->driver, code));
 }
 
-/* Pre: the context is open. */
 static memopt_status ask_device(mo_gpu_device *gpu)
 {
     mo_gpu_scope in;

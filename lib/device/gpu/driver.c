@@ -1,9 +1,9 @@
 /*
- * Finding and loading a driver library, and telling what was found.
+ * Finding, loading and describing a driver library.
  *
  * load_lock guards all fields of a mo_gpu_driver until `loaded` is set; after that they are
- * constant. It is held while the library is opened and initialised, since whoever else comes needs
- * the result; it is taken before no other lock.
+ * constant. It is held while the library is opened and initialised, since other threads need the
+ * result; no other lock is taken under it.
  */
 #include "device/gpu/gpu.h"
 
@@ -53,7 +53,7 @@ void mo_gpu_why_no_device(const mo_gpu_vendor *vendor, char *text)
              vendor->device_file, strerror(errno));
 }
 
-/* The driver is there but does not start. */
+/* The driver exists but does not start. */
 static memopt_status refuse_start(mo_gpu_driver *driver, int code)
 {
     char why[MO_LIBRARY_TEXT];
@@ -63,7 +63,7 @@ static memopt_status refuse_start(mo_gpu_driver *driver, int code)
              driver->file, name, code);
     mo_gpu_why_no_device(driver->vendor, why);
     if (code == MO_GPU_STUB_LIBRARY)
-        snprintf(why, sizeof why, "it is the toolkit's stub to link with, not the driver");
+        snprintf(why, sizeof why, "it is the toolkit's stub for linking, not the driver");
     mo_append(driver->problem, sizeof driver->problem, "%s%s", why[0] == '\0' ? "" : "; ", why);
     driver->code = code;
     return status == MEMOPT_DRIVER_MISSING ? status : MEMOPT_DRIVER_ERROR;

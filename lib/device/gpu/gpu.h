@@ -7,8 +7,8 @@
  * Every operation brackets its driver calls with mo_gpu_enter and mo_gpu_leave, which make the
  * device's context current on the thread and put back what was. Once a driver call says that the
  * context is dead, the handle is lost for good: operations return DEVICE_LOST without touching the
- * driver, and what ends something (MO_GPU_ENDS) still tries and then succeeds, so that handles can
- * be taken down.
+ * driver, and calls that end something (MO_GPU_ENDS) still try and then succeed, so that handles
+ * can be closed.
  */
 #ifndef MO_DEVICE_GPU_GPU_H
 #define MO_DEVICE_GPU_GPU_H
@@ -24,16 +24,16 @@ enum { MO_GPU_TARGET_BYTES = 64 };
 typedef struct mo_gpu_driver mo_gpu_driver;
 typedef struct mo_gpu_device mo_gpu_device;
 
-/* What a vendor's file (cuda.c, hip.c) says about itself. Functions that return int return the
- * driver's status. */
+/* What differs between vendors (cuda.c, hip.c). Functions that return int return the driver's
+ * status. */
 typedef struct mo_gpu_vendor {
     const char *name;             /* "cuda" */
     const char *const *libraries; /* NULL-ended, in the order in which they are tried */
     const char *const *compilers; /* the same for the run-time compiler */
     const char *compiler_prefix;  /* of its entry points: "nvrtc" */
     const mo_images *images;
-    /* The oldest driver whose numbers mean what they do here, by its own count, and its name; 0:
-     * any that has the required entry points. */
+    /* The oldest driver with the same numbers, in its own version count, and its name; 0: any with
+     * the required entry points. */
     int oldest_version;
     const char *oldest_name;
     uint32_t most_launch_threads; /* threads of one launch in all; 0: no limit but the grid's */
@@ -74,7 +74,7 @@ struct mo_gpu_driver {
     mo_gpu_calls calls;
     int loaded;
     int version;
-    uint32_t missing_groups; /* bits 1 << mo_gpu_need of what is not there */
+    uint32_t missing_groups; /* bits 1 << mo_gpu_need of missing groups */
     memopt_status status;    /* why it is not loaded */
     int32_t code;            /* and the driver's own code of that, or 0 */
     char file[MO_LIBRARY_FILE];
@@ -102,7 +102,7 @@ typedef enum mo_gpu_module_state {
     MO_GPU_MODULE_READY,
 } mo_gpu_module_state;
 
-/* Why there are no kernels for a device; nothing changes that before it is opened again. */
+/* Why there are no kernels for a device, until it is opened again. */
 enum { MO_GPU_VERDICT_BYTES = 1024, MO_GPU_CODE_BYTES = 96 };
 typedef struct mo_gpu_verdict {
     memopt_status status; /* OK: nothing is known */
@@ -164,11 +164,10 @@ static inline int mo_gpu_has(const mo_gpu_driver *driver, mo_gpu_need group)
 /* --- driver.c --- */
 extern mo_gpu_driver mo_cuda_driver, mo_hip_driver;
 
-/* Loads the library where that is not yet done. A failure is not remembered: a later call tries
- * again. */
+/* Loads the library if it is not loaded. A failure is not remembered: a later call tries again. */
 memopt_status mo_gpu_load(mo_gpu_driver *driver);
 memopt_status mo_gpu_count(mo_gpu_driver *driver, int32_t *out_count);
-/* Loads if needed and fills in what there is to say; never fails. */
+/* Loads if needed and fills in the report; never fails. */
 void mo_gpu_report(mo_gpu_driver *driver, memopt_backend_info *out_info);
 /* For vendors: looks up `count` entries with `find`, into the struct at `calls`. */
 typedef void *(*mo_gpu_find)(const mo_gpu_driver *driver, const mo_gpu_entry *entry);
@@ -190,7 +189,7 @@ memopt_status mo_gpu_fail(mo_gpu_device *gpu, int code, memopt_status memory,
 /* The same where code may be success; NOT_READY writes no error. */
 memopt_status mo_gpu_result(mo_gpu_device *gpu, int code, memopt_status memory,
                             const char *operation);
-/* Does the code say that the context is dead? */
+/* Does the code mean that the context is dead? */
 int mo_gpu_code_is_fatal(int code);
 memopt_status mo_gpu_status_of(int code, memopt_status memory);
 /* Records that the context is dead, the first time. */
@@ -198,10 +197,10 @@ void mo_gpu_lose(mo_gpu_device *gpu, int code);
 
 /* --- scope.c --- */
 enum {
-    /* For calls that a driver counts as unsafe while something captures (allocating, asking an
-     * event): they are no part of anybody's graph, and must not break a capture of the program. */
+    /* For calls that a driver considers unsafe during a capture (allocating, querying an event):
+     * they belong to no graph and must not break the program's capture. */
     MO_GPU_RELAXED = 1,
-    MO_GPU_ENDS = 2 /* it ends something: success where the device is lost */
+    MO_GPU_ENDS = 2 /* ends something: succeeds if the device is lost */
 };
 
 /* The driver calls of one operation:
@@ -223,8 +222,8 @@ typedef struct mo_gpu_scope {
 
 /* 1 with the device's context current, or 0: then there is nothing to do but to leave. */
 int mo_gpu_enter(mo_gpu_scope *scope, memopt_device *device, const char *operation, int flags);
-/* Undoes that, and returns what became of the operation. `memory` is what running out of memory
- * means there; NOT_READY writes no error. */
+/* Undoes that, and returns the operation's status. `memory` is what running out of memory means
+ * there; NOT_READY writes no error. */
 memopt_status mo_gpu_leave(mo_gpu_scope *scope, memopt_status memory);
 /* The thread's capture mode is relaxed. Returns what mo_gpu_restrict needs to undo it. */
 int mo_gpu_relax(const mo_gpu_device *gpu);
@@ -250,7 +249,7 @@ mo_gpu_allocation mo_gpu_allocation_of(const mo_gpu_device *gpu);
 /* --- pointer.c --- */
 memopt_status mo_gpu_reachable(memopt_device *device, const char *subject, uint64_t index,
                                const void *pointer, uint64_t bytes);
-/* Memory has gone: what was found to be reachable is asked again. */
+/* Memory was freed: forgets which ranges were reachable. */
 void mo_gpu_forget_seen(mo_gpu_device *gpu);
 
 memopt_status mo_gpu_stream_create(memopt_device *device, memopt_stream *out_stream);
@@ -278,10 +277,18 @@ memopt_status mo_gpu_host_callback(memopt_device *device, memopt_stream stream,
 memopt_status mo_gpu_launch(memopt_device *device, memopt_stream stream, const mo_kernel *kernel,
                             const void *args, uint64_t items);
 /* --- module.c --- */
-/* Loads the kernels for this device: an embedded image, else the source compiled now or found in
- * the cache. That there are none is found out once; later calls return the same failure at once.
+/* Loads the kernels for this device: an image, else the source compiled now or found in
+ * the cache. Without kernels, later calls return the same failure at once.
  * Pre: entered, and module_state is LOADING: no other thread is in here for the device. */
 memopt_status mo_gpu_module_load(mo_gpu_device *gpu, mo_gpu_module *out_module);
+
+/* --- image_file.c --- */
+enum { MO_GPU_PATH_BYTES = 4096 };
+/* Where the file of an image is looked for, into out_path[MO_GPU_PATH_BYTES]. */
+void mo_gpu_image_path(const mo_image *image, char *out_path);
+/* Reads that file; *out_data is ended by mo_free. NOT_FOUND, without a message, where there is
+ * none; CORRUPT where it is another file than the one that the library was built with. */
+memopt_status mo_gpu_image_read(const mo_image *image, void **out_data);
 
 /* --- compile.c --- */
 typedef struct mo_gpu_compiler mo_gpu_compiler;
@@ -310,7 +317,7 @@ void mo_gpu_compiler_report(const mo_gpu_driver *driver, char *file, char *probl
 
 /* --- cache.c --- */
 /* Compiled code on disk, by a key that names all it depends on. read: 1 if found and intact. write
- * is atomic and may fail without harm. drop: the file turned out to be of no use. */
+ * is atomic and may fail without harm. drop: removes an unusable file. */
 enum { MO_GPU_KEY_BYTES = 128 };
 void mo_gpu_cache_key(const mo_gpu_device *gpu, const mo_gpu_recipe *recipe, char *key);
 int mo_gpu_cache_read(const char *key, void **out_binary, uint64_t *out_bytes);

@@ -1,5 +1,5 @@
 /*
- * What is HIP's own: a current device in place of a context, the kind of a copy, the name of the
+ * What differs in HIP: a current device in place of a context, the kind of a copy, the name of the
  * instruction set, the runtime's last error.
  */
 #include "device/gpu/gpu.h"
@@ -28,7 +28,7 @@ typedef struct pointer_attributes {
 } pointer_attributes;
 enum { MEMORY_DEVICE = 2, MEMORY_DEVICE_BEFORE = 1 };
 
-/* hipMemcpyDefault: the direction is told by the addresses. */
+/* hipMemcpyDefault: the addresses decide the direction. */
 enum { COPY_DEFAULT = 4 };
 
 /* Where the name of the instruction set lies in the two layouts of the device properties
@@ -172,7 +172,7 @@ static int enter_context(mo_gpu_device *gpu, void **out_saved)
     return code == MO_GPU_SUCCESS && before != gpu->handle ? own.set_device(gpu->handle) : code;
 }
 
-/* A call may tell the failure of earlier work and not do its own; so once more. */
+/* A call may return the failure of earlier work and do nothing, so it is repeated. */
 static void leave_context(mo_gpu_device *gpu, void *saved)
 {
     int before = (int)(intptr_t)saved;
@@ -190,8 +190,8 @@ static int copy(mo_gpu_device *gpu, void *to, const void *from, size_t bytes, mo
 }
 
 /* For memory that it does not know, the runtime says INVALID_VALUE before ROCm 6, and later tells
- * no address on a device. Where pageable memory can be used, that is described as memory of some
- * device: then nothing can be told. */
+ * no address on a device. If the device can use pageable memory, the runtime describes it as memory
+ * of some device, so the owner is unknown. */
 static int locate(const mo_gpu_device *gpu, const void *pointer, int32_t *out_owner)
 {
     int since_6 = gpu->driver->version == 0 || gpu->driver->version >= VERSION_ROCM_6;

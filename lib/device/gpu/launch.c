@@ -10,7 +10,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* The most blocks of one launch, and threads of a block, in every driver. */
+/* The maximum of blocks of one launch, and of threads of a block, in every driver. */
 #define MOST_BLOCKS ((uint64_t)INT32_MAX)
 enum { MOST_THREADS = 1024 };
 
@@ -53,7 +53,7 @@ static mo_gpu_function known_function(mo_gpu_device *gpu, const mo_kernel *kerne
     return function;
 }
 
-/* Remembering is an optimisation: without room for it the next launch looks up again. Two threads
+/* Remembering is an optimisation: without host memory the next launch looks up again. Two threads
  * may enter the same function; that is harmless. */
 static void remember(mo_gpu_device *gpu, const mo_kernel *kernel, mo_gpu_function function)
 {

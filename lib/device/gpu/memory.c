@@ -1,9 +1,9 @@
 /*
  * Device memory, virtual memory and page-locked host memory on a GPU.
  *
- * The sets of the handle tell what is this device's, so that a pointer of another one is refused
- * before the driver sees it. An entry leaves its set before the driver call that ends it and comes
- * back if that fails: in between the driver may give the same address to another thread.
+ * The sets of the handle tell what is this device's, so that another device's pointer is refused
+ * before the driver sees it. An entry leaves its set before the driver call that frees it, and
+ * returns if the call fails: meanwhile the driver may give the address to another thread.
  */
 #include "device/gpu/gpu.h"
 
@@ -53,8 +53,8 @@ static memopt_status leave_range(mo_gpu_scope *in, mo_ranges *set, void *start, 
 static memopt_status not_ours(const mo_gpu_device *gpu, const char *operation, const void *start,
                               uint64_t size, const char *what)
 {
-    return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: [%p, +%" PRIu64 ") is no %s of %s:%d", operation,
-                   start, size, what, gpu->driver->vendor->name, gpu->index);
+    return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: [%p, +%" PRIu64 ") is not a %s of %s:%d",
+                   operation, start, size, what, gpu->driver->vendor->name, gpu->index);
 }
 
 /* Pre: entered. The driver has no memory left, or says something else. */
@@ -77,7 +77,7 @@ static memopt_status allocation_failed(const mo_gpu_scope *in, uint64_t size)
 
 /* --- plain allocations --------------------------------------------------------------------- */
 
-/* Drivers promise 256 bytes of alignment and give 512; one that does not gets asked for more. */
+/* Drivers promise 256 bytes of alignment and give 512. If one does not, allocate more. */
 static int alloc_aligned(const mo_gpu_calls *call, uint64_t size, void **out_raw,
                          void **out_aligned)
 {
@@ -174,8 +174,8 @@ memopt_status mo_gpu_vm_unreserve(memopt_device *device, void *address, uint64_t
     return leave_range(&in, &gpu->reservations, address, size, value);
 }
 
-/* Memory for remote access is asked only where the device says it has it, and no more once a driver
- * has refused it (virtual machines, containers). */
+/* Memory for remote access is requested only if the device supports it and the driver has not
+ * refused it (virtual machines, containers). */
 static int create(mo_gpu_device *gpu, uint64_t size, uint64_t *out_handle)
 {
     const mo_gpu_calls *call = mo_gpu_call(gpu);
@@ -273,10 +273,10 @@ memopt_status mo_gpu_host_alloc(memopt_device *device, uint64_t bytes, void **ou
     if (in.code == MO_GPU_OUT_OF_MEMORY && in.entered) {
         const mo_gpu_driver *driver = in.gpu->driver;
         driver->vendor->clear_error(driver);
-        in.status = mo_fail_driver(MEMOPT_OUT_OF_HOST_MEMORY, in.code,
-                                   driver->vendor->error_name(driver, in.code),
-                                   "%s:%d: host_alloc: the driver page-locks no %s of host memory",
-                                   driver->vendor->name, in.gpu->index, MO_SIZE(bytes));
+        in.status = mo_fail_driver(
+            MEMOPT_OUT_OF_HOST_MEMORY, in.code, driver->vendor->error_name(driver, in.code),
+            "%s:%d: host_alloc: the driver cannot page-lock %s of host memory",
+            driver->vendor->name, in.gpu->index, MO_SIZE(bytes));
     }
     memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
     if (status == MEMOPT_OK)

@@ -1,5 +1,5 @@
 /*
- * Which code runs on a device: the best embedded image that the driver takes, else code compiled
+ * Which code runs on a device: the best image that the driver takes, else code compiled
  * from the embedded source, kept on disk for the next time.
  */
 #include "device/gpu/gpu.h"
@@ -13,7 +13,7 @@
 
 enum { MOST_IMAGES = 64 };
 
-/* Codes that say "not for this device or driver": the next image may do. */
+/* Codes that say "not for this device or driver": the next image may fit. */
 static int says_unfit(int code)
 {
     return code == MO_GPU_NO_BINARY || code == MO_GPU_INVALID_IMAGE || code == MO_GPU_INVALID_PTX ||
@@ -21,16 +21,25 @@ static int says_unfit(int code)
            code == MO_GPU_PTX_COMPILER_OFF || code == MO_GPU_NOT_SUPPORTED;
 }
 
-/* OK with *out_unfit = 1 where the driver says that the image is not for it. */
+/* The result of an image; if it was not loaded, another one, or the source, may work. */
+typedef enum outcome { LOADED, UNFIT, MISSING } outcome;
+
+/* MISSING: its file does not exist. UNFIT: the driver says that it does not fit. */
 static memopt_status load_image(mo_gpu_device *gpu, const mo_image *image,
-                                mo_gpu_module *out_module, int *out_unfit)
+                                mo_gpu_module *out_module, outcome *out_outcome)
 {
-    int code = mo_gpu_call(gpu)->module_load(out_module, image->data);
-    *out_unfit = says_unfit(code);
+    void *read = NULL;
+    memopt_status status = image->data != NULL ? MEMOPT_OK : mo_gpu_image_read(image, &read);
+    *out_outcome = status == MEMOPT_NOT_FOUND ? MISSING : LOADED;
+    if (status != MEMOPT_OK)
+        return *out_outcome == MISSING ? MEMOPT_OK : status;
+    int code = mo_gpu_call(gpu)->module_load(out_module, read != NULL ? read : image->data);
+    mo_free(read);
     if (code == MO_GPU_SUCCESS)
         return MEMOPT_OK;
-    if (!*out_unfit)
+    if (!says_unfit(code))
         return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "loading the kernels");
+    *out_outcome = UNFIT;
     gpu->driver->vendor->clear_error(gpu->driver);
     mo_log(MEMOPT_LOG_INFO, "%s:%d: the image for %s does not fit %s (%s)",
            gpu->driver->vendor->name, gpu->index, image->target, gpu->isa,
@@ -56,7 +65,7 @@ static const mo_image *next_image(const mo_gpu_device *gpu, uint64_t *tried)
     return &vendor->images->images[at];
 }
 
-/* The driver does not take what was compiled for it. */
+/* The driver refuses what was compiled for it. */
 static memopt_status refuse_compiled(mo_gpu_device *gpu, const mo_gpu_recipe *recipe, int code)
 {
     char compiler[2 * MO_LIBRARY_FILE];
@@ -65,15 +74,15 @@ static memopt_status refuse_compiled(mo_gpu_device *gpu, const mo_gpu_recipe *re
     vendor->clear_error(gpu->driver);
     mo_gpu_recipe_name(recipe, compiler, sizeof compiler);
     return mo_fail_driver(MEMOPT_UNSUPPORTED, code, name,
-                          "%s:%d: the driver (version %d) does not take the kernels that %s "
+                          "%s:%d: the driver (version %d) refuses the kernels that %s "
                           "compiled for %s: %s (%d); install a run-time compiler that is not newer "
                           "than the driver, or a newer driver",
                           vendor->name, gpu->index, gpu->driver->version, compiler, gpu->target,
                           name, code);
 }
 
-/* OK with *out_loaded = 0 where nothing fit is on disk. Code that the driver does not take is
- * thrown away. */
+/* OK with *out_loaded = 0 if the disk has nothing that fits. Code that the driver refuses is
+ * removed. */
 static memopt_status load_kept(mo_gpu_device *gpu, const char *key, mo_gpu_module *out_module,
                                int *out_loaded)
 {
@@ -120,21 +129,9 @@ static memopt_status load_compiled(mo_gpu_device *gpu, mo_gpu_module *out_module
     return mo_gpu_result(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, "loading the compiled kernels");
 }
 
-static memopt_status load_any(mo_gpu_device *gpu, mo_gpu_module *out_module)
+static memopt_status load_source(mo_gpu_device *gpu, mo_gpu_module *out_module)
 {
     const mo_images *images = gpu->driver->vendor->images;
-    const mo_image *image;
-    uint64_t tried = 0;
-    while ((image = next_image(gpu, &tried)) != NULL) {
-        int unfit = 0;
-        memopt_status status = load_image(gpu, image, out_module, &unfit);
-        if (status != MEMOPT_OK || !unfit) {
-            if (status == MEMOPT_OK)
-                mo_log(MEMOPT_LOG_INFO, "%s:%d: runs the kernels for %s", gpu->driver->vendor->name,
-                       gpu->index, image->target);
-            return status;
-        }
-    }
     if (images->source != NULL && images->source_bytes != 0)
         return load_compiled(gpu, out_module);
     return mo_fail(MEMOPT_UNSUPPORTED,
@@ -143,10 +140,45 @@ static memopt_status load_any(mo_gpu_device *gpu, mo_gpu_module *out_module)
                    gpu->driver->vendor->name, gpu->index, gpu->target, gpu->name, images->count);
 }
 
-/* Only what lasts: memory may be there the next time. */
+/* Adds the missing file to the last error. */
+static memopt_status tell_missing(const mo_image *image, memopt_status status)
+{
+    char path[MO_GPU_PATH_BYTES];
+    memopt_error_info info = MEMOPT_ERROR_INFO_INIT;
+    mo_gpu_image_path(image, path);
+    (void)memopt_last_error_info(&info);
+    return mo_fail_driver(status, info.driver_code, info.driver_message,
+                          "%s. There is no %s either (%s, SHA-256 %s): install it, or name its "
+                          "folder in MEMOPT_KERNELS_DIR",
+                          info.message, path, MO_SIZE(image->bytes), image->digest);
+}
+
+static memopt_status load_any(mo_gpu_device *gpu, mo_gpu_module *out_module)
+{
+    const char *vendor = gpu->driver->vendor->name;
+    const mo_image *image, *missing = NULL;
+    uint64_t tried = 0;
+    while ((image = next_image(gpu, &tried)) != NULL) {
+        outcome became = LOADED;
+        memopt_status status = load_image(gpu, image, out_module, &became);
+        if (status != MEMOPT_OK)
+            return status;
+        if (became == LOADED) {
+            mo_log(MEMOPT_LOG_INFO, "%s:%d: runs the kernels for %s", vendor, gpu->index,
+                   image->target);
+            return MEMOPT_OK;
+        }
+        if (became == MISSING && missing == NULL)
+            missing = image;
+    }
+    memopt_status status = load_source(gpu, out_module);
+    return status == MEMOPT_OK || missing == NULL ? status : tell_missing(missing, status);
+}
+
+/* Only lasting failures: memory may be available next time. */
 static void remember_verdict(mo_gpu_device *gpu, memopt_status status)
 {
-    memopt_error_info info = {.struct_size = sizeof info};
+    memopt_error_info info = MEMOPT_ERROR_INFO_INIT;
     mo_gpu_verdict *verdict = &gpu->module_verdict;
     if (status != MEMOPT_UNSUPPORTED || memopt_last_error_info(&info) != MEMOPT_OK)
         return;

@@ -1,12 +1,11 @@
 /*
- * Whether a device can reach memory that a caller hands in.
+ * Whether a device can reach a caller's memory.
  *
- * Memory of the handle itself is known from its sets. Foreign memory (a framework's, another
- * handle's, the host's) is asked of the driver, at both ends, and what was found to be reachable is
- * remembered: a training loop hands in the same addresses again and again, and pays two driver
- * calls for each of them once. What others free cannot be seen, so a range that was reachable
- * before is believed to be so still; page-locked memory that ends through the handle clears the
- * memory.
+ * Memory of the handle itself is known from its sets. For foreign memory (a framework's, another
+ * handle's, the host's) the driver is asked about both ends, and reachable ranges are remembered: a
+ * training loop passes the same addresses again and again, and pays two driver calls for each once.
+ * Frees by others are unknown, so a remembered range counts as reachable; page-locked memory that
+ * ends through the handle clears the memory.
  */
 #include "device/gpu/gpu.h"
 
@@ -47,7 +46,7 @@ void mo_gpu_forget_seen(mo_gpu_device *gpu)
     mo_unlock(&gpu->lock);
 }
 
-/* Pre: entered. The owner of both ends; another one than the device's own counts. */
+/* Pre: entered. The owner of both ends; if they differ, the one that is not the device. */
 static int locate_ends(const mo_gpu_scope *in, const void *pointer, uint64_t bytes,
                        int32_t *out_owner)
 {

@@ -14,7 +14,7 @@ int mo_gpu_relax(const mo_gpu_device *gpu)
     return -1;
 }
 
-/* A call may tell the failure of earlier work and not do its own; so once more. */
+/* A call may return the failure of earlier work and do nothing, so it is repeated. */
 void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier)
 {
     for (int tries = 0; tries < 2 && earlier >= 0; tries++) {
@@ -34,7 +34,7 @@ static memopt_status lost_before(const mo_gpu_device *gpu, int code, const char 
                           gpu->index, operation, name, code);
 }
 
-/* What the scope's code means. What ends something succeeds on a device that is lost. */
+/* The status of the scope's code. Ending something succeeds on a lost device. */
 static memopt_status result_of(const mo_gpu_scope *scope, memopt_status memory)
 {
     mo_gpu_device *gpu = scope->gpu;

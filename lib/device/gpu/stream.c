@@ -1,5 +1,5 @@
 /*
- * Streams, events and the work on them. Streams of others are taken as they are.
+ * Streams, events and the work on them. Foreign streams are used unchecked.
  */
 #include "device/gpu/gpu.h"
 
@@ -62,8 +62,7 @@ memopt_status mo_gpu_stream_wait_event(memopt_device *device, memopt_stream stre
     return mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
 }
 
-/* The default stream may not be asked about while another one captures; to a caller that is a
- * capture under way. */
+/* The default stream cannot be queried while another one captures; the caller sees a capture. */
 memopt_status mo_gpu_stream_capturing(memopt_device *device, memopt_stream stream,
                                       int32_t *out_capturing)
 {
@@ -216,7 +215,7 @@ memopt_status mo_gpu_host_callback(memopt_device *device, memopt_stream stream,
     int direct = mo_gpu_has(gpu->driver, MO_GPU_GROUP_HOST);
     if (!direct && !mo_gpu_has(gpu->driver, MO_GPU_GROUP_CALLBACK))
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "stream_host_callback: the driver of %s:%d calls no functions of the host",
+                       "stream_host_callback: the driver of %s:%d cannot call host functions",
                        gpu->driver->vendor->name, gpu->index);
     if (!mo_gpu_enter(&in, device, "stream_host_callback", 0))
         return in.status;

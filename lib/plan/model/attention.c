@@ -49,9 +49,7 @@ static mo_plan_value rotate_half(mo_plan_tape *t, mo_plan_value x)
     mo_plan_value x1 = mo_plan_op_slice(t, x, half), x2 = mo_plan_op_slice(t, x, half);
     mo_plan_value negative = mo_plan_op_scale(t, x2);
     mo_plan_value out = joined(t, negative, x1);
-    mo_plan_drop(t, negative);
-    mo_plan_drop(t, x1);
-    mo_plan_drop(t, x2);
+    MO_PLAN_DROP(t, negative, x1, x2);
     return out;
 }
 
@@ -65,8 +63,7 @@ static mo_plan_value rotary(mo_plan_stack *s, mo_plan_value x, mo_plan_value res
     mo_plan_value turned = mo_plan_op_mul(t, half, s->sine);
     mo_plan_drop(t, half);
     mo_plan_value out = mo_plan_op_add(t, straight, turned);
-    mo_plan_drop(t, straight);
-    mo_plan_drop(t, turned);
+    MO_PLAN_DROP(t, straight, turned);
     return rest == MO_PLAN_NONE ? out : mo_plan_next(t, out, joined(t, out, rest));
 }
 
@@ -127,10 +124,7 @@ static void turn_heads(mo_plan_stack *s, mo_plan_heads *h)
     mo_plan_value rest_q = parts ? mo_plan_op_slice(t, h->q, 0) : MO_PLAN_NONE;
     mo_plan_value rest_k = parts ? mo_plan_op_slice(t, h->k, 0) : MO_PLAN_NONE;
     mo_plan_value q = rotary(s, h->q, rest_q), k = rotary(s, h->k, rest_k);
-    mo_plan_drop(t, rest_q);
-    mo_plan_drop(t, rest_k);
-    mo_plan_drop(t, h->q);
-    mo_plan_drop(t, h->k);
+    MO_PLAN_DROP(t, rest_q, rest_k, h->q, h->k);
     h->q = q;
     h->k = k;
 }
@@ -169,8 +163,7 @@ static void cache_heads(mo_plan_stack *s, mo_plan_heads *h)
     mo_plan_value k = mo_plan_op_copy(t, h->k);
     h->v = mo_plan_next(t, h->v, mo_plan_op_cast(t, h->v, mo_plan_width(t, h->k)));
     mo_plan_value v = mo_plan_op_copy(t, h->v);
-    mo_plan_drop(t, h->k);
-    mo_plan_drop(t, h->v);
+    MO_PLAN_DROP(t, h->k, h->v);
     h->k = k;
     h->v = v;
     h->apart = 1;
@@ -216,8 +209,6 @@ static mo_plan_value flash(mo_plan_stack *s, const mo_plan_heads *h)
     if (s->mask != MO_PLAN_NONE)
         mask =
             mo_plan_value_new(t, mo_plan_elements(t, s->mask), mo_plan_width(t, h->q), t->category);
-    if (sums == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     if (!t->in_backward)
         t->flops += 4.0 * (double)s->sequence * (double)mo_plan_elements(t, h->q);
     mo_plan_tape_record(
@@ -227,8 +218,7 @@ static mo_plan_value flash(mo_plan_stack *s, const mo_plan_heads *h)
                              .grad = {mo_plan_bytes_of(t, h->q), mo_plan_bytes_of(t, h->k),
                                       mo_plan_bytes_of(t, h->v)},
                              .saved = {h->q, h->k, h->v, out, sums, mask}});
-    mo_plan_drop(t, sums);
-    mo_plan_drop(t, mask);
+    MO_PLAN_DROP(t, sums, mask);
     /* The output lies as the queries do. Joined from parts they lie one head after the other. */
     return s->variant->fused_projections ? mo_plan_next(t, out, mo_plan_op_copy(t, out)) : out;
 }
@@ -280,8 +270,7 @@ static mo_plan_value eager(mo_plan_stack *s, mo_plan_heads *h, uint32_t width)
     mo_plan_tape *t = &s->play->tape;
     mo_plan_value q = operand(s, h->q, 0), k = operand(s, h->k, h->apart);
     mo_plan_value scores = mo_plan_op_bmm(t, q, k, s->scores, product_flops(s));
-    mo_plan_drop(t, q);
-    mo_plan_drop(t, k);
+    MO_PLAN_DROP(t, q, k);
     scores = mo_plan_next(t, scores, mo_plan_op_scale(t, scores));
     if (s->mask != MO_PLAN_NONE)
         scores = mo_plan_next(t, scores, mo_plan_op_add(t, scores, s->mask));
@@ -311,9 +300,7 @@ static mo_plan_value math(mo_plan_stack *s, mo_plan_heads *h)
         mask = mo_plan_value_new(t, s->sequence * s->sequence, 4, t->category);
     mo_plan_value q = operand(s, scaled_q, 0), k = operand(s, scaled_k, h->apart);
     mo_plan_value scores = mo_plan_op_bmm(t, q, k, s->scores, product_flops(s));
-    mo_plan_drop(t, q);
-    mo_plan_drop(t, k);
-    mo_plan_drop(t, scaled_k);
+    MO_PLAN_DROP(t, q, k, scaled_k);
     if (mask != MO_PLAN_NONE)
         scores = mo_plan_next(t, scores, mo_plan_op_add(t, scores, mask));
     mo_plan_value weights = mo_plan_op_softmax(t, scores);
@@ -323,13 +310,7 @@ static mo_plan_value math(mo_plan_stack *s, mo_plan_heads *h)
     mo_plan_value returned = mo_plan_op_cast(t, weights, width);
     mo_plan_value out = combine(s, &w, weights);
     out = mo_plan_next(t, out, mo_plan_op_cast(t, out, width));
-    mo_plan_drop(t, weights);
-    mo_plan_drop(t, returned);
-    mo_plan_drop(t, scaled_q);
-    mo_plan_drop(t, mask);
-    mo_plan_drop(t, w.q);
-    mo_plan_drop(t, w.k);
-    mo_plan_drop(t, w.v);
+    MO_PLAN_DROP(t, weights, returned, scaled_q, mask, w.q, w.k, w.v);
     return mo_plan_next(t, out, mo_plan_op_copy_both(t, out));
 }
 
@@ -363,9 +344,7 @@ static mo_plan_value core(mo_plan_layer *l, mo_plan_heads *h)
 
 static void drop_heads(mo_plan_tape *t, const mo_plan_heads *h)
 {
-    mo_plan_drop(t, h->q);
-    mo_plan_drop(t, h->k);
-    mo_plan_drop(t, h->v);
+    MO_PLAN_DROP(t, h->q, h->k, h->v);
 }
 
 /* The region of selective checkpointing. */

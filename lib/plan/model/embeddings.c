@@ -44,18 +44,13 @@ static void make_mask(mo_plan_play *p, mo_plan_stack *s)
 
 static void drop_stack(mo_plan_play *p, mo_plan_stack *s)
 {
-    mo_plan_drop(&p->tape, s->numbers);
-    mo_plan_drop(&p->tape, s->cosine);
-    mo_plan_drop(&p->tape, s->sine);
-    mo_plan_drop(&p->tape, s->mask);
+    MO_PLAN_DROP(&p->tape, s->numbers, s->cosine, s->sine, s->mask);
 }
 
 void mo_plan_play_drop_mask(mo_plan_play *p)
 {
     mo_plan_stack *s = &p->text;
-    mo_plan_drop(&p->tape, s->mask);
-    mo_plan_drop(&p->tape, s->cosine);
-    mo_plan_drop(&p->tape, s->sine);
+    MO_PLAN_DROP(&p->tape, s->mask, s->cosine, s->sine);
     s->mask = s->cosine = s->sine = MO_PLAN_NONE;
 }
 
@@ -94,9 +89,7 @@ static mo_plan_value convolve(mo_plan_play *p, uint64_t count, uint64_t hidden, 
         mo_plan_play_hold(p, &p->frames, given); /* the model's frame has cast them */
     else
         mo_plan_drop(t, given);
-    mo_plan_drop(t, pixels);
-    mo_plan_drop(t, weight);
-    mo_plan_drop(t, bias);
+    MO_PLAN_DROP(t, pixels, weight, bias);
     return x;
 }
 
@@ -129,8 +122,6 @@ static mo_plan_value patches(mo_plan_play *p, mo_plan_stack *s, mo_plan_value po
     mo_plan_value joined =
         mo_plan_value_new(t, mo_plan_tape_mul(t, s->rows * s->sequence, s->hidden), p->weight_width,
                           MO_PLAN_ACTIVATIONS);
-    if (joined == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     mo_plan_tape_record(
         t, &(mo_plan_record){
                .label = "the class token",
@@ -245,8 +236,7 @@ static mo_plan_value with_images(mo_plan_play *p, mo_plan_value text)
                              .in = {text, joined},
                              .grad = {mo_plan_bytes_of(t, text), mo_plan_bytes_of(t, joined)},
                              .saved[0] = places});
-    mo_plan_drop(t, places);
-    mo_plan_drop(t, text);
+    MO_PLAN_DROP(t, places, text);
     mo_plan_play_returns(p, joined);
     return x;
 }

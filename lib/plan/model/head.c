@@ -20,8 +20,7 @@ static mo_plan_value token_loss(mo_plan_play *p, mo_plan_value logits, int shift
     mo_plan_value loss = mo_plan_op_loss(t, wide, labels);
     if (shifted)
         mo_plan_drop(t, labels);
-    mo_plan_drop(t, padded);
-    mo_plan_drop(t, wide);
+    MO_PLAN_DROP(t, padded, wide);
     return loss;
 }
 
@@ -78,8 +77,7 @@ static void record_fused(mo_plan_play *p, mo_plan_value x, mo_plan_value loss)
                 .in = {x, p->head.weight, MO_PLAN_NONE, MO_PLAN_NONE},
                 .grad = {mo_plan_bytes_of(t, x), mo_plan_bytes_of(t, p->head.weight)},
                 .saved = {of_x, of_head, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE}});
-    mo_plan_drop(t, of_x);
-    mo_plan_drop(t, of_head);
+    MO_PLAN_DROP(t, of_x, of_head);
 }
 
 /* Each chunk is run again in backward: its logits, their log-softmax and the gradients of both. The
@@ -224,8 +222,7 @@ static mo_plan_value contrastive(mo_plan_play *p, mo_plan_value x)
     t->category = MO_PLAN_LOGITS;
     double flops = 2.0 * (double)anchors * (double)others * (double)hidden;
     mo_plan_value scores = mo_plan_op_bmm(t, a, b, mo_plan_tape_mul(t, anchors, others), flops);
-    mo_plan_drop(t, a);
-    mo_plan_drop(t, b);
+    MO_PLAN_DROP(t, a, b);
     scores = mo_plan_next(t, scores, mo_plan_op_scale(t, scores));
     mo_plan_play_returns(p, mo_plan_value_view(t, scores, mo_plan_elements(t, scores)));
     scores = mo_plan_next(t, scores, mo_plan_op_cast(t, scores, 4));

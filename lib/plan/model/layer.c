@@ -43,9 +43,7 @@ static mo_plan_value pre_norm(mo_plan_layer *l, mo_plan_value x)
     h = named ? h : mo_plan_next(t, h, MO_PLAN_NONE);
     m = mo_plan_next(t, m, mo_plan_op_dropout(t, m, s->hidden_dropout));
     mo_plan_value out = residual(s, middle, m);
-    mo_plan_drop(t, h);
-    mo_plan_drop(t, m);
-    mo_plan_drop(t, middle);
+    MO_PLAN_DROP(t, h, m, middle);
     mo_plan_play_release(s->play, &s->play->layer, 0);
     return out;
 }
@@ -60,15 +58,12 @@ static mo_plan_value post_norm(mo_plan_layer *l, mo_plan_value x)
     a = mo_plan_next(t, a, mo_plan_op_dropout(t, a, s->hidden_dropout));
     mo_plan_value sum = mo_plan_op_add(t, a, x);
     mo_plan_value middle = mo_plan_op_norm(t, &l->norm1, sum, compute);
-    mo_plan_drop(t, sum);
-    mo_plan_drop(t, a);
+    MO_PLAN_DROP(t, sum, a);
     mo_plan_value m = inner(l, middle);
     m = mo_plan_next(t, m, mo_plan_op_dropout(t, m, s->hidden_dropout));
     sum = mo_plan_op_add(t, m, middle);
     mo_plan_value out = mo_plan_op_norm(t, &l->norm2, sum, compute);
-    mo_plan_drop(t, sum);
-    mo_plan_drop(t, m);
-    mo_plan_drop(t, middle);
+    MO_PLAN_DROP(t, sum, m, middle);
     mo_plan_play_release(s->play, &s->play->layer, 0);
     return out;
 }

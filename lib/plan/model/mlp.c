@@ -17,8 +17,7 @@ static mo_plan_value gated(mo_plan_layer *l, mo_plan_value x)
     mo_plan_drop(t, gate);
     mo_plan_value up = mo_plan_op_linear(t, &l->up, x, compute, dropout);
     mo_plan_value product = mo_plan_op_mul(t, active, up);
-    mo_plan_drop(t, active);
-    mo_plan_drop(t, up);
+    MO_PLAN_DROP(t, active, up);
     return mo_plan_next(t, product, mo_plan_op_linear(t, &l->down, product, compute, dropout));
 }
 
@@ -31,14 +30,11 @@ static mo_plan_value gated_halves(mo_plan_layer *l, mo_plan_value x)
     double dropout = s->play->settings->model.lora_dropout;
     mo_plan_value both = mo_plan_op_linear(t, &l->gate, x, compute, dropout),
                   parts[MO_PLAN_RECORD_OUTPUTS];
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     mo_plan_op_split(t, both, 2, parts);
     mo_plan_drop(t, both);
     mo_plan_value active = mo_plan_op_activation(t, parts[0], s->activation);
     mo_plan_value product = mo_plan_op_mul(t, parts[1], active);
-    mo_plan_drop(t, active);
-    mo_plan_drop(t, parts[1]);
+    MO_PLAN_DROP(t, active, parts[1]);
     mo_plan_value out = mo_plan_op_linear(t, &l->down, product, compute, dropout);
     mo_plan_drop(t, product);
     mo_plan_drop(t, parts[0]); /* the code has a name for it, and with it for both */
@@ -75,8 +71,6 @@ static mo_plan_value grouped(mo_plan_play *p, mo_plan_value x, mo_plan_value wei
     t->label = "the experts";
     mo_plan_value y = mo_plan_value_of_inputs(t, mo_plan_tape_mul(t, rows, out),
                                               mo_plan_width(t, input), t->category);
-    if (y == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     if (!t->in_backward)
         t->flops += 2.0 * (double)rows * (double)in * (double)out;
     mo_plan_tape_record(
@@ -95,12 +89,8 @@ static mo_plan_value grouped(mo_plan_play *p, mo_plan_value x, mo_plan_value wei
 static mo_plan_value gather(mo_plan_tape *t, mo_plan_value x, uint64_t elements,
                             mo_plan_value order)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     t->label = "the experts' tokens";
     mo_plan_value y = mo_plan_value_of_inputs(t, elements, mo_plan_width(t, x), t->category);
-    if (y == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     mo_plan_tape_record(t, &(mo_plan_record){.label = "the experts' tokens",
                                              .out[0] = y,
                                              .in[0] = x,
@@ -147,15 +137,11 @@ mo_plan_value mo_plan_run_experts(mo_plan_layer *l, mo_plan_value x)
     mo_plan_value scores = route(l, x, &order);
     mo_plan_value tokens = gather(t, x, mo_plan_tape_mul(t, size, k), order);
     mo_plan_value both = grouped(s->play, tokens, l->experts_up, s->hidden, 2 * s->ffn);
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     mo_plan_op_split(t, both, 2, parts);
     mo_plan_drop(t, both);
     mo_plan_value active = mo_plan_op_activation(t, parts[0], s->activation);
     mo_plan_value product = mo_plan_op_mul(t, active, parts[1]);
-    mo_plan_drop(t, active);
-    mo_plan_drop(t, parts[0]);
-    mo_plan_drop(t, parts[1]);
+    MO_PLAN_DROP(t, active, parts[0], parts[1]);
     mo_plan_value down = grouped(s->play, product, l->experts_down, s->ffn, s->hidden);
     mo_plan_drop(t, product);
     mo_plan_value weighted = mo_plan_op_mul(t, down, scores);
@@ -167,8 +153,6 @@ mo_plan_value mo_plan_run_experts(mo_plan_layer *l, mo_plan_value x)
     mo_plan_value sum = mo_plan_op_resize(t, back, size, "the sum of the experts");
     mo_plan_drop(t, back);
     sum = mo_plan_next(t, sum, mo_plan_op_cast(t, sum, mo_plan_width(t, x)));
-    mo_plan_drop(t, tokens);
-    mo_plan_drop(t, scores);
-    mo_plan_drop(t, order);
+    MO_PLAN_DROP(t, tokens, scores, order);
     return sum;
 }

@@ -26,10 +26,10 @@ static memopt_status check_types(const mo_plan_run *r)
         if (other_than(all[i].dtype, all[i].expected))
             return mo_fail(
                 MEMOPT_UNSUPPORTED,
-                "plan: %s is %s with DeepSpeed over weights of %s, where it is %s; leave "
-                "it out, or plan with torch's own ZeRO",
-                all[i].name, mo_plan_dtype_word(all[i].dtype), mo_plan_dtype_word(weights),
-                mo_plan_dtype_word(all[i].expected));
+                "plan: %s is %s, but DeepSpeed uses %s over weights of %s; leave it out, or "
+                "plan with torch's own ZeRO",
+                all[i].name, mo_plan_dtype_word(all[i].dtype), mo_plan_dtype_word(all[i].expected),
+                mo_plan_dtype_word(weights));
     return MEMOPT_OK;
 }
 
@@ -38,8 +38,7 @@ static memopt_status check_rest(const mo_plan_run *r)
     if (r->optimizer == MO_PLAN_NO_OPTIMIZER)
         return mo_fail(
             MEMOPT_INVALID_ARGUMENT,
-            "plan: DeepSpeed's ZeRO %u shares out an optimizer's states, but there is no "
-            "optimizer",
+            "plan: DeepSpeed's ZeRO %u divides an optimizer's states, but run.optimizer is none",
             (unsigned)r->sharding);
     if (r->bucket_view == MO_PLAN_YES)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -48,7 +47,7 @@ static memopt_status check_rest(const mo_plan_run *r)
     if (r->offload & MO_PLAN_OFFLOAD_OPTIMIZER)
         return mo_fail(
             MEMOPT_UNSUPPORTED,
-            "plan: DeepSpeed's offload of optimizer states is not planned; leave it out, "
+            "plan: run.offload has optimizer, which is not planned with DeepSpeed; leave it out, "
             "or plan with torch's own ZeRO");
     return MEMOPT_OK;
 }

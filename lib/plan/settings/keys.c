@@ -248,8 +248,7 @@ static memopt_status read_entry(const char *from, const char *to, mo_plan_given 
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: \"%.*s\" has no \"=\"; write key=value",
                        (int)(to - from < 40 ? to - from : 40), from);
     if (!copy_trimmed(from, equals, name, sizeof name))
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: \"%.40s…\" is no key; keys are shorter",
-                       from);
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: \"%.40s…\" is longer than any key", from);
     const mo_plan_key *key = find(name);
     if (key == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,

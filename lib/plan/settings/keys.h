@@ -28,7 +28,7 @@
       "code that differs from the family's own")                                                   \
     X(CHOICE, head, "default|causal-lm|masked-lm|sequence|token|image|contrastive|none",           \
       "what follows the layers; default: causal LM, BERT: masked LM, ViT: images")                 \
-    X(COUNT, parameters, 1125899906842624, "weights in all, where the shape is not known")         \
+    X(COUNT, parameters, 1125899906842624, "total of weights, if the shape is not known")          \
     X(COUNT, layers, 4096, "layers of the model; default: hidden / 64")                            \
     X(COUNT, hidden, 1048576, "width of the hidden states")                                        \
     X(COUNT, heads, 1048576, "attention heads; default: hidden / 64")                              \
@@ -97,9 +97,9 @@
     X(CHOICE, checkpointing, "none|full|selective|every", "layers that run again in backward")     \
     X(COUNT, checkpoint_every, 16777216, "for every: one layer of so many is kept; default: 2")    \
     X(FLAGS, offload, "activations|optimizer", "what goes to the host")                            \
-    X(SIZE, host_limit, 1125899906842624, "offload: more than that goes to disk")                  \
-    X(CHOICE, sharding, "ddp|zero1|zero2|zero3", "what the devices share")                         \
-    X(CHOICE, zero_engine, "torch|deepspeed", "whose ZeRO it is")                                  \
+    X(SIZE, host_limit, 1125899906842624, "offload: what exceeds it goes to disk")                 \
+    X(CHOICE, sharding, "ddp|zero1|zero2|zero3", "what the devices divide among them")             \
+    X(CHOICE, zero_engine, "torch|deepspeed", "ZeRO of torch or of DeepSpeed")                     \
     X(CHOICE, loss, "plain|fused|chunked", "how the loss over the vocabulary is computed")         \
     X(SWITCH, use_cache, 0, "decoders fill their cache of keys and values; default: yes")          \
     X(SWITCH, attention_mask, 0, "yes: the batch is padded; no: it has no mask")                   \
@@ -113,23 +113,23 @@
     X(SIZE, capacity, 1125899906842624, "bytes of memory; default: no limit")                      \
     X(NUMBER, margin, 1, "share of the capacity to use; default: 0.85")                            \
     X(CHOICE, device, "any|cpu|cuda|hip", "whose kernels and overhead to count")                   \
-    X(CHOICE, allocator, "classic|expandable", "how the device's memory is handed out")            \
+    X(CHOICE, allocator, "classic|expandable", "segments of the caching allocator")                \
     X(SIZE, context_bytes, 1125899906842624, "the driver's context; default: 450 MiB, HIP: 300")   \
     X(SIZE, workspace_bytes, 1125899906842624, "workspaces of products; default: 72 MiB")          \
-    X(SIZE, other_bytes, 1125899906842624, "memory that others use")                               \
+    X(SIZE, other_bytes, 1125899906842624, "memory that other programs use")                       \
     X(NUMBER, link_bytes_per_second, 1e18, "host link, one way; default: 12e9")                    \
     X(NUMBER, disk_bytes_per_second, 1e18, "disk; default: 2e9")                                   \
     X(NUMBER, flops_per_second, 1e30, "sustained rate of training; default: 60e12")
 
 #define MO_PLAN_TARGET_KEYS(X)                                                                     \
     X(COUNT, effective_batch, 1099511627776, "samples of a step on all devices")                   \
-    X(COUNT, max_micro_batch, 65536, "the micro-batch is not larger")                              \
-    X(COUNT, min_sequence, 16777216, "the sequence is not made shorter; default: an eighth")       \
-    X(SWITCH, keep_batch, 0, "run.batch is not made smaller")                                      \
-    X(SWITCH, keep_dtype, 0, "no other dtype is proposed")                                         \
-    X(SWITCH, keep_optimizer, 0, "no other optimizer is proposed")                                 \
-    X(SWITCH, keep_weights, 0, "LoRA is not proposed")                                             \
-    X(SWITCH, all_changes, 0, "every change is listed, also where the run fits")
+    X(COUNT, max_micro_batch, 65536, "largest micro-batch to look for")                            \
+    X(COUNT, min_sequence, 16777216, "shortest sequence to propose; default: an eighth")           \
+    X(SWITCH, keep_batch, 0, "do not propose a smaller run.batch")                                 \
+    X(SWITCH, keep_dtype, 0, "do not propose another dtype")                                       \
+    X(SWITCH, keep_optimizer, 0, "do not propose another optimizer")                               \
+    X(SWITCH, keep_weights, 0, "do not propose LoRA")                                              \
+    X(SWITCH, all_changes, 0, "list every change, also if the run fits")
 /* clang-format on */
 
 #define MO_PLAN_TYPE_COUNT uint64_t

@@ -220,17 +220,18 @@ static memopt_status check_ratios(const mo_plan_model *m, int dim_given)
                        (unsigned long long)m->kv_heads, (unsigned long long)m->heads);
     if (m->kv_heads != m->heads && !mo_plan_family_of(m)->rotary)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: %llu key and value heads of %llu: this family has as many as heads",
-                       (unsigned long long)m->kv_heads, (unsigned long long)m->heads);
+                       "plan: model.kv_heads is %llu, but heads of family %s do not share keys and "
+                       "values; leave it out or give %llu",
+                       (unsigned long long)m->kv_heads, MO_PLAN_WORD(model.family, m->family),
+                       (unsigned long long)m->heads);
     if (mo_plan_family_of(m)->rotary && m->head_dim % 2 != 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: heads are %llu wide; rotary positions need an even width",
                        (unsigned long long)m->head_dim);
-    if (m->experts > 0 && m->gated != MO_PLAN_YES)
+    if (m->gated != MO_PLAN_YES && (m->experts > 0 || mo_plan_variant_of(m)->fused_projections))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: %llu experts without gates; experts are "
-                       "gated",
-                       (unsigned long long)m->experts);
+                       "plan: model.gated is no, but the MLP of %s has gates; leave it out",
+                       m->experts > 0 ? "experts" : "phi3");
     if (m->vision_layers > 0 && (m->vision_heads == 0 || m->vision_hidden % m->vision_heads != 0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: %llu heads of the vision tower do not divide its width of %llu",

@@ -16,11 +16,10 @@ static memopt_status check_mix(const char *name, memopt_dtype dtype, memopt_dtyp
     if (dtype == 0 || dtype == weights || dtype == MEMOPT_DTYPE_F32 ||
         (weights != MEMOPT_DTYPE_F16 && weights != MEMOPT_DTYPE_BF16))
         return MEMOPT_OK;
-    return mo_fail(
-        MEMOPT_INVALID_ARGUMENT,
-        "plan: %s is %s over weights of %s; sums of the two are fp32, which is more than "
-        "either: use one 16-bit type, or weights of fp32",
-        name, mo_plan_dtype_word(dtype), mo_plan_dtype_word(weights));
+    return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                   "plan: %s is %s over weights of %s; sums of the two are fp32 and larger than "
+                   "either; use one 16-bit type, or weights of fp32",
+                   name, mo_plan_dtype_word(dtype), mo_plan_dtype_word(weights));
 }
 
 static memopt_status check_dtypes(const mo_plan_run *r)
@@ -111,11 +110,12 @@ static memopt_status derive(mo_plan_settings *s)
         s->images = s->rows;
     }
     if (!fits || s->rows > MAX_ROWS || s->tokens > MAX_TOKENS)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: %llu samples of %llu sequences of %llu tokens and %llu images are "
-                       "more than a device is ever given",
-                       (unsigned long long)r->batch, (unsigned long long)group,
-                       (unsigned long long)r->sequence, (unsigned long long)r->images);
+        return mo_fail(
+            MEMOPT_INVALID_ARGUMENT,
+            "plan: %llu samples of %llu sequences of %llu tokens and %llu images exceed %d "
+            "sequences or %d tokens; take a smaller run.batch or run.sequence",
+            (unsigned long long)r->batch, (unsigned long long)group,
+            (unsigned long long)r->sequence, (unsigned long long)r->images, MAX_ROWS, MAX_TOKENS);
     if (m->positions > 0 && !images_only && s->tokens > m->positions)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: %llu tokens, but the model has %llu learned positions; take a "

@@ -36,7 +36,7 @@ static memopt_status ask(mo_plan_source *s, const mo_plan_run *run, mo_plan_byte
     memset(phases, 0, MO_PLAN_PHASES * sizeof *phases);
     memopt_status status = s->measure(s->user, run, phases);
     if (status == MEMOPT_UNSUPPORTED)
-        return mo_fail(status, "plan: nothing is known of what such a run takes");
+        return mo_fail(status, "plan: the measure function does not know such a run");
     if (status != MEMOPT_OK)
         return status;
     if (!mo_grow((void **)&s->runs, &s->run_capacity, s->run_count + 1, sizeof *s->runs))

@@ -123,10 +123,12 @@ memopt_status memopt_plan_get_key(uint64_t index, const char **out_name, const c
                                   const char **out_accepts, const char **out_help)
 {
     if (out_name == NULL || out_kind == NULL || out_accepts == NULL || out_help == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: a pointer for a key is NULL");
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "plan: out_name, out_kind, out_accepts or out_help is NULL");
     const mo_plan_key *key = mo_plan_key_at(index);
     if (key == NULL)
-        return mo_fail(MEMOPT_NOT_FOUND, "plan: there is no key %llu", (unsigned long long)index);
+        return mo_fail(MEMOPT_NOT_FOUND, "plan: key %llu is past the last one",
+                       (unsigned long long)index);
     *out_name = key->name;
     *out_kind = mo_plan_key_kind(key);
     *out_accepts = key->accepts;

@@ -15,92 +15,79 @@ typedef struct row {
     size_t offset;
 } row;
 
-#define REPORT(name, kind)                                                                         \
-    {                                                                                              \
-#name, kind, offsetof(mo_plan_report, name)                                                \
-    }
+/* clang-format off */
+#define ROW(of, name, kind) {#name, kind, offsetof(of, name)}
+/* clang-format on */
+
 static const row report_rows[] = {
     {"peak_bytes", WHOLE, offsetof(mo_plan_report, peak.total)},
-    REPORT(peak_phase, PHASE),
-    REPORT(peak_reason, TEXT),
-    REPORT(fits, TRUTH),
-    REPORT(limit_bytes, WHOLE),
-    REPORT(mean_bytes, WHOLE),
-    REPORT(parameter_count, WHOLE),
-    REPORT(trainable_count, WHOLE),
-    REPORT(buffer_bytes, WHOLE),
-    REPORT(activation_bytes, WHOLE),
-    REPORT(activation_peak_bytes, WHOLE),
-    REPORT(host_bytes, WHOLE),
-    REPORT(disk_bytes, WHOLE),
-    REPORT(link_bytes, WHOLE),
-    REPORT(samples, WHOLE),
-    REPORT(recomputed_layers, WHOLE),
-    REPORT(forward_flops, REAL),
-    REPORT(time_factor, REAL),
-    REPORT(step_seconds, REAL),
-    REPORT(time_assumption, TEXT),
-    REPORT(overhead_reason, TEXT),
+    ROW(mo_plan_report, peak_phase, PHASE),
+    ROW(mo_plan_report, peak_reason, TEXT),
+    ROW(mo_plan_report, fits, TRUTH),
+    ROW(mo_plan_report, limit_bytes, WHOLE),
+    ROW(mo_plan_report, mean_bytes, WHOLE),
+    ROW(mo_plan_report, parameter_count, WHOLE),
+    ROW(mo_plan_report, trainable_count, WHOLE),
+    ROW(mo_plan_report, buffer_bytes, WHOLE),
+    ROW(mo_plan_report, activation_bytes, WHOLE),
+    ROW(mo_plan_report, activation_peak_bytes, WHOLE),
+    ROW(mo_plan_report, host_bytes, WHOLE),
+    ROW(mo_plan_report, disk_bytes, WHOLE),
+    ROW(mo_plan_report, link_bytes, WHOLE),
+    ROW(mo_plan_report, samples, WHOLE),
+    ROW(mo_plan_report, recomputed_layers, WHOLE),
+    ROW(mo_plan_report, forward_flops, REAL),
+    ROW(mo_plan_report, time_factor, REAL),
+    ROW(mo_plan_report, step_seconds, REAL),
+    ROW(mo_plan_report, time_assumption, TEXT),
+    ROW(mo_plan_report, overhead_reason, TEXT),
 };
 
-#define BYTES(name)                                                                                \
-    {                                                                                              \
-#name, WHOLE, offsetof(mo_plan_bytes, name)                                                \
-    }
-static const row bytes_rows[] = {BYTES(parameters),  BYTES(gradients), BYTES(optimizer),
-                                 BYTES(activations), BYTES(logits),    BYTES(batch),
-                                 BYTES(overhead),    BYTES(total)};
+static const row bytes_rows[] = {
+    ROW(mo_plan_bytes, parameters, WHOLE), ROW(mo_plan_bytes, gradients, WHOLE),
+    ROW(mo_plan_bytes, optimizer, WHOLE),  ROW(mo_plan_bytes, activations, WHOLE),
+    ROW(mo_plan_bytes, logits, WHOLE),     ROW(mo_plan_bytes, batch, WHOLE),
+    ROW(mo_plan_bytes, overhead, WHOLE),   ROW(mo_plan_bytes, total, WHOLE)};
 
-#define OF_LAYER(name, kind)                                                                       \
-    {                                                                                              \
-#name, kind, offsetof(mo_plan_layer_bytes, name)                                           \
-    }
 static const row layer_rows[] = {
-    OF_LAYER(name, TEXT),
-    OF_LAYER(kind, LAYER),
-    OF_LAYER(recomputed, TRUTH),
-    OF_LAYER(parameter_count, WHOLE),
-    OF_LAYER(parameter_bytes, WHOLE),
-    OF_LAYER(gradient_bytes, WHOLE),
-    OF_LAYER(optimizer_bytes, WHOLE),
-    OF_LAYER(output_bytes, WHOLE),
-    OF_LAYER(saved_bytes, WHOLE),
-    OF_LAYER(plain_saved_bytes, WHOLE),
-    OF_LAYER(forward_bytes, WHOLE),
-    OF_LAYER(backward_bytes, WHOLE),
-    OF_LAYER(forward_flops, REAL),
+    ROW(mo_plan_layer_bytes, name, TEXT),
+    ROW(mo_plan_layer_bytes, kind, LAYER),
+    ROW(mo_plan_layer_bytes, recomputed, TRUTH),
+    ROW(mo_plan_layer_bytes, parameter_count, WHOLE),
+    ROW(mo_plan_layer_bytes, parameter_bytes, WHOLE),
+    ROW(mo_plan_layer_bytes, gradient_bytes, WHOLE),
+    ROW(mo_plan_layer_bytes, optimizer_bytes, WHOLE),
+    ROW(mo_plan_layer_bytes, output_bytes, WHOLE),
+    ROW(mo_plan_layer_bytes, saved_bytes, WHOLE),
+    ROW(mo_plan_layer_bytes, plain_saved_bytes, WHOLE),
+    ROW(mo_plan_layer_bytes, forward_bytes, WHOLE),
+    ROW(mo_plan_layer_bytes, backward_bytes, WHOLE),
+    ROW(mo_plan_layer_bytes, forward_flops, REAL),
 };
 
-#define FIT(name, kind)                                                                            \
-    {                                                                                              \
-#name, kind, offsetof(mo_plan_fit, name)                                                   \
-    }
 static const row fit_rows[] = {
-    FIT(fits, TRUTH),
-    FIT(fits_after, TRUTH),
-    FIT(micro_batch, WHOLE),
-    FIT(largest_micro_batch, WHOLE),
-    FIT(accumulation, WHOLE),
-    FIT(effective_batch, WHOLE),
-    FIT(target_batch, WHOLE),
-    FIT(remainder, SIGNED),
-    FIT(peak_bytes, WHOLE),
-    FIT(floor_bytes, WHOLE),
-    FIT(limit_bytes, WHOLE),
-    FIT(time_factor, REAL),
-    FIT(start_batch, WHOLE),
-    FIT(start_accumulation, WHOLE),
-    FIT(start_peak_bytes, WHOLE),
+    ROW(mo_plan_fit, fits, TRUTH),
+    ROW(mo_plan_fit, fits_after, TRUTH),
+    ROW(mo_plan_fit, micro_batch, WHOLE),
+    ROW(mo_plan_fit, largest_micro_batch, WHOLE),
+    ROW(mo_plan_fit, accumulation, WHOLE),
+    ROW(mo_plan_fit, effective_batch, WHOLE),
+    ROW(mo_plan_fit, target_batch, WHOLE),
+    ROW(mo_plan_fit, remainder, SIGNED),
+    ROW(mo_plan_fit, peak_bytes, WHOLE),
+    ROW(mo_plan_fit, floor_bytes, WHOLE),
+    ROW(mo_plan_fit, limit_bytes, WHOLE),
+    ROW(mo_plan_fit, time_factor, REAL),
+    ROW(mo_plan_fit, start_batch, WHOLE),
+    ROW(mo_plan_fit, start_accumulation, WHOLE),
+    ROW(mo_plan_fit, start_peak_bytes, WHOLE),
 };
 
-#define OF_CHANGE(name, kind)                                                                      \
-    {                                                                                              \
-#name, kind, offsetof(mo_plan_change, name)                                                \
-    }
 static const row change_rows[] = {
-    OF_CHANGE(kind, CHANGE),      OF_CHANGE(applied, TRUTH),     OF_CHANGE(change, TEXT),
-    OF_CHANGE(option, TEXT),      OF_CHANGE(saves_bytes, WHOLE), OF_CHANGE(peak_bytes, WHOLE),
-    OF_CHANGE(time_factor, REAL),
+    ROW(mo_plan_change, kind, CHANGE),       ROW(mo_plan_change, applied, TRUTH),
+    ROW(mo_plan_change, change, TEXT),       ROW(mo_plan_change, option, TEXT),
+    ROW(mo_plan_change, saves_bytes, WHOLE), ROW(mo_plan_change, peak_bytes, WHOLE),
+    ROW(mo_plan_change, time_factor, REAL),
 };
 
 #define ROWS(table) table, sizeof table / sizeof *table
@@ -123,6 +110,15 @@ static void put(writer *w, const char *text)
         return;
     memcpy(w->text + w->length, text, length + 1);
     w->length += length;
+}
+
+/* The whole text; NULL: OUT_OF_HOST_MEMORY. */
+static char *text_of(writer *w)
+{
+    if (!w->failed)
+        return w->text;
+    mo_free(w->text);
+    return NULL;
 }
 
 static void put_quoted(writer *w, const char *text)
@@ -296,10 +292,7 @@ char *mo_plan_json(const mo_plan_estimate *e, const mo_plan_solution *solution)
     if (solution != NULL)
         put_solution(&w, solution);
     close(&w, "}");
-    if (!w.failed)
-        return w.text;
-    mo_free(w.text);
-    return NULL;
+    return text_of(&w);
 }
 
 /* What follows `prefix` and a dot in name; NULL: it does not begin so. */
@@ -322,10 +315,7 @@ char *mo_plan_run_text(const mo_plan_run *run)
             put(&w, text);
             put(&w, "\n");
         }
-    if (!w.failed)
-        return w.text;
-    mo_free(w.text);
-    return NULL;
+    return text_of(&w);
 }
 
 /* --- by name --------------------------------------------------------------------------------- */
@@ -337,7 +327,7 @@ static memopt_status find(const void *of, const row *rows, size_t count, const c
         if (strcmp(rows[i].name, name) == 0 && number_of(&rows[i], of, out_value))
             return MEMOPT_OK;
     return mo_fail(MEMOPT_NOT_FOUND,
-                   "plan: there is no number \"%.40s\"; the nearest name is \"%s\"", name,
+                   "plan: the plan has no number \"%.40s\"; the nearest name is \"%s\"", name,
                    mo_nearest_word(name, rows, sizeof *rows, count));
 }
 

@@ -7,14 +7,10 @@
 static mo_plan_value product(mo_plan_tape *t, mo_plan_value x, mo_plan_value weight,
                              mo_plan_value bias, uint64_t in, uint64_t out)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     uint64_t rows = mo_plan_elements(t, x) / in;
     t->label = "a linear layer";
     mo_plan_value y = mo_plan_value_of_inputs(t, mo_plan_tape_mul(t, rows, out),
                                               mo_plan_width(t, x), t->category);
-    if (y == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     if (!t->in_backward)
         t->flops += 2.0 * (double)rows * (double)in * (double)out;
     mo_plan_tape_record(
@@ -43,9 +39,7 @@ static mo_plan_value cast_product(mo_plan_tape *t, mo_plan_value x, mo_plan_valu
         mo_plan_tape_cache(t, mo_plan_needs(t, weight) ? w : MO_PLAN_NONE);
         mo_plan_tape_cache(t, mo_plan_needs(t, bias) ? b : MO_PLAN_NONE);
     }
-    mo_plan_drop(t, input);
-    mo_plan_drop(t, w);
-    mo_plan_drop(t, b);
+    MO_PLAN_DROP(t, input, w, b);
     return y;
 }
 
@@ -54,8 +48,6 @@ static mo_plan_value cast_product(mo_plan_tape *t, mo_plan_value x, mo_plan_valu
 static mo_plan_value adapted(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x,
                              mo_plan_value y, uint32_t compute, double dropout)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     uint64_t rank = mo_plan_elements(t, l->down) / l->in;
     uint32_t width = mo_plan_width(t, l->down);
     mo_plan_value own = mo_plan_op_cast(t, x, width);
@@ -68,8 +60,7 @@ static mo_plan_value adapted(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_v
     high = mo_plan_next(t, high, mo_plan_op_scale(t, high));
     mo_plan_value sum = mo_plan_op_add(t, y, high);
     uint32_t narrow = mo_plan_width(t, y);
-    mo_plan_drop(t, high);
-    mo_plan_drop(t, y);
+    MO_PLAN_DROP(t, high, y);
     sum = mo_plan_next(t, sum, mo_plan_op_cast(t, sum, narrow));
     mo_plan_drop(t, own);
     return sum;
@@ -98,8 +89,7 @@ static mo_plan_value rms_scaled(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_
     mo_plan_value root = mo_plan_op_of_output(t, shifted, "a root");
     mo_plan_drop(t, shifted);
     mo_plan_value scaled = mo_plan_op_mul(t, h, root);
-    mo_plan_drop(t, h);
-    mo_plan_drop(t, root);
+    MO_PLAN_DROP(t, h, root);
     return scaled;
 }
 
@@ -110,9 +100,7 @@ static mo_plan_value rms_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_va
     mo_plan_value mean = MO_PLAN_NONE, scaled = rms_scaled(t, n, x, &mean);
     mo_plan_value back = mo_plan_op_cast(t, scaled, width);
     mo_plan_value out = mo_plan_op_mul(t, back, n->weight);
-    mo_plan_drop(t, back);
-    mo_plan_drop(t, scaled);
-    mo_plan_drop(t, mean);
+    MO_PLAN_DROP(t, back, scaled, mean);
     return out;
 }
 
@@ -125,8 +113,7 @@ static mo_plan_value gemma_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_
     mo_plan_value more = mo_plan_op_copy(t, wide);
     mo_plan_drop(t, wide);
     mo_plan_value out = mo_plan_op_mul(t, scaled, more);
-    mo_plan_drop(t, scaled);
-    mo_plan_drop(t, more);
+    MO_PLAN_DROP(t, scaled, more);
     return mo_plan_next(t, out, mo_plan_op_cast(t, out, mo_plan_width(t, x)));
 }
 
@@ -138,8 +125,6 @@ static mo_plan_value layer_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_
         mo_plan_value_new(t, mo_plan_elements(t, x), mo_plan_width(t, x), t->category);
     uint32_t narrow = t->narrow_norms && mo_plan_width(t, n->weight) < 4 ? mo_plan_width(t, x) : 4;
     mo_plan_value rest = mo_plan_value_new(t, 2 * rows, narrow, t->category);
-    if (rest == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     mo_plan_tape_record(
         t, &(mo_plan_record){.label = "a norm",
                              .out[0] = out,
@@ -183,8 +168,7 @@ static mo_plan_value gelu_new(mo_plan_tape *t, mo_plan_value x)
     v = mo_plan_next(t, v, mo_plan_op_of_output(t, v, "tanh"));
     v = mo_plan_next(t, v, mo_plan_op_copy(t, v));
     mo_plan_value out = mo_plan_op_mul(t, half, v);
-    mo_plan_drop(t, half);
-    mo_plan_drop(t, v);
+    MO_PLAN_DROP(t, half, v);
     return out;
 }
 
@@ -196,14 +180,12 @@ static mo_plan_value gelu_fast(mo_plan_tape *t, mo_plan_value x)
     v = mo_plan_next(t, v, mo_plan_op_mul(t, v, x));
     v = mo_plan_next(t, v, mo_plan_op_copy(t, v));
     mo_plan_value inner = mo_plan_op_mul(t, linear, v);
-    mo_plan_drop(t, v);
-    mo_plan_drop(t, linear);
+    MO_PLAN_DROP(t, v, linear);
     v = mo_plan_op_of_output(t, inner, "tanh");
     mo_plan_drop(t, inner);
     v = mo_plan_next(t, v, mo_plan_op_copy(t, v));
     mo_plan_value out = mo_plan_op_mul(t, half, v);
-    mo_plan_drop(t, half);
-    mo_plan_drop(t, v);
+    MO_PLAN_DROP(t, half, v);
     return out;
 }
 
@@ -219,8 +201,6 @@ static mo_plan_value quick_gelu(mo_plan_tape *t, mo_plan_value x)
 
 mo_plan_value mo_plan_op_activation(mo_plan_tape *t, mo_plan_value x, uint32_t activation)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     switch (activation) {
     case MO_PLAN_ACTIVATION_GELU_NEW:
         return gelu_new(t, x);

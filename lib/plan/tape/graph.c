@@ -36,10 +36,8 @@ void mo_plan_value_learns(mo_plan_tape *t, mo_plan_value v, uint64_t gradient_by
 {
     if (v == MO_PLAN_NONE || t->status != MEMOPT_OK)
         return;
-    if (!mo_grow((void **)&t->leaves, &t->leaf_capacity, t->leaf_count + 1, sizeof *t->leaves)) {
-        mo_plan_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+    if (!MO_PLAN_GROW(t, leaves, leaf))
         return;
-    }
     uint32_t node = new_node(t, MO_PLAN_NODE_LEAF, 1);
     if (node == MO_PLAN_NONE)
         return;
@@ -108,10 +106,8 @@ static mo_plan_category gradient_category(const mo_plan_tape *t, mo_plan_value v
 static int add_edge(mo_plan_tape *t, uint32_t node, mo_plan_value v, uint64_t bytes)
 {
     const mo_plan_value_entry *e = &t->values[v];
-    if (!mo_grow((void **)&t->edges, &t->edge_capacity, t->edge_count + 1, sizeof *t->edges)) {
-        mo_plan_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+    if (!MO_PLAN_GROW(t, edges, edge))
         return 0;
-    }
     mo_plan_edge *edge = &t->edges[t->edge_count++];
     edge->node = e->node;
     edge->slot = (uint8_t)e->slot;
@@ -139,10 +135,8 @@ static int add_saved(mo_plan_tape *t, uint32_t node, uint32_t storage)
 {
     mo_plan_storage *s = &t->storages[storage];
     uint32_t host = (uint32_t)goes_to_host(t, s);
-    if (!mo_grow((void **)&t->saved, &t->saved_capacity, t->saved_count + 1, sizeof *t->saved)) {
-        mo_plan_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+    if (!MO_PLAN_GROW(t, saved, saved))
         return 0;
-    }
     t->saved[t->saved_count++] = (mo_plan_saved){storage, host};
     t->nodes[node].saved_count++;
     if (!host) {
@@ -162,10 +156,8 @@ void mo_plan_value_hook(mo_plan_tape *t, mo_plan_value v, mo_plan_tape_hook_run 
 {
     if (t->status != MEMOPT_OK || !t->recording || !mo_plan_needs(t, v))
         return;
-    if (!mo_grow((void **)&t->hooks, &t->hook_capacity, t->hook_count + 1, sizeof *t->hooks)) {
-        mo_plan_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+    if (!MO_PLAN_GROW(t, hooks, hook))
         return;
-    }
     uint32_t node = new_node(t, MO_PLAN_NODE_HOOK, 1);
     if (node == MO_PLAN_NONE || !add_edge(t, node, v, MO_PLAN_ALIAS))
         return;
@@ -227,11 +219,8 @@ static void record_region(mo_plan_tape *t, const mo_plan_tape_region *region,
 {
     if (t->status != MEMOPT_OK)
         return;
-    if (!mo_grow((void **)&t->regions, &t->region_capacity, t->region_count + 1,
-                 sizeof *t->regions)) {
-        mo_plan_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+    if (!MO_PLAN_GROW(t, regions, region))
         return;
-    }
     uint32_t node = new_node(t, MO_PLAN_NODE_REGION, 1);
     if (node == MO_PLAN_NONE)
         return;

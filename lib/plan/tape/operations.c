@@ -20,8 +20,6 @@ static uint64_t size_of(const mo_plan_tape *t, mo_plan_value x)
 static mo_plan_value unary(mo_plan_tape *t, mo_plan_value x, const char *label, uint64_t elements,
                            uint32_t width, int save_input, int save_output, uint64_t temp)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     t->label = label;
     int last = !save_output && mo_plan_needs(t, x); /* what runs again may end with it */
     mo_plan_value out = last ? mo_plan_value_of_inputs(t, elements, width, t->category)
@@ -40,8 +38,6 @@ static mo_plan_value unary(mo_plan_tape *t, mo_plan_value x, const char *label, 
 
 mo_plan_value mo_plan_op_cast(mo_plan_tape *t, mo_plan_value x, uint32_t width)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     if (mo_plan_width(t, x) == width)
         return mo_plan_value_view(t, x, mo_plan_elements(t, x));
     mo_plan_category category = t->category;
@@ -107,12 +103,8 @@ static uint32_t wider(const mo_plan_tape *t, mo_plan_value a, mo_plan_value b)
 
 mo_plan_value mo_plan_op_add(mo_plan_tape *t, mo_plan_value a, mo_plan_value b)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     uint64_t n = mo_max_u64(mo_plan_elements(t, a), mo_plan_elements(t, b));
     mo_plan_value out = made(t, "a sum", n, wider(t, a, b));
-    if (out == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     mo_plan_tape_record(t, &(mo_plan_record){.label = "a sum",
                                              .out[0] = out,
                                              .in[0] = a,
@@ -146,12 +138,8 @@ static void gradients_of_product(mo_plan_tape *t, mo_plan_record *r, mo_plan_val
 
 mo_plan_value mo_plan_op_mul(mo_plan_tape *t, mo_plan_value a, mo_plan_value b)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     uint64_t n = mo_max_u64(mo_plan_elements(t, a), mo_plan_elements(t, b));
     mo_plan_value out = made(t, "a product", n, wider(t, a, b));
-    if (out == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     mo_plan_record r = {.label = "a product",
                         .out[0] = out,
                         .in = {a, b, MO_PLAN_NONE, MO_PLAN_NONE},
@@ -165,8 +153,6 @@ mo_plan_value mo_plan_op_mul(mo_plan_tape *t, mo_plan_value a, mo_plan_value b)
 /* Without a fused kernel the mask is a tensor of the input's type that backward multiplies by. */
 mo_plan_value mo_plan_op_dropout(mo_plan_tape *t, mo_plan_value x, double p)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     if (!(p > 0))
         return mo_plan_value_view(t, x, mo_plan_elements(t, x));
     mo_plan_value mask =
@@ -175,8 +161,6 @@ mo_plan_value mo_plan_op_dropout(mo_plan_tape *t, mo_plan_value x, double p)
     mo_plan_value out = t->fused_dropout
                             ? mo_plan_value_new(t, n, mo_plan_width(t, x), t->category)
                             : mo_plan_value_of_inputs(t, n, mo_plan_width(t, x), t->category);
-    if (out == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     mo_plan_tape_record(t, &(mo_plan_record){.label = "dropout",
                                              .out[0] = out,
                                              .in[0] = x,
@@ -188,11 +172,7 @@ mo_plan_value mo_plan_op_dropout(mo_plan_tape *t, mo_plan_value x, double p)
 
 mo_plan_value mo_plan_op_copy(mo_plan_tape *t, mo_plan_value x)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     mo_plan_value out = made(t, "a copy", mo_plan_elements(t, x), mo_plan_width(t, x));
-    if (out == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     mo_plan_tape_record(
         t,
         &(mo_plan_record){.label = "a copy", .out[0] = out, .in[0] = x, .grad[0] = MO_PLAN_ALIAS});
@@ -207,8 +187,6 @@ mo_plan_value mo_plan_op_copy_both(mo_plan_tape *t, mo_plan_value x)
 static mo_plan_value view_of(mo_plan_tape *t, mo_plan_value x, uint64_t elements, const char *label)
 {
     mo_plan_value out = mo_plan_value_view(t, x, elements);
-    if (out == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     mo_plan_tape_record(
         t, &(mo_plan_record){.label = label, .out[0] = out, .in[0] = x, .grad[0] = size_of(t, x)});
     return out;
@@ -244,11 +222,7 @@ void mo_plan_op_split(mo_plan_tape *t, mo_plan_value x, int parts,
 mo_plan_value mo_plan_op_bmm(mo_plan_tape *t, mo_plan_value a, mo_plan_value b, uint64_t elements,
                              double flops)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     mo_plan_value out = made(t, "a matrix product", elements, wider(t, a, b));
-    if (out == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     t->flops += t->in_backward ? 0 : flops;
     mo_plan_tape_record(t, &(mo_plan_record){.label = "a matrix product",
                                              .out[0] = out,
@@ -263,11 +237,7 @@ mo_plan_value mo_plan_op_bmm(mo_plan_tape *t, mo_plan_value a, mo_plan_value b, 
 mo_plan_value mo_plan_op_embedding(mo_plan_tape *t, mo_plan_value table, mo_plan_value ids,
                                    uint64_t elements)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     mo_plan_value out = made(t, "the embeddings", elements, mo_plan_width(t, table));
-    if (out == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     mo_plan_tape_record(t, &(mo_plan_record){.label = "the embeddings",
                                              .out[0] = out,
                                              .in[0] = table,
@@ -279,13 +249,9 @@ mo_plan_value mo_plan_op_embedding(mo_plan_tape *t, mo_plan_value table, mo_plan
 /* Cross entropy of fp32 logits: log-softmax, then the mean of what the targets pick. */
 mo_plan_value mo_plan_op_loss(mo_plan_tape *t, mo_plan_value x, mo_plan_value target)
 {
-    if (t->status != MEMOPT_OK)
-        return MO_PLAN_NONE;
     mo_plan_value logp =
         unary(t, x, "log-softmax", mo_plan_elements(t, x), mo_plan_width(t, x), 0, 1, 0);
     mo_plan_value out = mo_plan_value_new(t, 2, mo_plan_width(t, x), MO_PLAN_LOGITS);
-    if (out == MO_PLAN_NONE)
-        return MO_PLAN_NONE;
     mo_plan_tape_record(t, &(mo_plan_record){.label = "the loss",
                                              .out[0] = out,
                                              .in[0] = logp,

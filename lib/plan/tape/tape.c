@@ -13,6 +13,15 @@ memopt_status mo_plan_tape_fail(mo_plan_tape *t, memopt_status status)
     return t->status;
 }
 
+int mo_plan_tape_grow(mo_plan_tape *t, void **array, uint64_t *capacity, uint64_t count,
+                      size_t size)
+{
+    if (mo_grow(array, capacity, count, size))
+        return 1;
+    mo_plan_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+    return 0;
+}
+
 memopt_status mo_plan_tape_init(mo_plan_tape *t, uint32_t layers)
 {
     memset(t, 0, sizeof *t);
@@ -109,11 +118,8 @@ uint32_t mo_plan_storage_new(mo_plan_tape *t, uint64_t bytes, mo_plan_category c
     if (t->status != MEMOPT_OK)
         return MO_PLAN_NONE;
     if (id == MO_PLAN_NONE) {
-        if (!mo_grow((void **)&t->storages, &t->storage_capacity, t->storage_count + 1,
-                     sizeof *t->storages)) {
-            mo_plan_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+        if (!MO_PLAN_GROW(t, storages, storage))
             return MO_PLAN_NONE;
-        }
         id = (uint32_t)t->storage_count++;
     } else {
         t->free_storage = t->storages[id].next_free;
@@ -164,10 +170,8 @@ static mo_plan_value new_entry(mo_plan_tape *t)
         t->free_value = t->values[v].storage;
         return v;
     }
-    if (!mo_grow((void **)&t->values, &t->value_capacity, t->value_count + 1, sizeof *t->values)) {
-        mo_plan_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+    if (!MO_PLAN_GROW(t, values, value))
         return MO_PLAN_NONE;
-    }
     return (mo_plan_value)t->value_count++;
 }
 
@@ -210,6 +214,12 @@ void mo_plan_drop(mo_plan_tape *t, mo_plan_value v)
     t->free_value = v;
 }
 
+void mo_plan_drop_all(mo_plan_tape *t, const mo_plan_value *values, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        mo_plan_drop(t, values[i]);
+}
+
 uint64_t mo_plan_elements(const mo_plan_tape *t, mo_plan_value v)
 {
     return v == MO_PLAN_NONE ? 0 : t->values[v].elements;
@@ -234,11 +244,8 @@ void mo_plan_tape_cache(mo_plan_tape *t, mo_plan_value v)
 {
     if (v == MO_PLAN_NONE || t->in_backward)
         return;
-    if (!mo_grow((void **)&t->cached, &t->cached_capacity, t->cached_count + 1,
-                 sizeof *t->cached)) {
-        mo_plan_tape_fail(t, MEMOPT_OUT_OF_HOST_MEMORY);
+    if (!MO_PLAN_GROW(t, cached, cached))
         return;
-    }
     mo_plan_value handle = mo_plan_value_view(t, v, mo_plan_elements(t, v));
     if (handle != MO_PLAN_NONE)
         t->cached[t->cached_count++] = handle;

@@ -195,6 +195,12 @@ memopt_status mo_plan_tape_init(mo_plan_tape *t, uint32_t layers);
 void mo_plan_tape_end(mo_plan_tape *t);
 /* Records the first error; returns its status. */
 memopt_status mo_plan_tape_fail(mo_plan_tape *t, memopt_status status);
+/* Room for one more entry of an array of the tape; 0 and an error without memory. */
+int mo_plan_tape_grow(mo_plan_tape *t, void **array, uint64_t *capacity, uint64_t count,
+                      size_t size);
+#define MO_PLAN_GROW(t, array, name)                                                               \
+    mo_plan_tape_grow(t, (void **)&(t)->array, &(t)->name##_capacity, (t)->name##_count + 1,       \
+                      sizeof *(t)->array)
 /* a × b, or 0 and an error. */
 uint64_t mo_plan_tape_mul(mo_plan_tape *t, uint64_t a, uint64_t b);
 
@@ -208,6 +214,10 @@ mo_plan_value mo_plan_value_new(mo_plan_tape *t, uint64_t elements, uint32_t wid
 /* Another handle of the same value, of another shape. */
 mo_plan_value mo_plan_value_view(mo_plan_tape *t, mo_plan_value v, uint64_t elements);
 void mo_plan_drop(mo_plan_tape *t, mo_plan_value v);
+void mo_plan_drop_all(mo_plan_tape *t, const mo_plan_value *values, size_t count);
+#define MO_PLAN_DROP(t, ...)                                                                       \
+    mo_plan_drop_all(t, (const mo_plan_value[]){__VA_ARGS__},                                      \
+                     sizeof(const mo_plan_value[]){__VA_ARGS__} / sizeof(mo_plan_value))
 uint64_t mo_plan_bytes_of(const mo_plan_tape *t, mo_plan_value v);
 uint64_t mo_plan_elements(const mo_plan_tape *t, mo_plan_value v);
 uint32_t mo_plan_width(const mo_plan_tape *t, mo_plan_value v);

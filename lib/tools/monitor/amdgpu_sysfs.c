@@ -1,7 +1,7 @@
 /*
  * Monitoring of AMD devices through the files of their kernel driver, for machines without ROCm
  * SMI: /sys/class/drm/card*\/device for the device, its hwmon folder for the sensors, and
- * /sys/class/kfd for who computes on it. Devices are sorted by bus address.
+ * /sys/class/kfd for the processes that compute on it. Devices are sorted by bus address.
  */
 #include "tools/monitor/source.h"
 
@@ -161,7 +161,7 @@ static void find_nodes(amdgpu_monitor *monitor)
 
 /* --- reading ------------------------------------------------------------------------------- */
 
-/* Reads one number and notes the field; 1 where it is here. `folder` "" has no files. */
+/* Reads one number and notes the field; 1 on success. `folder` "" has no files. */
 static int take_number(const char *folder, const char *name, uint32_t field, const char *what,
                        memopt_monitor_reading *out, uint64_t *number)
 {
@@ -278,8 +278,8 @@ static memopt_status amdgpu_processes(memopt_monitor *base, int32_t index, mo_pr
         if (entries != NULL)
             closedir(entries);
         return mo_fail(MEMOPT_UNSUPPORTED,
-                       "monitor: hip:%d: nothing tells its processes: the compute driver (KFD) is "
-                       "not there or does not know it",
+                       "monitor: hip:%d: its processes are unknown: the compute driver (KFD) is "
+                       "missing or does not know the device",
                        (int)index);
     }
     while (status == MEMOPT_OK && (entry = readdir(entries)) != NULL)

@@ -29,10 +29,10 @@ static memopt_status open_host(memopt_monitor_info *info, memopt_monitor **out_m
 }
 
 #ifndef MO_WITHOUT_HIP
-/* The library if it works, else the driver's files if there are any. */
+/* The library if it works, else the driver's files if they exist. */
 static memopt_status open_hip(memopt_monitor_info *info, memopt_monitor **out_monitor)
 {
-    memopt_monitor_info files = {.struct_size = sizeof files};
+    memopt_monitor_info files = MEMOPT_MONITOR_INFO_INIT;
     memopt_status status = mo_rocm_smi_open(info, out_monitor);
     if (status == MEMOPT_OK || status == MEMOPT_OUT_OF_HOST_MEMORY)
         return status;
@@ -67,8 +67,8 @@ static const struct {
 #endif
 };
 
-/* Opens what belongs to the name. Writes the last error only for a name that is none and where
- * host memory is out. */
+/* Opens the back end's source. Writes the last error only for an unknown name and without host
+ * memory. */
 static memopt_status open_named(const char *name, memopt_monitor_info *info,
                                 memopt_monitor **out_monitor)
 {
@@ -89,11 +89,11 @@ static memopt_status open_named(const char *name, memopt_monitor_info *info,
 
 memopt_status memopt_monitor_get_info(const char *backend, memopt_monitor_info *out_info)
 {
-    memopt_monitor_info info = {.struct_size = sizeof info};
+    memopt_monitor_info info = MEMOPT_MONITOR_INFO_INIT;
     memopt_monitor *monitor = NULL;
     if (backend == NULL || out_info == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "monitor_get_info: backend or out_info is NULL");
-    if (out_info->struct_size < sizeof(size_t)) /* before a library is loaded in vain */
+    if (out_info->struct_size < sizeof(size_t)) /* before a library is loaded */
         return mo_result_write(out_info, &info, sizeof info, "memopt_monitor_info");
     memopt_status status = open_named(backend, &info, &monitor);
     if (status == MEMOPT_NOT_FOUND || status == MEMOPT_OUT_OF_HOST_MEMORY)

@@ -230,9 +230,9 @@ static memopt_status nvml_read(memopt_monitor *base, int32_t index, memopt_monit
 /* --- processes ----------------------------------------------------------------------------- */
 
 /*
- * How many bytes an entry takes. Under one and the same name drivers have written entries of 16,
- * 24 and 32 bytes (pid, bytes, then what came later), so it is told by how far `written` of the
- * buffer, filled with a pattern before, was changed for `count` entries.
+ * How many bytes an entry takes. Under one and the same name drivers have written entries of 16, 24
+ * and 32 bytes (pid, bytes, then what came later), so it follows from how many bytes (`written`) of
+ * the pattern-filled buffer changed for `count` entries.
  */
 static size_t entry_bytes(const unsigned char *buffer, size_t bytes, unsigned char pattern,
                           unsigned count)
@@ -262,7 +262,7 @@ static int add_entries(mo_process_list *list, const unsigned char *buffer, size_
 
 typedef int (*list_call)(nvml_device device, unsigned *count, void *out);
 
-/* Asks until there is room for all. *out_code is the driver's; OK or OUT_OF_HOST_MEMORY. */
+/* Repeats until there is room for all. *out_code is the driver's; OK or OUT_OF_HOST_MEMORY. */
 static memopt_status add_processes(list_call call, nvml_device device, uint32_t kind,
                                    mo_process_list *list, int *out_code)
 {
@@ -317,7 +317,7 @@ static memopt_status nvml_processes(memopt_monitor *base, int32_t index, mo_proc
     }
     if (told)
         return MEMOPT_OK;
-    return mo_fail(MEMOPT_UNSUPPORTED, "monitor: cuda:%d: NVML does not tell its processes",
+    return mo_fail(MEMOPT_UNSUPPORTED, "monitor: cuda:%d: NVML does not report its processes",
                    (int)index);
 }
 
@@ -334,7 +334,7 @@ static void nvml_close(memopt_monitor *base)
 static const mo_monitor_ops nvml_ops = {
     .close = nvml_close, .read = nvml_read, .processes = nvml_processes};
 
-/* Starts the library and counts devices; a failure is told in info. */
+/* Starts the library and counts devices; a failure goes to info. */
 static memopt_status start(memopt_monitor *base, memopt_monitor_info *info)
 {
     nvml_monitor *monitor = (nvml_monitor *)(void *)base;

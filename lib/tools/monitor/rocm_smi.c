@@ -130,7 +130,7 @@ static void read_identity(const rsmi_monitor *m, uint32_t device, memopt_monitor
     uint64_t number = 0;
     char name[sizeof out->name] = "";
     int code = ASK(m, name, device, name, sizeof name);
-    if (code == RSMI_INSUFFICIENT_SIZE) /* cut, and told all the same */
+    if (code == RSMI_INSUFFICIENT_SIZE) /* truncated, but valid */
         code = RSMI_OK;
     if (note(m, out, MEMOPT_MONITOR_NAME, code, "name"))
         snprintf(out->name, sizeof out->name, "%.*s", (int)sizeof name - 1, name);
@@ -200,8 +200,8 @@ static memopt_status rsmi_read(memopt_monitor *base, int32_t index, memopt_monit
 
 /* --- processes ----------------------------------------------------------------------------- */
 
-/* All processes that compute, on whatever device. OK or OUT_OF_HOST_MEMORY; *out_entries is ended
- * by mo_free, and *out_code is the library's. */
+/* All computing processes on any device. OK or OUT_OF_HOST_MEMORY; *out_entries is ended by
+ * mo_free, and *out_code is the library's. */
 static memopt_status list_all(const rsmi_monitor *m, rsmi_entry **out_entries, uint32_t *out_count,
                               int *out_code)
 {
@@ -233,7 +233,7 @@ static memopt_status refuse(const rsmi_monitor *monitor, int32_t index, int code
     const char *text = says(&monitor->call, code);
     if (not_told(code))
         return mo_fail_driver(MEMOPT_UNSUPPORTED, code, text,
-                              "monitor: hip:%d: ROCm SMI does not tell its processes: %s (%d)",
+                              "monitor: hip:%d: ROCm SMI does not report its processes: %s (%d)",
                               (int)index, text, code);
     return mo_fail_driver(
         code == RSMI_OUT_OF_RESOURCES ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_DRIVER_ERROR, code, text,
@@ -258,7 +258,7 @@ static memopt_status rsmi_processes(memopt_monitor *base, int32_t index, mo_proc
             continue;
         if (code == RSMI_OK && process.vram == 0) /* it uses another device */
             continue;
-        /* Another user's process is there, whatever it uses. */
+        /* Another user's process: exists, its bytes are unknown. */
         uint64_t bytes = code == RSMI_OK ? process.vram : UINT64_MAX;
         if (code != RSMI_OK && code != RSMI_PERMISSION)
             status = refuse(monitor, index, code);

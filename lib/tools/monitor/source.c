@@ -38,7 +38,8 @@ static int resolve(const mo_monitor_library *source, void *library, void *calls,
     return complete;
 }
 
-/* Is all there that the library reads? A library that a test or a user names is not asked that. */
+/* Does everything exist that the library reads? Not checked for a library that a test or a user
+ * names. */
 static int has_needs(const mo_monitor_library *source, memopt_monitor_info *info)
 {
     if (source->needs == NULL || mo_driver_path() != NULL)
@@ -106,7 +107,7 @@ mo_field_outcome mo_monitor_errno_outcome(int error)
         return MO_FIELD_HERE;
     if (error == EACCES || error == EPERM)
         return MO_FIELD_DENIED;
-    /* A driver's file answers so where the chip has nothing to tell. */
+    /* A driver's file returns this if the chip has no value. */
     return error == ENOENT || error == ENODATA || error == EOPNOTSUPP || error == ENODEV
                ? MO_FIELD_NOT_TOLD
                : MO_FIELD_FAILED;

@@ -3,9 +3,9 @@
  * host.c), and what they share (monitor.c, source.c).
  *
  * A source never loads a device's driver through lib/device/gpu/driver.c and never makes a context.
- * What it cannot read it notes in the reading, field by field; only what concerns the device as a
- * whole is a failing status. Vendors' libraries that have once started stay loaded: unloading them
- * is what few programs do, and some crash.
+ * It notes each field that it cannot read; only a failure of the whole device is a failing status.
+ * Vendors' libraries stay loaded after their start: few programs unload them, and some libraries
+ * crash then.
  */
 #ifndef MO_DEVICE_MONITOR_H
 #define MO_DEVICE_MONITOR_H
@@ -23,9 +23,9 @@ typedef struct mo_process_list {
 typedef struct mo_monitor_ops {
     /* Never fails. */
     void (*close)(memopt_monitor *monitor);
-    /* Pre: index is in range; *out is blank but for struct_size. */
+    /* The index is in range; *out is blank but for struct_size. */
     memopt_status (*read)(memopt_monitor *monitor, int32_t index, memopt_monitor_reading *out);
-    /* Pre: index is in range; list is empty. Appends; names are added by the caller. */
+    /* The index is in range; list is empty. Appends; names are added by the caller. */
     memopt_status (*processes)(memopt_monitor *monitor, int32_t index, mo_process_list *list);
 } mo_monitor_ops;
 
@@ -58,7 +58,7 @@ typedef struct mo_monitor_symbol {
 typedef struct mo_monitor_library {
     const char *source;       /* as info names it */
     const char *const *names; /* of the file, the preferred one first, ended by NULL */
-    /* Folders that it reads, ended by NULL: where one is missing, the library is not started, since
+    /* Folders that it reads, ended by NULL: if one is missing, the library is not started, because
      * it would write to standard error. NULL: none. */
     const char *const *needs;
     const mo_monitor_symbol *symbols;
@@ -66,7 +66,7 @@ typedef struct mo_monitor_library {
     size_t monitor_bytes; /* of its monitor struct */
     size_t calls;         /* where in that the entry points lie */
     const mo_monitor_ops *ops;
-    /* Starts the library and counts devices; a failure is told in info. */
+    /* Starts the library and counts devices; a failure goes to info. */
     memopt_status (*start)(memopt_monitor *monitor, memopt_monitor_info *info);
 } mo_monitor_library;
 
@@ -80,7 +80,7 @@ typedef enum mo_field_outcome {
     MO_FIELD_FAILED
 } mo_field_outcome;
 
-/* Notes what became of a field; what and says are for the reading's problem. */
+/* Notes the result of a field; what and says are for the reading's problem. */
 void mo_monitor_note(memopt_monitor_reading *reading, uint32_t field, mo_field_outcome outcome,
                      int32_t code, const char *what, const char *says);
 
@@ -89,7 +89,7 @@ mo_field_outcome mo_monitor_errno_outcome(int error);
 
 /* Adds a process; used_known is 0 where bytes is UINT64_MAX. 0: out of host memory. */
 int mo_process_add(mo_process_list *list, int32_t pid, uint32_t kind, uint64_t bytes);
-/* The same, but one entry a pid: kinds are joined, and the greater number of bytes stands. */
+/* The same with one entry per pid: joins kinds and keeps the larger number of bytes. */
 int mo_process_merge(mo_process_list *list, int32_t pid, uint32_t kind, uint64_t bytes);
 /* Greatest user first. */
 void mo_process_sort(mo_process_list *list);

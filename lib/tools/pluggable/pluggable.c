@@ -7,41 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-mo_plug_slot mo_plug_slots[MO_PLUG_DEVICES];
-pthread_mutex_t mo_plug_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* Under mo_plug_lock, but `raise`. */
-static char backend_name[8] = "cuda";
-static char config_text[MO_PLUG_CONFIG];
 static _Atomic(memopt_pluggable_raise) raise_function;
 
 /* --- configuration ---------------------------------------------------------------------------- */
-
-static int in_use(void)
-{
-    for (int i = 0; i < MO_PLUG_DEVICES; i++)
-        if (atomic_load(&mo_plug_slots[i].first) != NULL)
-            return 1;
-    return 0;
-}
-
-static memopt_status set_config(const char *backend, const char *config)
-{
-    memopt_status status = MEMOPT_OK;
-    mo_tools_lock(&mo_plug_lock);
-    int same = strcmp(backend, backend_name) == 0 && strcmp(config, config_text) == 0;
-    if (!same && in_use()) {
-        status = mo_fail(MEMOPT_BUSY,
-                         "pluggable_configure: allocators of %s were made already with \"%.200s\"; "
-                         "configure before the first allocation",
-                         backend_name, config_text);
-    } else {
-        strcpy(backend_name, backend);
-        strcpy(config_text, config);
-    }
-    mo_tools_unlock(&mo_plug_lock);
-    return status;
-}
 
 memopt_status memopt_pluggable_configure(const char *backend, const char *config,
                                          memopt_pluggable_raise raise)
@@ -60,54 +28,10 @@ memopt_status memopt_pluggable_configure(const char *backend, const char *config
                        strlen(config), MO_PLUG_CONFIG);
     memopt_status status = memopt_allocator_check_config(config);
     if (status == MEMOPT_OK)
-        status = set_config(backend, config);
+        status = mo_plug_set_config(backend, config);
     if (status == MEMOPT_OK)
         atomic_store(&raise_function, raise);
     return status;
-}
-
-/* --- slots ------------------------------------------------------------------------------------ */
-
-memopt_status mo_plug_make(memopt_device *device, memopt_allocator **out_allocator)
-{
-    char config[MO_PLUG_CONFIG];
-    mo_tools_lock(&mo_plug_lock);
-    memcpy(config, config_text, sizeof config);
-    mo_tools_unlock(&mo_plug_lock);
-    return memopt_allocator_create(device, config, NULL, out_allocator);
-}
-
-/* Opens the device and makes its first allocator, unless another thread was quicker. */
-static memopt_status make_first(mo_plug_slot *slot, int index)
-{
-    char name[32];
-    memopt_device *device;
-    memopt_allocator *made, *none = NULL;
-    mo_tools_lock(&mo_plug_lock);
-    snprintf(name, sizeof name, "%s:%d", backend_name, index);
-    mo_tools_unlock(&mo_plug_lock);
-    memopt_status status = memopt_device_open(name, NULL, &device);
-    if (status != MEMOPT_OK)
-        return status;
-    status = mo_plug_make(device, &made);
-    if (status == MEMOPT_OK && atomic_compare_exchange_strong(&slot->first, &none, made))
-        return MEMOPT_OK;
-    if (status == MEMOPT_OK)
-        memopt_allocator_destroy(made);
-    memopt_device_close(device);
-    return status;
-}
-
-memopt_status mo_plug_enter(int32_t device, mo_plug_slot **out_slot)
-{
-    if (device < 0 || device >= MO_PLUG_DEVICES)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "pluggable: device %d is not 0 to %d", device,
-                       MO_PLUG_DEVICES - 1);
-    mo_plug_slot *slot = &mo_plug_slots[device];
-    *out_slot = slot;
-    return atomic_load_explicit(&slot->first, memory_order_acquire) != NULL
-               ? MEMOPT_OK
-               : make_first(slot, device);
 }
 
 static memopt_allocator *first_of(mo_plug_slot *slot)
@@ -137,12 +61,12 @@ void *memopt_pluggable_alloc(uint64_t size, int32_t device, memopt_stream stream
 
 static void raise_failure(memopt_status status)
 {
-    char text[2048], name[sizeof backend_name];
+    char text[2048], name[sizeof mo_plug_backend];
     memopt_pluggable_raise raise = atomic_load(&raise_function);
     if (raise == NULL)
         return;
     mo_tools_lock(&mo_plug_lock);
-    memcpy(name, backend_name, sizeof name);
+    memcpy(name, mo_plug_backend, sizeof name);
     mo_tools_unlock(&mo_plug_lock);
     const char *prefix = status != MEMOPT_OUT_OF_DEVICE_MEMORY ? "memopt: "
                          : strcmp(name, "hip") == 0            ? "HIP out of memory. "
@@ -213,7 +137,7 @@ void memopt_pluggable_memory_fraction(double fraction, int32_t device)
         status = mo_fail(MEMOPT_INVALID_ARGUMENT, "memory_fraction: %g is not 0 to 1", fraction);
     if (status == MEMOPT_OK) {
         memopt_allocator *allocator = first_of(slot);
-        memopt_memory_info memory = {.struct_size = sizeof memory};
+        memopt_memory_info memory = MEMOPT_MEMORY_INFO_INIT;
         status = memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &memory);
         if (status != MEMOPT_OK)
             return;
@@ -283,8 +207,8 @@ memopt_status memopt_pluggable_end(void)
         memopt_status ended = end_slot(&mo_plug_slots[i]);
         status = status != MEMOPT_OK ? status : ended;
     }
-    strcpy(backend_name, "cuda");
-    config_text[0] = '\0';
+    strcpy(mo_plug_backend, "cuda");
+    mo_plug_config[0] = '\0';
     atomic_store(&raise_function, NULL);
     return status;
 }

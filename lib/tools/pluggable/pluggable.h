@@ -1,12 +1,14 @@
 /*
  * What is behind the entry points of memopt/tools/pluggable.h, process-wide:
  *
- *   pluggable.c        the configuration, one slot for each device, and the entry points
+ *   slots.c            the configuration, and one slot for each device
  *   pools.c            the allocators of recorded graphs
+ *   pluggable.c        the entry points
  *
- * A slot's first allocator is made without a lock: who comes second ends his own. `mo_plug_lock`
- * guards the configuration and the lists of pools; it is held over a free into a pool (which never
- * blocks), never over anything that waits. It comes before an allocator's own locks.
+ * A slot's first allocator is made without a lock: the second thread destroys its own.
+ * `mo_plug_lock` guards the configuration and the lists of pools; it is held over a free into a
+ * pool (which never blocks), never over anything that waits. It comes before an allocator's own
+ * locks.
  */
 #ifndef MO_ALLOCATOR_PLUGGABLE_H
 #define MO_ALLOCATOR_PLUGGABLE_H
@@ -37,9 +39,13 @@ typedef struct mo_plug_slot {
 
 extern mo_plug_slot mo_plug_slots[MO_PLUG_DEVICES];
 extern pthread_mutex_t mo_plug_lock;
+extern char mo_plug_backend[8]; /* under the lock, as the configuration */
+extern char mo_plug_config[MO_PLUG_CONFIG];
 
-/* --- pluggable.c ------------------------------------------------------------------------------ */
+/* --- slots.c           ------------------------------------------------------------------------ */
 
+/* BUSY where allocators were made with another configuration. */
+memopt_status mo_plug_set_config(const char *backend, const char *config);
 /* The slot of a device with its first allocator. */
 memopt_status mo_plug_enter(int32_t device, mo_plug_slot **out_slot);
 /* An allocator as configured. */

@@ -1,7 +1,7 @@
 /*
- * Memory of recorded graphs. A graph replays into the addresses that it was recorded with, so what
- * is allocated while a stream records comes from an allocator of the graph's own, whose memory goes
- * to nobody else before the graph is gone: freed blocks serve the same pool only, and it is trimmed
+ * Memory of recorded graphs. A graph replays into the addresses that it was recorded with, so
+ * allocations while a stream records come from the graph's own allocator, whose memory serves
+ * nothing else while the graph exists: freed blocks serve the same pool only, and it is trimmed
  * only after its release, with the device waited for, since a replay may still run on any stream.
  */
 #include "tools/lock.h"
@@ -105,7 +105,7 @@ int mo_plug_pool_record(mo_plug_slot *slot, void *pointer, memopt_stream stream,
 
 /* --- memory of released pools ----------------------------------------------------------------- */
 
-/* Claims a pool that is released, has no block and holds memory, so that nobody else takes it. */
+/* Claims a pool that is released, has no block and holds memory. */
 static mo_graph_pool *claim_idle(mo_plug_slot *slot, int with_memory)
 {
     mo_tools_lock(&mo_plug_lock);
@@ -138,7 +138,7 @@ static memopt_status give_back(mo_graph_pool *pool)
 memopt_status mo_plug_pools_trim(mo_plug_slot *slot)
 {
     memopt_status status = MEMOPT_OK;
-    /* While a graph is recorded nothing can be waited for: the next call does it. */
+    /* No wait is possible while a graph is recorded: the next call does it. */
     if (atomic_load(&slot->pool_count) == 0 || atomic_load(&slot->open_count) != 0)
         return MEMOPT_OK;
     for (;;) {

@@ -1,4 +1,4 @@
-/* The line that a publisher answers with. It fits the room that was made when the list grew. */
+/* The line that a publisher answers with. Its room was reserved when the list grew. */
 #include "tools/publish/publish.h"
 
 #include "tools/lock.h"
@@ -39,7 +39,7 @@ static void add_figures(memopt_allocator *allocator, entry *sum)
 static uint64_t say_entry(char *text, uint64_t room, int first, memopt_allocator *allocator,
                           const entry *figures)
 {
-    memopt_device_properties properties = {.struct_size = sizeof properties};
+    memopt_device_properties properties = MEMOPT_DEVICE_PROPERTIES_INIT;
     if (memopt_device_get_properties(memopt_allocator_get_device(allocator), &properties) !=
         MEMOPT_OK)
         return 0;

@@ -1,4 +1,4 @@
-/* A publisher: its allocators, and answering who connects. */
+/* A publisher: its allocators, and answering clients. */
 #define _GNU_SOURCE /* accept4, struct ucred */
 
 #include "tools/publish/publish.h"
@@ -70,7 +70,7 @@ static void remove_file(const memopt_publisher *publisher)
         (void)unlink(publisher->path);
 }
 
-/* In the child of a fork the lock may be held for ever, by a thread that is not there. */
+/* In the child of a fork the lock may be held for ever, by a thread of the parent. */
 memopt_status memopt_publisher_close(memopt_publisher *publisher)
 {
     if (publisher == NULL)
@@ -185,7 +185,7 @@ memopt_status memopt_publisher_get_fd(const memopt_publisher *publisher, int32_t
     return status;
 }
 
-/* This user or root; a path of the caller's own choice may lie anywhere. */
+/* This user or root; a path that the caller chose may lie anywhere. */
 static int is_friend(int client)
 {
     struct ucred peer;
@@ -194,8 +194,8 @@ static int is_friend(int client)
            (peer.uid == geteuid() || peer.uid == 0);
 }
 
-/* A fresh connection's buffer takes the whole answer at once, whatever the client does; 1 if it
- * did. */
+/* A new connection's buffer takes the whole answer at once, whatever the client does; 1 on
+ * success. */
 static int answer(memopt_publisher *publisher, int client)
 {
     if (!is_friend(client))
@@ -207,7 +207,7 @@ static int answer(memopt_publisher *publisher, int client)
     return sent == (ssize_t)bytes;
 }
 
-/* 1: go on; 0: nobody is waiting, or *out_status says why not. */
+/* 1: continue; 0: no client is waiting, or *out_status is the error. */
 static int answer_next(memopt_publisher *publisher, uint64_t *served, memopt_status *out_status)
 {
     int client = accept4(publisher->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

@@ -37,7 +37,7 @@ struct memopt_publisher {
     char path[MO_PUBLISH_PATH];
 };
 
-/* Makes the socket at `path`, or where it belongs (NULL), and notes it in the publisher. */
+/* Makes the socket at `path` (NULL: the default) and notes it in the publisher. */
 memopt_status mo_publish_listen(memopt_publisher *publisher, const char *path);
 
 /* Lock held: writes the answer into the publisher's text; its bytes. */

@@ -1,8 +1,8 @@
 /*
  * Where a publisher's socket lies, and making it there.
  *
- * A socket gets its name when it already listens: it is bound under another one and renamed. So a
- * named socket that refuses a connection is one whose process is gone, and may be replaced.
+ * A socket is bound under another name, listens, and is then renamed. So if a named socket refuses
+ * a connection, its process is gone and the socket may be replaced.
  */
 #define _GNU_SOURCE /* secure_getenv, accept4's flags */
 
@@ -70,7 +70,7 @@ static int new_socket(void)
     return fd;
 }
 
-/* What is there: nothing or a dead socket, that may be replaced, or something else. */
+/* Checks the path: nothing or a dead socket may be replaced, anything else may not. */
 static memopt_status check_place(const struct sockaddr_un *address)
 {
     struct stat info;
@@ -92,7 +92,7 @@ static memopt_status check_place(const struct sockaddr_un *address)
                    "publisher_open: another publisher listens on %s; give another path", path);
 }
 
-/* Binds under a name beside it, listens, and takes the name. The socket, or -1 with errno. */
+/* Binds under a temporary name, listens, and renames. The socket, or -1 with errno. */
 static int bind_and_name(const char *path, struct stat *out_info)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};

@@ -2,6 +2,7 @@
 
 #include "base/checked.h"
 #include "base/memory.h"
+#include "base/precondition.h"
 
 enum { LEAST_ROOM = 256 };
 
@@ -14,6 +15,7 @@ static uint64_t place(uint64_t key, uint64_t room)
 mo_trace_entry *mo_trace_table_find(const mo_trace_table *table, uint64_t key)
 {
     uint64_t i = place(key, table->room);
+    MO_PRE(table->count < table->room);
     while (table->entries[i].state != MO_TRACE_UNUSED && table->entries[i].key != key)
         i = (i + 1) & (table->room - 1);
     return &table->entries[i];

@@ -1,7 +1,7 @@
 /*
  * What a trace knows by a 64-bit key: its blocks by id, its streams by number. Open addressing with
- * linear probing; nothing is ever taken out, since a block that was freed must be told from one
- * that never was. At most half of the slots are in use.
+ * linear probing; nothing is removed, because a freed block must differ from an unknown one. At
+ * most half of the slots are in use.
  */
 #ifndef MO_ALLOCATOR_TRACE_TABLE_H
 #define MO_ALLOCATOR_TRACE_TABLE_H
@@ -31,7 +31,7 @@ typedef struct mo_trace_table {
 
 /* Makes room for `more` new keys. 1 on success, else 0 with the error set and nothing changed. */
 int mo_trace_table_reserve(mo_trace_table *table, uint64_t more);
-/* The key's entry, or the unused one where it would be. Pre: one new key is reserved. */
+/* The key's entry, or the unused one where it would be. Room for one new key was reserved. */
 mo_trace_entry *mo_trace_table_find(const mo_trace_table *table, uint64_t key);
 /* Takes the unused entry that find gave for its key. */
 void mo_trace_table_take(mo_trace_table *table, mo_trace_entry *entry, uint64_t key);

@@ -71,8 +71,8 @@ static memopt_status bisect(search *s)
     return MEMOPT_OK;
 }
 
-/* What is reserved without a limit mostly does as a limit, too; not where the configuration allows
- * only a part of the device. The largest is known to do. */
+/* The bytes reserved without a limit mostly suffice as a limit too, unless the configuration allows
+ * only a part of the device. The largest is known to suffice. */
 static memopt_status bracket(search *s, uint64_t largest, uint64_t reserved)
 {
     mo_trace_pass pass;

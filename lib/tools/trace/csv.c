@@ -200,7 +200,7 @@ static memopt_status read_event(memopt_trace *trace, field line)
     return status == MEMOPT_OK ? mo_trace_append(trace, &event, "line", csv->line) : status;
 }
 
-/* A small compressed file can hold any number of them, so what no program writes is refused. */
+/* A small compressed file can hold any number of them, so an unreasonable number is refused. */
 static memopt_status pass_empty_line(memopt_trace *trace)
 {
     mo_trace_csv *csv = &trace->csv;

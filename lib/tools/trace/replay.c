@@ -111,7 +111,7 @@ memopt_status memopt_trace_replay(const memopt_trace *trace, const memopt_replay
                                   memopt_replay_result *out_result)
 {
     memopt_replay_options copy;
-    memopt_replay_result result = {.struct_size = sizeof result};
+    memopt_replay_result result = MEMOPT_REPLAY_RESULT_INIT;
     memopt_status status = mo_trace_options(trace, options, "trace_replay", &copy);
     if (status == MEMOPT_OK) /* refuses a bad struct before the work */
         status = mo_result_write(out_result, out_result, sizeof(size_t), "memopt_replay_result");

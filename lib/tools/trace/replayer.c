@@ -46,7 +46,7 @@ memopt_status mo_trace_machine_open(mo_trace_machine *machine, const memopt_trac
         status = memopt_allocator_create(machine->device, config, NULL, &machine->allocator);
     if (status == MEMOPT_OK)
         status = make_streams(machine);
-    memopt_memory_info memory = {.struct_size = sizeof memory};
+    memopt_memory_info memory = MEMOPT_MEMORY_INFO_INIT;
     if (status == MEMOPT_OK)
         status = memopt_device_get_memory_info(machine->device, &memory);
     machine->capacity = memory.total;
@@ -80,8 +80,8 @@ static double now(void)
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-/* A free on another stream than the block's own: that stream's work is over by then, always, so
- * that a replay does not depend on how fast its worker is. */
+/* A free on another stream than the block's own waits for that stream, so that a replay does not
+ * depend on its worker's speed. */
 static memopt_status free_on(mo_trace_machine *machine, const mo_trace_step *step)
 {
     memopt_stream stream = machine->streams[step->stream];

@@ -8,7 +8,7 @@
 #include "memopt/allocator.h"
 #include "tools/trace/trace.h"
 
-/* How far all passes of one call are, and who is told. */
+/* The progress of all passes of one call, and its callback. */
 typedef struct mo_trace_meter {
     memopt_replay_progress progress;
     void *user;
@@ -53,7 +53,7 @@ memopt_status mo_trace_machine_pass(mo_trace_machine *machine, uint64_t step, mo
 memopt_status mo_trace_machine_stat(mo_trace_machine *machine, const char *name,
                                     uint64_t *out_value);
 
-/* --- trace_replay.c -------------------------------------------------------------------------- */
+/* --- replay.c -------------------------------------------------------------------------- */
 
 enum { MO_TRACE_RANGE = 1 << 16 }; /* events between two calls of progress */
 

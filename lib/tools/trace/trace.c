@@ -4,10 +4,11 @@
 #include "base/checked.h"
 #include "base/memory.h"
 #include "base/options.h"
+#include "base/precondition.h"
 
 #include <inttypes.h>
 
-/* Where a stream is not known yet, gives it the next number. */
+/* Gives an unknown stream the next number. */
 static memopt_status know_stream(memopt_trace *trace, uint64_t id)
 {
     if (trace->stream_count > 0 && id == 0)
@@ -74,8 +75,8 @@ memopt_status mo_trace_reserve(memopt_trace *trace, const memopt_trace_event *ev
         if (status != MEMOPT_OK)
             return status;
     }
-    /* An allocation makes up to three steps: the free that is missing before it where its id lives,
-     * and its own free where it is one that failed. */
+    /* An allocation makes up to three events: a missing free before it if its id is alive, itself,
+     * and its free if it failed. */
     if (!mo_mul_u64(allocs, 2, &steps) || !mo_add_u64(count, steps, &steps) ||
         !mo_add_u64(steps, trace->count, &steps) || !mo_add_u64(allocs, trace->slots, &slots))
         steps = slots = UINT64_MAX;
@@ -96,13 +97,14 @@ static uint32_t use_stream(memopt_trace *trace, uint64_t id)
 
 static void add_step(memopt_trace *trace, uint64_t bytes, uint32_t block, uint32_t stream)
 {
+    MO_PRE(trace->count < trace->room);
     trace->steps[trace->count++] = (mo_trace_step){bytes, block, stream};
     trace->info.events = trace->count;
 }
 
-/* Pre: the block lives. */
 static void add_free(memopt_trace *trace, mo_trace_entry *block, uint32_t stream)
 {
+    MO_PRE(block->state == MO_TRACE_LIVE);
     add_step(trace, 0, block->number, stream == block->stream ? MO_TRACE_SAME : stream);
     block->state = MO_TRACE_FREED;
     trace->unused[trace->unused_count++] = block->number;
@@ -118,7 +120,7 @@ static memopt_status add_alloc(memopt_trace *trace, mo_trace_entry *block,
     if (!mo_add_u64(info->live_bytes, event->bytes, &live))
         return mo_fail(MEMOPT_LIMIT_REACHED,
                        "trace: %s %" PRIu64 ": %" PRIu64 " bytes and the %" PRIu64
-                       " live ones are more than 64 bits can count",
+                       " live ones do not fit 64 bits",
                        kind, record, event->bytes, info->live_bytes);
     if (trace->unused_count == 0 && trace->slots >= MO_TRACE_SAME - 1)
         return mo_fail(MEMOPT_LIMIT_REACHED, "trace: %s %" PRIu64 ": more than %u blocks alive",

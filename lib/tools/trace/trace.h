@@ -2,11 +2,11 @@
  * A trace, and which file owns what:
  *
  *   trace.c           its events: appended, checked, counted
- *   trace_table.[ch]  what it knows of an id or a stream
- *   trace_csv.c       text to events
- *   trace_machine.c   a device and an allocator to replay on; one pass
- *   trace_replay.c    passes, times, samples
- *   trace_capacity.c  the search for the smallest device
+ *   block_table.[ch]  what it knows of an id or a stream
+ *   csv.c             text to events
+ *   replayer.c        a device and an allocator to replay on; one pass
+ *   replay.c          passes, times, samples
+ *   capacity.c        the search for the smallest device
  *
  * A block has a number, by which a replay finds its pointer. Numbers of freed blocks are given out
  * again, so that they stay below the most that are alive at once.
@@ -58,10 +58,10 @@ struct memopt_trace {
     mo_trace_csv csv;
 };
 
-/* Makes room for these events and knows their streams; what a trace tells does not change. */
+/* Makes room for these events and registers their streams; the trace's figures do not change. */
 memopt_status mo_trace_reserve(memopt_trace *trace, const memopt_trace_event *events,
                                uint64_t count);
-/* Appends one event; `kind` and `record` name it in messages ("line 7"). Pre: reserved. */
+/* Appends one event; `kind` and `record` name it in messages ("line 7"). Room was reserved. */
 memopt_status mo_trace_append(memopt_trace *trace, const memopt_trace_event *event,
                               const char *kind, uint64_t record);
 #endif

@@ -83,66 +83,6 @@ static void test_one_that_is_enough(void **state)
     assert_true(single > 5);
 }
 
-/* One micro-batch fits and two do not, for their gradients: the effective batch asks for changes.
- */
-static void test_no_room_for_accumulation(void **state)
-{
-    (void)state;
-    mo_plan_case c = small_case();
-    c.card.capacity = peak_at(c, 1);
-    mo_plan_target target = {0};
-    target.effective_batch = 8;
-    mo_plan_solution solution;
-    mo_plan_fit fit = solve(&c, &target, &solution);
-    assert_false(fit.fits);
-    assert_true(fit.fits_after);
-    assert_int_equal(fit.effective_batch, 8);
-    assert_true(solution.found.count > 0 && fit.peak_bytes <= fit.limit_bytes);
-    target.effective_batch = 1;
-    fit = solve(&c, &target, &solution);
-    assert_true(fit.fits);
-    /* Two samples at once fit, and three are three micro-batches, or 2 or 4. */
-    c.run.sequence = 96;
-    c.run.optimizer = MO_PLAN_ADAMW_FUSED;
-    c.run.batch = 2;
-    c.card.capacity = peak_of(&c);
-    target.effective_batch = 3;
-    fit = solve(&c, &target, &solution);
-    assert_false(fit.fits);
-    assert_int_equal(fit.start_accumulation, 2);
-    assert_true(fit.fits_after);
-    assert_int_equal(fit.effective_batch, 3);
-}
-
-static void test_a_batch_that_does_not_fit_is_made_smaller(void **state)
-{
-    (void)state;
-    mo_plan_case c = small_case();
-    c.run.batch = 8;
-    c.run.accumulation = 2;
-    c.card.capacity = peak_at(c, 6); /* with accumulation, whose gradients stay */
-    mo_plan_solution solution;
-    mo_plan_fit fit = solve(&c, NULL, &solution);
-    assert_false(fit.fits);
-    assert_true(fit.fits_after);
-    assert_int_equal(fit.effective_batch, 16);
-    assert_int_equal(fit.micro_batch, 4);
-    assert_int_equal(fit.accumulation, 4);
-    assert_int_equal(solution.found.count, 1);
-    mo_plan_change change = solution.found.changes[0];
-    assert_int_equal(change.kind, MO_PLAN_CHANGE_MICRO_BATCH);
-    assert_true(change.applied);
-    assert_int_equal(change.peak_bytes, fit.peak_bytes);
-    assert_int_equal(change.saves_bytes, peak_of(&c) - fit.peak_bytes);
-    mo_plan_target keep = {0};
-    keep.keep_batch = MO_PLAN_YES;
-    fit = solve(&c, &keep, &solution);
-    assert_true(fit.fits_after);
-    assert_int_equal(fit.micro_batch, 8);
-    for (uint64_t i = 0; i < solution.found.count; i++)
-        assert_int_not_equal(solution.found.changes[i].kind, MO_PLAN_CHANGE_MICRO_BATCH);
-}
-
 static void test_what_is_kept(void **state)
 {
     (void)state;
@@ -192,8 +132,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_times_are_of_plans),
         cmocka_unit_test(test_one_that_is_enough),
-        cmocka_unit_test(test_no_room_for_accumulation),
-        cmocka_unit_test(test_a_batch_that_does_not_fit_is_made_smaller),
         cmocka_unit_test(test_what_is_kept),
         cmocka_unit_test(test_alternatives),
     };

@@ -1,29 +1,6 @@
 /* Micro-batch and accumulation for an effective batch. */
 #include "solve_support.h"
 
-static void test_splits(void **state)
-{
-    (void)state;
-    static const struct {
-        uint64_t target, most, world, batch, accumulation;
-    } cases[] = {
-        {256, 45, 1, 32, 8}, /* exact with less than the largest */
-        {256, 82, 1, 64, 4}, {256, 300, 1, 256, 1}, {256, 2, 4, 2, 32},
-        {100, 45, 1, 25, 4}, {97, 45, 1, 32, 3}, /* a prime: the nearest */
-        {7, 4, 1, 1, 7},                         /* small numbers: exact */
-        {30, 7, 4, 7, 1},  /* 28 is nearer than 32, and larger than 2 × 4 × 4 */
-        {1, 100, 8, 1, 1}, /* no fewer than a sample per device */
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        mo_plan_split s = mo_plan_split_batch(cases[i].target, cases[i].most, cases[i].world);
-        assert_int_equal(s.effective, s.batch * s.accumulation * cases[i].world);
-        assert_true(s.batch <= cases[i].most);
-        if (s.batch != cases[i].batch || s.accumulation != cases[i].accumulation)
-            fail_msg("target %d: micro-batch %d x %d", (int)cases[i].target, (int)s.batch,
-                     (int)s.accumulation);
-    }
-}
-
 static uint64_t off(uint64_t a, uint64_t b)
 {
     return a > b ? a - b : b - a;
@@ -64,7 +41,6 @@ static void test_splits_are_the_best(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_splits),
         cmocka_unit_test(test_splits_are_the_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

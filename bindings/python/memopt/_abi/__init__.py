@@ -1,4 +1,5 @@
-"""The C interface as ctypes sees it, a module for each public header; all names of all of them.
+"""The C interface of libmemopt as ctypes sees it, a module for each public header. ``tools`` and
+``plan`` have those of the other two libraries; they are imported where they are used.
 
 A test compiles a C program against the headers and compares every size, offset, enumerator and
 parameter list with what is written here, so a change of the headers cannot pass unnoticed.
@@ -9,11 +10,6 @@ from .base import *
 from .cast import *
 from .checkpoint import *
 from .device import *
-from .monitor import *
 from .offload import *
 from .optim import *
-from .plan import *
-from .pluggable import *
-from .publish import *
-from .trace import *
 from .words import *

@@ -41,9 +41,7 @@ class TagStatsStruct(Struct):
     _fields_ = [
         ("struct_size", SIZE),
         ("name", TEXT),
-        ("current_bytes", U64),
-        ("peak_bytes", U64),
-        ("blocks", U64),
+        *each(U64, "current_bytes peak_bytes blocks"),
     ]
 
 

@@ -95,11 +95,7 @@ _ITEM_SIZES = {
 
 @struct("memopt_tensor")
 class TensorStruct(Struct):
-    _fields_ = [
-        ("data", ADDRESS),
-        ("count", U64),
-        ("dtype", I32),
-    ]
+    _fields_ = [("data", ADDRESS), ("count", U64), ("dtype", I32)]
 
 
 #: An array of them, passed by its address.

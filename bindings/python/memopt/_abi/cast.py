@@ -31,9 +31,7 @@ class CastOptions(Struct):
 class ScalerOptions(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("init_scale", F64),
-        ("growth_factor", F64),
-        ("backoff_factor", F64),
+        *each(F64, "init_scale growth_factor backoff_factor"),
         ("growth_interval", U32),
         ("disabled", U32),
     ]
@@ -43,9 +41,7 @@ class ScalerOptions(Struct):
 class ScalerState(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("scale", F64),
-        ("growth_factor", F64),
-        ("backoff_factor", F64),
+        *each(F64, "scale growth_factor backoff_factor"),
         ("growth_interval", U32),
         ("growth_tracker", U32),
     ]

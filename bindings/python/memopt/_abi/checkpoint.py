@@ -64,11 +64,7 @@ class RegionOptions(Struct):
 class RegionStats(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("forwards", U64),
-        ("recomputes", U64),
-        ("leased_bytes", U64),
-        ("dropped_bytes", U64),
-        ("checked_bytes", U64),
+        *each(U64, "forwards recomputes leased_bytes dropped_bytes checked_bytes"),
     ]
 
 
@@ -77,10 +73,7 @@ class ChainStage(Struct):
     _fields_ = [
         ("forward_seconds", F64),
         ("backward_seconds", F64),
-        ("output_bytes", U64),
-        ("saved_bytes", U64),
-        ("forward_extra_bytes", U64),
-        ("backward_extra_bytes", U64),
+        *each(U64, "output_bytes saved_bytes forward_extra_bytes backward_extra_bytes"),
     ]
 
 
@@ -107,21 +100,14 @@ class ScheduleOperation(enum.IntEnum):
 
 @struct("memopt_schedule_step")
 class ScheduleStep(Struct):
-    _fields_ = [
-        ("struct_size", SIZE),
-        ("operation", U32),
-        ("stage", U64),
-    ]
+    _fields_ = [("struct_size", SIZE), ("operation", U32), ("stage", U64)]
 
 
 @struct("memopt_schedule_info")
 class ScheduleInfo(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("steps", U64),
-        ("peak_bytes", U64),
-        ("minimum_budget", U64),
-        ("recomputed", U64),
+        *each(U64, "steps peak_bytes minimum_budget recomputed"),
         ("seconds", F64),
         ("seconds_plain", F64),
     ]

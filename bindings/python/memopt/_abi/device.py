@@ -36,9 +36,7 @@ class DevicePropertiesStruct(Struct):
         ("backend", CHAR * 8),
         ("isa", CHAR * 24),
         ("index", I32),
-        ("threads", U32),
-        ("warp_size", U32),
-        ("virtual_memory", U32),
+        *each(U32, "threads warp_size virtual_memory"),
         ("total_memory", U64),
         ("granularity", U64),
         ("kernels", CHAR * 24),
@@ -50,14 +48,7 @@ class DevicePropertiesStruct(Struct):
 class MemoryInfoStruct(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("total", U64),
-        ("free", U64),
-        ("used", U64),
-        ("used_peak", U64),
-        ("reserved_va", U64),
-        ("pinned", U64),
-        ("pinned_peak", U64),
-        ("registered", U64),
+        *each(U64, "total free used used_peak reserved_va pinned pinned_peak registered"),
     ]
 
 
@@ -75,10 +66,7 @@ class BackendFeature(enum.IntEnum):
 class BackendInfoStruct(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("status", I32),
-        ("driver_code", I32),
-        ("driver_version", I32),
-        ("device_count", I32),
+        *each(I32, "status driver_code driver_version device_count"),
         ("features", U32),
         ("library", CHAR * 256),
         ("tried", CHAR * 512),

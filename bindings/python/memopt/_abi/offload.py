@@ -44,9 +44,7 @@ class OffloadRequest(Struct):
         ("offloader", HANDLE),
         ("stream", STREAM),
         ("data", ADDRESS),
-        ("bytes", U64),
-        ("ticket", U64),
-        ("kept", U64),
+        *each(U64, "bytes ticket kept"),
     ]
 
 
@@ -54,25 +52,13 @@ class OffloadRequest(Struct):
 class OffloaderStats(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("tickets", U64),
-        ("host_bytes", U64),
-        ("host_bytes_peak", U64),
-        ("host_bytes_used", U64),
-        ("kept_bytes", U64),
-        ("copied_out_bytes", U64),
-        ("copied_back_bytes", U64),
-        ("packs", U64),
-        ("kept_small", U64),
-        ("kept_overflow", U64),
-        ("prefetch_hits", U64),
-        ("waits", U64),
-        ("disk_tickets", U64),
-        ("disk_bytes_used", U64),
-        ("disk_bytes", U64),
-        ("disk_bytes_peak", U64),
-        ("disk_written_bytes", U64),
-        ("disk_read_bytes", U64),
-        ("disk_waits", U64),
+        *each(
+            U64,
+            "tickets host_bytes host_bytes_peak host_bytes_used kept_bytes copied_out_bytes "
+            "copied_back_bytes packs kept_small kept_overflow prefetch_hits waits "
+            "disk_tickets disk_bytes_used disk_bytes disk_bytes_peak disk_written_bytes "
+            "disk_read_bytes disk_waits",
+        ),
     ]
 
 

@@ -31,10 +31,7 @@ class StateFormat(enum.IntEnum):
 class OptimizerOptions(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("kind", U32),
-        ("state_format", U32),
-        ("block_size", U32),
-        ("stochastic_rounding", U32),
+        *each(U32, "kind state_format block_size stochastic_rounding"),
         ("min_8bit_size", U64),
         ("seed", U64),
     ]
@@ -44,11 +41,7 @@ class OptimizerOptions(Struct):
 class OptimizerGroup(Struct):
     _fields_ = [
         ("struct_size", SIZE),
-        ("lr", F64),
-        ("beta1", F64),
-        ("beta2", F64),
-        ("eps", F64),
-        ("weight_decay", F64),
+        *each(F64, "lr beta1 beta2 eps weight_decay"),
         ("maximize", U32),
         ("nesterov", U32),
         ("momentum", F64),
@@ -65,19 +58,13 @@ class StepOptions(Struct):
         ("max_norm", F64),
         ("skip_non_finite", U32),
         ("already_unscaled", U32),
-        ("out_norm", ADDRESS),
-        ("grad_scale", ADDRESS),
-        ("found_inf", ADDRESS),
+        *each(ADDRESS, "out_norm grad_scale found_inf"),
     ]
 
 
 @struct("memopt_state_view")
 class StateView(Struct):
-    _fields_ = [
-        ("struct_size", SIZE),
-        ("name", TEXT),
-        ("tensor", TensorStruct),
-    ]
+    _fields_ = [("struct_size", SIZE), ("name", TEXT), ("tensor", TensorStruct)]
 
 
 functions(

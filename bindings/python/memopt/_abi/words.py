@@ -41,6 +41,11 @@ class Struct(ctypes.Structure):
             self.struct_size = ctypes.sizeof(self)
 
 
+def each(kind: Any, names: str) -> List[Tuple[str, Any]]:
+    """Fields of one type, whose names have spaces between them."""
+    return [(name, kind) for name in names.split()]
+
+
 #: Prefix of the C enumerators of each enumeration; names that differ are in ENUM_SPELLINGS.
 ENUM_PREFIXES: Dict[Type[enum.IntEnum], str] = {}
 ENUM_SPELLINGS: Dict[Tuple[Type[enum.IntEnum], str], str] = {}

@@ -1,9 +1,10 @@
 """The command ``memopt``: one verb a module.
 
-A verb's module has ``HELP`` (one line), ``add_arguments(parser)`` and ``run(arguments, output)``,
-which returns the exit code; its docstring is the description in ``--help``, and ``JSON_HELP`` says
-what ``--json`` prints where that is more than one object. To add a verb, add its module's name to
-VERBS. Exit codes: 0 success, 1 it could not be done, 2 usage.
+A verb's module has ``add_arguments(parser)`` and ``run(arguments, output)``, which returns the exit
+code. Its docstring is the description in ``--help``, and ``JSON_HELP`` says what ``--json`` prints
+where that is more than one object. Only the requested verb's module is imported, with the libraries
+that it needs. To add a verb, add its module's name and a line of help to VERBS. Exit codes: 0
+success, 1 it could not be done, 2 usage.
 """
 
 from __future__ import annotations
@@ -16,36 +17,42 @@ from typing import Any, List, NoReturn, Optional, Sequence
 
 from .. import __version__
 from ..errors import MemoptError
-from . import streams
+from . import standard_streams
 from .output import Output
 
-#: The verbs, in the order of the help.
-VERBS = ("info", "plan", "profile", "monitor", "replay")
+#: The verbs and what the help says of them, in its order.
+VERBS = {
+    "info": "what was found here: library, drivers, devices, and why one is missing",
+    "plan": "what a model needs, what fits the card, and what to change",
+    "profile": "run a program and record its memory over time",
+    "monitor": "live memory of devices and of the processes on them",
+    "replay": "replay a trace of allocations: what it takes, and the smallest device that does",
+}
 
 SUCCESS, FAILURE, USAGE = 0, 1, 2
 
 
 class UsageError(Exception):
-    """Options that a verb can only refuse after looking at them together."""
+    """Options that a verb can only refuse in combination."""
 
 
 class Refused(Exception):
-    """It cannot be done; the text says why and what to do."""
+    """The verb failed; the text says why and what to do."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in three lines, where argparse would list every option first."""
+    """Reports an error in three lines; argparse would list every option first."""
 
     def error(self, message: str) -> NoReturn:
         usage = self.usage
         if usage is None:
             words = [str(a.metavar or a.dest) for a in self._get_positional_actions()]
             usage = " ".join([self.prog, "[options]"] + words)
-        text = "usage: %s\n%s: error: %s\n`%s --help` tells the options\n"
+        text = "usage: %s\n%s: error: %s\n`%s --help` lists the options\n"
         self.exit(USAGE, text % (usage, self.prog, message, self.prog))
 
     def _print_message(self, message: str, file: Any = None) -> None:
-        """argparse's own passes over what cannot be written."""
+        """argparse ignores a failing write."""
         if message:
             (file or sys.stderr).write(message)
 
@@ -56,27 +63,27 @@ class _Parser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             near = difflib.get_close_matches(name, self._option_string_actions, 1, 0.7)
             if name.startswith("--") and near:
-                text += "; is %s %s?" % (name, near[0])
+                text += "; did you mean %s?" % near[0]
         self.error(text)
 
 
-def build_parser(only: Optional[str] = None) -> _Parser:
-    """The parser of the whole command; man pages and completion are made from it too. `only`: of
-    one verb, whose module is imported then and no other."""
+def build_parser(*loaded: str) -> _Parser:
+    """The parser of the command, with the options of the verbs named: their modules are imported.
+    Man pages and completions are made from the parser with all of them."""
     parser = _Parser(
         prog="memopt",
         description="What a training run needs of memory, and what this machine has.",
     )
     parser.add_argument("--version", action="version", version="memopt " + __version__)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    for name in VERBS if only is None else (only,):
-        module = importlib.import_module("." + name, __name__)
+    for name, text in VERBS.items():
         verb = verbs.add_parser(
-            name,
-            help=module.HELP,
-            description=module.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            name, help=text, formatter_class=argparse.RawDescriptionHelpFormatter
         )
+        if name not in loaded:
+            continue
+        module = importlib.import_module("." + name, __name__)
+        verb.description = module.__doc__
         json_help = getattr(module, "JSON_HELP", "print one JSON object")
         verb.add_argument("--json", action="store_true", help=json_help)
         module.add_arguments(verb)
@@ -87,15 +94,19 @@ def build_parser(only: Optional[str] = None) -> _Parser:
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs the command; returns its exit code (argparse itself exits with 2)."""
     try:
-        streams.prepare()
+        standard_streams.prepare()
         code = _run(arguments)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # the reader, "head" say, has seen enough
-        streams.give_up()
+    except BrokenPipeError:  # the reader, such as "head", has ended
+        standard_streams.give_up()
     except OSError as error:
-        streams.give_up()
-        print("memopt: " + streams.said(error), file=sys.stderr)
+        standard_streams.give_up()
+        print("memopt: " + standard_streams.said(error), file=sys.stderr)
+    except ImportError as error:
+        if not str(error).startswith("memopt: "):
+            raise
+        print(error, file=sys.stderr)  # a library that the verb needs is missing
     except KeyboardInterrupt:
         return 130
     return FAILURE
@@ -103,14 +114,14 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 def _run(arguments: Optional[Sequence[str]]) -> int:
     words = sys.argv[1:] if arguments is None else arguments
-    parser = build_parser(words[0] if words and words[0] in VERBS else None)
+    parser = build_parser(*[word for word in words if word in VERBS][:1])
     try:
         parsed, unknown = parser.parse_known_args(words)
         if unknown:
             known: _Parser = getattr(parsed, "parser", parser)
             known.unknown(unknown)
     except SystemExit:
-        sys.stdout.flush()  # what cannot be written is no success, not even of --help
+        sys.stdout.flush()  # a failed write is a failure, even of --help
         raise
     if parsed.verb is None:
         parser.print_help(sys.stderr)
@@ -125,15 +136,3 @@ def _run(arguments: Optional[Sequence[str]]) -> int:
     except Refused as error:
         output.error(str(error))
     return FAILURE
-
-
-__all__: List[Any] = [
-    "FAILURE",
-    "Refused",
-    "SUCCESS",
-    "USAGE",
-    "UsageError",
-    "VERBS",
-    "build_parser",
-    "main",
-]

@@ -11,13 +11,12 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .. import __version__, library_path
 from ..backends import BACKENDS, BackendInfo, backend_info
-from ..device import Device, DeviceProperties
+from ..device import Device
 from ..errors import MemoptError
-from ..monitor import Monitor, MonitorInfo
+from ..open_device import DeviceProperties
 from ..sizes import format_size
+from ..tools import Monitor, MonitorInfo
 from .output import Cell, Output, Text
-
-HELP = "what was found here: library, drivers, devices, and why one is missing"
 
 _FEATURES = ("virtual_memory", "host_functions", "graph_capture", "runtime_compiler")
 
@@ -132,7 +131,7 @@ def _device(backend: str, index: int, info: BackendInfo) -> Dict[str, Any]:
 
 
 def _kernels(backend: str, properties: DeviceProperties, info: BackendInfo) -> Dict[str, Any]:
-    """In which form the kernels come to the device."""
+    """The form of the kernels for the device."""
     image = properties.kernels
     if backend == "cpu":
         form = "native"
@@ -222,7 +221,7 @@ def _headline(backend: Dict[str, Any]) -> str:
 
 
 def briefly(problem: Optional[str]) -> str:
-    """What was tried in vain for the same reason is told together: "a, b: no such file"."""
+    """Names that failed for the same reason are joined: "a, b: no such file"."""
     reasons: Dict[str, List[str]] = {}
     for part in filter(None, (problem or "").split("; ")):
         subject, _, reason = part.partition(": ")
@@ -247,7 +246,7 @@ def _advice(backend: Dict[str, Any]) -> str:
 
 
 def _details(backend: Dict[str, Any]) -> List[Tuple[str, Text]]:
-    """All there is to say of a GPU back end; "cpu" has nothing to explain."""
+    """The details of a GPU back end; "cpu" has none."""
     driver, monitoring = backend["driver"], backend["monitoring"]
     if driver is None:
         return []

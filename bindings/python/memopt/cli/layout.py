@@ -1,8 +1,8 @@
 """Tables as lines of text: as wide as they are for a pipe, or so that a terminal shows them whole.
 
-No figure is ever cut. Where a table is too wide for the terminal, texts are wrapped between words;
-then columns in which nothing stands go; then rows and columns change places; and where even that
-does not fit, each row becomes a block of "name  value" lines.
+No figure is ever cut. If a table is too wide for the terminal, texts are wrapped between words;
+then empty columns are dropped; then rows and columns change places; and if even that does not fit,
+each row becomes a block of "name value" lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"[-+]?\d[\d.,]*( ?%| ?[KMGT]?i?B| W| °C| ×)?|-|")
 
 
 def printable(name: str) -> str:
-    """A name that a process chose itself: what would steer a terminal is not passed on."""
+    """A name that a process chose itself, without characters that control a terminal."""
     return "".join(one if one.isprintable() else "?" for one in name)
 
 
@@ -132,7 +132,7 @@ class _Table:
         return self._only([i for i in range(len(self.columns)) if set(self._texts(i)) - {"", "-"}])
 
     def without_ornament(self) -> "_Table":
-        """Without the columns that have no title, but for marks before the rows."""
+        """Without the columns that have no title, except marks before the rows."""
         return self._only([i for i, title in enumerate(self.columns) if title or i == 0])
 
     def _only(self, kept: List[int]) -> "_Table":
@@ -141,7 +141,7 @@ class _Table:
         )
 
     def turned(self) -> Optional["_Table"]:
-        """Rows and columns change places, where there are few rows and they have names."""
+        """Rows and columns change places, if there are few rows and they have names."""
         if not self.columns or not self.columns[0] or len(self.rows) > _MOST_TURNED:
             return None
         columns = [self.columns[0]] + self._texts(0)
@@ -188,7 +188,7 @@ class _Table:
         return lines
 
     def _named(self, row: List[Cell]) -> List[Tuple[str, Cell]]:
-        """What stands in a row, with its names; what has no name goes with what has."""
+        """The cells of a row with their names; a cell without a name joins one with a name."""
         found: List[Tuple[str, Cell]] = []
         mark = ""
         for title, cell in zip(self.columns, row):

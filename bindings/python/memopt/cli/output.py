@@ -14,7 +14,7 @@ from typing import Any, Optional, Sequence, TextIO, Tuple
 
 from . import layout
 from .layout import Cell, Line, Text, aligned, plain, width, wrapped
-from .streams import nearest
+from .standard_streams import nearest
 
 _STYLES = {"good": "green", "bad": "red", "warn": "yellow", "head": "bold", "dim": "dim", "": ""}
 
@@ -70,7 +70,7 @@ class Output:
             self._print(title)
 
     def json(self, value: Any) -> None:
-        """Prints the one JSON object of ``--json``. What is no number is null there."""
+        """Prints the one JSON object of ``--json``. NaN and infinity become null."""
         self._print(json_text(value, self._stream.encoding, indent=2))
 
     def json_line(self, value: Any) -> None:
@@ -113,8 +113,8 @@ class Output:
         return shutil.get_terminal_size().columns
 
     def _show(self, line: Line) -> None:
-        """A line that is neither wrapped nor cut here: the terminal wraps a word that is longer
-        than it, and who copies that word gets it whole."""
+        """A line that is neither wrapped nor cut here: the terminal wraps a long word, so that
+        copying it gives the whole word."""
         if self._console is None:
             self._print("".join(cell.text for cell in line).rstrip())
             return
@@ -127,14 +127,14 @@ class Output:
         self._console.print(text, soft_wrap=True)
 
     def error(self, message: str) -> None:
-        """Says on standard error why it could not be done."""
+        """Prints the reason of a failure to standard error."""
         self._stream.flush()
         print("memopt: " + message, file=sys.stderr)
 
 
 def json_text(value: Any, encoding: Optional[str] = "utf-8", indent: Optional[int] = None) -> str:
     """JSON in the encoding's own characters, or in ASCII where it has not all of them. It is valid
-    either way: a name of a file that is no text, say, is escaped."""
+    either way: a file name that is not text, for instance, is escaped."""
     text = json_module.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     try:
         text.encode(encoding or "utf-8")

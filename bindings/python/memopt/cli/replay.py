@@ -13,39 +13,25 @@ import os
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
-from .. import Replay, Trace, TraceInfo, TraceSource
 from .._library import lib
 from ..errors import InvalidArgumentError, MemoptError
-from ..sizes import format_size, parse_size
+from ..sizes import format_size
+from ..tools import Replay, Trace, TraceInfo, TraceSource
 from . import FAILURE, SUCCESS, UsageError
+from .option_types import integer, size
 from .output import Cell, Output, Text
 from .progress import Progress
 from .replay_plot import Plot
 
-HELP = "replay a trace of allocations: what it takes, and the smallest device that does"
-
-#: The CPU device's pages: a capacity below has nothing to give.
+#: The CPU device's pages: a smaller capacity holds nothing.
 _GRANULE = 2 << 20
 
 
-def _size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def _capacity(text: str) -> int:
-    size = _size(text)
-    if size < _GRANULE:
+    bytes_ = size(text)
+    if bytes_ < _GRANULE:
         raise argparse.ArgumentTypeError("%s is less than a page of 2 MiB" % text)
-    return size
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) > 1000:
-        raise argparse.ArgumentTypeError("%r is no number from 0 to 1000" % text)
-    return int(text)
+    return bytes_
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,13 +79,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--max-unpacked",
-        type=_size,
+        type=size,
         metavar="SIZE",
         help="what a gzip file may unpack to (default: 100 times its size, at least 64MiB)",
     )
     add(
         "--passes",
-        type=_count,
+        type=integer(0, 1000),
         default=5,
         metavar="N",
         help="replays with a filled cache, for the time of an event (default: 5)",
@@ -107,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    """Replays, prints, and says by the exit code whether it completed."""
+    """Replays and prints; the exit code says whether it completed."""
     try:
         lib.memopt_allocator_check_config(os.fsencode(arguments.config))
     except InvalidArgumentError as error:
@@ -115,7 +101,7 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     plot = None if arguments.plot is None else Plot(arguments.plot)
     with _read(arguments) as trace:
         if trace.info.allocations == 0:
-            output.error("%s: the trace holds no allocation to replay" % _name(arguments))
+            output.error("%s: the trace has no allocation to replay" % _name(arguments))
             return FAILURE
         with Progress("replaying") as bar:
             replay = trace.replay(
@@ -129,8 +115,13 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
         if arguments.find_capacity:
             with Progress("finding the smallest device") as bar:
                 smallest = trace.find_capacity(arguments.config, progress=bar)
-        _report(trace, replay, smallest, arguments, output)
-        if plot:  # behind what took long: where it cannot be written, the figures are told
+        assert trace.source is not None
+        found = (trace.info, trace.source, replay, smallest, arguments)
+        if output.wants_json:
+            output.json(collect(*found))
+        else:
+            _show(output, *found)
+        if plot:  # last: if it cannot be written, the figures are printed
             plot.draw(_name(arguments), trace.info, replay, arguments, smallest)
     return FAILURE if replay.out_of_memory else SUCCESS
 
@@ -156,21 +147,6 @@ def _read(arguments: argparse.Namespace) -> Trace:
         error.args = ("%s: %s" % (_name(arguments), error.message),)
         error.message = error.args[0]
         raise
-
-
-def _report(
-    trace: Trace,
-    replay: Replay,
-    smallest: Optional[int],
-    arguments: argparse.Namespace,
-    output: Output,
-) -> None:
-    source = trace.source
-    assert source is not None
-    if output.wants_json:
-        output.json(collect(trace.info, source, replay, smallest, arguments))
-    else:
-        _show(trace.info, source, replay, smallest, arguments, output)
 
 
 # --- JSON -----------------------------------------------------------------------------------------
@@ -245,18 +221,18 @@ def _time(ns: float) -> str:
 
 
 def _show(
+    output: Output,
     info: TraceInfo,
     source: TraceSource,
     replay: Replay,
     smallest: Optional[int],
     arguments: argparse.Namespace,
-    output: Output,
 ) -> None:
     output.pairs("Trace " + _name(arguments), _trace_lines(info, source))
     output.pairs("Replay", _replay_lines(info, replay, smallest, arguments))
     if replay.failure is not None:
         output.pairs("Out of memory", _failure_lines(info, replay, arguments), "bad")
-    notes = [note for note in _notes(info, source, arguments) if note[1]]
+    notes = _notes(info, source, arguments)
     if notes:
         output.pairs("Notes", notes, "warn")
 
@@ -269,57 +245,37 @@ def _trace_lines(info: TraceInfo, source: TraceSource) -> List[Tuple[str, Text]]
         if sum(1 for count in source.events_by_device if count) > 1:
             others = ", ".join("%d: %s" % (i, n) for i, n in enumerate(source.events_by_device))
             where += " (events of device %s)" % others
+    live = "%s in %s" % (format_size(info.live_bytes), _many(info.live_blocks, "block"))
+    peak = "%s in %s" % (format_size(info.peak_live_bytes), _many(info.peak_live_blocks, "block"))
+    earlier = format_size(source.earlier_bytes), _many(source.earlier_blocks, "block")
     return [
         ("device", where),
         ("events", events + (" on %d streams" % info.streams if info.streams > 1 else "")),
-        (
-            "peak live",
-            "%s in %s" % (format_size(info.peak_live_bytes), _many(info.peak_live_blocks, "block")),
-        ),
-        (
-            "at the end",
-            "%s in %s" % (format_size(info.live_bytes), _many(info.live_blocks, "block"))
-            if info.live_blocks
-            else "nothing is left",
-        ),
-        (
-            "from before",
-            "%s in %s, allocated first"
-            % (format_size(source.earlier_bytes), _many(source.earlier_blocks, "block"))
-            if source.earlier_blocks
-            else "",
-        ),
+        ("peak live", peak),
+        ("at the end", live if info.live_blocks else "nothing is left"),
+        ("from before", "%s in %s, allocated first" % earlier if source.earlier_blocks else ""),
     ]
 
 
 def _replay_lines(
     info: TraceInfo, replay: Replay, smallest: Optional[int], arguments: argparse.Namespace
 ) -> List[Tuple[str, Text]]:
-    limit = format_size(replay.capacity) if arguments.capacity else "no limit"
-    ratio = "%.3f × live" % replay.ratio
+    reserved = format_size(replay.peak_reserved_bytes)
+    completes, least, retries = Cell("yes", "good"), "", ""
+    if replay.out_of_memory:
+        completes = Cell("no: event {:,} does not fit".format(replay.events + 1), "bad")
+    if smallest is not None:
+        least = "%s (%.3f × live)" % (format_size(smallest), smallest / info.peak_live_bytes)
+    if replay.retries:
+        retries = _many(replay.retries, "allocation") + " only after giving the cache back"
     return [
         ("config", arguments.config or "default (classic segments)"),
-        ("capacity", limit),
-        (
-            "completes",
-            Cell("no: event {:,} does not fit".format(replay.events + 1), "bad")
-            if replay.out_of_memory
-            else Cell("yes", "good"),
-        ),
-        ("peak reserved", "%s (%s)" % (format_size(replay.peak_reserved_bytes), ratio)),
-        (
-            "smallest device",
-            ""
-            if smallest is None
-            else "%s (%.3f × live)" % (format_size(smallest), smallest / info.peak_live_bytes),
-        ),
+        ("capacity", format_size(replay.capacity) if arguments.capacity else "no limit"),
+        ("completes", completes),
+        ("peak reserved", "%s (%.3f × live)" % (reserved, replay.ratio)),
+        ("smallest device", least),
         ("time an event", _times(replay)),
-        (
-            "retries",
-            _many(replay.retries, "allocation") + " only after giving the cache back"
-            if replay.retries
-            else "",
-        ),
+        ("retries", retries),
         ("plot", arguments.plot or ""),
     ]
 
@@ -374,18 +330,9 @@ def _notes(
     def first(number: int) -> str:
         return "first in %s %s" % (where, "{:,}".format(number))
 
-    unknown = "%s of blocks from before the recording, left out; %s" % (
-        _many(info.unknown_frees, "free"),
-        first(info.first_unknown),
-    )
-    double = "%s of what was freed before, left out; %s" % (
-        _many(info.double_frees, "free"),
-        first(info.first_double),
-    )
-    lost = "%s at the address of a living block: the free that is missing was put before; %s" % (
-        _many(info.lost_frees, "allocation"),
-        first(info.first_lost),
-    )
+    unknown = _many(info.unknown_frees, "free"), first(info.first_unknown)
+    double = _many(info.double_frees, "free"), first(info.first_double)
+    lost = _many(info.lost_frees, "allocation"), first(info.first_lost)
     failed = "%s failed in the recording, up to %s: %s" % (
         _many(info.failed_allocations, "allocation"),
         format_size(info.failed_bytes),
@@ -393,10 +340,19 @@ def _notes(
         if arguments.with_failed
         else "left out (--with-failed replays them)",
     )
-    return [
-        ("cut off", "%s; what stands before it was replayed" % source.cut if source.cut else ""),
-        ("unknown frees", unknown if info.unknown_frees else ""),
-        ("double frees", double if info.double_frees else ""),
-        ("lost frees", lost if info.lost_frees else ""),
-        ("failed", failed if info.failed_allocations else ""),
+    told = [
+        (source.cut, "cut off", "%s; what stands before it was replayed" % source.cut),
+        (
+            info.unknown_frees,
+            "unknown frees",
+            "%s of blocks from before the recording, left out; %s" % unknown,
+        ),
+        (info.double_frees, "double frees", "%s of what was freed before, left out; %s" % double),
+        (
+            info.lost_frees,
+            "lost frees",
+            "%s at the address of a living block: the missing free was put before; %s" % lost,
+        ),
+        (info.failed_allocations, "failed", failed),
     ]
+    return [(name, text) for present, name, text in told if present]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import Any, Optional
 
-from .. import Replay, TraceInfo
+from ..tools import Replay, TraceInfo
 from ..sizes import format_size
 from .pictures import check_picture, write_picture
 
 
 class Plot:
-    """A picture file to come. What cannot work is told before the long work begins."""
+    """A picture file. Failures are reported before the long work begins."""
 
     #: Points of a line: more than a picture has columns.
     SAMPLES = 2000
@@ -42,7 +42,7 @@ class Plot:
             axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=4, frameon=False)
             axes.xaxis.set_major_formatter("{x:,.0f}")
             axes.grid(alpha=0.3)
-            write_picture(figure, self._path, dpi=120)
+            write_picture(figure, self._path)
         finally:
             pyplot.close(figure)
 

@@ -9,7 +9,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 from .. import _abi, errors
 from .._abi import plan as _abi_plan
-from .._library import c_text, part
+from .._library import c_text
+from ._library import lib
 from .settings import Card, Model, Run, Settings, Target, parse_lines
 
 #: Live bytes by category, for each phase: {"backward": {"parameters": 1024, …}, …}.
@@ -179,19 +180,18 @@ def _call(
     lines = [line for group in settings if group is not None for line in group.lines()]
     thunk = _abi_plan.PlanMeasure() if measure is None else _thunk(measure)
     with _handle(name, c_text("\n".join(lines), "settings"), thunk) as handle:
-        result: Dict[str, Any] = json.loads(part(_abi.PLAN).memopt_plan_get_json(handle))
+        result: Dict[str, Any] = json.loads(lib.memopt_plan_get_json(handle))
     return result
 
 
 @contextlib.contextmanager
 def _handle(name: str, text: bytes, thunk: Any) -> Iterator[ctypes.c_void_p]:
-    library = part(_abi.PLAN)
     handle = ctypes.c_void_p()
-    getattr(library, name)(text, thunk, None, ctypes.byref(handle))
+    getattr(lib, name)(text, thunk, None, ctypes.byref(handle))
     try:
         yield handle
     finally:
-        library.memopt_plan_destroy(handle)
+        lib.memopt_plan_destroy(handle)
 
 
 def _thunk(measure: Measure) -> Any:

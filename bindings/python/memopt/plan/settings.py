@@ -12,8 +12,8 @@ import functools
 from typing import Any, Dict, List, Literal, Mapping, NamedTuple, Optional, Tuple, Type, TypeVar, Union
 
 from .. import _abi
-from .._library import part
 from ..sizes import Size
+from ._library import lib
 
 #: "yes", "no", True or False.
 Switch = Union[bool, Literal["yes", "no"]]
@@ -89,7 +89,7 @@ class Key(NamedTuple):
 def keys() -> Dict[str, Key]:
     """All keys by name."""
     found: Dict[str, Key] = {}
-    function = part(_abi.PLAN).memopt_plan_get_key
+    function = lib.memopt_plan_get_key
     texts = [ctypes.c_char_p() for _ in Key._fields]
     while function(len(found), *map(ctypes.byref, texts)) == _abi.Status.OK:
         key = Key(*((text.value or b"").decode() for text in texts))

@@ -24,7 +24,7 @@ from .allocator import TorchAllocator, enable_allocator, enabled_allocator  # no
 from .amp import GradScaler, clip_grad_norm_  # noqa: E402
 from .cast import accumulate_, cast_  # noqa: E402
 from .chain import checkpoint_sequential  # noqa: E402
-from .checkpoint import CheckpointError, checkpoint  # noqa: E402
+from .checkpointing import CheckpointError, checkpoint  # noqa: E402
 from .load import load_safetensors  # noqa: E402
 from .monitor import MemoryMonitor, MemoryWarning  # noqa: E402
 from .optim import (  # noqa: E402
@@ -37,8 +37,8 @@ from .optim import (  # noqa: E402
     Lion8bit,
     SGD8bit,
 )
-from .report import MemoryReport, report  # noqa: E402
-from .save_on_cpu import save_on_cpu  # noqa: E402
+from .reports import MemoryReport, report  # noqa: E402
+from .saving import save_on_cpu  # noqa: E402
 
 __all__ = [
     "AdamW",

@@ -19,7 +19,7 @@ class Arguments:
     def __init__(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> None:
         #: The tensors, in order.
         self.tensors: List[torch.Tensor] = []
-        #: The numbers of those that are no positional argument themselves.
+        #: The numbers of those that are not positional arguments themselves.
         self.loose: List[int] = []
         self._args: Any = None  # None: nothing but the tensors, the common case
         self._kwargs: Any = None
@@ -61,7 +61,7 @@ class Arguments:
 
 
 class _Container(NamedTuple):
-    """A container with tensors in it: how it is made from its items, and those."""
+    """A container with tensors in it: how to make it from its items, and the items."""
 
     build: Callable[[List[Any]], Any]
     items: List[Any]

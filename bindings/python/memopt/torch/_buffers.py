@@ -1,8 +1,8 @@
 """Which storages belong to the buffers of modules, so that save_on_cpu leaves them where they are.
 
-While at least one context is active, every module that is called tells its buffers; a compiled one
-those of all its parts, whose calls are not seen. Storages are known by their Python object, which
-torch keeps as long as the storage lives.
+While at least one context is active, every called module registers its buffers; a compiled one
+registers those of all its parts, whose calls are not seen. Storages are known by their Python
+object, which torch keeps as long as the storage lives.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _hook: Any = None
 
 
 def settle() -> None:
-    """Looks at modules where there are watchers, and no longer where there are none."""
+    """Hooks modules while there are watchers."""
     global _hook
     with _lock:
         if watchers and _hook is None:
@@ -45,7 +45,7 @@ def is_buffer(storage: torch.UntypedStorage) -> bool:
 
 
 def _note(module: torch.nn.Module, arguments: Any) -> None:
-    if torch.compiler.is_compiling():  # nothing of this is to be in a graph
+    if torch.compiler.is_compiling():  # keep this out of a graph
         return
     if "_orig_mod" in module._modules:
         for part in module.modules():

@@ -1,7 +1,7 @@
-"""Hooks for what autograd saves, put in place so that no signal leaves them there.
+"""Hooks for what autograd saves, set so that no signal leaves them in place.
 
-The end of torch's context managers is a function of Python's. A signal that is heard as it begins
-ends it before it has done anything.
+torch's context managers end with a Python function; a signal at its start ends it before it has
+done anything.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from .. import schedule
 from ..schedule import Schedule
 from ..sizes import Size, parse_size
-from ._ambient import Ambient
-from ._live import LiveBytes
+from ._call_context import CallContext
+from ._live_bytes import LiveBytes
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -38,7 +38,7 @@ def plan(modules: Sequence[Function], x: torch.Tensor, budget: Size) -> Tuple[An
     if found is None or any(r() is not m for r, m in zip(found.modules, modules)):
         _forget_dead()
         stages, costs = _measure(modules, x)
-        # Stages hold modules only where several are joined: else a dead chain would stay.
+        # Stages hold modules only if several are joined: otherwise a dead chain would stay alive.
         found = _known[key] = _Measured(tuple(map(_reference, modules)), stages, costs, {})
     made = found.plans.get(limit)
     if made is None:
@@ -97,7 +97,7 @@ def _measure(
     modules: Sequence[Function], x: torch.Tensor
 ) -> Tuple[List[List[int]], List[schedule.Stage]]:
     """Groups of numbers of modules, and their costs. Nothing of the model is changed."""
-    here = Ambient([x], True)
+    here = CallContext([x], True)
     return here.run(_measure_here, modules, x.detach())  # type: ignore[no-any-return]
 
 

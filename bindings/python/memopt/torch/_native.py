@@ -1,11 +1,11 @@
 """The library's side of a torch device: our device handle, an allocator, and torch's streams.
 
 One :class:`Native` for each torch device, made at its first use and kept: a GPU's primary context
-is shared with torch anyway. A child process after a fork gets its own, for the threads of the
-parent's handles are not there.
+is shared with torch anyway. A child process after a fork makes its own, because it lacks the
+threads of the parent's handles.
 
-On a CPU, kernels run on as many threads as torch's own: torch.get_num_threads() is asked before
-each call, in which the calling thread's number counts, as for torch. MEMOPT_NUM_THREADS counts more.
+On a CPU, kernels run on as many threads as torch's own: each call reads torch.get_num_threads() of
+the calling thread, as torch does. MEMOPT_NUM_THREADS takes precedence.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def native(device: torch.device) -> Native:
         index = 0
     else:
         raise TypeError(
-            "memopt works on tensors of cpu and cuda devices, not on those of %s" % device
+            "memopt supports tensors on cpu and cuda devices, not on %s" % device
         )
     key = (os.getpid(), device.type, index)
     found = _natives.get(key)

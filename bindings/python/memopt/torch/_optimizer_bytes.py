@@ -1,4 +1,4 @@
-"""What optimizers keep and take for a moment, without running them."""
+"""What optimizers keep and need temporarily, without running them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def optimizer_bytes(kind: str, parameters: Sequence[torch.Tensor]) -> OptimizerB
         rule = _RULES[kind]
     except KeyError:
         raise ValueError(
-            "no optimizer is called %r; there are %s" % (kind, ", ".join(sorted(_RULES)))
+            "the optimizer %r is unknown; the known ones are %s" % (kind, ", ".join(sorted(_RULES)))
         ) from None
     return rule([p for p in parameters if p.requires_grad])
 

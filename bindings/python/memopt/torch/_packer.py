@@ -1,7 +1,7 @@
 """The hooks of save_on_cpu.
 
-Per saved tensor :meth:`Packer.pack` chooses whether it stays, is seen in bytes that are stored
-already, or has its bytes stored; :meth:`Packer.unpack` gives it back.
+:meth:`Packer.pack` decides for each saved tensor: it stays, it is a view of bytes that are already
+stored, or its bytes are stored. :meth:`Packer.unpack` returns it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ._store import Options, Store, open_store, owners
 _Tensor = torch.Tensor
 _empty_strided = torch.empty_strided
 
-#: A range starts at a multiple of this, so that what is brought back is aligned as it was.
+#: A range starts at a multiple of this, so that the returned tensor has its alignment.
 ALIGNMENT = 512
 #: Views smaller than this are stored with the gaps in them.
 SPARSE_BYTES = 1 << 16
@@ -55,7 +55,7 @@ class Packer:
         owners.add(self)
 
     def start_over(self) -> None:
-        """This is a child process: what is stored can be read, new values go elsewhere."""
+        """For a child process: stored values can be read, new values go elsewhere."""
         self.stores.clear()
         self.main = None
         self.by_storage.clear()
@@ -217,7 +217,7 @@ class Packer:
         return Sparse(saved, size, stride) if type(saved) is Saved else keep(tensor)
 
     def let_wait(self, newest: Slot, tensor: torch.Tensor) -> None:
-        """Leaves the newest values where they are, and copies the oldest that waited."""
+        """Keeps the newest values on the device, and copies the oldest that waited."""
         newest.first.source = tensor.detach()
         waiting = self.waiting
         self.kept_last += 1
@@ -231,12 +231,12 @@ class Packer:
             hold = slot()
             source = None if hold is None else hold.source
             if source is not None and source._version == slot.version:
-                slot.copy_out(source)  # where the version differs unpack will tell
+                slot.copy_out(source)  # if the version differs, unpack raises
 
     # --- what stays ---
 
     def keep_special(self, tensor: torch.Tensor) -> Any:
-        """Parameters, and subclasses, whose bytes are their own business."""
+        """Parameters, and subclasses, whose bytes are not known."""
         if isinstance(tensor, torch.nn.Parameter):
             self.kept_parameters += 1
             return Kept(tensor)

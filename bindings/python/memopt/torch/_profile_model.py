@@ -1,9 +1,9 @@
 """Measures real steps of a module at small batch sizes, and says what larger ones need.
 
 On the CPU the recorder of `_recorder` counts bytes of live tensors; on a GPU it does too, and a
-second run without it tells what torch's allocator held at its peak (rounding, workspaces). Steps
-are forward and backward; what the optimizer keeps and takes is added by rule, so that weights stay
-as they are. Where memory runs out, everything of the step is given up and a smaller batch is tried.
+second run without it measures what torch's allocator held at its peak (rounding, workspaces). Steps
+are forward and backward; what the optimizer keeps and needs is added by rule, so that weights do
+not change. If memory runs out, the step is discarded and a smaller batch is tried.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import torch
 
 from ..sizes import format_size
-from ._ambient import Ambient
+from ._call_context import CallContext
 from ._optimizer_bytes import optimizer_bytes
 from ._step import StepRecorder
 from ._step_bytes import Line, Series, StepBytes, largest_batch, step_bytes
@@ -118,7 +118,7 @@ def profile(
     runs on the device of its parameters. ProfileError where two sizes cannot be run.
     """
     if not 1 <= batches[0] < batches[1]:
-        raise ValueError("two batch sizes are measured, the smaller first, not %r" % (batches,))
+        raise ValueError("batches must be two batch sizes, the smaller first, not %r" % (batches,))
     run = _Profiling(target_of(target, sequence), optimizer, autocast, accumulation, progress)
     with _as_before(run.target.module):
         return run.profile(batches, check)
@@ -168,7 +168,7 @@ class _Profiling:
         return Checked(batch, self._measured[batch].peak_bytes, result.at(batch).peak_bytes)
 
     def _pair(self, batches: Tuple[int, int]) -> Tuple[int, int]:
-        """Two batch sizes that run: those asked for, or smaller ones."""
+        """Two batch sizes that run: the requested ones, or smaller ones."""
         high = self._largest_that_runs(batches[1], 1)
         if high is None:
             raise ProfileError(
@@ -266,7 +266,7 @@ def _device_of(module: torch.nn.Module) -> torch.device:
     devices = {p.device for p in module.parameters()} | {b.device for b in module.buffers()}
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
-        raise ValueError("a module on one device can be measured; this one is on %s" % names)
+        raise ValueError("the module must be on one device to be measured; it is on %s" % names)
     device = devices.pop() if devices else torch.device("cpu")
     if device.type == "meta":
         raise ValueError("the module is on the meta device: it has no weights to run with")
@@ -287,14 +287,14 @@ def _as_before(module: torch.nn.Module) -> Iterator[None]:
     modes = [(part, part.training) for part in module.modules()]
     gradients = [(p, p.grad) for p in module.parameters()]
     buffers = [(b, b.clone()) for b in module.buffers()]
-    ambient = Ambient(list(module.parameters()), True)
+    call_context = CallContext(list(module.parameters()), True)
     try:
         for parameter, _ in gradients:
             parameter.grad = None
         module.train()
         yield
     finally:
-        ambient.put()
+        call_context.put()
         for part, training in modes:
             part.training = training
         for parameter, gradient in gradients:

@@ -1,9 +1,9 @@
-"""Writes down when each tensor of a training step is made and dies; says who was alive when.
+"""Records when each tensor of a training step is made and freed.
 
-A `Recorder` is active over a step (meta tensors will do). Afterwards an `Account` of it answers:
+A `Recorder` is active over a step (meta tensors suffice). Afterwards an `Account` of it answers:
 the most bytes alive at once, in which phase, and what they were by category. Nothing is sampled:
-every storage that an operation makes counts once, from its operation to its death. What a kernel
-takes and gives back inside one operation is not a tensor, and does not count.
+every storage that an operation makes counts once, from its operation to its death. Memory that a
+kernel allocates and frees inside one operation is not a tensor and does not count.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Op
 import torch
 from torch.utils._pytree import tree_iter
 
-from ._live import LiveBytes
+from ._live_bytes import LiveBytes
 
-#: What live bytes are told apart into; the planner's words.
+#: The categories of live bytes; the planner's words.
 CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logits", "batch")
 
 
@@ -237,7 +237,7 @@ class Account:
         return "optimizer" if tensor.phase == "optimizer" else "activations"
 
     def held(self, numbers: Set[int], until: str) -> "Account":
-        """The account as it would be, had somebody held tensors till a phase starts next."""
+        """The account as if tensors had been held until a phase next starts."""
         starts = {at for at, name in self.marks if name == until}
         last = max(starts, default=-1)
         result = self._copy()
@@ -257,8 +257,8 @@ class Account:
         return result
 
     def in_place_sums(self) -> "Account":
-        """The account without the recorder's own doing: autograd adds into the first of two
-        gradients where nobody else holds it; under a recorder it makes a third."""
+        """The account without the recorder's effect: autograd adds into the first of two gradients
+        if nothing else holds it; under a recorder it makes a third."""
         result = self._copy()
         for index, event in enumerate(result.events):
             if event > 0 and self.tensors[event - 1].node == "sum":
@@ -266,7 +266,7 @@ class Account:
         return result
 
     def _reuse(self, events: List[int], index: int) -> None:
-        """If a summand of a sum dies right after its birth, it dies before."""
+        """A summand that is freed right after its sum was made counts as freed before."""
         made = events[index] - 1
         for later in range(index + 1, min(index + 3, len(events))):
             dead = self.tensors[-events[later] - 1] if events[later] < 0 else None

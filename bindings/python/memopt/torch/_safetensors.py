@@ -1,8 +1,8 @@
 """The safetensors format: headers read and checked, data read in pieces.
 
-A file is 8 bytes (the header's length, little-endian), the header (a JSON object of names, each with
-type, shape and range of bytes) and the data. What does not hold together is refused with ValueError
-before anything is read from the data: see :func:`read_header`.
+A file is 8 bytes (the header's length, little-endian), the header (a JSON object of names, each
+with type, shape and range of bytes) and the data. An inconsistent file raises ValueError before any
+data is read: see :func:`read_header`.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def read_header(path: str) -> Dict[str, Entry]:
         size = os.fstat(file.fileno()).st_size
         start = _read(file.fileno(), 0, min(size, 8))
         if len(start) < 8:
-            raise ValueError("%s: %d bytes are no safetensors file" % (path, size))
+            raise ValueError("%s: a file of %d bytes is not a safetensors file" % (path, size))
         length = int.from_bytes(start, "little")
         if length > min(size - 8, _MOST_HEADER_BYTES):
             raise ValueError(
-                "%s: the header is said to have %d bytes; the file has %d, and the format allows %d"
+                "%s: the header should have %d bytes; the file has %d, and the format allows %d"
                 % (path, length, size, _MOST_HEADER_BYTES)
             )
         text = _read(file.fileno(), 8, length)
@@ -87,7 +87,7 @@ def read_index(path: str) -> Dict[str, str]:
     index = _object(path, "the index", text)
     files = index.get("weight_map")
     if not isinstance(files, dict):
-        raise ValueError('%s: there is no object "weight_map"' % path)
+        raise ValueError('%s: the object "weight_map" is missing' % path)
     folder = os.path.dirname(path)
     for name, file_name in files.items():
         if (
@@ -97,7 +97,7 @@ def read_index(path: str) -> Dict[str, str]:
             or "\0" in file_name
         ):
             raise ValueError(
-                "%s: tensor %r is in %r, which is no name of a file in the same folder"
+                "%s: tensor %r is in %r, which is not the name of a file in the same folder"
                 % (path, name, file_name)
             )
     return {name: os.path.join(folder, file_name) for name, file_name in files.items()}
@@ -119,16 +119,16 @@ def _object(path: str, what: str, text: bytes) -> Dict[str, Any]:
         result: Dict[str, Any] = {}
         for name, value in pairs:
             if name in result:
-                raise ValueError("the name %r is there twice" % name)
+                raise ValueError("the name %r occurs twice" % name)
             result[name] = value
         return result
 
     try:
         value = json.loads(text.decode("utf-8"), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
-        raise ValueError("%s: %s is not right: %s" % (path, what, error)) from None
+        raise ValueError("%s: %s is malformed: %s" % (path, what, error)) from None
     if not isinstance(value, dict):
-        raise ValueError("%s: %s is no JSON object" % (path, what))
+        raise ValueError("%s: %s is not a JSON object" % (path, what))
     return value
 
 
@@ -145,20 +145,20 @@ def _entry(path: str, name: str, item: Any, start: int) -> Entry:
         return ValueError("%s: tensor %r: %s" % (path, name, text))
 
     if not isinstance(item, dict) or item.keys() != {"dtype", "shape", "data_offsets"}:
-        raise wrong("an object of dtype, shape and data_offsets is due")
+        raise wrong("an object with dtype, shape and data_offsets is expected")
     dtype, shape, offsets = item["dtype"], item["shape"], item["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise wrong("the type %r is unknown" % (dtype,))
     if not _counts(shape) or len(shape) > _MOST_DIMENSIONS:
-        raise wrong("the shape is no list of at most %d sizes" % _MOST_DIMENSIONS)
+        raise wrong("the shape is not a list of at most %d sizes" % _MOST_DIMENSIONS)
     if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise wrong("data_offsets %r is no range" % (offsets,))
+        raise wrong("data_offsets %r is not a range" % (offsets,))
     nbytes = _DTYPES[dtype].itemsize
     for size in shape:
         nbytes *= size
     if nbytes != offsets[1] - offsets[0]:
         raise wrong(
-            "shape %s of %s takes %d bytes, and data_offsets %s hold %d"
+            "shape %s of %s needs %d bytes; data_offsets %s have %d"
             % (shape, dtype, nbytes, offsets, offsets[1] - offsets[0])
         )
     return Entry(path, _DTYPES[dtype], tuple(shape), start + offsets[0], nbytes)
@@ -171,7 +171,8 @@ def _check_ranges(path: str, entries: Dict[str, Entry], start: int, size: int) -
             raise ValueError("%s: tensors %r and %r overlap" % (path, last, name))
         if entry.offset > end:
             raise ValueError(
-                "%s: %d bytes before tensor %r are nobody's" % (path, entry.offset - end, name)
+                "%s: %d bytes before tensor %r belong to no tensor"
+                % (path, entry.offset - end, name)
             )
         end, last = entry.offset + entry.nbytes, name
         if end > size:
@@ -180,4 +181,4 @@ def _check_ranges(path: str, entries: Dict[str, Entry], start: int, size: int) -
                 % (path, name, end, size)
             )
     if end != size:
-        raise ValueError("%s: %d bytes at the end are nobody's" % (path, size - end))
+        raise ValueError("%s: %d bytes at the end belong to no tensor" % (path, size - end))

@@ -111,13 +111,13 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
     start: int
     nbytes: int
     ticket: int
-    refused: int = 0  # a ticket without a copy, which is about to be released
+    refused: int = 0  # a ticket without a copy, to be released soon
     stream: Any = None  # torch's stream that it was packed on
     shared: bool = False  # more than one tensor is seen in it
     spoiled: Optional[RuntimeError] = None
     restored: Any = None  # a weak reference to the bytes brought back, and their stream
     prefetched: Any = None  # bytes that are being brought back, and their stream
-    astray: Any = None  # the same, where a signal came between, and nobody knows
+    astray: Any = None  # the same after a signal: unknown whether a copy is pending
 
     # --- to the host ---
 
@@ -131,17 +131,17 @@ class Slot(weakref.ref):  # type: ignore[type-arg]
             self.keep(tensor)
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """Has the tensor stay, for want of host memory."""
+        """Keeps the tensor on the device, because host memory is full."""
         self.first.source = tensor.detach()
         self.owner.kept_overflow += 1
 
     @property
     def first(self) -> Saved:
-        """The first tensor; for who holds it, or one after it."""
+        """The first tensor. The caller holds it, or a later one, which holds it."""
         return self()  # type: ignore[return-value]
 
     def found_changed(self, source: torch.Tensor) -> Optional[RuntimeError]:
-        """What is wrong when the copy is done: it is a snapshot only if nobody wrote meanwhile."""
+        """The error after the copy: it is a snapshot only if nothing wrote meanwhile."""
         return None if source._version == self.version else changed(source, self.version)
 
     # --- and back ---

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 from ._optimizer_bytes import OptimizerBytes
 from ._recorder import CATEGORIES, Account
 
-#: The phases that are told apart.
+#: The phases.
 PHASES = ("forward", "loss", "backward", "optimizer")
 
 #: Bytes by category, in the order of CATEGORIES.
@@ -104,17 +104,17 @@ _Moment = Tuple[str, Bytes, Bytes]
 class Line:
     """Two steps of different batch sizes, and every batch size between and beyond.
 
-    Each moment of the step has its own line, and the highest moment is looked for at each batch
-    size, for the peak moves from one phase to another as batches grow. `exact` says whether both
-    steps did the same operations in the same order. Where they did not (a batch of 1 is often
-    copied less), the moments that they share count, and the peaks of the phases.
+    Each moment of the step has its own line. The highest moment is searched at each batch size,
+    because the peak moves between phases as batches grow. `exact` says whether both steps did the
+    same operations in the same order. Where they did not (a batch of 1 is often copied less), the
+    moments that they share count, and the peaks of the phases.
     """
 
     def __init__(
         self, first: Tuple[int, Series], second: Tuple[int, Series], optimizer: OptimizerBytes
     ) -> None:
         if first[0] == second[0]:
-            raise ValueError("two batch sizes are needed, not %d twice" % first[0])
+            raise ValueError("two different batch sizes are needed, not %d twice" % first[0])
         self._batches = (first[0], second[0])
         self._optimizer = optimizer
         self.exact = first[1].shape == second[1].shape

@@ -2,8 +2,8 @@
 
 A store owns an offloader, and the sources whose copies to the host may still run ("flights"). An
 offloader takes one thread at a time, so `lock` is held around its calls. A slot ends at any point
-on any thread, also inside the lock, so it is only put into `dead`, and the next one who has the
-lock releases its ticket. Values on the CPU are released several at a time.
+on any thread, also inside the lock. So it is only put into `dead`, and the next holder of the lock
+releases its ticket. Values on the CPU are released several at a time.
 
 A signal may end any of this where a call returns (see _lock.py), and what the call gave is lost. So
 C writes a ticket into the request, from where it goes into its slot on every way out; a slot leaves
@@ -95,7 +95,7 @@ class Store:
         #: Copies are done when a call returns.
         self.inline = inline
         self.on_cpu = device.type == "cpu"
-        #: Below this a short copy is all that there can be to do.
+        #: Below this only a short copy can be pending.
         self.short_bytes = SHORT_BYTES if inline and options.disk is None else 0
         self.lock = Guard()
         #: Held while a slot's prefetched memory changes hands; taken before `lock`.
@@ -134,7 +134,7 @@ class Store:
     # --- calls of the offloader ---
 
     def pack(self, slot: Any, address: int, source: torch.Tensor) -> None:
-        """Gives the slot a ticket; none where its value is to stay on the device."""
+        """Gives the slot a ticket; none if its value stays on the device."""
         stream = slot.stream
         raw = None if stream is None else stream.cuda_stream
         flight = Flight(source, stream, slot)
@@ -224,7 +224,7 @@ class Store:
             raise _library.from_status(status)
 
     def prefetch_into(self, slot: Any, memory: torch.UntypedStorage, stream: Any) -> None:
-        """Starts to, and leaves the memory in slot.prefetched; where that fails it is no harm."""
+        """Starts to, and leaves the memory in slot.prefetched; a failure is harmless."""
         raw = None if stream is None else stream.cuda_stream
         address = memory.data_ptr()
         with self.lock:
@@ -232,7 +232,7 @@ class Store:
             try:
                 slot.prefetched = prefetched
                 status = _prefetch_into(self._pointer, ticket, address, nbytes, raw)
-            except BaseException:  # whether a copy is under way is not known
+            except BaseException:  # unknown whether a copy is pending
                 slot.astray, slot.prefetched = slot.prefetched, None
                 raise
             if status:
@@ -258,7 +258,7 @@ class Store:
             self._land(oldest, done)
 
     def landed(self, ticket: int) -> None:
-        """Makes sure that nothing of the ticket's source is needed any more."""
+        """Makes sure that the ticket's source is no longer needed."""
         with self.lock:
             if ticket in self.flights:
                 self._land(ticket, _query_packed(self._pointer, ticket) == 0)
@@ -331,14 +331,14 @@ class Store:
                 self._land(ticket, _query_packed(self._pointer, ticket) == 0)
             memory, stream = slot.prefetched or slot.astray or (None, stream)
             raw = None if stream is None else stream.cuda_stream
-            if memory is not None:  # a copy is filling it for nobody
+            if memory is not None:  # an unneeded copy is filling it
                 _wait_unpacked(self._pointer, ticket, raw)
             status = _release(self._pointer, ticket, raw)
             if status:
                 self._refused(slot, status)
 
     def _refused(self, slot: Any, status: int) -> None:
-        """A ticket that is no longer there was released when a signal came."""
+        """A missing ticket was released when a signal came."""
         if status != _abi.Status.NOT_FOUND:
             slot.ticket = slot.refused = 0  # it would fail again
             raise _library.from_status(status)
@@ -366,13 +366,13 @@ _idle_lock = Guard()  # reentrant: a collection may return a store inside
 
 
 def open_store(device: torch.device, options: Options) -> Store:
-    """A store with an idle one's host memory, where there is one of these options."""
+    """A store with the host memory of an idle one with these options, if there is one."""
     with _idle_lock:
         waiting = _idle.get((device, options))
         if waiting:
             return waiting.pop()
         others = [store for stores in _idle.values() for store in stores]
-    for store in others:  # their options are out of use: what they hold would only lie there
+    for store in others:  # no one uses their options: their host memory would be unused
         store.trim()
     return Store(device, options, copies_inline(device))
 
@@ -383,7 +383,7 @@ def copies_inline(device: torch.device) -> bool:
 
 
 def give_store(store: Store) -> None:
-    """Its owner is gone; what is left of its tickets goes on."""
+    """Its owner is gone; its remaining tickets stay valid."""
     with _idle_lock:
         if not store.forked and not store._handle.closed:
             _idle.setdefault((store.device, store.options), []).append(store)

@@ -29,7 +29,7 @@ class Target(NamedTuple):
     module: torch.nn.Module
     inputs: Inputs
     loss: Loss
-    #: What was taken for granted, in sentences for people.
+    #: The assumptions, in sentences.
     notes: List[str]
 
     def run(self, inputs: Any) -> Any:
@@ -69,7 +69,7 @@ def target_of(value: Any, sequence: Optional[int] = None) -> Target:
     if isinstance(value, torch.nn.Module):
         if not _is_of_transformers(value):
             raise TargetError(
-                "a %s came without inputs. Give (module, inputs), where inputs(batch) makes what"
+                "a %s needs inputs. Give (module, inputs), where inputs(batch) makes what"
                 " the module is called with: a tensor, a tuple, or a dict" % type(value).__name__
             )
         return _of_transformers(value, sequence)
@@ -86,7 +86,7 @@ def target_of(value: Any, sequence: Optional[int] = None) -> Target:
         )
     if len(value) == 3 and not callable(value[2]):
         kind = type(value[2]).__name__
-        raise TargetError("the loss is a %s; it is a function of (outputs, inputs)" % kind)
+        raise TargetError("the loss must be a function of (outputs, inputs), not a %s" % kind)
     notes: List[str] = []
     loss = value[2] if len(value) == 3 else _plain_loss
     if len(value) == 2:
@@ -121,7 +121,7 @@ def _plain_loss(outputs: Any, inputs: Any) -> torch.Tensor:
     first = scores(outputs)
     if first is None:
         raise TargetError(
-            "the module gives no tensor of floats to make a loss of; give (module, inputs, loss)"
+            "the module returns no floating-point tensor for a loss; give (module, inputs, loss)"
         )
     return first if first.dim() == 0 else first.mean()
 

@@ -1,4 +1,4 @@
-"""What was alive when: every storage of a training step with its category, exactly, on any device."""
+"""The lifetime and category of every storage of a training step, exactly, on any device."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class Timeline(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # --- afterwards ---
 
     def end(self) -> None:
-        """Watches nothing any more; else the storages that live on would keep this alive."""
+        """Stops watching; otherwise living storages would keep this alive."""
         for finalizer in list(self._finalizers.values()):
             finalizer.detach()
 

@@ -71,7 +71,7 @@ class Trace:
     def series(self, batch: int) -> Series:
         """Every moment of a step."""
         if batch < 1:
-            raise ValueError("a batch has at least one sample, not %d" % batch)
+            raise ValueError("the batch size is %d; it must be at least 1" % batch)
         module = self.target.module
         recorder = StepRecorder(self.target, self._autocast, self._accumulation)
         mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants that a model makes itself
@@ -94,7 +94,7 @@ class Trace:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """An operation that refuses its inputs raises; torch would print a traceback beside that."""
+    """An operation that refuses its inputs raises; torch would also print a traceback."""
     log = logging.getLogger(FakeTensorMode.__module__)
     before = log.disabled
     log.disabled = True
@@ -106,8 +106,8 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _not_packed() -> Iterator[None]:
-    """Transformers looks into position ids for several sequences packed into one, and takes fake
-    ids for such: it would make a mask that a real step does not have."""
+    """Transformers takes fake position ids for several packed sequences and makes a mask that a
+    real step does not have."""
     masking = sys.modules.get("transformers.masking_utils")
     name = "find_packed_sequence_indices"
     if masking is None or not hasattr(masking, name):

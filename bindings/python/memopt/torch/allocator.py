@@ -1,7 +1,7 @@
 """enable_allocator(): torch's device memory from the library's caching allocator.
 
-torch calls the library's C functions by their addresses; nothing of this module is on that path.
-Statistics and snapshots, which torch does not give for such an allocator, come from the library.
+torch calls the library's C functions directly, without this module. Statistics and snapshots, which
+torch does not give for such an allocator, come from the library.
 """
 
 from __future__ import annotations
@@ -14,21 +14,20 @@ from typing import Any, Dict, Iterator, List, Optional, Union
 
 import torch
 
-from .. import _abi, errors
-from .._abi import PluggableRaise
-from .._library import c_text, lib, part
+from .. import errors
+from .._abi.tools import PluggableRaise
+from .._library import c_text, lib, output
 from .._lock import Guard
 from ..allocator import add_to_snapshot_of, config_items, stat_names
-from ..publish import Publisher
-
-_tools = part(_abi.TOOLS)
+from ..tools import Publisher
+from ..tools._library import lib as _tools
 
 DeviceLike = Union[torch.device, str, int, None]
 
-#: Where the configuration is looked for when none is given; the first that is set counts.
+#: The variables for the configuration if none is given; the first that is set counts.
 ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
-#: torch's setters, and what they get. A torch that lacks one does without.
+#: torch's setters and their arguments. Setters that a torch lacks are skipped.
 _HOOKS = {
     "set_record_stream_fn": "memopt_pluggable_record_stream",
     "set_reset_fn": "memopt_pluggable_empty_cache",
@@ -80,8 +79,8 @@ class TorchAllocator:
         """What this thread allocates inside comes from the library, through a torch.cuda.MemPool.
 
         Works at any time and gives the pool. Where the allocator is enabled for the whole process
-        it changes nothing and gives None. torch asks the library for whole segments then, which it
-        keeps and cuts itself; they come back once the pool and its tensors are gone.
+        it changes nothing and gives None. torch then requests whole segments from the library and
+        splits them itself. They return when the pool and its tensors are gone.
         """
         if self.enabled:
             yield None
@@ -134,14 +133,12 @@ class TorchAllocator:
         index = self._index(device)
         found: List[int] = []
         while True:
-            out = ctypes.c_void_p()
             try:
-                _tools.memopt_pluggable_get_allocator(index, len(found), ctypes.byref(out))
+                found.append(output(_tools.memopt_pluggable_get_allocator, index, len(found)))
             except errors.NotFoundError:
                 if not found:
                     raise
                 return found
-            found.append(out.value or 0)
 
     def _index(self, device: DeviceLike) -> int:
         device = self._device if device is None else device
@@ -150,7 +147,7 @@ class TorchAllocator:
         if device is not None:
             device = torch.device(device)
             if device.type != "cuda":
-                raise ValueError("allocator: device is a cuda device, not %s" % device)
+                raise ValueError("allocator: device must be a cuda device, not %s" % device)
             if device.index is not None:
                 return device.index
         return torch.cuda.current_device()
@@ -161,13 +158,13 @@ def enable_allocator(
 ) -> TorchAllocator:
     """Makes the library's allocator torch's, for the whole process and all its GPUs.
 
-    To be called before torch allocates on a GPU; RuntimeError where it is too late. `config` is a
-    string as in PYTORCH_CUDA_ALLOC_CONF; without it the one of PYTORCH_ALLOC_CONF,
-    PYTORCH_CUDA_ALLOC_CONF or PYTORCH_HIP_ALLOC_CONF counts, less what the library does not know.
-    `device` is the one that the methods of the result mean where none is given; None is torch's
-    current one. Called again, it gives the same object; ValueError for another configuration.
-    With `publish`, or MEMOPT_PUBLISH=1 in the environment where it is not given, `memopt monitor`
-    sees what the allocator holds and caches: see :func:`memopt.publish`.
+    Call it before torch allocates on a GPU; RuntimeError if it is too late. `config` is a string as
+    in PYTORCH_CUDA_ALLOC_CONF; without it the one of PYTORCH_ALLOC_CONF, PYTORCH_CUDA_ALLOC_CONF or
+    PYTORCH_HIP_ALLOC_CONF counts, less what the library does not know. `device` is the one that the
+    methods of the result mean where none is given; None is torch's current one. Called again, it
+    gives the same object; ValueError for another configuration. With `publish`, or MEMOPT_PUBLISH=1
+    in the environment where it is not given, `memopt monitor` sees what the allocator holds and
+    caches: see :func:`memopt.tools.publish`.
 
     Out of memory is a RuntimeError whose message begins with "CUDA out of memory." and has the
     library's report in it.
@@ -178,7 +175,7 @@ def enable_allocator(
         if _enabled is not None:
             if config is not None and config != _enabled.config:
                 raise ValueError(
-                    "enable_allocator: it is enabled already, with %r; config cannot change to %r"
+                    "enable_allocator: the allocator is enabled with %r; config cannot change to %r"
                     % (_enabled.config, config)
                 )
             return _enabled
@@ -199,7 +196,7 @@ def enable_allocator(
 
 
 def _publish() -> None:
-    """Nobody's training ends because nobody can watch it."""
+    """Training continues if publishing fails."""
     try:
         publisher = Publisher()
         publisher.add_pluggable()
@@ -248,7 +245,7 @@ def _torch_allocator(alloc: str) -> Any:
 
 
 def _torch_raise() -> Any:
-    """torch's function that throws its exception: where it is missing, a failure is only logged."""
+    """torch's function that throws its exception; without it, a failure is only logged."""
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
     try:
         function = getattr(ctypes.CDLL(path), _TORCH_RAISE)

@@ -1,13 +1,12 @@
 """Loss scaling and gradient clipping: GradScaler and clip_grad_norm_.
 
 Both are torch's with the work on gradients done by the library: one call for all gradients of a
-device, whatever their types, in stream order. Nothing here waits for a device but what torch waits
-for: the step of an optimizer that does not take a scale reads the found-inf flag.
+device, whatever their types, in stream order. Only one thing waits for a device, as in torch: the
+step of an optimizer that does not take a scale reads the found-inf flag.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
 import operator
 import types
@@ -16,8 +15,8 @@ from typing import Any, Dict, Iterable, List, Optional, Union
 
 import torch
 
-from .._library import lib
-from . import _lists
+from .._library import lib, output
+from . import _tensor_lists
 from ._native import Native, native
 from .optim import _layout
 
@@ -30,7 +29,7 @@ _NOT_FINITE = (
     " `error_if_nonfinite=False`"
 )
 _grad = operator.attrgetter("grad")
-_WITHOUT_FP16 = _lists.GRADIENT_TYPES - {torch.float16}
+_WITHOUT_FP16 = _tensor_lists.GRADIENT_TYPES - {torch.float16}
 
 
 class GradScaler(torch.amp.GradScaler):
@@ -94,7 +93,7 @@ def _gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> List[to
                     " shape %s; keep such parameters in float32 and let autocast convert them)"
                     % (number, place, list(parameter.shape))
                 )
-            if _lists.is_freed(gradient):
+            if _tensor_lists.is_freed(gradient):
                 raise RuntimeError(
                     "param_groups[%d]['params'][%d], of shape %s: its gradient's storage was freed"
                     % (number, place, list(parameter.shape))
@@ -106,18 +105,18 @@ def _gradients_of(optimizer: torch.optim.Optimizer, allow_fp16: bool) -> List[to
 def _values(parameter: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
     """What of a sparse gradient is scaled and checked."""
     if gradient.dtype is torch.float16:
-        # Values of one place are added first: their sum may overflow where none of them does.
+        # Values of one index are added first: their sum may overflow even if none of them does.
         gradient = gradient.coalesce()
         parameter.grad = gradient
     return gradient._values()
 
 
 def _plain_gradients(optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
-    """The gradients of parameters among which nothing is special; none if there is something."""
+    """The gradients of the parameters if none is special; else none."""
     found: List[torch.Tensor] = []
     for group in optimizer.param_groups:
         params = group["params"]
-        if not _lists.PLAIN.issuperset(map(type, params)):
+        if not _tensor_lists.PLAIN.issuperset(map(type, params)):
             return []
         found += [gradient for gradient in map(_grad, params) if gradient is not None]
     return found
@@ -133,8 +132,8 @@ def _visit(
 ) -> PerDevice:
     """Multiplies the gradients if wanted; the found-inf flag of each device that has some."""
     gradients = _plain_gradients(optimizer)
-    types = _lists.GRADIENT_TYPES if allow_fp16 else _WITHOUT_FP16
-    alike = _lists.alike(gradients, types)
+    types = _tensor_lists.GRADIENT_TYPES if allow_fp16 else _WITHOUT_FP16
+    alike = _tensor_lists.alike(gradients, types)
     if alike is not None and alike[0] == found_inf.device:
         _visit_ours(native(alike[0]), gradients, alike[1], inv_scale, found_inf, scale)
         return {alike[0]: found_inf}
@@ -146,15 +145,15 @@ def _visit_each(
 ) -> PerDevice:
     """Gradients of several devices, types and kinds."""
     flags: PerDevice = {}
-    for device, some in _lists.by_device(gradients).items():
+    for device, some in _tensor_lists.by_device(gradients).items():
         here = device == found_inf.device
         flag = found_inf if here else found_inf.to(device, non_blocking=True, copy=True)
         factor = inv_scale if here else inv_scale.to(device, non_blocking=True, copy=True)
         flags[device] = flag
-        ours, theirs = _lists.parted(some)
+        ours, theirs = _tensor_lists.parted(some)
         if ours:
-            _visit_ours(native(device), ours, _lists.array(ours), factor, flag, scale)
-        for one_type in _lists.by_type(theirs).values():
+            _visit_ours(native(device), ours, _tensor_lists.array(ours), factor, flag, scale)
+        for one_type in _tensor_lists.by_type(theirs).values():
             torch._amp_foreach_non_finite_check_and_unscale_(one_type, flag, factor)
     return flags
 
@@ -169,10 +168,11 @@ def _visit_ours(
 ) -> None:
     handle, stream, count = side.device._handle.pointer, side.stream(), len(gradients)
     if not scale:
-        lib.memopt_check_finite(handle, array, count, _lists.cell(flag), stream)
+        lib.memopt_check_finite(handle, array, count, _tensor_lists.cell(flag), stream)
         return
-    lib.memopt_scale(handle, array, count, _lists.cell(factor), _lists.cell(flag), stream)
-    _lists.changed(gradients)
+    factor_cell, flag_cell = _tensor_lists.cell(factor), _tensor_lists.cell(flag)
+    lib.memopt_scale(handle, array, count, factor_cell, flag_cell, stream)
+    _tensor_lists.changed(gradients)
 
 
 # --- clipping -------------------------------------------------------------------------------------
@@ -190,10 +190,10 @@ def clip_grad_norm_(
 
     As torch.nn.utils.clip_grad_norm_, with these differences: the sum is in double and in a fixed
     order, so that the result is the same bits each time, on each device; the norm is float32 also
-    where all gradients are of half precision, so that it does not overflow there. Norms other than
-    the Euclidean, and gradients that are sparse, DTensors or of other types, are left to torch; but
-    the largest element of DTensors is found here, also where a process has nothing of one.
-    `foreach` plays a part only there.
+    where all gradients are of half precision, so that it does not overflow there. torch computes
+    norms other than the Euclidean, and norms of gradients that are sparse, DTensors or of other
+    types; `foreach` has an effect only there. The largest element of DTensors is found here, also
+    if a process has no part of one.
     """
     if isinstance(parameters, torch.Tensor):
         parameters = [parameters]
@@ -207,13 +207,13 @@ def clip_grad_norm_(
             )
     gradients = [gradient for gradient in map(_grad, parameters) if gradient is not None]
     if float(norm_type) == 2.0 and 0.0 < float(max_norm) < math.inf and not error_if_nonfinite:
-        alike = _lists.alike(gradients)
+        alike = _tensor_lists.alike(gradients)
         if alike is not None:
             return _clip_here(native(alike[0]), gradients, alike[1], float(max_norm))
     gradients = list({id(gradient): gradient for gradient in gradients}.values())
     if float(norm_type) == math.inf and _are_shards(gradients):
         return _clip_largest(gradients, float(max_norm), error_if_nonfinite)
-    if float(norm_type) != 2.0 or _lists.parted(gradients)[1]:
+    if float(norm_type) != 2.0 or _tensor_lists.parted(gradients)[1]:
         return torch.nn.utils.clip_grad_norm_(
             parameters, max_norm, norm_type, error_if_nonfinite, foreach
         )
@@ -223,10 +223,10 @@ def clip_grad_norm_(
 
 
 def _clip(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torch.Tensor:
-    devices = _lists.by_device(gradients)
+    devices = _tensor_lists.by_device(gradients)
     first = gradients[0].device
     if len(devices) == 1 and 0.0 < max_norm < math.inf and not careful:
-        return _clip_here(native(first), gradients, _lists.array(gradients), max_norm)
+        return _clip_here(native(first), gradients, _tensor_lists.array(gradients), max_norm)
     norms = [_norm(native(device), some).to(first) for device, some in devices.items()]
     norm = norms[0] if len(norms) == 1 else torch.stack(norms).double().norm().float()
     if careful and not bool(torch.isfinite(norm)):
@@ -236,13 +236,13 @@ def _clip(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torc
         side, factor = native(device), coefficient.to(device)
         lib.memopt_scale(
             side.device._handle.pointer,
-            _lists.array(some),
+            _tensor_lists.array(some),
             len(some),
-            _lists.cell(factor),
+            _tensor_lists.cell(factor),
             None,
             side.stream(),
         )
-    _lists.changed(gradients)
+    _tensor_lists.changed(gradients)
     return norm
 
 
@@ -253,8 +253,8 @@ def _are_shards(gradients: List[torch.Tensor]) -> bool:
 
 
 def _clip_largest(gradients: List[torch.Tensor], max_norm: float, careful: bool) -> torch.Tensor:
-    """By the largest element of sharded gradients. torch's way raises in a process that has nothing
-    of one of them, in that process alone, and the others wait for it."""
+    """By the largest element of sharded gradients. In torch a process without a part of one of them
+    raises, and the others wait for it."""
     shards: Dict[Any, List[torch.Tensor]] = {}
     for gradient in gradients:
         place = None
@@ -275,7 +275,7 @@ def _clip_largest(gradients: List[torch.Tensor], max_norm: float, careful: bool)
 
 
 def _largest(shards: List[torch.Tensor], place: Any) -> torch.Tensor:
-    """The largest element of all processes, or NaN where one is (which no maximum would tell)."""
+    """The largest element of all processes, or NaN if any is NaN (which a maximum would miss)."""
     zero = shards[0].new_zeros((), dtype=torch.float32)
     found = [torch.linalg.vector_norm(s, math.inf).float() for s in shards if s.numel()]
     largest = torch.stack([zero, *found]).max()
@@ -290,9 +290,8 @@ def _largest(shards: List[torch.Tensor], place: Any) -> torch.Tensor:
 
 def _scratch(side: Native, array: Any, count: int) -> torch.Tensor:
     """Memory for sums, from torch's allocator: reused in the order of the stream."""
-    found = ctypes.c_uint64()
-    lib.memopt_norm_get_scratch(array, count, ctypes.byref(found))
-    return torch.empty(found.value // 8, dtype=torch.int64, device=side.torch_device)
+    room = output(lib.memopt_norm_get_scratch, array, count)
+    return torch.empty(room // 8, dtype=torch.int64, device=side.torch_device)
 
 
 def _clip_here(
@@ -302,28 +301,28 @@ def _clip_here(
     scratch = _scratch(side, array, len(gradients))
     lib.memopt_clip(
         side.device._handle.pointer,
-        _lists.cell(norm),
+        _tensor_lists.cell(norm),
         array,
         len(gradients),
         max_norm,
-        _lists.cell(scratch),
+        _tensor_lists.cell(scratch),
         scratch.nbytes,
         side.stream(),
     )
-    _lists.changed(gradients)
+    _tensor_lists.changed(gradients)
     return norm
 
 
 def _norm(side: Native, gradients: List[torch.Tensor]) -> torch.Tensor:
     norm = torch.empty((), dtype=torch.float32, device=side.torch_device)
-    array = _lists.array(gradients)
+    array = _tensor_lists.array(gradients)
     scratch = _scratch(side, array, len(gradients))
     lib.memopt_norm(
         side.device._handle.pointer,
-        _lists.cell(norm),
+        _tensor_lists.cell(norm),
         array,
         len(gradients),
-        _lists.cell(scratch),
+        _tensor_lists.cell(scratch),
         scratch.nbytes,
         side.stream(),
     )

@@ -9,7 +9,7 @@ import torch
 
 from .. import _abi
 from .._library import lib
-from . import _lists
+from . import _tensor_lists as _lists
 from ._native import native
 
 Tensors = Union[torch.Tensor, Iterable[torch.Tensor]]
@@ -44,7 +44,8 @@ def cast_(
     """
     if rounding not in _ROUNDINGS:
         raise ValueError(
-            "cast_: rounding is one of %s, not %r" % (", ".join(map(repr, _ROUNDINGS)), rounding)
+            "cast_: rounding must be one of %s, not %r"
+            % (", ".join(map(repr, _ROUNDINGS)), rounding)
         )
     into, start = _list(destination), _list(source)
     pairs = _checked("cast_", "destination", "source", into, start, _lists.FLOAT_TYPES)
@@ -126,7 +127,7 @@ def _seed(seed: Optional[int]) -> int:
     if seed is None:
         return int(torch.randint(-(1 << 63), (1 << 63) - 1, ())) & (1 << 64) - 1
     if not 0 <= seed < 1 << 64:
-        raise ValueError("cast_: seed is %d; it has 64 bits without a sign" % seed)
+        raise ValueError("cast_: seed is %d; it must be from 0 to 2**64 - 1" % seed)
     return int(seed)
 
 

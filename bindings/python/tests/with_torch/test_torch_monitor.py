@@ -19,7 +19,7 @@ torch = pytest.importorskip("torch")
 
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
-from memopt._leak import LeakDetector  # noqa: E402
+from memopt.tools._leaks import LeakDetector  # noqa: E402
 from memopt.torch.monitor import FIELDS  # noqa: E402
 
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(memopt.__file__)))
@@ -57,7 +57,7 @@ class Trace:
 def monitor_of(monkeypatch, rss=lambda: GIB, options=None, **trace):
     """A monitor of a synthetic trace."""
     monkeypatch.setattr("memopt.torch.monitor._source", lambda device: Trace(**trace))
-    monkeypatch.setattr("memopt._host.rss", rss)
+    monkeypatch.setattr("memopt.tools._host_memory.rss", rss)
     return mt.MemoryMonitor(**(options or {}))
 
 
@@ -292,7 +292,7 @@ def test_notes_are_no_log(tmp_path):
     """Their last line may be without an end, and yet is not half a line of a log."""
     path = tmp_path / "notes.txt"
     path.write_text("Notes.\nThe last line")
-    with pytest.raises(ValueError, match="no log of JSON lines"):
+    with pytest.raises(ValueError, match="not a log of JSON lines"):
         mt.MemoryMonitor(path, device="cpu")
     assert path.read_text() == "Notes.\nThe last line"
 

@@ -74,7 +74,7 @@ def test_text_that_reads_as_a_number(cls, key):
 )
 def test_a_misspelt_key_of_a_group(key, meant):
     p, q = (torch.ones(3).requires_grad_() for _ in range(2))
-    text = "parameter group 1 has the key %r, .* is %r meant" % (key, meant)
+    text = "parameter group 1 has the key %r, .* did you mean %r" % (key, meant)
     with pytest.raises(ValueError, match=text):
         mt.AdamW8bit([{"params": [p]}, {"params": [q], key: 0}])
 

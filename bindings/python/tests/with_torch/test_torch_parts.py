@@ -10,10 +10,10 @@ import pytest
 torch = pytest.importorskip("torch")
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
-from memopt import _leak  # noqa: E402
-from memopt.torch import _ambient, _arguments, _storages, amp, monitor  # noqa: E402
+from memopt.tools import _leaks  # noqa: E402
+from memopt.torch import _call_context, _arguments, _storages, amp, monitor  # noqa: E402
 from memopt.torch import allocator as allocator_module  # noqa: E402
-from memopt.torch._live import LiveBytes  # noqa: E402
+from memopt.torch._live_bytes import LiveBytes  # noqa: E402
 from memopt.torch._native import native  # noqa: E402
 
 # --- storages -------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_which_gpu_an_allocator_is_asked_of(monkeypatch):
     assert bare_allocator()._index(3) == 3 and bare_allocator(2)._index(None) == 2
     assert bare_allocator()._index("cuda:1") == 1
     assert bare_allocator()._index("cuda") == bare_allocator()._index(None) == 5
-    with pytest.raises(ValueError, match="device is a cuda device, not cpu"):
+    with pytest.raises(ValueError, match="device must be a cuda device, not cpu"):
         bare_allocator()._index("cpu")
 
 
@@ -103,7 +103,7 @@ def test_figures_of_graphs_are_added_but_for_the_setting_among_them(monkeypatch)
 
 def test_samples_of_the_warm_up_do_not_count():
     def alarm(warm_up):
-        detector = _leak.LeakDetector(warm_up=warm_up)
+        detector = _leaks.LeakDetector(warm_up=warm_up)
         return next(s for s in range(1000) if detector.add(s, s * (1 << 20)) is not None)
 
     assert alarm(100) == alarm(0) + 100
@@ -121,13 +121,13 @@ def test_used_memory_is_what_is_not_free(monkeypatch):
 
 def test_the_default_device_is_asked_for_only_where_there_may_be_one(monkeypatch):
     with torch.device("meta"):
-        assert _ambient.Ambient((), False).device == torch.device("meta")
+        assert _call_context.CallContext((), False).device == torch.device("meta")
 
     def asked():
         raise AssertionError("it costs more than all the rest")
 
-    monkeypatch.setattr(_ambient, "_default_device", asked)
-    assert _ambient.Ambient((), False).device is None
+    monkeypatch.setattr(_call_context, "_default_device", asked)
+    assert _call_context.CallContext((), False).device is None
 
 
 Box = collections.namedtuple("Box", "value rest")

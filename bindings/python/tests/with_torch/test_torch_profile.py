@@ -165,7 +165,7 @@ def test_the_largest_batch_fits_and_the_next_does_not(made):
 def test_a_line_needs_two_sizes(made):
     trace = Trace(made)
     series = trace.series(2)
-    with pytest.raises(ValueError, match="two batch sizes"):
+    with pytest.raises(ValueError, match="two different batch sizes"):
         Line((2, series), (2, series), trace.optimizer)
 
 
@@ -220,6 +220,6 @@ def test_rules_are_what_optimizers_do(kind, make):
 
 
 def test_unknown_optimizers_are_refused():
-    with pytest.raises(ValueError, match="no optimizer is called 'adamax'; there are adamw"):
+    with pytest.raises(ValueError, match="'adamax' is unknown; the known ones are adamw"):
         optimizer_bytes("adamax", [])
     assert "adamw" in OPTIMIZERS

@@ -56,10 +56,10 @@ def test_bad_names_are_told(name, message):
 @pytest.mark.parametrize(
     "value, message",
     [
-        (nn.Linear(2, 2), "Linear came without inputs"),
+        (nn.Linear(2, 2), "Linear needs inputs"),
         (3, "expected a module, .* not int"),
         ((nn.Linear(2, 2), 3), "not \\(Linear, int\\)"),
-        ((nn.Linear(2, 2), len, 3), "the loss is a"),
+        ((nn.Linear(2, 2), len, 3), "the loss must be"),
     ],
 )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 
-import memopt
+import memopt.tools
 from simulated import run
 
 PROGRAM = """
@@ -40,7 +40,7 @@ print(json.dumps([stats["requested_bytes.all." + key] for key in ("peak", "curre
 def test_a_snapshot_of_torch(tmp_path):
     path = str(tmp_path / "snapshot.pickle")
     peak, current = json.loads(run(PROGRAM % path, torch_too=True).splitlines()[-1])
-    with memopt.Trace.read(path) as trace:
+    with memopt.tools.Trace.read(path) as trace:
         source, info = trace.source, trace.info
         assert source is not None and source.format == "pytorch" and source.device == 0
         assert source.events_by_device[1] == 1
@@ -51,7 +51,7 @@ def test_a_snapshot_of_torch(tmp_path):
         assert info.unknown_frees == info.double_frees == info.lost_frees == 0
         replay = trace.replay("expandable_segments:True")
         assert not replay.out_of_memory and replay.peak_reserved_bytes >= peak
-    with memopt.Trace.read(path, recorded_only=True) as trace:
+    with memopt.tools.Trace.read(path, recorded_only=True) as trace:
         assert trace.info.unknown_frees == 1 and trace.info.peak_live_bytes < peak
-    with memopt.Trace.read(path, device=1, with_failed=True) as trace:
+    with memopt.tools.Trace.read(path, device=1, with_failed=True) as trace:
         assert len(trace) == 1 and trace.info.live_bytes == 100

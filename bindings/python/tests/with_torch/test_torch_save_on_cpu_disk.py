@@ -99,9 +99,9 @@ def test_trim_gives_the_file_s_space_back(tmp_path):
 def test_options(tmp_path):
     with pytest.raises(ValueError, match="host_limit"):
         mt.save_on_cpu(disk=str(tmp_path))
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="need each other"):
         mt.save_on_cpu(host_limit="1GiB", overflow="spill")
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="need each other"):
         mt.save_on_cpu(host_limit="1GiB", overflow="keep", disk=str(tmp_path))
     with pytest.raises(ValueError):
         mt.save_on_cpu(host_limit="1GiB", disk=(str(tmp_path), "much"))

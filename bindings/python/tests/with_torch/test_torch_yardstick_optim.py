@@ -299,7 +299,7 @@ def test_schedulers_write_into_a_rate_that_is_a_tensor():
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_step_makes_no_tensors(kind, device):
-    from memopt.torch._live import LiveBytes
+    from memopt.torch._live_bytes import LiveBytes
 
     values = [parameter(300, 300, device=device) for _ in range(5)]
     optimizer = kind(values, lr=1e-2, **extra(kind))

@@ -1,7 +1,7 @@
 """What the three formats have in common: a text, its trees, and changes of one value at a time.
 
-A change replaces the value's own bytes, or adds lines, and nothing else; then the new text is
-parsed again, and unless it differs in just that value, the change is refused.
+A change only replaces the value's bytes or adds lines. Then the new text is parsed again; if it
+differs in more than that value, the change is refused.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Document:
         return node.value
 
     def expand(self, path: Path) -> List[Path]:
-        """The paths that a path with ``*`` in it means: every entry there."""
+        """The paths that match a path with ``*``."""
         paths: List[Path] = [()]
         for part in path:
             if part == "*":
@@ -151,7 +151,7 @@ class Document:
     def _checked(
         self, text: str, tree: Tree, path: Path, value: Any, added: Optional[Path]
     ) -> "Document":
-        """The text parsed again, having made sure that only the value at ``path`` differs."""
+        """The text parsed again, after checking that only the value at ``path`` differs."""
         place = spelled(path)
         trouble = ApplyError(
             "%s could not be changed without changing more than its value; change it by hand"

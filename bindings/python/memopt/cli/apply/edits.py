@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
-from .. import beside
+from .. import temporary_files
 from . import backups, transaction
 from .document import Document
 from .errors import ApplyError, KeyMissing
@@ -55,14 +55,14 @@ class Change:
     added: bool = False
 
     def to_json(self) -> Dict[str, Any]:
-        """The change for ``--json``, which has no words for what is no number."""
+        """The change for ``--json``, which cannot write NaN and infinity."""
         finite = not isinstance(self.old, float) or math.isfinite(self.old)
         return {**vars(self), "old": self.old if finite else str(self.old)}
 
 
 @dataclass
 class FileEdit:
-    """What is to be done to one file."""
+    """The changes of one file."""
 
     source: transaction.Source
     data: bytes
@@ -94,7 +94,7 @@ class FileEdit:
         was = os.devnull if self.source.status is None else name
         lines: List[str] = []
         for line in difflib.unified_diff(old, new, was, name, lineterm="\n"):
-            heading = len(lines) < 2  # of a name with a blank in it patch(1) must be told the end
+            heading = len(lines) < 2  # patch(1) needs a mark at the end of a name with blanks
             lines.append(line.rstrip("\n") + ("\t" if heading and " " in line[4:] else ""))
             if not line.endswith("\n"):
                 lines.append("\\ No newline at end of file")
@@ -111,7 +111,7 @@ class Edits:
 
     @property
     def changed(self) -> List[FileEdit]:
-        """The files that will be other ones."""
+        """The files that will change."""
         return [file for file in self.files if file.changed]
 
     def diff(self) -> List[str]:
@@ -123,7 +123,7 @@ class Edits:
         changed = self.changed
         for file in self.files:
             if not file.changed:
-                beside.clean(file.source.path)
+                temporary_files.clean(file.source.path)
         if not changed:
             return
         for file in changed:
@@ -228,7 +228,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         choices = {"dtype": DTYPES, "checkpointing": CHECKPOINTING}.get(name)
         if name not in SETTINGS:
-            raise ValueError("there is no setting %r; there are %s" % (name, ", ".join(SETTINGS)))
+            raise ValueError("%r is not a setting; settings are %s" % (name, ", ".join(SETTINGS)))
         if choices is not None and value not in choices:
             raise ValueError("%s is one of %s, not %r" % (name, ", ".join(choices), value))
         if name in ("micro_batch", "accumulation"):
@@ -285,7 +285,7 @@ def _preset(
     try:
         return detect(document)
     except ApplyError:
-        if mapping.keys:  # what has no key is told in the notes
+        if mapping.keys:  # the notes list what has no key
             return None, ()
         raise
 
@@ -310,7 +310,7 @@ def _assignments(
             found += [_in_section(one, section) for one in own]
             edit.notes += sorted({one.note for one in own if one.note})
             continue
-        edit.known.append(name)  # there is no such key, whatever the file has
+        edit.known.append(name)  # no key exists, whatever the file has
         why = "say where with --key %s=…" % name
         if preset is not None:
             why = preset.by_hand.get(name, why)
@@ -380,7 +380,7 @@ def _absent(
 
 
 def _new_value(one: Assignment, asked: Any, leaf: str, old: Any) -> Any:
-    """The value to write; ``old`` itself where it will do."""
+    """The value to write; ``old`` itself if it is equivalent."""
     if asked is not _UNASKED:
         written = in_kind(old, asked)
         return old if same(old, written) else written

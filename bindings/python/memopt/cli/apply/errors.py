@@ -1,10 +1,10 @@
-"""What is said when configuration files cannot be changed."""
+"""The errors of changing configuration files."""
 
 from __future__ import annotations
 
 
 class ApplyError(Exception):
-    """It could not be done, and every file is as it was (or the message says which is not)."""
+    """The change failed, and every file is unchanged (or the message says which is not)."""
 
 
 class KeyMissing(ApplyError):

@@ -1,4 +1,4 @@
-"""JSON: the standard decoder says whether it is JSON, a scanner of our own where each value is."""
+"""JSON: the standard decoder checks it, and a scanner finds the place of each value."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class _Scanner:
 
 
 def _number(word: str) -> Any:
-    """The number, or its own text where Python has no room for it."""
+    """The number, or its text if Python cannot hold it."""
     try:
         return int(word)
     except ValueError:

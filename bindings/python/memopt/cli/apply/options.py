@@ -19,7 +19,7 @@ _COLOURS = {"+": "\x1b[32m", "-": "\x1b[31m", "@": "\x1b[36m", "\\": "\x1b[2m"}
 
 
 class OptionError(Exception):
-    """Options that do not go together; the verb makes a usage error of it."""
+    """Contradicting options; the verb reports a usage error."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_preset,
         choices=tuple(PRESETS),
         metavar="NAME",
-        help="whose keys the files have: %s; default: told by the keys" % ", ".join(PRESETS),
+        help="whose keys the files have: %s; default: found from the keys" % ", ".join(PRESETS),
     )
     group.add_argument(
         "--key",
@@ -89,7 +89,7 @@ def _setting(text: str) -> Tuple[str, str]:
     name = name.strip().replace("-", "_")
     if name not in SETTINGS:
         raise argparse.ArgumentTypeError(
-            "there is no setting %r; there are %s" % (name, ", ".join(SETTINGS))
+            "%r is not a setting; settings are %s" % (name, ", ".join(SETTINGS))
         )
     return name, rest
 
@@ -122,7 +122,7 @@ def _preset(text: str) -> str:
 
 
 def wanted(arguments: argparse.Namespace) -> bool:
-    """Whether files are to be changed; OptionError where the options do not go together."""
+    """Whether to change files; OptionError if the options contradict each other."""
     if arguments.config_path and arguments.dry_run and not arguments.restore:
         arguments.apply = True  # a dry run of what else?
     acting = bool(arguments.apply or arguments.restore)
@@ -165,7 +165,7 @@ def run(
     quiet: bool = False,
     stream: Optional[TextIO] = None,
 ) -> Dict[str, Any]:
-    """Does what the options say (``settings`` plays no part with --restore), and prints it unless
+    """Does what the options say (``settings`` has no effect with --restore), and prints it unless
     ``quiet``. Returns what ``--json`` has under "apply"; ApplyError: no file was changed."""
     if arguments.restore:
         edits = restore(files(arguments))
@@ -187,7 +187,7 @@ def show(edits: Edits, stream: TextIO) -> None:
     terminal = stream.isatty()
     coloured = terminal and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     for line in edits.diff():
-        if terminal:  # what stands in a file may not steer the terminal
+        if terminal:  # text of a file must not control the terminal
             line = re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", "\ufffd", line.rstrip("\r"))
         bold = line.startswith(("---", "+++"))
         colour = "\x1b[1m" if bold else _COLOURS.get(line[:1], "")
@@ -214,15 +214,3 @@ def _outcome(edits: Edits, file: FileEdit, dry_run: bool) -> str:
         return "would be changed; nothing was written (--dry-run)"
     return "changed; what it was is in %s" % file.backup_shown
 
-
-__all__ = [
-    "ApplyError",
-    "OptionError",
-    "add_arguments",
-    "files",
-    "mapping",
-    "run",
-    "show",
-    "tell",
-    "wanted",
-]

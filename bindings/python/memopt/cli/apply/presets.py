@@ -1,4 +1,4 @@
-"""Which keys the frameworks have for the settings, and how a file tells which framework it is for.
+"""The frameworks' keys for the settings, and how to recognise a file's framework.
 
 Sources: Lightning 2 (``LightningCLI``, ``Trainer``), ``transformers.TrainingArguments`` of
 Transformers 5, torchtune's recipes, and projects that nest Lightning's Trainer in a section.
@@ -6,12 +6,12 @@ Transformers 5, torchtune's recipes, and projects that nest Lightning's Trainer 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .document import Document
 from .errors import ApplyError
-from .tree import MAP, Node, Path, Tree, parse_path, spelled
+from .tree import MAP, Path, Tree, parse_path, spelled
 from .values import optimizer_class, optimizer_word, precision
 
 
@@ -26,147 +26,125 @@ class Assignment:
     setting: str
     keys: Tuple[Path, ...]
     value: Any
-    #: Values that do as well as ``value``.
+    #: Values that are equivalent to ``value``.
     accepted: Tuple[Any, ...] = ()
     #: What a file without the key means.
     default: Any = NoDefault
-    #: The value is found by the example of the old one.
+    #: The old value shows how to write the new one.
     by_example: bool = False
-    #: A file without the key needs no change: another key says it.
+    #: A file without the key needs no change: another key has the setting.
     optional: bool = False
-    #: What else is to be done, by hand.
+    #: What else the user must do.
     note: str = ""
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A framework's keys."""
+    """A framework's keys: the rows of _ROWS that have its name."""
 
     name: str
-    title: str
     #: A file with one of these is for the framework.
     signature: Tuple[str, ...]
     #: … provided that it has one of these too.
     besides: Tuple[str, ...]
     #: The sections that the keys may be in; None: any.
     sections: Optional[Tuple[str, ...]]
-    assign: Callable[[str, Any], List[Assignment]]
     #: What to do about a setting that has no key.
     by_hand: Dict[str, str]
 
+    def assign(self, setting: str, value: Any) -> List[Assignment]:
+        """The keys to set for a setting."""
+        found = []
+        for preset, name, keys, say, default in _ROWS:
+            if (preset, name) != (self.name, setting):
+                continue
+            word, accepted = say(value)
+            if word is None:
+                continue
+            one = Assignment(setting, tuple(map(parse_path, keys.split())), word, accepted, default)
+            if default is ByExample:
+                one = replace(one, default=NoDefault, by_example=True, optional=True)
+            if (preset, name) == ("transformers", "dtype") and value.endswith("-true"):
+                one = replace(one, note=_CASTS_ONLY % value.partition("-")[0])
+            found.append(one)
+        return found
 
-def _keys(*names: str) -> Tuple[Path, ...]:
-    return tuple(parse_path(name) for name in names)
+
+#: A setting's value in a framework's words, and others that do as well; None: it has no word for it.
+Say = Callable[[Any], Tuple[Any, Tuple[Any, ...]]]
+
+
+class ByExample:
+    """The value is said by the example of the old one, and the key may be missing."""
+
+
+def _same(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
+    return value, ()
+
+
+def _truth(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
+    return value != "none", ()
+
+
+def _is(dtype: str) -> Say:
+    return lambda value: (value.partition("-")[0] == dtype, ())
+
+
+def _not_fp16(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
+    dtype = value.partition("-")[0]
+    return (None if dtype == "fp16" else dtype), ()
 
 
 _CASTS_ONLY = (
     "%s here is for autocast: for weights of 16 bits, as planned, load the model in that dtype too"
 )
 
-
-def _lightning(setting: str, value: Any) -> List[Assignment]:
-    if setting == "micro_batch":
-        return [Assignment(setting, _keys("data.init_args.batch_size", "data.batch_size"), value)]
-    if setting == "accumulation":
-        return [Assignment(setting, _keys("trainer.accumulate_grad_batches"), value, default=1)]
-    if setting == "dtype":
-        word, accepted = precision(value)
-        default = "32-true"
-        keys = _keys("trainer.precision")
-        return [Assignment(setting, keys, word, accepted, default)]
-    if setting == "optimizer":
-        name, others = optimizer_class(value)
-        keys = _keys("optimizer.class_path", "model.init_args.optimizer.class_path")
-        return [] if name is None else [Assignment(setting, keys, name, others)]
-    return []
-
-
-def _transformers(setting: str, value: Any) -> List[Assignment]:
-    if setting == "micro_batch":
-        return [Assignment(setting, _keys("per_device_train_batch_size"), value, default=8)]
-    if setting == "accumulation":
-        return [Assignment(setting, _keys("gradient_accumulation_steps"), value, default=1)]
-    if setting == "dtype":
-        base, _, form = value.partition("-")
-        note = _CASTS_ONLY % base if form == "true" else ""
-        return [
-            Assignment(setting, _keys(name), base == name, default=False, note=note)
-            for name in ("bf16", "fp16")
-        ]
-    if setting == "optimizer":
-        word, others = optimizer_word(value)
-        return [] if word is None else [Assignment(setting, _keys("optim"), word, others)]
-    wanted = value != "none"
-    return [Assignment(setting, _keys("gradient_checkpointing"), wanted, default=False)]
-
-
-def _torchtune(setting: str, value: Any) -> List[Assignment]:
-    if setting == "micro_batch":
-        return [Assignment(setting, _keys("batch_size"), value)]
-    if setting == "accumulation":
-        return [Assignment(setting, _keys("gradient_accumulation_steps"), value)]
-    if setting == "dtype":
-        base = value.partition("-")[0]
-        return [] if base == "fp16" else [Assignment(setting, _keys("dtype"), base)]
-    if setting == "optimizer":
-        name, others = optimizer_class(value)
-        keys = _keys("optimizer._component_")
-        return [] if name is None else [Assignment(setting, keys, name, others)]
-    keys = _keys("enable_activation_checkpointing")
-    return [Assignment(setting, keys, value != "none", default=False)]
-
-
-def _nested(setting: str, value: Any) -> List[Assignment]:
-    names: Dict[str, Sequence[str]] = {
-        "micro_batch": ("data_loader.batch_size",),
-        "accumulation": ("training.trainer.accumulate_grad_batches",),
-        "dtype": ("training.trainer.precision", "training.precision"),
-        "optimizer": (
-            "training.optimizer.class_path",
-            "training.optimizer._target_",
-            "training.optimizer.name",
-            "training.optimizer.type",
-            "optimizer.name",
-            "optimizer.type",
-        ),
-        "checkpointing": (
-            "training.gradient_checkpointing",
-            "training.trainer.gradient_checkpointing",
-            "model.gradient_checkpointing",
-        ),
-    }
-    keys = _keys(*names[setting])
-    if setting == "dtype":
-        word, accepted = precision(value)
-        return [Assignment(setting, keys, word, accepted, "32-true")]
-    default = 1 if setting == "accumulation" else NoDefault
-    by_example = setting in ("optimizer", "checkpointing")
-    return [Assignment(setting, keys, value, (), default, by_example, optional=by_example)]
-
+#: Preset, setting, candidates for its key, how the value is said, and what an absent key means.
+_ROWS: Tuple[Tuple[str, str, str, Say, Any], ...] = (
+    ("lightning", "micro_batch", "data.init_args.batch_size data.batch_size", _same, NoDefault),
+    ("lightning", "accumulation", "trainer.accumulate_grad_batches", _same, 1),
+    ("lightning", "dtype", "trainer.precision", precision, "32-true"),
+    ("lightning", "optimizer", "optimizer.class_path model.init_args.optimizer.class_path",
+     optimizer_class, NoDefault),
+    ("transformers", "micro_batch", "per_device_train_batch_size", _same, 8),
+    ("transformers", "accumulation", "gradient_accumulation_steps", _same, 1),
+    ("transformers", "dtype", "bf16", _is("bf16"), False),
+    ("transformers", "dtype", "fp16", _is("fp16"), False),
+    ("transformers", "optimizer", "optim", optimizer_word, NoDefault),
+    ("transformers", "checkpointing", "gradient_checkpointing", _truth, False),
+    ("torchtune", "micro_batch", "batch_size", _same, NoDefault),
+    ("torchtune", "accumulation", "gradient_accumulation_steps", _same, NoDefault),
+    ("torchtune", "dtype", "dtype", _not_fp16, NoDefault),
+    ("torchtune", "optimizer", "optimizer._component_", optimizer_class, NoDefault),
+    ("torchtune", "checkpointing", "enable_activation_checkpointing", _truth, False),
+    ("nested", "micro_batch", "data_loader.batch_size", _same, NoDefault),
+    ("nested", "accumulation", "training.trainer.accumulate_grad_batches", _same, 1),
+    ("nested", "dtype", "training.trainer.precision training.precision", precision, "32-true"),
+    ("nested", "optimizer", "training.optimizer.class_path training.optimizer._target_ "
+     "training.optimizer.name training.optimizer.type optimizer.name optimizer.type",
+     _same, ByExample),
+    ("nested", "checkpointing", "training.gradient_checkpointing "
+     "training.trainer.gradient_checkpointing model.gradient_checkpointing", _same, ByExample),
+)  # fmt: skip
 
 PRESETS: Dict[str, Preset] = {
     preset.name: preset
     for preset in (
         Preset(
             "lightning",
-            "Lightning",
             ("data.init_args.batch_size", "trainer.accumulate_grad_batches", "trainer.precision"),
             (),
             ("", "fit"),
-            _lightning,
             {"checkpointing": "Lightning leaves it to the model: call memopt.torch.checkpoint"},
         ),
         Preset(
             "transformers",
-            "Hugging Face TrainingArguments",
             ("per_device_train_batch_size",),
             (),
             None,
-            _transformers,
             {"optimizer": "TrainingArguments has no such optim; pass optimizers= to the Trainer"},
         ),
         Preset(
-            "torchtune",
             "torchtune",
             ("batch_size",),
             (
@@ -176,16 +154,13 @@ PRESETS: Dict[str, Preset] = {
                 "enable_activation_checkpointing",
             ),
             ("",),
-            _torchtune,
             {"dtype": "torchtune's recipes refuse fp16: plan with bf16 or fp32"},
         ),
         Preset(
             "nested",
-            "data_loader and training sections",
             ("data_loader.batch_size", "training.trainer.accumulate_grad_batches"),
             (),
             ("",),
-            _nested,
             {},
         ),
     )
@@ -195,10 +170,10 @@ ALIASES = {"huggingface": "transformers", "hf": "transformers"}
 
 
 def preset_named(name: str) -> Preset:
-    """The preset; ValueError lists those that there are."""
+    """The preset; ValueError lists the existing ones."""
     found = PRESETS.get(ALIASES.get(name.lower(), name.lower()))
     if found is None:
-        raise ValueError("there is no preset %r; there are %s" % (name, ", ".join(PRESETS)))
+        raise ValueError("%r is not a preset; presets are %s" % (name, ", ".join(PRESETS)))
     return found
 
 
@@ -225,8 +200,7 @@ def _has(tree: Tree, section: Path, key: str) -> bool:
 
 
 def detect(document: Document) -> Tuple[Preset, Path]:
-    """The preset and the section that the file's keys tell; ApplyError where they tell none or
-    several."""
+    """The preset and the section by the file's keys; ApplyError if none or several match."""
     found = [(p, section) for p in PRESETS.values() for section in matches(p, document)]
     if len(found) == 1:
         return found[0]
@@ -238,7 +212,7 @@ def detect(document: Document) -> Tuple[Preset, Path]:
             "with --key micro_batch=…" % "; ".join(_told(p, section) for p, section in found)
         )
     if all(tree.root is None for tree in document.trees):
-        raise ApplyError("it is empty: there is no key to change")
+        raise ApplyError("it is empty, so it has no key to change")
     looked = "; ".join("%s: %s" % (p.name, ", ".join(p.signature)) for p in PRESETS.values())
     raise ApplyError(
         "none of the known keys is in it (%s). Say where its keys are, for instance --key "
@@ -251,7 +225,7 @@ def _told(preset: Preset, section: Path) -> str:
 
 
 def section_of(preset: Preset, document: Document) -> Path:
-    """Where the keys of a preset that was asked for are: the top where the file has none."""
+    """The section with the keys of the requested preset: the top if the file has none."""
     found = matches(preset, document)
     if len(found) > 1:
         raise _several(preset, document, found, True)
@@ -259,7 +233,7 @@ def section_of(preset: Preset, document: Document) -> Path:
 
 
 def _several(preset: Preset, document: Document, found: List[Path], told: bool) -> ApplyError:
-    """The keys of one preset are there more than once; ``told``: it was asked for."""
+    """The keys of one preset occur more than once; ``told``: the user requested it."""
     if len(set(found)) < len(found):
         return ApplyError(
             "%d of its %d documents have the keys of %s; split the file"
@@ -277,16 +251,3 @@ def _several(preset: Preset, document: Document, found: List[Path], told: bool) 
         text = "its keys are those of a preset in %s (which --preset would not settle)" % where
     return ApplyError("%s. Say which are meant, for instance --key %s" % (text, keys))
 
-
-__all__ = [
-    "ALIASES",
-    "Assignment",
-    "NoDefault",
-    "Node",
-    "PRESETS",
-    "Preset",
-    "detect",
-    "matches",
-    "preset_named",
-    "section_of",
-]

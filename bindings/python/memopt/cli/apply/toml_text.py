@@ -1,4 +1,4 @@
-"""TOML by tomlkit, which keeps the text; where a value stands is found by putting a mark there."""
+"""TOML by tomlkit, which keeps the text; a mark put there finds the place of a value."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TomlDocument(Document):
         holder[int(last) if isinstance(holder, list) else last] = mark
         before, _, after = tomlkit.dumps(document).partition('"%s"' % mark)
         if not (text.startswith(before) and text.endswith(after)):
-            raise ApplyError("the place of its value cannot be told; change it by hand")
+            raise ApplyError("the place of its value cannot be found; change it by hand")
         return len(before), len(text) - len(after)
 
     def literal(self, value: Any, old: Optional[Node]) -> str:
@@ -82,7 +82,7 @@ class TomlDocument(Document):
         return self._only_added(tomlkit.dumps(document))
 
     def _only_added(self, text: str) -> str:
-        """The new text, with the line ends of the file in what is new."""
+        """The new text; new lines have the line ends of the file."""
         before = len(os.path.commonprefix([self.text, text]))
         rest = len(self.text) - before
         after = len(os.path.commonprefix([self.text[::-1][:rest], text[::-1]]))

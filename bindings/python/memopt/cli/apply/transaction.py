@@ -16,7 +16,7 @@ import stat
 from dataclasses import dataclass
 from typing import List, Optional, Sequence
 
-from .. import beside
+from .. import temporary_files
 from . import backups
 from .errors import ApplyError
 
@@ -60,7 +60,7 @@ def read(name: str, missing: bool = False) -> Source:
         if stat.S_ISDIR(status.st_mode):
             raise ApplyError("%s is a folder; name the files in it" % name)
         if not stat.S_ISREG(status.st_mode):
-            raise ApplyError("%s is no regular file" % name)
+            raise ApplyError("%s is not a regular file" % name)
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             return Source(name, path, file.read(), status)
@@ -73,7 +73,7 @@ def read(name: str, missing: bool = False) -> Source:
 
 
 def check_writable(source: Source) -> None:
-    """Refuses what a rename would break or get round: other names of the file, a read-only mode."""
+    """Refuses what a rename would break or bypass: other names of the file, a read-only mode."""
     status = source.status
     if status is None:
         return
@@ -104,10 +104,10 @@ def _swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
     folders = sorted({os.path.dirname(one.source.path) for one in swaps})
     with contextlib.ExitStack() as stack:
         for folder in folders:
-            if stack.enter_context(beside.locked(folder)):
+            if stack.enter_context(temporary_files.locked(folder)):
                 for one in swaps:
                     if os.path.dirname(one.source.path) == folder:
-                        beside.sweep(one.source.path)
+                        temporary_files.sweep(one.source.path)
         try:
             _stage(swaps, folders)
             for one in swaps:
@@ -115,7 +115,7 @@ def _swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
                 os.replace(str(one.temporary), one.source.path)
                 one.temporary, one.done = None, True
             for folder in folders:
-                beside.flush_folder(folder)
+                temporary_files.flush_folder(folder)
         except BaseException as error:
             trouble = _roll_back(swaps)
             if not isinstance(error, (OSError, ApplyError)):
@@ -127,23 +127,25 @@ def _swap(swaps: Sequence[Swap]) -> List[Optional[str]]:
 
 
 def _stage(swaps: Sequence[Swap], folders: Sequence[str]) -> None:
-    """All that can fail for want of room or rights, before any file changes."""
+    """Everything that can fail for lack of room or rights, before any file changes."""
     for one in swaps:
         _check_unchanged(one.source)
         source = one.source.path
-        one.temporary = beside.write(source, one.data, one.like, one.keep_times, one.attributes)
+        one.temporary = temporary_files.write(
+            source, one.data, one.like, one.keep_times, one.attributes
+        )
     for one in swaps:
         path, status = one.source.path, one.source.status
         if status is not None:
-            one.saved = beside.write(path, one.source.data, status, True, path)
+            one.saved = temporary_files.write(path, one.source.data, status, True, path)
             if one.backup:
                 one.saved = backups.publish(one.saved, path)
     for folder in folders:
-        beside.flush_folder(folder)
+        temporary_files.flush_folder(folder)
 
 
 def _roll_back(swaps: Sequence[Swap]) -> List[str]:
-    """Puts back what was replaced and takes away the backups made; returns what went wrong."""
+    """Restores replaced files and removes the new backups; returns the errors."""
     trouble = []
     for one in reversed(swaps):
         path = one.source.path
@@ -162,7 +164,7 @@ def _roll_back(swaps: Sequence[Swap]) -> List[str]:
                 if one.done
                 else "%s is left over (%s)" % (one.saved, error.strerror)
             )
-            one.backup = True  # so that it is not tidied away
+            one.backup = True  # so that it is not removed
     return trouble
 
 
@@ -195,7 +197,7 @@ def _closed(folder: str, error: OSError) -> str:
 
 
 def _check_unchanged(source: Source) -> None:
-    """Refuses when somebody has changed the file since it was read."""
+    """Refuses if the file has changed since it was read."""
     try:
         now = os.stat(source.path)
     except FileNotFoundError:

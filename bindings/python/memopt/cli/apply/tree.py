@@ -1,4 +1,4 @@
-"""A parsed file as a tree whose scalars know where in the text they stand.
+"""A parsed file as a tree whose scalars know their place in the text.
 
 The three formats make the same tree, so looking up a dotted key, detecting a preset and comparing
 what a change did are written once. Aliases and merge keys of YAML stay what they are: the lookup
@@ -20,7 +20,7 @@ MAP, LIST, SCALAR, ALIAS = "map", "list", "scalar", "alias"
 
 @dataclass
 class Node:
-    """A value. ``start`` and ``end`` are its text's span (-1 where the format does not tell)."""
+    """A value. ``start`` and ``end`` are its text's span (-1 if the format does not have it)."""
 
     kind: str
     start: int = -1
@@ -184,7 +184,7 @@ def spelled(path: Path) -> str:
 def canonical(node: Optional[Node], path: Optional[Path], drop: bool) -> Any:
     """What is compared: all of the tree but the value at ``path`` (with ``drop``: the entry too).
 
-    Aliases are compared by name, so that a small file cannot blow up.
+    Aliases are compared by name, so that a small file cannot grow exponentially.
     """
     if node is None:
         return None

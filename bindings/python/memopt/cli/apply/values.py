@@ -1,5 +1,5 @@
-"""How a setting is written in place of what stood there: a value of the same kind, said in the same
-words (``"16"`` stays text, ``float16`` becomes ``bfloat16``, ``torch.optim.AdamW`` another class).
+"""How a setting replaces an old value: by a value of the same kind, spelt in the same way (``"16"``
+stays text, ``float16`` becomes ``bfloat16``, ``torch.optim.AdamW`` another class).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _OPTIMIZERS: Dict[str, Tuple[str, Optional[str], Tuple[str, ...]]] = {
 
 
 class Unspellable(ApplyError):
-    """The value there does not tell how the setting is to be written."""
+    """The old value does not show how to write the setting."""
 
 
 def optimizer_key(name: str) -> str:
@@ -97,13 +97,13 @@ def optimizer_key(name: str) -> str:
 
 
 def optimizer_class(name: str) -> Tuple[Optional[str], Tuple[str, ...]]:
-    """The class to write for an optimizer, and the others that will do."""
+    """The class to write for an optimizer, and the equivalent ones."""
     known = _OPTIMIZERS.get(optimizer_key(name))
     return (known[0], known[2]) if known else (None, ())
 
 
 def optimizer_word(name: str) -> Tuple[Optional[str], Tuple[str, ...]]:
-    """Hugging Face's word for an optimizer, and the others that will do."""
+    """Hugging Face's word for an optimizer, and the equivalent ones."""
     known = _OPTIMIZERS.get(optimizer_key(name))
     return (known[1], known[2]) if known else (None, ())
 
@@ -152,13 +152,13 @@ def _bool_in_kind(old: Any, new: bool) -> Any:
 
 
 def number(setting: str, old: Any, new: int) -> Any:
-    """A number in place of what stands there; the same object where nothing needs to change."""
+    """A number in place of the old one; the same object if nothing needs to change."""
     written = in_kind(old, new)
     return old if same(old, written) else written
 
 
 def by_example(setting: str, leaf: str, old: Any, new: Any) -> Any:
-    """The setting in the words that the old value is said in. ``leaf`` is the key's last part."""
+    """The setting in the spelling of the old value. ``leaf`` is the key's last part."""
     if isinstance(old, str) and _REFERENCE.search(old):
         in_kind(old, new)
     if setting in NUMBERS:

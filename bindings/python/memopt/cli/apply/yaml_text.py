@@ -1,4 +1,4 @@
-"""YAML: ruamel.yaml's parser says where each value is; the text itself is what gets changed.
+"""YAML: ruamel.yaml's parser finds each value; the changes are made in the text.
 
 Writing the document anew would lose what no library keeps (CRLF, odd indents, folded lines).
 Frameworks read YAML 1.1 (PyYAML) or 1.2: what is written means the same in both.
@@ -22,13 +22,13 @@ _FLOAT = re.compile(
 )
 _YES = ("true", "yes", "on")
 _NO = ("false", "no", "off")
-#: Words that are surely a string when written without quotes, whoever reads them.
+#: Words that every reader takes for a string without quotes.
 _SAFE = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*|[0-9]+-[A-Za-z]+")
 _BLOCK = ("|", ">")
 
 
 def resolved(text: str) -> Any:
-    """What a word without quotes means. Numbers that Python has no room for stay text."""
+    """What a word without quotes means. Numbers that Python cannot hold stay text."""
     if _NULL.fullmatch(text):
         return None
     if text.lower() in _YES + _NO and text in (text.lower(), text.title(), text.upper()):
@@ -157,8 +157,8 @@ def _lines(missing: Path, value: Any, newline: str, indent: int, unit: int) -> s
 
 
 def _tail(key: Node, value: Node) -> int:
-    """Where an entry's text ends; -1 where the parser does not tell: a block of text goes on to
-    the next token, and so does a value that is not there."""
+    """Where an entry's text ends; -1 if the parser does not know: a block of text, or a missing
+    value, extends to the next token."""
     while value.kind in (MAP, LIST) and value.style == "block" and value.entries:
         key, value = value.entries[-1]
     return -1 if value.style in _BLOCK else value.end
@@ -232,7 +232,7 @@ class _Builder:
             node.value = event.value
 
     def _start_of_word(self, end: int) -> int:
-        """Where the word itself starts, after its anchor and tag, of which events do not tell."""
+        """Where the word itself starts, after its anchor and tag, whose places events lack."""
         if self.starts is None:
             words = [token for token in _yaml().scan(self.text) if hasattr(token, "plain")]
             self.starts = {word.end_mark.index: word.start_mark.index for word in words}
@@ -261,7 +261,7 @@ class _Builder:
                 self._place(key, value)
 
     def _place(self, key: Node, value: Node) -> None:
-        """Where the value that is not there would stand: the parser points to what follows."""
+        """Where a missing value would be: the parser points to what follows."""
         match = re.compile(r"[ \t]*:").match(self.text, max(key.end, 0))
         if match and key.end >= 0:
             value.start = value.end = match.end()

@@ -1,5 +1,5 @@
 """Shows the memory of devices and of the processes on them as it changes, without opening a
-device: used, cached by our allocator where a process publishes it (memopt.publish), peak, load,
+device: used, cached by our allocator where a process publishes it (tools.publish()), peak, load,
 temperature. Without a GPU it shows the CPU device, which is the machine's memory.
 
 On a terminal it is a live view: q or Ctrl-C ends it and prints a summary. Piped, it is one line for
@@ -10,21 +10,20 @@ code is 0 also after Ctrl-C.
 from __future__ import annotations
 
 import argparse
-import math
 import signal
 import time
 from typing import Any, Dict, Iterator, List, Optional
 
-from ..._logfile import LogFile
+from ...tools._log_file import LogFile
 from ...sizes import format_size
+from ..option_types import integer, seconds
 from ..output import Output
-from ..streams import said
-from .ends import Ended, Ends
+from ..standard_streams import said
+from .signals import Stopped, StopSignals
 from .sampling import Sampler, parse_device
 from .screen import device_row, host_text, process_row, share, size
-from .watching import Watch, describe, duration
+from .trends import Watch, describe, duration
 
-HELP = "live memory of devices and of the processes on them"
 JSON_HELP = "print one JSON object a line for each sample; with --once, one object"
 
 EXIT_STATUS = (
@@ -34,43 +33,10 @@ EXIT_STATUS = (
 
 #: What a line of the log has: a device where pid is empty, else one of its processes.
 LOG_FIELDS = (
-    "time",
-    "device",
-    "pid",
-    "name",
-    "used",
-    "peak",
-    "total",
-    "allocated",
-    "cached",
-    "utilization",
-    "temperature",
-    "power",
+    *("time", "device", "pid", "name", "used", "peak", "total", "allocated", "cached"),
+    *("utilization", "temperature", "power"),
 )
 _MOST_PROCESSES = 10
-_SHORTEST, _LONGEST = 0.01, 86400.0
-
-
-def _interval(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not _SHORTEST <= value <= _LONGEST:
-        raise argparse.ArgumentTypeError(
-            "%r is no number of seconds from %g to %g" % (text, _SHORTEST, _LONGEST)
-        )
-    return value
-
-
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError("%r is no number from 1" % text)
-    return value
 
 
 def _device(text: str) -> Any:
@@ -93,13 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--interval",
-        type=_interval,
+        type=seconds(0.01, 86400),
         default=1.0,
         metavar="SECONDS",
         help="time between two samples (default: 1)",
     )
     times = parser.add_mutually_exclusive_group()
-    times.add_argument("--count", type=_count, metavar="N", help="end after N samples")
+    times.add_argument("--count", type=integer(1), metavar="N", help="end after N samples")
     times.add_argument(
         "--once",
         dest="count",
@@ -109,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--processes",
-        type=_count,
+        type=integer(1),
         default=_MOST_PROCESSES,
         metavar="N",
         help="show at most N processes of a device, the greatest first (default: %d); --log and "
@@ -127,15 +93,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
-    """Watches until it has seen enough."""
+    """Watches until the end."""
     watch = Watch(arguments.interval)
-    with Ends() as ends:
+    with StopSignals() as ends:
         log: Optional[_Log] = None
         try:
             log = _Log(arguments.log, output)
             with Sampler(arguments.device) as sampler:
                 _watch(arguments, output, _samples(sampler, watch, log), watch, ends)
-        except Ended:
+        except Stopped:
             pass
         except OSError:
             if ends.signal != signal.SIGHUP:
@@ -154,7 +120,7 @@ def _watch(
     output: Output,
     samples: Iterator[Dict[str, Any]],
     watch: Watch,
-    ends: Ends,
+    ends: StopSignals,
 ) -> None:
     if arguments.count == 1:
         with ends.held():
@@ -173,8 +139,8 @@ def _samples(sampler: Sampler, watch: Watch, log: "_Log") -> Iterator[Dict[str, 
 
 
 def _deadlines(interval: float, count: Optional[int]) -> Iterator[Optional[float]]:
-    """When the next sample is due, after each sample; None after the last. What is late, the system
-    asleep say, is not made up for."""
+    """When the next sample is due, after each sample; None after the last. Late samples, after the
+    system slept for instance, are skipped."""
     due, taken = time.monotonic(), 0
     while True:
         taken += 1
@@ -191,13 +157,13 @@ def _live(
     output: Output,
     samples: Iterator[Dict[str, Any]],
     watch: Watch,
-    ends: Ends,
+    ends: StopSignals,
 ) -> None:
     from .live import LiveView
 
     title = "memopt monitor  every %g s  q quits" % arguments.interval
     def go_on() -> None:
-        """Not in line: see Interruptible of what Python 3.13 makes of a loop at the end of a with."""
+        """A function: see Interruptible about a loop at the end of a with in Python 3.13."""
         for due in _deadlines(arguments.interval, arguments.count):
             with ends.held():
                 view.show(next(samples))
@@ -209,7 +175,10 @@ def _live(
 
 
 def _stream(
-    arguments: argparse.Namespace, output: Output, samples: Iterator[Dict[str, Any]], ends: Ends
+    arguments: argparse.Namespace,
+    output: Output,
+    samples: Iterator[Dict[str, Any]],
+    ends: StopSignals,
 ) -> None:
     told: List[Any] = []
     for due in _deadlines(arguments.interval, arguments.count):
@@ -229,7 +198,7 @@ def _stream(
 
 
 def lines_of(sample: Dict[str, Any], most: int, told: List[Any]) -> Iterator[str]:
-    """A sample for a pipe. `told` keeps what was said once and need not be said again."""
+    """A sample for a pipe. `told` keeps what was printed once."""
     clock = time.strftime("%H:%M:%S", time.localtime(sample["time"]))
     for text in [sample["note"]] if sample["note"] else []:
         if text not in told:
@@ -305,14 +274,14 @@ def _print_once(sample: Dict[str, Any], output: Output, most: int) -> None:
 
 
 def summary(watch: Watch, output: Output) -> None:
-    """What was seen, in the end."""
-    seconds = watch.last_time - (watch.first_time or watch.last_time)
+    """The summary at the end."""
+    elapsed = watch.last_time - (watch.first_time or watch.last_time)
     rows = []
     for (device, pid), course in watch.courses.items():
         if pid is None and course.values:
             figures = (course.peak, course.mean, course.least or 0)
             rows.append([device, course.name or "-"] + [format_size(one) for one in figures])
-    title = "%d samples in %s" % (watch.samples, duration(seconds))
+    title = "%d samples in %s" % (watch.samples, duration(elapsed))
     output.table(title, ("device", "name", "peak", "mean", "least"), rows)
     rows = [
         [device, str(pid), course.name or "?", format_size(course.peak), format_size(course.mean)]
@@ -330,7 +299,7 @@ def summary(watch: Watch, output: Output) -> None:
 
 
 class _Log:
-    """The file of --log. Where it cannot be written any more, watching goes on without."""
+    """The file of --log. If it cannot be written any more, watching continues without it."""
 
     def __init__(self, path: Optional[str], output: Output) -> None:
         self._output = output
@@ -347,7 +316,7 @@ class _Log:
         except OSError as error:
             self.close()
             self.failed = True
-            self._output.error("the log ends here, since it cannot be written: " + said(error))
+            self._output.error("the log ends here, because it cannot be written: " + said(error))
 
     def close(self) -> None:
         """Ends it."""
@@ -373,9 +342,7 @@ def records_of(sample: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
             "used": device["memory_used"],
             "peak": device["memory_peak"],
             "total": device["memory_total"],
-            "utilization": device["utilization"],
-            "temperature": device["temperature"],
-            "power": device["power"],
+            **{field: device[field] for field in ("utilization", "temperature", "power")},
         }
         for process in device["processes"]:
             fields = ("pid", "name", "used", "peak", "allocated", "cached")

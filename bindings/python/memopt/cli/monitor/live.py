@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Optional
 
 from ..layout import Line
 from .screen import screen
-from .watching import Watch
+from .trends import Watch
 
 _STYLES = {
     "title": "bold",
@@ -28,7 +28,7 @@ _LOOK = 0.1  # seconds between looks at the keyboard and the window's size
 
 
 class LiveView:
-    """Shows samples until somebody presses q."""
+    """Shows samples until q is pressed."""
 
     def __init__(self, console: Any, watch: Watch, title: str, most: int) -> None:
         from rich.live import Live
@@ -48,11 +48,11 @@ class LiveView:
             yield self
 
     def _ask_to_pause(self, *unused: Any) -> None:
-        """Ctrl-Z: at the next look, so that no drawing is cut in two."""
+        """Ctrl-Z: acts between two drawings."""
         self._paused = True
 
     def _pause(self) -> None:
-        """Gives the terminal back, stops as anybody does, and goes on where it was."""
+        """Releases the terminal, stops like any program, and then continues."""
         self._paused = False
         self._live.stop()
         self._keyboard.release()
@@ -83,8 +83,8 @@ class LiveView:
         self._live.update(as_text(lines), refresh=True)
 
     def wait(self, until: float) -> bool:
-        """Waits for the next sample; False where somebody has had enough. It looks at the keyboard
-        even where the next sample is due already, on a machine too busy for the interval."""
+        """Waits for the next sample; False if the user ended. It reads the keyboard even if the
+        next sample is already due, on a machine too busy for the interval."""
         while True:
             if self._paused:
                 self._pause()
@@ -162,7 +162,7 @@ class Keyboard:
 
 @contextlib.contextmanager
 def _stops(handler: Any) -> Iterator[None]:
-    """Where Ctrl-Z stops programs (a shell without jobs ignores it), it is asked for here."""
+    """Handles Ctrl-Z if it stops programs (a shell without jobs ignores it)."""
     before = signal.getsignal(signal.SIGTSTP)
     if before is signal.SIG_DFL:
         signal.signal(signal.SIGTSTP, handler)

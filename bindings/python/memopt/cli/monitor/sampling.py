@@ -6,36 +6,22 @@ import re
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ... import _host
-from ..._published import Reader
 from ...errors import MemoptError
-from ...monitor import Monitor, Process
-from ...publish import Published, PublishedAllocator
+from ...tools import Monitor, Process, Published, PublishedAllocator, Reading, _host_memory
+from ...tools.published import Reader
 from ..layout import printable
 
 GPUS = ("cuda", "hip")
 _DEVICE = re.compile(r"(cpu|cuda|hip)(?::(\d{1,4}))?")
 
-#: Told where nothing was asked for and there is no GPU.
+#: The note if no device was requested and there is no GPU.
 NO_GPU = (
     "no GPU was found: this is the CPU device, which is the machine's memory; `memopt info` tells "
     "what was tried"
 )
 
-_READING = (
-    "name",
-    "uuid",
-    "pci",
-    "memory_total",
-    "memory_used",
-    "memory_free",
-    "memory_reserved",
-    "utilization",
-    "memory_utilization",
-    "temperature",
-    "power",
-    "power_limit",
-)
+#: What a reading has of a device, without what could not be had.
+_READING = Reading._fields[: Reading._fields.index("denied")]
 
 
 class Target(NamedTuple):
@@ -55,14 +41,14 @@ def parse_device(text: str) -> Tuple[str, Optional[int]]:
     found = _DEVICE.fullmatch(text)
     if found is None:
         raise ValueError(
-            "%r is no device: write cpu, cuda, hip, or one of them with a number, such as cuda:0"
+            "%r is not a device: write cpu, cuda, hip, or one of them with a number, such as cuda:0"
             % text
         )
     return found.group(1), None if found.group(2) is None else int(found.group(2))
 
 
 class Sampler:
-    """Reads the devices that were asked for, or every GPU, or the CPU where there is none."""
+    """Reads the requested devices, or every GPU, or the CPU if there is no GPU."""
 
     def __init__(self, wanted: Sequence[Tuple[str, Optional[int]]] = ()) -> None:
         self._monitors: Dict[str, Monitor] = {}
@@ -123,7 +109,7 @@ class Sampler:
         self._count += 1
         published = self._published.read()
         lists = self._processes(published)
-        total, available = _host.total(), _host.available()
+        total, available = _host_memory.total(), _host_memory.available()
         return {
             "sample": self._count,
             "time": round(time.time(), 3),
@@ -137,7 +123,7 @@ class Sampler:
         }
 
     def _processes(self, published: List[Published]) -> "Dict[Target, _Processes]":
-        """Of the targets, and of devices that must be known to tell whose allocator is whose."""
+        """Of the targets, and of other devices needed to match allocators."""
         wanted: List[Target] = list(self.targets)
         for backend, monitor in self._monitors.items():
             if any(len(_groups(one, backend)) > 1 for one in published):
@@ -211,8 +197,8 @@ def _caches(
 ) -> Dict[int, List[PublishedAllocator]]:
     """The allocators on a device, by process.
 
-    A process numbers devices in its own way (CUDA_VISIBLE_DEVICES). With one device it is clear
-    which; with as many as the driver names for it, the order is the same; else nothing is said.
+    A process numbers devices in its own way (CUDA_VISIBLE_DEVICES). One device is unambiguous; as
+    many as the driver reports for it are in the same order; else nothing is shown.
     """
     result = {}
     for one in published:

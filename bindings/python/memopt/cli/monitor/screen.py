@@ -1,7 +1,7 @@
 """The live view as lines of text for a terminal of some width and height.
 
-A table that is too wide for it loses first the length of names and then its least columns; the
-course over time takes what is left.
+In a table that is too wide, names are cut first, then the least important columns are dropped; the
+course over time takes the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 from ...sizes import format_size
 from ..layout import Cell, Line, aligned
 from ..layout import width as columns_of
-from .watching import Course, Watch
+from .trends import Course, Watch
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COURSE_LEAST, _COURSE_MOST = 8, 60
@@ -38,7 +38,7 @@ Content = Union[str, Cell, Spark]
 
 
 class Column(NamedTuple):
-    """A column; the one with the least `rank` goes first where there is no room."""
+    """A column; the one with the least `rank` is dropped first."""
 
     title: str
     rank: int
@@ -228,7 +228,7 @@ def screen(
 
 
 def _heading(parts: List[str], width: int) -> str:
-    """What has room of it: the name and the time last of all to go."""
+    """The parts that fit; the name and the time are dropped last."""
     while len(parts) > 1 and columns_of("  ".join(parts)) > width:
         del parts[1 if len(parts) > 2 else 0]
     return _aligned("  ".join(parts), width, False).rstrip()

@@ -20,8 +20,6 @@ from ..output import Output
 from ..pictures import check_picture
 from . import answer, cards, describe, hfconfig, ofconfig, plot, profiled, show, traced
 
-HELP = "what a model needs, what fits the card, and what to change"
-
 
 _REFUSALS = (
     hfconfig.ConfigError,
@@ -146,7 +144,7 @@ def _settings(given: answer.Answer, arguments: argparse.Namespace) -> Dict[str, 
     solution = given.solution
     if solution is not None and not solution.fits_after:
         raise apply.ApplyError(
-            "nothing that fits was found, so there is nothing to apply; no file was changed"
+            "the plan found nothing that fits; no file was changed"
         )
     run = given.run
     settings: Dict[str, Any] = {

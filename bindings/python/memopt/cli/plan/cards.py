@@ -8,8 +8,8 @@ from typing import Any, List, NamedTuple, Optional
 from ...backends import backend_info
 from ...device import Device
 from ...errors import MemoptError
-from ...monitor import Monitor
 from ...plan import Card as Settings
+from ...tools import Monitor
 from ...sizes import format_size, parse_size
 from .. import UsageError
 from ..info import briefly
@@ -87,7 +87,7 @@ def _memory(text: str) -> int:
             raise argparse.ArgumentTypeError(str(error)) from None
     else:
         if not 0 < plain < 1 << 20:
-            raise argparse.ArgumentTypeError("%s is no number of GiB of a card" % text)
+            raise argparse.ArgumentTypeError("%s is not the memory of a card in GiB" % text)
         size = round(plain * (1 << 30))
     if not 1 << 20 <= size < 1 << 50:
         raise argparse.ArgumentTypeError(
@@ -112,7 +112,7 @@ def _tflops(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError("%s is no number of TFLOP/s" % text)
+        raise argparse.ArgumentTypeError("%s is not a rate above 0 and below 10^6 TFLOP/s" % text)
     return value
 
 

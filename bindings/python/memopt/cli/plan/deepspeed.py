@@ -64,7 +64,7 @@ def _elements(text: str) -> int:
             return int(value)
     except (ValueError, OverflowError):
         pass
-    raise argparse.ArgumentTypeError("%r is no count of elements, such as 5e8 or 50M" % text)
+    raise argparse.ArgumentTypeError("%r is not a count of elements; write 5e8 or 50M" % text)
 
 
 def is_used(arguments: argparse.Namespace) -> bool:
@@ -119,7 +119,7 @@ def _of_config(
     _refuse(config, zero)
     _agree(arguments, "zero", zero.get("stage", 0), "zero_optimization.stage")
     if zero.get("stage", 0) not in (1, 2, 3):
-        raise UsageError("zero_optimization.stage: %r is none of 1, 2, 3" % zero.get("stage", 0))
+        raise UsageError("zero_optimization.stage: %r is not 1, 2 or 3" % zero.get("stage", 0))
     for dtype in ("bf16", "fp16"):
         if _section(config, dtype).get("enabled") is True:
             _agree(arguments, "dtype", dtype, dtype + ".enabled")
@@ -155,11 +155,11 @@ def _agree(arguments: argparse.Namespace, option: str, value: Any, key: str) -> 
 
 def _whole(key: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UsageError("%s: %r is no whole number" % (key, value))
+        raise UsageError("%s: %r is not an integer" % (key, value))
     if not 0 <= value < 1 << 46:  # nor infinity, nor NaN
         raise UsageError("%s: %s is not from 0 to 2^46" % (key, value))
     if value != int(value):
-        raise UsageError("%s: %r is no whole number" % (key, value))
+        raise UsageError("%s: %r is not an integer" % (key, value))
     return int(value)
 
 

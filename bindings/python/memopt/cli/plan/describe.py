@@ -187,7 +187,7 @@ def _count(text: str) -> int:
     """366M, 1.5B, 4096."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmbt]?)", text.strip().lower().replace("_", ""))
     if not match:
-        raise argparse.ArgumentTypeError("%r is no count such as 4096, 366M or 7B" % text)
+        raise argparse.ArgumentTypeError("%r is not a count such as 4096, 366M or 7B" % text)
     factor = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}[match.group(2)]
     value = min(float(match.group(1)) * factor, 2.0**60)  # of many digits: infinity
     if not 0 < value < 1 << 48 or (not match.group(2) and value != int(value)):
@@ -220,7 +220,7 @@ def _targets(text: str) -> List[str]:
     known = words("model.lora_targets")
     for name in names:
         if name not in known:
-            raise argparse.ArgumentTypeError("%r is none of %s" % (name, ", ".join(known)))
+            raise argparse.ArgumentTypeError("%r is not one of %s" % (name, ", ".join(known)))
     return names
 
 

@@ -68,7 +68,7 @@ class Keys:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigError("%s is %r, not a whole number" % (names[0], value))
         if not 0 < value < _KNOWN_ABSURD:
-            raise ConfigError("%s is %d, which is no size of a model" % (names[0], value))
+            raise ConfigError("%s is %d; a size of a model is from 1 to 2^40" % (names[0], value))
         return value
 
     def side(self, *names: str) -> Optional[int]:

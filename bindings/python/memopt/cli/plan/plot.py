@@ -37,7 +37,7 @@ def plot(answers: List[Answer], path: str, title: str) -> None:
         )
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-        write_picture(figure, path, dpi=120)
+        write_picture(figure, path)
     finally:
         pyplot.close(figure)
 

@@ -51,7 +51,7 @@ def _batches(text: str) -> Tuple[int, ...]:
     try:
         values = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise argparse.ArgumentTypeError("%r is no list of batches" % text) from None
+        raise argparse.ArgumentTypeError("%r is not a list of batches such as 8,16" % text) from None
     if not all(0 < value < 1 << 20 for value in values):
         raise argparse.ArgumentTypeError("%s: a batch is from 1 to 2^20" % text)
     return values

@@ -7,7 +7,7 @@ program ended, it tells the peaks and where they were.
 The program's input and output are left alone; the report goes to standard error, and with --json
 one line to standard output after all that the program wrote. Signals are handed on, and the exit
 code is the program's: 128 + N where signal N killed it, 127 where there is no such program. A
-program that calls memopt.phase("forward") and the like gets its peaks by phase.
+program that calls memopt.tools.phase("forward") and the like gets its peaks by phase.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import sys
 import time
 from typing import Any, Dict, List, Optional
 
-from ..._logfile import LogFile
-from ...phases import ENVIRONMENT
+from ...tools._log_file import LogFile
+from ...tools.phases import ENVIRONMENT
+from ..option_types import seconds
 from ..output import Output, json_text
 from ..pictures import check_picture
-from ..replacing import check_writable, replace
-from ..streams import give_up, said
+from ..replace_file import check_writable, replace
+from ..standard_streams import give_up, said
 from . import plot, report
-from .child import CannotStart, Child, End, Signals
-from .marks import Mark, Marks
+from .program import CannotStart, Child, End, Signals
+from .phase_pipe import Mark, Marks
 from .recorder import Figures, Recorder
 
-HELP = "run a program and record its memory over time"
 JSON_HELP = "print the report as one line of JSON, behind all that the program wrote"
 EXIT_STATUS = (
     "That of the program; 128 + N where signal N killed it; 127: there is no such program; 126: it "
@@ -39,20 +39,7 @@ EXIT_STATUS = (
     "program that ended with 0, the report cannot; 2: wrong usage."
 )
 
-_SHORTEST, _LONGEST = 0.001, 3600.0
 _ROOM = 4096  # bytes that the disk has to take before the program is run
-
-
-def _interval(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not _SHORTEST <= value <= _LONGEST:
-        raise argparse.ArgumentTypeError(
-            "%r is no number of seconds from %g to %g" % (text, _SHORTEST, _LONGEST)
-        )
-    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "memopt profile [options] -- COMMAND [ARGUMENT ...]"
     parser.add_argument(
         "--interval",
-        type=_interval,
+        type=seconds(0.001, 3600),
         default=0.1,
         metavar="SECONDS",
         help="time between two samples (default: 0.1)",
@@ -84,7 +71,9 @@ def run(arguments: argparse.Namespace, output: Output) -> int:
     if not command:
         from .. import UsageError
 
-        raise UsageError("which program? Write it behind --: memopt profile -- python train.py")
+        raise UsageError(
+            "no program was given; write it after --: memopt profile -- python train.py"
+        )
     if arguments.plot is not None:
         check_picture(arguments.plot)
     figures = Figures(gpus=not arguments.no_gpu)
@@ -120,7 +109,7 @@ class _Run:
         self._csv = LogFile(path, fields)
 
     def _start(self, environment: Dict[str, str], signals: Signals) -> Child:
-        """Where there is no such program, the samples of an earlier run stay."""
+        """If the program does not exist, the samples of an earlier run stay."""
         found = shutil.which(self._command[0]) is not None
         if found:
             self._open_csv()
@@ -152,7 +141,7 @@ class _Run:
         try:
             self._tell(value, recorder)
             sys.stdout.flush()
-        except OSError:  # nobody takes the report
+        except OSError:  # no reader of the report
             if end.code == 0:
                 raise
             give_up()
@@ -176,7 +165,7 @@ class _Run:
         while not child.wait(due):
             try:
                 record = self._figures.take(child.pid)
-            except (OSError, ValueError) as error:  # no files left to open, say
+            except (OSError, ValueError) as error:  # for instance no file descriptors
                 self._once("some samples are missing: %s" % error)
             else:
                 hidden = self._figures.hidden
@@ -208,7 +197,7 @@ class _Run:
     # --- in the end ---
 
     def _tell(self, value: Dict[str, Any], recorder: Recorder) -> None:
-        """The program has ended, and what it returned counts: what goes wrong here is only told."""
+        """The program has ended and its exit code counts: errors here are only reported."""
         if self._arguments.plot is not None:
             spans = [_span(mark, recorder.start) for mark in recorder.spans]
             self._try(plot.draw, {**value, "spans": spans}, self._arguments.plot)

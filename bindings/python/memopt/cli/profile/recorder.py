@@ -7,13 +7,12 @@ import time
 from contextlib import contextmanager
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Set
 
-from ..._published import Reader
 from ...errors import MemoptError
-from ...monitor import Monitor, Process
-from ...publish import Published
+from ...tools import Monitor, Process, Published
+from ...tools.published import Reader
 from ..monitor.sampling import GPUS, Target
-from .marks import Mark
-from .tree import descendants, hidden, process_use, proportional
+from .phase_pipe import Mark
+from .process_tree import descendants, hidden, process_use, proportional
 
 _MOST_RECORDS = 4000  # of the course; peaks are exact whatever is kept
 #: The shares of the time that may be spent, at most, with what costs more than reading a number.
@@ -63,7 +62,7 @@ class Figures:
         self.names: Dict[str, str] = {}
         self.totals: Dict[str, int] = {}
         self.seen: Set[int] = set()
-        #: Why host memory cannot be told, once that was so.
+        #: Why host memory cannot be read, if so.
         self.hidden: Optional[str] = None
         for backend in GPUS if gpus else ():
             self._open(backend)
@@ -108,7 +107,7 @@ class Figures:
         return record
 
     def _pss(self, pids: List[int]) -> Optional[int]:
-        """The kernel looks at every page for it, so it is seldom told."""
+        """The kernel visits every page for it, so it is seldom read."""
         budget = self._budgets["pss"]
         if not budget.allows():
             return None
@@ -140,8 +139,8 @@ class Figures:
 
 
 def _sum(processes: List[Process], pids: Set[int]) -> Optional[int]:
-    """The bytes of these processes; None where that is not told. In a container the driver may
-    count processes as the host does: one without a name here could be any."""
+    """The bytes of these processes; None if unknown. In a container the driver may use the host's
+    process numbers: one without a name here could be any."""
     own = [process for process in processes if process.pid in pids]
     told = [process.used_bytes for process in own if process.used_bytes is not None]
     if told or not own and all(process.name for process in processes):
@@ -210,7 +209,8 @@ class Recorder:
         return record
 
     def _keep(self, record: Record) -> None:
-        """The course keeps of several samples the most of each figure, so that it shows peaks."""
+        """The course keeps the maximum of each figure over several samples, so that it shows
+        peaks."""
         self._group = dict(record) if self._group is None else self._most(self._group, record)
         self._in_group += 1
         if self._in_group < self._every:

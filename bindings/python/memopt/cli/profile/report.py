@@ -1,15 +1,15 @@
-"""What `memopt profile` tells in the end: one object (schemas/profile.json), and tables of it."""
+"""The report of `memopt profile`: one object (schemas/profile.json), and tables of it."""
 
 from __future__ import annotations
 
 import shlex
 from typing import Any, Dict, List, Optional, Tuple
 
-from ... import _host
+from ...tools import _host_memory
 from ...sizes import format_size
-from ..monitor.watching import duration
+from ..monitor.trends import duration
 from ..output import Cell, Output, Text
-from .child import End
+from .program import End
 from .recorder import Figures, Recorder
 
 #: Figures of the host, with their names for people.
@@ -52,7 +52,7 @@ def build(
         "samples": recorder.samples,
         "processes": len(figures.seen),
         "largest_process_bytes": _largest(end, recorder),
-        "host_memory_total": _host.total(),
+        "host_memory_total": _host_memory.total(),
         "peaks": {
             name: _peak(recorder, name) for name, _ in HOST + ALLOCATORS if name in recorder.peaks
         },
@@ -63,9 +63,9 @@ def build(
 
 
 def _largest(end: End, recorder: Recorder) -> Optional[int]:
-    """The kernel counts exactly, but for a small program it tells what memopt had at the fork."""
+    """The kernel counts exactly, but for a small program its figure is memopt's at the fork."""
     sampled = recorder.peaks["largest"].bytes if "largest" in recorder.peaks else 0
-    exact = end.rss_peak if end.rss_peak > _host.rss_peak() else 0
+    exact = end.rss_peak if end.rss_peak > _host_memory.rss_peak() else 0
     return max(sampled, exact) or None
 
 
@@ -118,7 +118,7 @@ def _course(record: Dict[str, Any], figures: Figures) -> Dict[str, Any]:
 
 
 def one_line(command: List[str]) -> str:
-    """A command as a shell takes it, without what would break a line or steer a terminal."""
+    """A command as a shell takes it, without characters that break a line or control a terminal."""
     return "".join(one if one.isprintable() else " " for one in shlex.join(command))
 
 
@@ -219,7 +219,7 @@ def _notes(report: Dict[str, Any]) -> List[Tuple[str, Text]]:
             notes.append((device["device"], text))
     if any(phase["samples"] == 0 for phase in report["phases"]):
         notes.append(("phases", "some were too short for a sample: a smaller --interval sees them"))
-    blind = report["samples"] and not report["peaks"]  # why is told elsewhere
+    blind = report["samples"] and not report["peaks"]  # the reason is reported elsewhere
     if report["samples"] < 5 and not blind:
         notes.append(
             (

@@ -1,8 +1,8 @@
 """Optimizers for torch: AdamW, Lion and SGD with states of 4, 8 or 32 bits, one fused call a step.
 
 They are ``torch.optim.Optimizer``s with torch's argument names: parameter groups, state dicts,
-schedulers, hooks, closures, deepcopy and pickle work as ever. ``help(AdamW8bit)`` explains the
-arguments that torch's do not have; `portable_states` is the way back to torch's optimizers.
+schedulers, hooks, closures, deepcopy and pickle work as with torch's. ``help(AdamW8bit)`` explains
+the additional arguments; `portable_states` converts states for torch's optimizers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the optimizers have in common: torch's manners around one call of the library a step."""
+"""What the optimizers have in common: torch's protocols around one call of the library a step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ._binding import Binding, Key, Slot
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
 Learning = Union[float, torch.Tensor]
 
-#: torch.compile does not look into the function; torch treats its optimizers' own so.
+#: torch.compile does not trace the function; torch does the same for its optimizers.
 _out_of_graphs: Callable[[Any], Any] = getattr(torch, "_disable_dynamo", lambda function: function)
 
 
@@ -32,8 +32,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     _kind: OptimizerKind
     _states = StateFormat.F32
-    _portable = 0  # how many portable_states() are about it
-    #: Hyperparameters beside the learning rate and betas, by their names in the library.
+    _portable = 0  # how many portable_states() are active
+    #: Other hyperparameters than the learning rate and betas, by their names in the library.
     _numbers: Tuple[str, ...] = ("weight_decay",)
     _switches: Tuple[str, ...] = ("maximize",)
 
@@ -52,7 +52,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
     # --- groups ---
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """Adds a group; nothing changes where one of its values or parameters is refused."""
+        """Adds a group; nothing changes if one of its values or parameters is refused."""
         if isinstance(param_group, dict):
             known = (*self.defaults, "params", "param_names")
             number, rule = len(self.param_groups), type(self).__name__
@@ -95,7 +95,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         """One step over all parameters with a gradient; it does not wait for the device.
 
         `closure` reevaluates the model and returns the loss. A GradScaler's scale and verdict are
-        taken into account on the device.
+        read on the device.
         """
         loss = None
         if closure is not None:
@@ -179,7 +179,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         name: str,
         made: Dict[torch.Tensor, _format.State],
     ) -> Optional[_format.State]:
-        """The state to bind: the one that is there, or a new one, which `made` then has as well."""
+        """The state to bind: the existing one, or a new one, which is also added to `made`."""
         state = self.state.get(parameter)
         if _format.opened(state) is not state:  # from a loader that is not load_state_dict()
             made[parameter] = state = _format.opened(state)
@@ -196,8 +196,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
         group: Dict[str, Any],
         made: Dict[torch.Tensor, _format.State],
     ) -> Optional[_format.State]:
-        """In place of a state without moments: one with them if the group needs any, a step count
-        if random numbers go by it, else what there is."""
+        """Replaces a state without moments: by one with moments if the group needs them, by a step
+        count if random numbers depend on it; else keeps it."""
         if self._keeps_moments(group):
             new = _format.new(dense, self._kind, self._format_of(group, parameter))
             if state:
@@ -210,7 +210,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
         return new
 
     def _format_of(self, group: Dict[str, Any], parameter: torch.Tensor) -> StateFormat:
-        """How a new state is kept: by all elements, so that sharding does not change it."""
+        """The format of a new state, by the number of all elements, so that sharding does not
+        change it."""
         return StateFormat.F32 if parameter.numel() < int(group["min_8bit_size"]) else self._states
 
     def _checked_state(
@@ -221,7 +222,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         name: str,
         made: Dict[torch.Tensor, _format.State],
     ) -> _format.State:
-        """A state that is there, in the parameter's order of memory; ValueError if it is not one."""
+        """An existing state, in the parameter's order of memory; ValueError if it is invalid."""
         for key in ("step",) + _format.keys(self._kind, self._states):
             if not isinstance(state.get(key, dense), torch.Tensor):
                 raise RuntimeError(
@@ -263,10 +264,10 @@ class MemoptOptimizer(torch.optim.Optimizer):
     def state_dict(self) -> Dict[str, Any]:
         """torch's, which the optimizers here and `portable_states` understand.
 
-        Where states are coded no other optimizer takes the dict: torch's raise when they load it or
-        in their first step. For those, call this within ``mt.optim.portable_states(optimizer)``.
-        With FullyShardedDataParallel it always is as if called so. States of sharded parameters
-        (DTensors) are DTensors as well: any number of processes can load them.
+        No other optimizer accepts a dict with coded states: torch's raise when they load it or in
+        their first step. For those, call this within ``mt.optim.portable_states(optimizer)``. With
+        FullyShardedDataParallel it always behaves so. States of sharded parameters (DTensors) are
+        DTensors as well: any number of processes can load them.
         """
         flattened = any(_layout.is_flattened(p) for g in self.param_groups for p in g["params"])
         decode = self._portable > 0 or flattened
@@ -283,9 +284,9 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
         States go to the devices of their parameters and keep their types whatever the parameters'
         are. Codes are kept byte by byte where this optimizer has such codes. In a dict without any
-        codes, 32-bit states become what this optimizer keeps; beside codes they stay. ValueError for
-        a dict of another rule. Everything is checked before anything changes; the message names the
-        parameter.
+        codes, 32-bit states are converted to this optimizer's format; in a dict with codes they
+        stay. ValueError for a dict of another rule. Everything is checked before anything changes;
+        the message names the parameter.
         """
         state_dict = state_dict.copy()
         for pre_hook in self._optimizer_load_state_dict_pre_hooks.values():

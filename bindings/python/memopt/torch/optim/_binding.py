@@ -1,8 +1,8 @@
-"""What executes the steps: optimizers of the library that work on the memory of torch's tensors.
+"""Executes the steps: optimizers of the library that work on the memory of torch's tensors.
 
 A :class:`Binding` belongs to one torch optimizer and holds an executor for each device and way of
-rounding. It is made anew whenever a parameter or a state is found at another address than it was
-bound to; to see that, each step compares addresses, which takes a fraction of a microsecond each.
+rounding. It is replaced whenever a parameter or a state has another address than the bound one.
+Each step compares the addresses, in a fraction of a microsecond each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 
 from ... import _abi, _lifetime, errors
 from ..._abi import OptimizerKind, StateFormat, TensorStruct
-from ..._library import lib
+from ..._library import lib, output
 from .._native import Native, native
 from . import _format, _layout, _options
 
@@ -40,10 +40,10 @@ class Slot(NamedTuple):
     memory: torch.Tensor  # of this process, dense: the parameter's own or a copy
     copied: bool  # which of the two
     state: Optional[_format.State]  # as the torch optimizer holds it
-    steps: torch.Tensor  # the state's, or where there is none one that nobody else sees
+    steps: torch.Tensor  # the state's, or a private one if there is no state
 
 
-#: A sharded parameter of which this process has nothing: place, parameter, state.
+#: A sharded parameter of which this process has no part: place, parameter, state.
 Idle = Tuple[int, torch.Tensor, Optional[_format.State]]
 
 
@@ -65,19 +65,20 @@ class Executor:
             min_8bit_size=1,
             seed=seed,
         )
-        out = ctypes.c_void_p()
-        lib.memopt_optimizer_create(
-            allocator._handle.pointer, ctypes.byref(options), ctypes.byref(out)
+        self._handle = _lifetime.create(
+            self,
+            "optimizer",
+            lib.memopt_optimizer_destroy,
+            lib.memopt_optimizer_create,
+            allocator._handle.pointer,
+            options,
+            parents=(allocator._handle,),
         )
-        self._handle = _lifetime.Handle("optimizer", out.value or 0, _end, (allocator._handle,))
-        _lifetime.finalize(self, self._handle)
         self._pointer = self._handle.pointer
         self._values: List[Any] = [None] * groups
         self._rates: List[Any] = [None] * groups  # keeps tensors that the device reads
         for _ in range(groups):
-            start = _abi.OptimizerGroup(lr=0.0)
-            number = ctypes.c_uint32()
-            lib.memopt_optimizer_add_group(self._pointer, ctypes.byref(start), ctypes.byref(number))
+            output(lib.memopt_optimizer_add_group, self._pointer, _abi.OptimizerGroup(lr=0.0))
         for slot in slots:
             self._add(kind, format_, slot)
         self._indices = [slot.place for slot in slots]
@@ -92,9 +93,9 @@ class Executor:
         if state is not None and _format.has_moments(state, kind):
             format_ = _format.of(state, kind, slot.memory.numel(), format_)
             states = [state[name] for name in _format.keys(kind, format_)]
-        index = ctypes.c_uint64()
         try:
-            lib.memopt_optimizer_add_parameter_with_state(
+            output(
+                lib.memopt_optimizer_add_parameter_with_state,
                 self._pointer,
                 slot.group,
                 _format.structs([slot.memory]),
@@ -103,7 +104,6 @@ class Executor:
                 len(states),
                 slot.steps.data_ptr(),
                 self.native.stream(),
-                ctypes.byref(index),
             )
         except errors.InvalidArgumentError as error:
             raise ValueError("%s: %s" % (slot.name, error)) from None
@@ -128,7 +128,8 @@ class Executor:
                 self._values[number] = value
 
     def _learning_rate(self, number: int, lr: Any) -> Tuple[Any, ...]:
-        """A tensor is read by each step on the device, also by captured ones; elsewhere by us."""
+        """Each step reads a tensor of the device there, also if it is captured; any other is read
+        here."""
         if (
             isinstance(lr, torch.Tensor)
             and lr.device == self.device
@@ -142,7 +143,7 @@ class Executor:
         return (("lr", _options.number("learning rate", lr)),)
 
     def gradients(self, given: Sequence[Optional[torch.Tensor]], rule: str) -> List[torch.Tensor]:
-        """Writes the array; what is returned must be kept until the step was enqueued."""
+        """Writes the array; keep the result until the step is enqueued."""
         grads: List[Any] = [given[index] for index in self._indices]
         if self._sharded:
             grads = [None if g is None else _layout.local(g) for g in grads]
@@ -223,10 +224,6 @@ class Executor:
         return value.to(self.device, torch.float32, non_blocking=True)
 
 
-def _end(pointer: int, force: bool) -> None:
-    lib.memopt_optimizer_destroy(pointer)
-
-
 class Binding:
     """All executors of a torch optimizer."""
 
@@ -271,7 +268,7 @@ class Binding:
         grads: List[Optional[torch.Tensor]],
         state_of: Callable[[torch.Tensor], Any],
     ) -> bool:
-        """Whether all of it still is where it was bound, and this is not a child of the process."""
+        """Whether all addresses are still the bound ones, and this is not a child process."""
         if os.getpid() != self._process:
             return False
         if len(params) != len(self._params) or not all(map(operator.is_, params, self._params)):
@@ -296,7 +293,7 @@ class Binding:
         rule: str,
     ) -> None:
         """One step; everything is checked before the first executor starts."""
-        if isinstance(found_inf, torch.Tensor):  # once, for in the same place all processes meet
+        if isinstance(found_inf, torch.Tensor):  # once: a collective call
             found_inf = _layout.whole(found_inf)
         kept = []
         for executor in self.executors:
@@ -310,7 +307,8 @@ class Binding:
     def _count_idle(
         self, grads: Sequence[Optional[torch.Tensor]], found_inf: Optional[torch.Tensor]
     ) -> None:
-        """Counts the step where there is nothing to step: other processes have such states too."""
+        """Counts the step of parameters without elements here: other processes have such states
+        too."""
         for place, _, state in self._idle:
             if grads[place] is None or not state:
                 continue
@@ -322,7 +320,7 @@ class Binding:
 
 
 def _changed(params: List[torch.Tensor]) -> None:
-    """Tells autograd, which otherwise would not notice a backward pass over older values."""
+    """Marks the parameters as changed, so that autograd finds a backward pass over older values."""
     try:
         torch.autograd.graph.increment_version(params)
     except TypeError:  # torch before 2.5 takes one at a time

@@ -4,11 +4,10 @@
 the moments ("exp_avg" and, with AdamW, "exp_avg_sq"; of SGD "momentum_buffer") and, where these are
 coded, their scales ("absmax1", "absmax2"; with fp8 "scale1", "scale2"). 32-bit, 8-bit and fp8
 moments have the parameter's shape and order of memory; blocks go by the order of memory. SGD
-without momentum has no state, or "step" alone where it rounds stochastically, whose random numbers
-go by it. 4-bit
-ones are a row of bytes with two codes each, and where the parameter's order of memory is not that
-of its indices, "order" holds its strides. Codes are bytes, also those of fp8, for torch cannot
-pickle its own 8-bit floats.
+without momentum has no state, or "step" alone if it rounds stochastically, because the random
+numbers depend on it. 4-bit ones are a row of bytes with two codes each, and where the parameter's
+order of memory is not that of its indices, "order" holds its strides. Codes are bytes, also those
+of fp8, for torch cannot pickle its own 8-bit floats.
 
 In the state dicts of optimizers with coded states every entry is sealed: see :func:`sealed`.
 """
@@ -37,7 +36,7 @@ State = Dict[str, torch.Tensor]
 
 _SEAL = "memopt"
 
-#: In a step count of SGD's beside the steps: none of them has written the momentum buffer (see
+#: A bit of SGD's step count: no counted step has written the momentum buffer (see
 #: memopt_optimizer_add_parameter_with_state). As an int64 the count is then negative.
 NOT_BEGUN = -(1 << 63)
 
@@ -55,7 +54,7 @@ def has_moments(state: Any, kind: OptimizerKind) -> bool:
 
 
 def sealed(state: State) -> Dict[str, Any]:
-    """A state as no other optimizer takes it: each tensor in a dict of its own.
+    """A state that no other optimizer accepts: each tensor in its own dict.
 
     Codes under torch's names would be taken for moments. The names stay, since torch's flattened
     state dicts go by those in ``optimizer.state``. A "step" that is a dict stops Adam and its
@@ -65,7 +64,7 @@ def sealed(state: State) -> Dict[str, Any]:
 
 
 def opened(state: Any) -> Any:
-    """What sealed() was given; any other state as it is."""
+    """The argument of sealed(); any other state unchanged."""
     if not isinstance(state, dict) or not any(map(_is_sealed, state.values())):
         return state
     return {key: value[_SEAL] if _is_sealed(value) else value for key, value in state.items()}
@@ -99,7 +98,7 @@ def counts(kind: OptimizerKind, format_: StateFormat, count: int) -> List[int]:
 
 def of(state: State, kind: OptimizerKind, count: int, own: StateFormat) -> StateFormat:
     """The format in which the state of a parameter of `count` elements is kept; `own` is the
-    optimizer's, which decides where a single byte might be either."""
+    optimizer's, which decides if a byte could be either."""
     moment = state[MOMENTS[kind][0]]
     if "scale1" in state:
         return StateFormat.F8
@@ -145,7 +144,7 @@ def empty_scales(parameter: torch.Tensor, format_: StateFormat) -> torch.Tensor:
 
 
 def steps_taken(step: Any) -> int:
-    """The steps that a state's "step" tells of."""
+    """The number of steps in a state's "step"."""
     return int(step) & ~NOT_BEGUN
 
 

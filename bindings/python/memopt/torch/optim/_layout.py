@@ -1,4 +1,4 @@
-"""How tensors lie in memory, and what of them an optimizer can work on."""
+"""The memory layout of tensors, and what an optimizer can work on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def is_sharded(tensor: torch.Tensor) -> bool:
 
 
 def is_flattened(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is FullyShardedDataParallel's: a piece of many parameters laid end to end."""
+    """Whether a tensor is FullyShardedDataParallel's: a piece of many concatenated parameters."""
     return getattr(tensor, "_fsdp_flattened", False) is True
 
 

@@ -1,8 +1,8 @@
-"""What a state dict says of a parameter, in the form in which this optimizer keeps it.
+"""Converts a parameter's state in a state dict to this optimizer's format.
 
-Read are the dicts of the optimizers here, of torch's own, of bitsandbytes and of torchao. A moment
-comes as floats or as codes; codes of the same kind of map are taken over with their scales, byte by
-byte. What this optimizer cannot hold as codes without changing it keeps 32-bit states.
+It reads the dicts of the optimizers here, of torch, of bitsandbytes and of torchao. A moment comes
+as floats or as codes; codes of the same kind of map are copied with their scales, byte by byte.
+Moments that this optimizer cannot hold as unchanged codes keep 32-bit states.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def read(
 
 
 def is_count(state: Mapping[str, Any], kind: OptimizerKind) -> bool:
-    """Whether it is what SGD without momentum keeps where it rounds stochastically."""
+    """Whether it is the state of SGD without momentum that rounds stochastically."""
     return kind is OptimizerKind.SGD and isinstance(state.get("step"), torch.Tensor)
 
 

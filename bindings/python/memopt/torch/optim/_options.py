@@ -1,4 +1,4 @@
-"""What a parameter group may hold: values in range, and no key that is a misspelt one."""
+"""What a parameter group may hold: values in range, and no misspelt key."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import torch
 
 _U64 = 1 << 64
 
-#: Options of others by what they are here.
+#: Options of other libraries, with their names here.
 _ELSEWHERE = {"optim_bits": "min_8bit_size", "learning_rate": "lr", "epsilon": "eps"}
-#: How alike two keys are (0 to 1) of which one is taken for the other misspelt.
+#: From this similarity (0 to 1) on, one key counts as the other misspelt.
 _ALIKE = 0.8
 
 
 def number(name: str, value: Any) -> float:
     """A hyperparameter as a float; TypeError for text, also for text that reads as a number."""
     if not hasattr(value, "__float__"):
-        raise TypeError("Invalid %s: %r is a %s, not a number" % (name, value, type(value).__name__))
+        raise TypeError(
+            "Invalid %s: %r is a %s, not a number" % (name, value, type(value).__name__)
+        )
     return float(value)
 
 
@@ -68,19 +70,19 @@ def _check_switches(group: Dict[str, Any], rule: str) -> None:
 
 
 def check_keys(given: Iterable[str], known: Sequence[str], index: int, rule: str) -> None:
-    """Refuses a key of a group that is a known one misspelt. Any other unknown key is kept, as
-    torch does: programs mark their groups with keys of their own."""
+    """Refuses a misspelt key of a group. Any other unknown key is kept, as torch does: programs
+    mark their groups with keys of their own."""
     for key in given:
         nearest = _nearest(key, known)
         if nearest is not None:
             raise ValueError(
-                "parameter group %d has the key %r, which %s does not know; is %r meant?"
+                "parameter group %d has the key %r, which %s does not know; did you mean %r?"
                 % (index, key, rule, nearest)
             )
 
 
 def _nearest(key: Any, known: Sequence[str]) -> Optional[str]:
-    """The key for which an unknown one was meant; None where it is one of its own."""
+    """The known key that an unknown one resembles; None for a key of the program."""
     if key in known or not isinstance(key, str):
         return None
     if _ELSEWHERE.get(key) in known:

@@ -1,4 +1,4 @@
-"""State dicts of other rules are refused: what an optimizer would drop of them is what they hold."""
+"""Refuses state dicts of other rules, whose moments an optimizer would lose."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from ..._abi import OptimizerKind
 from . import _format
 
-#: Entries of a state by the rule that alone has them.
+#: Entries that only one rule's state has.
 _OWN = {
     "momentum_buffer": "SGD with momentum",
     "exp_avg_sq": "Adam",

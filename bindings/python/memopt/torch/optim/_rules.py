@@ -1,4 +1,4 @@
-"""The optimizers by name. Arguments are torch's, and those that torch's do not have."""
+"""The optimizers by name, with torch's arguments and additional ones."""
 
 from __future__ import annotations
 

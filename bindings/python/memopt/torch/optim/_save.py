@@ -1,4 +1,4 @@
-"""State dicts for others: for bitsandbytes, and for processes that share parameters otherwise."""
+"""State dicts for bitsandbytes, and for processes with other shards."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The states of sharded parameters (DTensors) in state dicts.
 
 ``optimizer.state`` holds what this process keeps: states of its shard, whose blocks start anew at
-the shard's first element. A state dict must say the same to any number of processes, so there the
+the shard's first element. A state dict must be valid for any number of processes, so there the
 tensors are DTensors with the parameter's mesh and placements, by rows (indices of dimension 0, the
 dimension that ``fully_shard`` cuts):
 
@@ -10,13 +10,13 @@ dimension that ``fully_shard`` cuts):
   in its block, and the row's codes.
 * Scales have, for each row, those of all blocks that the row may lie in.
 
-Each row is complete in itself. Whoever reads rows takes codes and scales over byte by byte if its
-own blocks lie as they did; else it decodes them exactly and quantises anew. The former is so in the
-same layout, and in any layout if all shards begin at a multiple of the block size. Codes by rows
-never have the parameter's shape: what expects floats there refuses them instead of copying bytes.
+Each row is complete in itself. A reader copies codes and scales byte by byte if its blocks are the
+same; else it decodes them exactly and quantises again. Blocks are the same in the same layout, and
+in any layout if all shards begin at a multiple of the block size. Codes by rows never have the
+parameter's shape: what expects floats there refuses them instead of copying bytes.
 
-How wide a row of codes is depends on how many processes share it. What is to go to others is decoded
-(portable_states()): 32-bit moments have one shape in every layout.
+How wide a row of codes is depends on how many processes share it. portable_states() decodes: 32-bit
+moments have one shape in every layout.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rows(NamedTuple):
     total: int  # of all processes
     here: int
     length: int  # elements of a row in this process
-    room: int  # elements of a row in the process that has most
+    room: int  # elements of a row in the process with the most
     pieces: int  # processes that share a row
 
     def width(self, format_: StateFormat) -> int:
@@ -80,7 +80,7 @@ def _by_rows(parameter: torch.Tensor) -> Tuple[Any, ...]:
 
 
 def check_placements(parameter: torch.Tensor, other: torch.Tensor, name: str) -> None:
-    """Refuses a gradient that is laid out over the processes otherwise than its parameter."""
+    """Refuses a gradient whose placement differs from its parameter's."""
     mesh, placements = getattr(other, "device_mesh", None), getattr(other, "placements", None)
     own: Any = parameter
     if mesh != own.device_mesh or tuple(placements or ()) != tuple(own.placements):

@@ -1,0 +1,6 @@
+"""The C interface of libmemopt-tools."""
+
+from .monitor import *
+from .pluggable import *
+from .publish import *
+from .trace import *

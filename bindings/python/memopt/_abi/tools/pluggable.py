@@ -1,0 +1,26 @@
+"""The C interface of pluggable.h."""
+
+from __future__ import annotations
+
+from ctypes import CFUNCTYPE
+
+from ..words import *
+
+PluggableRaise = CFUNCTYPE(None, TEXT, TEXT, U32, TEXT)
+
+
+functions(
+    TOOLS,
+    memopt_pluggable_configure=(CHECKED, TEXT, TEXT, PluggableRaise),
+    memopt_pluggable_alloc=(ADDRESS, U64, I32, STREAM),
+    memopt_pluggable_alloc_or_raise=(ADDRESS, U64, I32, STREAM),
+    memopt_pluggable_free=(None, ADDRESS, U64, I32, STREAM),
+    memopt_pluggable_record_stream=(None, ADDRESS, STREAM),
+    memopt_pluggable_empty_cache=(None,),
+    memopt_pluggable_memory_fraction=(None, F64, I32),
+    memopt_pluggable_begin_pool=(None, I32, U64, U64, ADDRESS),
+    memopt_pluggable_end_pool=(None, I32, U64, U64),
+    memopt_pluggable_release_pool=(None, I32, U64, U64),
+    memopt_pluggable_get_allocator=(CHECKED, I32, U64, OUT_HANDLE),
+    memopt_pluggable_end=(CHECKED,),
+)

@@ -1,0 +1,163 @@
+"""save_on_cpu(): tensors that autograd saves wait for backward in page-locked host memory.
+
+A drop-in for ``torch.autograd.graph.save_on_cpu``: its options and statistics. Its hooks are in
+_packer.py.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from typing import Dict, Optional, Tuple, Union
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+from .. import _abi
+from .._arguments import choice
+from ..offload import Disk, parse_disk
+from ..sizes import Size, parse_size
+from . import _buffers, _hooks
+from ._packer import Packer
+from ._store import Options, Store, give_store
+
+
+class save_on_cpu(saved_tensors_hooks):
+    """Under this context manager, tensors that autograd saves wait for backward on the host.
+
+        with memopt.torch.save_on_cpu():
+            loss = model(batch).sum()
+        loss.backward()
+
+    As ``torch.autograd.graph.save_on_cpu``, with these differences. Views of one storage are stored
+    once, with their strides. Parameters, leaves that require a gradient, buffers of the modules that
+    are called, tensor subclasses, and sparse or quantized tensors stay where they are; so do tensors
+    whose storage is smaller than `min_bytes`. What stays is checked: changed in place before
+    backward it raises, as without hooks. A copy to the host is a snapshot.
+
+    Args:
+        pin_memory: taken as torch does; host memory is always page-locked, and of exact size.
+        device_type: "cuda" or "cpu": whose tensors to store. By default CUDA's; on a machine
+            without, the CPU's.
+        host_limit: the most host memory to hold for each device, as a number or as "8GiB"; 0 is
+            no limit.
+        min_bytes: storages smaller than this stay.
+        prefetch: how many saved tensors to bring back ahead of the one that backward asks for. On
+            the CPU there is nothing to overlap with, and it has no effect.
+        keep_last: the newest values stay on the device, since backward begins with them: a number
+            of tensors, or bytes as "64MiB".
+        overflow: what to do with a value that does not fit below `host_limit`: "keep" it on the
+            device; "wait" for memory that is about to be given back, and fail where none is;
+            "fail" with LimitReachedError; "spill" older values to `disk`.
+        disk: a directory, or a file to make, where the oldest values go when the host is full:
+            "/scratch", or ("/scratch", "200GiB") to use no more of it. It needs a `host_limit`, and
+            makes "spill" the default of `overflow`. The file has no name: nothing is left of it
+            when the process ends. A disk that cannot be written raises StorageError in forward, one
+            that cannot be read in backward.
+
+    An object may be entered again, also within itself and on several threads. Host memory is kept
+    for the next object of the same limits. Ctrl-C may end any of it: the next step works, and
+    nothing leaks. (As with torch's contexts, a signal at the very start of ``__exit__`` leaves the
+    context on.)
+    """
+
+    def __init__(
+        self,
+        pin_memory: bool = True,
+        device_type: Optional[str] = None,
+        *,
+        host_limit: Size = 0,
+        min_bytes: Size = 1024,
+        prefetch: int = 2,
+        keep_last: Size = 0,
+        overflow: Union[None, str, _abi.Overflow] = None,
+        disk: Optional[Disk] = None,
+    ) -> None:
+        if prefetch < 0:
+            raise ValueError(
+                "save_on_cpu: prefetch must be a number of tensors, not %r" % (prefetch,)
+            )
+        options = _options(parse_size(host_limit), overflow, disk)
+        self._packer = packer = Packer(
+            options, device_type, max(1, parse_size(min_bytes)), _last(keep_last), prefetch
+        )
+        super().__init__(packer.pack, packer.unpack)
+        weakref.finalize(self, _give_stores, packer.stores).atexit = False
+
+    def __enter__(self) -> "save_on_cpu":  # type: ignore[override]
+        if not _hooks.enabled():
+            super().__enter__()  # raises, and tells why
+        packer = self._packer
+        try:
+            _buffers.watchers.append(packer)
+            _buffers.settle()
+            try:
+                _hooks.push(self.pack_hook, self.unpack_hook)
+            except BaseException:  # of a signal, which is heard afterwards
+                _hooks.pop()
+                raise
+        except BaseException:
+            _buffers.watchers.remove(packer)
+            _buffers.settle()
+            raise
+        return self
+
+    def __exit__(self, *arguments: object) -> None:
+        if self._packer not in _buffers.watchers:
+            raise RuntimeError("save_on_cpu: __exit__ was called more often than __enter__")
+        try:
+            _hooks.pop()
+        finally:
+            _buffers.watchers.remove(self._packer)
+        _buffers.settle()
+
+    def stats(self) -> Dict[str, int]:
+        """What it holds and has done.
+
+        Of this object: `saved` tensors that went to the host or wait to (keep_last), of which
+        `shared` needed no copy of their own; `kept_parameters`, `kept_buffers`, `kept_small`,
+        `kept_overflow`, `kept_other`: tensors that stayed, by reason; `kept_last`: of them those
+        that keep_last holds back; `packs`, `copied_out_bytes`, `copied_back_bytes`,
+        `prefetch_hits`, `waits`, `disk_written_bytes`, `disk_read_bytes`, `disk_waits`. Of its host
+        memory and its file, now: `tickets`, `host_bytes`, `host_bytes_peak`, `host_bytes_used`,
+        `kept_bytes`, `disk_tickets` (values on the disk only), `disk_bytes_used` (theirs),
+        `disk_bytes` (of the file), `disk_bytes_peak`.
+        """
+        return self._packer.stats()
+
+    def trim(self) -> int:
+        """Gives host memory and space of the disk that are not in use back; the bytes of memory."""
+        stores = list(self._packer.stores.values())
+        return sum(store.trim() for store in stores if store is not None)
+
+
+def _options(
+    host_limit: int, overflow: Union[None, str, _abi.Overflow], disk: Optional[Disk]
+) -> Options:
+    path, limit = parse_disk(disk, host_limit)
+    if overflow is None:
+        overflow = _abi.Overflow.KEEP if path is None else _abi.Overflow.SPILL
+    policy = int(choice(_abi.Overflow, overflow, "overflow"))
+    if (policy == _abi.Overflow.SPILL) != (path is not None):
+        raise ValueError(
+            "save_on_cpu: overflow 'spill' and disk need each other: pass both, or leave both out"
+        )
+    return Options(host_limit, policy, None if path is None else (os.fsdecode(path), limit))
+
+
+def _last(keep_last: Size) -> Tuple[float, float]:
+    """The most tensors and the most bytes to hold back."""
+    if isinstance(keep_last, str):
+        return math.inf, parse_size(keep_last)
+    if keep_last < 0:
+        raise ValueError(
+            "save_on_cpu: keep_last must be a number of tensors or bytes, not %r" % keep_last
+        )
+    return keep_last, math.inf
+
+
+def _give_stores(stores: Dict[torch.device, Optional[Store]]) -> None:
+    for store in stores.values():
+        if store is not None:
+            give_store(store)

@@ -1,0 +1,81 @@
+/* One slot for each device, made as configured; see pluggable.h. */
+#include "tools/pluggable/pluggable.h"
+
+#include "base/error.h"
+#include "tools/lock.h"
+
+#include <stdio.h>
+#include <string.h>
+
+mo_plug_slot mo_plug_slots[MO_PLUG_DEVICES];
+pthread_mutex_t mo_plug_lock = PTHREAD_MUTEX_INITIALIZER;
+char mo_plug_backend[8] = "cuda";
+char mo_plug_config[MO_PLUG_CONFIG];
+
+static int in_use(void)
+{
+    for (int i = 0; i < MO_PLUG_DEVICES; i++)
+        if (atomic_load(&mo_plug_slots[i].first) != NULL)
+            return 1;
+    return 0;
+}
+
+memopt_status mo_plug_set_config(const char *backend, const char *config)
+{
+    memopt_status status = MEMOPT_OK;
+    mo_tools_lock(&mo_plug_lock);
+    int same = strcmp(backend, mo_plug_backend) == 0 && strcmp(config, mo_plug_config) == 0;
+    if (!same && in_use()) {
+        status = mo_fail(MEMOPT_BUSY,
+                         "pluggable_configure: allocators of %s were made already with \"%.200s\"; "
+                         "configure before the first allocation",
+                         mo_plug_backend, mo_plug_config);
+    } else {
+        strcpy(mo_plug_backend, backend);
+        strcpy(mo_plug_config, config);
+    }
+    mo_tools_unlock(&mo_plug_lock);
+    return status;
+}
+
+memopt_status mo_plug_make(memopt_device *device, memopt_allocator **out_allocator)
+{
+    char config[MO_PLUG_CONFIG];
+    mo_tools_lock(&mo_plug_lock);
+    memcpy(config, mo_plug_config, sizeof config);
+    mo_tools_unlock(&mo_plug_lock);
+    return memopt_allocator_create(device, config, NULL, out_allocator);
+}
+
+/* Opens the device and makes its first allocator, unless another thread was quicker. */
+static memopt_status make_first(mo_plug_slot *slot, int index)
+{
+    char name[32];
+    memopt_device *device;
+    memopt_allocator *made, *none = NULL;
+    mo_tools_lock(&mo_plug_lock);
+    snprintf(name, sizeof name, "%s:%d", mo_plug_backend, index);
+    mo_tools_unlock(&mo_plug_lock);
+    memopt_status status = memopt_device_open(name, NULL, &device);
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_plug_make(device, &made);
+    if (status == MEMOPT_OK && atomic_compare_exchange_strong(&slot->first, &none, made))
+        return MEMOPT_OK;
+    if (status == MEMOPT_OK)
+        memopt_allocator_destroy(made);
+    memopt_device_close(device);
+    return status;
+}
+
+memopt_status mo_plug_enter(int32_t device, mo_plug_slot **out_slot)
+{
+    if (device < 0 || device >= MO_PLUG_DEVICES)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "pluggable: device %d is not 0 to %d", device,
+                       MO_PLUG_DEVICES - 1);
+    mo_plug_slot *slot = &mo_plug_slots[device];
+    *out_slot = slot;
+    return atomic_load_explicit(&slot->first, memory_order_acquire) != NULL
+               ? MEMOPT_OK
+               : make_first(slot, device);
+}

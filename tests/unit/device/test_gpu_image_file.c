@@ -1,0 +1,138 @@
+/* GPU images in files beside the library: found, missing, and others than the library was built
+ * with. */
+#include "gpu_compile.h"
+
+#include "base/sha256.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char ptx[] = ".version 7.5\n.target sm_75\n.visible .entry mo_cast(\n";
+static char folder[] = "/tmp/memopt-test-kernels-XXXXXX";
+static char digest[MO_SHA256_TEXT];
+static const char *path;
+
+static void digest_of(const char *data, uint64_t bytes, char *text)
+{
+    mo_sha256 sha;
+    mo_sha256_begin(&sha);
+    mo_sha256_add(&sha, data, bytes);
+    mo_sha256_end(&sha, text);
+}
+
+/* The examples of FIPS 180-4, one of them in parts. */
+static void digests(void **state)
+{
+    (void)state;
+    char text[MO_SHA256_TEXT];
+    mo_sha256 sha;
+    digest_of("abc", 3, text);
+    assert_string_equal(text, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    digest_of("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", 56, text);
+    assert_string_equal(text, "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+    char part[125];
+    memset(part, 'a', sizeof part);
+    mo_sha256_begin(&sha);
+    for (int i = 0; i < 1000000; i += 125)
+        mo_sha256_add(&sha, part, sizeof part);
+    mo_sha256_end(&sha, text);
+    assert_string_equal(text, "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+}
+
+static void write_file(const char *data, uint64_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(data, 1, bytes, file), bytes);
+    fclose(file);
+}
+
+/* What a launch says on a device whose images lie in files. */
+static memopt_status launch_once(void)
+{
+    int64_t before = mo_memory_live_blocks();
+    memopt_device *device = open_device("cuda:0");
+    memopt_status status = launch(device);
+    char message[1024];
+    snprintf(message, sizeof message, "%s", memopt_last_error());
+    OK(memopt_device_close(device));
+    assert_int_equal(mo_memory_live_blocks(), before);
+    device = open_device("cpu");
+    OK(launch(device));
+    OK(memopt_device_close(device));
+    if (status != MEMOPT_OK)
+        mo_fail(status, "%s", message);
+    return status;
+}
+
+static void found(void **state)
+{
+    (void)state;
+    write_file(ptx, sizeof ptx - 1);
+    OK(launch_once());
+}
+
+static void missing(void **state)
+{
+    (void)state;
+    unlink(path);
+    FAILS_SAYING(MEMOPT_UNSUPPORTED, path, launch_once());
+    SAYS(digest);
+}
+
+static void damaged(void **state)
+{
+    (void)state;
+    char other[MO_SHA256_TEXT], data[sizeof ptx + 1];
+    const uint64_t bytes = sizeof ptx - 1, sizes[] = {0, bytes - 1, bytes, bytes + 1};
+    for (int i = 0; i < 4; i++) {
+        memcpy(data, ptx, sizeof ptx);
+        data[20] ^= (char)(sizes[i] == bytes);
+        digest_of(data, sizes[i], other);
+        write_file(data, sizes[i]);
+        FAILS_SAYING(MEMOPT_CORRUPT, path, launch_once());
+        SAYS(digest);
+        SAYS(other);
+    }
+    unlink(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    FAILS_SAYING(MEMOPT_CORRUPT, path, launch_once());
+    assert_int_equal(rmdir(path), 0);
+}
+
+/* A device that could not load its kernels loads them when the reason has gone. */
+static void later(void **state)
+{
+    (void)state;
+    write_file("x", 1);
+    memopt_device *device = open_device("cuda:0");
+    FAILS_SAYING(MEMOPT_CORRUPT, path, launch(device));
+    write_file(ptx, sizeof ptx - 1);
+    mo_memory_fail_at(1);
+    assert_int_equal(launch(device), MEMOPT_OUT_OF_HOST_MEMORY);
+    OK(launch(device));
+    OK(memopt_device_close(device));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(digests), cmocka_unit_test(found), cmocka_unit_test(missing),
+        cmocka_unit_test(damaged), cmocka_unit_test(later),
+    };
+    const mo_image image = {"ptx75", NULL, sizeof ptx - 1, "kernels.ptx", digest};
+    const mo_images images = {&image, 1, NULL, 0};
+    mo_gpu_vendor vendor = *mo_cuda_driver.vendor;
+    char name[sizeof folder + 16];
+    if (mkdtemp(folder) == NULL || setenv("MEMOPT_KERNELS_DIR", folder, 1) != 0)
+        return 1;
+    snprintf(name, sizeof name, "%s/kernels.ptx", folder);
+    path = name;
+    digest_of(ptx, sizeof ptx - 1, digest);
+    vendor.images = &images;
+    mo_cuda_driver.vendor = &vendor;
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(path);
+    rmdir(folder);
+    return failed;
+}
