@@ -112,7 +112,11 @@ MO_DEVICE uint32_t mo_block_threads(void)
 
 MO_DEVICE uint32_t mo_warp_size(void)
 {
+#if __has_builtin(__builtin_amdgcn_wavefrontsize)
     return __builtin_amdgcn_wavefrontsize();
+#else /* clang 15 and 16: ROCm before 5.7 */
+    return __AMDGCN_WAVEFRONT_SIZE;
+#endif
 }
 
 MO_DEVICE void mo_barrier(void)

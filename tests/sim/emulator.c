@@ -14,7 +14,7 @@
 #include "core/sim.h"
 #include "launch.h"
 
-#include <setjmp.h>
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -367,13 +367,49 @@ static const mo_sim_kernel *find_in(const mo_sim_kernel *registry, const char *n
     return NULL;
 }
 
+static void touch(uintptr_t address, uint64_t bytes, int write, int atomic)
+{
+    sim_touch(address, bytes, write, atomic ? SIM_ATOMIC : SIM_PLAIN);
+}
+
+static const mo_sim_loaded *load_kernels(const char *path)
+{
+    static const mo_sim_calls calls = {
+        mo_sim_thread,      mo_sim_block,  mo_sim_threads, mo_sim_barrier,
+        mo_sim_shuffle_xor, mo_sim_shared, touch,          sim_illegal_access,
+    };
+    const mo_sim_loaded *(*load)(const mo_sim_calls *) = NULL;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    void *symbol = library != NULL ? dlsym(library, "mo_sim_load") : NULL;
+    if (symbol == NULL) {
+        fprintf(stderr, "MEMOPT_SIM_KERNELS=%s: %s\n", path, dlerror());
+        abort();
+    }
+    memcpy(&load, &symbol, sizeof load);
+    return load(&calls);
+}
+
+const mo_sim_loaded *sim_loaded_kernels(void)
+{
+    static const mo_sim_loaded *loaded;
+    static int looked;
+    const char *path = getenv("MEMOPT_SIM_KERNELS");
+    if (!looked && path != NULL && *path != '\0')
+        loaded = load_kernels(path);
+    looked = 1;
+    return loaded;
+}
+
 /* The library's kernels where they are built in, and those of the simulator's own tests. */
 extern const mo_sim_kernel mo_sim_kernels[] __attribute__((weak));
 extern const mo_sim_kernel sim_test_kernels[];
 
 const mo_sim_kernel *sim_find_kernel(const char *name)
 {
-    const mo_sim_kernel *kernel = find_in(sim_test_kernels, name);
+    const mo_sim_loaded *loaded = sim_loaded_kernels();
+    const mo_sim_kernel *kernel = loaded != NULL ? find_in(loaded->kernels, name) : NULL;
+    if (kernel == NULL)
+        kernel = find_in(sim_test_kernels, name);
     if (kernel == NULL && mo_sim_kernels != NULL)
         kernel = find_in(mo_sim_kernels, name);
     return kernel;

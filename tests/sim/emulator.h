@@ -10,5 +10,7 @@ struct sim_op;
 int sim_emulate(struct sim_op *op);
 /* By the symbol's name; NULL: no such kernel. */
 const mo_sim_kernel *sim_find_kernel(const char *name);
+/* What MEMOPT_SIM_KERNELS names; NULL: nothing. A file that cannot be loaded ends the program. */
+const mo_sim_loaded *sim_loaded_kernels(void);
 
 #endif

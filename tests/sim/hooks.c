@@ -19,7 +19,7 @@ extern const char _end __attribute__((visibility("hidden")));
 
 static struct sim_tag shared_tags[48 << 10];
 
-static void illegal(uintptr_t address, uint64_t bytes, int write, const char *why)
+void sim_illegal_access(uintptr_t address, uint64_t bytes, int write, const char *why)
 {
     sim_violation(0, sim_now.op->site, "%s: thread %u of block %u %s %llu bytes at %p: %s",
                   sim_now.op->launch->kernel->name, sim_now.thread, sim_now.block,
@@ -32,14 +32,14 @@ static void touch_arena(const sim_arena *arena, uintptr_t address, uint64_t byte
 {
     sim_mapping *m = sim_find_mapping(arena, address);
     if (m == NULL || !m->accessible || bytes > m->bytes - (address - m->address))
-        illegal(address, bytes, write,
-                m == NULL        ? "nothing is allocated there"
-                : !m->accessible ? "access has not been set"
-                                 : "beyond its allocation");
+        sim_illegal_access(address, bytes, write,
+                           m == NULL        ? "nothing is allocated there"
+                           : !m->accessible ? "access has not been set"
+                                            : "beyond its allocation");
     if (kind != SIM_UNALIGNED && bytes <= 16 && address % (bytes < 8 ? bytes : 8) != 0)
-        illegal(address, bytes, write, "misaligned");
+        sim_illegal_access(address, bytes, write, "misaligned");
     if (arena->index >= 0 && arena->index != sim_now.op->context->device)
-        illegal(address, bytes, write, "memory of another device");
+        sim_illegal_access(address, bytes, write, "memory of another device");
     sim_open_mapping(arena, m);
     uint64_t offset = m->physical->offset + (address - m->address);
     if (!write && !sim_now.reported)
@@ -47,6 +47,17 @@ static void touch_arena(const sim_arena *arena, uintptr_t address, uint64_t byte
     sim_shadow_access(sim_now.op, arena, offset, bytes, write);
     if (kind != SIM_ATOMIC)
         sim_race_check(arena->tags + offset, bytes, write, address, 0);
+}
+
+/* Arguments and constants. */
+static int readable(uintptr_t address)
+{
+    uintptr_t args = (uintptr_t)sim_now.op->launch->args;
+    const mo_sim_loaded *loaded = sim_loaded_kernels();
+    if (loaded != NULL && address >= (uintptr_t)loaded->begin && address < (uintptr_t)loaded->end)
+        return 1;
+    return (address >= args && address < args + SIM_PARAMS) ||
+           (address >= (uintptr_t)&__ehdr_start && address < (uintptr_t)&_end);
 }
 
 void sim_touch(uintptr_t address, uint64_t bytes, int write, sim_touch_kind kind)
@@ -63,12 +74,10 @@ void sim_touch(uintptr_t address, uint64_t bytes, int write, sim_touch_kind kind
         touch_arena(arena, address, bytes, write, kind);
         return;
     }
-    uintptr_t args = (uintptr_t)sim_now.op->launch->args;
-    if (!write && ((address >= args && address < args + SIM_PARAMS) ||
-                   (address >= (uintptr_t)&__ehdr_start && address < (uintptr_t)&_end)))
-        return; /* arguments and constants */
+    if (!write && readable(address))
+        return;
     if (!sim_registered(address, bytes))
-        illegal(address, bytes, write, "host memory that the device does not know");
+        sim_illegal_access(address, bytes, write, "host memory that the device does not know");
 }
 
 void __tsan_init(void);

@@ -31,6 +31,26 @@ uint64_t mo_sim_shuffle_xor(uint64_t bits, uint32_t mask, const char *file, int 
 /* Memory of the block: the same for every thread that asks with this key. */
 void *mo_sim_shared(uint64_t size, const void *key);
 
+/*
+ * Kernels from a shared object (MEMOPT_SIM_KERNELS): its mo_sim_load takes these calls and gives
+ * the registry, the range of its constants, and the digest (FNV-1a) of the text it was translated
+ * from.
+ */
+typedef struct mo_sim_calls {
+    uint32_t (*thread)(void), (*block)(void), (*threads)(void);
+    void (*barrier)(const char *file, int line);
+    uint64_t (*shuffle_xor)(uint64_t bits, uint32_t mask, const char *file, int line);
+    void *(*shared)(uint64_t size, const void *key);
+    void (*touch)(uintptr_t address, uint64_t bytes, int write, int atomic);
+    void (*illegal)(uintptr_t address, uint64_t bytes, int write, const char *why);
+} mo_sim_calls;
+
+typedef struct mo_sim_loaded {
+    const mo_sim_kernel *kernels;
+    const char *begin, *end;
+    uint64_t image_digest;
+} mo_sim_loaded;
+
 #ifdef __cplusplus
 }
 #endif

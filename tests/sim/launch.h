@@ -23,6 +23,8 @@ typedef enum sim_touch_kind { SIM_PLAIN, SIM_UNALIGNED, SIM_ATOMIC } sim_touch_k
 
 /* A thread touches memory; called before it does. */
 void sim_touch(uintptr_t address, uint64_t bytes, int write, sim_touch_kind kind);
+/* Reports an access that no device allows, and ends the launch. */
+void sim_illegal_access(uintptr_t address, uint64_t bytes, int write, const char *why);
 /* Checks and notes an access against the other threads of the launch; the tags of the bytes. */
 void sim_race_check(struct sim_tag *tags, uint64_t bytes, int write, uintptr_t address, int shared);
 

@@ -115,6 +115,19 @@ static sim_status check_fatbin(const void *image)
     return status;
 }
 
+/* Kernels that were translated from a text run in the place of that text only. */
+static int is_other_text(const char *text)
+{
+    const mo_sim_loaded *loaded = sim_loaded_kernels();
+    uint64_t digest = 0xCBF29CE484222325;
+    for (const char *at = text; loaded != NULL && *at != '\0'; at++)
+        digest = (digest ^ (unsigned char)*at) * 0x100000001B3;
+    if (loaded == NULL || digest == loaded->image_digest)
+        return 0;
+    sim_violation(0, 0, "MEMOPT_SIM_KERNELS is not made from the PTX that is loaded");
+    return 1;
+}
+
 static sim_status check_image(const void *image, uint64_t *out_named_bytes)
 {
     static const unsigned char fatbin[4] = {0x50, 0xED, 0x55, 0xBA};
@@ -130,7 +143,7 @@ static sim_status check_image(const void *image, uint64_t *out_named_bytes)
     if (strstr(image, ".version") == NULL)
         return SIM_INVALID_IMAGE;
     *out_named_bytes = strlen(image);
-    return check_ptx(image);
+    return is_other_text(image) ? SIM_INVALID_IMAGE : check_ptx(image);
 }
 
 /* --- modules ------------------------------------------------------------------------------- */
