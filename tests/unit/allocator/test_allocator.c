@@ -1,6 +1,8 @@
 /* Blocks: sizes, best fit, splitting, joining, both kinds of segments. */
 #include "support.h"
 
+#include "memopt/experimental/hooks.h"
+
 /* --- sizes ------------------------------------------------------------------------------------ */
 
 static uint64_t usable(memopt_allocator *allocator, void *pointer)

@@ -87,8 +87,8 @@ static void saved_values_are_there_when_gradients_are_cast(void **state)
     mo_plan_drop(&t, x);
     mo_plan_drop(&t, y);
     mo_plan_tape_backward(&t, loss);
-    /* Both leaves, the loss and its gradient; x and y, saved; the product's gradient; both gradients in the
-     * product's type and one of them cast. */
+    /* Both leaves, the loss and its gradient; x and y, saved; the product's gradient; both
+     * gradients in the product's type and one of them cast. */
     assert_int_equal(peak(&t, MO_PLAN_PHASE_BACKWARD), 1502 + 1500 + 1000 + 2000 + 500);
     mo_plan_tape_end(&t);
 }
