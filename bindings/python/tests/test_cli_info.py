@@ -256,7 +256,7 @@ def test_hip_without_a_card():
     shown = text(DRIVERS, **variables)
     assert re.search(r"why +no AMD device: /dev/kfd: ", shown)
     assert "make the card usable by its kernel driver" in shown
-    assert "reinstall" not in shown and "hipLaunchHostFunc" not in shown
+    assert "reinstall the ROCm" not in shown and "hipLaunchHostFunc" not in shown
 
 
 @simulated
