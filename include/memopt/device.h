@@ -15,6 +15,12 @@
  *
  * **Threads.** Every function here may be called from any thread at any time. One exception: while
  * a handle is destroyed or closed, no other call may use it.
+ *
+ * **Processes.** The child of a fork cannot use what its parent opened or made: each call with a
+ * device of the parent's, or with any handle that was made on it, returns #MEMOPT_UNSUPPORTED at
+ * once and changes nothing; destroy and close too. The child may open devices of its own: "cpu"
+ * always, a GPU only if no parent started its driver. Memory of expandable segments on "cpu" is
+ * shared with the child: what the child writes there, the parent sees.
  */
 #ifndef MEMOPT_DEVICE_H
 #define MEMOPT_DEVICE_H

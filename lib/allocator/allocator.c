@@ -49,6 +49,8 @@ memopt_status memopt_allocator_create(memopt_device *device, const char *config,
     if (device == NULL || out_allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_create: %s is NULL",
                        device == NULL ? "device" : "out_allocator");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("allocator_create");
     memopt_status status = mo_config_parse(config, &parsed);
     if (status == MEMOPT_OK)
         status = mo_options_read(&copy, sizeof copy, options, "memopt_allocator_options");
@@ -147,6 +149,8 @@ memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
     char tags[400];
     if (allocator == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_destroy");
     mo_lock(&allocator->lock);
     uint64_t blocks = allocator->live.count;
     mo_report_tags(allocator, MO_TAGS, tags, sizeof tags);
@@ -163,6 +167,8 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
 {
     if (allocator == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_destroy_force");
     int lost = mo_device_lost(allocator->device);
     memopt_status status = lost ? MEMOPT_OK : memopt_device_sync(allocator->device);
     mo_lock(&allocator->lock);
@@ -176,6 +182,8 @@ memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t l
 {
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_set_limit: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_set_limit");
     mo_lock(&allocator->lock);
     allocator->limit = limit;
     mo_unlock(&allocator->lock);
@@ -206,6 +214,8 @@ memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes
     if (allocator == NULL || out_pointer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_alloc: %s is NULL",
                        allocator == NULL ? "allocator" : "out_pointer");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_alloc");
     if (bytes == 0) {
         *out_pointer = NULL;
         return MEMOPT_OK;
@@ -274,6 +284,8 @@ memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer)
     memopt_status status = MEMOPT_OK;
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_free: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_free");
     if (pointer == NULL)
         return MEMOPT_OK;
     mo_lock(&allocator->lock);
@@ -293,6 +305,8 @@ memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *
     memopt_status status = MEMOPT_OK;
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_record_stream: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_record_stream");
     mo_lock(&allocator->lock);
     mo_block *block = mo_block_table_find(&allocator->live, pointer);
     if (block != NULL)
@@ -314,6 +328,8 @@ memopt_status memopt_allocator_get_block(memopt_allocator *allocator, const void
     char reason[REASON_BYTES];
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_block: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_get_block");
     mo_lock(&allocator->lock);
     const mo_block *block = mo_block_table_find(&allocator->live, pointer);
     if (block == NULL)
@@ -339,6 +355,8 @@ memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *
     int found;
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trim_sync: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_trim_sync");
     mo_lock(&allocator->slow);
     mo_lock(&allocator->lock);
     memopt_status status = MEMOPT_OK;
@@ -364,7 +382,7 @@ memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *
 
 int32_t memopt_allocator_owns(memopt_allocator *allocator, const void *pointer)
 {
-    if (allocator == NULL)
+    if (allocator == NULL || mo_device_inherited(allocator->device))
         return 0;
     mo_lock(&allocator->lock);
     int owned = mo_block_table_find(&allocator->live, pointer) != NULL;

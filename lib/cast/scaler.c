@@ -96,6 +96,8 @@ memopt_status memopt_scaler_create(memopt_device *device, const memopt_scaler_op
     if (device == NULL || out_scaler == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler: %s is NULL",
                        device == NULL ? "device" : "out_scaler");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("scaler_create");
     status = read_options(&state, &disabled, options);
     if (status != MEMOPT_OK)
         return status;
@@ -127,6 +129,8 @@ memopt_status memopt_scaler_destroy(memopt_scaler *scaler)
     memopt_status status, first;
     if (scaler == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler_destroy");
     first = mo_device_lost(scaler->device) ? MEMOPT_OK : memopt_device_sync(scaler->device);
     status = mo_mem_free(scaler->device, scaler->block, sizeof *scaler->block);
     first = first == MEMOPT_OK ? status : first;
@@ -153,6 +157,8 @@ static memopt_status check_gradients(const char *verb, const memopt_scaler *scal
     char subject[32];
     if (scaler == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler %s: scaler is NULL", verb);
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler");
     snprintf(subject, sizeof subject, "scaler %s", verb);
     return mo_gradient_list_check(scaler->device, subject, gradients, count, written, out_chunks);
 }
@@ -183,6 +189,8 @@ memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream)
 {
     if (scaler == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler update: scaler is NULL");
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler_update");
     mo_scaler_update_args args = {scaler->block, scaler->disabled, 0};
     return mo_launch(scaler->device, stream, &mo_kernel_scaler_update, &args, 1);
 }
@@ -197,6 +205,8 @@ memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_stream 
     if (scaler == NULL || out_state == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler get state: %s is NULL",
                        scaler == NULL ? "scaler" : "out_state");
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler_get_state_sync");
     if (out_state->struct_size < sizeof out_state->struct_size)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "scaler get state: struct_size is %zu; set it to "
@@ -218,6 +228,8 @@ memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler, const memopt_s
     if (scaler == NULL || state == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler set state: %s is NULL",
                        scaler == NULL ? "scaler" : "state");
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler_set_state_sync");
     status = mo_options_read(&copy, sizeof copy, state, "memopt_scaler_state");
     if (status == MEMOPT_OK)
         status = check_state("scaler set state", &copy);

@@ -6,6 +6,8 @@
  */
 #include "checkpoint/region.h"
 
+#include "device/device.h"
+
 static memopt_status refuse_if_busy(const memopt_region *region, const char *verb)
 {
     if (region->activity != MO_ACTIVITY_NONE)
@@ -66,6 +68,8 @@ memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream)
 {
     if (region == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_forward: region is NULL");
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_forward");
     memopt_status status = refuse_if_busy(region, "run forward");
     if (status == MEMOPT_OK)
         status = refuse_if_held(region, "run forward");
@@ -161,6 +165,8 @@ memopt_status memopt_region_recompute(memopt_region *region, memopt_stream strea
 {
     if (region == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_recompute: region is NULL");
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_recompute");
     memopt_status status = refuse_if_busy(region, "recompute");
     if (status != MEMOPT_OK)
         return status;
@@ -190,6 +196,8 @@ memopt_status memopt_region_release(memopt_region *region)
 {
     if (region == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_release: region is NULL");
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_release");
     memopt_status status = refuse_if_busy(region, "be released");
     if (status == MEMOPT_OK)
         status = mo_region_drop_leases(region);

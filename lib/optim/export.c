@@ -10,6 +10,8 @@ memopt_status memopt_optimizer_get_export_size(memopt_optimizer *o, uint64_t *ou
     if (o == NULL || out_bytes == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer export: %s is NULL",
                        o == NULL ? "the handle" : "out_bytes");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_get_export_size");
     *out_bytes = mo_export_bytes(o);
     return MEMOPT_OK;
 }
@@ -80,6 +82,8 @@ memopt_status memopt_optimizer_export_sync(memopt_optimizer *o, uint64_t bytes,
     if (o == NULL || buffer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer export: %s is NULL",
                        o == NULL ? "the handle" : "buffer");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_export_sync");
     uint64_t needed = mo_export_bytes(o);
     if (bytes < needed)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,

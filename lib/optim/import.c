@@ -191,6 +191,8 @@ memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buff
     if (o == NULL || buffer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer import: %s is NULL",
                        o == NULL ? "the handle" : "buffer");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_import_sync");
     memopt_status status = check(o, buffer, bytes, &s);
     if (status == MEMOPT_OK)
         status = mo_optimizer_use_stream(o, stream);

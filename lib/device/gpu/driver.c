@@ -104,6 +104,7 @@ static memopt_status load(mo_gpu_driver *driver)
         goto close_library;
     }
     driver->loaded = 1;
+    driver->process = mo_process_forks();
     mo_log(MEMOPT_LOG_INFO, "%s: loaded %s, version %d%s%s", vendor->name, driver->file,
            driver->version, driver->missing[0] == '\0' ? "" : ", without ", driver->missing);
     return MEMOPT_OK;
@@ -114,12 +115,19 @@ close_library:
     return status;
 }
 
+static const char inherited[] =
+    "a parent of this process started the driver before a fork, and the "
+    "driver does not work in the child";
+
+/* UNSUPPORTED: the child of a fork, as `inherited` says. */
 static memopt_status load_quietly(mo_gpu_driver *driver)
 {
     mo_lock(&load_lock);
+    memopt_status status = MEMOPT_UNSUPPORTED;
     if (!driver->loaded)
-        driver->status = load(driver);
-    memopt_status status = driver->status;
+        status = driver->status = load(driver);
+    else if (driver->process == mo_process_forks())
+        status = driver->status;
     mo_unlock(&load_lock);
     return status;
 }
@@ -130,6 +138,9 @@ memopt_status mo_gpu_load(mo_gpu_driver *driver)
     memopt_status status = load_quietly(driver);
     if (status == MEMOPT_OK)
         return status;
+    if (status == MEMOPT_UNSUPPORTED)
+        return mo_fail(status, "%s: %s; start the child by exec (spawn) instead",
+                       driver->vendor->name, inherited);
     mo_lock(&load_lock);
     memcpy(problem, driver->problem, sizeof problem);
     memcpy(missing, driver->missing, sizeof missing);
@@ -192,7 +203,8 @@ void mo_gpu_report(mo_gpu_driver *driver, memopt_backend_info *out_info)
     out_info->driver_version = driver->version;
     snprintf(out_info->library, sizeof out_info->library, "%s", driver->file);
     snprintf(out_info->tried, sizeof out_info->tried, "%s", driver->tried);
-    snprintf(out_info->problem, sizeof out_info->problem, "%s", driver->problem);
+    snprintf(out_info->problem, sizeof out_info->problem, "%s",
+             out_info->status == MEMOPT_UNSUPPORTED ? inherited : driver->problem);
     snprintf(out_info->missing, sizeof out_info->missing, "%s", driver->missing);
     mo_unlock(&load_lock);
     for (uint32_t i = 0; i < images->count; i++)
