@@ -4,6 +4,7 @@
 #include "allocator/events.h"
 #include "allocator/pool.h"
 #include "allocator/pressure.h"
+#include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
 #include "allocator/streams.h"
@@ -128,6 +129,7 @@ static memopt_status drain(memopt_allocator *allocator)
 static memopt_status end(memopt_allocator *allocator, int lost)
 {
     memopt_status status = drain(allocator);
+    memopt_status recorded = mo_recorder_end(allocator, NULL);
     mo_streams_unlisten(allocator); /* no stream is used from here on */
     first_error(&status, mo_segments_end(allocator));
     first_error(&status, mo_events_end(allocator));
@@ -141,7 +143,8 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     pthread_mutex_destroy(&allocator->lock);
     pthread_mutex_destroy(&allocator->slow);
     mo_free(allocator);
-    return mo_end_status(lost, status);
+    status = mo_end_status(lost, status);
+    return status != MEMOPT_OK ? status : recorded;
 }
 
 memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
@@ -266,6 +269,8 @@ static memopt_status fail_not_live(const char *function, const void *pointer, co
 
 static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
 {
+    const int records = allocator->recorder != NULL;
+    memopt_stream last = records ? mo_recorder_last_stream(block) : NULL;
     if (block->uses != NULL) {
         memopt_status status = mo_events_free(allocator, block);
         if (status != MEMOPT_OK)
@@ -273,6 +278,8 @@ static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
     }
     mo_block_table_remove(&allocator->live, block->address);
     mo_block_count_free(allocator, block);
+    if (records)
+        mo_recorder_free(allocator, block, last);
     if (block->state == MO_BLOCK_LIVE)
         mo_block_retire(allocator, block);
     return MEMOPT_OK;
