@@ -31,7 +31,7 @@ static memopt_status check_frame(const unsigned char *b, uint64_t bytes)
                        "optimizer import: the header says %" PRIu64
                        " bytes, the buffer has %" PRIu64 "; the export is cut short or damaged",
                        total, bytes);
-    uint32_t crc = mo_crc32(b, total - MO_EXPORT_END);
+    uint32_t crc = mo_crc32(0, b, total - MO_EXPORT_END);
     if (crc != mo_get_u32(b + total - 8) || mo_get_u32(b + total - 4) != 0)
         return mo_fail(MEMOPT_CORRUPT,
                        "optimizer import: the checksum is %08" PRIx32 ", %08" PRIx32
