@@ -278,6 +278,18 @@ memopt_status memopt_copy(memopt_device *device, void *destination, const void *
                                : device->ops->copy(device, destination, source, bytes, stream);
 }
 
+memopt_status memopt_copy_sync(memopt_device *device, void *destination, const void *source,
+                               uint64_t bytes, memopt_stream stream)
+{
+    memopt_status status = memopt_copy(device, destination, source, bytes, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    status = memopt_stream_sync(device, stream);
+    if (status != MEMOPT_OK)
+        (void)memopt_device_sync(device); /* the copy may still write to the caller's stack */
+    return status;
+}
+
 memopt_status memopt_fill(memopt_device *device, void *destination, int32_t value, uint64_t bytes,
                           memopt_stream stream)
 {
