@@ -398,6 +398,48 @@ typedef memopt_status (*memopt_block_visitor)(void *user, const memopt_block_inf
 MEMOPT_API memopt_status memopt_allocator_snapshot(memopt_allocator *allocator,
                                                    memopt_block_visitor visitor, void *user);
 
+/**
+ * @brief Begins to record a trace: a line of CSV for each allocation and free, which `memopt
+ * replay` and memopt_trace_read_csv() read.
+ *
+ * The columns are Thread, Time (microseconds since the start), Action, Pointer, Size (as
+ * requested), Stream and Tag. Blocks that are alive are recorded first, as allocations. Everything
+ * that takes its memory from the allocator is included: leases of regions, states of optimizers,
+ * values of offloaders. Failed allocations are recorded as such. A block with recorded streams is
+ * freed on the last of them.
+ *
+ * The recording takes 64 KiB of host memory. The call whose line fills them, about each thousandth,
+ * writes them to the file while other threads wait for it. If the file cannot be written, recording
+ * ends, the program goes on, and memopt_allocator_stop_trace() tells.
+ * @param allocator the allocator.
+ * @param path the file; an existing one is replaced.
+ * @retval MEMOPT_OK recording.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @retval MEMOPT_BUSY the allocator is being recorded already.
+ * @retval MEMOPT_IO_ERROR the file cannot be opened; the driver code is errno.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_start_trace(memopt_allocator *allocator,
+                                                      const char *path);
+
+/**
+ * @brief Ends the recording of a trace and closes its file. Destroying the allocator does it too.
+ * @param allocator the allocator.
+ * @param[out] out_events the number of lines without the header; may be NULL.
+ * @retval MEMOPT_OK the file is complete.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL.
+ * @retval MEMOPT_NOT_FOUND no trace is being recorded.
+ * @retval MEMOPT_IO_ERROR a write failed, now or earlier: the disk is full, for example. The driver
+ *         code is errno. The recording has ended; the file has the events before that, in whole
+ *         lines.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the allocator.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_stop_trace(memopt_allocator *allocator,
+                                                     uint64_t *out_events);
+
 MEMOPT_END_DECLS
 
 #endif /* MEMOPT_ALLOCATOR_H */

@@ -15,7 +15,7 @@
 #ifndef MEMOPT_CAST_H
 #define MEMOPT_CAST_H
 
-#include <memopt/device.h>
+#include <memopt/allocator.h>
 
 MEMOPT_BEGIN_DECLS
 
@@ -216,12 +216,15 @@ typedef struct memopt_scaler_options {
     double backoff_factor;    /**< The factor after an overflow; 0: 0.5. In (0, 1). */
     uint32_t growth_interval; /**< Steps without overflow before growth; 0: 2000. */
     uint32_t disabled;        /**< 1: the scale stays 1 (norm, clip and check still work). */
+    /** Where the scaler's memory comes from; it must outlive the scaler. NULL: the device. */
+    memopt_allocator *allocator;
+    memopt_tag tag; /**< The tag of that memory; 0: "other". Only with an allocator. */
 } memopt_scaler_options;
 
 /** @brief Initialiser of ::memopt_scaler_options. */
 #define MEMOPT_SCALER_OPTIONS_INIT                                                                 \
     {                                                                                              \
-        sizeof(memopt_scaler_options), 0, 0, 0, 0, 0                                               \
+        sizeof(memopt_scaler_options), 0, 0, 0, 0, 0, NULL, 0                                      \
     }
 
 /** @brief A scaler's state, with the fields of torch's GradScaler. */
@@ -248,7 +251,8 @@ typedef struct memopt_scaler_state {
  * @param options NULL for defaults.
  * @param[out] out_scaler the scaler; destroy it with memopt_scaler_destroy().
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or an option is out of range.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, an option is out of range, or the allocator is
+ * of another device or does not know the tag.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error().
  * @since 0.9
@@ -362,6 +366,63 @@ MEMOPT_API memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, mem
 MEMOPT_API memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler,
                                                       const memopt_scaler_state *state,
                                                       memopt_stream stream);
+
+/**
+ * @brief Enqueues a copy of the state to the host, for memopt_scaler_get_sent_state(). Does not
+ * wait.
+ *
+ * Call it after memopt_scaler_update() in each step, or in some. While an earlier copy is under way
+ * the call does nothing. The first call allocates page-locked memory.
+ * @param scaler the scaler.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued, or an earlier copy is still under way.
+ * @retval MEMOPT_INVALID_ARGUMENT scaler is NULL or stream is not a live stream of its device.
+ * @retval MEMOPT_UNSUPPORTED the stream records a graph.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST a host allocation or
+ * the driver failed, or the device is lost; see memopt_last_error(). The last state stays known.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_scaler_send_state(memopt_scaler *scaler, memopt_stream stream);
+
+/**
+ * @brief Reads the last state that has arrived by memopt_scaler_send_state(), without waiting.
+ * @param scaler the scaler.
+ * @param[in,out] out_state the caller sets struct_size; the call fills at most that many bytes.
+ * @param[out] out_updates how many calls of memopt_scaler_update() were enqueued before the state
+ *        was sent: the step that it belongs to. May be NULL.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_NOT_READY no state has arrived yet. The last error is not written.
+ * @retval MEMOPT_INVALID_ARGUMENT scaler or out_state is NULL, or struct_size is too small.
+ * @retval MEMOPT_UNSUPPORTED as for every call with a handle of a parent process.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST the driver failed or the device is lost; see
+ *         memopt_last_error().
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_scaler_get_sent_state(memopt_scaler *scaler,
+                                                      memopt_scaler_state *out_state,
+                                                      uint64_t *out_updates);
+
+/**
+ * @brief Sets every byte of many tensors, in stream order: 0 for gradients before they are added
+ * to, 255 for memory that must be written before it is read (every float type reads it as NaN).
+ *
+ * All tensors are checked before the first is filled.
+ * @param device the device.
+ * @param tensors `count` tensors of any element type, written. They may overlap.
+ * @param count the number of tensors; 0 does nothing.
+ * @param value the byte, 0 to 255.
+ * @param stream the stream.
+ * @retval MEMOPT_OK enqueued.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, value is no byte, stream is not a live stream
+ * of the device, or a tensor is misaligned, beyond the address space or not reachable; the message
+ * names its index.
+ * @retval MEMOPT_UNSUPPORTED as for every call with the device of a parent process.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
+ * see memopt_last_error(). Earlier tensors may be filled.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_fill_tensors(memopt_device *device, const memopt_tensor *tensors,
+                                             uint64_t count, int32_t value, memopt_stream stream);
 
 MEMOPT_END_DECLS
 

@@ -81,7 +81,7 @@ enum {
 
 /**
  * @brief Callbacks of a region. Each returns #MEMOPT_OK or a value that the outer call returns
- *        unchanged.
+ *        unchanged. They must not throw: see memopt_region_reset().
  */
 typedef struct memopt_region_callbacks {
     size_t struct_size; /**< sizeof(memopt_region_callbacks). */
@@ -154,12 +154,13 @@ MEMOPT_API memopt_status memopt_region_destroy(memopt_region *region);
  * @brief Runs the segment for the first time: saves the random state, calls run, drops the leases.
  *
  * With ::MEMOPT_CHECK_EXACT, if a declared value has grown, the call waits for the previous run.
- * @param region a region that holds no leases. It may be run forward several times before a
- *        recompute; then the last run counts.
+ * @param region a region that backward does not use: recomputed regions are released first. It may
+ *        be run forward several times before a recompute, for an evaluation for example; then the
+ *        last run counts, and leases that an earlier one kept (::MEMOPT_REGION_KEEP) end.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT region is NULL.
- * @retval MEMOPT_BUSY the region holds leases of an earlier run, or its callback is running.
+ * @retval MEMOPT_BUSY the region was recomputed and not released, or its callback is running.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation or the driver failed;
  *         see memopt_last_error().
  * @return otherwise the callback's own value. After any of the last three, the region is as if it
@@ -202,6 +203,26 @@ MEMOPT_API memopt_status memopt_region_recompute(memopt_region *region, memopt_s
  * @since 0.9
  */
 MEMOPT_API memopt_status memopt_region_release(memopt_region *region);
+
+/**
+ * @brief Makes a region as if it had never run, whatever it is in, after a callback was left by a
+ * C++ exception or a longjmp.
+ *
+ * Callbacks must return. One that is left otherwise leaves its region, and the regions around it,
+ * as if the callback still ran: every call returns #MEMOPT_BUSY. The reset ends all leases and
+ * restores the caller's random state if the pass had changed it. Call it outside of the region's
+ * callback.
+ * @param region the region.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT region is NULL.
+ * @retval MEMOPT_DRIVER_ERROR, MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT
+ * the driver or a host allocation failed; see memopt_last_error(). The region is reset; a lease
+ *         that could not be freed is freed by a later call.
+ * @retval MEMOPT_UNSUPPORTED this is the child of a fork of the process that made the region.
+ * @return otherwise the value that random_restore returned; the region is reset.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_region_reset(memopt_region *region);
 
 /**
  * @brief Leases memory for a value that backward needs. Call it only inside the region's callback.

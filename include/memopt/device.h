@@ -15,6 +15,12 @@
  *
  * **Threads.** Every function here may be called from any thread at any time. One exception: while
  * a handle is destroyed or closed, no other call may use it.
+ *
+ * **Processes.** The child of a fork cannot use what its parent opened or made: each call with a
+ * device of the parent's, or with any handle that was made on it, returns #MEMOPT_UNSUPPORTED at
+ * once and changes nothing; destroy and close too. The child may open devices of its own: "cpu"
+ * always, a GPU only if no parent started its driver. Memory of expandable segments on "cpu" is
+ * shared with the child: what the child writes there, the parent sees.
  */
 #ifndef MEMOPT_DEVICE_H
 #define MEMOPT_DEVICE_H
@@ -473,6 +479,25 @@ MEMOPT_API memopt_status memopt_event_elapsed(memopt_event *start, memopt_event 
  */
 MEMOPT_API memopt_status memopt_copy(memopt_device *device, void *destination, const void *source,
                                      uint64_t bytes, memopt_stream stream);
+
+/**
+ * @brief Copies as memopt_copy() does and waits for the stream: the call for a loss or another
+ *        scalar that the host reads from the device.
+ * @param device the device.
+ * @param destination as for memopt_copy().
+ * @param source as for memopt_copy().
+ * @param bytes the number of bytes; with 0 it only waits.
+ * @param stream the stream.
+ * @retval MEMOPT_OK the bytes are there.
+ * @retval MEMOPT_INVALID_ARGUMENT as for memopt_copy().
+ * @retval MEMOPT_UNSUPPORTED as for every call with the device of a parent process.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT, MEMOPT_DEVICE_LOST a
+ *         host allocation or the driver failed, device memory was misused, or the device is lost;
+ *         see memopt_last_error(). No copy is under way any more.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_copy_sync(memopt_device *device, void *destination,
+                                          const void *source, uint64_t bytes, memopt_stream stream);
 
 /**
  * @brief Sets every byte of a range of device memory, in stream order.

@@ -26,7 +26,7 @@
  * (#MEMOPT_BACKEND_HOST_FUNCTIONS), and on "cpu" with #MEMOPT_OFFLOADER_NULL_STREAM, the calling
  * thread does it. A value stays on the host until its write has succeeded, and a checksum verifies
  * what is read. So a full or broken disk loses only values that it had already accepted, and never
- * returns wrong bytes. A child process after a fork cannot read values on the disk.
+ * returns wrong bytes.
  *
  * **Graphs.** While the stream that the caller passes (for a prefetch: the packing stream) records
  * a graph, pack, prefetch, unpack and the waits return #MEMOPT_UNSUPPORTED and leave the capture as

@@ -407,6 +407,33 @@ MEMOPT_API memopt_status memopt_optimizer_export_sync(memopt_optimizer *optimize
                                                       memopt_stream stream, void *buffer);
 
 /**
+ * @brief Receives the pieces of an export in their order.
+ * @param user the pointer given to memopt_optimizer_export_pieces_sync().
+ * @param piece host memory, valid during the call only.
+ * @param bytes its size, 1 to 1048576.
+ * @return #MEMOPT_OK to continue. Any other value ends the export and is returned unchanged.
+ */
+typedef memopt_status (*memopt_export_writer)(void *user, const void *piece, uint64_t bytes);
+
+/**
+ * @brief Exports as memopt_optimizer_export_sync() does, the same bytes, but in pieces: it needs 1
+ * MiB of page-locked host memory, however large the states are. Waits for the stream.
+ * @param optimizer the optimizer.
+ * @param writer called for each piece, without a lock held. It must not change the optimizer.
+ * @param user passed to writer.
+ * @param stream the stream.
+ * @retval MEMOPT_OK done: the writer has had all bytes.
+ * @retval MEMOPT_INVALID_ARGUMENT optimizer or writer is NULL.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_FAULT as for
+ *         memopt_optimizer_export_sync(). What the writer has had is not an export.
+ * @return otherwise the value that writer returned.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_optimizer_export_pieces_sync(memopt_optimizer *optimizer,
+                                                             memopt_export_writer writer,
+                                                             void *user, memopt_stream stream);
+
+/**
  * @brief Reads the output of memopt_optimizer_export_sync(). Everything is checked before anything
  *        changes. Waits for the stream.
  * @param optimizer an optimizer with the same parameters (count, sizes, state formats).

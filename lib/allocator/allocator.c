@@ -4,6 +4,7 @@
 #include "allocator/events.h"
 #include "allocator/pool.h"
 #include "allocator/pressure.h"
+#include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
 #include "allocator/streams.h"
@@ -49,6 +50,8 @@ memopt_status memopt_allocator_create(memopt_device *device, const char *config,
     if (device == NULL || out_allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_create: %s is NULL",
                        device == NULL ? "device" : "out_allocator");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("allocator_create");
     memopt_status status = mo_config_parse(config, &parsed);
     if (status == MEMOPT_OK)
         status = mo_options_read(&copy, sizeof copy, options, "memopt_allocator_options");
@@ -120,6 +123,7 @@ static memopt_status drain(memopt_allocator *allocator)
 static memopt_status end(memopt_allocator *allocator, int lost)
 {
     memopt_status status = drain(allocator);
+    memopt_status recorded = mo_recorder_end(allocator, NULL);
     mo_streams_unlisten(allocator); /* no stream is used from here on */
     mo_keep_first(&status, mo_segments_end(allocator));
     mo_keep_first(&status, mo_events_end(allocator));
@@ -133,7 +137,8 @@ static memopt_status end(memopt_allocator *allocator, int lost)
     pthread_mutex_destroy(&allocator->lock);
     pthread_mutex_destroy(&allocator->slow);
     mo_free(allocator);
-    return mo_end_status(lost, status);
+    status = mo_end_status(lost, status);
+    return status != MEMOPT_OK ? status : recorded;
 }
 
 memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
@@ -141,6 +146,8 @@ memopt_status memopt_allocator_destroy(memopt_allocator *allocator)
     char tags[400];
     if (allocator == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_destroy");
     mo_lock(&allocator->lock);
     uint64_t blocks = allocator->live.count;
     mo_report_tags(allocator, MO_TAGS, tags, sizeof tags);
@@ -157,6 +164,8 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
 {
     if (allocator == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_destroy_force");
     int lost = mo_device_lost(allocator->device);
     memopt_status status = lost ? MEMOPT_OK : memopt_device_sync(allocator->device);
     mo_lock(&allocator->lock);
@@ -170,6 +179,8 @@ memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t l
 {
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_set_limit: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_set_limit");
     mo_lock(&allocator->lock);
     allocator->limit = limit;
     mo_unlock(&allocator->lock);
@@ -200,6 +211,8 @@ memopt_status memopt_allocator_alloc(memopt_allocator *allocator, uint64_t bytes
     if (allocator == NULL || out_pointer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_alloc: %s is NULL",
                        allocator == NULL ? "allocator" : "out_pointer");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_alloc");
     if (bytes == 0) {
         *out_pointer = NULL;
         return MEMOPT_OK;
@@ -255,6 +268,8 @@ static memopt_status lock_block(memopt_allocator *allocator, const void *pointer
     char reason[REASON_BYTES];
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: allocator is NULL", function);
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited(function);
     mo_lock(&allocator->lock);
     *out_block = mo_block_table_find(&allocator->live, pointer);
     if (*out_block != NULL)
@@ -266,6 +281,8 @@ static memopt_status lock_block(memopt_allocator *allocator, const void *pointer
 
 static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
 {
+    const int records = allocator->recorder != NULL;
+    memopt_stream last = records ? mo_recorder_last_stream(block) : NULL;
     if (block->uses != NULL) {
         memopt_status status = mo_events_free(allocator, block);
         if (status != MEMOPT_OK)
@@ -273,6 +290,8 @@ static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
     }
     mo_block_table_remove(&allocator->live, block->address);
     mo_block_count_free(allocator, block);
+    if (records)
+        mo_recorder_free(allocator, block, last);
     if (block->state == MO_BLOCK_LIVE)
         mo_block_retire(allocator, block);
     return MEMOPT_OK;
@@ -328,6 +347,8 @@ memopt_status memopt_allocator_get_block(memopt_allocator *allocator, const void
     char reason[REASON_BYTES];
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_block: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_get_block");
     mo_lock(&allocator->lock);
     const mo_block *block = mo_block_table_find(&allocator->live, pointer);
     if (block == NULL)
@@ -353,6 +374,8 @@ memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *
     int found;
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_trim_sync: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_trim_sync");
     mo_lock(&allocator->slow);
     mo_lock(&allocator->lock);
     memopt_status status = MEMOPT_OK;
@@ -378,7 +401,7 @@ memopt_status memopt_allocator_trim_sync(memopt_allocator *allocator, uint64_t *
 
 int32_t memopt_allocator_owns(memopt_allocator *allocator, const void *pointer)
 {
-    if (allocator == NULL)
+    if (allocator == NULL || mo_device_inherited(allocator->device))
         return 0;
     mo_lock(&allocator->lock);
     int owned = mo_block_table_find(&allocator->live, pointer) != NULL;

@@ -2,6 +2,7 @@
 #include "allocator/block_life.h"
 
 #include "allocator/pool.h"
+#include "allocator/recorder.h"
 #include "allocator/tags.h"
 
 int mo_request_enter(memopt_allocator *allocator, mo_request *request)
@@ -29,6 +30,8 @@ void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_r
         mo_stat_add_one(&stats->oversize[MO_STAT_OVERSIZE_ALLOCATIONS], 1);
     mo_tag_add(allocator, request->tag, request->asked);
     allocator->clock++;
+    if (allocator->recorder != NULL)
+        mo_recorder_alloc(allocator, block, request->stream);
     mo_note_alloc(allocator->device, block->address, block->size, request->stream);
     return block->address;
 }

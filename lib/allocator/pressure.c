@@ -8,6 +8,7 @@
 #include "allocator/block_life.h"
 #include "allocator/events.h"
 #include "allocator/pool.h"
+#include "allocator/recorder.h"
 #include "allocator/report.h"
 #include "allocator/segment.h"
 #include "allocator/streams.h"
@@ -228,6 +229,8 @@ memopt_status mo_alloc_slow(memopt_allocator *allocator, mo_request *request, vo
         *out_pointer = mo_block_activate(allocator, block, request);
     } else if (status == MEMOPT_OUT_OF_DEVICE_MEMORY) {
         allocator->stats.counter[MO_STAT_NUM_OOMS]++;
+        if (allocator->recorder != NULL)
+            mo_recorder_failed(allocator, request);
         (void)memopt_device_get_memory_info(allocator->device, &info);
         mo_report_oom(allocator, request, info.free, report);
     }

@@ -12,6 +12,7 @@
  *   events.c              recorded streams and deferred frees
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
+ *   recorder.c            the recording of a trace
  *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
  *   stats.c tags.c snapshot.c report.c           what can be seen from outside
  *
@@ -98,6 +99,8 @@ typedef struct mo_events {
     mo_stream_use *unused;
 } mo_events;
 
+typedef struct mo_recorder mo_recorder;
+
 enum { MO_TAGS = 64, MO_TAG_NAME = 32 };
 
 typedef struct mo_tag {
@@ -132,6 +135,7 @@ struct memopt_allocator {
     uint64_t release_pass;
     mo_events events;
     mo_stats stats;
+    mo_recorder *recorder; /* NULL: no trace is recorded */
     uint32_t tag_count;
     mo_tag tags[MO_TAGS];
 };

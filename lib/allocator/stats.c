@@ -52,6 +52,8 @@ memopt_status memopt_allocator_get_stats(memopt_allocator *allocator, uint64_t c
     if (allocator == NULL || (out_values == NULL && count != 0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_stats: %s is NULL",
                        allocator == NULL ? "allocator" : "out_values");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_get_stats");
     mo_lock(&allocator->lock);
     for (uint64_t i = 0; i < count && i < NAME_COUNT; i++)
         out_values[i] = value_at(&allocator->stats, i);
@@ -66,6 +68,8 @@ memopt_status memopt_allocator_get_stat(memopt_allocator *allocator, const char 
 {
     if (allocator == NULL || name == NULL || out_value == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_stat: a pointer is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_get_stat");
     for (uint64_t i = 0; i < NAME_COUNT; i++) {
         if (strcmp(names[i], name) != 0)
             continue;
@@ -84,6 +88,8 @@ memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator)
 {
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_reset_peaks: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_reset_peaks");
     mo_lock(&allocator->lock);
     for (int pool = 0; pool < MO_POOL_KINDS; pool++)
         for (int id = 0; id < MO_STAT_COUNT; id++)

@@ -49,6 +49,8 @@ memopt_status memopt_allocator_register_tag(memopt_allocator *allocator, const c
 {
     if (allocator == NULL || name == NULL || out_tag == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_register_tag: a pointer is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_register_tag");
     size_t length = strlen(name);
     if (length == 0 || length >= MO_TAG_NAME)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
@@ -71,6 +73,8 @@ memopt_status memopt_allocator_get_tag_stats(memopt_allocator *allocator, memopt
     memopt_tag_stats full = MEMOPT_TAG_STATS_INIT;
     if (allocator == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_get_tag_stats: allocator is NULL");
+    if (mo_device_inherited(allocator->device))
+        return mo_fail_inherited("allocator_get_tag_stats");
     mo_lock(&allocator->lock);
     uint32_t count = allocator->tag_count;
     if (tag < count) {

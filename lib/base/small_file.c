@@ -1,11 +1,17 @@
 #include "base/small_file.h"
 
+#include "base/checked.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+
+enum { PIECE = 1 << 30 };
 
 int mo_read_text(const char *path, char *text, size_t size)
 {
@@ -37,6 +43,43 @@ int mo_read_bytes(int file, void *data, uint64_t bytes)
         done += count > 0 ? (uint64_t)count : 0;
     }
     return 1;
+}
+
+/* Writing beyond the process's file size limit raises SIGXFSZ, which would end the process. It is
+ * blocked and consumed, and the call returns EFBIG. */
+static ssize_t write_quietly(mo_write_call *call, int file, const void *from, size_t bytes,
+                             off_t offset)
+{
+    sigset_t too_big, before, pending;
+    sigemptyset(&too_big);
+    sigaddset(&too_big, SIGXFSZ);
+    int was_pending = sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
+    if (pthread_sigmask(SIG_BLOCK, &too_big, &before) != 0)
+        return call(file, from, bytes, offset);
+    ssize_t done = call(file, from, bytes, offset);
+    int code = errno;
+    if (done < 0 && code == EFBIG && !was_pending) {
+        struct timespec at_once = {0, 0};
+        (void)sigtimedwait(&too_big, NULL, &at_once);
+    }
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = code;
+    return done;
+}
+
+int mo_write_at(mo_write_call *call, int file, const void *from, uint64_t bytes, uint64_t offset)
+{
+    const unsigned char *data = from;
+    for (uint64_t done = 0; done < bytes;) {
+        size_t piece = (size_t)mo_min_u64(bytes - done, PIECE);
+        ssize_t count = write_quietly(call, file, data + done, piece, (off_t)(offset + done));
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count <= 0)
+            return count < 0 && errno != 0 ? errno : EIO;
+        done += (uint64_t)count;
+    }
+    return 0;
 }
 
 int mo_parse_number(const char *text, uint64_t *out_number)

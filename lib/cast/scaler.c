@@ -33,8 +33,9 @@ static memopt_status check_state(const char *subject, const memopt_scaler_state 
     return MEMOPT_OK;
 }
 
-static memopt_status read_options(memopt_scaler_state *state, uint32_t *disabled,
-                                  const memopt_scaler_options *options)
+static memopt_status read_options(memopt_device *device, const memopt_scaler_options *options,
+                                  memopt_scaler_state *state, memopt_scaler *made,
+                                  memopt_tag *out_tag)
 {
     memopt_scaler_options o;
     memopt_status status = mo_options_read(&o, sizeof o, options, "memopt_scaler_options");
@@ -51,7 +52,14 @@ static memopt_status read_options(memopt_scaler_state *state, uint32_t *disabled
     status = check_state("scaler", state);
     if (status != MEMOPT_OK)
         return status;
-    *disabled = o.disabled;
+    if (o.allocator != NULL && memopt_allocator_get_device(o.allocator) != device)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler: the allocator is of another device");
+    if (o.allocator == NULL && o.tag != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "scaler: tag is %" PRIu32 ", but allocator is NULL; set both or neither",
+                       o.tag);
+    *made = (memopt_scaler){.device = device, .allocator = o.allocator, .disabled = o.disabled};
+    *out_tag = o.tag;
     if (o.disabled)
         state->scale = 1.0;
     return MEMOPT_OK;
@@ -73,51 +81,57 @@ static memopt_status write_block(memopt_device *device, mo_scaler_block *block,
     return status == MEMOPT_OK ? memopt_stream_sync(device, stream) : status;
 }
 
-static memopt_status read_block(memopt_device *device, mo_scaler_block *copy,
-                                const mo_scaler_block *block, memopt_stream stream)
+/* --- life ------------------------------------------------------------------------------------ */
+
+static memopt_status take_block(memopt_scaler *scaler, memopt_tag tag)
 {
-    memopt_status status = memopt_copy(device, copy, block, sizeof *copy, stream);
-    if (status != MEMOPT_OK)
-        return status;
-    status = memopt_stream_sync(device, stream);
-    if (status != MEMOPT_OK)
-        memopt_device_sync(device); /* the copy may still write to the caller's stack */
+    void *block = NULL;
+    memopt_status status =
+        scaler->allocator != NULL
+            ? memopt_allocator_alloc(scaler->allocator, sizeof *scaler->block, tag, NULL, &block)
+            : mo_mem_alloc(scaler->device, sizeof *scaler->block, &block);
+    scaler->block = block;
     return status;
 }
 
-/* --- life ------------------------------------------------------------------------------------ */
+/* Pre: no work uses it. */
+static memopt_status give_block(memopt_scaler *scaler)
+{
+    return scaler->allocator != NULL
+               ? memopt_allocator_free(scaler->allocator, scaler->block)
+               : mo_mem_free(scaler->device, scaler->block, sizeof *scaler->block);
+}
 
 memopt_status memopt_scaler_create(memopt_device *device, const memopt_scaler_options *options,
                                    memopt_scaler **out_scaler)
 {
     memopt_scaler_state state = MEMOPT_SCALER_STATE_INIT;
-    uint32_t disabled = 0;
-    memopt_status status;
+    memopt_scaler made;
+    memopt_tag tag = 0;
     if (device == NULL || out_scaler == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler: %s is NULL",
                        device == NULL ? "device" : "out_scaler");
-    status = read_options(&state, &disabled, options);
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("scaler_create");
+    memopt_status status = read_options(device, options, &state, &made, &tag);
     if (status != MEMOPT_OK)
         return status;
-    memopt_scaler *scaler = mo_calloc(1, sizeof *scaler);
+    memopt_scaler *scaler = mo_malloc(sizeof *scaler);
     if (scaler == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    void *block = NULL;
-    status = mo_mem_alloc(device, sizeof *scaler->block, &block);
+    *scaler = made;
+    status = take_block(scaler, tag);
     if (status != MEMOPT_OK) {
         mo_free(scaler);
         return status;
     }
-    status = write_block(device, block, &state, 1, NULL);
+    status = write_block(device, scaler->block, &state, 1, NULL);
     if (status != MEMOPT_OK) {
         memopt_device_sync(device); /* the work may still write to the block */
-        mo_mem_free(device, block, sizeof *scaler->block);
+        give_block(scaler);
         mo_free(scaler);
         return status;
     }
-    scaler->device = device;
-    scaler->block = block;
-    scaler->disabled = disabled;
     *out_scaler = scaler;
     return MEMOPT_OK;
 }
@@ -127,11 +141,16 @@ memopt_status memopt_scaler_destroy(memopt_scaler *scaler)
     memopt_status status, first;
     if (scaler == NULL)
         return MEMOPT_OK;
-    first = mo_device_lost(scaler->device) ? MEMOPT_OK : memopt_device_sync(scaler->device);
-    status = mo_mem_free(scaler->device, scaler->block, sizeof *scaler->block);
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler_destroy");
+    int lost = mo_device_lost(scaler->device);
+    first = lost ? MEMOPT_OK : memopt_device_sync(scaler->device);
+    status = mo_scaler_end_sent(scaler);
+    first = first == MEMOPT_OK ? status : first;
+    status = give_block(scaler);
     first = first == MEMOPT_OK ? status : first;
     mo_free(scaler);
-    return first;
+    return mo_end_status(lost, first);
 }
 
 const float *memopt_scaler_get_scale(const memopt_scaler *scaler)
@@ -153,6 +172,8 @@ static memopt_status check_gradients(const char *verb, const memopt_scaler *scal
     char subject[32];
     if (scaler == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler %s: scaler is NULL", verb);
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler");
     snprintf(subject, sizeof subject, "scaler %s", verb);
     return mo_gradient_list_check(scaler->device, subject, gradients, count, written, out_chunks);
 }
@@ -183,8 +204,12 @@ memopt_status memopt_scaler_update(memopt_scaler *scaler, memopt_stream stream)
 {
     if (scaler == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler update: scaler is NULL");
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler_update");
     mo_scaler_update_args args = {scaler->block, scaler->disabled, 0};
-    return mo_launch(scaler->device, stream, &mo_kernel_scaler_update, &args, 1);
+    memopt_status status = mo_launch(scaler->device, stream, &mo_kernel_scaler_update, &args, 1);
+    scaler->updates += status == MEMOPT_OK;
+    return status;
 }
 
 /* --- state ----------------------------------------------------------------------------------- */
@@ -197,16 +222,17 @@ memopt_status memopt_scaler_get_state_sync(memopt_scaler *scaler, memopt_stream 
     if (scaler == NULL || out_state == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler get state: %s is NULL",
                        scaler == NULL ? "scaler" : "out_state");
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler_get_state_sync");
     if (out_state->struct_size < sizeof out_state->struct_size)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "scaler get state: struct_size is %zu; set it to "
                        "sizeof(memopt_scaler_state)",
                        out_state->struct_size);
-    status = read_block(scaler->device, &block, scaler->block, stream);
+    status = memopt_copy_sync(scaler->device, &block, scaler->block, sizeof block, stream);
     if (status != MEMOPT_OK)
         return status;
-    memopt_scaler_state state = {sizeof state,         block.scale,           block.growth_factor,
-                                 block.backoff_factor, block.growth_interval, block.growth_tracker};
+    memopt_scaler_state state = mo_scaler_state_of(&block);
     return mo_result_write(out_state, &state, sizeof state, "memopt_scaler_state");
 }
 
@@ -218,6 +244,8 @@ memopt_status memopt_scaler_set_state_sync(memopt_scaler *scaler, const memopt_s
     if (scaler == NULL || state == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "scaler set state: %s is NULL",
                        scaler == NULL ? "scaler" : "state");
+    if (mo_device_inherited(scaler->device))
+        return mo_fail_inherited("scaler_set_state_sync");
     status = mo_options_read(&copy, sizeof copy, state, "memopt_scaler_state");
     if (status == MEMOPT_OK)
         status = check_state("scaler set state", &copy);

@@ -145,6 +145,8 @@ memopt_status memopt_region_check(memopt_region *region, const char *name,
                        region == NULL ? "region"
                        : name == NULL ? "name"
                                       : "tensor");
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_check");
     if (region->activity != MO_ACTIVITY_RUN)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "checkpoint: region '%s' declares values only inside its run callback",

@@ -2,6 +2,7 @@
 #include "checkpoint/region.h"
 
 #include "base/memory.h"
+#include "device/device.h"
 
 memopt_status mo_region_drop_leases(memopt_region *region)
 {
@@ -81,6 +82,8 @@ memopt_status memopt_region_alloc(memopt_region *region, uint64_t bytes, void **
     if (region == NULL || out_pointer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_alloc: %s is NULL",
                        region == NULL ? "region" : "out_pointer");
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_alloc");
     if (region->activity != MO_ACTIVITY_RUN)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "checkpoint: region '%s' leases memory only inside its run callback",

@@ -6,6 +6,8 @@
  */
 #include "checkpoint/region.h"
 
+#include "device/device.h"
+
 static memopt_status refuse_if_busy(const memopt_region *region, const char *verb)
 {
     if (region->activity != MO_ACTIVITY_NONE)
@@ -44,6 +46,15 @@ static memopt_status random_restore(memopt_region *region, const void *state)
     return status;
 }
 
+/* Forward begins anew where nobody has asked for the kept leases. */
+static memopt_status refuse_forward(const memopt_region *region)
+{
+    memopt_status status = refuse_if_busy(region, "run forward");
+    if (status == MEMOPT_OK && region->state == MO_REGION_HELD)
+        status = refuse_if_held(region, "run forward");
+    return status;
+}
+
 /* Calls the callback. Its leases and declared values stay. */
 static memopt_status run(memopt_region *region, memopt_region_pass pass, memopt_stream stream)
 {
@@ -66,9 +77,9 @@ memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream)
 {
     if (region == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_forward: region is NULL");
-    memopt_status status = refuse_if_busy(region, "run forward");
-    if (status == MEMOPT_OK)
-        status = refuse_if_held(region, "run forward");
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_forward");
+    memopt_status status = refuse_forward(region);
     if (status == MEMOPT_OK)
         status = mo_region_drop_leases(region);
     if (status != MEMOPT_OK)
@@ -80,7 +91,9 @@ memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream)
     status = random_save(region, region->random_first);
     if (status != MEMOPT_OK)
         return status;
+    region->random_due = region->random_first;
     status = run(region, MEMOPT_PASS_FORWARD, stream);
+    region->random_due = NULL;
     region->lease_total = region->lease_next;
     region->check_total = region->check_next;
     uint64_t leased = mo_region_leased_bytes(region);
@@ -130,10 +143,12 @@ static memopt_status run_again(memopt_region *region, memopt_stream stream)
     memopt_status status = random_save(region, region->random_now);
     if (status != MEMOPT_OK)
         return status;
+    region->random_due = region->random_now;
     status = random_restore(region, region->random_first);
     if (status == MEMOPT_OK)
         status = run(region, MEMOPT_PASS_RECOMPUTE, stream);
     mo_keep_first(&status, random_restore(region, region->random_now));
+    region->random_due = NULL;
     if (status == MEMOPT_OK)
         status = compare_counts(region);
     if (status == MEMOPT_OK)
@@ -157,6 +172,8 @@ memopt_status memopt_region_recompute(memopt_region *region, memopt_stream strea
 {
     if (region == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_recompute: region is NULL");
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_recompute");
     memopt_status status = refuse_if_busy(region, "recompute");
     if (status != MEMOPT_OK)
         return status;
@@ -186,6 +203,8 @@ memopt_status memopt_region_release(memopt_region *region)
 {
     if (region == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_release: region is NULL");
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_release");
     memopt_status status = refuse_if_busy(region, "be released");
     if (status == MEMOPT_OK)
         status = mo_region_drop_leases(region);
@@ -194,4 +213,28 @@ memopt_status memopt_region_release(memopt_region *region)
     if (region->state == MO_REGION_KEPT || region->state == MO_REGION_HELD)
         region->state = MO_REGION_FORWARDED;
     return MEMOPT_OK;
+}
+
+memopt_status memopt_region_reset(memopt_region *region)
+{
+    if (region == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_reset: region is NULL");
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_reset");
+    const void *due = region->random_due;
+    memopt_status status =
+        region->activity == MO_ACTIVITY_RUN ? mo_region_checks_end(region) : MEMOPT_OK;
+    region->activity = MO_ACTIVITY_NONE;
+    region->random_due = NULL;
+    region->state = MO_REGION_IDLE;
+    memopt_status drop = mo_region_drop_leases(region);
+    if (status == MEMOPT_OK)
+        status = drop;
+    drop = mo_check_hash_drop_verdict(region);
+    if (status == MEMOPT_OK)
+        status = drop;
+    region->lease_total = 0;
+    region->check_total = 0;
+    drop = due != NULL ? random_restore(region, due) : MEMOPT_OK;
+    return status != MEMOPT_OK ? status : drop;
 }

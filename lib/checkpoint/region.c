@@ -72,6 +72,8 @@ memopt_status memopt_region_create(memopt_device *device, memopt_allocator *allo
                        : allocator == NULL ? "allocator"
                        : callbacks == NULL ? "callbacks"
                                            : "out_region");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("region_create");
     if (memopt_allocator_get_device(allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "region_create: the allocator is of another device");
@@ -105,6 +107,8 @@ memopt_status memopt_region_destroy(memopt_region *region)
 {
     if (region == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_destroy");
     if (region->activity != MO_ACTIVITY_NONE)
         return mo_fail(MEMOPT_BUSY,
                        "checkpoint: region '%s' cannot be destroyed while its callback is running",
@@ -120,6 +124,8 @@ memopt_status memopt_region_get_stats(memopt_region *region, memopt_region_stats
 {
     if (region == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "region_get_stats: region is NULL");
+    if (mo_device_inherited(region->device))
+        return mo_fail_inherited("region_get_stats");
     memopt_region_stats now = region->stats;
     now.leased_bytes = mo_region_leased_bytes(region);
     return mo_result_write(out_stats, &now, sizeof now, "memopt_region_stats");

@@ -7,6 +7,8 @@
  *     IDLE --forward, keep mode--> KEPT --recompute--> HELD
  *                                  KEPT --release--> FORWARDED
  *
+ * forward begins anew from every state but HELD; reset leads from every state to IDLE.
+ *
  * Leases are one array, in the order of the run that made them. The forward run writes their sizes
  * (lease_total of them); a lease is alive while its pointer is not NULL. The arrays grow during the
  * first runs and are used again after that: a steady state allocates no host memory.
@@ -72,6 +74,7 @@ struct memopt_region {
     uint64_t random_bytes;
     unsigned char *random_first;
     unsigned char *random_now;
+    const void *random_due; /* what a pass that was cut off has left to restore; or NULL */
 
     mo_lease *leases;
     uint64_t lease_capacity;

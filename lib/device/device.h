@@ -126,6 +126,13 @@ typedef struct mo_device_ops {
 
 /* --- what primitives call beyond memopt/device.h ------------------------------------------- */
 
+/* 1 in the child of a fork, for a device that the parent opened. Threads and locks of the parent
+ * are not there, and shared memory is the parent's: each public function that takes a handle asks
+ * this before anything else, and returns mo_fail_inherited, destroy and close too. */
+int mo_device_inherited(const memopt_device *device);
+/* UNSUPPORTED; `call` begins the message. */
+memopt_status mo_fail_inherited(const char *call);
+
 memopt_status mo_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);
 memopt_status mo_mem_free(memopt_device *device, void *pointer, uint64_t size);
 

@@ -8,9 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char in_a_child[] =
-    "this process is a child of the one that stored the value, which goes on using the file";
-
 /* --- opening and closing */
 
 memopt_status mo_disk_open(memopt_device *device, const char *path, uint64_t limit, int own_stream,
@@ -21,7 +18,6 @@ memopt_status mo_disk_open(memopt_device *device, const char *path, uint64_t lim
         return MEMOPT_OUT_OF_HOST_MEMORY;
     disk->device = device;
     disk->file = -1;
-    disk->process = getpid();
     disk->extents.limit = limit / MO_DISK_BLOCK * MO_DISK_BLOCK;
     disk->path = mo_strdup(path);
     memopt_status status = disk->path == NULL ? MEMOPT_OUT_OF_HOST_MEMORY : MEMOPT_OK;
@@ -63,20 +59,15 @@ memopt_status mo_disk_close(mo_disk *disk)
 
 /* --- jobs: on a thread of the driver */
 
-static int check_process(const mo_disk *disk)
-{
-    return disk->process == getpid() ? 0 : MO_DISK_FORKED;
-}
-
 static void run_job(void *user)
 {
     mo_disk_slot *slot = user;
     mo_disk *disk = slot->disk;
-    int problem = check_process(disk);
-    if (problem == 0 && slot->writes) {
+    int problem;
+    if (slot->writes) {
         slot->hash = mo_disk_hash(0, slot->memory, slot->bytes);
         problem = mo_disk_file_write(disk->file, slot->memory, slot->bytes, slot->offset);
-    } else if (problem == 0) {
+    } else {
         problem = mo_disk_file_read(disk->file, slot->memory, slot->bytes, slot->offset);
         if (problem == 0 && mo_disk_hash(0, slot->memory, slot->bytes) != slot->hash)
             problem = MO_DISK_DAMAGED;
@@ -117,9 +108,6 @@ memopt_status mo_disk_result(const mo_disk_slot *slot)
             "value stays where it was",
             verb, MO_SIZE(slot->bytes), slot->writes ? "to" : "from", disk->path, strerror(problem),
             MO_SIZE(disk->extents.used));
-    if (problem == MO_DISK_FORKED)
-        return mo_fail(MEMOPT_UNSUPPORTED, "offload: %s %s of the disk tier at %s: %s", verb,
-                       MO_SIZE(slot->bytes), disk->path, in_a_child);
     if (problem == MO_DISK_PENDING)
         return mo_fail(MEMOPT_DRIVER_ERROR,
                        "offload: %s %s of the disk tier at %s: the driver did not call the host "
@@ -163,8 +151,7 @@ void mo_disk_sweep(mo_disk *disk)
 void mo_disk_trim(mo_disk *disk)
 {
     mo_disk_sweep(disk);
-    if (check_process(disk) == 0)
-        (void)!ftruncate(disk->file, (off_t)disk->extents.end); /* a failure is harmless */
+    (void)!ftruncate(disk->file, (off_t)disk->extents.end); /* a failure is harmless */
 }
 
 static memopt_status new_slot(mo_disk *disk, uint64_t bytes, mo_disk_slot **out_slot)
@@ -217,7 +204,7 @@ memopt_status mo_disk_read_pieces(mo_disk_slot *slot, void *buffer, uint64_t buf
 {
     mo_disk *disk = slot->disk;
     uint64_t hash = 0;
-    int problem = check_process(disk);
+    int problem = 0;
     slot->writes = 0;
     for (uint64_t done = 0; problem == 0 && done < slot->bytes;) {
         uint64_t piece = mo_min_u64(buffer_bytes, slot->bytes - done);

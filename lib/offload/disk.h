@@ -8,8 +8,7 @@
  * A job's result is in its slot, and may be read once the slot's mark is complete. A slot has one
  * job at a time. A slot that is released while its job runs stays until the job ends.
  *
- * A value is read back with a check of its content, so lost or changed bytes are found. A child
- * process reads and writes nothing, because the parent still uses the file.
+ * A value is read back with a check of its content, so lost or changed bytes are found.
  *
  * Threads: as the offloader's, one at a time; jobs run on others, and touch nothing but their slot,
  * its memory, the file and the counters.
@@ -45,7 +44,6 @@ struct mo_disk {
     mo_extents extents;
     char *path;
     int file;
-    int64_t process;
     int troubled; /* the last write that is known of failed */
     mo_disk_slot *released;
     mo_disk_slot *spare;

@@ -15,8 +15,7 @@
 enum {
     MO_DISK_PENDING = -1, /* it has not run yet */
     MO_DISK_SHORT = -2,   /* the file ends before the value does */
-    MO_DISK_DAMAGED = -3, /* what was read is not what was written */
-    MO_DISK_FORKED = -4   /* this process is a child of the one that the file belongs to */
+    MO_DISK_DAMAGED = -3  /* what was read is not what was written */
 };
 
 /* In `path`, a directory; or at `path`, which must not exist. IO_ERROR, or INVALID_ARGUMENT if the

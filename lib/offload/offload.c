@@ -78,6 +78,8 @@ memopt_status memopt_offloader_create(memopt_device *device, memopt_allocator *a
                        device == NULL      ? "device"
                        : allocator == NULL ? "allocator"
                                            : "out_offloader");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("offloader_create");
     if (memopt_allocator_get_device(allocator) != device)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "offloader_create: the allocator is of another device");
@@ -108,6 +110,8 @@ memopt_status memopt_offloader_destroy(memopt_offloader *offloader)
 {
     if (offloader == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(offloader->device))
+        return mo_fail_inherited("offloader_destroy");
     if (offloader->stats.tickets != 0)
         return mo_fail(MEMOPT_BUSY,
                        "offload: %llu tickets are not released (%s on the host, %s kept on the "
@@ -137,6 +141,8 @@ memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader)
     memopt_status first = MEMOPT_OK;
     if (offloader == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(offloader->device))
+        return mo_fail_inherited("offloader_destroy_force");
     int lost = mo_device_lost(offloader->device);
     for (uint64_t i = 0; i < offloader->packed_count; i++) {
         if (offloader->packed[i].ticket == 0)
@@ -152,6 +158,8 @@ memopt_status memopt_offloader_trim_sync(memopt_offloader *offloader, uint64_t *
     uint64_t released = 0;
     if (offloader == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_trim_sync: offloader is NULL");
+    if (mo_device_inherited(offloader->device))
+        return mo_fail_inherited("offloader_trim_sync");
     memopt_status status = mo_host_pool_trim(&offloader->pool, &released);
     if (status == MEMOPT_OK && offloader->disk != NULL)
         mo_disk_trim(offloader->disk);
@@ -174,6 +182,8 @@ memopt_status memopt_offloader_get_stats(memopt_offloader *offloader,
 {
     if (offloader == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "offloader_get_stats: offloader is NULL");
+    if (mo_device_inherited(offloader->device))
+        return mo_fail_inherited("offloader_get_stats");
     memopt_offloader_stats now = offloader->stats;
     now.host_bytes = offloader->pool.held;
     now.host_bytes_peak = offloader->pool.held_peak;

@@ -21,6 +21,8 @@ static memopt_status check_request(memopt_offloader *offloader, const request *r
                        offloader == NULL ? "offloader"
                        : r->data == NULL ? "data"
                                          : "an output pointer");
+    if (mo_device_inherited(offloader->device))
+        return mo_fail_inherited(call);
     if (r->bytes == 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: bytes is 0; a value has at least 1", call);
     memopt_status status = mo_offload_check_stream(offloader, r->stream, call);

@@ -51,6 +51,8 @@ memopt_status mo_tickets_find(memopt_offloader *offloader, memopt_ticket ticket,
 {
     if (offloader == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: offloader is NULL", call);
+    if (mo_device_inherited(offloader->device))
+        return mo_fail_inherited(call);
     uint64_t place = ticket & place_mask;
     if (ticket != 0 && place < offloader->packed_count &&
         offloader->packed[place].ticket == ticket) {

@@ -348,6 +348,8 @@ memopt_status memopt_offloader_release_many(memopt_offloader *offloader,
                        offloader == NULL      ? "offloader"
                        : out_released == NULL ? "out_released"
                                               : "tickets");
+    if (mo_device_inherited(offloader->device))
+        return mo_fail_inherited("offloader_release_many");
     while (released < count && status == MEMOPT_OK) {
         status = memopt_offloader_release(offloader, tickets[released], stream);
         released += status == MEMOPT_OK;

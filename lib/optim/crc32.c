@@ -14,11 +14,11 @@ static void make_tables(uint32_t table[8][256])
             table[k][b] = table[k - 1][b] >> 8 ^ table[0][table[k - 1][b] & 0xff];
 }
 
-uint32_t mo_crc32(const void *data, uint64_t size)
+uint32_t mo_crc32(uint32_t before, const void *data, uint64_t size)
 {
     uint32_t table[8][256];
     const unsigned char *p = data;
-    uint32_t crc = ~UINT32_C(0);
+    uint32_t crc = ~before;
     make_tables(table);
     for (; size >= 8; size -= 8, p += 8) {
         crc ^= (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;

@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
-uint32_t mo_crc32(const void *data, uint64_t size);
+/* `before` is the CRC of the bytes before these; 0 at the start. */
+uint32_t mo_crc32(uint32_t before, const void *data, uint64_t size);
 
 #endif

@@ -1,6 +1,11 @@
-/* Writes an optimizer's groups, step counts and states; layout.h has the format. */
+/*
+ * Writes an optimizer's groups, step counts and states; layout.h has the format. All of it goes
+ * through one piece of page-locked memory to a writer: the caller's, or one that fills a buffer.
+ */
 #include "optim/crc32.h"
 #include "optim/layout.h"
+
+#include "base/checked.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -10,11 +15,45 @@ memopt_status memopt_optimizer_get_export_size(memopt_optimizer *o, uint64_t *ou
     if (o == NULL || out_bytes == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer export: %s is NULL",
                        o == NULL ? "the handle" : "out_bytes");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_get_export_size");
     *out_bytes = mo_export_bytes(o);
     return MEMOPT_OK;
 }
 
-static unsigned char *put_header(const memopt_optimizer *o, unsigned char *at, uint64_t bytes)
+/* Multiples of 8. Other sizes only change how often the writer is called. */
+enum { PIECE = 1 << 20, LEAST_PIECE = 4096 };
+
+typedef struct sink {
+    memopt_optimizer *o;
+    memopt_stream stream;
+    memopt_export_writer write;
+    void *user;
+    unsigned char *piece; /* host memory */
+    uint64_t room, used;
+    uint32_t crc; /* of what was written */
+} sink;
+
+/* Hands the piece to the writer. */
+static memopt_status flush(sink *s)
+{
+    uint64_t bytes = s->used;
+    s->used = 0;
+    s->crc = mo_crc32(s->crc, s->piece, bytes);
+    return bytes == 0 ? MEMOPT_OK : s->write(s->user, s->piece, bytes);
+}
+
+/* The place of the next bytes, after a flush if the piece has no room; it never has less than
+ * LEAST_PIECE. */
+static memopt_status place(sink *s, uint64_t bytes, unsigned char **out_at)
+{
+    memopt_status status = bytes > s->room - s->used ? flush(s) : MEMOPT_OK;
+    *out_at = s->piece + s->used;
+    s->used += bytes;
+    return status;
+}
+
+static void put_header(const memopt_optimizer *o, unsigned char *at, uint64_t bytes)
 {
     memset(at, 0, MO_EXPORT_HEADER);
     memcpy(at, mo_export_magic, sizeof mo_export_magic);
@@ -25,53 +64,146 @@ static unsigned char *put_header(const memopt_optimizer *o, unsigned char *at, u
     mo_put_u32(at + 28, o->options.block_size);
     mo_put_u64(at + 32, o->group_count);
     mo_put_u64(at + 40, o->parameter_count);
-    return at + MO_EXPORT_HEADER;
 }
 
-static unsigned char *put_groups(const memopt_optimizer *o, unsigned char *at)
+static void put_group(const memopt_optimizer_group *g, uint32_t version, unsigned char *at)
 {
-    uint32_t version = mo_export_version(o);
-    for (uint64_t i = 0; i < o->group_count; i++, at += mo_export_group_bytes(version)) {
-        const memopt_optimizer_group *g = &o->groups[i];
-        mo_put_f64(at, g->lr);
-        mo_put_f64(at + 8, g->beta1);
-        mo_put_f64(at + 16, g->beta2);
-        mo_put_f64(at + 24, g->eps);
-        mo_put_f64(at + 32, g->weight_decay);
-        mo_put_u32(at + 40, g->maximize);
-        mo_put_u32(at + 44, 0);
-        if (version == 1)
-            continue;
-        mo_put_f64(at + 48, g->momentum);
-        mo_put_f64(at + 56, g->dampening);
-        mo_put_u32(at + 64, g->nesterov);
-        mo_put_u32(at + 68, 0);
-    }
-    return at;
+    mo_put_f64(at, g->lr);
+    mo_put_f64(at + 8, g->beta1);
+    mo_put_f64(at + 16, g->beta2);
+    mo_put_f64(at + 24, g->eps);
+    mo_put_f64(at + 32, g->weight_decay);
+    mo_put_u32(at + 40, g->maximize);
+    mo_put_u32(at + 44, 0);
+    if (version == 1)
+        return;
+    mo_put_f64(at + 48, g->momentum);
+    mo_put_f64(at + 56, g->dampening);
+    mo_put_u32(at + 64, g->nesterov);
+    mo_put_u32(at + 68, 0);
 }
 
-/* Step counts and states come by copies in stream order, straight to where they belong. */
-static memopt_status fetch(memopt_optimizer *o, unsigned char *parameters, unsigned char *states,
-                           memopt_stream stream)
+static memopt_status write_head(sink *s)
+{
+    const memopt_optimizer *o = s->o;
+    uint32_t version = mo_export_version(o);
+    unsigned char *at;
+    memopt_status status = place(s, MO_EXPORT_HEADER, &at);
+    put_header(o, at, mo_export_bytes(o));
+    for (uint64_t i = 0; i < o->group_count && status == MEMOPT_OK; i++) {
+        status = place(s, mo_export_group_bytes(version), &at);
+        put_group(&o->groups[i], version, at);
+    }
+    return status == MEMOPT_OK ? flush(s) : status;
+}
+
+/* The records of parameters from `first` on, as many as fit the piece. */
+static memopt_status write_records(sink *s, uint64_t first, uint64_t count)
 {
     memopt_status status = MEMOPT_OK;
-    for (uint64_t i = 0; i < o->parameter_count && status == MEMOPT_OK; i++) {
-        const mo_parameter *p = &o->parameters[i];
-        unsigned char *at = parameters + i * MO_EXPORT_PARAMETER;
-        mo_state_part parts[MO_EXPORT_PARTS];
-        int n = mo_state_parts(p, parts);
+    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i++) {
+        const mo_parameter *p = &s->o->parameters[first + i];
+        unsigned char *at = s->piece + i * MO_EXPORT_PARAMETER;
         memset(at, 0, MO_EXPORT_PARAMETER);
         mo_put_u64(at, p->tensor.count);
         mo_put_u32(at + 8, mo_export_format(p));
         mo_put_u32(at + 12, p->group);
-        status = memopt_copy(o->device, at + 16, p->device.steps, sizeof(uint64_t), stream);
-        for (int k = 0; k < n && status == MEMOPT_OK; k++) {
-            memset(states + parts[k].bytes, 0, (size_t)(parts[k].padded - parts[k].bytes));
-            status = memopt_copy(o->device, states, parts[k].data, parts[k].bytes, stream);
-            states += parts[k].padded;
-        }
+        status = memopt_copy(s->o->device, at + 16, p->device.steps, sizeof(uint64_t), s->stream);
+    }
+    if (status == MEMOPT_OK)
+        status = memopt_stream_sync(s->o->device, s->stream);
+    for (uint64_t i = 0; i < count; i++)
+        mo_export_turn(s->piece + i * MO_EXPORT_PARAMETER + 16, 8, 8);
+    s->used = count * MO_EXPORT_PARAMETER;
+    return status == MEMOPT_OK ? flush(s) : status;
+}
+
+static memopt_status write_part(sink *s, const mo_state_part *part)
+{
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t done = 0; done < part->padded && status == MEMOPT_OK; done += s->room) {
+        uint64_t padded = mo_min_u64(s->room, part->padded - done);
+        uint64_t bytes = mo_min_u64(padded, part->bytes - done);
+        memset(s->piece + bytes, 0, (size_t)(padded - bytes));
+        status =
+            memopt_copy(s->o->device, s->piece, (const char *)part->data + done, bytes, s->stream);
+        if (status == MEMOPT_OK)
+            status = memopt_stream_sync(s->o->device, s->stream);
+        if (status != MEMOPT_OK)
+            break;
+        mo_export_turn(s->piece, bytes, part->word);
+        s->used = padded;
+        status = flush(s);
     }
     return status;
+}
+
+static memopt_status write_states(sink *s)
+{
+    const memopt_optimizer *o = s->o;
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t i = 0; i < o->parameter_count && status == MEMOPT_OK; i++) {
+        mo_state_part parts[MO_EXPORT_PARTS];
+        int n = mo_state_parts(&o->parameters[i], parts);
+        for (int k = 0; k < n && status == MEMOPT_OK; k++)
+            status = write_part(s, &parts[k]);
+    }
+    return status;
+}
+
+static memopt_status write_all(sink *s)
+{
+    const uint64_t count = s->o->parameter_count, batch = s->room / MO_EXPORT_PARAMETER;
+    memopt_status status = write_head(s);
+    for (uint64_t i = 0; i < count && status == MEMOPT_OK; i += batch)
+        status = write_records(s, i, mo_min_u64(batch, count - i));
+    if (status == MEMOPT_OK)
+        status = write_states(s);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_put_u32(s->piece, s->crc);
+    mo_put_u32(s->piece + 4, 0);
+    s->used = MO_EXPORT_END;
+    return flush(s);
+}
+
+static memopt_status export_to(memopt_optimizer *o, memopt_export_writer write, void *user,
+                               memopt_stream stream)
+{
+    sink s = {.o = o, .stream = stream, .write = write, .user = user};
+    void *piece = NULL;
+    s.room = mo_min_u64(PIECE, (mo_export_bytes(o) / LEAST_PIECE + 1) * LEAST_PIECE);
+    memopt_status status = mo_optimizer_use_stream(o, stream);
+    if (status == MEMOPT_OK)
+        status = memopt_host_alloc(o->device, s.room, &piece);
+    if (status != MEMOPT_OK)
+        return status;
+    s.piece = piece;
+    status = write_all(&s);
+    if (status != MEMOPT_OK)
+        (void)memopt_device_sync(o->device); /* a copy may still write to the piece */
+    memopt_status freed = memopt_host_free(o->device, piece);
+    return status != MEMOPT_OK ? status : freed;
+}
+
+memopt_status memopt_optimizer_export_pieces_sync(memopt_optimizer *o, memopt_export_writer writer,
+                                                  void *user, memopt_stream stream)
+{
+    if (o == NULL || writer == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer export: %s is NULL",
+                       o == NULL ? "the handle" : "writer");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_export_pieces_sync");
+    return export_to(o, writer, user, stream);
+}
+
+/* The writer that fills a buffer; `user` is where it goes on. */
+static memopt_status append(void *user, const void *piece, uint64_t bytes)
+{
+    unsigned char **at = user;
+    memcpy(*at, piece, (size_t)bytes);
+    *at += bytes;
+    return MEMOPT_OK;
 }
 
 memopt_status memopt_optimizer_export_sync(memopt_optimizer *o, uint64_t bytes,
@@ -80,25 +212,13 @@ memopt_status memopt_optimizer_export_sync(memopt_optimizer *o, uint64_t bytes,
     if (o == NULL || buffer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer export: %s is NULL",
                        o == NULL ? "the handle" : "buffer");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_export_sync");
     uint64_t needed = mo_export_bytes(o);
     if (bytes < needed)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer export: %" PRIu64 " bytes of buffer, %" PRIu64 " needed", bytes,
                        needed);
-    memopt_status status = mo_optimizer_use_stream(o, stream);
-    if (status != MEMOPT_OK)
-        return status;
-    unsigned char *start = buffer;
-    unsigned char *parameters = put_groups(o, put_header(o, start, needed));
-    unsigned char *states = parameters + o->parameter_count * MO_EXPORT_PARAMETER;
-    status = fetch(o, parameters, states, stream);
-    memopt_status waited = memopt_stream_sync(o->device, stream); /* copies write to the buffer */
-    if (status == MEMOPT_OK)
-        status = waited;
-    if (status != MEMOPT_OK)
-        return status;
-    mo_export_order(o, parameters, states);
-    mo_put_u32(start + needed - 8, mo_crc32(start, needed - MO_EXPORT_END));
-    mo_put_u32(start + needed - 4, 0);
-    return MEMOPT_OK;
+    unsigned char *at = buffer;
+    return export_to(o, append, &at, stream);
 }

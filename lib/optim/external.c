@@ -123,6 +123,8 @@ memopt_status memopt_optimizer_add_parameter_with_state(memopt_optimizer *o, uin
                        : steps == NULL     ? "steps"
                        : out_index != NULL ? "states"
                                            : "out_index");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_add_parameter_with_state");
     memopt_status status = mo_parameter_check(o, group, parameter, model_copy);
     if (status != MEMOPT_OK)
         return status;

@@ -31,7 +31,7 @@ static memopt_status check_frame(const unsigned char *b, uint64_t bytes)
                        "optimizer import: the header says %" PRIu64
                        " bytes, the buffer has %" PRIu64 "; the export is cut short or damaged",
                        total, bytes);
-    uint32_t crc = mo_crc32(b, total - MO_EXPORT_END);
+    uint32_t crc = mo_crc32(0, b, total - MO_EXPORT_END);
     if (crc != mo_get_u32(b + total - 8) || mo_get_u32(b + total - 4) != 0)
         return mo_fail(MEMOPT_CORRUPT,
                        "optimizer import: the checksum is %08" PRIx32 ", %08" PRIx32
@@ -191,6 +191,8 @@ memopt_status memopt_optimizer_import_sync(memopt_optimizer *o, const void *buff
     if (o == NULL || buffer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer import: %s is NULL",
                        o == NULL ? "the handle" : "buffer");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_import_sync");
     memopt_status status = check(o, buffer, bytes, &s);
     if (status == MEMOPT_OK)
         status = mo_optimizer_use_stream(o, stream);

@@ -57,9 +57,9 @@ uint64_t mo_export_bytes(const memopt_optimizer *o)
     return bytes;
 }
 
-static void turn(unsigned char *at, uint64_t bytes, uint32_t word)
+void mo_export_turn(unsigned char *at, uint64_t bytes, uint32_t word)
 {
-    for (uint64_t i = 0; word > 1 && i < bytes; i += word)
+    for (uint64_t i = 0; MO_BIG_ENDIAN && word > 1 && i < bytes; i += word)
         for (uint32_t low = 0, high = word - 1; low < high; low++, high--) {
             unsigned char byte = at[i + low];
             at[i + low] = at[i + high];
@@ -74,9 +74,9 @@ void mo_export_order(const memopt_optimizer *o, unsigned char *parameters, unsig
     for (uint64_t i = 0; i < o->parameter_count; i++) {
         mo_state_part parts[MO_EXPORT_PARTS];
         int n = mo_state_parts(&o->parameters[i], parts);
-        turn(parameters + i * MO_EXPORT_PARAMETER + 16, 8, 8);
+        mo_export_turn(parameters + i * MO_EXPORT_PARAMETER + 16, 8, 8);
         for (int k = 0; k < n; k++) {
-            turn(states, parts[k].bytes, parts[k].word);
+            mo_export_turn(states, parts[k].bytes, parts[k].word);
             states += parts[k].padded;
         }
     }

@@ -48,8 +48,10 @@ uint32_t mo_export_format(const mo_parameter *p);
 /* Bytes of an export of this optimizer; it fits, since its states do. */
 uint64_t mo_export_bytes(const memopt_optimizer *o);
 
-/* Step counts and states are copied as they lie in device memory. On a big-endian processor this
- * turns them, in the sections of parameters and states, to the file's order or back. */
+/* Step counts and states are copied as they lie in device memory. On a big-endian processor these
+ * turn them to the file's order or back: one array of words, and the sections of parameters and
+ * states. */
+void mo_export_turn(unsigned char *at, uint64_t bytes, uint32_t word);
 void mo_export_order(const memopt_optimizer *o, unsigned char *parameters, unsigned char *states);
 
 void mo_put_u32(unsigned char *at, uint32_t value);

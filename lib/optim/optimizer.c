@@ -76,6 +76,9 @@ memopt_status memopt_optimizer_create(memopt_allocator *allocator,
     if (allocator == NULL || out_optimizer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: %s is NULL",
                        allocator == NULL ? "allocator" : "out_optimizer");
+    memopt_device *device = memopt_allocator_get_device(allocator);
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("optimizer_create");
     memopt_status status = mo_options_read(&copy, sizeof copy, options, "memopt_optimizer_options");
     if (status == MEMOPT_OK)
         status = options_check(&copy);
@@ -85,7 +88,7 @@ memopt_status memopt_optimizer_create(memopt_allocator *allocator,
     if (o == NULL)
         return MEMOPT_OUT_OF_HOST_MEMORY;
     o->allocator = allocator;
-    o->device = memopt_allocator_get_device(allocator);
+    o->device = device;
     o->options = copy;
     mo_optimizer_listen(o);
     *out_optimizer = o;
@@ -103,6 +106,8 @@ memopt_status memopt_optimizer_destroy(memopt_optimizer *o)
     memopt_status result = MEMOPT_OK;
     if (o == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_destroy");
     int lost = mo_device_lost(o->device);
     mo_table *const tables[] = {&o->tensor_table, &o->segment_table, &o->group_table,
                                 &o->coef_table,   &o->scratch,       &o->control};
@@ -169,6 +174,8 @@ static memopt_status group_read(const memopt_optimizer *o, const memopt_optimize
     if (o == NULL || group == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer group: %s is NULL",
                        o == NULL ? "optimizer" : "group");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer group");
     memopt_status status = mo_options_read(copy, sizeof *copy, group, "memopt_optimizer_group");
     return status == MEMOPT_OK ? mo_optimizer_group_check(copy) : status;
 }
@@ -217,6 +224,8 @@ memopt_status memopt_optimizer_get_group(memopt_optimizer *o, uint32_t group,
 {
     if (o == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer: the handle is NULL");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_get_group");
     if (group >= o->group_count)
         return no_such_group(o, group);
     return mo_result_write(out_values, &o->groups[group], sizeof *out_values,

@@ -202,6 +202,8 @@ memopt_status memopt_optimizer_add_parameter(memopt_optimizer *o, uint32_t group
                        o == NULL           ? "the handle"
                        : parameter == NULL ? "parameter"
                                            : "out_index");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_add_parameter");
     memopt_status status = mo_parameter_check(o, group, parameter, model_copy);
     if (status == MEMOPT_OK)
         status = mo_parameter_room(o);
@@ -252,6 +254,8 @@ memopt_status memopt_optimizer_get_state(memopt_optimizer *o, uint64_t parameter
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer state: a pointer is NULL or there is no parameter %" PRIu64,
                        parameter);
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_get_state");
     const mo_parameter *p = &o->parameters[parameter];
     uint64_t moments = p->moments;
     uint64_t views = p->format == MEMOPT_STATE_F32 ? moments : 2 * moments;

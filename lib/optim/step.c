@@ -217,6 +217,8 @@ memopt_status memopt_optimizer_step(memopt_optimizer *o, const memopt_tensor *gr
     if (o == NULL || (gradients == NULL && count != 0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer step: %s is NULL",
                        o == NULL ? "the handle" : "gradients");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_step");
     if (count != o->parameter_count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer step: %" PRIu64 " gradients for %" PRIu64 " parameters", count,

@@ -7,6 +7,8 @@ static memopt_status check(const memopt_optimizer *o, uint64_t parameter)
 {
     if (o == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "optimizer steps: the handle is NULL");
+    if (mo_device_inherited(o->device))
+        return mo_fail_inherited("optimizer_steps");
     if (parameter >= o->parameter_count)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer steps: no parameter %" PRIu64 "; there are %" PRIu64, parameter,

@@ -30,7 +30,8 @@ NAMES = {
     ),
     "command-replay.md": (
         "",
-        "memopt_trace *trace; int32_t file; memopt_replay_options options;"
+        "memopt_allocator *allocator; memopt_trace *trace; int32_t file;"
+        "memopt_replay_options options;"
         "memopt_replay_result result; uint64_t smallest;",
     ),
     "monitor.md": ("", "memopt_allocator *allocator;"),

@@ -89,6 +89,11 @@ class Handle:
         """Whether the native object is gone."""
         return self._pointer is None
 
+    @property
+    def lost(self) -> bool:
+        """Whether nothing of it can be ended here: it is closed, or belongs to a parent process."""
+        return self._pointer is None or self._forks != _forks
+
     def add_export(self) -> None:
         """Counts a view of memory that lives as long as the native object."""
         with _lock:
@@ -155,7 +160,7 @@ class Handle:
         with _lock:
             if not self._given_up or self._pointer is None or self._children or self._exports:
                 return
-            if _leave_all or self._forks != _forks:
+            if _leave_all or self.lost:
                 return
             pointer, self._pointer = self._pointer, None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
@@ -76,7 +77,7 @@ class Buffer(Memory):
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         # An instance whose making failed has no address; one that was freed has None.
-        if finalizing() or not getattr(self, "_address", None) or self._handle.closed:
+        if finalizing() or not getattr(self, "_address", None) or self._handle.lost:
             return
         self._allocator._give_back(self)
 
@@ -274,6 +275,19 @@ class Allocator(_lifetime.Closing):
         segments: List[Dict[str, Any]] = []
         add_to_snapshot_of(self._handle.pointer, segments)
         return segments
+
+    # --- traces ---
+
+    def start_trace(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Begins to record allocations and frees to a file that ``memopt replay`` reads."""
+        name = os.fsencode(path)
+        if b"\0" in name:
+            raise ValueError("start_trace: a path holds no NUL character")
+        lib.memopt_allocator_start_trace(self._handle.pointer, name)
+
+    def stop_trace(self) -> int:
+        """Ends the recording; how many events it has. StorageError if the file is not complete."""
+        return int(output(lib.memopt_allocator_stop_trace, self._handle.pointer))
 
 
 def add_to_snapshot_of(allocator: int, segments: List[Dict[str, Any]]) -> None:

@@ -283,6 +283,6 @@ class Ticket:
             self.release(self._stream)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if finalizing() or not getattr(self, "_number", 0) or self._offloader._handle.closed:
+        if finalizing() or not getattr(self, "_number", 0) or self._offloader._handle.lost:
             return
         self.release(self._stream)

@@ -118,6 +118,7 @@ CLASSES = {
     "memopt_log_callback": "pointer",
     "memopt_block_visitor": "pointer",
     "memopt_process_visitor": "pointer",
+    "memopt_export_writer": "pointer",
     "memopt_pluggable_raise": "pointer",
     "memopt_plan_measure": "pointer",
 }

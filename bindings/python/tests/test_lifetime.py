@@ -232,6 +232,7 @@ def test_a_child_process_leaves_its_parent_s_objects_alone():
         status = 1
         try:
             signal.alarm(20)  # ends a child that waits
+            sys.unraisablehook = lambda _what: os._exit(3)  # nothing fails unseen
             del world
             gc.collect()
             status = 0

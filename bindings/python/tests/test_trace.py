@@ -418,3 +418,27 @@ def test_replays_of_one_trace_on_threads(trace):
     for thread in threads:
         thread.join()
     assert found == [trace.find_capacity()] * 3
+
+
+# --- recording ------------------------------------------------------------------------------------
+
+
+def test_a_recorded_run_replays_to_the_same_peaks(tmp_path):
+    path = tmp_path / "run.csv"
+    device = memopt.Device("cpu", capacity="64MiB", threads=1)
+    with device, memopt.Allocator(device, "expandable_segments:True") as allocator:
+        weight = allocator.alloc("2MiB", tag="weights")
+        allocator.start_trace(path)
+        with pytest.raises(memopt.BusyError):
+            allocator.start_trace(path)
+        first, second = allocator.alloc("3MiB"), allocator.alloc("5MiB")
+        first.free()
+        third = allocator.alloc("7MiB")
+        for buffer in (second, third, weight):
+            buffer.free()
+        assert allocator.stop_trace() == 8  # the weight is there from the start
+        live, reserved = map(allocator.stat, ("requested_bytes.all.peak", "reserved_bytes.all.peak"))
+    with memopt.tools.Trace.read(path) as trace:
+        replay = trace.replay("expandable_segments:True")
+        assert (replay.peak_live_bytes, replay.peak_reserved_bytes) == (live, reserved)
+    assert ",weights\n" in path.read_text()

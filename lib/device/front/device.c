@@ -21,7 +21,10 @@ static void fini_sets(memopt_device *device)
 memopt_status mo_device_init(memopt_device *device, const mo_device_ops *ops)
 {
     MO_PRE(ops->properties != NULL);
+    if (!mo_process_watch_forks())
+        return MEMOPT_OUT_OF_HOST_MEMORY;
     device->ops = ops;
+    device->process = mo_process_forks();
     device->properties = (memopt_device_properties){.struct_size = sizeof device->properties};
     memopt_status status = ops->properties(device, &device->properties);
     if (status != MEMOPT_OK)
@@ -63,6 +66,8 @@ memopt_status memopt_device_close(memopt_device *device)
 {
     if (device == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("device_close");
     uint64_t allocators = count_listeners(device);
     mo_lock(&device->lock);
     mo_device_account live = device->account;
@@ -87,6 +92,8 @@ memopt_status memopt_device_get_properties(memopt_device *device,
 {
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_properties: device is NULL");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("device_get_properties");
     mo_lock(&device->lock);
     memopt_device_properties properties = device->properties;
     mo_unlock(&device->lock);
@@ -98,6 +105,8 @@ memopt_status memopt_device_set_threads(memopt_device *device, uint32_t threads)
 {
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_set_threads: device is NULL");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("device_set_threads");
     if (device->ops->set_threads == NULL)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "device_set_threads: the device is %s; only on \"cpu\" do threads run "
@@ -111,7 +120,9 @@ memopt_status memopt_device_get_memory_info(memopt_device *device, memopt_memory
     memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_get_memory_info: device is NULL");
-    memopt_status status = mo_device_fault(device, "memory_info", MEMOPT_DRIVER_ERROR);
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("device_get_memory_info");
+    memopt_status status = mo_device_enter(device, "memory_info", MEMOPT_DRIVER_ERROR);
     if (status == MEMOPT_OK)
         status = device->ops->memory_info(device, &info);
     if (status != MEMOPT_OK)
@@ -131,7 +142,7 @@ memopt_status memopt_device_sync(memopt_device *device)
 {
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "device_sync: device is NULL");
-    memopt_status status = mo_device_fault(device, "device_sync", MEMOPT_DRIVER_ERROR);
+    memopt_status status = mo_device_enter(device, "device_sync", MEMOPT_DRIVER_ERROR);
     return status != MEMOPT_OK ? status : device->ops->sync(device);
 }
 

@@ -24,6 +24,7 @@ typedef struct mo_device_account {
 
 struct memopt_device {
     const mo_device_ops *ops;
+    uint32_t process;                    /* mo_process_forks() when it was opened */
     memopt_device_properties properties; /* fixed once opened, but threads: guarded by lock */
     pthread_mutex_t lock;                /* innermost: nothing is called under it */
     mo_device_account account;
@@ -50,6 +51,23 @@ memopt_status mo_device_fault(memopt_device *device, const char *operation, memo
 #else
 #define mo_device_fault(device, operation, status) ((void)(operation), (void)(status), MEMOPT_OK)
 #endif
+
+/* The start of each operation: UNSUPPORTED in a child process of the one that opened the device, or
+ * the armed fault's error. `operation` begins the message. */
+static inline memopt_status mo_device_enter(memopt_device *device, const char *operation,
+                                            memopt_status fault)
+{
+    if (mo_device_inherited(device))
+        return mo_fail_inherited(operation);
+    return mo_device_fault(device, operation, fault);
+}
+
+/* --- process.c */
+
+/* Begins to count forks; 0 when host memory is out. */
+int mo_process_watch_forks(void);
+/* How many forks lie between the first process that counted and this one. */
+uint32_t mo_process_forks(void);
 
 /* The back ends. options are complete: every default that holds for all back ends is filled in. */
 memopt_status mo_cpu_open(const memopt_device_options *options, memopt_device **out_device);

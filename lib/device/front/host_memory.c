@@ -15,7 +15,7 @@ memopt_status memopt_host_alloc(memopt_device *device, uint64_t bytes, void **ou
                        "host_alloc: device or out_pointer is NULL, or 0 bytes are asked");
     if (!mo_round_up_u64(bytes, (uint64_t)sysconf(_SC_PAGESIZE), &bytes))
         return mo_fail(MEMOPT_OUT_OF_HOST_MEMORY, "host_alloc: %" PRIu64 " bytes are asked", bytes);
-    memopt_status status = mo_device_fault(device, "host_alloc", MEMOPT_OUT_OF_HOST_MEMORY);
+    memopt_status status = mo_device_enter(device, "host_alloc", MEMOPT_OUT_OF_HOST_MEMORY);
     if (status == MEMOPT_OK)
         status = device->ops->host_alloc(device, bytes, &pointer);
     if (status != MEMOPT_OK)
@@ -55,6 +55,8 @@ memopt_status memopt_host_free(memopt_device *device, void *pointer)
 {
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "host_free: device is NULL");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("host_free");
     if (pointer == NULL)
         return MEMOPT_OK;
     uint64_t bytes =
@@ -73,7 +75,7 @@ memopt_status memopt_host_register(memopt_device *device, void *pointer, uint64_
                        "host_register: device %p, pointer %p, %" PRIu64
                        " bytes: NULL, empty or beyond the address space",
                        (void *)device, pointer, bytes);
-    memopt_status status = mo_device_fault(device, "host_register", MEMOPT_DRIVER_ERROR);
+    memopt_status status = mo_device_enter(device, "host_register", MEMOPT_DRIVER_ERROR);
     if (status != MEMOPT_OK)
         return status;
     /* The range is entered first, so that one of two concurrent overlapping calls is refused. */
@@ -107,6 +109,8 @@ memopt_status memopt_host_unregister(memopt_device *device, void *pointer)
 {
     if (device == NULL || pointer == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "host_unregister: device or pointer is NULL");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("host_unregister");
     uint64_t bytes = take_range(device, &device->account.registered_ranges,
                                 &device->account.registered, pointer);
     if (bytes == 0)

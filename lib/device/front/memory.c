@@ -30,7 +30,7 @@ memopt_status mo_mem_alloc(memopt_device *device, uint64_t size, void **out_poin
 {
     if (size == 0 || !mo_round_up_u64(size, ALLOCATION_UNIT, &size))
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "mem_alloc: %" PRIu64 " bytes asked", size);
-    memopt_status status = mo_device_fault(device, "mem_alloc", MEMOPT_OUT_OF_DEVICE_MEMORY);
+    memopt_status status = mo_device_enter(device, "mem_alloc", MEMOPT_OUT_OF_DEVICE_MEMORY);
     if (status == MEMOPT_OK)
         status = device->ops->mem_alloc(device, size, out_pointer);
     if (status == MEMOPT_OK)
@@ -43,7 +43,7 @@ memopt_status mo_reachable(memopt_device *device, const char *subject, uint64_t 
 {
     if (device->ops->reachable == NULL || bytes == 0)
         return MEMOPT_OK;
-    memopt_status status = mo_device_fault(device, "reachable", MEMOPT_DRIVER_ERROR);
+    memopt_status status = mo_device_enter(device, "reachable", MEMOPT_DRIVER_ERROR);
     return status != MEMOPT_OK ? status
                                : device->ops->reachable(device, subject, index, pointer, bytes);
 }
@@ -87,7 +87,7 @@ static memopt_status enter_vm(memopt_device *device, const char *operation, cons
                               uint64_t size, memopt_status fault)
 {
     memopt_status status = check_granules(device, operation, address, size);
-    return status != MEMOPT_OK ? status : mo_device_fault(device, operation, fault);
+    return status != MEMOPT_OK ? status : mo_device_enter(device, operation, fault);
 }
 
 memopt_status mo_vm_reserve(memopt_device *device, uint64_t size, void **out_address)

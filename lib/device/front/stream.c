@@ -11,14 +11,14 @@ static memopt_status enter(memopt_device *device, const char *operation)
 {
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: device is NULL", operation);
-    return mo_device_fault(device, operation, MEMOPT_DRIVER_ERROR);
+    return mo_device_enter(device, operation, MEMOPT_DRIVER_ERROR);
 }
 
 static memopt_status enter_event(const memopt_event *event, const char *operation)
 {
     if (event == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: event is NULL", operation);
-    return mo_device_fault(event->device, operation, MEMOPT_DRIVER_ERROR);
+    return mo_device_enter(event->device, operation, MEMOPT_DRIVER_ERROR);
 }
 
 static void count_event(memopt_device *device, int created)
@@ -114,6 +114,8 @@ memopt_status memopt_stream_release_sync(memopt_device *device, memopt_stream st
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_release_sync: %s",
                        device == NULL ? "device is NULL"
                                       : "stream is NULL; the default stream cannot end");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("stream_release_sync");
     if (!mo_device_lost(device) && mo_stream_capturing(device, stream, &capturing) == MEMOPT_OK &&
         capturing)
         return mo_fail(MEMOPT_BUSY,
@@ -126,6 +128,8 @@ memopt_status memopt_stream_destroy(memopt_device *device, memopt_stream stream)
 {
     if (device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "stream_destroy: device is NULL");
+    if (mo_device_inherited(device))
+        return mo_fail_inherited("stream_destroy");
     if (stream == NULL)
         return MEMOPT_OK;
     if (!take_stream(device, stream))
@@ -213,6 +217,8 @@ memopt_status memopt_event_destroy(memopt_event *event)
 {
     if (event == NULL)
         return MEMOPT_OK;
+    if (mo_device_inherited(event->device))
+        return mo_fail_inherited("event_destroy");
     memopt_device *device = event->device;
     memopt_status status = device->ops->event_destroy(device, event);
     count_event(device, 0);
@@ -270,6 +276,18 @@ memopt_status memopt_copy(memopt_device *device, void *destination, const void *
     memopt_status status = enter(device, "copy");
     return status != MEMOPT_OK ? status
                                : device->ops->copy(device, destination, source, bytes, stream);
+}
+
+memopt_status memopt_copy_sync(memopt_device *device, void *destination, const void *source,
+                               uint64_t bytes, memopt_stream stream)
+{
+    memopt_status status = memopt_copy(device, destination, source, bytes, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    status = memopt_stream_sync(device, stream);
+    if (status != MEMOPT_OK)
+        (void)memopt_device_sync(device); /* the copy may still write to the caller's stack */
+    return status;
 }
 
 memopt_status memopt_fill(memopt_device *device, void *destination, int32_t value, uint64_t bytes,

@@ -110,6 +110,7 @@ static memopt_status load(mo_gpu_driver *driver)
         goto close_library;
     }
     driver->loaded = 1;
+    driver->process = mo_process_forks();
     mo_log(MEMOPT_LOG_INFO, "%s: loaded %s, version %d%s%s", vendor->name, driver->file,
            driver->version, driver->missing[0] == '\0' ? "" : ", without ", driver->missing);
     return MEMOPT_OK;
@@ -120,6 +121,10 @@ close_library:
     return status;
 }
 
+static const char inherited[] =
+    "a parent of this process started the driver before a fork, and the "
+    "driver does not work in the child";
+
 /* Starting a driver in vain takes long, so it is tried again only where that may help. */
 static int is_lasting(int code)
 {
@@ -127,6 +132,7 @@ static int is_lasting(int code)
            code != MO_GPU_SYSTEM_NOT_READY;
 }
 
+/* UNSUPPORTED: the child of a fork, as `inherited` says. */
 static memopt_status load_quietly(mo_gpu_driver *driver)
 {
     mo_lock(&load_lock);
@@ -134,7 +140,8 @@ static memopt_status load_quietly(mo_gpu_driver *driver)
         driver->status = load(driver);
         driver->refused = driver->status != MEMOPT_OK && is_lasting(driver->code);
     }
-    memopt_status status = driver->status;
+    const int ours = !driver->loaded || driver->process == mo_process_forks();
+    memopt_status status = ours ? driver->status : MEMOPT_UNSUPPORTED;
     mo_unlock(&load_lock);
     return status;
 }
@@ -145,6 +152,9 @@ memopt_status mo_gpu_load(mo_gpu_driver *driver)
     memopt_status status = load_quietly(driver);
     if (status == MEMOPT_OK)
         return status;
+    if (status == MEMOPT_UNSUPPORTED)
+        return mo_fail(status, "%s: %s; start the child by exec (spawn) instead",
+                       driver->vendor->name, inherited);
     mo_lock(&load_lock);
     memcpy(problem, driver->problem, sizeof problem);
     if (!mo_gpu_has(driver, MO_GPU_REQUIRED)) /* what may be missing explains nothing else */
@@ -211,7 +221,8 @@ void mo_gpu_report(mo_gpu_driver *driver, memopt_backend_info *out_info)
     out_info->driver_version = driver->version;
     snprintf(out_info->library, sizeof out_info->library, "%s", driver->file);
     snprintf(out_info->tried, sizeof out_info->tried, "%s", driver->tried);
-    snprintf(out_info->problem, sizeof out_info->problem, "%s", driver->problem);
+    snprintf(out_info->problem, sizeof out_info->problem, "%s",
+             out_info->status == MEMOPT_UNSUPPORTED ? inherited : driver->problem);
     snprintf(out_info->missing, sizeof out_info->missing, "%s", driver->missing);
     mo_unlock(&load_lock);
     for (uint32_t i = 0; i < images->count; i++)

@@ -74,6 +74,7 @@ struct mo_gpu_driver {
     void *library; /* of dlopen */
     mo_gpu_calls calls;
     int loaded;
+    uint32_t process; /* mo_process_forks() when it was loaded */
     int version;
     uint32_t missing_groups; /* bits 1 << mo_gpu_need of missing groups */
     int refused;             /* not loaded, and not tried again */

@@ -179,9 +179,33 @@ static void test_destroy_with_pending(void **state)
     }
 }
 
+/* What docs/guide/porting.md says of a host kernel: it writes a new block after a wait for the
+ * block's stream; without it, work of the previous owner comes later. */
+static void test_host_kernel_waits_behind_alloc(void **unused)
+{
+    (void)unused;
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
+    memopt_allocator *allocator = new_allocator(device, "");
+    for (int waits = 0; waits < 2; waits++) {
+        void *before = alloc(allocator, MIB);
+        OK(memopt_fill(device, before, 7, MIB, NULL));
+        OK(memopt_allocator_free(allocator, before));
+        void *block = alloc(allocator, MIB);
+        assert_ptr_equal(block, before);
+        if (waits)
+            OK(memopt_stream_sync(device, NULL));
+        memset(block, 1, MIB);
+        OK(memopt_stream_sync(device, NULL));
+        assert_int_equal(all_bytes(block, 1, MIB), waits);
+        OK(memopt_allocator_free(allocator, block));
+    }
+    finish(allocator, device);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_host_kernel_waits_behind_alloc),
         cmocka_unit_test(test_correct_program_is_clean),
         cmocka_unit_test(test_missing_record_stream_is_caught),
         cmocka_unit_test(test_missing_wait_is_caught),

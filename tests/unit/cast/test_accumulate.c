@@ -200,12 +200,34 @@ static void bad_cells(void **unused)
     OK(memopt_device_close(device));
 }
 
+static void fills_tensors(void **unused)
+{
+    memopt_device *device = open_cpu(1);
+    unsigned char *memory = device_memory(device, 4096);
+    memopt_tensor tensors[3] = {tensor_of(memory, 10, MEMOPT_DTYPE_F32),
+                                tensor_of(memory + 100, 7, MEMOPT_DTYPE_U8),
+                                tensor_of(NULL, 0, MEMOPT_DTYPE_BF16)};
+    (void)unused;
+    OK(memopt_fill(device, memory, 1, 4096, NULL));
+    tensors[2].count = 1;
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "[2]", memopt_fill_tensors(device, tensors, 3, 0, NULL));
+    assert_true(all_bytes(memory, 1, 4096)); /* all are checked first */
+    tensors[2].count = 0;
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "256",
+                 memopt_fill_tensors(device, tensors, 0, 256, NULL));
+    OK(memopt_fill_tensors(device, tensors, 3, 255, NULL));
+    assert_true(all_bytes(memory, 255, 40) && all_bytes(memory + 40, 1, 60));
+    assert_true(all_bytes(memory + 100, 255, 7) && all_bytes(memory + 107, 1, 3989));
+    OK(mo_mem_free(device, memory, 4096));
+    OK(memopt_device_close(device));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_form),   cmocka_unit_test(many_tensors),
-        cmocka_unit_test(bad_tensors), cmocka_unit_test(scale_notes_each_place),
-        cmocka_unit_test(bad_cells),
+        cmocka_unit_test(fills_tensors),          cmocka_unit_test(each_form),
+        cmocka_unit_test(many_tensors),           cmocka_unit_test(bad_tensors),
+        cmocka_unit_test(scale_notes_each_place), cmocka_unit_test(bad_cells),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

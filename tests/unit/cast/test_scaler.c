@@ -62,7 +62,7 @@ static void defaults(void **unused)
 static void growth_and_backoff(void **unused)
 {
     fixture f;
-    memopt_scaler_options options = {sizeof options, 1024.0, 1.5, 0.25, 3, 0};
+    memopt_scaler_options options = {sizeof options, 1024.0, 1.5, 0.25, 3, 0, NULL, 0};
     (void)unused;
     begin(&f, &options);
     OK(memopt_scaler_update(f.scaler, NULL));
@@ -80,7 +80,7 @@ static void growth_and_backoff(void **unused)
 static void growth_stays_finite(void **unused)
 {
     fixture f;
-    memopt_scaler_options options = {sizeof options, 0x1p127, 2.0, 0.5, 1, 0};
+    memopt_scaler_options options = {sizeof options, 0x1p127, 2.0, 0.5, 1, 0, NULL, 0};
     (void)unused;
     begin(&f, &options);
     for (int i = 0; i < 3; i++)
@@ -95,7 +95,7 @@ static void growth_stays_finite(void **unused)
 static void factors_are_doubles(void **unused)
 {
     fixture f;
-    memopt_scaler_options options = {sizeof options, 3.0, 1.1, 0.7, 1, 0};
+    memopt_scaler_options options = {sizeof options, 3.0, 1.1, 0.7, 1, 0, NULL, 0};
     (void)unused;
     begin(&f, &options);
     OK(memopt_scaler_update(f.scaler, NULL));
@@ -108,7 +108,7 @@ static void factors_are_doubles(void **unused)
 static void disabled_never_changes(void **unused)
 {
     fixture f;
-    memopt_scaler_options options = {sizeof options, 1024.0, 2.0, 0.5, 1, 1};
+    memopt_scaler_options options = {sizeof options, 1024.0, 2.0, 0.5, 1, 1, NULL, 0};
     (void)unused;
     begin(&f, &options);
     expect_state(f.scaler, 1.0, 0);
@@ -152,7 +152,7 @@ static void state_round_trip(void **unused)
 static void unscale_values(void **unused)
 {
     fixture f;
-    memopt_scaler_options options = {sizeof options, 3.0, 0, 0, 0, 0};
+    memopt_scaler_options options = {sizeof options, 3.0, 0, 0, 0, 0, NULL, 0};
     enum { COUNT = 40001 };
     uint64_t seed = 4;
     (void)unused;
@@ -227,7 +227,7 @@ static void non_finite_is_noted(void **unused)
 static void unscale_judges_the_input(void **unused)
 {
     fixture f;
-    memopt_scaler_options options = {sizeof options, 0x1p-100, 0, 0, 0, 0};
+    memopt_scaler_options options = {sizeof options, 0x1p-100, 0, 0, 0, 0, NULL, 0};
     (void)unused;
     begin(&f, &options);
     float *memory = device_memory(f.device, 4096);
@@ -247,7 +247,7 @@ static void stream_order(void **unused)
     memopt_device *device = NULL;
     memopt_stream stream;
     memopt_scaler *scaler = NULL;
-    memopt_scaler_options scaler_options = {sizeof scaler_options, 8.0, 2.0, 0.5, 1, 0};
+    memopt_scaler_options scaler_options = {sizeof scaler_options, 8.0, 2.0, 0.5, 1, 0, NULL, 0};
     memopt_scaler_state state = {.struct_size = sizeof state};
     (void)unused;
     options.capacity = 64 << 20;
@@ -273,6 +273,66 @@ static void stream_order(void **unused)
     OK(memopt_scaler_destroy(scaler));
     OK(memopt_stream_destroy(device, stream));
     OK(memopt_device_close(device));
+}
+
+/* Under the adversarial order nothing arrives before something waits for it. */
+static void sent_state(void **unused)
+{
+    const bench_device wanted = {MEMOPT_STREAM_ORDER_ADVERSARIAL, 3, 64 * MIB, 1};
+    memopt_device *device = bench_open_cpu(&wanted);
+    memopt_scaler_options options = {sizeof options, 8.0, 2.0, 0.5, 1, 0, NULL, 0};
+    memopt_scaler_state state = MEMOPT_SCALER_STATE_INIT;
+    memopt_scaler *scaler = NULL;
+    memopt_stream stream;
+    uint64_t updates = 77;
+    (void)unused;
+    OK(memopt_stream_create(device, &stream));
+    OK(memopt_scaler_create(device, &options, &scaler));
+    GIVES(MEMOPT_NOT_READY, memopt_scaler_get_sent_state(scaler, &state, &updates));
+    OK(memopt_scaler_update(scaler, stream));
+    OK(memopt_scaler_send_state(scaler, stream));
+    GIVES(MEMOPT_NOT_READY, memopt_scaler_get_sent_state(scaler, &state, &updates));
+    assert_int_equal(updates, 77);
+    OK(memopt_stream_sync(device, stream));
+    OK(memopt_scaler_update(scaler, stream));
+    OK(memopt_scaler_send_state(scaler, stream)); /* the other place */
+    OK(memopt_scaler_update(scaler, stream));
+    OK(memopt_scaler_send_state(scaler, stream)); /* nothing: one is under way */
+    OK(memopt_scaler_get_sent_state(scaler, &state, &updates));
+    assert_true(state.scale == 16.0);
+    assert_int_equal(updates, 1);
+    OK(memopt_stream_sync(device, stream));
+    OK(memopt_scaler_get_sent_state(scaler, &state, &updates));
+    assert_true(state.scale == 32.0);
+    assert_int_equal(updates, 2);
+    OK(memopt_scaler_send_state(scaler, stream)); /* its end waits for it */
+    OK(memopt_scaler_destroy(scaler));
+    OK(memopt_stream_destroy(device, stream));
+    OK(memopt_device_close(device));
+}
+
+static void memory_of_an_allocator(void **unused)
+{
+    memopt_device *device = open_cpu(1), *other = open_cpu(1);
+    memopt_allocator *allocator = NULL;
+    memopt_scaler_options options = MEMOPT_SCALER_OPTIONS_INIT;
+    memopt_scaler *scaler = NULL;
+    memopt_tag tag = 0;
+    (void)unused;
+    OK(memopt_allocator_create(device, NULL, NULL, &allocator));
+    OK(memopt_allocator_register_tag(allocator, "scaler", &tag));
+    options.tag = tag;
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "tag", memopt_scaler_create(device, &options, &scaler));
+    options.allocator = allocator;
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "another",
+                 memopt_scaler_create(other, &options, &scaler));
+    OK(memopt_scaler_create(device, &options, &scaler));
+    assert_true(bench_active_bytes(allocator, tag, tag + 1) > 0);
+    expect_state(scaler, 65536.0, 0);
+    OK(memopt_scaler_destroy(scaler));
+    assert_int_equal(bench_active_bytes(allocator, tag, tag + 1), 0);
+    bench_close_device(device, allocator);
+    OK(memopt_device_close(other));
 }
 
 /* --- what is refused ------------------------------------------------------------------------- */
@@ -399,6 +459,8 @@ int main(void)
         cmocka_unit_test(non_finite_is_noted),
         cmocka_unit_test(unscale_judges_the_input),
         cmocka_unit_test(stream_order),
+        cmocka_unit_test(sent_state),
+        cmocka_unit_test(memory_of_an_allocator),
         cmocka_unit_test(refuses_options),
         cmocka_unit_test(refuses_states),
         cmocka_unit_test(refuses_tensors),

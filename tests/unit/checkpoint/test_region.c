@@ -43,15 +43,17 @@ static void test_keep_mode_recomputes_nothing(void **unused)
     layer_open(&l, &b, "block", MEMOPT_REGION_KEEP, MEMOPT_CHECK_NONE, NULL, WORDS);
     OK(memopt_region_forward(l.region, b.stream));
     assert_int_equal(active_bytes(&b), WORDS * 8);
+    OK(memopt_region_forward(l.region, b.stream)); /* an evaluation: no backward between them */
+    assert_int_equal(active_bytes(&b), WORDS * 8);
     uint64_t *saved = l.saved;
     OK(memopt_region_recompute(l.region, b.stream));
-    assert_int_equal(l.runs, 1);
+    assert_int_equal(l.runs, 2);
     assert_ptr_equal(l.saved, saved);
     FAILS(MEMOPT_BUSY, memopt_region_recompute(l.region, b.stream)); /* as without keep */
     OK(memopt_region_release(l.region));
     assert_int_equal(active_bytes(&b), 0);
     OK(memopt_region_recompute(l.region, b.stream)); /* a second backward: now it must run */
-    assert_int_equal(l.runs, 2);
+    assert_int_equal(l.runs, 3);
     assert_int_equal(active_bytes(&b), WORDS * 8);
     OK(memopt_region_release(l.region));
     layer_close(&l);
@@ -476,6 +478,66 @@ static void test_steady_state_holds_no_more(void **unused)
     bench_close(&b);
 }
 
+static jmp_buf away;
+static int leave; /* the callback does not return */
+
+static memopt_status left_run(void *user, memopt_region *region, memopt_region_pass pass,
+                              memopt_stream stream)
+{
+    memopt_status status = layer_run(user, region, pass, stream);
+    if (leave)
+        longjmp(away, 1);
+    return status;
+}
+
+/* What a C++ exception does that is caught outside of the pass. */
+static void try_pass(memopt_region *region, memopt_region_pass pass, memopt_stream stream)
+{
+    leave = 1;
+    if (setjmp(away) == 0) {
+        if (pass == MEMOPT_PASS_FORWARD)
+            (void)memopt_region_forward(region, stream);
+        else
+            (void)memopt_region_recompute(region, stream);
+        fail_msg("the callback returned");
+    }
+    leave = 0;
+}
+
+static void test_reset(void **unused)
+{
+    (void)unused;
+    bench b;
+    layer l;
+    random_state random = {5};
+    bench_open(&b, MEMOPT_STREAM_ORDER_EAGER, 0);
+    layer_open(&l, &b, "left", 0, MEMOPT_CHECK_NONE, &random, WORDS);
+    OK(memopt_region_destroy(l.region));
+    memopt_region_callbacks callbacks = {sizeof callbacks, left_run, layer_random_save,
+                                         layer_random_restore, &l};
+    memopt_region_options options = MEMOPT_REGION_OPTIONS_INIT;
+    options.random_bytes = sizeof(random_state);
+    options.check = MEMOPT_CHECK_HASH;
+    OK(memopt_region_create(b.device, b.allocator, &callbacks, &options, &l.region));
+    for (memopt_region_pass pass = MEMOPT_PASS_FORWARD; pass <= MEMOPT_PASS_RECOMPUTE; pass++) {
+        if (pass == MEMOPT_PASS_RECOMPUTE)
+            OK(memopt_region_forward(l.region, b.stream));
+        random.counter = 40;
+        try_pass(l.region, pass, b.stream);
+        FAILS(MEMOPT_BUSY, memopt_region_release(l.region));
+        OK(memopt_region_reset(l.region));
+        assert_int_equal(random.counter, 40);
+        FAILS(MEMOPT_INVALID_ARGUMENT, memopt_region_recompute(l.region, b.stream));
+        OK(memopt_region_forward(l.region, b.stream));
+        OK(memopt_region_recompute(l.region, b.stream));
+        OK(memopt_region_release(l.region));
+    }
+    OK(memopt_region_reset(l.region)); /* harmless otherwise */
+    layer_close(&l);
+    assert_int_equal(active_bytes(&b), 0);
+    bench_close(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -489,6 +551,7 @@ int main(void)
         cmocka_unit_test(test_states),
         cmocka_unit_test(test_errors_come_out_unchanged),
         cmocka_unit_test(test_leases_must_agree),
+        cmocka_unit_test(test_reset),
         cmocka_unit_test(test_bad_input),
         cmocka_unit_test(test_steady_state_holds_no_more),
     };

@@ -298,9 +298,29 @@ static void kernels_cover_every_item_once(void **state)
     OK(memopt_stream_destroy(device, streams[1]));
 }
 
+/* The copy of a scalar is there when the call returns, whatever runs late. */
+static void test_copy_sync(void **unused)
+{
+    (void)unused;
+    memopt_device *device = open_cpu(64 * MIB, MEMOPT_STREAM_ORDER_ADVERSARIAL, 1);
+    memopt_stream stream;
+    void *memory = NULL;
+    uint32_t read = 0;
+    OK(memopt_stream_create(device, &stream));
+    OK(mo_mem_alloc(device, 512, &memory));
+    OK(memopt_fill(device, memory, 5, 512, stream));
+    OK(memopt_copy_sync(device, &read, memory, sizeof read, stream));
+    assert_int_equal(read, 0x05050505);
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_copy_sync(device, NULL, memory, 4, stream));
+    OK(mo_mem_free(device, memory, 512));
+    OK(memopt_stream_destroy(device, stream));
+    OK(memopt_device_close(device));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_copy_sync),
         cmocka_unit_test_setup_teardown(the_null_stream_runs_inline, open_device, close_device),
         cmocka_unit_test_setup_teardown(streams_run_beside_the_caller_in_order, open_device,
                                         close_device),

@@ -4,7 +4,6 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
 enum { LAYERS = 12 };
 
@@ -336,33 +335,6 @@ static void test_file(void **unused)
     assert_int_equal(unlink(name), 0);
 }
 
-/* A child may not read what its parent goes on writing. */
-static void test_child(void **unused)
-{
-    (void)unused;
-    world w;
-    memopt_offloader_options options = spilling(MIB, 0);
-    options.flags = MEMOPT_OFFLOADER_NULL_STREAM;
-    world_open(&w, MEMOPT_STREAM_ORDER_EAGER, 0, 64 * MIB, &options);
-    memopt_ticket tickets[2] = {packed(&w, MIB, 1, NULL), packed(&w, MIB, 2, NULL)};
-    void *mine = device_block(&w, MIB, NULL);
-    pid_t child = fork();
-    if (child == 0) {
-        memopt_status disk = memopt_offloader_unpack_into(w.offloader, tickets[0], mine, MIB, NULL);
-        int told = strstr(memopt_last_error(), "child") != NULL;
-        memopt_status host = memopt_offloader_unpack_into(w.offloader, tickets[1], mine, MIB, NULL);
-        _exit(disk == MEMOPT_UNSUPPORTED && told && host == MEMOPT_OK ? 0 : 1);
-    }
-    int result = 1;
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_int_equal(result, 0);
-    OK(memopt_offloader_unpack_into(w.offloader, tickets[0], mine, MIB, NULL));
-    assert_true(all_bytes(mine, 1, MIB));
-    OK(memopt_allocator_free(w.allocator, mine));
-    release_all(&w, tickets, 2);
-    world_close(&w);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -377,7 +349,6 @@ int main(void)
         cmocka_unit_test_setup(test_memory_of_a_pending_write, healthy_disk),
         cmocka_unit_test_setup(test_options, healthy_disk),
         cmocka_unit_test_setup(test_file, healthy_disk),
-        cmocka_unit_test_setup(test_child, healthy_disk),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

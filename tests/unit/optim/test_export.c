@@ -67,8 +67,8 @@ static void test_crc(void **state)
 {
     (void)state;
     unsigned char bytes[1000];
-    assert_int_equal(mo_crc32("123456789", 9), 0xcbf43926u);
-    assert_int_equal(mo_crc32("", 0), 0);
+    assert_int_equal(mo_crc32(0, "123456789", 9), 0xcbf43926u);
+    assert_int_equal(mo_crc32(0, "", 0), 0);
     for (int i = 0; i < 1000; i++)
         bytes[i] = (unsigned char)(i * 7);
     for (uint64_t n = 0; n < 100; n++) { /* bit by bit */
@@ -76,8 +76,57 @@ static void test_crc(void **state)
         for (uint64_t i = 0; i < n; i++)
             for (int bit = 0; bit < 8; bit++)
                 crc = crc >> 1 ^ (((crc ^ bytes[i] >> bit) & 1) ? 0xedb88320u : 0);
-        assert_int_equal(mo_crc32(bytes, n), ~crc);
+        assert_int_equal(mo_crc32(0, bytes, n), ~crc);
     }
+}
+
+typedef struct pieces {
+    unsigned char *bytes;
+    uint64_t count, calls, last; /* last: the call that fails */
+} pieces;
+
+static memopt_status take(void *user, const void *piece, uint64_t bytes)
+{
+    pieces *p = user;
+    if (++p->calls == p->last)
+        return MEMOPT_STATUS_USER + 3;
+    assert_true(bytes >= 1 && bytes <= MIB);
+    memcpy(p->bytes + p->count, piece, bytes);
+    p->count += bytes;
+    return MEMOPT_OK;
+}
+
+/* States of several pieces; the same bytes as in one buffer. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    run r = start(100);
+    memopt_tensor large = new_tensor(&r.w, 1200001, MEMOPT_DTYPE_BF16, NULL);
+    memopt_memory_info info = MEMOPT_MEMORY_INFO_INIT;
+    uint64_t bytes, index;
+    go(&r, 3);
+    OK(memopt_optimizer_add_parameter(r.o, 0, &large, NULL, r.w.stream, &index));
+    OK(memopt_optimizer_get_export_size(r.o, &bytes));
+    unsigned char *whole = malloc(bytes);
+    pieces p = {malloc(bytes), 0, 0, 0};
+    assert_true(whole != NULL && p.bytes != NULL);
+    OK(memopt_optimizer_export_sync(r.o, bytes, r.w.stream, whole));
+    OK(memopt_optimizer_export_pieces_sync(r.o, take, &p, r.w.stream));
+    assert_int_equal(p.count, bytes);
+    assert_memory_equal(p.bytes, whole, bytes);
+    OK(memopt_optimizer_import_sync(r.o, p.bytes, bytes, r.w.stream));
+    for (uint64_t last = p.calls; last > 0; last--) { /* the writer's own failure comes out */
+        p = (pieces){p.bytes, 0, 0, last};
+        GIVES(MEMOPT_STATUS_USER + 3,
+              memopt_optimizer_export_pieces_sync(r.o, take, &p, r.w.stream));
+        assert_int_equal(p.calls, last);
+    }
+    OK(memopt_device_get_memory_info(r.w.device, &info));
+    assert_int_equal(info.pinned, 0);
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_optimizer_export_pieces_sync(r.o, NULL, NULL, NULL));
+    free(whole);
+    free(p.bytes);
+    stop(&r);
 }
 
 static void test_resume(void **state)
@@ -123,7 +172,7 @@ static void test_resume(void **state)
 
 static void seal(unsigned char *b, uint64_t bytes)
 {
-    uint32_t crc = mo_crc32(b, bytes - 8);
+    uint32_t crc = mo_crc32(0, b, bytes - 8);
     for (int i = 0; i < 4; i++)
         b[bytes - 8 + (uint64_t)i] = (unsigned char)(crc >> (8 * i));
 }
@@ -202,6 +251,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crc),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_resume),
         cmocka_unit_test(test_damage),
     };

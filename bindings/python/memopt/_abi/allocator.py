@@ -93,5 +93,7 @@ functions(
     memopt_allocator_get_stats=(CHECKED, HANDLE, U64, OUT_U64, OUT_U64),
     memopt_allocator_get_stat=(CHECKED, HANDLE, TEXT, OUT_U64),
     memopt_allocator_reset_peaks=(CHECKED, HANDLE),
+    memopt_allocator_start_trace=(CHECKED, HANDLE, TEXT),
+    memopt_allocator_stop_trace=(CHECKED, HANDLE, OUT_U64),
     memopt_allocator_snapshot=(CHECKED, HANDLE, BlockVisitor, ADDRESS),
 )

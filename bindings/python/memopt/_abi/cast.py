@@ -34,6 +34,8 @@ class ScalerOptions(Struct):
         *each(F64, "init_scale growth_factor backoff_factor"),
         ("growth_interval", U32),
         ("disabled", U32),
+        ("allocator", HANDLE),
+        ("tag", U32),
     ]
 
 
@@ -64,4 +66,7 @@ functions(
     memopt_scaler_update=(CHECKED, HANDLE, STREAM),
     memopt_scaler_get_state_sync=(CHECKED, HANDLE, STREAM, ScalerState),
     memopt_scaler_set_state_sync=(CHECKED, HANDLE, ScalerState, STREAM),
+    memopt_scaler_send_state=(CHECKED, HANDLE, STREAM),
+    memopt_scaler_get_sent_state=(I32, HANDLE, ScalerState, OUT_U64),
+    memopt_fill_tensors=(CHECKED, HANDLE, TENSORS, U64, I32, STREAM),
 )

@@ -119,6 +119,7 @@ functions(
     memopt_region_forward=(CHECKED, HANDLE, STREAM),
     memopt_region_recompute=(CHECKED, HANDLE, STREAM),
     memopt_region_release=(CHECKED, HANDLE),
+    memopt_region_reset=(CHECKED, HANDLE),
     memopt_region_alloc=(CHECKED, HANDLE, U64, OUT_ADDRESS),
     memopt_region_check=(CHECKED, HANDLE, TEXT, TENSORS),
     memopt_region_get_stats=(CHECKED, HANDLE, RegionStats),

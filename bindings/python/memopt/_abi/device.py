@@ -103,6 +103,7 @@ functions(
     memopt_event_sync=(CHECKED, HANDLE),
     memopt_event_elapsed=(CHECKED, HANDLE, HANDLE, OUT_F64),
     memopt_copy=(CHECKED, HANDLE, ADDRESS, ADDRESS, U64, STREAM),
+    memopt_copy_sync=(CHECKED, HANDLE, ADDRESS, ADDRESS, U64, STREAM),
     memopt_fill=(CHECKED, HANDLE, ADDRESS, I32, U64, STREAM),
     memopt_host_alloc=(CHECKED, HANDLE, U64, OUT_ADDRESS),
     memopt_host_free=(CHECKED, HANDLE, ADDRESS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from ctypes import CFUNCTYPE
 
 from .base import TENSORS, TensorStruct
 from .words import *
@@ -67,6 +68,9 @@ class StateView(Struct):
     _fields_ = [("struct_size", SIZE), ("name", TEXT), ("tensor", TensorStruct)]
 
 
+ExportWriter = CFUNCTYPE(I32, ADDRESS, ADDRESS, U64)
+
+
 functions(
     memopt_optimizer_create=(CHECKED, HANDLE, OptimizerOptions, OUT_HANDLE),
     memopt_optimizer_destroy=(CHECKED, HANDLE),
@@ -91,6 +95,7 @@ functions(
     memopt_optimizer_get_steps_sync=(CHECKED, HANDLE, U64, STREAM, OUT_U64),
     memopt_optimizer_set_steps_sync=(CHECKED, HANDLE, U64, U64, STREAM),
     memopt_optimizer_get_export_size=(CHECKED, HANDLE, OUT_U64),
+    memopt_optimizer_export_pieces_sync=(CHECKED, HANDLE, ExportWriter, ADDRESS, STREAM),
     memopt_optimizer_export_sync=(CHECKED, HANDLE, U64, STREAM, ADDRESS),
     memopt_optimizer_import_sync=(CHECKED, HANDLE, ADDRESS, U64, STREAM),
     memopt_quantize=(CHECKED, HANDLE, U32, TENSORS, TENSORS, TENSORS, I32, STREAM),

@@ -390,7 +390,7 @@ def give_store(store: Store) -> None:
 
 
 def _after_fork() -> None:
-    """The child reads the parent's values on the CPU, and packs into stores of its own."""
+    """The parent's values are refused in the child; it packs into stores of its own."""
     global _idle_lock
     _idle_lock = Guard()
     _idle.clear()

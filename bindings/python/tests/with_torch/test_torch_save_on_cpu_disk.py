@@ -175,30 +175,3 @@ def test_a_disk_that_refuses_raises_in_forward_and_loses_nothing(tmp_path):
         tmp_path,
     )
     assert result.returncode == 0 and "well" in result.stdout, result.stdout
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_child_process_does_not_read_what_its_parent_may_overwrite(tmp_path):
-    context = mt.save_on_cpu(
-        device_type="cpu", min_bytes=1, host_limit="64KiB", disk=str(tmp_path)
-    )
-    x = torch.randn(1 << 14, requires_grad=True)
-    with context:
-        old, new = (x * 2).exp(), (x * 3).exp()
-    assert context.stats()["disk_tickets"] == 1
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            (got,) = torch.autograd.grad(new.sum(), x)
-            try:
-                torch.autograd.grad(old.sum(), x)
-            except memopt.UnsupportedError as error:
-                right = torch.equal(got, 3 * new.detach()) and "child" in str(error)
-                status = 0 if right else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    (got,) = torch.autograd.grad(old.sum(), x)
-    assert torch.equal(got, 2 * old.detach())
