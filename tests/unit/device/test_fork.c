@@ -152,11 +152,19 @@ static void try_allocator(handles *h)
     REFUSED(memopt_allocator_get_tag_stats(h->allocator, MEMOPT_TAG_OTHER, &stats));
     REFUSED(memopt_allocator_register_tag(h->allocator, "child", &tag));
     REFUSED(memopt_allocator_reset_peaks(h->allocator));
+    REFUSED(memopt_allocator_start_trace(h->allocator, "/nowhere"));
+    REFUSED(memopt_allocator_stop_trace(h->allocator, NULL));
     REFUSED(memopt_allocator_set_limit(h->allocator, MIB));
     REFUSED(memopt_allocator_free(h->allocator, h->block));
     REFUSED(memopt_allocator_trim_sync(h->allocator, &value));
     if (memopt_allocator_owns(h->allocator, h->block))
         _exit(2);
+}
+
+static memopt_status keep_nothing(void *user, const void *piece, uint64_t bytes)
+{
+    (void)user, (void)piece, (void)bytes;
+    return MEMOPT_OK;
 }
 
 static void try_primitives(handles *h)
@@ -173,6 +181,7 @@ static void try_primitives(handles *h)
     REFUSED(memopt_region_recompute(h->region, h->stream));
     REFUSED(memopt_region_forward(h->region, h->stream));
     REFUSED(memopt_region_release(h->region));
+    REFUSED(memopt_region_reset(h->region));
     REFUSED(memopt_offloader_get_stats(h->offloader, &offloader));
     REFUSED(memopt_offloader_pack(h->offloader, h->block, MIB, h->stream, &ticket));
     REFUSED(memopt_offloader_pack_borrowed(h->offloader, h->block, MIB, h->stream, &ticket, &kept));
@@ -189,7 +198,11 @@ static void try_primitives(handles *h)
     REFUSED(memopt_optimizer_get_export_size(h->optimizer, &index));
     REFUSED(memopt_optimizer_export_sync(h->optimizer, MIB, h->stream, h->pinned));
     REFUSED(memopt_optimizer_import_sync(h->optimizer, h->pinned, MIB, h->stream));
+    REFUSED(memopt_optimizer_export_pieces_sync(h->optimizer, keep_nothing, NULL, h->stream));
     REFUSED(memopt_scaler_update(h->scaler, h->stream));
+    REFUSED(memopt_scaler_send_state(h->scaler, h->stream));
+    REFUSED(memopt_scaler_get_sent_state(h->scaler, &state, &index));
+    REFUSED(memopt_fill_tensors(h->device, &h->tensor, 1, 0, h->stream));
     REFUSED(memopt_scaler_unscale(h->scaler, &h->tensor, 1, h->stream));
     REFUSED(memopt_scaler_get_state_sync(h->scaler, h->stream, &state));
     REFUSED(memopt_check_finite(h->device, &h->tensor, 1, h->pinned, h->stream));
