@@ -250,7 +250,7 @@ static void plain_memory(void **state)
 
 static void virtual_memory(void **state)
 {
-    enum { GRANULE = 2 << 20 };
+    enum { GRANULE = 4096 };
     size_t granule = 0;
     void *address = NULL;
     handle first = NULL, second = NULL, third = NULL;
@@ -352,8 +352,8 @@ static void streams_and_events_are_known(void **state)
     FAILS(400, hipEventRecord(event, stream));
     FAILS(400, hipStreamDestroy(NULL));
     OK(hipStreamDestroy(stream));
-    FAILS(400, hipStreamSynchronize(stream));
-    FAILS(400, hipMemsetD8Async((void *)16, 1, 1, stream));
+    FAILS(709, hipStreamSynchronize(stream)); /* dead; real drivers may say 400 */
+    FAILS(709, hipMemsetD8Async((void *)16, 1, 1, stream));
     OK(hipSetDevice(1));
     OK(hipEventDestroy(far_event));
     OK(hipStreamDestroy(far));

@@ -38,6 +38,9 @@ typedef struct mo_gpu_vendor {
     const char *oldest_name;
     uint32_t most_launch_threads; /* threads of one launch in all; 0: no limit but the grid's */
     const char *device_file;      /* without it there is no device; NULL: that is not known */
+    /* Writes into no_map why the driver's virtual memory is not even tried (vm_check.c), if so.
+     * NULL: the driver's word is enough. */
+    void (*distrust_vm)(mo_gpu_device *device);
 
     /* Looks up every entry point; fills driver->calls and what is its own. */
     void (*resolve)(mo_gpu_driver *driver);
@@ -74,9 +77,10 @@ struct mo_gpu_driver {
     mo_gpu_calls calls;
     int loaded;
     int version;
-    uint32_t missing_groups; /* bits 1 << mo_gpu_need of missing groups */
-    memopt_status status;    /* why it is not loaded */
-    int32_t code;            /* and the driver's own code of that, or 0 */
+    uint32_t missing_groups;      /* bits 1 << mo_gpu_need of missing groups */
+    atomic_uint_fast64_t handles; /* live ones of all devices' memory */
+    memopt_status status;         /* why it is not loaded */
+    int32_t code;                 /* and the driver's own code of that, or 0 */
     char file[MO_LIBRARY_FILE];
     char tried[MO_LIBRARY_TEXT];
     char problem[MO_LIBRARY_TEXT];
@@ -122,10 +126,12 @@ struct mo_gpu_device {
     char isa[MO_GPU_TARGET_BYTES];                   /* as the driver says it, with features */
     uint32_t multiprocessors, warp_size, capability; /* capability: 90 is sm_90 */
     uint64_t total_memory, granularity;
-    int can_map;     /* the device supports virtual memory, and the driver has the calls */
-    int pageable;    /* kernels can use any memory of the process */
-    atomic_int rdma; /* memory is created for remote access too */
-    atomic_int lost; /* the driver's code that ended the device; 0 while it lives */
+    int can_map;      /* virtual memory is used */
+    char no_map[160]; /* why it is not, where the driver has it; or "" */
+    int handle_files; /* a handle of memory costs a file descriptor */
+    int pageable;     /* kernels can use any memory of the process */
+    atomic_int rdma;  /* memory is created for remote access too */
+    atomic_int lost;  /* the driver's code that ended the device; 0 while it lives */
 
     pthread_mutex_t lock;         /* guards what follows; held across no driver call */
     pthread_cond_t module_loaded; /* the state left LOADING */
@@ -228,6 +234,12 @@ memopt_status mo_gpu_leave(mo_gpu_scope *scope, memopt_status memory);
 /* The thread's capture mode is relaxed. Returns what mo_gpu_restrict needs to undo it. */
 int mo_gpu_relax(const mo_gpu_device *gpu);
 void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier);
+
+/* --- vm_check.c --- */
+/* Pre: entered. Decides whether the device's virtual memory is used, and the granularity. */
+void mo_gpu_check_vm(mo_gpu_scope *in);
+/* How many handles the process can have where each costs a file descriptor. */
+uint64_t mo_gpu_most_handles(uint64_t *out_limit);
 
 /* --- memory.c, stream.c, launch.c: the operations of the table --- */
 memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);

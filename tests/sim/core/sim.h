@@ -72,6 +72,7 @@ typedef struct sim_physical {
     sim_arena *arena;
     uint64_t offset, bytes;
     uint32_t mapped; /* mappings that show it */
+    int file;        /* the descriptor that it costs, or -1 */
     int released;    /* by the program; gone when mapped is 0 too */
     uint64_t magic;
 } sim_physical;
@@ -84,6 +85,7 @@ struct sim_mapping {
     int plain;      /* from mem_alloc or host_alloc */
     int accessible; /* set_access has been called */
     int open;       /* a running kernel has touched it */
+    int late;       /* what runs first does not see it yet */
 };
 
 typedef struct sim_range {
@@ -127,6 +129,7 @@ typedef struct sim_config {
     uint32_t driver_version;
     const char *gfx, *name, *missing;
     int virtual_memory, eager, uninitialised, races, free_waits, dead_stream, rdma, pageable;
+    int handle_files, tail_access, late_maps;
     uint64_t seed;
 } sim_config;
 
@@ -245,6 +248,10 @@ sim_status sim_host_alloc(uint64_t bytes, void **out_pointer);
 sim_status sim_host_free(uintptr_t address);
 sim_status sim_host_register(uintptr_t address, uint64_t bytes);
 sim_status sim_host_unregister(uintptr_t address);
+/* Before and after an operation: mappings that it is the first to touch look as if nothing were
+ * there. Returns what sim_end_late needs, NULL where there are none. */
+struct sim_late *sim_begin_late(const sim_op *op);
+void sim_end_late(struct sim_late *late);
 void sim_open_mapping(const sim_arena *arena, sim_mapping *mapping);
 void sim_close_mappings(void);
 /* Frees what a dying primary context still holds; every leak is a violation. */
