@@ -129,7 +129,7 @@ typedef struct sim_config {
     uint32_t driver_version;
     const char *gfx, *name, *missing;
     int virtual_memory, eager, uninitialised, races, free_waits, dead_stream, rdma, pageable;
-    int handle_files, tail_access, late_maps;
+    int noise, handle_files, tail_access, late_maps;
     uint64_t seed;
 } sim_config;
 

@@ -113,6 +113,7 @@ static void read_options(void)
     sim_options.gfx =
         read_text("MEMOPT_SIM_GFX", sim_options.warp_size == 64 ? "gfx90a" : "gfx1030");
     sim_options.name = read_text("MEMOPT_SIM_NAME", "libmemopt simulated device");
+    sim_options.noise = (int)read_number("MEMOPT_SIM_NOISE", 1);
     sim_options.handle_files = (int)read_number("MEMOPT_SIM_HANDLE_FILES", sim_is_hip);
     sim_options.tail_access = (int)read_number("MEMOPT_SIM_TAIL_ACCESS", sim_is_hip);
     sim_options.late_maps = (int)read_number(
