@@ -77,14 +77,14 @@ struct mo_gpu_driver {
     mo_gpu_calls calls;
     int loaded;
     int version;
-    uint32_t missing_groups;      /* bits 1 << mo_gpu_need of missing groups */
-    atomic_uint_fast64_t handles; /* live ones of all devices' memory */
-    memopt_status status;         /* why it is not loaded */
-    int32_t code;                 /* and the driver's own code of that, or 0 */
+    uint32_t missing_groups; /* bits 1 << mo_gpu_need of missing groups */
+    memopt_status status;    /* why it is not loaded */
+    int32_t code;            /* and the driver's own code of that, or 0 */
     char file[MO_LIBRARY_FILE];
     char tried[MO_LIBRARY_TEXT];
     char problem[MO_LIBRARY_TEXT];
     char missing[MO_LIBRARY_TEXT];
+    atomic_uint_fast64_t handles; /* of memory, of all its devices; live ones */
 };
 
 enum { MO_GPU_KERNELS = 256, MO_GPU_SEEN = 1024 };
