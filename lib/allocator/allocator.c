@@ -96,12 +96,6 @@ static void retire_live(memopt_allocator *allocator)
     }
 }
 
-static void first_error(memopt_status *result, memopt_status status)
-{
-    if (*result == MEMOPT_OK)
-        *result = status;
-}
-
 /* Waits for pending frees and ending streams, then gives back what is free. */
 static memopt_status drain(memopt_allocator *allocator)
 {
@@ -113,10 +107,10 @@ static memopt_status drain(memopt_allocator *allocator)
     mo_lock(&allocator->lock);
     do {
         waited = mo_events_wait_one(allocator, NULL, &found);
-        first_error(&result, waited);
+        mo_keep_first(&result, waited);
     } while (found && mo_work_is_over(waited));
-    first_error(&result, mo_streams_settle(allocator));
-    first_error(&result, mo_segment_release(allocator, &all, &released));
+    mo_keep_first(&result, mo_streams_settle(allocator));
+    mo_keep_first(&result, mo_segment_release(allocator, &all, &released));
     mo_unlock(&allocator->lock);
     mo_unlock(&allocator->slow);
     return result;
@@ -127,8 +121,8 @@ static memopt_status end(memopt_allocator *allocator, int lost)
 {
     memopt_status status = drain(allocator);
     mo_streams_unlisten(allocator); /* no stream is used from here on */
-    first_error(&status, mo_segments_end(allocator));
-    first_error(&status, mo_events_end(allocator));
+    mo_keep_first(&status, mo_segments_end(allocator));
+    mo_keep_first(&status, mo_events_end(allocator));
     while (allocator->pools != NULL) {
         mo_pool *pool = allocator->pools;
         allocator->pools = pool->next;
@@ -168,8 +162,8 @@ memopt_status memopt_allocator_destroy_force(memopt_allocator *allocator)
     mo_lock(&allocator->lock);
     retire_live(allocator);
     mo_unlock(&allocator->lock);
-    memopt_status ended = end(allocator, lost);
-    return status != MEMOPT_OK ? status : ended;
+    mo_keep_first(&status, end(allocator, lost));
+    return status;
 }
 
 memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t limit)
@@ -254,6 +248,22 @@ static memopt_status fail_not_live(const char *function, const void *pointer, co
     return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: pointer %p %s", function, pointer, reason);
 }
 
+/* Finds a live block and takes the lock; a failure leaves it free. */
+static memopt_status lock_block(memopt_allocator *allocator, const void *pointer,
+                                const char *function, mo_block **out_block)
+{
+    char reason[REASON_BYTES];
+    if (allocator == NULL)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: allocator is NULL", function);
+    mo_lock(&allocator->lock);
+    *out_block = mo_block_table_find(&allocator->live, pointer);
+    if (*out_block != NULL)
+        return MEMOPT_OK;
+    explain(allocator, pointer, reason);
+    mo_unlock(&allocator->lock);
+    return fail_not_live(function, pointer, reason);
+}
+
 static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
 {
     if (block->uses != NULL) {
@@ -270,37 +280,41 @@ static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
 
 memopt_status memopt_allocator_free(memopt_allocator *allocator, void *pointer)
 {
-    char reason[REASON_BYTES];
-    memopt_status status = MEMOPT_OK;
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_free: allocator is NULL");
-    if (pointer == NULL)
+    mo_block *block;
+    if (allocator != NULL && pointer == NULL)
         return MEMOPT_OK;
-    mo_lock(&allocator->lock);
-    mo_block *block = mo_block_table_find(&allocator->live, pointer);
-    if (block != NULL)
-        status = free_block(allocator, block);
-    else
-        explain(allocator, pointer, reason);
+    memopt_status status = lock_block(allocator, pointer, "allocator_free", &block);
+    if (status != MEMOPT_OK)
+        return status;
+    status = free_block(allocator, block);
     mo_unlock(&allocator->lock);
-    return block != NULL ? status : fail_not_live("allocator_free", pointer, reason);
+    return status;
 }
 
 memopt_status memopt_allocator_record_stream(memopt_allocator *allocator, void *pointer,
                                              memopt_stream stream)
 {
-    char reason[REASON_BYTES];
-    memopt_status status = MEMOPT_OK;
-    if (allocator == NULL)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT, "allocator_record_stream: allocator is NULL");
-    mo_lock(&allocator->lock);
-    mo_block *block = mo_block_table_find(&allocator->live, pointer);
-    if (block != NULL)
-        status = mo_events_note(allocator, block, stream);
-    else
-        explain(allocator, pointer, reason);
+    mo_block *block;
+    memopt_status status = lock_block(allocator, pointer, "allocator_record_stream", &block);
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_events_note(allocator, block, stream);
     mo_unlock(&allocator->lock);
-    return block != NULL ? status : fail_not_live("allocator_record_stream", pointer, reason);
+    return status;
+}
+
+memopt_status memopt_allocator_free_behind(memopt_allocator *allocator, void *pointer,
+                                           memopt_stream stream)
+{
+    mo_block *block;
+    memopt_status status = lock_block(allocator, pointer, "allocator_free_behind", &block);
+    if (status != MEMOPT_OK)
+        return status;
+    status = mo_events_note(allocator, block, stream);
+    if (status == MEMOPT_OK)
+        status = free_block(allocator, block);
+    mo_unlock(&allocator->lock);
+    return status;
 }
 
 memopt_device *memopt_allocator_get_device(const memopt_allocator *allocator)

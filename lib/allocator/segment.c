@@ -59,9 +59,7 @@ static memopt_status end_segments(memopt_allocator *allocator, uint64_t mapped)
         next = segment->next;
         if (segment->mapped > mapped)
             continue;
-        memopt_status status = kind_of(segment)->end(allocator, segment);
-        if (result == MEMOPT_OK)
-            result = status;
+        mo_keep_first(&result, kind_of(segment)->end(allocator, segment));
     }
     return result;
 }

@@ -148,9 +148,7 @@ static memopt_status end_segment(memopt_allocator *allocator, mo_segment *segmen
     for (uint64_t page = 0; page < segment->size / allocator->granularity; page++) {
         if (segment->pages[page] == NULL)
             continue;
-        memopt_status status = release_page(allocator, segment, page);
-        if (result == MEMOPT_OK)
-            result = status;
+        mo_keep_first(&result, release_page(allocator, segment, page));
     }
     memopt_status status = mo_vm_unreserve(allocator->device, segment->address, segment->size);
     mo_segment_unlink(allocator, segment);

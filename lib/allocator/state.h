@@ -13,7 +13,7 @@
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
  *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
- *   stats.c tags.c snapshot.c report.c check.c   what can be seen from outside
+ *   stats.c tags.c snapshot.c report.c           what can be seen from outside
  *
  * Two locks, taken in this order:
  *   slow   one thread at a time grows, gives back or waits; held over driver calls, never over a

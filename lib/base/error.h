@@ -26,6 +26,13 @@ typedef struct mo_error_record {
 } mo_error_record;
 mo_error_record *mo_error_here(void);
 
+/* Several calls that are all made, whatever the others give: the first failure is kept. */
+static inline void mo_keep_first(memopt_status *first, memopt_status status)
+{
+    if (*first == MEMOPT_OK)
+        *first = status;
+}
+
 /* Room for one size as text, "1.50 GiB". */
 #define MO_SIZE_TEXT 24
 

@@ -50,54 +50,44 @@ memopt_status mo_gradient_list_check(memopt_device *device, const char *subject,
     return status;
 }
 
-/* Describes gradients from *next on, as many as fit; moves *next; returns their chunks. */
-static uint64_t fill_segments(mo_tensor_segment *segments, uint32_t *out_count,
-                              const memopt_tensor *gradients, uint64_t count, uint64_t *next)
+/* Launches over the chunks of all gradients, as many described at a time as fit `segments`, which
+ * lie in the arguments with their count. NULL or where the launches' results go, one a chunk. */
+static memopt_status launch(memopt_device *device, const mo_kernel *kernel, const void *args,
+                            mo_tensor_segment *segments, uint32_t *segment_count, double **partials,
+                            const memopt_tensor *gradients, uint64_t count, memopt_stream stream)
 {
-    uint64_t chunks = 0;
-    uint32_t used = 0;
-    for (; *next < count && used < MO_TENSOR_SEGMENTS; (*next)++) {
-        const memopt_tensor *gradient = &gradients[*next];
-        if (gradient->count == 0)
-            continue;
-        segments[used].data = gradient->data;
-        segments[used].count = gradient->count;
-        segments[used].first_chunk = chunks;
-        segments[used].dtype = (uint32_t)gradient->dtype;
-        segments[used].number = 0;
-        chunks += mo_chunks_of(gradient->count);
-        used++;
+    memopt_status status = MEMOPT_OK;
+    for (uint64_t next = 0; status == MEMOPT_OK && next < count;) {
+        uint64_t chunks = 0;
+        for (*segment_count = 0; next < count && *segment_count < MO_TENSOR_SEGMENTS; next++) {
+            const memopt_tensor *g = &gradients[next];
+            if (g->count != 0)
+                segments[(*segment_count)++] =
+                    (mo_tensor_segment){g->data, g->count, chunks, (uint32_t)g->dtype, 0};
+            chunks += mo_chunks_of(g->count);
+        }
+        status = mo_launch(device, stream, kernel, args, chunks);
+        if (*partials != NULL)
+            *partials += chunks;
     }
-    *out_count = used;
-    return chunks;
+    return status;
 }
 
 memopt_status mo_gradients_reduce(memopt_device *device, const mo_kernel *kernel,
                                   mo_reduce_args *args, const memopt_tensor *gradients,
                                   uint64_t count, memopt_stream stream)
 {
-    uint64_t next = 0;
-    memopt_status status = MEMOPT_OK;
-    while (status == MEMOPT_OK && next < count) {
-        uint64_t chunks = fill_segments(args->segments, &args->count, gradients, count, &next);
-        status = mo_launch(device, stream, kernel, args, chunks);
-        if (args->partials != NULL)
-            args->partials += chunks;
-    }
-    return status;
+    return launch(device, kernel, args, args->segments, &args->count, &args->partials, gradients,
+                  count, stream);
 }
 
 memopt_status mo_gradients_scale(memopt_device *device, mo_scale_args *args,
                                  const memopt_tensor *gradients, uint64_t count,
                                  memopt_stream stream)
 {
-    uint64_t next = 0;
-    memopt_status status = MEMOPT_OK;
-    while (status == MEMOPT_OK && next < count) {
-        uint64_t chunks = fill_segments(args->segments, &args->count, gradients, count, &next);
-        status = mo_launch(device, stream, &mo_kernel_scale, args, chunks);
-    }
-    return status;
+    double *none = NULL;
+    return launch(device, &mo_kernel_scale, args, args->segments, &args->count, &none, gradients,
+                  count, stream);
 }
 
 /* --- gradients without a scaler -------------------------------------------------------------- */

@@ -44,20 +44,16 @@ memopt_status mo_region_checks_destroy(memopt_region *region)
     memopt_status first = mo_region_settle_wait(region);
     if (first != MEMOPT_OK) /* no late copy may write to freed memory */
         (void)memopt_device_sync(region->device);
-    memopt_status status = mo_check_hash_drop_verdict(region);
-    if (first == MEMOPT_OK)
-        first = status;
+    mo_keep_first(&first, mo_check_hash_drop_verdict(region));
     for (uint64_t i = 0; i < region->check_capacity; i++) {
         mo_check *check = &region->checks[i];
-        status = mo_check_hash_drop(region, check);
-        if (first == MEMOPT_OK)
-            first = status;
+        mo_keep_first(&first, mo_check_hash_drop(region, check));
         (void)memopt_host_free(region->device, check->copy);
         mo_free(check->name);
     }
     (void)memopt_host_free(region->device, region->scratch);
-    status = memopt_event_destroy(region->settled);
-    return first != MEMOPT_OK ? first : status;
+    mo_keep_first(&first, memopt_event_destroy(region->settled));
+    return first;
 }
 
 /* Reads the size of a declared value. */

@@ -101,8 +101,8 @@ memopt_status mo_check_hash_again(memopt_region *region, mo_check *check, const 
                                      region->check_next};
         status = mo_launch(region->device, region->stream, &mo_kernel_hash_compare, &args, 1);
     }
-    memopt_status freed = memopt_allocator_free(region->allocator, again);
-    return status != MEMOPT_OK ? status : freed;
+    mo_keep_first(&status, memopt_allocator_free(region->allocator, again));
+    return status;
 }
 
 static memopt_status tell_difference(memopt_region *region)

@@ -58,8 +58,8 @@ static memopt_status run(memopt_region *region, memopt_region_pass pass, memopt_
     region->activity = MO_ACTIVITY_RUN;
     status = region->callbacks.run(region->callbacks.user, region, pass, stream);
     region->activity = MO_ACTIVITY_NONE;
-    memopt_status end = mo_region_checks_end(region);
-    return status != MEMOPT_OK ? status : end;
+    mo_keep_first(&status, mo_region_checks_end(region));
+    return status;
 }
 
 memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream)
@@ -89,9 +89,7 @@ memopt_status memopt_region_forward(memopt_region *region, memopt_stream stream)
         region->stats.forwards++;
         return MEMOPT_OK;
     }
-    memopt_status drop = mo_region_drop_leases(region);
-    if (status == MEMOPT_OK)
-        status = drop;
+    mo_keep_first(&status, mo_region_drop_leases(region));
     if (status != MEMOPT_OK) {
         (void)random_restore(region, region->random_first);
         return status;
@@ -135,15 +133,13 @@ static memopt_status run_again(memopt_region *region, memopt_stream stream)
     status = random_restore(region, region->random_first);
     if (status == MEMOPT_OK)
         status = run(region, MEMOPT_PASS_RECOMPUTE, stream);
-    memopt_status restored = random_restore(region, region->random_now);
-    if (status == MEMOPT_OK)
-        status = restored;
+    mo_keep_first(&status, random_restore(region, region->random_now));
     if (status == MEMOPT_OK)
         status = compare_counts(region);
     if (status == MEMOPT_OK)
         status = mo_region_checks_verdict(region);
-    memopt_status drop = mo_check_hash_drop_verdict(region);
-    return status != MEMOPT_OK ? status : drop;
+    mo_keep_first(&status, mo_check_hash_drop_verdict(region));
+    return status;
 }
 
 /* Keep mode: the leases are alive, on the forward stream. Backward may use another stream, also a

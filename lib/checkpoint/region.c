@@ -111,9 +111,9 @@ memopt_status memopt_region_destroy(memopt_region *region)
                        region->name);
     int lost = mo_device_lost(region->device);
     memopt_status status = mo_region_drop_leases(region);
-    memopt_status checks = mo_region_checks_destroy(region);
+    mo_keep_first(&status, mo_region_checks_destroy(region));
     free_host_memory(region);
-    return mo_end_status(lost, status != MEMOPT_OK ? status : checks);
+    return mo_end_status(lost, status);
 }
 
 memopt_status memopt_region_get_stats(memopt_region *region, memopt_region_stats *out_stats)

@@ -39,16 +39,10 @@ static memopt_status dismantle(memopt_offloader *offloader)
 {
     mo_offload_unlisten(offloader);
     memopt_status first = mo_timeline_close(&offloader->out);
-    memopt_status status = mo_timeline_close(&offloader->back);
-    if (first == MEMOPT_OK)
-        first = status;
-    status = mo_disk_close(offloader->disk);
-    if (first == MEMOPT_OK)
-        first = status;
+    mo_keep_first(&first, mo_timeline_close(&offloader->back));
+    mo_keep_first(&first, mo_disk_close(offloader->disk));
     mo_host_pool_close(&offloader->pool);
-    status = memopt_event_destroy(offloader->ready);
-    if (first == MEMOPT_OK)
-        first = status;
+    mo_keep_first(&first, memopt_event_destroy(offloader->ready));
     mo_free(offloader->packed);
     mo_free(offloader);
     return first;
@@ -147,12 +141,10 @@ memopt_status memopt_offloader_destroy_force(memopt_offloader *offloader)
     for (uint64_t i = 0; i < offloader->packed_count; i++) {
         if (offloader->packed[i].ticket == 0)
             continue;
-        memopt_status status = abandon(offloader, &offloader->packed[i]);
-        if (first == MEMOPT_OK)
-            first = status;
+        mo_keep_first(&first, abandon(offloader, &offloader->packed[i]));
     }
-    memopt_status status = dismantle(offloader);
-    return mo_end_status(lost, first != MEMOPT_OK ? first : status);
+    mo_keep_first(&first, dismantle(offloader));
+    return mo_end_status(lost, first);
 }
 
 memopt_status memopt_offloader_trim_sync(memopt_offloader *offloader, uint64_t *out_released)

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "memopt/experimental/hooks.h"
 
 /* What a pack is about to do. */
 typedef struct request {
@@ -97,10 +98,8 @@ static memopt_status free_source(memopt_offloader *offloader, const request *r, 
 {
     memopt_status status =
         MO_OMITTED(MO_OMIT_FREE_RECORD)
-            ? MEMOPT_OK
-            : memopt_allocator_record_stream(offloader->allocator, r->data, offloader->out.stream);
-    if (status == MEMOPT_OK)
-        status = memopt_allocator_free(offloader->allocator, r->data);
+            ? memopt_allocator_free(offloader->allocator, r->data)
+            : memopt_allocator_free_behind(offloader->allocator, r->data, offloader->out.stream);
     if (status != MEMOPT_OK && mo_timeline_order(&offloader->out, mark, r->stream) != MEMOPT_OK)
         (void)mo_timeline_sync(&offloader->out, mark);
     return status;

@@ -1,5 +1,6 @@
 #include "offload/timeline.h"
 
+#include "base/error.h"
 #include "base/memory.h"
 #include "base/precondition.h"
 
@@ -24,9 +25,7 @@ memopt_status mo_timeline_close(mo_timeline *timeline)
                               ? memopt_stream_destroy(timeline->device, timeline->stream)
                               : memopt_stream_sync(timeline->device, NULL);
     for (uint64_t i = 0; i < timeline->capacity; i++) {
-        memopt_status status = memopt_event_destroy(timeline->ring[i]);
-        if (first == MEMOPT_OK)
-            first = status;
+        mo_keep_first(&first, memopt_event_destroy(timeline->ring[i]));
     }
     mo_free(timeline->ring);
     memset(timeline, 0, sizeof *timeline);

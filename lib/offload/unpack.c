@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "device/device.h"
+#include "memopt/experimental/hooks.h"
 
 /* A copy back. */
 typedef struct transfer {
@@ -149,6 +150,13 @@ memopt_status memopt_offloader_prefetch(memopt_offloader *offloader, memopt_tick
     return status;
 }
 
+/* Counts the first use of a value that was prefetched. */
+static void count_hit(memopt_offloader *offloader, mo_packed *value)
+{
+    offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
+    value->prefetched = 0;
+}
+
 memopt_status memopt_offloader_unpack(memopt_offloader *offloader, memopt_ticket ticket,
                                       memopt_stream stream, void **out_data)
 {
@@ -167,8 +175,7 @@ memopt_status memopt_offloader_unpack(memopt_offloader *offloader, memopt_ticket
         status = make_ready(offloader, value, stream);
     if (status != MEMOPT_OK)
         return status;
-    offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
-    value->prefetched = 0;
+    count_hit(offloader, value);
     *out_data = value->device;
     return MEMOPT_OK;
 }
@@ -264,8 +271,7 @@ memopt_status memopt_offloader_wait_unpacked(memopt_offloader *offloader, memopt
         status = mo_timeline_order(&offloader->back, value->into, stream);
     if (status != MEMOPT_OK)
         return status;
-    offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
-    value->prefetched = 0;
+    count_hit(offloader, value);
     return MEMOPT_OK;
 }
 
@@ -284,10 +290,8 @@ memopt_status memopt_offloader_unpack_into(memopt_offloader *offloader, memopt_t
     if (status == MEMOPT_OK)
         status = value->device != NULL ? copy_from_device(offloader, value, destination, stream)
                                        : copy_from_host(offloader, value, destination, stream);
-    if (status == MEMOPT_OK) {
-        offloader->stats.prefetch_hits += (uint64_t)value->prefetched;
-        value->prefetched = 0;
-    }
+    if (status == MEMOPT_OK)
+        count_hit(offloader, value);
     return status;
 }
 
@@ -301,13 +305,12 @@ static memopt_status drop_device(memopt_offloader *offloader, mo_packed *value,
         status = mo_timeline_order(&offloader->out, value->written, stream);
     if (status == MEMOPT_OK)
         status = record_user(offloader, value, stream);
-    if (status == MEMOPT_OK && value->origin == MO_ORIGIN_HOST && !value->awaited &&
-        !MO_OMITTED(MO_OMIT_RELEASE_RECORD))
-        status = memopt_allocator_record_stream(offloader->allocator, value->device,
-                                                offloader->back.stream);
-    if (status == MEMOPT_OK)
-        status = memopt_allocator_free(offloader->allocator, value->device);
-    return status;
+    if (status != MEMOPT_OK)
+        return status;
+    if (value->origin == MO_ORIGIN_HOST && !value->awaited && !MO_OMITTED(MO_OMIT_RELEASE_RECORD))
+        return memopt_allocator_free_behind(offloader->allocator, value->device,
+                                            offloader->back.stream);
+    return memopt_allocator_free(offloader->allocator, value->device);
 }
 
 memopt_status mo_offload_drop(memopt_offloader *offloader, mo_packed *value, memopt_stream stream)

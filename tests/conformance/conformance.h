@@ -82,6 +82,7 @@ _Noreturn void skip(const char *format, ...) __attribute__((format(printf, 1, 2)
 _Noreturn void end_as(case_outcome outcome, const char *message);
 /* Runs a function that may fail or skip. The text of why goes to message[size]. */
 case_outcome run_guarded(void (*function)(world *w), world *w, char *message, uint64_t size);
+double seconds_now(void);
 
 /* --- world.c: worlds, tensors, results ----------------------------------------------------- */
 
@@ -90,6 +91,7 @@ memopt_status open_device(const suite_options *options, const char *name,
 void open_world(world *w, memopt_device *device, const suite_options *options);
 void close_world(world *w);
 void free_results(world *w);
+memopt_memory_info info_of(world *w);
 /* An allocator with expandable segments where the device can, else a plain one. */
 memopt_allocator *new_allocator(world *w);
 

@@ -8,13 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static memopt_memory_info info_of(world *w)
-{
-    memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_get_memory_info(w->device, &info));
-    return info;
-}
-
 static void properties_make_sense(world *w)
 {
     const memopt_device_properties *p = &w->properties;
@@ -144,6 +137,8 @@ static void events_order_streams(world *w)
     OK(mo_mem_alloc(w->device, BYTES, &p));
     OK(mo_mem_alloc(w->device, BYTES, &q));
     OK(memopt_event_sync(used)); /* never recorded: complete */
+    OK(memopt_event_query(used));
+    OK(memopt_stream_wait_event(w->device, NULL, used));
     for (int i = 0; i < ROUNDS; i++) {
         OK(memopt_stream_wait_event(w->device, w->stream, used));
         OK(memopt_fill(w->device, p, i + 1, BYTES, w->stream));

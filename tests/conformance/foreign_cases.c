@@ -40,8 +40,10 @@ static void run_named(world *w, const conformance_case *cases, const char *const
 {
     for (const conformance_case *c = cases; c->name != NULL; c++)
         for (const char *const *word = words; *word != NULL; word++)
-            if (strncmp(c->name, *word, strlen(*word)) == 0)
+            if (strncmp(c->name, *word, strlen(*word)) == 0) {
+                w->format = c->format;
                 c->run(w);
+            }
 }
 
 void run_everything(world *w)

@@ -64,6 +64,13 @@ case_outcome run_guarded(void (*function)(world *w), world *w, char *message, ui
     return jumped == 0 ? PASSED : (case_outcome)(jumped - 1);
 }
 
+double seconds_now(void)
+{
+    struct timespec time;
+    (void)clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
 /* --- running ------------------------------------------------------------------------------- */
 
 typedef struct suite {
@@ -102,18 +109,11 @@ static case_outcome run_on(const suite *s, const conformance_case *c, memopt_dev
     return outcome;
 }
 
-static double now(void)
-{
-    struct timespec time;
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 static void run_case(const suite *s, const conformance_case *c)
 {
     static world mine, reference;
     char message[1024];
-    double start = now();
+    double start = seconds_now();
     case_outcome outcome = run_on(s, c, s->device, &mine, message, sizeof message);
     if (outcome == PASSED && c->compared) {
         if (mine.segment_count == 0) {
@@ -125,7 +125,7 @@ static void run_case(const suite *s, const conformance_case *c)
             !same_results(&mine, &reference, message, sizeof message))
             outcome = FAILED;
     }
-    report_case(c->name, outcome, now() - start, message);
+    report_case(c->name, outcome, seconds_now() - start, message);
     free_results(&mine);
     free_results(&reference);
 }
@@ -270,9 +270,9 @@ int main(int count, char **words)
         return 0;
     s.properties.struct_size = sizeof s.properties;
     (void)memopt_device_get_properties(s.device, &s.properties);
-    double start = now();
+    double start = seconds_now();
     status = memopt_device_close(s.device);
-    report_case("close", status == MEMOPT_OK ? PASSED : FAILED, now() - start,
+    report_case("close", status == MEMOPT_OK ? PASSED : FAILED, seconds_now() - start,
                 status == MEMOPT_OK ? "" : memopt_last_error());
     (void)memopt_device_close(s.cpu);
     return report_end(&s.options, &s.properties);

@@ -9,13 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static memopt_memory_info info_of(world *w)
-{
-    memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_get_memory_info(w->device, &info));
-    return info;
-}
-
 static uint64_t statistic(memopt_allocator *allocator, const char *name)
 {
     uint64_t value = 0;

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* w->format is the format of states; 0 is the 8-bit one by the functions for that alone. */
+/* w->format is the format of states. */
 
 static uint64_t block_of(const world *w)
 {
@@ -28,11 +28,7 @@ static memopt_dtype code_type(const world *w)
 static void quantize(world *w, const memopt_tensor *source, const memopt_tensor *codes,
                      const memopt_tensor *scales, int is_signed)
 {
-    if (w->format == 0)
-        OK(memopt_quantize(w->device, MEMOPT_STATE_8BIT, codes, scales, source, is_signed,
-                           w->stream));
-    else
-        OK(memopt_quantize(w->device, w->format, codes, scales, source, is_signed, w->stream));
+    OK(memopt_quantize(w->device, w->format, codes, scales, source, is_signed, w->stream));
 }
 
 /* To each type that codes can become. */
@@ -41,11 +37,7 @@ static void all_types_back(world *w, uint64_t count, const memopt_tensor *codes,
 {
     for (int to = 0; to < WIDE_TYPES; to++) {
         memopt_tensor back = new_raw_tensor(w, count, float_types[to], NULL, shift);
-        if (w->format == 0)
-            OK(memopt_dequantize(w->device, MEMOPT_STATE_8BIT, &back, codes, scales, is_signed,
-                                 w->stream));
-        else
-            OK(memopt_dequantize(w->device, w->format, &back, codes, scales, is_signed, w->stream));
+        OK(memopt_dequantize(w->device, w->format, &back, codes, scales, is_signed, w->stream));
         result_of_tensor(w, &back);
         free_tensor(w, &back);
     }
@@ -92,10 +84,7 @@ static void sizes_agree(world *w)
 static int read_map(world *w, int is_signed, float map[256])
 {
     int values = w->format == MEMOPT_STATE_4BIT ? 16 : 256;
-    if (w->format == 0)
-        OK(memopt_state_map(MEMOPT_STATE_8BIT, is_signed, map));
-    else
-        OK(memopt_state_map(w->format, is_signed, map));
+    OK(memopt_state_map(w->format, is_signed, map));
     label(w, "map");
     result(w, map, (size_t)values * sizeof *map);
     return w->format == MEMOPT_STATE_F8 ? 0x7F : values;
@@ -221,8 +210,7 @@ static void hashes_agree(world *w)
     }
 
 const conformance_case code_cases[] = {
-    OF_FORMAT("", 0),
-    OF_FORMAT("_8bit_state", MEMOPT_STATE_8BIT),
+    OF_FORMAT("", MEMOPT_STATE_8BIT),
     OF_FORMAT("_4bit_state", MEMOPT_STATE_4BIT),
     OF_FORMAT("_e4m3_state", MEMOPT_STATE_F8),
     {"hash", hashes_agree, 1, 0, 0},

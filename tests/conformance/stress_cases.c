@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { BLOCKS = 48, STREAMS = 3, THREADS = 3 };
 
@@ -158,17 +157,10 @@ static void end_round(stress *s)
     }
 }
 
-static double now(void)
-{
-    struct timespec time;
-    (void)clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
 static void stress_world(world *w)
 {
     stress *s = host_memory(sizeof *s);
-    double end = now() + w->options->seconds;
+    double end = seconds_now() + w->options->seconds;
     memset(s, 0, sizeof *s);
     s->w = w;
     s->random = w->options->seed + 1000 * w->kind;
@@ -183,7 +175,7 @@ static void stress_world(world *w)
         for (uint64_t i = 0; i < w->options->rounds; i++)
             one_round(s);
         end_round(s);
-    } while (now() < end);
+    } while (seconds_now() < end);
     for (int i = 0; i < STREAMS; i++)
         OK(memopt_stream_sync(w->device, s->streams[i]));
     OK(memopt_offloader_destroy(s->offloader));
@@ -193,13 +185,6 @@ static void stress_world(world *w)
         OK(memopt_stream_destroy(w->device, s->streams[i]));
     free(s->host);
     free(s);
-}
-
-static memopt_memory_info info_of(world *w)
-{
-    memopt_memory_info info = {.struct_size = sizeof info};
-    OK(memopt_device_get_memory_info(w->device, &info));
-    return info;
 }
 
 static void nothing_is_left(world *w, const memopt_memory_info *before)

@@ -34,6 +34,13 @@ memopt_status open_device(const suite_options *options, const char *name,
     return memopt_device_open(name, &device, out_device);
 }
 
+memopt_memory_info info_of(world *w)
+{
+    memopt_memory_info info = {.struct_size = sizeof info};
+    OK(memopt_device_get_memory_info(w->device, &info));
+    return info;
+}
+
 memopt_allocator *new_allocator(world *w)
 {
     memopt_allocator *allocator = NULL;

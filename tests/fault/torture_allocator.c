@@ -4,8 +4,8 @@
 #include "support/checks.h"
 #include "support/torture.h"
 
-#include "allocator/check.h"
 #include "base/memory.h"
+#include "support/allocator_check.h"
 
 enum { STATS = 128 };
 
@@ -61,28 +61,14 @@ static void check_unchanged(memopt_device *device, void *context)
 
 /* --- create ---------------------------------------------------------------------------------- */
 
-static memopt_status run_create(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_allocator_create(device, f->config, NULL, &f->allocator);
-}
-
-static void undo_create(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    assert_int_equal(memopt_allocator_destroy(f->allocator), MEMOPT_OK);
-}
+TORTURE_CALL(run_create, memopt_allocator_create(device, f->config, NULL, &f->allocator))
+TORTURE_UNDO(undo_create, memopt_allocator_destroy(f->allocator))
 
 /* --- the first allocation, and one that needs a page more than the cache has -------------------
  */
 
-static memopt_status run_alloc(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_allocator_alloc(f->allocator, 21 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &f->block);
-}
+TORTURE_CALL(run_alloc,
+             memopt_allocator_alloc(f->allocator, 21 * MIB, MEMOPT_TAG_WEIGHTS, NULL, &f->block))
 
 static void undo_alloc(memopt_device *device, void *context)
 {
@@ -160,12 +146,7 @@ static void make_block(memopt_device *device, void *context)
     read_stats(f, f->before);
 }
 
-static memopt_status run_record(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_allocator_record_stream(f->allocator, f->block, f->other);
-}
+TORTURE_CALL(run_record, memopt_allocator_record_stream(f->allocator, f->block, f->other))
 
 static void make_recorded(memopt_device *device, void *context)
 {
@@ -174,12 +155,7 @@ static void make_recorded(memopt_device *device, void *context)
     assert_int_equal(memopt_allocator_record_stream(f->allocator, f->block, f->other), MEMOPT_OK);
 }
 
-static memopt_status run_free(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_allocator_free(f->allocator, f->block);
-}
+TORTURE_CALL(run_free, memopt_allocator_free(f->allocator, f->block))
 
 static void make_pending(memopt_device *device, void *context)
 {
@@ -187,12 +163,7 @@ static void make_pending(memopt_device *device, void *context)
     assert_int_equal(run_free(device, context), MEMOPT_OK);
 }
 
-static memopt_status run_trim(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_allocator_trim_sync(f->allocator, NULL);
-}
+TORTURE_CALL(run_trim, memopt_allocator_trim_sync(f->allocator, NULL))
 
 static memopt_status visit(void *user, const memopt_block_info *block)
 {
@@ -216,58 +187,16 @@ static memopt_status run_snapshot(memopt_device *device, void *context)
 
 static const torture_scenario create = {.name = "create", .run = run_create, .undo = undo_create};
 static const torture_scenario scenarios[] = {
-    {.name = "alloc",
-     .setup = make,
-     .run = run_alloc,
-     .undo = undo_alloc,
-     .check_unchanged = check_unchanged,
-     .teardown = end,
-     .caches = 1,
-     .absorbs = 1},
-    {.name = "alloc beside a cache",
-     .setup = make_cached,
-     .run = run_alloc,
-     .undo = undo_alloc,
-     .check_unchanged = check_unchanged,
-     .teardown = end_cached,
-     .caches = 1,
-     .absorbs = 1},
-    {.name = "alloc under pressure",
-     .setup = make_pressed,
-     .run = run_alloc,
-     .undo = undo_alloc,
-     .check_unchanged = check_unchanged,
-     .teardown = end,
-     .caches = 1,
-     .absorbs = 1},
-    {.name = "alloc after a stream's end",
-     .setup = make_ended,
-     .run = run_alloc,
-     .undo = undo_alloc,
-     .check_unchanged = check_unchanged,
-     .teardown = end_kept,
-     .caches = 1,
-     .absorbs = 1},
-    {.name = "record_stream",
-     .setup = make_block,
-     .run = run_record,
-     .undo = undo_alloc,
-     .check_unchanged = check_unchanged,
-     .teardown = end,
-     .caches = 1},
-    {.name = "free",
-     .setup = make_recorded,
-     .run = run_free,
-     .check_unchanged = check_unchanged,
-     .teardown = end,
-     .caches = 1},
-    {.name = "trim", .setup = make_pending, .run = run_trim, .teardown = end, .caches = 1},
-    {.name = "snapshot",
-     .setup = make_block,
-     .run = run_snapshot,
-     .undo = undo_alloc,
-     .check_unchanged = check_unchanged,
-     .teardown = end},
+    {"alloc", NULL, make, run_alloc, undo_alloc, check_unchanged, end, 1, 1},
+    {"alloc beside a cache", NULL, make_cached, run_alloc, undo_alloc, check_unchanged, end_cached,
+     1, 1},
+    {"alloc under pressure", NULL, make_pressed, run_alloc, undo_alloc, check_unchanged, end, 1, 1},
+    {"alloc after a stream's end", NULL, make_ended, run_alloc, undo_alloc, check_unchanged,
+     end_kept, 1, 1},
+    {"record_stream", NULL, make_block, run_record, undo_alloc, check_unchanged, end, 0, 1},
+    {"free", NULL, make_recorded, run_free, NULL, check_unchanged, end, 0, 1},
+    {"trim", NULL, make_pending, run_trim, NULL, NULL, end, 0, 1},
+    {"snapshot", NULL, make_block, run_snapshot, undo_alloc, check_unchanged, end, 0, 0},
 };
 
 static void test_all(void **state)

@@ -134,11 +134,7 @@ static memopt_status clip(memopt_device *device, void *context)
                        NULL);
 }
 
-static memopt_status update(memopt_device *device, void *context)
-{
-    (void)device;
-    return memopt_scaler_update(((fixture *)context)->scaler, NULL);
-}
+TORTURE_CALL(update, memopt_scaler_update(f->scaler, NULL))
 
 static memopt_status get_state(memopt_device *device, void *context)
 {
@@ -149,12 +145,8 @@ static memopt_status get_state(memopt_device *device, void *context)
 }
 
 /* The same state again: where waiting fails, the state may be set all the same. */
-static memopt_status set_state(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_scaler_set_state_sync(f->scaler, &f->state, NULL);
-}
+
+TORTURE_CALL(set_state, memopt_scaler_set_state_sync(f->scaler, &f->state, NULL))
 
 static memopt_status create(memopt_device *device, void *context)
 {
@@ -166,11 +158,7 @@ static memopt_status create(memopt_device *device, void *context)
     return status;
 }
 
-static void destroy(memopt_device *device, void *context)
-{
-    (void)device;
-    assert_int_equal(memopt_scaler_destroy(((fixture *)context)->scaler), MEMOPT_OK);
-}
+TORTURE_UNDO(destroy, memopt_scaler_destroy(f->scaler))
 
 #define SCENARIO(call, keeps)                                                                      \
     {                                                                                              \

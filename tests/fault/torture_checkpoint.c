@@ -92,18 +92,8 @@ static memopt_status run_create(memopt_device *device, void *context)
     return memopt_region_create(device, f->b.allocator, &callbacks, &options, &f->l.region);
 }
 
-static void undo_create(memopt_device *device, void *context)
-{
-    (void)device;
-    OK(memopt_region_destroy(((fixture *)context)->l.region));
-}
-
-static memopt_status run_forward(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_region_forward(f->l.region, f->b.stream);
-}
+TORTURE_UNDO(undo_create, memopt_region_destroy(f->l.region))
+TORTURE_CALL(run_forward, memopt_region_forward(f->l.region, f->b.stream))
 
 /* The generator is where it was, nothing is leased. */
 static void nothing_leased(memopt_device *device, void *context)
@@ -123,12 +113,7 @@ static void forward_worked(memopt_device *device, void *context)
     OK(memopt_region_release(f->l.region));
 }
 
-static memopt_status run_recompute(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_region_recompute(f->l.region, f->other);
-}
+TORTURE_CALL(run_recompute, memopt_region_recompute(f->l.region, f->other))
 
 static void recompute_worked(memopt_device *device, void *context)
 {
@@ -149,12 +134,7 @@ static void still_kept(memopt_device *device, void *context)
     assert_int_equal(region_stats(f->l.region).leased_bytes, WORDS * 8);
 }
 
-static memopt_status run_release(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_region_release(f->l.region);
-}
+TORTURE_CALL(run_release, memopt_region_release(f->l.region))
 
 static void released(memopt_device *device, void *context)
 {
@@ -195,8 +175,8 @@ static void test_forward(void **unused)
                                              .open = open_device,
                                              .setup = setup_region,
                                              .run = run_forward,
-                                             .check_unchanged = nothing_leased,
                                              .undo = forward_worked,
+                                             .check_unchanged = nothing_leased,
                                              .teardown = teardown_region,
                                              .absorbs = 1,
                                              .caches = 1};
@@ -212,8 +192,8 @@ static void test_recompute(void **unused)
                                                .open = open_device,
                                                .setup = setup_forwarded,
                                                .run = run_recompute,
-                                               .check_unchanged = nothing_leased,
                                                .undo = recompute_worked,
+                                               .check_unchanged = nothing_leased,
                                                .teardown = teardown_region,
                                                .absorbs = 1,
                                                .caches = 1};
@@ -229,8 +209,8 @@ static void test_recompute_of_kept(void **unused)
                                                .open = open_device,
                                                .setup = setup_forwarded,
                                                .run = run_recompute,
-                                               .check_unchanged = still_kept,
                                                .undo = still_kept,
+                                               .check_unchanged = still_kept,
                                                .teardown = teardown_region,
                                                .absorbs = 1,
                                                .caches = 1};
@@ -244,8 +224,8 @@ static void test_release(void **unused)
                                              .open = open_device,
                                              .setup = setup_held,
                                              .run = run_release,
-                                             .check_unchanged = still_kept,
                                              .undo = released,
+                                             .check_unchanged = still_kept,
                                              .teardown = teardown_region,
                                              .absorbs = 1,
                                              .caches = 1};

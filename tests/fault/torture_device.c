@@ -67,33 +67,11 @@ static void end(memopt_device *device, void *context)
 
 /* --- one call each; its undo ---------------------------------------------------------------- */
 
-static memopt_status stream_create(memopt_device *device, void *context)
-{
-    return memopt_stream_create(device, &((fixture *)context)->other);
-}
-
-static void stream_destroy(memopt_device *device, void *context)
-{
-    assert_int_equal(memopt_stream_destroy(device, ((fixture *)context)->other), MEMOPT_OK);
-}
-
-static memopt_status event_create(memopt_device *device, void *context)
-{
-    return memopt_event_create(device, 1, (memopt_event **)&((fixture *)context)->pointer);
-}
-
-static void event_destroy(memopt_device *device, void *context)
-{
-    (void)device;
-    assert_int_equal(memopt_event_destroy(((fixture *)context)->pointer), MEMOPT_OK);
-}
-
-static memopt_status event_record(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_event_record(f->event, f->stream);
-}
+TORTURE_CALL(stream_create, memopt_stream_create(device, &f->other))
+TORTURE_UNDO(stream_destroy, memopt_stream_destroy(device, f->other))
+TORTURE_CALL(event_create, memopt_event_create(device, 1, (memopt_event **)&f->pointer))
+TORTURE_UNDO(event_destroy, memopt_event_destroy(f->pointer))
+TORTURE_CALL(event_record, memopt_event_record(f->event, f->stream))
 
 /* The event still has its old record: the time between the two is known and not negative. */
 static void record_unchanged(memopt_device *device, void *context)
@@ -115,24 +93,9 @@ static memopt_status event_query(memopt_device *device, void *context)
     return status;
 }
 
-static memopt_status event_sync(memopt_device *device, void *context)
-{
-    (void)device;
-    return memopt_event_sync(((fixture *)context)->event);
-}
-
-static memopt_status event_elapsed(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_event_elapsed(f->event, f->second, &f->seconds);
-}
-
-static memopt_status stream_wait_event(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_stream_wait_event(device, f->stream, f->event);
-}
+TORTURE_CALL(event_sync, memopt_event_sync(f->event))
+TORTURE_CALL(event_elapsed, memopt_event_elapsed(f->event, f->second, &f->seconds))
+TORTURE_CALL(stream_wait_event, memopt_stream_wait_event(device, f->stream, f->event))
 
 static memopt_status stream_query(memopt_device *device, void *context)
 {
@@ -143,16 +106,8 @@ static memopt_status stream_query(memopt_device *device, void *context)
     return status;
 }
 
-static memopt_status stream_sync(memopt_device *device, void *context)
-{
-    return memopt_stream_sync(device, ((fixture *)context)->stream);
-}
-
-static memopt_status device_sync(memopt_device *device, void *context)
-{
-    (void)context;
-    return memopt_device_sync(device);
-}
+TORTURE_CALL(stream_sync, memopt_stream_sync(device, f->stream))
+TORTURE_CALL(device_sync, memopt_device_sync(device))
 
 static memopt_status memory_info(memopt_device *device, void *context)
 {
@@ -161,17 +116,8 @@ static memopt_status memory_info(memopt_device *device, void *context)
     return memopt_device_get_memory_info(device, &info);
 }
 
-static memopt_status copy(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_copy(device, f->to, f->from, sizeof f->to, f->stream);
-}
-
-static memopt_status fill(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_fill(device, f->to, 5, sizeof f->to, f->stream);
-}
+TORTURE_CALL(copy, memopt_copy(device, f->to, f->from, sizeof f->to, f->stream))
+TORTURE_CALL(fill, memopt_fill(device, f->to, 5, sizeof f->to, f->stream))
 
 static void nothing_written(memopt_device *device, void *context)
 {
@@ -194,11 +140,7 @@ static void set_five(void *user)
     memset(user, 5, 64);
 }
 
-static memopt_status host_callback(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_stream_host_callback(device, f->stream, set_five, f->to);
-}
+TORTURE_CALL(host_callback, memopt_stream_host_callback(device, f->stream, set_five, f->to))
 
 typedef struct five_args {
     char *out;
@@ -219,42 +161,13 @@ static memopt_status launch(memopt_device *device, void *context)
     return mo_launch(device, f->stream, &five_kernel, &args, sizeof f->to);
 }
 
-static memopt_status mem_alloc(memopt_device *device, void *context)
-{
-    return mo_mem_alloc(device, 1000, &((fixture *)context)->pointer);
-}
-
-static void mem_free(memopt_device *device, void *context)
-{
-    assert_int_equal(mo_mem_free(device, ((fixture *)context)->pointer, 1000), MEMOPT_OK);
-}
-
-static memopt_status vm_reserve(memopt_device *device, void *context)
-{
-    return mo_vm_reserve(device, 3 * GRANULE, &((fixture *)context)->pointer);
-}
-
-static void vm_unreserve(memopt_device *device, void *context)
-{
-    assert_int_equal(mo_vm_unreserve(device, ((fixture *)context)->pointer, 3 * GRANULE),
-                     MEMOPT_OK);
-}
-
-static memopt_status vm_create(memopt_device *device, void *context)
-{
-    return mo_vm_create(device, GRANULE, (mo_vm_handle *)&((fixture *)context)->pointer);
-}
-
-static void vm_release(memopt_device *device, void *context)
-{
-    assert_int_equal(mo_vm_release(device, ((fixture *)context)->pointer, GRANULE), MEMOPT_OK);
-}
-
-static memopt_status vm_map(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return mo_vm_map(device, (char *)f->address + GRANULE, GRANULE, f->handle);
-}
+TORTURE_CALL(mem_alloc, mo_mem_alloc(device, 1000, &f->pointer))
+TORTURE_UNDO(mem_free, mo_mem_free(device, f->pointer, 1000))
+TORTURE_CALL(vm_reserve, mo_vm_reserve(device, 3 * GRANULE, &f->pointer))
+TORTURE_UNDO(vm_unreserve, mo_vm_unreserve(device, f->pointer, 3 * GRANULE))
+TORTURE_CALL(vm_create, mo_vm_create(device, GRANULE, (mo_vm_handle *)&f->pointer))
+TORTURE_UNDO(vm_release, mo_vm_release(device, f->pointer, GRANULE))
+TORTURE_CALL(vm_map, mo_vm_map(device, (char *)f->address + GRANULE, GRANULE, f->handle))
 
 static memopt_status vm_map_and_access(memopt_device *device, void *context)
 {
@@ -270,31 +183,11 @@ static memopt_status vm_map_and_access(memopt_device *device, void *context)
     return status;
 }
 
-static void vm_unmap(memopt_device *device, void *context)
-{
-    assert_int_equal(mo_vm_unmap(device, (char *)((fixture *)context)->address + GRANULE, GRANULE),
-                     MEMOPT_OK);
-}
-
-static memopt_status host_alloc(memopt_device *device, void *context)
-{
-    return memopt_host_alloc(device, 10000, &((fixture *)context)->pointer);
-}
-
-static void host_free(memopt_device *device, void *context)
-{
-    assert_int_equal(memopt_host_free(device, ((fixture *)context)->pointer), MEMOPT_OK);
-}
-
-static memopt_status host_register(memopt_device *device, void *context)
-{
-    return memopt_host_register(device, ((fixture *)context)->host, REGISTERED_BYTES);
-}
-
-static void host_unregister(memopt_device *device, void *context)
-{
-    assert_int_equal(memopt_host_unregister(device, ((fixture *)context)->host), MEMOPT_OK);
-}
+TORTURE_UNDO(vm_unmap, mo_vm_unmap(device, (char *)f->address + GRANULE, GRANULE))
+TORTURE_CALL(host_alloc, memopt_host_alloc(device, 10000, &f->pointer))
+TORTURE_UNDO(host_free, memopt_host_free(device, f->pointer))
+TORTURE_CALL(host_register, memopt_host_register(device, f->host, REGISTERED_BYTES))
+TORTURE_UNDO(host_unregister, memopt_host_unregister(device, f->host))
 
 #define ONE(call, undo_call, unchanged)                                                            \
     {                                                                                              \

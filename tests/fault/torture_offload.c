@@ -129,12 +129,7 @@ static void released(memopt_device *device, void *context)
     FAILS(MEMOPT_NOT_FOUND, memopt_offloader_unpack(f->w.offloader, f->ticket, f->w.t, &data));
 }
 
-static memopt_status run_wait(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offloader_wait_packed(f->w.offloader, f->ticket, f->w.t);
-}
+TORTURE_CALL(run_wait, memopt_offloader_wait_packed(f->w.offloader, f->ticket, f->w.t))
 
 static memopt_status run_query(memopt_device *device, void *context)
 {
@@ -144,12 +139,7 @@ static memopt_status run_query(memopt_device *device, void *context)
     return status == MEMOPT_NOT_READY ? MEMOPT_OK : status;
 }
 
-static memopt_status run_trim(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offloader_trim_sync(f->w.offloader, NULL);
-}
+TORTURE_CALL(run_trim, memopt_offloader_trim_sync(f->w.offloader, NULL))
 
 static void setup_cached(memopt_device *device, void *context)
 {
@@ -210,40 +200,19 @@ static void in_all_kinds(torture_scenario scenario)
 static void test_create(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offloader_create",
-                                    .setup = setup_device,
-                                    .run = run_create,
-                                    .undo = undo_create,
-                                    .teardown = teardown_device});
+    in_all_kinds((torture_scenario){"offloader_create", NULL, setup_device, run_create, undo_create,
+                                    NULL, teardown_device, 0, 0});
 }
 
 static void test_pack(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offloader_pack",
-                                    .setup = setup_block,
-                                    .run = run_pack,
-                                    .check_unchanged = not_packed,
-                                    .undo = unpack_and_release,
-                                    .teardown = teardown_offloader,
-                                    .absorbs = 1,
-                                    .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offloader_pack_borrowed",
-                                    .setup = setup_block,
-                                    .run = run_borrow,
-                                    .check_unchanged = not_packed,
-                                    .undo = unpack_and_free,
-                                    .teardown = teardown_offloader,
-                                    .absorbs = 1,
-                                    .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offloader_request_pack",
-                                    .setup = setup_block,
-                                    .run = run_request_pack,
-                                    .check_unchanged = not_packed,
-                                    .undo = unpack_and_free,
-                                    .teardown = teardown_offloader,
-                                    .absorbs = 1,
-                                    .caches = 1});
+    in_all_kinds((torture_scenario){"offloader_pack", NULL, setup_block, run_pack,
+                                    unpack_and_release, not_packed, teardown_offloader, 1, 1});
+    in_all_kinds((torture_scenario){"offloader_pack_borrowed", NULL, setup_block, run_borrow,
+                                    unpack_and_free, not_packed, teardown_offloader, 1, 1});
+    in_all_kinds((torture_scenario){"offloader_request_pack", NULL, setup_block, run_request_pack,
+                                    unpack_and_free, not_packed, teardown_offloader, 1, 1});
 }
 
 static void test_pack_that_waits(void **unused)
@@ -253,8 +222,8 @@ static void test_pack_that_waits(void **unused)
                                        .open = open_device,
                                        .setup = setup_full,
                                        .run = run_pack,
-                                       .check_unchanged = not_packed_again,
                                        .undo = unpack_and_release,
+                                       .check_unchanged = not_packed_again,
                                        .teardown = teardown_offloader,
                                        .absorbs = 1,
                                        .caches = 1};
@@ -268,81 +237,36 @@ static void test_pack_that_waits(void **unused)
 static void test_unpack(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offloader_prefetch",
-                                    .setup = setup_ticket,
-                                    .run = run_prefetch,
-                                    .check_unchanged = still_there,
-                                    .undo = unpack_and_release,
-                                    .teardown = teardown_offloader,
-                                    .absorbs = 1,
-                                    .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offloader_unpack",
-                                    .setup = setup_ticket,
-                                    .run = run_unpack,
-                                    .check_unchanged = still_there,
-                                    .undo = unpack_and_release,
-                                    .teardown = teardown_offloader,
-                                    .absorbs = 1,
-                                    .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offload_unpack, prefetched",
-                                    .setup = setup_prefetched,
-                                    .run = run_unpack,
-                                    .check_unchanged = still_there,
-                                    .undo = unpack_and_release,
-                                    .teardown = teardown_offloader,
-                                    .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offloader_unpack_into",
-                                    .setup = setup_ticket,
-                                    .run = run_unpack_into,
-                                    .check_unchanged = still_there,
-                                    .undo = into_and_release,
-                                    .teardown = teardown_offloader,
-                                    .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offloader_request_unpack",
-                                    .setup = setup_ticket,
-                                    .run = run_request_unpack,
-                                    .check_unchanged = still_there,
-                                    .undo = into_and_release,
-                                    .teardown = teardown_offloader,
-                                    .caches = 1});
+    in_all_kinds((torture_scenario){"offloader_prefetch", NULL, setup_ticket, run_prefetch,
+                                    unpack_and_release, still_there, teardown_offloader, 1, 1});
+    in_all_kinds((torture_scenario){"offloader_unpack", NULL, setup_ticket, run_unpack,
+                                    unpack_and_release, still_there, teardown_offloader, 1, 1});
+    in_all_kinds((torture_scenario){"offload_unpack, prefetched", NULL, setup_prefetched,
+                                    run_unpack, unpack_and_release, still_there, teardown_offloader,
+                                    0, 1});
+    in_all_kinds((torture_scenario){"offloader_unpack_into", NULL, setup_ticket, run_unpack_into,
+                                    into_and_release, still_there, teardown_offloader, 0, 1});
+    in_all_kinds((torture_scenario){"offloader_request_unpack", NULL, setup_ticket,
+                                    run_request_unpack, into_and_release, still_there,
+                                    teardown_offloader, 0, 1});
 }
 
 static void test_release(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offloader_release",
-                                    .setup = setup_unpacked,
-                                    .run = run_release,
-                                    .undo = released,
-                                    .teardown = teardown_offloader,
-                                    .absorbs = 1,
-                                    .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offload_release, prefetched",
-                                    .setup = setup_prefetched,
-                                    .run = run_release,
-                                    .undo = released,
-                                    .teardown = teardown_offloader,
-                                    .absorbs = 1,
-                                    .caches = 1});
+    in_all_kinds((torture_scenario){"offloader_release", NULL, setup_unpacked, run_release,
+                                    released, NULL, teardown_offloader, 1, 1});
+    in_all_kinds((torture_scenario){"offload_release, prefetched", NULL, setup_prefetched,
+                                    run_release, released, NULL, teardown_offloader, 1, 1});
 }
 
 static void test_the_rest(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offloader_wait_packed",
-                                    .setup = setup_ticket,
-                                    .run = run_wait,
-                                    .check_unchanged = still_there,
-                                    .undo = unpack_and_release,
-                                    .teardown = teardown_offloader,
-                                    .caches = 1});
-    in_all_kinds((torture_scenario){.name = "offloader_query_packed",
-                                    .setup = setup_ticket,
-                                    .run = run_query,
-                                    .check_unchanged = still_there,
-                                    .undo = unpack_and_release,
-                                    .teardown = teardown_offloader,
-                                    .caches = 1});
+    in_all_kinds((torture_scenario){"offloader_wait_packed", NULL, setup_ticket, run_wait,
+                                    unpack_and_release, still_there, teardown_offloader, 0, 1});
+    in_all_kinds((torture_scenario){"offloader_query_packed", NULL, setup_ticket, run_query,
+                                    unpack_and_release, still_there, teardown_offloader, 0, 1});
     const torture_scenario trim = {.name = "offloader_trim_sync",
                                    .open = open_device,
                                    .setup = setup_cached,
@@ -352,12 +276,8 @@ static void test_the_rest(void **unused)
                                    .caches = 1};
     fixture f = {.bytes = BYTES, .adversarial = 1};
     assert_true(torture(&trim, &f) > 0);
-    in_all_kinds((torture_scenario){.name = "offloader_destroy_force",
-                                    .setup = setup_unpacked,
-                                    .run = run_force,
-                                    .teardown = teardown_offloader,
-                                    .absorbs = 1,
-                                    .caches = 1});
+    in_all_kinds((torture_scenario){"offloader_destroy_force", NULL, setup_unpacked, run_force,
+                                    NULL, NULL, teardown_offloader, 1, 1});
 }
 
 int main(void)

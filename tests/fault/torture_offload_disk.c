@@ -88,12 +88,7 @@ static void setup_prefetched(memopt_device *device, void *context)
     OK(memopt_offloader_prefetch_into(f->w.offloader, f->ticket, f->into, BYTES, f->w.t));
 }
 
-static memopt_status run_wait(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    (void)device;
-    return memopt_offloader_wait_unpacked(f->w.offloader, f->ticket, f->w.t);
-}
+TORTURE_CALL(run_wait, memopt_offloader_wait_unpacked(f->w.offloader, f->ticket, f->w.t))
 
 static fixture spilling_fixture(int full)
 {
@@ -119,25 +114,16 @@ static void in_all_kinds(torture_scenario scenario, int full)
 static void test_create(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offloader_create, spilling",
-                                    .setup = setup_device,
-                                    .run = run_create,
-                                    .undo = undo_create,
-                                    .teardown = teardown_device},
+    in_all_kinds((torture_scenario){"offloader_create, spilling", NULL, setup_device, run_create,
+                                    undo_create, NULL, teardown_device, 0, 0},
                  0);
 }
 
 static void test_pack(void **unused)
 {
     (void)unused;
-    in_all_kinds((torture_scenario){.name = "offloader_pack that spills",
-                                    .setup = setup_block,
-                                    .run = run_pack,
-                                    .check_unchanged = not_packed,
-                                    .undo = both_there,
-                                    .teardown = teardown_offloader,
-                                    .absorbs = 1,
-                                    .caches = 1},
+    in_all_kinds((torture_scenario){"offloader_pack that spills", NULL, setup_block, run_pack,
+                                    both_there, not_packed, teardown_offloader, 1, 1},
                  0);
 }
 
@@ -147,8 +133,8 @@ static void test_back(void **unused)
     torture_scenario scenario = {.name = "offloader_unpack from the disk",
                                  .setup = setup_spilled,
                                  .run = run_unpack,
-                                 .check_unchanged = still_on_disk,
                                  .undo = there,
+                                 .check_unchanged = still_on_disk,
                                  .teardown = teardown_offloader,
                                  .absorbs = 1,
                                  .caches = 1};

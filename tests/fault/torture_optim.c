@@ -82,12 +82,8 @@ static memopt_status add_group(memopt_device *device, void *context)
     return memopt_optimizer_add_group(f->optimizer, &group, &f->group);
 }
 
-static memopt_status add_parameter(memopt_device *device, void *context)
-{
-    (void)device;
-    fixture *f = context;
-    return memopt_optimizer_add_parameter(f->optimizer, f->group, &f->p[0], NULL, NULL, &f->index);
-}
+TORTURE_CALL(add_parameter, memopt_optimizer_add_parameter(f->optimizer, f->group, &f->p[0], NULL,
+                                                           NULL, &f->index))
 
 static memopt_status add_parameter_with_state(memopt_device *device, void *context)
 {
@@ -218,12 +214,7 @@ static void end_all(memopt_device *device, void *context)
     memset(f, 0, sizeof *f);
 }
 
-static memopt_status plain_step(memopt_device *device, void *context)
-{
-    (void)device;
-    fixture *f = context;
-    return memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL);
-}
+TORTURE_CALL(plain_step, memopt_optimizer_step(f->optimizer, f->g, 2, NULL, NULL))
 
 static memopt_status full_step(memopt_device *device, void *context)
 {
@@ -236,33 +227,14 @@ static memopt_status full_step(memopt_device *device, void *context)
     return memopt_optimizer_step(f->optimizer, f->g, 2, &options, NULL);
 }
 
-static memopt_status get_steps(memopt_device *device, void *context)
-{
-    (void)device;
-    fixture *f = context;
-    return memopt_optimizer_get_steps_sync(f->optimizer, 0, NULL, &f->index);
-}
-
-static memopt_status export_all(memopt_device *device, void *context)
-{
-    (void)device;
-    fixture *f = context;
-    return memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->buffer);
-}
+TORTURE_CALL(get_steps, memopt_optimizer_get_steps_sync(f->optimizer, 0, NULL, &f->index))
+TORTURE_CALL(export_all, memopt_optimizer_export_sync(f->optimizer, f->bytes, NULL, f->buffer))
 
 /* The export of the state as it is: an import that fails half-way has changed nothing either. */
-static memopt_status import_all(memopt_device *device, void *context)
-{
-    (void)device;
-    fixture *f = context;
-    return memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL);
-}
 
-static memopt_status quantize(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_quantize(device, MEMOPT_STATE_8BIT, &f->codes, &f->absmax, &f->g[0], 1, NULL);
-}
+TORTURE_CALL(import_all, memopt_optimizer_import_sync(f->optimizer, f->before, f->bytes, NULL))
+TORTURE_CALL(quantize,
+             memopt_quantize(device, MEMOPT_STATE_8BIT, &f->codes, &f->absmax, &f->g[0], 1, NULL))
 
 static memopt_status quantize_state(memopt_device *device, void *context)
 {
@@ -272,85 +244,27 @@ static memopt_status quantize_state(memopt_device *device, void *context)
     return memopt_quantize(device, MEMOPT_STATE_F8, &codes, &f->absmax, &f->g[0], 1, NULL);
 }
 
-static memopt_status dequantize(memopt_device *device, void *context)
-{
-    fixture *f = context;
-    return memopt_dequantize(device, MEMOPT_STATE_8BIT, &f->g[0], &f->codes, &f->absmax, 1, NULL);
-}
+TORTURE_CALL(dequantize,
+             memopt_dequantize(device, MEMOPT_STATE_8BIT, &f->g[0], &f->codes, &f->absmax, 1, NULL))
 
 static const torture_scenario scenarios[] = {
-    {.name = "create",
-     .setup = make_allocator,
-     .run = create,
-     .undo = end_optimizer,
-     .teardown = end_all},
-    {.name = "add_group",
-     .setup = make_optimizer,
-     .run = add_group,
-     .teardown = end_all,
-     .check_unchanged = check_unchanged,
-     .caches = 1},
-    {.name = "add_parameter",
-     .setup = make_group,
-     .run = add_parameter,
-     .teardown = end_all,
-     .check_unchanged = check_unchanged,
-     .caches = 1,
-     .absorbs = 1},
-    {.name = "add_parameter_with_state",
-     .setup = make_group,
-     .run = add_parameter_with_state,
-     .teardown = end_all,
-     .check_unchanged = check_unchanged,
-     .caches = 1},
-    {.name = "first step",
-     .setup = make_parameters,
-     .run = plain_step,
-     .teardown = end_all,
-     .check_unchanged = check_unchanged,
-     .caches = 1,
-     .absorbs = 1},
-    {.name = "first full step",
-     .setup = make_parameters,
-     .run = full_step,
-     .teardown = end_all,
-     .check_unchanged = check_unchanged,
-     .caches = 1,
-     .absorbs = 1},
-    {.name = "step with a late momentum",
-     .setup = make_late,
-     .run = plain_step,
-     .teardown = end_all,
-     .check_unchanged = check_parameters,
-     .caches = 1,
-     .absorbs = 1},
-    {.name = "later step",
-     .setup = make_stepped,
-     .run = plain_step,
-     .teardown = end_all,
-     .check_unchanged = check_unchanged,
-     .caches = 1},
-    {.name = "later full step",
-     .setup = make_stepped,
-     .run = full_step,
-     .teardown = end_all,
-     .check_unchanged = check_unchanged,
-     .caches = 1,
-     .absorbs = 1},
-    {.name = "get_steps",
-     .setup = make_stepped,
-     .run = get_steps,
-     .teardown = end_all,
-     .check_unchanged = check_unchanged},
-    {.name = "export", .setup = make_stepped, .run = export_all, .teardown = end_all},
-    {.name = "import",
-     .setup = make_stepped,
-     .run = import_all,
-     .teardown = end_all,
-     .check_unchanged = check_unchanged},
-    {.name = "quantize", .setup = make_allocator, .run = quantize, .teardown = end_all},
-    {.name = "quantize_state", .setup = make_allocator, .run = quantize_state, .teardown = end_all},
-    {.name = "dequantize", .setup = make_allocator, .run = dequantize, .teardown = end_all},
+    {"create", NULL, make_allocator, create, end_optimizer, NULL, end_all, 0, 0},
+    {"add_group", NULL, make_optimizer, add_group, NULL, check_unchanged, end_all, 0, 1},
+    {"add_parameter", NULL, make_group, add_parameter, NULL, check_unchanged, end_all, 1, 1},
+    {"add_parameter_with_state", NULL, make_group, add_parameter_with_state, NULL, check_unchanged,
+     end_all, 0, 1},
+    {"first step", NULL, make_parameters, plain_step, NULL, check_unchanged, end_all, 1, 1},
+    {"first full step", NULL, make_parameters, full_step, NULL, check_unchanged, end_all, 1, 1},
+    {"step with a late momentum", NULL, make_late, plain_step, NULL, check_parameters, end_all, 1,
+     1},
+    {"later step", NULL, make_stepped, plain_step, NULL, check_unchanged, end_all, 0, 1},
+    {"later full step", NULL, make_stepped, full_step, NULL, check_unchanged, end_all, 1, 1},
+    {"get_steps", NULL, make_stepped, get_steps, NULL, check_unchanged, end_all, 0, 0},
+    {"export", NULL, make_stepped, export_all, NULL, NULL, end_all, 0, 0},
+    {"import", NULL, make_stepped, import_all, NULL, check_unchanged, end_all, 0, 0},
+    {"quantize", NULL, make_allocator, quantize, NULL, NULL, end_all, 0, 0},
+    {"quantize_state", NULL, make_allocator, quantize_state, NULL, NULL, end_all, 0, 0},
+    {"dequantize", NULL, make_allocator, dequantize, NULL, NULL, end_all, 0, 0},
 };
 
 static void every_function(void **state)

@@ -5,7 +5,7 @@
  * one the statistics must equal the model's; a new block must be aligned, large enough and overlap
  * no live one; and the allocator's own invariants must hold.
  */
-#include "allocator/check.h"
+#include "support/allocator_check.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -45,9 +45,8 @@ MUTANTS = [
     Mutant(
         "checkpoint_random_on_failure",
         "lib/checkpoint/passes.c",
-        "memopt_status restored = random_restore(region, region->random_now);",
-        """memopt_status restored =
-        status == MEMOPT_OK ? random_restore(region, region->random_now) : status;""",
+        "mo_keep_first(&status, random_restore(region, region->random_now));",
+        "if (status == MEMOPT_OK)\n        status = random_restore(region, region->random_now);",
         "test",
         "^checkpoint_region$",
     ),

@@ -330,12 +330,12 @@ class Process:
 # --- running them ---
 
 
-def measure(rows: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """What the rows' processes measured, all of one world size."""
+def measure(rows: List[Dict[str, Any]], program: str = __file__) -> List[Dict[str, Any]]:
+    """What the processes of a program measured of rows, all of one world size."""
     world = rows[0]["run"]["world_size"]
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "rows.json").write_text(json.dumps(rows))
-        run_all(pathlib.Path(__file__), pathlib.Path(folder), world)
+        run_all(pathlib.Path(program), pathlib.Path(folder), world)
         files = [pathlib.Path(folder, "%d.json" % rank) for rank in range(world)]
         told = [json.loads(file.read_text()) for file in files]
     return [fullest(of_row) for of_row in zip(*told)]

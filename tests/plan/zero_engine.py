@@ -24,7 +24,6 @@ import json
 import os
 import pathlib
 import sys
-import tempfile
 from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import models
@@ -283,17 +282,6 @@ def process(folder: pathlib.Path, rank: int) -> None:
             (folder / ("%d.json" % rank)).write_text(json.dumps(result))
 
 
-def measure(asked: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """What the rows' processes measured, all of one world size."""
-    world = asked[0]["run"]["world_size"]
-    with tempfile.TemporaryDirectory() as folder:
-        pathlib.Path(folder, "rows.json").write_text(json.dumps(asked))
-        several.run_all(pathlib.Path(__file__), pathlib.Path(folder), world)
-        files = [pathlib.Path(folder, "%d.json" % rank) for rank in range(world)]
-        told = [json.loads(file.read_text()) for file in files]
-    return [several.fullest(of_row) for of_row in zip(*told)]
-
-
 def main() -> None:
     """The command."""
     import deepspeed
@@ -302,7 +290,8 @@ def main() -> None:
     about = {"versions": {"deepspeed": deepspeed.__version__.split("+")[0], **whole.versions()}}
     known, asked = whole.rows(TRUTH), whole.chosen(TRUTH)
     for world in sorted({row["run"]["world_size"] for row in asked}, reverse=True):
-        for row in measure([row for row in asked if row["run"]["world_size"] == world]):
+        of_world = [row for row in asked if row["run"]["world_size"] == world]
+        for row in several.measure(of_world, __file__):
             known[row["name"]] = row
             whole.show(row)
             whole.write(TRUTH, about, known)

@@ -29,17 +29,6 @@ sim_status sim_call_device_name(char *out, int length, int device)
     return SIM_OK;
 }
 
-sim_status sim_call_device_bus(char *out, int length, int device)
-{
-    if (!sim_known_device(device))
-        return SIM_INVALID_DEVICE;
-    if (out == NULL || length <= 0)
-        return SIM_INVALID_VALUE;
-    snprintf(out, (size_t)length, sim_is_hip ? "0000:%02x:00.0" : "0000:%02X:00.0",
-             (unsigned)device + 1);
-    return SIM_OK;
-}
-
 sim_status sim_call_device_memory(size_t *out, int device)
 {
     if (!sim_known_device(device))

@@ -59,9 +59,3 @@ sim_status sim_call_fill8(void *to, unsigned char value, size_t count, sim_strea
     sim_status status = sim_use_stream(&stream);
     return status == SIM_OK ? sim_fill(stream, (uintptr_t)to, value, 1, count) : status;
 }
-
-sim_status sim_call_fill32(void *to, unsigned value, size_t count, sim_stream *stream)
-{
-    sim_status status = sim_use_stream(&stream);
-    return status == SIM_OK ? sim_fill(stream, (uintptr_t)to, value, 4, count) : status;
-}

@@ -12,12 +12,6 @@ sim_status sim_call_stream_create(sim_stream **out, unsigned flags)
                                      : SIM_INVALID_VALUE;
 }
 
-sim_status sim_call_stream_create_priority(sim_stream **out, unsigned flags, int priority)
-{
-    (void)priority; /* out of range it is clamped */
-    return sim_call_stream_create(out, flags);
-}
-
 sim_status sim_call_stream_destroy(sim_stream *stream)
 {
     if ((uintptr_t)stream <= 2)

@@ -55,8 +55,6 @@ typedef struct sim_access {
       hipGetDeviceCount)                                                                           \
     X(DRIVER, SAFE, device_name, (char *out, int length, int device), (out, length, device), 2000, \
       cuDeviceGetName, cuDeviceGetName, hipDeviceGetName)                                          \
-    X(DRIVER, SAFE, device_bus, (char *out, int length, int device), (out, length, device), 4010,  \
-      cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, hipDeviceGetPCIBusId)                              \
     X(DRIVER, SAFE, device_memory, (size_t * out, int device), (out, device), 3020,                \
       cuDeviceTotalMem, cuDeviceTotalMem_v2, hipDeviceTotalMem)                                    \
     X(DRIVER, SAFE, device_attribute, (int *out, int attribute, int device),                       \
@@ -81,9 +79,7 @@ typedef struct sim_access {
     X(CONTEXT, UNSAFE, host_unregister, (void *pointer), (pointer), 4000, cuMemHostUnregister,     \
       cuMemHostUnregister, hipHostUnregister)                                                      \
     X(CONTEXT, SAFE, fill8, (void *to, unsigned char value, size_t count, sim_stream *stream),     \
-      (to, value, count, stream), 3020, cuMemsetD8Async, cuMemsetD8Async, hipMemsetD8Async)        \
-    X(CONTEXT, SAFE, fill32, (void *to, unsigned value, size_t count, sim_stream *stream),         \
-      (to, value, count, stream), 3020, cuMemsetD32Async, cuMemsetD32Async, hipMemsetD32Async)
+      (to, value, count, stream), 3020, cuMemsetD8Async, cuMemsetD8Async, hipMemsetD8Async)
 
 #define SIM_VM_CALLS(X)                                                                            \
     X(DRIVER, SAFE, vm_granularity, (size_t * out, const sim_allocation *wanted, int which),       \
@@ -112,9 +108,6 @@ typedef struct sim_access {
 #define SIM_STREAM_CALLS(X)                                                                        \
     X(CONTEXT, SAFE, stream_create, (sim_stream * *out, unsigned flags), (out, flags), 2000,       \
       cuStreamCreate, cuStreamCreate, hipStreamCreateWithFlags)                                    \
-    X(CONTEXT, SAFE, stream_create_priority, (sim_stream * *out, unsigned flags, int priority),    \
-      (out, flags, priority), 5050, cuStreamCreateWithPriority, cuStreamCreateWithPriority,        \
-      hipStreamCreateWithPriority)                                                                 \
     X(CONTEXT, SAFE, stream_destroy, (sim_stream * stream), (stream), 4000, cuStreamDestroy,       \
       cuStreamDestroy_v2, hipStreamDestroy)                                                        \
     X(CONTEXT, SAFE, stream_sync, (sim_stream * stream), (stream), 2000, cuStreamSynchronize,      \
@@ -167,18 +160,11 @@ typedef struct sim_access {
 #define SIM_MODULE_CALLS(X)                                                                        \
     X(CONTEXT, UNSAFE, module_load, (sim_module * *out, const void *image), (out, image), 2000,    \
       cuModuleLoadData, cuModuleLoadData, hipModuleLoadData)                                       \
-    X(CONTEXT, UNSAFE, module_load_options,                                                        \
-      (sim_module * *out, const void *image, unsigned count, int *options, void **values),         \
-      (out, image, count, options, values), 2010, cuModuleLoadDataEx, cuModuleLoadDataEx,          \
-      hipModuleLoadDataEx)                                                                         \
     X(CONTEXT, UNSAFE, module_unload, (sim_module * module), (module), 2000, cuModuleUnload,       \
       cuModuleUnload, hipModuleUnload)                                                             \
     X(CONTEXT, SAFE, module_function,                                                              \
       (sim_function * *out, sim_module * module, const char *name), (out, module, name), 2000,     \
       cuModuleGetFunction, cuModuleGetFunction, hipModuleGetFunction)                              \
-    X(CONTEXT, SAFE, function_attribute, (int *out, int attribute, sim_function *function),        \
-      (out, attribute, function), 2020, cuFuncGetAttribute, cuFuncGetAttribute,                    \
-      hipFuncGetAttribute)                                                                         \
     X(CONTEXT, SAFE, launch,                                                                       \
       (sim_function * function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                 \
        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared, sim_stream *stream,  \

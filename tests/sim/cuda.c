@@ -34,8 +34,6 @@ int32_t sim_vendor_outcome(int32_t code)
     X(NOTHING, SAFE, init, (unsigned flags), (flags), 2000, cuInit, cuInit, NONE)                  \
     X(DRIVER, SAFE, device_get, (int *out, int ordinal), (out, ordinal), 2000, cuDeviceGet,        \
       cuDeviceGet, NONE)                                                                           \
-    X(DRIVER, SAFE, device_uuid, (unsigned char *out, int device), (out, device), 11040,           \
-      cuDeviceGetUuid, cuDeviceGetUuid_v2, NONE)                                                   \
     X(DRIVER, SAFE, context_retain, (sim_context * *out, int device), (out, device), 7000,         \
       cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, NONE)                                    \
     X(DRIVER, SAFE, context_release, (int device), (device), 11000, cuDevicePrimaryCtxRelease,     \
@@ -49,34 +47,14 @@ int32_t sim_vendor_outcome(int32_t code)
       cuCtxSetCurrent, NONE)                                                                       \
     X(DRIVER, SAFE, context_push, (sim_context * context), (context), 4000, cuCtxPushCurrent,      \
       cuCtxPushCurrent_v2, NONE)                                                                   \
-    X(CONTEXT, SAFE, context_device, (int *out), (out), 2000, cuCtxGetDevice, cuCtxGetDevice,      \
-      NONE)                                                                                        \
-    X(CONTEXT, UNSAFE, host_alloc_plain, (void **out, size_t bytes), (out, bytes), 3020,           \
-      cuMemAllocHost, cuMemAllocHost_v2, NONE)                                                     \
-    X(CONTEXT, SAFE, pointer_attribute, (void *out, int attribute, void *pointer),                 \
-      (out, attribute, pointer), 4000, cuPointerGetAttribute, cuPointerGetAttribute, NONE)         \
     X(CONTEXT, UNSAFE, pointer_attributes,                                                         \
       (unsigned count, const int *attributes, void **out, void *pointer),                          \
       (count, attributes, out, pointer), 7000, cuPointerGetAttributes, cuPointerGetAttributes,     \
       NONE)                                                                                        \
-    X(CONTEXT, SAFE, stream_context, (sim_stream * stream, sim_context * *out), (stream, out),     \
-      9020, cuStreamGetCtx, cuStreamGetCtx, NONE)                                                  \
     X(CONTEXT, SAFE, event_elapsed, (float *out, sim_event *start, sim_event *end),                \
       (out, start, end), 12080, cuEventElapsedTime, cuEventElapsedTime_v2, NONE)                   \
     X(CONTEXT, SAFE, copy, (void *to, const void *from, size_t bytes, sim_stream *stream),         \
-      (to, from, bytes, stream), 4000, cuMemcpyAsync, cuMemcpyAsync, NONE)                         \
-    X(CONTEXT, UNSAFE, copy_sync, (void *to, const void *from, size_t bytes), (to, from, bytes),   \
-      4000, cuMemcpy, cuMemcpy, NONE)                                                              \
-    X(CONTEXT, SAFE, copy_up, (void *to, const void *from, size_t bytes, sim_stream *stream),      \
-      (to, from, bytes, stream), 3020, cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, NONE)              \
-    X(CONTEXT, SAFE, copy_down, (void *to, const void *from, size_t bytes, sim_stream *stream),    \
-      (to, from, bytes, stream), 3020, cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, NONE)              \
-    X(CONTEXT, SAFE, copy_within, (void *to, const void *from, size_t bytes, sim_stream *stream),  \
-      (to, from, bytes, stream), 3020, cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, NONE)              \
-    X(CONTEXT, UNSAFE, copy_up_sync, (void *to, const void *from, size_t bytes),                   \
-      (to, from, bytes), 3020, cuMemcpyHtoD, cuMemcpyHtoD_v2, NONE)                                \
-    X(CONTEXT, UNSAFE, copy_down_sync, (void *to, const void *from, size_t bytes),                 \
-      (to, from, bytes), 3020, cuMemcpyDtoH, cuMemcpyDtoH_v2, NONE)
+      (to, from, bytes, stream), 4000, cuMemcpyAsync, cuMemcpyAsync, NONE)
 
 CUDA_CALLS(SIM_DECLARE_CALL)
 
@@ -98,15 +76,6 @@ sim_status sim_call_device_get(int *out, int ordinal)
     return SIM_OK;
 }
 
-sim_status sim_call_device_uuid(unsigned char *out, int device)
-{
-    if (!sim_known_device(device))
-        return SIM_INVALID_DEVICE;
-    memset(out, 0x5A, 16);
-    out[15] = (unsigned char)device;
-    return SIM_OK;
-}
-
 sim_status sim_call_device_attribute(int *out, int attribute, int device)
 {
     static const struct {
@@ -116,15 +85,12 @@ sim_status sim_call_device_attribute(int *out, int attribute, int device)
                  {41, 1},    {97, 99 << 10}, {99, 1},       {106, 32}};
     const struct {
         int attribute, value;
-    } chosen[] = {{10, (int)sim_options.warp_size},
-                  {16, (int)sim_options.multiprocessors},
-                  {33, device + 1},
-                  {75, (int)sim_options.major},
-                  {76, (int)sim_options.minor},
-                  {88, sim_options.pageable},
-                  {102, sim_options.virtual_memory}, /* virtual memory */
-                  {103, sim_options.virtual_memory}, /* its handles as file descriptors */
-                  {110, sim_options.rdma != 0}};     /* and for remote access */
+    } chosen[] = {
+        {10, (int)sim_options.warp_size},  {16, SIM_MULTIPROCESSORS},    {33, device + 1},
+        {75, (int)sim_options.major},      {76, (int)sim_options.minor}, {88, sim_options.pageable},
+        {102, sim_options.virtual_memory}, /* virtual memory */
+        {103, sim_options.virtual_memory}, /* its handles as file descriptors */
+        {110, sim_options.rdma != 0}};     /* and for remote access */
     int value = 0;
     if (!sim_known_device(device))
         return SIM_INVALID_DEVICE;
@@ -150,6 +116,7 @@ sim_status sim_call_context_release(int device)
     return sim_known_device(device) ? sim_context_release(device) : SIM_INVALID_DEVICE;
 }
 
+/* PyTorch asks for it. */
 sim_status sim_call_context_state(int device, unsigned *out_flags, int *out_active)
 {
     if (!sim_known_device(device))
@@ -179,17 +146,6 @@ sim_status sim_call_context_push(sim_context *context)
     return status == SIM_OK ? sim_context_push(context) : status;
 }
 
-sim_status sim_call_context_device(int *out)
-{
-    *out = sim_here()->device;
-    return SIM_OK;
-}
-
-sim_status sim_call_host_alloc_plain(void **out, size_t bytes)
-{
-    return out != NULL ? sim_host_alloc(bytes, out) : SIM_INVALID_VALUE;
-}
-
 /* 1: context; 2: memory type (1 host, 2 device); 8: managed; 9: device ordinal. 0: no such one. */
 static int write_attribute(void *out, int attribute, sim_memory memory, int device)
 {
@@ -205,16 +161,6 @@ static int write_attribute(void *out, int attribute, sim_memory memory, int devi
     else
         return 0;
     return 1;
-}
-
-sim_status sim_call_pointer_attribute(void *out, int attribute, void *pointer)
-{
-    int device = 0;
-    sim_memory memory = sim_locate(pointer, &device);
-    return out != NULL && memory != SIM_MEMORY_NONE &&
-                   write_attribute(out, attribute, memory, device)
-               ? SIM_OK
-               : SIM_INVALID_VALUE;
 }
 
 /* No failure where there is no memory: the type and the context are none, the device is invalid. */
@@ -240,59 +186,12 @@ sim_status sim_call_pointer_attributes(unsigned count, const int *attributes, vo
     return SIM_OK;
 }
 
-sim_status sim_call_stream_context(sim_stream *stream, sim_context **out)
-{
-    sim_status status = (uintptr_t)stream <= 1 ? SIM_OK : sim_stream_check(stream, NULL);
-    if (status == SIM_OK)
-        *out = (uintptr_t)stream <= 1 ? sim_here() : stream->context;
-    return status;
-}
-
 /* --- copies -------------------------------------------------------------------------------- */
 
 sim_status sim_call_copy(void *to, const void *from, size_t bytes, sim_stream *stream)
 {
     sim_status status = sim_use_stream(&stream);
     return status == SIM_OK ? sim_copy(stream, (uintptr_t)to, (uintptr_t)from, bytes) : status;
-}
-
-sim_status sim_call_copy_sync(void *to, const void *from, size_t bytes)
-{
-    sim_stream *stream = NULL;
-    sim_status status = sim_use_stream(&stream);
-    if (status == SIM_OK)
-        status = sim_copy(stream, (uintptr_t)to, (uintptr_t)from, bytes);
-    return status == SIM_OK ? sim_stream_sync(stream) : status;
-}
-
-sim_status sim_call_copy_up(void *to, const void *from, size_t bytes, sim_stream *stream)
-{
-    return sim_on_device(to) && !sim_on_device(from) ? sim_call_copy(to, from, bytes, stream)
-                                                     : SIM_INVALID_VALUE;
-}
-
-sim_status sim_call_copy_down(void *to, const void *from, size_t bytes, sim_stream *stream)
-{
-    return !sim_on_device(to) && sim_on_device(from) ? sim_call_copy(to, from, bytes, stream)
-                                                     : SIM_INVALID_VALUE;
-}
-
-sim_status sim_call_copy_within(void *to, const void *from, size_t bytes, sim_stream *stream)
-{
-    return sim_on_device(to) && sim_on_device(from) ? sim_call_copy(to, from, bytes, stream)
-                                                    : SIM_INVALID_VALUE;
-}
-
-sim_status sim_call_copy_up_sync(void *to, const void *from, size_t bytes)
-{
-    return sim_on_device(to) && !sim_on_device(from) ? sim_call_copy_sync(to, from, bytes)
-                                                     : SIM_INVALID_VALUE;
-}
-
-sim_status sim_call_copy_down_sync(void *to, const void *from, size_t bytes)
-{
-    return !sim_on_device(to) && sim_on_device(from) ? sim_call_copy_sync(to, from, bytes)
-                                                     : SIM_INVALID_VALUE;
 }
 
 /* --- exported functions -------------------------------------------------------------------- */
@@ -312,14 +211,6 @@ SIM_EXPORT int32_t cuGetErrorName(int32_t code, const char **out)
     const char *text;
     *out = NULL;
     return sim_status_texts(code, out, &text) ? 0 : 1;
-}
-
-SIM_EXPORT int32_t cuGetErrorString(int32_t code, const char **out);
-SIM_EXPORT int32_t cuGetErrorString(int32_t code, const char **out)
-{
-    const char *name;
-    *out = NULL;
-    return sim_status_texts(code, &name, out) ? 0 : 1;
 }
 
 /* An earlier failure is told, but the stack is right. */
@@ -357,7 +248,6 @@ static const entry entries[] = {
     CUDA_CALLS(ENTRY) /* before the table: newer forms of the same names come first */
     SIM_CALLS(ENTRY){"cuGraphInstantiate", 12000, (void *)(uintptr_t)cuGraphInstantiateWithFlags},
     {"cuGetErrorName", 6000, (void *)(uintptr_t)cuGetErrorName},
-    {"cuGetErrorString", 6000, (void *)(uintptr_t)cuGetErrorString},
     {"cuCtxPopCurrent", 4000, (void *)(uintptr_t)cuCtxPopCurrent_v2},
     {"cuGetProcAddress", 12000, (void *)(uintptr_t)cuGetProcAddress_v2},
     {"cuGetProcAddress", 11030, (void *)(uintptr_t)cuGetProcAddress},

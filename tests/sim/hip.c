@@ -46,24 +46,17 @@ int32_t sim_vendor_outcome(int32_t code)
 /* X: as SIM_CALLS in calls.h, without CUDA's columns. */
 #define HIP_CALLS(X)                                                                               \
     X(DRIVER, SAFE, init, (unsigned flags), (flags), 0, NONE, NONE, hipInit)                       \
-    X(DRIVER, SAFE, driver_version, (int *out), (out), 0, NONE, NONE, hipRuntimeGetVersion)        \
     X(DRIVER, SAFE, device_get, (int *out), (out), 0, NONE, NONE, hipGetDevice)                    \
     X(DRIVER, SAFE, device_set, (int device), (device), 0, NONE, NONE, hipSetDevice)               \
     X(DRIVER, SAFE, properties, (hip_properties * out, int device), (out, device), 0, NONE, NONE,  \
       hipGetDevicePropertiesR0600)                                                                 \
     X(DRIVER, SAFE, old_properties, (hip_old_properties * out, int device), (out, device), 0,      \
       NONE, NONE, hipGetDeviceProperties)                                                          \
-    X(CONTEXT, SAFE, stream_create_plain, (sim_stream * *out), (out), 0, NONE, NONE,               \
-      hipStreamCreate)                                                                             \
-    X(CONTEXT, SAFE, stream_device, (sim_stream * stream, int *out), (stream, out), 0, NONE, NONE, \
-      hipStreamGetDevice)                                                                          \
     X(CONTEXT, UNSAFE, pointer_attributes, (hip_pointer_attributes * out, const void *pointer),    \
       (out, pointer), 0, NONE, NONE, hipPointerGetAttributes)                                      \
     X(CONTEXT, SAFE, copy,                                                                         \
       (void *to, const void *from, size_t bytes, int kind, sim_stream *stream),                    \
-      (to, from, bytes, kind, stream), 0, NONE, NONE, hipMemcpyAsync)                              \
-    X(CONTEXT, SAFE, fill, (void *to, int value, size_t count, sim_stream *stream),                \
-      (to, value, count, stream), 0, NONE, NONE, hipMemsetAsync)
+      (to, from, bytes, kind, stream), 0, NONE, NONE, hipMemcpyAsync)
 
 /* hipPointerAttribute_t. */
 typedef struct hip_pointer_attributes {
@@ -104,7 +97,7 @@ sim_status sim_call_device_attribute(int *out, int attribute, int device)
     if (out == NULL || attribute < 0)
         return SIM_INVALID_VALUE;
     *out = attribute == HIP_ATTRIBUTE_BLOCK_THREADS     ? 1024
-           : attribute == HIP_ATTRIBUTE_MULTIPROCESSORS ? (int)sim_options.multiprocessors
+           : attribute == HIP_ATTRIBUTE_MULTIPROCESSORS ? SIM_MULTIPROCESSORS
            : attribute == HIP_ATTRIBUTE_BUS             ? device + 1
            : attribute == HIP_ATTRIBUTE_BLOCK_SHARED    ? 64 << 10
            : attribute == HIP_ATTRIBUTE_PAGEABLE        ? sim_options.pageable
@@ -127,7 +120,7 @@ sim_status sim_call_device_attribute(int *out, int attribute, int device)
                  sim_options.gfx);                                                                 \
         out->total_memory = sim_devices[device].total;                                             \
         out->warp_size = (int)sim_options.warp_size;                                               \
-        out->multiprocessors = (int)sim_options.multiprocessors;                                   \
+        out->multiprocessors = SIM_MULTIPROCESSORS;                                                \
     } while (0)
 
 sim_status sim_call_properties(hip_properties *out, int device)
@@ -161,19 +154,6 @@ sim_status sim_call_pointer_attributes(hip_pointer_attributes *out, const void *
     return SIM_OK;
 }
 
-sim_status sim_call_stream_create_plain(sim_stream **out)
-{
-    return sim_call_stream_create(out, 0);
-}
-
-sim_status sim_call_stream_device(sim_stream *stream, int *out)
-{
-    sim_status status = (uintptr_t)stream <= 1 ? SIM_OK : sim_stream_check(stream, NULL);
-    if (status == SIM_OK)
-        *out = (uintptr_t)stream <= 1 ? sim_here()->device : stream->context->device;
-    return status;
-}
-
 /* The kind must be right: 0 host to host, 1 to the device, 2 from it, 3 within it, 4 by address. */
 sim_status sim_call_copy(void *to, const void *from, size_t bytes, int kind, sim_stream *stream)
 {
@@ -183,11 +163,6 @@ sim_status sim_call_copy(void *to, const void *from, size_t bytes, int kind, sim
     if (kind < 0 || kind > 4 || (kind < 4 && kind != sim_on_device(to) + 2 * sim_on_device(from)))
         return SIM_INVALID_VALUE;
     return sim_copy(stream, (uintptr_t)to, (uintptr_t)from, bytes);
-}
-
-sim_status sim_call_fill(void *to, int value, size_t count, sim_stream *stream)
-{
-    return sim_call_fill8(to, (unsigned char)value, count, stream);
 }
 
 /* --- exported functions -------------------------------------------------------------------- */
@@ -209,24 +184,10 @@ SIM_EXPORT int32_t hipGetLastError(void)
     return code;
 }
 
-SIM_EXPORT int32_t hipPeekAtLastError(void);
-SIM_EXPORT int32_t hipPeekAtLastError(void)
-{
-    return last_error;
-}
-
 SIM_EXPORT const char *hipGetErrorName(int32_t code);
 SIM_EXPORT const char *hipGetErrorName(int32_t code)
 {
     const char *name = "hipErrorUnknown", *text;
     (void)sim_status_texts(code, &name, &text);
     return name;
-}
-
-SIM_EXPORT const char *hipGetErrorString(int32_t code);
-SIM_EXPORT const char *hipGetErrorString(int32_t code)
-{
-    const char *name, *text = "unknown error";
-    (void)sim_status_texts(code, &name, &text);
-    return text;
 }

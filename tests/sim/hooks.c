@@ -45,7 +45,7 @@ static void touch_arena(const sim_arena *arena, uintptr_t address, uint64_t byte
     if (!write && !sim_now.reported)
         sim_now.reported = !sim_shadow_initialised(sim_now.op, address, bytes);
     sim_shadow_access(sim_now.op, arena, offset, bytes, write);
-    if (sim_options.races && kind != SIM_ATOMIC)
+    if (kind != SIM_ATOMIC)
         sim_race_check(arena->tags + offset, bytes, write, address, 0);
 }
 
@@ -65,7 +65,7 @@ void sim_touch(uintptr_t address, uint64_t bytes, int write, sim_touch_kind kind
     if (sim_now.op == NULL || address - sim_now.stacks < sim_now.stacks_bytes)
         return;
     if (address - sim_now.shared < sim_now.shared_bytes) {
-        if (sim_options.races && kind != SIM_ATOMIC)
+        if (kind != SIM_ATOMIC)
             sim_race_check(shared_tags + (address - sim_now.shared), bytes, write, address, 1);
         return;
     }

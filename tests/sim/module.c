@@ -252,35 +252,11 @@ static sim_status check_dimensions(const sim_launch *launch)
     return SIM_OK;
 }
 
-/* The list ends with end_key; a buffer holds the arguments at their aligned offsets. */
-static sim_status read_extra(const sim_launch *launch, const mo_sim_kernel *kernel,
-                             sim_kernel_call *call)
-{
-    const unsigned char *buffer = NULL;
-    size_t bytes = 0, first_item = (kernel->args_size + 7u) / 8u * 8u;
-    for (void **at = launch->extra; (uintptr_t)at[0] != launch->end_key; at += 2)
-        if ((uintptr_t)at[0] == launch->buffer_key)
-            buffer = at[1];
-        else if ((uintptr_t)at[0] == launch->size_key)
-            bytes = *(const size_t *)at[1];
-        else
-            return SIM_INVALID_VALUE;
-    if (buffer == NULL || bytes != first_item + sizeof call->first_item || bytes > SIM_PARAMS)
-        return SIM_INVALID_VALUE;
-    memcpy(call->args, buffer, kernel->args_size);
-    memcpy(&call->first_item, buffer + first_item, sizeof call->first_item);
-    return SIM_OK;
-}
-
 static sim_status read_arguments(const sim_launch *launch, const mo_sim_kernel *kernel,
                                  sim_kernel_call *call)
 {
-    if (kernel->args_size + sizeof call->first_item > SIM_PARAMS)
+    if (launch->parameters == NULL || kernel->args_size + sizeof call->first_item > SIM_PARAMS)
         return SIM_INVALID_VALUE;
-    if ((launch->parameters != NULL) == (launch->extra != NULL))
-        return SIM_INVALID_VALUE;
-    if (launch->extra != NULL)
-        return read_extra(launch, kernel, call);
     memcpy(call->args, launch->parameters[0], kernel->args_size);
     memcpy(&call->first_item, launch->parameters[1], sizeof call->first_item);
     return SIM_OK;

@@ -9,8 +9,7 @@ typedef struct sim_function sim_function;
 
 typedef struct sim_launch {
     uint32_t grid[3], block[3], shared;
-    void **parameters, **extra;
-    uintptr_t buffer_key, size_key, end_key; /* of the vendor's `extra` list */
+    void **parameters;
 } sim_launch;
 
 /* An image: PTX text, a fatbin, an ELF of the GPU or a bundle of them. */

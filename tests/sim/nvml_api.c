@@ -92,7 +92,7 @@ EXPORT int nvmlSystemGetDriverVersion(char *out, unsigned bytes);
 EXPORT int nvmlSystemGetDriverVersion(char *out, unsigned bytes)
 {
     ENTER("nvmlSystemGetDriverVersion");
-    const char *text = sim_text("MEMOPT_SIM_NVML_VERSION", "580.65.06");
+    const char *text = "580.65.06";
     if (strlen(text) >= bytes)
         return INSUFFICIENT_SIZE;
     strcpy(out, text);
@@ -177,7 +177,7 @@ EXPORT int nvmlDeviceGetMemoryInfo(void *device, memory *out);
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, memory *out)
 {
     DEVICE("nvmlDeviceGetMemoryInfo");
-    uint64_t used = sim_used(i) + sim_number("MEMOPT_SIM_RESERVED", 32u << 20);
+    uint64_t used = sim_used(i) + (32u << 20);
     *out = (memory){sim_total(), sim_total() - used, used};
     return OK;
 }
@@ -194,7 +194,7 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, memory_v2 *out)
     if (out->version != ((unsigned)sizeof *out | 2u << 24))
         return ARGUMENT_VERSION_MISMATCH;
     out->total = sim_total();
-    out->reserved = sim_number("MEMOPT_SIM_RESERVED", 32u << 20);
+    out->reserved = 32u << 20;
     out->used = sim_used(i);
     out->free = out->total - out->reserved - out->used;
     return OK;
@@ -209,7 +209,7 @@ EXPORT int nvmlDeviceGetUtilizationRates(void *device, utilization *out)
 {
     DEVICE("nvmlDeviceGetUtilizationRates");
     out->gpu = (unsigned)sim_number("MEMOPT_SIM_UTILIZATION", 37) + (unsigned)i;
-    out->memory = (unsigned)sim_number("MEMOPT_SIM_MEMORY_UTILIZATION", 12);
+    out->memory = 12;
     return OK;
 }
 
@@ -219,7 +219,7 @@ EXPORT int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *out)
     DEVICE("nvmlDeviceGetTemperature");
     if (sensor != 0)
         return INVALID_ARGUMENT;
-    *out = (unsigned)sim_number("MEMOPT_SIM_TEMPERATURE", 54) + (unsigned)i;
+    *out = 54 + (unsigned)i;
     return OK;
 }
 
@@ -228,7 +228,7 @@ EXPORT int nvmlDeviceGetPowerUsage(void *device, unsigned *out);
 EXPORT int nvmlDeviceGetPowerUsage(void *device, unsigned *out)
 {
     DEVICE("nvmlDeviceGetPowerUsage");
-    *out = (unsigned)sim_number("MEMOPT_SIM_POWER", 123500);
+    *out = 123500;
     return OK;
 }
 
@@ -236,7 +236,7 @@ EXPORT int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *out);
 EXPORT int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *out)
 {
     DEVICE("nvmlDeviceGetEnforcedPowerLimit");
-    *out = (unsigned)sim_number("MEMOPT_SIM_POWER_LIMIT", 300000);
+    *out = 300000;
     return OK;
 }
 

@@ -149,7 +149,7 @@ EXPORT int rsmi_dev_memory_busy_percent_get(uint32_t device, uint32_t *out);
 EXPORT int rsmi_dev_memory_busy_percent_get(uint32_t device, uint32_t *out)
 {
     DEVICE("rsmi_dev_memory_busy_percent_get");
-    *out = (uint32_t)sim_number("MEMOPT_SIM_MEMORY_UTILIZATION", 12);
+    *out = 12;
     return OK;
 }
 
@@ -162,8 +162,7 @@ EXPORT int rsmi_dev_temp_metric_get(uint32_t device, uint32_t sensor, int metric
         return INVALID_ARGS;
     if (sensor == 0 && sim_number("MEMOPT_SIM_EDGE", 1) == 0)
         return NOT_SUPPORTED;
-    *out = (int64_t)(sim_number("MEMOPT_SIM_TEMPERATURE", 54) + device) * 1000 +
-           (sensor == 1 ? 5000 : 0);
+    *out = (int64_t)(54 + device) * 1000 + (sensor == 1 ? 5000 : 0);
     return OK;
 }
 
@@ -174,7 +173,7 @@ EXPORT int rsmi_dev_power_get(uint32_t device, uint64_t *out, int *type)
     DEVICE("rsmi_dev_power_get");
     if (type == NULL)
         return INVALID_ARGS;
-    *out = sim_number("MEMOPT_SIM_POWER", 123500) * 1000;
+    *out = 123500 * 1000;
     *type = 1;
     return OK;
 }
@@ -183,7 +182,7 @@ EXPORT int rsmi_dev_power_ave_get(uint32_t device, uint32_t sensor, uint64_t *ou
 EXPORT int rsmi_dev_power_ave_get(uint32_t device, uint32_t sensor, uint64_t *out)
 {
     DEVICE("rsmi_dev_power_ave_get");
-    *out = (sim_number("MEMOPT_SIM_POWER", 123500) + 1000) * 1000;
+    *out = (123500 + 1000) * 1000;
     return sensor == 0 ? OK : INVALID_ARGS;
 }
 
@@ -191,7 +190,7 @@ EXPORT int rsmi_dev_power_cap_get(uint32_t device, uint32_t sensor, uint64_t *ou
 EXPORT int rsmi_dev_power_cap_get(uint32_t device, uint32_t sensor, uint64_t *out)
 {
     DEVICE("rsmi_dev_power_cap_get");
-    *out = sim_number("MEMOPT_SIM_POWER_LIMIT", 300000) * 1000;
+    *out = 300000 * 1000;
     return sensor == 0 ? OK : INVALID_ARGS;
 }
 

@@ -5,7 +5,7 @@
  * theirs are live, pending, freed and trimmed. Invariants are checked all along. Both kinds of
  * segments, tight capacities.
  */
-#include "allocator/check.h"
+#include "support/allocator_check.h"
 #include "support/sweep.h"
 
 #include <inttypes.h>

@@ -30,6 +30,7 @@
 
 #include "device/device.h"
 
+/* Rows of tables name the members in this order. */
 typedef struct torture_scenario {
     const char *name;
     /* NULL: "cpu" with 64 MiB, 2 threads, eager order. */
@@ -46,6 +47,22 @@ typedef struct torture_scenario {
      * end of the round. */
     int caches;
 } torture_scenario;
+
+/* A `run`, an `undo` of one call on the test's `fixture *f` and `device`. */
+#define TORTURE_CALL(name, call)                                                                   \
+    static memopt_status name(memopt_device *device, void *context)                                \
+    {                                                                                              \
+        fixture *f = context;                                                                      \
+        (void)device, (void)f;                                                                     \
+        return call;                                                                               \
+    }
+#define TORTURE_UNDO(name, call)                                                                   \
+    static void name(memopt_device *device, void *context)                                         \
+    {                                                                                              \
+        fixture *f = context;                                                                      \
+        (void)device, (void)f;                                                                     \
+        assert_int_equal(call, MEMOPT_OK);                                                         \
+    }
 
 /* Returns how many faults struck; a caller asserts that there were some. */
 int64_t torture(const torture_scenario *scenario, void *context);

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from . import _abi, errors
 
@@ -111,6 +111,12 @@ def output(function: Any, *arguments: Any) -> Any:
     out = function.argtypes[-1]._type_()
     function(*arguments, out)
     return out if isinstance(out, _abi.Struct) else out.value
+
+
+def values_of(raw: ctypes.Structure, names: Iterable[str]) -> Dict[str, Any]:
+    """Fields of a struct by name, texts as str."""
+    values = {name: getattr(raw, name) for name in names}
+    return {name: _text(v) if isinstance(v, bytes) else v for name, v in values.items()}
 
 
 def _text(raw: Optional[bytes]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import enum
-from typing import NamedTuple, Tuple, Type, Union
+from typing import Any, NamedTuple, Tuple, Type, Union
 
-from . import _abi
 from ._abi import BackendFeature, Status
-from ._library import c_text, lib, output
+from ._library import c_text, lib, output, values_of
 
 #: Every back end that this version knows.
 BACKENDS: Tuple[str, ...] = ("cpu", "cuda", "hip")
@@ -37,37 +37,26 @@ class BackendInfo(NamedTuple):
 def backend_info(backend: str) -> BackendInfo:
     """Asks about "cpu", "cuda" or "hip"; a missing driver is an answer, not an exception."""
     raw = output(lib.memopt_backend_get_info, c_text(backend, "a back end"))
-    return BackendInfo(
-        status=status_of(raw.status),
-        driver_code=raw.driver_code,
-        driver_version=raw.driver_version,
-        device_count=raw.device_count,
-        features=names_of(BackendFeature, raw.features),
-        library=text(raw.library),
-        tried=words(raw.tried),
-        problem=text(raw.problem),
-        missing=words(raw.missing),
-        targets=words(raw.targets),
-        compiler=text(raw.compiler),
-    )
+    info: BackendInfo = info_of(BackendInfo, raw)
+    return info._replace(features=names_of(BackendFeature, raw.features))
 
 
-def status_of(value: int) -> Union[Status, int]:
+def info_of(kind: Any, raw: ctypes.Structure) -> Any:
+    """What a struct of the library tells, as a named tuple; its lists have commas between items."""
+    values = values_of(raw, kind._fields)
+    for name in ("tried", "missing", "targets"):
+        if name in values:
+            values[name] = tuple(values[name].split(", ")) if values[name] else ()
+    values["status"] = _status_of(values["status"])
+    return kind(**values)
+
+
+def _status_of(value: int) -> Union[Status, int]:
     """The status, or the number of one that a later library has."""
     try:
         return Status(value)
     except ValueError:
         return value
-
-
-def text(raw: bytes) -> str:
-    """A text of the library."""
-    return raw.decode("utf-8", "replace")
-
-
-def words(raw: bytes) -> Tuple[str, ...]:
-    """A list of the library, whose items are separated by commas."""
-    return tuple(text(raw).split(", ")) if raw else ()
 
 
 def names_of(kind: Type[enum.IntEnum], bits: int) -> Tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any, Deque, NamedTuple, Tuple
 
 from . import _abi, _dlpack, _lifetime
 from ._arguments import unsigned
-from ._library import lib, output
+from ._library import lib, output, values_of
 from ._lock import Guard
 from .views import Tensor
 
@@ -134,8 +134,6 @@ class OpenDevice(_lifetime.Closing):
 
 def _read_properties(pointer: int) -> DeviceProperties:
     raw = output(lib.memopt_device_get_properties, pointer)
-    values = {field: getattr(raw, field) for field in DeviceProperties._fields}
-    for field in ("name", "backend", "isa", "kernels", "limit"):
-        values[field] = values[field].decode("utf-8", "replace")
+    values = values_of(raw, DeviceProperties._fields)
     values["virtual_memory"] = bool(values["virtual_memory"])
     return DeviceProperties(**values)

@@ -182,17 +182,6 @@ def test_release_stream(device, allocator):
             device.release_stream(None)
 
 
-def test_a_closed_stream_leaves_its_memory_to_others(device, allocator):
-    with device.stream() as stream:
-        kept = allocator.alloc(4096, stream=int(stream))
-        cached = allocator.alloc(4096, stream=int(stream))
-        address = int(cached)
-        cached.free()
-    with allocator.alloc(4096) as other:
-        assert int(other) == address
-    kept.free()
-
-
 def test_out_of_memory_says_what_there_is(device):
     reports = []
     allocator = memopt.Allocator(
@@ -287,20 +276,6 @@ def test_an_exception_in_a_with_block_is_not_hidden(device):
     allocator.close(force=True)
 
 
-def test_a_buffer_keeps_its_allocator_and_device():
-    def make():
-        device = memopt.Device("cpu", capacity=4 * MIB)
-        return memopt.Allocator(device).alloc(1000)
-
-    buffer = make()
-    gc.collect()
-    view = buffer.as_memoryview()
-    del buffer
-    gc.collect()
-    view[:3] = b"abc"
-    assert bytes(view[:3]) == b"abc"
-
-
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
@@ -354,25 +329,3 @@ def end(allocator, entry, explicit, by_address):
         del view
     if explicit:
         allocator.free(int(buffer) if by_address and buffer.nbytes else buffer)
-
-
-def test_many_threads(allocator):
-    failures = []
-
-    def work(seed):
-        try:
-            for turn in range(200):
-                buffer = allocator.alloc((seed * 7919 + turn * 104729) % 100000 + 1)
-                view = buffer.as_memoryview()
-                view[0] = seed
-                assert view[0] == seed
-                del view
-                if turn % 3:
-                    allocator.free(buffer)
-                del buffer
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    [thread.start() for thread in threads], [thread.join() for thread in threads]
-    assert not failures

@@ -72,28 +72,6 @@ def test_bad_casts(device, call, error, text):
     assert text in str(caught.value)
 
 
-def test_dynamic_map():
-    signed, unsigned = memopt.state_map("8bit"), memopt.state_map("8bit", False)
-    assert len(signed) == len(unsigned) == 256
-    assert list(signed) == sorted(signed) and list(unsigned) == sorted(unsigned)
-    assert signed[127] == 0 and signed[255] == 1 and unsigned[0] == 0 and unsigned[255] == 1
-
-
-def test_dynamic_codes(device):
-    values = f32([math.sin(i) * 10 ** (i % 5 - 2) for i in range(1000)])
-    codes, absmax = bytearray(1000), f32([0] * 4)
-    memopt.quantize(device, "8bit", codes, absmax, values)
-    assert list(absmax) == [max(map(abs, values[i : i + 256])) for i in range(0, 1000, 256)]
-    back = f32([0] * 1000)
-    memopt.dequantize(device, "8bit", back, codes, absmax)
-    table = memopt.state_map("8bit")
-    for i in (0, 1, 255, 256, 999):
-        nearest = min(table, key=lambda entry: abs(values[i] / absmax[i // 256] - entry))
-        assert math.isclose(back[i], nearest * absmax[i // 256], rel_tol=1e-5, abs_tol=1e-9)
-    with pytest.raises(ValueError):
-        memopt.quantize(device, "8bit", bytearray(999), absmax, values)
-
-
 def test_scaler_steps_as_gradscaler(device):
     with memopt.Scaler(device, init_scale=1024.0, growth_interval=2) as scaler:
         gradients = [f32([1024.0, 2048.0]), f32([512.0])]

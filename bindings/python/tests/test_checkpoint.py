@@ -131,39 +131,6 @@ def test_an_error_of_the_library_inside_keeps_its_status_and_text(allocator):
         assert "1.00 TiB" in str(caught.value)
 
 
-def test_nested_regions_and_their_exceptions(allocator):
-    trail = []
-
-    def inner_run(region, which, stream):
-        trail.append(("inner", which))
-        region.alloc(10)
-        if trail.count(("inner", Pass.FORWARD)) == 3:
-            raise Odd
-
-    with memopt.Region(allocator, inner_run, name="inner") as inner:
-
-        def outer_run(region, which, stream):
-            trail.append(("outer", which))
-            region.alloc(20)
-            inner.forward(stream)
-
-        with memopt.Region(allocator, outer_run, name="outer") as outer:
-            outer.forward()
-            outer.recompute()
-            inner.recompute()
-            inner.release()
-            outer.release()
-            assert trail == [
-                ("outer", Pass.FORWARD),
-                ("inner", Pass.FORWARD),
-                ("outer", Pass.RECOMPUTE),
-                ("inner", Pass.FORWARD),
-                ("inner", Pass.RECOMPUTE),
-            ]
-            with pytest.raises(Odd):
-                outer.forward()
-
-
 def random_state(generator):
     """Python's generator as a region sees it: its state in a fixed number of bytes."""
     import pickle

@@ -4,7 +4,6 @@ text, Ctrl-C before it has started, a library that cannot be loaded, wrong optio
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import signal
@@ -16,7 +15,7 @@ import pytest
 
 from cli_support import environment
 from memopt.cli import standard_streams
-from memopt.cli.output import Output, json_text
+from memopt.cli.output import json_text
 
 #: What pip makes of the project's entry point.
 PROGRAM = "import sys; from memopt_command import main; sys.exit(main())"
@@ -100,17 +99,16 @@ def test_what_stands_for_a_character():
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["plan", "--help"], ["info"], ["plan", *MODEL, "--json"]]
+    "words, unbuffered",
+    [(["--help"], ""), (["plan", "--help"], "1"), (["info"], "1"), (["plan", *MODEL, "--json"], "")],
 )
-@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk(words, unbuffered):
     result = program(*words, redirect="> /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert result.returncode == 1
     assert result.stderr == b"memopt: standard output cannot be written: No space left on device\n"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["plan", "--help"], ["info"], ["plan", *MODEL]])
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("words, unbuffered", [(["--help"], ""), (["plan", *MODEL], "1")])
 def test_nobody_reads(words, unbuffered):
     script = 'exec 3>&1; { "$@" 2>&3; echo "code $?" >&3; } | true'
     command = ["sh", "-c", script, "sh", sys.executable, "-c", PROGRAM, *words]
@@ -122,9 +120,7 @@ def test_nobody_reads(words, unbuffered):
 
 
 @pytest.mark.parametrize("redirect", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
-@pytest.mark.parametrize(
-    "words", [["info"], ["plan", *MODEL], ["profile", "--", "sh", "-c", "exit 3"]]
-)
+@pytest.mark.parametrize("words", [["info"], ["profile", "--", "sh", "-c", "exit 3"]])
 def test_closed_streams(words, redirect):
     result = program(*words, redirect=redirect)
     assert result.returncode == (3 if words[0] == "profile" else 0)
@@ -234,19 +230,3 @@ def test_wrong_options_are_told_in_three_lines():
     result = program("info", "--xyz")
     assert b"; is" not in result.stderr
     assert program().returncode == 2 and program("--nonsense").returncode == 2
-
-
-def test_no_words_of_options_are_lost():
-    """argparse's own usage names every option; the short one is for errors only."""
-    usage = program("plan", "--help").stdout.decode()
-    assert "--gpu-memory GIB" in usage.partition("Says what")[0]
-
-
-# --- JSON to a stream that tells no encoding ------------------------------------------------------
-
-
-def test_a_stream_without_an_encoding():
-    out = io.StringIO()
-    Output(stream=out).pairs("t", [("a", "→")])
-    Output(json=True, stream=out).json_line({"a": "→"})
-    assert out.getvalue() == 't\n  a  →\n{"a": "→"}\n'

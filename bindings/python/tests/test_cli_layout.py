@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
-import sys
 
 import pytest
 
@@ -50,16 +48,6 @@ def test_texts_are_wrapped_between_words_and_figures_never():
         "  layers",
     ]
     assert len(table(("what", "saves", "option"), rows, 60)) == 3
-
-
-def test_titles_of_several_lines_stand_at_the_bottom():
-    lines = table(("n", "kernels built in"), [["1", "gfx90a gfx942"], ["2", "-"]], 12)
-    assert [line.split() for line in lines[:4]] == [
-        ["kernels"],
-        ["built"],
-        ["n", "in"],
-        ["-", "-------"],
-    ]
 
 
 def test_columns_in_which_nothing_stands_go_first():
@@ -155,8 +143,7 @@ def test_meanings_stay_with_their_cells():
 PLAN = ["--params", "1.1B", "--layers", "22", "--batch", "8", "--seq", "2048", "--dtype", "bf16"]
 
 
-@pytest.mark.parametrize("columns", [40, 80, 300])
-@pytest.mark.parametrize("rich", [True, False])
+@pytest.mark.parametrize("columns, rich", [(40, True), (80, True), (80, False), (300, True)])
 def test_a_plan_on_a_terminal(columns, rich, tmp_path):
     pytest.importorskip("pyte")
     paths = os.path.dirname(os.path.dirname(layout.__file__))
@@ -166,7 +153,7 @@ def test_a_plan_on_a_terminal(columns, rich, tmp_path):
         (tmp_path / "rich" / "__init__.py").write_text("raise ImportError('not installed')\n")
         package = os.path.dirname(os.path.abspath(paths))
         variables["PYTHONPATH"] = os.pathsep.join([str(tmp_path), package])
-    for cards in ("24", "8,16,24,40,80"):
+    for cards in ("24", "8,16,24,40,80") if columns == 40 else ("24",):
         terminal = Terminal("plan", *PLAN, "--gpu-memory", cards, size=(250, columns), **variables)
         code, _ = terminal.end()
         assert code == 0 and ("\x1b[1m" in terminal.text.decode()) == rich
@@ -183,13 +170,3 @@ def test_a_plan_on_a_terminal(columns, rich, tmp_path):
                 assert any(line.split()[:2] == ["phase", "load"] for line in lines) == (
                     columns == 80
                 )
-
-
-def test_a_word_that_is_longer_than_the_terminal_is_one_word():
-    """Who copies it gets it whole."""
-    pytest.importorskip("pyte")
-    name = "/nowhere/" + "x" * 100
-    terminal = Terminal("profile", "--", sys.executable, "-c", "pass", name, size=(60, 60))
-    terminal.end()
-    assert name.encode() in terminal.text
-    assert list(itertools.islice(layout.wrapped("", 5), 2)) == [""]

@@ -189,17 +189,6 @@ def test_signals_are_not_lost_in_a_sample():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_many_signals_end_many_commands():
-    processes = [start("monitor", "--interval", "0.01", "--device", "cpu") for _ in range(4)]
-    for number, process in enumerate(processes):
-        process.stdout.readline()
-        time.sleep(0.003 * number)
-        process.send_signal(signal.SIGTERM)
-    for process in processes:
-        rest, errors = process.communicate(timeout=60)
-        assert process.returncode == 143 and errors == "" and "samples in" in rest
-
-
 def test_keys_count_on_a_machine_too_busy_for_the_interval():
     terminal = Terminal("monitor", "--interval", "0.01", "--device", "cpu")
     terminal.until(lambda lines: lines[3].startswith("  cpu:0"), "the device")

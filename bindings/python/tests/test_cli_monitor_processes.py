@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 import memopt.tools
 from cli_support import command, environment, start, wait_for
 from memopt.cli.monitor import sampling
@@ -89,7 +91,7 @@ def test_names_cannot_steer_a_terminal():
     assert one["name"] in ("?[2Jx?y", "?[2Jx")
 
 
-def published(pid, *devices):
+def publishing(pid, *devices):
     allocators = [
         memopt.tools.PublishedAllocator(name, size, size, size * 2, size * 2, 0, 0)
         for name, size in devices
@@ -115,16 +117,16 @@ def cached_on(places, one):
 
 def test_whose_allocator_is_whose():
     """A process numbers devices in its own way."""
-    assert cached_on([2], published(7, ("cuda:0", 5))) == {2: 5}
-    assert cached_on([2], published(7, ("cuda:0", 5), ("cuda:0", 6))) == {2: 11}
-    assert cached_on([1, 3], published(7, ("cuda:0", 5), ("cuda:1", 6))) == {1: 5, 3: 6}
-    assert cached_on([1, 3], published(7, ("cuda:0", 5))) == {}  # one of them: which?
-    assert cached_on([1], published(7, ("cuda:0", 5), ("cuda:1", 6))) == {}
-    assert cached_on([1], published(7, ("hip:0", 5), ("cpu:0", 6))) == {}
-    assert cached_on([], published(7, ("cuda:0", 5))) == {}
+    assert cached_on([2], publishing(7, ("cuda:0", 5))) == {2: 5}
+    assert cached_on([2], publishing(7, ("cuda:0", 5), ("cuda:0", 6))) == {2: 11}
+    assert cached_on([1, 3], publishing(7, ("cuda:0", 5), ("cuda:1", 6))) == {1: 5, 3: 6}
+    assert cached_on([1, 3], publishing(7, ("cuda:0", 5))) == {}  # one of them: which?
+    assert cached_on([1], publishing(7, ("cuda:0", 5), ("cuda:1", 6))) == {}
+    assert cached_on([1], publishing(7, ("hip:0", 5), ("cpu:0", 6))) == {}
+    assert cached_on([], publishing(7, ("cuda:0", 5))) == {}
     many = {number: number + 1 for number in range(12)}  # "cuda:10" comes behind "cuda:9"
     allocators = [("cuda:%d" % number, size) for number, size in many.items()]
-    assert cached_on(list(many), published(7, *allocators)) == many
+    assert cached_on(list(many), publishing(7, *allocators)) == many
 
 
 # --- leaks ----------------------------------------------------------------------------------------
@@ -179,15 +181,28 @@ def test_a_number_that_another_process_has_got():
     assert process["peak"] == GIB
 
 
-def test_under_use_is_told_until_it_is_over():
-    for backend, causes in (("cuda", ["under-use"]), ("cpu", [])):
-        watch = Watch(interval=1.0)
-        for number in range(1, 102):
-            sample = fake(number, [2 * GIB], pids=[7])
-            sample["devices"][0]["backend"] = backend
-            watch.add(sample)
-        assert [one["cause"] for one in sample["warnings"]] == causes
-        assert watch.add(fake(102, [6 * GIB], pids=[7]))["warnings"] == []
+@pytest.mark.parametrize(
+    "change, causes",
+    [
+        ({}, ["under-use"]),
+        ({"backend": "cpu"}, []),
+        ({"processes": []}, []),  # nobody uses it: that is no waste
+        ({"processes": [], "utilization": 38.0}, ["under-use"]),
+    ],
+    ids=["a GPU", "the CPU", "idle", "processes that are not told"],
+)
+def test_under_use_is_told_until_it_is_over(change, causes):
+    watch = Watch(interval=1.0)
+    for number in range(1, 102):
+        sample = fake(number, [2 * GIB], pids=[7])
+        sample["devices"][0].update(change)
+        watch.add(sample)
+    assert [one["cause"] for one in sample["warnings"]] == causes
+    if causes:
+        (warning,) = sample["warnings"]
+        assert warning["device"] == "cuda:0"
+        assert "at most 20 % of its 10.00 GiB were used in" in warning["message"]
+    assert watch.add(fake(102, [6 * GIB], pids=[7]))["warnings"] == []
 
 
 #: Keeps more whenever it is told to, so that it leaks as fast as it is watched.

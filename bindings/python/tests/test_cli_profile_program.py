@@ -206,14 +206,6 @@ os.execv(sys.executable, [sys.executable, "-m", "memopt", "profile", "--", *sys.
     assert result.returncode == 7
 
 
-def test_a_program_that_ctrl_c_ends():
-    process = start("profile", "--", "sh", "-c", "echo ready; exec sleep 60")
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and "killed by signal 2" in errors
-
-
 def test_the_command_on_one_line():
     result = command("profile", "--", "sh", "-c", "true\n\x1b[31m", "it's")
     line = next(line for line in result.stderr.splitlines() if " command " in line)
@@ -274,7 +266,7 @@ def test_commands_that_are_not_there(tmp_path):
 @pytest.mark.parametrize("stream, option", [("stdout", "--json"), ("stderr", "--no-gpu")])
 def test_a_report_that_nobody_takes(stream, option):
     """What the program returned counts, unless all is well but the report."""
-    for code, expected, length in ((3, 3, 1), (0, 1, 1), (3, 3, 20000), (0, 1, 20000)):
+    for code, expected, length in ((3, 3, 1), (0, 1, 20000)):
         with open("/dev/full", "w") as full:
             result = subprocess.run(
                 [sys.executable, "-m", "memopt", "profile", option, "--", "sh", "-c"]

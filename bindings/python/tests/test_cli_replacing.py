@@ -101,24 +101,6 @@ def test_profile_on_a_full_disk_runs_nothing(small_disk, tmp_path, name):
     assert path.read_bytes() == OLD
 
 
-def test_plots_of_other_verbs_on_a_full_disk(small_disk, tmp_path):
-    pytest.importorskip("matplotlib")
-    path = small_disk / "old.png"
-    path.write_bytes(OLD)
-    fill_up(small_disk)
-    trace = tmp_path / "trace.csv"
-    trace.write_text("Thread,Time,Action,Pointer,Size,Stream\n0,1,allocate,0x10,4096,0\n")
-    for words, told in (
-        (["plan", "--params", "366M"], "peak"),
-        (["replay", trace, "--passes", "0"], "peak reserved"),
-    ):
-        result = command(*words, "--plot", path)
-        assert result.returncode == 1, words
-        assert result.stderr == "memopt: %s: No space left on device\n" % path
-        assert told.lower() in result.stdout.lower()  # the figures are told all the same
-        assert path.read_bytes() == OLD
-
-
 # --- what takes the place of what -----------------------------------------------------------------
 
 

@@ -46,22 +46,6 @@ def test_pack_and_unpack(device, allocator):
     assert device.memory_info().pinned == 0
 
 
-def test_many_values_back_in_reverse(device, allocator):
-    with memopt.Offloader(allocator) as offloader, device.stream() as stream:
-        tickets = []
-        for number in range(1, 21):
-            buffer = filled(allocator, number, stream=stream)
-            tickets.append(offloader.pack(buffer, stream=stream))
-        for number in range(20, 0, -1):
-            with tickets.pop() as ticket:
-                if tickets:
-                    tickets[-1].prefetch()
-                value = ticket.unpack(stream)
-                stream.sync()
-                assert bytes(value.as_memoryview()[:: MIB - 1]) == bytes([number] * 2)
-        assert offloader.stats()["tickets"] == 0
-
-
 def test_borrowed_memory_is_kept_until_it_is_copied(device, allocator):
     class Bytes(bytearray):
         pass

@@ -282,49 +282,6 @@ def test_stochastic_rounding_moves_bf16_that_nearest_would_not(allocator):
     assert train(stochastic_rounding=True, seed=5) == moved
 
 
-def lion_in_double(p, m, g, lr, betas, decay):
-    p = p * (1 - lr * decay)
-    c = betas[0] * m + (1 - betas[0]) * g
-    return p - lr * ((c > 0) - (c < 0)), betas[1] * m + (1 - betas[1]) * g
-
-
-def test_lion_follows_the_formula(allocator):
-    start = numbers(500, 1)
-    parameter, states = f32(start), [(p, 0.0) for p in start]
-    with memopt.Lion(allocator, [parameter], lr=1e-2, weight_decay=0.1) as optimizer:
-        for step in range(10):
-            gradient = f32(numbers(500, step + 2))
-            optimizer.step([gradient])
-            states = [
-                lion_in_double(p, m, g, 1e-2, (0.9, 0.99), 0.1)
-                for (p, m), g in zip(states, gradient)
-            ]
-        assert set(optimizer.state(0)) == {"exp_avg"} and optimizer.state_bytes == 2000
-    for ours, (theirs, _) in zip(parameter, states):
-        assert math.isclose(ours, theirs, rel_tol=1e-5, abs_tol=1e-6)
-
-
-@pytest.mark.parametrize("nesterov", (False, True))
-def test_sgd_follows_the_formula(allocator, nesterov):
-    momentum, dampening, decay = 0.9, 0.0 if nesterov else 0.25, 0.05
-    start = numbers(500, 1)
-    parameter, expected, buffers = f32(start), list(start), [0.0] * 500
-    with memopt.SGD(
-        allocator, [parameter], 0.1, momentum, dampening, decay, nesterov
-    ) as optimizer:
-        for step in range(5):
-            gradient = f32(numbers(500, step + 2))
-            optimizer.step([gradient])
-            for i, g in enumerate(gradient):
-                d = g + decay * expected[i]
-                damped = d if step == 0 else (1 - dampening) * d
-                buffers[i] = momentum * buffers[i] + damped
-                expected[i] -= 0.1 * (d + momentum * buffers[i] if nesterov else buffers[i])
-        assert set(optimizer.state(0)) == {"momentum_buffer"}
-    for ours, theirs in zip(parameter, expected):
-        assert math.isclose(ours, theirs, rel_tol=1e-4, abs_tol=1e-5)
-
-
 @pytest.mark.parametrize(
     "make, names, dtype, count, state_bytes, tolerance",
     [

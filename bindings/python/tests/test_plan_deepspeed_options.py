@@ -136,7 +136,7 @@ def test_options_and_configuration_agree(config):
 
 
 def test_files_that_are_none(tmp_path):
-    for text, said in ((None, "No such file"), ("{", "not JSON"), ("[]", "a JSON object")):
+    for text, said in ((None, "no such file"), ("{", "not JSON"), ("[]", "not a JSON object")):
         path = tmp_path / "x.json"
         if text is not None:
             path.write_text(text)

@@ -118,32 +118,6 @@ def test_two_publishers_of_a_process_are_one_entry(device):
     second.close()
 
 
-def test_reading_while_allocating(device):
-    """Answers are whole while threads allocate and allocators come and go."""
-    steady, stop = memopt.Allocator(device), threading.Event()
-    publisher = memopt.tools.publish(steady)
-
-    def spend():
-        while not stop.is_set():
-            steady.alloc(4096).free()
-
-    threads = [threading.Thread(target=spend) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    try:
-        for _ in range(60):
-            guest = memopt.Allocator(device)
-            publisher.add(guest)
-            assert len(wait_for(mine, "an answer").allocators) == 2
-            guest.close()
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-        publisher.close()
-        steady.close()
-
-
 # --- other processes ------------------------------------------------------------------------------
 
 PROGRAM = """

@@ -78,83 +78,6 @@ def test_a_tensor_outlives_what_it_came_from(device):
     assert device.memory_info().used == 0
 
 
-def test_casts_are_torch_s(device):
-    source = torch.randn(10007, generator=torch.Generator().manual_seed(1)) * 1e3
-    source[:4] = torch.tensor([float("inf"), float("-inf"), 1e-42, -0.0])
-    for dtype in (torch.bfloat16, torch.float16):
-        ours = torch.empty(10007, dtype=dtype)
-        memopt.cast(device, ours, source)
-        assert torch.equal(ours.view(torch.int16), source.to(dtype).view(torch.int16))
-        back = torch.empty(10007)
-        memopt.cast(device, back, ours)
-        assert torch.equal(back.view(torch.int32), ours.to(torch.float32).view(torch.int32))
-
-
-# Tolerances (absolute, relative) of the field's own tests, 20 steps.
-TOLERANCES = {
-    torch.float32: (1e-6, 1e-5),
-    torch.float16: (1e-4, 1e-3),
-    torch.bfloat16: (1e-3, 1e-2),
-}
-
-
-@pytest.mark.parametrize("dtype", list(TOLERANCES))
-def test_32bit_states_step_like_torch(allocator, dtype):
-    generator = torch.Generator().manual_seed(0)
-    start = [
-        torch.randn(shape, generator=generator) for shape in ((64, 33), (1024,), (1,), (7, 300))
-    ]
-    ours = [value.to(dtype) for value in start]
-    theirs = [value.to(dtype).float().requires_grad_() for value in start]
-    reference = torch.optim.AdamW(theirs, lr=1e-3, weight_decay=1e-2)
-    with memopt.AdamW(allocator, ours, lr=1e-3, weight_decay=1e-2) as optimizer:
-        for _ in range(20):
-            gradients = [torch.randn(p.shape, generator=generator).to(dtype) * 0.01 for p in ours]
-            for parameter, gradient in zip(theirs, gradients):
-                parameter.grad = gradient.float()
-            optimizer.step(gradients)
-            reference.step()
-            # The states in full precision are torch's; the parameter is rounded at each step.
-            for parameter, other in zip(ours, theirs):
-                atol, rtol = TOLERANCES[dtype]
-                torch.testing.assert_close(parameter.float(), other.detach(), atol=atol, rtol=rtol)
-                other.data.copy_(parameter.float())
-        for i, other in enumerate(theirs):
-            for name in ("exp_avg", "exp_avg_sq"):
-                mine = torch.from_dlpack(optimizer.state(i)[name]).view(other.shape)
-                torch.testing.assert_close(mine, reference.state[other][name], atol=1e-6, rtol=1e-5)
-        del mine
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        dict(),
-        dict(momentum=0.9),
-        dict(momentum=0.9, dampening=0.2, weight_decay=0.1),
-        dict(momentum=0.9, nesterov=True, weight_decay=0.1),
-        dict(momentum=0.5, maximize=True, weight_decay=0.1),
-        dict(dampening=0.2, weight_decay=0.1),
-    ],
-)
-def test_sgd_steps_like_torch(allocator, options):
-    generator = torch.Generator().manual_seed(0)
-    ours = torch.randn(64, 33, generator=generator)
-    theirs = ours.clone().requires_grad_()
-    reference = torch.optim.SGD([theirs], lr=0.05, **options)
-    with memopt.SGD(allocator, [ours], lr=0.05, **options) as optimizer:
-        for _ in range(10):
-            theirs.grad = torch.randn(64, 33, generator=generator)
-            optimizer.step([theirs.grad])
-            reference.step()
-            torch.testing.assert_close(ours, theirs.detach(), atol=1e-6, rtol=1e-5)
-        if options.get("momentum"):
-            mine = torch.from_dlpack(optimizer.state(0)["momentum_buffer"]).view(64, 33)
-            theirs_buffer = reference.state[theirs]["momentum_buffer"]
-            torch.testing.assert_close(mine, theirs_buffer, atol=1e-6, rtol=1e-5)
-            del mine
-
-
 @pytest.mark.parametrize("rows, size", [(1024, 32), (256, 1024), (64, 4097)])
 def test_8bit_states_step_near_torch(allocator, rows, size):
     """50 steps of small gradients: the field's test of an 8-bit optimizer."""
@@ -175,72 +98,6 @@ def test_8bit_states_step_near_torch(allocator, rows, size):
                 theirs.copy_(ours)  # each step is judged by itself
 
 
-class Net(torch.nn.Module):
-    """A small classifier with layers above and below the size where 8-bit states begin."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = torch.nn.Sequential(
-            torch.nn.Linear(32, 128),
-            torch.nn.GELU(),
-            torch.nn.LayerNorm(128),
-            torch.nn.Linear(128, 128),
-            torch.nn.GELU(),
-            torch.nn.Linear(128, 10),
-        )
-
-    def forward(self, x):
-        return self.body(x)
-
-
-def train(make_optimizer, steps=150):
-    torch.manual_seed(0)
-    model, teacher = Net(), torch.nn.Linear(32, 10)
-    optimizer = make_optimizer(model)
-    losses = []
-    for _ in range(steps):
-        x = torch.randn(64, 32)
-        loss = torch.nn.functional.cross_entropy(model(x), teacher(x).argmax(1))
-        model.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses, [p.detach().clone() for p in model.parameters()]
-
-
-def test_training_a_model(allocator):
-    expected, weights = train(lambda m: torch.optim.AdamW(m.parameters(), lr=3e-3))
-    ours, our_weights = train(lambda m: memopt.AdamW(allocator, m.parameters(), lr=3e-3))
-    gc.collect()
-    assert ours[0] == expected[0]
-    for a, b in zip(ours, expected):
-        assert abs(a - b) < 2e-3
-    for a, b in zip(our_weights, weights):
-        torch.testing.assert_close(a, b, atol=2e-3, rtol=2e-2)
-    small, _ = train(lambda m: memopt.AdamW8bit(allocator, m.parameters(), lr=3e-3))
-    gc.collect()
-    assert expected[-1] < 0.6 * expected[0], "the task can be learnt"
-    for a, b in zip(small, expected):
-        assert abs(a - b) < 0.12
-    assert abs(sum(small[-20:]) - sum(expected[-20:])) / 20 < 0.03
-
-
-def test_gradscaler_s_rules(device):
-    """The same verdicts and scales as torch's own function over a sequence of steps."""
-    scaler = memopt.Scaler(device, init_scale=4.0, growth_interval=2)
-    scale, tracker = torch.tensor(4.0), torch.tensor(0, dtype=torch.int32)
-    for bad in [False, False, True, False, True, True, False, False, False, False]:
-        gradient = torch.tensor([1.0, float("nan") if bad else 2.0])
-        expected = gradient / scale
-        scaler.unscale(gradient)
-        assert torch.equal(gradient.nan_to_num(7), expected.nan_to_num(7))
-        scaler.update()
-        torch._amp_update_scale_(scale, tracker, torch.tensor(float(bad)), 2.0, 0.5, 2)
-        assert scaler.get_scale() == scale.item()
-        assert scaler.state_dict()["_growth_tracker"] == tracker.item()
-    scaler.close()
-
-
 def test_a_parameter_that_moved_is_refused(allocator):
     parameter = torch.nn.Parameter(torch.ones(8))
     with memopt.AdamW(allocator, [parameter]) as optimizer:
@@ -249,7 +106,7 @@ def test_a_parameter_that_moved_is_refused(allocator):
         parameter.data = parameter.data.clone()
         with pytest.raises(ValueError) as caught:
             optimizer.step()
-        assert "parameter 0 is not where it was" in str(caught.value)
+        assert "parameter 0 was moved after it was added" in str(caught.value)
 
 
 def test_non_contiguous_gradients_are_refused(allocator):

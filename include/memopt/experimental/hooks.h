@@ -66,6 +66,21 @@ MEMOPT_API memopt_status memopt_stream_is_capturing(memopt_device *device, memop
  */
 MEMOPT_API int32_t memopt_allocator_owns(struct memopt_allocator *allocator, const void *pointer);
 
+/**
+ * @brief memopt_allocator_record_stream() and memopt_allocator_free() in one call.
+ * @param allocator the allocator.
+ * @param pointer a live block.
+ * @param stream the stream whose work so far uses the block.
+ * @retval MEMOPT_OK freed.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, or pointer is not a live block.
+ * @return any other status of the two; the block is then live, and the stream may be recorded.
+ *
+ * Any thread may call it. It does not wait.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_allocator_free_behind(struct memopt_allocator *allocator,
+                                                      void *pointer, memopt_stream stream);
+
 MEMOPT_END_DECLS
 
 #endif /* MEMOPT_EXPERIMENTAL_HOOKS_H */

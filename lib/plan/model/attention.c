@@ -37,7 +37,7 @@ static mo_plan_value joined(mo_plan_tape *t, mo_plan_value a, mo_plan_value b)
     if (out != MO_PLAN_NONE)
         mo_plan_tape_record(t, &(mo_plan_record){.label = "rotary positions",
                                                  .out[0] = out,
-                                                 .in = {a, b, MO_PLAN_NONE, MO_PLAN_NONE},
+                                                 .in = {a, b},
                                                  .grad = {MO_PLAN_ALIAS, MO_PLAN_ALIAS}});
     return out;
 }
@@ -89,27 +89,23 @@ static mo_plan_heads project(mo_plan_layer *l, mo_plan_value x, enum mo_plan_cor
 {
     mo_plan_stack *s = l->stack;
     mo_plan_tape *t = &s->play->tape;
-    uint32_t compute = s->play->compute;
-    double dropout = s->play->settings->model.lora_dropout;
     int copies = core != MO_PLAN_CORE_FLASH;
     mo_plan_value parts[MO_PLAN_RECORD_OUTPUTS];
     if (s->fused_qkv) {
-        mo_plan_value all = mo_plan_op_linear(t, &l->query, x, compute, dropout);
+        mo_plan_value all = mo_plan_op_linear(t, &l->query, x);
         if (all == MO_PLAN_NONE)
-            return (mo_plan_heads){MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, 0};
+            return (mo_plan_heads){0};
         part_heads(s, all, parts);
     } else {
-        parts[0] = mo_plan_op_linear(t, &l->query, x, compute, dropout);
+        parts[0] = mo_plan_op_linear(t, &l->query, x);
         if (s->family->scales_queries)
             parts[0] = mo_plan_next(t, parts[0], mo_plan_op_scale(t, parts[0]));
         if (l->query_norm.weight != MO_PLAN_NONE)
-            parts[0] =
-                mo_plan_next(t, parts[0], mo_plan_op_norm(t, &l->query_norm, parts[0], compute));
-        parts[1] = mo_plan_op_linear(t, &l->key, x, compute, dropout);
+            parts[0] = mo_plan_next(t, parts[0], mo_plan_op_norm(t, &l->query_norm, parts[0]));
+        parts[1] = mo_plan_op_linear(t, &l->key, x);
         if (l->key_norm.weight != MO_PLAN_NONE)
-            parts[1] =
-                mo_plan_next(t, parts[1], mo_plan_op_norm(t, &l->key_norm, parts[1], compute));
-        parts[2] = mo_plan_op_linear(t, &l->value, x, compute, dropout);
+            parts[1] = mo_plan_next(t, parts[1], mo_plan_op_norm(t, &l->key_norm, parts[1]));
+        parts[2] = mo_plan_op_linear(t, &l->value, x);
     }
     for (int i = 0; i < 3; i++)
         if (i < 2 ? copies || s->rotary : copies)
@@ -214,7 +210,7 @@ static mo_plan_value flash(mo_plan_stack *s, const mo_plan_heads *h)
     mo_plan_tape_record(
         t, &(mo_plan_record){.label = "attention",
                              .out[0] = out,
-                             .in = {h->q, h->k, h->v, MO_PLAN_NONE},
+                             .in = {h->q, h->k, h->v},
                              .grad = {mo_plan_bytes_of(t, h->q), mo_plan_bytes_of(t, h->k),
                                       mo_plan_bytes_of(t, h->v)},
                              .saved = {h->q, h->k, h->v, out, sums, mask}});
@@ -378,8 +374,7 @@ mo_plan_value mo_plan_run_attention(mo_plan_layer *l, mo_plan_value x)
     } else {
         mixed = core(l, &h);
     }
-    mo_plan_value out =
-        mo_plan_op_linear(t, &l->output, mixed, s->play->compute, settings->model.lora_dropout);
+    mo_plan_value out = mo_plan_op_linear(t, &l->output, mixed);
     mo_plan_drop(t, mixed);
     drop_heads(t, &h);
     mo_plan_play_release(s->play, &s->play->block, 0);

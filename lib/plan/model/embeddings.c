@@ -196,7 +196,7 @@ static mo_plan_value tower(mo_plan_play *p)
         t->recording = 0;
     mo_plan_value x = patches(p, &p->vision, p->vision_positions, 0);
     if (t->status == MEMOPT_OK)
-        x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->vision_norm, x, p->compute));
+        x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->vision_norm, x));
     x = mo_plan_play_stack(p, &p->vision, x);
     run_skipped(p, x);
     t->layer = 0;
@@ -207,9 +207,9 @@ static mo_plan_value tower(mo_plan_play *p)
     uint64_t rows = mo_plan_tape_mul(t, p->vision.rows, m->vision_tokens);
     x = mo_plan_next(
         t, x, mo_plan_op_resize(t, x, mo_plan_tape_mul(t, rows, m->vision_hidden), "image tokens"));
-    x = mo_plan_next(t, x, mo_plan_op_linear(t, &p->vision_projection, x, p->compute, 0));
+    x = mo_plan_next(t, x, mo_plan_op_linear(t, &p->vision_projection, x));
     x = mo_plan_next(t, x, mo_plan_op_activation(t, x, MO_PLAN_ACTIVATION_GELU));
-    return mo_plan_next(t, x, mo_plan_op_linear(t, &p->vision_projection_out, x, p->compute, 0));
+    return mo_plan_next(t, x, mo_plan_op_linear(t, &p->vision_projection_out, x));
 }
 
 /* Image tokens take the places that the text keeps for them. Llava's outputs hold them as well. */
@@ -259,11 +259,11 @@ static mo_plan_value tokens(mo_plan_play *p)
         mo_plan_op_embedding(t, p->embedding, p->ids, mo_plan_tape_mul(t, count, m->embedding));
     input_learns(p, x);
     if (p->projection_in != MO_PLAN_NONE) {
-        mo_plan_linear l = MO_PLAN_NO_LINEAR;
+        mo_plan_linear l = {0};
         l.weight = p->projection_in;
         l.in = m->embedding;
         l.out = m->hidden;
-        x = mo_plan_next(t, x, mo_plan_op_linear(t, &l, x, p->compute, 0));
+        x = mo_plan_next(t, x, mo_plan_op_linear(t, &l, x));
     }
     if (p->vision.layer_count > 0)
         x = with_images(p, x);
@@ -314,7 +314,7 @@ mo_plan_value mo_plan_play_embeddings(mo_plan_play *p)
     }
     make_mask(p, &p->text);
     if (p->embedding_norm.weight != MO_PLAN_NONE && t->status == MEMOPT_OK)
-        x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->embedding_norm, x, p->compute));
+        x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->embedding_norm, x));
     x = mo_plan_next(t, x, mo_plan_op_dropout(t, x, m->embedding_dropout));
     if (p->text.family->norms_embeddings) /* its embeddings are a module of their own */
         mo_plan_play_release(p, &p->frames, mark);

@@ -69,14 +69,12 @@ static void record_fused(mo_plan_play *p, mo_plan_value x, mo_plan_value loss)
         most = mo_max_u64(most, cast + mo_plan_tape_mul(t, logits, 6) + product);
     mo_plan_tape_flash(t, most, MO_PLAN_LOGITS);
     if (t->status == MEMOPT_OK)
-        mo_plan_tape_record(
-            t,
-            &(mo_plan_record){
-                .label = "the fused loss",
-                .out[0] = loss,
-                .in = {x, p->head.weight, MO_PLAN_NONE, MO_PLAN_NONE},
-                .grad = {mo_plan_bytes_of(t, x), mo_plan_bytes_of(t, p->head.weight)},
-                .saved = {of_x, of_head, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE}});
+        mo_plan_tape_record(t, &(mo_plan_record){.label = "the fused loss",
+                                                 .out[0] = loss,
+                                                 .in = {x, p->head.weight},
+                                                 .grad = {mo_plan_bytes_of(t, x),
+                                                          mo_plan_bytes_of(t, p->head.weight)},
+                                                 .saved = {of_x, of_head}});
     MO_PLAN_DROP(t, of_x, of_head);
 }
 
@@ -109,9 +107,9 @@ static void record_chunked(mo_plan_play *p, mo_plan_value x, mo_plan_value loss)
         t, &(mo_plan_record){
                .label = "a chunk of the loss",
                .out[0] = loss,
-               .in = {chunks, p->head.weight, MO_PLAN_NONE, MO_PLAN_NONE},
+               .in = {chunks, p->head.weight},
                .grad = {mo_plan_bytes_of(t, x) - part, mo_plan_bytes_of(t, p->head.weight)},
-               .saved = {x, p->head.weight, p->labels, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE},
+               .saved = {x, p->head.weight, p->labels},
                .temp = mo_max_u64(casts + mo_max_u64(most, sums), only)});
     t->category = MO_PLAN_ACTIVATIONS;
     mo_plan_drop(t, chunks);
@@ -146,8 +144,7 @@ static mo_plan_value vocabulary(mo_plan_play *p, mo_plan_value x, int shifted)
     if (p->settings->run.loss != MO_PLAN_LOSS_PLAIN)
         return loss_in_chunks(p, x);
     t->category = MO_PLAN_LOGITS;
-    mo_plan_value logits =
-        mo_plan_op_linear(t, &p->head, x, p->compute, p->settings->model.lora_dropout);
+    mo_plan_value logits = mo_plan_op_linear(t, &p->head, x);
     mo_plan_value loss = token_loss(p, logits, shifted);
     t->category = MO_PLAN_ACTIVATIONS;
     mo_plan_play_returns(p, logits);
@@ -160,9 +157,9 @@ static mo_plan_value masked(mo_plan_play *p, mo_plan_value x)
 {
     mo_plan_tape *t = &p->tape;
     t->phase = MO_PLAN_PHASE_FORWARD;
-    x = mo_plan_next(t, x, mo_plan_op_linear(t, &p->transform, x, p->compute, 0));
+    x = mo_plan_next(t, x, mo_plan_op_linear(t, &p->transform, x));
     x = mo_plan_next(t, x, mo_plan_op_activation(t, x, p->settings->model.activation));
-    x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->transform_norm, x, p->compute));
+    x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->transform_norm, x));
     t->phase = MO_PLAN_PHASE_LOSS;
     return vocabulary(p, x, 0);
 }
@@ -182,7 +179,7 @@ static mo_plan_value classes(mo_plan_play *p, mo_plan_value x)
     if (m->head != MO_PLAN_HEAD_TOKEN && p->text.family->encoder)
         x = first_token(p, x);
     if (p->pooler.weight != MO_PLAN_NONE && m->head == MO_PLAN_HEAD_SEQUENCE) {
-        x = mo_plan_next(t, x, mo_plan_op_linear(t, &p->pooler, x, p->compute, 0));
+        x = mo_plan_next(t, x, mo_plan_op_linear(t, &p->pooler, x));
         x = mo_plan_next(t, x, mo_plan_op_activation(t, x, MO_PLAN_ACTIVATION_TANH));
     }
     if (p->text.family->head_dropout)
@@ -192,7 +189,7 @@ static mo_plan_value classes(mo_plan_play *p, mo_plan_value x)
     if (p->text.family->images) /* rows of it are apart, as the product does not take them */
         mo_plan_tape_flash(t, mo_plan_bytes_of(t, x), MO_PLAN_ACTIVATIONS);
     t->category = MO_PLAN_LOGITS;
-    mo_plan_value logits = mo_plan_op_linear(t, &p->head, x, p->compute, 0);
+    mo_plan_value logits = mo_plan_op_linear(t, &p->head, x);
     mo_plan_drop(t, x);
     int in_fp32 = m->head == MO_PLAN_HEAD_TOKEN || p->compute != 0;
     mo_plan_value wide = mo_plan_op_cast(t, logits, in_fp32 ? 4 : mo_plan_width(t, logits));
@@ -253,13 +250,13 @@ mo_plan_value mo_plan_play_head(mo_plan_play *p, mo_plan_value x)
     t->layer = t->layer_count - 1;
     t->phase = MO_PLAN_PHASE_FORWARD;
     if (p->final_norm.weight != MO_PLAN_NONE && t->status == MEMOPT_OK)
-        x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->final_norm, x, p->compute));
+        x = mo_plan_next(t, x, mo_plan_op_norm(t, &p->final_norm, x));
     if (p->projection_out != MO_PLAN_NONE && t->status == MEMOPT_OK) {
-        mo_plan_linear l = MO_PLAN_NO_LINEAR;
+        mo_plan_linear l = {0};
         l.weight = p->projection_out;
         l.in = p->text.hidden;
         l.out = p->settings->model.embedding;
-        x = mo_plan_next(t, x, mo_plan_op_linear(t, &l, x, p->compute, 0));
+        x = mo_plan_next(t, x, mo_plan_op_linear(t, &l, x));
     }
     mo_plan_play_release(p, &p->frames, 0);
     if (p->settings->run.checkpointing == MO_PLAN_CHECKPOINT_NONE)

@@ -26,8 +26,7 @@ static mo_plan_value pre_norm(mo_plan_layer *l, mo_plan_value x)
 {
     mo_plan_stack *s = l->stack;
     mo_plan_tape *t = &s->play->tape;
-    uint32_t compute = s->play->compute;
-    mo_plan_value h = mo_plan_op_norm(t, &l->norm1, x, compute);
+    mo_plan_value h = mo_plan_op_norm(t, &l->norm1, x);
     mo_plan_value a = mo_plan_run_attention(l, h);
     int named = s->family->names_results; /* its code has a name for each of them */
     h = named ? h : mo_plan_next(t, h, MO_PLAN_NONE);
@@ -38,7 +37,7 @@ static mo_plan_value pre_norm(mo_plan_layer *l, mo_plan_value x)
         mo_plan_play_hold(s->play, &s->play->layer, a);
     else
         mo_plan_drop(t, a);
-    h = mo_plan_op_norm(t, &l->norm2, middle, compute);
+    h = mo_plan_op_norm(t, &l->norm2, middle);
     mo_plan_value m = inner(l, h);
     h = named ? h : mo_plan_next(t, h, MO_PLAN_NONE);
     m = mo_plan_next(t, m, mo_plan_op_dropout(t, m, s->hidden_dropout));
@@ -53,16 +52,15 @@ static mo_plan_value post_norm(mo_plan_layer *l, mo_plan_value x)
 {
     mo_plan_stack *s = l->stack;
     mo_plan_tape *t = &s->play->tape;
-    uint32_t compute = s->play->compute;
     mo_plan_value a = mo_plan_run_attention(l, x);
     a = mo_plan_next(t, a, mo_plan_op_dropout(t, a, s->hidden_dropout));
     mo_plan_value sum = mo_plan_op_add(t, a, x);
-    mo_plan_value middle = mo_plan_op_norm(t, &l->norm1, sum, compute);
+    mo_plan_value middle = mo_plan_op_norm(t, &l->norm1, sum);
     MO_PLAN_DROP(t, sum, a);
     mo_plan_value m = inner(l, middle);
     m = mo_plan_next(t, m, mo_plan_op_dropout(t, m, s->hidden_dropout));
     sum = mo_plan_op_add(t, m, middle);
-    mo_plan_value out = mo_plan_op_norm(t, &l->norm2, sum, compute);
+    mo_plan_value out = mo_plan_op_norm(t, &l->norm2, sum);
     MO_PLAN_DROP(t, sum, m, middle);
     mo_plan_play_release(s->play, &s->play->layer, 0);
     return out;

@@ -82,8 +82,6 @@ static void build_norms(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l, uin
 static void build_layer(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l)
 {
     const mo_plan_model *m = &p->settings->model;
-    const mo_plan_linear none = MO_PLAN_NO_LINEAR;
-    const mo_plan_norm no_norm = {MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NORM_RMS};
     int text = s == &p->text;
     /* Names of queries, keys and values are those of the text in CLIP's tower too, others differ.
      */
@@ -93,9 +91,6 @@ static void build_layer(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l)
     uint32_t adapted = text ? UINT32_MAX : tower;
     l->stack = s;
     l->number = p->tape.layer;
-    l->query = l->key = l->value = l->output = l->gate = l->up = l->down = l->router = none;
-    l->query_norm = l->key_norm = no_norm;
-    l->experts_up = l->experts_down = MO_PLAN_NONE;
     build_norms(p, s, l, MO_PLAN_BEFORE_ATTENTION);
     build_attention(p, s, l, adapted);
     build_norms(p, s, l, MO_PLAN_AFTER_ATTENTION);
@@ -106,7 +101,6 @@ static void build_layer(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l)
 static void build_stack(mo_plan_play *p, mo_plan_stack *s, uint64_t layers)
 {
     s->play = p;
-    s->cosine = s->sine = s->mask = s->numbers = MO_PLAN_NONE;
     s->layers = mo_calloc(layers, sizeof *s->layers);
     if (s->layers == NULL) {
         mo_plan_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
@@ -236,7 +230,6 @@ static void build_embeddings(mo_plan_play *p)
 static void build_vocabulary_head(mo_plan_play *p)
 {
     const mo_plan_model *m = &p->settings->model;
-    p->head = (mo_plan_linear)MO_PLAN_NO_LINEAR;
     if (m->head == MO_PLAN_HEAD_MASKED_LM) {
         p->transform = mo_plan_play_linear(p, m->hidden, m->hidden, 1, 0);
         p->transform_norm = mo_plan_play_norm(p, m->hidden, MO_PLAN_NORM_LAYER);
@@ -322,18 +315,10 @@ static void build_batch(mo_plan_play *p)
 memopt_status mo_plan_play_build(mo_plan_play *p, const mo_plan_settings *s,
                                  const mo_plan_engine *engine)
 {
-    const mo_plan_norm no_norm = {MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NORM_RMS};
-    const mo_plan_linear none = MO_PLAN_NO_LINEAR;
     uint64_t layers = s->model.layers + s->model.vision_layers + 2;
     memset(p, 0, sizeof *p);
     p->settings = s;
     p->engine = engine;
-    p->embedding = p->positions = p->types = p->projection_in = p->projection_out = MO_PLAN_NONE;
-    p->patches = p->patch_bias = p->class_token = p->ids = p->labels = p->pixels = MO_PLAN_NONE;
-    p->vision_positions = MO_PLAN_NONE;
-    p->embedding_norm = p->final_norm = p->vision_norm = p->transform_norm = no_norm;
-    p->head = p->transform = p->pooler = none;
-    p->vision_projection = p->vision_projection_out = none;
     p->weight_width = (uint32_t)memopt_dtype_size(s->run.weight_dtype);
     p->compute = (uint32_t)memopt_dtype_size(s->run.compute_dtype);
     p->frozen = s->model.lora_rank > 0;
@@ -346,6 +331,8 @@ memopt_status mo_plan_play_build(mo_plan_play *p, const mo_plan_settings *s,
         return p->tape.status;
     p->tape.fused_dropout =
         s->card.device == MO_PLAN_DEVICE_CUDA || s->card.device == MO_PLAN_DEVICE_HIP;
+    p->tape.compute = p->compute;
+    p->tape.adapter_dropout = s->model.lora_dropout;
     p->tape.narrow_norms = s->card.device == MO_PLAN_DEVICE_CPU;
     text_shape(p);
     build_embeddings(p);

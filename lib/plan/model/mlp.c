@@ -10,15 +10,13 @@ static mo_plan_value gated(mo_plan_layer *l, mo_plan_value x)
 {
     mo_plan_stack *s = l->stack;
     mo_plan_tape *t = &s->play->tape;
-    uint32_t compute = s->play->compute;
-    double dropout = s->play->settings->model.lora_dropout;
-    mo_plan_value gate = mo_plan_op_linear(t, &l->gate, x, compute, dropout);
+    mo_plan_value gate = mo_plan_op_linear(t, &l->gate, x);
     mo_plan_value active = mo_plan_op_activation(t, gate, s->activation);
     mo_plan_drop(t, gate);
-    mo_plan_value up = mo_plan_op_linear(t, &l->up, x, compute, dropout);
+    mo_plan_value up = mo_plan_op_linear(t, &l->up, x);
     mo_plan_value product = mo_plan_op_mul(t, active, up);
     MO_PLAN_DROP(t, active, up);
-    return mo_plan_next(t, product, mo_plan_op_linear(t, &l->down, product, compute, dropout));
+    return mo_plan_next(t, product, mo_plan_op_linear(t, &l->down, product));
 }
 
 /* Gate and up of one projection, halved. */
@@ -26,16 +24,13 @@ static mo_plan_value gated_halves(mo_plan_layer *l, mo_plan_value x)
 {
     mo_plan_stack *s = l->stack;
     mo_plan_tape *t = &s->play->tape;
-    uint32_t compute = s->play->compute;
-    double dropout = s->play->settings->model.lora_dropout;
-    mo_plan_value both = mo_plan_op_linear(t, &l->gate, x, compute, dropout),
-                  parts[MO_PLAN_RECORD_OUTPUTS];
+    mo_plan_value both = mo_plan_op_linear(t, &l->gate, x), parts[MO_PLAN_RECORD_OUTPUTS];
     mo_plan_op_split(t, both, 2, parts);
     mo_plan_drop(t, both);
     mo_plan_value active = mo_plan_op_activation(t, parts[0], s->activation);
     mo_plan_value product = mo_plan_op_mul(t, parts[1], active);
     MO_PLAN_DROP(t, active, parts[1]);
-    mo_plan_value out = mo_plan_op_linear(t, &l->down, product, compute, dropout);
+    mo_plan_value out = mo_plan_op_linear(t, &l->down, product);
     mo_plan_drop(t, product);
     mo_plan_drop(t, parts[0]); /* the code has a name for it, and with it for both */
     return out;
@@ -45,14 +40,12 @@ mo_plan_value mo_plan_run_mlp(mo_plan_layer *l, mo_plan_value x)
 {
     mo_plan_stack *s = l->stack;
     mo_plan_tape *t = &s->play->tape;
-    uint32_t compute = s->play->compute;
-    double dropout = s->play->settings->model.lora_dropout;
     if (s->gated)
         return s->variant->fused_projections ? gated_halves(l, x) : gated(l, x);
-    mo_plan_value wide = mo_plan_op_linear(t, &l->up, x, compute, dropout);
+    mo_plan_value wide = mo_plan_op_linear(t, &l->up, x);
     wide = mo_plan_next(t, wide, mo_plan_op_activation(t, wide, s->activation));
     wide = mo_plan_next(t, wide, mo_plan_op_dropout(t, wide, s->activation_dropout));
-    mo_plan_value out = mo_plan_op_linear(t, &l->down, wide, compute, dropout);
+    mo_plan_value out = mo_plan_op_linear(t, &l->down, wide);
     if (s->family->holds_mlp) /* its code has a name for it until the last norm is done */
         mo_plan_play_hold(s->play, &s->play->layer, wide);
     else
@@ -106,7 +99,7 @@ static mo_plan_value route(mo_plan_layer *l, mo_plan_value x, mo_plan_value *ord
     mo_plan_stack *s = l->stack;
     mo_plan_tape *t = &s->play->tape;
     uint64_t chosen = s->rows * s->sequence * s->experts_per_token;
-    mo_plan_value logits = mo_plan_op_linear(t, &l->router, x, s->play->compute, 0);
+    mo_plan_value logits = mo_plan_op_linear(t, &l->router, x);
     mo_plan_value wide = mo_plan_op_cast(t, logits, 4);
     mo_plan_value chances = mo_plan_op_softmax(t, wide);
     mo_plan_drop(t, wide);

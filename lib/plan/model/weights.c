@@ -78,7 +78,7 @@ mo_plan_linear mo_plan_play_linear(mo_plan_play *p, uint64_t in, uint64_t out, i
                                    uint32_t target)
 {
     const mo_plan_model *m = &p->settings->model;
-    mo_plan_linear l = MO_PLAN_NO_LINEAR;
+    mo_plan_linear l = {0};
     l.in = in;
     l.out = out;
     int inputs_first =

@@ -15,7 +15,7 @@ static int is_gpu(const mo_plan_card *c)
            (c->device == MO_PLAN_DEVICE_ANY && c->capacity > 0);
 }
 
-memopt_status mo_plan_card_fill(mo_plan_card *c)
+void mo_plan_card_fill(mo_plan_card *c)
 {
     if (c->margin == 0)
         c->margin = 0.85;
@@ -30,7 +30,6 @@ memopt_status mo_plan_card_fill(mo_plan_card *c)
         c->disk_bytes_per_second = 2e9;
     if (c->flops_per_second == 0)
         c->flops_per_second = 60e12;
-    return MEMOPT_OK;
 }
 
 uint64_t mo_plan_card_limit(const mo_plan_card *c)

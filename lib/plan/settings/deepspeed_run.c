@@ -61,8 +61,8 @@ memopt_status mo_plan_deepspeed_check(const mo_plan_run *r)
             MEMOPT_INVALID_ARGUMENT,
             "plan: run.zero_engine is deepspeed, but run.sharding is ddp; give zero1, zero2 or "
             "zero3");
-    memopt_status status = check_types(r);
-    return status == MEMOPT_OK ? check_rest(r) : status;
+    MO_PLAN_TRY(check_types(r));
+    return check_rest(r);
 }
 
 void mo_plan_deepspeed_dtypes(mo_plan_run *r)

@@ -283,10 +283,8 @@ memopt_status mo_plan_model_fill(mo_plan_settings *s)
     fill(&m->layers, mo_max_u64(1, m->hidden / 64));
     int dim_given = m->head_dim > 0;
     default_shape(m);
-    memopt_status status = check_shape(m);
-    if (status == MEMOPT_OK)
-        status = check_ratios(m, dim_given);
-    if (status == MEMOPT_OK)
-        status = check_family(m);
-    return status == MEMOPT_OK ? rest_of_total(s) : status;
+    MO_PLAN_TRY(check_shape(m));
+    MO_PLAN_TRY(check_ratios(m, dim_given));
+    MO_PLAN_TRY(check_family(m));
+    return rest_of_total(s);
 }

@@ -24,10 +24,8 @@ static memopt_status check_mix(const char *name, memopt_dtype dtype, memopt_dtyp
 
 static memopt_status check_dtypes(const mo_plan_run *r)
 {
-    memopt_status status = check_mix("run.compute_dtype", r->compute_dtype, r->weight_dtype);
-    if (status == MEMOPT_OK)
-        status = check_mix("run.adapter_dtype", r->adapter_dtype, r->weight_dtype);
-    return status;
+    MO_PLAN_TRY(check_mix("run.compute_dtype", r->compute_dtype, r->weight_dtype));
+    return check_mix("run.adapter_dtype", r->adapter_dtype, r->weight_dtype);
 }
 
 static int is_ours(uint32_t optimizer)
@@ -127,11 +125,8 @@ static memopt_status derive(mo_plan_settings *s)
 /* Types and counts, and what goes with what. */
 static memopt_status fill_run(mo_plan_settings *s)
 {
-    memopt_status status = check_dtypes(&s->run);
-    if (status == MEMOPT_OK)
-        status = mo_plan_deepspeed_check(&s->run);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_PLAN_TRY(check_dtypes(&s->run));
+    MO_PLAN_TRY(mo_plan_deepspeed_check(&s->run));
     default_dtypes(&s->run);
     default_counts(s);
     return mo_plan_at_most("run.sequence_mean", s->run.sequence_mean, "run.sequence",
@@ -154,12 +149,11 @@ memopt_status mo_plan_settings_fill(mo_plan_settings *s, const mo_plan_model *mo
                                     const mo_plan_run *run, const mo_plan_card *card)
 {
     read(s, model, run, card);
-    memopt_status status = mo_plan_model_fill(s);
-    if (status == MEMOPT_OK)
-        status = fill_run(s);
-    if (status == MEMOPT_OK)
-        status = derive(s);
-    return status == MEMOPT_OK ? mo_plan_card_fill(&s->card) : status;
+    MO_PLAN_TRY(mo_plan_model_fill(s));
+    MO_PLAN_TRY(fill_run(s));
+    MO_PLAN_TRY(derive(s));
+    mo_plan_card_fill(&s->card);
+    return MEMOPT_OK;
 }
 
 memopt_status mo_plan_settings_fill_measured(mo_plan_settings *s, const mo_plan_run *run,
@@ -167,8 +161,9 @@ memopt_status mo_plan_settings_fill_measured(mo_plan_settings *s, const mo_plan_
 {
     read(s, NULL, run, card);
     uint64_t sequence = s->run.sequence, mean = s->run.sequence_mean;
-    memopt_status status = fill_run(s);
+    MO_PLAN_TRY(fill_run(s));
     s->run.sequence = sequence;
     s->run.sequence_mean = mean;
-    return status == MEMOPT_OK ? mo_plan_card_fill(&s->card) : status;
+    mo_plan_card_fill(&s->card);
+    return MEMOPT_OK;
 }

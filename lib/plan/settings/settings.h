@@ -12,6 +12,14 @@
 
 enum { MO_PLAN_MAX_LAYERS = 4096, MO_PLAN_TEXT = 256 };
 
+/* Returns what a call returns, unless it is MEMOPT_OK. Not where something has to be freed. */
+#define MO_PLAN_TRY(call)                                                                          \
+    do {                                                                                           \
+        memopt_status status_ = (call);                                                            \
+        if (status_ != MEMOPT_OK)                                                                  \
+            return status_;                                                                        \
+    } while (0)
+
 /* Positions of the words of the table of keys. */
 enum { MO_PLAN_DEFAULT, MO_PLAN_NO, MO_PLAN_YES }; /* of switches */
 enum {
@@ -85,7 +93,7 @@ void mo_plan_deepspeed_dtypes(mo_plan_run *r);
 void mo_plan_deepspeed_counts(mo_plan_run *r);
 
 /* The card's part (card.c). */
-memopt_status mo_plan_card_fill(mo_plan_card *c);
+void mo_plan_card_fill(mo_plan_card *c);
 uint64_t mo_plan_card_limit(const mo_plan_card *c);
 /* Sets overhead and adds it to the total. */
 void mo_plan_card_add_overhead(const mo_plan_card *c, mo_plan_bytes *b);

@@ -8,30 +8,27 @@ static memopt_status fits_with(const mo_plan_case *c, uint64_t batch, int *fits)
     mo_plan_case at = *c;
     mo_plan_cost cost;
     at.run.batch = batch;
-    memopt_status status = mo_plan_case_cost(&at, &cost);
-    if (status == MEMOPT_OK)
-        *fits = mo_plan_cost_fits(&cost);
-    return status;
+    MO_PLAN_TRY(mo_plan_case_cost(&at, &cost));
+    *fits = mo_plan_cost_fits(&cost);
+    return MEMOPT_OK;
 }
 
 memopt_status mo_plan_largest_batch(const mo_plan_case *c, uint64_t most, uint64_t *batch)
 {
     uint64_t fitting = 0, beyond = most + 1; /* doubles, then halves the gap */
-    memopt_status status = MEMOPT_OK;
-    while (status == MEMOPT_OK && beyond - fitting > 1) {
+    while (beyond - fitting > 1) {
         uint64_t doubled = fitting == 0 ? 1 : 2 * fitting;
         uint64_t next =
             beyond == most + 1 ? mo_min_u64(doubled, most) : fitting + (beyond - fitting) / 2;
         int fits = 0;
-        status = fits_with(c, next, &fits);
+        MO_PLAN_TRY(fits_with(c, next, &fits));
         if (fits)
             fitting = next;
         else
             beyond = next;
     }
-    if (status == MEMOPT_OK)
-        *batch = fitting;
-    return status;
+    *batch = fitting;
+    return MEMOPT_OK;
 }
 
 static uint64_t distance(uint64_t a, uint64_t b)

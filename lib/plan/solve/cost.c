@@ -5,9 +5,7 @@
 #include <string.h>
 
 struct mo_plan_known {
-    mo_plan_model model;
-    mo_plan_run run;
-    mo_plan_card card;
+    mo_plan_case of;
     mo_plan_cost cost;
 };
 
@@ -19,10 +17,9 @@ struct mo_plan_measured_run {
 static memopt_status played(const mo_plan_case *c, mo_plan_cost *cost)
 {
     mo_plan_report report;
-    memopt_status status = mo_plan_outline(&c->model, &c->run, &c->card, &report);
-    if (status == MEMOPT_OK)
-        *cost = (mo_plan_cost){report.peak.total, report.limit_bytes, report.step_seconds};
-    return status;
+    MO_PLAN_TRY(mo_plan_outline(&c->model, &c->run, &c->card, &report));
+    *cost = (mo_plan_cost){report.peak.total, report.limit_bytes, report.step_seconds};
+    return MEMOPT_OK;
 }
 
 /* What the caller's function says of a run; it is asked once, whatever the card. */
@@ -52,14 +49,11 @@ static memopt_status measured(const mo_plan_case *c, mo_plan_cost *cost)
 {
     mo_plan_estimate e = {.layers = NULL};
     mo_plan_bytes phases[MO_PLAN_PHASES];
-    memopt_status status = mo_plan_settings_fill_measured(&e.settings, &c->run, &c->card);
-    if (status == MEMOPT_OK)
-        status = ask(c->source, &e.settings.run, phases);
-    if (status == MEMOPT_OK)
-        status = mo_plan_estimate_measured(&e, phases);
-    if (status == MEMOPT_OK)
-        *cost = (mo_plan_cost){e.report.peak.total, e.report.limit_bytes, 1};
-    return status;
+    MO_PLAN_TRY(mo_plan_settings_fill_measured(&e.settings, &c->run, &c->card));
+    MO_PLAN_TRY(ask(c->source, &e.settings.run, phases));
+    MO_PLAN_TRY(mo_plan_estimate_measured(&e, phases));
+    *cost = (mo_plan_cost){e.report.peak.total, e.report.limit_bytes, 1};
+    return MEMOPT_OK;
 }
 
 int mo_plan_case_is_measured(const mo_plan_case *c)
@@ -67,36 +61,25 @@ int mo_plan_case_is_measured(const mo_plan_case *c)
     return c->source != NULL && c->source->measure != NULL;
 }
 
-/* Padding may differ between equal cases: then one is counted twice, and nothing is wrong. */
-static int is_same(const mo_plan_known *k, const mo_plan_case *c)
-{
-    return memcmp(&k->run, &c->run, sizeof k->run) == 0 &&
-           memcmp(&k->card, &c->card, sizeof k->card) == 0 &&
-           memcmp(&k->model, &c->model, sizeof k->model) == 0;
-}
-
 static memopt_status remember(mo_plan_source *s, const mo_plan_case *c, const mo_plan_cost *cost)
 {
     if (!mo_grow((void **)&s->known, &s->known_capacity, s->known_count + 1, sizeof *s->known))
         return MEMOPT_OUT_OF_HOST_MEMORY;
-    mo_plan_known *k = &s->known[s->known_count++];
-    k->model = c->model;
-    k->run = c->run;
-    k->card = c->card;
-    k->cost = *cost;
+    s->known[s->known_count++] = (mo_plan_known){*c, *cost};
     return MEMOPT_OK;
 }
 
 memopt_status mo_plan_case_cost(const mo_plan_case *c, mo_plan_cost *cost)
 {
     mo_plan_source *s = c->source;
+    /* Padding may differ between equal cases: then one is counted twice, and nothing is wrong. */
     for (uint64_t i = 0; s != NULL && i < s->known_count; i++)
-        if (is_same(&s->known[i], c)) {
+        if (memcmp(&s->known[i].of, c, sizeof *c) == 0) {
             *cost = s->known[i].cost;
             return MEMOPT_OK;
         }
-    memopt_status status = mo_plan_case_is_measured(c) ? measured(c, cost) : played(c, cost);
-    return status == MEMOPT_OK && s != NULL ? remember(s, c, cost) : status;
+    MO_PLAN_TRY(mo_plan_case_is_measured(c) ? measured(c, cost) : played(c, cost));
+    return s != NULL ? remember(s, c, cost) : MEMOPT_OK;
 }
 
 void mo_plan_source_end(mo_plan_source *s)

@@ -39,33 +39,29 @@ static memopt_status estimate(mo_plan_estimate *e, const mo_plan_given *given, c
     mo_plan_bytes phases[MO_PLAN_PHASES];
     if (c->measure == NULL)
         return mo_plan_estimate_make(e, &given->model, &given->run, &given->card);
-    memopt_status status = mo_plan_settings_fill_measured(&e->settings, &given->run, &given->card);
-    if (status == MEMOPT_OK)
-        status = measure(c, &e->settings.run, phases);
-    return status == MEMOPT_OK ? mo_plan_estimate_measured(e, phases) : status;
+    MO_PLAN_TRY(mo_plan_settings_fill_measured(&e->settings, &given->run, &given->card));
+    MO_PLAN_TRY(measure(c, &e->settings.run, phases));
+    return mo_plan_estimate_measured(e, phases);
 }
 
 /* The solution, and the run that its changes are counted from. */
 static memopt_status solve(memopt_plan *plan, mo_plan_given *given, caller *c)
 {
     mo_plan_solution *s = &plan->solution;
-    memopt_status status = mo_plan_find_fit(given, c->measure ? measure : NULL, c, s);
+    MO_PLAN_TRY(mo_plan_find_fit(given, c->measure ? measure : NULL, c, s));
     plan->solved = 1;
     given->run.batch = s->fit.start_batch;
     given->run.accumulation = s->fit.start_accumulation;
-    return status;
+    return MEMOPT_OK;
 }
 
 static memopt_status make(memopt_plan *plan, const char *settings, caller *c, int solving)
 {
     mo_plan_given given;
-    memopt_status status = mo_plan_parse(settings, &given);
-    if (status == MEMOPT_OK && solving)
-        status = solve(plan, &given, c);
-    if (status == MEMOPT_OK)
-        status = estimate(&plan->estimate, &given, c);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_PLAN_TRY(mo_plan_parse(settings, &given));
+    if (solving)
+        MO_PLAN_TRY(solve(plan, &given, c));
+    MO_PLAN_TRY(estimate(&plan->estimate, &given, c));
     plan->json = mo_plan_json(&plan->estimate, solving ? &plan->solution : NULL);
     return plan->json != NULL ? MEMOPT_OK : MEMOPT_OUT_OF_HOST_MEMORY;
 }

@@ -8,8 +8,8 @@
 /* Plays the step that settings describe. The caller ends the play, whatever is returned. */
 static memopt_status play_step(mo_plan_play *p, const mo_plan_settings *s)
 {
-    memopt_status status = mo_plan_play_build(p, s, mo_plan_engine_of(&s->run));
-    return status == MEMOPT_OK ? mo_plan_play_step(p) : status;
+    MO_PLAN_TRY(mo_plan_play_build(p, s, mo_plan_engine_of(&s->run)));
+    return mo_plan_play_step(p);
 }
 
 /* Where micro-batches before the last are not reduced: the fuller of one of them and the last, by
@@ -78,12 +78,10 @@ memopt_status mo_plan_estimate_make(mo_plan_estimate *e, const mo_plan_model *mo
                                     const mo_plan_run *run, const mo_plan_card *card)
 {
     memset(e, 0, sizeof *e);
-    memopt_status status = mo_plan_settings_fill(&e->settings, model, run, card);
-    if (status == MEMOPT_OK)
-        status = play(e);
-    if (status == MEMOPT_OK)
-        status = add_plain(e);
-    return status == MEMOPT_OK ? add_mean(e) : status;
+    MO_PLAN_TRY(mo_plan_settings_fill(&e->settings, model, run, card));
+    MO_PLAN_TRY(play(e));
+    MO_PLAN_TRY(add_plain(e));
+    return add_mean(e);
 }
 
 void mo_plan_estimate_end(mo_plan_estimate *e)

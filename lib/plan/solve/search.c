@@ -74,9 +74,7 @@ static memopt_status best_of_tier(search *s, mo_plan_tier tier, const mo_plan_ca
         int useful = 0;
         if (mo_plan_change_tier(i) != tier || is_taken(s, i))
             continue;
-        memopt_status status = try_change(s, i, c, cost, &t, &useful);
-        if (status != MEMOPT_OK)
-            return status;
+        MO_PLAN_TRY(try_change(s, i, c, cost, &t, &useful));
         if (!useful)
             continue;
         /* One that makes it fit goes before one that saves more for its time but does not. */
@@ -100,9 +98,7 @@ static memopt_status take(search *s, mo_plan_case *c, mo_plan_cost *cost)
             int index = -1;
             if (mo_plan_cost_fits(cost))
                 return MEMOPT_OK;
-            memopt_status status = best_of_tier(s, (mo_plan_tier)tier, c, cost, &best, &index);
-            if (status != MEMOPT_OK)
-                return status;
+            MO_PLAN_TRY(best_of_tier(s, (mo_plan_tier)tier, c, cost, &best, &index));
             if (index < 0)
                 break;
             s->taken[s->count++] = index;
@@ -120,14 +116,14 @@ static memopt_status measure(const search *s, int without, mo_plan_case *c, mo_p
     *c = s->start;
     found->count = 0;
     found->time = 1;
-    memopt_status status = mo_plan_case_cost(c, cost);
-    for (int i = 0; status == MEMOPT_OK && i < s->count; i++) {
+    MO_PLAN_TRY(mo_plan_case_cost(c, cost));
+    for (int i = 0; i < s->count; i++) {
         tried t;
         int useful = 0;
         if (i == without)
             continue;
-        status = try_change(s, s->taken[i], c, cost, &t, &useful);
-        if (status != MEMOPT_OK || !useful)
+        MO_PLAN_TRY(try_change(s, s->taken[i], c, cost, &t, &useful));
+        if (!useful)
             continue; /* what it saved, another does now */
         t.change.applied = 1;
         found->changes[found->count++] = t.change;
@@ -135,16 +131,14 @@ static memopt_status measure(const search *s, int without, mo_plan_case *c, mo_p
         *c = t.changed;
         *cost = t.cost;
     }
-    return status;
+    return MEMOPT_OK;
 }
 
 /* Takes back what is not needed. */
 static memopt_status prune(search *s, mo_plan_case *c, mo_plan_cost *cost, mo_plan_found *found)
 {
     for (int i = s->count - 1; i >= 0; i--) {
-        memopt_status status = measure(s, i, c, cost, found);
-        if (status != MEMOPT_OK)
-            return status;
+        MO_PLAN_TRY(measure(s, i, c, cost, found));
         if (!mo_plan_cost_fits(cost))
             continue;
         for (int k = i; k + 1 < s->count; k++)
@@ -160,18 +154,15 @@ memopt_status mo_plan_search_changes(mo_plan_case *c, const mo_plan_target *opti
     search s = {.start = *c, .options = options};
     mo_plan_cost cost;
     *found = (mo_plan_found){.time = 1};
-    memopt_status status = mo_plan_case_cost(c, &cost);
-    if (status == MEMOPT_OK)
-        status = take(&s, c, &cost);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_PLAN_TRY(mo_plan_case_cost(c, &cost));
+    MO_PLAN_TRY(take(&s, c, &cost));
     found->floor = cost.peak;
-    status =
-        mo_plan_cost_fits(&cost) ? prune(&s, c, &cost, found) : measure(&s, -1, c, &cost, found);
+    MO_PLAN_TRY(mo_plan_cost_fits(&cost) ? prune(&s, c, &cost, found)
+                                         : measure(&s, -1, c, &cost, found));
     found->fits = mo_plan_cost_fits(&cost);
     found->taken_count = s.count;
     memcpy(found->taken, s.taken, sizeof s.taken);
-    return status;
+    return MEMOPT_OK;
 }
 
 /* The way from a case as given to `to`, change by change. */
@@ -215,17 +206,16 @@ static memopt_status step(walk *w, int index, int forced, int *made)
  * micro-batch was decided on and is needed. */
 static memopt_status steps(walk *w, int forced)
 {
-    memopt_status status = MEMOPT_OK;
     int count = w->count;
     w->count = 0;
     for (int i = 0; i < count; i++) {
         int index = w->left[i], made = 0;
-        if (status == MEMOPT_OK && (index == MO_PLAN_CHANGE_BATCH || !mo_plan_cost_fits(&w->cost)))
-            status = step(w, index, forced, &made);
+        if (index == MO_PLAN_CHANGE_BATCH || !mo_plan_cost_fits(&w->cost))
+            MO_PLAN_TRY(step(w, index, forced, &made));
         if (!made)
             w->left[w->count++] = index;
     }
-    return status;
+    return MEMOPT_OK;
 }
 
 memopt_status mo_plan_search_list(const mo_plan_case *given, mo_plan_case *c,
@@ -240,17 +230,14 @@ memopt_status mo_plan_search_list(const mo_plan_case *given, mo_plan_case *c,
             w.left[w.count++] = found->taken[i];
     found->count = 0;
     found->time = 1;
-    memopt_status status = mo_plan_case_cost(&w.at, &w.cost);
+    MO_PLAN_TRY(mo_plan_case_cost(&w.at, &w.cost));
     do { /* what saves nothing yet may do so on top of others */
         before = w.count;
-        if (status == MEMOPT_OK)
-            status = steps(&w, 0);
-    } while (status == MEMOPT_OK && w.count < before);
-    if (status == MEMOPT_OK)
-        status = steps(&w, 1);
-    if (status == MEMOPT_OK)
-        *c = w.at;
-    return status;
+        MO_PLAN_TRY(steps(&w, 0));
+    } while (w.count < before);
+    MO_PLAN_TRY(steps(&w, 1));
+    *c = w.at;
+    return MEMOPT_OK;
 }
 
 static int is_listed(const mo_plan_found *found, const mo_plan_change *change)
@@ -267,13 +254,13 @@ memopt_status mo_plan_search_alternatives(const mo_plan_case *c, const mo_plan_t
     search s = {.start = *c, .options = options};
     mo_plan_found applied = *found;
     mo_plan_cost cost;
-    memopt_status status = mo_plan_case_cost(c, &cost);
-    for (int i = 0; status == MEMOPT_OK && i < MO_PLAN_CHANGES; i++) {
+    MO_PLAN_TRY(mo_plan_case_cost(c, &cost));
+    for (int i = 0; i < MO_PLAN_CHANGES; i++) {
         tried t;
         int useful = 0;
-        status = try_change(&s, i, c, &cost, &t, &useful);
-        if (status == MEMOPT_OK && useful && !is_listed(&applied, &t.change))
+        MO_PLAN_TRY(try_change(&s, i, c, &cost, &t, &useful));
+        if (useful && !is_listed(&applied, &t.change))
             found->changes[found->count++] = t.change;
     }
-    return status;
+    return MEMOPT_OK;
 }

@@ -11,11 +11,9 @@ static memopt_status fill_in(mo_plan_case *c)
 {
     mo_plan_settings s;
     mo_plan_cost cost;
-    memopt_status status = mo_plan_case_is_measured(c)
-                               ? mo_plan_settings_fill_measured(&s, &c->run, &c->card)
-                               : mo_plan_settings_fill(&s, &c->model, &c->run, &c->card);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_PLAN_TRY(mo_plan_case_is_measured(c)
+                    ? mo_plan_settings_fill_measured(&s, &c->run, &c->card)
+                    : mo_plan_settings_fill(&s, &c->model, &c->run, &c->card));
     c->model = s.model;
     c->run = s.run;
     c->card = s.card;
@@ -44,17 +42,15 @@ static memopt_status split_for(mo_plan_solution *s, uint64_t most, mo_plan_split
 {
     const mo_plan_case *c = &s->chosen;
     uint64_t world = c->run.world_size, steps = c->run.accumulation, largest = 0, several = 0;
-    memopt_status status = mo_plan_largest_batch(c, MO_PLAN_LARGEST_BATCH, &largest);
+    MO_PLAN_TRY(mo_plan_largest_batch(c, MO_PLAN_LARGEST_BATCH, &largest));
     most = mo_min_u64(most, largest);
     *split = (mo_plan_split){most, steps, most * steps * world};
-    if (status != MEMOPT_OK || s->effective_batch == 0 || most == 0)
-        return status;
+    if (s->effective_batch == 0 || most == 0)
+        return MEMOPT_OK;
     *split = nearest(s, most);
     if (split->accumulation < 2)
         return MEMOPT_OK; /* one is enough */
-    status = largest_of_several(c, MO_PLAN_LARGEST_BATCH, &several);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_PLAN_TRY(largest_of_several(c, MO_PLAN_LARGEST_BATCH, &several));
     if (several == 0) {
         *split = (mo_plan_split){most, 1, most * world}; /* it fits alone, and nothing beside it */
         return MEMOPT_OK;
@@ -68,9 +64,9 @@ static memopt_status choose_batch(mo_plan_solution *s)
 {
     mo_plan_case *c = &s->chosen;
     mo_plan_split split;
-    memopt_status status = split_for(s, s->target.keep_batch ? c->run.batch : s->most, &split);
-    if (status != MEMOPT_OK || split.batch == 0)
-        return status;
+    MO_PLAN_TRY(split_for(s, s->target.keep_batch ? c->run.batch : s->most, &split));
+    if (split.batch == 0)
+        return MEMOPT_OK;
     c->run.batch = split.batch;
     c->run.accumulation = split.accumulation;
     s->fit.micro_batch = split.batch;
@@ -88,9 +84,9 @@ static memopt_status shrink(mo_plan_solution *s, int *done)
     *done = 0;
     if (s->target.keep_batch || batch < 2)
         return MEMOPT_OK;
-    memopt_status status = largest_of_several(&s->given, batch - 1, &fitting);
-    if (status != MEMOPT_OK || fitting == 0)
-        return status;
+    MO_PLAN_TRY(largest_of_several(&s->given, batch - 1, &fitting));
+    if (fitting == 0)
+        return MEMOPT_OK;
     mo_plan_split split = mo_plan_split_batch(s->effective_batch, fitting, s->given.run.world_size);
     s->chosen = s->given;
     s->chosen.run.batch = split.batch;
@@ -108,12 +104,12 @@ static memopt_status lacks_room(const mo_plan_solution *s, int *lacks)
     *lacks = 0;
     if (s->given.run.accumulation > 1)
         return MEMOPT_OK;
-    memopt_status status = mo_plan_largest_batch(&s->given, s->most, &single);
-    if (status != MEMOPT_OK || s->effective_batch == 0 || nearest(s, single).accumulation < 2)
-        return status;
-    status = largest_of_several(&s->given, 1, &several);
-    *lacks = status == MEMOPT_OK && several == 0;
-    return status;
+    MO_PLAN_TRY(mo_plan_largest_batch(&s->given, s->most, &single));
+    if (s->effective_batch == 0 || nearest(s, single).accumulation < 2)
+        return MEMOPT_OK;
+    MO_PLAN_TRY(largest_of_several(&s->given, 1, &several));
+    *lacks = several == 0;
+    return MEMOPT_OK;
 }
 
 /* Micro-batches that the target asks for with the batch as given, and at least `least`. */
@@ -134,21 +130,19 @@ static memopt_status find(mo_plan_solution *s)
         s->given.run.accumulation = 1;
     if (s->target.effective_batch != 0 && s->batch_given)
         accumulate(s, 1);
-    memopt_status status = mo_plan_case_cost(&s->given, &cost);
-    if (status != MEMOPT_OK)
-        return status;
+    MO_PLAN_TRY(mo_plan_case_cost(&s->given, &cost));
     s->fit.limit_bytes = cost.limit;
     s->chosen = s->given;
     if (mo_plan_cost_fits(&cost))
-        status = lacks_room(s, &lacks);
+        MO_PLAN_TRY(lacks_room(s, &lacks));
     s->fit.fits = mo_plan_cost_fits(&cost) && !lacks;
     s->found.fits = (int)s->fit.fits;
-    if (status != MEMOPT_OK || s->found.fits)
-        return status;
+    if (s->found.fits)
+        return MEMOPT_OK;
     if (!lacks)
-        status = shrink(s, &done);
-    if (status != MEMOPT_OK || done)
-        return status;
+        MO_PLAN_TRY(shrink(s, &done));
+    if (done)
+        return MEMOPT_OK;
     if (s->effective_batch != 0) /* of several, gradients will stay from one to the next */
         accumulate(s, nearest(s, s->given.run.batch).accumulation > 1 ? 2 : 1);
     s->chosen = s->given;
@@ -167,15 +161,14 @@ static memopt_status list_changes(mo_plan_solution *s)
         s->given.run.batch = s->chosen.run.batch;
         s->given.run.accumulation = s->chosen.run.accumulation;
     }
-    memopt_status status = mo_plan_case_cost(&s->given, &cost);
+    MO_PLAN_TRY(mo_plan_case_cost(&s->given, &cost));
     s->fit.start_batch = s->given.run.batch;
     s->fit.start_accumulation = s->given.run.accumulation;
     s->fit.start_peak_bytes = cost.peak;
-    if (status == MEMOPT_OK && s->found.fits && !s->fit.fits)
-        status = mo_plan_search_list(&s->given, &s->chosen, &s->target, &s->found);
-    if (status == MEMOPT_OK && s->target.all_changes)
-        status = mo_plan_search_alternatives(&s->given, &options, &s->found);
-    return status;
+    if (s->found.fits && !s->fit.fits)
+        MO_PLAN_TRY(mo_plan_search_list(&s->given, &s->chosen, &s->target, &s->found));
+    return s->target.all_changes ? mo_plan_search_alternatives(&s->given, &options, &s->found)
+                                 : MEMOPT_OK;
 }
 
 static memopt_status solve(mo_plan_solution *s)
@@ -191,21 +184,19 @@ static memopt_status solve(mo_plan_solution *s)
     else
         s->target.keep_batch = 0;
     s->fit.target_batch = s->effective_batch;
-    memopt_status status = find(s);
-    if (status == MEMOPT_OK && s->found.fits)
-        status = choose_batch(s);
-    if (status == MEMOPT_OK)
-        status = list_changes(s);
-    if (status == MEMOPT_OK && s->found.fits) /* of the run that is proposed */
-        status =
-            mo_plan_largest_batch(&s->chosen, MO_PLAN_LARGEST_BATCH, &s->fit.largest_micro_batch);
-    if (status == MEMOPT_OK)
-        status = mo_plan_case_cost(&s->chosen, &cost);
+    MO_PLAN_TRY(find(s));
+    if (s->found.fits)
+        MO_PLAN_TRY(choose_batch(s));
+    MO_PLAN_TRY(list_changes(s));
+    if (s->found.fits) /* of the run that is proposed */
+        MO_PLAN_TRY(
+            mo_plan_largest_batch(&s->chosen, MO_PLAN_LARGEST_BATCH, &s->fit.largest_micro_batch));
+    MO_PLAN_TRY(mo_plan_case_cost(&s->chosen, &cost));
     s->fit.fits_after = (uint32_t)s->found.fits;
     s->fit.peak_bytes = cost.peak;
     s->fit.floor_bytes = s->found.fits ? 0 : s->found.floor;
     s->fit.time_factor = s->found.time;
-    return status;
+    return MEMOPT_OK;
 }
 
 /* Switches as 0 or 1. */

@@ -1,14 +1,14 @@
 /*
  * What fits, and which file owns what:
  *
- *   solve.c          the handle, and the order: as given, smaller micro-batches, changes
- *   cost.c       what a case takes: played, or measured by the caller; each is asked for once
- *   batch.c      the largest micro-batch; accumulation for an effective batch
+ *   solve.c    the order: the run as given, smaller micro-batches, changes
+ *   cost.c     what a case needs: played, or measured by the caller; each is asked for once
+ *   batch.c    the largest micro-batch; accumulation for an effective batch
  *   changes.c  each change: what it does to a case, its words, its time
- *   search.c    which changes to take
+ *   search.c   which changes to take
  *
- * A case is a model, run and card; a change makes another case of it. Only cost.c   knows how
- * a case's bytes come about.
+ * A case is a model, run and card; a change makes another case of it. Only cost.c knows where a
+ * case's bytes come from.
  */
 #ifndef MO_PLAN_SOLVE_H
 #define MO_PLAN_SOLVE_H

@@ -46,13 +46,13 @@ static mo_plan_value cast_product(mo_plan_tape *t, mo_plan_value x, mo_plan_valu
 /* Adds to y what LoRA's two make of x. As PEFT does it: x is cast to their type, and the sum back
  * to that of y; autocast casts each operand of a product once more. Takes y over. */
 static mo_plan_value adapted(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x,
-                             mo_plan_value y, uint32_t compute, double dropout)
+                             mo_plan_value y)
 {
     uint64_t rank = mo_plan_elements(t, l->down) / l->in;
     uint32_t width = mo_plan_width(t, l->down);
     mo_plan_value own = mo_plan_op_cast(t, x, width);
-    mo_plan_value low = mo_plan_op_dropout(t, own, dropout);
-    uint32_t operands = compute ? compute : width;
+    mo_plan_value low = mo_plan_op_dropout(t, own, t->adapter_dropout);
+    uint32_t operands = t->compute ? t->compute : width;
     mo_plan_value middle = cast_product(t, low, l->down, MO_PLAN_NONE, l->in, rank, operands);
     mo_plan_drop(t, low);
     mo_plan_value high = cast_product(t, middle, l->up, MO_PLAN_NONE, rank, l->out, operands);
@@ -66,14 +66,13 @@ static mo_plan_value adapted(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_v
     return sum;
 }
 
-mo_plan_value mo_plan_op_linear(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x,
-                                uint32_t compute, double lora_dropout)
+mo_plan_value mo_plan_op_linear(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x)
 {
     if (t->status != MEMOPT_OK)
         return MO_PLAN_NONE;
     mo_plan_value y = cast_product(t, x, l->weight, l->bias, l->in, l->out,
-                                   compute ? compute : mo_plan_width(t, l->weight));
-    return l->down == MO_PLAN_NONE ? y : adapted(t, l, x, y, compute, lora_dropout);
+                                   t->compute ? t->compute : mo_plan_width(t, l->weight));
+    return l->down == MO_PLAN_NONE ? y : adapted(t, l, x, y);
 }
 
 /* x in fp32, divided by the root of its mean square; the code has the mean meanwhile. */
@@ -139,8 +138,7 @@ static mo_plan_value layer_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_
     return out;
 }
 
-mo_plan_value mo_plan_op_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_value x,
-                              uint32_t compute)
+mo_plan_value mo_plan_op_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_value x)
 {
     if (t->status != MEMOPT_OK)
         return MO_PLAN_NONE;
@@ -148,7 +146,7 @@ mo_plan_value mo_plan_op_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_va
         return rms_norm(t, n, x);
     if (n->kind == MO_PLAN_NORM_GEMMA)
         return gemma_norm(t, n, x);
-    if (compute == 0 || t->narrow_norms)
+    if (t->compute == 0 || t->narrow_norms)
         return layer_norm(t, n, x);
     mo_plan_value wide =
         mo_plan_op_cast(t, x, 4); /* autocast computes norms in fp32, but not on a CPU */

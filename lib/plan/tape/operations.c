@@ -24,15 +24,13 @@ static mo_plan_value unary(mo_plan_tape *t, mo_plan_value x, const char *label, 
     int last = !save_output && mo_plan_needs(t, x); /* what runs again may end with it */
     mo_plan_value out = last ? mo_plan_value_of_inputs(t, elements, width, t->category)
                              : mo_plan_value_new(t, elements, width, t->category);
-    mo_plan_tape_record(
-        t,
-        &(mo_plan_record){.label = label,
-                          .out = {out, MO_PLAN_NONE, MO_PLAN_NONE},
-                          .in = {x, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE},
-                          .grad = {size_of(t, x)},
-                          .saved = {save_input ? x : MO_PLAN_NONE, save_output ? out : MO_PLAN_NONE,
-                                    MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE},
-                          .temp = temp});
+    mo_plan_tape_record(t, &(mo_plan_record){.label = label,
+                                             .out = {out},
+                                             .in = {x},
+                                             .grad = {size_of(t, x)},
+                                             .saved = {save_input ? x : MO_PLAN_NONE,
+                                                       save_output ? out : MO_PLAN_NONE},
+                                             .temp = temp});
     return out;
 }
 
@@ -142,7 +140,7 @@ mo_plan_value mo_plan_op_mul(mo_plan_tape *t, mo_plan_value a, mo_plan_value b)
     mo_plan_value out = made(t, "a product", n, wider(t, a, b));
     mo_plan_record r = {.label = "a product",
                         .out[0] = out,
-                        .in = {a, b, MO_PLAN_NONE, MO_PLAN_NONE},
+                        .in = {a, b},
                         .saved[0] = mo_plan_needs(t, b) ? a : MO_PLAN_NONE,
                         .saved[1] = mo_plan_needs(t, a) ? b : MO_PLAN_NONE};
     gradients_of_product(t, &r, out);

@@ -15,11 +15,6 @@ typedef struct mo_plan_linear {
     uint64_t in, out;
 } mo_plan_linear;
 
-#define MO_PLAN_NO_LINEAR                                                                          \
-    {                                                                                              \
-        MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NONE, 0, 0                               \
-    }
-
 typedef struct mo_plan_norm {
     mo_plan_value weight, bias;
     enum mo_plan_norm_kind kind;
@@ -74,11 +69,8 @@ mo_plan_value mo_plan_op_embedding(mo_plan_tape *t, mo_plan_value table, mo_plan
 mo_plan_value mo_plan_op_loss(mo_plan_tape *t, mo_plan_value x, mo_plan_value target);
 
 /* --- made of several (composed.c) ---------------------------------------------------------- */
-/* compute: 0, or the width of autocast to which inputs and weights are cast. */
-mo_plan_value mo_plan_op_linear(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x,
-                                uint32_t compute, double lora_dropout);
-mo_plan_value mo_plan_op_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_value x,
-                              uint32_t compute);
+mo_plan_value mo_plan_op_linear(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x);
+mo_plan_value mo_plan_op_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_value x);
 mo_plan_value mo_plan_op_activation(mo_plan_tape *t, mo_plan_value x, uint32_t activation);
 
 #endif

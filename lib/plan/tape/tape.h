@@ -30,7 +30,8 @@
 #include "plan/settings/bytes.h"
 
 typedef uint32_t mo_plan_value;
-#define MO_PLAN_NONE 0u /* no value, storage or node: their first entries are never used */
+/* No value, storage or node: their first entries are never used, and zeroed structs have none. */
+#define MO_PLAN_NONE 0u
 
 typedef enum mo_plan_category {
     MO_PLAN_PARAMETERS,
@@ -187,7 +188,9 @@ struct mo_plan_tape {
     uint64_t stop; /* the node after which what runs again ends (0: none): no more is saved */
     mo_plan_value *cached; /* weights that autocast has cast; it keeps them to the end of forward */
     uint64_t cached_count, cached_capacity;
-    double flops; /* of forward operations outside recomputation */
+    uint32_t compute;       /* 0, or the width that autocast computes in */
+    double adapter_dropout; /* before LoRA's two */
+    double flops;           /* of forward operations outside recomputation */
 };
 
 /* --- life (tape.c) ------------------------------------------------------------------------ */

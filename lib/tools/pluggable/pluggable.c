@@ -188,10 +188,10 @@ static memopt_status end_slot(mo_plug_slot *slot)
         return MEMOPT_OK;
     memopt_device *device = memopt_allocator_get_device(allocator);
     memopt_status status = mo_plug_pools_end(slot);
-    memopt_status ended = memopt_allocator_destroy(allocator);
+    mo_keep_first(&status, memopt_allocator_destroy(allocator));
     atomic_store(&slot->first, NULL);
-    memopt_status closed = memopt_device_close(device);
-    return status != MEMOPT_OK ? status : ended != MEMOPT_OK ? ended : closed;
+    mo_keep_first(&status, memopt_device_close(device));
+    return status;
 }
 
 memopt_status memopt_pluggable_end(void)
@@ -203,10 +203,8 @@ memopt_status memopt_pluggable_end(void)
     if (live > 0)
         return mo_fail(MEMOPT_BUSY, "pluggable_end: %llu blocks are still allocated; free them",
                        (unsigned long long)live);
-    for (int i = 0; i < MO_PLUG_DEVICES; i++) {
-        memopt_status ended = end_slot(&mo_plug_slots[i]);
-        status = status != MEMOPT_OK ? status : ended;
-    }
+    for (int i = 0; i < MO_PLUG_DEVICES; i++)
+        mo_keep_first(&status, end_slot(&mo_plug_slots[i]));
     strcpy(mo_plug_backend, "cuda");
     mo_plug_config[0] = '\0';
     atomic_store(&raise_function, NULL);

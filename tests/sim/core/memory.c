@@ -44,14 +44,12 @@ sim_status sim_mem_free(sim_context *context, uintptr_t address)
     sim_mapping *m = arena != NULL && arena != &sim_host ? sim_find_mapping(arena, address) : NULL;
     if (m == NULL || !m->plain || m->address != address)
         return SIM_INVALID_VALUE;
-    if (sim_options.free_waits) {
-        sim_context_wait(context);
-        if (context->sticky != SIM_OK)
-            return context->sticky;
-        m = sim_find_mapping(arena, address); /* another thread may have freed it meanwhile */
-        if (m == NULL)
-            return SIM_INVALID_VALUE;
-    }
+    sim_context_wait(context);
+    if (context->sticky != SIM_OK)
+        return context->sticky;
+    m = sim_find_mapping(arena, address); /* another thread may have freed it meanwhile */
+    if (m == NULL)
+        return SIM_INVALID_VALUE;
     sim_remove_mapping(arena, m);
     return SIM_OK;
 }
@@ -60,7 +58,7 @@ sim_status sim_mem_free(sim_context *context, uintptr_t address)
 
 static int granular(uint64_t value)
 {
-    return value % sim_options.granularity == 0;
+    return value % sim_granule() == 0;
 }
 
 /* The reservation that holds the whole range, or NULL. */
@@ -93,7 +91,7 @@ sim_status sim_vm_reserve(int device, uint64_t bytes, uint64_t align, uintptr_t 
     sim_device *d = &sim_devices[device];
     if (bytes == 0 || !granular(bytes) || (align & (align - 1)) != 0)
         return SIM_INVALID_VALUE;
-    uint64_t unit = align > sim_options.granularity ? align : sim_options.granularity;
+    uint64_t unit = align > sim_granule() ? align : sim_granule();
     uintptr_t address = sim_take_addresses(&d->arena, bytes, unit);
     if (address == 0)
         return SIM_OUT_OF_MEMORY;

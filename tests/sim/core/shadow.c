@@ -118,7 +118,7 @@ int sim_shadow_initialised(const sim_op *op, uintptr_t address, uint64_t bytes)
 {
     const sim_arena *arena = sim_arena_of(address);
     uintptr_t end = address + bytes;
-    if (arena == NULL || arena == &sim_host || !sim_options.uninitialised)
+    if (arena == NULL || arena == &sim_host)
         return 1;
     while (address < end) {
         const sim_mapping *m = sim_find_mapping(arena, address);

@@ -20,11 +20,12 @@
 #include <stdint.h>
 
 enum {
-    SIM_SLOTS = 192,  /* streams alive at a time, default streams included */
-    SIM_DEVICES = 8,  /* at most */
-    SIM_FRAMES = 10,  /* of a call's backtrace */
-    SIM_PAGE = 4096,  /* of the host, and of host registration */
-    SIM_PARAMS = 4096 /* bytes of a launch's parameters */
+    SIM_SLOTS = 192,   /* streams alive at a time, default streams included */
+    SIM_DEVICES = 8,   /* at most */
+    SIM_FRAMES = 10,   /* of a call's backtrace */
+    SIM_PAGE = 4096,   /* of the host, and of host registration */
+    SIM_PARAMS = 4096, /* bytes of a launch's parameters */
+    SIM_MULTIPROCESSORS = 8
 };
 
 /* How far each stream has come, as one operation must find it: clock[slot] operations done. */
@@ -124,11 +125,11 @@ typedef struct sim_context {
 /* The environment (README.md tells each variable). */
 typedef struct sim_config {
     int devices;
-    uint64_t total, granularity;
-    uint32_t major, minor, warp_size, multiprocessors;
+    uint64_t total;
+    uint32_t major, minor, warp_size;
     uint32_t driver_version;
     const char *gfx, *name, *missing;
-    int virtual_memory, eager, uninitialised, races, free_waits, dead_stream, rdma, pageable;
+    int virtual_memory, dead_stream, rdma, pageable;
     int noise, handle_files, tail_access, late_maps;
     uint64_t seed;
 } sim_config;
@@ -201,6 +202,12 @@ extern sim_arena sim_host;
 extern sim_stream *sim_streams;
 extern sim_clock sim_host_clock; /* what the host has seen to be done */
 extern const int sim_is_hip;
+
+/* A page of virtual memory: HIP says 4 KiB. */
+static inline uint64_t sim_granule(void)
+{
+    return sim_is_hip ? 4u << 10 : 2u << 20;
+}
 
 /* --- state.c: environment, faults, violations ---------------------------------------------- */
 

@@ -95,19 +95,12 @@ static void read_options(void)
     if (sim_options.devices > SIM_DEVICES)
         sim_options.devices = SIM_DEVICES;
     sim_options.total = read_number("MEMOPT_SIM_MEMORY", (uint64_t)1 << 30);
-    sim_options.granularity =
-        read_number("MEMOPT_SIM_GRANULARITY", sim_is_hip ? 4u << 10 : 2u << 20);
-    sim_options.multiprocessors = (uint32_t)read_number("MEMOPT_SIM_MULTIPROCESSORS", 8);
     sim_options.warp_size = (uint32_t)read_number("MEMOPT_SIM_WARP", sim_is_hip ? 64 : 32);
     sim_options.driver_version =
         (uint32_t)read_number("MEMOPT_SIM_DRIVER", sim_is_hip ? 71460850 : 13000);
     sim_options.virtual_memory = read_number("MEMOPT_SIM_VMM", 1) != 0;
     sim_options.rdma = (int)read_number("MEMOPT_SIM_RDMA", 0);
     sim_options.pageable = (int)read_number("MEMOPT_SIM_PAGEABLE", 0);
-    sim_options.eager = read_number("MEMOPT_SIM_EAGER", 0) != 0;
-    sim_options.uninitialised = read_number("MEMOPT_SIM_UNINITIALISED", 1) != 0;
-    sim_options.races = read_number("MEMOPT_SIM_RACES", 1) != 0;
-    sim_options.free_waits = read_number("MEMOPT_SIM_FREE_WAITS", 1) != 0;
     sim_options.dead_stream = (int)read_number("MEMOPT_SIM_DEAD_STREAM", 709);
     sim_options.seed = read_number("MEMOPT_SIM_SEED", 1);
     sim_options.gfx =
@@ -116,8 +109,7 @@ static void read_options(void)
     sim_options.noise = (int)read_number("MEMOPT_SIM_NOISE", 1);
     sim_options.handle_files = (int)read_number("MEMOPT_SIM_HANDLE_FILES", sim_is_hip);
     sim_options.tail_access = (int)read_number("MEMOPT_SIM_TAIL_ACCESS", sim_is_hip);
-    sim_options.late_maps = (int)read_number(
-        "MEMOPT_SIM_LATE_MAPS", sim_is_hip && strncmp(sim_options.gfx, "gfx12", 5) == 0);
+    sim_options.late_maps = sim_is_hip && strncmp(sim_options.gfx, "gfx12", 5) == 0;
     sim_options.missing = read_text("MEMOPT_SIM_MISSING", "");
     lost_code = (int32_t)read_number("MEMOPT_SIM_LOST", 0);
     read_capability();

@@ -85,7 +85,7 @@ static void force(sim_stream *stream, uint32_t target)
     busy = 1;
     while (stream->completed < target) {
         sim_stream *needed = runnable(stream);
-        sim_stream *other = sim_options.eager ? NULL : overtaker(needed);
+        sim_stream *other = overtaker(needed);
         run_head(other != NULL ? other : needed);
     }
     busy = 0;
@@ -243,8 +243,6 @@ sim_status sim_submit_after(sim_stream *stream, sim_op *op, const sim_clock *als
     else
         stream->head = op;
     stream->tail = op;
-    if (sim_options.eager)
-        force(stream, stream->submitted);
     return SIM_OK;
 }
 

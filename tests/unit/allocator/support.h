@@ -4,7 +4,7 @@
 
 #include "support/bench.h"
 
-#include "allocator/check.h"
+#include "support/allocator_check.h"
 
 static inline memopt_device *open_cpu(uint64_t capacity, uint32_t order, uint64_t seed)
 {

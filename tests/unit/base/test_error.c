@@ -2,6 +2,7 @@
 #include "cmocka_first.h"
 
 #include "base/error.h"
+#include "memopt/experimental/hooks.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -31,6 +32,13 @@ static void a_failure_is_told_in_parts(void **state)
     info = info_of_this_thread();
     assert_int_equal(info.driver_code, 0);
     assert_string_equal(info.driver_message, "");
+    assert_int_equal(memopt_set_error(MEMOPT_BUSY, 5, NULL, NULL), MEMOPT_BUSY);
+    info = info_of_this_thread();
+    assert_int_equal(info.driver_code, 5);
+    assert_string_equal(info.message, "");
+    assert_string_equal(info.driver_message, "");
+    int32_t capturing = 0;
+    assert_int_equal(memopt_stream_is_capturing(NULL, NULL, &capturing), MEMOPT_INVALID_ARGUMENT);
 }
 
 static void success_does_not_clear_it(void **state)

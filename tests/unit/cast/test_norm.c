@@ -222,6 +222,13 @@ static void refuses(void **state)
                  memopt_clip(f->device, f->norm, twice, 2, 1.0, f->scratch, SCRATCH, NULL));
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_bytes",
                  memopt_norm_get_scratch(&f->tensor, 1, NULL));
+    static memopt_tensor huge[3000]; /* of which each has 2^50 partial sums */
+    uint64_t bytes = 7;
+    for (int i = 0; i < 3000; i++)
+        huge[i] = (memopt_tensor){NULL, UINT64_MAX, MEMOPT_DTYPE_F32};
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "2^64 bytes",
+                 memopt_norm_get_scratch(huge, 3000, &bytes));
+    assert_int_equal(bytes, 7);
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not aligned",
                  memopt_norm(f->device, (float *)(void *)((char *)f->norm + 1), &f->tensor, 1,
                              f->scratch, SCRATCH, NULL));

@@ -1,8 +1,7 @@
 /*
  * What a GPU back end owes its caller, on a simulated driver (cuda or hip, by the argument): the
  * thread's current context or device is the same after every call as before, whatever it was and
- * whether the call succeeds; streams of others are taken; what belongs to another device is
- * refused.
+ * whether the call succeeds; streams of others are taken.
  */
 #include "support.h"
 
@@ -13,7 +12,7 @@
 #include <dlfcn.h>
 
 static const char *backend = "cuda";
-static char own_name[16], other_name[16];
+static char own_name[16];
 static void *driver;
 static memopt_device *device; /* "…:1" */
 static void (*fail_at)(const char *call, int64_t n, int32_t code);
@@ -305,56 +304,6 @@ static void foreign_streams_are_taken(void **state)
     assert_int_equal(end_stream(foreign), 0);
 }
 
-static void what_is_of_another_device_is_refused(void **state)
-{
-    memopt_device *far = NULL;
-    memopt_stream far_stream = NULL;
-    memopt_event *far_event = NULL, *event = NULL;
-    void *far_memory = NULL, *memory = NULL, *address = NULL, *far_pinned = NULL;
-    mo_vm_handle far_handle;
-    (void)state;
-    expected = 0;
-    make_current(0);
-    OK(memopt_device_open(own_name, NULL, &device));
-    OK(memopt_device_open(other_name, NULL, &far));
-    OK(memopt_stream_create(far, &far_stream));
-    OK(memopt_event_create(far, 0, &far_event));
-    OK(memopt_event_create(device, 0, &event));
-    OK(mo_mem_alloc(far, MIB, &far_memory));
-    OK(mo_mem_alloc(device, MIB, &memory));
-    OK(mo_vm_reserve(device, GRANULE, &address));
-    OK(mo_vm_create(far, GRANULE, &far_handle));
-    OK(memopt_host_alloc(far, 100, &far_pinned));
-#define REFUSED(call) KEEPS_FAILING(MEMOPT_INVALID_ARGUMENT, call)
-    REFUSED(memopt_fill(device, memory, 1, MIB, far_stream));
-    SAYS("400");
-    REFUSED(memopt_copy(device, memory, far_pinned, 100, far_stream));
-    REFUSED(memopt_stream_sync(device, far_stream));
-    REFUSED(memopt_stream_query(device, far_stream));
-    REFUSED(memopt_stream_host_callback(device, far_stream, nothing, NULL));
-    REFUSED(memopt_event_record(event, far_stream));
-    REFUSED(memopt_stream_destroy(device, far_stream));
-    REFUSED(memopt_copy(device, memory, far_pinned, 0, far_stream));
-    REFUSED(memopt_stream_wait_event(device, NULL, far_event));
-    SAYS("of another device");
-    REFUSED(memopt_fill(device, far_memory, 1, MIB, NULL));
-    REFUSED(mo_mem_free(device, far_memory, MIB));
-    SAYS(own_name);
-    REFUSED(mo_vm_map(device, address, GRANULE, far_handle));
-    REFUSED(mo_vm_unreserve(far, address, GRANULE));
-    REFUSED(memopt_host_free(device, far_pinned));
-    OK(memopt_host_free(far, far_pinned));
-    OK(mo_vm_release(far, far_handle, GRANULE));
-    OK(mo_vm_unreserve(device, address, GRANULE));
-    OK(mo_mem_free(device, memory, MIB));
-    OK(mo_mem_free(far, far_memory, MIB));
-    OK(memopt_event_destroy(event));
-    OK(memopt_event_destroy(far_event));
-    OK(memopt_stream_destroy(far, far_stream));
-    OK(memopt_device_close(far));
-    OK(memopt_device_close(device));
-}
-
 /* --- captures of the program --------------------------------------------------------------- */
 
 /* The program captures a stream in the strictest mode. What the library does meanwhile, and the
@@ -515,7 +464,6 @@ int main(int count, char **values)
         cmocka_unit_test(every_call_keeps_what_is_current),
         cmocka_unit_test(failing_calls_keep_what_is_current),
         cmocka_unit_test(foreign_streams_are_taken),
-        cmocka_unit_test(what_is_of_another_device_is_refused),
         cmocka_unit_test(captures_of_the_program_survive),
         cmocka_unit_test(large_grids_are_split),
         cmocka_unit_test(a_lost_device_keeps_what_is_current),
@@ -524,6 +472,5 @@ int main(int count, char **values)
     if (count > 1)
         backend = values[1];
     snprintf(own_name, sizeof own_name, "%s:1", backend);
-    snprintf(other_name, sizeof other_name, "%s:0", backend);
     return cmocka_run_group_tests(tests, find_driver, NULL);
 }

@@ -69,7 +69,12 @@ static void end_told(const char *config)
     void *live = block_of(&w, w.allocator, w.stream);
     OK(memopt_allocator_record_stream(w.allocator, live, w.other));
     lose_device(719);
+    memopt_error_info error = {sizeof error, 0, 0, NULL, NULL};
     assert_int_equal(memopt_stream_sync(w.device, w.stream), MEMOPT_DEVICE_LOST);
+    OK(memopt_last_error_info(&error));
+    assert_int_equal(error.driver_code, 719);
+    assert_true(strlen(error.driver_message) > 0);
+    FAILS_SAYING(MEMOPT_DEVICE_LOST, "lost before", memopt_event_record(w.event, w.stream));
     OK(memopt_allocator_free(w.allocator, live));
     OK(memopt_scaler_destroy(w.scaler));
     OK(memopt_optimizer_destroy(w.optimizer));

@@ -187,17 +187,6 @@ static void elapsed_time_is_of_completion(void **state)
     OK(memopt_event_destroy(silent));
 }
 
-static void events_never_recorded_are_complete(void **state)
-{
-    memopt_device *device = *state;
-    memopt_event *event;
-    OK(memopt_event_create(device, 0, &event));
-    OK(memopt_event_query(event));
-    OK(memopt_event_sync(event));
-    OK(memopt_stream_wait_event(device, NULL, event));
-    OK(memopt_event_destroy(event));
-}
-
 /* --- kernels -------------------------------------------------------------------------------- */
 
 typedef struct square_args {
@@ -309,54 +298,6 @@ static void kernels_cover_every_item_once(void **state)
     OK(memopt_stream_destroy(device, streams[1]));
 }
 
-enum { LAUNCHES = 100, ITEMS = 512 };
-
-typedef struct launcher {
-    memopt_device *device;
-    uint64_t inline_out[ITEMS], stream_out[ITEMS];
-    memopt_status status;
-} launcher;
-
-static void *launch_often(void *user)
-{
-    launcher *l = user;
-    memopt_stream stream;
-    l->status = memopt_stream_create(l->device, &stream);
-    if (l->status != MEMOPT_OK)
-        return NULL;
-    square_args here = {l->inline_out, 1}, there = {l->stream_out, 2};
-    for (int i = 0; i < LAUNCHES && l->status == MEMOPT_OK; i++) {
-        l->status = mo_launch(l->device, stream, &square_kernel, &there, ITEMS);
-        if (l->status == MEMOPT_OK)
-            l->status = mo_launch(l->device, NULL, &square_kernel, &here, ITEMS);
-    }
-    memopt_status ended = memopt_stream_destroy(l->device, stream); /* waits */
-    if (l->status == MEMOPT_OK)
-        l->status = ended;
-    return NULL;
-}
-
-static void threads_and_streams_launch_at_once(void **state)
-{
-    enum { THREADS = 4 };
-    launcher *all = calloc(THREADS, sizeof *all);
-    pthread_t threads[THREADS];
-    for (int t = 0; t < THREADS; t++) {
-        all[t].device = *state;
-        assert_int_equal(pthread_create(&threads[t], NULL, launch_often, &all[t]), 0);
-    }
-    for (int t = 0; t < THREADS; t++)
-        pthread_join(threads[t], NULL);
-    for (int t = 0; t < THREADS; t++) {
-        OK(all[t].status);
-        for (uint64_t i = 0; i < ITEMS; i++) {
-            assert_int_equal(all[t].inline_out[i], i * i * LAUNCHES);
-            assert_int_equal(all[t].stream_out[i], i * i * 2 * LAUNCHES);
-        }
-    }
-    free(all);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -368,16 +309,12 @@ int main(void)
                                         close_device),
         cmocka_unit_test_setup_teardown(the_null_stream_waits_inline, open_device, close_device),
         cmocka_unit_test_setup_teardown(elapsed_time_is_of_completion, open_device, close_device),
-        cmocka_unit_test_setup_teardown(events_never_recorded_are_complete, open_device,
-                                        close_device),
         cmocka_unit_test_setup_teardown(kernels_cover_every_item_once, open_device, close_device),
         cmocka_unit_test_setup_teardown(little_work_stays_in_one_thread, open_device, close_device),
 #if defined(__x86_64__)
         cmocka_unit_test_setup_teardown(kernels_keep_subnormals_whatever_the_caller_flushes,
                                         open_device, close_device),
 #endif
-        cmocka_unit_test_setup_teardown(threads_and_streams_launch_at_once, open_device,
-                                        close_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

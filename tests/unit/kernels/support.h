@@ -71,16 +71,4 @@ static inline mo_cast_args cast_args(void *destination, const format *to, const 
     return args;
 }
 
-static inline uint32_t crc32_of(const void *data, uint64_t bytes)
-{
-    const unsigned char *at = data;
-    uint32_t crc = ~0u;
-    for (uint64_t i = 0; i < bytes; i++) {
-        crc ^= at[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = (crc >> 1) ^ (0xedb88320u & (0u - (crc & 1)));
-    }
-    return ~crc;
-}
-
 #endif

@@ -97,15 +97,15 @@ static int written_after_abandoned_read(world *w)
     return good;
 }
 
-typedef int (*race)(world *w);
+typedef int (*program)(world *w);
 
-static int run(race program, uint32_t omitted, uint64_t seed)
+static int run(program race, uint32_t omitted, uint64_t seed)
 {
     world w;
     memopt_offloader_options options = spilling(PAGES, 0);
     world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
     mo_offload_omitted = omitted;
-    int good = program(&w);
+    int good = race(&w);
     mo_offload_omitted = MO_OMIT_NOTHING;
     memopt_status late = memopt_device_sync(w.device);
     if (omitted == MO_OMIT_NOTHING)
@@ -114,41 +114,24 @@ static int run(race program, uint32_t omitted, uint64_t seed)
     return good && late == MEMOPT_OK;
 }
 
-/* One seed in `one_in` at least goes wrong without the guard. */
-static void check_race(race program, uint32_t guard, int one_in)
+/* A program, and the dependency that it needs: one seed in `one_in` at least goes wrong without. */
+typedef struct guarded {
+    program race;
+    uint32_t guard;
+    int one_in;
+} guarded;
+
+static void check_race(void **state)
 {
+    const guarded *g = *state;
     int noticed = 0, seeds = is_long() ? 80 : 40;
     for (int seed = 0; seed < seeds; seed++) {
-        if (!run(program, MO_OMIT_NOTHING, (uint64_t)seed))
+        if (!run(g->race, MO_OMIT_NOTHING, (uint64_t)seed))
             fail_msg("seed %d goes wrong: %s", seed, memopt_last_error());
-        noticed += !run(program, guard, (uint64_t)seed);
+        noticed += !run(g->race, g->guard, (uint64_t)seed);
     }
-    if (noticed < seeds / one_in)
+    if (noticed < seeds / g->one_in)
         fail_msg("without its guard, only %d of %d seeds go wrong", noticed, seeds);
-}
-
-static void test_written_after_copy(void **unused)
-{
-    (void)unused;
-    check_race(written_after_copy, MO_OMIT_STORE_WAIT, 1);
-}
-
-static void test_copied_after_read(void **unused)
-{
-    (void)unused;
-    check_race(copied_after_read, MO_OMIT_FETCH_WAIT, 1);
-}
-
-static void test_read_after_former_copies(void **unused)
-{
-    (void)unused;
-    check_race(read_after_former_copies, MO_OMIT_STAGING_WAIT, 5);
-}
-
-static void test_written_after_abandoned_read(void **unused)
-{
-    (void)unused;
-    check_race(written_after_abandoned_read, MO_OMIT_STORED_WAIT, 5);
 }
 
 /* Two training steps in a quarter of the host memory that they need, nothing waited for by hand. */
@@ -185,13 +168,21 @@ static void test_two_steps(void **unused)
     }
 }
 
+#define RACE(program, guard, one_in)                                                               \
+    {                                                                                              \
+#program, check_race, healthy_disk, NULL, &(guarded)                                       \
+        {                                                                                          \
+            program, guard, one_in                                                                 \
+        }                                                                                          \
+    }
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_written_after_copy, healthy_disk),
-        cmocka_unit_test_setup(test_copied_after_read, healthy_disk),
-        cmocka_unit_test_setup(test_read_after_former_copies, healthy_disk),
-        cmocka_unit_test_setup(test_written_after_abandoned_read, healthy_disk),
+        RACE(written_after_copy, MO_OMIT_STORE_WAIT, 1),
+        RACE(copied_after_read, MO_OMIT_FETCH_WAIT, 1),
+        RACE(read_after_former_copies, MO_OMIT_STAGING_WAIT, 5),
+        RACE(written_after_abandoned_read, MO_OMIT_STORED_WAIT, 5),
         cmocka_unit_test_setup(test_two_steps, healthy_disk),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

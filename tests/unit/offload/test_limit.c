@@ -248,49 +248,6 @@ static void test_trim_under_way(void **unused)
     }
 }
 
-/* Random sizes under a tight limit: never above it, never wrong. */
-static void test_never_above_the_limit(void **unused)
-{
-    (void)unused;
-    enum { LIVE = 40 };
-    for (uint32_t policy = 0; policy < 3; policy++) {
-        world w;
-        memopt_ticket tickets[LIVE] = {0};
-        uint64_t sizes[LIVE];
-        const uint64_t limit = 3 * MIB + 1000; /* not a multiple of a page */
-        open_with(&w, limit, policy);
-        for (int i = 0; i < 4000; i++) {
-            int at = (int)next(LIVE);
-            void *data = NULL;
-            if (tickets[at] == 0) {
-                sizes[at] = next(4) ? 1 + next(60000) : 1 + next(MIB);
-                void *block = filled_block(&w, sizes[at], at + 1, w.s);
-                memopt_status status =
-                    memopt_offloader_pack(w.offloader, block, sizes[at], w.s, &tickets[at]);
-                if (status == MEMOPT_LIMIT_REACHED)
-                    OK(memopt_allocator_free(w.allocator, block));
-                else
-                    OK(status);
-            } else {
-                OK(memopt_offloader_unpack(w.offloader, tickets[at], w.s, &data));
-                assert_true(holds(&w, data, at + 1, sizes[at], w.s));
-                OK(memopt_offloader_release(w.offloader, tickets[at], w.s));
-                tickets[at] = 0;
-            }
-            assert_true(stats_of(&w).host_bytes <= limit);
-            const char *broken = i % 16 == 0 ? broken_pool(&w.offloader->pool) : NULL;
-            if (broken != NULL)
-                fail_msg("after %d operations: %s", i, broken);
-        }
-        check_accounts(&w, limit);
-        assert_true(stats_of(&w).host_bytes_peak > 2 * MIB);
-        for (int at = 0; at < LIVE; at++)
-            if (tickets[at] != 0)
-                OK(memopt_offloader_release(w.offloader, tickets[at], w.s));
-        world_close(&w);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,7 +258,6 @@ int main(void)
         cmocka_unit_test(test_waste),
         cmocka_unit_test(test_cache_is_used_again),
         cmocka_unit_test(test_trim_under_way),
-        cmocka_unit_test(test_never_above_the_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

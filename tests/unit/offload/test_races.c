@@ -234,14 +234,14 @@ static int kept_value_written_before_reuse(world *w)
     return good;
 }
 
-typedef int (*race)(world *w);
+typedef int (*program)(world *w);
 
-static int run(race program, uint32_t omitted, uint64_t seed)
+static int run(program race, uint32_t omitted, uint64_t seed)
 {
     world w;
     world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, NULL);
     mo_offload_omitted = omitted;
-    int good = program(&w);
+    int good = race(&w);
     mo_offload_omitted = MO_OMIT_NOTHING;
     memopt_status late = memopt_device_sync(w.device); /* misuse that nobody has read yet */
     if (omitted == MO_OMIT_NOTHING)
@@ -250,89 +250,24 @@ static int run(race program, uint32_t omitted, uint64_t seed)
     return good && late == MEMOPT_OK;
 }
 
-static void check_race(race program, uint32_t guard)
+/* A program, and the dependency that it needs. */
+typedef struct guarded {
+    program race;
+    uint32_t guard;
+} guarded;
+
+static void check_race(void **state)
 {
+    const guarded *g = *state;
     int noticed = 0, seeds = 0;
     FOR_SEEDS (seed, SEEDS) {
-        if (!run(program, MO_OMIT_NOTHING, seed))
+        if (!run(g->race, MO_OMIT_NOTHING, seed))
             fail_msg("seed %d goes wrong: %s", (int)seed, memopt_last_error());
-        noticed += !run(program, guard, seed);
+        noticed += !run(g->race, g->guard, seed);
         seeds++;
     }
     if (noticed != seeds)
         fail_msg("without its guard, only %d of %d seeds go wrong", noticed, seeds);
-}
-
-static void test_copy_after_value(void **unused)
-{
-    (void)unused;
-    check_race(copy_after_value, MO_OMIT_PACK_WAIT);
-}
-
-static void test_source_kept_until_copied(void **unused)
-{
-    (void)unused;
-    check_race(source_kept_until_copied, MO_OMIT_FREE_RECORD);
-}
-
-static void test_back_after_out(void **unused)
-{
-    (void)unused;
-    check_race(back_after_out, MO_OMIT_BRING_WAIT);
-}
-
-static void test_slab_kept_until_read(void **unused)
-{
-    (void)unused;
-    check_race(slab_kept_until_read, MO_OMIT_REUSE_WAIT);
-}
-
-static void test_joined_slab_kept_until_read(void **unused)
-{
-    (void)unused;
-    check_race(joined_slab_kept_until_read, MO_OMIT_REUSE_WAIT);
-}
-
-static void test_kept_value_written_before_reuse(void **unused)
-{
-    (void)unused;
-    check_race(kept_value_written_before_reuse, MO_OMIT_KEPT_WAIT);
-}
-
-static void test_memory_free_before_back(void **unused)
-{
-    (void)unused;
-    check_race(memory_free_before_back, MO_OMIT_MEMORY_WAIT);
-}
-
-static void test_consumer_waits(void **unused)
-{
-    (void)unused;
-    check_race(consumer_waits, MO_OMIT_UNPACK_WAIT);
-}
-
-static void test_consumer_of_own_memory_waits(void **unused)
-{
-    (void)unused;
-    check_race(consumer_of_own_memory_waits, MO_OMIT_UNPACK_WAIT);
-}
-
-static void test_own_memory_free_before_back(void **unused)
-{
-    (void)unused;
-    check_race(own_memory_free_before_back, MO_OMIT_MEMORY_WAIT);
-}
-
-static void test_memory_kept_for_other_stream(void **unused)
-{
-    (void)unused;
-    check_race(memory_kept_for_other_stream, MO_OMIT_RELEASE_RECORD);
-}
-
-static void test_unused_prefetch(void **unused)
-{
-    (void)unused;
-    check_race(unused_prefetch, MO_OMIT_RELEASE_RECORD);
 }
 
 /* A pack that fails after its copy was enqueued gives the block back as it was: the caller may
@@ -371,59 +306,30 @@ static void test_failed_pack_gives_the_block_back(void **unused)
     assert_true(failures > 10);
 }
 
-/* Two steps of a small training loop, everything in flight at once, host limit and all. */
-static void test_two_steps(void **unused)
-{
-    (void)unused;
-    enum { LAYERS = 6 };
-    FOR_SEEDS (seed, SEEDS) {
-        world w;
-        memopt_offloader_options options = MEMOPT_OFFLOADER_OPTIONS_INIT;
-        memopt_ticket tickets[LAYERS];
-        options.host_limit = LAYERS * 40960;
-        world_open(&w, MEMOPT_STREAM_ORDER_ADVERSARIAL, seed, 16 * MIB, &options);
-        void *results = device_block(&w, 2 * LAYERS * BYTES, w.s);
-        for (int step = 0; step < 2; step++) {
-            for (int i = 0; i < LAYERS; i++)
-                tickets[i] = packed(&w, BYTES, 16 * step + i + 1, w.s);
-            for (int i = LAYERS - 1; i >= 0; i--) {
-                void *data = NULL;
-                if (i > 0)
-                    OK(memopt_offloader_prefetch(w.offloader, tickets[i - 1]));
-                OK(memopt_offloader_unpack(w.offloader, tickets[i], w.s, &data));
-                OK(memopt_copy(w.device, (char *)results + (step * LAYERS + i) * BYTES, data, BYTES,
-                               w.s));
-                OK(memopt_offloader_release(w.offloader, tickets[i], w.s));
-            }
-        }
-        OK(memopt_stream_sync(w.device, w.s));
-        for (int i = 0; i < 2 * LAYERS; i++)
-            assert_true(
-                all_bytes((char *)results + i * BYTES, 16 * (i / LAYERS) + i % LAYERS + 1, BYTES));
-        assert_int_equal(stats_of(&w).kept_overflow, 0);
-        assert_int_equal(stats_of(&w).prefetch_hits, 2 * (LAYERS - 1));
-        OK(memopt_allocator_free(w.allocator, results));
-        world_close(&w);
+#define RACE(program, guard)                                                                       \
+    {                                                                                              \
+#program, check_race, NULL, NULL, &(guarded)                                               \
+        {                                                                                          \
+            program, guard                                                                         \
+        }                                                                                          \
     }
-}
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy_after_value),
-        cmocka_unit_test(test_source_kept_until_copied),
-        cmocka_unit_test(test_back_after_out),
-        cmocka_unit_test(test_slab_kept_until_read),
-        cmocka_unit_test(test_joined_slab_kept_until_read),
-        cmocka_unit_test(test_kept_value_written_before_reuse),
-        cmocka_unit_test(test_memory_free_before_back),
-        cmocka_unit_test(test_consumer_waits),
-        cmocka_unit_test(test_consumer_of_own_memory_waits),
-        cmocka_unit_test(test_own_memory_free_before_back),
-        cmocka_unit_test(test_memory_kept_for_other_stream),
-        cmocka_unit_test(test_unused_prefetch),
+        RACE(copy_after_value, MO_OMIT_PACK_WAIT),
+        RACE(source_kept_until_copied, MO_OMIT_FREE_RECORD),
+        RACE(back_after_out, MO_OMIT_BRING_WAIT),
+        RACE(slab_kept_until_read, MO_OMIT_REUSE_WAIT),
+        RACE(joined_slab_kept_until_read, MO_OMIT_REUSE_WAIT),
+        RACE(kept_value_written_before_reuse, MO_OMIT_KEPT_WAIT),
+        RACE(memory_free_before_back, MO_OMIT_MEMORY_WAIT),
+        RACE(consumer_waits, MO_OMIT_UNPACK_WAIT),
+        RACE(consumer_of_own_memory_waits, MO_OMIT_UNPACK_WAIT),
+        RACE(own_memory_free_before_back, MO_OMIT_MEMORY_WAIT),
+        RACE(memory_kept_for_other_stream, MO_OMIT_RELEASE_RECORD),
+        RACE(unused_prefetch, MO_OMIT_RELEASE_RECORD),
         cmocka_unit_test(test_failed_pack_gives_the_block_back),
-        cmocka_unit_test(test_two_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -265,6 +265,8 @@ static void test_refusals(void **state)
     OK(memopt_quantize(w.device, 3, &codes, &scales, &x, 1, NULL));
     REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 3, &codes, &scales, &x, 2, NULL));
     REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 3, &codes, &scales, NULL, 1, NULL));
+    REFUSED(INVALID_ARGUMENT, memopt_quantize(NULL, 3, &codes, &scales, &x, 1, NULL));
+    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 3, &codes, &scales, &codes, 1, NULL));
     codes.count = 500;
     REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 3, &codes, &scales, &x, 1, NULL));
     REFUSED(INVALID_ARGUMENT, memopt_dequantize(w.device, 3, &x, &codes, &scales, 1, NULL));

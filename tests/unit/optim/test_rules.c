@@ -21,6 +21,8 @@ static const kind kinds[] = {
     {"Lion 8-bit", MEMOPT_OPTIMIZER_LION, MEMOPT_STATE_8BIT, LION},
     {"SGD", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_F32, SGD},
     {"SGD 8-bit", MEMOPT_OPTIMIZER_SGD, MEMOPT_STATE_8BIT, SGD},
+    {"AdamW", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_F32, ADAMW},
+    {"AdamW 8-bit", MEMOPT_OPTIMIZER_ADAMW, MEMOPT_STATE_8BIT, ADAMW},
 };
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -151,19 +153,53 @@ static void test_coded_states_stay_near(void **state)
 {
     (void)state;
     for (int i = 0; i < KINDS; i++) {
-        static const double bounds[KINDS] = {0.3, 0.06, 1e-3, 0.035, 1e-3, 0.025};
+        static const double bounds[KINDS] = {0.3, 0.06, 1e-3, 0.035, 1e-3, 0.025, 1e-4, 0.022};
         errors e = follow(&kinds[i], 50, 0);
         assert_true(e.mean < bounds[i] * e.moved);
     }
 }
 
-/* The second moment never vanishes beside a first one: no step is longer than AdamW's can be. */
+/* The second moment never vanishes beside a first one: no step is longer than AdamW's can be. With
+ * 8-bit states torchao's is off by up to 12 and bitsandbytes' by 0.024. */
 static void test_wide_blocks(void **state)
 {
+    static const struct {
+        int kind;
+        double most;
+    } rows[] = {{0, 0.06}, {1, 0.06}, {KINDS - 1, 0.024}};
     (void)state;
-    for (int i = 0; i < 2; i++) {
-        errors e = follow(&kinds[i], 50, 13);
-        assert_true(e.most < 0.06);
+    for (int i = 0; i < 3; i++) {
+        errors e = follow(&kinds[rows[i].kind], 50, 13);
+        assert_true(e.most <= rows[i].most);
+    }
+}
+
+/* Rows without a gradient, zero blocks, -0 and subnormals: nothing drifts. */
+static void test_untouched_rows_stay_zero(void **state)
+{
+    (void)state;
+    static const uint64_t sizes[] = {1, 255, 256, 257, 300, 5000};
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+        memopt_optimizer *o = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
+        uint64_t n = sizes[k], index, seed = 3;
+        float *g = calloc(n, 4), *out = calloc(n, 4);
+        memopt_tensor p = new_tensor(&w, n, MEMOPT_DTYPE_F32, g);
+        memopt_tensor gradient = new_tensor(&w, n, MEMOPT_DTYPE_F32, NULL);
+        OK(memopt_optimizer_add_parameter(o, 0, &p, NULL, w.stream, &index));
+        for (int step = 0; step < 50; step++) {
+            for (uint64_t i = 0; i < n; i++)
+                g[i] = i % 2 == 0 ? (i % 4 ? -0.0f : 0.0f) : normal(&seed);
+            write_tensor(&w, &gradient, g);
+            OK(memopt_optimizer_step(o, &gradient, 1, NULL, w.stream));
+        }
+        read_floats(&w, &p, out);
+        for (uint64_t i = 0; i < n; i++)
+            assert_true(i % 2 == 0 ? out[i] == 0.0f : out[i] != 0.0f);
+        free(g);
+        free(out);
+        OK(memopt_optimizer_destroy(o));
+        close_world(&w);
     }
 }
 
@@ -220,7 +256,7 @@ static void test_losses(void **state)
 {
     (void)state;
     static const double rates[] = {0, 0.02, 0.03, 0.05}; /* by kind */
-    static const double bounds[KINDS] = {4.0, 1.4, 1.01, 1.1, 1.01, 1.1};
+    static const double bounds[KINDS] = {4.0, 1.4, 1.01, 1.1, 1.01, 1.1, 1.01, 1.1};
     for (int i = 0; i < KINDS; i++) {
         kind exact = kinds[i];
         exact.format = MEMOPT_STATE_F32;
@@ -435,6 +471,7 @@ int main(void)
         cmocka_unit_test(test_32bit_is_the_formula),
         cmocka_unit_test(test_coded_states_stay_near),
         cmocka_unit_test(test_wide_blocks),
+        cmocka_unit_test(test_untouched_rows_stay_zero),
         cmocka_unit_test(test_losses),
         cmocka_unit_test(test_verdict_scale_and_copy),
         cmocka_unit_test(test_orders_and_resuming),

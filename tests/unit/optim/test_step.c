@@ -111,45 +111,6 @@ static void test_non_finite_changes_nothing(void **state)
     }
 }
 
-/* A scaled gradient gives what the unscaled one gives, bit for bit (powers of two). */
-static void test_unscale(void **state)
-{
-    (void)state;
-    setup a = make(MEMOPT_STREAM_ORDER_EAGER, 0), b = make(MEMOPT_STREAM_ORDER_EAGER, 0);
-    memopt_scaler *scaler;
-    uint64_t bytes, bytes_b;
-    OK(memopt_scaler_create(b.w.device, NULL, &scaler));
-    memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
-    options.scaler = scaler;
-    for (int i = 0; i < 3; i++) {
-        float *x = noise((uint64_t)i + 9, 0.01f);
-        for (int k = 0; k < N; k++)
-            x[k] *= 65536.0f;
-        write_tensor(&b.w, &b.g[i], x);
-    }
-    OK(memopt_optimizer_step(a.o, a.g, 3, NULL, a.w.stream));
-    OK(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
-    unsigned char *x = everything(&a, &bytes), *y = everything(&b, &bytes_b);
-    assert_memory_equal(x, y, bytes);
-    free(y);
-
-    /* an overflow is noted in the scaler's flag, skips the step, and shrinks the scale */
-    poison(&b, 2, 700, INFINITY);
-    OK(memopt_optimizer_step(b.o, b.g, 3, &options, b.w.stream));
-    y = everything(&b, &bytes_b);
-    assert_memory_equal(x, y, bytes);
-    assert_true(*memopt_scaler_get_found_inf(scaler) == 1.0f);
-    OK(memopt_scaler_update(scaler, b.w.stream));
-    memopt_scaler_state now = {.struct_size = sizeof now};
-    OK(memopt_scaler_get_state_sync(scaler, b.w.stream, &now));
-    assert_true(now.scale == 32768.0);
-    free(x);
-    free(y);
-    OK(memopt_scaler_destroy(scaler));
-    end(&a);
-    end(&b);
-}
-
 /* After memopt_scaler_unscale() the step takes the flag's verdict and does not unscale again. */
 static void test_already_unscaled(void **state)
 {
@@ -409,52 +370,16 @@ static void test_bad_input(void **state)
     end(&s);
 }
 
-static void test_blockwise(void **state)
-{
-    (void)state;
-    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
-    memopt_tensor x = new_tensor(&w, 1000, MEMOPT_DTYPE_F32, noise(5, 3.0f));
-    memopt_tensor y = new_tensor(&w, 1000, MEMOPT_DTYPE_BF16, NULL);
-    memopt_tensor absmax = new_tensor(&w, 4, MEMOPT_DTYPE_F32, NULL);
-    memopt_tensor bytes = new_tensor(&w, 500, MEMOPT_DTYPE_F16, NULL);
-    memopt_tensor codes = {bytes.data, 1000, MEMOPT_DTYPE_U8};
-    static float in[1000], out[1000];
-    OK(memopt_quantize(w.device, MEMOPT_STATE_8BIT, &codes, &absmax, &x, 1, w.stream));
-    OK(memopt_dequantize(w.device, MEMOPT_STATE_8BIT, &y, &codes, &absmax, 1, w.stream));
-    read_floats(&w, &x, in);
-    read_floats(&w, &y, out);
-    double error = 0.0;
-    for (int i = 0; i < 1000; i++)
-        error += fabs((double)in[i] - (double)out[i]) / 1000;
-    assert_true(error < 0.06 && error > 0.0);
-    absmax.count = 3;
-    assert_int_equal(memopt_quantize(w.device, MEMOPT_STATE_8BIT, &codes, &absmax, &x, 1, w.stream),
-                     MEMOPT_INVALID_ARGUMENT);
-    absmax.count = 4;
-    assert_int_equal(
-        memopt_quantize(w.device, MEMOPT_STATE_8BIT, &codes, &absmax, &codes, 1, w.stream),
-        MEMOPT_UNSUPPORTED);
-    assert_int_equal(memopt_quantize(NULL, MEMOPT_STATE_8BIT, &codes, &absmax, &x, 1, w.stream),
-                     MEMOPT_INVALID_ARGUMENT);
-    assert_int_equal(memopt_state_map(MEMOPT_STATE_8BIT, 1, NULL), MEMOPT_INVALID_ARGUMENT);
-    float map[256];
-    OK(memopt_state_map(MEMOPT_STATE_8BIT, 0, map));
-    assert_true(map[0] == 0.0f && map[255] == 1.0f);
-    close_world(&w);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_non_finite_changes_nothing),
-        cmocka_unit_test(test_unscale),
         cmocka_unit_test(test_already_unscaled),
         cmocka_unit_test(test_norm_and_clip),
         cmocka_unit_test(test_streams_and_orders),
         cmocka_unit_test(test_growing),
         cmocka_unit_test(test_groups_and_copies),
         cmocka_unit_test(test_bad_input),
-        cmocka_unit_test(test_blockwise),
     };
     return cmocka_run_group_tests_name("optimizer step", tests, NULL, NULL);
 }

@@ -71,6 +71,28 @@ static void sums_pass_their_gradient_on(void **state)
     mo_plan_tape_end(&t);
 }
 
+/* A gradient is cast to its narrower value while the node still holds what it saved. */
+static void saved_values_are_there_when_gradients_are_cast(void **state)
+{
+    mo_plan_tape t;
+    (void)state;
+    start(&t);
+    mo_plan_value wide = mo_plan_value_new(&t, 500, 2, MO_PLAN_ACTIVATIONS);
+    mo_plan_value narrow = mo_plan_value_new(&t, 500, 1, MO_PLAN_ACTIVATIONS);
+    mo_plan_value_learns(&t, wide, 1000);
+    mo_plan_value_learns(&t, narrow, 500);
+    mo_plan_value x = mo_plan_op_scale(&t, wide), y = mo_plan_op_scale(&t, narrow);
+    mo_plan_value product = mo_plan_op_mul(&t, x, y);
+    mo_plan_value loss = mean_of(&t, product);
+    mo_plan_drop(&t, x);
+    mo_plan_drop(&t, y);
+    mo_plan_tape_backward(&t, loss);
+    /* Both leaves, the loss and its gradient; x and y, saved; the product's gradient; both
+     * gradients in the product's type and one of them cast. */
+    assert_int_equal(peak(&t, MO_PLAN_PHASE_BACKWARD), 1502 + 1500 + 1000 + 2000 + 500);
+    mo_plan_tape_end(&t);
+}
+
 static void offloaded_values_are_held_by_the_host(void **state)
 {
     mo_plan_tape t;
@@ -125,12 +147,12 @@ static void sizes_that_do_not_fit_stick(void **state)
     assert_int_equal(mo_plan_tape_mul(&t, UINT64_MAX, 2), 0);
     assert_int_equal(t.status, MEMOPT_INVALID_ARGUMENT);
     assert_int_equal(mo_plan_value_new(&t, 1, 1, MO_PLAN_ACTIVATIONS), MO_PLAN_NONE);
-    mo_plan_linear l = MO_PLAN_NO_LINEAR;
+    mo_plan_linear l = {0};
     mo_plan_norm n = {MO_PLAN_NONE, MO_PLAN_NONE, MO_PLAN_NORM_LAYER};
     mo_plan_value parts[MO_PLAN_RECORD_OUTPUTS];
     assert_int_equal(mo_plan_op_add(&t, MO_PLAN_NONE, MO_PLAN_NONE), MO_PLAN_NONE);
-    assert_int_equal(mo_plan_op_linear(&t, &l, MO_PLAN_NONE, 0, 0), MO_PLAN_NONE);
-    assert_int_equal(mo_plan_op_norm(&t, &n, MO_PLAN_NONE, 0), MO_PLAN_NONE);
+    assert_int_equal(mo_plan_op_linear(&t, &l, MO_PLAN_NONE), MO_PLAN_NONE);
+    assert_int_equal(mo_plan_op_norm(&t, &n, MO_PLAN_NONE), MO_PLAN_NONE);
     assert_int_equal(mo_plan_op_activation(&t, MO_PLAN_NONE, MO_PLAN_ACTIVATION_GELU_NEW),
                      MO_PLAN_NONE);
     mo_plan_op_split(&t, MO_PLAN_NONE, 3, parts);
@@ -150,6 +172,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(fan_in_sums_into_a_new_tensor),
         cmocka_unit_test(sums_pass_their_gradient_on),
+        cmocka_unit_test(saved_values_are_there_when_gradients_are_cast),
         cmocka_unit_test(offloaded_values_are_held_by_the_host),
         cmocka_unit_test(small_values_are_not_offloaded),
         cmocka_unit_test(sizes_that_do_not_fit_stick),

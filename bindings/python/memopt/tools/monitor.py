@@ -17,8 +17,8 @@ from .._abi import Status
 from .._abi import tools as _abi
 from .._abi.tools import MonitorField, ProcessKind
 from .._interrupt import Interruptible
-from .._library import c_text, output
-from ..backends import names_of, status_of, text, words
+from .._library import c_text, output, values_of
+from ..backends import info_of, names_of
 from ._library import lib
 
 
@@ -79,23 +79,6 @@ class Process(NamedTuple):
     kinds: Tuple[str, ...]
 
 
-#: The bit that marks a field of a reading as valid.
-_BITS = {
-    "name": MonitorField.NAME,
-    "uuid": MonitorField.UUID,
-    "pci": MonitorField.PCI,
-    "memory_total": MonitorField.MEMORY,
-    "memory_used": MonitorField.MEMORY,
-    "memory_free": MonitorField.MEMORY,
-    "memory_reserved": MonitorField.MEMORY_RESERVED,
-    "utilization": MonitorField.UTILIZATION,
-    "memory_utilization": MonitorField.MEMORY_UTILIZATION,
-    "temperature": MonitorField.TEMPERATURE,
-    "power": MonitorField.POWER,
-    "power_limit": MonitorField.POWER_LIMIT,
-}
-
-
 class Monitor(_lifetime.Closing):
     """Reads the devices of "cuda" (NVML), "hip" (ROCm SMI or the driver's files) or "cpu" (the
     machine itself). One thread at a time."""
@@ -116,17 +99,8 @@ class Monitor(_lifetime.Closing):
     def info(backend: str) -> MonitorInfo:
         """The source; a missing one is a result, not an exception."""
         raw = output(lib.memopt_monitor_get_info, c_text(backend, "a back end"))
-        return MonitorInfo(
-            status=status_of(raw.status),
-            driver_code=raw.driver_code,
-            device_count=raw.device_count,
-            source=text(raw.source),
-            library=text(raw.library),
-            version=text(raw.version),
-            tried=words(raw.tried),
-            problem=text(raw.problem),
-            missing=words(raw.missing),
-        )
+        info: MonitorInfo = info_of(MonitorInfo, raw)
+        return info
 
     @property
     def backend(self) -> str:
@@ -143,14 +117,13 @@ class Monitor(_lifetime.Closing):
     def read(self, index: int = 0) -> Reading:
         """Reads one device. NotFoundError if no device has this index."""
         raw = output(lib.memopt_monitor_get_reading, self._handle.pointer, index)
-        values = {field: _value(raw, field, bit) for field, bit in _BITS.items()}
-        return Reading(
-            denied=names_of(MonitorField, raw.denied),
-            failed=names_of(MonitorField, raw.failed),
-            driver_code=raw.driver_code,
-            problem=text(raw.problem),
-            **values,
-        )
+        values = values_of(raw, Reading._fields)
+        for field in Reading._fields[: Reading._fields.index("denied")]:
+            if not raw.fields & MonitorField.__members__.get(field.upper(), MonitorField.MEMORY):
+                values[field] = None
+        values["denied"] = names_of(MonitorField, raw.denied)
+        values["failed"] = names_of(MonitorField, raw.failed)
+        return Reading(**values)
 
     def processes(self, index: int = 0) -> List[Process]:
         """The processes that use a device, the greatest user first."""
@@ -162,7 +135,7 @@ class Monitor(_lifetime.Closing):
                 found.append(
                     Process(
                         pid=raw.pid,
-                        name=text(raw.name),
+                        name=raw.name.decode("utf-8", "replace"),
                         used_bytes=raw.used_bytes if raw.used_known else None,
                         kinds=names_of(ProcessKind, raw.kind),
                     )
@@ -175,10 +148,3 @@ class Monitor(_lifetime.Closing):
         with Interruptible():
             lib.memopt_monitor_processes(self._handle.pointer, index, visitor, None)
         return found
-
-
-def _value(raw: _abi.MonitorReadingStruct, field: str, bit: MonitorField) -> Any:
-    if not raw.fields & bit:
-        return None
-    value = getattr(raw, field)
-    return text(value) if isinstance(value, bytes) else value

@@ -24,7 +24,6 @@ def theirs(device, **options):
     return torch.amp.GradScaler(device.type, **options)
 
 
-BOTH = pytest.mark.parametrize("make", [ours, theirs], ids=["ours", "torch"])
 
 
 class Recorder(torch.optim.SGD):

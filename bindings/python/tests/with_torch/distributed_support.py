@@ -19,6 +19,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import memopt.torch as mt  # noqa: E402
 from optim_support import make, same_bits  # noqa: E402
 
 COLLECTIVE_LIMIT = 20  # seconds that two processes wait for each other
@@ -57,10 +58,11 @@ def _serve(rank: int, size: int, backend: str, meeting: str, pipe: Any) -> None:
         call = pipe.recv()
         if call is None:
             break
-        function, arguments = call
+        function, packed = call
         torch.manual_seed(4321)
         try:
-            answer = (True, _dumps(function(rank, *_loads(arguments))))
+            arguments, options = _loads(packed)
+            answer = (True, _dumps(function(rank, *arguments, **options)))
         except BaseException:
             answer = (False, traceback.format_exc().encode())
         pipe.send(answer)
@@ -88,11 +90,11 @@ class Group:
             theirs.close()
             self._members.append((process, ours))
 
-    def run(self, function: Callable[..., Any], *arguments: Any) -> List[Any]:
-        """function(rank, *arguments) in all processes at once; the results by rank."""
+    def run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> List[Any]:
+        """function(rank, *arguments, **options) in all processes at once; the results by rank."""
         if not self._members:
             self._start()
-        packed = _dumps(arguments)
+        packed = _dumps((arguments, options))
         for _, pipe in self._members:
             pipe.send((function, packed))
         answers = []
@@ -142,11 +144,6 @@ TORCHRUN = [
     *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"),
     *("--rdzv-endpoint=127.0.0.1:0", "--rdzv-id=tests", "--local-addr=127.0.0.1"),
 ]
-
-
-def environment() -> Dict[str, str]:
-    """For a process that is started by its command line."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
 
 
 # --- what runs in the processes, and in this one for comparison -----------------------------------
@@ -214,6 +211,60 @@ def sharded_model(backend: str) -> Any:
     return model
 
 
+def _network() -> Any:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(
+        torch.nn.Linear(64, 130), torch.nn.GELU(), torch.nn.Linear(130, 70)
+    )
+
+
+def _sharded(model: Any, **options: Any) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model, **options)
+    return model
+
+
+def _columns() -> Any:
+    from torch.distributed.tensor import Shard
+
+    return _sharded(_network(), shard_placement_fn=lambda p: Shard(1 if p.dim() > 1 else 0))
+
+
+def _square(*names: str) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=names)
+
+
+def _both_ways() -> Any:
+    from torch.distributed.tensor import parallel
+
+    mesh, model = _square("data", "tensor"), _network()
+    plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+    parallel.parallelize_module(model, mesh["tensor"], plan)
+    return _sharded(model, mesh=mesh["data"])
+
+
+#: Ways to lie over the processes of a group, by name.
+LAYOUTS: Dict[str, Callable[[str], Any]] = {
+    "weights": lambda backend: Weights(),
+    "shards": sharded_model,  # of weights, by rows
+    "pairs": lambda backend: _sharded(Weights(), mesh=_square("replicate", "shard")),
+    "network": lambda backend: _network(),
+    "rows": lambda backend: _sharded(_network()),
+    "columns": lambda backend: _columns(),
+    "both ways": lambda backend: _both_ways(),  # tensor parallel in pairs, sharded over them
+}
+
+
+def build(layout: str, backend: str, kind: str, lr: float = 1e-2) -> Any:
+    """A model in a layout, and its optimizer; of networks biases are coded, too."""
+    model = LAYOUTS[layout](backend)
+    least = 4096 if isinstance(model, Weights) else 16
+    return model, make(kind, model.parameters(), lr=lr, min_8bit_size=least)
+
+
 def local_states(model: Any, optimizer: Any) -> Dict[str, Any]:
     return {
         name: {k: v.cpu().clone() for k, v in optimizer.state[p].items()}
@@ -221,18 +272,108 @@ def local_states(model: Any, optimizer: Any) -> Dict[str, Any]:
     }
 
 
-def sharded_steps(rank: int, backend: str, kind: str, seeds: List[int]) -> Any:
-    model = sharded_model(backend)
-    optimizer = make(kind, model.parameters(), lr=1e-2)
+def steps_in(rank: int, backend: str, layout: str, kind: str, seeds: List[int]) -> Any:
+    """Parameters and states after some steps; with rank 0 and no group in this process."""
+    model, optimizer = build(layout, backend, kind)
     take_steps(model, optimizer, seeds)
     return whole_parameters(model), local_states(model, optimizer)
 
 
-def steps_alone(kind: str, seeds: Any) -> Any:
-    model = Weights()
-    optimizer = make(kind, model.parameters(), lr=1e-2)
-    take_steps(model, optimizer, seeds)
-    return model, optimizer
+def _both_dicts(model: Any, optimizer: Any, flat: bool) -> Any:
+    from torch.distributed.checkpoint import state_dict as helpers
+
+    options = helpers.StateDictOptions(flatten_optimizer_state_dict=flat)
+    weights, states = helpers.get_state_dict(model, optimizer, options=options)
+    return {"weights": weights, "states": states}, options
+
+
+def _moments(model: Any, optimizer: Any) -> Dict[str, Any]:
+    """The decoded states of the whole model, by parameter and key."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    with mt.optim.portable_states(optimizer):
+        states = get_optimizer_state_dict(model, optimizer)["state"]
+    return {
+        name: {
+            key: (v.full_tensor() if hasattr(v, "full_tensor") else v).clone()
+            for key, v in state.items()
+        }
+        for name, state in states.items()
+    }
+
+
+def _result(model: Any, optimizer: Any, portable: bool) -> Any:
+    moments = _moments(model, optimizer) if portable else None
+    kept = local_states(model, optimizer)
+    take_steps(model, optimizer, [4, 5])
+    return kept, whole_parameters(model), moments
+
+
+def save(
+    rank: int,
+    backend: str,
+    layout: str,
+    kind: str,
+    path: str,
+    portable: bool = False,
+    flat: bool = False,
+) -> Any:
+    """Three steps, a checkpoint, two steps more: the states of this process at the checkpoint, the
+    parameters at the end, and, if portable, the decoded states of all processes."""
+    import torch.distributed.checkpoint as dcp
+
+    model, optimizer = build(layout, backend, kind)
+    take_steps(model, optimizer, [1, 2, 3])
+    with mt.optim.portable_states(*[optimizer] * portable):
+        whole, _ = _both_dicts(model, optimizer, flat)
+        dcp.save(whole, checkpoint_id=path)
+    if portable:
+        for name, state in whole["states"]["state"].items():
+            shard = dict(model.named_parameters())[name]
+            for key in state.keys() - {"step"}:  # a process saves its shard, decoded
+                own = getattr(state[key], "_local_tensor", state[key])
+                assert own.shape == getattr(shard, "_local_tensor", shard).shape
+                assert own.dtype is torch.float32
+    return _result(model, optimizer, portable)
+
+
+def load(
+    rank: int,
+    backend: str,
+    layout: str,
+    kind: str,
+    path: str,
+    portable: bool = False,
+    flat: bool = False,
+    again: str = "",
+) -> Any:
+    """Another model takes the checkpoint, saves it again if asked to, and goes on: as save()."""
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import set_state_dict
+
+    model, optimizer = build(layout, backend, kind, lr=0.5)
+    with mt.optim.portable_states(*[optimizer] * portable):
+        whole, options = _both_dicts(model, optimizer, flat)
+        dcp.load(whole, checkpoint_id=path)
+        set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=whole["weights"],
+            optim_state_dict=whole["states"],
+            options=options,
+        )
+        if again:
+            dcp.save(_both_dicts(model, optimizer, flat)[0], checkpoint_id=again)
+    return _result(model, optimizer, portable)
+
+
+def error_of(rank: int, function: Callable[..., Any], *arguments: Any) -> str:
+    """What a function says that fails in this process without leaving others waiting, or ""."""
+    try:
+        function(rank, *arguments)
+    except BaseException as error:  # which torch's CheckpointException is
+        return "%s: %s" % (type(error).__name__, error)
+    return ""
 
 
 def assert_same_values(a: Dict[str, Any], b: Dict[str, Any]) -> None:

@@ -25,9 +25,9 @@ SHIM = os.path.join(SIMULATORS, "torch", "libcudart_shim.so")
 COMMON = """
 import ctypes, gc, warnings
 import memopt
-from memopt._library import lib, part
-from memopt import _abi
-tools = part(_abi.TOOLS)
+from memopt._abi.tools import PluggableRaise
+from memopt._library import lib
+from memopt.tools._library import lib as tools
 driver = ctypes.CDLL("libcuda.so.1")
 driver.memopt_sim_used.restype = ctypes.c_uint64
 MIB = 1 << 20

@@ -16,7 +16,6 @@ torch = pytest.importorskip("torch")
 
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
-from memopt.allocator import config_items  # noqa: E402
 from simulated import PACKAGE, run  # noqa: E402
 
 GPU = torch.cuda.is_available()
@@ -28,7 +27,7 @@ GPU = torch.cuda.is_available()
 def test_entry_points_on_the_driver():
     run(
         """
-        tools.memopt_pluggable_configure(b"cuda", b"expandable_segments:True", _abi.PluggableRaise())
+        tools.memopt_pluggable_configure(b"cuda", b"expandable_segments:True", PluggableRaise())
         block = tools.memopt_pluggable_alloc(3 * MIB, 1, None)
         assert block and driver.memopt_sim_used(1) >= 3 * MIB and driver.memopt_sim_used(0) == 0
         assert tools.memopt_pluggable_alloc(0, 1, None) is None
@@ -41,107 +40,6 @@ def test_entry_points_on_the_driver():
         tools.memopt_pluggable_empty_cache()
         assert driver.memopt_sim_used(1) == 0
         tools.memopt_pluggable_end()
-        """
-    )
-
-
-def test_default_without_configure():
-    run(
-        """
-        block = tools.memopt_pluggable_alloc(1000, 0, None)
-        assert block
-        tools.memopt_pluggable_free(block, 1000, 0, None)
-        try:
-            tools.memopt_pluggable_configure(b"hip", b"", _abi.PluggableRaise())
-        except memopt.BusyError as error:
-            assert "before the first allocation" in str(error)
-        else:
-            raise AssertionError
-        """
-    )
-
-
-def test_a_recorded_stream_delays_reuse():
-    run(
-        """
-        new_context()
-        stream, other = new_stream(), new_stream()
-        for recorded in (False, True):
-            block = tools.memopt_pluggable_alloc(3 * MIB, 0, stream)
-            if recorded:  # work of the other stream, which the driver does not run by itself
-                check(driver.cuMemsetD8Async(
-                    ctypes.c_uint64(block), ctypes.c_ubyte(1), ctypes.c_size_t(MIB),
-                    ctypes.c_void_p(other)))
-                tools.memopt_pluggable_record_stream(block, other)
-            tools.memopt_pluggable_free(block, 3 * MIB, 0, stream)
-            again = tools.memopt_pluggable_alloc(3 * MIB, 0, stream)
-            assert (again == block) is not recorded
-            tools.memopt_pluggable_free(again, 3 * MIB, 0, stream)
-        check(driver.cuStreamSynchronize(ctypes.c_void_p(other)))
-        tools.memopt_pluggable_empty_cache()
-        assert driver.memopt_sim_used(0) == 0
-        """
-    )
-
-
-def test_a_graph_keeps_its_memory():
-    run(
-        """
-        new_context()
-        stream = new_stream()
-        cached = tools.memopt_pluggable_alloc(MIB, 0, stream)
-        tools.memopt_pluggable_free(cached, MIB, 0, stream)
-        tools.memopt_pluggable_begin_pool(0, 7, 1, None)
-        begin_capture(stream)
-        temporary = tools.memopt_pluggable_alloc(MIB, 0, stream)
-        outside = tools.memopt_pluggable_alloc(MIB, 0, None)
-        tools.memopt_pluggable_free(temporary, MIB, 0, stream)
-        end_capture(stream)
-        tools.memopt_pluggable_end_pool(0, 7, 1)
-        tools.memopt_pluggable_empty_cache()
-        assert temporary != cached and stat("reserved_bytes.all.current", 0, 1) > 0
-        assert stat("requested_bytes.all.current") == MIB
-        later = {tools.memopt_pluggable_alloc(MIB, 0, stream) for _ in range(40)}
-        assert temporary not in later
-        tools.memopt_pluggable_release_pool(0, 7, 1)
-        assert stat("reserved_bytes.all.current", 0, 1) == 0
-        for block in later | {outside}:
-            tools.memopt_pluggable_free(block, MIB, 0, None)
-        tools.memopt_pluggable_end()
-        assert driver.memopt_sim_used(0) == 0
-        """
-    )
-
-
-def test_threads_and_devices():
-    run(
-        """
-        import random, threading
-        failures = []
-
-        def work(seed):
-            choose, blocks = random.Random(seed), []
-            for _ in range(400):
-                size, device = choose.randrange(1, MIB), choose.randrange(2)
-                block = tools.memopt_pluggable_alloc(size, device, None)
-                if not block:
-                    failures.append(lib.memopt_last_error())
-                blocks.append((block, size, device))
-                if len(blocks) > 20:
-                    block, size, device = blocks.pop(choose.randrange(20))
-                    tools.memopt_pluggable_free(block, size, device, None)
-            for block, size, device in blocks:
-                tools.memopt_pluggable_free(block, size, device, None)
-
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-        for thread in threads: thread.start()
-        for thread in threads: thread.join()
-        assert not failures, failures
-        for device in (0, 1):
-            assert stat("requested_bytes.all.current", device) == 0
-            assert stat("requested_bytes.all.peak", device) > 0
-        tools.memopt_pluggable_end()
-        assert driver.memopt_sim_used(0) == driver.memopt_sim_used(1) == 0
         """
     )
 
@@ -380,11 +278,6 @@ def test_without_a_gpu():
     with pytest.raises(RuntimeError, match="sees no GPU"):
         mt.enable_allocator("expandable_segments:True")
     assert mt.enabled_allocator() is None
-
-
-def test_config_items():
-    assert config_items("a:1, b:[1:2,3:4],,c:True,") == ["a:1", "b:[1:2,3:4]", "c:True"]
-    assert config_items("") == []
 
 
 # --- a real GPU -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""GradScaler: making one, scale() and unscale_() are what torch's are, bit for bit."""
+"""GradScaler is torch's but for unscale_() and its check, which are what torch's are, bit for bit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import nn  # noqa: E402
 
 import memopt.torch as mt  # noqa: E402
 from amp_support import (  # noqa: E402
-    BOTH,
     FLT_MAX,
     INF,
     NAN,
@@ -28,74 +27,11 @@ from amp_support import (  # noqa: E402
 
 
 def test_it_is_one_of_torchs(device):
-    scaler = ours(device)
-    assert isinstance(scaler, torch.amp.GradScaler)
-    public = {name for name in dir(torch.amp.GradScaler) if not name.startswith("_")}
-    assert public <= set(dir(scaler))
-
-
-def test_defaults_are_torchs(device):
+    """What its own methods do is torch's, and tested there."""
+    own = {name for name in vars(mt.GradScaler) if not name.startswith("__")}
+    assert issubclass(mt.GradScaler, torch.amp.GradScaler)
+    assert own == {"_unscale_grads_", "_check_inf_per_device", "update"}
     assert ours(device).state_dict() == theirs(device).state_dict()
-    assert ours(device).get_scale() == 65536.0
-    a = ours(device, init_scale=8.0, growth_factor=3.0, backoff_factor=0.25, growth_interval=5)
-    assert (a.get_growth_factor(), a.get_backoff_factor(), a.get_growth_interval()) == (3, 0.25, 5)
-    a.set_growth_factor(4.0), a.set_backoff_factor(0.125), a.set_growth_interval(7)
-    assert (a.get_growth_factor(), a.get_backoff_factor(), a.get_growth_interval()) == (4, 0.125, 7)
-
-
-def test_without_a_gpu_the_default_is_disabled():
-    if torch.cuda.is_available():
-        assert mt.GradScaler().is_enabled()
-        return
-    with pytest.warns(UserWarning, match="CUDA is not available"):
-        scaler = mt.GradScaler()
-    assert not scaler.is_enabled()
-
-
-@BOTH
-def test_bad_factors(make, device):
-    with pytest.raises(AssertionError, match="growth factor"):
-        make(device, growth_factor=1.0)
-    with pytest.raises(AssertionError, match="backoff factor"):
-        make(device, backoff_factor=1.0)
-
-
-@BOTH
-def test_disabled_does_nothing(make, device):
-    scaler = make(device, enabled=False)
-    parameters = parameters_of(device)
-    before = [p.grad.clone() for p in parameters]
-    optimizer = Recorder(parameters, lr=0.0)
-    loss = torch.ones((), device=device)
-    assert scaler.scale(loss) is loss and not scaler.is_enabled()
-    scaler.unscale_(optimizer)
-    scaler.step(optimizer)
-    scaler.update()
-    assert optimizer.steps == 1 and scaler.get_scale() == 1.0 and scaler.state_dict() == {}
-    assert all(torch.equal(p.grad, b) for p, b in zip(parameters, before))
-
-
-# --- scale() --------------------------------------------------------------------------------------
-
-
-@BOTH
-def test_scale_of_tensors_and_nested_iterables(make, device):
-    scaler = make(device, init_scale=4.0)
-    t = [torch.full((2,), float(i), device=device) for i in range(4)]
-    assert torch.equal(scaler.scale(t[1]), t[1] * 4)
-    result = scaler.scale([t[0], (t[1], [t[2]]), (x for x in [t[3]])])
-    assert isinstance(result, list) and isinstance(result[1], tuple)
-    assert isinstance(result[1][1], list)
-    assert torch.equal(result[1][1][0], t[2] * 4)
-    assert torch.equal(list(result[2])[0], t[3] * 4)
-    assert scaler.scale(torch.ones(1, device=device, dtype=torch.float16)).dtype == torch.float16
-    with pytest.raises(ValueError):
-        scaler.scale([3])
-
-
-def test_scale_of_a_bf16_loss_has_torchs_type(device):
-    loss = torch.ones((), device=device, dtype=torch.bfloat16)
-    assert ours(device).scale(loss).dtype == theirs(device).scale(loss).dtype
 
 
 # --- unscale_() -----------------------------------------------------------------------------------
@@ -117,12 +53,10 @@ def test_unscaled_gradients_are_torchs_bits(device, scale):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("bad", [INF, -INF, NAN])
-@pytest.mark.parametrize("place", ["first", "middle", "last"])
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_one_bad_element_anywhere(device, dtype, bad, place, which):
+@pytest.mark.parametrize("which, place", [(0, 0), (1, 500), (2, -1)])
+def test_one_bad_element_anywhere(device, dtype, bad, which, place):
     parameters = parameters_of(device, (5, 1000, 40001), (dtype,))
-    gradient = parameters[which].grad
-    gradient[{"first": 0, "middle": gradient.numel() // 2, "last": -1}[place]] = bad
+    parameters[which].grad[place] = bad
     scaler = started(ours(device), device)
     optimizer = Recorder(parameters)
     scaler.step(optimizer)
@@ -152,17 +86,6 @@ def test_overflow_by_unscaling_itself_is_judged_as_torch_does(device):
         flags.append([float(v) for v in scaler._found_inf_per_device(optimizer).values()])
         assert torch.isinf(parameter.grad).all()
     assert flags[0] == flags[1] == [0.0]
-
-
-@BOTH
-def test_fp16_gradients_are_refused(make, device):
-    parameters = parameters_of(device, dtypes=(torch.float32, torch.float16))
-    before = [p.grad.clone() for p in parameters]
-    optimizer = Recorder(parameters)
-    scaler = started(make(device), device)
-    with pytest.raises(ValueError, match="Attempting to unscale FP16 gradients."):
-        scaler.unscale_(optimizer)
-    assert all(torch.equal(p.grad, b) for p, b in zip(parameters, before))
 
 
 def test_the_refusal_names_the_parameter(device):

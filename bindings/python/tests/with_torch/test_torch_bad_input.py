@@ -204,31 +204,10 @@ def test_a_leaf_changed_in_place(saver, device):
     assert x.grad is None
 
 
-@pytest.mark.parametrize("saver", ["save_on_cpu", "hash", "hashed chain"])
-def test_a_parameter_changed_in_place(saver, device):
-    """A parameter is no input of a checkpoint: with "hash" what it made of the values is noticed."""
-    layers = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(3)))
-    layers.to(device)
-    x = torch.randn(32, 64, device=device, requires_grad=True)
-    if saver == "save_on_cpu":
-        with mt.save_on_cpu(device_type=device.type):
-            y = layers(x)
-    elif saver == "hash":
-        y = mt.checkpoint(layers, x, determinism_check="hash")
-    else:
-        y = mt.checkpoint_sequential(layers, x, budget=LEAST, determinism_check="hash")
-    with torch.no_grad():
-        for layer in layers:
-            layer[0].weight.add_(0.5)
-    with pytest.raises(RuntimeError, match="inplace operation|has other contents"):
-        y.sum().backward()
-    assert x.grad is None
-
-
 # --- states of another shape ----------------------------------------------------------------------
 
 
-@kinds
+@pytest.mark.parametrize("kind", ["AdamW", "AdamW8bit"])
 def test_a_state_dict_of_a_model_of_another_shape(kind):
     params = parameters(shapes=SHAPES)
     optimizer = make(kind, params)
@@ -252,26 +231,3 @@ def test_a_scaler_s_dict_that_lacks_something_changes_nothing(device):
         with pytest.raises(KeyError, match=missing):
             mt.GradScaler(device.type).load_state_dict(damaged)
     assert scaler.state_dict() == before
-
-
-# --- learning rates that are no numbers -----------------------------------------------------------
-
-
-@kinds
-@pytest.mark.parametrize("as_tensor", [False, True])
-def test_a_scheduler_that_gives_nan(kind, as_tensor):
-    params = parameters(shapes=SHAPES)
-    optimizer = make(kind, params, lr=torch.tensor(1e-3) if as_tensor else 1e-3)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda n: float("nan") if n > 1 else 1.0
-    )
-    walk(optimizer, params, 1)
-    schedule.step()
-    walk(optimizer, params, 1)
-    schedule.step()
-    before = [p.detach().clone() for p in params]
-    fill(params, 5)
-    with pytest.raises(ValueError, match="Invalid learning rate: nan|lr nan"):
-        optimizer.step()
-    assert all(torch.equal(p, q) for p, q in zip(params, before))
-    assert [int(optimizer.state[p]["step"]) for p in params] == [2, 2]

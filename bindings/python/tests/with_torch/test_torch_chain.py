@@ -199,15 +199,6 @@ def test_autocast(chain, x):
     assert_same(plain, ours)
 
 
-def test_a_kept_value_changed_in_place(chain, x):
-    base = x * 1.0
-    y = mt.checkpoint_sequential(chain, base, budget=plan_of(chain, base).minimum_budget)
-    with torch.no_grad():
-        base.add_(1.0)
-    with pytest.raises(RuntimeError, match="changed in place"):
-        y.sum().backward()
-
-
 def test_what_is_recomputed_is_checked(chain, x):
     budget = plan_of(chain, x).minimum_budget
     y = mt.checkpoint_sequential(chain, x, budget=budget, determinism_check="hash")

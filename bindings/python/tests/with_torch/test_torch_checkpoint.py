@@ -29,17 +29,6 @@ def test_gradients_are_the_same(block, x, mode):
     assert block.runs == runs + 2
 
 
-def test_backward_accumulates_into_parameters(block, x):
-    results(lambda: block(x), [x])
-    torch.manual_seed(7)
-    block(x).square().sum().backward()
-    wanted = [p.grad.clone() for p in block.parameters()]
-    block.zero_grad()
-    torch.manual_seed(7)
-    mt.checkpoint(block, x, use_reentrant=False).square().sum().backward()
-    assert all(torch.equal(p.grad, w) for p, w in zip(block.parameters(), wanted))
-
-
 Pair = collections.namedtuple("Pair", "left right")
 
 
@@ -213,44 +202,6 @@ def test_beside_torch_save_on_cpu(block, x):
     assert_same(plain, ours)
 
 
-def test_selective_contexts(x):
-    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
-
-    layer = nn.Linear(16, 16).to(x.device)
-    products = []
-
-    def policy(context, operation, *args, **kwargs):
-        if operation in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
-            products.append(context.is_recompute)
-            return CheckpointPolicy.MUST_SAVE
-        return CheckpointPolicy.PREFER_RECOMPUTE
-
-    def contexts():
-        return create_selective_checkpoint_contexts(policy)
-
-    def function(x):
-        return torch.sigmoid(layer(torch.sigmoid(x)))
-
-    plain = results(lambda: function(x), [x, layer.weight])
-    ours = results(lambda: mt.checkpoint(function, x, context_fn=contexts), [x, layer.weight])
-    assert_same(plain, ours)
-    assert products == [False]  # the product was kept, and early stop came before its place
-
-
-def test_saved_tensors_looked_at_outside_backward(x):
-    y = mt.checkpoint(lambda x: x.exp().exp(), x)
-    assert torch.equal(y.grad_fn._saved_result, y)
-    assert torch.equal(y.grad_fn._saved_result, y)
-
-
-def test_hooks_on_the_graph_still_run(block, x):
-    seen = []
-    y = mt.checkpoint(block, x)
-    y.register_hook(lambda gradient: seen.append(gradient.shape))
-    y.sum().backward()
-    assert seen == [y.shape]
-
-
 # --- memory ---------------------------------------------------------------------------------------
 
 
@@ -329,17 +280,3 @@ def test_recomputed_values_die_one_by_one(device):
             node = node.next_functions[0][0]
         y.sum().backward()
     assert counts[2] - counts[-1] > 14 * 4000
-
-
-def test_early_stop(x):
-    reached = []
-
-    def function(x):
-        y = x.sin().cos()
-        reached.append(len(reached))
-        return y + 1
-
-    mt.checkpoint(function, x).sum().backward()
-    assert len(reached) == 1
-    mt.checkpoint(function, x, early_stop=False).sum().backward()
-    assert len(reached) == 3

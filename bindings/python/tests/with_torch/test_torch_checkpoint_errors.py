@@ -30,13 +30,6 @@ def test_fewer_tensors(x, mode):
         y.sum().backward()
 
 
-def test_more_tensors(x):
-    function = changing(lambda x: x.sin(), lambda x: x.sin().cos())
-    y = mt.checkpoint(function, x, early_stop=False)
-    with pytest.raises(mt.CheckpointError, match="saved 1 tensors .* at least 2"):
-        y.sum().backward()
-
-
 def test_another_shape_or_dtype(x):
     y = mt.checkpoint(changing(lambda x: x.sin(), lambda x: x[:2].sin()), x)
     with pytest.raises(
@@ -98,15 +91,6 @@ def test_gaps_that_ctc_loss_never_writes_need_not_agree():
 def test_forgotten_random_state_is_found(block, x):
     y = mt.checkpoint(block, x, preserve_rng_state=False, determinism_check="hash")
     with pytest.raises(mt.CheckpointError, match="random state"):
-        y.sum().backward()
-
-
-def test_an_input_changed_in_place(block, x):
-    base = x * 1.0
-    y = mt.checkpoint(block, base)
-    with torch.no_grad():
-        base.add_(1.0)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 
 

@@ -13,13 +13,11 @@ from distributed_support import (  # noqa: E402
     ALIGNED,
     SHAPES,
     Group,
-    WorkerError,
-    local_states,
+    error_of,
     mesh_of,
     set_gradients,
     sharded_model,
-    sharded_steps,
-    steps_alone,
+    steps_in,
     whole_parameters,
 )
 from optim_support import KINDS, make, same_bits  # noqa: E402
@@ -34,9 +32,9 @@ def test_a_step_on_shards_with_32_bit_states_is_that_of_one_process_bit_for_bit(
     two: Group, kind: str
 ) -> None:
     seeds = [1, 2, 3]
-    model, _ = steps_alone(kind, seeds)
-    for values, _ in two.run(sharded_steps, two.backend, kind, seeds):
-        for name, value in whole_parameters(model).items():
+    alone, _ = steps_in(0, "gloo", "weights", kind, seeds)
+    for values, _ in two.run(steps_in, two.backend, "shards", kind, seeds):
+        for name, value in alone.items():
             assert same_bits(values[name], value), name
 
 
@@ -45,16 +43,17 @@ def test_shards_quantise_blocks_of_their_own(two: Group, kind: str) -> None:
     """Where blocks lie as in one process the result is the same to the bit; elsewhere it differs
     by less than what coding differs from 32-bit states."""
     seeds = list(range(1, 6))
-    model, _ = steps_alone(kind, seeds)
-    exact, _ = steps_alone(next(k for k in ONE_KINDS if kind.startswith(k)), seeds)
-    for values, _ in two.run(sharded_steps, two.backend, kind, seeds):
-        assert not same_bits(values["cut"], model.cut)
-        for name, value in whole_parameters(model).items():
+    alone, _ = steps_in(0, "gloo", "weights", kind, seeds)
+    exact_kind = next(k for k in ONE_KINDS if kind.startswith(k))
+    exact, _ = steps_in(0, "gloo", "weights", exact_kind, seeds)
+    for values, _ in two.run(steps_in, two.backend, "shards", kind, seeds):
+        assert not same_bits(values["cut"], alone["cut"])
+        for name, value in alone.items():
             if name in ALIGNED:
                 assert same_bits(values[name], value), name
                 continue
             error = (values[name] - value).double().norm()
-            coding = (whole_parameters(exact)[name] - value).double().norm()
+            coding = (exact[name] - value).double().norm()
             assert error <= 1.5 * coding, (name, float(error), float(coding))
 
 
@@ -62,9 +61,8 @@ def test_shards_quantise_blocks_of_their_own(two: Group, kind: str) -> None:
 def test_sharding_does_not_change_what_states_are_kept_in(two: Group, kind: str) -> None:
     """A parameter is coded or not by all of its elements, in every process alike, also in one that
     has none of them."""
-    model, optimizer = steps_alone(kind, [1])
-    alone = local_states(model, optimizer)
-    for _, states in two.run(sharded_steps, two.backend, kind, [1]):
+    _, alone = steps_in(0, "gloo", "weights", kind, [1])
+    for _, states in two.run(steps_in, two.backend, "shards", kind, [1]):
         for name, state in states.items():
             assert list(state) == list(alone[name]), name
             for key, value in state.items():
@@ -138,6 +136,5 @@ def _fail_on(rank: int, backend: str, failing: int) -> None:
 
 def test_a_process_that_fails_says_why_and_no_other_waits(two: Group) -> None:
     """A step has no collective call, so that a state that is broken in one process stops it alone."""
-    with pytest.raises(WorkerError, match="the state of parameter 1 of group 0 has no") as caught:
-        two.run(_fail_on, two.backend, 1)
-    assert caught.value.reports[0] is None
+    first, second = two.run(error_of, _fail_on, two.backend, 1)
+    assert first == "" and "the state of parameter 1 of group 0 has no" in second

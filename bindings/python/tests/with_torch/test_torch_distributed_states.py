@@ -17,68 +17,15 @@ from distributed_support import (  # noqa: E402
     Weights,
     assert_same_values,
     device_of,
+    error_of,
+    load,
     local_states,
     mesh_of,
+    save,
     sharded_model,
     take_steps,
-    whole_parameters,
 )
 from optim_support import KINDS, make, same_bits  # noqa: E402
-
-
-def _states_by_name(model: Any, optimizer: Any) -> Dict[str, Any]:
-    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
-    whole: Dict[str, Any] = get_optimizer_state_dict(model, optimizer)
-    return whole
-
-
-def _save(rank: int, backend: str, kind: str, path: str, flat: bool = False) -> Any:
-    """Three steps, a checkpoint, two steps more."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
-
-    model = sharded_model(backend)
-    optimizer = make(kind, model.parameters(), lr=1e-2)
-    take_steps(model, optimizer, [1, 2, 3])
-    options = StateDictOptions(flatten_optimizer_state_dict=flat)
-    weights, states = get_state_dict(model, optimizer, options=options)
-    dcp.save({"weights": weights, "states": states}, checkpoint_id=path)
-    kept = local_states(model, optimizer)
-    take_steps(model, optimizer, [4, 5])
-    return kept, whole_parameters(model)
-
-
-def _load(
-    rank: int, backend: str, kind: str, path: str, flat: bool = False, again: Any = None
-) -> Any:
-    """Another model takes the checkpoint, saves it again if asked to, and goes on."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint.state_dict import (
-        StateDictOptions,
-        get_state_dict,
-        set_state_dict,
-    )
-
-    model = sharded_model(backend)
-    optimizer = make(kind, model.parameters(), lr=0.5)
-    options = StateDictOptions(flatten_optimizer_state_dict=flat)
-    weights, states = get_state_dict(model, optimizer, options=options)
-    whole = {"weights": weights, "states": states}
-    dcp.load(whole, checkpoint_id=path)
-    set_state_dict(
-        model,
-        optimizer,
-        model_state_dict=whole["weights"],
-        optim_state_dict=whole["states"],
-        options=options,
-    )
-    kept = local_states(model, optimizer)
-    if again is not None:
-        weights, states = get_state_dict(model, optimizer, options=options)
-        dcp.save({"weights": weights, "states": states}, checkpoint_id=again)
-    take_steps(model, optimizer, [4, 5])
-    return kept, whole_parameters(model)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +36,9 @@ def test_a_checkpoint_of_the_same_layout_comes_back_bit_for_bit(
     two: Group, kind: str, flat: bool, tmp_path: Any
 ) -> None:
     path = str(tmp_path / "checkpoint")
-    saved = two.run(_save, two.backend, kind, path, flat)
-    loaded = two.run(_load, two.backend, kind, path, flat)
-    for (states, values), (states_again, values_again) in zip(saved, loaded):
+    saved = two.run(save, two.backend, "shards", kind, path, flat=flat)
+    loaded = two.run(load, two.backend, "shards", kind, path, flat=flat)
+    for (states, values, _), (states_again, values_again, _) in zip(saved, loaded):
         assert_same_values(states, states_again)
         assert_same_values(values, values_again)
 
@@ -117,14 +64,14 @@ def test_a_checkpoint_is_resharded_from_two_processes_to_one_and_back(
     """Exactly with 32-bit states and where blocks lie alike; elsewhere decoded exactly and
     quantised once."""
     first, second = str(tmp_path / "two"), str(tmp_path / "one")
-    saved = two.run(_save, two.backend, kind, first)
-    ((states, _),) = one.run(_load, "gloo", kind, first, False, second)
-    back = two.run(_load, two.backend, kind, second)
+    saved = two.run(save, two.backend, "shards", kind, first)
+    ((states, *_),) = one.run(load, "gloo", "shards", kind, first, again=second)
+    back = two.run(load, two.backend, "shards", kind, second)
     for name, shape in SHAPES.items():
         alone = _floats(kind, states[name], shape)
-        parts = [_floats(kind, s[name], _part(r, shape)) for r, (s, _) in enumerate(saved)]
-        twice = [_floats(kind, s[name], _part(r, shape)) for r, (s, _) in enumerate(back)]
-        assert all(int(s[name]["step"]) == 3 for s, _ in saved + back)
+        parts = [_floats(kind, s[name], _part(r, shape)) for r, (s, *_) in enumerate(saved)]
+        twice = [_floats(kind, s[name], _part(r, shape)) for r, (s, *_) in enumerate(back)]
+        assert all(int(s[name]["step"]) == 3 for s, *_ in saved + back)
         assert int(states[name]["step"]) == 3
         for key, moment in alone.items():
             before = torch.cat([p[key] for p in parts])
@@ -137,7 +84,7 @@ def test_a_checkpoint_is_resharded_from_two_processes_to_one_and_back(
             assert 0 < float((moment - before).norm()) < bound * scale, (name, key)
             assert float((after - moment).norm()) < bound * scale, (name, key)
         if name in ALIGNED:
-            for (s, _), (t, _) in zip(saved, back):
+            for (s, *_), (t, *_) in zip(saved, back):
                 assert_same_values(s[name], t[name])
 
 
@@ -225,27 +172,13 @@ def test_a_full_state_dict_goes_to_a_plain_model_and_back(two: Group, kind: str)
             assert_same_values(taken[name], (first, second)[rank][name])
 
 
-def _load_other(rank: int, backend: str, kind: str, path: str) -> Any:
-    """The error of taking a checkpoint of another optimizer, and whether anything changed."""
-    import torch.distributed.checkpoint as dcp
-
-    model = sharded_model(backend)
-    optimizer = make(kind, model.parameters(), lr=1e-2)
-    whole = {"states": _states_by_name(model, optimizer)}
-    try:
-        dcp.load(whole, checkpoint_id=path)
-    except dcp.CheckpointException as error:
-        return str(error)
-    return ""
-
-
 @pytest.mark.parametrize("pair", [("AdamW8bit", "AdamW"), ("AdamW", "AdamW8bit")])
 def test_codes_are_never_taken_for_values_nor_values_for_codes(
     two: Group, pair: Any, tmp_path: Any
 ) -> None:
     path = str(tmp_path / "checkpoint")
-    two.run(_save, two.backend, pair[0], path)
-    for text in two.run(_load_other, two.backend, pair[1], path):
+    two.run(save, two.backend, "shards", pair[0], path)
+    for text in two.run(error_of, load, two.backend, "shards", pair[1], path):
         assert "Size mismatch" in text or "Missing key" in text
 
 

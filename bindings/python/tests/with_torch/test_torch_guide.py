@@ -178,4 +178,4 @@ def test_the_tests_that_the_page_of_tests_names_are_there():
         if line.startswith("| "):
             last = line.rstrip("| ").rsplit("|", 1)[1]
             named |= set(re.findall(r"`(test_\w+(?:\.py)?)`", last))
-    assert len(named) > 100 and not sorted(named - there)
+    assert len(named) > 80 and not sorted(named - there)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import random
@@ -85,53 +86,55 @@ def first_alarm(values, **options):
     return None
 
 
-def test_a_leak_of_one_percent_a_step_warns():
-    found = first_alarm(GIB * 1.01**step for step in range(400))
-    assert found and found[0] <= 180 and found[1] > 0.01 * GIB
-
-
-def test_a_leak_of_one_percent_of_the_start_each_step_under_noise_warns():
-    choose = random.Random(1)
-    found = first_alarm(GIB * (1 + 0.01 * s + choose.uniform(0, 0.1)) for s in range(400))
-    assert found and found[0] <= 180
-    assert found[1] == pytest.approx(0.01 * GIB, rel=0.15)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_noise_does_not_warn(seed):
+def noise(seed, low, high):
     choose = random.Random(seed)
-    assert first_alarm(GIB * choose.uniform(0.2, 1) for _ in range(20000)) is None
+    while True:
+        yield choose.uniform(low, high)
 
 
-def test_a_random_walk_that_returns_does_not_warn():
+def walk(seed):
     """Variable-length batches: high and low for many steps, but it comes back."""
-    choose, level, values = random.Random(2), 0.5, []
-    for _ in range(20000):
-        level += 0.2 * (0.5 - level) + choose.uniform(-0.1, 0.1)
-        values.append(GIB * level)
-    assert first_alarm(values) is None
+    level = 0.5
+    for change in noise(seed, -0.1, 0.1):
+        level += 0.2 * (0.5 - level) + change
+        yield GIB * level
 
 
-def test_caches_that_fill_do_not_warn():
-    """A steep start that flattens out within the first hundred steps."""
-    assert first_alarm(GIB * (2 - 0.9**step) for step in range(2000)) is None
-    assert first_alarm(min(step, 100) * MIB + GIB for step in range(2000)) is None
+LEAKS = {  # values of steps, the step by which it is told, the slope
+    "1 % a step": (lambda: [GIB * 1.01**step for step in range(400)], 180, None),
+    "1 % of the start, under noise": (
+        lambda: [GIB * (1 + 0.01 * s + n) for s, n in zip(range(400), noise(1, 0, 0.1))],
+        180,
+        0.01 * GIB,
+    ),
+    "every fifty steps": (
+        lambda: [GIB + 8 * MIB * (step // 50) for step in range(3000)],
+        1400,
+        8 * MIB / 50,
+    ),
+    "above the threshold": (lambda: [GIB + 1100 * step for step in range(5000)], 5000, 1100),
+}
+NO_LEAKS = {
+    "noise": lambda: (GIB * n for n in itertools.islice(noise(0, 0.2, 1), 20000)),
+    "a walk that returns": lambda: itertools.islice(walk(2), 20000),
+    "a cache that fills": lambda: (GIB * (2 - 0.9**step) for step in range(2000)),
+    "a cache that is soon full": lambda: (min(step, 100) * MIB + GIB for step in range(2000)),
+    "below the threshold": lambda: (GIB + 1000 * step for step in range(5000)),
+    "a gather every hundred": lambda: (GIB + 5 * MIB * (step % 100) for step in range(20000)),
+}
 
 
-def test_a_growth_below_the_threshold_does_not_warn():
-    assert first_alarm((GIB + 1000 * step for step in range(5000)), threshold=1024) is None
-    assert first_alarm((GIB + 1100 * step for step in range(5000)), threshold=1024) is not None
+@pytest.mark.parametrize("name", LEAKS)
+def test_a_leak_is_found(name):
+    values, latest, slope = LEAKS[name]
+    found = first_alarm(values(), threshold=1024)
+    assert found and found[0] < latest
+    assert slope is None or found[1] == pytest.approx(slope, rel=0.15)
 
 
-def test_a_leak_that_strikes_every_fifty_steps_warns():
-    found = first_alarm(GIB + 8 * MIB * (step // 50) for step in range(3000))
-    assert found and found[0] < 1400
-    assert found[1] == pytest.approx(8 * MIB / 50, rel=0.1)
-
-
-def test_a_sawtooth_does_not_warn():
-    """Memory that grows and is given back: a gather every hundred steps."""
-    assert first_alarm(GIB + 5 * MIB * (step % 100) for step in range(20000)) is None
+@pytest.mark.parametrize("name", NO_LEAKS)
+def test_what_is_no_leak(name):
+    assert first_alarm(NO_LEAKS[name](), threshold=1024) is None
 
 
 def test_a_leak_is_told_once(monkeypatch):
@@ -162,18 +165,6 @@ def test_a_real_leak_of_a_real_loop():
     assert caught[0].filename == __file__
 
 
-def test_a_loop_without_a_leak():
-    model = torch.nn.Linear(64, 64)
-    optimizer = torch.optim.AdamW(model.parameters())
-    with mt.MemoryMonitor(device="cpu") as monitor:
-        monitor.attach(optimizer)
-        for _ in range(300):
-            model(torch.randn(8, 64)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        assert not monitor.warnings and len(monitor.records) == 300
-
-
 # --- use ------------------------------------------------------------------------------------------
 
 
@@ -184,25 +175,21 @@ def test_underuse_warns_once(monkeypatch):
     assert "25 %" in told["under-use"] and "24.00 GiB" in told["under-use"]
 
 
-def test_half_used_does_not_warn(monkeypatch):
-    assert not causes(monitor_of(monkeypatch, allocated=GIB, used=12 * GIB), 300)
-
-
-def test_one_high_step_is_use_enough(monkeypatch):
-    step = iter(range(1000))
-    used = lambda: 20 * GIB if next(step) == 50 else GIB  # noqa: E731
-    assert not causes(monitor_of(monkeypatch, allocated=GIB, used=used), 300)
-
-
-def test_underuse_can_be_set(monkeypatch):
-    options = {"underuse": 0.0}
-    assert not causes(monitor_of(monkeypatch, allocated=1, used=1, options=options), 300)
-    options = {"underuse": 0.9, "underuse_after": 5}
-    assert causes(monitor_of(monkeypatch, allocated=1, used=20 * GIB, options=options), 5)
-
-
-def test_the_machine_s_memory_is_not_underused(monkeypatch):
-    assert not causes(monitor_of(monkeypatch, device="cpu", used=GIB), 300)
+@pytest.mark.parametrize(
+    "used, device, options, warns",
+    [
+        (lambda step: 12 * GIB, "cuda:0", {}, False),
+        (lambda step: 20 * GIB if step == 50 else GIB, "cuda:0", {}, False),
+        (lambda step: 1, "cuda:0", {"underuse": 0.0}, False),
+        (lambda step: 20 * GIB, "cuda:0", {"underuse": 0.9, "underuse_after": 5}, True),
+        (lambda step: GIB, "cpu", {}, False),  # the machine's memory
+    ],
+    ids=["half", "one high step", "none wanted", "more wanted", "cpu"],
+)
+def test_what_is_underuse(monkeypatch, used, device, options, warns):
+    step = itertools.count()
+    figures = {"device": device, "allocated": 1, "used": lambda: used(next(step))}
+    assert bool(causes(monitor_of(monkeypatch, options=options, **figures), 300)) == warns
 
 
 # --- records and files ----------------------------------------------------------------------------

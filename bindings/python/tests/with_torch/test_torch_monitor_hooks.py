@@ -81,18 +81,6 @@ def test_only_a_writer_of_its_own_is_closed(monkeypatch, tmp_path):
     assert own.closed == 1
 
 
-def test_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard")
-    with mt.MemoryMonitor(device="cpu", tensorboard=tmp_path) as monitor:
-        for _ in range(3):
-            monitor.step()
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path))
-    events.Reload()
-    assert [e.step for e in events.Scalars("memory/rss")] == [1, 2, 3]
-
-
 def test_threads(tmp_path):
     path = tmp_path / "log.jsonl"
     with mt.MemoryMonitor(path, device="cpu") as monitor:

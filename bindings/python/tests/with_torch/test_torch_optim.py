@@ -38,6 +38,7 @@ def test_the_bits_are_the_librarys(kind, dtype, stochastic, device):
     ours = parameters(device, dtype)
     theirs = twin(ours)
     options = dict(lr=3e-3, weight_decay=0.1, stochastic_rounding=stochastic, seed=7)
+    options["maximize"] = stochastic
     a = make(kind, ours, min_8bit_size=100, **options)
     side = native(device)
     allocator = memopt.Allocator(side.device)
@@ -101,59 +102,12 @@ def test_close_to_torch(kind, values, dtype, device):
         torch.testing.assert_close(p.float(), q, atol=atol, rtol=rtol)
 
 
-@pytest.mark.parametrize("width", [32, 1024, 4097])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_eight_bits_stay_near_thirty_two(width, dtype):
-    ours = parameters("cpu", dtype, ((256, width),))
-    theirs = twin(ours)
-    a, b = mt.AdamW8bit(ours, lr=1e-3), mt.AdamW(theirs, lr=1e-3)
-    for t in range(50):
-        fill(ours, t)
-        fill(theirs, t)
-        a.step()
-        b.step()
-        if t % 10 == 9:  # the states agree again, so that drift does not add up
-            theirs[0].data.copy_(ours[0])
-    p, q = ours[0].detach().float(), theirs[0].detach().float()
-    walk(a, ours, 1, 99)
-    walk(b, theirs, 1, 99)
-    p, q = ours[0].detach().float(), theirs[0].detach().float()
-    mean = (p - q).abs().mean().item()
-    assert mean < (6e-5 if dtype is torch.float32 else 1.7e-4)
-
-
-def test_wide_blocks_do_not_blow_up():
-    """Gradients that span 2^13 within a block: torchao's second moment falls to code 0 there."""
-    ours = parameters("cpu", torch.float32, ((32768,),))
-    theirs = twin(ours)
-    a, b = mt.AdamW8bit(ours, lr=1e-3), torch.optim.AdamW(theirs, lr=1e-3)
-    generator = torch.Generator().manual_seed(3)
-    width = torch.exp2(-13 * torch.rand(32768, generator=generator))
-    for _ in range(50):
-        g = torch.randn(32768, generator=generator) * width
-        ours[0].grad, theirs[0].grad = g.clone(), g.clone()
-        a.step()
-        b.step()
-    assert (ours[0] - theirs[0]).abs().max() < 0.05
-
-
-def test_weight_decay_works_in_bf16():
-    """bitsandbytes rounds twice, so that a decay below half a unit is lost; stochastic rounding
-    keeps it on average."""
-    p = torch.full((1 << 16,), 1.0, dtype=torch.bfloat16).requires_grad_()
-    p.grad = torch.zeros_like(p)
-    a = mt.AdamW8bit([p], lr=1e-2, weight_decay=0.05, stochastic_rounding=True)
-    for _ in range(200):
-        a.step()
-    expected = (1 - 5e-4) ** 200
-    assert abs(p.float().mean().item() - expected) < 2e-3
-
-
-def test_untouched_rows_stay(device):
+@kinds
+def test_untouched_rows_stay(kind, device):
     """Exact zeros have a code: bitsandbytes' CPU form moves parameters that never had a gradient."""
     p = torch.randn(64, 256, device=device).requires_grad_()
     before = p.detach().clone()
-    a = mt.AdamW8bit([p], lr=1e-2, weight_decay=0.0)
+    a = make(kind, [p], lr=1e-2, weight_decay=0.0)
     for t in range(50):
         p.grad = torch.zeros_like(p)
         p.grad[3] = 0.1 * (t + 1)
@@ -164,7 +118,7 @@ def test_untouched_rows_stay(device):
 
 
 def test_min_8bit_size_and_groups():
-    p, q, r = (torch.randn(n).requires_grad_() for n in (5000, 5000, 100))
+    p, q, r = (torch.randn(n).requires_grad_() for n in (4096, 5000, 4095))  # from 4096 on
     a = mt.AdamW8bit([{"params": [p, r]}, {"params": [q], "min_8bit_size": 5001}])
     walk(a, [p, q, r], 1)
     assert a.state[p]["exp_avg"].dtype is torch.uint8 and "absmax2" in a.state[p]

@@ -14,7 +14,6 @@ from memopt.tools import _leaks  # noqa: E402
 from memopt.torch import _call_context, _arguments, _storages, amp, monitor  # noqa: E402
 from memopt.torch import allocator as allocator_module  # noqa: E402
 from memopt.torch._live_bytes import LiveBytes  # noqa: E402
-from memopt.torch._native import native  # noqa: E402
 
 # --- storages -------------------------------------------------------------------------------------
 
@@ -63,12 +62,6 @@ def test_known_tensors_and_what_is_left_out_do_not_count(device):
 
 
 # --- devices and allocators -----------------------------------------------------------------------
-
-
-def test_tables_of_a_device_come_from_one_allocator(device):
-    side = native(device)
-    assert side is native(device)
-    assert isinstance(side.allocator, memopt.Allocator) and side.allocator is side.allocator
 
 
 def bare_allocator(device=None):

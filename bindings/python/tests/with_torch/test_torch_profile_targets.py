@@ -13,11 +13,9 @@ from torch import nn  # noqa: E402
 
 from memopt.torch._profile_model import ProfileError, is_out_of_memory, profile  # noqa: E402
 from memopt.torch._recorder import CATEGORIES, Account, Recorder  # noqa: E402
-from memopt.torch._step import StepRecorder  # noqa: E402
-from memopt.torch._step_bytes import Series  # noqa: E402
 from memopt.torch._target import TargetError, load_target, target_of  # noqa: E402
 from memopt.torch._trace_model import Trace  # noqa: E402
-from profile_models import FLOAT, MODELS, made  # noqa: E402, F401
+from profile_models import FLOAT, made  # noqa: E402, F401
 
 
 # --- targets ---
@@ -133,11 +131,6 @@ def test_larger_batches_are_predicted(made, device):
     assert (device.type == "cuda") == bool(result.allocator)
     limit = result.device_bytes(29) + 1
     assert result.largest_batch(limit) == 29
-
-
-def test_a_profile_is_the_trace_where_nothing_depends_on_values():
-    result = profile(MODELS["words"]())
-    assert result.at(4) == Trace(MODELS["words"]()).at(4)
 
 
 def test_a_profile_leaves_the_module_as_it_was(made, device):
@@ -276,12 +269,6 @@ def test_sums_of_gradients_count_as_autograd_makes_them():
     assert any(event.name == "aten::add_" for event in seen.events())
     assert account.in_place_sums().peak().bytes <= account.peak().bytes
     assert account.in_place_sums().curve()[-1] == account.curve()[-1]
-
-
-def test_series_end_where_backward_ends():
-    target = target_of((nn.Linear(8, 8), lambda b: torch.randn(b, 8)))
-    series = Series(StepRecorder(target).record(lambda: target.inputs(2)).account)
-    assert series.highest()["optimizer"][CATEGORIES.index("gradients")] == (64 + 8) * FLOAT
 
 
 def test_wrong_inputs_raise_and_print_nothing(capfd, caplog):

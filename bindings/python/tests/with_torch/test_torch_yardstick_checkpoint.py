@@ -6,6 +6,7 @@ docs/guide/pytorch-tests.md lists torch's tests one by one and what stands for e
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 
 import pytest
@@ -16,6 +17,8 @@ from torch.utils import checkpoint as theirs  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import memopt.torch as mt  # noqa: E402
+
+aten = torch.ops.aten
 
 
 def scalar(value=1.0):
@@ -124,49 +127,6 @@ def test_backwards_of_one_group_that_overlap_are_right():
 # --- what goes in and comes out -------------------------------------------------------------------
 
 
-def test_results_that_are_not_tensors_pass_through():
-    def function(a, b, scale, c):
-        d, e = a + b * c, a * b + c
-        d *= scale
-        e *= scale
-        return scale, d, None, True, e, "bar", a
-
-    a, b = (torch.rand(10, requires_grad=True) for _ in range(2))
-    c = torch.rand(10)
-    plain = function(a, b, 3, c)
-    expected = torch.autograd.grad([plain[1].sum(), plain[4].sum(), plain[6].sum()], [a, b])
-    ours = mt.checkpoint(function, a, b, 3, c)
-    assert (ours[0], ours[2], ours[3], ours[5]) == (3, None, True, "bar") and ours[6] is a
-    assert torch.equal(ours[1], plain[1]) and torch.equal(ours[4], plain[4])
-    ours[1].sum().backward(retain_graph=True)
-    ours[4].sum().backward(retain_graph=True)
-    ours[6].sum().backward()
-    torch.testing.assert_close([a.grad, b.grad], list(expected))
-    numbers = mt.checkpoint(function, 1.0, 2.0, 3, 4.0)
-    assert numbers == (3, 27.0, None, True, 18.0, "bar", 1.0)
-
-
-def test_a_chain_takes_one_input():
-    chain = nn.Sequential(nn.Linear(4, 4))
-    x = torch.randn(2, 4, requires_grad=True)
-    with pytest.raises(TypeError):
-        mt.checkpoint_sequential(chain, 1, x, x, x)
-    with pytest.raises(TypeError):
-        mt.checkpoint_sequential(chain, 1)
-
-
-def test_a_module_list_is_a_chain():
-    layers = nn.ModuleList([nn.Linear(10, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU()])
-    x = torch.randn(3, 10, requires_grad=True)
-    mt.checkpoint_sequential(layers, 2, x).sum().backward()
-    y = x.detach().clone().requires_grad_()
-    gradients = [p.grad.clone() for p in layers.parameters()]
-    layers.zero_grad()
-    nn.Sequential(*layers)(y).sum().backward()
-    assert torch.equal(x.grad, y.grad)
-    assert all(torch.equal(g, p.grad) for g, p in zip(gradients, layers.parameters()))
-
-
 def test_a_saved_input_without_gradient_is_the_same_object():
     seen = []
 
@@ -227,15 +187,6 @@ def test_tensors_without_contents():
     assert x.grad.is_meta
 
 
-def test_data_parallel():
-    module = nn.DataParallel(nn.Linear(2, 2))
-    x = torch.randn(3, 2, requires_grad=True)
-    mt.checkpoint(module, x).sum().backward()
-    y = x.detach().clone().requires_grad_()
-    module(y).sum().backward()
-    assert torch.equal(x.grad, y.grad)
-
-
 # --- what the second run finds --------------------------------------------------------------------
 
 
@@ -281,30 +232,29 @@ def test_the_innermost_default_device_counts():
     assert seen == ["cpu", "cpu"]
 
 
-class Names(TorchDispatchMode):
-    """The operations that pass through."""
+class Operations(TorchDispatchMode):
+    """Counts an operation that is really computed."""
 
-    def __init__(self):
+    def __init__(self, operation):
         super().__init__()
-        self.operations = []
+        self.operation, self.count = operation, 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.operations.append(function.__name__)
+        self.count += function is self.operation
         return function(*args, **(kwargs or {}))
 
 
 def test_each_context_is_around_its_own_run():
     x = scalar()
     nothing = contextlib.nullcontext()
-    first, again = Names(), Names()
+    first, again = Operations(aten.exp.default), Operations(aten.exp.default)
     y = mt.checkpoint(lambda x: x.exp(), x, context_fn=lambda: (first, nothing))
-    assert first.operations == ["exp.default"]
     y.backward()
-    assert first.operations == ["exp.default"]
+    assert first.count == 1
     y = mt.checkpoint(lambda x: x.exp(), x, context_fn=lambda: (nothing, again))
-    assert not again.operations
+    assert again.count == 0
     y.backward()
-    assert again.operations[0] == "exp.default" and again.operations.count("exp.default") == 1
+    assert again.count == 1
 
 
 def test_a_context_that_swallows_an_exception_leaves_no_result():
@@ -318,31 +268,71 @@ def test_a_context_that_swallows_an_exception_leaves_no_result():
         mt.checkpoint(refuse, scalar(), context_fn=contexts)
 
 
-# --- chains ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("early_stop", [True, False])
+def test_where_only_the_input_is_saved_nothing_is_computed_again(early_stop):
+    """The function is called, and stopped before its operation."""
+    calls = []
+
+    def function(x):
+        calls.append(x.requires_grad)
+        return x.sin()
+
+    x = torch.tensor(0.5, requires_grad=True)
+    with Operations(aten.sin.default) as operations:
+        mt.checkpoint(function, x, early_stop=early_stop).backward()
+    assert len(calls) == 2
+    assert operations.count == (1 if early_stop else 2)
+    assert torch.equal(x.grad, x.detach().cos())
 
 
-@pytest.mark.parametrize("modules", [1, 2, 5])
-@pytest.mark.parametrize("segments", [1, 2, 5])
-def test_chains_of_any_length(modules, segments):
-    chain = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(modules)))
-    x = torch.randn(4, 8, requires_grad=True)
-    y = x.detach().clone().requires_grad_()
-    chain(x).sum().backward()
-    expected = [p.grad.clone() for p in chain.parameters()]
-    chain.zero_grad()
-    mt.checkpoint_sequential(chain, segments, y).sum().backward()
-    assert torch.equal(x.grad, y.grad)
-    assert all(torch.equal(a, p.grad) for a, p in zip(expected, chain.parameters()))
+@pytest.mark.parametrize("mode", ["hash", "default", "none"])
+def test_a_second_run_that_would_save_more_is_stopped_before(mode):
+    """Without early stop it is an error; with it the first run's gradients come out."""
+    runs = [lambda x: x.sin().exp(), lambda x: x.sin().exp().sin().cos()]
+    for early_stop in (True, False):
+        x = torch.randn(3, requires_grad=True)
+        each = iter(runs)
+        y = mt.checkpoint(
+            lambda x, each=each: next(each)(x), x, early_stop=early_stop, determinism_check=mode
+        )
+        if early_stop:
+            y.sum().backward()
+            assert torch.equal(x.grad, torch.autograd.grad(runs[0](x).sum(), x)[0])
+        else:
+            with pytest.raises(mt.CheckpointError, match="saved 2 tensors"):
+                y.sum().backward()
 
 
-def test_a_chain_s_gradient_has_a_gradient():
-    chain = nn.Sequential(nn.Linear(10, 5), nn.Tanh(), nn.Linear(5, 2), nn.Tanh())
-    x = torch.randn(1, 10, requires_grad=True)
+# --- selective checkpoints ------------------------------------------------------------------------
 
-    def twice(y):
-        (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-        return first, torch.autograd.grad(first.square().sum(), x)[0]
 
-    plain = twice(chain(x))
-    ours = twice(mt.checkpoint_sequential(list(chain), 2, x))
-    torch.testing.assert_close(ours, plain)
+def _policy(context, operation, *args, **kwargs):
+    kept = operation is aten.mm.default
+    return theirs.CheckpointPolicy.MUST_SAVE if kept else theirs.CheckpointPolicy.PREFER_RECOMPUTE
+
+
+@pytest.mark.parametrize(
+    "kept, times",
+    [
+        ([aten.mm.default], 1),
+        (_policy, 1),
+        (lambda context, operation, *args, **kwargs: operation is aten.mm.default, 1),
+        ([aten.sin.default], 2),
+    ],
+    ids=["list", "policy", "yes or no", "another"],
+)
+def test_what_is_named_in_any_of_three_ways_is_computed_once(kept, times):
+    x, y = (torch.randn(16, 16, requires_grad=True) for _ in range(2))
+
+    def function(x, y):
+        return torch.mm(x.cos(), y).sin().exp().sum()
+
+    contexts = functools.partial(theirs.create_selective_checkpoint_contexts, kept)
+    with Operations(aten.mm.default) as products:
+        out = mt.checkpoint(function, x, y, context_fn=contexts)
+    with Operations(aten.mm.default) as again:
+        got = torch.autograd.grad(out, (x, y))
+    assert products.count == 1
+    assert again.count == 2 + times - 1  # two are those of the derivatives
+    wanted = torch.autograd.grad(function(x, y), (x, y))
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted))

@@ -11,75 +11,16 @@ torch = pytest.importorskip("torch")
 import memopt.torch as mt  # noqa: E402
 
 
-def test_saved_inputs_and_outputs_of_a_function_of_ones_own(device):
-    class Exponential(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            y = x.exp()
-            ctx.save_for_backward(x, y)
-            return y
-
-        @staticmethod
-        def backward(ctx, gradient):
-            x, y = ctx.saved_tensors
-            assert torch.equal(x.exp(), y)
-            return gradient * y
-
-    x = torch.randn(300, 5, device=device, requires_grad=True)
-    with mt.save_on_cpu(device_type=device.type) as context:
-        loss = Exponential.apply(x * 2).sum()
-    assert context.stats()["saved"] == 2
-    loss.backward()
-    assert torch.equal(x.grad, 2 * (x.detach() * 2).exp())
-
-
-def test_saved_values_type_and_layout(device):
-    """What autograd shows of a graph made under the context, for dense and sparse tensors."""
-    for pinned in (True, False):
-        for dtype in (torch.float32, torch.float64):
-            x = torch.randn(3000, dtype=dtype, device=device, requires_grad=True)
-            with mt.save_on_cpu(pinned, device_type=device.type):
-                y = x * x
-                for saved in (y.grad_fn._saved_self, y.grad_fn._saved_other):
-                    assert torch.equal(saved, x) and saved.dtype is dtype
-                    assert saved.layout is torch.strided and saved.device == x.device
-                y.sum().backward()
-            assert torch.equal(x.grad, 2 * x)
+def test_sparse_tensors_that_an_operation_made(device):
     x = torch.sparse_coo_tensor(
         [[1, 1]], [1.0, 1.0], (3,), device=device, check_invariants=True
     ).requires_grad_()
     with mt.save_on_cpu(device_type=device.type):
         y = x * x
+        z = y * y
         assert y.grad_fn._saved_self.layout is torch.sparse_coo
-        y.to_dense().sum().backward()
-    assert torch.equal(x.grad.to_dense(), (2 * x).to_dense())
-
-
-def test_around_and_within_checkpoints(device):
-    x = torch.randn(200, 200, device=device, requires_grad=True)
-
-    def squares(x, count):
-        for _ in range(count):
-            x = x.pow(2)
-        return x
-
-    def gradient(y):
-        return torch.autograd.grad(y.sum(), x)[0]
-
-    plain = gradient(squares(x, 4))
-    for checkpoint in (mt.checkpoint, torch.utils.checkpoint.checkpoint):
-        with mt.save_on_cpu(device_type=device.type):
-            y = checkpoint(squares, squares(x, 1), 2, use_reentrant=False)
-            y = squares(y, 1)
-        assert torch.equal(gradient(y), plain)
-
-        def inside(x):
-            x = squares(x, 1)
-            with mt.save_on_cpu(device_type=device.type):
-                x = squares(x, 2)
-            return squares(x, 1)
-
-        assert torch.equal(gradient(checkpoint(inside, x, use_reentrant=False)), plain)
+        z.to_dense().sum().backward()
+    assert torch.equal(x.grad.to_dense(), (4 * x * x * x).to_dense())
 
 
 def test_where_saved_tensor_hooks_are_switched_off():
@@ -150,23 +91,6 @@ def test_numbers_are_not_saved_and_a_detached_result_may_be_needed(device):
     y.detach_()
     z.backward()
     assert torch.equal(x.grad, x.exp())
-
-
-@pytest.mark.parametrize("where", ["forward", "backward", "both"])
-def test_second_derivatives_with_the_context_around_either_pass(where, device):
-    import contextlib
-
-    def under(*parts):
-        used = where in parts
-        return mt.save_on_cpu(device_type=device.type) if used else contextlib.nullcontext()
-
-    x = torch.randn(5000, device=device, requires_grad=True)
-    with under("forward", "both"):
-        y = (x**3).sum()
-    with under("backward", "both"):
-        (first,) = torch.autograd.grad(y, x, create_graph=True)
-        first.sum().backward()
-    torch.testing.assert_close(x.grad, 6 * x.detach())
 
 
 @pytest.mark.parametrize("leaf", [True, False])

@@ -70,7 +70,7 @@ class Preset:
         return found
 
 
-#: A setting's value in a framework's words, and others that do as well; None: it has no word for it.
+#: A setting's value in a framework's words, and others that do as well; None: it has no word.
 Say = Callable[[Any], Tuple[Any, Tuple[Any, ...]]]
 
 

@@ -96,24 +96,22 @@ def _memory(text: str) -> int:
     return size
 
 
-def _margin(text: str) -> float:
+def _number(text: str, most: float, what: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError("%s is not a share above 0 and up to 1" % text)
+    if not 0 < value <= most:
+        raise argparse.ArgumentTypeError("%s is not %s above 0 and up to %g" % (text, what, most))
     return value
+
+
+def _margin(text: str) -> float:
+    return _number(text, 1, "a share")
 
 
 def _tflops(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError("%s is not a rate above 0 and below 10^6 TFLOP/s" % text)
-    return value
+    return _number(text, 1e6, "a rate in TFLOP/s")
 
 
 def _rate(text: str) -> int:

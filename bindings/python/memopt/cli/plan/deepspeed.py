@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import pathlib
 from typing import Any, Dict, Tuple
 
 from .. import UsageError
+from . import hfconfig
 
-#: Keys of stage 3 that a plan takes to be as they are by default; lower values need less.
-_NOT_PLANNED = (
-    "stage3_prefetch_bucket_size",
-    "stage3_param_persistence_threshold",
-    "stage3_max_live_parameters",
-    "stage3_max_reuse_distance",
-    "sub_group_size",
-)
 #: Keys that change what is alive in ways that are not planned, with the values that do not.
 _OTHERS: Dict[str, Tuple[Any, ...]] = {
     "contiguous_gradients": (True,),
@@ -40,7 +31,7 @@ _OTHERS: Dict[str, Tuple[Any, ...]] = {
 def add_arguments(group: Any) -> None:
     """Adds the options."""
     group.add_argument(
-        "--zero-engine", choices=("torch", "deepspeed"), help="whose --zero it is; default: torch"
+        "--zero-engine", choices=("torch", "deepspeed"), help="the engine of --zero; default: torch"
     )
     group.add_argument(
         "--reduce-bucket-size",
@@ -95,14 +86,9 @@ def fill_in(arguments: argparse.Namespace, hidden: int) -> Dict[str, Any]:
 
 def _read(name: str) -> Dict[str, Any]:
     try:
-        config = json.loads(pathlib.Path(name).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError("%s: %s" % (name, error.strerror or error)) from None
-    except ValueError as error:
-        raise UsageError("%s: not JSON: %s" % (name, error)) from None
-    if not isinstance(config, dict):
-        raise UsageError("%s: a JSON object is needed, as DeepSpeed's configuration is" % name)
-    return config
+        return hfconfig.load(name)[0]
+    except hfconfig.ConfigError as error:
+        raise UsageError(str(error)) from None
 
 
 def _section(config: Dict[str, Any], name: str) -> Dict[str, Any]:
@@ -130,9 +116,6 @@ def _of_config(
         value = config.get(key, "auto")
         if value != "auto":
             _agree(arguments, option, _whole(key, value), key)
-    for key in _NOT_PLANNED:
-        if zero.get(key, "auto") != "auto":
-            _whole("zero_optimization." + key, zero[key])
     fields: Dict[str, Any] = {}
     if "reduce_bucket_size" in zero:
         fields["bucket_bytes"] = _bucket(zero["reduce_bucket_size"], hidden)
@@ -177,18 +160,18 @@ def _refuse(config: Dict[str, Any], zero: Dict[str, Any]) -> None:
     """What would be counted wrongly."""
     for key, plain in _OTHERS.items():
         if key in zero and zero[key] not in plain and zero[key] != "auto":
-            raise UsageError("zero_optimization.%s: what %r takes is not known to a plan"
+            raise UsageError("zero_optimization.%s: the planner does not count %r; leave it out"
                              % (key, zero[key]))
     for key in ("offload_optimizer", "offload_param"):
         device = _section(zero, key).get("device", "none")
         if device not in ("none", None):
-            raise UsageError("zero_optimization.%s to %s: what it takes is not known to a plan"
+            raise UsageError("zero_optimization.%s to %s is not counted; leave it out"
                              % (key, device))
     accumulates = _section(config, "data_types").get("grad_accum_dtype")
     if accumulates not in (None, "auto"):
-        raise UsageError("data_types.grad_accum_dtype: a plan knows gradients of the weights' type")
+        raise UsageError("data_types.grad_accum_dtype: only the weights' dtype is counted")
     for key in ("torch_autocast", "amp"):
         if _section(config, key).get("enabled"):
-            raise UsageError("%s: a plan knows bf16 and fp16 of DeepSpeed's own" % key)
+            raise UsageError("%s: the planner counts DeepSpeed's own bf16 and fp16 only" % key)
     if config.get("communication_data_type") not in (None, "auto"):
-        raise UsageError("communication_data_type: a plan knows that of the weights")
+        raise UsageError("communication_data_type: the planner counts the weights' dtype only")

@@ -1,6 +1,6 @@
 /* The invariant checker of tests. */
-#ifndef MO_ALLOCATOR_CHECK_H
-#define MO_ALLOCATOR_CHECK_H
+#ifndef TEST_ALLOCATOR_CHECK_H
+#define TEST_ALLOCATOR_CHECK_H
 
 #include "allocator/state.h"
 

@@ -2,7 +2,7 @@
  * The invariant checker of tests: walks over every segment, block, bin and table entry, and
  * recomputes the statistics.
  */
-#include "allocator/check.h"
+#include "support/allocator_check.h"
 
 #include "base/lock.h"
 
