@@ -17,8 +17,9 @@ option(MEMOPT_GPU_IMAGES_EMBED "Put the compiled kernels into the library; OFF: 
 
 if(MEMOPT_GPU_IMAGES STREQUAL "ALL")
   set(memopt_cuda_wanted 75 80 86 89 90 100 120)
-  set(memopt_hip_wanted gfx900 gfx906 gfx908 gfx90a gfx942 gfx1010 gfx1030 gfx1031 gfx1100 gfx1101
-                        gfx1102 gfx1150 gfx1151 gfx1200 gfx1201)
+  set(memopt_hip_wanted gfx900 gfx906 gfx908 gfx90a gfx942 gfx950 gfx1010 gfx1030 gfx1031 gfx1032
+                        gfx1034 gfx1035 gfx1036 gfx1100 gfx1101 gfx1102 gfx1103 gfx1150 gfx1151
+                        gfx1152 gfx1200 gfx1201 gfx9-generic gfx10-3-generic gfx11-generic)
 elseif(MEMOPT_GPU_IMAGES STREQUAL "FEW")
   set(memopt_cuda_wanted "")
   set(memopt_hip_wanted gfx90a gfx1030)
@@ -33,9 +34,18 @@ set(MEMOPT_NVCC_FLAGS --std=c++17 -O3 --fmad=false --prec-div=true --prec-sqrt=t
     --diag-suppress=177) # unused functions of the shared headers
 set(MEMOPT_CLANG_PTX_FLAGS -x cuda --cuda-device-only -nocudainc -nocudalib --cuda-gpu-arch=sm_75
     --cuda-feature=+ptx63 -std=c++17 -O3 -ffp-contract=off -Wno-unknown-cuda-version)
-# Code object version 4 is the one that every ROCm from 5.0 on loads.
 set(MEMOPT_HIP_FLAGS -x hip --offload-device-only --no-gpu-bundle-output -nogpulib -nogpuinc
-    -mcode-object-version=4 -std=c++17 -O3 -ffp-contract=off)
+    -std=c++17 -O3 -ffp-contract=off)
+
+# Adds the target's own flags. Every ROCm from 5.0 on loads version 4 of code objects. Generic
+# targets need version 6, which ROCm loads from 6.4 on, and of which clang 19 warns.
+function(memopt_hip_flags out target)
+  set(flags ${MEMOPT_HIP_FLAGS} --offload-arch=${target} -mcode-object-version=4)
+  if(target MATCHES "-generic$")
+    set(flags ${MEMOPT_HIP_FLAGS} --offload-arch=${target} -mcode-object-version=6 -w)
+  endif()
+  set(${out} ${flags} PARENT_SCOPE)
+endfunction()
 
 # --- compilers -----------------------------------------------------------------------------------
 
@@ -121,8 +131,8 @@ endfunction()
 function(memopt_probe_hip out)
   set(targets "")
   foreach(target ${memopt_hip_wanted})
-    memopt_probe_compiles(works ${memopt_hip_compiler} ${MEMOPT_HIP_FLAGS} --offload-arch=${target}
-                          -c)
+    memopt_hip_flags(flags ${target})
+    memopt_probe_compiles(works ${memopt_hip_compiler} ${flags} -c)
     if(works)
       list(APPEND targets ${target})
     endif()
@@ -285,9 +295,9 @@ endmacro()
 # Add to files and hip of the caller.
 macro(memopt_hip_images folder source)
   foreach(gfx ${MEMOPT_HIP_TARGETS})
+    memopt_hip_flags(flags ${gfx})
     add_custom_command(OUTPUT ${folder}/${gfx}.hsaco
-      COMMAND ${memopt_hip_compiler} ${MEMOPT_HIP_FLAGS} --offload-arch=${gfx} -c ${source}
-              -o ${folder}/${gfx}.hsaco
+      COMMAND ${memopt_hip_compiler} ${flags} -c ${source} -o ${folder}/${gfx}.hsaco
       DEPENDS ${source} COMMENT "GPU kernels: ${gfx}" VERBATIM)
     list(APPEND files ${folder}/${gfx}.hsaco)
     list(APPEND hip ${gfx}=${folder}/${gfx}.hsaco)

@@ -160,9 +160,10 @@ typedef struct memopt_backend_info {
     int32_t device_count;   /**< The number of devices. */
     uint32_t features;      /**< Bits of ::memopt_backend_feature. */
     char library[256];      /**< The driver's file that was opened; "" if none. */
-    char tried[512];        /**< The names that were tried. */
-    /** Why the back end does not work, in the words of the loader or driver. With #MEMOPT_OK: why
-     * there is no device, if the system tells it, or "". */
+    char tried[512];        /**< The names that were tried; "" if the program had loaded one. */
+    /** Why the back end does not work, in the words of the loader or driver. With #MEMOPT_OK and no
+     * device: "no AMD device" or "no NVIDIA device", and why if the system tells it. Otherwise "".
+     */
     char problem[512];
     char missing[512];  /**< Entry points that the driver lacks. If a required one is missing, the
                              driver is not used. */

@@ -1,5 +1,5 @@
 /* Opening a vendor's library; see library.h. */
-#define _GNU_SOURCE /* dlinfo, secure_getenv */
+#define _GNU_SOURCE /* dl_iterate_phdr, dlinfo, secure_getenv */
 
 #include "base/library.h"
 
@@ -57,6 +57,61 @@ static void *open_in(const char *path, const char *name, char *out_problem)
     return library;
 }
 
+static void tell_file(void *library, const char *name, char *out_file)
+{
+    struct link_map *map = NULL;
+    int known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0';
+    snprintf(out_file, MO_LIBRARY_FILE, "%s", known ? map->l_name : name);
+}
+
+/* --- what the program has loaded ----------------------------------------------------------- */
+
+typedef struct search {
+    const char *const *names;
+    char found[4096];
+} search;
+
+/* "libamdhip64.so.7" and "libamdhip64.so" are versions of one library. */
+static int same_library(const char *file, const char *name)
+{
+    const char *end = strstr(name, ".so");
+    size_t length = end != NULL ? (size_t)(end - name) + 3 : strlen(name);
+    return strncmp(file, name, length) == 0 && (file[length] == '\0' || file[length] == '.');
+}
+
+/* For dl_iterate_phdr, which holds the loader's lock: copies the path, and opens nothing. */
+static int look_at(struct dl_phdr_info *info, size_t bytes, void *user)
+{
+    search *wanted = user;
+    const char *slash = strrchr(info->dlpi_name, '/');
+    const char *file = slash != NULL ? slash + 1 : info->dlpi_name;
+    (void)bytes;
+    for (size_t i = 0; wanted->names[i] != NULL; i++)
+        if (same_library(file, wanted->names[i]) &&
+            strlen(info->dlpi_name) < sizeof wanted->found) {
+            strcpy(wanted->found, info->dlpi_name);
+            return 1;
+        }
+    return 0;
+}
+
+void *mo_library_loaded(const char *const *names, char *out_file)
+{
+    search wanted = {.names = names};
+    void *library = NULL;
+    if (mo_driver_path() != NULL)
+        return NULL;
+    for (size_t i = 0; names[i] != NULL && library == NULL; i++)
+        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (library == NULL && dl_iterate_phdr(look_at, &wanted) != 0)
+        library = dlopen(wanted.found, RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    if (library != NULL)
+        tell_file(library, names[0], out_file);
+    return library;
+}
+
+/* --- opening ------------------------------------------------------------------------------- */
+
 void *mo_library_open(const char *const *names, char *out_file, char *out_tried, char *out_problem)
 {
     const char *path = mo_driver_path();
@@ -66,12 +121,19 @@ void *mo_library_open(const char *const *names, char *out_file, char *out_tried,
         void *library =
             path != NULL ? open_in(path, names[i], out_problem) : open_file(names[i], out_problem);
         if (library != NULL) {
-            struct link_map *map = NULL;
-            int known = dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] != '\0';
-            snprintf(out_file, MO_LIBRARY_FILE, "%s", known ? map->l_name : names[i]);
+            tell_file(library, names[i], out_file);
             out_problem[0] = '\0';
             return library;
         }
     }
     return NULL;
+}
+
+void *mo_library_share(const char *const *names, char *out_file, char *out_tried, char *out_problem)
+{
+    void *library = mo_library_loaded(names, out_file);
+    if (library == NULL)
+        return mo_library_open(names, out_file, out_tried, out_problem);
+    out_tried[0] = out_problem[0] = '\0';
+    return library;
 }

@@ -10,6 +10,7 @@ Status: 0 all alike, 1 not, 77 the header is not on this machine.
 import argparse
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -322,6 +323,9 @@ def main():
     parser.add_argument("--include", action="append", default=[])
     options = parser.parse_args()
     judge = JUDGES[options.judge]
+    if shutil.which("c++") is None:
+        print("there is no C++ compiler here")
+        return 77
     compiler = ["c++", "-std=c++17", "-x", "c++", "-w", "-I", str(ROOT / "lib"),
                 *(word for folder in options.include for word in ("-I", folder))]
     header = subprocess.run([*compiler, "-E", "-"], text=True, capture_output=True,

@@ -91,8 +91,8 @@ def fatbin_targets(path):
 
 
 def code_object_target(path):
-    """The target that a code object's metadata names, as gfx90a."""
-    found = re.search(rb"amdgcn-amd-amdhsa--(gfx[0-9a-f]+)", pathlib.Path(path).read_bytes())
+    """The target that a code object's metadata names, as gfx90a or gfx10-3-generic."""
+    found = re.search(rb"amdgcn-amd-amdhsa--(gfx[0-9a-f]+(-[0-9-]*generic)?)", pathlib.Path(path).read_bytes())
     if not found:
         raise Failure(f"{path}: names no target")
     return found[1].decode()

@@ -3,6 +3,7 @@ no more shared memory than 48 KiB, nothing contracted, divisions and roots corre
 the images of a build are those of its targets.
 
     test_build.py BUILD --nvcc P --clang P --hip-compiler P --cuda-targets 75,80 --hip-targets gfx90a
+    test_build.py BUILD --hipcc P
 
 An empty argument means: not found. Exit status 77 where no GPU compiler is.
 """
@@ -132,6 +133,12 @@ class Kernels(unittest.TestCase):
                     if name in WRITTEN_BY_16:
                         self.assertTrue(re.search(r"global_store_(dwordx4|b128)", body))
 
+    def test_hipcc(self):
+        """What a ROCm brings along compiles them too; Debian's is 5.2, of clang 15."""
+        for target in ("gfx906", "gfx1030"):
+            with self.subTest(target):
+                self.check(hip_kernels(self.need(OPTIONS.hipcc), self.source, target, self.folder))
+
     def hip_sample(self):
         """One target of each generation, those that the compiler knows."""
         empty = self.folder / "empty.cu"
@@ -177,7 +184,7 @@ class Kernels(unittest.TestCase):
         if not OPTIONS.hip_targets:
             self.skipTest("no code objects in this build")
         for target in OPTIONS.hip_targets:
-            path = self.build / f"kernels.{target}.co"
+            path = self.build / f"{target}.hsaco"
             self.assertEqual(code_object_target(path), target)
             for key in (".private_segment_fixed_size", ".vgpr_spill_count", ".sgpr_spill_count"):
                 with self.subTest(key, target=target):
@@ -188,15 +195,17 @@ def main():
     global OPTIONS
     parser = argparse.ArgumentParser()
     parser.add_argument("build")
-    for option in ("--nvcc", "--clang", "--hip-compiler", "--cuda-targets", "--hip-targets"):
+    for option in ("--nvcc", "--clang", "--hip-compiler", "--hipcc", "--cuda-targets",
+                   "--hip-targets"):
         parser.add_argument(option, default="")
     OPTIONS = parser.parse_args()
     OPTIONS.cuda_targets = [int(t) for t in OPTIONS.cuda_targets.split(",") if t]
     OPTIONS.hip_targets = [t for t in OPTIONS.hip_targets.split(",") if t]
-    if not (OPTIONS.nvcc or OPTIONS.clang or OPTIONS.hip_compiler):
+    if not (OPTIONS.nvcc or OPTIONS.clang or OPTIONS.hip_compiler or OPTIONS.hipcc):
         print("no GPU compiler found")
         sys.exit(77)
-    unittest.main(argv=sys.argv[:1], verbosity=2)
+    names = ["Kernels.test_hipcc"] if OPTIONS.hipcc else []
+    unittest.main(argv=sys.argv[:1] + names, verbosity=2)
 
 
 main()

@@ -230,7 +230,8 @@ def test_versions_of_drivers(backend, number, text):
 @simulated
 def test_driver_without_devices():
     cuda = info(DRIVERS, MEMOPT_SIM_FAIL="cuInit:1=100")["cuda"]
-    assert cuda["available"] and cuda["device_count"] == 0 and cuda["problem"] is None
+    assert cuda["available"] and cuda["device_count"] == 0
+    assert cuda["problem"] == "no NVIDIA device"
     assert "cuda: usable; no device" in text(DRIVERS, MEMOPT_SIM_FAIL="cuInit:1=100")
 
 
@@ -246,10 +247,16 @@ def test_a_device_that_cannot_be_opened_does_not_hide_the_others():
 
 @simulated
 def test_hip_without_a_card():
-    hip = info(DRIVERS, MEMOPT_SIM_LOST="101")["hip"]
-    assert hip["status"] == "DRIVER_ERROR" and "hipErrorInvalidDevice (101)" in hip["problem"]
-    if not os.path.exists("/dev/kfd") and not os.path.exists("/dev/dxg"):
-        assert "make the card usable by its kernel driver" in text(DRIVERS, MEMOPT_SIM_LOST="101")
+    variables = {"MEMOPT_SIM_LOST": "101", "MEMOPT_SIM_MISSING": "hipLaunchHostFunc"}
+    hip = info(DRIVERS, **variables)["hip"]
+    if os.path.exists("/dev/kfd") or os.path.exists("/dev/dxg"):
+        assert hip["status"] == "DRIVER_ERROR" and "hipErrorInvalidDevice (101)" in hip["problem"]
+        return
+    assert hip["status"] == "OK" and hip["device_count"] == 0
+    shown = text(DRIVERS, **variables)
+    assert re.search(r"why +no AMD device: /dev/kfd: ", shown)
+    assert "make the card usable by its kernel driver" in shown
+    assert "reinstall the ROCm" not in shown and "hipLaunchHostFunc" not in shown
 
 
 @simulated
@@ -296,6 +303,25 @@ def test_libraries_without_entry_points(tmp_path):
     assert "nvmlInit_v2 (required)" in found["cuda"]["monitoring"]["missing"]
     assert "rsmi_init (required)" in found["hip"]["monitoring"]["missing"]
     assert "update or reinstall the ROCm runtime" in text(tmp_path)
+
+
+def test_what_a_driver_prints_is_not_shown(tmp_path):
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if not compiler:
+        pytest.skip("no C compiler")
+    source = tmp_path / "noisy.c"
+    source.write_text(
+        "#include <unistd.h>\n"
+        "__attribute__((constructor)) static void print(void)\n"
+        '{ if (write(2, "noise\\n", 6) != 6) _exit(3); }\n'
+    )
+    for file in FILES:
+        words = [compiler, "-shared", "-fPIC", "-o", str(tmp_path / file), str(source)]
+        subprocess.run(words, check=True)
+    text(tmp_path)  # which checks that standard error is empty
+    result = command("monitor", "--once", folders=[tmp_path])
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "noise" in command("info", folders=[tmp_path], MEMOPT_LOG="error").stderr
 
 
 @simulated

@@ -136,21 +136,37 @@ static void ask_compiler(mo_gpu_compiler *c)
     }
 }
 
+/* Candidate 0 is a compiler that the program has loaded, of any version; the others are the names
+ * of the list. "" in it is the driver's own library, which must not be opened a second time from
+ * elsewhere. NULL where there is none. */
+static void *open_candidate(const mo_gpu_driver *driver, size_t i, char *out_file, char *problem)
+{
+    char tried[MO_LIBRARY_TEXT], why[MO_LIBRARY_TEXT] = "";
+    const char *const *names = driver->vendor->compilers;
+    const char *const one[] = {names[i == 0 ? 0 : i - 1], NULL};
+    void *library = NULL;
+    if (i == 0)
+        return mo_library_loaded(one, out_file);
+    if (one[0][0] != '\0')
+        library = mo_library_open(one, out_file, tried, why);
+    else
+        library = mo_library_share(driver->vendor->libraries, out_file, tried, why);
+    if (library == NULL)
+        tell(problem, "%s", why);
+    return library;
+}
+
 /* Pre: compiler_lock held. Slot i, opened; NULL and why where it cannot be. */
 static const mo_gpu_compiler *open_compiler(const mo_gpu_driver *driver, size_t i, char *problem)
 {
     MO_PRE(mo_is_locked(&compiler_lock));
     mo_gpu_compiler *slots = is_cuda(driver) ? cuda_compilers : hip_compilers;
-    const char *const one[] = {driver->vendor->compilers[i], NULL};
-    char tried[MO_LIBRARY_TEXT], why[MO_LIBRARY_TEXT];
     if (slots[i].library != NULL)
         return &slots[i];
     mo_gpu_compiler found = {0};
-    found.library = mo_library_open(one, found.file, tried, why);
-    if (found.library == NULL) {
-        tell(problem, "%s", why);
+    found.library = open_candidate(driver, i, found.file, problem);
+    if (found.library == NULL)
         return NULL;
-    }
     for (size_t k = 0; k < MOST_COMPILERS; k++)
         if (slots[k].library == found.library) { /* under another name */
             dlclose(found.library);
@@ -210,7 +226,9 @@ static int choose(const mo_gpu_driver *driver, const mo_gpu_device *gpu, mo_gpu_
     int found = 0;
     MO_PRE(mo_is_locked(&compiler_lock));
     problem[0] = '\0';
-    for (size_t i = 0; driver->vendor->compilers[i] != NULL && i < MOST_COMPILERS; i++) {
+    for (size_t i = 0; i < MOST_COMPILERS; i++) {
+        if (i > 0 && driver->vendor->compilers[i - 1] == NULL)
+            break;
         const mo_gpu_compiler *c = open_compiler(driver, i, problem);
         if (c == NULL)
             continue;
@@ -358,8 +376,8 @@ memopt_status mo_gpu_compile(const mo_gpu_device *gpu, const mo_gpu_recipe *reci
     const mo_gpu_compiler *c = recipe->compiler;
     const char *options[MOST_OPTIONS];
     int count = all_options(gpu, recipe, options);
-    mo_log(MEMOPT_LOG_INFO, "%s:%d: compiling the kernels for %s with %s",
-           gpu->driver->vendor->name, gpu->index, recipe->target, c->file);
+    mo_log(MEMOPT_LOG_INFO, "%s:%d: compiles the kernels for %s with %s: about a minute, once",
+           gpu->driver->vendor->name, gpu->index, gpu->target, c->file);
     program p = NULL;
     memopt_status status = MEMOPT_OK;
     int code = c->create(&p, gpu->driver->vendor->images->source, "memopt.cu", 0, NULL, NULL);

@@ -226,6 +226,7 @@ static const char *const compilers[] = {"libnvrtc.so.13", "libnvrtc.so.12", "lib
 
 static const mo_gpu_vendor vendor = {
     .name = "cuda",
+    .maker = "NVIDIA",
     .libraries = libraries,
     .compilers = compilers,
     .compiler_prefix = "nvrtc",

@@ -170,16 +170,18 @@ static memopt_status refuse_options(const mo_gpu_driver *driver,
 
 static memopt_status check_index(mo_gpu_driver *driver, int32_t index)
 {
-    char why[MO_LIBRARY_TEXT] = "";
+    char why[MO_LIBRARY_TEXT];
     int32_t count = 0;
     memopt_status status = mo_gpu_count(driver, &count);
     if (status != MEMOPT_OK || index < count)
         return status;
-    if (count == 0)
+    if (count == 0) {
         mo_gpu_why_no_device(driver->vendor, why);
-    return mo_fail(
-        MEMOPT_NOT_FOUND, "device: \"%s:%d\" does not exist; the driver has %d device%s%s%s",
-        driver->vendor->name, index, count, count == 1 ? "" : "s", why[0] == '\0' ? "" : "; ", why);
+        return mo_fail(MEMOPT_NOT_FOUND, "device: \"%s:%d\" does not exist: %s",
+                       driver->vendor->name, index, why);
+    }
+    return mo_fail(MEMOPT_NOT_FOUND, "device: \"%s:%d\" does not exist; the driver has %d device%s",
+                   driver->vendor->name, index, count, count == 1 ? "" : "s");
 }
 
 static memopt_status ask_device(mo_gpu_device *gpu)

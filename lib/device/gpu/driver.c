@@ -42,29 +42,32 @@ void mo_gpu_resolve(mo_gpu_driver *driver, const mo_gpu_entry *entries, size_t c
     }
 }
 
+/* errno says why. */
+static int lacks_device_file(const mo_gpu_vendor *vendor)
+{
+    return vendor->device_file != NULL && access("/dev/dxg", F_OK) != 0 && /* WSL's way */
+           access(vendor->device_file, R_OK | W_OK) != 0;
+}
+
 void mo_gpu_why_no_device(const mo_gpu_vendor *vendor, char *text)
 {
-    text[0] = '\0';
-    if (vendor->device_file == NULL || access(vendor->device_file, R_OK | W_OK) == 0 ||
-        access("/dev/dxg", F_OK) == 0) /* WSL's way to the card */
-        return;
-    snprintf(text, MO_LIBRARY_TEXT,
-             "%s: %s (no card, its kernel driver is not loaded, or this user may not use it)",
-             vendor->device_file, strerror(errno));
+    snprintf(text, MO_LIBRARY_TEXT, "no %s device", vendor->maker);
+    if (lacks_device_file(vendor))
+        mo_append(text, MO_LIBRARY_TEXT,
+                  ": %s: %s (no card, its kernel driver is not loaded, or this user may not use "
+                  "it)",
+                  vendor->device_file, strerror(errno));
 }
 
 /* The driver exists but does not start. */
 static memopt_status refuse_start(mo_gpu_driver *driver, int code)
 {
-    char why[MO_LIBRARY_TEXT];
     const char *name = driver->vendor->error_name(driver, code);
     memopt_status status = mo_gpu_status_of(code, MEMOPT_OUT_OF_HOST_MEMORY);
-    snprintf(driver->problem, sizeof driver->problem, "%s does not start: it says %s (%d)",
-             driver->file, name, code);
-    mo_gpu_why_no_device(driver->vendor, why);
-    if (code == MO_GPU_STUB_LIBRARY)
-        snprintf(why, sizeof why, "it is the toolkit's stub for linking, not the driver");
-    mo_append(driver->problem, sizeof driver->problem, "%s%s", why[0] == '\0' ? "" : "; ", why);
+    snprintf(driver->problem, sizeof driver->problem, "%s does not start: it says %s (%d)%s",
+             driver->file, name, code,
+             code == MO_GPU_STUB_LIBRARY ? "; it is the toolkit's stub for linking, not the driver"
+                                         : "");
     driver->code = code;
     return status == MEMOPT_DRIVER_MISSING ? status : MEMOPT_DRIVER_ERROR;
 }
@@ -77,7 +80,7 @@ static memopt_status load(mo_gpu_driver *driver)
     MO_PRE(mo_is_locked(&load_lock) && !driver->loaded);
     *driver = (mo_gpu_driver){.vendor = vendor};
     driver->library =
-        mo_library_open(vendor->libraries, driver->file, driver->tried, driver->problem);
+        mo_library_share(vendor->libraries, driver->file, driver->tried, driver->problem);
     if (driver->library == NULL)
         return MEMOPT_DRIVER_MISSING;
     vendor->resolve(driver);
@@ -88,11 +91,14 @@ static memopt_status load(mo_gpu_driver *driver)
         goto close_library;
     }
     int code = driver->calls.init(0);
-    if (code != MO_GPU_SUCCESS && code != MO_GPU_NO_DEVICE) {
+    /* Without a card, HIP's runtimes say one thing or another. */
+    driver->no_device =
+        code == MO_GPU_NO_DEVICE || (code != MO_GPU_SUCCESS && lacks_device_file(vendor));
+    if (code != MO_GPU_SUCCESS && !driver->no_device) {
         status = refuse_start(driver, code);
         goto close_library;
     }
-    if (code == MO_GPU_NO_DEVICE)
+    if (driver->no_device)
         vendor->clear_error(driver);
     if (driver->calls.driver_version(&driver->version) != MO_GPU_SUCCESS)
         driver->version = 0;
@@ -114,11 +120,20 @@ close_library:
     return status;
 }
 
+/* Starting a driver in vain takes long, so it is tried again only where that may help. */
+static int is_lasting(int code)
+{
+    return code != MO_GPU_OUT_OF_MEMORY && code != MO_GPU_NOT_INITIALIZED &&
+           code != MO_GPU_SYSTEM_NOT_READY;
+}
+
 static memopt_status load_quietly(mo_gpu_driver *driver)
 {
     mo_lock(&load_lock);
-    if (!driver->loaded)
+    if (!driver->loaded && !driver->refused) {
         driver->status = load(driver);
+        driver->refused = driver->status != MEMOPT_OK && is_lasting(driver->code);
+    }
     memopt_status status = driver->status;
     mo_unlock(&load_lock);
     return status;
@@ -126,24 +141,28 @@ static memopt_status load_quietly(mo_gpu_driver *driver)
 
 memopt_status mo_gpu_load(mo_gpu_driver *driver)
 {
-    char problem[MO_LIBRARY_TEXT], missing[MO_LIBRARY_TEXT];
+    char problem[MO_LIBRARY_TEXT], missing[MO_LIBRARY_TEXT] = "";
     memopt_status status = load_quietly(driver);
     if (status == MEMOPT_OK)
         return status;
     mo_lock(&load_lock);
     memcpy(problem, driver->problem, sizeof problem);
-    memcpy(missing, driver->missing, sizeof missing);
+    if (!mo_gpu_has(driver, MO_GPU_REQUIRED)) /* what may be missing explains nothing else */
+        memcpy(missing, driver->missing, sizeof missing);
     int32_t code = driver->code;
+    const char *advice = driver->file[0] == '\0' ? "install" : "update";
     mo_unlock(&load_lock);
     return mo_fail_driver(status, code, code != 0 ? problem : "",
-                          "%s: no usable driver: %s%s%s; install it, or use \"cpu\"",
-                          driver->vendor->name, problem, missing[0] == '\0' ? "" : ": ", missing);
+                          "%s: no usable driver: %s%s%s; %s it, or use \"cpu\"",
+                          driver->vendor->name, problem, missing[0] == '\0' ? "" : ": ", missing,
+                          advice);
 }
 
 /* The driver's count; it may say "no device" instead of 0. */
 static int count_devices(const mo_gpu_driver *driver, int *out_count)
 {
-    int count = 0, code = driver->calls.device_count(&count);
+    int count = 0;
+    int code = driver->no_device ? MO_GPU_SUCCESS : driver->calls.device_count(&count);
     if (code == MO_GPU_NO_DEVICE || code == MO_GPU_NOT_INITIALIZED) {
         driver->vendor->clear_error(driver);
         count = 0;

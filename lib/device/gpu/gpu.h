@@ -28,6 +28,7 @@ typedef struct mo_gpu_device mo_gpu_device;
  * status. */
 typedef struct mo_gpu_vendor {
     const char *name;             /* "cuda" */
+    const char *maker;            /* "NVIDIA" */
     const char *const *libraries; /* NULL-ended, in the order in which they are tried */
     const char *const *compilers; /* the same for the run-time compiler */
     const char *compiler_prefix;  /* of its entry points: "nvrtc" */
@@ -78,6 +79,8 @@ struct mo_gpu_driver {
     int loaded;
     int version;
     uint32_t missing_groups; /* bits 1 << mo_gpu_need of missing groups */
+    int refused;             /* not loaded, and not tried again */
+    int no_device;           /* loaded: it said so when it started */
     memopt_status status;    /* why it is not loaded */
     int32_t code;            /* and the driver's own code of that, or 0 */
     char file[MO_LIBRARY_FILE];
@@ -170,7 +173,8 @@ static inline int mo_gpu_has(const mo_gpu_driver *driver, mo_gpu_need group)
 /* --- driver.c --- */
 extern mo_gpu_driver mo_cuda_driver, mo_hip_driver;
 
-/* Loads the library if it is not loaded. A failure is not remembered: a later call tries again. */
+/* Loads the library if it is not loaded: the one that the program has loaded, else one that the
+ * loader finds. Failures are remembered, but for those that may pass. */
 memopt_status mo_gpu_load(mo_gpu_driver *driver);
 memopt_status mo_gpu_count(mo_gpu_driver *driver, int32_t *out_count);
 /* Loads if needed and fills in the report; never fails. */
@@ -180,8 +184,7 @@ typedef void *(*mo_gpu_find)(const mo_gpu_driver *driver, const mo_gpu_entry *en
 void mo_gpu_resolve(mo_gpu_driver *driver, const mo_gpu_entry *entries, size_t count, void *calls,
                     mo_gpu_find find);
 void *mo_gpu_symbol(const mo_gpu_driver *driver, const char *symbol);
-/* Why the driver has no device, as far as the system tells, or "": into
- * text[MO_LIBRARY_TEXT]. */
+/* "no AMD device", and why as far as the system tells: into text[MO_LIBRARY_TEXT]. */
 void mo_gpu_why_no_device(const mo_gpu_vendor *vendor, char *text);
 
 /* --- device.c --- */

@@ -237,9 +237,26 @@ static int locate(const mo_gpu_device *gpu, const void *pointer, int32_t *out_ow
     return MO_GPU_SUCCESS;
 }
 
+/* The devices of the generic targets (LLVM's AMDGPU usage guide). */
+static const struct {
+    const char *target, *devices;
+} generic_targets[] = {
+    {"gfx9-generic", " gfx900 gfx902 gfx904 gfx906 gfx909 gfx90c "},
+    {"gfx10-3-generic", " gfx1030 gfx1031 gfx1032 gfx1033 gfx1034 gfx1035 gfx1036 "},
+    {"gfx11-generic", " gfx1100 gfx1101 gfx1102 gfx1103 gfx1150 gfx1151 gfx1152 gfx1153 "},
+};
+
+/* The device's own image is best; ROCm loads generic ones from 6.4 on, and before refuses them. */
 static uint32_t rate_image(const mo_gpu_device *gpu, const char *target)
 {
-    return strcmp(target, gpu->target) == 0;
+    char word[MO_GPU_TARGET_BYTES + 3];
+    if (strcmp(target, gpu->target) == 0)
+        return 2;
+    snprintf(word, sizeof word, " %s ", gpu->target);
+    for (size_t i = 0; i < sizeof generic_targets / sizeof generic_targets[0]; i++)
+        if (strcmp(target, generic_targets[i].target) == 0)
+            return strstr(generic_targets[i].devices, word) != NULL;
+    return 0;
 }
 
 static void target_option(const mo_gpu_device *gpu, char *text, size_t size)
@@ -249,12 +266,13 @@ static void target_option(const mo_gpu_device *gpu, char *text, size_t size)
 
 static const char *const libraries[] = {"libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6",
                                         "libamdhip64.so.5", NULL};
+/* Up to ROCm 6, the runtime's own library has the compiler too. */
 static const char *const compilers[] = {
-    "libhiprtc.so",   "libhiprtc.so.7",   "libhiprtc.so.6",   "libhiprtc.so.5",
-    "libamdhip64.so", "libamdhip64.so.6", "libamdhip64.so.5", NULL};
+    "libhiprtc.so", "libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "", NULL};
 
 static const mo_gpu_vendor vendor = {
     .name = "hip",
+    .maker = "AMD",
     .libraries = libraries,
     .compilers = compilers,
     .compiler_prefix = "hiprtc",

@@ -1,11 +1,12 @@
 /*
- * Kernel launch: functions by kernel, looked up once a device, and grids that are larger than the
- * driver takes.
+ * Kernel launch: functions by kernel, looked up when the module is loaded, and grids that are
+ * larger than the driver takes.
  */
 #include "device/gpu/gpu.h"
 
 #include "base/checked.h"
 #include "base/lock.h"
+#include "kernels/core/all_kernels.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -13,6 +14,50 @@
 /* The maximum of blocks of one launch, and of threads of a block, in every driver. */
 #define MOST_BLOCKS ((uint64_t)INT32_MAX)
 enum { MOST_THREADS = 1024 };
+
+/* Remembering is an optimisation: a kernel that does not fit is looked up at each launch. Two
+ * threads may enter the same function; that is harmless. */
+static void remember(mo_gpu_device *gpu, const mo_kernel *kernel, mo_gpu_function function)
+{
+    mo_lock(&gpu->lock);
+    if (gpu->kernel_count < MO_GPU_KERNELS)
+        gpu->kernels[gpu->kernel_count++] = (mo_gpu_kernel){kernel, function};
+    mo_unlock(&gpu->lock);
+}
+
+/* All kernels, so that no launch under a graph capture looks one up: a driver that loads lazily
+ * loads code then. A kernel that the image lacks fails when it is launched. */
+static memopt_status find_all(mo_gpu_device *gpu, mo_gpu_module module)
+{
+    for (uint32_t i = 0; i < mo_all_kernels_count; i++) {
+        mo_gpu_function function = NULL;
+        const char *name = mo_all_kernels[i]->name;
+        int code = mo_gpu_call(gpu)->module_function(&function, module, name);
+        if (code == MO_GPU_SUCCESS)
+            remember(gpu, mo_all_kernels[i], function);
+        else if (code != MO_GPU_NOT_FOUND)
+            return mo_gpu_fail(gpu, code, MEMOPT_OUT_OF_DEVICE_MEMORY, name);
+        else
+            gpu->driver->vendor->clear_error(gpu->driver);
+    }
+    return MEMOPT_OK;
+}
+
+static memopt_status load_module(mo_gpu_device *gpu, mo_gpu_module *out_module)
+{
+    memopt_status status = mo_gpu_module_load(gpu, out_module);
+    if (status != MEMOPT_OK)
+        return status;
+    status = find_all(gpu, *out_module);
+    if (status == MEMOPT_OK)
+        return status;
+    mo_lock(&gpu->lock);
+    gpu->kernel_count = 0;
+    mo_unlock(&gpu->lock);
+    if (mo_gpu_call(gpu)->module_unload(*out_module) != MO_GPU_SUCCESS)
+        gpu->driver->vendor->clear_error(gpu->driver);
+    return status;
+}
 
 /* The first thread that needs the module loads it, with the lock released; others wait. Loading
  * must not end a graph capture of this thread. */
@@ -31,7 +76,7 @@ static memopt_status need_module(mo_gpu_device *gpu, mo_gpu_module *out_module)
     if (ready)
         return MEMOPT_OK;
     int mode = mo_gpu_relax(gpu);
-    memopt_status status = mo_gpu_module_load(gpu, &module);
+    memopt_status status = load_module(gpu, &module);
     mo_gpu_restrict(gpu, mode);
     mo_lock(&gpu->lock);
     gpu->module_state = status == MEMOPT_OK ? MO_GPU_MODULE_READY : MO_GPU_MODULE_NONE;
@@ -53,16 +98,7 @@ static mo_gpu_function known_function(mo_gpu_device *gpu, const mo_kernel *kerne
     return function;
 }
 
-/* Remembering is an optimisation: without host memory the next launch looks up again. Two threads
- * may enter the same function; that is harmless. */
-static void remember(mo_gpu_device *gpu, const mo_kernel *kernel, mo_gpu_function function)
-{
-    mo_lock(&gpu->lock);
-    if (gpu->kernel_count < MO_GPU_KERNELS)
-        gpu->kernels[gpu->kernel_count++] = (mo_gpu_kernel){kernel, function};
-    mo_unlock(&gpu->lock);
-}
-
+/* Those of the library are known once the module is loaded. */
 static memopt_status find_function(mo_gpu_device *gpu, const mo_kernel *kernel,
                                    mo_gpu_function *out_function)
 {
@@ -72,6 +108,9 @@ static memopt_status find_function(mo_gpu_device *gpu, const mo_kernel *kernel,
         memopt_status status = need_module(gpu, &module);
         if (status != MEMOPT_OK)
             return status;
+        function = known_function(gpu, kernel);
+    }
+    if (function == NULL) {
         int code = mo_gpu_call(gpu)->module_function(&function, module, kernel->name);
         if (code == MO_GPU_NOT_FOUND) {
             gpu->driver->vendor->clear_error(gpu->driver);

@@ -13,12 +13,14 @@
 
 enum { MOST_IMAGES = 64 };
 
-/* Codes that say "not for this device or driver": the next image may fit. */
+/* Codes that say "not for this device or driver": the next image may fit. Older HIP runtimes say
+ * NOT_LOADABLE of a version of code objects that they do not know. */
 static int says_unfit(int code)
 {
     return code == MO_GPU_NO_BINARY || code == MO_GPU_INVALID_IMAGE || code == MO_GPU_INVALID_PTX ||
            code == MO_GPU_NO_PTX_COMPILER || code == MO_GPU_UNSUPPORTED_PTX ||
-           code == MO_GPU_PTX_COMPILER_OFF || code == MO_GPU_NOT_SUPPORTED;
+           code == MO_GPU_PTX_COMPILER_OFF || code == MO_GPU_INVALID_SOURCE ||
+           code == MO_GPU_NOT_LOADABLE || code == MO_GPU_NOT_SUPPORTED;
 }
 
 /* The result of an image; if it was not loaded, another one, or the source, may work. */

@@ -8,6 +8,7 @@
  *   newer   NVRTC 13 only, and a device of capability 7.0, which it does not know
  *   faults  NVRTC 12 and a device of capability 7.0: a compilation that fails, in every way
  *   hip     hipRTC and a device without an image
+ *   real_hip  ROCm's own hipRTC, which needs no card; skipped where there is none
  */
 #include "gpu_compile.h"
 
@@ -22,7 +23,7 @@ static int in(const char *wanted)
 
 /* --- devices that need no driver ----------------------------------------------------------- */
 
-/* A device of a capability, as far as the compiler looks at it; `source` NULL: the embedded one. */
+/* A device, as far as the compiler looks at it. */
 typedef struct made_device {
     mo_gpu_device gpu;
     mo_gpu_driver driver;
@@ -30,23 +31,32 @@ typedef struct made_device {
     mo_images images;
 } made_device;
 
+static mo_gpu_device *make_any(made_device *made, const mo_gpu_vendor *vendor, const char *target)
+{
+    memset(made, 0, sizeof *made);
+    made->vendor = *vendor;
+    made->images = *made->vendor.images;
+    made->vendor.images = &made->images;
+    made->driver.vendor = &made->vendor;
+    made->gpu.driver = &made->driver;
+    snprintf(made->gpu.target, sizeof made->gpu.target, "%s", target);
+    memcpy(made->gpu.isa, made->gpu.target, sizeof made->gpu.isa);
+    return &made->gpu;
+}
+
+/* One of CUDA's; `source` NULL: the embedded one. */
 static mo_gpu_device *make_device(made_device *made, uint32_t capability, int version,
                                   const char *source)
 {
-    memset(made, 0, sizeof *made);
-    made->vendor = *mo_cuda_driver.vendor;
-    made->images = *made->vendor.images;
+    char target[16];
+    snprintf(target, sizeof target, "sm_%u", capability);
+    make_any(made, mo_cuda_driver.vendor, target);
     if (source != NULL) {
         made->images.source = source;
         made->images.source_bytes = strlen(source);
     }
-    made->vendor.images = &made->images;
-    made->driver.vendor = &made->vendor;
     made->driver.version = version;
-    made->gpu.driver = &made->driver;
     made->gpu.capability = capability;
-    snprintf(made->gpu.target, sizeof made->gpu.target, "sm_%u", capability);
-    memcpy(made->gpu.isa, made->gpu.target, sizeof made->gpu.isa);
     return &made->gpu;
 }
 
@@ -204,6 +214,69 @@ static void wrong_source(void **state)
     assert_true(binary == (void *)1);
     assert_int_equal(bytes, 7);
     assert_int_equal(mo_memory_live_blocks(), blocks);
+}
+
+/* --- the real hipRTC ------------------------------------------------------------------------ */
+
+static const char *announced;
+
+static void hear(void *user, memopt_log_level level, const char *message)
+{
+    (void)level;
+    if (strstr(message, user) != NULL && strstr(message, "about a minute, once") != NULL)
+        announced = user;
+}
+
+/* Compiles for a target, unless an earlier run did and kept it: it takes long. */
+static void *compile_or_read(mo_gpu_device *gpu, uint64_t *out_bytes)
+{
+    char key[MO_GPU_KEY_BYTES];
+    mo_gpu_recipe recipe;
+    void *binary = NULL;
+    OK(mo_gpu_find_recipe(gpu, &recipe));
+    mo_gpu_cache_key(gpu, &recipe, key);
+    if (mo_gpu_cache_read(key, &binary, out_bytes))
+        return binary;
+    print_message("%s: about a minute, once\n", gpu->target);
+    OK(memopt_set_log(hear, gpu->target, MEMOPT_LOG_INFO));
+    OK(mo_gpu_compile(gpu, &recipe, &binary, out_bytes));
+    OK(memopt_set_log(NULL, NULL, MEMOPT_LOG_OFF));
+    assert_ptr_equal(announced, gpu->target);
+    mo_gpu_cache_write(key, binary, *out_bytes);
+    return binary;
+}
+
+/* A generation with warps of 64 threads, and one of 32. */
+static void real_hiprtc(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *target;
+        uint32_t machine; /* in the ELF's flags: LLVM's AMDGPU usage guide */
+    } wanted[] = {{"gfx906", 0x2F}, {"gfx1032", 0x38}};
+    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+        made_device made;
+        uint64_t bytes = 0;
+        Elf64_Ehdr head;
+        void *binary =
+            compile_or_read(make_any(&made, mo_hip_driver.vendor, wanted[i].target), &bytes);
+        memcpy(&head, binary, sizeof head);
+        assert_memory_equal(head.e_ident, ELFMAG, SELFMAG);
+        assert_int_equal(head.e_machine, 224);
+        assert_int_equal(head.e_flags & 0xFF, wanted[i].machine);
+        holds_every_kernel(binary, bytes);
+        print_message("%s: %llu bytes\n", wanted[i].target, (unsigned long long)bytes);
+        mo_free(binary);
+    }
+}
+
+static int has_real_hiprtc(void)
+{
+    char file[MO_LIBRARY_FILE], problem[MO_LIBRARY_TEXT];
+    mo_gpu_compiler_report(&mo_hip_driver, file, problem);
+    if (file[0] == '\0')
+        printf("no hipRTC: %s\n", problem);
+    return file[0] != '\0' && compiler_says("hip", "memopt_sim_rtc_compiled") < 0;
 }
 
 /* --- which compiler ------------------------------------------------------------------------ */
@@ -374,6 +447,24 @@ static void hip_device(void **state)
     OK(memopt_device_close(device));
 }
 
+/* One launch looks up every kernel, so that none is looked up in a capture. */
+static void knows_every_kernel(void **state)
+{
+    (void)state;
+    char name[64];
+    memopt_device *device = open_device("hip:0");
+    const mo_gpu_device *gpu = mo_gpu(device);
+    OK(launch(device));
+    for (int n = 0; kernel_name(n, name, sizeof name); n++) {
+        uint32_t i = 0;
+        while (i < gpu->kernel_count && strcmp(gpu->kernels[i].kernel->name, name) != 0)
+            i++;
+        if (i == gpu->kernel_count)
+            fail_msg("%s was not looked up", name);
+    }
+    OK(memopt_device_close(device));
+}
+
 static void hip_unknown(void **state)
 {
     (void)state;
@@ -395,7 +486,9 @@ int main(int count, char **values)
     const struct CMUnitTest faults[] = {cmocka_unit_test(compile_faults),
                                         cmocka_unit_test(no_host_memory),
                                         cmocka_unit_test(first_error)};
-    const struct CMUnitTest hip[] = {cmocka_unit_test(hip_device)};
+    const struct CMUnitTest hip[] = {cmocka_unit_test(hip_device),
+                                     cmocka_unit_test(knows_every_kernel)};
+    const struct CMUnitTest real_hip[] = {cmocka_unit_test(real_hiprtc)};
     const struct CMUnitTest unknown[] = {cmocka_unit_test(hip_unknown)};
     if (count > 1)
         mode = values[1];
@@ -405,6 +498,8 @@ int main(int count, char **values)
         return cmocka_run_group_tests(faults, NULL, NULL);
     if (in("hip"))
         return cmocka_run_group_tests(hip, NULL, NULL);
+    if (in("real_hip"))
+        return has_real_hiprtc() ? cmocka_run_group_tests(real_hip, NULL, NULL) : 77;
     if (in("hip_unknown"))
         return cmocka_run_group_tests(unknown, NULL, NULL);
     if (!in("real"))

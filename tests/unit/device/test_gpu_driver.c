@@ -4,15 +4,19 @@
  * empty (a library without entry points); and of the simulated ones: partial (without an optional
  * entry point), plain (without virtual memory in the device), old-cuda and old-hip (CUDA 9.2, ROCm
  * 5.0: the oldest that do), ancient (ROCm 4), lacking (without an entry point that every driver
- * has), no-card and no-start (what newer and older HIP runtimes say where there is no card).
+ * has), no-card and no-start (what newer and older HIP runtimes say where there is no card),
+ * refusing and passing (CUDA fails to start once, for good or not), own (the program has drivers
+ * loaded that lie where the loader does not look; their files follow).
  */
 #include "support.h"
 
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include "base/memory.h"
 
 static const char *mode = "machine";
+static char **own_files;
 static const char *const backends[] = {"cuda", "hip"};
 
 static memopt_backend_info info_about(const char *backend)
@@ -163,17 +167,53 @@ static void no_card(void **state)
     memopt_device *device;
     memopt_backend_info info = info_about("hip");
     int lacking = access("/dev/kfd", R_OK | W_OK) != 0 && access("/dev/dxg", F_OK) != 0;
-    const char *why = lacking ? "/dev/kfd: " : "";
-    if (strcmp(mode, "no-start") == 0) {
+    const char *why = lacking ? "no AMD device: /dev/kfd: " : "no AMD device";
+    if (strcmp(mode, "no-start") == 0 && !lacking) {
         refused_as(MEMOPT_DRIVER_ERROR, "hip", "hipErrorInvalidDevice (101)", "");
-        contains(info.problem, why);
-    } else if (strcmp(mode, "no-card") == 0) {
+    } else if (strcmp(mode, "no-start") == 0 || strcmp(mode, "no-card") == 0) {
         assert_int_equal(info.status, MEMOPT_OK);
         assert_int_equal(info.device_count, 0);
         contains(info.problem, why);
         FAILS(MEMOPT_NOT_FOUND, memopt_device_open("hip:0", NULL, &device));
         SAYS(info.problem);
+        assert_null(strstr(memopt_last_error(), "install"));
     }
+}
+
+/* A driver that failed to start is not started again, unless it may work then. */
+static void starts_once(void **state)
+{
+    (void)state;
+    int32_t count = 0;
+    if (strcmp(mode, "refusing") != 0 && strcmp(mode, "passing") != 0)
+        return;
+    assert_non_null(dlopen("libcuda.so.1", RTLD_NOW)); /* stays, and counts calls */
+    FAILS(MEMOPT_DRIVER_ERROR, memopt_device_count("cuda", &count));
+    if (strcmp(mode, "passing") == 0) {
+        OK(memopt_device_count("cuda", &count));
+        return;
+    }
+    FAILS(MEMOPT_DRIVER_ERROR, memopt_device_count("cuda", &count));
+    SAYS("CUDA_ERROR_UNKNOWN (999)");
+}
+
+/* The program's own drivers are used, and no second ones are loaded beside them. */
+static void shares_what_is_loaded(void **state)
+{
+    (void)state;
+    memopt_device *device;
+    if (strcmp(mode, "own") != 0)
+        return;
+    for (int i = 0; i < 2; i++) {
+        assert_non_null(dlopen(own_files[i], RTLD_NOW));
+        OK(memopt_device_open(backends[i], NULL, &device));
+        OK(memopt_device_close(device));
+        assert_string_equal(info_about(backends[i]).library, own_files[i]);
+    }
+    assert_null(dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD));
+    assert_null(dlopen("libamdhip64.so", RTLD_NOW | RTLD_NOLOAD)); /* as a compiler neither */
+    assert_non_null(dlopen(own_files[2], RTLD_NOW));
+    assert_string_equal(info_about("hip").compiler, own_files[2]);
 }
 
 static void less_than_a_whole_driver(void **state)
@@ -210,6 +250,8 @@ static void arguments(void **state)
 int main(int count, char **values)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(starts_once),           /* before a driver is loaded */
+        cmocka_unit_test(shares_what_is_loaded), /* the same */
         cmocka_unit_test(drivers),
         cmocka_unit_test(no_card),
         cmocka_unit_test(less_than_a_whole_driver),
@@ -218,5 +260,6 @@ int main(int count, char **values)
     };
     if (count > 1)
         mode = values[1];
+    own_files = values + 2;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* GPU images in files beside the library: found, missing, and others than the library was built
- * with. */
+/* Which image is loaded; images in files beside the library: found, missing, and others than the
+ * library was built with. */
 #include "gpu_compile.h"
 
 #include "base/sha256.h"
@@ -114,11 +114,59 @@ static void later(void **state)
     OK(memopt_device_close(device));
 }
 
+/* An image that the driver does not take is followed by the next, also where it calls it a source
+ * of the wrong kind. */
+static void next_image(void **state)
+{
+    (void)state;
+    static const int32_t codes[] = {200, 209, 218, 300, 303};
+    void (*fail_at)(const char *call, int64_t n, int32_t code);
+    const mo_gpu_vendor *only = mo_cuda_driver.vendor;
+    const mo_image two[] = {{"sm_80", ptx, sizeof ptx - 1, NULL, NULL}, only->images->images[0]};
+    const mo_images images = {two, 2, NULL, 0};
+    mo_gpu_vendor vendor = *only;
+    void *address = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "memopt_sim_fail_at");
+    assert_non_null(address);
+    memcpy(&fail_at, &address, sizeof fail_at);
+    vendor.images = &images;
+    mo_cuda_driver.vendor = &vendor;
+    write_file(ptx, sizeof ptx - 1);
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        memopt_device *device = open_device("cuda:0");
+        fail_at("cuModuleLoadData", 1, codes[i]);
+        OK(launch(device));
+        OK(memopt_device_close(device));
+    }
+    mo_cuda_driver.vendor = only;
+}
+
+/* A device's own image is better than its family's, which the families' other devices lack. */
+static void generic_images(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *device, *family;
+    } known[] = {{"gfx906", "gfx9-generic"},     {"gfx908", NULL}, {"gfx90a", NULL},
+                 {"gfx1032", "gfx10-3-generic"}, {"gfx942", NULL}, {"gfx1010", NULL},
+                 {"gfx1151", "gfx11-generic"},   {"gfx103", NULL}, {"gfx1201", NULL}};
+    static const char *const families[] = {"gfx9-generic", "gfx10-3-generic", "gfx11-generic"};
+    const mo_gpu_vendor *hip = mo_hip_driver.vendor;
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        mo_gpu_device gpu = {.driver = &mo_hip_driver};
+        snprintf(gpu.target, sizeof gpu.target, "%s", known[i].device);
+        assert_int_equal(hip->rate_image(&gpu, known[i].device), 2);
+        for (size_t k = 0; k < 3; k++)
+            assert_int_equal(hip->rate_image(&gpu, families[k]),
+                             known[i].family != NULL && strcmp(known[i].family, families[k]) == 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(digests), cmocka_unit_test(found), cmocka_unit_test(missing),
-        cmocka_unit_test(damaged), cmocka_unit_test(later),
+        cmocka_unit_test(digests),        cmocka_unit_test(found), cmocka_unit_test(missing),
+        cmocka_unit_test(damaged),        cmocka_unit_test(later), cmocka_unit_test(next_image),
+        cmocka_unit_test(generic_images),
     };
     const mo_image image = {"ptx75", NULL, sizeof ptx - 1, "kernels.ptx", digest};
     const mo_images images = {&image, 1, NULL, 0};

@@ -16,6 +16,7 @@ from ..errors import MemoptError
 from ..open_device import DeviceProperties
 from ..sizes import format_size
 from ..tools import Monitor, MonitorInfo
+from . import standard_streams
 from .output import Cell, Output, Text
 
 _FEATURES = ("virtual_memory", "host_functions", "graph_capture", "runtime_compiler")
@@ -162,7 +163,8 @@ _FORMS = {
 
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Prints what was found."""
-    found = collect(open_devices=not arguments.no_devices)
+    with standard_streams.drivers_quiet():
+        found = collect(open_devices=not arguments.no_devices)
     if output.wants_json:
         output.json(found)
         return 0
@@ -235,16 +237,24 @@ _DRIVERS = {"cuda": "the NVIDIA driver", "hip": "the ROCm runtime"}
 
 
 def _advice(backend: Dict[str, Any]) -> str:
+    if "device: /dev/kfd: " in (backend["problem"] or ""):
+        return "make the card usable by its kernel driver, amdgpu, or use cpu"
     if backend["available"]:
         return ""
     if backend["status"] == "UNSUPPORTED":
         return "use a build of libmemopt that has it"
     driver = _DRIVERS[backend["name"]]
-    if "; /dev/kfd: " in (backend["problem"] or ""):
-        return "make the card usable by its kernel driver, amdgpu, or use cpu"
     if backend["driver"]["library"] is None:
         return "install %s where the loader finds it, or use cpu" % driver
     return "update or reinstall %s, or use cpu" % driver
+
+
+def _lacks(backend: Dict[str, Any]) -> str:
+    """Optional entry points matter to a device only."""
+    missing = backend["driver"]["missing"]
+    if backend["device_count"] or any(name.endswith("(required)") for name in missing):
+        return ", ".join(missing)
+    return ""
 
 
 def _details(backend: Dict[str, Any]) -> List[Tuple[str, Text]]:
@@ -255,11 +265,11 @@ def _details(backend: Dict[str, Any]) -> List[Tuple[str, Text]]:
     features = [name.replace("_", " ") for name in _FEATURES if backend["features"][name]]
     watched = monitoring["library"] if monitoring["available"] else None
     return [
-        ("why", Cell(briefly(backend["problem"]), "bad")),
+        ("why", Cell(briefly(backend["problem"]), "warn" if backend["available"] else "bad")),
         ("what to do", _advice(backend)),
         ("driver", driver["library"] or ""),
         ("tried", ", ".join(driver["tried"]) if not driver["library"] else ""),
-        ("lacks", Cell(", ".join(driver["missing"]), "warn")),
+        ("lacks", Cell(_lacks(backend), "warn")),
         ("features", ", ".join(features) if backend["available"] else ""),
         ("compiler", backend["kernels"]["compiler"] or "none found"),
         ("monitoring", watched or Cell("none: %s" % briefly(monitoring["problem"]), "dim")),

@@ -8,10 +8,11 @@ their bytes.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import errno
 import os
 import sys
-from typing import Any, Optional, Tuple, Union
+from typing import Any, Iterator, Optional, Tuple, Union
 
 _HANDLER = "memopt"
 _NEAREST = {
@@ -52,6 +53,24 @@ def prepare() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8", errors=_HANDLER))
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors=_HANDLER)
+
+
+@contextlib.contextmanager
+def drivers_quiet() -> Iterator[None]:
+    """Discards what vendors' libraries print while they start. The library cannot do this: file
+    descriptor 2 belongs to all threads of a program. With MEMOPT_LOG everything is let through."""
+    if os.environ.get("MEMOPT_LOG"):
+        yield
+        return
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def give_up() -> None:

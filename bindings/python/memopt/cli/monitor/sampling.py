@@ -10,6 +10,7 @@ from ...errors import MemoptError
 from ...tools import Monitor, Process, Published, PublishedAllocator, Reading, _host_memory
 from ...tools.published import Reader
 from ..layout import printable
+from ..standard_streams import drivers_quiet
 
 GPUS = ("cuda", "hip")
 _DEVICE = re.compile(r"(cpu|cuda|hip)(?::(\d{1,4}))?")
@@ -57,10 +58,11 @@ class Sampler:
         self.note = ""
         self.targets: List[Target] = []
         try:
-            if wanted:
-                self._choose(wanted)
-            else:
-                self._find()
+            with drivers_quiet():
+                if wanted:
+                    self._choose(wanted)
+                else:
+                    self._find()
         except BaseException:
             self.close()
             raise
