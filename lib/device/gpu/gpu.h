@@ -241,8 +241,6 @@ void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier);
 /* --- vm_check.c --- */
 /* Pre: entered. Decides whether the device's virtual memory is used, and the granularity. */
 void mo_gpu_check_vm(mo_gpu_scope *in);
-/* How many handles the process can have where each costs a file descriptor. */
-uint64_t mo_gpu_most_handles(uint64_t *out_limit);
 
 /* --- memory.c, stream.c, launch.c: the operations of the table --- */
 memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);
@@ -260,6 +258,8 @@ memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t by
 memopt_status mo_gpu_host_register(memopt_device *device, void *pointer, uint64_t bytes);
 memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint64_t bytes);
 mo_gpu_allocation mo_gpu_allocation_of(const mo_gpu_device *gpu);
+/* How many handles the process can have where each costs a file descriptor. */
+uint64_t mo_gpu_most_handles(uint64_t *out_limit);
 
 /* --- pointer.c --- */
 memopt_status mo_gpu_reachable(memopt_device *device, const char *subject, uint64_t index,

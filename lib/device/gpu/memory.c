@@ -7,9 +7,11 @@
  */
 #include "device/gpu/gpu.h"
 
+#include "base/checked.h"
 #include "base/lock.h"
 
 #include <inttypes.h>
+#include <sys/resource.h>
 
 enum { ALIGNMENT = 512 };
 
@@ -212,6 +214,17 @@ static int create(mo_gpu_device *gpu, uint64_t size, uint64_t *out_handle)
     if (code == MO_GPU_SUCCESS)
         atomic_store(&gpu->rdma, 0);
     return code;
+}
+
+/* A quarter of the limit, at least 64, stays with the program. */
+uint64_t mo_gpu_most_handles(uint64_t *out_limit)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY)
+        return *out_limit = UINT64_MAX;
+    uint64_t kept = mo_max_u64(files.rlim_cur / 4, 64);
+    *out_limit = files.rlim_cur;
+    return files.rlim_cur > kept ? files.rlim_cur - kept : 0;
 }
 
 /* ROCm 7.14 says "out of memory" where file descriptors are used up, and the program can open no

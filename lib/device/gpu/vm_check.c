@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 /* HIP says 4096 (gfx1030 to gfx1201, MI355X): a quarter of a million handles for 1 GiB, and kernels
@@ -217,17 +216,6 @@ static int ask_granularity(const mo_gpu_scope *in)
         return 1;
     say_failure(gpu, "the driver tells no granularity", code);
     return 0;
-}
-
-/* A quarter of the limit, at least 64, stays with the program. */
-uint64_t mo_gpu_most_handles(uint64_t *out_limit)
-{
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY)
-        return *out_limit = UINT64_MAX;
-    uint64_t kept = mo_max_u64(files.rlim_cur / 4, 64);
-    *out_limit = files.rlim_cur;
-    return files.rlim_cur > kept ? files.rlim_cur - kept : 0;
 }
 
 /* Larger pages while the whole memory needs more descriptors than the process may have. */
