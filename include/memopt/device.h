@@ -87,15 +87,16 @@ typedef struct memopt_device_properties {
     uint32_t warp_size;      /**< Threads in lock-step: 32 or 64; 1 on "cpu". */
     uint32_t virtual_memory; /**< 1 where memory can be mapped page by page. */
     uint64_t total_memory;   /**< Bytes of device memory. */
-    uint64_t granularity;    /**< Bytes of the smallest page that can be mapped. */
+    uint64_t granularity;    /**< Bytes of the pages that are mapped; 2 MiB or more on a GPU. */
     /** The variant of the kernels that fits the device. On "cpu": the instruction set, as
      * MEMOPT_ISA names it: "scalar", "avx2", "avx512-base", "avx512-vbmi" or "avx512-bf16". On a
      * GPU: the built-in image ("fatbin", "ptx75", "gfx90a"), or "source" if no image fits and a
      * run-time compiler must make one, or "". */
     char kernels[24];
-    /** Why kernels do not use a faster variant ("cpu"), such as "avx512-base needs avx512f, which
-     * this machine lacks" or "MEMOPT_ISA=avx2; this machine has avx512-bf16"; "" if nothing
-     * prevents it. */
+    /** What keeps the device below what it has; "" if nothing does. On "cpu": why kernels do not
+     * use a faster variant, such as "avx512-base needs avx512f, which this machine lacks" or
+     * "MEMOPT_ISA=avx2; this machine has avx512-bf16". On a GPU: why its virtual memory is not
+     * used although the driver has it, such as "HIP 7.2 is older than 7.14, …". */
     char limit[160];
 } memopt_device_properties;
 

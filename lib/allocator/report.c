@@ -85,7 +85,7 @@ static void say_advice(writer *out, const memopt_allocator *allocator, const mo_
     const mo_tag *tags = allocator->tags;
     uint64_t live = mo_stat_current(&allocator->stats, MO_STAT_ALLOCATED_BYTES);
     say(out, "; try: ");
-    if (!allocator->expandable && cached >= request->size / 2 && cached > live / 10)
+    if (!allocator->config.expandable_segments && cached >= request->size / 2 && cached > live / 10)
         say(out, "expandable_segments:True (the cache is fragmented), ");
     if (tags[MEMOPT_TAG_ACTIVATIONS].current > live / 4)
         say(out, "checkpoint regions or offload for the activations, ");

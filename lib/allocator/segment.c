@@ -1,23 +1,54 @@
-/* Growing, giving back and ending segments, of the kind that the allocator uses. */
+/*
+ * Growing, giving back and ending segments. An allocator with expandable segments has classic ones
+ * too once the driver has refused to map memory.
+ */
 #include "allocator/segment.h"
 
 #include "allocator/segment_kinds.h"
 
-static const mo_segment_kind *kind_of(const memopt_allocator *allocator)
+#include "base/log.h"
+
+static const mo_segment_kind *kind_of(const mo_segment *segment)
 {
-    return allocator->expandable ? &mo_segment_expandable : &mo_segment_classic;
+    return mo_segment_is_expandable(segment) ? &mo_segment_expandable : &mo_segment_classic;
 }
 
+/* What the driver says about virtual memory itself. All else would hit plain allocations too. */
+static int refused(memopt_status status)
+{
+    return status == MEMOPT_INVALID_ARGUMENT || status == MEMOPT_UNSUPPORTED ||
+           status == MEMOPT_DRIVER_ERROR;
+}
+
+/* What is mapped stays. A driver that refused once is not asked again. */
 memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *request)
 {
-    return kind_of(allocator)->grow(allocator, request);
+    if (allocator->expandable) {
+        memopt_status status = mo_segment_expandable.grow(allocator, request);
+        if (!refused(status))
+            return status;
+        allocator->expandable = 0;
+        mo_log(MEMOPT_LOG_WARNING,
+               "allocator: new memory comes from plain allocations from here on, because the "
+               "driver refused to map more: %s",
+               memopt_last_error());
+    }
+    return mo_segment_classic.grow(allocator, request);
 }
 
 memopt_status mo_segment_release(memopt_allocator *allocator, const mo_release *what,
                                  uint64_t *released)
 {
+    uint64_t before = *released;
+    mo_release rest = *what;
+    memopt_status status = MEMOPT_OK;
     allocator->release_pass++;
-    return kind_of(allocator)->release(allocator, what, released);
+    if (!allocator->expandable)
+        status = mo_segment_classic.release(allocator, what, released);
+    rest.wanted -= mo_min_u64(*released - before, rest.wanted);
+    if (status != MEMOPT_OK || !allocator->config.expandable_segments)
+        return status;
+    return mo_segment_expandable.release(allocator, &rest, released);
 }
 
 /* Ends the segments that hold at most `mapped` bytes of memory. */
@@ -28,7 +59,7 @@ static memopt_status end_segments(memopt_allocator *allocator, uint64_t mapped)
         next = segment->next;
         if (segment->mapped > mapped)
             continue;
-        mo_keep_first(&result, kind_of(allocator)->end(allocator, segment));
+        mo_keep_first(&result, kind_of(segment)->end(allocator, segment));
     }
     return result;
 }

@@ -53,7 +53,8 @@ static mo_block *claim(memopt_allocator *allocator, const mo_release *what)
         mo_block *block = segment->first;
         if (claimed >= what->wanted)
             break;
-        if (block->size != segment->size || !mo_release_matches(what, block))
+        if (mo_segment_is_expandable(segment) || block->size != segment->size ||
+            !mo_release_matches(what, block))
             continue;
         mo_pool_remove(allocator, block);
         block->state = MO_BLOCK_CLAIMED;

@@ -207,7 +207,7 @@ static mo_block *run_start(mo_block *unmapped)
 static int find_run(const memopt_allocator *allocator, const mo_pool *pool, uint64_t size, run *out)
 {
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
-        if (segment->pool != pool)
+        if (segment->pool != pool || !mo_segment_is_expandable(segment))
             continue;
         for (mo_block *block = segment->unmapped; block != NULL; block = block->right)
             if (measure(allocator, run_start(block), size, out))
@@ -419,6 +419,8 @@ static memopt_status claim_free_pages(memopt_allocator *allocator, const mo_rele
 {
     uint64_t claimed = 0, from, to;
     for (mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next) {
+        if (!mo_segment_is_expandable(segment))
+            continue;
         for (mo_block *block = segment->first; block != NULL; block = block->next) {
             if (claimed >= what->wanted)
                 return MEMOPT_OK;

@@ -20,7 +20,7 @@ sim_status sim_call_vm_granularity(size_t *out, const sim_allocation *wanted, in
     if (status == SIM_OK && (out == NULL || which < 0 || which > 1))
         status = SIM_INVALID_VALUE;
     if (status == SIM_OK)
-        *out = SIM_GRANULE;
+        *out = sim_granule();
     return status;
 }
 

@@ -101,7 +101,7 @@ static void properties_lie_where_rocm_has_them(void **state)
 
 static void virtual_memory(void **state)
 {
-    enum { GRANULE = 2 << 20 };
+    enum { GRANULE = 4096 };
     size_t granule = 0;
     void *address = NULL;
     handle first = NULL, second = NULL, third = NULL;

@@ -152,7 +152,7 @@ def test_simulated_cuda():
 def test_simulated_hip_without_virtual_memory():
     variables = dict(MEMOPT_SIM_VMM="0", MEMOPT_SIM_WARP="32", MEMOPT_SIM_DEVICES="1")
     hip = info(DRIVERS, MONITORS, **variables)["hip"]
-    assert hip["available"] and hip["driver"]["version"] == "6.4.43482"
+    assert hip["available"] and hip["driver"]["version"] == "7.14.60850"
     assert hip["driver"]["library"] == os.path.join(DRIVERS, "libamdhip64.so")
     (device,) = hip["devices"]
     assert device["properties"]["virtual_memory"] is False
@@ -168,6 +168,17 @@ def test_simulated_hip_without_virtual_memory():
     shown = text(DRIVERS, MONITORS, **variables)
     assert re.search(r"hip:0 +no virtual memory .*falls back to plain allocation", shown)
     assert "the device has none" in shown
+
+
+@simulated
+def test_virtual_memory_of_an_old_hip_is_not_used():
+    variables = dict(MEMOPT_SIM_DRIVER="70253211", MEMOPT_SIM_DEVICES="1")
+    (device,) = info(DRIVERS, **variables)["hip"]["devices"]
+    assert device["properties"]["allocation"] == "plain"
+    why = device["properties"]["allocation_limit"]
+    assert "HIP 7.2 is older than 7.14" in why and device["properties"]["kernels"]["limit"] is None
+    shown = text(DRIVERS, **variables)
+    assert "no virtual memory (%s): falls back" % why in " ".join(shown.split())
 
 
 @simulated

@@ -196,8 +196,8 @@ memopt_status mo_cpu_vm_unreserve(memopt_device *device, void *address, uint64_t
 static memopt_status take_offsets(mo_cpu_memory *memory, uint64_t size, uint64_t *out_offset)
 {
     mo_ranges *set = &memory->free_offsets;
-    for (uint64_t i = 0; i < set->count; i++) {
-        mo_range *run = set->items + i;
+    for (mo_range *run = mo_ranges_after(set, 0); run != NULL;
+         run = mo_ranges_after(set, run->start + run->size)) {
         if (run->size < size)
             continue;
         *out_offset = run->start;

@@ -3,82 +3,157 @@
 #include "base/memory.h"
 #include "base/precondition.h"
 
-#include <string.h>
-
-enum { FIRST_ROOM = 16 };
+enum { FIRST_ROOM = 16, NONE = 0 };
 
 int mo_ranges_init(mo_ranges *set)
 {
-    *set = (mo_ranges){0};
-    return mo_grow((void **)&set->items, &set->capacity, FIRST_ROOM, sizeof(mo_range));
+    *set = (mo_ranges){.fresh = 1, .random = 1};
+    return mo_ranges_reserve(set, FIRST_ROOM);
 }
 
 void mo_ranges_fini(mo_ranges *set)
 {
-    mo_free(set->items);
+    mo_free(set->nodes);
     *set = (mo_ranges){0};
 }
 
 int mo_ranges_reserve(mo_ranges *set, uint64_t count)
 {
-    return mo_grow((void **)&set->items, &set->capacity, count, sizeof(mo_range));
+    return count < UINT32_MAX &&
+           mo_grow((void **)&set->nodes, &set->capacity, count + 1, sizeof *set->nodes);
 }
 
-/* Index of the first range that ends after `address`. */
-static uint64_t first_after(const mo_ranges *set, uintptr_t address)
+/* --- the tree ------------------------------------------------------------------------------ */
+
+/* xorshift32: the same tree in every run. */
+static uint32_t next_priority(mo_ranges *set)
 {
-    uint64_t low = 0, high = set->count;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        if (set->items[middle].start + set->items[middle].size > address)
-            high = middle;
-        else
-            low = middle + 1;
+    uint32_t x = set->random;
+    x ^= x << 13;
+    x ^= x >> 17;
+    x ^= x << 5;
+    return set->random = x;
+}
+
+/* Pre: there is room. */
+static uint32_t take_node(mo_ranges *set)
+{
+    uint32_t node = set->unused;
+    if (node != NONE)
+        set->unused = set->nodes[node].upper;
+    else
+        node = set->fresh++;
+    MO_PRE(node < set->capacity);
+    return node;
+}
+
+/* Parts a tree into the nodes that start below `start` and the others. */
+static void split(mo_ranges *set, uint32_t tree, uintptr_t start, uint32_t *out_below,
+                  uint32_t *out_above)
+{
+    while (tree != NONE) {
+        mo_range_node *node = set->nodes + tree;
+        if (node->range.start < start) {
+            *out_below = tree;
+            out_below = &node->upper;
+            tree = node->upper;
+        } else {
+            *out_above = tree;
+            out_above = &node->lower;
+            tree = node->lower;
+        }
     }
-    return low;
+    *out_below = *out_above = NONE;
+}
+
+/* Joins two trees, all of `below` before all of `above`. */
+static void join(mo_ranges *set, uint32_t below, uint32_t above, uint32_t *out)
+{
+    while (below != NONE && above != NONE) {
+        if (set->nodes[below].priority > set->nodes[above].priority) {
+            *out = below;
+            out = &set->nodes[below].upper;
+            below = *out;
+        } else {
+            *out = above;
+            out = &set->nodes[above].lower;
+            above = *out;
+        }
+    }
+    *out = below != NONE ? below : above;
 }
 
 int mo_ranges_insert(mo_ranges *set, uintptr_t start, uint64_t size, void *value)
 {
-    uint64_t at = first_after(set, start);
     MO_PRE(size > 0 && mo_ranges_overlapping(set, start, size) == NULL);
-    if (!mo_grow((void **)&set->items, &set->capacity, set->count + 1, sizeof(mo_range)))
+    if (!mo_ranges_reserve(set, set->count + 1))
         return 0;
-    memmove(set->items + at + 1, set->items + at, (set->count - at) * sizeof(mo_range));
-    set->items[at] = (mo_range){start, size, value};
+    uint32_t at = take_node(set), *link = &set->root;
+    mo_range_node *node = set->nodes + at;
+    *node = (mo_range_node){.range = {start, size, value}, .priority = next_priority(set)};
+    while (*link != NONE && set->nodes[*link].priority > node->priority)
+        link = set->nodes[*link].range.start < start ? &set->nodes[*link].upper
+                                                     : &set->nodes[*link].lower;
+    split(set, *link, start, &node->lower, &node->upper);
+    *link = at;
     set->count++;
     return 1;
 }
 
-void mo_ranges_remove(mo_ranges *set, mo_range *range)
+void mo_ranges_remove(mo_ranges *set, const mo_range *range)
 {
-    uint64_t at = (uint64_t)(range - set->items);
-    memmove(range, range + 1, (set->count - at - 1) * sizeof(mo_range));
+    uint32_t *link = &set->root;
+    while (&set->nodes[*link].range != range) {
+        MO_PRE(*link != NONE);
+        link = set->nodes[*link].range.start < range->start ? &set->nodes[*link].upper
+                                                            : &set->nodes[*link].lower;
+    }
+    uint32_t at = *link;
+    join(set, set->nodes[at].lower, set->nodes[at].upper, link);
+    set->nodes[at].upper = set->unused;
+    set->unused = at;
     set->count--;
+}
+
+/* --- questions ----------------------------------------------------------------------------- */
+
+mo_range *mo_ranges_after(const mo_ranges *set, uintptr_t address)
+{
+    mo_range *found = NULL;
+    for (uint32_t at = set->root; at != NONE;) {
+        mo_range_node *node = set->nodes + at;
+        if (node->range.start + node->range.size > address) {
+            found = &node->range;
+            at = node->lower;
+        } else {
+            at = node->upper;
+        }
+    }
+    return found;
 }
 
 mo_range *mo_ranges_find(const mo_ranges *set, uintptr_t start)
 {
-    uint64_t at = first_after(set, start);
-    return at < set->count && set->items[at].start == start ? set->items + at : NULL;
+    mo_range *range = mo_ranges_after(set, start);
+    return range != NULL && range->start == start ? range : NULL;
 }
 
 mo_range *mo_ranges_overlapping(const mo_ranges *set, uintptr_t start, uint64_t size)
 {
-    uint64_t at = first_after(set, start);
-    if (at == set->count)
+    mo_range *range = mo_ranges_after(set, start);
+    if (range == NULL)
         return NULL;
-    mo_range *range = set->items + at;
     return range->start <= start || range->start - start < size ? range : NULL;
 }
 
 int mo_ranges_cover(const mo_ranges *set, uintptr_t start, uint64_t size)
 {
     uintptr_t end = start + size;
-    for (uint64_t at = first_after(set, start); start < end; at++) {
-        if (at == set->count || set->items[at].start > start)
+    while (start < end) {
+        const mo_range *range = mo_ranges_after(set, start);
+        if (range == NULL || range->start > start)
             return 0;
-        start = set->items[at].start + set->items[at].size;
+        start = range->start + range->size;
     }
     return 1;
 }

@@ -9,9 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a device without virtual memory calls a granule: a common size of segments. */
-enum { PLAIN_GRANULARITY = 2 << 20 };
-
 /* The image that will be tried first. */
 static const char *best_image(const mo_gpu_device *gpu)
 {
@@ -42,6 +39,7 @@ static memopt_status gpu_properties(memopt_device *device, memopt_device_propert
     out->total_memory = gpu->total_memory;
     out->granularity = gpu->granularity;
     snprintf(out->kernels, sizeof out->kernels, "%s", best_image(gpu));
+    snprintf(out->limit, sizeof out->limit, "%s", gpu->no_map);
     return MEMOPT_OK;
 }
 
@@ -186,40 +184,14 @@ static memopt_status check_index(mo_gpu_driver *driver, int32_t index)
                    driver->vendor->name, index, count, count == 1 ? "" : "s");
 }
 
-/* Pre: entered. Virtual memory is used where the driver has the calls, the device supports it, and
- * the granularity is known. */
-static void ask_granularity(const mo_gpu_scope *in)
-{
-    mo_gpu_device *gpu = in->gpu;
-    mo_gpu_allocation allocation = mo_gpu_allocation_of(gpu);
-    size_t granularity = 0;
-    MO_PRE(in->entered);
-    gpu->granularity = PLAIN_GRANULARITY;
-    if (!gpu->can_map)
-        return;
-    int code = in->call->vm_granularity(&granularity, &allocation, MO_GPU_GRANULARITY_MINIMUM);
-    if (code == MO_GPU_SUCCESS && granularity != 0) {
-        gpu->granularity = granularity;
-        return;
-    }
-    gpu->driver->vendor->clear_error(gpu->driver);
-    gpu->can_map = 0;
-    mo_log(MEMOPT_LOG_WARNING,
-           "%s:%d: the driver tells no granularity (%s); plain allocations are used",
-           gpu->driver->vendor->name, gpu->index,
-           gpu->driver->vendor->error_name(gpu->driver, code));
-}
-
 static memopt_status ask_device(mo_gpu_device *gpu)
 {
     mo_gpu_scope in;
     if (!mo_gpu_enter(&in, &gpu->base, "device_open", 0))
         return in.status;
     in.code = gpu->driver->vendor->describe(gpu);
-    if (in.code == MO_GPU_SUCCESS) {
-        gpu->can_map = gpu->can_map && mo_gpu_has(gpu->driver, MO_GPU_GROUP_VM);
-        ask_granularity(&in);
-    }
+    if (in.code == MO_GPU_SUCCESS)
+        mo_gpu_check_vm(&in);
     return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
 }
 
@@ -249,9 +221,10 @@ memopt_status mo_gpu_open(mo_gpu_driver *driver, int32_t index,
         status = mo_device_init(&gpu->base, &gpu_ops);
     if (status != MEMOPT_OK)
         goto close_context;
-    mo_log(MEMOPT_LOG_INFO, "%s:%d: opened %s, %s, warps of %" PRIu32 ", %s%s",
+    mo_log(MEMOPT_LOG_INFO, "%s:%d: opened %s, %s, warps of %" PRIu32 ", %s%s%s%s",
            driver->vendor->name, index, gpu->name, gpu->isa, gpu->warp_size,
-           MO_SIZE(gpu->total_memory), gpu->can_map ? "" : ", no virtual memory");
+           MO_SIZE(gpu->total_memory), gpu->can_map ? "" : ", no virtual memory",
+           gpu->no_map[0] == '\0' ? "" : ": ", gpu->no_map);
     *out_device = &gpu->base;
     return MEMOPT_OK;
 

@@ -39,6 +39,9 @@ typedef struct mo_gpu_vendor {
     const char *oldest_name;
     uint32_t most_launch_threads; /* threads of one launch in all; 0: no limit but the grid's */
     const char *device_file;      /* without it there is no device; NULL: that is not known */
+    /* Writes into no_map why the driver's virtual memory is not even tried (vm_check.c), if so.
+     * NULL: the driver's word is enough. */
+    void (*distrust_vm)(mo_gpu_device *device);
 
     /* Looks up every entry point; fills driver->calls and what is its own. */
     void (*resolve)(mo_gpu_driver *driver);
@@ -85,6 +88,7 @@ struct mo_gpu_driver {
     char tried[MO_LIBRARY_TEXT];
     char problem[MO_LIBRARY_TEXT];
     char missing[MO_LIBRARY_TEXT];
+    atomic_uint_fast64_t handles; /* of memory, of all its devices; live ones */
 };
 
 enum { MO_GPU_KERNELS = 256, MO_GPU_SEEN = 1024 };
@@ -126,10 +130,12 @@ struct mo_gpu_device {
     char isa[MO_GPU_TARGET_BYTES];                   /* as the driver says it, with features */
     uint32_t multiprocessors, warp_size, capability; /* capability: 90 is sm_90 */
     uint64_t total_memory, granularity;
-    int can_map;     /* the device supports virtual memory, and the driver has the calls */
-    int pageable;    /* kernels can use any memory of the process */
-    atomic_int rdma; /* memory is created for remote access too */
-    atomic_int lost; /* the driver's code that ended the device; 0 while it lives */
+    int can_map;      /* virtual memory is used */
+    char no_map[160]; /* why it is not, where the driver has it; or "" */
+    int handle_files; /* a handle of memory costs a file descriptor */
+    int pageable;     /* kernels can use any memory of the process */
+    atomic_int rdma;  /* memory is created for remote access too */
+    atomic_int lost;  /* the driver's code that ended the device; 0 while it lives */
 
     pthread_mutex_t lock;         /* guards what follows; held across no driver call */
     pthread_cond_t module_loaded; /* the state left LOADING */
@@ -233,6 +239,10 @@ memopt_status mo_gpu_leave(mo_gpu_scope *scope, memopt_status memory);
 int mo_gpu_relax(const mo_gpu_device *gpu);
 void mo_gpu_restrict(const mo_gpu_device *gpu, int earlier);
 
+/* --- vm_check.c --- */
+/* Pre: entered. Decides whether the device's virtual memory is used, and the granularity. */
+void mo_gpu_check_vm(mo_gpu_scope *in);
+
 /* --- memory.c, stream.c, launch.c: the operations of the table --- */
 memopt_status mo_gpu_mem_alloc(memopt_device *device, uint64_t size, void **out_pointer);
 memopt_status mo_gpu_mem_free(memopt_device *device, void *pointer, uint64_t size);
@@ -249,6 +259,8 @@ memopt_status mo_gpu_host_free(memopt_device *device, void *pointer, uint64_t by
 memopt_status mo_gpu_host_register(memopt_device *device, void *pointer, uint64_t bytes);
 memopt_status mo_gpu_host_unregister(memopt_device *device, void *pointer, uint64_t bytes);
 mo_gpu_allocation mo_gpu_allocation_of(const mo_gpu_device *gpu);
+/* How many handles the process can have where each costs a file descriptor. */
+uint64_t mo_gpu_most_handles(uint64_t *out_limit);
 
 /* --- pointer.c --- */
 memopt_status mo_gpu_reachable(memopt_device *device, const char *subject, uint64_t index,

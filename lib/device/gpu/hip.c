@@ -2,14 +2,17 @@
  * What differs in HIP: a current device in place of a context, the kind of a copy, the name of the
  * instruction set, the runtime's last error.
  */
+#define _GNU_SOURCE /* secure_getenv */
+
 #include "device/gpu/gpu.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* HIP's count of ROCm 5.0. Before it the attributes had other numbers. ROCm 6.0 gave the types of
  * memory CUDA's. */
-enum { VERSION_ROCM_5 = 50000000, VERSION_ROCM_6 = 60000000 };
+enum { VERSION_ROCM_5 = 50000000, VERSION_ROCM_6 = 60000000, VERSION_ROCM_7_14 = 71400000 };
 
 /* hipDeviceAttribute_t, the same in ROCm 5, 6 and 7. */
 enum {
@@ -153,6 +156,28 @@ static int describe(mo_gpu_device *gpu)
     return MO_GPU_SUCCESS;
 }
 
+/* ROCm 7.0 to 7.2 refuse access to grown mappings (rocm-systems#2516, #2667, #6977). #2451 mends
+ * it; it went into 7.14, the next release, and not into 7.2 (ROCm/mori#640). RDNA 4 loses stores to
+ * fresh mappings for up to 2 ms (rocm-systems#11693: gfx1201, ROCm 7.2.1), and no version is known
+ * where it does not. */
+static void distrust_vm(mo_gpu_device *gpu)
+{
+    static const char help[] = "MEMOPT_HIP_VIRTUAL_MEMORY=1 tries it";
+    const char *wanted = secure_getenv("MEMOPT_HIP_VIRTUAL_MEMORY");
+    int version = gpu->driver->version;
+    if (wanted != NULL && strcmp(wanted, "0") == 0)
+        snprintf(gpu->no_map, sizeof gpu->no_map, "MEMOPT_HIP_VIRTUAL_MEMORY=0");
+    else if (wanted != NULL && strcmp(wanted, "1") == 0)
+        return;
+    else if (version < VERSION_ROCM_7_14)
+        snprintf(gpu->no_map, sizeof gpu->no_map,
+                 "HIP %d.%d is older than 7.14, which is the first that is known to work; %s",
+                 version / 10000000, version / 100000 % 100, help);
+    else if (strncmp(gpu->target, "gfx12", 5) == 0)
+        snprintf(gpu->no_map, sizeof gpu->no_map, "%.8s loses what is written to new mappings; %s",
+                 gpu->target, help);
+}
+
 /* The runtime makes a device's context when it is first used and ends it with the process. */
 static int open_context(mo_gpu_device *gpu)
 {
@@ -266,6 +291,7 @@ static const mo_gpu_vendor vendor = {
     .copy = copy,
     .locate = locate,
     .clear_error = clear_error,
+    .distrust_vm = distrust_vm,
     .rate_image = rate_image,
     .target_option = target_option,
 };

@@ -7,9 +7,11 @@
  */
 #include "device/gpu/gpu.h"
 
+#include "base/checked.h"
 #include "base/lock.h"
 
 #include <inttypes.h>
+#include <sys/resource.h>
 
 enum { ALIGNMENT = 512 };
 
@@ -138,16 +140,38 @@ mo_gpu_allocation mo_gpu_allocation_of(const mo_gpu_device *gpu)
     return allocation;
 }
 
+/* Drivers align addresses to their own granularity, which may be smaller than ours. Then a page
+ * more is reserved, and the result never starts at *out_raw. */
+static int reserve_aligned(const mo_gpu_scope *in, uint64_t size, void **out_raw,
+                           void **out_aligned)
+{
+    uint64_t page = in->gpu->granularity;
+    void *raw = NULL;
+    int code = in->call->vm_reserve(&raw, size, 0, NULL, 0);
+    *out_raw = *out_aligned = raw;
+    if (code != MO_GPU_SUCCESS || (uintptr_t)raw % page == 0)
+        return code;
+    (void)in->call->vm_unreserve(raw, size);
+    code = in->call->vm_reserve(out_raw, size + page, 0, NULL, 0);
+    *out_aligned = (char *)*out_raw + page - (uintptr_t)*out_raw % page;
+    return code;
+}
+
+static int unreserve(const mo_gpu_scope *in, void *raw, const void *address, uint64_t size)
+{
+    return in->call->vm_unreserve(raw, raw == address ? size : size + in->gpu->granularity);
+}
+
 memopt_status mo_gpu_vm_reserve(memopt_device *device, uint64_t size, void **out_address)
 {
-    void *address = NULL;
+    void *raw = NULL, *address = NULL;
     mo_gpu_scope in;
     if (!mo_gpu_enter(&in, device, "vm_reserve", 0))
         return in.status;
-    in.code = in.call->vm_reserve(&address, size, 0, NULL, 0);
+    in.code = reserve_aligned(&in, size, &raw, &address);
     if (in.code == MO_GPU_SUCCESS &&
-        enter_range(in.gpu, &in.gpu->reservations, address, size, in.gpu) != 1) {
-        (void)in.call->vm_unreserve(address, size);
+        enter_range(in.gpu, &in.gpu->reservations, address, size, raw) != 1) {
+        (void)unreserve(&in, raw, address, size);
         in.status = MEMOPT_OUT_OF_HOST_MEMORY;
     }
     memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_HOST_MEMORY);
@@ -170,7 +194,7 @@ memopt_status mo_gpu_vm_unreserve(memopt_device *device, void *address, uint64_t
     if (!take_range(gpu, &gpu->reservations, address, size, &value))
         return not_ours(gpu, "vm_unreserve", address, size, "whole reservation");
     if (mo_gpu_enter(&in, device, "vm_unreserve", MO_GPU_ENDS))
-        in.code = in.call->vm_unreserve(address, size);
+        in.code = unreserve(&in, value, address, size);
     return leave_range(&in, &gpu->reservations, address, size, value);
 }
 
@@ -192,18 +216,49 @@ static int create(mo_gpu_device *gpu, uint64_t size, uint64_t *out_handle)
     return code;
 }
 
+/* A quarter of the limit, at least 64, stays with the program. */
+uint64_t mo_gpu_most_handles(uint64_t *out_limit)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur == RLIM_INFINITY)
+        return *out_limit = UINT64_MAX;
+    uint64_t kept = mo_max_u64(files.rlim_cur / 4, 64);
+    *out_limit = files.rlim_cur;
+    return files.rlim_cur > kept ? files.rlim_cur - kept : 0;
+}
+
+/* ROCm 7.14 says "out of memory" where file descriptors are used up, and the program can open no
+ * file any more: the library stops before that. */
+static memopt_status count_handle(mo_gpu_device *gpu)
+{
+    uint64_t limit, before = atomic_fetch_add(&gpu->driver->handles, 1);
+    if (!gpu->handle_files || before < mo_gpu_most_handles(&limit))
+        return MEMOPT_OK;
+    atomic_fetch_sub(&gpu->driver->handles, 1);
+    return mo_fail(MEMOPT_UNSUPPORTED,
+                   "%s:%d: vm_create: the driver keeps a file descriptor for each of %" PRIu64
+                   " pages, and the process may have %" PRIu64 "; raise ulimit -n",
+                   gpu->driver->vendor->name, gpu->index, before, limit);
+}
+
 memopt_status mo_gpu_vm_create(memopt_device *device, uint64_t size, mo_vm_handle *out_handle)
 {
     uint64_t handle = 0;
     mo_gpu_scope in;
-    if (!mo_gpu_enter(&in, device, "vm_create", 0))
-        return in.status;
-    in.code = create(in.gpu, size, &handle);
-    if (in.code != MO_GPU_SUCCESS)
-        in.status = allocation_failed(&in, size);
-    else
-        *out_handle = (mo_vm_handle)(uintptr_t)handle;
-    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    memopt_status status = count_handle(mo_gpu(device));
+    if (status != MEMOPT_OK)
+        return status;
+    if (mo_gpu_enter(&in, device, "vm_create", 0)) {
+        in.code = create(in.gpu, size, &handle);
+        if (in.code != MO_GPU_SUCCESS)
+            in.status = allocation_failed(&in, size);
+        else
+            *out_handle = (mo_vm_handle)(uintptr_t)handle;
+    }
+    status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    if (status != MEMOPT_OK)
+        atomic_fetch_sub(&mo_gpu(device)->driver->handles, 1);
+    return status;
 }
 
 memopt_status mo_gpu_vm_map(memopt_device *device, void *address, uint64_t size,
@@ -259,7 +314,10 @@ memopt_status mo_gpu_vm_release(memopt_device *device, mo_vm_handle handle, uint
     (void)size;
     if (mo_gpu_enter(&in, device, "vm_release", MO_GPU_ENDS))
         in.code = in.call->vm_release((uint64_t)(uintptr_t)handle);
-    return mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    memopt_status status = mo_gpu_leave(&in, MEMOPT_OUT_OF_DEVICE_MEMORY);
+    if (status == MEMOPT_OK)
+        atomic_fetch_sub(&mo_gpu(device)->driver->handles, 1);
+    return status;
 }
 
 /* --- page-locked host memory --------------------------------------------------------------- */

@@ -172,6 +172,8 @@ void sim_end_physical(sim_physical *physical)
     if (physical->arena->index >= 0)
         sim_devices[physical->arena->index].used -= physical->bytes;
     give_physical(physical->arena, physical->offset, physical->bytes);
+    if (physical->file >= 0)
+        close(physical->file);
     physical->arena = NULL; /* the struct stays: a dead handle is told from a wild one */
 }
 
@@ -208,6 +210,56 @@ void sim_close_mappings(void)
     }
 }
 
+/* --- memory that is visible late ---------------------------------------------------------------
+ */
+
+struct sim_late {
+    struct sim_late *next;
+    char *at; /* in the alias; `saved` is what belongs there */
+    uint64_t bytes;
+    char saved[];
+};
+
+static int touches(const sim_op *op, const sim_mapping *m)
+{
+    if (op->kind == SIM_LAUNCH)
+        return 1; /* of all that is mapped */
+    return (op->kind == SIM_COPY || op->kind == SIM_FILL) &&
+           ((op->destination < m->address + m->bytes && m->address < op->destination + op->bytes) ||
+            (op->source < m->address + m->bytes && m->address < op->source + op->bytes));
+}
+
+struct sim_late *sim_begin_late(const sim_op *op)
+{
+    struct sim_late *all = NULL;
+    const sim_arena *arena = &sim_devices[op->context->device].arena;
+    for (uint64_t i = 0; sim_options.late_maps && i < arena->mapping_count; i++) {
+        sim_mapping *m = arena->mappings[i];
+        if (!m->late || !touches(op, m))
+            continue;
+        struct sim_late *late = malloc(sizeof *late + m->bytes);
+        if (late == NULL)
+            abort();
+        *late = (struct sim_late){all, arena->alias + m->physical->offset, m->bytes};
+        memcpy(late->saved, late->at, m->bytes);
+        memset(late->at, 0, m->bytes);
+        m->late = 0;
+        all = late;
+    }
+    return all;
+}
+
+/* What was stored is lost. */
+void sim_end_late(struct sim_late *late)
+{
+    while (late != NULL) {
+        struct sim_late *next = late->next;
+        memcpy(late->at, late->saved, late->bytes);
+        free(late);
+        late = next;
+    }
+}
+
 /* --- physical memory ----------------------------------------------------------------------- */
 
 sim_physical *sim_new_physical(sim_arena *arena, uint64_t bytes)
@@ -217,7 +269,7 @@ sim_physical *sim_new_physical(sim_arena *arena, uint64_t bytes)
     if (p == NULL)
         return NULL;
     *p = (sim_physical){
-        .arena = arena, .offset = offset, .bytes = bytes, .magic = SIM_PHYSICAL_MAGIC};
+        .arena = arena, .offset = offset, .bytes = bytes, .file = -1, .magic = SIM_PHYSICAL_MAGIC};
     /* What a program must not rely on: neither zero nor a small number. */
     memset(arena->alias + offset, 0xC7, arena->index >= 0 && bytes <= (64u << 20) ? bytes : 0);
     return p;

@@ -1,5 +1,6 @@
 #include "core/context.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define CONTEXT_MAGIC 0x636F6E7465787431u
@@ -8,6 +9,16 @@ enum { STACK = 32 };
 
 static __thread sim_context *stack[STACK];
 static __thread int depth;
+
+/* Drivers write to standard error as they please. */
+static void make_noise(int device)
+{
+    static int made;
+    if (sim_options.noise && !made)
+        fprintf(stderr, "simulated %s: a context of device %d, with regards to the terminal\n",
+                sim_is_hip ? "HIP" : "CUDA", device);
+    made = 1;
+}
 
 static sim_context *new_context(int device)
 {
@@ -31,6 +42,7 @@ sim_status sim_context_retain(int device, sim_context **out_context)
         d->context = new_context(device);
         if (d->context == NULL)
             return SIM_OUT_OF_MEMORY;
+        make_noise(device);
     }
     d->retains++;
     *out_context = d->context;

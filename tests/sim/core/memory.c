@@ -2,6 +2,7 @@
 #include "core/arena.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 static sim_ranges registered;
 
@@ -57,7 +58,7 @@ sim_status sim_mem_free(sim_context *context, uintptr_t address)
 
 static int granular(uint64_t value)
 {
-    return value % SIM_GRANULE == 0;
+    return value % sim_granule() == 0;
 }
 
 /* The reservation that holds the whole range, or NULL. */
@@ -90,7 +91,7 @@ sim_status sim_vm_reserve(int device, uint64_t bytes, uint64_t align, uintptr_t 
     sim_device *d = &sim_devices[device];
     if (bytes == 0 || !granular(bytes) || (align & (align - 1)) != 0)
         return SIM_INVALID_VALUE;
-    uint64_t unit = align > SIM_GRANULE ? align : SIM_GRANULE;
+    uint64_t unit = align > sim_granule() ? align : sim_granule();
     uintptr_t address = sim_take_addresses(&d->arena, bytes, unit);
     if (address == 0)
         return SIM_OUT_OF_MEMORY;
@@ -121,6 +122,12 @@ sim_status sim_vm_create(int device, uint64_t bytes, sim_physical **out_physical
         sim_devices[device].used -= bytes;
         return SIM_OUT_OF_MEMORY;
     }
+    /* ROCm 7.14: a descriptor for each handle, and where there is none, no memory. */
+    if (sim_options.handle_files && (physical->file = dup(physical->arena->file)) < 0) {
+        physical->released = 1;
+        sim_end_physical(physical);
+        return SIM_OUT_OF_MEMORY;
+    }
     *out_physical = physical;
     return SIM_OK;
 }
@@ -139,7 +146,11 @@ sim_status sim_vm_map(uintptr_t address, uint64_t bytes, uint64_t offset, sim_ph
         reservation_of(address, bytes, NULL) == NULL || arena != physical->arena ||
         sim_anything_mapped(arena, address, bytes))
         return SIM_INVALID_VALUE;
-    return sim_add_mapping(arena, address, bytes, physical) != NULL ? SIM_OK : SIM_OUT_OF_MEMORY;
+    sim_mapping *m = sim_add_mapping(arena, address, bytes, physical);
+    if (m == NULL)
+        return SIM_OUT_OF_MEMORY;
+    m->late = sim_options.late_maps;
+    return SIM_OK;
 }
 
 /* Calls visit for each mapping if the range is exactly one or several adjacent ones. */
@@ -158,12 +169,32 @@ static int exact_mappings(const sim_arena *arena, uintptr_t address, uint64_t by
     return 1;
 }
 
+/* ROCm 7.0 to 7.2 add up the mappings from the reservation's first one, wherever the range starts,
+ * until they reach its size, and refuse the range where the sum is not exact. Some cards were seen
+ * to refuse every range behind the first mapping (2). */
+static int tail_refused(const sim_arena *arena, uintptr_t address, uint64_t bytes)
+{
+    const sim_range *home = reservation_of(address, bytes, NULL);
+    uint64_t sum = 0;
+    if (home == NULL || sim_options.tail_access == 0)
+        return 0;
+    for (uint64_t i = 0; i < arena->mapping_count && sum < bytes; i++) {
+        const sim_mapping *m = arena->mappings[i];
+        if (m->address < home->start || m->address >= home->start + home->bytes)
+            continue;
+        if (sum == 0 && m->address != address && sim_options.tail_access == 2)
+            return 1;
+        sum += m->bytes;
+    }
+    return sum != bytes;
+}
+
 sim_status sim_vm_set_access(uintptr_t address, uint64_t bytes, int accessible)
 {
     const sim_arena *arena = sim_arena_of(address);
     uint64_t count = 0;
     if (arena == NULL || arena == &sim_host || bytes == 0 || !granular(bytes) ||
-        !exact_mappings(arena, address, bytes, &count))
+        !exact_mappings(arena, address, bytes, &count) || tail_refused(arena, address, bytes))
         return SIM_INVALID_VALUE;
     for (uintptr_t at = address; at < address + bytes;) {
         sim_mapping *m = sim_find_mapping(arena, at);

@@ -133,10 +133,8 @@ static void run_host_function(sim_op *op)
     pthread_mutex_lock(&sim_lock);
 }
 
-void sim_op_run(sim_op *op)
+static void run(sim_op *op)
 {
-    if (op->context->sticky != SIM_OK && op->kind != SIM_HOST)
-        return; /* the device has stopped */
     switch (op->kind) {
     case SIM_COPY:
         run_copy(op);
@@ -158,6 +156,15 @@ void sim_op_run(sim_op *op)
     case SIM_NOTHING:
         break;
     }
+}
+
+void sim_op_run(sim_op *op)
+{
+    if (op->context->sticky != SIM_OK && op->kind != SIM_HOST)
+        return; /* the device has stopped */
+    struct sim_late *late = sim_begin_late(op);
+    run(op);
+    sim_end_late(late);
 }
 
 /* --- enqueueing ---------------------------------------------------------------------------- */

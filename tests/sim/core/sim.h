@@ -20,12 +20,11 @@
 #include <stdint.h>
 
 enum {
-    SIM_SLOTS = 192,       /* streams alive at a time, default streams included */
-    SIM_DEVICES = 8,       /* at most */
-    SIM_FRAMES = 10,       /* of a call's backtrace */
-    SIM_PAGE = 4096,       /* of the host, and of host registration */
-    SIM_PARAMS = 4096,     /* bytes of a launch's parameters */
-    SIM_GRANULE = 2 << 20, /* page of virtual memory */
+    SIM_SLOTS = 192,   /* streams alive at a time, default streams included */
+    SIM_DEVICES = 8,   /* at most */
+    SIM_FRAMES = 10,   /* of a call's backtrace */
+    SIM_PAGE = 4096,   /* of the host, and of host registration */
+    SIM_PARAMS = 4096, /* bytes of a launch's parameters */
     SIM_MULTIPROCESSORS = 8
 };
 
@@ -74,6 +73,7 @@ typedef struct sim_physical {
     sim_arena *arena;
     uint64_t offset, bytes;
     uint32_t mapped; /* mappings that show it */
+    int file;        /* the descriptor that it costs, or -1 */
     int released;    /* by the program; gone when mapped is 0 too */
     uint64_t magic;
 } sim_physical;
@@ -86,6 +86,7 @@ struct sim_mapping {
     int plain;      /* from mem_alloc or host_alloc */
     int accessible; /* set_access has been called */
     int open;       /* a running kernel has touched it */
+    int late;       /* what runs first does not see it yet */
 };
 
 typedef struct sim_range {
@@ -129,6 +130,7 @@ typedef struct sim_config {
     uint32_t driver_version;
     const char *gfx, *name, *missing;
     int virtual_memory, dead_stream, rdma, pageable;
+    int noise, handle_files, tail_access, late_maps;
     uint64_t seed;
 } sim_config;
 
@@ -201,6 +203,12 @@ extern sim_stream *sim_streams;
 extern sim_clock sim_host_clock; /* what the host has seen to be done */
 extern const int sim_is_hip;
 
+/* A page of virtual memory: HIP says 4 KiB. */
+static inline uint64_t sim_granule(void)
+{
+    return sim_is_hip ? 4u << 10 : 2u << 20;
+}
+
 /* --- state.c: environment, faults, violations ---------------------------------------------- */
 
 /* Takes the lock; *out_code is the vendor's error where a fault is armed for this call, the device
@@ -247,6 +255,10 @@ sim_status sim_host_alloc(uint64_t bytes, void **out_pointer);
 sim_status sim_host_free(uintptr_t address);
 sim_status sim_host_register(uintptr_t address, uint64_t bytes);
 sim_status sim_host_unregister(uintptr_t address);
+/* Before and after an operation: mappings that it is the first to touch look as if nothing were
+ * there. Returns what sim_end_late needs, NULL where there are none. */
+struct sim_late *sim_begin_late(const sim_op *op);
+void sim_end_late(struct sim_late *late);
 void sim_open_mapping(const sim_arena *arena, sim_mapping *mapping);
 void sim_close_mappings(void);
 /* Frees what a dying primary context still holds; every leak is a violation. */

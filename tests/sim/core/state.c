@@ -97,15 +97,19 @@ static void read_options(void)
     sim_options.total = read_number("MEMOPT_SIM_MEMORY", (uint64_t)1 << 30);
     sim_options.warp_size = (uint32_t)read_number("MEMOPT_SIM_WARP", sim_is_hip ? 64 : 32);
     sim_options.driver_version =
-        (uint32_t)read_number("MEMOPT_SIM_DRIVER", sim_is_hip ? 60443482 : 13000);
+        (uint32_t)read_number("MEMOPT_SIM_DRIVER", sim_is_hip ? 71460850 : 13000);
     sim_options.virtual_memory = read_number("MEMOPT_SIM_VMM", 1) != 0;
     sim_options.rdma = (int)read_number("MEMOPT_SIM_RDMA", 0);
     sim_options.pageable = (int)read_number("MEMOPT_SIM_PAGEABLE", 0);
-    sim_options.dead_stream = (int)read_number("MEMOPT_SIM_DEAD_STREAM", 400);
+    sim_options.dead_stream = (int)read_number("MEMOPT_SIM_DEAD_STREAM", 709);
     sim_options.seed = read_number("MEMOPT_SIM_SEED", 1);
     sim_options.gfx =
         read_text("MEMOPT_SIM_GFX", sim_options.warp_size == 64 ? "gfx90a" : "gfx1030");
     sim_options.name = read_text("MEMOPT_SIM_NAME", "libmemopt simulated device");
+    sim_options.noise = (int)read_number("MEMOPT_SIM_NOISE", 1);
+    sim_options.handle_files = (int)read_number("MEMOPT_SIM_HANDLE_FILES", sim_is_hip);
+    sim_options.tail_access = (int)read_number("MEMOPT_SIM_TAIL_ACCESS", sim_is_hip);
+    sim_options.late_maps = sim_is_hip && strncmp(sim_options.gfx, "gfx12", 5) == 0;
     sim_options.missing = read_text("MEMOPT_SIM_MISSING", "");
     lost_code = (int32_t)read_number("MEMOPT_SIM_LOST", 0);
     read_capability();

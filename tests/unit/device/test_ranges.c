@@ -16,18 +16,52 @@ static uint64_t random_below(uint64_t n)
 
 static void check(const mo_ranges *set, const int *owner)
 {
-    uint64_t covered = 0, expected = 0;
+    uint64_t covered = 0, expected = 0, count = 0, end = 0;
     for (int u = 0; u < UNITS; u++)
         expected += owner[u] != 0;
-    for (uint64_t i = 0; i < set->count; i++) {
-        const mo_range *r = &set->items[i];
-        assert_true(r->size > 0);
-        assert_true(i == 0 || r[-1].start + r[-1].size <= r->start);
+    for (const mo_range *r = mo_ranges_after(set, 0); r != NULL; r = mo_ranges_after(set, end)) {
+        assert_true(r->size > 0 && r->start >= end);
+        end = r->start + r->size;
+        count++;
         for (uint64_t u = r->start; u < r->start + r->size; u++)
             assert_true(owner[u] == (int)(intptr_t)r->value);
         covered += r->size;
     }
     assert_int_equal(covered, expected);
+    assert_int_equal(count, set->count);
+}
+
+static unsigned depth(const mo_ranges *set, uint32_t at)
+{
+    if (at == 0)
+        return 0;
+    unsigned lower = depth(set, set->nodes[at].lower), upper = depth(set, set->nodes[at].upper);
+    return 1 + (lower > upper ? lower : upper);
+}
+
+/* Pages of one size that come and go in order: no path grows with their number (a balanced tree
+ * of these has 16 levels), and room for `reserve` ranges is not exceeded. */
+static void pages_in_order(void **state)
+{
+    (void)state;
+    enum { PAGES = 1 << 16, PAGE = 4096, DEEPEST = 48 };
+    mo_ranges set;
+    assert_true(mo_ranges_init(&set));
+    assert_true(mo_ranges_reserve(&set, PAGES));
+    const mo_range_node *nodes = set.nodes;
+    for (int round = 0; round < 3; round++) {
+        for (uintptr_t i = 1; i <= PAGES; i++)
+            assert_true(
+                mo_ranges_insert(&set, (round == 1 ? PAGES + 1 - i : i) * PAGE, PAGE, NULL));
+        assert_true(depth(&set, set.root) <= DEEPEST);
+        for (uintptr_t i = 1; i <= PAGES; i++) {
+            if (i == PAGES / 2)
+                assert_true(depth(&set, set.root) <= DEEPEST);
+            mo_ranges_remove(&set, mo_ranges_find(&set, (round == 2 ? PAGES + 1 - i : i) * PAGE));
+        }
+        assert_true(set.count == 0 && set.nodes == nodes);
+    }
+    mo_ranges_fini(&set);
 }
 
 static uint64_t count_owned(const int *owner, uint64_t start, uint64_t size)
@@ -116,6 +150,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(against_a_naive_model),
+        cmocka_unit_test(pages_in_order),
 #ifdef MEMOPT_TEST_HOOKS
         cmocka_unit_test(overlap_is_caught),
 #endif

@@ -126,6 +126,7 @@ def _device(backend: str, index: int, info: BackendInfo) -> Dict[str, Any]:
         "virtual_memory": properties.virtual_memory,
         "granularity": properties.granularity,
         "allocation": "mapped" if properties.virtual_memory else "plain",
+        "allocation_limit": None if backend == "cpu" else properties.limit or None,
         "kernels": _kernels(backend, properties, info),
     }
     return result
@@ -144,7 +145,8 @@ def _kernels(backend: str, properties: DeviceProperties, info: BackendInfo) -> D
         form = "run_time_compiler" if info.compiler else "none"
     else:
         form = "code_object" if image else "none"
-    return {"form": form, "image": image or None, "limit": properties.limit or None}
+    limit = properties.limit if backend == "cpu" else ""
+    return {"form": form, "image": image or None, "limit": limit or None}
 
 
 # --- printing -------------------------------------------------------------------------------------
@@ -302,7 +304,7 @@ def _notes(backend: Dict[str, Any], device: Dict[str, Any]) -> List[Tuple[str, T
     if error is not None:
         notes.append((name, Cell("%(status)s: %(message)s" % error, "bad")))
     if p is not None and not p["virtual_memory"]:
-        why = "the device has none"
+        why = p["allocation_limit"] or "the device has none"
         if not backend["features"]["virtual_memory"]:
             why = "the driver lacks the calls"
         notes.append(
