@@ -453,7 +453,7 @@ __attribute__((visibility("default"))) const mo_sim_loaded *mo_sim_load(const mo
 const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given)
 {
     static mo_sim_loaded loaded;
-    loaded = (mo_sim_loaded){ptx_kernels, &__ehdr_start, &_end, ptx_image_digest};
+    loaded = (mo_sim_loaded){ptx_kernels, &__ehdr_start, &_end, ptx_image_digest, 0};
     calls = given;
     return &loaded;
 }

@@ -2,7 +2,8 @@
  * Kernels on the host: one block after another, each thread of a block on a stack of its own.
  *
  * A thread runs until its next barrier or shuffle; the seed decides who is next, so the threads of
- * a block meet each other in every order. Threads that wait at different places, or have ended
+ * a block meet each other in every order. A kernel that runs warps has one of these for a warp, at
+ * the warp's first thread. Threads that wait at different places, or have ended
  * while others wait, are reported. What the threads touch comes in through sim_touch (hooks.c),
  * where each access is checked: against the device's memory map, against other streams (shadow.c),
  * and against the other threads of the launch (race.c).
@@ -209,11 +210,11 @@ static void try_shuffle(uint32_t thread)
 /* All threads stand at one barrier: they go on. */
 static int try_barrier(void)
 {
-    for (uint32_t i = 0; i < sim_now.threads; i++)
+    for (uint32_t i = 0; i < sim_now.threads; i += sim_now.step)
         if (fibers[i].state != AT_BARRIER || fibers[i].line != fibers[0].line ||
             fibers[i].file != fibers[0].file)
             return 0;
-    for (uint32_t i = 0; i < sim_now.threads; i++)
+    for (uint32_t i = 0; i < sim_now.threads; i += sim_now.step)
         fibers[i].state = RUNS;
     sim_now.phase++;
     return 1;
@@ -234,8 +235,8 @@ static void tell_divergence(void)
     char a[256], b[256];
     uint32_t one = 0, other = 0;
     while (fibers[one].state == ENDED)
-        one++;
-    for (uint32_t i = 0; i < sim_now.threads; i++)
+        one += sim_now.step;
+    for (uint32_t i = 0; i < sim_now.threads; i += sim_now.step)
         if (fibers[i].state != fibers[one].state || fibers[i].line != fibers[one].line ||
             fibers[i].mask != fibers[one].mask)
             other = i;
@@ -248,9 +249,10 @@ static void tell_divergence(void)
 /* One that can run, from a place that the seed gives; UINT32_MAX: none. */
 static uint32_t next_thread(void)
 {
-    uint32_t start = (uint32_t)(sim_random() % sim_now.threads);
-    for (uint32_t i = 0; i < sim_now.threads; i++) {
-        uint32_t thread = (start + i) % sim_now.threads;
+    uint32_t count = (sim_now.threads + sim_now.step - 1) / sim_now.step;
+    uint32_t start = (uint32_t)(sim_random() % count);
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t thread = (start + i) % count * sim_now.step;
         if (fibers[thread].state == RUNS)
             return thread;
     }
@@ -259,7 +261,7 @@ static uint32_t next_thread(void)
 
 static int all_ended(void)
 {
-    for (uint32_t i = 0; i < sim_now.threads; i++)
+    for (uint32_t i = 0; i < sim_now.threads; i += sim_now.step)
         if (fibers[i].state != ENDED)
             return 0;
     return 1;
@@ -267,7 +269,7 @@ static int all_ended(void)
 
 static int run_block(void)
 {
-    for (uint32_t i = 0; i < sim_now.threads; i++)
+    for (uint32_t i = 0; i < sim_now.threads; i += sim_now.step)
         prepare_thread(i);
     piece_count = 0;
     shared_used = 0;
@@ -335,6 +337,22 @@ static int prepare_launches(void)
     return 1;
 }
 
+static const mo_sim_kernel *find_in(const mo_sim_kernel *registry, const char *name)
+{
+    for (const mo_sim_kernel *k = registry; k->name != NULL; k++)
+        if (strcmp(k->name, name) == 0)
+            return k;
+    return NULL;
+}
+
+static uint32_t step_of(const mo_sim_kernel *kernel)
+{
+    const mo_sim_loaded *loaded = sim_loaded_kernels();
+    return loaded != NULL && loaded->by_warp && find_in(loaded->kernels, kernel->name) == kernel
+               ? sim_options.warp_size
+               : 1;
+}
+
 int sim_emulate(sim_op *op)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
@@ -346,6 +364,7 @@ int sim_emulate(sim_op *op)
     sim_now.reported = 0;
     sim_now.launch++;
     sim_now.threads = call->block;
+    sim_now.step = step_of(call->kernel);
     (void)sigaction(SIGSEGV, &action, &earlier_handler);
     int good = 1;
     for (uint32_t block = 0; block < call->grid && good; block++) {
@@ -357,14 +376,6 @@ int sim_emulate(sim_op *op)
     sim_now.op = NULL;
     sim_close_mappings();
     return good;
-}
-
-static const mo_sim_kernel *find_in(const mo_sim_kernel *registry, const char *name)
-{
-    for (const mo_sim_kernel *k = registry; k->name != NULL; k++)
-        if (strcmp(k->name, name) == 0)
-            return k;
-    return NULL;
 }
 
 static void touch(uintptr_t address, uint64_t bytes, int write, int atomic)

@@ -7,6 +7,7 @@
 typedef struct sim_launch_state {
     const sim_op *op; /* NULL: no launch runs */
     uint32_t thread, block, threads;
+    uint32_t step;     /* from one thread that runs to the next: 1, or a warp's */
     uint32_t launch;   /* counts launches */
     uint32_t phase;    /* counts barriers */
     uint32_t shuffles; /* that the running thread has passed in this block */

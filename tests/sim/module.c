@@ -115,16 +115,16 @@ static sim_status check_fatbin(const void *image)
     return status;
 }
 
-/* Kernels that were translated from a text run in the place of that text only. */
-static int is_other_text(const char *text)
+/* Kernels that were translated from an image run in the place of that image only. */
+static int is_other_image(const void *image, uint64_t bytes)
 {
     const mo_sim_loaded *loaded = sim_loaded_kernels();
     uint64_t digest = 0xCBF29CE484222325;
-    for (const char *at = text; loaded != NULL && *at != '\0'; at++)
-        digest = (digest ^ (unsigned char)*at) * 0x100000001B3;
+    for (uint64_t i = 0; loaded != NULL && i < bytes; i++)
+        digest = (digest ^ ((const unsigned char *)image)[i]) * 0x100000001B3;
     if (loaded == NULL || digest == loaded->image_digest)
         return 0;
-    sim_violation(0, 0, "MEMOPT_SIM_KERNELS is not made from the PTX that is loaded");
+    sim_violation(0, 0, "MEMOPT_SIM_KERNELS is not made from the image that is loaded");
     return 1;
 }
 
@@ -133,8 +133,11 @@ static sim_status check_image(const void *image, uint64_t *out_named_bytes)
     static const unsigned char fatbin[4] = {0x50, 0xED, 0x55, 0xBA};
     *out_named_bytes = 0;
     if (memcmp(image, ELFMAG, SELFMAG) == 0) {
+        sim_status status = check_elf(image);
         *out_named_bytes = elf_bytes(image);
-        return check_elf(image);
+        return status == SIM_OK && sim_is_hip && is_other_image(image, *out_named_bytes)
+                   ? SIM_INVALID_IMAGE
+                   : status;
     }
     if (sim_is_hip)
         return SIM_INVALID_IMAGE;
@@ -143,7 +146,7 @@ static sim_status check_image(const void *image, uint64_t *out_named_bytes)
     if (strstr(image, ".version") == NULL)
         return SIM_INVALID_IMAGE;
     *out_named_bytes = strlen(image);
-    return is_other_text(image) ? SIM_INVALID_IMAGE : check_ptx(image);
+    return is_other_image(image, *out_named_bytes) ? SIM_INVALID_IMAGE : check_ptx(image);
 }
 
 /* --- modules ------------------------------------------------------------------------------- */

@@ -1,0 +1,179 @@
+"""Runs the conformance suite on the translated code objects of the kernels.
+
+    check.py BUILD TARGET embedded         the code object that the library in BUILD carries
+    check.py BUILD TARGET approximations   the same bits, on whichever side an approximation lies
+    check.py BUILD TARGET mutants          changed instructions: the suite finds each change
+
+BUILD is a build folder with the suite and the simulated driver; TARGET is gfx1030 or gfx90a.
+Status: 0 as it should be, 1 not so, 77 where no llvm-objdump is.
+"""
+import argparse
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+import translate
+
+HERE = pathlib.Path(__file__).resolve().parent
+DIVIDING_CASES = "scaler*,codes_*,optimizer_*,step_plain"
+COMPILE = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-ffp-contract=off", "-fPIC", "-shared",
+           "-fvisibility=hidden", "-Werror=implicit-function-declaration", "-I", str(HERE)]
+NOTHING = "s_nop 0"
+
+
+class Mutant(NamedTuple):
+    what: str
+    kernel: str
+    cases: str
+    pattern: str
+    replacement: str  # instructions, with semicolons between them
+    which: int = 0  # of the pattern's places in the kernel, from 0
+    target: str = ""  # the only one that has such a place
+
+
+MUTANTS = [
+    Mutant("a barrier is missing", "mo_optim_step", "optimizer_adamw_8bit", r"s_barrier", NOTHING),
+    Mutant("a barrier is missing", "mo_square_sum", "scaler_norms", r"s_barrier", NOTHING, 1),
+    Mutant("an fma rounds twice", "mo_accumulate", "accumulate",
+           r"v_fma_f32 (v\d+), (s\d+), (v\d+), (v\d+)",
+           r"v_mul_f32_e32 v255, \2, \3; v_add_f32_e32 \1, v255, \4", 4, "gfx1030"),
+    Mutant("an fma rounds twice", "mo_accumulate", "accumulate",
+           r"v_pk_fma_f32 (v\S+), (s\S+), (v\S+), (v\S+)",
+           r"v_pk_mul_f32 v[254:255], \2, \3; v_pk_add_f32 \1, v[254:255], \4", 0, "gfx90a"),
+    Mutant("another lane", "mo_hash_granules", "hash",
+           r"ds_bpermute_b32 (v\d+), v\d+, (v\d+)", r"ds_bpermute_b32 \1, \2, \2"),
+    Mutant("another lane", "mo_square_sum", "scaler*",
+           r"ds_bpermute_b32 (v\d+), v\d+, (v\d+)", r"ds_bpermute_b32 \1, \2, \2", 2),
+    Mutant("a lane's own value", "mo_quantize", "codes_*",
+           r"ds_bpermute_b32 (v\d+), v\d+, (v\d+)", r"v_mov_b32_e32 \1, \2"),
+    Mutant("lanes stay off", "mo_quantize", "codes_*",
+           r"s_or_b(?:32|64) exec\w*, exec\w*, \S+", NOTHING, 1),
+    Mutant("the other lanes", "mo_cast", "cast*", r"s_andn2_saveexec", "s_and_saveexec"),
+    Mutant("the other half", "mo_quantize", "codes_*", r"src0_sel:WORD_1", "src0_sel:WORD_0"),
+    Mutant("one bit less of a shift", "mo_quantize", "codes_*",
+           r"v_lshlrev_b32_e32 (v\d+), 16,", r"v_lshlrev_b32_e32 \1, 15,"),
+    Mutant("a load is not waited for", "mo_cast", "cast*", r"s_waitcnt vmcnt\(0\)", NOTHING, 2),
+    Mutant("an argument is not waited for", "mo_scale", "scaler*", r"s_waitcnt lgkmcnt\(0\)",
+           NOTHING),
+    Mutant("shared memory is not waited for", "mo_quantize4", "codes_*",
+           r"s_waitcnt lgkmcnt\(0\)", NOTHING, 3),
+    Mutant("a quotient is not fixed up", "mo_step_adamwf8", "optimizer_adamw_e4m3",
+           r"v_div_fixup_f32 (v\d+), (v\d+),[^/]*", r"v_mov_b32_e32 \1, \2"),
+    Mutant("a minimum for a maximum", "mo_step_lion8", "optimizer_lion_8bit", r"v_max_u32_e32",
+           "v_min_u32_e32"),
+    Mutant("a store is missing", "mo_step_sgd8", "optimizer_sgd_8bit", r"global_store_byte [^/]*",
+           NOTHING, 20),
+    Mutant("a store beyond the place", "mo_quantize4", "codes_*",
+           r"global_store_byte (v\[\S+\], v\d+, off) *", r"global_store_byte \1 offset:1 "),
+    Mutant("a load of the next element", "mo_accumulate", "accumulate",
+           r"global_load_dword (v\d+, v\[\S+\], off) *", r"global_load_dword \1 offset:4 "),
+    Mutant("another place in a table", "mo_quantize", "codes_*",
+           r"(s_add_u32 (s\d+), \2, 0xfff[0-9a-f]*)[0-9a-f]\b", r"\g<1>2"),
+    Mutant("a branch the other way", "mo_scale", "scaler*", r"s_cbranch_scc1", "s_cbranch_scc0", 1),
+    Mutant("a bit of a constant", "mo_cast", "cast*", r"0x7fff\b", "0x7ffe", 1),
+    Mutant("a root in double", "mo_optim_prologue", "optimizer_adamw_f32",
+           r"v_rsq_f64_e32 (v\[\S+\]), (v\[\S+\])", r"v_add_f64 \1, \2, 0"),
+]
+
+
+class Suite:
+    """The conformance suite on one device of the simulated HIP driver."""
+
+    def __init__(self, build, target, folder):
+        self.build, self.target, self.folder = build, target, folder
+        self.object = translate.CodeObject(build / "gpu" / (target + ".hsaco"))
+
+    def compile(self, text=None, only=None):
+        source, out = self.folder / "kernels.c", self.folder / "kernels.so"
+        source.write_text(translate.translate(self.object, text, only))
+        subprocess.run([*COMPILE, str(source), "-o", str(out), "-lm"], check=True)
+        return out
+
+    def run(self, kernels, *arguments, approximation=0, seconds=None):
+        drivers = str(self.build / "tests" / "sim" / "lib")
+        ran = self.folder / "ran"
+        ran.unlink(missing_ok=True)
+        environment = dict(
+            os.environ, LD_LIBRARY_PATH=drivers, MEMOPT_DRIVER_PATH=drivers, MEMOPT_SIM_QUIET="1",
+            MEMOPT_SIM_MEMORY="256M", MEMOPT_CACHE_DIR="", MEMOPT_SIM_GFX=self.target,
+            MEMOPT_SIM_WARP=str(self.object.lanes), MEMOPT_SIM_KERNELS=str(kernels),
+            MEMOPT_GCN_RAN=str(ran), MEMOPT_GCN_APPROXIMATION=str(approximation))
+        done = subprocess.run(
+            [str(self.build / "tests" / "conformance" / "conformance"), "--device", "hip:0",
+             *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, timeout=seconds)
+        return done, set(ran.read_text().split()) if ran.exists() else set()
+
+    def kernels(self):
+        return set(re.findall(r"^[0-9a-f]{16} <(\w+)>:", self.object.text, re.M))
+
+
+def all_pass(suite):
+    """The suite passes, and every kernel of the code object runs in it."""
+    done, ran = suite.run(suite.compile())
+    missing = suite.kernels() - ran
+    print(done.stdout if done.returncode != 0 else done.stdout.splitlines()[-1])
+    print("%d kernels ran; never:" % len(ran), ", ".join(sorted(missing)) or "none")
+    return done.returncode == 0 and not missing
+
+
+def any_approximation_passes(suite):
+    kernels = suite.compile()
+    runs = [suite.run(kernels, "--small", "--only", DIVIDING_CASES, approximation=away)[0]
+            for away in (-1, 1)]
+    for done in runs:
+        print(done.stdout if done.returncode != 0 else done.stdout.splitlines()[-1])
+    return all(done.returncode == 0 for done in runs)
+
+
+def change(text, mutant):
+    """The disassembly with one place of a kernel changed; the new lines keep the old address."""
+    begin = re.search(r"^[0-9a-f]{16} <%s>:\n" % mutant.kernel, text, re.M).end()
+    end = text.find("\n\n", begin)
+    place = list(re.finditer(mutant.pattern, text[begin:end]))[mutant.which]
+    start = text.rindex("\n", 0, begin + place.start()) + 1
+    code, _, comment = text[start:text.index("\n", start)].partition("//")
+    changed = code.replace(place[0], place.expand(mutant.replacement), 1)
+    lines = ["\t%s // %s" % (c.strip(), comment.strip()) for c in changed.split(";")]
+    return text[:start] + "\n".join(lines) + text[text.index("\n", start):]
+
+
+def is_caught(suite, mutant):
+    """By other bits, a violation, a fault, or no end."""
+    kernels = suite.compile(change(suite.object.text, mutant), mutant.kernel)
+    try:
+        done, _ = suite.run(kernels, "--small", "--only", mutant.cases, seconds=120)
+    except subprocess.TimeoutExpired:
+        return True
+    return done.returncode in (1, 98, -signal.SIGSEGV)
+
+
+def all_caught(suite):
+    caught = {mutant: is_caught(suite, mutant) for mutant in MUTANTS
+              if mutant.target in ("", suite.target)}
+    for mutant, found in caught.items():
+        print("%-9s %-18s %s" % ("caught" if found else "SURVIVED", mutant.kernel, mutant.what))
+    print("%d of %d caught" % (sum(caught.values()), len(caught)))
+    return all(caught.values())
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("target", choices=["gfx1030", "gfx90a"])
+    parser.add_argument("what", choices=["embedded", "approximations", "mutants"])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        suite = Suite(options.build.resolve(), options.target, pathlib.Path(folder))
+        good = {"embedded": all_pass, "approximations": any_approximation_passes,
+                "mutants": all_caught}[options.what](suite)
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
