@@ -13,6 +13,7 @@ from ...tools import Monitor
 from ...sizes import format_size, parse_size
 from .. import UsageError
 from ..info import briefly
+from ..standard_streams import drivers_quiet
 
 DEFAULT_MARGIN = 0.85
 
@@ -129,7 +130,8 @@ def cards(arguments: argparse.Namespace) -> List[Card]:
     if arguments.auto and arguments.gpu_memory:
         raise UsageError("--auto and --gpu-memory exclude each other")
     if arguments.auto:
-        return _found(arguments)
+        with drivers_quiet():
+            return _found(arguments)
     memories = [size for part in arguments.gpu_memory or [] for size in part]
     return [Card(format_size(size).replace(".00", ""), _card(arguments, size)) for size in memories]
 
