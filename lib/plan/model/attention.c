@@ -15,15 +15,12 @@ typedef struct mo_plan_heads {
 
 enum mo_plan_core { MO_PLAN_CORE_FLASH, MO_PLAN_CORE_MATH, MO_PLAN_CORE_EAGER };
 
-/* Which kernel computes the scores. The CPU's flash kernel has no dropout; an unknown device
- * is taken to have none either. */
+/* Which kernel computes the scores. The CPU's flash kernel has no dropout. */
 static enum mo_plan_core core_of(const mo_plan_stack *s)
 {
-    uint32_t device = s->play->settings->card.device;
-    int gpu = device == MO_PLAN_DEVICE_CUDA || device == MO_PLAN_DEVICE_HIP;
     if (s->attention == MO_PLAN_ATTENTION_EAGER)
         return MO_PLAN_CORE_EAGER;
-    if (s->attention == MO_PLAN_ATTENTION_FLASH || gpu || !(s->attention_dropout > 0))
+    if (s->attention == MO_PLAN_ATTENTION_FLASH || s->play->tape.gpu || !(s->attention_dropout > 0))
         return MO_PLAN_CORE_FLASH;
     return MO_PLAN_CORE_MATH;
 }
@@ -235,7 +232,7 @@ static mo_plan_value weigh(mo_plan_stack *s, mo_plan_value scores, uint32_t of_q
 {
     mo_plan_tape *t = &s->play->tape;
     int bare = s->family->softmax_own_type;
-    int wide = !bare || (s->play->compute != 0 && !t->narrow_norms);
+    int wide = !bare || (s->play->compute != 0 && t->gpu);
     mo_plan_value in = mo_plan_op_cast(t, scores, wide ? 4 : mo_plan_width(t, scores));
     mo_plan_value out = mo_plan_op_softmax(t, in);
     uint32_t width = bare ? mo_plan_width(t, in) : of_queries;

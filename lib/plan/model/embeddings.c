@@ -32,7 +32,7 @@ static void make_mask(mo_plan_play *p, mo_plan_stack *s)
     mo_plan_value yes = mo_plan_value_new(t, mo_plan_tape_mul(t, padded ? s->rows : 1, square), 1,
                                           MO_PLAN_ACTIVATIONS);
     if (is_eager) { /* of the embeddings' type */
-        int wide = p->compute && !t->narrow_norms && s->family->wide_mask;
+        int wide = p->compute && t->gpu && s->family->wide_mask;
         s->mask = mo_plan_value_new(t, mo_plan_tape_mul(t, s->rows, square),
                                     wide ? 4 : p->weight_width, MO_PLAN_ACTIVATIONS);
         mo_plan_drop(t, yes);

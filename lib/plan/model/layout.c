@@ -21,11 +21,14 @@ static void build_mlp(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l)
 {
     const mo_plan_model *m = &p->settings->model;
     if (s->experts > 0) {
+        uint32_t to = m->lora_targets; /* the weight of two projections has the ranks of both */
+        uint64_t up = (to & MO_PLAN_TARGET_GATE ? 1u : 0u) + (to & MO_PLAN_TARGET_UP ? 1u : 0u);
+        uint64_t down = to & MO_PLAN_TARGET_DOWN ? 1 : 0;
         l->router = mo_plan_play_linear(p, s->hidden, s->experts, 0, 0);
-        l->experts_up = mo_plan_play_weight_of(
-            p, mo_plan_tape_mul(&p->tape, s->experts, 2 * s->ffn), s->hidden, s->experts);
-        l->experts_down = mo_plan_play_weight_of(
-            p, mo_plan_tape_mul(&p->tape, s->experts, s->hidden), s->ffn, s->experts);
+        l->experts_up =
+            mo_plan_play_experts(p, s->experts, s->hidden, 2 * s->ffn, up * m->lora_rank);
+        l->experts_down =
+            mo_plan_play_experts(p, s->experts, s->ffn, s->hidden, down * m->lora_rank);
         return;
     }
     int mlp_bias = s != &p->text || yes(m->mlp_bias);
@@ -329,11 +332,9 @@ memopt_status mo_plan_play_build(mo_plan_play *p, const mo_plan_settings *s,
         return mo_plan_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
     if (mo_plan_tape_fail(&p->tape, engine->create(p, layers)) != MEMOPT_OK)
         return p->tape.status;
-    p->tape.fused_dropout =
-        s->card.device == MO_PLAN_DEVICE_CUDA || s->card.device == MO_PLAN_DEVICE_HIP;
+    p->tape.gpu = (uint8_t)mo_plan_card_is_gpu(&s->card);
     p->tape.compute = p->compute;
     p->tape.adapter_dropout = s->model.lora_dropout;
-    p->tape.narrow_norms = s->card.device == MO_PLAN_DEVICE_CPU;
     text_shape(p);
     build_embeddings(p);
     build_tower(p);

@@ -53,12 +53,33 @@ mo_plan_value mo_plan_run_mlp(mo_plan_layer *l, mo_plan_value x)
     return out;
 }
 
+/* All experts' weights. PEFT adds the product of LoRA's two to them in a copy as large, of their
+ * type under autocast too. */
+static mo_plan_value weights_of(mo_plan_tape *t, const mo_plan_linear *l)
+{
+    if (l->down == MO_PLAN_NONE)
+        return mo_plan_value_view(t, l->weight, mo_plan_elements(t, l->weight));
+    uint32_t width = mo_plan_width(t, l->weight);
+    mo_plan_value up = mo_plan_op_cast(t, l->up, width), down = mo_plan_op_cast(t, l->down, width);
+    mo_plan_value sum =
+        mo_plan_value_new(t, mo_plan_elements(t, l->weight), width, MO_PLAN_ACTIVATIONS);
+    mo_plan_tape_record(
+        t, &(mo_plan_record){.label = "the experts' adapters",
+                             .out[0] = sum,
+                             .in = {up, down},
+                             .grad = {mo_plan_bytes_of(t, up), mo_plan_bytes_of(t, down)},
+                             .saved = {up, down}});
+    MO_PLAN_DROP(t, up, down);
+    return sum;
+}
+
 /* A product of each row with the matrix of its expert, in the weights' type: autocast leaves it
  * alone. */
-static mo_plan_value grouped(mo_plan_play *p, mo_plan_value x, mo_plan_value weight, uint64_t in,
-                             uint64_t out)
+static mo_plan_value grouped(mo_plan_play *p, mo_plan_value x, const mo_plan_linear *l)
 {
     mo_plan_tape *t = &p->tape;
+    uint64_t in = l->in, out = l->out;
+    mo_plan_value weight = weights_of(t, l);
     mo_plan_value input = mo_plan_op_cast(t, x, mo_plan_width(t, weight));
     uint64_t rows = mo_plan_elements(t, input) / in;
     t->label = "the experts";
@@ -74,7 +95,7 @@ static mo_plan_value grouped(mo_plan_play *p, mo_plan_value x, mo_plan_value wei
                              .grad = {mo_plan_bytes_of(t, weight), mo_plan_bytes_of(t, input)},
                              .saved[0] = mo_plan_needs(t, weight) ? input : MO_PLAN_NONE,
                              .saved[1] = mo_plan_needs(t, input) ? weight : MO_PLAN_NONE});
-    mo_plan_drop(t, input);
+    MO_PLAN_DROP(t, input, weight);
     return y;
 }
 
@@ -129,13 +150,13 @@ mo_plan_value mo_plan_run_experts(mo_plan_layer *l, mo_plan_value x)
     mo_plan_value order = MO_PLAN_NONE, parts[MO_PLAN_RECORD_OUTPUTS];
     mo_plan_value scores = route(l, x, &order);
     mo_plan_value tokens = gather(t, x, mo_plan_tape_mul(t, size, k), order);
-    mo_plan_value both = grouped(s->play, tokens, l->experts_up, s->hidden, 2 * s->ffn);
+    mo_plan_value both = grouped(s->play, tokens, &l->experts_up);
     mo_plan_op_split(t, both, 2, parts);
     mo_plan_drop(t, both);
     mo_plan_value active = mo_plan_op_activation(t, parts[0], s->activation);
     mo_plan_value product = mo_plan_op_mul(t, active, parts[1]);
     MO_PLAN_DROP(t, active, parts[0], parts[1]);
-    mo_plan_value down = grouped(s->play, product, l->experts_down, s->ffn, s->hidden);
+    mo_plan_value down = grouped(s->play, product, &l->experts_down);
     mo_plan_drop(t, product);
     mo_plan_value weighted = mo_plan_op_mul(t, down, scores);
     mo_plan_drop(t, down);

@@ -3,8 +3,9 @@
  *
  * Ours keep moments of 8 or 4 bits with an fp32 absmax or scale per block (optim.h), a count of
  * steps of 8 bytes, and make nothing. torch's keep moments of the weight's type and a count of 4
- * bytes; the plain AdamW makes a root and a quotient for each weight while those of the weight
- * before are still there, the one with foreach a root of every weight at once.
+ * bytes. AdamW with foreach, which torch takes on a GPU, makes a root of every weight at once, and
+ * without it a root and a quotient for each weight while those of the weight before are still
+ * there.
  */
 #include "plan/model/optimizer.h"
 
@@ -119,5 +120,7 @@ uint64_t mo_plan_optimizer_step_bytes(mo_plan_tape *t, const mo_plan_run *run,
         if (!mo_add_u64(all, weights[i].count * state_width(run, &weights[i]), &all))
             (void)mo_plan_tape_mul(t, UINT64_MAX, 2);
     }
-    return run->optimizer == MO_PLAN_ADAMW_FOREACH ? all : most;
+    int at_once =
+        run->optimizer == MO_PLAN_ADAMW_FOREACH || (run->optimizer == MO_PLAN_ADAMW && t->gpu);
+    return at_once ? all : most;
 }

@@ -22,7 +22,7 @@ typedef struct mo_plan_layer {
     mo_plan_linear gate, up, down; /* of the MLP; up and down alone where it is plain, gate holds
                                  both where they are fused */
     mo_plan_linear router;
-    mo_plan_value experts_up, experts_down; /* of all experts */
+    mo_plan_linear experts_up, experts_down; /* of all experts */
 } mo_plan_layer;
 
 /* Layers of one shape, and what they share while they run. */
@@ -97,6 +97,9 @@ mo_plan_value mo_plan_play_weight_of(mo_plan_play *p, uint64_t rows, uint64_t co
                                      uint64_t chunks);
 mo_plan_linear mo_plan_play_linear(mo_plan_play *p, uint64_t in, uint64_t out, int bias,
                                    uint32_t target);
+/* Of all experts in one; `rank` 0: without adapters. */
+mo_plan_linear mo_plan_play_experts(mo_plan_play *p, uint64_t experts, uint64_t in, uint64_t out,
+                                    uint64_t rank);
 mo_plan_norm mo_plan_play_norm(mo_plan_play *p, uint64_t size, enum mo_plan_norm_kind kind);
 void mo_plan_play_buffer(mo_plan_play *p, uint64_t bytes);
 /* Holds a value until mo_plan_play_release: takes over the caller's handle. */

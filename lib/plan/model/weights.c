@@ -74,6 +74,14 @@ mo_plan_value mo_plan_play_weight_of(mo_plan_play *p, uint64_t rows, uint64_t co
     return add_weight(p, rows, columns, chunks, 0);
 }
 
+static void add_adapters(mo_plan_play *p, mo_plan_linear *l, uint64_t rank)
+{
+    if (rank == 0)
+        return;
+    l->down = add_weight(p, rank, l->in, rank, 1);
+    l->up = add_weight(p, l->out, rank, l->out, 1);
+}
+
 mo_plan_linear mo_plan_play_linear(mo_plan_play *p, uint64_t in, uint64_t out, int bias,
                                    uint32_t target)
 {
@@ -86,10 +94,17 @@ mo_plan_linear mo_plan_play_linear(mo_plan_play *p, uint64_t in, uint64_t out, i
     l.weight = add_weight(p, out, in, inputs_first ? in : out, 0);
     if (bias)
         l.bias = add_bias(p, out);
-    if (m->lora_rank > 0 && (target & m->lora_targets) != 0) {
-        l.down = add_weight(p, m->lora_rank, in, m->lora_rank, 1);
-        l.up = add_weight(p, out, m->lora_rank, out, 1);
-    }
+    if ((target & m->lora_targets) != 0)
+        add_adapters(p, &l, m->lora_rank);
+    return l;
+}
+
+mo_plan_linear mo_plan_play_experts(mo_plan_play *p, uint64_t experts, uint64_t in, uint64_t out,
+                                    uint64_t rank)
+{
+    mo_plan_linear l = {.in = in, .out = out};
+    l.weight = mo_plan_play_weight_of(p, mo_plan_tape_mul(&p->tape, experts, out), in, experts);
+    add_adapters(p, &l, mo_plan_tape_mul(&p->tape, experts, rank));
     return l;
 }
 

@@ -9,17 +9,20 @@
 
 #define MIB ((uint64_t)1 << 20)
 
-static int is_gpu(const mo_plan_card *c)
+int mo_plan_card_is_gpu(const mo_plan_card *c)
 {
-    return c->device == MO_PLAN_DEVICE_CUDA || c->device == MO_PLAN_DEVICE_HIP ||
-           (c->device == MO_PLAN_DEVICE_ANY && c->capacity > 0);
+    return c->device == MO_PLAN_DEVICE_CUDA || c->device == MO_PLAN_DEVICE_HIP;
 }
 
 void mo_plan_card_fill(mo_plan_card *c)
 {
     if (c->margin == 0)
         c->margin = 0.85;
-    if (is_gpu(c)) {
+    if (c->device == MO_PLAN_DEVICE_DEFAULT)
+        c->device = c->capacity > 0 ? MO_PLAN_DEVICE_CUDA : MO_PLAN_DEVICE_CPU;
+    if (c->bf16 == MO_PLAN_DEFAULT)
+        c->bf16 = MO_PLAN_YES;
+    if (mo_plan_card_is_gpu(c)) {
         uint64_t context = c->device == MO_PLAN_DEVICE_HIP ? 300 * MIB : 450 * MIB;
         c->context_bytes = c->context_bytes == 0 ? context : c->context_bytes;
         c->workspace_bytes = c->workspace_bytes == 0 ? 72 * MIB : c->workspace_bytes;
@@ -47,7 +50,7 @@ static uint64_t sum(uint64_t a, uint64_t b)
  * with expandable ones a page per stream and pool. */
 static uint64_t rounding(const mo_plan_card *c, const mo_plan_bytes *b)
 {
-    if (!is_gpu(c))
+    if (!mo_plan_card_is_gpu(c))
         return 0;
     uint64_t moving = b->activations / 16 + b->logits / 16 + b->gradients / 32;
     uint64_t resting = b->parameters / 128 + b->optimizer / 128;

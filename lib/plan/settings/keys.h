@@ -112,7 +112,9 @@
 #define MO_PLAN_CARD_KEYS(X)                                                                       \
     X(SIZE, capacity, 1125899906842624, "bytes of memory; default: no limit")                      \
     X(NUMBER, margin, 1, "share of the capacity to use; default: 0.85")                            \
-    X(CHOICE, device, "any|cpu|cuda|hip", "whose kernels and overhead to count")                   \
+    X(CHOICE, device, "default|cpu|cuda|hip",                                                      \
+      "whose kernels and overhead to count; default: cuda with a capacity, else cpu")              \
+    X(SWITCH, bf16, 0, "it computes in bf16; default: yes")                                        \
     X(CHOICE, allocator, "classic|expandable", "segments of the caching allocator")                \
     X(SIZE, context_bytes, 1125899906842624, "the driver's context; default: 450 MiB, HIP: 300")   \
     X(SIZE, workspace_bytes, 1125899906842624, "workspaces of products; default: 72 MiB")          \

@@ -182,6 +182,26 @@ static memopt_status rest_of_total(mo_plan_settings *s)
     return MEMOPT_OK;
 }
 
+/* What PEFT refuses of experts whose weights are one. */
+static memopt_status check_adapters(const mo_plan_model *m)
+{
+    const uint32_t halves = MO_PLAN_TARGET_GATE | MO_PLAN_TARGET_UP;
+    uint32_t of_up = m->lora_targets & halves;
+    if (m->lora_rank == 0 || m->experts == 0)
+        return MEMOPT_OK;
+    if (of_up != 0 && of_up != halves)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "plan: model.lora_targets has one of gate and up, which are one weight of "
+                       "all experts; give both or none");
+    if (m->lora_dropout > 0 && (of_up != 0 || (m->lora_targets & MO_PLAN_TARGET_DOWN)))
+        return mo_fail(
+            MEMOPT_INVALID_ARGUMENT,
+            "plan: model.lora_dropout is %g, but adapters of experts have none; leave it "
+            "out, or gate, up and down",
+            m->lora_dropout);
+    return MEMOPT_OK;
+}
+
 /* Numbers that bound each other; then the limits of what was filled in. */
 static memopt_status check_shape(const mo_plan_model *m)
 {
@@ -203,6 +223,7 @@ static memopt_status check_shape(const mo_plan_model *m)
         if (status != MEMOPT_OK)
             return status;
     }
+    MO_PLAN_TRY(check_adapters(m));
     mo_plan_given given = {.model = *m};
     return mo_plan_check_limits(&given);
 }

@@ -28,7 +28,7 @@ static memopt_status check_dtypes(const mo_plan_run *r)
     return check_mix("run.adapter_dtype", r->adapter_dtype, r->weight_dtype);
 }
 
-static int is_ours(uint32_t optimizer)
+int mo_plan_is_ours(uint32_t optimizer)
 {
     return (optimizer >= MO_PLAN_ADAMW_8BIT && optimizer <= MO_PLAN_LION_8BIT) ||
            optimizer == MO_PLAN_SGD_8BIT;
@@ -50,7 +50,7 @@ static void default_dtypes(mo_plan_run *r)
         r->gradient_dtype = r->weight_dtype;
     if (r->state_dtype == 0)
         r->state_dtype =
-            is_ours(r->optimizer) || r->master_dtype ? MEMOPT_DTYPE_F32 : r->weight_dtype;
+            mo_plan_is_ours(r->optimizer) || r->master_dtype ? MEMOPT_DTYPE_F32 : r->weight_dtype;
 }
 
 static void one_if_zero(uint64_t *value, uint64_t other)

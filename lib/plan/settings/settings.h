@@ -60,7 +60,7 @@ enum { MO_PLAN_OFFLOAD_ACTIVATIONS = 1, MO_PLAN_OFFLOAD_OPTIMIZER = 2 };
 enum { MO_PLAN_DDP, MO_PLAN_ZERO1, MO_PLAN_ZERO2, MO_PLAN_ZERO3 };
 enum { MO_PLAN_ENGINE_TORCH, MO_PLAN_ENGINE_DEEPSPEED };
 enum { MO_PLAN_LOSS_PLAIN, MO_PLAN_LOSS_FUSED, MO_PLAN_LOSS_CHUNKED };
-enum { MO_PLAN_DEVICE_ANY, MO_PLAN_DEVICE_CPU, MO_PLAN_DEVICE_CUDA, MO_PLAN_DEVICE_HIP };
+enum { MO_PLAN_DEVICE_DEFAULT, MO_PLAN_DEVICE_CPU, MO_PLAN_DEVICE_CUDA, MO_PLAN_DEVICE_HIP };
 enum { MO_PLAN_ALLOCATOR_CLASSIC, MO_PLAN_ALLOCATOR_EXPANDABLE };
 
 typedef struct mo_plan_settings {
@@ -92,8 +92,12 @@ memopt_status mo_plan_deepspeed_check(const mo_plan_run *r);
 void mo_plan_deepspeed_dtypes(mo_plan_run *r);
 void mo_plan_deepspeed_counts(mo_plan_run *r);
 
+/* Whether an optimizer is one of memopt's, which round 16-bit weights stochastically (run.c). */
+int mo_plan_is_ours(uint32_t optimizer);
+
 /* The card's part (card.c). */
 void mo_plan_card_fill(mo_plan_card *c);
+int mo_plan_card_is_gpu(const mo_plan_card *c);
 uint64_t mo_plan_card_limit(const mo_plan_card *c);
 /* Sets overhead and adds it to the total. */
 void mo_plan_card_add_overhead(const mo_plan_card *c, mo_plan_bytes *b);

@@ -104,15 +104,21 @@ static int is_deepspeed(const mo_plan_case *c)
     return c->run.zero_engine == MO_PLAN_ENGINE_DEEPSPEED;
 }
 
+/* The 16-bit type that the card computes in. */
+static memopt_dtype narrow_of(const mo_plan_case *c)
+{
+    return c->card.bf16 == MO_PLAN_NO ? MEMOPT_DTYPE_F16 : MEMOPT_DTYPE_BF16;
+}
+
 /* DeepSpeed steps a copy in fp32 of such weights. Its buckets are counted in elements. */
 static int deepspeed_dtype(mo_plan_case *c, mo_plan_change *out)
 {
-    c->run.weight_dtype = MEMOPT_DTYPE_BF16;
+    const char *narrow = mo_plan_dtype_word(c->run.weight_dtype = narrow_of(c));
     c->run.compute_dtype = c->run.gradient_dtype = c->run.gather_dtype = 0;
     c->run.adapter_dtype = c->run.master_dtype = c->run.state_dtype = 0;
     c->run.bucket_bytes /= 2;
-    SAY(out, change, "weights fp32 → bf16, with DeepSpeed's copy in fp32");
-    SAY(out, option, "--dtype bf16");
+    SAY(out, change, "weights fp32 → %s, with DeepSpeed's copy in fp32", narrow);
+    SAY(out, option, "--dtype %s", narrow);
     return 1;
 }
 
@@ -137,12 +143,15 @@ static int other_dtype(mo_plan_case *c, mo_plan_change *out, uint32_t what)
     if (what == COMPUTE) {
         if (!is_f32(c->run.compute_dtype))
             return 0;
-        c->run.compute_dtype = MEMOPT_DTYPE_BF16;
-        SAY(out, change, "compute fp32 → bf16 (autocast)");
-        SAY(out, option, "--autocast bf16");
+        c->run.compute_dtype = narrow_of(c);
+        SAY(out, change, "compute fp32 → %s",
+            narrow_of(c) == MEMOPT_DTYPE_F16 ? "fp16 (autocast, with a gradient scaler)"
+                                             : "bf16 (autocast)");
+        SAY(out, option, "--autocast %s", mo_plan_dtype_word(narrow_of(c)));
         return 1;
     }
-    if (c->run.master_dtype != 0)
+    if (c->run.master_dtype != 0 || c->run.compute_dtype == MEMOPT_DTYPE_F16 ||
+        narrow_of(c) == MEMOPT_DTYPE_F16) /* a scaler refuses gradients of fp16 */
         return 0;
     c->run.weight_dtype = MEMOPT_DTYPE_BF16;
     c->run.compute_dtype = 0;
@@ -151,7 +160,9 @@ static int other_dtype(mo_plan_case *c, mo_plan_change *out, uint32_t what)
         c->run.state_dtype = 0;
     if (is_f32(c->run.gather_dtype))
         c->run.gather_dtype = 0;
-    SAY(out, change, "weights fp32 → bf16, with stochastic rounding");
+    SAY(out, change, "weights fp32 → bf16, %s",
+        mo_plan_is_ours(c->run.optimizer) ? "with memopt's stochastic rounding"
+                                          : "rounded to the nearest by torch");
     SAY(out, option, "--dtype bf16");
     return 1;
 }

@@ -122,7 +122,7 @@ static mo_plan_value layer_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_
     uint64_t rows = mo_plan_elements(t, x) / mo_plan_elements(t, n->weight);
     mo_plan_value out =
         mo_plan_value_new(t, mo_plan_elements(t, x), mo_plan_width(t, x), t->category);
-    uint32_t narrow = t->narrow_norms && mo_plan_width(t, n->weight) < 4 ? mo_plan_width(t, x) : 4;
+    uint32_t narrow = !t->gpu && mo_plan_width(t, n->weight) < 4 ? mo_plan_width(t, x) : 4;
     mo_plan_value rest = mo_plan_value_new(t, 2 * rows, narrow, t->category);
     mo_plan_tape_record(
         t, &(mo_plan_record){.label = "a norm",
@@ -146,7 +146,7 @@ mo_plan_value mo_plan_op_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_va
         return rms_norm(t, n, x);
     if (n->kind == MO_PLAN_NORM_GEMMA)
         return gemma_norm(t, n, x);
-    if (t->compute == 0 || t->narrow_norms)
+    if (t->compute == 0 || !t->gpu)
         return layer_norm(t, n, x);
     mo_plan_value wide =
         mo_plan_op_cast(t, x, 4); /* autocast computes norms in fp32, but not on a CPU */
@@ -155,11 +155,13 @@ mo_plan_value mo_plan_op_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_va
     return out;
 }
 
-/* 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), an operation at a time. */
+/* 0.5 x (1 + tanh(√(2/π) (x + 0.044715 x³))), an operation at a time. On a GPU autocast computes
+ * powers in fp32, and so what follows. */
 static mo_plan_value gelu_new(mo_plan_tape *t, mo_plan_value x)
 {
     mo_plan_value half = mo_plan_op_scale(t, x);
-    mo_plan_value v = mo_plan_op_power(t, x);
+    mo_plan_value v = mo_plan_op_cast(t, x, t->gpu && t->compute ? 4 : mo_plan_width(t, x));
+    v = mo_plan_next(t, v, mo_plan_op_power(t, v));
     v = mo_plan_next(t, v, mo_plan_op_scale(t, v));
     v = mo_plan_next(t, v, mo_plan_op_add(t, x, v));
     v = mo_plan_next(t, v, mo_plan_op_scale(t, v));

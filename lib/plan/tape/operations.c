@@ -148,17 +148,16 @@ mo_plan_value mo_plan_op_mul(mo_plan_tape *t, mo_plan_value a, mo_plan_value b)
     return out;
 }
 
-/* Without a fused kernel the mask is a tensor of the input's type that backward multiplies by. */
+/* A CPU's mask is a tensor of the input's type that backward multiplies by. */
 mo_plan_value mo_plan_op_dropout(mo_plan_tape *t, mo_plan_value x, double p)
 {
     if (!(p > 0))
         return mo_plan_value_view(t, x, mo_plan_elements(t, x));
     mo_plan_value mask =
-        made(t, "dropout", mo_plan_elements(t, x), t->fused_dropout ? 1 : mo_plan_width(t, x));
+        made(t, "dropout", mo_plan_elements(t, x), t->gpu ? 1 : mo_plan_width(t, x));
     uint64_t n = mo_plan_elements(t, x);
-    mo_plan_value out = t->fused_dropout
-                            ? mo_plan_value_new(t, n, mo_plan_width(t, x), t->category)
-                            : mo_plan_value_of_inputs(t, n, mo_plan_width(t, x), t->category);
+    mo_plan_value out = t->gpu ? mo_plan_value_new(t, n, mo_plan_width(t, x), t->category)
+                               : mo_plan_value_of_inputs(t, n, mo_plan_width(t, x), t->category);
     mo_plan_tape_record(t, &(mo_plan_record){.label = "dropout",
                                              .out[0] = out,
                                              .in[0] = x,

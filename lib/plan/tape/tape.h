@@ -177,9 +177,9 @@ struct mo_plan_tape {
     mo_plan_category category; /* of what operations make */
     uint8_t recording;         /* 0: no nodes are made */
     uint8_t offload;           /* 1: saved activations go to the host */
-    uint8_t fused_dropout;
-    uint8_t narrow_norms; /* 1: layer norms take 16-bit input as it is, and where their weight is
-                             as narrow they keep their statistics so */
+    uint8_t gpu; /* 1: kernels of a GPU. A CPU's layer norms take 16-bit input as it is, and where
+                    their weight is as narrow they keep their statistics so; dropout's masks are of
+                    the input's type; torch's AdamW steps one weight after the other */
     uint8_t in_backward;
     uint8_t in_region; /* 1: nodes of a region run, which was run again for them */
     uint8_t ghost;     /* 1: what is made takes no bytes: it is played to learn what is recorded */

@@ -51,8 +51,8 @@ static const row rows[] = {
      "",
      {{"compute fp32 → bf16 (autocast)", "--autocast bf16", "run.compute_dtype=bf16",
        MO_PLAN_TIER_STATES, 1},
-      {"weights fp32 → bf16, with stochastic rounding", "--dtype bf16", "run.weight_dtype=bf16",
-       MO_PLAN_TIER_WEIGHTS, 1}}},
+      {"weights fp32 → bf16, rounded to the nearest by torch", "--dtype bf16",
+       "run.weight_dtype=bf16", MO_PLAN_TIER_WEIGHTS, 1}}},
     {MO_PLAN_CHANGE_DTYPE, /* there is no copy in fp32 to take away */
      "run.compute_dtype=bf16;run.master_dtype=fp32",
      {{0}}},

@@ -60,7 +60,9 @@ static mo_plan_model random_model(void)
     if (below(3) == 0) {
         m.lora_rank = 1 + below(4);
         m.lora_targets = 1 + (uint32_t)below(255);
-        m.lora_dropout = maybe();
+        m.lora_dropout = m.family == MO_PLAN_MIXTRAL ? 0 : maybe();
+        if (m.lora_targets & (MO_PLAN_TARGET_GATE | MO_PLAN_TARGET_UP)) /* one weight of experts */
+            m.lora_targets |= MO_PLAN_TARGET_GATE | MO_PLAN_TARGET_UP;
     }
     return m;
 }

@@ -148,6 +148,11 @@ static void defaults_are_filled_in(void **state)
         if (strstr(memopt_plan_get_json(plan), gpt2[i]) == NULL)
             fail_msg("%s is not in %s", gpt2[i], memopt_plan_get_json(plan));
     OK(memopt_plan_destroy(plan));
+    for (int capacity = 0; capacity < 2; capacity++) {
+        mo_plan_card card = {.capacity = (uint64_t)capacity << 34};
+        mo_plan_card_fill(&card);
+        assert_int_equal(mo_plan_card_is_gpu(&card), capacity);
+    }
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
         mo_plan_given given;
         mo_plan_settings once, twice;

@@ -197,7 +197,8 @@ class Card(Settings):
 
     capacity: Optional[Size] = None
     margin: Optional[float] = None
-    device: Optional[Literal["any", "cpu", "cuda", "hip"]] = None
+    device: Optional[Literal["default", "cpu", "cuda", "hip"]] = None
+    bf16: Optional[Switch] = None
     allocator: Optional[Literal["classic", "expandable"]] = None
     context_bytes: Optional[Size] = None
     workspace_bytes: Optional[Size] = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from .edits import Change, Edits, FileEdit, KeyMapping, prepare, restore
 from .errors import ApplyError, KeyMissing
-from .options import OptionError, add_arguments, run, wanted
+from .options import OptionError, add_arguments, as_it_is, run, wanted
 from .presets import PRESETS
 from .tree import parse_path
 from .values import SETTINGS
@@ -29,6 +29,7 @@ __all__ = [
     "PRESETS",
     "SETTINGS",
     "add_arguments",
+    "as_it_is",
     "parse_path",
     "prepare",
     "restore",

@@ -6,7 +6,7 @@ import difflib
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
 
 from .. import temporary_files
 from . import backups, transaction
@@ -16,7 +16,7 @@ from .json_text import JsonDocument
 from .presets import Assignment, NoDefault, Preset, detect, preset_named, section_of
 from .toml_text import TomlDocument
 from .tree import Path, spelled
-from .values import DTYPES, CHECKPOINTING, SETTINGS, Unspellable, by_example, in_kind, same
+from .values import DTYPES, CHECKPOINTING, NUMBERS, SETTINGS, Unspellable, by_example, in_kind, same
 from .yaml_text import YamlDocument
 
 FORMATS: Dict[str, Type[Document]] = {
@@ -41,6 +41,10 @@ class KeyMapping:
     create_keys: bool = False
     skip_missing: bool = False
     shared: bool = False
+    #: Settings that must be written, and what they are called: ApplyError names all that cannot.
+    required: Mapping[str, str] = field(default_factory=dict)
+    #: What cannot be written is only noted.
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,11 @@ class FileEdit:
     preset: Optional[str] = None
     changes: List[Change] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
-    #: The settings that the file has a key for.
+    #: The settings that the file has a key for, and those that have none, with what to do.
     known: List[str] = field(default_factory=list)
+    unset: Dict[str, str] = field(default_factory=dict)
+    #: The settings whose key was to be added and is none of the framework's.
+    refused: List[str] = field(default_factory=list)
     #: The backup that is put back, or that was made.
     backup: Optional[str] = None
 
@@ -193,14 +200,58 @@ def prepare(
             raise ApplyError("%s: it is nested too deeply" % name) from None
         except ApplyError as error:
             raise type(error)("%s: %s" % (name, error)) from None
+    if not mapping.partial:
+        _check_required(edits, mapping)
     for setting in settings if mapping.skip_missing else ():
-        if not any(setting in file.known for file in edits):
+        if not any(setting in (*file.known, *file.unset) for file in edits):
             names = ", ".join(file.source.name for file in edits)
             raise KeyMissing("no file has a key for %s: %s" % (setting, names))
     for file in edits:
         if file.changed:
             transaction.check_writable(file.source)
     return Edits(edits)
+
+
+def _check_required(edits: List[FileEdit], mapping: KeyMapping) -> None:
+    required = {name: SETTINGS[name] for file in edits for name in file.refused}
+    required.update(mapping.required)
+    lacking = [
+        "%s (%s)" % (what, next((f.unset[name] for f in edits if name in f.unset), "no file has it"))
+        for name, what in required.items()
+        if not any(name in file.known and name not in file.unset for file in edits)
+    ]
+    if lacking:
+        raise ApplyError(
+            "these changes of the plan cannot be written, and no file was changed: %s. Make them "
+            "by hand and pass --partial" % "; ".join(lacking)
+        )
+
+
+def effective_batch(files: Sequence[str], mapping: KeyMapping) -> Optional[int]:
+    """Samples of a step on one device, as the files have it; None where they do not say it."""
+    found: Dict[str, Set[str]] = {"micro_batch": set(), "accumulation": set()}
+    for name in files:
+        document = _document(transaction.read(name))[0]
+        ones = dict.fromkeys(found, 1)
+        preset, section = _preset(document, ones, mapping)
+        for one in _assignments(document, ones, mapping, preset, section, None):
+            path = next((key for key in one.keys if document.find(key) is not None), None)
+            value = one.default if path is None else document.value(path)
+            if value is not NoDefault:
+                found[one.setting].add(str(value))
+    values = [next(iter(each)) for each in found.values() if len(each) == 1]
+    if len(values) < 2 or not all(value.isdigit() for value in values):
+        return None
+    return int(values[0]) * int(values[1])
+
+
+def has(files: Sequence[str], setting: str, value: Any, mapping: KeyMapping) -> bool:
+    """Whether the files have a setting as it would be written."""
+    try:
+        edits = prepare(files, {setting: value}, mapping)
+    except ApplyError:
+        return False
+    return not edits.changed and any(setting in file.known for file in edits.files)
 
 
 def restore(files: Sequence[str]) -> Edits:
@@ -231,7 +282,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
             raise ValueError("%r is not a setting; settings are %s" % (name, ", ".join(SETTINGS)))
         if choices is not None and value not in choices:
             raise ValueError("%s is one of %s, not %r" % (name, ", ".join(choices), value))
-        if name in ("micro_batch", "accumulation"):
+        if name in NUMBERS:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError("%s is a number from 1, not %r" % (name, value))
 
@@ -239,13 +290,8 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 def _prepare_file(
     source: transaction.Source, settings: Mapping[str, Any], mapping: KeyMapping
 ) -> FileEdit:
-    text, bom = _decoded(source.data)
-    kind = FORMATS.get(os.path.splitext(source.name)[1].lower())
-    kind = kind or FORMATS.get(os.path.splitext(source.path)[1].lower())
-    if kind is None:
-        raise ApplyError("its name does not tell its format; %s are known" % ", ".join(FORMATS))
-    edit = FileEdit(source, source.data)
-    document, missing = kind(text), []
+    document, bom = _document(source)
+    edit, missing = FileEdit(source, source.data), []
     preset, section = _preset(document, settings, mapping)
     edit.preset = preset.name if preset is not None else None
     for one in _assignments(document, settings, mapping, preset, section, edit):
@@ -257,8 +303,20 @@ def _prepare_file(
             "it is, for instance --key %s=…"
             % (" and no key ".join(spelled(one.keys[0]) for one in missing), missing[0].setting)
         )
+    for name, why in edit.unset.items():
+        edit.notes.append("%s is not set to %s: %s" % (name, settings[name], why))
     edit.data = (bom + document.text).encode("utf-8")
     return edit
+
+
+def _document(source: transaction.Source) -> Tuple[Document, str]:
+    """The file, parsed, and its byte order mark."""
+    text, bom = _decoded(source.data)
+    kind = FORMATS.get(os.path.splitext(source.name)[1].lower())
+    kind = kind or FORMATS.get(os.path.splitext(source.path)[1].lower())
+    if kind is None:
+        raise ApplyError("its name does not tell its format; %s are known" % ", ".join(FORMATS))
+    return kind(text), bom
 
 
 def _decoded(data: bytes) -> Tuple[str, str]:
@@ -296,7 +354,7 @@ def _assignments(
     mapping: KeyMapping,
     preset: Optional[Preset],
     section: Path,
-    edit: FileEdit,
+    edit: Optional[FileEdit],
 ) -> List[Assignment]:
     found: List[Assignment] = []
     for name, value in settings.items():
@@ -308,14 +366,14 @@ def _assignments(
         own = preset.assign(name, value) if preset is not None else []
         if own:
             found += [_in_section(one, section) for one in own]
-            edit.notes += sorted({one.note for one in own if one.note})
-            continue
-        edit.known.append(name)  # no key exists, whatever the file has
-        why = "say where with --key %s=…" % name
-        if preset is not None:
-            why = preset.by_hand.get(name, why)
-        edit.notes.append("%s is not set to %s: %s" % (name, value, why))
+        elif edit is not None:
+            edit.unset[name] = _by_hand(preset, name)
     return found
+
+
+def _by_hand(preset: Optional[Preset], name: str) -> str:
+    why = "say where with --key %s=…" % name
+    return why if preset is None else preset.by_hand.get(name, why)
 
 
 def _in_section(one: Assignment, section: Path) -> Assignment:
@@ -358,12 +416,11 @@ def _absent(
         if any(same(one.default, value) for value in (one.value,) + one.accepted):
             edit.known.append(one.setting)
             return document, None
-    if one.optional and not mapping.create_keys:
-        edit.known.append(one.setting)
-        edit.notes.append(
-            "%s is not set to %s: the file has no key for it; say where with --key %s=…"
-            % (one.setting, one.value, one.setting)
-        )
+    if one.optional and not (mapping.create_keys and one.addable):
+        if mapping.create_keys:
+            edit.refused.append(one.setting)
+        preset = preset_named(edit.preset) if edit.preset else None
+        edit.unset[one.setting] = "the file has no key for it; " + _by_hand(preset, one.setting)
         return document, None
     if mapping.skip_missing:
         edit.notes.append("%s is not set: the file has no key %s" % (one.setting, key))

@@ -6,9 +6,11 @@ import argparse
 import os
 import re
 import sys
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, Optional, TextIO, Tuple
 
-from .edits import Edits, FileEdit, KeyMapping, prepare, restore
+from .edits import Edits, FileEdit, KeyMapping, effective_batch, has, prepare, restore
 from .errors import ApplyError
 from .presets import ALIASES, PRESETS, preset_named
 from .tree import Path, parse_path
@@ -74,6 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--skip-missing",
         action="store_true",
         help="leave a setting out of files without its key, when another file has it",
+    )
+    group.add_argument(
+        "--partial",
+        action="store_true",
+        help="write what can be written of the plan's changes; the rest is to be made by hand",
     )
     group.add_argument(
         "--shared",
@@ -156,21 +163,35 @@ def mapping(arguments: argparse.Namespace) -> KeyMapping:
         create_keys=arguments.create_keys,
         skip_missing=arguments.skip_missing,
         shared=arguments.shared,
+        partial=arguments.partial,
     )
+
+
+def as_it_is(arguments: argparse.Namespace) -> None:
+    """What the files say of the run goes to the options, where these leave it open: the effective
+    batch, and autocast to fp16, which a file has where the card has no bf16."""
+    names, keys = files(arguments), mapping(arguments)
+    if not arguments.target_effective_batch and not arguments.accumulation:
+        batch = effective_batch(names, keys)
+        if batch is not None:
+            arguments.target_effective_batch = batch * (arguments.world_size or 1)
+    if not arguments.dtype and not arguments.autocast and has(names, "dtype", "fp16-mixed", keys):
+        arguments.autocast = "fp16"
 
 
 def run(
     arguments: argparse.Namespace,
     settings: Mapping[str, Any],
+    required: Mapping[str, str] = MappingProxyType({}),
     quiet: bool = False,
     stream: Optional[TextIO] = None,
 ) -> Dict[str, Any]:
     """Does what the options say (``settings`` has no effect with --restore), and prints it unless
-    ``quiet``. Returns what ``--json`` has under "apply"; ApplyError: no file was changed."""
+    ``quiet``; ``required`` must be written. Returns what ``--json`` has under "apply"; ApplyError: no file was changed."""
     if arguments.restore:
         edits = restore(files(arguments))
     else:
-        edits = prepare(files(arguments), settings, mapping(arguments))
+        edits = prepare(files(arguments), settings, replace(mapping(arguments), required=required))
     out = stream if stream is not None else sys.stdout
     if not quiet:
         show(edits, out)

@@ -34,8 +34,8 @@ class Assignment:
     by_example: bool = False
     #: A file without the key needs no change: another key has the setting.
     optional: bool = False
-    #: What else the user must do.
-    note: str = ""
+    #: The framework knows the key, so that a file may get it.
+    addable: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,11 @@ class Preset:
             if word is None:
                 continue
             one = Assignment(setting, tuple(map(parse_path, keys.split())), word, accepted, default)
-            if default is ByExample:
-                one = replace(one, default=NoDefault, by_example=True, optional=True)
-            if (preset, name) == ("transformers", "dtype") and value.endswith("-true"):
-                one = replace(one, note=_CASTS_ONLY % value.partition("-")[0])
+            if default in (ByExample, MayLack, NotOwn):
+                by_example, addable = default is ByExample, default is not NotOwn
+                one = replace(
+                    one, default=NoDefault, by_example=by_example, optional=True, addable=addable
+                )
             found.append(one)
         return found
 
@@ -76,6 +77,14 @@ Say = Callable[[Any], Tuple[Any, Tuple[Any, ...]]]
 
 class ByExample:
     """The value is said by the example of the old one, and the key may be missing."""
+
+
+class MayLack:
+    """The key may be missing: not every program has it."""
+
+
+class NotOwn:
+    """The key is a program's, not the framework's, which refuses it: it is never added."""
 
 
 def _same(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
@@ -90,14 +99,22 @@ def _is(dtype: str) -> Say:
     return lambda value: (value.partition("-")[0] == dtype, ())
 
 
+def _weights(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
+    """Transformers' dtype to load a model in: said by the dtypes of 16-bit weights alone."""
+    base, _, form = value.partition("-")
+    word = {"bf16": "bfloat16", "fp16": "float16"}.get(base)
+    return (word if form == "true" else None), (base, "torch.%s" % word)
+
+
+def _words(**words: Any) -> Say:
+    """A word for a setting's value, or none."""
+    return lambda value: (words.get(value), ())
+
+
 def _not_fp16(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
     dtype = value.partition("-")[0]
     return (None if dtype == "fp16" else dtype), ()
 
-
-_CASTS_ONLY = (
-    "%s here is for autocast: for weights of 16 bits, as planned, load the model in that dtype too"
-)
 
 #: Preset, setting, candidates for its key, how the value is said, and what an absent key means.
 _ROWS: Tuple[Tuple[str, str, str, Say, Any], ...] = (
@@ -106,16 +123,36 @@ _ROWS: Tuple[Tuple[str, str, str, Say, Any], ...] = (
     ("lightning", "dtype", "trainer.precision", precision, "32-true"),
     ("lightning", "optimizer", "optimizer.class_path model.init_args.optimizer.class_path",
      optimizer_class, NoDefault),
+    ("lightning", "sequence", "data.init_args.max_length data.max_length", _same, MayLack),
+    ("lightning", "sharding", "trainer.strategy",
+     _words(zero3="fsdp", deepspeed_zero1="deepspeed_stage_1", deepspeed_zero2="deepspeed_stage_2",
+            deepspeed_zero3="deepspeed_stage_3"), NoDefault),
     ("transformers", "micro_batch", "per_device_train_batch_size", _same, 8),
     ("transformers", "accumulation", "gradient_accumulation_steps", _same, 1),
     ("transformers", "dtype", "bf16", _is("bf16"), False),
     ("transformers", "dtype", "fp16", _is("fp16"), False),
+    ("transformers", "dtype", "dtype torch_dtype model_init_kwargs.dtype "
+     "model_init_kwargs.torch_dtype", _weights, NotOwn),
+    ("transformers", "sequence", "max_length max_seq_length", _same, NotOwn),
+    ("transformers", "lora", "lora_r", _same, NotOwn),
+    ("transformers", "loss", "use_liger_kernel", _words(plain=False, fused=True), False),
+    ("transformers", "attention", "attn_implementation", _same, NotOwn),
+    ("transformers", "sharding", "fsdp", _words(zero2=True, zero3=True), NoDefault),
+    ("transformers", "sharding", "fsdp_config.reshard_after_forward",
+     _words(zero2=False, zero3=True), True),
     ("transformers", "optimizer", "optim", optimizer_word, NoDefault),
     ("transformers", "checkpointing", "gradient_checkpointing", _truth, False),
     ("torchtune", "micro_batch", "batch_size", _same, NoDefault),
     ("torchtune", "accumulation", "gradient_accumulation_steps", _same, NoDefault),
     ("torchtune", "dtype", "dtype", _not_fp16, NoDefault),
     ("torchtune", "optimizer", "optimizer._component_", optimizer_class, NoDefault),
+    ("torchtune", "sequence", "tokenizer.max_seq_len", _same, NoDefault),
+    ("torchtune", "lora", "model.lora_rank", _same, MayLack),
+    ("torchtune", "offload", "enable_activation_offloading",
+     _words(none=False, activations=True), False),
+    ("torchtune", "loss", "loss._component_",
+     _words(fused="torchtune.modules.loss.LinearCrossEntropyLoss"), NoDefault),
+    ("torchtune", "sharding", "fsdp_reshard_after_forward", _words(zero2=False, zero3=True), True),
     ("torchtune", "checkpointing", "enable_activation_checkpointing", _truth, False),
     ("nested", "micro_batch", "data_loader.batch_size", _same, NoDefault),
     ("nested", "accumulation", "training.trainer.accumulate_grad_batches", _same, 1),
@@ -142,7 +179,11 @@ PRESETS: Dict[str, Preset] = {
             ("per_device_train_batch_size",),
             (),
             None,
-            {"optimizer": "TrainingArguments has no such optim; pass optimizers= to the Trainer"},
+            {
+                "optimizer": "TrainingArguments has no such optim; pass optimizers= to the Trainer",
+                "dtype": "TrainingArguments' own is for autocast; load the model in that dtype too",
+                "lora": "TrainingArguments has no LoRA; adapt the model with PEFT's LoraConfig",
+            },
         ),
         Preset(
             "torchtune",

@@ -16,8 +16,16 @@ SETTINGS = {
     "dtype": "fp32, fp16 or bf16; bf16-mixed for autocast, bf16-true for the weights too",
     "optimizer": "adamw, adamw8bit, …",
     "checkpointing": "none, selective or full",
+    "sequence": "tokens of a sample",
+    "lora": "rank of LoRA's adapters",
+    "loss": "plain, fused or chunked",
+    "offload": "none, activations or optimizer",
+    "sharding": "ddp, zero1, zero2 or zero3; DeepSpeed's with deepspeed_ before it",
+    "attention": "sdpa, eager or flash",
 }
-NUMBERS = ("micro_batch", "accumulation")
+NUMBERS = ("micro_batch", "accumulation", "sequence", "lora")
+#: Words that mean no, where a file has true or false.
+_OFF = ("none", "plain", "ddp")
 _BASES = ("fp32", "fp16", "bf16")
 #: Alone, a name means what the framework's key usually does.
 DTYPES = _BASES + ("fp16-mixed", "bf16-mixed", "fp16-true", "bf16-true")
@@ -52,6 +60,7 @@ _OPTIMIZERS: Dict[str, Tuple[str, Optional[str], Tuple[str, ...]]] = {
     ),
     "adamwforeach": ("torch.optim.AdamW", "adamw_torch", ("torch.optim.adamw.AdamW", "adamw_hf")),
     "adamwfused": ("torch.optim.AdamW", "adamw_torch_fused", ("torch.optim.adamw.AdamW",)),
+    "adamwmemopt": ("memopt.torch.AdamW", "paged_adamw_32bit", ()),
     "adamw8bit": (
         "memopt.torch.AdamW8bit",
         "adamw_bnb_8bit",
@@ -94,6 +103,13 @@ class Unspellable(ApplyError):
 def optimizer_key(name: str) -> str:
     """The optimizer's name without the marks that people put between its parts."""
     return re.sub(r"[-_ ]", "", name.lower())
+
+
+def optimizer_named(name: str) -> str:
+    """What the command calls a class or Hugging Face's word, without marks; "" if nothing."""
+    rows = _OPTIMIZERS.items()
+    own = (key for key, row in rows if name in row[:2])
+    return next(own, next((key for key, row in rows if name in row[2]), ""))
 
 
 def optimizer_class(name: str) -> Tuple[Optional[str], Tuple[str, ...]]:
@@ -167,7 +183,9 @@ def by_example(setting: str, leaf: str, old: Any, new: Any) -> Any:
         return _dtype(leaf.lower(), old, new)
     if setting == "optimizer":
         return _optimizer(old, new)
-    return _checkpointing(leaf.lower(), old, new)
+    if setting == "checkpointing":
+        return _checkpointing(leaf.lower(), old, new)
+    return in_kind(old, new not in _OFF) if isinstance(old, bool) else new
 
 
 def _unspellable(setting: str, old: Any, new: Any) -> Unspellable:

@@ -15,6 +15,7 @@ import contextlib
 import sys
 from typing import Any, Dict, List, Optional, Tuple
 
+from ...plan import Model
 from .. import FAILURE, SUCCESS, UsageError, apply
 from ..output import Output
 from ..pictures import check_picture
@@ -63,6 +64,8 @@ def _restore(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
+    if changing:
+        apply.as_it_is(arguments)
     with contextlib.redirect_stdout(sys.stderr):  # what the user's module prints is no answer
         description, measured, answers = _answers(arguments, changing)
     done = None
@@ -73,7 +76,8 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
     if arguments.plot is not None:
         plot.plot(answers, arguments.plot, description.title)
     if changing:
-        done = apply.run(arguments, _settings(answers[0], arguments), quiet=output.wants_json)
+        settings, required = _settings(answers[0], arguments)
+        done = apply.run(arguments, settings, required, quiet=output.wants_json)
     if output.wants_json:
         result = answer.as_json(answers, description)
         if measured is not None:
@@ -87,7 +91,6 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
 def _answers(
     arguments: argparse.Namespace, changing: bool
 ) -> Tuple[describe.Description, Optional[profiled.Profiled], List[answer.Answer]]:
-    function = describe.traced(arguments)
     description, module = _described(arguments)
     chosen: List[Optional[cards.Card]] = [*cards.cards(arguments)] or [None]
     if changing and len(chosen) > 1:
@@ -95,15 +98,13 @@ def _answers(
     if arguments.plot is not None:
         check_picture(arguments.plot)
     measured = _measured(arguments, description)
-    if function and measured is not None:
-        module = measured
-    if function and module is None:
-        module = traced.Traced(arguments)
+    if description.model is None and module is None:
+        module = measured or traced.Traced(arguments)
     if module is not None:
         description.notes.extend(module.notes)
         run = description.run.replace(weight_dtype=module.dtype())
         description = description._replace(run=run)
-    source = answer.Played(description.model) if module is None else module
+    source = module or answer.Played(description.model or Model())
     bare, target = cards.bare(arguments), arguments.target_effective_batch
     found = [answer.answer(source, description.run, card, bare, target) for card in chosen]
     return description, measured, found
@@ -118,13 +119,15 @@ def _described(
     try:
         return describe.describe(arguments), None
     except hfconfig.UnknownModel as unknown:
-        if arguments.profile or arguments.like:
+        if arguments.like:
             raise
         obstacle = ofconfig.obstacle(arguments.model)
         if obstacle is not None:
             raise hfconfig.UnknownModel("%s%s" % (unknown, obstacle)) from None
+        if arguments.profile:
+            return ofconfig.description(arguments), None
         module = ofconfig.TracedConfig(arguments, unknown)
-        return module.description(), module
+        return ofconfig.description(arguments), module
 
 
 def _measured(
@@ -139,27 +142,38 @@ def _measured(
     return module
 
 
-def _settings(given: answer.Answer, arguments: argparse.Namespace) -> Dict[str, Any]:
-    """What --apply sets: what the plan is about, and nothing that was not asked for or changed."""
+def _settings(
+    given: answer.Answer, arguments: argparse.Namespace
+) -> Tuple[Dict[str, Any], Dict[str, str]]:
+    """What --apply sets: what was asked for or changed; and what the plan does not hold without."""
     solution = given.solution
     if solution is not None and not solution.fits_after:
-        raise apply.ApplyError(
-            "the plan found nothing that fits; no file was changed"
-        )
+        raise apply.ApplyError("the plan found nothing that fits; no file was changed")
+    applied = [change for change in solution.changes if change.applied] if solution else []
+    changed = {change.kind: change.change for change in applied if change.kind != "micro_batch"}
     run = given.run
+    # 16-bit weights are another thing than autocast, and a file must say which.
+    pure = not run.compute_dtype and describe.dtype_word(run) != "fp32"
+    engine = "deepspeed_" if run.zero_engine == "deepspeed" else ""
+    values = {
+        "dtype": (
+            arguments.dtype or arguments.autocast,
+            describe.dtype_word(run) + ("-true" if pure else ""),
+        ),
+        "optimizer": (arguments.optimizer, describe.optimizer_word(run)),
+        "checkpointing": (arguments.checkpointing, run.checkpointing or "none"),
+        "sequence": (None, run.sequence),
+        "lora": (arguments.lora, given.model.lora_rank),
+        "loss": (arguments.loss, run.loss),
+        "offload": (arguments.offload, ",".join(run.offload or ["none"])),
+        "sharding": (arguments.zero, engine + (run.sharding or "")),
+        "attention": (arguments.attention, run.attention),
+    }
     settings: Dict[str, Any] = {
         "micro_batch": run.batch or 1,
         "accumulation": run.accumulation or 1,
     }
-    changed: List[str] = []
-    if solution is not None:
-        changed = [change.kind for change in solution.changes if change.applied]
-    if arguments.dtype or arguments.autocast or "dtype" in changed:
-        # 16-bit weights are another thing than autocast, and a file must say which.
-        pure = not run.compute_dtype and describe.dtype_word(run) != "fp32"
-        settings["dtype"] = describe.dtype_word(run) + ("-true" if pure else "")
-    if arguments.optimizer or "optimizer" in changed:
-        settings["optimizer"] = describe.optimizer_word(run)
-    if arguments.checkpointing or "checkpointing" in changed:
-        settings["checkpointing"] = run.checkpointing or "none"
-    return settings
+    for name, (asked, value) in values.items():
+        if asked or name in changed:
+            settings[name] = value
+    return settings, changed

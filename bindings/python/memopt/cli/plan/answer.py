@@ -24,15 +24,18 @@ class Answer(NamedTuple):
     #: The run and model to use: with the changes where they are needed.
     run: Any
     model: Any
-    #: The effective batch that was asked for.
+    #: The effective batch and the micro-batch that were asked for.
     target: Optional[int]
+    asked: Optional[int]
+    #: Of the run to use.
+    proposed: Plan
 
 
 class Source:
     """Where the bytes of a run come from."""
 
-    def plan(self, run: Run, card: PlanCard) -> Plan:
-        """What a run takes."""
+    def plan(self, run: Run, card: PlanCard, model: Optional[Model] = None) -> Plan:
+        """What a run takes, with another model where changes make one of it."""
         raise NotImplementedError
 
     def solve(self, run: Run, card: PlanCard, target: Target) -> Solution:
@@ -46,8 +49,8 @@ class Played(Source):
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def plan(self, run: Run, card: PlanCard) -> Plan:
-        return Plan(self._model, run, card)
+    def plan(self, run: Run, card: PlanCard, model: Optional[Model] = None) -> Plan:
+        return Plan(model or self._model, run, card)
 
     def solve(self, run: Run, card: PlanCard, target: Target) -> Solution:
         return Solution(self._model, run, card, target)
@@ -59,9 +62,11 @@ def answer(
     """Plans for one card, or without one."""
     if card is None:
         plan = source.plan(_accumulated(run, target) if target else run, bare)
-        return Answer(None, plan, None, plan.run, plan.model, target)
+        return Answer(None, plan, None, plan.run, plan.model, target, run.batch, plan)
     solution = source.solve(run, card.card, Target(effective_batch=target, all_changes=True))
-    return Answer(card, solution.start, solution, solution.run, solution.model, target)
+    run_to_use, model = solution.run, solution.model
+    proposed = source.plan(run_to_use, solution.card, model)
+    return Answer(card, solution.start, solution, run_to_use, model, target, run.batch, proposed)
 
 
 def _accumulated(run: Run, target: int) -> Run:

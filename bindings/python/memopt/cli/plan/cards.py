@@ -14,6 +14,7 @@ from ...sizes import format_size, parse_size
 from .. import UsageError
 from ..info import briefly
 from ..standard_streams import drivers_quiet
+from .gpus import GPUS, Gpu, named, recognised
 
 DEFAULT_MARGIN = 0.85
 
@@ -41,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "again) are shown side by side",
     )
     group.add_argument(
+        "--gpu",
+        action="append",
+        type=_gpus,
+        metavar="NAME",
+        help="a card by name, or several: %s" % ", ".join(GPUS),
+    )
+    group.add_argument(
         "--auto", action="store_true", help="the GPUs of this machine, and what is free on them"
     )
     group.add_argument(
@@ -53,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--device",
         choices=("cpu", "cuda", "hip"),
-        help="whose kernels and overhead to count; default: any GPU",
+        help="whose kernels and overhead to count; default: cuda for a card, else cpu",
     )
     group.add_argument(
         "--allocator",
@@ -70,6 +78,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--link", type=_rate, metavar="SIZE", help="bytes per second to the host; default: 12GB"
     )
+
+
+def _gpus(text: str) -> List[str]:
+    names = [(part, named(part)) for part in text.split(",")]
+    for part, name in names:
+        if name is None:
+            raise argparse.ArgumentTypeError(
+                "%r is not one of %s; --gpu-memory takes any size" % (part, ", ".join(GPUS))
+            )
+    return [name for _, name in names if name is not None]
 
 
 def _memories(text: str) -> List[int]:
@@ -127,13 +145,23 @@ def _rate(text: str) -> int:
 
 def cards(arguments: argparse.Namespace) -> List[Card]:
     """The cards of the options; none is an answer. NoCard where --auto finds nothing."""
-    if arguments.auto and arguments.gpu_memory:
-        raise UsageError("--auto and --gpu-memory exclude each other")
+    if sum(map(bool, (arguments.auto, arguments.gpu_memory, arguments.gpu))) > 1:
+        raise UsageError("--auto, --gpu and --gpu-memory exclude each other")
     if arguments.auto:
         with drivers_quiet():
             return _found(arguments)
+    names = [name for part in arguments.gpu or [] for name in part]
     memories = [size for part in arguments.gpu_memory or [] for size in part]
-    return [Card(format_size(size).replace(".00", ""), _card(arguments, size)) for size in memories]
+    return [
+        *(Card(name, _card(arguments, GPUS[name].memory << 20, gpu=GPUS[name])) for name in names),
+        *(Card(format_size(size).replace(".00", ""), _card(arguments, size)) for size in memories),
+    ]
+
+
+def on_gpu(arguments: argparse.Namespace) -> bool:
+    """Whether the plan is of a GPU's kernels."""
+    card = arguments.auto or arguments.gpu or arguments.gpu_memory
+    return bool((arguments.device or (card and "cuda") or "cpu") != "cpu")
 
 
 def bare(arguments: argparse.Namespace) -> Settings:
@@ -142,16 +170,22 @@ def bare(arguments: argparse.Namespace) -> Settings:
 
 
 def _card(
-    arguments: argparse.Namespace, capacity: int, device: Optional[str] = None, other: int = 0
+    arguments: argparse.Namespace,
+    capacity: int,
+    device: Optional[str] = None,
+    other: int = 0,
+    gpu: Optional[Gpu] = None,
 ) -> Settings:
+    tflops = 1e12 * arguments.tflops if arguments.tflops else gpu and gpu.flops
     fields: Any = {
         "capacity": capacity or None,
         "margin": arguments.safety_margin,
-        "device": device or arguments.device,
+        "device": device or arguments.device or (gpu and gpu.device),
+        "bf16": None if gpu is None else gpu.bf16,
         "allocator": arguments.allocator,
         "other_bytes": other or None,
         "link_bytes_per_second": arguments.link,
-        "flops_per_second": arguments.tflops and 1e12 * arguments.tflops,
+        "flops_per_second": tflops,
     }
     return Settings(**fields)
 
@@ -186,9 +220,8 @@ def _opened(arguments: argparse.Namespace, backend: str, problems: List[str]) ->
     for index in range(info.device_count):
         with Device("%s:%d" % (backend, index)) as device:
             memory = device.memory_info()
-            name = "%s:%d %s" % (backend, index, device.properties.name)
             used = memory.total - memory.free
-            result.append(Card(name.strip(), _card(arguments, memory.total, backend, used)))
+            result.append(_seen(arguments, backend, index, device.properties.name, memory.total, used))
     return result
 
 
@@ -199,7 +232,16 @@ def _devices(arguments: argparse.Namespace, backend: str) -> List[Card]:
             reading = monitor.read(index)
             if reading.memory_total is None:
                 continue
-            name = "%s:%d %s" % (backend, index, reading.name or "")
             used = reading.memory_used or 0
-            result.append(Card(name.strip(), _card(arguments, reading.memory_total, backend, used)))
+            result.append(
+                _seen(arguments, backend, index, reading.name or "", reading.memory_total, used)
+            )
     return result
+
+
+def _seen(
+    arguments: argparse.Namespace, backend: str, index: int, name: str, total: int, used: int
+) -> Card:
+    """A card of this machine."""
+    card = _card(arguments, total, backend, used, recognised(name))
+    return Card(("%s:%d %s" % (backend, index, name)).strip(), card)

@@ -63,9 +63,9 @@ def is_used(arguments: argparse.Namespace) -> bool:
     return arguments.zero_engine == "deepspeed" or arguments.deepspeed_config is not None
 
 
-def fill_in(arguments: argparse.Namespace, hidden: int) -> Dict[str, Any]:
+def fill_in(arguments: argparse.Namespace, hidden: int, dtype: str) -> Dict[str, Any]:
     """Fields of the run; what the configuration says beside them goes to the options, where they do
-    not say it."""
+    not say it. `dtype`: of the weights, where nothing says it."""
     if arguments.zero_engine == "torch" and arguments.deepspeed_config:
         raise UsageError("--deepspeed-config needs --zero-engine deepspeed")
     if not is_used(arguments):
@@ -80,7 +80,7 @@ def fill_in(arguments: argparse.Namespace, hidden: int) -> Dict[str, Any]:
     if arguments.reduce_bucket_size:
         fields["bucket_bytes"] = arguments.reduce_bucket_size
     if "bucket_bytes" in fields:
-        fields["bucket_bytes"] *= 4 if arguments.dtype in (None, "fp32") else 2
+        fields["bucket_bytes"] *= 4 if (arguments.dtype or dtype) == "fp32" else 2
     return fields
 
 

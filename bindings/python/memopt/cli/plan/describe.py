@@ -12,6 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from ...plan import Model, Run, keys, words
 from ...sizes import parse_size
 from .. import UsageError
+from ..apply.values import optimizer_key, optimizer_named
 from . import deepspeed, hfconfig
 
 #: Options that set one key.
@@ -56,20 +57,12 @@ _SAVERS = {
     "--checkpoint-every": "run.checkpoint_every",
     "--offload-host-limit": "run.host_limit",
     "--lora": "model.lora_rank",
+    "--lora-dropout": "model.lora_dropout",
     "--adapter-dtype": "run.adapter_dtype",
     "--gather-dtype": "run.gather_dtype",
     "--loss": "run.loss",
 }
 
-#: Words for optimizers beside those of the library.
-_OPTIMIZER_ALIASES = {
-    "adam": "adamw",
-    "adamw-8bit": "adamw8bit",
-    "adamw-4bit": "adamw4bit",
-    "adamw-fp8": "adamwfp8",
-    "lion-8bit": "lion8bit",
-    "sgd-8bit": "sgd8bit",
-}
 _LONG_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "f32": "fp32"}
 _TARGETS = {"q": "query", "k": "key", "v": "value", "o": "output", "lm_head": "head"}
 
@@ -77,7 +70,8 @@ _TARGETS = {"q": "query", "k": "key", "v": "value", "o": "output", "lm_head": "h
 class Description(NamedTuple):
     """What the options describe."""
 
-    model: Model
+    #: None where a module alone says it.
+    model: Optional[Model]
     run: Run
     #: Where the model comes from, for people.
     title: str
@@ -95,13 +89,13 @@ def _add(group: Any, options: Dict[str, str]) -> None:
     """Options as the table of keys says what they take."""
     for option, name in options.items():
         key = keys()[name]
-        more: Dict[str, Any] = {"metavar": {"count": "N", "size": "SIZE"}.get(key.kind)}
+        more: Dict[str, Any] = {"metavar": {"count": "N", "size": "SIZE", "share": "P"}.get(key.kind)}
         if key.kind in ("choice", "dtype"):
             more = {"choices": key.accepts.split("|"), "metavar": "|".join(key.accepts.split("|"))}
-        kind = {"count": _count, "size": _size, "dtype": _dtype}.get(key.kind, str)
+        kind = {"count": _count, "size": _size, "dtype": _dtype, "share": float}.get(key.kind, str)
         if option == "--optimizer":
             kind, more["metavar"] = _optimizer, "NAME"
-            more["help"] = "one of %s" % key.accepts.replace("|", ", ")
+            more["help"] = "one of %s; or what Hugging Face calls it" % key.accepts.replace("|", ", ")
         group.add_argument(option, type=kind, **{"help": key.help, **more})
 
 
@@ -210,8 +204,10 @@ def _dtype(text: str) -> str:
 
 
 def _optimizer(text: str) -> str:
-    name = text.lower().replace("_", "-")
-    return _OPTIMIZER_ALIASES.get(name, name)
+    """Of the library's words; or a class, or Hugging Face's word."""
+    known = {optimizer_key(word): word for word in words("run.optimizer")}
+    name = "adamw" if text.lower() == "adam" else text
+    return known.get(optimizer_key(name)) or known.get(optimizer_named(name), text)
 
 
 def _targets(text: str) -> List[str]:
@@ -254,11 +250,15 @@ def describe(arguments: argparse.Namespace) -> Description:
         fields["kv_heads"] = arguments.heads
     try:
         model = model.replace(**fields)
-        engine = deepspeed.fill_in(arguments, model.hidden or 0)
-        run = Run(**_run_fields(arguments, reading), **engine)
+        own = {"weight_dtype": "fp32", **(reading.run if reading else {})}
+        engine = deepspeed.fill_in(arguments, model.hidden or 0, own["weight_dtype"])
+        run = Run(**{**own, **_run_fields(arguments)}, **engine)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
-    return Description(model, run, title, list(reading.notes) if reading else [])
+    notes = list(reading.notes) if reading else []
+    if not arguments.dtype and run.weight_dtype != "fp32":
+        notes.append("weights of %s, as the configuration says (--dtype)" % run.weight_dtype)
+    return Description(model, run, title, notes)
 
 
 def _model_fields(arguments: argparse.Namespace) -> Dict[str, Any]:
@@ -276,13 +276,9 @@ def _model_fields(arguments: argparse.Namespace) -> Dict[str, Any]:
     return fields
 
 
-def _run_fields(
-    arguments: argparse.Namespace, reading: Optional[hfconfig.Reading]
-) -> Dict[str, Any]:
+def _run_fields(arguments: argparse.Namespace) -> Dict[str, Any]:
     return {
-        "weight_dtype": "fp32",
         **_fields(arguments, "run"),
-        "use_cache": reading.run.get("use_cache") if reading else None,
         "master_dtype": "fp32" if arguments.master_weights else None,
         "offload": _offload(arguments.offload),
         "sharding": _sharding(arguments),

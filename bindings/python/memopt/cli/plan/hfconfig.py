@@ -12,7 +12,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ...plan import Model
 from .hffamilies import FAMILIES, Family
-from .hffields import FIELDS, ConfigError, Keys, check_types
+from .hffields import FIELDS, ConfigError, Keys, check_types, dtype_of
 
 __all__ = ["FAMILIES", "ConfigError", "Reading", "UnknownModel", "interpret", "load", "read"]
 
@@ -27,7 +27,7 @@ class Reading(NamedTuple):
     model: Model
     model_type: str
     notes: List[str]
-    #: What the configuration says of the run: dtype, use_cache.
+    #: What the configuration says of the run.
     run: Dict[str, Any]
 
 
@@ -111,9 +111,8 @@ def _run(config: Dict[str, Any], keys: Keys) -> Dict[str, Any]:
     run: Dict[str, Any] = {}
     if keys.get("use_cache") is not None:
         run["use_cache"] = bool(keys.get("use_cache"))
-    for key in ("dtype", "torch_dtype"):
-        if config.get(key) is not None:
-            run.setdefault("dtype", config[key])
+    if dtype_of(config) is not None:
+        run["weight_dtype"] = dtype_of(config)
     return run
 
 

@@ -125,7 +125,7 @@ FAMILIES: Dict[str, Family] = {
             "n_inner": None, "activation_function": "gelu_new", "resid_pdrop": 0.1,
             "embd_pdrop": 0.1, "attn_pdrop": 0.1, "tie_word_embeddings": True, "use_cache": True,
         },
-        only={"add_cross_attention": False},
+        only={"add_cross_attention": False, "reorder_and_upcast_attn": False},
     ),
     "opt": Family(
         "opt",

@@ -37,6 +37,15 @@ _TYPES: Tuple[Tuple[type, str, Tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
+_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+
+
+def dtype_of(config: Dict[str, Any]) -> Optional[str]:
+    """The dtype that Transformers loads the weights in, where a configuration says it."""
+    value = config.get("dtype") or config.get("torch_dtype")
+    return _DTYPES.get(str(value).replace("torch.", ""))
+
+
 def check_types(config: Dict[str, Any]) -> None:
     """ConfigError where a value is of another kind than its key; a null is of any."""
     for kind, name, keys in _TYPES:

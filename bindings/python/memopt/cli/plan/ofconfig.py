@@ -7,8 +7,7 @@ import argparse
 import importlib.util
 from typing import Any, Dict, List, Optional
 
-from ...plan import Run
-from . import hfconfig
+from . import hfconfig, hffields
 from .describe import Description
 from .traced import DTYPES, Sizes, TraceFailed, Traced, check, describe
 
@@ -51,7 +50,7 @@ def _module(
     make = getattr(loader, "_from_config", None) or loader.from_config
     module = make(
         config,
-        dtype=getattr(torch, DTYPES[arguments.dtype or "fp32"]),
+        dtype=getattr(torch, DTYPES[arguments.dtype or hffields.dtype_of(values) or "fp32"]),
         attn_implementation=arguments.attention,  # None: sdpa where the class has it
     )
     module.tie_weights()
@@ -117,22 +116,21 @@ class TracedConfig(Traced):
         except TraceFailed as error:
             raise self._failed(error) from error
 
-    def _trace(self, optimizer: str, autocast: str, several: bool) -> Sizes:
+    def sizes(self, optimizer: str, autocast: str, several: bool) -> Sizes:
         try:
-            return super()._trace(optimizer, autocast, several)
+            return super().sizes(optimizer, autocast, several)
         except TraceFailed as error:
             raise self._failed(error) from error
 
     def _failed(self, error: TraceFailed) -> TraceFailed:
         return TraceFailed("%s\nTransformers' own class was tried: %s" % (self._unknown, error))
 
-    def description(self) -> Description:
-        """The run of the options; the module says what the model is."""
-        described = describe(self._given, _TAKEN)
-        run: Run = described.run.replace(
-            attention=self._given.attention, checkpointing=self._given.checkpointing
-        )
-        return described._replace(run=run)
+
+def description(arguments: argparse.Namespace) -> Description:
+    """The run of the options; the module says what the model is."""
+    run = describe(arguments, _TAKEN)
+    more = {"attention": arguments.attention, "checkpointing": arguments.checkpointing}
+    return run._replace(run=run.run.replace(**more))
 
 
-__all__ = ["TracedConfig", "obstacle", "target"]
+__all__ = ["TracedConfig", "description", "obstacle", "target"]

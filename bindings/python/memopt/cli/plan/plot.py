@@ -15,7 +15,8 @@ _COLOURS = ("#4c72b0", "#55a868", "#c44e52", "#dd8452", "#8172b3", "#937860", "#
 
 
 def plot(answers: List[Answer], path: str, title: str) -> None:
-    """Writes one bar a phase for one card, one bar a card for several."""
+    """Writes one bar a phase for one card, one bar a card for several: of the runs that the table
+    proposes."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
@@ -25,7 +26,7 @@ def plot(answers: List[Answer], path: str, title: str) -> None:
             _bars(axes, [(name, of) for name, of in answers[0].plan.phases.items()], unit)
             _limit(axes, answers[0], unit)
         else:
-            _bars(axes, [(_card(answer), answer.plan.peak) for answer in answers], unit)
+            _bars(axes, [(_card(answer), answer.proposed.peak) for answer in answers], unit)
             for position, answer in enumerate(answers):
                 _mark(axes, position, answer, unit)
         axes.set_ylabel(unit[1])
@@ -43,7 +44,7 @@ def plot(answers: List[Answer], path: str, title: str) -> None:
 
 
 def _unit(answers: List[Answer]) -> Tuple[float, str]:
-    most = max(max(a.plan.peak.total, a.plan.card.capacity or 0) for a in answers)
+    most = max(max(a.plan.peak.total, a.proposed.peak.total, a.plan.card.capacity or 0) for a in answers)
     for shift, name in ((30, "GiB"), (20, "MiB")):
         if most >= 1 << shift:
             return float(1 << shift), name
@@ -70,10 +71,13 @@ def _count(number: int) -> str:
 
 def _card(answer: Answer) -> str:
     solution = answer.solution
-    fits = solution is not None and solution.fits
+    assert solution is not None
+    fits = solution.fits_after
     name = answer.card.name if answer.card else ""
-    lines = textwrap.wrap(name, 16) + ["micro-batch %d" % answer.plan.run.batch]
-    return "\n".join(lines + ([] if fits else ["too large"]))
+    lines = textwrap.wrap(name, 16) + ["micro-batch %d" % answer.run.batch]
+    if not fits or not solution.fits:
+        lines.append("with changes" if fits else "too large")
+    return "\n".join(lines)
 
 
 def _bars(axes: Any, columns: List[Any], unit: Tuple[float, str]) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ...plan import Plan
+from ...plan import Card, Plan
 from ...sizes import format_size
 from .. import UsageError
 from ..output import Cell, Output, Text
 from ..progress import Progress
-from . import ofconfig
+from . import cards, ofconfig
 from .describe import Description, optimizer_word, traced as names_a_function
 from .traced import DTYPES, Sizes, TraceFailed, Traced, torch_parts
 
 #: Options that Transformers' own classes have no switch for here.
 _NOT_MEASURED = (
-    "lora", "adapter_dtype", "image_dtype", "offload", "loss", "zero", "gather_dtype",
+    "lora", "lora_dropout", "adapter_dtype", "image_dtype", "offload", "loss", "zero", "gather_dtype",
     "bucket_view", "no_sync", "checkpoint_every", "zero_engine",
     "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip
@@ -69,8 +69,8 @@ class Compared(NamedTuple):
 
     batch: int
     measured: int
-    #: By the configuration or the trace, before any run.
-    estimated: int
+    #: By the configuration or the trace, before any run; None where values decide what is run.
+    estimated: Optional[int]
     #: By the line through the two batches; None for these two.
     predicted: Any
 
@@ -84,8 +84,7 @@ class Profiled(Traced):
     def __init__(self, arguments: argparse.Namespace, description: Description) -> None:
         self._sequence = arguments.seq
         self._arguments, self._description = arguments, description
-        self._function = names_a_function(arguments)
-        if self._function:
+        if names_a_function(arguments):
             self._parts = torch_parts(*self.needs)
             self.target = self._load(arguments.model)
         else:
@@ -93,7 +92,10 @@ class Profiled(Traced):
             without = "leave --profile out: the plan of %s does without both" % arguments.model
             self._parts = torch_parts("--profile", "torch transformers", without)
             self.target = ofconfig.target(self._parts, arguments, self._sequence)
+        self._gpu = any(p.is_cuda for p in self.target.module.parameters())
         self.notes: List[str] = list(self.target.notes)
+        if cards.on_gpu(arguments) and not self._gpu:
+            self.notes.append("measured on the CPU, whose kernels may keep more than the card's")
         self.profile: Any = None
         self.compared: List[Compared] = []
 
@@ -135,15 +137,24 @@ class Profiled(Traced):
         several = (self._arguments.accumulation or 1) > 1 or self._arguments.target_effective_batch
         return 2 if several else 1
 
-    def _estimate(self) -> Callable[[int], int]:
+    def _estimate(self) -> Callable[[int], Optional[int]]:
         """Of the configuration, or of the traced module."""
-        run = self._description.run.replace(accumulation=self._micro_batches())
-        if not self._function:
-            model = self._description.model
-            return lambda batch: int(Plan(model, run.replace(batch=batch)).peak.total)
-        optimizer, autocast = optimizer_word(run), self._arguments.autocast or ""
-        traced = Traced(self._arguments).sizes(optimizer, autocast, self._micro_batches() > 1)
-        return lambda batch: int(traced.at(batch).peak_bytes)
+        run, model = self._description.run, self._description.model
+        run = run.replace(accumulation=self._micro_batches())
+        if model is not None:
+            card = Card(device="cuda" if self._gpu else "cpu")
+
+            def planned(batch: int) -> int:
+                peak = Plan(model, run.replace(batch=batch), card).peak
+                return peak.total - peak.overhead
+
+            return planned
+        trace = self._trace(self._arguments.autocast or "", self._micro_batches() > 1)
+        try:
+            line = trace.line(optimizer=optimizer_word(run))
+        except self._parts.target.TargetError:  # what is run depends on values
+            return lambda batch: None
+        return lambda batch: int(line.at(batch).peak_bytes)
 
     def sizes(self, optimizer: str, autocast: str, several: bool) -> Sizes:
         """Of what was measured."""
@@ -166,6 +177,7 @@ class Profiled(Traced):
                 "error": each.estimated / each.measured - 1.0,
             }
             for each in self.compared
+            if each.estimated is not None
         ]
         return result
 
@@ -177,10 +189,8 @@ class Profiled(Traced):
                 [
                     str(each.batch),
                     format_size(each.measured),
-                    format_size(each.estimated),
-                    _error(each.estimated, each.measured),
-                    format_size(each.predicted) if each.predicted else "-",
-                    _error(each.predicted, each.measured) if each.predicted else "-",
+                    *_beside(each.estimated, each.measured),
+                    *_beside(each.predicted, each.measured),
                 ]
             )
         columns = ("batch", "measured", "estimated", "error", "predicted", "error ")
@@ -192,6 +202,8 @@ class Profiled(Traced):
             )
 
 
-def _error(said: int, measured: int) -> Text:
+def _beside(said: Optional[int], measured: int) -> List[Text]:
+    if not said:
+        return ["-", "-"]
     error = 100.0 * (said / measured - 1.0)
-    return Cell("%+.2f %%" % error, "good" if abs(error) <= 3 else "warn")
+    return [format_size(said), Cell("%+.2f %%" % error, "good" if abs(error) <= 3 else "warn")]

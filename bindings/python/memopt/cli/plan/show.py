@@ -69,6 +69,7 @@ def _run(plan: Plan, several: bool) -> str:
         parts.append("checkpointing %s" % run.checkpointing)
     if run.offload:
         parts.append("offload of " + " and ".join(run.offload))
+    parts.append("on %s" % plan.card.device)
     return ", ".join(parts)
 
 
@@ -176,6 +177,7 @@ def _verdict(answer: Answer, output: Output) -> None:
     )
     if solution.fits:
         output.pairs("It fits", [("limit", limit), *_batches(answer, solution)], "good")
+        _changes(answer, solution, output, "To fit more")
     elif solution.fits_after:
         output.pairs("It fits after changes", [("limit", limit)], "warn")
         _changes(answer, solution, output)
@@ -206,7 +208,11 @@ def _batch(answer: Answer) -> List[Any]:
 
 
 def _batches(answer: Answer, solution: Solution) -> List[Any]:
-    words = "%d; the largest that fits is %d" % (answer.run.batch, solution.largest_micro_batch)
+    batch, asked = answer.run.batch, answer.asked
+    words = str(batch)
+    if solution.fits and asked and asked != batch:
+        words += " in place of %d, which divides %d less evenly" % (asked, solution.target_batch)
+    words += "; the largest that fits is %d" % solution.largest_micro_batch
     lines: List[Any] = [("micro-batch", words), *_batch(answer)]
     lines.append(("peak", format_size(solution.peak_bytes)))
     if solution.time_factor > 1.0005:
@@ -214,7 +220,9 @@ def _batches(answer: Answer, solution: Solution) -> List[Any]:
     return lines
 
 
-def _changes(answer: Answer, solution: Solution, output: Output) -> None:
+def _changes(
+    answer: Answer, solution: Solution, output: Output, title: str = "Changes"
+) -> None:
     rows: List[List[Text]] = [
         [
             "→" if change.applied else "",
@@ -226,7 +234,9 @@ def _changes(answer: Answer, solution: Solution, output: Output) -> None:
         ]
         for change in solution.changes
     ]
-    output.table("Changes", ("", "change", "saves", "peak", "time", "option"), rows)
+    if not rows:
+        return
+    output.table(title, ("", "change", "saves", "peak", "time", "option"), rows)
     assumed = _assumed(answer.plan, solution)
     if assumed:
         output.pairs("", [("time", assumed)])

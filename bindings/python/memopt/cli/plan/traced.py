@@ -10,6 +10,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ...plan import Card, Model, Phases, Plan, Run, Solution, Target
 from .. import UsageError
+from ..progress import Progress
+from . import cards
 from .answer import Source
 from .describe import Description
 
@@ -17,7 +19,7 @@ from .describe import Description
 _NOT_HERE = (
     "params", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "experts", "top_k",
     "positions", "labels", "vision_layers", "vision_hidden", "vision_tokens", "image_size",
-    "patch_size", "family", "head", "like", "lora", "lora_targets", "checkpointing",
+    "patch_size", "family", "head", "like", "lora", "lora_targets", "lora_dropout", "checkpointing",
     "checkpoint_every", "offload", "zero", "gather_dtype",
     "bucket_view", "no_sync", "loss", "attention", "dtype", "master_weights", "images", "positives",
     "negatives", "seq_mean", "padding_mask", "min_8bit_size", "adapter_dtype",
@@ -79,7 +81,7 @@ def describe(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> Desc
         optimizer=arguments.optimizer,
         compute_dtype=arguments.autocast,
     )
-    return Description(Model(), run, arguments.model, [])
+    return Description(None, run, arguments.model, [])
 
 
 def torch_parts(what: str, install: str, instead: str) -> Any:
@@ -98,6 +100,9 @@ def torch_parts(what: str, install: str, instead: str) -> Any:
 class Traced(Source):
     """A module whose step is traced by sizes, as often as it is asked for."""
 
+    #: Told how far a trace is.
+    _bar: Any = staticmethod(lambda done, total: None)
+
     #: What may differ from the run as given: a trace shows it.
     shown = frozenset(("batch", "accumulation", "optimizer", "compute_dtype"))
 
@@ -113,7 +118,8 @@ class Traced(Source):
         self._parts = torch_parts(*self.needs)
         self._sequence = arguments.seq
         self._several = (arguments.accumulation or 1) > 1
-        self._known: Dict[Tuple[str, str, bool], Sizes] = {}
+        self._gpu = cards.on_gpu(arguments)
+        self._known: Dict[Tuple[str, bool], Any] = {}
         with self._parts.torch.device("meta"):
             self.target = self._load(arguments.model)
         self.notes: List[str] = list(self.target.notes)
@@ -127,26 +133,26 @@ class Traced(Source):
             raise TraceFailed("%s: %s: %s" % (name, type(error).__name__, error)) from error
 
     def sizes(self, optimizer: str, autocast: str, several: bool) -> Sizes:
-        """Sizes with an optimizer, autocast and accumulation; traced once."""
-        key = (optimizer, autocast, several or self._several)
-        if key not in self._known:
-            self._known[key] = self._trace(*key)
-        return self._known[key]
-
-    def _trace(self, optimizer: str, autocast: str, several: bool) -> Sizes:
-        dtype = getattr(self._parts.torch, DTYPES[autocast]) if autocast else None
+        """Sizes with an optimizer; a step with autocast and accumulation is traced once."""
+        key = (autocast, several or self._several)
         try:
-            trace = self._parts.trace.Trace(
-                self.target,
-                sequence=self._sequence,
-                optimizer=optimizer,
-                autocast=dtype,
-                accumulation=2 if several else 1,
-            )
-            line = trace.line()
+            if key not in self._known:
+                self._known[key] = self._trace(*key)
+            with Progress("tracing") as self._bar:
+                line = self._known[key].line(optimizer=optimizer)
         except Exception as error:  # the user's own code
             raise TraceFailed("%s: %s" % (type(error).__name__, error)) from error
         return Sizes(line.at, *self.counts(), _note(line.exact))
+
+    def _trace(self, autocast: str, several: bool) -> Any:
+        return self._parts.trace.Trace(
+            self.target,
+            sequence=self._sequence,
+            autocast=getattr(self._parts.torch, DTYPES[autocast]) if autocast else None,
+            accumulation=2 if several else 1,
+            gpu=self._gpu,
+            progress=lambda batch: self._bar(batch // 2 - 1, 2),
+        )
 
     def dtype(self) -> str:
         """Of most weights: "fp32"; of others than ours, "fp32" too."""
@@ -170,7 +176,7 @@ class Traced(Source):
     def _sizes_of(self, run: Run) -> Sizes:
         return self.sizes(run.optimizer or "adamw", run.compute_dtype or "", (run.accumulation or 1) > 1)
 
-    def plan(self, run: Run, card: Card) -> Plan:
+    def plan(self, run: Run, card: Card, model: Optional[Model] = None) -> Plan:
         """What a run of the module takes."""
         sizes = self._sizes_of(run)
         return _counted(Plan.measured(sizes.phases(run), run, card), sizes)
