@@ -197,7 +197,7 @@ static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *reque
     if (!mo_request_enter(allocator, request))
         return MEMOPT_OUT_OF_HOST_MEMORY;
     if (allocator->events.pending != 0)
-        mo_events_process(allocator);
+        mo_events_process_next(allocator);
     mo_block *block = mo_pool_serve(allocator, request->pool, request->size);
     if (block != NULL)
         *out_pointer = mo_block_activate(allocator, block, request);
@@ -281,8 +281,6 @@ static memopt_status lock_block(memopt_allocator *allocator, const void *pointer
 
 static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
 {
-    const int records = allocator->recorder != NULL;
-    memopt_stream last = records ? mo_recorder_last_stream(block) : NULL;
     if (block->uses != NULL) {
         memopt_status status = mo_events_free(allocator, block);
         if (status != MEMOPT_OK)
@@ -290,8 +288,8 @@ static memopt_status free_block(memopt_allocator *allocator, mo_block *block)
     }
     mo_block_table_remove(&allocator->live, block->address);
     mo_block_count_free(allocator, block);
-    if (records)
-        mo_recorder_free(allocator, block, last);
+    if (allocator->recorder != NULL)
+        mo_recorder_free(allocator, block);
     if (block->state == MO_BLOCK_LIVE)
         mo_block_retire(allocator, block);
     return MEMOPT_OK;

@@ -1,5 +1,7 @@
 #include "allocator/bins.h"
 
+#include "base/checked.h"
+
 enum { EXACT = 32, SUB_BITS = 4, SUBS = 1 << SUB_BITS };
 
 static size_t bin_of(uint64_t fit)
@@ -16,57 +18,87 @@ static uint32_t priority(const mo_block *block)
     return (uint32_t)(((uint64_t)(uintptr_t)block * UINT64_C(0x9E3779B97F4A7C15)) >> 32);
 }
 
-static int below(const mo_block *block, uint64_t fit, uintptr_t address)
+static int below(const mo_block *a, const mo_block *b)
 {
-    return block->fit != fit ? block->fit < fit : (uintptr_t)block->address < address;
+    return a->fit != b->fit ? a->fit < b->fit : a->address < b->address;
+}
+
+static uint64_t largest_of(const mo_block *tree)
+{
+    return tree == NULL ? 0 : tree->largest;
+}
+
+static mo_block *refreshed(mo_block *tree)
+{
+    uint64_t largest = mo_max_u64(largest_of(tree->left), largest_of(tree->right));
+    tree->largest = mo_max_u64(largest, tree->size);
+    return tree;
+}
+
+/* Into the nodes below `key`, itself in no tree, and the others. */
+static void split(mo_block *tree, const mo_block *key, mo_block **low, mo_block **high)
+{
+    if (tree == NULL) {
+        *low = *high = NULL;
+    } else if (below(tree, key)) {
+        *low = tree;
+        split(tree->right, key, &tree->right, high);
+        refreshed(tree);
+    } else {
+        *high = tree;
+        split(tree->left, key, low, &tree->left);
+        refreshed(tree);
+    }
+}
+
+static mo_block *join(mo_block *low, mo_block *high)
+{
+    if (low == NULL || high == NULL)
+        return low != NULL ? low : high;
+    if (priority(low) >= priority(high)) {
+        low->right = join(low->right, high);
+        return refreshed(low);
+    }
+    high->left = join(low, high->left);
+    return refreshed(high);
+}
+
+static mo_block *with(mo_block *tree, mo_block *block)
+{
+    if (tree == NULL || priority(tree) < priority(block)) {
+        split(tree, block, &block->left, &block->right);
+        return refreshed(block);
+    }
+    if (below(tree, block))
+        tree->right = with(tree->right, block);
+    else
+        tree->left = with(tree->left, block);
+    return refreshed(tree);
+}
+
+static mo_block *without(mo_block *tree, const mo_block *block)
+{
+    if (tree == block)
+        return join(tree->left, tree->right);
+    if (below(tree, block))
+        tree->right = without(tree->right, block);
+    else
+        tree->left = without(tree->left, block);
+    return refreshed(tree);
 }
 
 void mo_bins_insert(mo_bins *bins, mo_block *block)
 {
-    uintptr_t address = (uintptr_t)block->address;
     size_t bin = bin_of(block->fit);
-    mo_block **place = &bins->root[bin];
-    while (*place != NULL && priority(*place) >= priority(block))
-        place = below(*place, block->fit, address) ? &(*place)->right : &(*place)->left;
-    /* What was there is split around the new node. */
-    mo_block *tree = *place, **low = &block->left, **high = &block->right;
-    while (tree != NULL) {
-        if (below(tree, block->fit, address)) {
-            *low = tree;
-            low = &tree->right;
-            tree = tree->right;
-        } else {
-            *high = tree;
-            high = &tree->left;
-            tree = tree->left;
-        }
-    }
-    *low = *high = NULL;
-    *place = block;
+    bins->root[bin] = with(bins->root[bin], block);
     bins->used[bin / 64] |= UINT64_C(1) << (bin % 64);
     bins->used_words |= UINT64_C(1) << (bin / 64);
 }
 
 void mo_bins_remove(mo_bins *bins, mo_block *block)
 {
-    uintptr_t address = (uintptr_t)block->address;
     size_t bin = bin_of(block->fit);
-    mo_block **place = &bins->root[bin];
-    while (*place != block)
-        place = below(*place, block->fit, address) ? &(*place)->right : &(*place)->left;
-    mo_block *a = block->left, *b = block->right;
-    while (a != NULL && b != NULL) {
-        if (priority(a) >= priority(b)) {
-            *place = a;
-            place = &a->right;
-            a = a->right;
-        } else {
-            *place = b;
-            place = &b->left;
-            b = b->left;
-        }
-    }
-    *place = a != NULL ? a : b;
+    bins->root[bin] = without(bins->root[bin], block);
     block->left = block->right = NULL;
     if (bins->root[bin] == NULL) {
         bins->used[bin / 64] &= ~(UINT64_C(1) << (bin % 64));
@@ -75,33 +107,35 @@ void mo_bins_remove(mo_bins *bins, mo_block *block)
     }
 }
 
-static mo_block *lower_bound(mo_block *tree, uint64_t fit, uintptr_t address)
+/* The first node that holds `size`, which one of them does. */
+static mo_block *first_that_holds(mo_block *tree, uint64_t size)
 {
-    mo_block *found = NULL;
-    while (tree != NULL) {
-        if (below(tree, fit, address)) {
-            tree = tree->right;
-        } else {
-            found = tree;
+    for (;;) {
+        if (largest_of(tree->left) >= size)
             tree = tree->left;
-        }
+        else if (tree->size >= size)
+            return tree;
+        else
+            tree = tree->right;
     }
-    return found;
 }
 
-mo_block *mo_bins_at_least(const mo_bins *bins, uint64_t fit, uintptr_t address)
+/* No fit is below its block's size, so a bin below that of `size` has none that holds it. */
+mo_block *mo_bins_best_fit(const mo_bins *bins, uint64_t size)
 {
-    size_t bin = bin_of(fit), word = bin / 64;
-    mo_block *block = lower_bound(bins->root[bin], fit, address);
-    if (block != NULL)
-        return block;
-    uint64_t rest = bins->used[word] & (~UINT64_C(1) << (bin % 64));
-    if (rest == 0) {
-        uint64_t words = bins->used_words & (~UINT64_C(1) << word);
+    size_t first = bin_of(size), word = first / 64;
+    uint64_t rest = bins->used[word] & (~UINT64_C(0) << (first % 64));
+    uint64_t words = bins->used_words & (~UINT64_C(1) << word);
+    for (;;) {
+        for (; rest != 0; rest &= rest - 1) {
+            mo_block *tree = bins->root[word * 64 + (size_t)__builtin_ctzll(rest)];
+            if (tree->largest >= size)
+                return first_that_holds(tree, size);
+        }
         if (words == 0)
             return NULL;
         word = (size_t)__builtin_ctzll(words);
+        words &= words - 1;
         rest = bins->used[word];
     }
-    return lower_bound(bins->root[word * 64 + (size_t)__builtin_ctzll(rest)], 0, 0);
 }

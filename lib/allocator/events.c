@@ -3,13 +3,14 @@
  * recorded on each of those streams, and the block goes back to its pool when all are complete.
  *
  * Recording the stream makes what a free needs (the struct, the event, the stream's queue), so a
- * free needs no memory. While a stream that the allocator knows records a graph, no event is
- * recorded, asked or waited for; such frees are deferred until the capture is over. So are the uses
- * of a stream that is ending: its handle may not be used, but its work may still run.
+ * free needs no memory. While a stream records a graph, none of its events is recorded, asked or
+ * waited for; its uses are deferred until the capture is over. So are the uses of a stream that is
+ * ending: its handle may not be used, but its work may still run.
  */
 #include "allocator/events.h"
 
 #include "allocator/block_life.h"
+#include "allocator/recorder.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
@@ -113,6 +114,8 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
     use->block = block;
     use->next = block->uses;
     block->uses = use;
+    if (allocator->recorder != NULL)
+        mo_recorder_use(allocator, block, stream);
     return MEMOPT_OK;
 }
 
@@ -130,6 +133,12 @@ static int stream_captures(memopt_allocator *allocator, memopt_stream stream)
 {
     int32_t capturing = 0;
     return mo_stream_capturing(allocator->device, stream, &capturing) == MEMOPT_OK && capturing;
+}
+
+/* Events may be recorded on the queue's stream and asked. */
+static int usable(memopt_allocator *allocator, const mo_use_queue *queue)
+{
+    return queue->life == MO_STREAM_LIVE && !stream_captures(allocator, queue->stream);
 }
 
 int mo_capturing(memopt_allocator *allocator)
@@ -164,24 +173,20 @@ static void complete(memopt_allocator *allocator, mo_stream_use *use)
         mo_block_retire(allocator, block);
 }
 
-static void defer(memopt_allocator *allocator, mo_stream_use *use)
-{
-    use->next = allocator->events.deferred;
-    allocator->events.deferred = use;
-}
-
 /* Recorded uses move to their queues, others to those that are deferred. */
-static void enqueue(memopt_allocator *allocator, mo_block *block, int recorded)
+static void enqueue(memopt_allocator *allocator, mo_block *block)
 {
     mo_stream_use *next;
     for (mo_stream_use *use = block->uses; use != NULL; use = next) {
         next = use->next;
         block->pending++;
         allocator->events.pending++;
-        if (recorded && use->queue->life == MO_STREAM_LIVE)
+        if (use->recorded) {
             append(use->queue, use);
-        else
-            defer(allocator, use);
+        } else {
+            use->next = use->queue->deferred;
+            use->queue->deferred = use;
+        }
     }
     block->uses = NULL;
     block->state = MO_BLOCK_PENDING;
@@ -189,30 +194,26 @@ static void enqueue(memopt_allocator *allocator, mo_block *block, int recorded)
 
 memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block)
 {
-    int recorded = !mo_capturing(allocator);
-    for (mo_stream_use *use = block->uses; recorded && use != NULL; use = use->next) {
-        if (use->queue->life != MO_STREAM_LIVE)
-            continue;
-        memopt_status status = record(allocator, use);
+    for (mo_stream_use *use = block->uses; use != NULL; use = use->next) {
+        use->recorded = usable(allocator, use->queue);
+        memopt_status status = use->recorded ? record(allocator, use) : MEMOPT_OK;
         if (status != MEMOPT_OK)
             return status;
     }
-    enqueue(allocator, block, recorded);
+    enqueue(allocator, block);
     return MEMOPT_OK;
 }
 
-/* After a capture: the uses that waited for its end. Recording later than the free is safe. */
-static void record_deferred(memopt_allocator *allocator)
+/* After a capture: the uses that waited for its end. Recording later than the free is safe; what
+ * cannot be recorded is tried again next time. */
+static void record_deferred(const memopt_allocator *allocator, mo_use_queue *queue)
 {
-    mo_stream_use **place = &allocator->events.deferred;
-    while (*place != NULL) {
-        mo_stream_use *use = *place;
-        if (use->queue->life != MO_STREAM_LIVE || record(allocator, use) != MEMOPT_OK) {
-            place = &use->next; /* when the stream has ended, or try again next time */
-            continue;
-        }
-        *place = use->next;
-        append(use->queue, use);
+    while (queue->deferred != NULL) {
+        mo_stream_use *use = queue->deferred;
+        if (record(allocator, use) != MEMOPT_OK)
+            return;
+        queue->deferred = use->next;
+        append(queue, use);
     }
 }
 
@@ -245,13 +246,9 @@ void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue)
     queue->life = MO_STREAM_ENDED;
     while (queue->head != NULL)
         complete(allocator, take_first(queue));
-    for (mo_stream_use **place = &allocator->events.deferred; *place != NULL;) {
-        mo_stream_use *use = *place;
-        if (use->queue != queue) {
-            place = &use->next;
-            continue;
-        }
-        *place = use->next;
+    while (queue->deferred != NULL) {
+        mo_stream_use *use = queue->deferred;
+        queue->deferred = use->next;
         complete(allocator, use);
     }
     for (mo_segment *segment = allocator->segments; segment != NULL && queue->uses != 0;
@@ -261,15 +258,44 @@ void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue)
                 forget_use(allocator, block, queue);
 }
 
+static int has_pending(const mo_use_queue *queue)
+{
+    return queue->head != NULL || queue->deferred != NULL;
+}
+
+static void process_queue(memopt_allocator *allocator, mo_use_queue *queue)
+{
+    if (!has_pending(queue) || !usable(allocator, queue))
+        return;
+    record_deferred(allocator, queue);
+    while (queue->head != NULL && mo_work_is_over(memopt_event_query(queue->head->event)))
+        complete(allocator, take_first(queue));
+}
+
 void mo_events_process(memopt_allocator *allocator)
 {
-    if (allocator->events.pending == 0 || mo_capturing(allocator))
+    mo_use_queue *queue = allocator->events.pending != 0 ? allocator->events.queues : NULL;
+    for (; queue != NULL; queue = queue->next)
+        process_queue(allocator, queue);
+}
+
+static mo_use_queue *first_pending(mo_use_queue *queue)
+{
+    while (queue != NULL && !has_pending(queue))
+        queue = queue->next;
+    return queue;
+}
+
+void mo_events_process_next(memopt_allocator *allocator)
+{
+    mo_events *events = &allocator->events;
+    mo_use_queue *queue = first_pending(events->turn);
+    if (queue == NULL)
+        queue = first_pending(events->queues);
+    if (queue == NULL)
         return;
-    record_deferred(allocator);
-    for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next) {
-        while (queue->head != NULL && mo_work_is_over(memopt_event_query(queue->head->event)))
-            complete(allocator, take_first(queue));
-    }
+    events->turn = queue->next;
+    process_queue(allocator, queue);
 }
 
 /* Takes the first use of a block of `pool` (any if NULL) out of its queue. */
@@ -291,8 +317,9 @@ static mo_stream_use *detach(memopt_allocator *allocator, const mo_pool *pool)
 
 memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *pool, int *out_found)
 {
-    if (!mo_capturing(allocator))
-        record_deferred(allocator);
+    for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next)
+        if (queue->deferred != NULL && usable(allocator, queue))
+            record_deferred(allocator, queue);
     mo_stream_use *use = detach(allocator, pool);
     *out_found = use != NULL;
     if (use == NULL)
@@ -319,6 +346,7 @@ void mo_events_trim(memopt_allocator *allocator)
         *place = queue->next;
         mo_free(queue);
     }
+    allocator->events.turn = NULL;
 }
 
 /* Destroys a list's events; the first error is kept in *result. */
@@ -338,11 +366,11 @@ memopt_status mo_events_end(memopt_allocator *allocator)
 {
     memopt_status result = MEMOPT_OK;
     end_uses(allocator->events.unused, &result);
-    end_uses(allocator->events.deferred, &result);
     while (allocator->events.queues != NULL) {
         mo_use_queue *queue = allocator->events.queues;
         allocator->events.queues = queue->next;
         end_uses(queue->head, &result);
+        end_uses(queue->deferred, &result);
         mo_free(queue);
     }
     return result;

@@ -9,6 +9,8 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
 memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block);
 /* Retires every block whose events are complete. */
 void mo_events_process(memopt_allocator *allocator);
+/* The same for the next stream of those with pending frees: a few calls of the driver at most. */
+void mo_events_process_next(memopt_allocator *allocator);
 /* Waits for one pending use, of a block of `pool` if not NULL; releases lock meanwhile. *out_found
  * is 0 if there is none. Slow held. */
 memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *pool, int *out_found);

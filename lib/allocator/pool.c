@@ -5,27 +5,53 @@
 #include "base/memory.h"
 #include "base/precondition.h"
 
-mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind)
+static void link_by_stream(memopt_allocator *allocator, mo_pool *pool, memopt_stream stream)
 {
-    mo_pool *spent = NULL; /* of a stream that has ended; empty */
+    mo_pool **bucket = &allocator->by_stream[mo_stream_bucket(stream)];
+    pool->bucket = bucket;
+    pool->same = *bucket;
+    *bucket = pool;
+}
+
+static void unlink_by_stream(mo_pool *pool)
+{
+    mo_pool **place = pool->bucket;
+    while (*place != pool)
+        place = &(*place)->same;
+    *place = pool->same;
+}
+
+/* A new pool, or the empty one of a stream that has ended. */
+static mo_pool *spare_pool(memopt_allocator *allocator)
+{
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
-        if (pool->stream == stream && pool->kind == kind && pool->life == MO_STREAM_LIVE)
+        if (pool->life == MO_STREAM_ENDED && pool->segments == 0) {
+            unlink_by_stream(pool);
             return pool;
-        if (pool->life == MO_STREAM_ENDED && pool->segments == 0)
-            spent = pool;
+        }
     }
-    mo_pool *pool = spent;
-    if (pool == NULL) {
-        pool = mo_calloc(1, sizeof *pool);
-        if (pool == NULL)
-            return NULL;
+    mo_pool *pool = mo_calloc(1, sizeof *pool);
+    if (pool != NULL) {
         pool->next = allocator->pools;
         allocator->pools = pool;
     }
+    return pool;
+}
+
+mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind)
+{
+    mo_pool *pool = allocator->by_stream[mo_stream_bucket(stream)];
+    for (; pool != NULL; pool = pool->same)
+        if (pool->stream == stream && pool->kind == kind && pool->life == MO_STREAM_LIVE)
+            return pool;
+    pool = spare_pool(allocator);
+    if (pool == NULL)
+        return NULL;
     pool->stream = stream;
     pool->life = MO_STREAM_LIVE;
     pool->kind = kind;
     pool->drained = 0;
+    link_by_stream(allocator, pool, stream);
     return pool;
 }
 
@@ -39,6 +65,7 @@ void mo_pools_trim(memopt_allocator *allocator)
             continue;
         }
         *place = pool->next;
+        unlink_by_stream(pool);
         mo_free(pool);
     }
 }
@@ -129,17 +156,21 @@ static int worth_splitting(const memopt_allocator *allocator, const mo_block *bl
     return rest > MO_SMALL_LIMIT && size < allocator->max_split;
 }
 
-mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
+void mo_pool_cut(memopt_allocator *allocator, mo_block *block, uint64_t size)
 {
     MO_PRE(allocator->slab.unused_count > 0);
+    if (worth_splitting(allocator, block, size))
+        mo_pool_put(allocator, mo_block_split(&allocator->slab, block, size));
+}
+
+mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size)
+{
     mo_block *block = mo_bins_best_fit(&pool->bins, size);
     if (block == NULL || !serves(allocator, block, size))
         return NULL;
     mo_pool_remove(allocator, block);
-    if (worth_splitting(allocator, block, size)) {
-        mo_block *rest = mo_block_split(&allocator->slab, block, size);
-        mo_pool_insert(allocator, rest);
-    }
+    block->state = MO_BLOCK_CLAIMED;
+    mo_pool_cut(allocator, block, size);
     return block;
 }
 

@@ -10,6 +10,8 @@ mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned
 uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes);
 /* Bytes of memory the device must give for a block of this size in a classic segment. */
 uint64_t mo_segment_size(const memopt_allocator *allocator, const mo_request *request);
+/* Cuts what is worth keeping off a block that is in no structure. One block was reserved. */
+void mo_pool_cut(memopt_allocator *allocator, mo_block *block, uint64_t size);
 /* Takes the best fit out of the bins, cut to size; NULL if none. One block was reserved. */
 mo_block *mo_pool_take(memopt_allocator *allocator, mo_pool *pool, uint64_t size);
 /* The same; if the pool has none, takes over a segment of a stream that has ended. */

@@ -32,24 +32,55 @@ static memopt_status search(memopt_allocator *allocator, mo_request *request, mo
     return MEMOPT_OK;
 }
 
+/* The allocators whose callbacks this thread is in. An allocation made inside one goes without it,
+ * so that a callback that allocates ends. */
+typedef struct callback {
+    const memopt_allocator *allocator;
+    const struct callback *outer;
+} callback;
+
+static _Thread_local const callback *innermost;
+
+static int in_callback(const memopt_allocator *allocator)
+{
+    const callback *at = innermost;
+    while (at != NULL && at->allocator != allocator)
+        at = at->outer;
+    return at != NULL;
+}
+
 static memopt_status ask_callback(memopt_allocator *allocator, mo_request *request,
                                   mo_block **out_block)
 {
-    if (allocator->options.pressure == NULL)
+    if (allocator->options.pressure == NULL || in_callback(allocator))
         return MEMOPT_OK;
+    const callback here = {allocator, innermost};
     mo_unlock(&allocator->lock);
     mo_unlock(&allocator->slow);
+    innermost = &here;
     uint64_t freed = allocator->options.pressure(allocator->options.pressure_user, request->asked);
+    innermost = here.outer;
     mo_lock(&allocator->slow);
     mo_lock(&allocator->lock);
     mo_log(MEMOPT_LOG_DEBUG, "allocator: the pressure callback freed %" PRIu64 " bytes", freed);
     return search(allocator, request, out_block);
 }
 
+/* The new memory is for this request, whatever the rules for cached blocks say. If the stream ended
+ * meanwhile it belongs to another pool than the request, and is cached. */
 static memopt_status grow(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
 {
-    memopt_status status = mo_segment_grow(allocator, request);
-    return status == MEMOPT_OK ? search(allocator, request, out_block) : status;
+    mo_block *block;
+    memopt_status status = mo_segment_grow(allocator, request, &block);
+    if (status != MEMOPT_OK)
+        return status;
+    if (mo_request_enter(allocator, request) && block->segment->pool == request->pool) {
+        mo_pool_cut(allocator, block, request->size);
+        *out_block = block;
+        return MEMOPT_OK;
+    }
+    mo_pool_put(allocator, block);
+    return search(allocator, request, out_block);
 }
 
 /* True if garbage collection may free the block: whole segments, or pages of an expandable one. */
@@ -212,8 +243,12 @@ static memopt_status climb(memopt_allocator *allocator, mo_request *request, mo_
 static memopt_status fail_out_of_memory(memopt_allocator *allocator, uint64_t asked,
                                         uint64_t device_free, const char *report)
 {
-    if (allocator->options.oom != NULL)
+    if (allocator->options.oom != NULL && !in_callback(allocator)) {
+        const callback here = {allocator, innermost};
+        innermost = &here;
         allocator->options.oom(allocator->options.oom_user, asked, device_free, report);
+        innermost = here.outer;
+    }
     return mo_fail(MEMOPT_OUT_OF_DEVICE_MEMORY, "%s", report);
 }
 

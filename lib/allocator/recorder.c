@@ -1,6 +1,6 @@
 /*
- * Recording a trace: a line of CSV for each allocation and free, in the order of the allocator's
- * lock, in the form that memopt replay reads.
+ * Recording a trace: a line of CSV for each allocation, recorded stream and free, in the order of
+ * the allocator's lock, in the form that memopt replay reads.
  *
  * Lines gather in a buffer that is made at the start; the event that fills it writes it to the
  * file, under the lock, so that nothing is allocated or lost. After the first failing write no more
@@ -97,15 +97,15 @@ void mo_recorder_alloc(memopt_allocator *allocator, const mo_block *block, memop
     add(allocator, "allocate", block->address, block->requested, stream, block->tag);
 }
 
-memopt_stream mo_recorder_last_stream(const mo_block *block)
+void mo_recorder_use(memopt_allocator *allocator, const mo_block *block, memopt_stream stream)
 {
-    const mo_stream_use *use = block->uses;
-    return use != NULL ? use->queue->stream : block->segment->pool->stream;
+    add(allocator, "record stream", block->address, block->requested, stream, block->tag);
 }
 
-void mo_recorder_free(memopt_allocator *allocator, const mo_block *block, memopt_stream stream)
+void mo_recorder_free(memopt_allocator *allocator, const mo_block *block)
 {
-    add(allocator, "free", block->address, block->requested, stream, block->tag);
+    add(allocator, "free", block->address, block->requested, block->segment->pool->stream,
+        block->tag);
 }
 
 void mo_recorder_failed(memopt_allocator *allocator, const mo_request *request)
@@ -115,12 +115,19 @@ void mo_recorder_failed(memopt_allocator *allocator, const mo_request *request)
 
 /* --- begin and end ------------------------------------------------------------------------- */
 
+static void record_block(memopt_allocator *allocator, const mo_block *block)
+{
+    mo_recorder_alloc(allocator, block, block->segment->pool->stream);
+    for (const mo_stream_use *use = block->uses; use != NULL; use = use->next)
+        mo_recorder_use(allocator, block, use->queue->stream);
+}
+
 static void record_live(memopt_allocator *allocator)
 {
     for (const mo_segment *segment = allocator->segments; segment != NULL; segment = segment->next)
         for (const mo_block *block = segment->first; block != NULL; block = block->next)
             if (block->state == MO_BLOCK_LIVE)
-                mo_recorder_alloc(allocator, block, segment->pool->stream);
+                record_block(allocator, block);
 }
 
 static void discard(mo_recorder *recorder)

@@ -6,11 +6,9 @@
 
 /* One event. Pre: the allocator's lock is held and it records. */
 void mo_recorder_alloc(memopt_allocator *allocator, const mo_block *block, memopt_stream stream);
-void mo_recorder_free(memopt_allocator *allocator, const mo_block *block, memopt_stream stream);
+void mo_recorder_use(memopt_allocator *allocator, const mo_block *block, memopt_stream stream);
+void mo_recorder_free(memopt_allocator *allocator, const mo_block *block);
 void mo_recorder_failed(memopt_allocator *allocator, const mo_request *request);
-
-/* The stream that a free of the live block counts for: the last recorded one, or its own. */
-memopt_stream mo_recorder_last_stream(const mo_block *block);
 
 /* Ends the recording, if there is one: writes the rest and closes the file. The first error of the
  * file, IO_ERROR. Pre: no lock is held. */

@@ -21,10 +21,11 @@ static int refused(memopt_status status)
 }
 
 /* What is mapped stays. A driver that refused once is not asked again. */
-memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *request)
+memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *request,
+                              mo_block **out_block)
 {
     if (allocator->expandable) {
-        memopt_status status = mo_segment_expandable.grow(allocator, request);
+        memopt_status status = mo_segment_expandable.grow(allocator, request, out_block);
         if (!refused(status))
             return status;
         allocator->expandable = 0;
@@ -33,7 +34,7 @@ memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *req
                "driver refused to map more: %s",
                memopt_last_error());
     }
-    return mo_segment_classic.grow(allocator, request);
+    return mo_segment_classic.grow(allocator, request, out_block);
 }
 
 memopt_status mo_segment_release(memopt_allocator *allocator, const mo_release *what,

@@ -6,7 +6,8 @@
 #include "allocator/segment_common.h"
 
 /* See mo_segment_kind. */
-memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *request);
+memopt_status mo_segment_grow(memopt_allocator *allocator, const mo_request *request,
+                              mo_block **out_block);
 memopt_status mo_segment_release(memopt_allocator *allocator, const mo_release *what,
                                  uint64_t *released);
 /* Ends all segments. */

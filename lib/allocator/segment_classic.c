@@ -9,7 +9,8 @@
 #include "base/memory.h"
 
 /* One driver call without the lock; the segment is entered when it has succeeded. */
-static memopt_status grow(memopt_allocator *allocator, const mo_request *request)
+static memopt_status grow(memopt_allocator *allocator, const mo_request *request,
+                          mo_block **out_block)
 {
     uint64_t bytes = mo_segment_size(allocator, request);
     memopt_status status = mo_may_grow(allocator, bytes);
@@ -36,11 +37,13 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
     segment->first = block;
     block->segment = segment;
     block->freed_at = allocator->clock;
+    block->state = MO_BLOCK_CLAIMED;
+    block->mapped = 1;
     mo_segment_link(allocator, segment);
     mo_count_mapped(allocator, segment, bytes, 1);
     if (bytes >= allocator->max_split)
         mo_stat_add_one(&allocator->stats.oversize[MO_STAT_OVERSIZE_SEGMENTS], 1);
-    mo_pool_insert(allocator, block);
+    *out_block = block;
     return MEMOPT_OK;
 }
 

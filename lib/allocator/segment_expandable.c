@@ -309,8 +309,8 @@ static memopt_status map_run(memopt_allocator *allocator, const run *wanted)
     return status;
 }
 
-/* The mapped run becomes one free block. */
-static void finish_run(memopt_allocator *allocator, const run *wanted)
+/* The mapped run becomes one block. */
+static mo_block *finish_run(memopt_allocator *allocator, const run *wanted)
 {
     mo_block *first = wanted->first;
     mo_count_mapped(allocator, first->segment, wanted->missing,
@@ -318,7 +318,8 @@ static void finish_run(memopt_allocator *allocator, const run *wanted)
     for (uint64_t i = 1; i < wanted->count; i++)
         mo_block_absorb_next(&allocator->slab, first);
     first->freed_at = allocator->clock;
-    mo_pool_put(allocator, first);
+    first->mapped = 1;
+    return first;
 }
 
 /* Restores the run; neighbours may have been freed meanwhile. */
@@ -336,7 +337,7 @@ static void restore_run(memopt_allocator *allocator, const run *wanted)
 }
 
 static memopt_status grow_run(memopt_allocator *allocator, const mo_request *request,
-                              const run *wanted)
+                              const run *wanted, mo_block **out_block)
 {
     memopt_status status = mo_may_grow(allocator, wanted->missing);
     if (status != MEMOPT_OK)
@@ -348,13 +349,14 @@ static memopt_status grow_run(memopt_allocator *allocator, const mo_request *req
     status = map_run(allocator, wanted);
     mo_lock(&allocator->lock);
     if (status == MEMOPT_OK)
-        finish_run(allocator, wanted);
+        *out_block = finish_run(allocator, wanted);
     else
         restore_run(allocator, wanted);
     return status;
 }
 
-static memopt_status grow(memopt_allocator *allocator, const mo_request *request)
+static memopt_status grow(memopt_allocator *allocator, const mo_request *request,
+                          mo_block **out_block)
 {
     mo_segment *fresh = NULL;
     run wanted;
@@ -367,7 +369,7 @@ static memopt_status grow(memopt_allocator *allocator, const mo_request *request
             return status;
         (void)measure(allocator, fresh->first, request->size, &wanted);
     }
-    memopt_status status = grow_run(allocator, request, &wanted);
+    memopt_status status = grow_run(allocator, request, &wanted, out_block);
     if (status != MEMOPT_OK && fresh != NULL)
         (void)end_segment(allocator, fresh);
     return status;

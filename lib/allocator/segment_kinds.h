@@ -6,10 +6,10 @@
 #include "allocator/segment_common.h"
 
 typedef struct mo_segment_kind {
-    /* Makes memory for one block of the request's size in its pool; a free block that fits is in
-     * the bins when it succeeds. OUT_OF_DEVICE_MEMORY without a last error if a limit is
-     * reached. */
-    memopt_status (*grow)(memopt_allocator *allocator, const mo_request *request);
+    /* Makes memory for one block of the request's size or more in its pool; *out_block is in no
+     * structure. OUT_OF_DEVICE_MEMORY without a last error if a limit is reached. */
+    memopt_status (*grow)(memopt_allocator *allocator, const mo_request *request,
+                          mo_block **out_block);
     /* Gives free memory back after waiting for the streams it belongs to; *released counts bytes.
      * On failure the rest is in the bins again. */
     memopt_status (*release)(memopt_allocator *allocator, const mo_release *what,

@@ -58,8 +58,18 @@ typedef struct mo_pool {
     uint64_t drained;  /* the last release pass that waited for the stream */
     uint64_t segments; /* how many belong to it */
     struct mo_pool *next;
+    struct mo_pool **bucket; /* by its stream; it stays there when the stream has ended */
+    struct mo_pool *same;    /* the next there */
     mo_bins bins;
 } mo_pool;
+
+/* Pools are found by their stream in buckets. */
+enum { MO_STREAM_BUCKETS = 1024 };
+
+static inline unsigned mo_stream_bucket(memopt_stream stream)
+{
+    return (unsigned)((uint64_t)(uintptr_t)stream * UINT64_C(0x9E3779B97F4A7C15) >> 54);
+}
 
 typedef struct mo_segment {
     struct mo_segment *prev;
@@ -79,6 +89,7 @@ typedef struct mo_stream_use {
     struct mo_use_queue *queue;
     memopt_event *event;
     mo_block *block;
+    int recorded; /* the event was, at the block's free */
 } mo_stream_use;
 
 /* Frees that wait for a stream, oldest first. */
@@ -90,12 +101,13 @@ typedef struct mo_use_queue {
     uint64_t uses; /* live and pending ones of this stream */
     mo_stream_use *head;
     mo_stream_use **tail;
+    mo_stream_use *deferred; /* not recorded yet: freed during a capture or while its stream ends */
 } mo_use_queue;
 
 typedef struct mo_events {
-    uint64_t pending;        /* uses in queues, deferred or being waited for */
-    mo_use_queue *queues;    /* one per recorded stream */
-    mo_stream_use *deferred; /* not recorded yet: freed during a capture or while its stream ends */
+    uint64_t pending;     /* uses in queues, deferred or being waited for */
+    mo_use_queue *queues; /* one per recorded stream */
+    mo_use_queue *turn;   /* the next to be asked, if it has any; NULL: the first */
     mo_stream_use *unused;
 } mo_events;
 
@@ -128,7 +140,8 @@ struct memopt_allocator {
 
     mo_slab slab;
     mo_block_table live;
-    mo_pool *pools;   /* by stream */
+    mo_pool *pools; /* one per stream and kind */
+    mo_pool *by_stream[MO_STREAM_BUCKETS];
     mo_pool ended[2]; /* small and large: memory whose streams have ended */
     mo_segment *segments;
     uint64_t clock; /* allocations so far; ages free blocks */

@@ -14,8 +14,14 @@
 #include <cpuid.h>
 #endif
 
+#if defined(__aarch64__)
+#define NAMES "scalar or neon"
+static const char *const isa_names[MO_ISA_COUNT] = {"scalar", "neon"};
+#else
+#define NAMES "scalar, avx2, avx512, avx512-base, avx512-vbmi or avx512-bf16"
 static const char *const isa_names[MO_ISA_COUNT] = {"scalar", "avx2", "avx512-base", "avx512-vbmi",
                                                     "avx512-bf16"};
+#endif
 
 const char *mo_isa_name(mo_isa isa)
 {
@@ -24,7 +30,7 @@ const char *mo_isa_name(mo_isa isa)
 
 const char *mo_isa_family(mo_isa isa)
 {
-    return isa >= MO_ISA_AVX512 ? "avx512" : isa_names[isa];
+    return strncmp(isa_names[isa], "avx512", 6) == 0 ? "avx512" : isa_names[isa];
 }
 
 #if defined(__x86_64__)
@@ -81,24 +87,32 @@ static mo_isa detect(char *why, size_t size)
         snprintf(why, size, "%s needs %s, which this machine lacks", isa_names[best + 1], lacking);
     return best;
 }
+#elif defined(__aarch64__)
+static mo_isa detect(char *why, size_t size)
+{
+    snprintf(why, size, "%s", "");
+    return MO_ISA_NEON;
+}
 #else
 static mo_isa detect(char *why, size_t size)
 {
-    snprintf(why, size, "other forms are for x86-64");
+    snprintf(why, size, "other forms are for x86-64 and AArch64");
     return MO_ISA_SCALAR;
 }
 #endif
 
-/* What MEMOPT_ISA means where `best` is the best there is, or -1. "avx512" is the best of its
- * family. */
+/* What MEMOPT_ISA means where `best` is the best there is, or -1. A family's name is the best of
+ * it that runs, else its lowest. */
 static int isa_by_name(const char *name, mo_isa best)
 {
-    if (strcmp(name, "avx512") == 0)
-        return best > MO_ISA_AVX512 ? (int)best : (int)MO_ISA_AVX512;
-    for (int isa = MO_ISA_SCALAR; isa < MO_ISA_COUNT; isa++)
+    int found = -1;
+    for (int isa = MO_ISA_SCALAR; isa < MO_ISA_COUNT; isa++) {
         if (strcmp(name, isa_names[isa]) == 0)
             return isa;
-    return -1;
+        if (strcmp(name, mo_isa_family((mo_isa)isa)) == 0 && (found < 0 || isa <= (int)best))
+            found = isa;
+    }
+    return found;
 }
 
 mo_isa mo_cpu_choose_isa(char *why, size_t size)
@@ -108,10 +122,8 @@ mo_isa mo_cpu_choose_isa(char *why, size_t size)
     const char *name = getenv("MEMOPT_ISA");
     int wanted = name != NULL && name[0] != '\0' ? isa_by_name(name, best) : (int)best;
     if (wanted < 0)
-        mo_log(MEMOPT_LOG_WARNING,
-               "cpu: MEMOPT_ISA=%s is not scalar, avx2, avx512, avx512-base, avx512-vbmi or "
-               "avx512-bf16; %s is used",
-               name, isa_names[best]);
+        mo_log(MEMOPT_LOG_WARNING, "cpu: MEMOPT_ISA=%s is not " NAMES "; %s is used", name,
+               isa_names[best]);
     else if (wanted > (int)best)
         mo_log(MEMOPT_LOG_WARNING, "cpu: MEMOPT_ISA=%s cannot run here (%s); %s is used", name,
                limit, isa_names[best]);

@@ -9,11 +9,12 @@
 static mo_device_ops ops;
 static const mo_device_ops *real;
 static memopt_stream captured;
-static int capturing, events_touched;
+static int capturing, events_touched, states_asked;
 
 static memopt_status stream_capturing(memopt_device *device, memopt_stream stream, int32_t *out)
 {
     (void)device;
+    states_asked++;
     *out = capturing && stream == captured;
     return MEMOPT_OK;
 }
@@ -88,6 +89,39 @@ static void test_capture_defers(void **state)
     }
 }
 
+/* One free that waits costs each allocation one question to the driver, whatever the number of
+ * streams; a capture of another stream does not hold it up. */
+static void test_few_questions(void **state)
+{
+    enum { STREAMS = 24 }; /* of 2 MiB each */
+    (void)state;
+    memopt_device *device = open_watched();
+    memopt_allocator *allocator = new_allocator(device, "");
+    memopt_stream streams[STREAMS];
+    for (int i = 0; i < STREAMS; i++) {
+        OK(memopt_stream_create(device, &streams[i]));
+        void *block = alloc_on(allocator, 1000, streams[i]);
+        OK(memopt_allocator_free(allocator, block));
+    }
+    void *block = alloc(allocator, 1000);
+    OK(memopt_allocator_record_stream(allocator, block, streams[0]));
+    captured = streams[1];
+    capturing = 1;
+    states_asked = events_touched = 0;
+    OK(memopt_allocator_free(allocator, block));
+    assert_int_equal(states_asked, 1);
+    assert_int_equal(events_touched, 1); /* recorded */
+    OK(memopt_stream_sync(device, streams[0]));
+    assert_ptr_equal(alloc(allocator, 1000), block);
+    assert_int_equal(states_asked, 2);
+    assert_int_equal(events_touched, 2);
+    OK(memopt_allocator_free(allocator, block));
+    capturing = 0;
+    for (int i = 0; i < STREAMS; i++)
+        OK(memopt_stream_destroy(device, streams[i]));
+    finish(allocator, device);
+}
+
 static void test_without_virtual_memory(void **state)
 {
     (void)state;
@@ -134,6 +168,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_capture_defers),
+        cmocka_unit_test(test_few_questions),
         cmocka_unit_test(test_without_virtual_memory),
         cmocka_unit_test(test_stream_churn),
     };

@@ -360,13 +360,13 @@ static void test_deferred_frees(void **state)
         OK(memopt_allocator_free(allocator, both));
         assert_int_equal(stat_of(allocator, "active.all.current"), 3);
         end_stream(device, s);
-        assert_int_equal(records, 0);
+        assert_int_equal(records, 2); /* on s, which records no graph */
         assert_ptr_equal(alloc(allocator, 3 * MIB), block);
         assert_int_equal(stat_of(allocator, "active.all.current"), 3); /* both, block, known */
         FAILS_SAYING(MEMOPT_BUSY, "graph", memopt_stream_release_sync(device, graph));
         captured = NULL;
         OK(memopt_allocator_trim_sync(allocator, NULL)); /* the capture is over */
-        assert_true(records >= 1);
+        assert_true(records >= 3);
         assert_int_equal(stat_of(allocator, "active.all.current"), 2);
         OK(memopt_allocator_free(allocator, block));
         OK(memopt_allocator_free(allocator, known));

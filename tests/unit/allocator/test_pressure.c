@@ -240,6 +240,44 @@ static void test_garbage_collection(void **state)
     }
 }
 
+static uint64_t allocate_on_pressure(void *user, uint64_t bytes)
+{
+    seen *s = user;
+    void *none = NULL;
+    s->pressed++;
+    assert_int_equal(memopt_allocator_alloc(s->allocator, bytes, 0, NULL, &none),
+                     MEMOPT_OUT_OF_DEVICE_MEMORY);
+    return 0;
+}
+
+static void allocate_on_oom(void *user, uint64_t asked, uint64_t free_bytes, const char *report)
+{
+    (void)free_bytes, (void)report;
+    seen *s = user;
+    void *none = NULL;
+    s->failed++;
+    assert_int_equal(memopt_allocator_alloc(s->allocator, asked, 0, NULL, &none),
+                     MEMOPT_OUT_OF_DEVICE_MEMORY);
+}
+
+static void test_callbacks_that_allocate(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator_options options = MEMOPT_ALLOCATOR_OPTIONS_INIT;
+    seen s = {0};
+    void *none = NULL;
+    options.pressure = allocate_on_pressure;
+    options.oom = allocate_on_oom;
+    options.pressure_user = options.oom_user = &s;
+    OK(memopt_allocator_create(device, "", &options, &s.allocator));
+    assert_int_equal(memopt_allocator_alloc(s.allocator, 2 * CAPACITY, 0, NULL, &none),
+                     MEMOPT_OUT_OF_DEVICE_MEMORY);
+    assert_int_equal(s.pressed, 1);
+    assert_int_equal(s.failed, 1);
+    finish(s.allocator, device);
+}
+
 /* Blocks of max_split_size and more stay whole, serve only their like, and go back first. */
 static void test_max_split(void **state)
 {
@@ -264,6 +302,25 @@ static void test_max_split(void **state)
     OK(memopt_allocator_free(allocator, needs_room));
     OK(memopt_allocator_free(allocator, other));
     OK(memopt_allocator_free(allocator, small));
+    finish(allocator, device);
+}
+
+/* A segment that is made for a request serves it, even where it is of max_split_size or more. */
+static void test_requests_just_below_max_split(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(512 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "max_split_size_mb:128");
+    void *odd = alloc(allocator, 127 * MIB), *blocks[200];
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 128 * MIB);
+    OK(memopt_allocator_free(allocator, odd));
+    OK(memopt_allocator_destroy(allocator));
+    allocator = new_allocator(device, "max_split_size_mb:20");
+    for (int i = 0; i < 200; i++)
+        blocks[i] = alloc(allocator, 2 * MIB);
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 400 * MIB);
+    for (int i = 0; i < 200; i++)
+        OK(memopt_allocator_free(allocator, blocks[i]));
     finish(allocator, device);
 }
 
@@ -302,6 +359,8 @@ int main(void)
         cmocka_unit_test(test_fraction_and_rejection),
         cmocka_unit_test(test_garbage_collection),
         cmocka_unit_test(test_max_split),
+        cmocka_unit_test(test_requests_just_below_max_split),
+        cmocka_unit_test(test_callbacks_that_allocate),
         cmocka_unit_test(test_expandable_with_max_split_stays_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
