@@ -30,7 +30,8 @@ static memopt_status read_pieces(memopt_trace *trace, const char *text, size_t s
     return memopt_trace_end_csv(trace);
 }
 
-/* Each free is of a living block, numbers are below the slots, the counts are right. */
+/* Each free or recorded stream is of a living block, numbers are below the slots, the counts are
+ * right. */
 static void require_consistent(const memopt_trace *trace)
 {
     const memopt_trace_info *info = &trace->info;
@@ -39,8 +40,12 @@ static void require_consistent(const memopt_trace *trace)
     for (uint64_t i = 0; i < trace->count; i++) {
         const mo_trace_step *s = &trace->steps[i];
         REQUIRE(s->block < trace->slots);
-        REQUIRE(s->stream < trace->stream_count || (s->bytes == 0 && s->stream == MO_TRACE_SAME));
         REQUIRE((alive[s->block] == 0) == (s->bytes > 0));
+        if (mo_trace_is_use(s)) {
+            REQUIRE((s->stream & ~MO_TRACE_USE) < trace->stream_count);
+            continue;
+        }
+        REQUIRE(s->stream < trace->stream_count || (s->bytes == 0 && s->stream == MO_TRACE_SAME));
         live += s->bytes - alive[s->block];
         blocks += s->bytes > 0 ? 1 : UINT64_MAX;
         alive[s->block] = s->bytes;

@@ -3,18 +3,19 @@
  * @brief Traces of allocations: read them, replay them through the allocator without a GPU, and
  *        find the smallest device on which they complete.
  *
- * A trace is a list of allocations and frees. Each has an id (usually an address), a size and a
- * stream. A replay performs them in order on its own "cpu" device. It never touches that memory: it
- * needs addresses and page tables, not the gigabytes of the trace.
+ * A trace is a list of allocations, frees and recorded streams. Each has an id (usually an
+ * address), a size and a stream. A replay performs them in order on its own "cpu" device. It never
+ * touches that memory: it needs addresses and page tables, not the gigabytes of the trace.
  *
  * **Threads.** One thread at a time may change a trace. Replays and searches of one trace may run
  * concurrently.
  *
- * **Streams.** Stream 0 is the default stream; every other number is a stream of its own. If a
- * block is freed on another stream than its own, it is first recorded for that stream. That
- * stream's work counts as complete, so no figure depends on timing. Of two equally good holes the
- * replay takes the one at the lower address. The system chooses the addresses of classic segments,
- * so their figures can differ by a fraction of a percent between processes.
+ * **Streams.** Stream 0 is the default stream; every other number is a stream of its own. A block
+ * may be recorded for any number of streams. If it is freed on another stream than its own, it is
+ * first recorded for that stream too. Their work counts as complete, so no figure depends on
+ * timing. Of two equally good holes the replay takes the one at the lower address. The system
+ * chooses the addresses of classic segments, so their figures can differ by a fraction of a percent
+ * between processes.
  */
 #ifndef MEMOPT_TRACE_H
 #define MEMOPT_TRACE_H
@@ -35,7 +36,10 @@ enum {
     MEMOPT_TRACE_FREE = 2,  /**< A block ends. */
     /** An allocation failed when the trace was recorded; see memopt_trace_options::with_failed. The
      * id is ignored. */
-    MEMOPT_TRACE_FAILED = 3
+    MEMOPT_TRACE_FAILED = 3,
+    /** The block's memory is used on this stream too; see memopt_allocator_record_stream(). Nothing
+     * if it does not live or the stream is its own. */
+    MEMOPT_TRACE_RECORD_STREAM = 4
 };
 
 /** @brief As the stream of a free: the stream on which the block was allocated. */
@@ -45,7 +49,7 @@ enum {
 typedef struct memopt_trace_event {
     uint64_t id;     /**< Identifies the block from its allocation to its free; then another block
                           may use it. */
-    uint64_t bytes;  /**< The requested size; ignored in a free. */
+    uint64_t bytes;  /**< The requested size; ignored in a free and a recorded stream. */
     uint64_t stream; /**< Any number; 0 is the default stream. */
     uint64_t action; /**< A ::memopt_trace_action. */
 } memopt_trace_event;
@@ -53,7 +57,8 @@ typedef struct memopt_trace_event {
 /** @brief Contents of a trace and irregularities found in it. */
 typedef struct memopt_trace_info {
     size_t struct_size;         /**< Set by the caller. */
-    uint64_t events;            /**< The allocations and frees that a replay performs. */
+    uint64_t events;            /**< The allocations, frees and recorded streams that a replay
+                                     performs. */
     uint64_t allocations;       /**< Allocations among them. */
     uint64_t streams;           /**< Different streams. */
     uint64_t peak_live_bytes;   /**< The most requested bytes alive at once. */
@@ -124,9 +129,9 @@ MEMOPT_API memopt_status memopt_trace_destroy(memopt_trace *trace);
  * @param count the number of events.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, or an event has no valid ::memopt_trace_action
- *         or allocates on #MEMOPT_TRACE_OWN_STREAM; nothing was added.
- * @retval MEMOPT_LIMIT_REACHED more than 2^32 - 2 live blocks or streams, or 2^64 live bytes; the
- *         events before the one that the message names were added.
+ *         or allocates on or records #MEMOPT_TRACE_OWN_STREAM; nothing was added.
+ * @retval MEMOPT_LIMIT_REACHED more than 2^32 - 2 live blocks, 2^31 - 1 streams or 2^64 live bytes;
+ * the events before the one that the message names were added.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY a host allocation failed; nothing was added.
  * @since 0.9
  */
@@ -139,10 +144,10 @@ MEMOPT_API memopt_status memopt_trace_add(memopt_trace *trace, const memopt_trac
  *
  * The first line names the columns, in any order and case. `Action`, `Pointer` and `Size` are
  * required. `Stream` is optional; without it every stream is 0. Other columns are ignored. An
- * action is `allocate` (`alloc`), `free` (`deallocate`) or `allocate failure`. A pointer is
- * hexadecimal, a size is in bytes, a stream is decimal, or hexadecimal with 0x. Lines end with LF
- * or CR LF. Empty lines, blanks around a field, double quotes around it and a byte order mark are
- * skipped.
+ * action is `allocate` (`alloc`), `free` (`deallocate`), `record stream` or `allocate failure`. A
+ * pointer is hexadecimal, a size is in bytes, a stream is decimal, or hexadecimal with 0x. Lines
+ * end with LF or CR LF. Empty lines, blanks around a field, double quotes around it and a byte
+ * order mark are skipped.
  * @param trace the trace.
  * @param text `bytes` bytes; may be NULL if bytes is 0.
  * @param bytes the number of bytes.
@@ -277,8 +282,8 @@ typedef struct memopt_replay_result {
     }
 
 /**
- * @brief Replays a trace: every allocation and free in order, on its own "cpu" device and
- *        allocator.
+ * @brief Replays a trace: every allocation, recorded stream and free in order, on its own "cpu"
+ *        device and allocator.
  * @param trace the trace. It must contain an allocation.
  * @param options NULL for defaults.
  * @param[in,out] out_result the caller sets struct_size; the call fills at most that many bytes.

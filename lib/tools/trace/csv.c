@@ -160,6 +160,8 @@ static uint32_t read_action(field f)
         return MEMOPT_TRACE_ALLOC;
     if (is(f, "free") || is(f, "deallocate"))
         return MEMOPT_TRACE_FREE;
+    if (is(f, "record stream"))
+        return MEMOPT_TRACE_RECORD_STREAM;
     return is(f, "allocate failure") ? MEMOPT_TRACE_FAILED : 0;
 }
 
@@ -169,7 +171,8 @@ static memopt_status read_numbers(const mo_trace_csv *csv, const field *fields,
     field pointer = fields[csv->pointer], size = fields[csv->size];
     if (!number(pointer, 16, &event->id) && event->action != MEMOPT_TRACE_FAILED)
         return malformed(csv, "pointer", pointer, "a hexadecimal address");
-    if ((event->action != MEMOPT_TRACE_FREE || size.size > 0) && !number(size, 10, &event->bytes))
+    int has_size = event->action == MEMOPT_TRACE_ALLOC || event->action == MEMOPT_TRACE_FAILED;
+    if ((has_size || size.size > 0) && !number(size, 10, &event->bytes))
         return malformed(csv, "size", size, "a number of bytes");
     if (csv->stream >= 0 && (!number(fields[csv->stream], 10, &event->stream) ||
                              event->stream == MEMOPT_TRACE_OWN_STREAM))
@@ -190,7 +193,7 @@ static memopt_status read_event(memopt_trace *trace, field line)
     event.action = read_action(fields[csv->action]);
     if (event.action == 0)
         return malformed(csv, "action", fields[csv->action],
-                         "'allocate', 'free' or 'allocate failure'");
+                         "'allocate', 'free', 'record stream' or 'allocate failure'");
     memopt_status status = read_numbers(csv, fields, &event);
     if (status != MEMOPT_OK)
         return status;

@@ -80,16 +80,31 @@ static double now(void)
     return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
 }
 
-/* A free on another stream than the block's own waits for that stream, so that a replay does not
- * depend on its worker's speed. */
-static memopt_status free_on(mo_trace_machine *machine, const mo_trace_step *step)
+/* A free of a block that other streams use waits for them, so that a replay does not depend on
+ * their workers' speed. */
+static memopt_status free_place(mo_trace_machine *machine, mo_trace_place *place)
 {
-    memopt_stream stream = machine->streams[step->stream];
-    void *block = machine->blocks[step->block];
-    memopt_status status = memopt_allocator_record_stream(machine->allocator, block, stream);
-    if (status == MEMOPT_OK)
-        status = memopt_allocator_free(machine->allocator, block);
-    return status == MEMOPT_OK ? memopt_stream_sync(machine->device, stream) : status;
+    mo_trace_place old = *place;
+    *place = (mo_trace_place){NULL, 0};
+    memopt_status status = memopt_allocator_free(machine->allocator, old.address);
+    return status == MEMOPT_OK && old.used ? memopt_device_sync(machine->device) : status;
+}
+
+static memopt_status do_step(mo_trace_machine *machine, const mo_trace_step *step)
+{
+    mo_trace_place *place = &machine->blocks[step->block];
+    memopt_status status = MEMOPT_OK;
+    if (step->bytes > 0)
+        return memopt_allocator_alloc(machine->allocator, step->bytes, MEMOPT_TAG_OTHER,
+                                      machine->streams[step->stream], &place->address);
+    if (step->stream != MO_TRACE_SAME) {
+        place->used = 1;
+        status = memopt_allocator_record_stream(machine->allocator, place->address,
+                                                machine->streams[step->stream & ~MO_TRACE_USE]);
+    }
+    if (status != MEMOPT_OK || mo_trace_is_use(step))
+        return status;
+    return free_place(machine, place);
 }
 
 /* Events from `at` on; *out_at is the one that failed, or `to`. */
@@ -98,17 +113,7 @@ static memopt_status run(mo_trace_machine *machine, uint64_t at, uint64_t to, ui
     const mo_trace_step *steps = machine->trace->steps;
     memopt_status status = MEMOPT_OK;
     for (; at < to; at++) {
-        const mo_trace_step *step = &steps[at];
-        void **block = &machine->blocks[step->block];
-        if (step->bytes > 0) {
-            status = memopt_allocator_alloc(machine->allocator, step->bytes, MEMOPT_TAG_OTHER,
-                                            machine->streams[step->stream], block);
-        } else {
-            status = step->stream == MO_TRACE_SAME
-                         ? memopt_allocator_free(machine->allocator, *block)
-                         : free_on(machine, step);
-            *block = NULL;
-        }
+        status = do_step(machine, &steps[at]);
         if (status != MEMOPT_OK)
             break;
     }
@@ -126,10 +131,9 @@ static int does_not_fit(memopt_status status, uint64_t bytes)
 static memopt_status free_all(mo_trace_machine *machine)
 {
     for (uint64_t i = 0; i < machine->trace->slots; i++) {
-        memopt_status status = memopt_allocator_free(machine->allocator, machine->blocks[i]);
+        memopt_status status = free_place(machine, &machine->blocks[i]);
         if (status != MEMOPT_OK)
             return status;
-        machine->blocks[i] = NULL;
     }
     return MEMOPT_OK;
 }

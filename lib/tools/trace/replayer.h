@@ -16,13 +16,19 @@ typedef struct mo_trace_meter {
     uint64_t total;
 } mo_trace_meter;
 
+/* A block. */
+typedef struct mo_trace_place {
+    void *address; /* NULL where it does not live */
+    int used;      /* 1: a stream is recorded for it */
+} mo_trace_place;
+
 typedef struct mo_trace_machine {
     const memopt_trace *trace;
     mo_trace_meter *meter;
     memopt_device *device;
     memopt_allocator *allocator;
     memopt_stream *streams; /* by number; NULL for the default one */
-    void **blocks;          /* by number; NULL where it does not live */
+    mo_trace_place *blocks; /* by number */
     uint64_t capacity;
 } mo_trace_machine;
 

@@ -20,8 +20,9 @@ static memopt_status know_stream(memopt_trace *trace, uint64_t id)
     mo_trace_entry *entry = mo_trace_table_find(&trace->streams, id);
     if (entry->state != MO_TRACE_UNUSED)
         return MEMOPT_OK;
-    if (trace->stream_count >= MO_TRACE_SAME)
-        return mo_fail(MEMOPT_LIMIT_REACHED, "trace: more than %u streams", MO_TRACE_SAME);
+    if (trace->stream_count >=
+        MO_TRACE_USE - 1) /* the last one with MO_TRACE_USE is MO_TRACE_SAME */
+        return mo_fail(MEMOPT_LIMIT_REACHED, "trace: more than %u streams", MO_TRACE_USE - 1);
     mo_trace_table_take(&trace->streams, entry, id);
     entry->state = MO_TRACE_LIVE;
     entry->number = (uint32_t)trace->stream_count;
@@ -68,7 +69,7 @@ memopt_status mo_trace_reserve(memopt_trace *trace, const memopt_trace_event *ev
 {
     uint64_t allocs = 0, steps, slots;
     for (uint64_t i = 0; i < count; i++) {
-        allocs += events[i].action != MEMOPT_TRACE_FREE;
+        allocs += events[i].action == MEMOPT_TRACE_ALLOC || events[i].action == MEMOPT_TRACE_FAILED;
         if (events[i].stream == MEMOPT_TRACE_OWN_STREAM)
             continue;
         memopt_status status = know_stream(trace, events[i].stream);
@@ -186,6 +187,16 @@ static void append_free(memopt_trace *trace, const memopt_trace_event *event, ui
     }
 }
 
+static void append_use(memopt_trace *trace, const memopt_trace_event *event)
+{
+    const mo_trace_entry *block = mo_trace_table_find(&trace->blocks, event->id);
+    if (block->state != MO_TRACE_LIVE)
+        return;
+    uint32_t stream = use_stream(trace, event->stream);
+    if (stream != block->stream)
+        add_step(trace, 0, block->number, stream | MO_TRACE_USE);
+}
+
 /* One block that lives for a moment. */
 static memopt_status append_failed(memopt_trace *trace, const memopt_trace_event *event,
                                    const char *kind, uint64_t record)
@@ -210,22 +221,25 @@ memopt_status mo_trace_append(memopt_trace *trace, const memopt_trace_event *eve
         return append_alloc(trace, event, kind, record);
     if (event->action == MEMOPT_TRACE_FAILED)
         return append_failed(trace, event, kind, record);
-    append_free(trace, event, record);
+    if (event->action == MEMOPT_TRACE_RECORD_STREAM)
+        append_use(trace, event);
+    else
+        append_free(trace, event, record);
     return MEMOPT_OK;
 }
 
 static memopt_status check_event(const memopt_trace_event *event, uint64_t number)
 {
-    if (event->action < MEMOPT_TRACE_ALLOC || event->action > MEMOPT_TRACE_FAILED)
+    if (event->action < MEMOPT_TRACE_ALLOC || event->action > MEMOPT_TRACE_RECORD_STREAM)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "trace_add: events[%" PRIu64 "].action is %" PRIu64
                        ", which is not a memopt_trace_action",
                        number, event->action);
     if (event->action != MEMOPT_TRACE_FREE && event->stream == MEMOPT_TRACE_OWN_STREAM)
-        return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "trace_add: events[%" PRIu64
-                       "] allocates on MEMOPT_TRACE_OWN_STREAM, which is for frees",
-                       number);
+        return mo_fail(
+            MEMOPT_INVALID_ARGUMENT,
+            "trace_add: events[%" PRIu64 "] %s MEMOPT_TRACE_OWN_STREAM, which is for frees", number,
+            event->action == MEMOPT_TRACE_RECORD_STREAM ? "records" : "allocates on");
     return MEMOPT_OK;
 }
 

@@ -21,12 +21,19 @@
 #include "tools/trace/block_table.h"
 
 typedef struct mo_trace_step {
-    uint64_t bytes;  /* 0: a free */
+    uint64_t bytes;  /* 0: a free or a recorded stream */
     uint32_t block;  /* its number */
-    uint32_t stream; /* its number; MO_TRACE_SAME in a free on the block's own */
+    uint32_t stream; /* its number, with MO_TRACE_USE where it is recorded; MO_TRACE_SAME in a free
+                      * on the block's own */
 } mo_trace_step;
 
 #define MO_TRACE_SAME UINT32_MAX
+#define MO_TRACE_USE (UINT32_C(1) << 31) /* numbers of streams are below it */
+
+static inline int mo_trace_is_use(const mo_trace_step *step)
+{
+    return step->stream >= MO_TRACE_USE && step->stream != MO_TRACE_SAME;
+}
 
 enum { MO_TRACE_LINE = 4096, MO_TRACE_COLUMNS = 64, MO_TRACE_EMPTY_LINES = 1 << 20 };
 

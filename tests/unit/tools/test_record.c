@@ -3,9 +3,10 @@
 
 #include "allocator/state.h"
 #include "memopt/checkpoint.h"
+#include "memopt/experimental/hooks.h"
 #include "memopt/offload.h"
 #include "memopt/optim.h"
-#include "memopt/tools/trace.h"
+#include "tools/trace/trace.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -117,6 +118,44 @@ static void test_same_peaks(void **state)
     finish(allocator, device);
 }
 
+/* Every stream of a block that is recorded, once, is in the trace, and a replay records it too. */
+static void test_streams(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(256 * MIB, MEMOPT_STREAM_ORDER_EAGER, 1);
+    memopt_allocator *allocator = new_allocator(device, "");
+    memopt_replay_result result = MEMOPT_REPLAY_RESULT_INIT;
+    memopt_stream side[3];
+    uint64_t events = 0, uses = 0;
+    void *before = alloc(allocator, MIB);
+    for (int i = 0; i < 3; i++)
+        OK(memopt_stream_create(device, &side[i]));
+    OK(memopt_allocator_record_stream(allocator, before, side[0]));
+    OK(memopt_allocator_start_trace(allocator, path));
+    void *shared = alloc(allocator, 2 * MIB);
+    OK(memopt_allocator_record_stream(allocator, shared, side[1]));
+    OK(memopt_allocator_record_stream(allocator, shared, side[0]));
+    OK(memopt_allocator_record_stream(allocator, shared, side[1])); /* known */
+    OK(memopt_allocator_record_stream(allocator, shared, NULL));    /* its own */
+    OK(memopt_allocator_free(allocator, shared));
+    OK(memopt_allocator_free_behind(allocator, before, side[2]));
+    OK(memopt_allocator_stop_trace(allocator, &events));
+    memopt_trace *trace = read_back();
+    for (uint64_t i = 0; i < trace->count; i++)
+        uses += mo_trace_is_use(&trace->steps[i]) != 0;
+    assert_int_equal(uses, 4);
+    assert_int_equal(events, 2 + 4 + 2);
+    assert_int_equal(info_of(trace).events, events);
+    assert_int_equal(info_of(trace).streams, 4);
+    OK(memopt_trace_replay(trace, NULL, &result));
+    assert_int_equal(result.events, events);
+    assert_false(result.out_of_memory);
+    OK(memopt_trace_destroy(trace));
+    for (int i = 0; i < 3; i++)
+        OK(memopt_stream_destroy(device, side[i]));
+    finish(allocator, device);
+}
+
 /* --- threads ------------------------------------------------------------------------------- */
 
 enum { THREADS = 3, ROUNDS = 1000 };
@@ -199,6 +238,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_same_peaks),
+        cmocka_unit_test(test_streams),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_full_disk),
     };

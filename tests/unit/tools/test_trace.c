@@ -30,7 +30,8 @@ static memopt_status parse(memopt_trace *trace, const char *text)
     return status == MEMOPT_OK ? memopt_trace_end_csv(trace) : status;
 }
 
-/* The steps as text: "+bytes@block/stream" and "-block" or "-block/stream". */
+/* The steps as text: "+bytes@block/stream", "~block/stream" for a recorded stream, and "-block" or
+ * "-block/stream". */
 static const char *steps_of(const memopt_trace *trace)
 {
     static char text[4096];
@@ -44,7 +45,8 @@ static const char *steps_of(const memopt_trace *trace)
         else if (s->stream == MO_TRACE_SAME)
             snprintf(one, sizeof one, "-%u ", s->block);
         else
-            snprintf(one, sizeof one, "-%u/%u ", s->block, s->stream);
+            snprintf(one, sizeof one, "%c%u/%u ", mo_trace_is_use(s) ? '~' : '-', s->block,
+                     s->stream & ~MO_TRACE_USE);
         size_t size = strlen(one);
         assert_true(at + size < sizeof text);
         memcpy(text + at, one, size + 1);
@@ -106,12 +108,20 @@ static void test_odd_events(void **state)
         {4, 0, 0, MEMOPT_TRACE_FREE},    /* double */
         {9, 0, 0, MEMOPT_TRACE_FREE},    /* unknown */
         {0, 77, 0, MEMOPT_TRACE_FAILED}, /* counted */
+        /* of no living block: nothing */
+        {9, 0, 5, MEMOPT_TRACE_RECORD_STREAM},
+        {4, 0, 5, MEMOPT_TRACE_RECORD_STREAM},
+        {2, 0, 5, MEMOPT_TRACE_RECORD_STREAM},
+        {3, 0, 0, MEMOPT_TRACE_RECORD_STREAM}, /* of its own: nothing */
+        {3, 0, 6, MEMOPT_TRACE_RECORD_STREAM}, /* ~ */
     };
     memopt_trace *trace = new_trace();
     OK(memopt_trace_add(trace, events, 5));
-    OK(memopt_trace_add(trace, events + 5, 6));
-    assert_string_equal(steps_of(trace), "+10@0/0 -0 +20@0/0 -0 +30@0/0 ");
+    OK(memopt_trace_add(trace, events + 5, 11));
+    assert_string_equal(steps_of(trace), "+10@0/0 -0 +20@0/0 -0 +30@0/0 ~0/2 ");
     memopt_trace_info info = info_of(trace);
+    assert_int_equal(info.events, 6);
+    assert_int_equal(info.streams, 2);
     assert_int_equal(info.unknown_frees, 2);
     assert_int_equal(info.first_unknown, 1);
     assert_int_equal(info.double_frees, 2);
@@ -144,15 +154,18 @@ static void test_failed_allocations_on_request(void **state)
 static void test_refused_events(void **state)
 {
     (void)state;
-    memopt_trace_event events[] = {{1, 10, 0, MEMOPT_TRACE_ALLOC}, {2, 10, 0, 4}};
+    memopt_trace_event events[] = {{1, 10, 0, MEMOPT_TRACE_ALLOC}, {2, 10, 0, 5}};
     memopt_trace *trace = new_trace();
-    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1].action is 4",
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1].action is 5",
                  memopt_trace_add(trace, events, 2));
     events[1].action = 0;
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1].action is 0",
                  memopt_trace_add(trace, events, 2));
     events[1] = (memopt_trace_event){2, 10, MEMOPT_TRACE_OWN_STREAM, MEMOPT_TRACE_ALLOC};
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1] allocates on",
+                 memopt_trace_add(trace, events, 2));
+    events[1].action = MEMOPT_TRACE_RECORD_STREAM;
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "events[1] records MEMOPT_TRACE_OWN_STREAM",
                  memopt_trace_add(trace, events, 2));
     assert_int_equal(info_of(trace).events, 0);
     FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "trace is NULL", memopt_trace_add(NULL, events, 1));
@@ -222,6 +235,10 @@ static void test_text(void **state)
                 "+32@0/1 -0/0 ");
     expect_text("Action,Pointer,Size\nallocate,1,18446744073709551615\n",
                 "+18446744073709551615@0/0 ");
+    /* recorded streams, with a size and without; then a free on another stream */
+    expect_text(HEADER "0,0,allocate,0x10,8,0\n0,0,record stream,0x10,8,3\n"
+                       "0,0,RECORD STREAM,0x10,,4\n0,0,free,0x10,8,5\n",
+                "+8@0/0 ~0/1 ~0/2 -0/3 ");
     /* free(NULL), and a failure without a pointer */
     expect_text(HEADER "0,0,free,0x0,0,0\n0,0,free,(nil),0,0\n0,0,allocate failure,,5,0\n", "");
 }

@@ -35,7 +35,7 @@ class TraceInfo(NamedTuple):
     event, from 1; 0 if there is none.
     """
 
-    #: Allocations and frees that a replay does, and the allocations among them.
+    #: Allocations, frees and recorded streams that a replay does, and the allocations among them.
     events: int
     allocations: int
     #: Different streams.
@@ -116,9 +116,9 @@ class Replay(NamedTuple):
 class Trace(_lifetime.Closing):
     """Allocations and frees in order, by an id (an address, mostly), a size and a stream.
 
-    Made from calls (:meth:`alloc`, :meth:`free`), from text (:meth:`parse_csv`), or from a file
-    (:meth:`read`). With `with_failed`, allocations that failed when the trace was recorded are
-    replayed too, and freed at once.
+    Made from calls (:meth:`alloc`, :meth:`record_stream`, :meth:`free`), from text
+    (:meth:`parse_csv`), or from a file (:meth:`read`). With `with_failed`, allocations that failed
+    when the trace was recorded are replayed too, and freed at once.
     """
 
     __slots__ = ("_handle", "source", "__weakref__")
@@ -168,6 +168,10 @@ class Trace(_lifetime.Closing):
     def alloc(self, id: int, nbytes: Size, stream: int = 0) -> None:
         """Appends an allocation."""
         self.add([(TraceAction.ALLOC, id, parse_size(nbytes), stream)])
+
+    def record_stream(self, id: int, stream: int) -> None:
+        """Appends that another stream uses the block too."""
+        self.add([(TraceAction.RECORD_STREAM, id, 0, stream)])
 
     def free(self, id: int, stream: Optional[int] = None) -> None:
         """Appends a free, on another stream than the block's own if one is given."""

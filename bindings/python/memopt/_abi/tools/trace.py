@@ -15,6 +15,7 @@ class TraceAction(enum.IntEnum):
     ALLOC = 1
     FREE = 2
     FAILED = 3
+    RECORD_STREAM = 4
 
 
 @struct("memopt_trace_event")
