@@ -14,9 +14,9 @@
  * **Streams.** Allocating and freeing are host operations. Only the free of a block with recorded
  * streams enqueues something: one event on each of those streams. Only trim, destroy and an
  * allocation under memory pressure wait for device work, and only for the events and streams that
- * they need. While a stream that the allocator knows records a graph, the allocator records,
- * queries and waits for no event and gives no memory back. Frees that need events are completed
- * after the capture.
+ * they need. While a stream records a graph, the allocator records and queries no event of it;
+ * while one that the allocator knows does, it waits for nothing and gives no memory back. Frees
+ * that need events of a stream that records are completed after the capture.
  *
  * **A stream's end.** Blocks may outlive the stream that they were allocated on or recorded for.
  * memopt_stream_destroy() handles that; for streams that other code created, call
@@ -55,8 +55,8 @@ enum {
  * @return the bytes that the callback has freed, through this handle or another one; 0 if none. The
  *        value is only logged: the cache is searched again in any case.
  *
- * It may call the allocator, for example to free blocks, but must not allocate from it. It runs on
- * the thread that allocates. It may run on several threads at once.
+ * It may call the allocator, for example to free blocks. Allocations that it makes do without
+ * callbacks. It runs on the thread that allocates. It may run on several threads at once.
  */
 typedef uint64_t (*memopt_pressure_callback)(void *user, uint64_t bytes_needed);
 
@@ -399,14 +399,14 @@ MEMOPT_API memopt_status memopt_allocator_snapshot(memopt_allocator *allocator,
                                                    memopt_block_visitor visitor, void *user);
 
 /**
- * @brief Begins to record a trace: a line of CSV for each allocation and free, which `memopt
- * replay` and memopt_trace_read_csv() read.
+ * @brief Begins to record a trace: a line of CSV for each allocation, recorded stream and free,
+ * which `memopt replay` and memopt_trace_read_csv() read.
  *
  * The columns are Thread, Time (microseconds since the start), Action, Pointer, Size (as
  * requested), Stream and Tag. Blocks that are alive are recorded first, as allocations. Everything
  * that takes its memory from the allocator is included: leases of regions, states of optimizers,
- * values of offloaders. Failed allocations are recorded as such. A block with recorded streams is
- * freed on the last of them.
+ * values of offloaders. Failed allocations are recorded as such. A block has a line for each stream
+ * that is recorded for it, once.
  *
  * The recording takes 64 KiB of host memory. The call whose line fills them, about each thousandth,
  * writes them to the file while other threads wait for it. If the file cannot be written, recording

@@ -80,8 +80,8 @@ typedef struct memopt_device_properties {
     size_t struct_size;      /**< Set by the caller. */
     char name[64];           /**< The name that the driver gives. */
     char backend[8];         /**< "cpu", "cuda" or "hip". */
-    char isa[24];            /**< The instruction set of the kernels: "scalar", "avx2", "avx512",
-                                  "sm_90", "gfx1030". */
+    char isa[24];            /**< The instruction set of the kernels: "scalar", "neon", "avx2",
+                                  "avx512", "sm_90", "gfx1030". */
     int32_t index;           /**< The number behind the colon; 0 for "cpu". */
     uint32_t threads;        /**< Kernel threads ("cpu") or multiprocessors (GPU). */
     uint32_t warp_size;      /**< Threads in lock-step: 32 or 64; 1 on "cpu". */
@@ -89,9 +89,9 @@ typedef struct memopt_device_properties {
     uint64_t total_memory;   /**< Bytes of device memory. */
     uint64_t granularity;    /**< Bytes of the pages that are mapped; 2 MiB or more on a GPU. */
     /** The variant of the kernels that fits the device. On "cpu": the instruction set, as
-     * MEMOPT_ISA names it: "scalar", "avx2", "avx512-base", "avx512-vbmi" or "avx512-bf16". On a
-     * GPU: the built-in image ("fatbin", "ptx75", "gfx90a"), or "source" if no image fits and a
-     * run-time compiler must make one, or "". */
+     * MEMOPT_ISA names it: "scalar", "neon", "avx2", "avx512-base", "avx512-vbmi" or "avx512-bf16".
+     * On a GPU: the built-in image ("fatbin", "ptx75", "gfx90a"), or "source" if no image fits and
+     * a run-time compiler must make one, or "". */
     char kernels[24];
     /** What keeps the device below what it has; "" if nothing does. On "cpu": why kernels do not
      * use a faster variant, such as "avx512-base needs avx512f, which this machine lacks" or

@@ -42,7 +42,10 @@ enum {
                                 (Dettmers et al. 2022). */
     MEMOPT_STATE_4BIT = 3, /**< Block-wise 4-bit codes with an absmax per block of 128. A byte holds
                                 two codes, the even element in the upper half (Li et al. 2023). */
-    MEMOPT_STATE_F8 = 4    /**< e4m3 floats with a scale, absmax / 448, per block of 256. */
+    MEMOPT_STATE_F8 = 4,   /**< e4m3 floats with a scale, absmax / 448, per block of 256. */
+    MEMOPT_STATE_COMPANDED = 5 /**< Block-wise 8-bit codes with an absmax per block of 256: of a
+                                    first moment on a curve, near 127 * 2y / (1 + |y|), of a second
+                                    one's root in even steps. */
 };
 
 /** @brief How to make an optimizer; zero means the default. */
@@ -312,7 +315,8 @@ MEMOPT_API memopt_status memopt_optimizer_step(memopt_optimizer *optimizer,
 typedef struct memopt_state_view {
     size_t struct_size;   /**< Set by the caller. */
     const char *name;     /**< A static string: "exp_avg", "exp_avg_sq", "momentum_buffer" (SGD);
-                               "absmax1", "absmax2"; "scale1", "scale2" (::MEMOPT_STATE_F8). */
+                               "absmax1", "absmax2"; "scale1", "scale2" (::MEMOPT_STATE_F8);
+                               "companded1", "companded2" (::MEMOPT_STATE_COMPANDED: absmax). */
     memopt_tensor tensor; /**< Device memory. It belongs to the optimizer and exists as long as it,
                                or it belongs to the caller
                                (memopt_optimizer_add_parameter_with_state()). */
@@ -332,7 +336,7 @@ typedef struct memopt_state_view {
  *
  * The moments come first: two of AdamW, one of Lion and SGD. If they are coded, their f32 absmax or
  * scale per block follows. SGD has none while the momentum of its group is 0. A moment is f32; or
- * u8 codes (8-bit); or ceil(count / 2) bytes with two codes each (4-bit); or e4m3.
+ * u8 codes (8-bit, companded); or ceil(count / 2) bytes with two codes each (4-bit); or e4m3.
  * @param optimizer the optimizer.
  * @param parameter its number.
  * @param index from 0.
@@ -460,11 +464,13 @@ MEMOPT_API memopt_status memopt_optimizer_import_sync(memopt_optimizer *optimize
  * 8-bit: the code of the value of the dynamic map that is nearest to x / absmax (Dettmers et al.,
  * arXiv:2110.02861). 4-bit: the same with the map of the format. Ties go to the smaller magnitude.
  * With an unsigned map a positive value never gets code 0. e4m3: x / scale, rounded to nearest
- * even, with scale = absmax / 448.
+ * even, with scale = absmax / 448. Companded: of x / absmax as the format says; an unsigned value
+ * that is positive never gets code 0.
  * @param device the device.
- * @param state_format ::MEMOPT_STATE_8BIT, ::MEMOPT_STATE_4BIT or ::MEMOPT_STATE_F8.
- * @param codes u8 tensor of the same count (8-bit) or of ceil(count / 2) (4-bit), or e4m3 tensor of
- *        the same count. Written.
+ * @param state_format ::MEMOPT_STATE_8BIT, ::MEMOPT_STATE_4BIT, ::MEMOPT_STATE_F8 or
+ *        ::MEMOPT_STATE_COMPANDED.
+ * @param codes u8 tensor of the same count (8-bit, companded) or of ceil(count / 2) (4-bit), or
+ *        e4m3 tensor of the same count. Written.
  * @param scales f32 tensor, one element per block of 256 (4-bit: 128): the absmax, with e4m3 the
  *        scale. Written.
  * @param source f32, f16 or bf16.
@@ -502,8 +508,8 @@ MEMOPT_API memopt_status memopt_dequantize(memopt_device *device, uint32_t state
 
 /**
  * @brief Returns the value of each code of a state format, before the multiplication by the scale.
- * @param state_format ::MEMOPT_STATE_8BIT (256 values), ::MEMOPT_STATE_4BIT (16) or
- *        ::MEMOPT_STATE_F8 (256; codes 0x7f and 0xff are NaN).
+ * @param state_format ::MEMOPT_STATE_8BIT (256 values), ::MEMOPT_STATE_4BIT (16),
+ *        ::MEMOPT_STATE_F8 (256; codes 0x7f and 0xff are NaN) or ::MEMOPT_STATE_COMPANDED (256).
  * @param is_signed 1: codes of a first moment; 0: of a second moment.
  * @param[out] out_values host memory for that many floats.
  * @retval MEMOPT_OK done.

@@ -34,6 +34,7 @@ void mo_cast_copy_2(const mo_cast_piece *piece, uint64_t start);
 void mo_cast_copy_1(const mo_cast_piece *piece, uint64_t start);
 
 void mo_cast_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_cast_neon(const void *args, uint64_t begin, uint64_t end);
 void mo_cast_avx2(const void *args, uint64_t begin, uint64_t end);
 void mo_cast_avx512(const void *args, uint64_t begin, uint64_t end);
 
@@ -97,6 +98,7 @@ int mo_cast_run(const mo_cast_args *args, uint64_t begin, uint64_t end, const mo
 void mo_accumulate_scalar(const mo_accumulate_piece *piece, uint64_t start, float scale);
 
 void mo_accumulate_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_accumulate_neon(const void *args, uint64_t begin, uint64_t end);
 void mo_accumulate_avx2(const void *args, uint64_t begin, uint64_t end);
 
 #endif

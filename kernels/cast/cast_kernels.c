@@ -28,7 +28,7 @@ const mo_kernel mo_kernel_cast = {
     .name = "mo_cast",
     .args_size = sizeof(mo_cast_args),
     .threads = MO_CAST_THREADS,
-    .cpu = MO_CPU_FORMS(mo_cast_ref, mo_cast_avx2, mo_cast_avx512),
+    .cpu = MO_CPU_FORMS(mo_cast_ref, mo_cast_neon, mo_cast_avx2, mo_cast_avx512),
     .elements = cast_elements,
 };
 
@@ -37,6 +37,6 @@ const mo_kernel mo_kernel_accumulate = {
     .name = "mo_accumulate",
     .args_size = sizeof(mo_accumulate_args),
     .threads = MO_ACCUMULATE_THREADS,
-    .cpu = MO_CPU_FORMS(mo_accumulate_ref, mo_accumulate_avx2),
+    .cpu = MO_CPU_FORMS(mo_accumulate_ref, mo_accumulate_neon, mo_accumulate_avx2),
     .elements = accumulate_elements,
 };

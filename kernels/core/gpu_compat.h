@@ -264,6 +264,77 @@ MO_DEVICE void mo_rare_test(int condition)
 #define MO_RARE(condition) __builtin_expect(!!(condition), 0)
 #endif
 
+/* --- what compilers must not rearrange
+ * ------------------------------------------------------------
+ *
+ * They would distribute a product over the sum or xor before it, compare the parts of a word for
+ * the word, and merge shifts and masks with the shift of an address: all of it more instructions.
+ */
+
+MO_DEVICE uint32_t mo_kept(uint32_t value)
+{
+#if defined(__CUDA_ARCH__)
+    asm("" : "+r"(value));
+#elif defined(__HIP_DEVICE_COMPILE__)
+    asm("" : "+v"(value));
+#endif
+    return value;
+}
+
+MO_DEVICE int32_t mo_shift_right(int32_t value, int by)
+{
+#if defined(__CUDA_ARCH__)
+    int32_t result;
+    asm("shr.s32 %0, %1, %2;" : "=r"(result) : "r"(value), "r"(by));
+    return result;
+#else
+    return value >> by;
+#endif
+}
+
+/* A byte, counted from the lowest. */
+MO_DEVICE uint32_t mo_byte_of(uint32_t word, int byte)
+{
+#if defined(__CUDA_ARCH__)
+    uint32_t result;
+    asm("prmt.b32 %0, %1, 0, %2;" : "=r"(result) : "r"(word), "r"(0x4440 + byte));
+    return result;
+#else
+    return word >> 8 * byte & 0xffu;
+#endif
+}
+
+/* --- approximations
+ * --------------------------------------------------------------------------------
+ *
+ * At most 2^-22 of the result off, where it and the operand are normal numbers. Each processor has
+ * its own, so no bit of what is stored may depend on which it is. */
+MO_DEVICE float mo_reciprocal_near(float value)
+{
+#if defined(MO_GPU_SIM)
+    return 1.0f / value;
+#elif defined(__HIP__)
+    return __builtin_amdgcn_rcpf(value);
+#else
+    float result;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+#endif
+}
+
+MO_DEVICE float mo_sqrtf_near(float value)
+{
+#if defined(MO_GPU_SIM)
+    return mo_sqrtf(value);
+#elif defined(__HIP__)
+    return __builtin_amdgcn_sqrtf(value);
+#else
+    float result;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+    return result;
+#endif
+}
+
 /* --- global memory -------------------------------------------------------------------------------
  *
  * mo_load_words and mo_store_words move 1, 2 or 4 words (the address is a multiple of their bytes)

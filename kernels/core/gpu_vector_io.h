@@ -66,7 +66,7 @@ MO_DEVICE void mo_read_vector(const unsigned char *at, uint32_t codes[N])
         uint32_t word = words[k * SIZE / 4];
         codes[k] = SIZE == 4   ? word
                    : SIZE == 2 ? (word >> (k % 2 * 16) & 0xffffu)
-                               : (word >> (k % 4 * 8) & 0xffu);
+                               : mo_byte_of(word, k % 4);
     }
 }
 
@@ -272,7 +272,7 @@ MO_DEVICE void mo_decode_codes(const uint32_t codes[N], float values[N])
 }
 
 /* The codes of two numbers that are not NaN as f16 or bf16, the first one lower. */
-template <uint32_t DTYPE> MO_DEVICE void mo_encode_pair(float low, float high, uint32_t codes[2])
+template <uint32_t DTYPE> MO_DEVICE uint32_t mo_pair_word(float low, float high)
 {
 #if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
     uint32_t both;
@@ -280,17 +280,36 @@ template <uint32_t DTYPE> MO_DEVICE void mo_encode_pair(float low, float high, u
         asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
     else
         asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
-    codes[0] = both & 0xffffu;
-    codes[1] = both >> 16;
+    return both;
 #else
     if (DTYPE == MO_DTYPE_BF16) {
         uint32_t a = mo_f32_bits(low), b = mo_f32_bits(high);
-        codes[0] = (a + 0x7fffu + (a >> 16 & 1)) >> 16;
-        codes[1] = (b + 0x7fffu + (b >> 16 & 1)) >> 16;
-    } else {
-        codes[0] = mo_f32_as_half(low);
-        codes[1] = mo_f32_as_half(high);
+        return (a + 0x7fffu + (a >> 16 & 1)) >> 16 | ((b + 0x7fffu + (b >> 16 & 1)) & 0xffff0000u);
     }
+    return mo_f32_as_half(low) | mo_f32_as_half(high) << 16;
+#endif
+}
+
+/* True if a bf16 of these words is below 2^-63 in magnitude, infinite or NaN. */
+template <int WORDS> MO_DEVICE int mo_any_odd_bf16(const uint32_t words[WORDS])
+{
+#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
+    uint32_t most = words[0] & 0x7fff7fffu, least = most;
+    MO_UNROLL
+    for (int w = 1; w < WORDS; w++)
+        asm("{.reg .b32 a; abs.bf16x2 a, %2; max.NaN.bf16x2 %0, %0, a; min.bf16x2 %1, %1, a;}"
+            : "+r"(most), "+r"(least)
+            : "r"(words[w]));
+    return (((most + 0x00800080u) | ~(least + 0x60006000u)) & 0x80008000u) != 0;
+#else
+    uint32_t most = 0, least = 0x7fff;
+    MO_UNROLL
+    for (int k = 0; k < 2 * WORDS; k++) {
+        uint32_t magnitude = words[k / 2] >> k % 2 * 16 & 0x7fffu;
+        most = magnitude > most ? magnitude : most;
+        least = magnitude < least ? magnitude : least;
+    }
+    return most >= 0x7f80u || least < 0x2000u;
 #endif
 }
 
@@ -303,8 +322,11 @@ MO_DEVICE void mo_encode_pairs(const float values[N], int any_nan, uint32_t code
             codes[k] = mo_encode_as<DTYPE>(values[k], 0);
     } else {
         MO_UNROLL
-        for (int k = 0; k < N; k += 2)
-            mo_encode_pair<DTYPE>(values[k], values[k + 1], codes + k);
+        for (int k = 0; k < N; k += 2) {
+            uint32_t both = mo_pair_word<DTYPE>(values[k], values[k + 1]);
+            codes[k] = both & 0xffffu;
+            codes[k + 1] = both >> 16;
+        }
     }
 }
 

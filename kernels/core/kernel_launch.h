@@ -25,22 +25,32 @@ enum { MO_ONE_THREADS = 64 };
  * the colon; CMakeLists.txt has the compiler's flags, lib/device/cpu/isa.c what a processor needs.
  */
 typedef enum mo_isa {
-    MO_ISA_SCALAR = 0,      /* what every processor of the architecture has: _ref */
+    MO_ISA_SCALAR = 0, /* plain C: _ref */
+#if defined(__aarch64__)
+    MO_ISA_NEON = 1, /* what every AArch64 processor has: _neon */
+    MO_ISA_COUNT = 2
+#else
     MO_ISA_AVX2 = 1,        /* with FMA, F16C and BMI2 (Haswell, Zen): _avx2 */
     MO_ISA_AVX512 = 2,      /* F, BW, DQ and VL (Skylake-X, Cascade Lake, Cooper Lake): _avx512 */
     MO_ISA_AVX512_VBMI = 3, /* (Ice Lake, Tiger Lake): _avx512vbmi */
     MO_ISA_AVX512_BF16 = 4, /* (Sapphire Rapids, Zen 4): _avx512bf16 */
     MO_ISA_COUNT = 5
+#endif
 } mo_isa;
 
-/* Initialises mo_kernel.cpu: the scalar form and those for x86-64, lowest first. */
+/* Initialises mo_kernel.cpu: the scalar form, NEON's, and those for x86-64, lowest first. */
 #if defined(__x86_64__)
-#define MO_CPU_FORMS(scalar, ...)                                                                  \
+#define MO_CPU_FORMS(scalar, neon, ...)                                                            \
     {                                                                                              \
         scalar, __VA_ARGS__                                                                        \
     }
+#elif defined(__aarch64__)
+#define MO_CPU_FORMS(scalar, neon, ...)                                                            \
+    {                                                                                              \
+        scalar, neon                                                                               \
+    }
 #else
-#define MO_CPU_FORMS(scalar, ...)                                                                  \
+#define MO_CPU_FORMS(scalar, neon, ...)                                                            \
     {                                                                                              \
         scalar                                                                                     \
     }

@@ -1,7 +1,4 @@
-/*
- * The CPU loop of the content hash, included by one file per instruction set. It is plain C: the
- * sum may be formed in any order, so the compiler vectorises it with the flags of each file.
- */
+/* What the CPU forms of the content hash share: short granules, and the loop over granules. */
 #ifndef MO_KERNELS_HASH_HASH_CPU_H
 #define MO_KERNELS_HASH_HASH_CPU_H
 
@@ -11,9 +8,9 @@
 
 void mo_hash_granules_ref(const void *args, uint64_t begin, uint64_t end);
 void mo_hash_compare_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_hash_granules_neon(const void *args, uint64_t begin, uint64_t end);
+void mo_hash_granules_avx2(const void *args, uint64_t begin, uint64_t end);
 void mo_hash_granules_avx512(const void *args, uint64_t begin, uint64_t end);
-
-enum { MO_HASH_WORDS = MO_HASH_GRANULE / 8 };
 
 static inline uint64_t mo_hash_load(const unsigned char *bytes)
 {
@@ -22,15 +19,8 @@ static inline uint64_t mo_hash_load(const unsigned char *bytes)
     return MO_BIG_ENDIAN ? __builtin_bswap64(word) : word;
 }
 
-static inline uint64_t mo_hash_full_granule(const unsigned char *bytes)
-{
-    uint64_t sum = 0;
-    for (uint64_t i = 0; i < MO_HASH_WORDS; i++)
-        sum += mo_hash_term(mo_hash_load(bytes + 8 * i), i);
-    return mo_hash_finish(sum, MO_HASH_GRANULE);
-}
-
-static inline uint64_t mo_hash_short_granule(const unsigned char *bytes, uint64_t count)
+/* The sum of the terms of a granule of any size. */
+static inline uint64_t mo_hash_sum(const unsigned char *bytes, uint64_t count)
 {
     uint64_t sum = 0;
     uint64_t words = count / 8;
@@ -41,18 +31,20 @@ static inline uint64_t mo_hash_short_granule(const unsigned char *bytes, uint64_
         memcpy(last, bytes + 8 * words, (size_t)(count % 8));
         sum += mo_hash_term(mo_hash_load(last), words);
     }
-    return mo_hash_finish(sum, count);
+    return sum;
 }
 
-static inline void mo_hash_granules_loop(const mo_hash_granules_args *args, uint64_t begin,
-                                         uint64_t end)
+/* full: a form's sum of the terms of MO_HASH_GRANULE bytes. */
+static inline void mo_hash_run(const mo_hash_granules_args *args, uint64_t begin, uint64_t end,
+                               uint64_t (*full)(const unsigned char *bytes))
 {
     const unsigned char *data = args->data;
     for (uint64_t item = begin; item < end; item++) {
-        uint64_t offset = item * MO_HASH_GRANULE;
-        uint64_t rest = args->bytes - offset;
-        args->hashes[item] = rest >= MO_HASH_GRANULE ? mo_hash_full_granule(data + offset)
-                                                     : mo_hash_short_granule(data + offset, rest);
+        uint64_t offset = item * MO_HASH_GRANULE, rest = args->bytes - offset;
+        if (rest >= MO_HASH_GRANULE)
+            args->hashes[item] = mo_hash_finish(full(data + offset), MO_HASH_GRANULE);
+        else
+            args->hashes[item] = mo_hash_finish(mo_hash_sum(data + offset, rest), rest);
     }
 }
 

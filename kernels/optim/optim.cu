@@ -12,10 +12,21 @@ enum {
 
 /* --- the step -------------------------------------------------------------------------------- */
 
-/* Which of a span's tensors may travel as vectors. */
+/* Which of a span's tensors may travel as vectors, and whether its bf16 parameters must not be
+ * computed by approximations. */
 typedef struct mo_span_aligned {
     int parameter, copy, gradient, m, v;
+    int exact;
 } mo_span_aligned;
+
+/* What mo_adamw_bf16 is not for: other results than bf16, coefficients that may leave the range in
+ * which numbers keep their precision. */
+MO_DEVICE int mo_span_is_exact(const mo_optim_span *s)
+{
+    float rate = s->coef.rate < 0.0f ? -s->coef.rate : s->coef.rate;
+    int plain = s->coef.eps <= 0x1p20f && rate <= 0x1p30f && (rate >= 0x1p-40f || rate == 0.0f);
+    return s->copy || s->stochastic || !plain;
+}
 
 template <int N, uint32_t FORMAT>
 MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
@@ -26,6 +37,7 @@ MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
     a.gradient = mo_pack_aligned<N>(s->gradient, (uint32_t)s->gradient_dtype);
     a.m = FORMAT == MO_STATE_F32 ? mo_aligned_to(s->m, 16) : mo_codes_aligned<FORMAT>(s->m);
     a.v = FORMAT == MO_STATE_F32 ? mo_aligned_to(s->v, 16) : mo_codes_aligned<FORMAT>(s->v);
+    a.exact = mo_span_is_exact(s);
     return a;
 }
 
@@ -49,14 +61,81 @@ MO_DEVICE void mo_store_parameters(const mo_optim_span *s, uint64_t at, uint32_t
 }
 
 template <int N>
-MO_DEVICE void mo_adamw_pack(const mo_rule_coef *c, const float g[N], float p[N], float m[N],
-                             float v[N], uint32_t *largest_m, uint32_t *largest_v)
+MO_DEVICE void mo_adamw_moments_of(const mo_rule_coef *c, const float g[N], float m[N], float v[N],
+                                   uint32_t *largest_m, uint32_t *largest_v)
 {
     MO_UNROLL
     for (int k = 0; k < N; k++)
-        p[k] = mo_adamw_update(c, g[k], p[k], &m[k], &v[k]);
+        mo_adamw_moments(c, g[k], &m[k], &v[k]);
     *largest_m = mo_largest<N>(m);
     *largest_v = mo_largest<N>(v);
+    if (MO_RARE(*largest_v >= MO_F32_INF_BITS)) {
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            v[k] = mo_adamw_bounded(v[k]);
+        *largest_v = mo_largest<N>(v);
+    }
+}
+
+/* AdamW's bf16 parameters by approximations: their last bits seldom matter to a number of 8 bits.
+ * u is at most 2^-20 off (the root 2^-22 and its exact twin's rounding 2^-24, two sums 2^-23, the
+ * reciprocal 2^-22, product and exact quotient 2^-23), so the exact rate * u lies between those of
+ * a rate that is 2^-20 smaller and one that much larger. fma and rounding are monotone: if both
+ * give the same code, it is the exact one. u has a factor 2^64, which keeps it normal. An exact u
+ * below 2^-126 is further off; it moves no parameter of at least 2^-64.
+ *
+ * Writes the codes, two in a word. Returns 0 if this does not decide. */
+template <int N>
+MO_DEVICE int mo_adamw_bf16(const mo_rule_coef *c, const float p[N], const float m[N],
+                            const float v[N], uint32_t words[N / 2])
+{
+    const float down = 0x1p-64f, slack = 0x1p-20f;
+    float eps = c->eps * down, rate = c->rate * down;
+    float less = mo_fmaf(rate, -slack, rate), more = mo_fmaf(rate, slack, rate);
+    uint32_t differ = 0;
+    MO_UNROLL
+    for (int k = 0; k < N; k += 2) {
+        float low[2], high[2];
+        MO_UNROLL
+        for (int j = 0; j < 2; j++) {
+            float u = m[k + j] * mo_reciprocal_near(mo_fmaf(mo_sqrtf_near(v[k + j]), down, eps));
+            float kept = mo_fmaf(c->decay, p[k + j], p[k + j]);
+            low[j] = mo_fmaf(less, u, kept);
+            high[j] = mo_fmaf(more, u, kept);
+        }
+        words[k / 2] = mo_pair_word<MO_DTYPE_BF16>(low[0], low[1]);
+        differ |= words[k / 2] ^ mo_pair_word<MO_DTYPE_BF16>(high[0], high[1]);
+    }
+    return !(mo_kept(differ) || mo_any_odd_bf16<N / 2>(words));
+}
+
+/* Whether all of v is in the range for which mo_adamw_bf16 is right. */
+template <int N> MO_DEVICE int mo_adamw_is_plain(const float v[N], uint32_t largest_v)
+{
+    return mo_least<N>(v) >= 0x0d800000 && largest_v < 0x53800000u; /* 2^-100, 2^40 */
+}
+
+/* The new parameters of a pack where the rule's moments are new already. */
+template <int N>
+MO_DEVICE int mo_adamw_pack(const mo_optim_span *s, const mo_rule_coef *c, uint64_t at,
+                            uint32_t rest, const mo_span_aligned *aligned, float p[N],
+                            const float m[N], const float v[N], uint32_t largest_v)
+{
+    if (s->parameter_dtype == MO_DTYPE_BF16 && !aligned->exact &&
+        !MO_RARE(!mo_adamw_is_plain<N>(v, largest_v))) {
+        uint32_t words[N / 2], codes[N];
+        if (!MO_RARE(!mo_adamw_bf16<N>(c, p, m, v, words))) {
+            MO_UNROLL
+            for (int k = 0; k < N; k++)
+                codes[k] = words[k / 2] >> k % 2 * 16 & 0xffffu;
+            mo_write_pack<N>(s->parameter, at, rest, 2, aligned->parameter, codes);
+            return 1;
+        }
+    }
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        p[k] = mo_adamw_parameter(c, p[k], m[k], v[k]);
+    return 0;
 }
 
 /* Updates the pack at `at` of m and v in registers, whose largest magnitudes' bits are written, and
@@ -70,7 +149,9 @@ MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, u
     mo_load_pack<N>(s->gradient, at, rest, (uint32_t)s->gradient_dtype, aligned->gradient, g);
     mo_load_pack<N>(s->parameter, at, rest, (uint32_t)s->parameter_dtype, aligned->parameter, p);
     if (RULE == MO_RULE_ADAMW && CODED) {
-        mo_adamw_pack<N>(coef, g, p, m, v, largest_m, largest_v);
+        mo_adamw_moments_of<N>(coef, g, m, v, largest_m, largest_v);
+        if (mo_adamw_pack<N>(s, coef, at, rest, aligned, p, m, v, *largest_v))
+            return 0;
     } else {
         MO_UNROLL
         for (int k = 0; k < N; k++)
@@ -129,7 +210,7 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
     uint64_t at = (uint64_t)block * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
     uint32_t rest = mo_pack_rest<N>(s->count, at);
     uint32_t largest_m = 0, largest_v = 0;
-    float m[N] = {0}, v[N] = {0};
+    float m[N], v[N]; /* not used where there are no elements */
     if (rest > 0) {
         mo_decode_block<FORMAT>(tables, 1, s->m, s->absmax1, at, rest, aligned->m, m);
         if (mo_rule_has_second(RULE))
@@ -175,6 +256,7 @@ MO_DEVICE void mo_step_chunk(const mo_optim_step_args &args, uint64_t chunk, mo_
 MO_STEP_KERNEL(mo_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT)
 MO_STEP_KERNEL(mo_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8)
+MO_STEP_KERNEL(mo_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 MO_STEP_KERNEL(mo_step_lion8, MO_RULE_LION, MO_STATE_8BIT)
 MO_STEP_KERNEL(mo_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT)
 
@@ -284,3 +366,5 @@ MO_CODE_KERNEL(mo_quantize4, mo_quantize_chunk, MO_STATE_4BIT)
 MO_CODE_KERNEL(mo_dequantize4, mo_dequantize_chunk, MO_STATE_4BIT)
 MO_CODE_KERNEL(mo_quantizef8, mo_quantize_chunk, MO_STATE_F8)
 MO_CODE_KERNEL(mo_dequantizef8, mo_dequantize_chunk, MO_STATE_F8)
+MO_CODE_KERNEL(mo_quantizec8, mo_quantize_chunk, MO_STATE_COMPANDED)
+MO_CODE_KERNEL(mo_dequantizec8, mo_dequantize_chunk, MO_STATE_COMPANDED)

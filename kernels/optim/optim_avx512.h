@@ -2,7 +2,8 @@
 #ifndef MO_KERNELS_OPTIM_OPTIM_AVX512_H
 #define MO_KERNELS_OPTIM_OPTIM_AVX512_H
 
-#include "kernels/core/stochastic_avx512.h"
+#include "kernels/core/vector_avx512.h"
+#include "kernels/core/vector_stochastic.h"
 #include "kernels/optim/optim_cpu.h"
 #include "kernels/optim/state_codes_avx512.h"
 
@@ -43,7 +44,7 @@ MO_INLINE void mo_random64(const mo_random_stream *r, uint64_t first, __m512i ou
                                      _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
     __m512i c[4] = {block, _mm512_srli_epi64(block, 32), _mm512_set1_epi64(r->high[0]),
                     _mm512_set1_epi64(r->high[1])};
-    mo_philox16(c, r->key[0], r->key[1]);
+    mo_philox_lanes(c, r->key[0], r->key[1]);
     __m512i low = _mm512_mask_blend_epi32(0xaaaa, c[0], _mm512_slli_epi64(c[1], 32));
     __m512i high = _mm512_mask_blend_epi32(0xaaaa, c[2], _mm512_slli_epi64(c[3], 32));
     __m512i even = _mm512_unpacklo_epi64(low, high), odd = _mm512_unpackhi_epi64(low, high);
@@ -59,9 +60,9 @@ MO_INLINE void mo_store64_stochastic(void *data, uint64_t i, int32_t dtype, cons
     __m512i bits[2];
     mo_random64(random, first, bits);
     for (int k = 0; k < 4; k++) {
-        __m512i u = _mm512_castps_si512(x->part[k]), r = mo_widen_bits16(bits, k);
-        __m512i code = dtype == MO_DTYPE_BF16 ? _mm512_srli_epi32(mo_bf16_stochastic16(u, r), 16)
-                                              : mo_f16_stochastic16(u, r);
+        __m512i u = _mm512_castps_si512(x->part[k]), r = mo_random_lane(bits, k);
+        __m512i code = dtype == MO_DTYPE_BF16 ? v_srl(mo_bf16_stochastic_lanes(u, r), 16)
+                                              : mo_f16_stochastic_lanes(u, r);
         _mm256_storeu_si256((__m256i *)(void *)(halves + 16 * k), _mm512_cvtepi32_epi16(code));
     }
 }

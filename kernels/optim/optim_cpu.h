@@ -71,7 +71,7 @@ static inline void mo_block_encode(uint32_t format, int is_signed, const float *
         uint32_t bits = mo_f32_bits(values[i]) & 0x7fffffffu;
         largest = bits > largest ? bits : largest;
     }
-    mo_block_scale scale = mo_format_scale(format, largest);
+    mo_block_scale scale = mo_format_scale(format, is_signed, largest);
     for (uint32_t i = 0; i < n; i++)
         mo_format_write(format, is_signed, codes, begin + i,
                         mo_format_code(format, is_signed, values[i], &scale));
@@ -122,11 +122,14 @@ MO_SCALAR void mo_dequantize_run_scalar(uint32_t format, const mo_blockcode_args
 /* --- the forms ------------------------------------------------------------------------------- */
 
 void mo_adamw32_span_avx2(const mo_optim_span *span);
+void mo_lion32_span_avx2(const mo_optim_span *span);
+void mo_sgd32_span_avx2(const mo_optim_span *span);
 void mo_adamw32_span_avx512(const mo_optim_span *span);
 
 #define MO_DECLARE_FORM(name) void name(const void *args, uint64_t begin, uint64_t end);
 #define MO_DECLARE_FORMS(name)                                                                     \
     MO_DECLARE_FORM(name##_ref)                                                                    \
+    MO_DECLARE_FORM(name##_neon)                                                                   \
     MO_DECLARE_FORM(name##_avx2)                                                                   \
     MO_DECLARE_FORM(name##_avx512)                                                                 \
     MO_DECLARE_FORM(name##_avx512vbmi)
@@ -137,6 +140,7 @@ MO_DECLARE_FORMS(mo_optim_step)
 MO_DECLARE_FORM(mo_optim_step_avx512bf16)
 MO_DECLARE_FORMS(mo_step_adamw4)
 MO_DECLARE_FORMS(mo_step_adamwf8)
+MO_DECLARE_FORMS(mo_step_adamwc8)
 MO_DECLARE_FORMS(mo_step_lion8)
 MO_DECLARE_FORMS(mo_step_sgd8)
 MO_DECLARE_FORMS(mo_quantize)
@@ -145,5 +149,7 @@ MO_DECLARE_FORMS(mo_quantize4)
 MO_DECLARE_FORMS(mo_dequantize4)
 MO_DECLARE_FORMS(mo_quantizef8)
 MO_DECLARE_FORMS(mo_dequantizef8)
+MO_DECLARE_FORMS(mo_quantizec8)
+MO_DECLARE_FORMS(mo_dequantizec8)
 
 #endif

@@ -21,7 +21,8 @@ const mo_kernel mo_kernel_optim_prologue = {
 };
 
 #define FORMS(symbol, ...)                                                                         \
-    MO_CPU_FORMS(symbol##_ref, symbol##_avx2, symbol##_avx512, symbol##_avx512vbmi, __VA_ARGS__)
+    MO_CPU_FORMS(symbol##_ref, symbol##_neon, symbol##_avx2, symbol##_avx512, symbol##_avx512vbmi, \
+                 __VA_ARGS__)
 #define STEP(name, symbol, ...)                                                                    \
     {                                                                                              \
         name, sizeof(mo_optim_step_args), MO_OPTIM_THREADS, FORMS(symbol, __VA_ARGS__),            \
@@ -37,6 +38,7 @@ const mo_kernel mo_kernel_optim_step =
     STEP("mo_optim_step", mo_optim_step, mo_optim_step_avx512bf16);
 const mo_kernel mo_kernel_step_adamw4 = STEP("mo_step_adamw4", mo_step_adamw4, NULL);
 const mo_kernel mo_kernel_step_adamwf8 = STEP("mo_step_adamwf8", mo_step_adamwf8, NULL);
+const mo_kernel mo_kernel_step_adamwc8 = STEP("mo_step_adamwc8", mo_step_adamwc8, NULL);
 const mo_kernel mo_kernel_step_lion8 = STEP("mo_step_lion8", mo_step_lion8, NULL);
 const mo_kernel mo_kernel_step_sgd8 = STEP("mo_step_sgd8", mo_step_sgd8, NULL);
 const mo_kernel mo_kernel_quantize = CODE("mo_quantize", mo_quantize);
@@ -45,3 +47,5 @@ const mo_kernel mo_kernel_quantize4 = CODE("mo_quantize4", mo_quantize4);
 const mo_kernel mo_kernel_dequantize4 = CODE("mo_dequantize4", mo_dequantize4);
 const mo_kernel mo_kernel_quantizef8 = CODE("mo_quantizef8", mo_quantizef8);
 const mo_kernel mo_kernel_dequantizef8 = CODE("mo_dequantizef8", mo_dequantizef8);
+const mo_kernel mo_kernel_quantizec8 = CODE("mo_quantizec8", mo_quantizec8);
+const mo_kernel mo_kernel_dequantizec8 = CODE("mo_dequantizec8", mo_dequantizec8);

@@ -134,10 +134,12 @@ typedef struct mo_blockcode_args {
  * tensors with 32-bit states. So one launch updates all parameters of an optimizer. The first is
  * AdamW's 8-bit one. */
 extern const mo_kernel mo_kernel_optim_upload, mo_kernel_optim_prologue, mo_kernel_optim_step,
-    mo_kernel_step_adamw4, mo_kernel_step_adamwf8, mo_kernel_step_lion8, mo_kernel_step_sgd8;
+    mo_kernel_step_adamw4, mo_kernel_step_adamwf8, mo_kernel_step_adamwc8, mo_kernel_step_lion8,
+    mo_kernel_step_sgd8;
 
 extern const mo_kernel mo_kernel_quantize, mo_kernel_dequantize, mo_kernel_quantize4,
-    mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8;
+    mo_kernel_dequantize4, mo_kernel_quantizef8, mo_kernel_dequantizef8, mo_kernel_quantizec8,
+    mo_kernel_dequantizec8;
 
 /* --- AdamW (Loshchilov & Hutter 2019) ------------------------------------------------------------
  *
@@ -172,19 +174,33 @@ MO_HD static inline mo_rule_coef mo_adamw_coef_of(const mo_rule_group *group, ui
     return c;
 }
 
-/* gradient is the raw value. Returns the new parameter, not yet rounded to its type. */
+/* gradient is the raw value; v may become infinite. */
+MO_HD static inline void mo_adamw_moments(const mo_rule_coef *c, float gradient, float *m, float *v)
+{
+    float h = gradient * c->factor;
+    *m = mo_fmaf(c->beta1, *m, c->one_minus_beta1 * h);
+    *v = mo_fmaf(c->beta2, *v, (c->one_minus_beta2 * h) * h);
+}
+
+MO_HD static inline float mo_adamw_bounded(float v)
+{
+    return v > 0x1.fffffep127f ? 0x1.fffffep127f : v;
+}
+
+/* Of the new moments. Returns the new parameter, not yet rounded to its type. */
+MO_HD static inline float mo_adamw_parameter(const mo_rule_coef *c, float parameter, float m,
+                                             float v)
+{
+    float u = m / (mo_sqrtf(v) + c->eps);
+    return mo_fmaf(c->rate, u, mo_fmaf(c->decay, parameter, parameter));
+}
+
 MO_HD static inline float mo_adamw_update(const mo_rule_coef *c, float gradient, float parameter,
                                           float *m, float *v)
 {
-    float h = gradient * c->factor;
-    float first = mo_fmaf(c->beta1, *m, c->one_minus_beta1 * h);
-    float second = mo_fmaf(c->beta2, *v, (c->one_minus_beta2 * h) * h);
-    if (second > 0x1.fffffep127f)
-        second = 0x1.fffffep127f;
-    *m = first;
-    *v = second;
-    float u = first / (mo_sqrtf(second) + c->eps);
-    return mo_fmaf(c->rate, u, mo_fmaf(c->decay, parameter, parameter));
+    mo_adamw_moments(c, gradient, m, v);
+    *v = mo_adamw_bounded(*v);
+    return mo_adamw_parameter(c, parameter, *m, *v);
 }
 
 /* --- Lion: one moment ----------------------------------------------------------------------------

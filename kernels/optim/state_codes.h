@@ -15,7 +15,14 @@
 #include "kernels/generated/blockcode_tables.h"
 
 /* Formats of states; values are those of memopt_state_format. */
-enum { MO_STATE_F32 = 1, MO_STATE_8BIT = 2, MO_STATE_4BIT = 3, MO_STATE_F8 = 4 };
+enum {
+    MO_STATE_F32 = 1,
+    MO_STATE_8BIT = 2,
+    MO_STATE_4BIT = 3,
+    MO_STATE_F8 = 4,
+    MO_STATE_COMPANDED = 5,
+    MO_STATE_FORMATS
+};
 
 /* --- 8 bits: the dynamic map (Dettmers et al. 2022) --------------------------------------------
  *
@@ -199,6 +206,79 @@ MO_HD static inline uint32_t mo_code_f8_unsigned(float x, float y)
     return code == 0 ? 1 : code;
 }
 
+/* --- companded 8 bits (the curves of FlashOptim) -------------------------------------------------
+ *
+ * Blocks of 256 elements with their absmax. Arithmetic instead of tables, and no division.
+ *
+ * A first moment is a signed byte near 127 * 2y / (1 + |y|), with y the normalised value: a cubic
+ * of |y| times y codes, one of |code| times the code decodes. The cubics are fitted to each other:
+ * a decoded code gets the same code again, and no value is farther than 0.52 steps from its code's.
+ * Code 0 is 0, codes 127 and -127 are 1 and -1; -128 is not made.
+ *
+ * A second moment is its root, in 255 even steps to the absmax's. A positive one never gets code 0.
+ *
+ * Adding 1.5 * 2^23 rounds to a whole number, ties to even, whose low byte is the code.
+ */
+
+#define MO_COMPAND_ROUND 0x1.8p23f
+/* Near 127 * 2 / (1 + |y|), and near 1 / (254 - |code|), by powers. */
+#define MO_COMPAND_0 0x1.f38ac6p+7f
+#define MO_COMPAND_1 -0x1.ab959ep+7f
+#define MO_COMPAND_2 0x1.e662ap+6f
+#define MO_COMPAND_3 -0x1.e933bep+4f
+#define MO_EXPAND_0 0x1.0566aep-8f
+#define MO_EXPAND_1 0x1.fcd448p-17f
+#define MO_EXPAND_2 0x1.521964p-26f
+#define MO_EXPAND_3 0x1.b8b4fep-31f
+#define MO_EXPAND_SQUARE 0x1.020304p-16f /* 1 / 65025 */
+
+MO_HD static inline float mo_magnitude(float x)
+{
+    return mo_f32_from_bits(mo_f32_bits(x) & 0x7fffffffu);
+}
+
+MO_HD static inline float mo_cubic(float x, float c0, float c1, float c2, float c3)
+{
+    return mo_fmaf(mo_fmaf(mo_fmaf(c3, x, c2), x, c1), x, c0);
+}
+
+/* The code of a normalised value; of NaN that of 0. */
+MO_HD static inline uint32_t mo_code_companded_signed(float y)
+{
+    float slope = mo_cubic(mo_magnitude(y), MO_COMPAND_0, MO_COMPAND_1, MO_COMPAND_2, MO_COMPAND_3);
+    return y != y ? 0u : mo_f32_bits(mo_fmaf(y, slope, MO_COMPAND_ROUND)) & 0xffu;
+}
+
+/* For roots: `inverse` is 255 / sqrt(absmax), both correctly rounded. */
+MO_HD static inline mo_block_scale mo_block_scale_companded_of(uint32_t absmax_bits)
+{
+    mo_block_scale s = mo_block_scale_of(absmax_bits);
+    s.prescale = 1.0f;
+    if (absmax_bits != 0 && absmax_bits < MO_F32_INF_BITS)
+        s.inverse = 255.0f / mo_sqrtf(s.absmax);
+    return s;
+}
+
+/* y: the normalised root of x, at most 255. Negative values get code 0. */
+MO_HD static inline uint32_t mo_code_companded_unsigned(float x, float y)
+{
+    if (!(y >= 0.0f) || !(x > 0.0f))
+        return 0;
+    uint32_t code = mo_f32_bits(y + MO_COMPAND_ROUND) & 0xffu;
+    return code == 0 ? 1 : code;
+}
+
+/* The values of codes as floats, -128 to 127 and 0 to 255. */
+MO_HD static inline float mo_expand_signed(float code)
+{
+    return code * mo_cubic(mo_magnitude(code), MO_EXPAND_0, MO_EXPAND_1, MO_EXPAND_2, MO_EXPAND_3);
+}
+
+MO_HD static inline float mo_expand_unsigned(float code)
+{
+    return code * code * MO_EXPAND_SQUARE;
+}
+
 /* --- the formats by number -----------------------------------------------------------------------
  *
  * Callers pass a constant, so the choice is made by the compiler. A new format is a line in each.
@@ -235,16 +315,27 @@ MO_HD static inline uint32_t mo_format_zero(uint32_t format, int is_signed)
 }
 
 /* absmax_bits: the largest of all bits(x) & 0x7fffffff of the block. */
-MO_HD static inline mo_block_scale mo_format_scale(uint32_t format, uint32_t absmax_bits)
+MO_HD static inline mo_block_scale mo_format_scale(uint32_t format, int is_signed,
+                                                   uint32_t absmax_bits)
 {
+    if (format == MO_STATE_COMPANDED && !is_signed)
+        return mo_block_scale_companded_of(absmax_bits);
     return format == MO_STATE_F8 ? mo_block_scale_f8_of(absmax_bits)
                                  : mo_block_scale_of(absmax_bits);
+}
+
+/* What is normalised: the value, or its root. */
+MO_HD static inline float mo_format_measure(uint32_t format, int is_signed, float x)
+{
+    return format == MO_STATE_COMPANDED && !is_signed ? mo_sqrtf(x) : x;
 }
 
 MO_HD static inline uint32_t mo_format_code(uint32_t format, int is_signed, float x,
                                             const mo_block_scale *scale)
 {
-    float y = x * scale->prescale * scale->inverse;
+    float y = mo_format_measure(format, is_signed, x) * scale->prescale * scale->inverse;
+    if (format == MO_STATE_COMPANDED)
+        return is_signed ? mo_code_companded_signed(y) : mo_code_companded_unsigned(x, y);
     if (format == MO_STATE_F8)
         return is_signed ? mo_code_f8_signed(y) : mo_code_f8_unsigned(x, y);
     if (format == MO_STATE_4BIT)
@@ -257,6 +348,10 @@ MO_HD static inline float mo_format_value(uint32_t format, int is_signed, uint32
 {
     if (format == MO_STATE_F8)
         return mo_e4m3_to_f32((uint8_t)code) * scale;
+    if (format == MO_STATE_COMPANDED)
+        return (is_signed ? mo_expand_signed((float)((int32_t)(code ^ 0x80u) - 128))
+                          : mo_expand_unsigned((float)code)) *
+               scale;
     if (format == MO_STATE_4BIT)
         return is_signed ? mo_f32_from_bits(mo_map4_signed[code]) * scale
                          : mo_decode4_unsigned(code, scale);

@@ -10,7 +10,7 @@
 #ifndef MO_KERNELS_OPTIM_STATE_CODES_AVX512_H
 #define MO_KERNELS_OPTIM_STATE_CODES_AVX512_H
 
-#include "kernels/core/vector_io_avx512.h"
+#include "kernels/core/vector_avx512.h"
 #include "kernels/generated/blockcode_planes.h"
 #include "kernels/optim/state_codes.h"
 

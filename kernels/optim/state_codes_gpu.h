@@ -88,17 +88,30 @@ template <uint32_t LANES> MO_DEVICE uint32_t mo_group_largest(uint32_t value)
 
 /* --- 8-bit codes ----------------------------------------------------------------------------- */
 
-typedef struct mo_code_tables {
+/* One look-up a code takes 22 KB more of shared memory: too much for AMD's compute units, of whose
+ * 64 KB many blocks must live. There a code takes two look-ups. */
+#if defined(__HIP__)
+#define MO_STEP_CODES 0
+#else
+#define MO_STEP_CODES 1
+#endif
+
+typedef struct alignas(16) mo_code_tables {
     uint32_t map_signed[256], map_unsigned[256];
+#if MO_STEP_CODES
+    uint32_t steps_signed[2944], steps_unsigned[2692];
+#else
     uint32_t threshold_signed[132], threshold_unsigned[256];
-    uint8_t cell_signed[2820], cell_unsigned[2692];
+    uint8_t cell_signed[2832], cell_unsigned[2704];
+#endif
 } mo_code_tables;
 
+/* Both are aligned to 16 bytes. */
 template <int BYTES> MO_DEVICE void mo_table_copy(void *shared, const void *table)
 {
-    static_assert(BYTES % 4 == 0, "tables are copied by words");
-    for (uint32_t w = mo_thread_index(); w < BYTES / 4; w += MO_OPTIM_THREADS)
-        ((uint32_t *)shared)[w] = ((const uint32_t *)table)[w];
+    static_assert(BYTES % 16 == 0, "tables are copied by four words");
+    for (uint32_t w = mo_thread_index(); w < BYTES / 16; w += MO_OPTIM_THREADS)
+        ((mo_words<4> *)shared)[w] = ((const mo_words<4> *)table)[w];
 }
 
 /* A barrier is due afterwards. */
@@ -110,10 +123,15 @@ MO_DEVICE void mo_maps_load(mo_code_tables *t)
 
 MO_DEVICE void mo_cells_load(mo_code_tables *t)
 {
+#if MO_STEP_CODES
+    mo_table_copy<sizeof mo_steps_signed>(t->steps_signed, mo_steps_signed);
+    mo_table_copy<sizeof mo_steps_unsigned>(t->steps_unsigned, mo_steps_unsigned);
+#else
     mo_table_copy<sizeof mo_threshold_signed>(t->threshold_signed, mo_threshold_signed);
     mo_table_copy<sizeof mo_threshold_unsigned>(t->threshold_unsigned, mo_threshold_unsigned);
     mo_table_copy<sizeof mo_cell_signed>(t->cell_signed, mo_cell_signed);
     mo_table_copy<sizeof mo_cell_unsigned>(t->cell_unsigned, mo_cell_unsigned);
+#endif
 }
 
 /* Codes of values that are not positive become 0. */
@@ -128,8 +146,63 @@ MO_DEVICE void mo_zero_codes(const float values[8], uint32_t codes[8])
 
 /* --- the formats ----------------------------------------------------------------------------- */
 
+/* The bytes above bit 24 of four words, the first one lowest. */
+MO_DEVICE uint32_t mo_upper_bytes(const uint32_t of[4])
+{
+#if defined(__CUDA_ARCH__)
+    uint32_t low, high, all;
+    asm("prmt.b32 %0, %1, %2, 0x0073;" : "=r"(low) : "r"(of[0]), "r"(of[1]));
+    asm("prmt.b32 %0, %1, %2, 0x7300;" : "=r"(high) : "r"(of[2]), "r"(of[3]));
+    asm("prmt.b32 %0, %1, %2, 0x7610;" : "=r"(all) : "r"(low), "r"(high));
+    return all;
+#else
+    return of[0] >> 24 | of[1] >> 24 << 8 | of[2] >> 24 << 16 | (of[3] & 0xff000000u);
+#endif
+}
+
+#if MO_STEP_CODES
+
+/* Codes of magnitudes of at most 1 by steps, in the upper 8 bits: the number's upper bits pick the
+ * word of a cell in which the code grows once at most. The sum with the lower bits carries into the
+ * code from there on. Magnitudes below the first cell count as its beginning: that is code 1 of the
+ * unsigned map, and 0 of the signed one. */
+
+/* In z the bits are those of the generator's steps_signed. */
+MO_DEVICE uint32_t mo_step_code_signed(const mo_code_tables *t, float y)
+{
+    uint32_t sign = (uint32_t)((int32_t)mo_f32_bits(y) >> 31);
+    uint32_t z = mo_kept(mo_magnitude_from(y, MO_SIGNED_UMIN << 16) ^ sign ^ 0x3f800000u);
+    return z * 128 + t->steps_signed[mo_shift_right((int32_t)z, 17) + 1472];
+}
+
+MO_DEVICE uint32_t mo_step_code_unsigned(const mo_code_tables *t, float y)
+{
+    uint32_t bits = mo_magnitude_from(y, MO_UNSIGNED_UMIN << 16);
+    return bits * 256 + t->steps_unsigned[mo_shift_right((int32_t)bits, 16) - MO_UNSIGNED_UMIN];
+}
+
+MO_DEVICE void mo_codes_of(const mo_code_tables *t, int is_signed, const float y[8],
+                           uint32_t codes[8])
+{
+    MO_UNROLL
+    for (int k = 0; k < 8; k += 4) {
+        uint32_t steps[4];
+        MO_UNROLL
+        for (int j = 0; j < 4; j++)
+            steps[j] =
+                is_signed ? mo_step_code_signed(t, y[k + j]) : mo_step_code_unsigned(t, y[k + j]);
+        uint32_t bytes = mo_upper_bytes(steps);
+        MO_UNROLL
+        for (int j = 0; j < 4; j++)
+            codes[k + j] = bytes >> 8 * j & 0xffu;
+    }
+}
+
+#else
+
 /* The code of a magnitude of at most 1 by cells, without a branch: its upper half picks the one
- * threshold that may lie near it. Values below the first cell count as its beginning. */
+ * threshold that may lie near it. Values below the first cell count as its beginning: code 1 of the
+ * unsigned map; in the signed one they are below the threshold. */
 MO_DEVICE uint32_t mo_cell_code(const uint8_t *cells, const uint32_t *threshold, uint32_t umin,
                                 float y)
 {
@@ -147,6 +220,18 @@ MO_DEVICE uint32_t mo_cell_code_signed(const mo_code_tables *t, float y)
     code = (code ^ sign) + (MO_SIGNED_ZERO - sign);
     return (uint32_t)(code < 0 ? 0 : code);
 }
+
+MO_DEVICE void mo_codes_of(const mo_code_tables *t, int is_signed, const float y[8],
+                           uint32_t codes[8])
+{
+    MO_UNROLL
+    for (int k = 0; k < 8; k++)
+        codes[k] = is_signed ? mo_cell_code_signed(t, y[k])
+                             : mo_cell_code(t->cell_unsigned, t->threshold_unsigned,
+                                            MO_UNSIGNED_UMIN, y[k]);
+}
+
+#endif
 
 /* A format's tables lie in shared memory. Values to code are finite and their block has this scale,
  * so y is at most 1 (448 with e4m3) except for rounding. */
@@ -170,22 +255,12 @@ template <> struct mo_codec<MO_STATE_8BIT> {
             values[k] = mo_f32_from_bits(map[codes[k]]) * scale;
     }
 
-    /* A y below the first cell gets code 1: correct in the unsigned map; in the signed one it is
-     * below the threshold. */
     MO_DEVICE void encode(const tables *t, int is_signed, const float x[8], const float y[8],
                           uint32_t codes[8])
     {
-        if (is_signed) {
-            MO_UNROLL
-            for (int k = 0; k < 8; k++)
-                codes[k] = mo_cell_code_signed(t, y[k]);
-        } else {
-            MO_UNROLL
-            for (int k = 0; k < 8; k++)
-                codes[k] =
-                    mo_cell_code(t->cell_unsigned, t->threshold_unsigned, MO_UNSIGNED_UMIN, y[k]);
+        mo_codes_of(t, is_signed, y, codes);
+        if (!is_signed)
             mo_zero_codes(x, codes);
-        }
     }
 };
 
@@ -319,6 +394,8 @@ template <> struct mo_codec<MO_STATE_F8> {
     }
 };
 
+#include "kernels/optim/companded_gpu.h"
+
 /* Reads codes of eight elements from `at` on, a multiple of eight, of which `rest` exist. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_read_codes(const void *data, uint64_t at, uint32_t rest, int aligned,
@@ -394,13 +471,27 @@ MO_DEVICE int mo_scale_is_plain(uint32_t largest)
     return largest - 0x0d800000u <= 0x71800000u - 0x0d800000u;
 }
 
-/* x * prescale * inverse. Of a poisoned block, which stores codes of zeros, x becomes 0 too. */
+/* mo_format_scale of such an absmax. */
+template <uint32_t FORMAT> MO_DEVICE mo_block_scale mo_plain_scale(int is_signed, uint32_t largest)
+{
+    if (FORMAT == MO_STATE_COMPANDED)
+        return mo_format_scale(FORMAT, is_signed, largest);
+    mo_block_scale s;
+    s.absmax = mo_f32_from_bits(largest);
+    if (FORMAT == MO_STATE_F8)
+        s.absmax = s.absmax / 448.0f;
+    s.prescale = 1.0f;
+    s.inverse = 1.0f / s.absmax;
+    return s;
+}
+
+/* y * prescale * inverse. Of a poisoned block, which stores codes of zeros, x becomes 0 too. */
 MO_DEVICE void mo_normalise_odd(float x[8], const mo_block_scale *scale, float y[8])
 {
     int poisoned = mo_f32_is_nan(scale->inverse);
     MO_UNROLL
     for (int k = 0; k < 8; k++) {
-        y[k] = poisoned ? 0.0f : x[k] * scale->prescale * scale->inverse;
+        y[k] = poisoned ? 0.0f : y[k] * scale->prescale * scale->inverse;
         x[k] = poisoned ? 0.0f : x[k];
     }
 }
@@ -418,14 +509,18 @@ MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, 
     largest = mo_group_largest<LANES>(largest);
     if (rest == 0)
         return;
-    int plain = mo_scale_is_plain(largest); /* the same for all of a group */
-    mo_block_scale scale = mo_format_scale(FORMAT, largest);
-    if (MO_RARE(!plain)) {
+    mo_block_scale scale;
+    MO_UNROLL
+    for (int k = 0; k < 8; k++)
+        y[k] = mo_format_measure(FORMAT, is_signed, values[k]);
+    if (MO_RARE(!mo_scale_is_plain(largest))) { /* the same for all of a group */
+        scale = mo_format_scale(FORMAT, is_signed, largest);
         mo_normalise_odd(values, &scale, y);
     } else {
+        scale = mo_plain_scale<FORMAT>(is_signed, largest);
         MO_UNROLL
         for (int k = 0; k < 8; k++)
-            y[k] = values[k] * scale.inverse;
+            y[k] *= scale.inverse;
     }
     mo_codec<FORMAT>::encode(tables, is_signed, values, y, codes);
     mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, codes);

@@ -1,12 +1,13 @@
 /*
  * The step in blocks of 256 elements (128 with 4-bit states), for any rule and format, over the
- * vectors of one instruction set: step_simd_avx2.c and step_simd_avx512.h define the names below
- * and include this. A block is worked on as fp32 in the first-level cache: load and decode, update,
- * code, round and store. Nothing is written before the block is known to be finite; the scalar form
- * does a block that is not, and a shorter last one.
+ * vectors of one instruction set (core/vector_avx2.h has the words v_…). A block is updated into
+ * fp32 buffers in the first-level cache, and coded, rounded and written after the next block's
+ * update: so its scales are there when they are needed, and the latency of the update's divisions
+ * and square roots is hidden. Nothing is written before the block is known to be finite; the scalar
+ * form does a block that is not, and a shorter last one.
  *
- * They define MO_LANES_N; VF and VI, vectors of floats and of int32; VM, what compares give; and
- * the functions v_… as used here. Rules and formats are constants to the compiler.
+ * step_simd_avx2.c and step_simd_avx512.h define v_decode_8bit, v_encode_8bit and
+ * v_write_stochastic and include this. Rules and formats are constants to the compiler.
  */
 #include "kernels/optim/optim_cpu.h"
 
@@ -30,18 +31,15 @@ MO_INLINE mo_lane_coef mo_lane_coef_of(const mo_rule_coef *c)
 
 /* --- rules ----------------------------------------------------------------------------------- */
 
-MO_INLINE VF lane_one_nan(VF x)
-{
-    return v_select(v_is_nan(x), v_bits(v_seti((int)MO_F32_NAN_BITS)), x);
-}
-
-MO_INLINE VF lane_adamw(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v)
+/* root: of the new second moment. */
+MO_INLINE VF lane_adamw(const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
 {
     VF h = v_mul(g, c->factor);
     *m = v_fma(c->beta1, *m, v_mul(c->one_minus_beta1, h));
     *v = v_fma(c->beta2, *v, v_mul(v_mul(c->one_minus_beta2, h), h));
     *v = v_min(v_set(0x1.fffffep127f), *v); /* the second operand where one is NaN */
-    VF u = v_div(*m, v_add(v_sqrt(*v), c->eps));
+    *root = v_sqrt(*v);
+    VF u = v_div(*m, v_add(*root, c->eps));
     return v_fma(c->rate, u, v_fma(c->decay, p, p));
 }
 
@@ -66,140 +64,237 @@ MO_INLINE VF lane_sgd(const mo_lane_coef *c, VF g, VF p, VF *m)
     return v_fma(c->rate, u, p);
 }
 
-/* mo_rule_update of n elements, a multiple of MO_LANES_N. */
-MO_INLINE void lane_update(uint32_t rule, const mo_lane_coef *c, const float *g, float *p, float *m,
-                           float *v, uint64_t n)
+/* *root: of the new second moment, where the rule has one. */
+MO_INLINE VF lane_rule(uint32_t rule, const mo_lane_coef *c, VF g, VF p, VF *m, VF *v, VF *root)
 {
-    for (uint64_t i = 0; i < n; i += MO_LANES_N) {
-        VF gradient = v_load(g + i), parameter = v_load(p + i), first = v_load(m + i);
-        if (rule == MO_RULE_ADAMW) {
-            VF second = v_load(v + i);
-            parameter = lane_adamw(c, gradient, parameter, &first, &second);
-            v_store(v + i, lane_one_nan(second));
-        } else if (rule == MO_RULE_LION) {
-            parameter = lane_lion(c, gradient, parameter, &first);
-        } else {
-            parameter = lane_sgd(c, gradient, parameter, &first);
-        }
-        v_store(m + i, lane_one_nan(first));
-        v_store(p + i, lane_one_nan(parameter));
-    }
+    return rule == MO_RULE_ADAMW  ? lane_adamw(c, g, p, m, v, root)
+           : rule == MO_RULE_LION ? lane_lion(c, g, p, m)
+                                  : lane_sgd(c, g, p, m);
 }
 
 /* --- formats --------------------------------------------------------------------------------- */
 
-/* Two codes a byte to one, the even element from the upper half, and back. */
-MO_INLINE void lane_unpack4(const uint8_t *pairs, uint8_t *codes)
-{
-    for (int i = 0; i < MO_BLOCK4_SIZE / 2; i++) {
-        codes[2 * i] = pairs[i] >> 4;
-        codes[2 * i + 1] = pairs[i] & 15;
-    }
-}
-
-MO_INLINE void lane_pack4(const uint8_t *codes, uint8_t *pairs)
-{
-    for (int i = 0; i < MO_BLOCK4_SIZE / 2; i++)
-        pairs[i] = (uint8_t)(codes[2 * i] << 4 | codes[2 * i + 1]);
-}
-
-/* e4m3 by the exponents of fp32: the bits of the magnitude are those of value * 2^-120. */
+/* The bits of a number's magnitude without those of NaN, and its sign, are those of value * 2^-120
+ * as fp32. */
 MO_INLINE VF lane_value_f8(VI code)
 {
-    VI magnitude = v_and(code, v_seti(0x7f));
-    VF x = v_mul(v_bits(v_sll(magnitude, 20)), v_set(0x1p120f));
-    x = v_select(v_eqi(magnitude, v_seti(0x7f)), v_bits(v_seti((int)MO_F32_NAN_BITS)), x);
-    return v_bits(v_or(v_ints(x), v_sll(v_and(code, v_seti(0x80)), 24)));
+    VI bits = v_and(v_sra(v_sll(code, 24), 4), v_seti((int)0x87ffffffu));
+    return v_mul(v_bits(bits), v_set(0x1p120f));
 }
 
-/* Of a finite value: mo_f32_to_e4m3 that saturates. Below 2^-6 adding 2^14 rounds to a multiple of
- * 2^-9, the quantum there. */
+/* (code + 1) / 16 of the low four bits: they are the mantissa's end of 2^19 + code / 16. */
+MO_INLINE VF lane_value4_unsigned(VI code)
+{
+    VI bits = v_or(v_and(code, v_seti(15)), v_ints(v_set(0x1p19f)));
+    return v_sub(v_bits(bits), v_set(0x1p19f - 0.0625f));
+}
+
+/* The magnitude code less 4. Where the bits of |y| are 0.3125's plus t, the larger of t / 2^22 and
+ * t / 2^24, rounded down, is that or one less: a comparison with a threshold settles it. */
+MO_INLINE VI lane_magnitude4(VF y)
+{
+    static const uint32_t last_below[8] = {/* thresholds 5 to 8, then 1 to 4, less 1 */
+                                           0x3ea66666, 0x3f0ccccd, 0x3f466666, 0x3f719999,
+                                           0x3b343958, 0x3c9ba5e4, 0x3d6147ae, 0x3e147ae1};
+    VI a = v_and(v_ints(y), v_seti(0x7fffffff)), t = v_subi(a, v_ints(v_set(0.3125f)));
+    VI code = v_maxi(v_maxi(v_sra(t, 22), v_sra(t, 24)), v_seti(-4));
+    return v_count(code, v_gti(a, v_look8(last_below, code)));
+}
+
+MO_INLINE VI lane_codes4_signed(const VF y[4])
+{
+    VI code[4], sign[4];
+    for (int k = 0; k < 4; k++) {
+        code[k] = lane_magnitude4(y[k]);
+        sign[k] = v_ints(y[k]);
+    }
+    VI magnitude = v_add_bytes(v_pack_bytes(code), v_setb(4));
+    VI from_zero = v_with_sign(magnitude, v_pack_bytes(sign));
+    return v_maxb(v_add_bytes(from_zero, v_setb(MO_SIGNED4_ZERO)), v_setb(0));
+}
+
+/* 16 * y to the nearest integer, less 1. The factor takes a tie, and no other value, below it. */
+MO_INLINE VI lane_codes4_unsigned(const VF y[4])
+{
+    VI code[4];
+    for (int k = 0; k < 4; k++) {
+        VF whole = v_fma(y[k], v_set(16.0f - 0x1p-20f), v_set(0x1.8p23f));
+        code[k] = v_subi(v_ints(whole), v_seti(0x4b400001)); /* 1.5 * 2^23, and 1 */
+    }
+    return v_bytes(code);
+}
+
+/* mo_f32_to_e4m3 of y >= 0, at most 448 or little above, modulo 256: with the exponent e of y, at
+ * least -6, adding 2^(e + 20) rounds to a multiple of 2^(e - 3). That many multiples, and 8 (e +
+ * 6), make the code. */
 MO_INLINE VI lane_code_f8(VF y)
 {
-    VI bits = v_ints(y), a = v_and(bits, v_seti(0x7fffffff));
-    VI low = v_subi(v_ints(v_add(v_bits(a), v_set(16384.0f))), v_ints(v_set(16384.0f)));
-    VI odd = v_and(v_srl(a, 20), v_seti(1));
-    VI high = v_srl(v_addi(v_addi(v_subi(a, v_seti(120 << 23)), v_seti((1 << 19) - 1)), odd), 20);
-    VI code = v_selecti(v_gti(a, v_seti((121 << 23) - 1)), high, low);
-    code = v_selecti(v_gti(a, v_seti(0x43e00000)), v_seti(0x7e), code); /* beyond 448 */
-    return v_or(code, v_and(v_srl(bits, 24), v_seti(0x80)));
+    VI exponent = v_maxi(v_and(v_ints(y), v_seti(0x7f800000)), v_seti(121 << 23));
+    VI r = v_ints(v_add(y, v_bits(v_addi(exponent, v_seti(20 << 23)))));
+    return v_and(v_addi(v_addi(r, v_srl(r, 20)), v_seti(-8 * (121 + 20))), v_seti(0xff));
+}
+
+MO_INLINE VI lane_codes_f8_signed(const VF y[4])
+{
+    VI code[4], sign[4];
+    for (int k = 0; k < 4; k++) {
+        sign[k] = v_ints(y[k]);
+        code[k] = lane_code_f8(v_bits(v_and(sign[k], v_seti(0x7fffffff))));
+    }
+    return v_or(v_bytes(code), v_and(v_pack_bytes(sign), v_setb((char)0x80)));
 }
 
 /* Negative values get 0. */
-MO_INLINE VI lane_code_f8_unsigned(VF x, VF y)
+MO_INLINE VI lane_codes_f8_unsigned(const VF x[4], const VF y[4])
 {
-    VI code = lane_code_f8(v_bits(v_maxi(v_ints(y), v_seti(0))));
-    return v_maxi(code, v_mini(v_ints(x), v_seti(1)));
+    VI code[4], bits[4];
+    for (int k = 0; k < 4; k++) {
+        bits[k] = v_ints(x[k]);
+        code[k] = lane_code_f8(v_bits(v_maxi(v_ints(y[k]), v_seti(0))));
+    }
+    return v_maxb(v_bytes(code), v_minb(v_pack_bytes(bits), v_setb(1)));
 }
 
-MO_INLINE VI lane_code4_signed(VF y)
+MO_INLINE VF lane_cubic(VF x, float c0, float c1, float c2, float c3)
 {
-    VI bits = v_ints(y), a = v_and(bits, v_seti(0x7fffffff)), sign = v_sra(bits, 31);
-    VI code = v_seti(0);
-    for (int k = 1; k <= MO_SIGNED4_TOP; k++)
-        code = v_count(code, v_gti(a, v_seti((int)mo_threshold4_signed[k] - 1)));
-    code = v_subi(v_xor(code, sign), sign);
-    return v_maxi(v_addi(code, v_seti(MO_SIGNED4_ZERO)), v_seti(0));
+    return v_fma(v_fma(v_fma(v_set(c3), x, v_set(c2)), x, v_set(c1)), x, v_set(c0));
 }
 
-MO_INLINE VI lane_code4_unsigned(VF y)
+/* The byte 0x80 ^ code below the bits of 2^23 is a float, from which 2^23 + 128 leaves the signed
+ * code. */
+MO_INLINE VF lane_value_companded_signed(VI code)
 {
-    VF t = v_sub(v_mul(y, v_set(16.0f)), v_set(0.5f));
-    VI code = v_subi(v_ceil_int(t), v_seti(1));
-    return v_mini(v_maxi(code, v_seti(0)), v_seti(MO_UNSIGNED4_TOP));
+    VF c = v_sub(v_bits(v_xor(code, v_seti(0x4b000080))), v_set(0x1.0001p23f));
+    VF a = v_bits(v_and(v_ints(c), v_seti(0x7fffffff)));
+    return v_mul(c, lane_cubic(a, MO_EXPAND_0, MO_EXPAND_1, MO_EXPAND_2, MO_EXPAND_3));
+}
+
+MO_INLINE VF lane_value_companded_unsigned(VI code)
+{
+    VF c = v_float(code);
+    return v_mul(v_mul(c, c), v_set(MO_EXPAND_SQUARE));
+}
+
+MO_INLINE VI lane_code_companded_signed(VF y)
+{
+    VF a = v_bits(v_and(v_ints(y), v_seti(0x7fffffff)));
+    VF slope = lane_cubic(a, MO_COMPAND_0, MO_COMPAND_1, MO_COMPAND_2, MO_COMPAND_3);
+    return v_and(v_ints(v_fma(y, slope, v_set(MO_COMPAND_ROUND))), v_seti(0xff));
+}
+
+/* Of a root that is not negative and its normalised value. */
+MO_INLINE VI lane_code_companded_root(VF root, VF y)
+{
+    VI code = v_and(v_ints(v_add(y, v_set(MO_COMPAND_ROUND))), v_seti(0xff));
+    return v_maxi(code, v_mini(v_ints(root), v_seti(1)));
+}
+
+/* A coded moment from a block's first element on. */
+typedef struct mo_lane_moment {
+    const uint8_t *codes;
+    VF scale;
+    VT table; /* the products of the signed 4-bit map */
+} mo_lane_moment;
+
+MO_INLINE mo_lane_moment lane_moment(uint32_t format, const void *data, const float *scales,
+                                     uint64_t at)
+{
+    VF scale = v_set(scales[at / mo_format_block(format)]);
+    return (mo_lane_moment){(const uint8_t *)data + mo_format_bytes(format, at), scale,
+                            v_table16(mo_map4_signed, scale)};
+}
+
+/* The values of elements i to i + MO_LANES_N - 1; no 8-bit format, no code of NaN. */
+MO_INLINE VF lane_value(uint32_t format, int is_signed, const mo_lane_moment *x, uint32_t i)
+{
+    if (format == MO_STATE_F8)
+        return v_mul(lane_value_f8(v_load_codes(x->codes + i)), x->scale);
+    if (format == MO_STATE_COMPANDED) {
+        VI byte = v_load_codes(x->codes + i);
+        return v_mul(is_signed ? lane_value_companded_signed(byte)
+                               : lane_value_companded_unsigned(byte),
+                     x->scale);
+    }
+    VI code = v_load_codes4(x->codes + i / 2);
+    return is_signed ? v_look16(&x->table, code) : v_mul(lane_value4_unsigned(code), x->scale);
+}
+
+/* Only states of others have negative scales, whose values have no root. */
+MO_INLINE int lane_odd_scale(uint32_t format, float scale)
+{
+    return format == MO_STATE_COMPANDED && mo_f32_bits(scale) >= MO_F32_INF_BITS;
+}
+
+/* Only states of others have codes of NaN. */
+MO_INLINE int lane_has_nan(uint32_t format, const void *data, uint64_t at)
+{
+    const uint8_t *codes = (const uint8_t *)data + at;
+    uint8_t largest = 0;
+    for (int i = 0; i < MO_BLOCK_SIZE && format == MO_STATE_F8; i++) {
+        uint8_t magnitude = codes[i] & 0x7f;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    return largest == 0x7f;
 }
 
 /* The block that starts at element `at` of a moment, to fp32. */
 MO_INLINE void lane_decode(uint32_t format, int is_signed, const void *data, const float *scales,
                            uint64_t at, float *values)
 {
-    const uint8_t *codes = (const uint8_t *)data + mo_format_bytes(format, at);
     uint32_t n = mo_format_block(format);
-    float scale = scales[at / n];
-    uint8_t wide[MO_BLOCK4_SIZE];
     if (format == MO_STATE_8BIT) {
-        v_decode_8bit(is_signed, codes, scale, values);
+        v_decode_8bit(is_signed, (const uint8_t *)data + at, scales[at / n], values);
         return;
     }
-    if (format == MO_STATE_4BIT) {
-        lane_unpack4(codes, wide);
-        codes = wide;
-    }
-    for (uint32_t i = 0; i < n; i += MO_LANES_N) {
-        VI code = v_load_codes(codes + i);
-        VF x = format == MO_STATE_F8 ? lane_value_f8(code)
-               : is_signed           ? v_table16(mo_map4_signed, code)
-                                     : v_mul(v_float(v_addi(code, v_seti(1))), v_set(0.0625f));
-        v_store(values + i, v_mul(x, v_set(scale)));
-    }
+    mo_lane_moment x = lane_moment(format, data, scales, at);
+    for (uint32_t i = 0; i < n; i += MO_LANES_N)
+        v_store(values + i, lane_value(format, is_signed, &x, i));
 }
 
-/* A finite block, its largest magnitude as bits. Values of an unsigned one are not negative. */
-MO_INLINE void lane_encode(uint32_t format, int is_signed, const float *values, uint32_t largest,
-                           uint64_t at, void *data, float *scales)
+/* The codes of 4 * MO_LANES_N values; with companded second moments, of their roots. */
+MO_INLINE VI lane_codes(uint32_t format, int is_signed, const float *values, VF inverse)
 {
-    uint8_t *codes = (uint8_t *)data + mo_format_bytes(format, at);
-    uint32_t n = mo_format_block(format);
-    mo_block_scale scale = mo_format_scale(format, largest);
-    uint8_t wide[MO_BLOCK4_SIZE], *out = format == MO_STATE_4BIT ? wide : codes;
-    scales[at / n] = scale.absmax;
-    if (format == MO_STATE_8BIT) {
-        v_encode_8bit(is_signed, values, &scale, codes);
-        return;
-    }
-    for (uint32_t i = 0; i < n; i += MO_LANES_N) {
-        VF x = v_load(values + i), y = v_mul(v_mul(x, v_set(scale.prescale)), v_set(scale.inverse));
-        VI code;
-        if (format == MO_STATE_4BIT)
-            code = is_signed ? lane_code4_signed(y) : lane_code4_unsigned(y);
-        else if (is_signed)
-            code = lane_code_f8(y);
-        else
-            code = lane_code_f8_unsigned(x, y);
-        v_store_codes(out + i, code);
+    VF x[4], y[4];
+    for (int k = 0; k < 4; k++) {
+        x[k] = v_load(values + k * MO_LANES_N);
+        y[k] = v_mul(x[k], inverse);
     }
     if (format == MO_STATE_4BIT)
-        lane_pack4(wide, codes);
+        return is_signed ? lane_codes4_signed(y) : lane_codes4_unsigned(y);
+    if (format == MO_STATE_COMPANDED) {
+        VI code[4];
+        for (int k = 0; k < 4; k++)
+            code[k] =
+                is_signed ? lane_code_companded_signed(y[k]) : lane_code_companded_root(x[k], y[k]);
+        return v_bytes(code);
+    }
+    return is_signed ? lane_codes_f8_signed(y) : lane_codes_f8_unsigned(x, y);
+}
+
+/* Values ready for lane_codes. The 8-bit form does this itself. */
+MO_INLINE void lane_prescale(uint32_t format, float *values, const mo_block_scale *scale)
+{
+    if (format == MO_STATE_8BIT || __builtin_expect(scale->prescale == 1.0f, 1))
+        return;
+    for (uint32_t i = 0; i < mo_format_block(format); i += MO_LANES_N)
+        v_store(values + i, v_mul(v_load(values + i), v_set(scale->prescale)));
+}
+
+/* A finite, prescaled block. */
+MO_INLINE void lane_encode(uint32_t format, int is_signed, float *values,
+                           const mo_block_scale *scale, uint8_t *codes)
+{
+    if (format == MO_STATE_8BIT) {
+        v_encode_8bit(is_signed, values, scale, codes);
+        return;
+    }
+    for (uint32_t i = 0; i < mo_format_block(format); i += 4 * MO_LANES_N) {
+        VI code = lane_codes(format, is_signed, values + i, v_set(scale->inverse));
+        if (format == MO_STATE_4BIT)
+            v_store_bytes4(codes + i / 2, code);
+        else
+            v_put(codes + i, code, 0);
+    }
 }
 
 MO_INLINE uint32_t lane_largest(const float *values, uint32_t n)
@@ -212,7 +307,7 @@ MO_INLINE uint32_t lane_largest(const float *values, uint32_t n)
 
 /* --- parameters and gradients ---------------------------------------------------------------- */
 
-/* n elements from `at` on, a multiple of MO_LANES_N. */
+/* n elements from `at` on, a multiple of 2 * MO_LANES_N. */
 static __attribute__((noinline)) void lane_read(const void *data, uint64_t at, int32_t dtype,
                                                 uint64_t n, float *values)
 {
@@ -227,6 +322,17 @@ static __attribute__((noinline)) void lane_read(const void *data, uint64_t at, i
             v_store(values + i, v_load_as(data, at + i, MO_DTYPE_F16));
 }
 
+/* n elements as fp32, in `room` where they are of another type. */
+MO_INLINE const float *lane_floats(const void *data, uint64_t at, int32_t dtype, uint64_t n,
+                                   float *room)
+{
+    if (dtype == MO_DTYPE_F32)
+        return (const float *)data + at;
+    lane_read(data, at, dtype, n, room);
+    return room;
+}
+
+/* The values' only NaN is MO_F32_NAN_BITS. */
 static __attribute__((noinline)) void lane_write(void *data, uint64_t at, int32_t dtype, uint64_t n,
                                                  const float *values)
 {
@@ -234,8 +340,9 @@ static __attribute__((noinline)) void lane_write(void *data, uint64_t at, int32_
         for (uint64_t i = 0; i < n; i += MO_LANES_N)
             v_store_as(data, at + i, MO_DTYPE_F32, v_load(values + i));
     else if (dtype == MO_DTYPE_BF16)
-        for (uint64_t i = 0; i < n; i += MO_LANES_N)
-            v_store_as(data, at + i, MO_DTYPE_BF16, v_load(values + i));
+        for (uint64_t i = 0; i < n; i += 2 * MO_LANES_N)
+            v_store_bf16_pair((uint16_t *)data + at + i, v_load(values + i),
+                              v_load(values + i + MO_LANES_N));
     else
         for (uint64_t i = 0; i < n; i += MO_LANES_N)
             v_store_as(data, at + i, MO_DTYPE_F16, v_load(values + i));
@@ -255,58 +362,179 @@ MO_INLINE void lane_write_parameters(const mo_optim_span *s, uint64_t at, uint64
 
 /* --- the step -------------------------------------------------------------------------------- */
 
+/* A block between its update and its coding. */
 typedef struct mo_lane_work {
     _Alignas(64) float g[LANE_BLOCK];
     _Alignas(64) float p[LANE_BLOCK];
     _Alignas(64) float m[LANE_BLOCK];
     _Alignas(64) float v[LANE_BLOCK];
+    mo_block_scale scale1, scale2;
+    uint8_t *m_codes, *v_codes;
+    uint64_t at;
 } mo_lane_work;
 
-MO_INLINE void lane_step_coded(uint32_t rule, uint32_t format, const mo_optim_span *s,
-                               const mo_lane_coef *c, mo_lane_work *w, uint64_t at)
+/* What an update finds: the largest magnitudes, and NaN where a parameter is not finite. */
+typedef struct mo_lane_seen {
+    VI largest1, largest2;
+    VF not_finite;
+} mo_lane_seen;
+
+MO_INLINE void lane_one_nan_all(float *values, uint64_t n)
 {
-    uint32_t n = mo_format_block(format), largest1, largest2 = 0;
-    int second = mo_rule_has_second(rule);
-    lane_read(s->gradient, at, s->gradient_dtype, n, w->g);
-    lane_read(s->parameter, at, s->parameter_dtype, n, w->p);
-    lane_decode(format, 1, s->m, s->absmax1, at, w->m);
+    for (uint64_t i = 0; i < n; i += MO_LANES_N)
+        v_store(values + i, v_one_nan(v_load(values + i)));
+}
+
+/* One block, from memory to `w`; g and p are its gradients and parameters, of type `dtype`. */
+MO_INLINE mo_lane_seen lane_update_as(uint32_t rule, uint32_t format, const mo_optim_span *s,
+                                      const mo_lane_coef *c, mo_lane_work *w, uint64_t at,
+                                      int32_t dtype, const void *g, const void *p)
+{
+    const VI magnitude = v_seti(0x7fffffff);
+    uint32_t n = mo_format_block(format);
+    int decoded = format == MO_STATE_8BIT, second = mo_rule_has_second(rule);
+    mo_lane_seen seen = {v_seti(0), v_seti(0), v_set(0.0f)};
+    mo_lane_moment x1 = lane_moment(format, s->m, s->absmax1, at), x2 = x1;
     if (second)
+        x2 = lane_moment(format, s->v, s->absmax2, at);
+    if (decoded)
+        lane_decode(format, 1, s->m, s->absmax1, at, w->m);
+    if (decoded && second)
         lane_decode(format, 0, s->v, s->absmax2, at, w->v);
-    lane_update(rule, c, w->g, w->p, w->m, w->v, n);
-    largest1 = lane_largest(w->m, n);
-    if (second)
-        largest2 = lane_largest(w->v, n);
-    if (__builtin_expect(largest1 >= MO_F32_INF_BITS || largest2 >= MO_F32_INF_BITS, 0)) {
-        mo_step_block_scalar(rule, format, s, at);
-        return;
+    for (uint32_t i = 0; i < n; i += MO_LANES_N) {
+        VF m = decoded ? v_load(w->m + i) : lane_value(format, 1, &x1, i), v = m;
+        if (second)
+            v = decoded ? v_load(w->v + i) : lane_value(format, 0, &x2, i);
+        VF root = v;
+        VF x = lane_rule(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), &m, &v, &root);
+        v_store(w->p + i, x);
+        v_store(w->m + i, m);
+        seen.largest1 = v_maxi(seen.largest1, v_and(v_ints(m), magnitude));
+        seen.not_finite = v_fma(x, v_set(0.0f), seen.not_finite);
+        if (second) {
+            v_store(w->v + i, format == MO_STATE_COMPANDED ? root : v);
+            seen.largest2 = v_maxi(seen.largest2, v_and(v_ints(v), magnitude));
+        }
     }
-    lane_encode(format, 1, w->m, largest1, at, s->m, s->absmax1);
-    if (second)
-        lane_encode(format, 0, w->v, largest2, at, s->v, s->absmax2);
-    lane_write_parameters(s, at, n, w->p);
+    return seen;
+}
+
+MO_INLINE mo_lane_seen lane_update(uint32_t rule, uint32_t format, const mo_optim_span *s,
+                                   const mo_lane_coef *c, mo_lane_work *w, uint64_t at)
+{
+    if (s->gradient_dtype == MO_DTYPE_BF16 && s->parameter_dtype == MO_DTYPE_BF16)
+        return lane_update_as(rule, format, s, c, w, at, MO_DTYPE_BF16,
+                              (const uint16_t *)s->gradient + at,
+                              (const uint16_t *)s->parameter + at);
+    uint32_t n = mo_format_block(format);
+    const float *g = lane_floats(s->gradient, at, s->gradient_dtype, n, w->g);
+    const float *p = lane_floats(s->parameter, at, s->parameter_dtype, n, w->p);
+    return lane_update_as(rule, format, s, c, w, at, MO_DTYPE_F32, g, p);
+}
+
+/* After the update: the block's scales, and what coding and writing it needs. Returns NULL where
+ * the scalar form had to do the block. */
+MO_INLINE mo_lane_work *lane_settle(uint32_t rule, uint32_t format, const mo_optim_span *s,
+                                    const mo_lane_seen *seen, mo_lane_work *w, uint64_t at)
+{
+    uint32_t n = mo_format_block(format);
+    uint32_t largest1 = v_largest(seen->largest1), largest2 = v_largest(seen->largest2);
+    int second = mo_rule_has_second(rule);
+    if (__builtin_expect(largest1 >= MO_F32_INF_BITS || largest2 >= MO_F32_INF_BITS ||
+                             lane_has_nan(format, s->m, at) ||
+                             (second && (lane_has_nan(format, s->v, at) ||
+                                         lane_odd_scale(format, s->absmax2[at / n]))),
+                         0)) {
+        mo_step_block_scalar(rule, format, s, at);
+        return NULL;
+    }
+    w->at = at;
+    w->scale1 = mo_format_scale(format, 1, largest1);
+    w->m_codes = (uint8_t *)s->m + mo_format_bytes(format, at);
+    s->absmax1[at / n] = w->scale1.absmax;
+    lane_prescale(format, w->m, &w->scale1);
+    if (second) {
+        w->scale2 = mo_format_scale(format, 0, largest2);
+        w->v_codes = (uint8_t *)s->v + mo_format_bytes(format, at);
+        s->absmax2[at / n] = w->scale2.absmax;
+        lane_prescale(format, w->v, &w->scale2);
+    }
+    if (v_largest(v_and(v_ints(seen->not_finite), v_seti(0x7fffffff))) != 0)
+        lane_one_nan_all(w->p, n);
+    return w;
+}
+
+MO_INLINE void lane_finish(uint32_t rule, uint32_t format, const mo_optim_span *s, mo_lane_work *w)
+{
+    if (w == NULL)
+        return;
+    lane_encode(format, 1, w->m, &w->scale1, w->m_codes);
+    if (mo_rule_has_second(rule))
+        lane_encode(format, 0, w->v, &w->scale2, w->v_codes);
+    lane_write_parameters(s, w->at, mo_format_block(format), w->p);
+}
+
+MO_INLINE void lane_step_coded(uint32_t rule, uint32_t format, const mo_optim_span *s,
+                               const mo_lane_coef *c, mo_lane_work works[2])
+{
+    uint32_t n = mo_format_block(format);
+    mo_lane_work *before = NULL;
+    for (uint64_t at = 0; at < s->count || before != NULL; at += n) {
+        mo_lane_work *w = &works[at / n % 2], *updated = NULL;
+        mo_lane_seen seen;
+        int whole = at + n <= s->count;
+        if (whole) {
+            seen = lane_update(rule, format, s, c, w, at);
+            updated = lane_settle(rule, format, s, &seen, w, at);
+        } else if (at < s->count) {
+            mo_step_block_scalar(rule, format, s, at);
+        }
+        lane_finish(rule, format, s, before);
+        before = updated;
+    }
+}
+
+/* mo_rule_update of a block of 32-bit states, in place; the new parameters to `out`. */
+MO_INLINE void lane_update32(uint32_t rule, const mo_lane_coef *c, int32_t dtype, const void *g,
+                             const void *p, float *out, float *m, float *v)
+{
+    for (uint64_t i = 0; i < LANE_BLOCK; i += MO_LANES_N) {
+        VF first = v_load(m + i), second = first;
+        if (mo_rule_has_second(rule))
+            second = v_load(v + i);
+        VF root, x = lane_rule(rule, c, v_load_as(g, i, dtype), v_load_as(p, i, dtype), &first,
+                               &second, &root);
+        if (mo_rule_has_second(rule))
+            v_store(v + i, v_one_nan(second));
+        v_store(m + i, v_one_nan(first));
+        v_store(out + i, v_one_nan(x));
+    }
 }
 
 /* States, and parameters of f32, are updated in place. */
 MO_INLINE void lane_step32(uint32_t rule, const mo_optim_span *s, const mo_lane_coef *c,
                            mo_lane_work *w)
 {
-    float *m = s->m, *v = s->v;
-    float *p = s->parameter_dtype == MO_DTYPE_F32 ? s->parameter : NULL;
-    const float *g = s->gradient_dtype == MO_DTYPE_F32 ? s->gradient : NULL;
+    int bf16 = s->gradient_dtype == MO_DTYPE_BF16 && s->parameter_dtype == MO_DTYPE_BF16;
     uint64_t at = 0;
     for (; at + LANE_BLOCK <= s->count; at += LANE_BLOCK) {
-        if (g == NULL)
-            lane_read(s->gradient, at, s->gradient_dtype, LANE_BLOCK, w->g);
-        if (p == NULL)
-            lane_read(s->parameter, at, s->parameter_dtype, LANE_BLOCK, w->p);
-        if (m == NULL)
+        float *m = s->m == NULL ? w->m : (float *)s->m + at;
+        float *v = s->v == NULL ? w->v : (float *)s->v + at;
+        float *out = s->parameter_dtype == MO_DTYPE_F32 ? (float *)s->parameter + at : w->p;
+        if (s->m == NULL)
             memset(w->m, 0, sizeof w->m);
-        lane_update(rule, c, g == NULL ? w->g : g + at, p == NULL ? w->p : p + at,
-                    m == NULL ? w->m : m + at, v == NULL ? w->v : v + at, LANE_BLOCK);
-        if (p == NULL)
+        if (bf16) {
+            lane_update32(rule, c, MO_DTYPE_BF16, (const uint16_t *)s->gradient + at,
+                          (const uint16_t *)s->parameter + at, out, m, v);
+        } else {
+            const float *g = lane_floats(s->gradient, at, s->gradient_dtype, LANE_BLOCK, w->g);
+            const float *p = lane_floats(s->parameter, at, s->parameter_dtype, LANE_BLOCK, w->p);
+            lane_update32(rule, c, MO_DTYPE_F32, g, p, out, m, v);
+        }
+        if (out == w->p)
             lane_write_parameters(s, at, LANE_BLOCK, w->p);
         else if (s->copy != NULL)
-            lane_write(s->copy, at, s->copy_dtype, LANE_BLOCK, p + at);
+            lane_write(s->copy, at, s->copy_dtype, LANE_BLOCK, out);
     }
     mo_step32_scalar(rule, s, at, s->count);
 }
@@ -315,21 +543,15 @@ MO_INLINE void lane_step(uint32_t rule, uint32_t format, const void *args, uint6
                          uint64_t end)
 {
     const mo_optim_step_args *a = args;
-    uint32_t block = mo_format_block(format);
     mo_optim_span span;
-    mo_lane_work w;
+    mo_lane_work w[2];
     for (uint64_t chunk = begin; chunk < end && !a->control->skip; chunk++) {
         mo_optim_span_of(a, chunk, &span);
         mo_lane_coef c = mo_lane_coef_of(&span.coef);
-        if (span.absmax1 == NULL) {
-            lane_step32(rule, &span, &c, &w);
-            continue;
-        }
-        uint64_t at = 0;
-        for (; at + block <= span.count; at += block)
-            lane_step_coded(rule, format, &span, &c, &w, at);
-        if (at < span.count)
-            mo_step_block_scalar(rule, format, &span, at);
+        if (span.absmax1 == NULL)
+            lane_step32(rule, &span, &c, w);
+        else
+            lane_step_coded(rule, format, &span, &c, w);
     }
 }
 
@@ -349,12 +571,18 @@ MO_INLINE void lane_quantize(uint32_t format, const void *args, uint64_t begin, 
             mo_quantize_block_scalar(format, a, at, n);
             continue;
         }
-        for (uint32_t i = 0; i < n && !a->is_signed; i += MO_LANES_N) /* negatives count as 0 */
-            v_store(values + i, v_bits(v_maxi(v_ints(v_load(values + i)), v_seti(0))));
+        mo_block_scale scale = mo_format_scale(format, a->is_signed != 0, largest);
+        for (uint32_t i = 0; i < n && !a->is_signed; i += MO_LANES_N) {
+            VF x = v_bits(v_maxi(v_ints(v_load(values + i)), v_seti(0))); /* negatives are 0 */
+            v_store(values + i, format == MO_STATE_COMPANDED ? v_sqrt(x) : x);
+        }
+        lane_prescale(format, values, &scale);
+        a->absmax[at / n] = scale.absmax;
+        uint8_t *codes = a->codes + mo_format_bytes(format, at);
         if (a->is_signed)
-            lane_encode(format, 1, values, largest, at, a->codes, a->absmax);
+            lane_encode(format, 1, values, &scale, codes);
         else
-            lane_encode(format, 0, values, largest, at, a->codes, a->absmax);
+            lane_encode(format, 0, values, &scale, codes);
     }
     if (at < last)
         mo_quantize_block_scalar(format, a, at, (uint32_t)(last - at));
@@ -368,13 +596,16 @@ MO_INLINE void lane_dequantize(uint32_t format, const void *args, uint64_t begin
     _Alignas(64) float values[LANE_BLOCK];
     last = last < a->count ? last : a->count;
     for (; at + n <= last; at += n) {
+        if (lane_has_nan(format, a->codes, at)) {
+            mo_dequantize_run_scalar(format, a, at, at + n);
+            continue;
+        }
         if (a->is_signed)
             lane_decode(format, 1, a->codes, a->absmax, at, values);
         else
             lane_decode(format, 0, a->codes, a->absmax, at, values);
-        int any_nan = format == MO_STATE_F8 || !mo_f32_is_finite(a->absmax[at / n]);
-        for (uint32_t i = 0; i < n && any_nan; i += MO_LANES_N)
-            v_store(values + i, lane_one_nan(v_load(values + i)));
+        if (!mo_f32_is_finite(a->absmax[at / n]))
+            lane_one_nan_all(values, n);
         lane_write(a->values, at, a->dtype, n, values);
     }
     mo_dequantize_run_scalar(format, a, at, last);

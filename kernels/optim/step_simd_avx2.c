@@ -1,68 +1,26 @@
 /* The steps and codes of step_simd.h on AVX2 with FMA and F16C. */
 #include "kernels/optim/optim_avx2.h"
-
-enum { MO_LANES_N = 8 };
-typedef __m256 VF, VM;
-typedef __m256i VI;
-
-#define v_set _mm256_set1_ps
-#define v_seti _mm256_set1_epi32
-#define v_load _mm256_loadu_ps
-#define v_store _mm256_storeu_ps
-#define v_add _mm256_add_ps
-#define v_sub _mm256_sub_ps
-#define v_mul _mm256_mul_ps
-#define v_div _mm256_div_ps
-#define v_sqrt _mm256_sqrt_ps
-#define v_min _mm256_min_ps
-#define v_fma _mm256_fmadd_ps
-#define v_bits _mm256_castsi256_ps
-#define v_ints _mm256_castps_si256
-#define v_float _mm256_cvtepi32_ps
-#define v_ceil_int(x) _mm256_cvttps_epi32(_mm256_ceil_ps(x))
-#define v_and _mm256_and_si256
-#define v_or _mm256_or_si256
-#define v_xor _mm256_xor_si256
-#define v_addi _mm256_add_epi32
-#define v_subi _mm256_sub_epi32
-#define v_maxi _mm256_max_epi32
-#define v_mini _mm256_min_epi32
-#define v_sll _mm256_slli_epi32
-#define v_srl _mm256_srli_epi32
-#define v_sra _mm256_srai_epi32
-#define v_is_nan(x) _mm256_cmp_ps(x, x, _CMP_UNORD_Q)
-#define v_lt(a, b) _mm256_cmp_ps(a, b, _CMP_LT_OQ)
-#define v_gti(a, b) _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b))
-#define v_eqi(a, b) _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b))
-#define v_select(mask, a, b) _mm256_blendv_ps(b, a, mask)
-#define v_selecti(mask, a, b) _mm256_castps_si256(_mm256_blendv_ps(v_bits(b), v_bits(a), mask))
-#define v_count(n, mask) _mm256_sub_epi32(n, _mm256_castps_si256(mask))
-#define v_load_codes mo_codes8
-#define v_store_codes mo_store_codes8
-#define v_load_as mo_load8
-#define v_store_as mo_store8
-#define v_largest mo_largest8
-
-MO_INLINE VF v_table16(const uint32_t *table, VI index)
-{
-    VF low = _mm256_loadu_ps((const float *)(const void *)table);
-    VF high = _mm256_loadu_ps((const float *)(const void *)(table + 8));
-    VF upper = v_bits(v_sll(index, 28)); /* the sign: bit 3 of the index */
-    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, index),
-                            _mm256_permutevar8x32_ps(high, index), upper);
-}
+#include "kernels/optim/state_codes_avx2.h"
 
 MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
 {
-    const uint32_t *map = is_signed ? mo_map_signed : mo_map_unsigned;
-    for (int i = 0; i < MO_BLOCK_SIZE; i += 8)
-        v_store(values + i, mo_decode8(map, codes + i, v_set(scale)));
+    const uint32_t *map = is_signed ? mo_padded_map_signed : mo_padded_map_unsigned;
+    for (int i = 0; i < MO_BLOCK_SIZE; i += 16) {
+        mo_f32x16 x = mo_decode16(map, codes + i, v_set(scale), MO_HALVES);
+        v_store(values + i, x.a);
+        v_store(values + i + 8, x.b);
+    }
 }
 
 MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_scale *scale,
                              uint8_t *codes)
 {
-    mo_quantize_block8(values, scale, is_signed, codes);
+    const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
+    mo_coder c = mo_coder_of(scale, lines);
+    mo_unshift u;
+    mo_unshift_of(lines, is_signed, 1, &u);
+    for (int i = 0; i < MO_BLOCK_SIZE; i += 32)
+        mo_encode32_store(&u, &c, values + i, MO_HALVES, is_signed, codes + i);
 }
 
 #define v_write_stochastic mo_write_stochastic
@@ -71,9 +29,27 @@ MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_
 
 MO_LANE_STEP(mo_step_adamw4_avx2, MO_RULE_ADAMW, MO_STATE_4BIT)
 MO_LANE_STEP(mo_step_adamwf8_avx2, MO_RULE_ADAMW, MO_STATE_F8)
-MO_LANE_STEP(mo_step_lion8_avx2, MO_RULE_LION, MO_STATE_8BIT)
-MO_LANE_STEP(mo_step_sgd8_avx2, MO_RULE_SGD, MO_STATE_8BIT)
+MO_LANE_STEP(mo_step_adamwc8_avx2, MO_RULE_ADAMW, MO_STATE_COMPANDED)
 MO_LANE_CODE(mo_quantize_avx2, mo_dequantize_avx2, MO_STATE_8BIT)
 MO_LANE_CODE(mo_quantize4_avx2, mo_dequantize4_avx2, MO_STATE_4BIT)
 MO_LANE_CODE(mo_quantizef8_avx2, mo_dequantizef8_avx2, MO_STATE_F8)
+MO_LANE_CODE(mo_quantizec8_avx2, mo_dequantizec8_avx2, MO_STATE_COMPANDED)
 MO_LANE_ADAMW32(mo_adamw32_span_avx2)
+
+/* 32-bit states of Lion and SGD, for step8_avx2.c. */
+static __attribute__((noinline)) void span32(uint32_t rule, const mo_optim_span *span)
+{
+    mo_lane_coef coef = mo_lane_coef_of(&span->coef);
+    mo_lane_work work;
+    lane_step32(rule, span, &coef, &work);
+}
+
+void mo_lion32_span_avx2(const mo_optim_span *span)
+{
+    span32(MO_RULE_LION, span);
+}
+
+void mo_sgd32_span_avx2(const mo_optim_span *span)
+{
+    span32(MO_RULE_SGD, span);
+}

@@ -30,12 +30,15 @@ void mo_norm_ref(const void *args, uint64_t begin, uint64_t end);
 void mo_scaler_update_ref(const void *args, uint64_t begin, uint64_t end);
 void mo_scaler_set_ref(const void *args, uint64_t begin, uint64_t end);
 void mo_square_sum_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_square_sum_neon(const void *args, uint64_t begin, uint64_t end);
 void mo_square_sum_avx2(const void *args, uint64_t begin, uint64_t end);
 void mo_square_sum_avx512(const void *args, uint64_t begin, uint64_t end);
 void mo_check_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_check_neon(const void *args, uint64_t begin, uint64_t end);
 void mo_check_avx2(const void *args, uint64_t begin, uint64_t end);
 void mo_check_avx512(const void *args, uint64_t begin, uint64_t end);
 void mo_scale_ref(const void *args, uint64_t begin, uint64_t end);
+void mo_scale_neon(const void *args, uint64_t begin, uint64_t end);
 void mo_scale_avx2(const void *args, uint64_t begin, uint64_t end);
 void mo_scale_avx512(const void *args, uint64_t begin, uint64_t end);
 

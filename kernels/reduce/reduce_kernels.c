@@ -22,7 +22,8 @@ const mo_kernel mo_kernel_square_sum = {
     .name = "mo_square_sum",
     .args_size = sizeof(mo_reduce_args),
     .threads = MO_SQUARE_SUM_THREADS,
-    .cpu = MO_CPU_FORMS(mo_square_sum_ref, mo_square_sum_avx2, mo_square_sum_avx512),
+    .cpu = MO_CPU_FORMS(mo_square_sum_ref, mo_square_sum_neon, mo_square_sum_avx2,
+                        mo_square_sum_avx512),
     .elements = reduce_elements,
 };
 
@@ -30,7 +31,7 @@ const mo_kernel mo_kernel_check = {
     .name = "mo_check",
     .args_size = sizeof(mo_reduce_args),
     .threads = MO_CHECK_THREADS,
-    .cpu = MO_CPU_FORMS(mo_check_ref, mo_check_avx2, mo_check_avx512),
+    .cpu = MO_CPU_FORMS(mo_check_ref, mo_check_neon, mo_check_avx2, mo_check_avx512),
     .elements = reduce_elements,
 };
 
@@ -45,7 +46,7 @@ const mo_kernel mo_kernel_scale = {
     .name = "mo_scale",
     .args_size = sizeof(mo_scale_args),
     .threads = MO_SCALE_THREADS,
-    .cpu = MO_CPU_FORMS(mo_scale_ref, mo_scale_avx2, mo_scale_avx512),
+    .cpu = MO_CPU_FORMS(mo_scale_ref, mo_scale_neon, mo_scale_avx2, mo_scale_avx512),
     .elements = scale_elements,
 };
 

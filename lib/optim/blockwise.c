@@ -34,14 +34,15 @@ static const struct format {
     [MEMOPT_STATE_8BIT] = {MEMOPT_DTYPE_U8, &mo_kernel_quantize, &mo_kernel_dequantize},
     [MEMOPT_STATE_4BIT] = {MEMOPT_DTYPE_U8, &mo_kernel_quantize4, &mo_kernel_dequantize4},
     [MEMOPT_STATE_F8] = {MEMOPT_DTYPE_F8_E4M3, &mo_kernel_quantizef8, &mo_kernel_dequantizef8},
+    [MEMOPT_STATE_COMPANDED] = {MEMOPT_DTYPE_U8, &mo_kernel_quantizec8, &mo_kernel_dequantizec8},
 };
 
 static memopt_status check_format(const char *verb, uint32_t format)
 {
-    if (format < MEMOPT_STATE_8BIT || format > MEMOPT_STATE_F8)
+    if (format < MEMOPT_STATE_8BIT || format > MEMOPT_STATE_COMPANDED)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "%s: state_format is %" PRIu32
-                       "; 8-bit (2), 4-bit (3) and e4m3 (4) are supported",
+                       "; 8-bit (2), 4-bit (3), e4m3 (4) and companded (5) are supported",
                        verb, format);
     return MEMOPT_OK;
 }

@@ -14,13 +14,14 @@ enum { DEFAULT_MIN_8BIT = 4096 };
  * so for 32-bit states alone any kernel of the kind does. */
 static const struct kind {
     const char *name;
-    const mo_kernel *kernels[MO_STATE_F8 + 1];
+    const mo_kernel *kernels[MO_STATE_FORMATS];
 } kinds[] = {
     [MO_RULE_ADAMW] = {"AdamW",
                        {[MO_STATE_F32] = &mo_kernel_optim_step,
                         [MO_STATE_8BIT] = &mo_kernel_optim_step,
                         [MO_STATE_4BIT] = &mo_kernel_step_adamw4,
-                        [MO_STATE_F8] = &mo_kernel_step_adamwf8}},
+                        [MO_STATE_F8] = &mo_kernel_step_adamwf8,
+                        [MO_STATE_COMPANDED] = &mo_kernel_step_adamwc8}},
     [MO_RULE_LION] =
         {"Lion", {[MO_STATE_F32] = &mo_kernel_step_lion8, [MO_STATE_8BIT] = &mo_kernel_step_lion8}},
     [MO_RULE_SGD] =
@@ -30,7 +31,7 @@ enum { KINDS = sizeof kinds / sizeof *kinds };
 
 const mo_kernel *mo_optimizer_kernel(uint32_t kind, uint32_t format)
 {
-    return kind < KINDS && format <= MO_STATE_F8 ? kinds[kind].kernels[format] : NULL;
+    return kind < KINDS && format < MO_STATE_FORMATS ? kinds[kind].kernels[format] : NULL;
 }
 
 uint32_t mo_optimizer_moments(const memopt_optimizer *o, uint32_t group)
@@ -53,8 +54,8 @@ static memopt_status options_check(memopt_optimizer_options *o)
     if (mo_optimizer_kernel(o->kind, o->state_format) == NULL)
         return mo_fail(MEMOPT_UNSUPPORTED,
                        "optimizer: %s with state_format %" PRIu32
-                       "; 32-bit (1) and 8-bit (2) are supported, with AdamW also 4-bit (3) and "
-                       "e4m3 (4)",
+                       "; 32-bit (1) and 8-bit (2) are supported, with AdamW also 4-bit (3), "
+                       "e4m3 (4) and companded (5)",
                        kinds[o->kind].name, o->state_format);
     if (o->block_size != mo_format_block(o->state_format))
         return mo_fail(MEMOPT_UNSUPPORTED,

@@ -1,6 +1,6 @@
 /* The dynamic maps are the canonical ones, their thresholds are the midpoints, and every form finds
- * the nearest code: at each threshold and beside it, and over all fp32 in [0, 1] at a stride (1
- * with MEMOPT_TEST_LONG set). */
+ * the nearest code: at each threshold and beside it in blocks of every scale, and over all fp32 in
+ * [0, 1] at a stride (1 with MEMOPT_TEST_LONG set). */
 #include "support.h"
 #include "support/sweep.h"
 
@@ -152,6 +152,46 @@ static void test_forms_at_thresholds(void **state)
     }
 }
 
+/* Beside all thresholds in blocks of any scale: 1 / absmax is rounded there, and subnormal or
+ * scaled at the ends. */
+static void check_scale(float largest, int is_signed)
+{
+    const uint32_t *t = is_signed ? mo_threshold_signed : mo_threshold_unsigned;
+    uint32_t top = is_signed ? MO_SIGNED_TOP : MO_UNSIGNED_TOP;
+    float x[MO_BLOCK_SIZE], absmax;
+    uint8_t expected[MO_BLOCK_SIZE], codes[MO_BLOCK_SIZE];
+    mo_blockcode_args args = {x, NULL, &absmax, MO_BLOCK_SIZE, MO_DTYPE_F32, (uint32_t)is_signed};
+    for (uint32_t shift = 0; shift < 9; shift++) {
+        for (uint32_t i = 0; i < MO_BLOCK_SIZE; i++) {
+            float near = i == 0 || i > top ? largest : mo_f32_from_bits(t[i]) * largest;
+            uint32_t bits = mo_f32_bits(near) + (shift < 4 && near == 0 ? 0 : shift - 4);
+            if (bits > mo_f32_bits(largest))
+                bits = mo_f32_bits(largest);
+            x[i] = mo_f32_from_bits(bits | (is_signed ? (i + shift) << 31 : 0));
+        }
+        args.codes = expected;
+        mo_kernel_quantize.cpu[MO_ISA_SCALAR](&args, 0, 1);
+        args.codes = codes;
+        FOR_EACH_WIDE_FORM (isa, &mo_kernel_quantize) {
+            mo_kernel_quantize.cpu[isa](&args, 0, 1);
+            assert_memory_equal(codes, expected, sizeof codes);
+        }
+    }
+}
+
+static void test_forms_at_scales(void **state)
+{
+    (void)state;
+    uint64_t seed = 31;
+    int rounds = is_long() ? 500 : 20;
+    for (uint32_t exponent = 0; exponent < 255; exponent++)
+        for (int k = 0; k < rounds; k++) {
+            uint32_t mantissa = k == 0 ? 0 : k == 1 ? 0x7fffff : (uint32_t)next_random(&seed) >> 9;
+            check_scale(mo_f32_from_bits(exponent << 23 | mantissa), k & 1);
+            check_scale(mo_f32_from_bits(exponent << 23 | mantissa), ~k & 1);
+        }
+}
+
 static float wild(uint64_t *seed, int kind)
 {
     float x = normal(seed);
@@ -224,6 +264,7 @@ int main(void)
         cmocka_unit_test(test_thresholds_against_brute_force),
         cmocka_unit_test(test_forms_over_zero_to_one),
         cmocka_unit_test(test_forms_at_thresholds),
+        cmocka_unit_test(test_forms_at_scales),
         cmocka_unit_test(test_forms_on_wild_data),
         cmocka_unit_test(test_special_blocks),
     };

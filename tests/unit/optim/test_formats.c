@@ -1,6 +1,8 @@
-/* 4-bit and e4m3 states: codes against a brute search, packing, scales, views, and what is
- * refused. */
+/* 4-bit, e4m3 and companded states: codes against a brute search, packing, scales, views, and what
+ * is refused. */
 #include "fixture.h"
+#include "support/forms.h"
+#include "support/sweep.h"
 
 #include <math.h>
 
@@ -135,6 +137,134 @@ static void test_f8_tensors(void **state)
     close_world(&w);
 }
 
+/* How far a normalised value is from its code's, in steps to the neighbour on its side. */
+static double companded_steps(const float *map, int is_signed, float y, uint32_t code)
+{
+    double values[3]; /* of the code below, the code, the code above; in roots where unsigned */
+    for (int k = 0; k < 3; k++) {
+        double c = (double)map[(code + (uint32_t)k - 1) & 255u];
+        values[k] = is_signed ? c : sqrt(c);
+    }
+    double at = is_signed ? (double)y : sqrt((double)y);
+    if (at == values[1])
+        return 0.0;
+    return at < values[1] ? (values[1] - at) / (values[1] - values[0])
+                          : (at - values[1]) / (values[2] - values[1]);
+}
+
+static void check_companded(const float *map, int is_signed, float y)
+{
+    mo_block_scale one = mo_format_scale(MO_STATE_COMPANDED, is_signed, 0x3f800000u);
+    uint32_t code = mo_format_code(MO_STATE_COMPANDED, is_signed, y, &one);
+    if (!is_signed && code == 1 && y > 0.0f && y < map[1])
+        return; /* the floor */
+    if (companded_steps(map, is_signed, y, code) > (is_signed ? 0.517 : 0.50002))
+        fail_msg("%s %a: code %u", is_signed ? "signed" : "unsigned", (double)y, code);
+}
+
+/* Every code means what it should and is its own value's; every fp32 in [0, 1] is within half a
+ * step (and what the cubics add) of its code, and its negative has the negative code. */
+static void test_companded_codes(void **state)
+{
+    (void)state;
+    float maps[2][256];
+    mo_block_scale one = mo_format_scale(MO_STATE_COMPANDED, 1, 0x3f800000u);
+    OK(memopt_state_map(MEMOPT_STATE_COMPANDED, 1, maps[1]));
+    OK(memopt_state_map(MEMOPT_STATE_COMPANDED, 0, maps[0]));
+    assert_true(maps[1][0] == 0.0f && maps[1][127] == 1.0f && maps[1][129] == -1.0f);
+    assert_true(maps[0][0] == 0.0f && maps[0][255] == 1.0f);
+    for (uint32_t c = 1; c < 256; c++) {
+        float root = (float)c / 255.0f, curve = (float)c / (254.0f - (float)c);
+        assert_true(fabsf(maps[0][c] - root * root) <= 2e-7f * root * root);
+        assert_int_equal(mo_code_companded_unsigned(maps[0][c], sqrtf(maps[0][c]) * 255.0f), c);
+        if (c < 128) {
+            assert_true(fabsf(maps[1][c] - curve) <= 0.02f * curve);
+            assert_true(maps[1][c] > maps[1][c - 1] && maps[1][256 - c] == -maps[1][c]);
+        }
+        if (c != 128)
+            assert_int_equal(mo_format_code(MO_STATE_COMPANDED, 1, maps[1][c], &one), c);
+    }
+    for (uint64_t bits = 0; bits <= 0x3f800000u; bits += is_long() ? 1 : 509) {
+        float y = mo_f32_from_bits((uint32_t)bits);
+        check_companded(maps[1], 1, y);
+        check_companded(maps[0], 0, y);
+        assert_int_equal(mo_code_companded_signed(-y), -mo_code_companded_signed(y) & 0xffu);
+    }
+    assert_int_equal(mo_code_companded_signed(NAN), 0);
+    assert_int_equal(mo_code_companded_unsigned(-1.0f, NAN), 0);
+}
+
+/* Every form codes every fp32 of [-1, 1] as the scalar form. */
+static void test_companded_forms(void **state)
+{
+    enum { COUNT = MO_CHUNK_ELEMENTS };
+    static float x[COUNT], absmax[COUNT / MO_BLOCK_SIZE];
+    static uint8_t codes[MO_ISA_COUNT][COUNT];
+    const mo_kernel *kernel = &mo_kernel_quantizec8;
+    (void)state;
+    for (uint32_t is_signed = 0; is_signed < 2; is_signed++)
+        for (uint64_t bits = 0; bits <= 0x3f800000u;) {
+            for (uint32_t i = 0; i < COUNT; i++) {
+                x[i] = 1.0f; /* each block's absmax */
+                if (i % MO_BLOCK_SIZE != 0 && bits <= 0x3f800000u) {
+                    x[i] = mo_f32_from_bits((uint32_t)bits | (is_signed ? i << 31 : 0));
+                    bits += is_long() ? 1 : 257;
+                }
+            }
+            mo_blockcode_args args = {x, NULL, absmax, COUNT, MO_DTYPE_F32, is_signed};
+            FOR_EACH_FORM (isa, kernel) {
+                args.codes = codes[isa];
+                kernel->cpu[isa](&args, 0, 1);
+                assert_memory_equal(codes[isa], codes[MO_ISA_SCALAR], COUNT);
+            }
+        }
+}
+
+/* Quantise and back: the absmax and the largest value are kept, tiny and huge blocks are as exact
+ * as others, no positive second moment vanishes, and a block that is not finite is poisoned. */
+static void test_companded_tensors(void **state)
+{
+    (void)state;
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 0);
+    static float x[N], y[N];
+    uint64_t seed = 9;
+    memopt_tensor values = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor back = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor scales = new_tensor(&w, (N + 255) / 256, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor room = new_tensor(&w, N, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor codes = {room.data, N, MEMOPT_DTYPE_U8};
+    const uint8_t *bytes = codes.data;
+    for (int is_signed = 0; is_signed < 2; is_signed++) {
+        for (int i = 0; i < N; i++) {
+            static const float sizes[] = {1.0f, 0x1p-120f, 0.0f, 0x1p124f};
+            x[i] = normal(&seed) * sizes[i / 256];
+            x[i] = is_signed ? x[i] : fabsf(x[i]);
+        }
+        write_tensor(&w, &values, x);
+        OK(memopt_quantize(w.device, MEMOPT_STATE_COMPANDED, &codes, &scales, &values, is_signed,
+                           NULL));
+        OK(memopt_dequantize(w.device, MEMOPT_STATE_COMPANDED, &back, &codes, &scales, is_signed,
+                             NULL));
+        read_floats(&w, &back, y);
+        for (int i = 0; i < N; i++) {
+            float absmax = ((const float *)scales.data)[i / 256];
+            assert_true(fabsf(x[i]) < absmax || y[i] == x[i]); /* the largest one exactly */
+            assert_true(fabsf(x[i] - y[i]) <= 0.0084f * absmax);
+            assert_true(is_signed || (y[i] > 0.0f) == (x[i] > 0.0f));
+        }
+    }
+    x[300] = INFINITY;
+    write_tensor(&w, &values, x);
+    OK(memopt_quantize(w.device, MEMOPT_STATE_COMPANDED, &codes, &scales, &values, 0, NULL));
+    OK(memopt_dequantize(w.device, MEMOPT_STATE_COMPANDED, &back, &codes, &scales, 0, NULL));
+    read_floats(&w, &back, y);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(isnan(y[i]) != 0, i >= 256 && i < 512);
+        assert_true(bytes[i] == 0 || i < 256 || i >= 512);
+    }
+    close_world(&w);
+}
+
 typedef struct expected {
     uint32_t kind, format;
     const char *names[4];
@@ -149,6 +279,7 @@ static void test_views(void **state)
     static const expected all[] = {
         {1, 3, {"exp_avg", "exp_avg_sq", "absmax1", "absmax2"}, MEMOPT_DTYPE_U8, 501, 8},
         {1, 4, {"exp_avg", "exp_avg_sq", "scale1", "scale2"}, MEMOPT_DTYPE_F8_E4M3, 1001, 4},
+        {1, 5, {"exp_avg", "exp_avg_sq", "companded1", "companded2"}, MEMOPT_DTYPE_U8, 1001, 4},
         {2, 1, {"exp_avg"}, MEMOPT_DTYPE_F32, 1001, 0},
         {2, 2, {"exp_avg", "absmax1"}, MEMOPT_DTYPE_U8, 1001, 4},
         {3, 1, {"momentum_buffer"}, MEMOPT_DTYPE_F32, 1001, 0},
@@ -224,7 +355,9 @@ static void test_refusals(void **state)
     options.kind = MEMOPT_OPTIMIZER_SGD;
     options.state_format = MEMOPT_STATE_F8;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
-    options.state_format = 5;
+    options.state_format = MEMOPT_STATE_COMPANDED;
+    REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
+    options.state_format = 6;
     REFUSED(UNSUPPORTED, memopt_optimizer_create(w.allocator, &options, &o));
     options.kind = 4;
     options.state_format = MEMOPT_STATE_8BIT;
@@ -259,7 +392,7 @@ static void test_refusals(void **state)
     codes.dtype = MEMOPT_DTYPE_U8;
     codes.count = 501;
     REFUSED(UNSUPPORTED, memopt_quantize(w.device, 1, &codes, &scales, &x, 1, NULL));
-    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 5, &codes, &scales, &x, 1, NULL));
+    REFUSED(UNSUPPORTED, memopt_quantize(w.device, 6, &codes, &scales, &x, 1, NULL));
     REFUSED(UNSUPPORTED, memopt_quantize(w.device, 4, &codes, &scales, &x, 1, NULL));
     REFUSED(INVALID_ARGUMENT, memopt_quantize(w.device, 2, &codes, &scales, &x, 1, NULL));
     OK(memopt_quantize(w.device, 3, &codes, &scales, &x, 1, NULL));
@@ -279,9 +412,10 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_4bit_codes), cmocka_unit_test(test_4bit_tensors),
-        cmocka_unit_test(test_f8_tensors), cmocka_unit_test(test_views),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_4bit_codes),      cmocka_unit_test(test_4bit_tensors),
+        cmocka_unit_test(test_f8_tensors),      cmocka_unit_test(test_companded_codes),
+        cmocka_unit_test(test_companded_forms), cmocka_unit_test(test_companded_tensors),
+        cmocka_unit_test(test_views),           cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests_name("optimizer formats", tests, NULL, NULL);
 }

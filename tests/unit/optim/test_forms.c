@@ -36,6 +36,7 @@ static const struct form {
     {"adamw8", &mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT, 0},
     {"adamw4", &mo_kernel_step_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT, 0},
     {"adamwf8", &mo_kernel_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8, 0},
+    {"adamwc8", &mo_kernel_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, 0},
     {"lion8", &mo_kernel_step_lion8, MO_RULE_LION, MO_STATE_8BIT, 0},
     {"sgd8", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 0},
     {"sgd8 nesterov", &mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 1},

@@ -1,0 +1,259 @@
+/* The vocabulary of vectors on AVX-512; vector_avx2.h explains it. */
+#ifndef MO_KERNELS_CORE_VECTOR_AVX512_H
+#define MO_KERNELS_CORE_VECTOR_AVX512_H
+
+#include "kernels/core/numerics.h"
+
+#include <immintrin.h>
+
+#define MO_INLINE static inline __attribute__((always_inline))
+
+enum { MO_LANES_N = 16, MO_LANES_D = 8 };
+typedef __m512 VF;
+typedef __mmask16 VM;
+typedef __m512i VI;
+typedef __m512d VD;
+
+#define v_set _mm512_set1_ps
+#define v_seti _mm512_set1_epi32
+#define v_load _mm512_loadu_ps
+#define v_store _mm512_storeu_ps
+#define v_add _mm512_add_ps
+#define v_sub _mm512_sub_ps
+#define v_mul _mm512_mul_ps
+#define v_div _mm512_div_ps
+#define v_sqrt _mm512_sqrt_ps
+#define v_min _mm512_min_ps
+#define v_fma _mm512_fmadd_ps
+#define v_bits _mm512_castsi512_ps
+#define v_ints _mm512_castps_si512
+#define v_float _mm512_cvtepi32_ps
+#define v_and _mm512_and_si512
+#define v_or _mm512_or_si512
+#define v_xor _mm512_xor_si512
+#define v_addi _mm512_add_epi32
+#define v_subi _mm512_sub_epi32
+#define v_maxi _mm512_max_epi32
+#define v_mini _mm512_min_epi32
+#define v_sll(x, n) _mm512_slli_epi32(x, (unsigned)(n))
+#define v_srl(x, n) _mm512_srli_epi32(x, (unsigned)(n))
+#define v_sra(x, n) _mm512_srai_epi32(x, (unsigned)(n))
+#define v_is_nan(x) _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q)
+#define v_lt(a, b) _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ)
+#define v_gti _mm512_cmpgt_epi32_mask
+#define v_eqi _mm512_cmpeq_epi32_mask
+#define v_select(mask, a, b) _mm512_mask_blend_ps(mask, b, a)
+#define v_selecti(mask, a, b) _mm512_mask_blend_epi32(mask, b, a)
+#define v_count(n, mask) _mm512_mask_sub_epi32(n, mask, n, _mm512_set1_epi32(-1))
+#define v_largest(x) ((uint32_t)_mm512_reduce_max_epi32(x))
+#define v_cut _mm512_cvttps_epi32
+#define v_set64 _mm512_set1_epi64
+#define v_add64 _mm512_add_epi64
+#define v_srl64 _mm512_srli_epi64
+#define v_mul_wide _mm512_mul_epu32
+#define v_min_bytes _mm512_min_epu8
+#define v_add_bytes _mm512_add_epi8
+#define v_less_bytes _mm512_subs_epu8
+#define v_mul64(a, b) _mm512_mullo_epi64(a, v_set64((long long)(b)))
+#define v_setd _mm512_set1_pd
+#define v_addd _mm512_add_pd
+#define v_fmad _mm512_fmadd_pd
+#define v_stored _mm512_storeu_pd
+#define v_double_low(x) _mm512_cvtps_pd(_mm512_castps512_ps256(x))
+#define v_double_high(x) _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1))
+
+/* --- elements in memory ------------------------------------------------------------------------
+ */
+
+MO_INLINE __m512 mo_load16(const void *data, uint64_t i, int32_t dtype)
+{
+    const uint16_t *halves = data;
+    if (dtype == MO_DTYPE_F32)
+        return _mm512_loadu_ps((const float *)data + i);
+    __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)(halves + i));
+    if (dtype == MO_DTYPE_BF16)
+        return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+    return _mm512_cvtph_ps(half);
+}
+
+/* Nearest even in integers, since the hardware's conversion flushes subnormals; NaN keeps its upper
+ * bits and becomes quiet. */
+MO_INLINE __m256i mo_bf16x16(__m512 value)
+{
+    __m512i u = _mm512_castps_si512(value);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+    __mmask16 nan = _mm512_cmp_ps_mask(value, value, _CMP_UNORD_Q);
+    r = _mm512_mask_or_epi32(r, nan, u, _mm512_set1_epi32(0x00400000));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(r, 16));
+}
+
+/* Rounds to nearest even. */
+MO_INLINE void mo_store16(void *data, uint64_t i, int32_t dtype, __m512 value)
+{
+    uint16_t *halves = data;
+    if (dtype == MO_DTYPE_F32)
+        _mm512_storeu_ps((float *)data + i, value);
+    else if (dtype == MO_DTYPE_BF16)
+        _mm256_storeu_si256((__m256i *)(void *)(halves + i), mo_bf16x16(value));
+    else
+        _mm256_storeu_si256((__m256i *)(void *)(halves + i),
+                            _mm512_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+}
+
+#define v_loadi _mm512_loadu_si512
+
+MO_INLINE void v_put(void *at, VI x, int streaming)
+{
+    if (streaming)
+        _mm512_stream_si512((VI *)at, x);
+    else
+        _mm512_storeu_si512(at, x);
+}
+
+#define v_load_as mo_load16
+#define v_store_as mo_store16
+
+/* The only NaN of a and b may be MO_F32_NAN_BITS. */
+MO_INLINE void v_store_bf16_pair(uint16_t *halves, __m512 a, __m512 b)
+{
+    __m512i u[2] = {_mm512_castps_si512(a), _mm512_castps_si512(b)};
+    for (int k = 0; k < 2; k++) {
+        __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u[k], 16), _mm512_set1_epi32(1));
+        u[k] = _mm512_add_epi32(_mm512_add_epi32(u[k], _mm512_set1_epi32(0x7fff)), odd);
+        u[k] = _mm512_srli_epi32(u[k], 16);
+    }
+    __m512i packed = _mm512_packus_epi32(u[0], u[1]);
+    _mm512_storeu_si512(
+        halves, _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed));
+}
+
+/* Whatever NaN an operation made becomes the one that is stored. */
+MO_INLINE __m512 mo_one_nan16(__m512 x)
+{
+    __m512 nan = _mm512_castsi512_ps(_mm512_set1_epi32((int)MO_F32_NAN_BITS));
+    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), nan);
+}
+
+#define v_one_nan mo_one_nan16
+
+/* --- codes of a byte, a lane each ------------------------------------------------------------- */
+
+MO_INLINE VI v_load_codes(const uint8_t *codes)
+{
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)codes));
+}
+
+MO_INLINE VF v_load_e5m2(const uint8_t *codes)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)codes);
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(bytes), 8));
+}
+
+/* --- narrower lanes, in order ------------------------------------------------------------------
+ */
+
+/* Halfwords `odd`, odd + 2, … of a, then of b. */
+MO_INLINE VI mo_halves16(VI a, VI b, int odd)
+{
+    VI index = _mm512_cvtepi8_epi16(_mm256_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24,
+                                                     26, 28, 30, 32, 34, 36, 38, 40, 42, 44, 46, 48,
+                                                     50, 52, 54, 56, 58, 60, 62));
+    return _mm512_permutex2var_epi16(a, _mm512_add_epi16(index, _mm512_set1_epi16((short)odd)), b);
+}
+
+#define v_low_halves(a, b) mo_halves16(a, b, 0)
+#define v_high_halves(a, b) mo_halves16(a, b, 1)
+
+MO_INLINE VI v_f16(VF a, VF b)
+{
+    __m256i low = _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT);
+    __m256i high = _mm512_cvtps_ph(b, _MM_FROUND_TO_NEAREST_INT);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
+MO_INLINE __m512i mo_in_order16(__m512i packed)
+{
+    return _mm512_permutexvar_epi32(
+        _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), packed);
+}
+
+MO_INLINE VI v_pack_bytes(const VI v[4])
+{
+    return mo_in_order16(
+        _mm512_packs_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_packs_epi32(v[2], v[3])));
+}
+
+#define v_widen_low(x) _mm512_cvtepu16_epi32(_mm512_castsi512_si256(x))
+#define v_widen_high(x) _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(x, 1))
+#define v_even32(a, b) _mm512_mask_shuffle_epi32(a, 0xaaaa, b, _MM_PERM_CCAA)
+#define v_zip32_low _mm512_unpacklo_epi32
+#define v_zip32_high _mm512_unpackhi_epi32
+#define v_zip64_low _mm512_unpacklo_epi64
+#define v_zip64_high _mm512_unpackhi_epi64
+#define v_zip8_low _mm512_unpacklo_epi8
+#define v_zip8_high _mm512_unpackhi_epi8
+#define v_zip_order(x) _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), x)
+
+MO_INLINE VI v_load_codes4(const uint8_t *pairs)
+{
+    __m512i x = _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i *)(const void *)pairs));
+    x = _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
+                                 x);
+    return _mm512_srlv_epi32(
+        x, _mm512_setr_epi32(4, 0, 12, 8, 20, 16, 28, 24, 4, 0, 12, 8, 20, 16, 28, 24));
+}
+
+/* --- bytes ------------------------------------------------------------------------------------ */
+
+#define v_setb _mm512_set1_epi8
+#define v_minb _mm512_min_epi8
+#define v_maxb _mm512_max_epi8
+
+MO_INLINE VI v_bytes(const VI x[4])
+{
+    return mo_in_order16(
+        _mm512_packus_epi16(_mm512_packs_epi32(x[0], x[1]), _mm512_packs_epi32(x[2], x[3])));
+}
+
+MO_INLINE VI v_with_sign(VI x, VI sign)
+{
+    return _mm512_mask_sub_epi8(x, _mm512_movepi8_mask(sign), _mm512_setzero_si512(), x);
+}
+
+MO_INLINE void v_store_bytes4(uint8_t *pairs, VI x)
+{
+    __m512i words = _mm512_maddubs_epi16(x, _mm512_set1_epi16(0x0110));
+    _mm256_storeu_si256((__m256i *)(void *)pairs, _mm512_cvtepi16_epi8(words));
+}
+
+/* --- look-ups ----------------------------------------------------------------------------------
+ */
+
+typedef struct VT {
+    __m512 all;
+} VT;
+
+MO_INLINE VT v_table16(const uint32_t *table, VF factor)
+{
+    return (VT){v_mul(_mm512_loadu_ps((const float *)(const void *)table), factor)};
+}
+
+MO_INLINE VF v_look16(const VT *table, VI index)
+{
+    return _mm512_permutexvar_ps(index, table->all);
+}
+
+MO_INLINE VI v_look8(const uint32_t *table, VI index)
+{
+    __m256i words = _mm256_loadu_si256((const __m256i *)(const void *)table);
+    return _mm512_permutexvar_epi32(index, _mm512_broadcast_i32x8(words));
+}
+
+MO_INLINE VI v_lookup(const uint8_t table[16], VI index)
+{
+    __m128i bytes = _mm_loadu_si128((const __m128i *)(const void *)table);
+    return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), index);
+}
+
+#endif

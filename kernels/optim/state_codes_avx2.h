@@ -1,0 +1,300 @@
+/*
+ * The 8-bit codes of blocks of 256 elements for AVX2, 32 elements at a time and without gathers.
+ *
+ * To code, y's code is computed as a real number, the smallest of a few lines (the map has seven
+ * decades with codes at equal distances), in units of 2^-16, and rounded down. Its error has a
+ * bound, epsilon, which is added: only where the fraction is below twice that may the code be
+ * wrong, and then the specification's search decides. kernels/generated/make_blockcode_tables.py
+ * computes the lines and the bound. Four decades and the top code are tried first. A group of 32
+ * with a value below them, or near a threshold, is coded again by all lines.
+ */
+#ifndef MO_KERNELS_OPTIM_STATE_CODES_AVX2_H
+#define MO_KERNELS_OPTIM_STATE_CODES_AVX2_H
+
+#include "kernels/core/vector_avx2.h"
+#include "kernels/generated/blockcode_lines.h"
+#include "kernels/optim/state_codes.h"
+
+/* How 16 consecutive elements lie in two vectors: the first eight and the last, or those of even
+ * index and those of odd index, which is how pairs of bf16 come apart. A constant to callers. */
+enum { MO_HALVES, MO_EVEN_ODD };
+
+typedef struct mo_f32x16 {
+    __m256 a, b;
+} mo_f32x16;
+
+/* The steps from shifted codes to codes, in every lane. They are read from memory: a compiler that
+ * knows their values makes them anew in every round of a loop. */
+typedef struct mo_unshift {
+    __m256i step[3];    /* less 1, and less 128 if unsigned: compares are signed */
+    __m256i up, down;   /* code = up + n, of negative values down - n */
+    __m256i near, some; /* twice epsilon; the least shifted code not in doubt */
+} mo_unshift;
+
+static __attribute__((noinline)) void mo_unshift_of(const mo_lines *lines, int is_signed,
+                                                    int is_fast, mo_unshift *u)
+{
+    const int *step = is_fast ? lines->fast_step : lines->low_step;
+    int bias = is_fast ? lines->bias : 0, zero = is_signed ? MO_SIGNED_ZERO : 0;
+    for (int k = 0; k < 3; k++)
+        u->step[k] = _mm256_set1_epi8((char)(step[k] - 1 - (is_signed ? 0 : 128)));
+    u->up = _mm256_set1_epi8((char)(zero + bias));
+    u->down = _mm256_set1_epi8((char)(zero - bias));
+    u->near = _mm256_set1_epi16((short)(2 * lines->epsilon));
+    u->some = _mm256_set1_epi8((char)(lines->low_top + 1));
+}
+
+/* What codes a block. */
+typedef struct mo_coder {
+    __m256 slope[5];      /* of the fast lines, times the inverse; 0 where that overflows */
+    float up, inverse;    /* y = (x * up) * inverse */
+    mo_block_scale scale; /* the specification's */
+} mo_coder;
+
+MO_INLINE mo_coder mo_coder_of(const mo_block_scale *scale, const mo_lines *lines)
+{
+    mo_coder c = {.up = 1.0f, .scale = *scale};
+    int tiny = c.scale.absmax < 0x1p-88f;
+    c.inverse = c.scale.inverse;
+    if (tiny) {
+        c.up = 0x1p100f;
+        c.inverse *= c.scale.prescale * 0x1p-100f;
+    }
+    for (int k = 0; k < 5; k++)
+        c.slope[k] = _mm256_set1_ps(tiny ? 0.0f : lines->fast_slope[k] * c.inverse);
+    return c;
+}
+
+/* --- from codes ------------------------------------------------------------------------------ */
+
+/* The four entries from entry - lane on; the map is padded. Blends of these are faster than
+ * gathers. */
+MO_INLINE __m128 mo_entries4(const uint32_t *padded_map, uint8_t entry, int lane)
+{
+    return _mm_loadu_ps((const float *)(const void *)(padded_map + 3 + entry - lane));
+}
+
+MO_INLINE __m128 mo_lookup4(const uint32_t *map, const uint8_t *codes, int step)
+{
+    __m128 x = mo_entries4(map, codes[0], 0);
+    x = _mm_blend_ps(x, mo_entries4(map, codes[step], 1), 2);
+    x = _mm_blend_ps(x, mo_entries4(map, codes[2 * step], 2), 4);
+    return _mm_blend_ps(x, mo_entries4(map, codes[3 * step], 3), 8);
+}
+
+MO_INLINE __m256 mo_lookup8(const uint32_t *map, const uint8_t *codes, int step)
+{
+    return _mm256_insertf128_ps(_mm256_castps128_ps256(mo_lookup4(map, codes, step)),
+                                mo_lookup4(map, codes + 4 * step, step), 1);
+}
+
+MO_INLINE mo_f32x16 mo_decode16(const uint32_t *map, const uint8_t *codes, __m256 absmax, int order)
+{
+    int step = order == MO_EVEN_ODD ? 2 : 1, second = order == MO_EVEN_ODD ? 1 : 8;
+    mo_f32x16 x;
+    x.a = _mm256_mul_ps(mo_lookup8(map, codes, step), absmax);
+    x.b = _mm256_mul_ps(mo_lookup8(map, codes + second, step), absmax);
+    return x;
+}
+
+/* --- to codes -------------------------------------------------------------------------------- */
+
+/* Shifted codes of 32 elements as bytes, and their fractions, as two packs would take them. */
+typedef struct mo_shifted32 {
+    __m256i codes, fractions[2];
+} mo_shifted32;
+
+MO_INLINE __m256i mo_magnitude_ints8(__m256 x)
+{
+    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7fffffff));
+}
+
+MO_INLINE __m256i mo_line8(__m256 x, __m256 slope, float offset)
+{
+    return _mm256_castps_si256(_mm256_fmadd_ps(x, slope, _mm256_set1_ps(offset)));
+}
+
+/* Lines are positive where they matter, so they compare as integers. x >= 0. */
+MO_INLINE __m256i mo_fast_lines8(const mo_lines *lines, const __m256 *slope, __m256 x)
+{
+    __m256i t = mo_line8(x, slope[0], lines->fast_offset[0]);
+    for (int k = 1; k < 4; k++)
+        t = _mm256_min_epi32(t, mo_line8(x, slope[k], lines->fast_offset[k]));
+    return _mm256_max_epi32(t, mo_line8(x, slope[4], lines->fast_offset[4]));
+}
+
+MO_INLINE __m256i mo_low_lines8(const mo_lines *lines, const __m256 *slope, __m256 x)
+{
+    __m256i t = _mm256_castps_si256(_mm256_set1_ps(lines->low_most));
+    for (int k = 0; k < 4; k++)
+        t = _mm256_min_epi32(t, mo_line8(x, slope[k], lines->low_offset[k]));
+    return t;
+}
+
+/* The upper halves of 16 lanes; their lower halves. */
+MO_INLINE __m256i mo_upper16(__m256i a, __m256i b)
+{
+    return _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xaa);
+}
+
+MO_INLINE __m256i mo_lower16(__m256i a, __m256i b)
+{
+    return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
+}
+
+/* Bytes that two packs of four such vectors made, in the order of the elements. */
+MO_INLINE __m256i mo_sort32(__m256i bytes, int order)
+{
+    if (order == MO_EVEN_ODD)
+        return _mm256_permute4x64_epi64(bytes, 0xd8);
+    const __m256i in_lane = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+    return _mm256_permutevar8x32_epi32(_mm256_shuffle_epi8(bytes, in_lane),
+                                       _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+MO_INLINE mo_shifted32 mo_split32(const __m256i *t)
+{
+    mo_shifted32 out;
+    __m256i n[4];
+    for (int k = 0; k < 4; k++)
+        n[k] = _mm256_cvtps_epi32(_mm256_castsi256_ps(t[k]));
+    out.codes = _mm256_packus_epi16(mo_upper16(n[0], n[1]), mo_upper16(n[2], n[3]));
+    out.fractions[0] = mo_lower16(n[0], n[1]);
+    out.fractions[1] = mo_lower16(n[2], n[3]);
+    return out;
+}
+
+/* Codes from shifted codes of |x|, both in the packs' order. */
+MO_INLINE __m256i mo_codes32(const mo_unshift *u, __m256i shifted, int is_signed, const __m256 *x)
+{
+    __m256i n = shifted, compared = shifted;
+    if (!is_signed)
+        compared = _mm256_xor_si256(shifted, _mm256_set1_epi32((int)0x80808080u));
+    for (int k = 0; k < 3; k++)
+        n = _mm256_add_epi8(n, _mm256_cmpgt_epi8(compared, u->step[k]));
+    __m256i up = _mm256_add_epi8(n, u->up);
+    if (!is_signed)
+        return up;
+    const __m256i *bits = (const __m256i *)(const void *)x;
+    __m256i signs = _mm256_packs_epi16(mo_upper16(bits[0], bits[1]), mo_upper16(bits[2], bits[3]));
+    return _mm256_blendv_epi8(up, _mm256_subs_epu8(u->down, n), signs);
+}
+
+/* The lanes that are not 0 are where the fast lines are not enough. */
+MO_INLINE __m256i mo_doubt32(const mo_unshift *u, const mo_shifted32 *s)
+{
+    __m256i fraction = _mm256_min_epu16(s->fractions[0], s->fractions[1]);
+    return _mm256_or_si256(_mm256_subs_epu16(u->near, fraction),
+                           _mm256_subs_epu8(u->some, s->codes));
+}
+
+/* 32 values of an unsigned block are not negative. Where *doubt is not all zeros the codes may be
+ * wrong: see mo_encode32_again. */
+MO_INLINE __m256i mo_encode32(const mo_unshift *u, const mo_coder *c, const mo_f32x16 *x, int order,
+                              int is_signed, __m256i *doubt)
+{
+    const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
+    __m256 v[4] = {x[0].a, x[0].b, x[1].a, x[1].b};
+    __m256i t[4];
+    for (int k = 0; k < 4; k++) {
+        __m256 y = is_signed ? _mm256_castsi256_ps(mo_magnitude_ints8(v[k])) : v[k];
+        t[k] = mo_fast_lines8(lines, c->slope, y);
+    }
+    mo_shifted32 s = mo_split32(t);
+    *doubt = mo_doubt32(u, &s);
+    return mo_sort32(mo_codes32(u, s.codes, is_signed, v), order);
+}
+
+/* Element i of 32. */
+MO_INLINE float mo_element32(const float *x, unsigned i, int order)
+{
+    return order == MO_HALVES ? x[i] : x[(i & 16) + (i & 1) * 8 + (i & 15) / 2];
+}
+
+/* A bit for each element one of whose fractions leaves the code open. */
+MO_INLINE uint32_t mo_open32(const mo_unshift *u, const mo_shifted32 *s, const mo_shifted32 *t,
+                             int order)
+{
+    __m256i clear[2];
+    for (int k = 0; k < 2; k++) {
+        __m256i f = _mm256_min_epu16(s->fractions[k], t->fractions[k]);
+        clear[k] = _mm256_cmpeq_epi16(_mm256_max_epu16(f, u->near), f);
+    }
+    __m256i bytes = mo_sort32(_mm256_packs_epi16(clear[0], clear[1]), order);
+    return ~(uint32_t)_mm256_movemask_epi8(bytes);
+}
+
+/* A byte of 1 where the value is not 0, as two packs make it. */
+MO_INLINE __m256i mo_not_zero32(const __m256i *magnitudes)
+{
+    __m256i some[4];
+    for (int k = 0; k < 4; k++)
+        some[k] = _mm256_cmpgt_epi32(magnitudes[k], _mm256_setzero_si256());
+    __m256i bytes = _mm256_packs_epi16(_mm256_blend_epi16(some[0], some[1], 0xaa),
+                                       _mm256_blend_epi16(some[2], some[3], 0xaa));
+    return _mm256_and_si256(bytes, _mm256_set1_epi8(1));
+}
+
+/* By all lines, and by the specification's search next to a threshold. x: 32 values as vectors of
+ * eight. */
+static __attribute__((noinline)) void mo_encode32_again(const mo_coder *c, const float *x,
+                                                        int order, int is_signed, uint8_t *codes)
+{
+    const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
+    __m256 fast_slope[5], low_slope[4], v[4];
+    __m256i fast[4], low[4], magnitude[4];
+    mo_unshift fast_steps, low_steps;
+    mo_unshift_of(lines, is_signed, 1, &fast_steps);
+    mo_unshift_of(lines, is_signed, 0, &low_steps);
+    for (int k = 0; k < 5; k++)
+        fast_slope[k] = _mm256_set1_ps(lines->fast_slope[k] * c->inverse);
+    for (int k = 0; k < 4; k++)
+        low_slope[k] = _mm256_set1_ps(lines->low_slope[k] * c->inverse);
+    for (int k = 0; k < 4; k++) {
+        v[k] = _mm256_mul_ps(_mm256_loadu_ps(x + 8 * k), _mm256_set1_ps(c->up));
+        magnitude[k] = mo_magnitude_ints8(v[k]);
+        fast[k] = mo_fast_lines8(lines, fast_slope, _mm256_castsi256_ps(magnitude[k]));
+        low[k] = mo_low_lines8(lines, low_slope, _mm256_castsi256_ps(magnitude[k]));
+    }
+    mo_shifted32 high_part = mo_split32(fast), low_part = mo_split32(low);
+    if (!is_signed) /* a positive value never gets code 0 */
+        low_part.codes = _mm256_max_epu8(low_part.codes, mo_not_zero32(magnitude));
+    __m256i high = mo_codes32(&fast_steps, high_part.codes, is_signed, v);
+    __m256i small = mo_codes32(&low_steps, low_part.codes, is_signed, v);
+    __m256i is_high =
+        _mm256_cmpeq_epi8(_mm256_max_epu8(high_part.codes, fast_steps.some), high_part.codes);
+    _mm256_storeu_si256((__m256i *)(void *)codes,
+                        mo_sort32(_mm256_blendv_epi8(small, high, is_high), order));
+    uint32_t open = mo_open32(&fast_steps, &high_part, &low_part, order);
+    for (; open != 0; open &= open - 1) {
+        unsigned i = (unsigned)__builtin_ctz(open);
+        codes[i] =
+            (uint8_t)mo_format_code(MO_STATE_8BIT, is_signed, mo_element32(x, i, order), &c->scale);
+    }
+}
+
+MO_INLINE mo_f32x16 mo_read16(const float *x)
+{
+    return (mo_f32x16){_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)};
+}
+
+MO_INLINE void mo_write16(float *x, mo_f32x16 value)
+{
+    _mm256_storeu_ps(x, value.a);
+    _mm256_storeu_ps(x + 8, value.b);
+}
+
+/* 32 values of a finite block, as vectors of eight. */
+MO_INLINE void mo_encode32_store(const mo_unshift *u, const mo_coder *c, const float *x, int order,
+                                 int is_signed, uint8_t *codes)
+{
+    mo_f32x16 parts[2] = {mo_read16(x), mo_read16(x + 16)};
+    __m256i doubt;
+    _mm256_storeu_si256((__m256i *)(void *)codes,
+                        mo_encode32(u, c, parts, order, is_signed, &doubt));
+    if (__builtin_expect(!_mm256_testz_si256(doubt, doubt), 0))
+        mo_encode32_again(c, x, order, is_signed, codes);
+}
+
+#endif
