@@ -39,10 +39,10 @@ struct Memopt {
     memopt_device *device = nullptr;
     memopt_allocator *allocator = nullptr;
 
-    explicit Memopt(const char *config)
+    explicit Memopt(const char *config, uint64_t capacity = UINT64_C(16) << 30)
     {
         memopt_device_options options = MEMOPT_DEVICE_OPTIONS_INIT;
-        options.capacity = UINT64_C(16) << 30;
+        options.capacity = capacity;
         options.threads = 1;
         need(memopt_device_open("cpu", &options, &device));
         need(memopt_allocator_create(device, config, nullptr, &allocator));
@@ -52,10 +52,10 @@ struct Memopt {
         need(memopt_allocator_destroy_force(allocator));
         need(memopt_device_close(device));
     }
-    void *take(uint64_t bytes)
+    void *take(uint64_t bytes, memopt_stream stream = nullptr)
     {
         void *pointer;
-        need(memopt_allocator_alloc(allocator, bytes, MEMOPT_TAG_ACTIVATIONS, nullptr, &pointer));
+        need(memopt_allocator_alloc(allocator, bytes, MEMOPT_TAG_ACTIVATIONS, stream, &pointer));
         return pointer;
     }
     void give(void *pointer)
@@ -103,6 +103,46 @@ template <class A> void with_live(benchmark::State &state, const char *config)
     }
     for (void *block : live)
         a.give(block);
+}
+
+// A pair of 5 MiB beside free blocks that are too small, each with unmapped addresses behind it.
+void holes_expandable(benchmark::State &state)
+{
+    const uint64_t mib = UINT64_C(1) << 20;
+    Memopt a("expandable_segments:True", UINT64_C(512) << 30);
+    std::vector<void *> pins, holes;
+    for (int64_t i = 0; i < state.range(0); i++) {
+        pins.push_back(a.take(2 * mib));
+        holes.push_back(a.take(9 * mib));
+        if (holes.size() == 100) {
+            for (void *hole : holes)
+                a.give(hole);
+            holes.clear();
+            need(memopt_allocator_trim_sync(a.allocator, nullptr));
+            for (int k = 0; k < 100; k++)
+                holes.push_back(a.take(3 * mib));
+            for (void *hole : holes)
+                a.give(hole);
+            holes.clear();
+        }
+    }
+    for (auto _ : state)
+        a.give(a.take(5 * mib));
+}
+
+// A pair on one of many streams.
+void streams_expandable(benchmark::State &state)
+{
+    Memopt a("expandable_segments:True");
+    std::vector<memopt_stream> streams(static_cast<size_t>(state.range(0)));
+    for (memopt_stream &stream : streams) {
+        need(memopt_stream_create(a.device, &stream));
+        a.give(a.take(4096, stream));
+    }
+    for (auto _ : state)
+        a.give(a.take(4096, streams.front()));
+    for (memopt_stream stream : streams)
+        need(memopt_stream_destroy(a.device, stream));
 }
 
 // Threads share one allocator and one stream.
@@ -160,6 +200,8 @@ BENCHMARK(ping_pong_malloc);
 BENCHMARK(live_classic)->Arg(200)->Arg(2000)->Arg(20000);
 BENCHMARK(live_expandable)->Arg(200)->Arg(2000)->Arg(20000);
 BENCHMARK(live_malloc)->Arg(200)->Arg(2000)->Arg(20000);
+BENCHMARK(holes_expandable)->Arg(500)->Arg(4000)->Arg(16000);
+BENCHMARK(streams_expandable)->Arg(10)->Arg(1900);
 BENCHMARK(threads_expandable)->Threads(1)->Threads(2)->Threads(4);
 BENCHMARK(threads_malloc)->Threads(1)->Threads(2)->Threads(4);
 

@@ -1,13 +1,15 @@
-// Casts, scaling and reductions of 64 Mi elements beside a copy with non-temporal stores that moves
-// the same number of bytes over the same threads. Run with
+// Casts, scaling, reductions and hashes of 64 Mi elements beside two yardsticks over the same
+// threads. Run with
 //   --benchmark_enable_random_interleaving=true --benchmark_repetitions=N
-// and compare the members of a pair: `copy_of/cast/f32_bf16/2` moves as many bytes as
-// `cast/f32_bf16/2`. The last number is how many threads.
+// and compare: `copy_of/cast/f32_bf16/2` is a copy with non-temporal stores that moves as many
+// bytes as `cast/f32_bf16/2`; `plain_of/cast/f32_bf16/2` reads as many and writes as many, and
+// computes nothing. The last number is how many threads.
 #include <benchmark/benchmark.h>
 
 extern "C" {
 #include "device/device.h"
 #include "memopt/cast.h"
+#include "memopt/checkpoint.h"
 }
 
 #include <cstdio>
@@ -21,7 +23,8 @@ namespace
 {
 
 constexpr uint64_t kElements = uint64_t{64} << 20;
-constexpr uint64_t kCopyItem = 64 << 10;
+constexpr uint64_t kCopyItem = 64 << 10; // bytes
+constexpr uint64_t kMoveItem = 16 << 10; // elements
 
 void must(memopt_status status)
 {
@@ -67,6 +70,35 @@ void copy_plain(const void *args, uint64_t begin, uint64_t end)
 
 const mo_kernel kCopy = {
     "bench_copy", sizeof(copy_args), 256, {copy_plain, copy_narrow, copy_wide}, nullptr};
+
+// Reads R and writes W bytes for each of 64 elements, past the caches where that is not in place.
+template <int R, int W, bool IN_PLACE>
+__attribute__((target("avx2"))) void move(const void *args, uint64_t begin, uint64_t end)
+{
+    const copy_args *a = static_cast<const copy_args *>(args);
+    for (uint64_t at = begin * kMoveItem; at < end * kMoveItem; at += 64) {
+        __m256i seen = _mm256_setzero_si256();
+        for (uint64_t k = 0; k < 64 * R; k += 32) {
+            const unsigned char *from = a->source + at * R + k;
+            __builtin_prefetch(from + 4096);
+            seen =
+                _mm256_or_si256(seen, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
+        }
+        __asm__ volatile("" : "+x"(seen));
+        for (uint64_t k = 0; k < 64 * W; k += 32) {
+            __m256i *to = reinterpret_cast<__m256i *>(a->destination + at * W + k);
+            if (IN_PLACE)
+                _mm256_store_si256(to, seen);
+            else
+                _mm256_stream_si256(to, seen);
+        }
+    }
+    _mm_sfence();
+}
+
+template <int R, int W, bool IN_PLACE>
+const mo_kernel kMove = {
+    "bench_move", sizeof(copy_args), 256, {copy_plain, move<R, W, IN_PLACE>}, nullptr};
 
 // One device per thread count; two buffers of 256 MiB, touched once.
 struct bench_device {
@@ -116,6 +148,15 @@ void copy(benchmark::State &state, uint64_t bytes)
     finish(state, static_cast<double>(bytes));
 }
 
+void plain(benchmark::State &state, const mo_kernel *kernel, bool in_place, double bytes)
+{
+    bench_device &d = device_of(state.range(0));
+    copy_args args = {d.from, in_place ? d.from : d.to};
+    for (auto _ : state)
+        must(mo_launch(d.device, nullptr, kernel, &args, kElements / kMoveItem));
+    finish(state, bytes);
+}
+
 void cast(benchmark::State &state, memopt_dtype from, memopt_dtype to, bool stochastic)
 {
     bench_device &d = device_of(state.range(0));
@@ -142,18 +183,23 @@ void scaler(benchmark::State &state, scaler_call call, memopt_dtype dtype, doubl
     finish(state, passes * static_cast<double>(memopt_dtype_size(dtype)));
 }
 
-memopt_status norm(memopt_scaler *s, const memopt_tensor *tensors, uint64_t count,
-                   memopt_stream stream)
+void norm(benchmark::State &state, memopt_dtype dtype)
 {
-    constexpr uint64_t SCRATCH = 1 << 20;
-    static float *result = nullptr;
-    (void)s;
-    if (result == nullptr) {
-        void *memory = nullptr;
-        must(mo_mem_alloc(device_of(1).device, SCRATCH + 64, &memory));
-        result = static_cast<float *>(memory);
-    }
-    return memopt_norm(device_of(1).device, result, tensors, count, result + 16, SCRATCH, stream);
+    bench_device &d = device_of(state.range(0));
+    memopt_tensor tensor = {d.from, kElements, dtype};
+    float *result = reinterpret_cast<float *>(d.to);
+    for (auto _ : state)
+        must(memopt_norm(d.device, result, &tensor, 1, result + 16, 1 << 20, nullptr));
+    finish(state, static_cast<double>(memopt_dtype_size(dtype)));
+}
+
+void hash(benchmark::State &state, memopt_dtype dtype)
+{
+    bench_device &d = device_of(state.range(0));
+    memopt_tensor tensor = {d.from, kElements, dtype};
+    for (auto _ : state)
+        must(memopt_content_hash(d.device, reinterpret_cast<uint64_t *>(d.to), &tensor, nullptr));
+    finish(state, 4);
 }
 
 void threads(benchmark::internal::Benchmark *b)
@@ -164,26 +210,33 @@ void threads(benchmark::internal::Benchmark *b)
 constexpr memopt_dtype F32 = MEMOPT_DTYPE_F32, F16 = MEMOPT_DTYPE_F16, BF16 = MEMOPT_DTYPE_BF16,
                        E4M3 = MEMOPT_DTYPE_F8_E4M3, E5M2 = MEMOPT_DTYPE_F8_E5M2;
 
-// A benchmark and the copy of as many bytes.
-#define PAIR(function, name, bytes, ...)                                                           \
+// A benchmark that reads and writes so many bytes an element, and its yardsticks.
+#define BESIDE(function, name, read, written, in_place, ...)                                       \
     BENCHMARK_CAPTURE(function, name, __VA_ARGS__)->Apply(threads);                                \
-    BENCHMARK_CAPTURE(copy, function##_##name, bytes)                                              \
+    BENCHMARK_CAPTURE(copy, function##_##name, read + written)                                     \
         ->Apply(threads)                                                                           \
-        ->Name("copy_of/" #function "/" #name)
+        ->Name("copy_of/" #function "/" #name);                                                    \
+    BENCHMARK_CAPTURE(plain, function##_##name, &kMove<read, written, in_place>, in_place,         \
+                      read + written)                                                              \
+        ->Apply(threads)                                                                           \
+        ->Name("plain_of/" #function "/" #name)
 
-PAIR(cast, f32_bf16, 6, F32, BF16, false);
-PAIR(cast, f32_f16, 6, F32, F16, false);
-PAIR(cast, bf16_f32, 6, BF16, F32, false);
-PAIR(cast, f16_f32, 6, F16, F32, false);
-PAIR(cast, f32_bf16_stochastic, 6, F32, BF16, true);
-PAIR(cast, f32_f16_stochastic, 6, F32, F16, true);
-PAIR(cast, f32_e4m3, 5, F32, E4M3, false);
-PAIR(cast, f32_e5m2, 5, F32, E5M2, false);
-PAIR(cast, e4m3_f32, 5, E4M3, F32, false);
-PAIR(cast, e4m3_bf16, 3, E4M3, BF16, false);
-PAIR(scaler, unscale_f32, 8, memopt_scaler_unscale, F32, 2.0);
-PAIR(scaler, unscale_bf16, 4, memopt_scaler_unscale, BF16, 2.0);
-PAIR(scaler, check_f32, 4, memopt_scaler_check, F32, 1.0);
-PAIR(scaler, norm_f32, 4, norm, F32, 1.0);
-PAIR(scaler, norm_bf16, 2, norm, BF16, 1.0);
+BESIDE(cast, f32_bf16, 4, 2, false, F32, BF16, false);
+BESIDE(cast, f32_f16, 4, 2, false, F32, F16, false);
+BESIDE(cast, bf16_f32, 2, 4, false, BF16, F32, false);
+BESIDE(cast, f16_f32, 2, 4, false, F16, F32, false);
+BESIDE(cast, f32_bf16_stochastic, 4, 2, false, F32, BF16, true);
+BESIDE(cast, f32_f16_stochastic, 4, 2, false, F32, F16, true);
+BESIDE(cast, f32_e4m3, 4, 1, false, F32, E4M3, false);
+BESIDE(cast, f32_e5m2, 4, 1, false, F32, E5M2, false);
+BESIDE(cast, bf16_e4m3, 2, 1, false, BF16, E4M3, false);
+BESIDE(cast, e4m3_f32, 1, 4, false, E4M3, F32, false);
+BESIDE(cast, e4m3_bf16, 1, 2, false, E4M3, BF16, false);
+BESIDE(scaler, unscale_f32, 4, 4, true, memopt_scaler_unscale, F32, 2.0);
+BESIDE(scaler, unscale_bf16, 2, 2, true, memopt_scaler_unscale, BF16, 2.0);
+BESIDE(scaler, check_f32, 4, 0, false, memopt_scaler_check, F32, 1.0);
+BESIDE(scaler, check_bf16, 2, 0, false, memopt_scaler_check, BF16, 1.0);
+BESIDE(norm, f32, 4, 0, false, F32);
+BESIDE(norm, bf16, 2, 0, false, BF16);
+BESIDE(hash, f32, 4, 0, false, F32);
 } // namespace

@@ -50,6 +50,22 @@ MO_DEVICE void path_check(unsigned char *data, float *flag)
         mo_flag_raise(flag);
 }
 
+template <uint32_t FROM, uint32_t TO, int N, int PACKS>
+MO_DEVICE void path_accumulate(const unsigned char *from, unsigned char *to, float scale)
+{
+    MO_UNROLL
+    for (int p = 0; p < PACKS; p++) {
+        uint64_t at = (uint64_t)mo_thread_index() * N + p * 256 * N;
+        float values[N], sums[N];
+        mo_load_pack<N>(from, at, N, FROM, 1, values);
+        mo_load_pack<N>(to, at, N, TO, 1, sums);
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            sums[k] = mo_accumulate_element(sums[k], values[k], scale);
+        mo_store_pack<N>(to, at, N, TO, 1, sums);
+    }
+}
+
 template <int PACKS> MO_DEVICE void path_hash(const unsigned char *data, uint64_t *to)
 {
     uint64_t sum = 0;
@@ -81,40 +97,49 @@ MO_DEVICE void path_written(void *tables)
     asm volatile("" ::"l"(tables) : "memory");
 }
 
-template <int P, int G, uint32_t FORMAT> MO_DEVICE mo_optim_span path_span(const mo_optim_span *in)
+/* A copy is of bf16. */
+template <int P, int G, int COPY, int STATE, uint32_t FORMAT>
+MO_DEVICE mo_optim_span path_span(const mo_optim_span *in)
 {
     mo_optim_span span = *in;
     span.parameter_dtype = P;
     span.gradient_dtype = G;
-    span.copy = 0;
+    span.copy_dtype = MO_DTYPE_BF16;
     span.stochastic = 0;
     span.count = 16384;
     if (FORMAT == MO_STATE_F32)
         span.absmax1 = 0;
-    __builtin_assume(span.m != 0);
+    if (STATE)
+        __builtin_assume(span.m != 0);
+    else
+        span.m = 0;
+    if (COPY)
+        __builtin_assume(span.copy != 0);
+    else
+        span.copy = 0;
     return span;
 }
 
-template <uint32_t RULE, uint32_t FORMAT, int P, int G, int PACKS>
+template <uint32_t RULE, uint32_t FORMAT, int P, int G, int COPY, int PACKS>
 MO_DEVICE void path_step(const mo_optim_span *in)
 {
     typedef typename mo_codec<FORMAT>::tables tables_of_format;
     MO_SHARED(tables_of_format, tables);
     path_written(&tables);
     mo_barrier();
-    mo_optim_span span = path_span<P, G, FORMAT>(in);
+    mo_optim_span span = path_span<P, G, COPY, 1, FORMAT>(in);
     path_coef coef = span.coef;
-    mo_span_aligned aligned = {1, 0, 1, 1, 1};
+    mo_span_aligned aligned = {1, COPY, 1, 1, 1};
     MO_UNROLL
     for (uint32_t p = 0; p < PACKS; p++)
         mo_step_block<RULE, FORMAT>(&span, &coef, &tables, &aligned,
                                     p * MO_OPTIM_GROUPS + mo_thread_index() / MO_LANES);
 }
 
-template <uint32_t RULE, int P, int G, int PACKS>
+template <uint32_t RULE, int STATE, int P, int G, int PACKS>
 MO_DEVICE void path_step32(const mo_optim_span *in)
 {
-    mo_optim_span span = path_span<P, G, MO_STATE_F32>(in);
+    mo_optim_span span = path_span<P, G, 0, STATE, MO_STATE_F32>(in);
     path_coef coef = span.coef;
     mo_span_aligned aligned = {1, 0, 1, 1, 1};
     MO_UNROLL
@@ -179,6 +204,11 @@ CAST(cast_f32_e4m3, MO_DTYPE_F32, MO_DTYPE_F8_E4M3, 4, 0)
 CAST(cast_bf16_e4m3, MO_DTYPE_BF16, MO_DTYPE_F8_E4M3, 8, 0)
 CAST(cast_bf16_e5m2, MO_DTYPE_BF16, MO_DTYPE_F8_E5M2, 8, 0)
 CAST(cast_e4m3_bf16, MO_DTYPE_F8_E4M3, MO_DTYPE_BF16, 8, 0)
+#define ACCUMULATE(name, from, to, n)                                                              \
+    SIMPLE(name, (const unsigned char *a, unsigned char *b, float c), path_accumulate, (a, b, c),  \
+           from, to, n)
+ACCUMULATE(accumulate_bf16_f32, MO_DTYPE_BF16, MO_DTYPE_F32, 4)
+ACCUMULATE(accumulate_bf16_bf16, MO_DTYPE_BF16, MO_DTYPE_BF16, 8)
 SIMPLE(scale_f32, (unsigned char *a, float b, float *c), path_scale, (a, b, c), MO_DTYPE_F32, 4)
 SIMPLE(scale_bf16, (unsigned char *a, float b, float *c), path_scale, (a, b, c), MO_DTYPE_BF16, 8)
 SIMPLE(scale_f16, (unsigned char *a, float b, float *c), path_scale, (a, b, c), MO_DTYPE_F16, 8)
@@ -188,24 +218,28 @@ PATH(hash, (const unsigned char *a, uint64_t *b), path_hash<1>(a, b), path_hash<
 SIMPLE(squares_f32, (const unsigned char *a, double *b), path_squares, (a, b), MO_DTYPE_F32)
 SIMPLE(squares_bf16, (const unsigned char *a, double *b), path_squares, (a, b), MO_DTYPE_BF16)
 #define STEP(name, rule, format, type)                                                             \
-    SIMPLE(name, (const mo_optim_span *a), path_step, (a), rule, format, type, type)
-#define STEP32(name, rule, type)                                                                   \
-    SIMPLE(name, (const mo_optim_span *a), path_step32, (a), rule, type, type)
+    SIMPLE(name, (const mo_optim_span *a), path_step, (a), rule, format, type, type, 0)
+#define STEP32(name, rule, state, type)                                                            \
+    SIMPLE(name, (const mo_optim_span *a), path_step32, (a), rule, state, type, type)
 #define CODE(name, path, format, is_signed)                                                        \
     SIMPLE(name, (mo_blockcode_args a), path, (a), format, MO_DTYPE_F32, is_signed)
 
 STEP(step8_bf16, MO_RULE_ADAMW, MO_STATE_8BIT, MO_DTYPE_BF16)
 STEP(step8_f32, MO_RULE_ADAMW, MO_STATE_8BIT, MO_DTYPE_F32)
+SIMPLE(step8_master, (const mo_optim_span *a), path_step, (a), MO_RULE_ADAMW, MO_STATE_8BIT,
+       MO_DTYPE_F32, MO_DTYPE_BF16, 1)
 STEP(step4_bf16, MO_RULE_ADAMW, MO_STATE_4BIT, MO_DTYPE_BF16)
 STEP(step4_f32, MO_RULE_ADAMW, MO_STATE_4BIT, MO_DTYPE_F32)
 STEP(stepf8_bf16, MO_RULE_ADAMW, MO_STATE_F8, MO_DTYPE_BF16)
 STEP(stepf8_f32, MO_RULE_ADAMW, MO_STATE_F8, MO_DTYPE_F32)
+STEP(stepc8_bf16, MO_RULE_ADAMW, MO_STATE_COMPANDED, MO_DTYPE_BF16)
 STEP(lion8_bf16, MO_RULE_LION, MO_STATE_8BIT, MO_DTYPE_BF16)
 STEP(sgd8_bf16, MO_RULE_SGD, MO_STATE_8BIT, MO_DTYPE_BF16)
-STEP32(step32_bf16, MO_RULE_ADAMW, MO_DTYPE_BF16)
-STEP32(step32_f32, MO_RULE_ADAMW, MO_DTYPE_F32)
-STEP32(lion32_f32, MO_RULE_LION, MO_DTYPE_F32)
-STEP32(sgd32_f32, MO_RULE_SGD, MO_DTYPE_F32)
+STEP32(step32_bf16, MO_RULE_ADAMW, 1, MO_DTYPE_BF16)
+STEP32(step32_f32, MO_RULE_ADAMW, 1, MO_DTYPE_F32)
+STEP32(lion32_f32, MO_RULE_LION, 1, MO_DTYPE_F32)
+STEP32(sgd32_f32, MO_RULE_SGD, 1, MO_DTYPE_F32)
+STEP32(sgd_plain_f32, MO_RULE_SGD, 0, MO_DTYPE_F32)
 CODE(quantize_signed, path_quantize, MO_STATE_8BIT, 1)
 CODE(quantize_unsigned, path_quantize, MO_STATE_8BIT, 0)
 CODE(dequantize, path_dequantize, MO_STATE_8BIT, 1)
@@ -215,3 +249,6 @@ CODE(dequantize4, path_dequantize, MO_STATE_4BIT, 1)
 CODE(quantizef8_signed, path_quantize, MO_STATE_F8, 1)
 CODE(quantizef8_unsigned, path_quantize, MO_STATE_F8, 0)
 CODE(dequantizef8, path_dequantize, MO_STATE_F8, 1)
+CODE(quantizec8_signed, path_quantize, MO_STATE_COMPANDED, 1)
+CODE(quantizec8_unsigned, path_quantize, MO_STATE_COMPANDED, 0)
+CODE(dequantizec8, path_dequantize, MO_STATE_COMPANDED, 1)

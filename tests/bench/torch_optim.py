@@ -2,7 +2,7 @@
 """Our optimizers for torch beside torch's fused ones and bitsandbytes', in interleaved rounds.
 
     MEMOPT_LIBRARY=build/demo/libmemopt.so PYTHONPATH=bindings/python \\
-        python tests/bench/torch_optim.py [--parameters 16Mi] [--rounds 5] [--json FILE]
+        python tests/bench/torch_optim.py [--parameters 16MiB] [--rounds 5] [--json FILE]
 
 Each case is a whole ``optimizer.step()`` over parameters with gradients. The first tables have the
 tensors of a GPT-2; the last has 148 small ones and so shows what a step costs before the first

@@ -213,6 +213,7 @@ const conformance_case code_cases[] = {
     OF_FORMAT("", MEMOPT_STATE_8BIT),
     OF_FORMAT("_4bit_state", MEMOPT_STATE_4BIT),
     OF_FORMAT("_e4m3_state", MEMOPT_STATE_F8),
+    OF_FORMAT("_companded_state", MEMOPT_STATE_COMPANDED),
     {"hash", hashes_agree, 1, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

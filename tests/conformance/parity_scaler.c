@@ -198,6 +198,107 @@ static void the_scale_agrees(world *w)
     }
 }
 
+/* A type that sums are kept in, in the order of float_types. */
+typedef struct wide_format {
+    uint32_t fraction_bits, bias;
+} wide_format;
+
+static const wide_format wide_formats[WIDE_TYPES] = {{23, 127}, {10, 15}, {7, 127}};
+
+/* Codes at which forms may differ, without their sign: zero, subnormals and their ends, infinity, a
+ * signalling and quiet NaNs with a payload; and one, the largest number, and halves of their last
+ * places in each type, each with what is next to it, so that sums are ties, nearly ties, and just
+ * above the largest number. Their odd number (0 comes twice) brings each to every place of a pack.
+ */
+enum { MAGNITUDES = 30, ODD_CODES = 2 * MAGNITUDES + 1, ODD_SUMS = ODD_CODES * ODD_CODES + 5 };
+static uint32_t odd_code(const wide_format *f, uint32_t i)
+{
+    static const int powers[] = {0, -8, -11, -24, -14, -126, 4, 103, 119};
+    const uint32_t one = 1u << f->fraction_bits, infinity = (2 * f->bias + 1) * one;
+    const uint32_t codes[] = {0,
+                              1,
+                              2,
+                              one / 2,
+                              one - 1,
+                              one,
+                              infinity - 2,
+                              infinity - 1,
+                              infinity,
+                              infinity + 1,
+                              infinity + one / 2,
+                              infinity + one - 3};
+    enum { CODES = sizeof codes / sizeof codes[0] };
+    uint32_t sign = i / MAGNITUDES * (infinity + one), k = i % MAGNITUDES;
+    if (k < CODES)
+        return sign | codes[k];
+    k -= CODES;
+    int exponent = powers[k / 2] + (int)f->bias;
+    if (exponent <= 0 || exponent > 2 * (int)f->bias)
+        exponent = (int)f->bias + 1;
+    return sign | ((uint32_t)exponent * one + k % 2);
+}
+
+/* A tensor of such codes, each of which is `each` elements long and comes again in turn. */
+static memopt_tensor odd_tensor(world *w, uint32_t type, uint32_t each, uint64_t shift)
+{
+    size_t size = memopt_dtype_size(float_types[type]);
+    unsigned char *codes = host_memory(size * ODD_SUMS);
+    for (uint32_t i = 0; i < ODD_SUMS; i++) {
+        uint32_t code = odd_code(&wide_formats[type], i / each % ODD_CODES);
+        memcpy(codes + size * i, &code, size); /* the lower byte comes first */
+    }
+    memopt_tensor tensor = new_raw_tensor(w, ODD_SUMS, float_types[type], codes, shift);
+    free(codes);
+    return tensor;
+}
+
+/* Every odd code plus every other one, in every pair of types, aligned and not, by factors that
+ * keep them, turn them round, round them and make them overflow. */
+static void odd_sums_agree(world *w)
+{
+    static const float scales[] = {1.0f, -1.0f, 1.0f / 3, 0.0f, 0x1p100f, -0x1p-120f};
+    enum { PAIRS = WIDE_TYPES * WIDE_TYPES, SCALES = sizeof scales / sizeof scales[0] };
+    memopt_tensor to[PAIRS], from[PAIRS];
+    for (uint32_t i = 0; i < PAIRS; i++)
+        from[i] = odd_tensor(w, i / WIDE_TYPES, ODD_CODES, i % 2);
+    for (uint32_t s = 0; s < SCALES; s++) {
+        for (uint32_t i = 0; i < PAIRS; i++)
+            to[i] = odd_tensor(w, i % WIDE_TYPES, 1, (i + s) % 2);
+        OK(memopt_accumulate(w->device, to, from, PAIRS, scales[s], w->stream));
+        for (uint32_t i = 0; i < PAIRS; i++) {
+            label(w, "%s times %g to %s", memopt_dtype_name(from[i].dtype), (double)scales[s],
+                  memopt_dtype_name(to[i].dtype));
+            result_of_tensor(w, &to[i]);
+            free_tensor(w, &to[i]);
+        }
+    }
+    for (uint32_t i = 0; i < PAIRS; i++)
+        free_tensor(w, &from[i]);
+}
+
+/* Every length around a pack, a warp and a thread block of packs: what is past the end stays. */
+static void short_sums_agree(world *w)
+{
+    enum { MOST = 70, PAIRS = WIDE_TYPES * WIDE_TYPES };
+    float values[MOST];
+    memopt_tensor to[MOST], from[MOST];
+    fill_any_floats(values, MOST, 31);
+    for (uint32_t pair = 0; pair < PAIRS; pair++) {
+        memopt_tensor sums = new_tensor(w, MOST * MOST, float_types[pair % WIDE_TYPES], NULL);
+        for (uint32_t i = 0; i < MOST; i++) {
+            size_t size = memopt_dtype_size(sums.dtype);
+            to[i] = (memopt_tensor){(char *)sums.data + i * MOST * size, i, sums.dtype};
+            from[i] = new_shifted_tensor(w, i, float_types[pair / WIDE_TYPES], values, i / 9 % 2);
+        }
+        OK(memopt_accumulate(w->device, to, from, MOST, 3.0f, w->stream));
+        label(w, "0 to %d elements, pair %u", MOST - 1, pair);
+        result_of_tensor(w, &sums);
+        for (uint32_t i = 0; i < MOST; i++)
+            free_tensor(w, &from[i]);
+        free_tensor(w, &sums);
+    }
+}
+
 /* Sums of every pair of types in one call, aligned and not, with values that are not finite; then
  * the sums are scaled and checked by a factor and a flag of the caller's. */
 static void accumulation_agrees(world *w)
@@ -242,6 +343,8 @@ const conformance_case scaler_cases[] = {
     {"scaler_norms", norms_agree, 1, 0, 0},
     {"scaler_thousands", thousands_agree, 1, 0, 0},
     {"accumulate", accumulation_agrees, 1, 0, 0},
+    {"accumulate_odd", odd_sums_agree, 1, 0, 0},
+    {"accumulate_short", short_sums_agree, 1, 0, 0},
     {"scaler_scale", the_scale_agrees, 1, 0, 0},
     {NULL, NULL, 0, 0, 0},
 };

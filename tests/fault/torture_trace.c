@@ -10,6 +10,7 @@ static const char text[] = "Action,Pointer,Size,Stream\n"
                            "allocate,0x10,5000,0\n"
                            "allocate,0x20,3000000,7\n"
                            "allocate,0x30,100,7\n"
+                           "record stream,0x20,0,11\n"
                            "free,0x20,0,9\n"
                            "free,0x10,0,0\n"
                            "allocate,0x40,30000000,9\n"
@@ -132,7 +133,7 @@ static void check_result(memopt_device *device, void *context)
         assert_int_equal(f->smallest, 32 * MIB);
         return;
     }
-    assert_int_equal(f->result.events, 7);
+    assert_int_equal(f->result.events, 8);
     assert_false(f->result.out_of_memory);
     assert_int_equal(f->result.sample_count, 4);
 }

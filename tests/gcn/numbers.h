@@ -40,11 +40,6 @@ VECTOR1(v_cvt_f32_f64, 32, 64, bits_f32((float)f64(a)))
 VECTOR1(v_cvt_f32_u32, 32, 32, bits_f32((float)a))
 VECTOR1(v_cvt_f32_ubyte0, 32, 32, bits_f32((float)(a & 255)))
 
-/* Towards zero; what does not fit becomes the nearest that does, no number becomes 0. */
-static uint32_t to_u32(float value)
-{
-    return value >= 4294967296.0f ? UINT32_MAX : value > 0.0f ? (uint32_t)value : 0;
-}
 VECTOR1(v_cvt_u32_f32, 32, 32, to_u32(f32(a)))
 
 /* The hardware's approximations are right to 1 ulp in f32, which lies on either side of the exact

@@ -12,34 +12,6 @@
 
 /* --- the bits of numbers ---------------------------------------------------------------------- */
 
-static float f32(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static double f64(uint64_t bits)
-{
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t bits_f32(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
-static uint64_t bits_f64(double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 static const uint32_t quiet_32 = 1u << 22;
 static const uint64_t quiet_64 = 1ull << 51;
 
@@ -251,6 +223,14 @@ static uint32_t max3(uint32_t a, uint32_t b, uint32_t c)
     uint32_t most = a > b ? a : b;
     return most > c ? most : c;
 }
+
+static uint32_t min3(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t least = a < b ? a : b;
+    return least < c ? least : c;
+}
+
+VECTOR3(v_min3_u32, 32, min3(a, b, c))
 
 static int32_t signed_min3(int32_t a, int32_t b, int32_t c)
 {

@@ -273,14 +273,17 @@ class Kernel:
         return "put_s64(w, %d, %s);" % (to, call) if bits == 64 else "w->s[%d] = %s;" % (to, call)
 
     def global_memory(self, i):
-        _, kind, size = i.name.split("_")
+        _, kind, size, *upper = i.name.split("_")  # upper: d16, hi
         size = MEMORY_BYTES[size]
         register_bits = max(32, size * 8)
         value, lane = i.operands[:2] if kind == "load" else (i.operands[1], i.operands[0])
         has_base = i.operands[2] != "off"
         base = scalar(i.operands[2], 64) if has_base else "0"
-        arguments = "w, w->v[%d], w->v[%d], %d, %s, %d, %d" % (
-            registers(value, "v", register_bits), registers(lane, "v", 32 if has_base else 64),
+        source = "%s(w->v[%d])" % ("upper_halves" if upper else "", registers(value, "v", register_bits))
+        if upper and (kind, upper) != ("store", ["d16", "hi"]):
+            raise ValueError(i.name)
+        arguments = "w, %s, w->v[%d], %d, %s, %d, %d" % (
+            source, registers(lane, "v", 32 if has_base else 64),
             int(has_base), base, i.number("offset"), size)
         return "global_load(%s);" % arguments if kind == "load" else \
             "global_store(%s, %d);" % (arguments, int(i.is_volatile))
@@ -348,6 +351,7 @@ class Kernel:
         if name.startswith("v_fmac_"):
             name = name.replace("fmac", "fma")
             values.append(extra[0])
+        name = name.replace("fmaak", "fma").replace("fmamk", "fma")  # with a literal operand
         call = "%s(w, %s)" % (name, ", ".join(extra + values + carry))
         return "put_mask(w, %d, %s);" % (to_mask, call) if to_mask is not None else call + ";"
 

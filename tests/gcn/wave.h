@@ -9,6 +9,7 @@
 #define MEMOPT_GCN_WAVE_H
 
 #include "../sim/kernels.h"
+#include "../sim/number_bits.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -310,6 +311,14 @@ OPERATION void global_load(wave *w, uint32_t *to, const uint32_t *lane, int has_
     addresses(w, at, lane, has_base, base, offset);
     fetch(w, t, 0, at, bytes);
     poison(t);
+}
+
+static const uint32_t *upper_halves(const uint32_t *from)
+{
+    static _Thread_local uint32_t upper[LANES];
+    for (uint32_t i = 0; i < LANES; i++)
+        upper[i] = from[i] >> 16;
+    return upper;
 }
 
 OPERATION void global_store(wave *w, const uint32_t *from, const uint32_t *lane, int has_base,

@@ -38,7 +38,9 @@ template <class A, class B> constexpr bool alike() {
         if constexpr (!std::is_void_v<a> && !std::is_void_v<b> && !std::is_function_v<a> &&
                       !std::is_function_v<b>)
             return size_of<a>::value == 0 || size_of<b>::value == 0 ||
-                   size_of<a>::value == size_of<b>::value;
+                   size_of<a>::value == size_of<b>::value ||
+                   /* Room for what later versions add: the members are compared by themselves. */
+                   (std::is_class_v<a> && size_of<a>::value > size_of<b>::value);
     }
     return true;
 }

@@ -13,6 +13,16 @@ CLANG_PTX_FLAGS = ["-x", "cuda", "--cuda-device-only", "-nocudainc", "-nocudalib
 HIP_FLAGS = ["-x", "hip", "--offload-device-only", "--no-gpu-bundle-output", "-nogpulib", "-nogpuinc",
              "-mcode-object-version=4", "-std=c++17", "-O3", "-ffp-contract=off"]
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def kernel_names():
+    """The names in the tables of the CPU forms: each must have its GPU form."""
+    names = set()
+    for path in (ROOT / "kernels").glob("*/*_kernels.c"):
+        names |= set(re.findall(r'"(mo_\w+)"', path.read_text()))
+    return names
+
 
 class Failure(Exception):
     """A compiler said no, or its report is not as it must be."""

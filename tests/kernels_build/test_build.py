@@ -18,23 +18,13 @@ import unittest
 
 from compilers import (CLANG_PTX_FLAGS, HIP_FLAGS, NVCC_FLAGS, Failure, assemble_kernels,
                        code_object_numbers, code_object_target, fatbin_targets, hip_kernels,
-                       nvcc_kernels, run)
+                       kernel_names, nvcc_kernels, run)
 
 OPTIONS = None
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
 
 # Kernels that move aligned tensors in vectors of 16 bytes.
 WRITTEN_BY_16 = ("mo_cast", "mo_scale", "mo_optim_step", "mo_dequantize")
 READ_BY_16 = ("mo_cast", "mo_scale", "mo_optim_step", "mo_quantize", "mo_check", "mo_hash_granules")
-
-
-def kernel_names():
-    """The names in the tables of the CPU forms: each must have its GPU form."""
-    names = set()
-    for path in (ROOT / "kernels").glob("*/*_kernels.c"):
-        names |= set(re.findall(r'"(mo_\w+)"', path.read_text()))
-    return names
 
 
 class Kernels(unittest.TestCase):

@@ -3,38 +3,9 @@
  * company. */
 #include "kernels/core/gpu_vector_io.h"
 
-#include <stdio.h>
+#include "host_words.h"
 
-extern "C" {
-/* Words of gpu_compat.h that no conversion uses. */
-uint32_t mo_sim_thread(void)
-{
-    return 0;
-}
-uint32_t mo_sim_block(void)
-{
-    return 0;
-}
-uint32_t mo_sim_threads(void)
-{
-    return 64;
-}
-uint32_t mo_sim_warp_size(void)
-{
-    return 32;
-}
-void mo_sim_barrier(const char *, int)
-{
-}
-uint64_t mo_sim_shuffle_xor(uint64_t bits, uint32_t, const char *, int)
-{
-    return bits;
-}
-void *mo_sim_shared(uint64_t, const void *)
-{
-    return 0;
-}
-}
+#include <stdio.h>
 
 namespace
 {

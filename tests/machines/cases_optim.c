@@ -93,7 +93,7 @@ static void steps(uint64_t *digest, const step_case *c, uint32_t group)
 static void step_types(uint32_t rule, uint32_t format)
 {
     static const char *const rules[MOST] = {"", "adamw", "lion", "sgd"};
-    static const char *const formats[MOST] = {"", "f32", "8bit", "4bit", "e4m3"};
+    static const char *const formats[MOST] = {"", "f32", "8bit", "4bit", "e4m3", "companded"};
     const char *name = mo_optimizer_kernel(rule, format)->name;
     for (uint32_t p = MO_DTYPE_F32; p <= MO_DTYPE_BF16; p++)
         for (uint32_t g = MO_DTYPE_F32; g <= MO_DTYPE_BF16; g++) {
@@ -205,4 +205,5 @@ void digest_optimizers(void)
     codes(MO_STATE_8BIT, &mo_kernel_quantize, &mo_kernel_dequantize);
     codes(MO_STATE_4BIT, &mo_kernel_quantize4, &mo_kernel_dequantize4);
     codes(MO_STATE_F8, &mo_kernel_quantizef8, &mo_kernel_dequantizef8);
+    codes(MO_STATE_COMPANDED, &mo_kernel_quantizec8, &mo_kernel_dequantizec8);
 }

@@ -101,9 +101,9 @@ MUTANTS = [
     ),
     Mutant(
         "optim_codes_at_thresholds",
-        "kernels/optim/optim_avx2.h",
-        "_mm256_cmpgt_epi32(t, bits)",
-        "_mm256_cmpgt_epi32(t, _mm256_sub_epi32(bits, _mm256_set1_epi32(1)))",
+        "kernels/optim/state_codes_avx2.h",
+        "(short)(2 * lines->epsilon)",
+        "(short)(0 * lines->epsilon)",
         "test",
         "^optim_blockcode$",
         "avx2",
@@ -122,9 +122,9 @@ MUTANTS = [
     # --- cast
     Mutant(
         "cast_negative_nan",
-        "kernels/core/stochastic_avx2.h",
-        "mo_choose8(rounded, quiet, mo_above8(mo_without_sign8(u), MO_F32_INF_BITS))",
-        "mo_choose8(rounded, quiet, mo_above8(u, MO_F32_INF_BITS))",
+        "kernels/cast/cast_simd.h",
+        "v_selecti(v_is_nan(v_bits(u)), v_or(u, ",
+        "v_selecti(v_gti(u, v_seti((int)MO_F32_INF_BITS)), v_or(u, ",
         "test",
         "^kernels_cast_exhaustive$",
         "avx2",

@@ -2,6 +2,7 @@
 
     check.py BUILD embedded [--small]   the text that the library in BUILD carries, every kernel
     check.py BUILD nvcc SM              nvcc's text for sm_SM, in its place
+    check.py BUILD approximations       the same bits where each approximation is two steps off
     check.py BUILD mutants              changed copies of the text: the suite finds each change
 
 BUILD is a build folder with the suite and the simulated driver. Status: 0 as it should be, 1 not so,
@@ -63,6 +64,12 @@ MUTANTS = [
            r"st\.global\.u8\s+\[(%rd\d+)\],", r"st.global.u8 [\1+1],"),
     Mutant("a load of the next element", "mo_accumulate", "accumulate",
            r"ld\.global\.v4\.u32\s+(\{[^}]*\}), \[(%rd\d+)\]", r"ld.global.v4.u32 \1, [\2+16]"),
+    Mutant("a NaN for an infinity", "mo_accumulate", "accumulate*",
+           r"setp\.gt\.u32(\s+%p\d+, %r\d+), 31744;", r"setp.gt.u32\1, 31743;", 5),
+    Mutant("an infinity for the largest number", "mo_accumulate", "accumulate*",
+           r"setp\.gt\.u32(\s+%p\d+, %r\d+), 31743;", r"setp.gt.u32\1, 31742;", 12),
+    Mutant("past infinity", "mo_accumulate", "accumulate*",
+           r"min\.u32(\s+%r\d+), (%r\d+), 31744;", r"mov.u32\1, \2;", 3),
     Mutant("a sum in another order", "mo_square_sum", "scaler*",
            r"add\.rn\.f64\s+(%fd\d+), (%fd\d+), (%fd\d+);", r"add.rn.f64 \1, \3, \3;", 1),
     Mutant("towards zero, not to nearest", "mo_cast", "cast*",
@@ -98,7 +105,7 @@ class Suite:
         subprocess.run([*COMPILE, str(source), "-o", str(out), "-lm"], check=True)
         return out
 
-    def run(self, kernels, *arguments, capability="8.0"):
+    def run(self, kernels, *arguments, capability="8.0", approximation=0):
         drivers = str(self.build / "tests" / "sim" / "lib")
         ran = self.folder / "ran"
         ran.unlink(missing_ok=True)
@@ -106,7 +113,7 @@ class Suite:
             os.environ, LD_LIBRARY_PATH=drivers, MEMOPT_DRIVER_PATH=drivers, MEMOPT_SIM_QUIET="1",
             MEMOPT_SIM_MEMORY="256M", MEMOPT_CACHE_DIR="", MEMOPT_SIM_DEAD_STREAM="400",
             MEMOPT_SIM_CAPABILITY=capability, MEMOPT_SIM_KERNELS=str(kernels),
-            MEMOPT_PTX_RAN=str(ran))
+            MEMOPT_PTX_RAN=str(ran), MEMOPT_PTX_APPROXIMATION=str(approximation))
         done = subprocess.run(
             [str(self.build / "tests" / "conformance" / "conformance"), "--device", "cuda:0",
              *arguments], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -123,6 +130,15 @@ class Suite:
         if missing:
             print("never ran:", ", ".join(sorted(missing)))
         return done.returncode == 0 and not missing
+
+
+def any_approximation_passes(suite):
+    kernels = suite.compile(suite.image.read_text())
+    runs = [suite.run(kernels, "--small", "--only", "optimizer_*,step_plain", approximation=steps)[0]
+            for steps in (-2, 2)]
+    for done in runs:
+        print(done.stdout if done.returncode != 0 else done.stdout.splitlines()[-1])
+    return all(done.returncode == 0 for done in runs)
 
 
 def change(text, mutant):
@@ -167,7 +183,7 @@ def nvcc_text(folder, sm):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=pathlib.Path)
-    parser.add_argument("what", choices=["embedded", "nvcc", "mutants"])
+    parser.add_argument("what", choices=["embedded", "nvcc", "approximations", "mutants"])
     parser.add_argument("sm", nargs="?")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
@@ -176,6 +192,8 @@ def main():
         small = ["--small"] if options.small else []
         if options.what == "mutants":
             good = all_caught(suite)
+        elif options.what == "approximations":
+            good = any_approximation_passes(suite)
         elif options.what == "nvcc":
             text = nvcc_text(suite.folder, options.sm)
             good = suite.proves(text, "--small",

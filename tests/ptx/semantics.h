@@ -9,6 +9,7 @@
 #define MEMOPT_PTX_SEMANTICS_H
 
 #include "../sim/kernels.h"
+#include "../sim/number_bits.h"
 
 #include <fenv.h>
 #include <math.h>
@@ -26,6 +27,7 @@
 enum { SHARED_FROM = 256, LANES = 32, NAN_32 = 0x7FFFFFFF };
 
 static const mo_sim_calls *calls;
+static int approximation; /* steps that an approximate result is off */
 
 /* --- a thread's run -------------------------------------------------------------------------- */
 
@@ -220,6 +222,11 @@ static uint64_t mul_wide_u32(uint32_t a, uint32_t b)
     return (uint64_t)a * b;
 }
 
+static int64_t mul_wide_s32(int32_t a, int32_t b)
+{
+    return (int64_t)a * b;
+}
+
 static uint64_t mad_lo_s64(uint64_t a, uint64_t b, uint64_t c)
 {
     return a * b + c;
@@ -230,6 +237,18 @@ static uint32_t bfe_u32(uint32_t a, uint32_t from, uint32_t count)
     from &= 255;
     count &= 255;
     return from >= 32 ? 0 : count >= 32 ? a >> from : a >> from & ((1u << count) - 1);
+}
+
+/* Each of the lower four half bytes of how picks one of eight bytes, or its sign eight times. */
+static uint32_t prmt_b32(uint32_t a, uint32_t b, uint32_t how)
+{
+    uint64_t from = (uint64_t)b << 32 | a;
+    uint32_t result = 0;
+    for (int i = 0; i < 4; i++) {
+        uint32_t pick = how >> 4 * i & 15, byte = from >> (pick & 7) * 8 & 255;
+        result |= (pick & 8 ? byte >> 7 ? 255u : 0u : byte) << 8 * i;
+    }
+    return result;
 }
 
 static uint64_t bfi_b64(uint64_t a, uint64_t into, uint32_t from, uint32_t count)
@@ -256,32 +275,9 @@ CONVERT(cvta_global_u64, uint64_t, uint64_t)
 
 /* --- numbers --------------------------------------------------------------------------------- */
 
-static float f32(uint32_t bits)
+static uint32_t out_f32(float value)
 {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static double f64(uint64_t bits)
-{
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-static uint32_t bits_f32(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return isnan(value) ? NAN_32 : bits;
-}
-
-static uint64_t bits_f64(double value)
-{
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
+    return isnan(value) ? NAN_32 : bits_f32(value);
 }
 
 #define FLOATS(bits, type, in, out)                                                                \
@@ -320,7 +316,7 @@ static uint64_t bits_f64(double value)
     {                                                                                              \
         return out(-in(a));                                                                        \
     }
-FLOATS(32, float, f32, bits_f32)
+FLOATS(32, float, f32, out_f32)
 FLOATS(64, double, f64, bits_f64)
 
 static uint32_t max_NaN_f32(uint32_t a, uint32_t b)
@@ -330,12 +326,35 @@ static uint32_t max_NaN_f32(uint32_t a, uint32_t b)
 
 static uint32_t fma_rn_f32(uint32_t a, uint32_t b, uint32_t c)
 {
-    return bits_f32(__builtin_fmaf(f32(a), f32(b), f32(c)));
+    return out_f32(__builtin_fmaf(f32(a), f32(b), f32(c)));
 }
 
 static uint32_t rcp_rn_f32(uint32_t a)
 {
-    return bits_f32(1.0f / f32(a));
+    return out_f32(1.0f / f32(a));
+}
+
+/* Approximations flush what is not normal to 0, and are off to either side. */
+static uint32_t flushed(uint32_t a)
+{
+    return (a & 0x7f800000u) == 0 ? a & 0x80000000u : a;
+}
+
+static uint32_t off(uint32_t bits)
+{
+    uint32_t magnitude = bits & 0x7fffffffu;
+    int normal = magnitude >= 0x00800010u && magnitude < 0x7f7ffff0u;
+    return flushed(normal ? bits + (uint32_t)approximation : bits);
+}
+
+static uint32_t rcp_approx_ftz_f32(uint32_t a)
+{
+    return off(bits_f32(1.0f / f32(flushed(a))));
+}
+
+static uint32_t sqrt_approx_ftz_f32(uint32_t a)
+{
+    return off(bits_f32(sqrtf(f32(flushed(a)))));
 }
 
 static uint32_t add_rp_f32(uint32_t a, uint32_t b)
@@ -344,7 +363,7 @@ static uint32_t add_rp_f32(uint32_t a, uint32_t b)
     (void)fesetround(FE_UPWARD);
     sum = left + f32(b);
     (void)fesetround(FE_TONEAREST);
-    return bits_f32(sum);
+    return out_f32(sum);
 }
 
 /* --- numbers of other widths ----------------------------------------------------------------- */
@@ -356,19 +375,17 @@ static uint64_t cvt_f64_f32(uint32_t a)
 
 static uint32_t cvt_rn_f32_f64(uint64_t a)
 {
-    return bits_f32((float)f64(a));
+    return out_f32((float)f64(a));
 }
 
 static uint32_t cvt_rn_f32_u32(uint32_t a)
 {
-    return bits_f32((float)a);
+    return out_f32((float)a);
 }
 
-/* Towards zero; what does not fit becomes the nearest that does, no number becomes 0. */
 static uint32_t cvt_rzi_u32_f32(uint32_t a)
 {
-    float value = f32(a);
-    return value >= 4294967296.0f ? UINT32_MAX : value > 0.0f ? (uint32_t)value : 0;
+    return to_u32(f32(a));
 }
 
 /* A binary format: its exponent's and fraction's bits, the code that all above it become (an
@@ -412,7 +429,7 @@ static uint32_t cvt_f32_f16(uint16_t a)
 {
     uint32_t code = a & 0x7FFF;
     float value = code > f16.most ? NAN : code == f16.most ? INFINITY : widen(code, &f16);
-    return bits_f32(a >> 15 ? -value : value);
+    return out_f32(a >> 15 ? -value : value);
 }
 
 static uint32_t cvt_rn_f16x2_f32(uint32_t high, uint32_t low)
@@ -423,6 +440,27 @@ static uint32_t cvt_rn_f16x2_f32(uint32_t high, uint32_t low)
 static uint32_t cvt_rn_bf16x2_f32(uint32_t high, uint32_t low)
 {
     return narrow(f32(high), &bf16) << 16 | narrow(f32(low), &bf16);
+}
+
+/* Pairs of bf16: here only magnitudes, whose bits grow with them. */
+#define PAIRS(name, value)                                                                         \
+    static uint32_t name(uint32_t a, uint32_t b)                                                   \
+    {                                                                                              \
+        uint32_t result = 0;                                                                       \
+        for (int i = 0; i < 32; i += 16) {                                                         \
+            uint32_t x = a >> i & 0xFFFF, y = b >> i & 0xFFFF;                                     \
+            if ((x | y) >> 15)                                                                     \
+                abort();                                                                           \
+            result |= (value) << i;                                                                \
+        }                                                                                          \
+        return result;                                                                             \
+    }
+PAIRS(max_NaN_bf16x2, x > bf16.most || y > bf16.most ? bf16.nan : x > y ? x : y)
+PAIRS(min_bf16x2, x > bf16.most ? y : y > bf16.most ? x : x < y ? x : y)
+
+static uint32_t abs_bf16x2(uint32_t a)
+{
+    return a & 0x7FFF7FFFu;
 }
 
 static uint16_t cvt_rn_satfinite_e4m3x2_f32(uint32_t high, uint32_t low)
@@ -454,6 +492,8 @@ const mo_sim_loaded *mo_sim_load(const mo_sim_calls *given)
 {
     static mo_sim_loaded loaded;
     loaded = (mo_sim_loaded){ptx_kernels, &__ehdr_start, &_end, ptx_image_digest, 0};
+    const char *steps = getenv("MEMOPT_PTX_APPROXIMATION");
+    approximation = steps == NULL ? 0 : atoi(steps);
     calls = given;
     return &loaded;
 }

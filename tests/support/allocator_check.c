@@ -128,20 +128,39 @@ static memopt_status check_segment(const memopt_allocator *allocator, const mo_s
     return mo_segment_is_expandable(segment) ? check_pages(allocator, segment) : MEMOPT_OK;
 }
 
-/* Every block that best fit would find, in order; counts them in *found. */
+/* A tree of the bins, in order behind *last; counts its blocks in *found. */
+static memopt_status check_tree(const mo_pool *pool, const mo_block *tree, const mo_block **last,
+                                uint64_t *found)
+{
+    if (tree == NULL)
+        return MEMOPT_OK;
+    memopt_status status = check_tree(pool, tree->left, last, found);
+    if (status != MEMOPT_OK)
+        return status;
+    const mo_block *next = tree->next, *before = *last;
+    uint64_t tail = next != NULL && next->state == MO_BLOCK_UNMAPPED ? next->size : 0;
+    int ordered = before == NULL || before->fit < tree->fit ||
+                  (before->fit == tree->fit && before->address < tree->address);
+    if (tree->state != MO_BLOCK_FREE || tree->segment->pool != pool || !ordered ||
+        tree->fit != tree->size + tail)
+        return BROKEN("the block at %p is in the wrong bin", (void *)tree->address);
+    *last = tree;
+    (*found)++;
+    status = check_tree(pool, tree->right, last, found);
+    uint64_t left = tree->left != NULL ? tree->left->largest : 0;
+    uint64_t right = tree->right != NULL ? tree->right->largest : 0;
+    if (status == MEMOPT_OK && tree->largest != mo_max_u64(tree->size, mo_max_u64(left, right)))
+        return BROKEN("the bins do not know the largest size at %p", (void *)tree->address);
+    return status;
+}
+
 static memopt_status check_bins(const mo_pool *pool, uint64_t *found)
 {
-    const mo_block *block = mo_bins_at_least(&pool->bins, 0, 0);
-    uint64_t fit = 0;
-    while (block != NULL) {
-        uint64_t tail =
-            block->next != NULL && block->next->state == MO_BLOCK_UNMAPPED ? block->next->size : 0;
-        if (block->state != MO_BLOCK_FREE || block->segment->pool != pool || block->fit < fit ||
-            block->fit != block->size + tail)
-            return BROKEN("the block at %p is in the wrong bin", (void *)block->address);
-        fit = block->fit;
-        (*found)++;
-        block = mo_bins_at_least(&pool->bins, fit, (uintptr_t)block->address + 1);
+    const mo_block *last = NULL;
+    for (size_t bin = 0; bin < MO_BIN_COUNT; bin++) {
+        memopt_status status = check_tree(pool, pool->bins.root[bin], &last, found);
+        if (status != MEMOPT_OK)
+            return status;
     }
     return MEMOPT_OK;
 }
