@@ -23,7 +23,15 @@ from torch.nn import functional as F
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONTEXT, IMAGE = 64, 24
-OPTIMIZERS = ("AdamW", "AdamW8bit", "AdamW4bit", "AdamWFp8", "Lion8bit", "SGD8bit")
+OPTIMIZERS = (
+    "AdamW",
+    "AdamW8bit",
+    "AdamW8bitCompanded",
+    "AdamW4bit",
+    "AdamWFp8",
+    "Lion8bit",
+    "SGD8bit",
+)
 MODELS = ("gpt", "gpt2", "llama", "mixtral", "vit")
 
 
@@ -380,7 +388,7 @@ def report(options, plain, ours, more=None):
 
 def _saving_checks(options, plain, ours):
     checks = {}
-    if options.optimizer.endswith(("8bit", "4bit", "Fp8")):
+    if options.optimizer.endswith(("8bit", "4bit", "Fp8", "Companded")):
         checks["the states take less than a third"] = ours["state"] < plain["state"] / 3
     theirs, mine = plain["activations"], ours["activations"]
     if options.save_on_cpu or options.checkpoint != "none":

@@ -56,7 +56,17 @@ from .log import set_log
 from .memory import Memory
 from .norms import clip, norm, norm_scratch
 from .offload import Offloader, Ticket
-from .optim import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit
+from .optim import (
+    SGD,
+    AdamW,
+    AdamW4bit,
+    AdamW8bit,
+    AdamW8bitCompanded,
+    AdamWFp8,
+    Lion,
+    Lion8bit,
+    SGD8bit,
+)
 from .optimizer import Optimizer
 from .open_device import DeviceProperties, MemoryInfo
 from .pinned import PinnedMemory, Registration
@@ -73,6 +83,7 @@ __all__ = [
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",
+    "AdamW8bitCompanded",
     "AdamWFp8",
     "Allocator",
     "BackendInfo",

@@ -18,6 +18,7 @@ _FORMAT_NAMES = {
     "8bit": StateFormat.BITS8,
     "4bit": StateFormat.BITS4,
     "fp8": StateFormat.F8,
+    "companded": StateFormat.COMPANDED,
 }
 
 
@@ -38,8 +39,8 @@ def quantize(
     signed: bool = True,
     stream: StreamLike = None,
 ) -> None:
-    """Quantises as a state format does: "8bit" and "4bit" (u8 codes, f32 absmax) or "fp8" (e4m3
-    codes, f32 scales). `signed` is False for a second moment."""
+    """Quantises as a state format does: "8bit", "companded" and "4bit" (u8 codes, f32 absmax) or
+    "fp8" (e4m3 codes, f32 scales). `signed` is False for a second moment."""
     parts = (("codes", codes, True), ("scales", scales, True), ("source", source, False))
     _run(lib.memopt_quantize, device, format_of(states), parts, signed, stream)
 

@@ -37,8 +37,8 @@ class _Parameter:
 class Optimizer(_lifetime.Closing):
     """An optimizer over groups of parameters; states come from the allocator.
 
-    `kind` is "adamw", "lion" or "sgd". `states` is "f32" or "8bit", with AdamW also "4bit" or
-    "fp8"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is. `block_size` 0
+    `kind` is "adamw", "lion" or "sgd". `states` is "f32" or "8bit", with AdamW also "4bit",
+    "fp8" or "companded"; tensors below `min_8bit_size` elements keep 32-bit states whatever it is. `block_size` 0
     is the format's (128 with 4-bit states, else 256). `stochastic_rounding` is for bf16 and f16
     parameters. One thread at a time.
     """

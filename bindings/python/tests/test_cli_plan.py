@@ -122,6 +122,71 @@ def test_options_move_the_categories_they_are_about(config):
     assert plan(*waits)["phases"]["forward"]["gradients"] > 3 * shares > 0
 
 
+def test_a_card_is_a_gpu(tmp_path):
+    """GPT-2's dropout: a GPU has flash attention and byte masks under it, a CPU has not."""
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "gpt2"}')
+    words = ("--model", path, "--seq", 1024, "--gpu-memory")
+    assert plan(*words, 24)["micro_batch"] == plan(*words, 24, "--device", "cuda")["micro_batch"]
+    assert plan(*words, 24)["micro_batch"] > plan(*words, 24, "--device", "cpu")["micro_batch"]
+    named = plan("--model", path, "--seq", 1024, "--gpu", "rtx 3090,A100-80GB,RX6750XT")["cards"]
+    assert [card["card"] for card in named] == ["RTX3090", "A100-80", "RX6750XT"]
+    assert named[0]["micro_batch"] == plan(*words, 24)["micro_batch"] < named[1]["micro_batch"]
+    for other in ("A9", "A10G"):
+        assert "'%s' is not one of" % other in refused(2, "--model", path, "--gpu", other)
+    assert "exclude each other" in refused(2, *words, 24, "--gpu", "T4")
+
+
+@pytest.mark.parametrize(
+    "word, means",
+    [
+        ("adamw_torch_fused", "adamw-fused"),
+        ("adamw_torch", "adamw"),
+        ("torch.optim.AdamW", "adamw"),
+        ("paged_adamw_8bit", "adamw8bit"),
+        ("adamw_bnb_8bit", "adamw8bit"),
+        ("paged_adamw_32bit", "adamw-memopt"),
+        ("lion_8bit", "lion8bit"),
+        ("AdamW-8bit", "adamw8bit"),
+    ],
+)
+def test_words_of_optimizers(config, word, means):
+    assert plan("--model", config, "--optimizer", word)["optimizer"] == means
+
+
+def test_torch_s_adamw_takes_foreach_on_a_gpu(config):
+    steps = {
+        (device, name): plan("--model", config, "--device", device, "--optimizer", name)["phases"]
+        for device in ("cpu", "cuda")
+        for name in ("adamw", "adamw-foreach")
+    }
+    of = {key: phases["step"]["optimizer"] for key, phases in steps.items()}
+    assert of["cuda", "adamw"] == of["cuda", "adamw-foreach"] == of["cpu", "adamw-foreach"]
+    assert of["cpu", "adamw"] < of["cpu", "adamw-foreach"]
+
+
+def test_adapters_of_experts(tmp_path):
+    """PEFT adapts gate and up as one weight with the ranks of both, and keeps a copy of what it
+    adapts for backward."""
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "mixtral"}')
+    words = ("--model", path, "--seq", 64, "--dtype", "bf16", "--lora", 16, "--lora-targets")
+    all_of = plan(*words, "q,k,v,o,gate,up,down")
+    experts = 32 * 16 * 8 * (2 * (4096 + 2 * 14336) + 14336 + 4096)
+    assert all_of["model"]["trainable"] == 13631488 + experts
+    kept = all_of["phases"]["forward"]["activations"]
+    copies = 2 * 32 * 8 * 3 * 14336 * 4096
+    assert kept > copies > plan(*words, "q,k,v,o")["phases"]["forward"]["activations"]
+    assert "one of gate and up" in refused(1, *words, "gate")
+    assert "adapters of experts have none" in refused(1, *words, "down", "--lora-dropout", 0.05)
+
+
+def test_dropout_of_adapters(config):
+    words = ("--model", config, "--batch", 8, "--seq", 256, "--lora", 8)
+    plain, dropped = plan(*words), plan(*words, "--lora-dropout", 0.05)
+    assert dropped["peak_bytes"] > 1.05 * plain["peak_bytes"]
+
+
 # --- what fits ------------------------------------------------------------------------------------
 
 
@@ -371,3 +436,115 @@ def test_nothing_is_applied_that_does_not_fit(tmp_path):
     )  # fmt: skip
     assert result.returncode == 1 and "nothing that fits" in result.stderr
     assert path.read_text() == '{"batch_size": 64}\n'
+
+
+# --- a plan and a file ----------------------------------------------------------------------------
+
+
+def trainer(tmp_path, **keys):
+    path = tmp_path / "train.json"
+    keys = {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, **keys}
+    path.write_text(json.dumps(keys, indent=1))
+    return path
+
+
+def test_what_cannot_be_written_is_an_error_before_anything_is(config, tmp_path):
+    """The plan fits by what the file has no key for."""
+    path = trainer(tmp_path, optim="adamw_torch", bf16=False, fp16=False, use_liger_kernel=False,
+                   gradient_checkpointing=False)  # fmt: skip
+    words = ("--model", config, "--seq", 128, "--gpu-memory", "750MiB", "--config-path", path)
+    before, base = path.read_text(), ("--target-effective-batch", 8)
+    found = [c for c in plan(*words[:6], *base)["changes"] if c["applied"]]
+    kinds = {c["kind"]: c["change"] for c in found}
+    lacking = [kinds[kind] for kind in ("lora", "allocator", "offload", "sequence") if kind in kinds]
+    assert lacking
+    words += ("--apply",)
+    said = refused(1, *words, "--json")
+    assert all(change in said for change in lacking) and "pass --partial" in said
+    assert path.read_text() == before
+    assert plan(*words, "--partial")["apply"]["files"][0]["changed"]
+
+
+def test_keys_of_changes(config, tmp_path):
+    path = trainer(tmp_path, max_length=512, lora_r=0, use_liger_kernel=False, dtype="float32")
+    words = ("--model", config, "--seq", 512, "--gpu-memory", "750MiB", "--allocator", "expandable")
+    value = plan(*words, "--apply", "--create-keys", "--partial", "--config-path", path)
+    applied = {c["kind"] for c in value["changes"] if c["applied"]}
+    written = json.loads(path.read_text())
+    assert "lora" in applied and written["lora_r"] == 16
+    assert ("loss" in applied) == written["use_liger_kernel"]
+    assert ("sequence" in applied) == (written["max_length"] < 512)
+
+
+def test_lora_is_no_key_of_training_arguments(config, tmp_path):
+    path = trainer(tmp_path)
+    words = ("--model", config, "--seq", 128, "--gpu-memory", 8, "--lora", 16, "--create-keys")
+    words += ("--config-path", path, "--apply")
+    before = path.read_text()
+    assert "TrainingArguments has no LoRA" in refused(1, *words, "--json")
+    assert path.read_text() == before
+    notes = plan(*words, "--partial")["apply"]["files"][0]["notes"]
+    assert any("PEFT's LoraConfig" in note for note in notes)
+    assert "lora" not in path.read_text() != before
+
+
+def test_the_file_s_effective_batch_is_kept(config, tmp_path):
+    path = trainer(tmp_path)
+    words = ("--model", config, "--seq", 128, "--gpu-memory", 8, "--apply", "--config-path", path)
+    value = plan(*words)
+    assert value["target_effective_batch"] == value["effective_batch"] == 8
+    assert json.loads(path.read_text())["per_device_train_batch_size"] == value["micro_batch"] == 8
+
+
+def test_fp16_of_a_file_stays(config, tmp_path):
+    path = trainer(tmp_path, fp16=True, bf16=False, optim="adamw_torch")
+    words = ("--model", config, "--seq", 128, "--gpu-memory", "900MiB", "--partial", "--apply")
+    value = plan(*words, "--create-keys", "--config-path", path)
+    assert value["dtype"] == "fp16" and not any(c["kind"] == "dtype" for c in value["changes"])
+    assert json.loads(path.read_text())["fp16"] is True
+
+
+# --- dtypes ---------------------------------------------------------------------------------------
+
+
+def test_the_dtype_of_a_configuration(tmp_path):
+    path = tmp_path / "config.json"
+    for key, dtype in (("torch_dtype", "bfloat16"), ("dtype", "float16")):
+        path.write_text(json.dumps({**SMALL, key: dtype}))
+        value = plan("--model", path)
+        assert value["dtype"] == {"bfloat16": "bf16", "float16": "fp16"}[dtype]
+        assert "as the configuration says" in value["notes"][0]
+    assert plan("--model", path, "--dtype", "fp32")["dtype"] == "fp32"
+
+
+def test_fp16_where_a_card_has_no_bf16(config):
+    words = ("--model", config, "--seq", 4096, "--batch", 64, "--gpu")
+    t4 = [c["change"] for c in plan(*words, "T4")["changes"] if c["kind"] == "dtype"]
+    assert t4 == ["compute fp32 → fp16 (autocast, with a gradient scaler)"]
+    a10 = [c["change"] for c in plan(*words, "A10")["changes"] if c["kind"] == "dtype"]
+    assert "compute fp32 → bf16 (autocast)" in a10 and not any("fp16" in each for each in a10)
+
+
+# --- what is shown --------------------------------------------------------------------------------
+
+
+def test_changes_that_would_allow_more(config):
+    text = command("--model", config, "--batch", 3, "--target-effective-batch", 64, "--gpu", "A10")
+    assert "To fit more" in text.stdout and "--optimizer adamw8bit" in text.stdout
+    assert "micro-batch      2 in place of 3, which divides 64 less evenly" in text.stdout
+
+
+def test_a_plot_draws_the_runs_of_the_table(config, monkeypatch):
+    from memopt.cli import main
+    from memopt.cli.plan import plot
+
+    drawn = []
+    monkeypatch.setattr(plot, "plot", lambda answers, *rest: drawn.extend(answers))
+    words = ["--seq", "4096", "--batch", "8", "--gpu-memory", "2,24", "--plot", "x.png"]
+    assert main(["plan", "--model", config, *words]) == 0
+    changed, fits = drawn
+    assert not changed.solution.fits and fits.solution.fits
+    for one in drawn:
+        assert one.proposed.peak.total == one.solution.peak_bytes
+        assert "micro-batch %d" % one.run.batch in plot._card(one)
+    assert "with changes" in plot._card(changed) and "with" not in plot._card(fits)

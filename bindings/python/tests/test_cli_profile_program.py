@@ -74,7 +74,8 @@ def told(number, frame):
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
     signal.signal(number, told)
 print("ready", flush=True)
-time.sleep(60)
+for _ in range(6000):  # in short parts: a signal just before a sleep is handled only after it
+    time.sleep(0.01)
 """
 
 

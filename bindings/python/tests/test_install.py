@@ -3,9 +3,11 @@ with the library that they bring; one wheel for every Python."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -179,6 +181,7 @@ def test_the_wheel_needs_nothing_but_glibc(wheel):
     text = " ".join(result.stdout.split())
     assert re.search(r'consistent with the following platform tag: "manylinux_2_\d+_\w+"', text)
     needed = set(re.findall(r"(\S+\.so[.\d]*) with versions", text))
+    needed -= {os.path.basename(name) for name in zipfile.ZipFile(wheel).namelist()}
     assert needed <= {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1"}
 
 
@@ -210,3 +213,40 @@ def test_one_wheel_for_every_python(wheel, version, tmp_path):
     for arguments in (["-c", PROGRAM], ["-m", "memopt", "info", "--json"]):
         result = run(python, "-W", "error", *arguments, cwd="/", PYTHONPATH=str(tmp_path))
         assert result.returncode == 0, result.stderr
+
+
+FOREIGN = ["aarch64-linux-gnu-gcc", "qemu-aarch64-static"]
+FOREIGN_PYTHON = """python3.11-minimal libpython3.11-minimal libpython3.11-stdlib libffi8 libc6
+                    libexpat1 zlib1g""".split()
+
+
+@pytest.fixture(scope="module")
+def foreign_python(tmp_path_factory):
+    """The command of a Python for AArch64, from Debian's packages."""
+    folder = tmp_path_factory.mktemp("foreign") / "debian"
+    packages = os.path.join(PROJECT, "..", "..", "tests", "machines", "packages")
+    unpacked = run(packages, "arm64", folder, *FOREIGN_PYTHON, cwd="/")
+    if unpacked.returncode == 77:
+        pytest.skip(unpacked.stdout)
+    assert unpacked.returncode == 0, unpacked.stderr
+    return ["qemu-aarch64-static", "-L", folder, folder / "usr" / "bin" / "python3.11"]
+
+
+@pytest.mark.long
+def test_a_wheel_for_aarch64_works_there(foreign_python, tmp_path):
+    for program in FOREIGN:
+        if shutil.which(program) is None:
+            pytest.skip(program + " is not installed (./setup installs it)")
+    python = fresh_environment(tmp_path / "venv")
+    build = ["env", "PYTHON=%s" % python, os.path.join(PROJECT, "cross_wheel")]
+    run_builder(*build, tmp_path, *QUICK, cwd=tmp_path)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert re.fullmatch(r"memopt-[\d.]+-py3-none-manylinux_2_34_aarch64\.whl", wheel.name)
+    if importlib.util.find_spec("auditwheel"):
+        result = run(sys.executable, "-m", "auditwheel", "show", wheel, cwd="/")
+        assert '"manylinux_2_34_aarch64"' in result.stdout, result.stdout + result.stderr
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    program = PROGRAM + 'assert memopt.Device("cpu").properties.kernels == "neon"'
+    result = run(*foreign_python, "-c", program, cwd="/", PYTHONPATH=str(tmp_path / "site"))
+    assert result.returncode == 0, result.stderr

@@ -294,6 +294,14 @@ def test_stochastic_rounding_moves_bf16_that_nearest_would_not(allocator):
             0.4,
         ),
         (
+            memopt.AdamW8bitCompanded,
+            ["exp_avg", "exp_avg_sq", "companded1", "companded2"],
+            "U8",
+            10001,
+            20002 + 320,
+            0.05,
+        ),
+        (
             memopt.AdamWFp8,
             ["exp_avg", "exp_avg_sq", "scale1", "scale2"],
             "F8_E4M3",
@@ -367,7 +375,7 @@ def test_hyperparameters_are_those_of_the_kind(allocator):
         memopt.Optimizer(allocator, kind="adagrad")
 
 
-@pytest.mark.parametrize("states, block", [("8bit", 256), ("4bit", 128), ("fp8", 256)])
+@pytest.mark.parametrize("states, block", [("8bit", 256), ("companded", 256), ("4bit", 128), ("fp8", 256)])
 @pytest.mark.parametrize("signed", (True, False))
 def test_codes_of_states(device, states, block, signed):
     values = numbers(1000, 7)

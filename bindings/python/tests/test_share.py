@@ -67,7 +67,7 @@ def test_fish_completes(share):
         return dict((line + "\t").split("\t")[:2] for line in shown.splitlines())
 
     assert reply("memopt pl")["plan"].startswith("what a model needs")
-    assert {"--gpu-memory"} == set(reply("memopt plan --gpu"))
+    assert {"--gpu", "--gpu-memory"} == set(reply("memopt plan --gpu"))
     assert {"eager", "sdpa", "flash"} == set(reply("memopt plan --attention "))
     assert "adamw8bit" in reply("memopt plan --optimizer adamw8")
 

@@ -45,6 +45,17 @@ def test_events_one_by_one():
         trace.info
 
 
+def test_recorded_streams():
+    with memopt.tools.Trace() as trace:
+        trace.alloc(1, "3MiB")
+        for stream in (7, 9, 0, 9):  # its own is nothing
+            trace.record_stream(1, stream)
+        trace.free(1)
+        trace.record_stream(1, 11)  # nothing: it does not live
+        assert len(trace) == 5 and trace.info.streams == 3
+        assert trace.replay().failure is None
+
+
 @pytest.mark.parametrize(
     "event", [(1, -1, 5, 0), (1, 1, 1 << 64, 0), (1, 1, 5, "0"), (9, 1, 5, 0), (1, 1.5, 5, 0)]
 )

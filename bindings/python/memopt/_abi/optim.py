@@ -26,6 +26,7 @@ class StateFormat(enum.IntEnum):
     BITS8 = 2
     BITS4 = 3
     F8 = 4
+    COMPANDED = 5
 
 
 @struct("memopt_optimizer_options")

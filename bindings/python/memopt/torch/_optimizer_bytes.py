@@ -17,10 +17,13 @@ class OptimizerBytes(NamedTuple):
     temporaries: int
 
 
-def optimizer_bytes(kind: str, parameters: Sequence[torch.Tensor]) -> OptimizerBytes:
-    """For the parameters that are trained, in the optimizer's order. "none" has nothing."""
+def optimizer_bytes(
+    kind: str, parameters: Sequence[torch.Tensor], gpu: bool = False
+) -> OptimizerBytes:
+    """For the parameters that are trained, in the optimizer's order. "none" has nothing. On a GPU
+    torch's AdamW takes foreach."""
     try:
-        rule = _RULES[kind]
+        rule = _RULES["adamw-foreach" if gpu and kind == "adamw" else kind]
     except KeyError:
         raise ValueError(
             "the optimizer %r is unknown; the known ones are %s" % (kind, ", ".join(sorted(_RULES)))

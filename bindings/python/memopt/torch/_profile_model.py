@@ -137,7 +137,9 @@ class _Profiling:
     ) -> None:
         self.target = target
         self.device = _device_of(target.module)
-        self._optimizer = optimizer_bytes(optimizer, list(target.module.parameters()))
+        self._optimizer = optimizer_bytes(
+            optimizer, list(target.module.parameters()), self.device.type == "cuda"
+        )
         self._recorder = StepRecorder(target, autocast, accumulation)
         self._progress = progress
         self._done, self._total = 0, 0

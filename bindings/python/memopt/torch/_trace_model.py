@@ -3,6 +3,7 @@
 The module lies on the meta device (or anywhere: its values are not used). Its parameters become
 fake tensors of the CPU, for which torch runs every operation as shapes and dtypes only, in the
 forms that they have on a real device: a meta tensor's attention, for example, would not be fused.
+Fakes of a GPU cannot go backward where there is none; what its kernels keep is told by rule.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -19,6 +20,9 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from ._optimizer_bytes import OptimizerBytes, optimizer_bytes
@@ -34,8 +38,8 @@ class Trace:
         trace.at(8).peak_bytes
         trace.line().largest_batch(16 << 30)
 
-    `optimizer` is one of `OPTIMIZERS`, `autocast` a dtype. The module's own tensors and gradients
-    are as they were afterwards.
+    `optimizer` is one of `OPTIMIZERS`, `autocast` a dtype, `gpu` whose kernels to count. Series are
+    traced once, each told to `progress` first. The module's own tensors and gradients are as they were afterwards.
     """
 
     def __init__(
@@ -46,13 +50,16 @@ class Trace:
         optimizer: str = "adamw",
         autocast: Optional[torch.dtype] = None,
         accumulation: int = 1,
+        gpu: bool = False,
+        progress: Optional[Callable[[int], None]] = None,
     ) -> None:
         self.target: Target = target_of(target, sequence)
-        self.optimizer: OptimizerBytes = optimizer_bytes(
-            optimizer, list(self.target.module.parameters())
-        )
+        self._optimizer = optimizer
         self._autocast = autocast
         self._accumulation = accumulation
+        self._gpu = gpu
+        self._progress = progress
+        self._known: Dict[int, Series] = {}
 
     @property
     def parameters(self) -> int:
@@ -61,22 +68,42 @@ class Trace:
 
     def at(self, batch: int) -> StepBytes:
         """What a batch size needs, traced."""
-        return step_bytes(batch, self.series(batch).highest(), self.optimizer)
+        return step_bytes(batch, self.series(batch).highest(), self.optimizer())
 
-    def line(self, batches: Tuple[int, int] = (2, 4)) -> Line:
+    def optimizer(self, name: Optional[str] = None) -> OptimizerBytes:
+        """What an optimizer takes, by default the trace's."""
+        parameters = list(self.target.module.parameters())
+        return optimizer_bytes(name or self._optimizer, parameters, self._gpu)
+
+    def line(
+        self, batches: Tuple[int, int] = (2, 4), optimizer: Optional[str] = None
+    ) -> Line:
         """Traces two batch sizes; the others follow from them. 1 is often special: not copied."""
+        taken = self.optimizer(optimizer)
         first, second = ((batch, self.series(batch)) for batch in batches)
-        return Line(first, second, self.optimizer)
+        return Line(first, second, taken)
 
     def series(self, batch: int) -> Series:
         """Every moment of a step."""
+        if batch not in self._known:
+            if self._progress is not None:
+                self._progress(batch)
+            self._known[batch] = self._trace(batch)
+        return self._known[batch]
+
+    def _trace(self, batch: int) -> Series:
         if batch < 1:
             raise ValueError("the batch size is %d; it must be at least 1" % batch)
         module = self.target.module
         recorder = StepRecorder(self.target, self._autocast, self._accumulation)
         mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants that a model makes itself
         quiet, random = _quiet(), torch.random.fork_rng(devices=[])
-        with _fakes_in(module, mode), mode, _not_packed(), quiet, random:
+        kernels = _GpuRules() if self._gpu else contextlib.nullcontext()
+        layers = any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
+        spaces: Any = contextlib.nullcontext()
+        if layers:
+            spaces = _Workspaces()  # type: ignore[no-untyped-call]
+        with _fakes_in(module, mode), mode, _not_packed(), quiet, random, kernels, spaces:
             try:
                 recorded = recorder.record(lambda: _fake(self.target.inputs(batch)))
             except (
@@ -90,6 +117,58 @@ class Trace:
                     % (type(module).__name__, getattr(error, "func", error))
                 ) from error
             return Series(recorded.account)
+
+
+#: What autocast computes in fp32 on a GPU, and not on a CPU.
+_WIDE = frozenset(("layer_norm", "group_norm", "softmax", "log_softmax", "pow", "exp", "rsqrt"))
+
+
+class _GpuRules(TorchFunctionMode):
+    """Operations on a CPU's fakes that keep what a GPU's keep: dropout a mask of bytes, attention
+    under dropout no scores, and autocast more in fp32."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(function, "__name__", "")
+        if function is functional.dropout:
+            return _gpu_dropout(*args, **kwargs)
+        if name == "scaled_dot_product_attention":
+            args = args[:4] + (0.0,) * (len(args) > 4) + args[5:]
+            kwargs.pop("dropout_p", None)
+        elif name in _WIDE and torch.is_autocast_enabled("cpu"):
+            args, kwargs = tree_map(_wide, (args, kwargs))
+        return function(*args, **kwargs)
+
+
+def _gpu_dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+    if not training or p in (0, 1) or inplace:
+        return functional.dropout(x, p, training, inplace)
+    return torch.native_dropout(x, p, True)[0]
+
+
+def _wide(value: Any) -> Any:
+    narrow = isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
+    return value.float() if narrow else value
+
+
+class _Workspaces(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A recurrent layer's workspace, whose size its kernel alone knows: a run with zeros tells."""
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if function is not torch.ops.aten.mkldnn_rnn_layer.default:
+            return result
+        with _disable_current_modes():
+            size = function(*tree_map(_zeros, args))[3].numel()
+        return (*result[:3], result[3].new_empty(size))
+
+
+def _zeros(value: Any) -> Any:
+    return torch.zeros(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
 
 
 @contextlib.contextmanager

@@ -17,6 +17,12 @@ KINDS = {
     "AdamW": (mt.AdamW, {}, core.AdamW, torch.optim.AdamW),
     "AdamW8bit": (mt.AdamW8bit, {}, core.AdamW8bit, torch.optim.AdamW),
     "AdamW4bit": (mt.AdamW4bit, {}, core.AdamW4bit, torch.optim.AdamW),
+    "AdamW8bitCompanded": (
+        mt.AdamW8bitCompanded,
+        {},
+        core.AdamW8bitCompanded,
+        torch.optim.AdamW,
+    ),
     "AdamWFp8": (mt.AdamWFp8, {}, core.AdamWFp8, torch.optim.AdamW),
     "Lion": (mt.Lion, {}, core.Lion, None),
     "Lion8bit": (mt.Lion8bit, {}, core.Lion8bit, None),
@@ -24,7 +30,7 @@ KINDS = {
     "SGD8bit": (mt.SGD8bit, {"momentum": 0.9}, core.SGD8bit, torch.optim.SGD),
 }
 kinds = pytest.mark.parametrize("kind", sorted(KINDS))
-coded = pytest.mark.parametrize("kind", sorted(k for k in KINDS if k.endswith(("bit", "8"))))
+coded = pytest.mark.parametrize("kind", sorted(k for k in KINDS if k.endswith(("bit", "8", "Companded"))))
 
 
 def make(kind: str, params: Any, **values: Any) -> Any:

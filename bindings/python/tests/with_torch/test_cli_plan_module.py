@@ -46,6 +46,22 @@ def without_inputs():
 def wrong_inputs():
     return torch.nn.Linear(2, 2), lambda batch: torch.randn(batch, 3)
 
+class Routed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.router = torch.nn.Linear(64, 4)
+        self.experts = torch.nn.ModuleList([torch.nn.Linear(64, 64) for _ in range(4)])
+
+    def forward(self, x):
+        chosen, out = self.router(x).argmax(-1), torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            rows = (chosen == number).nonzero()[:, 0]
+            out = out.index_add(0, rows, expert(x[rows]))
+        return out
+
+def routed():
+    return Routed(), lambda batch: torch.randn(16 * batch, 64)
+
 number = 7
 """
 
@@ -197,3 +213,11 @@ def test_without_torch(folder):
     (folder / "torch.py").write_text("raise ImportError('no torch here')")
     result = command(folder, "--model", "net:plain")
     assert result.returncode == 1 and "pip install torch" in result.stderr
+
+
+def test_what_values_route_is_measured(folder):
+    """A trace cannot follow it and says --profile, which then needs no trace."""
+    assert "--profile" in command(folder, "--model", "net:routed").stderr
+    value = plan(folder, "--model", "net:routed", "--profile", "--gpu-memory", 1)
+    assert value["profile"]["measured"] and value["profile"]["estimates"] == []
+    assert any("measured on the CPU" in note for note in value["notes"])

@@ -152,8 +152,10 @@ def test_another_order_of_memory(kind):
     assert_same_states(b, c, [q], [r])
 
 
-@pytest.mark.parametrize("target", ["AdamW", "AdamW8bit", "AdamW4bit", "AdamWFp8"])
-@pytest.mark.parametrize("source", ["AdamW8bit", "AdamW4bit", "AdamWFp8"])
+@pytest.mark.parametrize(
+    "target", ["AdamW", "AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "AdamWFp8"]
+)
+@pytest.mark.parametrize("source", ["AdamW8bit", "AdamW8bitCompanded", "AdamW4bit", "AdamWFp8"])
 def test_between_formats(source, target):
     """The values are the codes' values exactly, or as near as the other format can be."""
     p = torch.randn(50, 100).requires_grad_()
@@ -179,11 +181,16 @@ def _values(optimizer, parameter):
     if state["exp_avg"].dtype is torch.float32:
         return [state["exp_avg"], state["exp_avg_sq"]]
     kind = type(optimizer).__name__
-    name = {"AdamW8bit": "8bit", "AdamW4bit": "4bit", "AdamWFp8": "fp8"}[kind]
+    name, stem = {
+        "AdamW8bit": ("8bit", "absmax"),
+        "AdamW8bitCompanded": ("companded", "companded"),
+        "AdamW4bit": ("4bit", "absmax"),
+        "AdamWFp8": ("fp8", "scale"),
+    }[kind]
     count = parameter.numel()
     result = []
     for i, key in enumerate(("exp_avg", "exp_avg_sq")):
-        scales = state[("scale%d" if name == "fp8" else "absmax%d") % (i + 1)]
+        scales = state["%s%d" % (stem, i + 1)]
         codes = state[key].flatten().view(torch.uint8)
         if name == "4bit":
             codes = torch.stack((codes >> 4, codes & 15), 1).flatten()[:count]

@@ -166,7 +166,7 @@ def test_a_line_needs_two_sizes(made):
     trace = Trace(made)
     series = trace.series(2)
     with pytest.raises(ValueError, match="two different batch sizes"):
-        Line((2, series), (2, series), trace.optimizer)
+        Line((2, series), (2, series), trace.optimizer())
 
 
 def test_steps_that_differ_are_matched():

@@ -7,13 +7,24 @@ the additional arguments; `portable_states` converts states for torch's optimize
 
 from __future__ import annotations
 
-from ._rules import SGD, AdamW, AdamW4bit, AdamW8bit, AdamWFp8, Lion, Lion8bit, SGD8bit
+from ._rules import (
+    SGD,
+    AdamW,
+    AdamW4bit,
+    AdamW8bit,
+    AdamW8bitCompanded,
+    AdamWFp8,
+    Lion,
+    Lion8bit,
+    SGD8bit,
+)
 from ._save import portable_states, to_bitsandbytes
 
 __all__ = [
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",
+    "AdamW8bitCompanded",
     "AdamWFp8",
     "Lion",
     "Lion8bit",

@@ -2,10 +2,10 @@
 
 ``optimizer.state[parameter]`` holds "step" (int64, without dimensions, on the parameter's device),
 the moments ("exp_avg" and, with AdamW, "exp_avg_sq"; of SGD "momentum_buffer") and, where these are
-coded, their scales ("absmax1", "absmax2"; with fp8 "scale1", "scale2"). 32-bit, 8-bit and fp8
-moments have the parameter's shape and order of memory; blocks go by the order of memory. SGD
-without momentum has no state, or "step" alone if it rounds stochastically, because the random
-numbers depend on it. 4-bit ones are a row of bytes with two codes each, and where the parameter's
+coded, their scales ("absmax1", "absmax2"; with fp8 "scale1", "scale2"; of companded codes
+"companded1", "companded2"). 32-bit, 8-bit and fp8 moments have the parameter's shape and order of
+memory; blocks go by the order of memory. SGD without momentum has no state, or "step" alone if it
+rounds stochastically, because the random numbers depend on it. 4-bit ones are a row of bytes with two codes each, and where the parameter's
 order of memory is not that of its indices, "order" holds its strides. Codes are bytes, also those
 of fp8, for torch cannot pickle its own 8-bit floats.
 
@@ -45,7 +45,14 @@ MOMENTS = {
     OptimizerKind.LION: ("exp_avg",),
     OptimizerKind.SGD: ("momentum_buffer",),
 }
-BLOCKS = {StateFormat.BITS8: 256, StateFormat.BITS4: 128, StateFormat.F8: 256}
+BLOCKS = {
+    StateFormat.BITS8: 256,
+    StateFormat.BITS4: 128,
+    StateFormat.F8: 256,
+    StateFormat.COMPANDED: 256,
+}
+_ABSMAX = "absmax"
+_SCALES = {StateFormat.F8: "scale", StateFormat.COMPANDED: "companded"}
 
 
 def has_moments(state: Any, kind: OptimizerKind) -> bool:
@@ -78,8 +85,17 @@ def scale_names(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
     """The keys of the scales."""
     if format_ is StateFormat.F32:
         return ()
-    stem = "scale" if format_ is StateFormat.F8 else "absmax"
+    stem = _SCALES.get(format_, _ABSMAX)
     return tuple("%s%d" % (stem, i + 1) for i in range(len(MOMENTS[kind])))
+
+
+def scale_of(state: Any, index: int) -> Optional[str]:
+    """The key of a moment's scales in a state of any format; None if it has no such tensor."""
+    for stem in (_ABSMAX, *_SCALES.values()):
+        key = "%s%d" % (stem, index + 1)
+        if isinstance(state.get(key), torch.Tensor):
+            return key
+    return None
 
 
 def keys(kind: OptimizerKind, format_: StateFormat) -> Tuple[str, ...]:
@@ -100,8 +116,9 @@ def of(state: State, kind: OptimizerKind, count: int, own: StateFormat) -> State
     """The format in which the state of a parameter of `count` elements is kept; `own` is the
     optimizer's, which decides if a byte could be either."""
     moment = state[MOMENTS[kind][0]]
-    if "scale1" in state:
-        return StateFormat.F8
+    for format_, stem in _SCALES.items():
+        if stem + "1" in state:
+            return format_
     if moment.dtype is not torch.uint8:
         return StateFormat.F32
     if count <= 1 and own is StateFormat.BITS4:

@@ -29,7 +29,7 @@ import torch
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _load
 
-_TAGS = {StateFormat.BITS8: 8, StateFormat.BITS4: 4, StateFormat.F8: 1}
+_TAGS = {StateFormat.BITS8: 8, StateFormat.BITS4: 4, StateFormat.F8: 1, StateFormat.COMPANDED: 2}
 _FORMATS = {tag: format_ for format_, tag in _TAGS.items()}
 _HEAD = 2  # bytes before the codes of a row
 
@@ -256,16 +256,15 @@ def localized(
 
 
 def _scales_of(state: Any, index: int, name: str) -> Tuple[str, torch.Tensor]:
-    for stem in ("scale", "absmax"):
-        key = "%s%d" % (stem, index + 1)
-        if isinstance(state.get(key), torch.Tensor):
-            return key, state[key]
-    raise ValueError("the state of %s has no absmax%d" % (name, index + 1))
+    key = _format.scale_of(state, index)
+    if key is None:
+        raise ValueError("the state of %s has no absmax%d" % (name, index + 1))
+    return key, state[key]
 
 
 def _is_by_rows(state: Any, index: int, parameter: torch.Tensor) -> bool:
-    scales = [state.get("%s%d" % (stem, index + 1)) for stem in ("scale", "absmax")]
-    return any(isinstance(s, torch.Tensor) and s.dim() == 2 for s in scales)
+    key = _format.scale_of(state, index)
+    return key is not None and state[key].dim() == 2
 
 
 def _whole_to_rows(
