@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define MAGIC 0x72746370726f6731u
+enum { PATH_BYTES = 1024 };
 #define RTC_EXPORT __attribute__((visibility("default")))
 
 extern char **environ;
@@ -215,27 +216,50 @@ static int run(const rtc_job *job, const char *folder)
     return WIFEXITED(state) && WEXITSTATUS(state) == 0;
 }
 
+/* The bits of what is compiled and how (FNV-1a). */
+static uint64_t key_of(const rtc_program *p, const rtc_job *job)
+{
+    uint64_t key = 0xCBF29CE484222325u;
+    for (int i = -1; i < job->count; i++) {
+        const char *at = i < 0 ? p->source : job->arguments[i];
+        do
+            key = (key ^ (unsigned char)*at) * 0x100000001B3u;
+        while (*at++ != '\0');
+    }
+    return key;
+}
+
+/* Compiles in the folder, or finds what an earlier run with this source and these options made: it
+ * is kept in the build folder, since a compilation takes seconds and tests ask for many alike. */
 static int compile_in(rtc_program *p, rtc_job *job, const char *folder)
 {
-    char path[256], *output;
-    size_t bytes;
-    snprintf(path, sizeof path, "%s/%s", folder, p->name);
-    if (strchr(p->name, '/') != NULL || !write_file(path, p->source))
+    char log_path[PATH_BYTES], out_path[PATH_BYTES], kept_log[PATH_BYTES], kept_out[PATH_BYTES];
+    size_t bytes, log_bytes;
+    snprintf(out_path, sizeof out_path, "%s/%s", folder, p->name);
+    if (strchr(p->name, '/') != NULL || !write_file(out_path, p->source))
         return RTC_INVALID_INPUT;
     rtc_argument(job, p->name);
     rtc_argument(job, "-o");
     rtc_argument(job, "out");
-    int works = run(job, folder);
-    snprintf(path, sizeof path, "%s/log", folder);
-    char *log = read_file(path, &bytes), *all = NULL;
+    unsigned long long key = key_of(p, job);
+    snprintf(log_path, sizeof log_path, "%s/log", folder);
+    snprintf(out_path, sizeof out_path, "%s/out", folder);
+    snprintf(kept_log, sizeof kept_log, RTC_KEPT "/%016llx.log", key);
+    snprintf(kept_out, sizeof kept_out, RTC_KEPT "/%016llx.out", key);
+    char *output = read_file(kept_out, &bytes);
+    int kept = output != NULL, works = kept || run(job, folder);
+    char *log = read_file(kept ? kept_log : log_path, &log_bytes), *all = NULL;
     if (asprintf(&all, "%s%s", job->problem, log != NULL ? log : "") >= 0)
         set_log(p, all);
     free(all);
     free(log);
     if (!works)
         return RTC_COMPILATION;
-    snprintf(path, sizeof path, "%s/out", folder);
-    output = read_file(path, &bytes);
+    if (!kept) {
+        output = read_file(out_path, &bytes); /* NULL where only the syntax is checked */
+        if (rename(log_path, kept_log) == 0)  /* the output last: it says that both are there */
+            (void)rename(out_path, kept_out);
+    }
     int code = rtc_finish(p, job, output, bytes);
     free(output);
     return code;
@@ -244,7 +268,7 @@ static int compile_in(rtc_program *p, rtc_job *job, const char *folder)
 static void remove_folder(const char *folder, const char *name)
 {
     const char *const files[] = {name, "log", "out"};
-    char path[256];
+    char path[PATH_BYTES];
     for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, files[i]);
         (void)unlink(path);
@@ -255,7 +279,7 @@ static void remove_folder(const char *folder, const char *name)
 int rtc_compile(rtc_program *program, int count, const char *const *options)
 {
     rtc_job job = {0};
-    char folder[] = "/tmp/memopt-sim-rtc-XXXXXX";
+    char folder[] = RTC_KEPT "/XXXXXX";
     __atomic_add_fetch(&compiled, 1, __ATOMIC_SEQ_CST);
     if (!checked(program))
         return RTC_INVALID_PROGRAM;
