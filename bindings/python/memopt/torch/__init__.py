@@ -37,6 +37,7 @@ from .optim import (  # noqa: E402
     Lion,
     Lion8bit,
     SGD8bit,
+    keep_32bit,
 )
 from .reports import MemoryReport, report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
@@ -64,6 +65,7 @@ __all__ = [
     "clip_grad_norm_",
     "enable_allocator",
     "enabled_allocator",
+    "keep_32bit",
     "load_safetensors",
     "report",
     "save_on_cpu",

@@ -315,3 +315,29 @@ def test_changing_the_order_of_memory_requantises():
     walk(b, [q], 1, 8)
     assert a.state[p]["exp_avg"].stride() == p.stride()
     assert (p - q).abs().max() < 5e-3
+
+
+@coded
+def test_marked_parameters_keep_32_bits(kind, device):
+    """Their steps are those of the 32-bit optimizer; a state of codes becomes 32 bits when loaded."""
+    model = torch.nn.Sequential(torch.nn.Embedding(100, 64), torch.nn.Linear(64, 100)).to(device)
+    plain = twin(list(model.parameters()))
+    codes = make(kind, plain)
+    walk(codes, plain, 2)
+    with pytest.raises(ValueError, match="no parameter fits '2"):
+        mt.keep_32bit(model, "0.*", "2.*")
+    with pytest.raises(ValueError, match="one parameter"):
+        mt.keep_32bit(model[0].weight, "*")
+    assert mt.keep_32bit(model, "0.*") == ["0.weight"]
+    marked = list(model.parameters())
+    alone = twin(marked[:1])
+    a, b = make(kind, marked), make(kind, alone, min_8bit_size=1 << 40)
+    walk(a, marked, 2)
+    walk(b, alone, 2)
+    assert same_bits(alone[0], marked[0])
+    types = [{v.dtype for k, v in a.state[p].items() if k != "step"} for p in marked[:2]]
+    assert types[0] == {torch.float32} and torch.uint8 in types[1]
+    a.load_state_dict(codes.state_dict())
+    assert all(v.dtype is torch.float32 for k, v in a.state[marked[0]].items() if k != "step")
+    moment = next(k for k in a.state[marked[1]] if k != "step")
+    assert same_bits(a.state[marked[1]][moment], codes.state[plain[1]][moment])

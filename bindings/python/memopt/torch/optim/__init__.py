@@ -7,6 +7,7 @@ the additional arguments; `portable_states` converts states for torch's optimize
 
 from __future__ import annotations
 
+from ._keep import keep_32bit
 from ._rules import (
     SGD,
     AdamW,
@@ -30,6 +31,7 @@ __all__ = [
     "Lion8bit",
     "SGD",
     "SGD8bit",
+    "keep_32bit",
     "portable_states",
     "to_bitsandbytes",
 ]

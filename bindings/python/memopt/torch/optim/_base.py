@@ -13,6 +13,7 @@ import torch
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _load, _options, _other_rules, _sharded
 from ._binding import Binding, Key, Slot
+from ._keep import kept
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
 Learning = Union[float, torch.Tensor]
@@ -212,7 +213,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
     def _format_of(self, group: Dict[str, Any], parameter: torch.Tensor) -> StateFormat:
         """The format of a new state, by the number of all elements, so that sharding does not
         change it."""
-        return StateFormat.F32 if parameter.numel() < int(group["min_8bit_size"]) else self._states
+        small = parameter.numel() < int(group["min_8bit_size"])
+        return StateFormat.F32 if small or kept(parameter) else self._states
 
     def _checked_state(
         self,
@@ -340,7 +342,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
         coded = any(_load.has_codes(one) for _, _, _, one in read)
         for parameter, group, memory, one in read:
             dense = memory if _layout.is_dense(memory) else _layout.like(memory, memory.dtype)
-            format_ = self._states if _load.has_codes(one) else self._format_of(group, parameter)
+            coded_before = _load.has_codes(one) and not kept(parameter)
+            format_ = self._states if coded_before else self._format_of(group, parameter)
             state[parameter] = _load.convert(one, self._kind, format_, dense, coded)
         return state
 
