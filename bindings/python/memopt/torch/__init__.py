@@ -38,6 +38,7 @@ from .optim import (  # noqa: E402
     Lion8bit,
     SGD8bit,
     keep_32bit,
+    release_gradients,
 )
 from .reports import MemoryReport, report  # noqa: E402
 from .saving import save_on_cpu  # noqa: E402
@@ -67,6 +68,7 @@ __all__ = [
     "enabled_allocator",
     "keep_32bit",
     "load_safetensors",
+    "release_gradients",
     "report",
     "save_on_cpu",
 ]

@@ -8,6 +8,7 @@ the additional arguments; `portable_states` converts states for torch's optimize
 from __future__ import annotations
 
 from ._keep import keep_32bit
+from ._release import GradientRelease, release_gradients
 from ._rules import (
     SGD,
     AdamW,
@@ -27,11 +28,13 @@ __all__ = [
     "AdamW8bit",
     "AdamW8bitCompanded",
     "AdamWFp8",
+    "GradientRelease",
     "Lion",
     "Lion8bit",
     "SGD",
     "SGD8bit",
     "keep_32bit",
     "portable_states",
+    "release_gradients",
     "to_bitsandbytes",
 ]

@@ -126,6 +126,32 @@ class MemoptOptimizer(torch.optim.Optimizer):
             type(self).__name__,
         )
 
+    @torch.no_grad()
+    @_out_of_graphs
+    def _step_one(
+        self,
+        parameter: torch.Tensor,
+        place: int,
+        scale: Optional[torch.Tensor],
+        found_inf: Optional[torch.Tensor],
+    ) -> None:
+        """A step of the parameter at this place among all, whose gradient is there."""
+        groups, gradient = self.param_groups, parameter.grad
+        if gradient is None or not parameter.numel():
+            return
+        binding = self._binding
+        if (
+            binding is None
+            or not binding.is_current_at(place, self.state.get)
+            or any(self._keeps_moments(groups[g]) for g in binding.bare)
+        ):
+            params = [p for group in groups for p in group["params"]]
+            # A gradient like the parameter stands for the one that each will get.
+            expected = [p if p.requires_grad else None for p in params]
+            binding = self._binding = self._bind(params, expected)
+        values = [self._values(group) for group in groups]
+        binding.run_one(place, gradient, values, scale, found_inf, type(self).__name__)
+
     def _bind(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]]) -> Binding:
         """Everything is checked first; then states are made where there are none."""
         found = []

@@ -85,7 +85,7 @@ class Executor:
         self._sharded = any(_layout.is_sharded(slot.parameter) for slot in slots)
         self._strides = [slot.memory.stride() for slot in slots]
         self._counts = [slot.memory.numel() for slot in slots]
-        self._copied = [slot for slot in slots if slot.copied]
+        self._copied = [(3 * i, slot) for i, slot in enumerate(slots) if slot.copied]
         self._fill(len(slots))
 
     def _add(self, kind: OptimizerKind, format_: StateFormat, slot: Slot) -> None:
@@ -191,17 +191,34 @@ class Executor:
         self._set_dtypes(dtypes)
         return kept
 
-    def step(
-        self, scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor], given: Sequence[Any]
+    def step_one(
+        self,
+        number: int,
+        gradient: torch.Tensor,
+        scale: Optional[torch.Tensor],
+        found_inf: Optional[torch.Tensor],
+        rule: str,
     ) -> None:
-        """Enqueues the step on torch's current stream."""
+        """Enqueues the step of one slot: to the library, the others have no gradient."""
+        slot = self.slots[number]
+        _layout.check_gradient(gradient, slot.memory, slot.name, rule)
+        if gradient.stride() != slot.memory.stride():
+            gradient = _layout.like(slot.memory, gradient.dtype).copy_(gradient)
+        self._words[0::3] = array.array("Q", bytes(8 * len(self.slots)))
+        self._words[3 * number] = gradient.data_ptr()
+        self._words[3 * number + 2] = _format.DTYPES[gradient.dtype]
+        self._dtypes = None  # the array holds others
+        self.step(scale, found_inf)
+
+    def step(self, scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]) -> None:
+        """Enqueues the step of the array's gradients on torch's current stream."""
         scale, found_inf = self._fact(scale), self._fact(found_inf)
         options = self._options
         options.grad_scale = None if scale is None else scale.data_ptr()
         options.found_inf = None if found_inf is None else found_inf.data_ptr()
-        for slot in self._copied:
-            if given[slot.place] is not None:
-                slot.memory.copy_(_layout.local(slot.parameter))
+        copied = [slot for word, slot in self._copied if self._words[word]]
+        for slot in copied:
+            slot.memory.copy_(_layout.local(slot.parameter))
         lib.memopt_optimizer_step(
             self._pointer,
             self._array,
@@ -209,9 +226,8 @@ class Executor:
             self._options_pointer,
             self.native.stream(),
         )
-        for slot in self._copied:
-            if given[slot.place] is not None:
-                _layout.local(slot.parameter).copy_(slot.memory)
+        for slot in copied:
+            _layout.local(slot.parameter).copy_(slot.memory)
 
     def _fact(self, value: Any) -> Optional[torch.Tensor]:
         """One float of a GradScaler's, where this device can read it."""
@@ -255,6 +271,12 @@ class Binding:
         #: Groups with parameters that have no moments.
         self.bare = {s.group for s in every if not _format.has_moments(s.state, kind)}
         self._pointers = self._addresses()
+        self._where = {
+            slot.place: (executor, number)
+            for executor in self.executors
+            for number, slot in enumerate(executor.slots)
+        }
+        self._alone = {slot.place: _addresses_of(slot) for slot in every}
 
     def _addresses(self) -> List[int]:
         params: Iterable[torch.Tensor] = self._bound
@@ -284,6 +306,34 @@ class Binding:
         except TypeError:  # something else than tensors in a state
             return False
 
+    def is_current_at(self, place: int, state_of: Callable[[torch.Tensor], Any]) -> bool:
+        """The same for one parameter."""
+        if os.getpid() != self._process or place not in self._where:
+            return False
+        executor, number = self._where[place]
+        slot = executor.slots[number]
+        try:
+            return (
+                state_of(slot.parameter) is slot.state and _addresses_of(slot) == self._alone[place]
+            )
+        except TypeError:  # something else than tensors in a state
+            return False
+
+    def run_one(
+        self,
+        place: int,
+        gradient: torch.Tensor,
+        values: Sequence[Tuple[Any, ...]],
+        scale: Optional[torch.Tensor],
+        found_inf: Optional[torch.Tensor],
+        rule: str,
+    ) -> None:
+        """A step of one parameter."""
+        executor, number = self._where[place]
+        executor.set_groups(values)
+        executor.step_one(number, _layout.local(gradient), scale, found_inf, rule)
+        _changed([self._params[place]])
+
     def run(
         self,
         grads: List[Optional[torch.Tensor]],
@@ -300,7 +350,7 @@ class Binding:
             executor.set_groups(values)
             kept.append(executor.gradients(grads, rule))
         for executor in self.executors:
-            executor.step(scale, found_inf, grads)
+            executor.step(scale, found_inf)
         self._count_idle(grads, found_inf)
         _changed([p for p, g in zip(self._params, grads) if g is not None])
 
@@ -317,6 +367,10 @@ class Binding:
                 steps.add_(1)
             else:
                 steps.add_((found_inf == 0).to(steps.device, steps.dtype))
+
+
+def _addresses_of(slot: Slot) -> List[int]:
+    return list(map(_data_ptr, [_layout.local(slot.parameter), *(slot.state or {}).values()]))
 
 
 def _changed(params: List[torch.Tensor]) -> None:
