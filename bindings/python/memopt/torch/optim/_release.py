@@ -90,7 +90,7 @@ class GradientRelease:
         parameter.grad = None
 
     def _add_square(self, gradient: torch.Tensor) -> torch.Tensor:
-        norm = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
+        norm: torch.Tensor = torch.linalg.vector_norm(gradient.detach(), dtype=torch.float32)
         square = norm.double().square()
         before = self._squares.get(square.device)
         self._squares[square.device] = square if before is None else before + square
