@@ -147,6 +147,12 @@ MO_INLINE VI v_mul64(VI a, uint64_t b)
     return (VI){mo_mul64_2(a.low, b), mo_mul64_2(a.high, b)};
 }
 
+MO_INLINE int v_any_nan(VF x)
+{
+    VM nan = v_is_nan(x);
+    return vmaxvq_u32(vorrq_u32(nan.low, nan.high)) != 0;
+}
+
 MO_INLINE uint32_t v_largest(VI x)
 {
     return (uint32_t)vmaxvq_s32(vmaxq_s32(x.low, x.high));

@@ -6,7 +6,8 @@
  * bound, epsilon, which is added: only where the fraction is below twice that may the code be
  * wrong, and then the specification's search decides. kernels/generated/make_blockcode_tables.py
  * computes the lines and the bound. Four decades and the top code are tried first. A group of 32
- * with a value below them, or near a threshold, is coded again by all lines.
+ * with a value below them, or near a threshold, is coded again by all lines; behind two such groups
+ * the rest of a block is coded by all lines at once.
  */
 #ifndef MO_KERNELS_OPTIM_STATE_CODES_AVX2_H
 #define MO_KERNELS_OPTIM_STATE_CODES_AVX2_H
@@ -42,6 +43,19 @@ static __attribute__((noinline)) void mo_unshift_of(const mo_lines *lines, int i
     u->down = _mm256_set1_epi8((char)(zero - bias));
     u->near = _mm256_set1_epi16((short)(2 * lines->epsilon));
     u->some = _mm256_set1_epi8((char)(lines->low_top + 1));
+}
+
+/* For four decades, and for all. */
+typedef struct mo_steps {
+    mo_unshift fast, low;
+} mo_steps;
+
+MO_INLINE mo_steps mo_steps_of(const mo_lines *lines, int is_signed)
+{
+    mo_steps s;
+    mo_unshift_of(lines, is_signed, 1, &s.fast);
+    mo_unshift_of(lines, is_signed, 0, &s.low);
+    return s;
 }
 
 /* What codes a block. */
@@ -238,15 +252,13 @@ MO_INLINE __m256i mo_not_zero32(const __m256i *magnitudes)
 
 /* By all lines, and by the specification's search next to a threshold. x: 32 values as vectors of
  * eight. */
-static __attribute__((noinline)) void mo_encode32_again(const mo_coder *c, const float *x,
-                                                        int order, int is_signed, uint8_t *codes)
+static __attribute__((noinline)) void mo_encode32_again(const mo_steps *steps, const mo_coder *c,
+                                                        const float *x, int order, int is_signed,
+                                                        uint8_t *codes)
 {
     const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
     __m256 fast_slope[5], low_slope[4], v[4];
     __m256i fast[4], low[4], magnitude[4];
-    mo_unshift fast_steps, low_steps;
-    mo_unshift_of(lines, is_signed, 1, &fast_steps);
-    mo_unshift_of(lines, is_signed, 0, &low_steps);
     for (int k = 0; k < 5; k++)
         fast_slope[k] = _mm256_set1_ps(lines->fast_slope[k] * c->inverse);
     for (int k = 0; k < 4; k++)
@@ -260,13 +272,13 @@ static __attribute__((noinline)) void mo_encode32_again(const mo_coder *c, const
     mo_shifted32 high_part = mo_split32(fast), low_part = mo_split32(low);
     if (!is_signed) /* a positive value never gets code 0 */
         low_part.codes = _mm256_max_epu8(low_part.codes, mo_not_zero32(magnitude));
-    __m256i high = mo_codes32(&fast_steps, high_part.codes, is_signed, v);
-    __m256i small = mo_codes32(&low_steps, low_part.codes, is_signed, v);
+    __m256i high = mo_codes32(&steps->fast, high_part.codes, is_signed, v);
+    __m256i small = mo_codes32(&steps->low, low_part.codes, is_signed, v);
     __m256i is_high =
-        _mm256_cmpeq_epi8(_mm256_max_epu8(high_part.codes, fast_steps.some), high_part.codes);
+        _mm256_cmpeq_epi8(_mm256_max_epu8(high_part.codes, steps->fast.some), high_part.codes);
     _mm256_storeu_si256((__m256i *)(void *)codes,
                         mo_sort32(_mm256_blendv_epi8(small, high, is_high), order));
-    uint32_t open = mo_open32(&fast_steps, &high_part, &low_part, order);
+    uint32_t open = mo_open32(&steps->fast, &high_part, &low_part, order);
     for (; open != 0; open &= open - 1) {
         unsigned i = (unsigned)__builtin_ctz(open);
         codes[i] =
@@ -285,16 +297,21 @@ MO_INLINE void mo_write16(float *x, mo_f32x16 value)
     _mm256_storeu_ps(x + 8, value.b);
 }
 
-/* 32 values of a finite block, as vectors of eight. */
-MO_INLINE void mo_encode32_store(const mo_unshift *u, const mo_coder *c, const float *x, int order,
-                                 int is_signed, uint8_t *codes)
+/* 32 values of a finite block, as vectors of eight. *doubts counts the block's groups that the fast
+ * lines were not enough for. */
+MO_INLINE void mo_encode32_store(const mo_steps *steps, const mo_coder *c, const float *x,
+                                 int order, int is_signed, uint8_t *codes, int *doubts)
 {
-    mo_f32x16 parts[2] = {mo_read16(x), mo_read16(x + 16)};
-    __m256i doubt;
-    _mm256_storeu_si256((__m256i *)(void *)codes,
-                        mo_encode32(u, c, parts, order, is_signed, &doubt));
-    if (__builtin_expect(!_mm256_testz_si256(doubt, doubt), 0))
-        mo_encode32_again(c, x, order, is_signed, codes);
+    if (__builtin_expect(*doubts < 2, 1)) {
+        mo_f32x16 parts[2] = {mo_read16(x), mo_read16(x + 16)};
+        __m256i doubt;
+        _mm256_storeu_si256((__m256i *)(void *)codes,
+                            mo_encode32(&steps->fast, c, parts, order, is_signed, &doubt));
+        if (__builtin_expect(_mm256_testz_si256(doubt, doubt), 1))
+            return;
+        ++*doubts;
+    }
+    mo_encode32_again(steps, c, x, order, is_signed, codes);
 }
 
 #endif

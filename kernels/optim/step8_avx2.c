@@ -33,8 +33,13 @@ typedef struct block {
 typedef struct constants {
     mo_coef8 coef;
     int nesterov;
-    mo_unshift first, second;
+    mo_steps first, second;
 } constants;
+
+/* How many groups of a block were in doubt: mo_encode32_store. */
+typedef struct doubts {
+    int first, second;
+} doubts;
 
 /* --- 16 elements ----------------------------------------------------------------------------- */
 
@@ -149,7 +154,8 @@ MO_INLINE void update16(uint32_t rule, int order, const constants *k, block *b, 
 }
 
 /* The second time: elements i to i + 31. */
-MO_INLINE void finish32(uint32_t rule, int order, const constants *k, const block *b, int i)
+MO_INLINE void finish32(uint32_t rule, int order, const constants *k, const block *b, int i,
+                        doubts *d)
 {
     for (int j = i; j < i + 32; j += 16) {
         if (rule == MO_RULE_ADAMW) {
@@ -162,9 +168,9 @@ MO_INLINE void finish32(uint32_t rule, int order, const constants *k, const bloc
             store16(b->p, j, order, mo_read16(b->new_p + j));
         }
     }
-    mo_encode32_store(&k->first, &b->first, b->new_m + i, order, 1, b->m + i);
+    mo_encode32_store(&k->first, &b->first, b->new_m + i, order, 1, b->m + i, &d->first);
     if (rule == MO_RULE_ADAMW)
-        mo_encode32_store(&k->second, &b->second, b->new_v + i, order, 0, b->v + i);
+        mo_encode32_store(&k->second, &b->second, b->new_v + i, order, 0, b->v + i, &d->second);
 }
 
 MO_INLINE void begin_block(uint32_t rule, const mo_optim_span *s, uint64_t at, block *b)
@@ -203,9 +209,10 @@ MO_INLINE int step_pair(uint32_t rule, int order, const mo_optim_span *s, const 
                         block *now, const block *before)
 {
     largest top = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    doubts d = {0, 0};
     for (int i = 0; i < BLOCK; i += 32) {
         if (before != NULL)
-            finish32(rule, order, k, before, i);
+            finish32(rule, order, k, before, i, &d);
         update16(rule, order, k, now, i, &top);
         update16(rule, order, k, now, i + 16, &top);
     }
@@ -214,8 +221,9 @@ MO_INLINE int step_pair(uint32_t rule, int order, const mo_optim_span *s, const 
 
 MO_INLINE void finish_block(uint32_t rule, int order, const constants *k, const block *b)
 {
+    doubts d = {0, 0};
     for (int i = 0; i < BLOCK; i += 32)
-        finish32(rule, order, k, b, i);
+        finish32(rule, order, k, b, i, &d);
 }
 
 /* Whole blocks of bf16; gives where the last ends. */
@@ -297,9 +305,10 @@ MO_INLINE uint64_t step_f32(uint32_t rule, const mo_optim_span *s, const constan
 
 MO_INLINE void step_span(uint32_t rule, int order, const mo_optim_span *s)
 {
-    constants k = {.coef = mo_coef8_of(&s->coef), .nesterov = s->coef.eps != 0.0f};
-    mo_unshift_of(&mo_lines_signed, 1, 1, &k.first);
-    mo_unshift_of(&mo_lines_unsigned, 0, 1, &k.second);
+    constants k = {.coef = mo_coef8_of(&s->coef),
+                   .nesterov = s->coef.eps != 0.0f,
+                   .first = mo_steps_of(&mo_lines_signed, 1),
+                   .second = mo_steps_of(&mo_lines_unsigned, 0)};
     uint64_t at = order == MO_EVEN_ODD ? step_bf16(rule, s, &k) : step_f32(rule, s, &k);
     if (at < s->count)
         mo_step_block_scalar(rule, MO_STATE_8BIT, s, at);

@@ -17,10 +17,10 @@ MO_INLINE void v_encode_8bit(int is_signed, const float *values, const mo_block_
 {
     const mo_lines *lines = is_signed ? &mo_lines_signed : &mo_lines_unsigned;
     mo_coder c = mo_coder_of(scale, lines);
-    mo_unshift u;
-    mo_unshift_of(lines, is_signed, 1, &u);
+    mo_steps steps = mo_steps_of(lines, is_signed);
+    int doubts = 0;
     for (int i = 0; i < MO_BLOCK_SIZE; i += 32)
-        mo_encode32_store(&u, &c, values + i, MO_HALVES, is_signed, codes + i);
+        mo_encode32_store(&steps, &c, values + i, MO_HALVES, is_signed, codes + i, &doubts);
 }
 
 #define v_write_stochastic mo_write_stochastic

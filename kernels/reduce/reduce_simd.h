@@ -97,17 +97,63 @@ MO_INLINE VF reduce_scale_lanes(VF value, VF factor, VI *bad)
     return v_select(v_is_nan(value), quiet, v_one_nan(v_mul(value, factor)));
 }
 
+/* Two vectors of products. bf16: the elements of even and of odd index, each already in the upper
+ * half of its lane or moved there. */
+MO_INLINE void reduce_products(const unsigned char *data, uint64_t i, int32_t dtype, VF factor,
+                               VF out[2])
+{
+    if (dtype == MO_DTYPE_BF16) {
+        VI pairs = v_loadi(data + 2 * i);
+        out[0] = v_mul(v_bits(v_sll(pairs, 16)), factor);
+        out[1] = v_mul(v_bits(v_and(pairs, v_seti((int)0xffff0000u))), factor);
+        return;
+    }
+    for (uint64_t k = 0; k < 2; k++)
+        out[k] = v_mul(v_load_as(data, i + k * MO_LANES_N, dtype), factor);
+}
+
+/* To nearest even in the upper halves; not of NaN. */
+MO_INLINE VI reduce_round_bf16(VF x)
+{
+    VI u = v_ints(x), odd = v_and(v_srl(u, 16), v_seti(1));
+    return v_addi(v_addi(u, v_seti(0x7fff)), odd);
+}
+
+/* What reduce_products gave, none of it NaN. */
+MO_INLINE void reduce_store_products(unsigned char *data, uint64_t i, int32_t dtype, const VF x[2])
+{
+    if (dtype == MO_DTYPE_BF16) {
+        VI odd = v_and(reduce_round_bf16(x[1]), v_seti((int)0xffff0000u));
+        v_put(data + 2 * i, v_or(v_srl(reduce_round_bf16(x[0]), 16), odd), 0);
+        return;
+    }
+    for (uint64_t k = 0; k < 2; k++)
+        v_store_as(data, i + k * MO_LANES_N, dtype, x[k]);
+}
+
+/* Four vectors at a time; lane by lane only where a product is not finite, which the sum of zero
+ * times each of them shows. */
 MO_INLINE int reduce_scale_as(unsigned char *data, uint64_t count, int32_t dtype, float factor)
 {
+    enum { GROUP = 4 * MO_LANES_N };
     const uint64_t size = mo_element_size((uint32_t)dtype);
+    const VF f = v_set(factor), zero = v_set(0.0f);
     VI bad = v_seti(0);
     uint64_t i = 0;
-    for (; i + 2 * MO_LANES_N <= count; i += 2 * MO_LANES_N) {
-        mo_prefetch_page_ahead(data + i * size, 2 * MO_LANES_N * size);
-        VF low = reduce_scale_lanes(v_load_as(data, i, dtype), v_set(factor), &bad);
-        VF high = reduce_scale_lanes(v_load_as(data, i + MO_LANES_N, dtype), v_set(factor), &bad);
-        v_store_as(data, i, dtype, low);
-        v_store_as(data, i + MO_LANES_N, dtype, high);
+    for (; i + GROUP <= count; i += GROUP) {
+        VF x[2][2];
+        mo_prefetch_page_ahead(data + i * size, GROUP * size);
+        for (uint64_t k = 0; k < 2; k++)
+            reduce_products(data, i + k * GROUP / 2, dtype, f, x[k]);
+        VF low = v_fma(x[0][0], zero, v_mul(x[0][1], zero));
+        VF high = v_fma(x[1][0], zero, v_mul(x[1][1], zero));
+        if (__builtin_expect(!v_any_nan(v_add(low, high)), 1)) {
+            for (uint64_t k = 0; k < 2; k++)
+                reduce_store_products(data, i + k * GROUP / 2, dtype, x[k]);
+            continue;
+        }
+        for (uint64_t k = i; k < i + GROUP; k += MO_LANES_N)
+            v_store_as(data, k, dtype, reduce_scale_lanes(v_load_as(data, k, dtype), f, &bad));
     }
     int found = mo_scale_scalar(data + i * size, count - i, (uint32_t)dtype, factor);
     return found || v_largest(bad) != 0;

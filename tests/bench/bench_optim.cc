@@ -14,6 +14,7 @@ extern "C" {
 #include "memopt/optim.h"
 }
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -87,12 +88,16 @@ void copy_kernel(const void *args, uint64_t begin, uint64_t end)
 
 const mo_kernel kCopy = {"copy", sizeof(copy_args), 256, {copy_kernel, nullptr, nullptr}, nullptr};
 
+// Gradients of one size, from 2^-20 of it up, or zero but for one in 16.
+enum class spread { even, wide, sparse };
+
 struct step_case {
     const char *name;
     uint32_t format;
     memopt_dtype parameter, gradient, copy;
     bool stochastic, clip;
     uint32_t kind = MEMOPT_OPTIMIZER_ADAMW;
+    spread gradients = spread::even;
 
     double bytes() const // read and written at least, per element
     {
@@ -111,6 +116,10 @@ constexpr memopt_dtype F32 = MEMOPT_DTYPE_F32, BF16 = MEMOPT_DTYPE_BF16, F16 = M
 
 const step_case kCases[] = {
     {"adamw8_bf16", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false},
+    {"adamw8_bf16_wide", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
+     spread::wide},
+    {"adamw8_bf16_sparse", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, false, MEMOPT_OPTIMIZER_ADAMW,
+     spread::sparse},
     {"adamw8_f32", MEMOPT_STATE_8BIT, F32, F32, 0, false, false},
     {"adamw32_f32", MEMOPT_STATE_F32, F32, F32, 0, false, false},
     {"adamw32_bf16", MEMOPT_STATE_F32, BF16, BF16, 0, false, false},
@@ -167,7 +176,7 @@ memopt_tensor tensor(bench &b, uint64_t n, memopt_dtype dtype)
 }
 
 // Values like those of training, made as f32 pieces and cast.
-void fill(bench &b, const memopt_tensor &t, float scale)
+void fill(bench &b, const memopt_tensor &t, float scale, spread how)
 {
     constexpr uint64_t kPiece = 1 << 16;
     static float piece[kPiece];
@@ -177,6 +186,10 @@ void fill(bench &b, const memopt_tensor &t, float scale)
         state ^= state >> 7;
         state ^= state << 17;
         x = scale * float(double(int64_t(state)) / 9223372036854775808.0);
+        if (how == spread::wide)
+            x = std::ldexp(x, -int(state % 21));
+        else if (how == spread::sparse && state % 16 != 0)
+            x = 0.0f;
     }
     for (uint64_t i = 0; i < t.count; i += kPiece) {
         uint64_t n = t.count - i < kPiece ? t.count - i : kPiece;
@@ -213,8 +226,8 @@ void step(benchmark::State &state, const step_case &c)
     memopt_tensor copy = {nullptr, 0, 0};
     if (c.copy != 0)
         copy = tensor(b, elements(), c.copy);
-    fill(b, p, 0.3f);
-    fill(b, g, 0.01f);
+    fill(b, p, 0.3f, spread::even);
+    fill(b, g, 0.01f, c.gradients);
     must(memopt_optimizer_create(b.allocator, &options, &o));
     must(memopt_optimizer_add_group(o, &group, &number));
     must(memopt_optimizer_add_parameter(o, number, &p, c.copy ? &copy : nullptr, nullptr, &index));

@@ -137,6 +137,7 @@ static void hash(void)
     X(adamw8_stochastic, step(&mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_8BIT, 1))             \
     X(adamw4, step(&mo_kernel_step_adamw4, MO_RULE_ADAMW, MO_STATE_4BIT, 0))                       \
     X(adamwf8, step(&mo_kernel_step_adamwf8, MO_RULE_ADAMW, MO_STATE_F8, 0))                       \
+    X(adamwc8, step(&mo_kernel_step_adamwc8, MO_RULE_ADAMW, MO_STATE_COMPANDED, 0))                \
     X(adamw32, step(&mo_kernel_optim_step, MO_RULE_ADAMW, MO_STATE_F32, 0))                        \
     X(lion8, step(&mo_kernel_step_lion8, MO_RULE_LION, MO_STATE_8BIT, 0))                          \
     X(sgd8, step(&mo_kernel_step_sgd8, MO_RULE_SGD, MO_STATE_8BIT, 0))                             \

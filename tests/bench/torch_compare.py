@@ -164,15 +164,23 @@ def steps(shapes, threads):
 
 def casts(shapes, threads):
     """The casts, likewise."""
+    types = {
+        "fp32": torch.float32,
+        "bf16": torch.bfloat16,
+        "fp16": torch.float16,
+        "e4m3": torch.float8_e4m3fn,
+    }
     cases = []
-    types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-    for source, into in (("fp32", "bf16"), ("fp32", "fp16"), ("bf16", "fp32"), ("fp16", "fp32")):
-        a, b = types[source], types[into]
-        name = "%s to %s" % (source, into)
+    for name in (
+        "fp32 to bf16", "fp32 to fp16", "bf16 to fp32", "fp16 to fp32",
+        "fp32 to e4m3", "bf16 to e4m3", "e4m3 to fp32", "e4m3 to bf16",
+    ):  # fmt: skip
+        a, b = (types[word] for word in name.split(" to "))
+        size = a.itemsize + b.itemsize
         cases += [
-            ("torch %s" % name, lambda a=a, b=b: TorchCast(shapes, a, b), 6, None),
-            ("torch .to() %s" % name, lambda a=a, b=b: TorchTo(shapes, a, b), 6, None),
-            ("memopt %s" % name, lambda a=a, b=b: OurCast(shapes, a, b, threads), 6,
+            ("torch %s" % name, lambda a=a, b=b: TorchCast(shapes, a, b), size, None),
+            ("torch .to() %s" % name, lambda a=a, b=b: TorchTo(shapes, a, b), size, None),
+            ("memopt %s" % name, lambda a=a, b=b: OurCast(shapes, a, b, threads), size,
              "torch %s" % name),
         ]  # fmt: skip
     return cases
