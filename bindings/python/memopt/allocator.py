@@ -305,16 +305,18 @@ def add_to_snapshot_of(allocator: int, segments: List[Dict[str, Any]]) -> None:
         lib.memopt_allocator_snapshot(allocator, visitor, None)
 
 
-def config_items(text: str) -> List[str]:
-    """The "key:value" parts of a configuration; commas inside brackets do not separate."""
+def config_items(text: str) -> List[Tuple[int, str]]:
+    """The "key:value" parts of a configuration and where they begin; commas inside brackets do not
+    separate."""
     items, depth, start = [], 0, 0
-    for position, character in enumerate(text):
+    for position, character in enumerate(text + ","):
         depth += {"[": 1, "]": -1}.get(character, 0)
-        if character == "," and depth <= 0:
-            items.append(text[start:position])
+        if character == "," and (depth <= 0 or position == len(text)):
+            part = text[start:position]
+            if part.strip():
+                items.append((start + len(part) - len(part.lstrip()), part.strip()))
             start = position + 1
-    items.append(text[start:])
-    return [item.strip() for item in items if item.strip()]
+    return items
 
 
 def stat_names() -> List[str]:

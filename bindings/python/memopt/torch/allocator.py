@@ -271,14 +271,24 @@ def _environment() -> str:
 
 
 def _known_items(name: str, text: str) -> str:
+    if _check(name, text) is None:
+        return text
     good = []
-    for item in config_items(text):
-        try:
-            lib.memopt_allocator_check_config(c_text(item, name))
-        except errors.InvalidArgumentError as error:
-            warnings.warn(
-                "enable_allocator: %r of %s is left out: %s" % (item, name, error), stacklevel=5
-            )
-        else:
+    for position, item in config_items(text):
+        # Blanks before it, so that the message has the column of the whole text.
+        wrong = _check(name, " " * position + item)
+        if wrong is None:
             good.append(item)
+        else:
+            warnings.warn(
+                "enable_allocator: %r of %s is left out: %s" % (item, name, wrong), stacklevel=5
+            )
     return ",".join(good)
+
+
+def _check(name: str, text: str) -> Optional[errors.MemoptError]:
+    try:
+        lib.memopt_allocator_check_config(c_text(text, name))
+    except errors.InvalidArgumentError as error:
+        return error
+    return None

@@ -239,6 +239,7 @@ def test_configuration_of_the_environment(name):
             allocator = mt.enable_allocator()
         (warning,) = caught
         assert "'brand_new_key:3'" in str(warning.message), warning
+        assert "column 23: unknown key" in str(warning.message), warning
         assert warning.filename == "<string>", warning.filename
         assert allocator.config == "max_split_size_mb:64,roundup_power2_divisions:[256:1,512:2,>:4]"
         torch.empty(10, device="cuda")
@@ -251,6 +252,20 @@ def test_configuration_of_the_environment(name):
         },
     )
     assert "Traceback" not in errors
+
+
+def test_keys_of_the_environment_are_checked_together():
+    """max_split_size_mb alone is below the large segment's size."""
+    run(
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            allocator = mt.enable_allocator()
+        assert allocator.config == "max_split_size_mb:12,large_segment_size_mb:11"
+        """,
+        torch_too=True,
+        PYTORCH_ALLOC_CONF="max_split_size_mb:12,large_segment_size_mb:11",
+    )
 
 
 def test_a_given_configuration_must_be_right():
