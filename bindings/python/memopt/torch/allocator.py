@@ -18,7 +18,8 @@ from .. import errors
 from .._abi.tools import PluggableRaise
 from .._library import c_text, lib, output
 from .._lock import Guard
-from ..allocator import add_to_snapshot_of, config_items, stat_names
+from .._snapshot import read_segments
+from ..allocator import config_items, stat_names
 from ..tools import Publisher
 from ..tools._library import lib as _tools
 
@@ -118,11 +119,7 @@ class TorchAllocator:
         index = self._index(device)
         segments: List[Dict[str, Any]] = []
         for number, allocator in enumerate(self._allocators(device)):
-            found: List[Dict[str, Any]] = []
-            add_to_snapshot_of(allocator, found)
-            for segment in found:
-                segment.update(device=index, segment_pool_id=(number, 0))
-            segments += found
+            segments += read_segments(allocator, index, (number, 0))
         return segments
 
     def trim(self) -> None:
