@@ -41,6 +41,20 @@ typedef void (*memopt_pluggable_raise)(const char *function, const char *file, u
                                        const char *message);
 
 /**
+ * @brief Finds what throws PyTorch's exceptions, for memopt_pluggable_configure(): a failure
+ * becomes `c10::OutOfMemoryError` (in Python `torch.OutOfMemoryError`) if its message begins with
+ *        "CUDA out of memory." or "HIP out of memory.", and `c10::Error` (RuntimeError) otherwise.
+ * @param libc10 the path of torch's libc10.so, which the program has loaded. It stays loaded.
+ * @param[out] out_raise the function.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @retval MEMOPT_NOT_FOUND the library is not loaded, or it lacks a function; the message names it.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_pluggable_find_torch(const char *libc10,
+                                                     memopt_pluggable_raise *out_raise);
+
+/**
  * @brief Sets how allocators are created. Without this call: backend "cuda", default configuration.
  * @param backend "cuda", "hip" or "cpu". Device index 1 is then "cuda:1". The driver is not loaded
  *        yet.

@@ -4,6 +4,7 @@
  *   slots.c            the configuration, and one slot for each device
  *   pools.c            the allocators of recorded graphs
  *   pluggable.c        the entry points
+ *   throw.c            torch's exceptions
  *
  * A slot's first allocator is made without a lock: the second thread destroys its own.
  * `mo_plug_lock` guards the configuration and the lists of pools; it is held over a free into a

@@ -192,6 +192,22 @@ static void test_failure_is_raised(void **state)
 
 /* --- configuration ---------------------------------------------------------------------------- */
 
+/* The library that throws is torch's: tests of Python throw through it. */
+static void test_torch_is_not_there(void **state)
+{
+    (void)state;
+    memopt_pluggable_raise raise = raise_by_jump;
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "has not loaded \"/nowhere/libc10.so\"; import torch",
+                 memopt_pluggable_find_torch("/nowhere/libc10.so", &raise));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "\"libc.so.6\" has no _ZN3c106detail14torchCheckFail",
+                 memopt_pluggable_find_torch("libc.so.6", &raise));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "libc10 is NULL",
+                 memopt_pluggable_find_torch(NULL, &raise));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_raise is NULL",
+                 memopt_pluggable_find_torch("libc.so.6", NULL));
+    assert_true(raise == raise_by_jump);
+}
+
 static void test_configure(void **state)
 {
     (void)state;
@@ -384,6 +400,7 @@ int main(void)
         cmocka_unit_test(test_record_stream),
         cmocka_unit_test(test_mistakes_are_logged),
         cmocka_unit_test(test_failure_is_raised),
+        cmocka_unit_test(test_torch_is_not_there),
         cmocka_unit_test(test_configure),
         cmocka_unit_test(test_graph_keeps_its_memory),
         cmocka_unit_test(test_shared_pools),

@@ -163,8 +163,8 @@ def enable_allocator(
     in the environment where it is not given, `memopt monitor` sees what the allocator holds and
     caches: see :func:`memopt.tools.publish`.
 
-    Out of memory is a RuntimeError whose message begins with "CUDA out of memory." and has the
-    library's report in it.
+    Out of memory is a torch.OutOfMemoryError whose message begins with "CUDA out of memory." and
+    has the library's report in it.
     """
     global _enabled
     _needs_gpu("enable_allocator")
@@ -242,8 +242,14 @@ def _torch_allocator(alloc: str) -> Any:
 
 
 def _torch_raise() -> Any:
-    """torch's function that throws its exception; without it, a failure is only logged."""
+    """What throws torch's exceptions. A torch without the one for memory throws its RuntimeError;
+    without that, a failure is only logged."""
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
+    try:
+        found = output(_tools.memopt_pluggable_find_torch, os.fsencode(path))
+        return ctypes.cast(found, PluggableRaise)
+    except errors.NotFoundError:
+        pass
     try:
         function = getattr(ctypes.CDLL(path), _TORCH_RAISE)
     except (OSError, AttributeError):

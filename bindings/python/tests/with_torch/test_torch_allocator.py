@@ -120,7 +120,7 @@ def test_torch_raises_when_memory_is_out():
         for _ in range(3):
             try:
                 torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-            except RuntimeError as error:
+            except torch.OutOfMemoryError as error:
                 assert str(error).startswith("CUDA out of memory. "), error
                 assert "100.00 MiB asked" in str(error)
             else:
@@ -131,11 +131,19 @@ def test_torch_raises_when_memory_is_out():
         torch.cuda.set_per_process_memory_fraction(0.25, 0)
         try:
             torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-        except RuntimeError as error:
+        except torch.OutOfMemoryError as error:
             assert "CUDA out of memory. " in str(error)
         else:
             raise AssertionError
         torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+        try:
+            torch.empty(1 << 62, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            assert "overflow" in str(error)  # it is no matter of memory
+        else:
+            raise AssertionError
         """,
         torch_too=True,
     )

@@ -11,6 +11,7 @@ PluggableRaise = CFUNCTYPE(None, TEXT, TEXT, U32, TEXT)
 
 functions(
     TOOLS,
+    memopt_pluggable_find_torch=(CHECKED, TEXT, OUT_HANDLE),
     memopt_pluggable_configure=(CHECKED, TEXT, TEXT, PluggableRaise),
     memopt_pluggable_alloc=(ADDRESS, U64, I32, STREAM),
     memopt_pluggable_alloc_or_raise=(ADDRESS, U64, I32, STREAM),
