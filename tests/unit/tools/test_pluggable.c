@@ -190,7 +190,70 @@ static void test_failure_is_raised(void **state)
     stop(allocator);
 }
 
-/* --- configuration ---------------------------------------------------------------------------- */
+static int32_t seen_device;
+static uint64_t seen[3];
+
+static void observe(int32_t device, uint64_t asked, uint64_t allocated_bytes, uint64_t free_bytes)
+{
+    uint64_t other[] = {asked, allocated_bytes, free_bytes};
+    seen_device = device;
+    memcpy(seen, other, sizeof seen);
+    assert_null(memopt_pluggable_alloc(1, 99, NULL)); /* changes the last error */
+}
+
+static void test_observer(void **state)
+{
+    (void)state;
+    memopt_allocator *allocator = start("");
+    memopt_memory_info memory = MEMOPT_MEMORY_INFO_INIT;
+    void *block = memopt_pluggable_alloc(5 * MIB, 0, NULL);
+    OK(memopt_allocator_set_limit(allocator, 40 * MIB));
+    memopt_pluggable_observe(observe);
+    seen_device = 7;
+    assert_null(memopt_pluggable_alloc(60 * MIB, 0, NULL));
+    assert_null(memopt_pluggable_alloc_or_raise(1, 99, NULL));
+    assert_int_equal(seen_device,
+                     7); /* the first does not raise, the second is no matter of memory */
+    OK(memopt_pluggable_configure("cpu", "", raise_by_jump));
+    if (setjmp(back) == 0) {
+        memopt_pluggable_alloc_or_raise(60 * MIB, 0, NULL);
+        fail();
+    }
+    assert_non_null(strstr(raised, "60.00 MiB"));
+    OK(memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &memory));
+    assert_int_equal(seen_device, 0);
+    assert_int_equal(seen[0], 60 * MIB);
+    assert_int_equal(seen[1], 5 * MIB);
+    assert_int_equal(seen[2], memory.free);
+    memopt_pluggable_free(block, 0, 0, NULL);
+    stop(allocator);
+}
+
+/* The range is what one registration may cover: it ends where memory is unmapped. */
+static void test_base_alloc(void **state)
+{
+    (void)state;
+    for (int expandable = 0; expandable < 2; expandable++) {
+        memopt_allocator *allocator = start(expandable ? "expandable_segments:True" : "");
+        char *blocks[4];
+        uint64_t bytes = 77;
+        for (int i = 0; i < 4; i++)
+            blocks[i] = memopt_pluggable_alloc(4 * MIB, 0, NULL);
+        assert_ptr_equal(memopt_pluggable_base_alloc(blocks[2], &bytes), blocks[0]);
+        assert_int_equal(bytes, expandable ? 16 * MIB : 20 * MIB);
+        memopt_pluggable_free(blocks[1], 0, 0, NULL);
+        memopt_pluggable_empty_cache();
+        assert_ptr_equal(memopt_pluggable_base_alloc(blocks[3], &bytes),
+                         blocks[expandable ? 2 : 0]);
+        assert_int_equal(bytes, expandable ? 8 * MIB : 20 * MIB);
+        assert_ptr_equal(memopt_pluggable_base_alloc(blocks[0], NULL), blocks[0]);
+        assert_null(memopt_pluggable_base_alloc(blocks[1], &bytes));
+        assert_int_equal(bytes, expandable ? 8 * MIB : 20 * MIB);
+        for (int i = 0; i < 4; i++)
+            memopt_pluggable_free(i == 1 ? NULL : blocks[i], 0, 0, NULL);
+        stop(allocator);
+    }
+}
 
 /* The library that throws is torch's: tests of Python throw through it. */
 static void test_torch_is_not_there(void **state)
@@ -207,6 +270,8 @@ static void test_torch_is_not_there(void **state)
                  memopt_pluggable_find_torch("libc.so.6", NULL));
     assert_true(raise == raise_by_jump);
 }
+
+/* --- configuration ---------------------------------------------------------------------------- */
 
 static void test_configure(void **state)
 {
@@ -264,6 +329,14 @@ static void test_graph_keeps_its_memory(void **state)
     memopt_pluggable_end_pool(0, 3, 9);
     OK(memopt_pluggable_get_allocator(0, 1, &pool));
     assert_int_equal(allocated(pool), 5000);
+    uint64_t id[2];
+    OK(memopt_pluggable_get_pool(0, 1, &id[0], &id[1]));
+    assert_true(id[0] == 3 && id[1] == 9);
+    OK(memopt_pluggable_get_pool(0, 0, &id[0], &id[1]));
+    assert_true(id[0] == 0 && id[1] == 0);
+    FAILS(MEMOPT_NOT_FOUND, memopt_pluggable_get_pool(0, 2, &id[0], &id[1]));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pluggable_get_pool(64, 0, &id[0], &id[1]));
+    assert_ptr_equal(memopt_pluggable_base_alloc(result, &id[0]), temporary);
     assert_int_equal(allocated(first), 10000);
     memopt_pluggable_empty_cache();
     assert_true(reserved(pool) > 0);
@@ -401,6 +474,8 @@ int main(void)
         cmocka_unit_test(test_mistakes_are_logged),
         cmocka_unit_test(test_failure_is_raised),
         cmocka_unit_test(test_torch_is_not_there),
+        cmocka_unit_test(test_observer),
+        cmocka_unit_test(test_base_alloc),
         cmocka_unit_test(test_configure),
         cmocka_unit_test(test_graph_keeps_its_memory),
         cmocka_unit_test(test_shared_pools),
