@@ -231,8 +231,9 @@ MEMOPT_API void memopt_pluggable_observe(memopt_pluggable_observer observer);
 
 /**
  * @brief Lets allocators that are created from now on record their traces, from their first block
- *        on: memopt_allocator_start_trace() to FOLDER/DEVICE-NUMBER.csv, with a new number for
- *        each. A file that cannot be written is logged, and the allocator works without it.
+ *        on: memopt_allocator_start_trace() to FOLDER/DEVICE-TIME-NUMBER.csv, with the
+ *        microseconds since 1970 at which it begins and a new number for each. A file that cannot
+ * be written is logged, and the allocator works without it.
  * @param folder an existing folder, below 1,000 characters; NULL: no more traces.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_INVALID_ARGUMENT the name is too long.

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 mo_plug_slot mo_plug_slots[MO_PLUG_DEVICES];
 pthread_mutex_t mo_plug_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -58,11 +59,14 @@ memopt_status memopt_pluggable_trace(const char *folder)
 static void begin_trace(memopt_device *device, memopt_allocator *made)
 {
     char path[sizeof trace_folder + 64];
+    struct timespec now;
     memopt_device_properties properties = MEMOPT_DEVICE_PROPERTIES_INIT;
     memopt_device_get_properties(device, &properties);
+    clock_gettime(CLOCK_REALTIME, &now);
     mo_tools_lock(&mo_plug_lock);
     int traced = trace_folder[0] != '\0';
-    snprintf(path, sizeof path, "%s/%d-%u.csv", trace_folder, properties.index, trace_count++);
+    snprintf(path, sizeof path, "%s/%d-%lld-%u.csv", trace_folder, properties.index,
+             (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000, trace_count++);
     mo_tools_unlock(&mo_plug_lock);
     if (traced)
         memopt_allocator_start_trace(made, path);

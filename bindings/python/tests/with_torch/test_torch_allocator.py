@@ -193,7 +193,9 @@ def test_torch_graph_pools():
             end_capture(stream.cuda_stream)
         torch._C._cuda_endAllocateToPool(0, pool)
         torch.cuda.empty_cache()
-        assert {s["segment_pool_id"] for s in allocator.snapshot(0)} == {(1, 0)}
+        assert {s["segment_pool_id"] for s in allocator.snapshot(0)} == {pool}
+        assert torch.cuda.memory_snapshot(pool) == allocator.snapshot(0)
+        assert torch.cuda.memory_snapshot((8, 8)) == []
         with torch.cuda.stream(stream):
             y = torch.empty(MIB, dtype=torch.uint8, device="cuda")
         assert y.data_ptr() != address and stat("requested_bytes.all.current") == MIB
