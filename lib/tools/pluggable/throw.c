@@ -106,7 +106,8 @@ memopt_status memopt_pluggable_find_torch(const char *libc10, memopt_pluggable_r
         }
     }
     mo_tools_lock(&mo_plug_lock);
-    memcpy(&torch, found, sizeof torch);
+    if (torch.type == NULL)
+        memcpy(&torch, found, sizeof torch);
     mo_tools_unlock(&mo_plug_lock);
     *out_raise = raise_torch;
     return MEMOPT_OK;

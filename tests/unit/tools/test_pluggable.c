@@ -6,8 +6,10 @@
 #include "device/front/handle.h"
 #include "tools/pluggable/pluggable.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <unistd.h>
 
 /* --- helpers ---------------------------------------------------------------------------------- */
 
@@ -227,6 +229,42 @@ static void test_observer(void **state)
     assert_int_equal(seen[2], memory.free);
     memopt_pluggable_free(block, 0, 0, NULL);
     stop(allocator);
+}
+
+/* Traces of allocators that are made while a folder is given. */
+static void test_trace(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/memopt-trace-XXXXXX", path[200], missing[] = "/nowhere/at/all";
+    char *too_long = calloc(1, MO_PLUG_CONFIG + 1);
+    assert_non_null(mkdtemp(folder));
+    memset(too_long, 'x', MO_PLUG_CONFIG);
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "folder has 1000 characters",
+                 memopt_pluggable_trace(too_long));
+    free(too_long);
+    OK(memopt_pluggable_trace(missing));
+    stop(start("")); /* works without its trace */
+    OK(memopt_pluggable_trace(folder));
+    memopt_allocator *allocator = start("");
+    memopt_pluggable_free(memopt_pluggable_alloc(5000, 0, NULL), 0, 0, NULL);
+    uint64_t events = 0;
+    OK(memopt_allocator_stop_trace(allocator, &events));
+    assert_int_equal(events, 2);
+    stop(allocator);
+    stop(start("")); /* the end has forgotten the folder */
+    int files = 0;
+    DIR *list = opendir(folder);
+    for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
+        if (entry->d_name[0] == '.')
+            continue;
+        files++;
+        assert_int_equal(strncmp(entry->d_name, "0-", 2), 0);
+        snprintf(path, sizeof path, "%s/%.100s", folder, entry->d_name);
+        assert_int_equal(unlink(path), 0);
+    }
+    closedir(list);
+    assert_int_equal(files, 1);
+    assert_int_equal(rmdir(folder), 0);
 }
 
 /* The range is what one registration may cover: it ends where memory is unmapped. */
@@ -476,6 +514,7 @@ int main(void)
         cmocka_unit_test(test_torch_is_not_there),
         cmocka_unit_test(test_observer),
         cmocka_unit_test(test_base_alloc),
+        cmocka_unit_test(test_trace),
         cmocka_unit_test(test_configure),
         cmocka_unit_test(test_graph_keeps_its_memory),
         cmocka_unit_test(test_shared_pools),

@@ -329,9 +329,10 @@ with torch.no_grad():
     noise = [torch.randn(64, 512, device="cuda") for _ in range(50)]
     graph.replay()
     assert torch.equal(result, wanted.relu() * 2)
+assert torch.cuda.max_memory_allocated() >= torch.cuda.memory_allocated() > 0
 try:
     torch.empty(1 << 45, dtype=torch.uint8, device="cuda")
-except RuntimeError as error:
+except torch.OutOfMemoryError as error:
     assert "out of memory" in str(error)
 else:
     raise AssertionError
