@@ -8,10 +8,9 @@ import sys
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Union
 
-from . import _abi, _lifetime, errors
-from ._abi import BlockState, Tag
+from . import _abi, _lifetime, _snapshot, errors
+from ._abi import Tag
 from ._arguments import unsigned
-from ._interrupt import Interruptible
 from ._library import c_text, lib, output
 from .device import Device
 from .memory import Memory
@@ -99,6 +98,7 @@ class Allocator(_lifetime.Closing):
     """
 
     __slots__ = (
+        "_config",
         "_device",
         "_handle",
         "_live",
@@ -118,6 +118,7 @@ class Allocator(_lifetime.Closing):
         on_pressure: Optional[Callable[[int], Optional[int]]] = None,
         on_oom: Optional[Callable[[int, int, str], Any]] = None,
     ) -> None:
+        self._config = config
         self._device = device
         self._on_pressure = on_pressure
         self._on_oom = on_oom
@@ -271,10 +272,18 @@ class Allocator(_lifetime.Closing):
         lib.memopt_allocator_reset_peaks(self._handle.pointer)
 
     def snapshot(self) -> List[Dict[str, Any]]:
-        """Segments with their blocks as they were at one moment, in PyTorch's words."""
-        segments: List[Dict[str, Any]] = []
-        add_to_snapshot_of(self._handle.pointer, segments)
-        return segments
+        """Segments with their blocks as they were at one moment, in the format of
+        torch.cuda.memory_snapshot(), with each block's tag."""
+        return _snapshot.read_segments(self._handle.pointer, self._device.properties.index)
+
+    def full_snapshot(self) -> Dict[str, Any]:
+        """The same as torch.cuda.memory._snapshot() gives it, for torch.cuda._memory_viz and other
+        viewers. The history of each device is empty: see :meth:`start_trace`."""
+        return _snapshot.whole(self.snapshot(), self._config, [])
+
+    def dump_snapshot(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        """Writes :meth:`full_snapshot` to a file that https://pytorch.org/memory_viz opens."""
+        _snapshot.dump(self.full_snapshot(), path)
 
     # --- traces ---
 
@@ -290,31 +299,18 @@ class Allocator(_lifetime.Closing):
         return int(output(lib.memopt_allocator_stop_trace, self._handle.pointer))
 
 
-def add_to_snapshot_of(allocator: int, segments: List[Dict[str, Any]]) -> None:
-    """Appends the segments of an allocator, given by its C handle."""
-
-    def visit(_user: object, pointer: Any) -> int:
-        def call() -> int:
-            _add_to_snapshot(segments, pointer.contents)
-            return _abi.Status.OK
-
-        return errors.run_callback(call, lambda error: _abi.Status.USER)
-
-    visitor = _abi.BlockVisitor(visit)
-    with Interruptible():
-        lib.memopt_allocator_snapshot(allocator, visitor, None)
-
-
-def config_items(text: str) -> List[str]:
-    """The "key:value" parts of a configuration; commas inside brackets do not separate."""
+def config_items(text: str) -> List[Tuple[int, str]]:
+    """The "key:value" parts of a configuration and where they begin; commas inside brackets do not
+    separate."""
     items, depth, start = [], 0, 0
-    for position, character in enumerate(text):
+    for position, character in enumerate(text + ","):
         depth += {"[": 1, "]": -1}.get(character, 0)
-        if character == "," and depth <= 0:
-            items.append(text[start:position])
+        if character == "," and (depth <= 0 or position == len(text)):
+            part = text[start:position]
+            if part.strip():
+                items.append((start + len(part) - len(part.lstrip()), part.strip()))
             start = position + 1
-    items.append(text[start:])
-    return [item.strip() for item in items if item.strip()]
+    return items
 
 
 def stat_names() -> List[str]:
@@ -353,38 +349,4 @@ def _thunks(owner: "weakref.ref[Allocator]") -> Tuple[Any, Any]:
     return (
         _abi.PressureCallback(pressure) if allocator._on_pressure else _abi.PressureCallback(),
         _abi.OomCallback(oom) if allocator._on_oom else _abi.OomCallback(),
-    )
-
-
-def _add_to_snapshot(segments: List[Dict[str, Any]], raw: _abi.BlockInfoStruct) -> None:
-    address = raw.segment_address or 0
-    if not segments or segments[-1]["address"] != address:
-        segments.append(
-            {
-                "address": address,
-                "total_size": raw.segment_bytes,
-                "stream": raw.stream or 0,
-                "segment_type": "large" if raw.segment_large else "small",
-                "is_expandable": bool(raw.segment_expandable),
-                "allocated_size": 0,
-                "active_size": 0,
-                "requested_size": 0,
-                "blocks": [],
-            }
-        )
-    segment = segments[-1]
-    state = BlockState(raw.state)
-    if state is BlockState.ACTIVE_ALLOCATED:
-        segment["allocated_size"] += raw.bytes
-        segment["requested_size"] += raw.requested_bytes
-    if state in (BlockState.ACTIVE_ALLOCATED, BlockState.ACTIVE_PENDING_FREE):
-        segment["active_size"] += raw.bytes
-    segment["blocks"].append(
-        {
-            "address": raw.address or 0,
-            "size": raw.bytes,
-            "requested_size": raw.requested_bytes,
-            "state": state.name.lower(),
-            "tag": raw.tag,
-        }
     )

@@ -120,6 +120,7 @@ CLASSES = {
     "memopt_process_visitor": "pointer",
     "memopt_export_writer": "pointer",
     "memopt_pluggable_raise": "pointer",
+    "memopt_pluggable_observer": "pointer",
     "memopt_plan_measure": "pointer",
 }
 

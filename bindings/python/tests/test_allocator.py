@@ -150,6 +150,22 @@ def test_snapshot(allocator):
     assert "active_allocated" not in states
 
 
+def test_a_snapshot_has_a_segment_for_each_mapped_range(allocator):
+    """As in PyTorch, where an expandable segment has holes."""
+    blocks = [allocator.alloc(4 * MIB) for _ in range(5)]
+    blocks[1].free()
+    blocks[3].free()
+    allocator.trim()
+    segments = allocator.snapshot()
+    assert [len(segment["blocks"]) for segment in segments] == [1, 1, 1]
+    for segment, block in zip(segments, blocks[::2]):
+        assert segment["address"] == block.pointer
+        assert segment["total_size"] == segment["active_size"] == 4 * MIB
+        assert (segment["device"], segment["segment_pool_id"]) == (0, (0, 0))
+        assert segment["frames"] == [] and segment["blocks"][0]["frames"] == []
+    assert 12 * MIB == allocator.stat("reserved_bytes.all.current")
+
+
 def test_record_stream(device, allocator):
     gate = threading.Event()
     with device.stream() as stream:

@@ -41,6 +41,20 @@ typedef void (*memopt_pluggable_raise)(const char *function, const char *file, u
                                        const char *message);
 
 /**
+ * @brief Finds what throws PyTorch's exceptions, for memopt_pluggable_configure(): a failure
+ * becomes `c10::OutOfMemoryError` (in Python `torch.OutOfMemoryError`) if its message begins with
+ *        "CUDA out of memory." or "HIP out of memory.", and `c10::Error` (RuntimeError) otherwise.
+ * @param libc10 the path of torch's libc10.so, which the program has loaded. It stays loaded.
+ * @param[out] out_raise the function.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL.
+ * @retval MEMOPT_NOT_FOUND the library is not loaded, or it lacks a function; the message names it.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_pluggable_find_torch(const char *libc10,
+                                                     memopt_pluggable_raise *out_raise);
+
+/**
  * @brief Sets how allocators are created. Without this call: backend "cuda", default configuration.
  * @param backend "cuda", "hip" or "cpu". Device index 1 is then "cuda:1". The driver is not loaded
  *        yet.
@@ -169,8 +183,67 @@ MEMOPT_API memopt_status memopt_pluggable_get_allocator(int32_t device, uint64_t
                                                         memopt_allocator **out_allocator);
 
 /**
+ * @brief Returns the id of the pool behind an allocator of memopt_pluggable_get_allocator().
+ * @param device index of the device.
+ * @param index as for memopt_pluggable_get_allocator(); 0 has the id 0, 0.
+ * @param[out] out_high first half of the id, as given to memopt_pluggable_begin_pool().
+ * @param[out] out_low second half of the id.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL or device is not 0 to 63.
+ * @retval MEMOPT_NOT_FOUND there is no allocator with this index.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_pluggable_get_pool(int32_t device, uint64_t index,
+                                                   uint64_t *out_high, uint64_t *out_low);
+
+/**
+ * @brief Finds the contiguous device memory around a block: of a classic segment all, of an
+ *        expandable one the mapped range. Libraries that register memory for transfers need it.
+ * @param pointer a live block of any device.
+ * @param[out] out_bytes the size of the range; may be NULL. Not written on failure.
+ * @return the range's first byte; NULL if no allocator has given out the block. It takes time in
+ *         proportion to the number of blocks. The range stays mapped while the block lives; its
+ *         other parts may be unmapped and mapped again.
+ * @since 0.9
+ */
+MEMOPT_API void *memopt_pluggable_base_alloc(void *pointer, uint64_t *out_bytes);
+
+/**
+ * @brief Is told when memopt_pluggable_alloc_or_raise() finds no memory, before the failure is
+ *        raised.
+ * @param device index of the device.
+ * @param asked the requested bytes.
+ * @param allocated bytes in blocks of the device's first allocator.
+ * @param free_bytes bytes that are free on the device.
+ *
+ * It is called without a lock held, on the thread that allocates, and may call the library. It must
+ * return.
+ */
+typedef void (*memopt_pluggable_observer)(int32_t device, uint64_t asked, uint64_t allocated,
+                                          uint64_t free_bytes);
+
+/**
+ * @brief Sets who is told when memory runs out.
+ * @param observer the only one from now on; NULL: nobody. Until memopt_pluggable_end().
+ * @since 0.9
+ */
+MEMOPT_API void memopt_pluggable_observe(memopt_pluggable_observer observer);
+
+/**
+ * @brief Lets allocators that are created from now on record their traces, from their first block
+ *        on: memopt_allocator_start_trace() to FOLDER/DEVICE-TIME-NUMBER.csv, with the
+ *        microseconds since 1970 at which it begins and a new number for each. A file that cannot
+ * be written is logged, and the allocator works without it.
+ * @param folder an existing folder, below 1,000 characters; NULL: no more traces.
+ * @retval MEMOPT_OK done.
+ * @retval MEMOPT_INVALID_ARGUMENT the name is too long.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_pluggable_trace(const char *folder);
+
+/**
  * @brief Destroys all allocators and closes all devices behind these functions, and forgets the
- *        configuration.
+ *        configuration, the observer and the folder of traces.
  * @retval MEMOPT_OK done.
  * @retval MEMOPT_BUSY blocks are still allocated. Nothing changed.
  * @retval MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST, MEMOPT_DEVICE_FAULT a wait or a driver call

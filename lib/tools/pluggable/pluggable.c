@@ -59,12 +59,10 @@ void *memopt_pluggable_alloc(uint64_t size, int32_t device, memopt_stream stream
     return allocate(size, device, stream, &pointer) == MEMOPT_OK ? pointer : NULL;
 }
 
-static void raise_failure(memopt_status status)
+static void raise_failure(memopt_status status, int32_t device, uint64_t asked)
 {
     char text[2048], name[sizeof mo_plug_backend];
     memopt_pluggable_raise raise = atomic_load(&raise_function);
-    if (raise == NULL)
-        return;
     mo_tools_lock(&mo_plug_lock);
     memcpy(name, mo_plug_backend, sizeof name);
     mo_tools_unlock(&mo_plug_lock);
@@ -72,7 +70,10 @@ static void raise_failure(memopt_status status)
                          : strcmp(name, "hip") == 0            ? "HIP out of memory. "
                                                                : "CUDA out of memory. ";
     snprintf(text, sizeof text, "%s%s", prefix, memopt_last_error());
-    raise("memopt_pluggable_alloc_or_raise", "libmemopt", 0, text);
+    if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
+        mo_plug_observed(device, asked); /* it may change the last error */
+    if (raise != NULL)
+        raise("memopt_pluggable_alloc_or_raise", "libmemopt", 0, text);
 }
 
 void *memopt_pluggable_alloc_or_raise(uint64_t size, int32_t device, memopt_stream stream)
@@ -81,7 +82,7 @@ void *memopt_pluggable_alloc_or_raise(uint64_t size, int32_t device, memopt_stre
     memopt_status status = allocate(size, device, stream, &pointer);
     if (status == MEMOPT_OK)
         return pointer;
-    raise_failure(status);
+    raise_failure(status, device, size);
     return NULL;
 }
 
@@ -208,5 +209,7 @@ memopt_status memopt_pluggable_end(void)
     strcpy(mo_plug_backend, "cuda");
     mo_plug_config[0] = '\0';
     atomic_store(&raise_function, NULL);
+    memopt_pluggable_observe(NULL);
+    mo_keep_first(&status, memopt_pluggable_trace(NULL));
     return status;
 }

@@ -4,6 +4,8 @@
  *   slots.c            the configuration, and one slot for each device
  *   pools.c            the allocators of recorded graphs
  *   pluggable.c        the entry points
+ *   throw.c            torch's exceptions
+ *   seeing.c           what a framework's tools ask for
  *
  * A slot's first allocator is made without a lock: the second thread destroys its own.
  * `mo_plug_lock` guards the configuration and the lists of pools; it is held over a free into a
@@ -65,5 +67,10 @@ int mo_plug_pool_record(mo_plug_slot *slot, void *pointer, memopt_stream stream,
 memopt_status mo_plug_pools_trim(mo_plug_slot *slot);
 /* BUSY while a block lives; else ends all pools. */
 memopt_status mo_plug_pools_end(mo_plug_slot *slot);
+
+/* --- seeing.c          ------------------------------------------------------------------------ */
+
+/* Tells the observer that an allocation failed. No lock held. */
+void mo_plug_observed(int32_t device, uint64_t asked);
 
 #endif

@@ -6,11 +6,16 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 mo_plug_slot mo_plug_slots[MO_PLUG_DEVICES];
 pthread_mutex_t mo_plug_lock = PTHREAD_MUTEX_INITIALIZER;
 char mo_plug_backend[8] = "cuda";
 char mo_plug_config[MO_PLUG_CONFIG];
+
+/* Under mo_plug_lock; "" for no traces. */
+static char trace_folder[MO_PLUG_CONFIG];
+static unsigned trace_count;
 
 static int in_use(void)
 {
@@ -38,13 +43,45 @@ memopt_status mo_plug_set_config(const char *backend, const char *config)
     return status;
 }
 
+memopt_status memopt_pluggable_trace(const char *folder)
+{
+    if (folder != NULL && strlen(folder) >= sizeof trace_folder)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "pluggable_trace: folder has %zu characters; write fewer than %zu",
+                       strlen(folder), sizeof trace_folder);
+    mo_tools_lock(&mo_plug_lock);
+    strcpy(trace_folder, folder == NULL ? "" : folder);
+    mo_tools_unlock(&mo_plug_lock);
+    return MEMOPT_OK;
+}
+
+/* Begins the trace of a new allocator. One that cannot be written is logged, no more. */
+static void begin_trace(memopt_device *device, memopt_allocator *made)
+{
+    char path[sizeof trace_folder + 64];
+    struct timespec now;
+    memopt_device_properties properties = MEMOPT_DEVICE_PROPERTIES_INIT;
+    memopt_device_get_properties(device, &properties);
+    clock_gettime(CLOCK_REALTIME, &now);
+    mo_tools_lock(&mo_plug_lock);
+    int traced = trace_folder[0] != '\0';
+    snprintf(path, sizeof path, "%s/%d-%lld-%u.csv", trace_folder, properties.index,
+             (long long)now.tv_sec * 1000000 + now.tv_nsec / 1000, trace_count++);
+    mo_tools_unlock(&mo_plug_lock);
+    if (traced)
+        memopt_allocator_start_trace(made, path);
+}
+
 memopt_status mo_plug_make(memopt_device *device, memopt_allocator **out_allocator)
 {
     char config[MO_PLUG_CONFIG];
     mo_tools_lock(&mo_plug_lock);
     memcpy(config, mo_plug_config, sizeof config);
     mo_tools_unlock(&mo_plug_lock);
-    return memopt_allocator_create(device, config, NULL, out_allocator);
+    memopt_status status = memopt_allocator_create(device, config, NULL, out_allocator);
+    if (status == MEMOPT_OK)
+        begin_trace(device, *out_allocator);
+    return status;
 }
 
 /* Opens the device and makes its first allocator, unless another thread was quicker. */

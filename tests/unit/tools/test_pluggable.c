@@ -6,8 +6,10 @@
 #include "device/front/handle.h"
 #include "tools/pluggable/pluggable.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <unistd.h>
 
 /* --- helpers ---------------------------------------------------------------------------------- */
 
@@ -190,6 +192,123 @@ static void test_failure_is_raised(void **state)
     stop(allocator);
 }
 
+static int32_t seen_device;
+static uint64_t seen[3];
+
+static void observe(int32_t device, uint64_t asked, uint64_t allocated_bytes, uint64_t free_bytes)
+{
+    uint64_t other[] = {asked, allocated_bytes, free_bytes};
+    seen_device = device;
+    memcpy(seen, other, sizeof seen);
+    assert_null(memopt_pluggable_alloc(1, 99, NULL)); /* changes the last error */
+}
+
+static void test_observer(void **state)
+{
+    (void)state;
+    memopt_allocator *allocator = start("");
+    memopt_memory_info memory = MEMOPT_MEMORY_INFO_INIT;
+    void *block = memopt_pluggable_alloc(5 * MIB, 0, NULL);
+    OK(memopt_allocator_set_limit(allocator, 40 * MIB));
+    memopt_pluggable_observe(observe);
+    seen_device = 7;
+    assert_null(memopt_pluggable_alloc(60 * MIB, 0, NULL));
+    assert_null(memopt_pluggable_alloc_or_raise(1, 99, NULL));
+    assert_int_equal(seen_device,
+                     7); /* the first does not raise, the second is no matter of memory */
+    OK(memopt_pluggable_configure("cpu", "", raise_by_jump));
+    if (setjmp(back) == 0) {
+        memopt_pluggable_alloc_or_raise(60 * MIB, 0, NULL);
+        fail();
+    }
+    assert_non_null(strstr(raised, "60.00 MiB"));
+    OK(memopt_device_get_memory_info(memopt_allocator_get_device(allocator), &memory));
+    assert_int_equal(seen_device, 0);
+    assert_int_equal(seen[0], 60 * MIB);
+    assert_int_equal(seen[1], 5 * MIB);
+    assert_int_equal(seen[2], memory.free);
+    memopt_pluggable_free(block, 0, 0, NULL);
+    stop(allocator);
+}
+
+/* Traces of allocators that are made while a folder is given. */
+static void test_trace(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/memopt-trace-XXXXXX", path[200], missing[] = "/nowhere/at/all";
+    char *too_long = calloc(1, MO_PLUG_CONFIG + 1);
+    assert_non_null(mkdtemp(folder));
+    memset(too_long, 'x', MO_PLUG_CONFIG);
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "folder has 1000 characters",
+                 memopt_pluggable_trace(too_long));
+    free(too_long);
+    OK(memopt_pluggable_trace(missing));
+    stop(start("")); /* works without its trace */
+    OK(memopt_pluggable_trace(folder));
+    memopt_allocator *allocator = start("");
+    memopt_pluggable_free(memopt_pluggable_alloc(5000, 0, NULL), 0, 0, NULL);
+    uint64_t events = 0;
+    OK(memopt_allocator_stop_trace(allocator, &events));
+    assert_int_equal(events, 2);
+    stop(allocator);
+    stop(start("")); /* the end has forgotten the folder */
+    int files = 0;
+    DIR *list = opendir(folder);
+    for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
+        if (entry->d_name[0] == '.')
+            continue;
+        files++;
+        assert_int_equal(strncmp(entry->d_name, "0-", 2), 0);
+        snprintf(path, sizeof path, "%s/%.100s", folder, entry->d_name);
+        assert_int_equal(unlink(path), 0);
+    }
+    closedir(list);
+    assert_int_equal(files, 1);
+    assert_int_equal(rmdir(folder), 0);
+}
+
+/* The range is what one registration may cover: it ends where memory is unmapped. */
+static void test_base_alloc(void **state)
+{
+    (void)state;
+    for (int expandable = 0; expandable < 2; expandable++) {
+        memopt_allocator *allocator = start(expandable ? "expandable_segments:True" : "");
+        char *blocks[4];
+        uint64_t bytes = 77;
+        for (int i = 0; i < 4; i++)
+            blocks[i] = memopt_pluggable_alloc(4 * MIB, 0, NULL);
+        assert_ptr_equal(memopt_pluggable_base_alloc(blocks[2], &bytes), blocks[0]);
+        assert_int_equal(bytes, expandable ? 16 * MIB : 20 * MIB);
+        memopt_pluggable_free(blocks[1], 0, 0, NULL);
+        memopt_pluggable_empty_cache();
+        assert_ptr_equal(memopt_pluggable_base_alloc(blocks[3], &bytes),
+                         blocks[expandable ? 2 : 0]);
+        assert_int_equal(bytes, expandable ? 8 * MIB : 20 * MIB);
+        assert_ptr_equal(memopt_pluggable_base_alloc(blocks[0], NULL), blocks[0]);
+        assert_null(memopt_pluggable_base_alloc(blocks[1], &bytes));
+        assert_int_equal(bytes, expandable ? 8 * MIB : 20 * MIB);
+        for (int i = 0; i < 4; i++)
+            memopt_pluggable_free(i == 1 ? NULL : blocks[i], 0, 0, NULL);
+        stop(allocator);
+    }
+}
+
+/* The library that throws is torch's: tests of Python throw through it. */
+static void test_torch_is_not_there(void **state)
+{
+    (void)state;
+    memopt_pluggable_raise raise = raise_by_jump;
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "has not loaded \"/nowhere/libc10.so\"; import torch",
+                 memopt_pluggable_find_torch("/nowhere/libc10.so", &raise));
+    FAILS_SAYING(MEMOPT_NOT_FOUND, "\"libc.so.6\" has no _ZN3c106detail14torchCheckFail",
+                 memopt_pluggable_find_torch("libc.so.6", &raise));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "libc10 is NULL",
+                 memopt_pluggable_find_torch(NULL, &raise));
+    FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "out_raise is NULL",
+                 memopt_pluggable_find_torch("libc.so.6", NULL));
+    assert_true(raise == raise_by_jump);
+}
+
 /* --- configuration ---------------------------------------------------------------------------- */
 
 static void test_configure(void **state)
@@ -248,6 +367,14 @@ static void test_graph_keeps_its_memory(void **state)
     memopt_pluggable_end_pool(0, 3, 9);
     OK(memopt_pluggable_get_allocator(0, 1, &pool));
     assert_int_equal(allocated(pool), 5000);
+    uint64_t id[2];
+    OK(memopt_pluggable_get_pool(0, 1, &id[0], &id[1]));
+    assert_true(id[0] == 3 && id[1] == 9);
+    OK(memopt_pluggable_get_pool(0, 0, &id[0], &id[1]));
+    assert_true(id[0] == 0 && id[1] == 0);
+    FAILS(MEMOPT_NOT_FOUND, memopt_pluggable_get_pool(0, 2, &id[0], &id[1]));
+    FAILS(MEMOPT_INVALID_ARGUMENT, memopt_pluggable_get_pool(64, 0, &id[0], &id[1]));
+    assert_ptr_equal(memopt_pluggable_base_alloc(result, &id[0]), temporary);
     assert_int_equal(allocated(first), 10000);
     memopt_pluggable_empty_cache();
     assert_true(reserved(pool) > 0);
@@ -384,6 +511,10 @@ int main(void)
         cmocka_unit_test(test_record_stream),
         cmocka_unit_test(test_mistakes_are_logged),
         cmocka_unit_test(test_failure_is_raised),
+        cmocka_unit_test(test_torch_is_not_there),
+        cmocka_unit_test(test_observer),
+        cmocka_unit_test(test_base_alloc),
+        cmocka_unit_test(test_trace),
         cmocka_unit_test(test_configure),
         cmocka_unit_test(test_graph_keeps_its_memory),
         cmocka_unit_test(test_shared_pools),

@@ -1,7 +1,7 @@
 """enable_allocator(): torch's device memory from the library's caching allocator.
 
-torch calls the library's C functions directly, without this module. Statistics and snapshots, which
-torch does not give for such an allocator, come from the library.
+torch calls the library's C functions directly, without this module. Statistics, snapshots and
+histories, which torch does not give for such an allocator, come from the library.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from .. import errors
 from .._abi.tools import PluggableRaise
 from .._library import c_text, lib, output
 from .._lock import Guard
-from ..allocator import add_to_snapshot_of, config_items, stat_names
+from ..allocator import config_items
 from ..tools import Publisher
 from ..tools._library import lib as _tools
+from . import _pluggable
+from ._torch_memory import TorchMemory
 
 DeviceLike = Union[torch.device, str, int, None]
 
@@ -31,6 +33,7 @@ ENVIRONMENT = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALL
 _HOOKS = {
     "set_record_stream_fn": "memopt_pluggable_record_stream",
     "set_reset_fn": "memopt_pluggable_empty_cache",
+    "set_base_alloc_fn": "memopt_pluggable_base_alloc",
     "set_memory_fraction_fn": "memopt_pluggable_memory_fraction",
     "set_begin_allocate_to_pool": "memopt_pluggable_begin_pool",
     "set_end_allocate_to_pool_fn": "memopt_pluggable_end_pool",
@@ -97,48 +100,20 @@ class TorchAllocator:
 
         Memory of recorded graphs is included; of a peak that is an upper bound then.
         """
-        total: Dict[str, int] = {}
-        for allocator in self._allocators(device):
-            values = _stats(allocator)
-            if not total:
-                total = values
-                continue
-            for name in values:
-                if name != "max_split_size":
-                    total[name] += values[name]
-        return total
+        return _pluggable.stats(self._index(device))
 
     def reset_peaks(self, device: DeviceLike = None) -> None:
         """Makes every peak the current value."""
-        for allocator in self._allocators(device):
-            lib.memopt_allocator_reset_peaks(allocator)
+        _pluggable.reset_peaks(self._index(device))
 
     def snapshot(self, device: DeviceLike = None) -> List[Dict[str, Any]]:
-        """Segments with their blocks, in torch's words; those of graphs come last."""
-        index = self._index(device)
-        segments: List[Dict[str, Any]] = []
-        for number, allocator in enumerate(self._allocators(device)):
-            found: List[Dict[str, Any]] = []
-            add_to_snapshot_of(allocator, found)
-            for segment in found:
-                segment.update(device=index, segment_pool_id=(number, 0))
-            segments += found
-        return segments
+        """Segments with their blocks, in the format of torch.cuda.memory_snapshot(); those of
+        graphs come last."""
+        return _pluggable.segments(self._index(device))
 
     def trim(self) -> None:
         """Gives cached memory of all devices back; torch.cuda.empty_cache() does it as well."""
         _tools.memopt_pluggable_empty_cache()
-
-    def _allocators(self, device: DeviceLike) -> List[int]:
-        index = self._index(device)
-        found: List[int] = []
-        while True:
-            try:
-                found.append(output(_tools.memopt_pluggable_get_allocator, index, len(found)))
-            except errors.NotFoundError:
-                if not found:
-                    raise
-                return found
 
     def _index(self, device: DeviceLike) -> int:
         device = self._device if device is None else device
@@ -166,8 +141,11 @@ def enable_allocator(
     in the environment where it is not given, `memopt monitor` sees what the allocator holds and
     caches: see :func:`memopt.tools.publish`.
 
-    Out of memory is a RuntimeError whose message begins with "CUDA out of memory." and has the
-    library's report in it.
+    torch.cuda.memory_stats(), memory_allocated(), memory_summary(), memory_snapshot(), the memory
+    history and what else torch.cuda.memory has then answer for the library's allocator.
+
+    Out of memory is a torch.OutOfMemoryError whose message begins with "CUDA out of memory." and
+    has the library's report in it.
     """
     global _enabled
     _needs_gpu("enable_allocator")
@@ -190,6 +168,7 @@ def enable_allocator(
         except RuntimeError as error:
             raise RuntimeError(_LATE) from error
         _enabled = made
+        TorchMemory(made.config).install()
         if os.environ.get("MEMOPT_PUBLISH") == "1" if publish is None else publish:
             _publish()
         return made
@@ -245,20 +224,19 @@ def _torch_allocator(alloc: str) -> Any:
 
 
 def _torch_raise() -> Any:
-    """torch's function that throws its exception; without it, a failure is only logged."""
+    """What throws torch's exceptions. A torch without the one for memory throws its RuntimeError;
+    without that, a failure is only logged."""
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so")
+    try:
+        found = output(_tools.memopt_pluggable_find_torch, os.fsencode(path))
+        return ctypes.cast(found, PluggableRaise)
+    except errors.NotFoundError:
+        pass
     try:
         function = getattr(ctypes.CDLL(path), _TORCH_RAISE)
     except (OSError, AttributeError):
         return PluggableRaise()
     return ctypes.cast(function, PluggableRaise)
-
-
-def _stats(allocator: int) -> Dict[str, int]:
-    names = stat_names()
-    values = (ctypes.c_uint64 * len(names))()
-    lib.memopt_allocator_get_stats(allocator, len(names), values, None)
-    return dict(zip(names, values))
 
 
 def _environment() -> str:
@@ -271,14 +249,24 @@ def _environment() -> str:
 
 
 def _known_items(name: str, text: str) -> str:
+    if _check(name, text) is None:
+        return text
     good = []
-    for item in config_items(text):
-        try:
-            lib.memopt_allocator_check_config(c_text(item, name))
-        except errors.InvalidArgumentError as error:
-            warnings.warn(
-                "enable_allocator: %r of %s is left out: %s" % (item, name, error), stacklevel=5
-            )
-        else:
+    for position, item in config_items(text):
+        # Blanks before it, so that the message has the column of the whole text.
+        wrong = _check(name, " " * position + item)
+        if wrong is None:
             good.append(item)
+        else:
+            warnings.warn(
+                "enable_allocator: %r of %s is left out: %s" % (item, name, wrong), stacklevel=5
+            )
     return ",".join(good)
+
+
+def _check(name: str, text: str) -> Optional[errors.MemoptError]:
+    try:
+        lib.memopt_allocator_check_config(c_text(text, name))
+    except errors.InvalidArgumentError as error:
+        return error
+    return None

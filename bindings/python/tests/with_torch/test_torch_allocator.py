@@ -120,7 +120,7 @@ def test_torch_raises_when_memory_is_out():
         for _ in range(3):
             try:
                 torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-            except RuntimeError as error:
+            except torch.OutOfMemoryError as error:
                 assert str(error).startswith("CUDA out of memory. "), error
                 assert "100.00 MiB asked" in str(error)
             else:
@@ -131,11 +131,19 @@ def test_torch_raises_when_memory_is_out():
         torch.cuda.set_per_process_memory_fraction(0.25, 0)
         try:
             torch.empty(100 * MIB, dtype=torch.uint8, device="cuda")
-        except RuntimeError as error:
+        except torch.OutOfMemoryError as error:
             assert "CUDA out of memory. " in str(error)
         else:
             raise AssertionError
         torch.empty(50 * MIB, dtype=torch.uint8, device="cuda")
+        try:
+            torch.empty(1 << 62, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            assert "overflow" in str(error)  # it is no matter of memory
+        else:
+            raise AssertionError
         """,
         torch_too=True,
     )
@@ -185,7 +193,9 @@ def test_torch_graph_pools():
             end_capture(stream.cuda_stream)
         torch._C._cuda_endAllocateToPool(0, pool)
         torch.cuda.empty_cache()
-        assert {s["segment_pool_id"] for s in allocator.snapshot(0)} == {(1, 0)}
+        assert {s["segment_pool_id"] for s in allocator.snapshot(0)} == {pool}
+        assert torch.cuda.memory_snapshot(pool) == allocator.snapshot(0)
+        assert torch.cuda.memory_snapshot((8, 8)) == []
         with torch.cuda.stream(stream):
             y = torch.empty(MIB, dtype=torch.uint8, device="cuda")
         assert y.data_ptr() != address and stat("requested_bytes.all.current") == MIB
@@ -239,6 +249,7 @@ def test_configuration_of_the_environment(name):
             allocator = mt.enable_allocator()
         (warning,) = caught
         assert "'brand_new_key:3'" in str(warning.message), warning
+        assert "column 23: unknown key" in str(warning.message), warning
         assert warning.filename == "<string>", warning.filename
         assert allocator.config == "max_split_size_mb:64,roundup_power2_divisions:[256:1,512:2,>:4]"
         torch.empty(10, device="cuda")
@@ -251,6 +262,20 @@ def test_configuration_of_the_environment(name):
         },
     )
     assert "Traceback" not in errors
+
+
+def test_keys_of_the_environment_are_checked_together():
+    """max_split_size_mb alone is below the large segment's size."""
+    run(
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            allocator = mt.enable_allocator()
+        assert allocator.config == "max_split_size_mb:12,large_segment_size_mb:11"
+        """,
+        torch_too=True,
+        PYTORCH_ALLOC_CONF="max_split_size_mb:12,large_segment_size_mb:11",
+    )
 
 
 def test_a_given_configuration_must_be_right():
@@ -304,9 +329,10 @@ with torch.no_grad():
     noise = [torch.randn(64, 512, device="cuda") for _ in range(50)]
     graph.replay()
     assert torch.equal(result, wanted.relu() * 2)
+assert torch.cuda.max_memory_allocated() >= torch.cuda.memory_allocated() > 0
 try:
     torch.empty(1 << 45, dtype=torch.uint8, device="cuda")
-except RuntimeError as error:
+except torch.OutOfMemoryError as error:
     assert "out of memory" in str(error)
 else:
     raise AssertionError

@@ -1,0 +1,63 @@
+"""The allocators behind memopt/tools/pluggable.h: their statistics and segments, by device."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Dict, List, Tuple
+
+import torch
+
+from .. import errors
+from .._library import lib, output
+from .._snapshot import read_segments
+from ..allocator import stat_names
+from ..tools._library import lib as _tools
+
+
+def handles(device: int) -> List[int]:
+    """The allocators of a device: the one for everything but graphs, then those of graphs."""
+    found: List[int] = []
+    while True:
+        try:
+            found.append(output(_tools.memopt_pluggable_get_allocator, device, len(found)))
+        except errors.NotFoundError:
+            if not found:
+                raise
+            return found
+
+
+def in_use() -> List[int]:
+    """The devices that this process uses. An allocator is not made only to be looked at."""
+    return [i for i in range(torch.cuda.device_count()) if torch._C._cuda_hasPrimaryContext(i)]
+
+
+def stats(device: int) -> Dict[str, int]:
+    """The statistics of all its allocators together."""
+    total: Dict[str, int] = {}
+    names = stat_names()
+    for handle in handles(device):
+        values = (ctypes.c_uint64 * len(names))()
+        lib.memopt_allocator_get_stats(handle, len(names), values, None)
+        for name, value in zip(names, values):
+            total[name] = value if name == "max_split_size" else total.get(name, 0) + value
+    return total
+
+
+def reset_peaks(device: int) -> None:
+    """Makes every peak the current value."""
+    for handle in handles(device):
+        lib.memopt_allocator_reset_peaks(handle)
+
+
+def segments(device: int) -> List[Dict[str, Any]]:
+    """The segments of all its allocators; those of graphs come last, with their pools' ids."""
+    found: List[Dict[str, Any]] = []
+    for number, handle in enumerate(handles(device)):
+        found += read_segments(handle, device, _pool(device, number))
+    return found
+
+
+def _pool(device: int, number: int) -> Tuple[int, int]:
+    high, low = ctypes.c_uint64(), ctypes.c_uint64()
+    _tools.memopt_pluggable_get_pool(device, number, high, low)
+    return high.value, low.value
