@@ -232,6 +232,19 @@ static uint64_t mad_lo_s64(uint64_t a, uint64_t b, uint64_t c)
     return a * b + c;
 }
 
+/* The sum of c and the products of bytes; of a's halves with b's lower two bytes. */
+static uint32_t dp4a_u32_u32(uint32_t a, uint32_t b, uint32_t c)
+{
+    for (int i = 0; i < 32; i += 8)
+        c += (a >> i & 255) * (b >> i & 255);
+    return c;
+}
+
+static uint32_t dp2a_lo_u32_u32(uint32_t a, uint32_t b, uint32_t c)
+{
+    return c + (a & 0xFFFF) * (b & 255) + (a >> 16) * (b >> 8 & 255);
+}
+
 static uint32_t bfe_u32(uint32_t a, uint32_t from, uint32_t count)
 {
     from &= 255;
