@@ -316,15 +316,17 @@ MO_DEVICE uint32_t mo_byte_times(uint32_t word, int byte, uint32_t unit)
 #endif
 }
 
-/* The same of its lower half and its upper one. */
-MO_DEVICE uint32_t mo_half_times(uint32_t word, int half, uint32_t unit)
+/* The same of its lower half and its upper one, plus `from`. */
+MO_DEVICE uint32_t mo_half_times(uint32_t word, int half, uint32_t unit, uint32_t from)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 610
     uint32_t result;
-    asm("dp2a.lo.u32.u32 %0, %1, %2, 0;" : "=r"(result) : "r"(word), "r"(unit << 8 * half));
+    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;"
+        : "=r"(result)
+        : "r"(word), "r"(unit << 8 * half), "r"(from));
     return result;
 #else
-    return (word >> 16 * half & 0xffffu) * unit;
+    return (word >> 16 * half & 0xffffu) * unit + from;
 #endif
 }
 

@@ -38,7 +38,11 @@ MO_DEVICE uint32_t mo_larger(uint32_t bits, float value)
 
 template <int N> MO_DEVICE uint32_t mo_largest(const float values[N])
 {
+#if MO_NVCC_DEVICE
+    uint32_t largest = mo_f32_bits(fabsf(values[0])); /* free, as part of the first comparison */
+#else
     uint32_t largest = mo_f32_bits(values[0]) & 0x7fffffffu;
+#endif
     MO_UNROLL
     for (int k = 1; k < N; k++)
         largest = mo_larger(largest, values[k]);
@@ -220,12 +224,12 @@ MO_DEVICE uint32_t mo_step_code_signed(const mo_code_tables *t, float y)
 /* Two neighbours, for their upper halves' places are found from one word. */
 MO_DEVICE void mo_step_codes_unsigned(const mo_code_tables *t, const float y[2], uint32_t steps[2])
 {
-    const uint32_t *table = t->steps_unsigned - MO_UNSIGNED_UMIN;
+    const uint32_t from = 0u - MO_UNSIGNED_UMIN * 4;
     uint32_t bits[2] = {mo_f32_bits(y[0]), mo_f32_bits(y[1])};
     uint32_t pair = mo_upper_halves(bits[0], bits[1]);
     MO_UNROLL
     for (int k = 0; k < 2; k++)
-        steps[k] = bits[k] * 256 + mo_table_word(table, mo_half_times(pair, k, 4));
+        steps[k] = bits[k] * 256 + mo_table_word(t->steps_unsigned, mo_half_times(pair, k, 4, from));
 }
 
 /* Unsigned values are from the first cell's beginning on. */

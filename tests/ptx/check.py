@@ -25,7 +25,7 @@ ROOT = HERE.parents[1]
 NVCC_FLAGS = ["--std=c++17", "-O3", "--fmad=false", "--prec-div=true", "--prec-sqrt=true",
               "--ftz=false", "--diag-suppress=177"]
 COMPILE = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-ffp-contract=off", "-fPIC", "-shared",
-           "-fvisibility=hidden", "-I", str(HERE)]
+           "-fvisibility=hidden", "-Werror=implicit-function-declaration", "-I", str(HERE)]
 
 
 class Mutant(NamedTuple):

@@ -206,6 +206,7 @@ INTEGERS(64)
 
 TWO(and_pred, uint32_t, a &b)
 TWO(or_pred, uint32_t, a | b)
+TWO(xor_pred, uint32_t, a ^ b)
 
 static uint32_t not_pred(uint32_t a)
 {
@@ -394,6 +395,11 @@ static uint32_t cvt_rn_f32_f64(uint64_t a)
 static uint32_t cvt_rn_f32_u32(uint32_t a)
 {
     return out_f32((float)a);
+}
+
+static uint32_t cvt_rn_f32_s32(uint32_t a)
+{
+    return out_f32((float)(int32_t)a);
 }
 
 static uint32_t cvt_rzi_u32_f32(uint32_t a)
