@@ -292,9 +292,9 @@ template <uint32_t DTYPE> MO_DEVICE uint32_t mo_pair_word(float low, float high)
 #endif
 }
 
-/* Bits are set if a bf16 of these words is not from 2^-63 to below 2^65 in magnitude: 64 more in the
- * exponent sets its top bit from the one to the other. What carries out of a lower half, which is
- * beyond, does no harm. */
+/* Bits are set if a bf16 of these words is not from 2^-63 to below 2^65 in magnitude: 64 more in
+ * the exponent sets its top bit from the one to the other. What carries out of a lower half, which
+ * is beyond, does no harm. */
 template <int WORDS> MO_DEVICE uint32_t mo_odd_bf16(const uint32_t words[WORDS])
 {
     uint32_t all = ~0u;

@@ -14,8 +14,7 @@ template <> struct mo_codec<MO_STATE_COMPANDED> {
     {
         static_assert(MO_OPTIM_THREADS == 256, "a thread for each code");
         uint32_t code = mo_thread_index();
-        t->map_signed[code] =
-            mo_f32_bits(mo_expand_signed((float)((int32_t)(code ^ 0x80u) - 128)));
+        t->map_signed[code] = mo_f32_bits(mo_expand_signed((float)((int32_t)(code ^ 0x80u) - 128)));
         t->map_unsigned[code] = mo_f32_bits(mo_expand_unsigned((float)code));
     }
 

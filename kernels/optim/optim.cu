@@ -143,12 +143,12 @@ MO_DEVICE int mo_adamw_bf16(float decay, const mo_near_rates *near, const float 
     return mo_kept(differ | mo_odd_bf16<N / 2>(words)) == 0;
 }
 
-/* Writes the new parameters of a pack, whose moments are new already and plain, if they are bf16 and
- * approximations decide. */
+/* Writes the new parameters of a pack, whose moments are new already and plain, if they are bf16
+ * and approximations decide. */
 template <int N, class INDEX>
-MO_DEVICE int mo_adamw_near(const mo_optim_span *s, const mo_rule_coef *c, INDEX at,
-                            uint32_t rest, const mo_span_aligned *aligned, const float p[N],
-                            const float m[N], const float v[N])
+MO_DEVICE int mo_adamw_near(const mo_optim_span *s, const mo_rule_coef *c, INDEX at, uint32_t rest,
+                            const mo_span_aligned *aligned, const float p[N], const float m[N],
+                            const float v[N])
 {
     uint32_t words[N / 2], codes[N];
     if (s->parameter_dtype != MO_DTYPE_BF16 || aligned->exact ||
@@ -161,8 +161,8 @@ MO_DEVICE int mo_adamw_near(const mo_optim_span *s, const mo_rule_coef *c, INDEX
     return 1;
 }
 
-/* Updates the pack at `at` of m and v in registers, whose range is written, and of the parameters in
- * memory. Returns 0 if none of the parameters is NaN. */
+/* Updates the pack at `at` of m and v in registers, whose range is written, and of the parameters
+ * in memory. Returns 0 if none of the parameters is NaN. */
 template <uint32_t RULE, int N, int CODED, class INDEX>
 MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, INDEX at,
                              uint32_t rest, const mo_span_aligned *aligned, float m[N], float v[N],
@@ -336,8 +336,8 @@ MO_DEVICE mo_blockcode_args mo_blockcode_chunk(const mo_blockcode_args &args, ui
     return part;
 }
 
-/* 256 elements of a chunk for each group. Every thread of a warp must reach the reduction; those past
- * the end have no elements. */
+/* 256 elements of a chunk for each group. Every thread of a warp must reach the reduction; those
+ * past the end have no elements. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_quantize_group(const mo_blockcode_args &args,
                                  const typename mo_codec<FORMAT>::tables *tables, uint32_t group,

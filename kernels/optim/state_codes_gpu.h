@@ -200,8 +200,8 @@ MO_DEVICE void mo_decode_bytes(const uint32_t *map, const uint32_t words[2], flo
 {
     MO_UNROLL
     for (int k = 0; k < 8; k++)
-        values[k] = mo_f32_from_bits(mo_table_word(map, mo_byte_times(words[k / 4], k % 4, 4))) *
-                    scale;
+        values[k] =
+            mo_f32_from_bits(mo_table_word(map, mo_byte_times(words[k / 4], k % 4, 4))) * scale;
 }
 
 /* --- the formats ----------------------------------------------------------------------------- */
@@ -229,7 +229,8 @@ MO_DEVICE void mo_step_codes_unsigned(const mo_code_tables *t, const float y[2],
     uint32_t pair = mo_upper_halves(bits[0], bits[1]);
     MO_UNROLL
     for (int k = 0; k < 2; k++)
-        steps[k] = bits[k] * 256 + mo_table_word(t->steps_unsigned, mo_half_times(pair, k, 4, from));
+        steps[k] =
+            bits[k] * 256 + mo_table_word(t->steps_unsigned, mo_half_times(pair, k, 4, from));
 }
 
 /* Unsigned values are from the first cell's beginning on. */
@@ -290,7 +291,8 @@ MO_DEVICE void mo_codes_of(const mo_code_tables *t, int is_signed, const float y
 
 /* A format's tables lie in shared memory. Values to code are finite and their block has this scale,
  * so y is at most 1 (448 with e4m3) except for rounding, and in unsigned states at least least(),
- * which stands for all below it. Codes of unsigned values that are not positive are the caller's. */
+ * which stands for all below it. Codes of unsigned values that are not positive are the caller's.
+ */
 template <uint32_t FORMAT> struct mo_codec;
 
 template <> struct mo_codec<MO_STATE_8BIT> {
@@ -541,8 +543,8 @@ MO_DEVICE void mo_write_codes(void *data, uint32_t at, uint32_t rest, int aligne
     }
     if (FORMAT == MO_STATE_4BIT && rest % 2 != 0) { /* behind a last element of even index */
         uint32_t at_half = rest / 2 * 8;
-        words[0] = (words[0] & ~(15u << at_half)) |
-                   mo_format_zero_code(FORMAT, is_signed) << at_half;
+        words[0] = (words[0] & ~(15u << at_half)) | mo_format_zero_code(FORMAT, is_signed)
+                                                        << at_half;
     }
     MO_UNROLL
     for (uint32_t k = 0; k < 4 * N; k++)
@@ -592,12 +594,12 @@ template <uint32_t FORMAT> MO_DEVICE mo_block_scale mo_plain_scale(int is_signed
 /* Of the largest magnitudes of its packs, the block's. All threads of a warp must call this. */
 template <uint32_t FORMAT> MO_DEVICE uint32_t mo_block_largest(uint32_t largest)
 {
-    return mo_group_largest<FORMAT == MO_STATE_4BIT ? MO_BLOCK4_SIZE / 8 : MO_BLOCK_SIZE / 8>(
-        largest);
+    return mo_group_largest < FORMAT == MO_STATE_4BIT ? MO_BLOCK4_SIZE / 8
+                                                      : MO_BLOCK_SIZE / 8 > (largest);
 }
 
-/* Writes y, the scaled values of a block with this absmax, and returns the scale; *y_least: the least
- * of positive ones, or 0. In a poisoned block, which stores codes of zeros, all become 0. */
+/* Writes y, the scaled values of a block with this absmax, and returns the scale; *y_least: the
+ * least of positive ones, or 0. In a poisoned block, which stores codes of zeros, all become 0. */
 template <uint32_t FORMAT>
 MO_DEVICE mo_block_scale mo_normalise(int is_signed, const float values[8], uint32_t largest,
                                       int32_t *least, float y[8], float *y_least)
@@ -619,13 +621,15 @@ MO_DEVICE mo_block_scale mo_normalise(int is_signed, const float values[8], uint
         MO_UNROLL
         for (int k = 0; k < 8; k++)
             y[k] *= scale.inverse;
-        *y_least = FORMAT == MO_STATE_COMPANDED ? 0.0f : mo_f32_from_bits((uint32_t)*least) * scale.inverse;
+        *y_least = FORMAT == MO_STATE_COMPANDED
+                       ? 0.0f
+                       : mo_f32_from_bits((uint32_t)*least) * scale.inverse;
     }
     return scale;
 }
 
-/* Of eight values, of which `rest` exist, more than none. largest: mo_largest of their block; least:
- * mo_least of unsigned values. */
+/* Of eight values, of which `rest` exist, more than none. largest: mo_largest of their block;
+ * least: mo_least of unsigned values. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
                                const float values[8], uint32_t largest, int32_t least, uint32_t at,
