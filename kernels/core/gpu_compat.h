@@ -304,6 +304,44 @@ MO_DEVICE uint32_t mo_byte_of(uint32_t word, int byte)
 #endif
 }
 
+/* Its byte times a unit below 256: a place in a table. */
+MO_DEVICE uint32_t mo_byte_times(uint32_t word, int byte, uint32_t unit)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 610
+    uint32_t result;
+    asm("dp4a.u32.u32 %0, %1, %2, 0;" : "=r"(result) : "r"(word), "r"(unit << 8 * byte));
+    return result;
+#else
+    return mo_byte_of(word, byte) * unit;
+#endif
+}
+
+/* The same of its lower half and its upper one, plus `from`. */
+MO_DEVICE uint32_t mo_half_times(uint32_t word, int half, uint32_t unit, uint32_t from)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 610
+    uint32_t result;
+    asm("dp2a.lo.u32.u32 %0, %1, %2, %3;"
+        : "=r"(result)
+        : "r"(word), "r"(unit << 8 * half), "r"(from));
+    return result;
+#else
+    return (word >> 16 * half & 0xffffu) * unit + from;
+#endif
+}
+
+/* The upper halves of two words, the first one lower. */
+MO_DEVICE uint32_t mo_upper_halves(uint32_t low, uint32_t high)
+{
+#if defined(__CUDA_ARCH__)
+    uint32_t result;
+    asm("prmt.b32 %0, %1, %2, 0x7632;" : "=r"(result) : "r"(low), "r"(high));
+    return result;
+#else
+    return low >> 16 | (high & 0xffff0000u);
+#endif
+}
+
 /* --- approximations
  * --------------------------------------------------------------------------------
  *
@@ -333,6 +371,31 @@ MO_DEVICE float mo_sqrtf_near(float value)
     asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
     return result;
 #endif
+}
+
+/* 1 / value, correctly rounded, from 2^-100 to 2^100: two corrections of an approximation that may
+ * be several steps off. The second one has its square too, for the one significand, of ones only,
+ * whose reciprocal without it would end half way between two numbers.
+ * tests/kernels_build/test_step_codes.cc tries every significand. */
+MO_DEVICE float mo_reciprocal_from(float value, float near)
+{
+    float error = mo_fmaf(-value, near, 1.0f);
+    near = mo_fmaf(near, error, near);
+    error = mo_fmaf(-value, near, 1.0f);
+    return mo_fmaf(near, mo_fmaf(error, error, error), near);
+}
+
+MO_DEVICE float mo_reciprocal(float value)
+{
+    return mo_reciprocal_from(value, mo_reciprocal_near(value));
+}
+
+/* value / 448, correctly rounded, in that range: the product's rest decides. */
+MO_DEVICE float mo_over_448(float value)
+{
+    const float inverse = 1.0f / 448.0f;
+    float near = value * inverse;
+    return mo_fmaf(mo_fmaf(-448.0f, near, value), inverse, near);
 }
 
 /* --- global memory -------------------------------------------------------------------------------

@@ -27,20 +27,22 @@ template <int N> MO_DEVICE int mo_pack_aligned(const void *data, uint32_t dtype)
 
 /* --- one element ----------------------------------------------------------------------------- */
 
+template <int LEAST = 1>
 MO_DEVICE uint32_t mo_read_code(const void *data, uint64_t i, uint32_t size)
 {
     const unsigned char *at = (const unsigned char *)data + i * size;
     if (size == 4)
         return mo_load_as<uint32_t>(at);
-    return size == 2 ? mo_load_as<uint16_t>(at) : mo_load_as<uint8_t>(at);
+    return LEAST == 2 || size == 2 ? mo_load_as<uint16_t>(at) : mo_load_as<uint8_t>(at);
 }
 
+template <int LEAST = 1>
 MO_DEVICE void mo_write_code(void *data, uint64_t i, uint32_t size, uint32_t code)
 {
     unsigned char *at = (unsigned char *)data + i * size;
     if (size == 4)
         mo_store_as<uint32_t>(at, code);
-    else if (size == 2)
+    else if (LEAST == 2 || size == 2)
         mo_store_as<uint16_t>(at, (uint16_t)code);
     else
         mo_store_as<uint8_t>(at, (uint8_t)code);
@@ -92,16 +94,16 @@ MO_DEVICE void mo_write_vector(unsigned char *at, const uint32_t codes[N])
  * vectors. */
 
 /* Reads the pack that starts at element `first`; `rest` elements (at most N) exist, the others
- * become 0. */
-template <int N, int STREAMING = 0>
-MO_DEVICE void mo_read_pack(const void *data, uint64_t first, uint32_t rest, uint32_t size,
+ * become 0. LEAST: the smallest size that may occur, for there is code for each. */
+template <int N, int STREAMING = 0, int LEAST = 1, class INDEX>
+MO_DEVICE void mo_read_pack(const void *data, INDEX first, uint32_t rest, uint32_t size,
                             int aligned, uint32_t codes[N])
 {
-    const unsigned char *at = (const unsigned char *)data + first * size;
+    const unsigned char *at = (const unsigned char *)data + (uint64_t)first * size;
     if (aligned && rest == N) {
         if (size == 4)
             mo_read_vector<N, 4, STREAMING>(at, codes);
-        else if (size == 2)
+        else if (LEAST == 2 || size == 2)
             mo_read_vector<N, 2, STREAMING>(at, codes);
         else
             mo_read_vector<N, 1, STREAMING>(at, codes);
@@ -110,18 +112,18 @@ MO_DEVICE void mo_read_pack(const void *data, uint64_t first, uint32_t rest, uin
     }
     MO_UNROLL
     for (int k = 0; k < N; k++)
-        codes[k] = (uint32_t)k < rest ? mo_read_code(at, (uint64_t)k, size) : 0;
+        codes[k] = (uint32_t)k < rest ? mo_read_code<LEAST>(at, (uint64_t)k, size) : 0;
 }
 
-template <int N, int STREAMING = 0>
-MO_DEVICE void mo_write_pack(void *data, uint64_t first, uint32_t rest, uint32_t size, int aligned,
+template <int N, int STREAMING = 0, int LEAST = 1, class INDEX>
+MO_DEVICE void mo_write_pack(void *data, INDEX first, uint32_t rest, uint32_t size, int aligned,
                              const uint32_t codes[N])
 {
-    unsigned char *at = (unsigned char *)data + first * size;
+    unsigned char *at = (unsigned char *)data + (uint64_t)first * size;
     if (aligned && rest == N) {
         if (size == 4)
             mo_write_vector<N, 4, STREAMING>(at, codes);
-        else if (size == 2)
+        else if (LEAST == 2 || size == 2)
             mo_write_vector<N, 2, STREAMING>(at, codes);
         else
             mo_write_vector<N, 1, STREAMING>(at, codes);
@@ -131,7 +133,7 @@ MO_DEVICE void mo_write_pack(void *data, uint64_t first, uint32_t rest, uint32_t
     MO_UNROLL
     for (int k = 0; k < N; k++)
         if ((uint32_t)k < rest)
-            mo_write_code(at, (uint64_t)k, size, codes[k]);
+            mo_write_code<LEAST>(at, (uint64_t)k, size, codes[k]);
 }
 
 /* --- codes of a type to f32 and back --------------------------------------------------------- */
@@ -290,27 +292,16 @@ template <uint32_t DTYPE> MO_DEVICE uint32_t mo_pair_word(float low, float high)
 #endif
 }
 
-/* True if a bf16 of these words is below 2^-63 in magnitude, infinite or NaN. */
-template <int WORDS> MO_DEVICE int mo_any_odd_bf16(const uint32_t words[WORDS])
+/* Bits are set if a bf16 of these words is not from 2^-63 to below 2^65 in magnitude: 64 more in
+ * the exponent sets its top bit from the one to the other. What carries out of a lower half, which
+ * is beyond, does no harm. */
+template <int WORDS> MO_DEVICE uint32_t mo_odd_bf16(const uint32_t words[WORDS])
 {
-#if MO_NVCC_DEVICE && __CUDA_ARCH__ >= 800
-    uint32_t most = words[0] & 0x7fff7fffu, least = most;
+    uint32_t all = ~0u;
     MO_UNROLL
-    for (int w = 1; w < WORDS; w++)
-        asm("{.reg .b32 a; abs.bf16x2 a, %2; max.NaN.bf16x2 %0, %0, a; min.bf16x2 %1, %1, a;}"
-            : "+r"(most), "+r"(least)
-            : "r"(words[w]));
-    return (((most + 0x00800080u) | ~(least + 0x60006000u)) & 0x80008000u) != 0;
-#else
-    uint32_t most = 0, least = 0x7fff;
-    MO_UNROLL
-    for (int k = 0; k < 2 * WORDS; k++) {
-        uint32_t magnitude = words[k / 2] >> k % 2 * 16 & 0x7fffu;
-        most = magnitude > most ? magnitude : most;
-        least = magnitude < least ? magnitude : least;
-    }
-    return most >= 0x7f80u || least < 0x2000u;
-#endif
+    for (int w = 0; w < WORDS; w++)
+        all &= words[w] + 0x20002000u;
+    return ~all & 0x40004000u;
 }
 
 template <int N, uint32_t DTYPE>
@@ -373,22 +364,22 @@ MO_DEVICE void mo_dither_values(const float values[N], int saturate, const uint3
 
 /* --- packs of f32, f16 and bf16 as values ---------------------------------------------------- */
 
-template <int N, int STREAMING = 0>
-MO_DEVICE void mo_load_pack(const void *data, uint64_t first, uint32_t rest, uint32_t dtype,
+template <int N, int STREAMING = 0, class INDEX>
+MO_DEVICE void mo_load_pack(const void *data, INDEX first, uint32_t rest, uint32_t dtype,
                             int aligned, float values[N])
 {
     uint32_t codes[N];
-    mo_read_pack<N, STREAMING>(data, first, rest, mo_element_size(dtype), aligned, codes);
+    mo_read_pack<N, STREAMING, 2>(data, first, rest, mo_element_size(dtype), aligned, codes);
     MO_BY_FLOAT(dtype, mo_decode_codes, codes, values);
 }
 
-template <int N, int STREAMING = 0>
-MO_DEVICE void mo_store_pack(void *data, uint64_t first, uint32_t rest, uint32_t dtype, int aligned,
+template <int N, int STREAMING = 0, class INDEX>
+MO_DEVICE void mo_store_pack(void *data, INDEX first, uint32_t rest, uint32_t dtype, int aligned,
                              const float values[N])
 {
     uint32_t codes[N];
     MO_BY_FLOAT(dtype, mo_encode_values, values, 0, codes);
-    mo_write_pack<N, STREAMING>(data, first, rest, mo_element_size(dtype), aligned, codes);
+    mo_write_pack<N, STREAMING, 2>(data, first, rest, mo_element_size(dtype), aligned, codes);
 }
 
 /* How many of the elements from `first` on exist among `count`: N, fewer at the end, 0 beyond. */

@@ -12,11 +12,28 @@ enum {
 
 /* --- the step -------------------------------------------------------------------------------- */
 
+/* What mo_adamw_bf16 computes with, see there. */
+typedef struct mo_near_rates {
+    float less, more, eps;
+} mo_near_rates;
+
+MO_DEVICE mo_near_rates mo_near_rates_of(const mo_rule_coef *c)
+{
+    const float down = 0x1p-64f, slack = 0x1p-20f;
+    float rate = c->rate * down;
+    mo_near_rates near;
+    near.less = mo_fmaf(rate, -slack, rate);
+    near.more = mo_fmaf(rate, slack, rate);
+    near.eps = c->eps * down;
+    return near;
+}
+
 /* Which of a span's tensors may travel as vectors, and whether its bf16 parameters must not be
  * computed by approximations. */
 typedef struct mo_span_aligned {
     int parameter, copy, gradient, m, v;
     int exact;
+    mo_near_rates near;
 } mo_span_aligned;
 
 /* What mo_adamw_bf16 is not for: other results than bf16, coefficients that may leave the range in
@@ -38,12 +55,13 @@ MO_DEVICE mo_span_aligned mo_span_alignment(const mo_optim_span *s)
     a.m = FORMAT == MO_STATE_F32 ? mo_aligned_to(s->m, 16) : mo_codes_aligned<FORMAT>(s->m);
     a.v = FORMAT == MO_STATE_F32 ? mo_aligned_to(s->v, 16) : mo_codes_aligned<FORMAT>(s->v);
     a.exact = mo_span_is_exact(s);
+    a.near = mo_near_rates_of(&s->coef);
     return a;
 }
 
 /* mo_optim_store for a pack. */
-template <int N>
-MO_DEVICE void mo_store_parameters(const mo_optim_span *s, uint64_t at, uint32_t rest,
+template <int N, class INDEX>
+MO_DEVICE void mo_store_parameters(const mo_optim_span *s, INDEX at, uint32_t rest,
                                    const mo_span_aligned *aligned, const float values[N],
                                    int any_nan)
 {
@@ -55,26 +73,44 @@ MO_DEVICE void mo_store_parameters(const mo_optim_span *s, uint64_t at, uint32_t
     } else {
         MO_BY_FLOAT(dtype, mo_encode_known, values, any_nan, codes);
     }
-    mo_write_pack<N>(s->parameter, at, rest, mo_element_size(dtype), aligned->parameter, codes);
+    mo_write_pack<N, 0, 2>(s->parameter, at, rest, mo_element_size(dtype), aligned->parameter,
+                           codes);
     if (s->copy)
         mo_store_pack<N>(s->copy, at, rest, (uint32_t)s->copy_dtype, aligned->copy, values);
 }
 
+/* What encoding needs to know of a pack's moments. */
+typedef struct mo_pack_range {
+    uint32_t largest_m, largest_v; /* mo_largest */
+    int32_t least_v;               /* mo_least */
+} mo_pack_range;
+
 template <int N>
 MO_DEVICE void mo_adamw_moments_of(const mo_rule_coef *c, const float g[N], float m[N], float v[N],
-                                   uint32_t *largest_m, uint32_t *largest_v)
+                                   mo_pack_range *range)
 {
     MO_UNROLL
     for (int k = 0; k < N; k++)
         mo_adamw_moments(c, g[k], &m[k], &v[k]);
-    *largest_m = mo_largest<N>(m);
-    *largest_v = mo_largest<N>(v);
-    if (MO_RARE(*largest_v >= MO_F32_INF_BITS)) {
-        MO_UNROLL
-        for (int k = 0; k < N; k++)
-            v[k] = mo_adamw_bounded(v[k]);
-        *largest_v = mo_largest<N>(v);
-    }
+    range->largest_m = mo_largest<N>(m);
+    range->largest_v = mo_largest_positive<N>(v);
+    range->least_v = mo_least<N>(v);
+}
+
+/* Whether all of v is in the range for which mo_adamw_bf16 is right. */
+MO_DEVICE int mo_adamw_is_plain(const mo_pack_range *range)
+{
+    return range->least_v >= 0x0d800000 && range->largest_v < 0x53800000u; /* 2^-100, 2^40 */
+}
+
+/* The bound of v, and the range of what may be anything. */
+template <int N> MO_DEVICE void mo_adamw_bound(float v[N], mo_pack_range *range)
+{
+    MO_UNROLL
+    for (int k = 0; k < N; k++)
+        v[k] = mo_adamw_bounded(v[k]);
+    range->largest_v = mo_largest<N>(v);
+    range->least_v = mo_least<N>(v);
 }
 
 /* AdamW's bf16 parameters by approximations: their last bits seldom matter to a number of 8 bits.
@@ -86,77 +122,69 @@ MO_DEVICE void mo_adamw_moments_of(const mo_rule_coef *c, const float g[N], floa
  *
  * Writes the codes, two in a word. Returns 0 if this does not decide. */
 template <int N>
-MO_DEVICE int mo_adamw_bf16(const mo_rule_coef *c, const float p[N], const float m[N],
-                            const float v[N], uint32_t words[N / 2])
+MO_DEVICE int mo_adamw_bf16(float decay, const mo_near_rates *near, const float p[N],
+                            const float m[N], const float v[N], uint32_t words[N / 2])
 {
-    const float down = 0x1p-64f, slack = 0x1p-20f;
-    float eps = c->eps * down, rate = c->rate * down;
-    float less = mo_fmaf(rate, -slack, rate), more = mo_fmaf(rate, slack, rate);
     uint32_t differ = 0;
     MO_UNROLL
     for (int k = 0; k < N; k += 2) {
         float low[2], high[2];
         MO_UNROLL
         for (int j = 0; j < 2; j++) {
-            float u = m[k + j] * mo_reciprocal_near(mo_fmaf(mo_sqrtf_near(v[k + j]), down, eps));
-            float kept = mo_fmaf(c->decay, p[k + j], p[k + j]);
-            low[j] = mo_fmaf(less, u, kept);
-            high[j] = mo_fmaf(more, u, kept);
+            float root = mo_fmaf(mo_sqrtf_near(v[k + j]), 0x1p-64f, near->eps);
+            float u = m[k + j] * mo_reciprocal_near(root);
+            float kept = mo_fmaf(decay, p[k + j], p[k + j]);
+            low[j] = mo_fmaf(near->less, u, kept);
+            high[j] = mo_fmaf(near->more, u, kept);
         }
         words[k / 2] = mo_pair_word<MO_DTYPE_BF16>(low[0], low[1]);
         differ |= words[k / 2] ^ mo_pair_word<MO_DTYPE_BF16>(high[0], high[1]);
     }
-    return !(mo_kept(differ) || mo_any_odd_bf16<N / 2>(words));
+    return mo_kept(differ | mo_odd_bf16<N / 2>(words)) == 0;
 }
 
-/* Whether all of v is in the range for which mo_adamw_bf16 is right. */
-template <int N> MO_DEVICE int mo_adamw_is_plain(const float v[N], uint32_t largest_v)
+/* Writes the new parameters of a pack, whose moments are new already and plain, if they are bf16
+ * and approximations decide. */
+template <int N, class INDEX>
+MO_DEVICE int mo_adamw_near(const mo_optim_span *s, const mo_rule_coef *c, INDEX at, uint32_t rest,
+                            const mo_span_aligned *aligned, const float p[N], const float m[N],
+                            const float v[N])
 {
-    return mo_least<N>(v) >= 0x0d800000 && largest_v < 0x53800000u; /* 2^-100, 2^40 */
-}
-
-/* The new parameters of a pack where the rule's moments are new already. */
-template <int N>
-MO_DEVICE int mo_adamw_pack(const mo_optim_span *s, const mo_rule_coef *c, uint64_t at,
-                            uint32_t rest, const mo_span_aligned *aligned, float p[N],
-                            const float m[N], const float v[N], uint32_t largest_v)
-{
-    if (s->parameter_dtype == MO_DTYPE_BF16 && !aligned->exact &&
-        !MO_RARE(!mo_adamw_is_plain<N>(v, largest_v))) {
-        uint32_t words[N / 2], codes[N];
-        if (!MO_RARE(!mo_adamw_bf16<N>(c, p, m, v, words))) {
-            MO_UNROLL
-            for (int k = 0; k < N; k++)
-                codes[k] = words[k / 2] >> k % 2 * 16 & 0xffffu;
-            mo_write_pack<N>(s->parameter, at, rest, 2, aligned->parameter, codes);
-            return 1;
-        }
-    }
+    uint32_t words[N / 2], codes[N];
+    if (s->parameter_dtype != MO_DTYPE_BF16 || aligned->exact ||
+        MO_RARE(!mo_adamw_bf16<N>(c->decay, &aligned->near, p, m, v, words)))
+        return 0;
     MO_UNROLL
     for (int k = 0; k < N; k++)
-        p[k] = mo_adamw_parameter(c, p[k], m[k], v[k]);
-    return 0;
+        codes[k] = words[k / 2] >> k % 2 * 16 & 0xffffu;
+    mo_write_pack<N, 0, 2>(s->parameter, at, rest, 2, aligned->parameter, codes);
+    return 1;
 }
 
-/* Updates the pack at `at` of m and v in registers, whose largest magnitudes' bits are written, and
- * of the parameters in memory. Returns 0 if none of the parameters is NaN. */
-template <uint32_t RULE, int N, int CODED>
-MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, uint64_t at,
+/* Updates the pack at `at` of m and v in registers, whose range is written, and of the parameters
+ * in memory. Returns 0 if none of the parameters is NaN. */
+template <uint32_t RULE, int N, int CODED, class INDEX>
+MO_DEVICE int mo_update_pack(const mo_optim_span *s, const mo_rule_coef *coef, INDEX at,
                              uint32_t rest, const mo_span_aligned *aligned, float m[N], float v[N],
-                             uint32_t *largest_m, uint32_t *largest_v)
+                             mo_pack_range *range)
 {
     float g[N], p[N];
     mo_load_pack<N>(s->gradient, at, rest, (uint32_t)s->gradient_dtype, aligned->gradient, g);
     mo_load_pack<N>(s->parameter, at, rest, (uint32_t)s->parameter_dtype, aligned->parameter, p);
     if (RULE == MO_RULE_ADAMW && CODED) {
-        mo_adamw_moments_of<N>(coef, g, m, v, largest_m, largest_v);
-        if (mo_adamw_pack<N>(s, coef, at, rest, aligned, p, m, v, *largest_v))
+        mo_adamw_moments_of<N>(coef, g, m, v, range);
+        if (MO_RARE(!mo_adamw_is_plain(range)))
+            mo_adamw_bound<N>(v, range);
+        else if (mo_adamw_near<N>(s, coef, at, rest, aligned, p, m, v))
             return 0;
+        MO_UNROLL
+        for (int k = 0; k < N; k++)
+            p[k] = mo_adamw_parameter(coef, p[k], m[k], v[k]);
     } else {
         MO_UNROLL
         for (int k = 0; k < N; k++)
             p[k] = mo_rule_update_raw(RULE, coef, g[k], p[k], &m[k], &v[k]);
-        *largest_m = mo_largest<N>(m);
+        range->largest_m = mo_largest<N>(m);
     }
     int any_nan = mo_any_nan<N>(p);
     if (MO_RARE(any_nan))
@@ -175,9 +203,8 @@ MO_DEVICE void mo_step32_pack(const mo_optim_span *s, const mo_rule_coef *coef, 
         mo_load_pack<N>(s->m, at, rest, MO_DTYPE_F32, aligned->m, m);
     if (mo_rule_has_second(RULE))
         mo_load_pack<N>(s->v, at, rest, MO_DTYPE_F32, aligned->v, v);
-    uint32_t largest_m, largest_v;
-    int any_nan =
-        mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, &largest_m, &largest_v);
+    mo_pack_range range;
+    int any_nan = mo_update_pack<RULE, N, 0>(s, coef, at, rest, aligned, m, v, &range);
     /* A NaN in m or v makes one in p, except in Lion's m, which p does not depend on. */
     if (RULE == MO_RULE_LION)
         any_nan |= mo_any_nan<N>(m);
@@ -207,19 +234,25 @@ MO_DEVICE void mo_step_block(const mo_optim_span *s, const mo_rule_coef *coef,
                              const mo_span_aligned *aligned, uint32_t block)
 {
     enum { N = 8 };
-    uint64_t at = (uint64_t)block * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
+    uint32_t at = block * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
     uint32_t rest = mo_pack_rest<N>(s->count, at);
-    uint32_t largest_m = 0, largest_v = 0;
+    mo_pack_range range = {0, 0, 0};
     float m[N], v[N]; /* not used where there are no elements */
     if (rest > 0) {
         mo_decode_block<FORMAT>(tables, 1, s->m, s->absmax1, at, rest, aligned->m, m);
         if (mo_rule_has_second(RULE))
             mo_decode_block<FORMAT>(tables, 0, s->v, s->absmax2, at, rest, aligned->v, v);
-        mo_update_pack<RULE, N, 1>(s, coef, at, rest, aligned, m, v, &largest_m, &largest_v);
+        mo_update_pack<RULE, N, 1>(s, coef, at, rest, aligned, m, v, &range);
     }
-    mo_encode_block<FORMAT>(tables, 1, m, largest_m, at, rest, aligned->m, s->m, s->absmax1);
+    uint32_t absmax1 = mo_block_largest<FORMAT>(range.largest_m), absmax2 = 0;
     if (mo_rule_has_second(RULE))
-        mo_encode_block<FORMAT>(tables, 0, v, largest_v, at, rest, aligned->v, s->v, s->absmax2);
+        absmax2 = mo_block_largest<FORMAT>(range.largest_v);
+    if (rest == 0)
+        return;
+    mo_encode_block<FORMAT>(tables, 1, m, absmax1, 0, at, rest, aligned->m, s->m, s->absmax1);
+    if (mo_rule_has_second(RULE))
+        mo_encode_block<FORMAT>(tables, 0, v, absmax2, range.least_v, at, rest, aligned->v, s->v,
+                                s->absmax2);
 }
 
 template <uint32_t RULE, uint32_t FORMAT>
@@ -290,15 +323,28 @@ MO_GLOBAL(mo_optim_prologue, mo_optim_prologue_args, MO_OPTIM_THREADS)
 
 /* --- block-wise codes on their own ----------------------------------------------------------- */
 
-/* 256 elements for each group. Every thread of a warp must reach the reduction; those past the end
- * have no elements. */
+/* A chunk of them: pointers are to its first element. */
+template <uint32_t FORMAT>
+MO_DEVICE mo_blockcode_args mo_blockcode_chunk(const mo_blockcode_args &args, uint64_t chunk)
+{
+    uint64_t start = chunk * MO_CHUNK_ELEMENTS;
+    mo_blockcode_args part = args;
+    part.values = mo_element_at(args.values, start, args.dtype);
+    part.codes = args.codes + mo_format_bytes(FORMAT, start);
+    part.absmax = args.absmax + start / mo_format_block(FORMAT);
+    part.count = mo_chunk_length(args.count, chunk);
+    return part;
+}
+
+/* 256 elements of a chunk for each group. Every thread of a warp must reach the reduction; those
+ * past the end have no elements. */
 template <uint32_t FORMAT>
 MO_DEVICE void mo_quantize_group(const mo_blockcode_args &args,
-                                 const typename mo_codec<FORMAT>::tables *tables, uint64_t group,
+                                 const typename mo_codec<FORMAT>::tables *tables, uint32_t group,
                                  int values_aligned, int codes_aligned)
 {
     enum { N = 8 };
-    uint64_t at = group * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
+    uint32_t at = group * MO_BLOCK_SIZE + mo_thread_index() % MO_LANES * N;
     uint32_t rest = mo_pack_rest<N>(args.count, at);
     float values[N] = {0};
     uint32_t largest = 0;
@@ -306,8 +352,10 @@ MO_DEVICE void mo_quantize_group(const mo_blockcode_args &args,
         mo_load_pack<N>(args.values, at, rest, (uint32_t)args.dtype, values_aligned, values);
         largest = mo_largest<N>(values);
     }
-    mo_encode_block<FORMAT>(tables, args.is_signed != 0, values, largest, at, rest, codes_aligned,
-                            args.codes, args.absmax);
+    largest = mo_block_largest<FORMAT>(largest);
+    if (rest > 0)
+        mo_encode_block<FORMAT>(tables, args.is_signed != 0, values, largest, mo_least<N>(values),
+                                at, rest, codes_aligned, args.codes, args.absmax);
 }
 
 template <uint32_t FORMAT>
@@ -318,9 +366,10 @@ MO_DEVICE void mo_quantize_chunk(const mo_blockcode_args &args, uint64_t chunk,
     mo_barrier();
     int values_aligned = mo_pack_aligned<8>(args.values, (uint32_t)args.dtype);
     int codes_aligned = mo_codes_aligned<FORMAT>(args.codes);
-    uint64_t first = chunk * MO_CHUNK_BLOCKS + mo_thread_index() / MO_LANES;
+    mo_blockcode_args part = mo_blockcode_chunk<FORMAT>(args, chunk);
     for (uint32_t b = 0; b < MO_CHUNK_BLOCKS; b += MO_OPTIM_GROUPS)
-        mo_quantize_group<FORMAT>(args, tables, first + b, values_aligned, codes_aligned);
+        mo_quantize_group<FORMAT>(part, tables, b + mo_thread_index() / MO_LANES, values_aligned,
+                                  codes_aligned);
 }
 
 template <uint32_t FORMAT>
@@ -346,11 +395,10 @@ MO_DEVICE void mo_dequantize_chunk(const mo_blockcode_args &args, uint64_t chunk
     mo_barrier();
     int values_aligned = mo_pack_aligned<N>(args.values, (uint32_t)args.dtype);
     int codes_aligned = mo_codes_aligned<FORMAT>(args.codes);
-    uint64_t start = chunk * MO_CHUNK_ELEMENTS;
-    uint64_t end = args.count - start < MO_CHUNK_ELEMENTS ? args.count : start + MO_CHUNK_ELEMENTS;
-    for (uint64_t at = start + mo_thread_index() * N; at < end; at += MO_OPTIM_THREADS * N)
-        mo_dequantize_pack<FORMAT>(args, tables, at, mo_pack_rest<N>(end, at), values_aligned,
-                                   codes_aligned);
+    mo_blockcode_args part = mo_blockcode_chunk<FORMAT>(args, chunk);
+    for (uint64_t at = (uint64_t)mo_thread_index() * N; at < part.count; at += MO_OPTIM_THREADS * N)
+        mo_dequantize_pack<FORMAT>(part, tables, at, mo_pack_rest<N>(part.count, at),
+                                   values_aligned, codes_aligned);
 }
 
 #define MO_CODE_KERNEL(name, function, format)                                                     \

@@ -38,10 +38,26 @@ MO_DEVICE uint32_t mo_larger(uint32_t bits, float value)
 
 template <int N> MO_DEVICE uint32_t mo_largest(const float values[N])
 {
-    uint32_t largest = 0;
+#if MO_NVCC_DEVICE
+    uint32_t largest = mo_f32_bits(fabsf(values[0])); /* free, as part of the first comparison */
+#else
+    uint32_t largest = mo_f32_bits(values[0]) & 0x7fffffffu;
+#endif
     MO_UNROLL
-    for (int k = 0; k < N; k++)
+    for (int k = 1; k < N; k++)
         largest = mo_larger(largest, values[k]);
+    return largest;
+}
+
+/* mo_largest of values that are at least 0; of others their bits, which are above an infinity's. */
+template <int N> MO_DEVICE uint32_t mo_largest_positive(const float values[N])
+{
+    uint32_t largest = mo_f32_bits(values[0]);
+    MO_UNROLL
+    for (int k = 1; k < N; k++) {
+        uint32_t bits = mo_f32_bits(values[k]);
+        largest = bits > largest ? bits : largest;
+    }
     return largest;
 }
 
@@ -134,19 +150,9 @@ MO_DEVICE void mo_cells_load(mo_code_tables *t)
 #endif
 }
 
-/* Codes of values that are not positive become 0. */
-MO_DEVICE void mo_zero_codes(const float values[8], uint32_t codes[8])
-{
-    if (MO_RARE(mo_least<8>(values) <= 0)) {
-        MO_UNROLL
-        for (int k = 0; k < 8; k++)
-            codes[k] = values[k] > 0.0f ? codes[k] : 0;
-    }
-}
+/* --- codes in words: the first one lowest ---------------------------------------------------- */
 
-/* --- the formats ----------------------------------------------------------------------------- */
-
-/* The bytes above bit 24 of four words, the first one lowest. */
+/* The bytes above bit 24 of four words. */
 MO_DEVICE uint32_t mo_upper_bytes(const uint32_t of[4])
 {
 #if defined(__CUDA_ARCH__)
@@ -159,6 +165,46 @@ MO_DEVICE uint32_t mo_upper_bytes(const uint32_t of[4])
     return of[0] >> 24 | of[1] >> 24 << 8 | of[2] >> 24 << 16 | (of[3] & 0xff000000u);
 #endif
 }
+
+/* The bytes below bit 8 of four words. */
+MO_DEVICE uint32_t mo_lower_bytes(const uint32_t of[4])
+{
+#if defined(__CUDA_ARCH__)
+    uint32_t low, high, all;
+    asm("prmt.b32 %0, %1, %2, 0x0040;" : "=r"(low) : "r"(of[0]), "r"(of[1]));
+    asm("prmt.b32 %0, %1, %2, 0x4000;" : "=r"(high) : "r"(of[2]), "r"(of[3]));
+    asm("prmt.b32 %0, %1, %2, 0x7610;" : "=r"(all) : "r"(low), "r"(high));
+    return all;
+#else
+    return (of[0] & 0xffu) | (of[1] & 0xffu) << 8 | (of[2] & 0xffu) << 16 | of[3] << 24;
+#endif
+}
+
+/* The codes of values that are not positive become 0; all, if their block is poisoned. */
+MO_DEVICE void mo_zero_codes(const float values[8], int poisoned, uint32_t words[2])
+{
+    MO_UNROLL
+    for (int k = 0; k < 8; k++)
+        words[k / 4] &= values[k] > 0.0f && !poisoned ? ~0u : ~(0xffu << k % 4 * 8);
+}
+
+/* The word of a table at a place in bytes. */
+MO_DEVICE uint32_t mo_table_word(const uint32_t *table, uint32_t place)
+{
+    return *(const uint32_t *)(const void *)((const unsigned char *)table + place);
+}
+
+/* Numbers that a table in shared memory has for bytes, times a scale. */
+MO_DEVICE void mo_decode_bytes(const uint32_t *map, const uint32_t words[2], float scale,
+                               float values[8])
+{
+    MO_UNROLL
+    for (int k = 0; k < 8; k++)
+        values[k] =
+            mo_f32_from_bits(mo_table_word(map, mo_byte_times(words[k / 4], k % 4, 4))) * scale;
+}
+
+/* --- the formats ----------------------------------------------------------------------------- */
 
 #if MO_STEP_CODES
 
@@ -175,27 +221,34 @@ MO_DEVICE uint32_t mo_step_code_signed(const mo_code_tables *t, float y)
     return z * 128 + t->steps_signed[mo_shift_right((int32_t)z, 17) + 1472];
 }
 
-MO_DEVICE uint32_t mo_step_code_unsigned(const mo_code_tables *t, float y)
+/* Two neighbours, for their upper halves' places are found from one word. */
+MO_DEVICE void mo_step_codes_unsigned(const mo_code_tables *t, const float y[2], uint32_t steps[2])
 {
-    uint32_t bits = mo_magnitude_from(y, MO_UNSIGNED_UMIN << 16);
-    return bits * 256 + t->steps_unsigned[mo_shift_right((int32_t)bits, 16) - MO_UNSIGNED_UMIN];
+    const uint32_t from = 0u - MO_UNSIGNED_UMIN * 4;
+    uint32_t bits[2] = {mo_f32_bits(y[0]), mo_f32_bits(y[1])};
+    uint32_t pair = mo_upper_halves(bits[0], bits[1]);
+    MO_UNROLL
+    for (int k = 0; k < 2; k++)
+        steps[k] =
+            bits[k] * 256 + mo_table_word(t->steps_unsigned, mo_half_times(pair, k, 4, from));
 }
 
+/* Unsigned values are from the first cell's beginning on. */
 MO_DEVICE void mo_codes_of(const mo_code_tables *t, int is_signed, const float y[8],
-                           uint32_t codes[8])
+                           uint32_t words[2])
 {
+    uint32_t steps[8];
     MO_UNROLL
-    for (int k = 0; k < 8; k += 4) {
-        uint32_t steps[4];
-        MO_UNROLL
-        for (int j = 0; j < 4; j++)
-            steps[j] =
-                is_signed ? mo_step_code_signed(t, y[k + j]) : mo_step_code_unsigned(t, y[k + j]);
-        uint32_t bytes = mo_upper_bytes(steps);
-        MO_UNROLL
-        for (int j = 0; j < 4; j++)
-            codes[k + j] = bytes >> 8 * j & 0xffu;
+    for (int k = 0; k < 8; k += 2) {
+        if (is_signed) {
+            steps[k] = mo_step_code_signed(t, y[k]);
+            steps[k + 1] = mo_step_code_signed(t, y[k + 1]);
+        } else {
+            mo_step_codes_unsigned(t, y + k, steps + k);
+        }
     }
+    words[0] = mo_upper_bytes(steps);
+    words[1] = mo_upper_bytes(steps + 4);
 }
 
 #else
@@ -204,9 +257,8 @@ MO_DEVICE void mo_codes_of(const mo_code_tables *t, int is_signed, const float y
  * threshold that may lie near it. Values below the first cell count as its beginning: code 1 of the
  * unsigned map; in the signed one they are below the threshold. */
 MO_DEVICE uint32_t mo_cell_code(const uint8_t *cells, const uint32_t *threshold, uint32_t umin,
-                                float y)
+                                uint32_t bits)
 {
-    uint32_t bits = mo_magnitude_from(y, umin << 16);
     uint32_t code = cells[(bits >> 16) - umin];
     /* Less by 1 where bits < threshold: both are below 2^31. */
     return code + (uint32_t)((int32_t)(bits - threshold[code]) >> 31);
@@ -216,25 +268,31 @@ MO_DEVICE uint32_t mo_cell_code(const uint8_t *cells, const uint32_t *threshold,
 MO_DEVICE uint32_t mo_cell_code_signed(const mo_code_tables *t, float y)
 {
     int32_t sign = (int32_t)mo_f32_bits(y) >> 31;
-    int32_t code = (int32_t)mo_cell_code(t->cell_signed, t->threshold_signed, MO_SIGNED_UMIN, y);
+    int32_t code = (int32_t)mo_cell_code(t->cell_signed, t->threshold_signed, MO_SIGNED_UMIN,
+                                         mo_magnitude_from(y, MO_SIGNED_UMIN << 16));
     code = (code ^ sign) + (MO_SIGNED_ZERO - sign);
     return (uint32_t)(code < 0 ? 0 : code);
 }
 
 MO_DEVICE void mo_codes_of(const mo_code_tables *t, int is_signed, const float y[8],
-                           uint32_t codes[8])
+                           uint32_t words[2])
 {
+    uint32_t codes[8];
     MO_UNROLL
     for (int k = 0; k < 8; k++)
         codes[k] = is_signed ? mo_cell_code_signed(t, y[k])
                              : mo_cell_code(t->cell_unsigned, t->threshold_unsigned,
-                                            MO_UNSIGNED_UMIN, y[k]);
+                                            MO_UNSIGNED_UMIN, mo_f32_bits(y[k]));
+    words[0] = mo_lower_bytes(codes);
+    words[1] = mo_lower_bytes(codes + 4);
 }
 
 #endif
 
 /* A format's tables lie in shared memory. Values to code are finite and their block has this scale,
- * so y is at most 1 (448 with e4m3) except for rounding. */
+ * so y is at most 1 (448 with e4m3) except for rounding, and in unsigned states at least least(),
+ * which stands for all below it. Codes of unsigned values that are not positive are the caller's.
+ */
 template <uint32_t FORMAT> struct mo_codec;
 
 template <> struct mo_codec<MO_STATE_8BIT> {
@@ -246,75 +304,96 @@ template <> struct mo_codec<MO_STATE_8BIT> {
         mo_cells_load(t);
     }
 
-    MO_DEVICE void decode(const tables *t, int is_signed, const uint32_t codes[8], float scale,
+    MO_DEVICE void decode(const tables *t, int is_signed, const uint32_t words[2], float scale,
                           float values[8])
     {
-        const uint32_t *map = is_signed ? t->map_signed : t->map_unsigned;
-        MO_UNROLL
-        for (int k = 0; k < 8; k++)
-            values[k] = mo_f32_from_bits(map[codes[k]]) * scale;
+        mo_decode_bytes(is_signed ? t->map_signed : t->map_unsigned, words, scale, values);
     }
 
-    MO_DEVICE void encode(const tables *t, int is_signed, const float x[8], const float y[8],
-                          uint32_t codes[8])
+    MO_DEVICE float least()
     {
-        mo_codes_of(t, is_signed, y, codes);
-        if (!is_signed)
-            mo_zero_codes(x, codes);
+        return mo_f32_from_bits(MO_UNSIGNED_UMIN << 16);
+    }
+
+    MO_DEVICE void encode(const tables *t, int is_signed, const float y[8], uint32_t words[2])
+    {
+        mo_codes_of(t, is_signed, y, words);
     }
 };
 
-/* mo_code4_signed for finite y of at most 1. z grows with y; what its cell adds to it makes the
- * code of the upper bits. */
+/* mo_code4_signed for finite y of at most 1, in the upper four bits. z grows with y; what its cell
+ * adds to it makes the code of the upper bits. */
 MO_DEVICE uint32_t mo_cell4_code(const uint32_t *cells, float y)
 {
     uint32_t sign = (uint32_t)((int32_t)mo_f32_bits(y) >> 31);
     uint32_t z = mo_magnitude_from(y, 0x3b200000u) ^ sign;
-    return (z * 128 + cells[z >> 21 & 127]) >> 28;
+    return z * 128 + mo_table_word(cells, z >> 19 & 0x1fcu);
 }
 
-/* mo_code4_unsigned for y of at most 1. */
+/* mo_code4_unsigned for y of at most 1, as a difference. */
+#if MO_NVCC_DEVICE
+#define MO_CODE4_FROM 0x4b000001u
+#else
+#define MO_CODE4_FROM 0u
+#endif
 MO_DEVICE uint32_t mo_code4_unsigned_in(float y)
 {
 #if MO_NVCC_DEVICE
     /* The least whole number that is not below t, by adding 2^23 rounded up: 1 for code 0. */
     float t = fmaxf(__fmaf_rn(y, 16.0f, -0.5f), 0.5f);
-    return mo_f32_bits(__fadd_ru(t, 8388608.0f)) - 0x4b000001u;
+    return mo_f32_bits(__fadd_ru(t, 8388608.0f));
 #else
     return mo_code4_unsigned(y);
 #endif
 }
 
 template <> struct mo_codec<MO_STATE_4BIT> {
-    typedef struct {
-        uint32_t map[16], cell[128];
+    typedef struct alignas(16) {
+        mo_words<2> pairs_signed[256], pairs_unsigned[256]; /* of both codes of a byte */
+        uint32_t cell[128];
     } tables;
 
     MO_DEVICE void load(tables *t)
     {
-        mo_table_copy<sizeof mo_map4_signed>(t->map, mo_map4_signed);
+        static_assert(MO_OPTIM_THREADS == 256, "a thread for each byte");
+        uint32_t byte = mo_thread_index(), codes[2] = {byte >> 4, byte & 15u};
+        MO_UNROLL
+        for (int k = 0; k < 2; k++) {
+            t->pairs_signed[byte].of[k] = mo_map4_signed[codes[k]];
+            t->pairs_unsigned[byte].of[k] = mo_f32_bits((float)(codes[k] + 1) * 0.0625f);
+        }
         mo_table_copy<sizeof mo_cell4_signed>(t->cell, mo_cell4_signed);
     }
 
-    /* Unsigned: (code + 1) / 16 as the difference of two numbers whose unit is 1 / 16. */
-    MO_DEVICE void decode(const tables *t, int is_signed, const uint32_t codes[8], float scale,
+    MO_DEVICE void decode(const tables *t, int is_signed, const uint32_t words[1], float scale,
                           float values[8])
     {
+        const mo_words<2> *pairs = is_signed ? t->pairs_signed : t->pairs_unsigned;
         MO_UNROLL
-        for (int k = 0; k < 8; k++) {
-            float number = is_signed ? mo_f32_from_bits(t->map[codes[k]])
-                                     : mo_f32_from_bits(0x49000000u | codes[k]) - 524287.9375f;
-            values[k] = number * scale;
+        for (int k = 0; k < 8; k += 2) {
+            uint32_t place = mo_byte_times(words[0], k / 2, 8);
+            mo_words<2> pair =
+                *(const mo_words<2> *)(const void *)((const unsigned char *)pairs + place);
+            values[k] = mo_f32_from_bits(pair.of[0]) * scale;
+            values[k + 1] = mo_f32_from_bits(pair.of[1]) * scale;
         }
     }
 
-    MO_DEVICE void encode(const tables *t, int is_signed, const float x[8], const float y[8],
-                          uint32_t codes[8])
+    MO_DEVICE float least()
     {
-        (void)x;
+        return 0.0f;
+    }
+
+    MO_DEVICE void encode(const tables *t, int is_signed, const float y[8], uint32_t words[1])
+    {
+        words[0] = is_signed ? 0 : 0u - MO_CODE4_FROM * 0x11111111u;
         MO_UNROLL
-        for (int k = 0; k < 8; k++)
-            codes[k] = is_signed ? mo_cell4_code(t->cell, y[k]) : mo_code4_unsigned_in(y[k]);
+        for (uint32_t k = 0; k < 8; k++) {
+            if (is_signed) /* one shift, with the code's own */
+                words[0] = words[0] << 4 | mo_cell4_code(t->cell, y[(7 - k) ^ 1]) >> 28;
+            else
+                words[0] += mo_code4_unsigned_in(y[k]) << (k ^ 1) * 4;
+        }
     }
 };
 
@@ -324,24 +403,26 @@ template <> struct mo_codec<MO_STATE_4BIT> {
     (__CUDA_ARCH__ >= 900 || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201)
 #define MO_HAS_E4M3 1
 
-MO_DEVICE void mo_e4m3_pair_as_f32(uint32_t low, uint32_t high, float values[2])
+MO_DEVICE void mo_e4m3_as_f32s(uint32_t word, float values[4])
 {
-    asm("{.reg .b16 l, h, p; .reg .b32 both, d;\n\t"
-        "shl.b32 d, %3, 8; or.b32 d, d, %2; cvt.u16.u32 p, d;\n\t"
-        "cvt.rn.f16x2.e4m3x2 both, p; mov.b32 {l, h}, both;\n\t"
-        "cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}"
-        : "=f"(values[0]), "=f"(values[1])
-        : "r"(low), "r"(high));
+    asm("{.reg .b16 a, b, p, q; .reg .b32 both;\n\t"
+        "mov.b32 {p, q}, %4;\n\t"
+        "cvt.rn.f16x2.e4m3x2 both, p; mov.b32 {a, b}, both;\n\t"
+        "cvt.f32.f16 %0, a; cvt.f32.f16 %1, b;\n\t"
+        "cvt.rn.f16x2.e4m3x2 both, q; mov.b32 {a, b}, both;\n\t"
+        "cvt.f32.f16 %2, a; cvt.f32.f16 %3, b;}"
+        : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
+        : "r"(word));
 }
 
-MO_DEVICE void mo_f32_pair_as_e4m3(float low, float high, uint32_t codes[2])
+MO_DEVICE uint32_t mo_f32s_as_e4m3(const float y[4])
 {
-    uint32_t both;
-    asm("{.reg .b16 p; cvt.rn.satfinite.e4m3x2.f32 p, %1, %2; cvt.u32.u16 %0, p;}"
-        : "=r"(both)
-        : "f"(high), "f"(low));
-    codes[0] = both & 0xffu;
-    codes[1] = both >> 8;
+    uint32_t word;
+    asm("{.reg .b16 p, q; cvt.rn.satfinite.e4m3x2.f32 p, %2, %1;\n\t"
+        "cvt.rn.satfinite.e4m3x2.f32 q, %4, %3; mov.b32 %0, {p, q};}"
+        : "=r"(word)
+        : "f"(y[0]), "f"(y[1]), "f"(y[2]), "f"(y[3]));
+    return word;
 }
 #else
 #define MO_HAS_E4M3 0
@@ -355,89 +436,120 @@ template <> struct mo_codec<MO_STATE_F8> {
         (void)t;
     }
 
-    MO_DEVICE void decode(const tables *t, int is_signed, const uint32_t codes[8], float scale,
+    MO_DEVICE void decode(const tables *t, int is_signed, const uint32_t words[2], float scale,
                           float values[8])
     {
         (void)t;
         (void)is_signed;
         MO_UNROLL
-        for (int k = 0; k < 8; k += 2) {
+        for (int k = 0; k < 8; k += 4) {
 #if MO_HAS_E4M3
-            mo_e4m3_pair_as_f32(codes[k], codes[k + 1], values + k);
+            mo_e4m3_as_f32s(words[k / 4], values + k);
 #else
-            values[k] = mo_decode_as<MO_DTYPE_F8_E4M3>(codes[k]);
-            values[k + 1] = mo_decode_as<MO_DTYPE_F8_E4M3>(codes[k + 1]);
+            MO_UNROLL
+            for (int j = 0; j < 4; j++)
+                values[k + j] = mo_decode_as<MO_DTYPE_F8_E4M3>(mo_byte_of(words[k / 4], j));
 #endif
-            values[k] *= scale;
-            values[k + 1] *= scale;
         }
+        MO_UNROLL
+        for (int k = 0; k < 8; k++)
+            values[k] *= scale;
     }
 
-    MO_DEVICE void encode(const tables *t, int is_signed, const float x[8], const float y[8],
-                          uint32_t codes[8])
+    MO_DEVICE float least()
     {
-        const float least = 0x1p-9f; /* code 1 */
+        return 0x1p-9f;
+    }
+
+    MO_DEVICE void encode(const tables *t, int is_signed, const float y[8], uint32_t words[2])
+    {
         (void)t;
+        (void)is_signed;
         MO_UNROLL
-        for (int k = 0; k < 8; k += 2) {
-            float a = is_signed || y[k] > least ? y[k] : least;
-            float b = is_signed || y[k + 1] > least ? y[k + 1] : least;
+        for (int k = 0; k < 8; k += 4) {
 #if MO_HAS_E4M3
-            mo_f32_pair_as_e4m3(a, b, codes + k);
+            words[k / 4] = mo_f32s_as_e4m3(y + k);
 #else
-            codes[k] = mo_encode_as<MO_DTYPE_F8_E4M3>(a, 1);
-            codes[k + 1] = mo_encode_as<MO_DTYPE_F8_E4M3>(b, 1);
+            uint32_t codes[4];
+            MO_UNROLL
+            for (int j = 0; j < 4; j++)
+                codes[j] = mo_encode_as<MO_DTYPE_F8_E4M3>(y[k + j], 1);
+            words[k / 4] = mo_lower_bytes(codes);
 #endif
         }
-        if (!is_signed)
-            mo_zero_codes(x, codes);
     }
 };
 
-#include "kernels/optim/companded_gpu.h"
-
-/* Reads codes of eight elements from `at` on, a multiple of eight, of which `rest` exist. */
-template <uint32_t FORMAT>
-MO_DEVICE void mo_read_codes(const void *data, uint64_t at, uint32_t rest, int aligned,
-                             uint32_t codes[8])
+/* All that is below a codec's beginning becomes it. */
+template <uint32_t FORMAT> MO_DEVICE void mo_from_least(float y[8])
 {
-    if (FORMAT != MO_STATE_4BIT) {
-        mo_read_pack<8>(data, at, rest, 1, aligned, codes);
-        return;
-    }
-    uint32_t pairs[4];
-    mo_read_pack<4>(data, at / 2, (rest + 1) / 2, 1, aligned, pairs);
+    const float least = mo_codec<FORMAT>::least();
     MO_UNROLL
     for (int k = 0; k < 8; k++)
-        codes[k] = pairs[k / 2] >> (k % 2 ? 0 : 4) & 15u;
+        y[k] = y[k] > least ? y[k] : least;
 }
 
-template <uint32_t FORMAT>
-MO_DEVICE void mo_write_codes(void *data, uint64_t at, uint32_t rest, int aligned, int is_signed,
-                              const uint32_t codes[8])
+/* Nearly every absmax is from 2^-100 to 2^100: the block is finite, and its prescale is 1. */
+MO_DEVICE int mo_scale_is_plain(uint32_t largest)
 {
-    if (FORMAT != MO_STATE_4BIT) {
-        mo_write_pack<8>(data, at, rest, 1, aligned, codes);
-        return;
-    }
+    return largest - 0x0d800000u <= 0x71800000u - 0x0d800000u;
+}
+
+#include "kernels/optim/companded_gpu.h"
+
+/* Words of the codes of eight elements. */
+template <uint32_t FORMAT> struct mo_code_words {
+    enum { N = FORMAT == MO_STATE_4BIT ? 1 : 2 };
+};
+
+/* Reads codes of eight elements from `at` on, a multiple of eight, of which `rest` exist. */
+template <uint32_t FORMAT, class INDEX>
+MO_DEVICE void mo_read_codes(const void *data, INDEX at, uint32_t rest, int aligned,
+                             uint32_t words[mo_code_words<FORMAT>::N])
+{
+    enum { N = mo_code_words<FORMAT>::N, PER_BYTE = 2 / N };
+    const unsigned char *from = (const unsigned char *)data + at / PER_BYTE;
     if (aligned && rest == 8) {
-        mo_words<1> word = {{0}};
+        mo_words<N> raw = mo_load_words<N, 0>(from);
         MO_UNROLL
-        for (uint32_t k = 0; k < 8; k++) {
-            if (is_signed) /* one shift, with the code's own */
-                word.of[0] = word.of[0] << 4 | codes[(7 - k) ^ 1];
-            else /* sums: what is added to codes can be added at the end */
-                word.of[0] += codes[k] << (k ^ 1) * 4;
-        }
-        mo_store_words<1, 0>((unsigned char *)data + at / 2, word);
+        for (int w = 0; w < N; w++)
+            words[w] = raw.of[w];
         MO_APART;
         return;
     }
-    uint32_t pairs[4], zero = mo_format_zero_code(FORMAT, is_signed);
     MO_UNROLL
-    for (uint32_t k = 0; k < 4; k++)
-        pairs[k] = codes[2 * k] << 4 | (2 * k + 1 < rest ? codes[2 * k + 1] : zero);
-    mo_write_pack<4>(data, at / 2, (rest + 1) / 2, 1, aligned, pairs);
+    for (int w = 0; w < N; w++)
+        words[w] = 0;
+    MO_UNROLL
+    for (uint32_t k = 0; k < 4 * N; k++)
+        if (k * PER_BYTE < rest)
+            words[k / 4] |= (uint32_t)mo_load_as<uint8_t>(from + k) << k % 4 * 8;
+}
+
+template <uint32_t FORMAT>
+MO_DEVICE void mo_write_codes(void *data, uint32_t at, uint32_t rest, int aligned, int is_signed,
+                              uint32_t words[mo_code_words<FORMAT>::N])
+{
+    enum { N = mo_code_words<FORMAT>::N, PER_BYTE = 2 / N };
+    unsigned char *to = (unsigned char *)data + at / PER_BYTE;
+    if (aligned && rest == 8) {
+        mo_words<N> raw;
+        MO_UNROLL
+        for (int w = 0; w < N; w++)
+            raw.of[w] = words[w];
+        mo_store_words<N, 0>(to, raw);
+        MO_APART;
+        return;
+    }
+    if (FORMAT == MO_STATE_4BIT && rest % 2 != 0) { /* behind a last element of even index */
+        uint32_t at_half = rest / 2 * 8;
+        words[0] = (words[0] & ~(15u << at_half)) | mo_format_zero_code(FORMAT, is_signed)
+                                                        << at_half;
+    }
+    MO_UNROLL
+    for (uint32_t k = 0; k < 4 * N; k++)
+        if (k * PER_BYTE < rest)
+            mo_store_as<uint8_t>(to + k, (uint8_t)(words[k / 4] >> k % 4 * 8));
 }
 
 /* Alignment at which the codes of eight elements travel at once. */
@@ -449,15 +561,15 @@ template <uint32_t FORMAT> MO_DEVICE int mo_codes_aligned(const void *data)
 /* Values past the end are 0; they stay so in a step, which has gradients and parameters of 0 there
  * (or make NaN, where all of the block does). So a block's absmax is that of its existing
  * elements. */
-template <uint32_t FORMAT>
+template <uint32_t FORMAT, class INDEX>
 MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               const void *data, const float *scales, uint64_t at, uint32_t rest,
+                               const void *data, const float *scales, INDEX at, uint32_t rest,
                                int aligned, float values[8])
 {
-    uint32_t codes[8];
-    mo_read_codes<FORMAT>(data, at, rest, aligned, codes);
+    uint32_t words[mo_code_words<FORMAT>::N];
+    mo_read_codes<FORMAT>(data, at, rest, aligned, words);
     float scale = mo_load_as<float>(&scales[at / mo_format_block(FORMAT)]);
-    mo_codec<FORMAT>::decode(tables, is_signed, codes, scale, values);
+    mo_codec<FORMAT>::decode(tables, is_signed, words, scale, values);
     if (MO_RARE(rest < 8)) {
         MO_UNROLL
         for (uint32_t k = 0; k < 8; k++)
@@ -465,67 +577,81 @@ MO_DEVICE void mo_decode_block(const typename mo_codec<FORMAT>::tables *tables, 
     }
 }
 
-/* Nearly every absmax is from 2^-100 to 2^100: the block is finite, and its prescale is 1. */
-MO_DEVICE int mo_scale_is_plain(uint32_t largest)
-{
-    return largest - 0x0d800000u <= 0x71800000u - 0x0d800000u;
-}
-
-/* mo_format_scale of such an absmax. */
+/* mo_format_scale of such an absmax, without divisions. */
 template <uint32_t FORMAT> MO_DEVICE mo_block_scale mo_plain_scale(int is_signed, uint32_t largest)
 {
-    if (FORMAT == MO_STATE_COMPANDED)
+    if (FORMAT == MO_STATE_COMPANDED && !is_signed)
         return mo_format_scale(FORMAT, is_signed, largest);
     mo_block_scale s;
     s.absmax = mo_f32_from_bits(largest);
     if (FORMAT == MO_STATE_F8)
-        s.absmax = s.absmax / 448.0f;
+        s.absmax = mo_over_448(s.absmax);
     s.prescale = 1.0f;
-    s.inverse = 1.0f / s.absmax;
+    s.inverse = mo_reciprocal(s.absmax);
     return s;
 }
 
-/* y * prescale * inverse. Of a poisoned block, which stores codes of zeros, x becomes 0 too. */
-MO_DEVICE void mo_normalise_odd(float x[8], const mo_block_scale *scale, float y[8])
+/* Of the largest magnitudes of its packs, the block's. All threads of a warp must call this. */
+template <uint32_t FORMAT> MO_DEVICE uint32_t mo_block_largest(uint32_t largest)
 {
-    int poisoned = mo_f32_is_nan(scale->inverse);
-    MO_UNROLL
-    for (int k = 0; k < 8; k++) {
-        y[k] = poisoned ? 0.0f : y[k] * scale->prescale * scale->inverse;
-        x[k] = poisoned ? 0.0f : x[k];
-    }
+    return mo_group_largest < FORMAT == MO_STATE_4BIT ? MO_BLOCK4_SIZE / 8
+                                                      : MO_BLOCK_SIZE / 8 > (largest);
 }
 
-/* Every thread of a warp must call this, those past the end with rest 0 and values of 0. largest:
- * mo_largest of the values, which are overwritten. */
+/* Writes y, the scaled values of a block with this absmax, and returns the scale; *y_least: the
+ * least of positive ones, or 0. In a poisoned block, which stores codes of zeros, all become 0. */
 template <uint32_t FORMAT>
-MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
-                               float values[8], uint32_t largest, uint64_t at, uint32_t rest,
-                               int aligned, void *data, float *scales)
+MO_DEVICE mo_block_scale mo_normalise(int is_signed, const float values[8], uint32_t largest,
+                                      int32_t *least, float y[8], float *y_least)
 {
-    enum { LANES = FORMAT == MO_STATE_4BIT ? MO_BLOCK4_SIZE / 8 : MO_BLOCK_SIZE / 8 };
-    float y[8];
-    uint32_t codes[8];
-    largest = mo_group_largest<LANES>(largest);
-    if (rest == 0)
-        return;
     mo_block_scale scale;
     MO_UNROLL
     for (int k = 0; k < 8; k++)
         y[k] = mo_format_measure(FORMAT, is_signed, values[k]);
     if (MO_RARE(!mo_scale_is_plain(largest))) { /* the same for all of a group */
         scale = mo_format_scale(FORMAT, is_signed, largest);
-        mo_normalise_odd(values, &scale, y);
+        int poisoned = mo_f32_is_nan(scale.inverse);
+        MO_UNROLL
+        for (int k = 0; k < 8; k++)
+            y[k] = poisoned ? 0.0f : y[k] * scale.prescale * scale.inverse;
+        *least = poisoned ? 0 : *least;
+        *y_least = 0.0f;
     } else {
         scale = mo_plain_scale<FORMAT>(is_signed, largest);
         MO_UNROLL
         for (int k = 0; k < 8; k++)
             y[k] *= scale.inverse;
+        *y_least = FORMAT == MO_STATE_COMPANDED
+                       ? 0.0f
+                       : mo_f32_from_bits((uint32_t)*least) * scale.inverse;
     }
-    mo_codec<FORMAT>::encode(tables, is_signed, values, y, codes);
-    mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, codes);
+    return scale;
+}
+
+/* Of eight values, of which `rest` exist, more than none. largest: mo_largest of their block;
+ * least: mo_least of unsigned values. */
+template <uint32_t FORMAT>
+MO_DEVICE void mo_encode_block(const typename mo_codec<FORMAT>::tables *tables, int is_signed,
+                               const float values[8], uint32_t largest, int32_t least, uint32_t at,
+                               uint32_t rest, int aligned, void *data, float *scales)
+{
+    enum { LANES = FORMAT == MO_STATE_4BIT ? MO_BLOCK4_SIZE / 8 : MO_BLOCK_SIZE / 8 };
+    uint32_t words[mo_code_words<FORMAT>::N];
+    float stored = mo_f32_from_bits(largest);
+    if (FORMAT != MO_STATE_COMPANDED || is_signed ||
+        MO_RARE(!mo_companded_near(values, largest, least, words))) {
+        float y[8], y_least;
+        stored = mo_normalise<FORMAT>(is_signed, values, largest, &least, y, &y_least).absmax;
+        if (FORMAT != MO_STATE_4BIT && !is_signed &&
+            MO_RARE(!(y_least >= mo_codec<FORMAT>::least())))
+            mo_from_least<FORMAT>(y);
+        mo_codec<FORMAT>::encode(tables, is_signed, y, words);
+        if (FORMAT != MO_STATE_4BIT && !is_signed && MO_RARE(least <= 0))
+            mo_zero_codes(values, largest >= MO_F32_INF_BITS, words);
+    }
+    mo_write_codes<FORMAT>(data, at, rest, aligned, is_signed, words);
     if (mo_thread_index() % LANES == 0)
-        mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], scale.absmax);
+        mo_store_as<float>(&scales[at / mo_format_block(FORMAT)], stored);
 }
 
 #endif

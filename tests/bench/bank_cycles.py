@@ -1,6 +1,7 @@
 """How long a warp's look-ups in the code tables keep shared memory busy: each of its 32 banks gives a
 word a cycle, to all lanes that ask for that word. Which words a warp asks for depends on the
 states, here those of normally distributed gradients after STEPS steps."""
+import math
 import pathlib
 import random
 import re
@@ -42,17 +43,17 @@ def parts(values, block):
             yield value < 0, struct.unpack("<I", struct.pack("<f", abs(value) / largest))[0]
 
 
-def cycles(words):
-    """Of a look-up by a warp, whose lanes have eight neighbours each: the most different words in a
-    bank, on average."""
-    busy = 0
-    for start in range(0, ELEMENTS, LANES * PACK):
-        for k in range(start, start + PACK):
-            banks = [0] * LANES
-            for word in set(words[k:k + LANES * PACK:PACK]):
-                banks[word % LANES] += 1
-            busy += max(banks)
-    return busy / (ELEMENTS // LANES)
+def cycles(words, pack=PACK, width=1):
+    """Of a word of a look-up by a warp, whose lanes have `pack` neighbours each: the most different
+    words in a bank, on average. width: words that a lane looks up at once, half of a warp a time."""
+    lanes, banks, busy = LANES // width, LANES // width, 0
+    for start in range(0, len(words), lanes * pack):
+        for k in range(start, start + pack):
+            asked = [0] * banks
+            for word in set(words[k:k + lanes * pack:pack]):
+                asked[word % banks] += 1
+            busy += max(asked)
+    return busy / (len(words) * width // LANES)
 
 
 def look_ups_8bit(values, name, known):
@@ -71,14 +72,36 @@ def look_ups_8bit(values, name, known):
     return places, codes
 
 
-def look_ups_4bit(values):
-    """The words of the cell; the map's 16 words are in different banks."""
-    return [(max(bits, 0x3b200000) ^ (0xffffffff if negative else 0)) >> 21 & 127
-            for negative, bits in parts(values, 128)]
+def number(bits):
+    return struct.unpack("<f", struct.pack("<I", bits))[0]
+
+
+def look_ups_4bit(m, v):
+    """The words of the cells, and the bytes of both moments, each of two codes."""
+    cells, signed, unsigned = [], [], []
+    thresholds = [number(t) for t in (0x3b343959, 0x3c9ba5e5, 0x3d6147af, 0x3e147ae2, 0x3ea66667,
+                                      0x3f0cccce, 0x3f466667, 0x3f71999a)]
+    for negative, bits in parts(m, 128):
+        cells.append((max(bits, 0x3b200000) ^ (0xffffffff if negative else 0)) >> 21 & 127)
+        code = sum(number(bits) >= t for t in thresholds)
+        signed.append(max(7 - code, 0) if negative else 7 + code)
+    unsigned = [max(0, math.ceil(number(bits) * 16 - 0.5) - 1) for _, bits in parts(v, 128)]
+    return cells, *([16 * a + b for a, b in zip(c[::2], c[1::2])] for c in (signed, unsigned))
+
+
+def look_ups_companded(m, v):
+    """The codes, near enough: steps of 2y / (1 + |y|), and of the root."""
+    signed = [round(127 * 2 * y / (1 + y)) * (-1 if negative else 1) & 255
+              for negative, bits in parts(m, 256) for y in [number(bits)]]
+    return signed, [max(1, round(255 * math.sqrt(number(bits)))) for _, bits in parts(v, 256)]
 
 
 def mean_cycles():
-    """{bits of a code: cycles of a look-up, the mean over the format's tables}."""
+    """{format: cycles of a word that a warp looks up, the mean over the format's tables}."""
     known, (m, v) = tables(), moments()
     eight = [*look_ups_8bit(m, "signed", known), *look_ups_8bit(v, "unsigned", known)]
-    return {8: sum(map(cycles, eight)) / len(eight), 4: (1 + cycles(look_ups_4bit(m))) / 2}
+    cells, *pairs = look_ups_4bit(m, v)
+    four = [cycles(cells), *(cycles(p, PACK // 2, 2) for p in pairs)]
+    companded = look_ups_companded(m, v)
+    return {"8bit": sum(map(cycles, eight)) / len(eight), "4bit": sum(four) / len(four),
+            "companded": sum(map(cycles, companded)) / len(companded)}

@@ -240,10 +240,10 @@ take over the time in which the memory moves the bytes. Below 1 the memory is th
 - A multiprocessor issues 4 instructions of warps a cycle, 2 of them on the integer and logic pipe, by
   the table of throughputs in CUDA's programming guide. The larger of both times counts. The
   instructions of a B200 are taken to be those of sm_90.
-- Its shared memory has 32 banks of a word a cycle. A warp's look-up takes {cycles[8]:.2f} cycles in the tables
-  of 8-bit codes and {cycles[4]:.2f} in those of 4-bit codes: the most words that it wants of one bank, on
-  average over the tables, for states of normally distributed gradients after 30 steps
-  (`tests/bench/bank_cycles.py`).
+- Its shared memory has 32 banks of a word a cycle. A warp's look-up of a word takes {cycles["8bit"]:.2f} cycles in
+  the tables of 8-bit codes, {cycles["4bit"]:.2f} in those of 4-bit codes and {cycles["companded"]:.2f} in those of companded ones:
+  the most words that it wants of one bank, on average over the tables, for states of normally
+  distributed gradients after 30 steps (`tests/bench/bank_cycles.py`).
 """
 
 
@@ -256,7 +256,7 @@ def traffic_table(counts, cycles):
     for kernel, what, moved, floor, path, pack in TRAFFIC:
         every, logic, words = (count / pack for count in counts[path])
         issue = max(every / (4 * LANES), logic / (2 * LANES))
-        look_ups = words / LANES * cycles[4 if "4" in kernel else 8]
+        look_ups = words / LANES * cycles["4bit" if "4" in kernel else "companded" if "c8" in kernel else "8bit"]
         ratios = [gpu.share(busy, moved) for busy in (issue, look_ups) for gpu in GPUS]
         cells = [f"{moved:.2f}", f"{floor:.2f}", f"{every:.1f}", f"{logic:.1f}", f"{words:.1f}"]
         lines.append(f"| `{kernel}` | {what} | " + " | ".join(cells + [f"{r:.2f}" for r in ratios]) + " |")

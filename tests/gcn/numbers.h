@@ -38,6 +38,7 @@ VECTOR2(v_ldexp_f64, 64, 64, 32, out64(ldexp(f64(a), (int32_t)b), a, 0, 0))
 VECTOR1(v_cvt_f64_f32, 64, 32, bits_f64((double)f32(a)))
 VECTOR1(v_cvt_f32_f64, 32, 64, bits_f32((float)f64(a)))
 VECTOR1(v_cvt_f32_u32, 32, 32, bits_f32((float)a))
+VECTOR1(v_cvt_f32_i32, 32, 32, bits_f32((float)(int32_t)a))
 VECTOR1(v_cvt_f32_ubyte0, 32, 32, bits_f32((float)(a & 255)))
 
 VECTOR1(v_cvt_u32_f32, 32, 32, to_u32(f32(a)))

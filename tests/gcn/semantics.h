@@ -111,6 +111,14 @@ OPERATION void s_and_saveexec(wave *w, uint32_t to, uint64_t a)
     w->scc = mask(w, EXEC) != 0;
 }
 
+OPERATION void s_or_saveexec(wave *w, uint32_t to, uint64_t a)
+{
+    uint64_t before = mask(w, EXEC);
+    put_mask(w, EXEC, a | before);
+    put_mask(w, to, before);
+    w->scc = mask(w, EXEC) != 0;
+}
+
 OPERATION void s_andn2_saveexec(wave *w, uint32_t to, uint64_t a)
 {
     uint64_t before = mask(w, EXEC);
@@ -169,6 +177,7 @@ static uint32_t v_readfirstlane_b32(const wave *w, const uint32_t *a)
     }
 
 VECTOR1(v_mov_b32, 32, 32, a)
+VECTOR1(v_not_b32, 32, 32, ~a)
 VECTOR1(v_bfrev_b32, 32, 32, s_brev_b32(w, a))
 VECTOR2(v_add_u32, 32, 32, 32, a + b)
 VECTOR2(v_sub_u32, 32, 32, 32, a - b)
@@ -183,12 +192,19 @@ VECTOR2(v_max_i32, 32, 32, 32, (int32_t)a > (int32_t)b ? a : b)
 VECTOR2(v_lshlrev_b32, 32, 32, 32, b << (a & 31))
 VECTOR2(v_lshrrev_b32, 32, 32, 32, b >> (a & 31))
 VECTOR2(v_ashrrev_i32, 32, 32, 32, (int32_t)b >> (a & 31))
+/* 16 bits: what is above them becomes 0, or stays from GFX10 on. */
+#ifdef GFX9
+VECTOR2(v_lshrrev_b16, 32, 32, 32, (b & 0xFFFF) >> (a & 15))
+#else
+VECTOR2(v_lshrrev_b16, 32, 32, 32, (b & 0xFFFF) >> (a & 15) | (to[i] & 0xFFFF0000))
+#endif
 VECTOR2(v_lshlrev_b64, 64, 32, 64, b << (a & 63))
 VECTOR2(v_lshrrev_b64, 64, 32, 64, b >> (a & 63))
 VECTOR2(v_mul_lo_u32, 32, 32, 32, a *b)
 VECTOR2(v_mul_hi_u32, 32, 32, 32, (uint64_t)a *b >> 32)
 VECTOR2(v_mul_u32_u24, 32, 32, 32, (uint64_t)(a & 0xFFFFFF) * (b & 0xFFFFFF))
 VECTOR3(v_add3_u32, 32, a + b + c)
+VECTOR3(v_xad_u32, 32, (a ^ b) + c)
 VECTOR3(v_or3_b32, 32, a | b | c)
 VECTOR3(v_xor3_b32, 32, a ^ b ^ c)
 VECTOR3(v_and_or_b32, 32, (a & b) | c)

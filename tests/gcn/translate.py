@@ -179,10 +179,14 @@ class Instruction:
         """The part of each source (SDWA)."""
         if self.encoding != "_sdwa":
             return [None] * 3
-        if self.modifier("dst_sel", "DWORD") != "DWORD":
-            raise Unknown("dst_sel")
-        self.modifier("dst_unused")
         return [PARTS[self.modifier("src%d_sel" % i, "DWORD")] for i in range(3)]
+
+    def part_written(self):
+        """The part of the result's register that an instruction (SDWA) writes: the rest becomes 0."""
+        part = PARTS[self.modifier("dst_sel", "DWORD")]
+        if self.modifier("dst_unused", "UNUSED_PAD") != "UNUSED_PAD":
+            raise Unknown("dst_unused")
+        return part
 
     def choice(self, name, default, count):
         """op_sel and op_sel_hi as bits."""
@@ -279,13 +283,14 @@ class Kernel:
         value, lane = i.operands[:2] if kind == "load" else (i.operands[1], i.operands[0])
         has_base = i.operands[2] != "off"
         base = scalar(i.operands[2], 64) if has_base else "0"
-        source = "%s(w->v[%d])" % ("upper_halves" if upper else "", registers(value, "v", register_bits))
-        if upper and (kind, upper) != ("store", ["d16", "hi"]):
+        source = "%s(w->v[%d])" % ("upper_halves" if kind == "store" and upper else "",
+                                   registers(value, "v", register_bits))
+        if (kind, upper) not in ((kind, []), ("store", ["d16", "hi"]), ("load", ["d16"])):
             raise ValueError(i.name)
         arguments = "w, %s, w->v[%d], %d, %s, %d, %d" % (
             source, registers(lane, "v", 32 if has_base else 64),
             int(has_base), base, i.number("offset"), size)
-        return "global_load(%s);" % arguments if kind == "load" else \
+        return "global_load(%s, 0x%xu);" % (arguments, 0xFFFF0000 if upper else 0) if kind == "load" else \
             "global_store(%s, %d);" % (arguments, int(i.is_volatile))
 
     def shared_memory(self, i):
@@ -353,6 +358,11 @@ class Kernel:
             values.append(extra[0])
         name = name.replace("fmaak", "fma").replace("fmamk", "fma")  # with a literal operand
         call = "%s(w, %s)" % (name, ", ".join(extra + values + carry))
+        part = i.part_written()
+        if part is not None:
+            if to_mask is not None or bits != 32:
+                raise Unknown("a part of " + i.name)
+            call += "; put_part(w, w->v[%d], %d, 0x%x)" % (to, *part)
         return "put_mask(w, %d, %s);" % (to_mask, call) if to_mask is not None else call + ";"
 
     # --- the whole ---

@@ -35,6 +35,7 @@ typedef struct transfer {
     uint32_t *to; /* NULL: a store */
     uint64_t lanes;
     uint32_t words, scalar;
+    uint32_t kept; /* bits of the registers that stay */
     uint32_t data[4 * LANES];
 } transfer;
 
@@ -119,6 +120,12 @@ OPERATION const uint32_t *part_of(wave *w, int spare, const uint32_t *from, int 
     for (uint32_t i = 0; i < LANES; i++)
         w->spare[spare][i] = from[i] >> shift & bits;
     return w->spare[spare];
+}
+
+/* Of each lane's result, its lower bits alone, at a byte or a half. */
+OPERATION void put_part(wave *w, uint32_t *to, int shift, uint32_t bits)
+{
+    EACH_LANE to[i] = (to[i] & bits) << shift;
 }
 
 /* --- a wave's run ---------------------------------------------------------------------------- */
@@ -226,7 +233,8 @@ static void arrive(const transfer *t)
     for (uint32_t k = 0; k < t->words && !t->scalar; k++)
         for (uint32_t i = 0; i < LANES; i++)
             if (t->lanes >> i & 1)
-                t->to[k * LANES + i] = t->data[k * LANES + i];
+                t->to[k * LANES + i] =
+                    (t->to[k * LANES + i] & t->kept) | (t->data[k * LANES + i] & ~t->kept);
 }
 
 static void take_out(queue *q, uint32_t index)
@@ -246,6 +254,7 @@ static transfer *begin(const wave *w, queue *q, uint32_t *to, uint32_t words, ui
     t->lanes = mask(w, EXEC);
     t->words = words;
     t->scalar = scalar;
+    t->kept = 0;
     return t;
 }
 
@@ -304,11 +313,12 @@ static void addresses(const wave *w, uint64_t *at, const uint32_t *lane, int has
 }
 
 OPERATION void global_load(wave *w, uint32_t *to, const uint32_t *lane, int has_base, uint64_t base,
-                           int64_t offset, uint32_t bytes)
+                           int64_t offset, uint32_t bytes, uint32_t kept)
 {
     uint64_t at[LANES];
     transfer *t = begin(w, &w->vector_memory, to, (bytes + 3) / 4, 0);
     addresses(w, at, lane, has_base, base, offset);
+    t->kept = kept;
     fetch(w, t, 0, at, bytes);
     poison(t);
 }

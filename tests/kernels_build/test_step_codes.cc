@@ -1,6 +1,6 @@
 /* The GPU's 8-bit codes by steps equal state_codes.h for both signs of the floats from 0 to 1:
  * those around every threshold and every cell's end, and a stride through all; with the argument
- * --all (38 seconds) every one. */
+ * --all (38 seconds) every one. And the quotients of scales, which are made of products. */
 #include "kernels/optim/state_codes_gpu.h"
 
 #include "host_words.h"
@@ -26,18 +26,44 @@ void check_from(uint32_t first, uint32_t stride)
 {
     for (int sign = 0; sign < 2; sign++) {
         float y[8];
-        uint32_t codes[8];
+        uint32_t words[2];
         for (uint32_t k = 0; k < 8; k++) {
             uint64_t bits = first + (uint64_t)k * stride;
             y[k] = mo_f32_from_bits(bits < TOP ? (uint32_t)bits : TOP);
             y[k] = sign ? -y[k] : y[k];
         }
-        mo_codes_of(&tables, 1, y, codes);
+        mo_codes_of(&tables, 1, y, words);
         for (int k = 0; k < 8; k++)
-            compare("signed", y[k], mo_code_signed(y[k]), codes[k]);
-        mo_codes_of(&tables, 0, y, codes);
-        for (int k = 0; k < 8 && !sign; k++)
-            compare("unsigned", y[k], mo_code_unsigned(1.0f, y[k]), codes[k]);
+            compare("signed", y[k], mo_code_signed(y[k]), mo_byte_of(words[k / 4], k % 4));
+        if (sign)
+            continue;
+        float from[8];
+        memcpy(from, y, sizeof from);
+        mo_from_least<MO_STATE_8BIT>(from);
+        mo_codes_of(&tables, 0, from, words);
+        for (int k = 0; k < 8; k++)
+            compare("unsigned", y[k], mo_code_unsigned(1.0f, y[k]),
+                    mo_byte_of(words[k / 4], k % 4));
+    }
+}
+
+/* The quotients that scales need, of each significand; near: how many steps an approximation is
+ * off. */
+void check_quotients()
+{
+    for (uint32_t bits = 0x3f800000u; bits < 0x40000000u; bits++) {
+        float value = mo_f32_from_bits(bits), exact = 1.0f / value;
+        for (int off = -4; off <= 4; off++) {
+            float near = mo_f32_from_bits(mo_f32_bits(exact) + (uint32_t)off);
+            compare("reciprocal", value, mo_f32_bits(exact),
+                    mo_f32_bits(mo_reciprocal_from(value, near)));
+        }
+        compare("448th", value, mo_f32_bits(value / 448.0f), mo_f32_bits(mo_over_448(value)));
+    }
+    for (uint32_t exponent = 27; exponent <= 227; exponent++) { /* 2^-100 to 2^100 */
+        float value = mo_f32_from_bits(exponent << 23 | 0x7fffffu);
+        compare("448th", value, mo_f32_bits(value / 448.0f), mo_f32_bits(mo_over_448(value)));
+        compare("reciprocal", value, mo_f32_bits(1.0f / value), mo_f32_bits(mo_reciprocal(value)));
     }
 }
 
@@ -56,6 +82,7 @@ int main(int count, char **words)
         check_from(mo_threshold_unsigned[g] - (g > 1 ? 4 : 0), 1);
     for (int g = 1; g <= MO_SIGNED_TOP; g++)
         check_from(mo_threshold_signed[g] - 4, 1);
+    check_quotients();
     printf("%d differences\n", failures);
     return failures != 0;
 }

@@ -25,7 +25,7 @@ ROOT = HERE.parents[1]
 NVCC_FLAGS = ["--std=c++17", "-O3", "--fmad=false", "--prec-div=true", "--prec-sqrt=true",
               "--ftz=false", "--diag-suppress=177"]
 COMPILE = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-ffp-contract=off", "-fPIC", "-shared",
-           "-fvisibility=hidden", "-I", str(HERE)]
+           "-fvisibility=hidden", "-Werror=implicit-function-declaration", "-I", str(HERE)]
 
 
 class Mutant(NamedTuple):
@@ -44,7 +44,7 @@ MUTANTS = [
            "setp.gt.u32 %p1, %tid.x, 200; @%p1 bra past; bar.sync 0; past:"),
     Mutant("an fma rounds twice", "mo_optim_step", "optimizer_adamw_f32",
            r"fma\.rn\.f32\s+(%f\d+), (\S+), (\S+), (\S+);",
-           r"{ .reg .f32 t; mul.rn.f32 t, \2, \3; add.rn.f32 \1, t, \4; }", 40),
+           r"{ .reg .f32 t; mul.rn.f32 t, \2, \3; add.rn.f32 \1, t, \4; }", 70),
     Mutant("a division by its reciprocal", "mo_step_adamw4", "optimizer_adamw_4bit",
            r"div\.rn\.f32\s+(%f\d+), (\S+), (\S+);",
            r"{ .reg .f32 t; rcp.rn.f32 t, \3; mul.rn.f32 \1, \2, t; }"),
@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant("one bit less of a shift", "mo_dequantize", "codes_*", r"(shl\.b32\s+%r\d+, %r\d+), 16;",
            r"\1, 15;"),
     Mutant("a store is missing", "mo_step_sgd8", "optimizer_sgd_8bit", r"st\.global\.u8[^;]*;", "",
-           20),
+           3),
     Mutant("a store beyond the place", "mo_quantize4", "codes_*",
            r"st\.global\.u8\s+\[(%rd\d+)\],", r"st.global.u8 [\1+1],"),
     Mutant("a load of the next element", "mo_accumulate", "accumulate",
@@ -83,10 +83,12 @@ MUTANTS = [
            ""),
     Mutant("another parameter", "mo_scale", "scaler*", r"(mo_scale_param_0\+)8\b", r"\g<1>16"),
     Mutant("a sign is kept", "mo_step_adamwf8", "optimizer_adamw_e4m3",
-           r"abs\.f32\s+(%f\d+), (%f\d+);", r"mov.f32 \1, \2;", 6),
+           r"and\.b32(\s+%r\d+, %r\d+), 2147483647;", r"mov.b32\1;"),
     Mutant("both conditions, not one", "mo_scale", "scaler*", r"or\.pred", "and.pred", 1),
     Mutant("a square root in double", "mo_optim_prologue", "optimizer_adamw_f32",
            r"sqrt\.rn\.f64\s+(%fd\d+), (%fd\d+);", r"mov.f64 \1, \2;"),
+    Mutant("the next word of a table", "mo_dequantizec8", "codes_*",
+           r"dp4a\.u32\.u32(\s+%r\d+, %r\d+, %r\d+), 0;", r"dp4a.u32.u32\1, 4;"),
     Mutant("halves in the wrong order", "mo_dequantize4", "codes_*",
            r"and\.b32(\s+%r\d+, %r\d+), 15;", r"shr.u32\1, 4;"),
 ]

@@ -206,6 +206,7 @@ INTEGERS(64)
 
 TWO(and_pred, uint32_t, a &b)
 TWO(or_pred, uint32_t, a | b)
+TWO(xor_pred, uint32_t, a ^ b)
 
 static uint32_t not_pred(uint32_t a)
 {
@@ -230,6 +231,19 @@ static int64_t mul_wide_s32(int32_t a, int32_t b)
 static uint64_t mad_lo_s64(uint64_t a, uint64_t b, uint64_t c)
 {
     return a * b + c;
+}
+
+/* The sum of c and the products of bytes; of a's halves with b's lower two bytes. */
+static uint32_t dp4a_u32_u32(uint32_t a, uint32_t b, uint32_t c)
+{
+    for (int i = 0; i < 32; i += 8)
+        c += (a >> i & 255) * (b >> i & 255);
+    return c;
+}
+
+static uint32_t dp2a_lo_u32_u32(uint32_t a, uint32_t b, uint32_t c)
+{
+    return c + (a & 0xFFFF) * (b & 255) + (a >> 16) * (b >> 8 & 255);
 }
 
 static uint32_t bfe_u32(uint32_t a, uint32_t from, uint32_t count)
@@ -381,6 +395,11 @@ static uint32_t cvt_rn_f32_f64(uint64_t a)
 static uint32_t cvt_rn_f32_u32(uint32_t a)
 {
     return out_f32((float)a);
+}
+
+static uint32_t cvt_rn_f32_s32(uint32_t a)
+{
+    return out_f32((float)(int32_t)a);
 }
 
 static uint32_t cvt_rzi_u32_f32(uint32_t a)

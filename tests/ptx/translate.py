@@ -116,7 +116,10 @@ class Kernel:
         if found is None:
             raise Unknown("address: " + text)
         base = self.operand(found[1])
-        return base if found[2] is None else "(%s + %dll)" % (base, int(found[2], 0))
+        if found[2] is None:
+            return base
+        # an address of 32 bits, as shared memory's may be, stays one
+        return "(%s + (__typeof__(%s))%dll)" % (base, base, int(found[2], 0))
 
     def memory(self, words, operands):
         """ld.SPACE[.how][.v2|.v4].TYPE and st.…"""
