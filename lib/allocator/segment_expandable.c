@@ -3,9 +3,10 @@
  *
  * A page is the device's granule, one handle each, so any page can go back or move alone. The
  * segment's blocks cover the whole range; unmapped ones start and end at pages and are kept in a
- * list by address. Growth chooses a place in a run of free and unmapped blocks (place.c) and maps what
- * is missing in it: new pages, or those of free blocks, which are moved with their handles. pages[i] is the handle of page i; where the page is in an
- * unmapped block it is NULL, or a spare handle that the driver refused to release.
+ * list by address. Growth chooses a place in a run of free and unmapped blocks (place.c) and maps
+ * what is missing in it: new pages, or those of free blocks, which are moved with their handles.
+ * pages[i] is the handle of page i; where the page is in an unmapped block it is NULL, or a spare
+ * handle that the driver refused to release.
  */
 #include "allocator/segment_kinds.h"
 
@@ -168,7 +169,8 @@ static memopt_status end(memopt_allocator *allocator, mo_segment *segment)
     return end_segment(allocator, segment);
 }
 
-/* --- the place of a growth ------------------------------------------------------------------------
+/* --- the place of a growth
+ * ------------------------------------------------------------------------
  */
 
 /* A place in the pool, or in a segment of a stream that has ended, which becomes the pool's. */
@@ -186,8 +188,8 @@ static int find_place(memopt_allocator *allocator, mo_pool *pool, uint64_t size,
     return 1;
 }
 
-/* Cuts a block of the place that is in no structure to the pages that [start, end) touches, or, where
- * it has memory, to the units. What is left goes back; returns the part. */
+/* Cuts a block of the place that is in no structure to the pages that [start, end) touches, or,
+ * where it has memory, to the units. What is left goes back; returns the part. */
 static mo_block *trim_to(memopt_allocator *allocator, mo_block *block, char *start, char *end)
 {
     uint64_t unit = allocator->granularity;
@@ -268,8 +270,8 @@ static void restore_place(memopt_allocator *allocator, const mo_place *place)
 
 /* --- the pages of a growth -----------------------------------------------------------------------
  *
- * First every missing page of the place gets a handle, new or taken from a free page elsewhere; then
- * they are mapped. Handles are in pages[] from the moment they are had.
+ * First every missing page of the place gets a handle, new or taken from a free page elsewhere;
+ * then they are mapped. Handles are in pages[] from the moment they are had.
  */
 
 /* Where the place's pages stand that still lack a handle. */
@@ -322,7 +324,8 @@ static memopt_status create_pages(memopt_allocator *allocator, const mo_place *p
 }
 
 /* Handles of pages that are not mapped go back. Without lock. */
-static void drop_pages(memopt_allocator *allocator, mo_segment *segment, uint64_t page, uint64_t end)
+static void drop_pages(memopt_allocator *allocator, mo_segment *segment, uint64_t page,
+                       uint64_t end)
 {
     for (; page < end; page++)
         if (segment->pages[page] != NULL)
@@ -488,7 +491,8 @@ static void settle_claim(memopt_allocator *allocator, mo_block *block, uint64_t 
         mo_pool_put(allocator, rest);
 }
 
-/* --- taking pages from free blocks --------------------------------------------------------------- */
+/* --- taking pages from free blocks ---------------------------------------------------------------
+ */
 
 typedef struct oldest {
     const memopt_allocator *allocator;
@@ -500,20 +504,30 @@ static void look_at(void *user, mo_block *block)
     oldest *found = user;
     uint64_t from, to;
     if (!mo_segment_is_expandable(block->segment) ||
-        (found->block != NULL && (block->freed_at > found->block->freed_at ||
-                                  (block->freed_at == found->block->freed_at &&
-                                   block->address < found->block->address))) ||
+        (found->block != NULL &&
+         (block->freed_at > found->block->freed_at ||
+          (block->freed_at == found->block->freed_at && block->address < found->block->address))) ||
         !whole_pages(found->allocator, block, UINT64_MAX, &from, &to))
         return;
     found->block = block;
 }
 
+/* True if the pool's pages can be taken without a wait, which mo_drain_pool then knows, too. */
+static int is_idle(memopt_allocator *allocator, mo_pool *pool)
+{
+    if (memopt_stream_query(allocator->device, pool->stream) != MEMOPT_OK)
+        return 0;
+    pool->drained = allocator->release_pass;
+    return 1;
+}
+
 /* The free block with whole pages that was freed first; NULL if none. */
-static mo_block *oldest_free(memopt_allocator *allocator)
+static mo_block *oldest_free(memopt_allocator *allocator, int wait)
 {
     oldest found = {allocator, NULL};
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
-        if (pool->life == MO_STREAM_LIVE)
+        if (pool->life == MO_STREAM_LIVE && pool->segments > 0 &&
+            (wait || is_idle(allocator, pool)))
             mo_bins_visit(&pool->bins, allocator->granularity, look_at, &found);
     for (unsigned i = 0; i < 2; i++)
         mo_bins_visit(&allocator->ended[i].bins, allocator->granularity, look_at, &found);
@@ -538,17 +552,16 @@ static memopt_status move_claim(memopt_allocator *allocator, const mo_block *blo
     return MEMOPT_OK;
 }
 
-/* Gives the place's missing pages handles of free pages, least recently freed first, while there are
- * any. */
-static memopt_status take_pages(memopt_allocator *allocator, const mo_place *place)
+/* Gives the place's missing pages handles of free pages, least recently freed first, while there
+ * are any; without `wait` only those of streams that have nothing to do. */
+static memopt_status take_pages(memopt_allocator *allocator, const mo_place *place, int wait)
 {
     cursor at = {place->first, place->count, 0};
     memopt_status status = MEMOPT_OK;
-    allocator->release_pass++;
-    for (uint64_t left; status == MEMOPT_OK; ) {
-        uint64_t from, to, done = 0;
-        left = lacking(allocator, place);
-        mo_block *block = left > 0 ? oldest_free(allocator) : NULL;
+    while (status == MEMOPT_OK) {
+        uint64_t from, to, done = 0, left = lacking(allocator, place);
+        allocator->release_pass++; /* more may have been freed since the last wait */
+        mo_block *block = left > 0 ? oldest_free(allocator, wait) : NULL;
         if (block == NULL)
             return MEMOPT_OK;
         if (!mo_slab_reserve(&allocator->slab, 6))
@@ -578,7 +591,7 @@ static uint64_t room_before_moves(const memopt_allocator *allocator, uint64_t si
     const mo_stat *active = &allocator->stats.by_pool[MO_POOL_ALL][MO_STAT_ACTIVE_BYTES];
     uint64_t held = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
     uint64_t peak = mo_max_u64(active->peak, active->current + size);
-    uint64_t most = peak + peak / SLACK_PART;
+    uint64_t most = peak + mo_max_u64(peak / SLACK_PART, allocator->granularity);
     return most > held ? most - held : 0;
 }
 
@@ -590,7 +603,8 @@ static uint64_t room(const memopt_allocator *allocator)
 }
 
 /* A handle for every missing page of the claimed place: new ones while there is room, then those of
- * free pages, which cannot be had during a capture, then new ones up to the limit. */
+ * free pages, which cannot be had during a capture, then new ones up to the limit. Streams are
+ * waited for only at the limit. */
 static memopt_status find_pages(memopt_allocator *allocator, const mo_place *place, uint64_t size)
 {
     uint64_t page = allocator->granularity;
@@ -603,8 +617,11 @@ static memopt_status find_pages(memopt_allocator *allocator, const mo_place *pla
         status = create_pages(allocator, place, some);
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
         status = MEMOPT_OK;
-    if (status == MEMOPT_OK && !mo_capturing(allocator))
-        status = take_pages(allocator, place);
+    int take = !mo_capturing(allocator);
+    if (status == MEMOPT_OK && take)
+        status = take_pages(allocator, place, 0);
+    if (status == MEMOPT_OK && take && room(allocator) < place->missing)
+        status = take_pages(allocator, place, 1);
     uint64_t left = lacking(allocator, place);
     if (status != MEMOPT_OK || left == 0)
         return status;

@@ -133,7 +133,7 @@ struct memopt_allocator {
     uint64_t limit;
     uint64_t granularity;
     uint64_t device_total;
-    int expandable;     /* new segments are; not any more once the driver has refused one */
+    int expandable;       /* new segments are; not any more once the driver has refused one */
     uint64_t small_limit; /* requests up to this go to the small pool */
     uint64_t max_split;   /* UINT64_MAX: unlimited */
     uint64_t large_segment;

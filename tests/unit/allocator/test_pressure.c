@@ -153,7 +153,7 @@ static void test_cache_is_given_back(void **state)
         OK(memopt_allocator_free(allocator, alloc_on(allocator, 28 * MIB, NULL)));
         OK(memopt_allocator_free(allocator, alloc_on(allocator, 1000, NULL)));
         void *block = alloc_on(allocator, 64 * MIB, NULL);
-        assert_int_equal(stat_of(allocator, "num_alloc_retries"), 1);
+        assert_int_equal(stat_of(allocator, "num_alloc_retries"), c == 0); /* pages move at once */
         assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 64 * MIB);
         OK(memopt_allocator_free(allocator, block));
         OK(memopt_stream_destroy(device, stream));
