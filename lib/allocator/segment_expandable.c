@@ -618,17 +618,23 @@ static memopt_status find_pages(memopt_allocator *allocator, const mo_place *pla
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
         status = MEMOPT_OK;
     int take = !mo_capturing(allocator);
-    if (status == MEMOPT_OK && take)
-        status = take_pages(allocator, place, 0);
-    if (status == MEMOPT_OK && take && room(allocator) < place->missing)
-        status = take_pages(allocator, place, 1);
-    uint64_t left = lacking(allocator, place);
-    if (status != MEMOPT_OK || left == 0)
-        return status;
-    /* Pages that were just made are not counted yet. */
-    int fits = room(allocator) >= place->missing;
-    status = mo_may_grow(allocator, fits ? left * page : place->missing);
-    return status == MEMOPT_OK ? create_pages(allocator, place, left) : status;
+    for (int wait = 0; wait < 2 && status == MEMOPT_OK; wait++) {
+        if (take)
+            status = take_pages(allocator, place, wait);
+        uint64_t left = lacking(allocator, place);
+        if (status != MEMOPT_OK || left == 0)
+            return status;
+        /* Pages that were just made are not counted yet. */
+        int fits = room(allocator) >= place->missing;
+        status = mo_may_grow(allocator, fits ? left * page : place->missing);
+        if (status == MEMOPT_OK)
+            status = create_pages(allocator, place, left);
+        if (status == MEMOPT_OK)
+            return MEMOPT_OK;
+        if (status == MEMOPT_OUT_OF_DEVICE_MEMORY && take && wait == 0)
+            status = MEMOPT_OK; /* once more, with a wait */
+    }
+    return status;
 }
 
 static memopt_status grow_place(memopt_allocator *allocator, const mo_request *request,
