@@ -25,6 +25,8 @@ static void apply_config(memopt_allocator *allocator)
 {
     const mo_config *config = &allocator->config;
     allocator->expandable = config->expandable_segments;
+    allocator->small_limit =
+        config->expandable_segments ? MO_SMALL_LIMIT_EXPANDABLE : MO_SMALL_LIMIT;
     allocator->large_segment = config->large_segment_size_mb * MO_MIB;
     allocator->max_split =
         config->max_split_size_mb != 0 ? config->max_split_size_mb * MO_MIB : UINT64_MAX;

@@ -27,8 +27,6 @@ struct mo_stream_use;
 typedef struct mo_block {
     char *address;
     uint64_t size;
-    uint64_t fit;           /* FREE: the key in the bins, size plus an unmapped neighbour */
-    uint64_t largest;       /* FREE: the largest size of it and its children in the bins */
     struct mo_block *left;  /* FREE: children in the bins. UNMAPPED: neighbours in the list. */
     struct mo_block *right; /* CLAIMED: the claim's next block. Unused: the slab's next. */
     struct mo_block *prev;  /* neighbours by address in the segment */

@@ -7,7 +7,7 @@
 
 int mo_request_enter(memopt_allocator *allocator, mo_request *request)
 {
-    unsigned kind = request->size <= MO_SMALL_LIMIT ? MO_POOL_SMALL : MO_POOL_LARGE;
+    unsigned kind = request->size <= allocator->small_limit ? MO_POOL_SMALL : MO_POOL_LARGE;
     request->pool = mo_pool_get(allocator, request->stream, kind);
     return request->pool != NULL && mo_slab_reserve(&allocator->slab, 2) &&
            mo_block_table_reserve(&allocator->live);

@@ -102,11 +102,6 @@ uint64_t mo_segment_size(const memopt_allocator *allocator, const mo_request *re
     return bytes;
 }
 
-static int is_unmapped(const mo_block *block)
-{
-    return block != NULL && block->state == MO_BLOCK_UNMAPPED;
-}
-
 static int is_free(const mo_block *block)
 {
     return block != NULL && block->state == MO_BLOCK_FREE;
@@ -117,7 +112,6 @@ void mo_pool_insert(memopt_allocator *allocator, mo_block *block)
     mo_pool *pool = block->segment->pool;
     block->state = MO_BLOCK_FREE;
     block->mapped = 1;
-    block->fit = block->size + (is_unmapped(block->next) ? block->next->size : 0);
     mo_bins_insert(&pool->bins, block);
     block->split =
         !mo_segment_is_expandable(block->segment) && (block->prev != NULL || block->next != NULL);

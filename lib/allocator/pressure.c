@@ -177,31 +177,18 @@ static memopt_status wait_for_events(memopt_allocator *allocator, mo_request *re
     return status == MEMOPT_OK ? search(allocator, request, out_block) : status;
 }
 
-static memopt_status release_and_grow(memopt_allocator *allocator, mo_request *request,
-                                      uint64_t wanted, mo_block **out_block)
-{
-    uint64_t released = 0;
-    if (mo_capturing(allocator))
-        return MEMOPT_OK;
-    mo_release what = MO_RELEASE_ALL;
-    what.wanted = wanted;
-    memopt_status status = mo_segment_release(allocator, &what, &released);
-    return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
-}
-
-/* Pages can be mapped anywhere, so it releases only as many as the request needs. */
-static memopt_status release_some(memopt_allocator *allocator, mo_request *request,
-                                  mo_block **out_block)
-{
-    if (!allocator->expandable)
-        return MEMOPT_OK;
-    return release_and_grow(allocator, request, request->size, out_block);
-}
-
+/* Growth of expandable segments takes free pages itself: what the waits have freed. */
 static memopt_status release_all(memopt_allocator *allocator, mo_request *request,
                                  mo_block **out_block)
 {
-    return release_and_grow(allocator, request, UINT64_MAX, out_block);
+    uint64_t released = 0;
+    if (allocator->expandable)
+        return grow(allocator, request, out_block);
+    if (mo_capturing(allocator))
+        return MEMOPT_OK;
+    mo_release what = MO_RELEASE_ALL;
+    memopt_status status = mo_segment_release(allocator, &what, &released);
+    return status == MEMOPT_OK ? grow(allocator, request, out_block) : status;
 }
 
 /* A segment for many blocks does not fit the device any more; one for this block may. */
@@ -221,8 +208,7 @@ static attempt *const attempts[] = {
     grow,             /* a device allocation or mapped pages */
     release_oversize, /* if max_split_size_mb is set */
     wait_for_events,  /* pending frees */
-    release_some,     /* free pages, as many as needed, then growth */
-    release_all,      /* all unsplit segments or free pages, then growth */
+    release_all,      /* all unsplit segments, then growth */
     grow_least,       /* a classic segment of the block's own size */
     search,           /* what other threads freed meanwhile */
 };

@@ -7,6 +7,7 @@
  *   segment.c             growing, giving back and ending segments, of the kind in use
  *   segment_classic.c     segments of one device allocation
  *   segment_expandable.c  segments of reserved addresses, mapped page by page
+ *   place.c               where an expandable segment holds a new block
  *   segment_common.c      the list of segments, limits, and what both kinds share
  *   streams.c             streams that end while their memory is cached, live or pending
  *   events.c              recorded streams and deferred frees
@@ -37,6 +38,8 @@
 
 /* Requests up to this go to the small pool. */
 #define MO_SMALL_LIMIT MO_MIB
+/* The same where segments are expandable: less then lies between blocks that live longer. */
+#define MO_SMALL_LIMIT_EXPANDABLE (MO_MIB / 16)
 /* Bytes of a classic segment of the small pool; larger ones are rounded to this as well. */
 #define MO_SMALL_SEGMENT (2 * MO_MIB)
 /* From here a request gets a classic segment of its own size. */
@@ -130,8 +133,9 @@ struct memopt_allocator {
     uint64_t limit;
     uint64_t granularity;
     uint64_t device_total;
-    int expandable;     /* new segments are; not any more once the driver has refused one */
-    uint64_t max_split; /* UINT64_MAX: unlimited */
+    int expandable;       /* new segments are; not any more once the driver has refused one */
+    uint64_t small_limit; /* requests up to this go to the small pool */
+    uint64_t max_split;   /* UINT64_MAX: unlimited */
     uint64_t large_segment;
     uint64_t non_split_rounding;
     mo_config config;

@@ -26,10 +26,10 @@ MUTANTS = [
     Mutant(
         "allocator_unmap_early",
         "lib/allocator/segment_expandable.c",
-        """        if (status == MEMOPT_OK)
-            status = mo_drain_pool(allocator, block->segment->pool);
+        """        block = claim_pages(allocator, block, from, to);
+        status = mo_drain_pool(allocator, block->segment->pool);
 """,
-        "",
+        "        block = claim_pages(allocator, block, from, to);\n",
         "test",
         "^allocator_streams$",
     ),

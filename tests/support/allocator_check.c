@@ -137,21 +137,14 @@ static memopt_status check_tree(const mo_pool *pool, const mo_block *tree, const
     memopt_status status = check_tree(pool, tree->left, last, found);
     if (status != MEMOPT_OK)
         return status;
-    const mo_block *next = tree->next, *before = *last;
-    uint64_t tail = next != NULL && next->state == MO_BLOCK_UNMAPPED ? next->size : 0;
-    int ordered = before == NULL || before->fit < tree->fit ||
-                  (before->fit == tree->fit && before->address < tree->address);
-    if (tree->state != MO_BLOCK_FREE || tree->segment->pool != pool || !ordered ||
-        tree->fit != tree->size + tail)
+    const mo_block *before = *last;
+    int ordered = before == NULL || before->size < tree->size ||
+                  (before->size == tree->size && before->address < tree->address);
+    if (tree->state != MO_BLOCK_FREE || tree->segment->pool != pool || !ordered)
         return BROKEN("the block at %p is in the wrong bin", (void *)tree->address);
     *last = tree;
     (*found)++;
-    status = check_tree(pool, tree->right, last, found);
-    uint64_t left = tree->left != NULL ? tree->left->largest : 0;
-    uint64_t right = tree->right != NULL ? tree->right->largest : 0;
-    if (status == MEMOPT_OK && tree->largest != mo_max_u64(tree->size, mo_max_u64(left, right)))
-        return BROKEN("the bins do not know the largest size at %p", (void *)tree->address);
-    return status;
+    return check_tree(pool, tree->right, last, found);
 }
 
 static memopt_status check_bins(const mo_pool *pool, uint64_t *found)
