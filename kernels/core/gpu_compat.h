@@ -374,15 +374,16 @@ MO_DEVICE float mo_sqrtf_near(float value)
 }
 
 /* 1 / value, correctly rounded, from 2^-100 to 2^100: two corrections of an approximation that may
- * be several steps off. The second one has its square too, for the one significand, of ones only,
- * whose reciprocal without it would end half way between two numbers.
+ * be several steps off. One significand, of ones only, ends half way between two numbers, of which
+ * the upper one is right.
  * tests/kernels_build/test_step_codes.cc tries every significand. */
 MO_DEVICE float mo_reciprocal_from(float value, float near)
 {
     float error = mo_fmaf(-value, near, 1.0f);
     near = mo_fmaf(near, error, near);
     error = mo_fmaf(-value, near, 1.0f);
-    return mo_fmaf(near, mo_fmaf(error, error, error), near);
+    float exact = mo_fmaf(near, error, near);
+    return error < 0x1p-24f ? exact : mo_f32_from_bits(mo_f32_bits(near) + 1);
 }
 
 MO_DEVICE float mo_reciprocal(float value)
