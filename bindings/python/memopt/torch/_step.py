@@ -38,6 +38,8 @@ class StepRecorder:
         self.autocast = autocast
         self.accumulation = accumulation
         self.optimizer = optimizer
+        #: Active while the step runs; given the recorder.
+        self.around: Callable[[Recorder], Any] = contextlib.nullcontext
         self._outputs: Set[int] = set()
         self._shape: Optional[Tuple[int, int]] = None
         self._sequences = 1
@@ -48,7 +50,7 @@ class StepRecorder:
         self._outputs = set()
         recorder = self._recorder()
         recorder.claim([*module.parameters(), *module.buffers()], "parameters")
-        with self._hooks(recorder), recorder:
+        with self._hooks(recorder), self.around(recorder), recorder:
             for _ in range(self.accumulation):
                 self._micro_step(recorder, make_inputs)
                 recorder.phase("between")

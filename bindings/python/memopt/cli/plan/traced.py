@@ -151,7 +151,7 @@ class Traced(Source):
             autocast=getattr(self._parts.torch, DTYPES[autocast]) if autocast else None,
             accumulation=2 if several else 1,
             gpu=self._gpu,
-            progress=lambda batch: self._bar(batch // 2 - 1, 2),
+            progress=lambda batch, part: self._bar(int(50 * (batch // 2 - 1 + part)), 100),
         )
 
     def dtype(self) -> str:
