@@ -23,6 +23,7 @@ _NOT_HERE = (
     "checkpoint_every", "offload", "zero", "gather_dtype",
     "bucket_view", "no_sync", "loss", "attention", "dtype", "master_weights", "images", "positives",
     "negatives", "seq_mean", "padding_mask", "min_8bit_size", "adapter_dtype",
+    "quantize", "base_dtype",
     "image_dtype", "zero_engine", "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip
 
