@@ -336,6 +336,8 @@ memopt_status mo_plan_play_build(mo_plan_play *p, const mo_plan_settings *s,
     p->tape.compute = p->compute;
     p->tape.adapter_dropout = s->model.lora_dropout;
     p->tape.base_width = (uint32_t)memopt_dtype_size(s->run.base_dtype);
+    if (s->run.base_dtype == 0)
+        p->tape.base_width = p->compute ? p->compute : p->weight_width;
     text_shape(p);
     build_embeddings(p);
     build_tower(p);

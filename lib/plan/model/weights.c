@@ -24,8 +24,9 @@ static uint64_t parts(uint64_t n, uint64_t of)
 }
 
 /* What a matrix takes in few bits. bitsandbytes: absmax of each 64 in fp32, or in 8 bits with an
- * fp32 of each 256 of them and 256 codes, and 16 codes; of int8 an fp32 a row. GPTQ and AWQ: a scale and a zero
- * of each 128 inputs, and GPTQ the group of each input. Matrices are below 2^60 elements. */
+ * fp32 of each 256 of them and 256 codes, and 16 codes; of int8 an fp32 a row. GPTQ and AWQ: a
+ * scale and a zero of each 128 inputs, and GPTQ the group of each input. Matrices are below 2^60
+ * elements. */
 static uint64_t quantized_bytes(uint32_t kind, uint64_t rows, uint64_t columns)
 {
     uint64_t count = rows * columns, blocks = parts(count, 64);
@@ -119,12 +120,11 @@ static void add_adapters(mo_plan_play *p, mo_plan_linear *l, uint64_t rank)
 /* Linear layers are quantised but for the head's. Routers and experts are no linear layers. */
 static uint32_t quantize(mo_plan_play *p, mo_plan_linear *l, uint32_t target)
 {
-    static const enum mo_plan_stored stored[] = {
-        [MO_PLAN_QUANTIZE_NF4] = MO_PLAN_STORED_NF4,
-        [MO_PLAN_QUANTIZE_NF4_DOUBLE] = MO_PLAN_STORED_NF4,
-        [MO_PLAN_QUANTIZE_INT8] = MO_PLAN_STORED_INT8,
-        [MO_PLAN_QUANTIZE_GPTQ] = MO_PLAN_STORED_INT4,
-        [MO_PLAN_QUANTIZE_AWQ] = MO_PLAN_STORED_INT4};
+    static const enum mo_plan_stored stored[] = {[MO_PLAN_QUANTIZE_NF4] = MO_PLAN_STORED_NF4,
+                                                 [MO_PLAN_QUANTIZE_NF4_DOUBLE] = MO_PLAN_STORED_NF4,
+                                                 [MO_PLAN_QUANTIZE_INT8] = MO_PLAN_STORED_INT8,
+                                                 [MO_PLAN_QUANTIZE_GPTQ] = MO_PLAN_STORED_INT4,
+                                                 [MO_PLAN_QUANTIZE_AWQ] = MO_PLAN_STORED_INT4};
     uint32_t kind = p->settings->model.quantize;
     if (target == MO_PLAN_NO_TARGET || !mo_plan_play_in_layers(p, p->tape.layer))
         return MO_PLAN_QUANTIZE_NONE;

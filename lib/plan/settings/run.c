@@ -66,8 +66,6 @@ static void default_dtypes(mo_plan_run *r)
         r->image_dtype = MEMOPT_DTYPE_F32;
     if (r->adapter_dtype == 0)
         r->adapter_dtype = MEMOPT_DTYPE_F32;
-    if (r->base_dtype == 0)
-        r->base_dtype = r->compute_dtype ? r->compute_dtype : r->weight_dtype;
     if (r->gradient_dtype == 0)
         r->gradient_dtype = r->weight_dtype;
     if (r->state_dtype == 0)

@@ -43,9 +43,9 @@ static mo_plan_value cast_product(mo_plan_tape *t, mo_plan_value x, mo_plan_valu
     return y;
 }
 
-/* bitsandbytes' 8 bits: forward makes the weight whole (where autocast then casts both operands), or
- * on a GPU the input narrow and a product of int32; backward makes the weight whole. The input is
- * kept as no tensor that torch knows to be saved, so that checkpoints do not let it go. */
+/* bitsandbytes' 8 bits: forward makes the weight whole (where autocast then casts both operands),
+ * or on a GPU the input narrow and a product of int32; backward makes the weight whole. The input
+ * is kept as no tensor that torch knows to be saved, so that checkpoints do not let it go. */
 static mo_plan_value int8_product(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x)
 {
     uint32_t own = mo_plan_width(t, x), width = t->compute && !t->gpu ? t->compute : own;

@@ -11,7 +11,12 @@
 
 /* How a weight is stored: as it is, or in few bits. What bitsandbytes and PEFT do with each is told
  * in composed.c. */
-enum mo_plan_stored { MO_PLAN_STORED_WHOLE, MO_PLAN_STORED_NF4, MO_PLAN_STORED_INT8, MO_PLAN_STORED_INT4 };
+enum mo_plan_stored {
+    MO_PLAN_STORED_WHOLE,
+    MO_PLAN_STORED_NF4,
+    MO_PLAN_STORED_INT8,
+    MO_PLAN_STORED_INT4
+};
 
 /* A weight matrix of in × out elements, its bias, LoRA's two, and casts of them. */
 typedef struct mo_plan_linear {

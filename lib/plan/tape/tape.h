@@ -184,7 +184,7 @@ struct mo_plan_tape {
     uint8_t in_region; /* 1: nodes of a region run, which was run again for them */
     uint8_t kept_count;
     uint32_t kept[MO_PLAN_REGION_KEPT]; /* storages for the node of the region that runs */
-    uint8_t ghost;     /* 1: what is made takes no bytes: it is played to learn what is recorded */
+    uint8_t ghost; /* 1: what is made takes no bytes: it is played to learn what is recorded */
     mo_plan_tape_hook_run on_gradient; /* NULL, or called with a leaf whose gradient is whole */
     void *gradient_context;
     uint64_t stop; /* the node after which what runs again ends (0: none): no more is saved */
