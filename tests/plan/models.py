@@ -31,7 +31,10 @@ def build(row: Dict[str, Any], device: str = "cpu") -> torch.nn.Module:
         )
     if device == "meta":
         model.tie_weights()
-    freeze(model, run)
+    if run.get("quantize"):
+        model = quantized(model, run)
+    else:
+        freeze(model, run)
     checkpointing(model, run)
     if contrastive(run):
         model = heads.Contrastive(model, group_of(run))
@@ -94,6 +97,39 @@ def freeze(model: Any, run: Dict[str, Any]) -> None:
         add_lora(model, run["lora"], run["lora_targets"], dtype, tower if frozen else None)
         if frozen:
             projector.requires_grad_(True)
+
+
+def quantized(model: Any, run: Dict[str, Any]) -> Any:
+    """bitsandbytes' layers in place of all linear ones but the head, and PEFT's adapters on them.
+
+    Weights are quantised from the type that they are computed in; with the others of fp32, it is
+    what `prepare_model_for_kbit_training` leaves of a model of that type.
+    """
+    peft, nn = (importlib.import_module(name) for name in ("peft", "bitsandbytes.nn"))
+    kind, base = run["quantize"], DTYPES[run.get("base", run.get("autocast", run["dtype"]))]
+    for path, linear in list(model.named_modules()):
+        if not isinstance(linear, torch.nn.Linear) or linear is model.get_output_embeddings():
+            continue
+        sizes = (linear.in_features, linear.out_features, linear.bias is not None)
+        weight = linear.weight.data
+        if kind == "int8":
+            made = nn.Linear8bitLt(*sizes, has_fp16_weights=False)
+            made.weight = nn.Int8Params(weight, requires_grad=False, has_fp16_weights=False)
+        else:
+            made = nn.Linear4bit(*sizes, compute_dtype=base, quant_type="nf4")
+            made.weight = nn.Params4bit(
+                weight.to(base),
+                requires_grad=False,
+                compress_statistics=kind == "nf4-double",
+                quant_type="nf4",
+                module=made,
+            )
+        made.bias = linear.bias
+        parent, _, name = path.rpartition(".")
+        setattr(model.get_submodule(parent), name, made.to("cpu"))
+    model.is_loaded_in_8bit, model.is_loaded_in_4bit = kind == "int8", kind != "int8"
+    adapters = peft.LoraConfig(r=run["lora"], target_modules=run["lora_targets"], lora_dropout=0.0)
+    return peft.get_peft_model(model, adapters).get_base_model()
 
 
 def part_of(model: torch.nn.Module, name: str) -> Any:

@@ -548,3 +548,18 @@ def test_a_plot_draws_the_runs_of_the_table(config, monkeypatch):
         assert one.proposed.peak.total == one.solution.peak_bytes
         assert "micro-batch %d" % one.run.batch in plot._card(one)
     assert "with changes" in plot._card(changed) and "with" not in plot._card(fits)
+
+
+def test_a_quantised_base_is_not_left_out_of_a_file(config, tmp_path):
+    """--apply has no key for it: an error before anything is written."""
+    path = tmp_path / "train.json"
+    path.write_text('{"per_device_train_batch_size": 64, "lora_r": 8}')
+    words = ["--lora", "8", "--quantize", "nf4", "--gpu-memory", "4", "--apply"]
+    done = subprocess.run(
+        [sys.executable, "-m", "memopt", "plan", "--model", config, *words, "--config-path", str(path)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and "--quantize" in done.stderr
+    assert path.read_text() == '{"per_device_train_batch_size": 64, "lora_r": 8}'

@@ -25,6 +25,7 @@ NAMES = {
     "images": "image_dtype",
     "frames": "images",
     "adapters": "adapter_dtype",
+    "base": "base_dtype",
     "gather": "gather_dtype",
     "engine": "zero_engine",
     "overlap": "overlap_comm",
@@ -44,6 +45,7 @@ def plan_of(row):
         targets = [name.split("_")[0] for name in run["lora_targets"]]
         targets = [TARGETS.get(name, name) for name in targets]
         model = model.replace(lora_rank=run["lora"], lora_targets=targets)
+        model = model.replace(quantize=run.get("quantize"))
     if "positives" in run or "negatives" in run:
         model = model.replace(head="contrastive")
     if run.get("freeze_vision"):

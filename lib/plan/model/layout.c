@@ -24,7 +24,7 @@ static void build_mlp(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l)
         uint32_t to = m->lora_targets; /* the weight of two projections has the ranks of both */
         uint64_t up = (to & MO_PLAN_TARGET_GATE ? 1u : 0u) + (to & MO_PLAN_TARGET_UP ? 1u : 0u);
         uint64_t down = to & MO_PLAN_TARGET_DOWN ? 1 : 0;
-        l->router = mo_plan_play_linear(p, s->hidden, s->experts, 0, 0);
+        l->router = mo_plan_play_linear(p, s->hidden, s->experts, 0, MO_PLAN_NO_TARGET);
         l->experts_up =
             mo_plan_play_experts(p, s->experts, s->hidden, 2 * s->ffn, up * m->lora_rank);
         l->experts_down =
@@ -335,6 +335,9 @@ memopt_status mo_plan_play_build(mo_plan_play *p, const mo_plan_settings *s,
     p->tape.gpu = (uint8_t)mo_plan_card_is_gpu(&s->card);
     p->tape.compute = p->compute;
     p->tape.adapter_dropout = s->model.lora_dropout;
+    p->tape.base_width = (uint32_t)memopt_dtype_size(s->run.base_dtype);
+    if (s->run.base_dtype == 0)
+        p->tape.base_width = p->compute ? p->compute : p->weight_width;
     text_shape(p);
     build_embeddings(p);
     build_tower(p);

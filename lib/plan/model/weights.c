@@ -17,9 +17,36 @@ static mo_plan_value weight_value(mo_plan_play *p, const mo_plan_weight *w,
     return v;
 }
 
-/* chunks: the first size, which FSDP shares out. */
-static mo_plan_value add_weight(mo_plan_play *p, uint64_t rows, uint64_t columns, uint64_t chunks,
-                                uint32_t adapter)
+/* Bytes of n rounded up to whole parts. */
+static uint64_t parts(uint64_t n, uint64_t of)
+{
+    return n / of + (n % of != 0);
+}
+
+/* What a matrix takes in few bits. bitsandbytes: absmax of each 64 in fp32, or in 8 bits with an
+ * fp32 of each 256 of them and 256 codes, and 16 codes; of int8 an fp32 a row. GPTQ and AWQ: a
+ * scale and a zero of each 128 inputs, and GPTQ the group of each input. Matrices are below 2^60
+ * elements. */
+static uint64_t quantized_bytes(uint32_t kind, uint64_t rows, uint64_t columns)
+{
+    uint64_t count = rows * columns, blocks = parts(count, 64);
+    uint64_t groups = parts(columns, 128) * rows;
+    switch (kind) {
+    case MO_PLAN_QUANTIZE_NF4:
+        return parts(count, 2) + 4 * blocks + 64;
+    case MO_PLAN_QUANTIZE_NF4_DOUBLE:
+        return parts(count, 2) + blocks + 4 * parts(blocks, 256) + 64 + 4 + 1024;
+    case MO_PLAN_QUANTIZE_INT8:
+        return count + 4 * rows;
+    default:
+        return parts(count, 2) + 2 * groups + parts(groups, 2) +
+               (kind == MO_PLAN_QUANTIZE_GPTQ ? 4 * columns : 0);
+    }
+}
+
+/* chunks: the first size, which FSDP shares out. kind: how it is quantised. */
+static mo_plan_value add_stored(mo_plan_play *p, uint64_t rows, uint64_t columns, uint64_t chunks,
+                                uint32_t adapter, uint32_t kind)
 {
     mo_plan_tape *t = &p->tape;
     t->label = "the weights";
@@ -43,11 +70,19 @@ static mo_plan_value add_weight(mo_plan_play *p, uint64_t rows, uint64_t columns
                           .adapter = adapter,
                           .unused = asks && p->unused};
     mo_plan_place place = p->engine->place(p, w);
+    if (kind != MO_PLAN_QUANTIZE_NONE)
+        place.bytes = quantized_bytes(kind, rows, columns);
     mo_plan_value v = weight_value(p, w, &place);
     if (asks) /* operations on one that is not used are recorded as well */
         mo_plan_value_learns(t, v, w->learns ? place.gradient_bytes : 0);
     p->engine->add(p, w);
     return v;
+}
+
+static mo_plan_value add_weight(mo_plan_play *p, uint64_t rows, uint64_t columns, uint64_t chunks,
+                                uint32_t adapter)
+{
+    return add_stored(p, rows, columns, chunks, adapter, MO_PLAN_QUANTIZE_NONE);
 }
 
 int mo_plan_play_in_layers(const mo_plan_play *p, uint32_t layer)
@@ -82,6 +117,23 @@ static void add_adapters(mo_plan_play *p, mo_plan_linear *l, uint64_t rank)
     l->up = add_weight(p, l->out, rank, l->out, 1);
 }
 
+/* Linear layers are quantised but for the head's. Routers and experts are no linear layers. */
+static uint32_t quantize(mo_plan_play *p, mo_plan_linear *l, uint32_t target)
+{
+    static const enum mo_plan_stored stored[] = {[MO_PLAN_QUANTIZE_NF4] = MO_PLAN_STORED_NF4,
+                                                 [MO_PLAN_QUANTIZE_NF4_DOUBLE] = MO_PLAN_STORED_NF4,
+                                                 [MO_PLAN_QUANTIZE_INT8] = MO_PLAN_STORED_INT8,
+                                                 [MO_PLAN_QUANTIZE_GPTQ] = MO_PLAN_STORED_INT4,
+                                                 [MO_PLAN_QUANTIZE_AWQ] = MO_PLAN_STORED_INT4};
+    uint32_t kind = p->settings->model.quantize;
+    if (target == MO_PLAN_NO_TARGET || !mo_plan_play_in_layers(p, p->tape.layer))
+        return MO_PLAN_QUANTIZE_NONE;
+    l->stored = stored[kind];
+    if (kind == MO_PLAN_QUANTIZE_NF4_DOUBLE)
+        l->scales = 4 * parts(l->in * l->out, 64);
+    return kind;
+}
+
 mo_plan_linear mo_plan_play_linear(mo_plan_play *p, uint64_t in, uint64_t out, int bias,
                                    uint32_t target)
 {
@@ -91,7 +143,7 @@ mo_plan_linear mo_plan_play_linear(mo_plan_play *p, uint64_t in, uint64_t out, i
     l.out = out;
     int inputs_first =
         mo_plan_family_of(m)->inputs_first && mo_plan_play_in_layers(p, p->tape.layer);
-    l.weight = add_weight(p, out, in, inputs_first ? in : out, 0);
+    l.weight = add_stored(p, out, in, inputs_first ? in : out, 0, quantize(p, &l, target));
     if (bias)
         l.bias = add_bias(p, out);
     if ((target & m->lora_targets) != 0)

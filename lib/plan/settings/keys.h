@@ -71,7 +71,9 @@
     X(COUNT, lora_rank, 1048576, "rank of LoRA adapters; default: all weights learn")              \
     X(FLAGS, lora_targets, "query|key|value|output|gate|up|down|head",                             \
       "layers with adapters; default: query,value")                                                \
-    X(SHARE, lora_dropout, 1, "dropout before the adapters")
+    X(SHARE, lora_dropout, 1, "dropout before the adapters")                                       \
+    X(CHOICE, quantize, "none|nf4|nf4-double|int8|gptq|awq",                                       \
+      "how linear layers under LoRA are stored; nf4-double: absmax too (bitsandbytes)")
 
 #define MO_PLAN_RUN_KEYS(X)                                                                        \
     X(COUNT, batch, 16777216, "samples of a micro-batch on one device; default: 1, or what fits")  \
@@ -88,6 +90,8 @@
     X(DTYPE, master_dtype, 0, "of a master copy of the weights; default: no copy")                 \
     X(DTYPE, state_dtype, 0, "of 32-bit optimizer states")                                         \
     X(DTYPE, adapter_dtype, 0, "of LoRA's adapters; default: fp32, as PEFT keeps them")            \
+    X(DTYPE, base_dtype, 0,                                                                        \
+      "nf4 computes in it (bnb_4bit_compute_dtype); default: autocast's, else the weights'")       \
     X(DTYPE, image_dtype, 0, "of the images of a batch; default: fp32")                            \
     X(DTYPE, gather_dtype, 0, "FSDP gathers weights in it and computes in it")                     \
     X(CHOICE, optimizer,                                                                           \

@@ -25,7 +25,27 @@ static memopt_status check_mix(const char *name, memopt_dtype dtype, memopt_dtyp
 static memopt_status check_dtypes(const mo_plan_run *r)
 {
     MO_PLAN_TRY(check_mix("run.compute_dtype", r->compute_dtype, r->weight_dtype));
+    MO_PLAN_TRY(check_mix("run.base_dtype", r->base_dtype, r->weight_dtype));
     return check_mix("run.adapter_dtype", r->adapter_dtype, r->weight_dtype);
+}
+
+/* Quantised weights do not learn, and are not shared out. */
+static memopt_status check_quantized(const mo_plan_settings *s)
+{
+    const char *kind = MO_PLAN_WORD(model.quantize, s->model.quantize);
+    const mo_plan_run *r = &s->run;
+    if (s->model.quantize == MO_PLAN_QUANTIZE_NONE)
+        return MEMOPT_OK;
+    if (s->model.lora_rank == 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "plan: weights of %s do not learn; give model.lora_rank", kind);
+    if (r->zero_engine == MO_PLAN_ENGINE_DEEPSPEED ||
+        (r->world_size > 1 && r->sharding >= MO_PLAN_ZERO2))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "plan: weights of %s that FSDP or DeepSpeed divide are not known; take "
+                       "run.sharding=ddp or zero1 of torch",
+                       kind);
+    return MEMOPT_OK;
 }
 
 int mo_plan_is_ours(uint32_t optimizer)
@@ -151,6 +171,7 @@ memopt_status mo_plan_settings_fill(mo_plan_settings *s, const mo_plan_model *mo
     read(s, model, run, card);
     MO_PLAN_TRY(mo_plan_model_fill(s));
     MO_PLAN_TRY(fill_run(s));
+    MO_PLAN_TRY(check_quantized(s));
     MO_PLAN_TRY(derive(s));
     mo_plan_card_fill(&s->card);
     return MEMOPT_OK;

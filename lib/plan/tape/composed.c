@@ -43,14 +43,73 @@ static mo_plan_value cast_product(mo_plan_tape *t, mo_plan_value x, mo_plan_valu
     return y;
 }
 
+/* bitsandbytes' 8 bits: forward makes the weight whole (where autocast then casts both operands),
+ * or on a GPU the input narrow and a product of int32; backward makes the weight whole. The input
+ * is kept as no tensor that torch knows to be saved, so that checkpoints do not let it go. */
+static mo_plan_value int8_product(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x)
+{
+    uint32_t own = mo_plan_width(t, x), width = t->compute && !t->gpu ? t->compute : own;
+    uint64_t size = mo_plan_elements(t, x), count = mo_plan_elements(t, l->weight);
+    uint64_t out = mo_plan_tape_mul(t, size / l->in, l->out), casts = width == own ? 0 : width;
+    uint64_t flash = t->gpu ? 3 * size + 6 * out : count * own + casts * (count + size);
+    t->label = "an 8-bit layer";
+    mo_plan_value y = mo_plan_value_of_inputs(t, out, width, t->category);
+    mo_plan_tape_flash(t, flash, t->category);
+    mo_plan_tape_keep(t, x);
+    mo_plan_tape_record(t, &(mo_plan_record){.label = "an 8-bit layer",
+                                             .out[0] = y,
+                                             .in[0] = x,
+                                             .grad[0] = mo_plan_bytes_of(t, x),
+                                             .saved[0] = t->in_backward ? MO_PLAN_NONE : x,
+                                             .temp = count * own + (casts ? out * own : 0)});
+    return y;
+}
+
+/* A product with a frozen weight of 4 bits, in a type of its own. Its kernel makes the weight whole
+ * inside, which a CPU's recorder does not see; backward makes it whole again. */
+static mo_plan_value int4_product(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x)
+{
+    int is_nf4 = l->stored == MO_PLAN_STORED_NF4;
+    uint32_t own = mo_plan_width(t, x), width = is_nf4 ? t->base_width : own;
+    uint64_t out = mo_plan_tape_mul(t, mo_plan_elements(t, x) / l->in, l->out);
+    uint64_t whole = mo_plan_tape_mul(t, mo_plan_elements(t, l->weight), width) + l->scales;
+    mo_plan_value input = mo_plan_op_cast(t, x, width);
+    t->label = "a 4-bit layer";
+    mo_plan_value y = mo_plan_value_of_inputs(t, out, width, t->category);
+    mo_plan_tape_flash(t, t->gpu ? whole : 0, t->category);
+    mo_plan_tape_record(t, &(mo_plan_record){.label = "a 4-bit layer",
+                                             .out[0] = y,
+                                             .in[0] = input,
+                                             .grad[0] = mo_plan_bytes_of(t, input),
+                                             .temp = whole});
+    y = mo_plan_next(t, y, mo_plan_op_cast(t, y, own));
+    mo_plan_drop(t, input);
+    if (is_nf4 && l->down != MO_PLAN_NONE) /* PEFT clones it */
+        y = mo_plan_next(t, y, mo_plan_op_copy(t, y));
+    return y;
+}
+
+static mo_plan_value base_product(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x)
+{
+    if (l->stored == MO_PLAN_STORED_WHOLE)
+        return cast_product(t, x, l->weight, l->bias, l->in, l->out,
+                            t->compute ? t->compute : mo_plan_width(t, l->weight));
+    if (!t->in_backward)
+        t->flops += 2.0 * (double)mo_plan_elements(t, x) * (double)l->out;
+    return l->stored == MO_PLAN_STORED_INT8 ? int8_product(t, l, x) : int4_product(t, l, x);
+}
+
 /* Adds to y what LoRA's two make of x. As PEFT does it: x is cast to their type, and the sum back
- * to that of y; autocast casts each operand of a product once more. Takes y over. */
+ * to that of y, beside a quantised weight what is added; autocast casts each operand of a product
+ * once more, and on a GPU is left to do so alone beside a quantised weight. Takes y over. */
 static mo_plan_value adapted(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_value x,
                              mo_plan_value y)
 {
     uint64_t rank = mo_plan_elements(t, l->down) / l->in;
     uint32_t width = mo_plan_width(t, l->down);
-    mo_plan_value own = mo_plan_op_cast(t, x, width);
+    uint32_t narrow = mo_plan_width(t, y);
+    int quantized = l->stored != MO_PLAN_STORED_WHOLE, left = quantized && t->compute && t->gpu;
+    mo_plan_value own = mo_plan_op_cast(t, x, left ? mo_plan_width(t, x) : width);
     mo_plan_value low = mo_plan_op_dropout(t, own, t->adapter_dropout);
     uint32_t operands = t->compute ? t->compute : width;
     mo_plan_value middle = cast_product(t, low, l->down, MO_PLAN_NONE, l->in, rank, operands);
@@ -58,10 +117,12 @@ static mo_plan_value adapted(mo_plan_tape *t, const mo_plan_linear *l, mo_plan_v
     mo_plan_value high = cast_product(t, middle, l->up, MO_PLAN_NONE, rank, l->out, operands);
     mo_plan_drop(t, middle);
     high = mo_plan_next(t, high, mo_plan_op_scale(t, high));
+    if (quantized && !left)
+        high = mo_plan_next(t, high, mo_plan_op_cast(t, high, narrow));
     mo_plan_value sum = mo_plan_op_add(t, y, high);
-    uint32_t narrow = mo_plan_width(t, y);
     MO_PLAN_DROP(t, high, y);
-    sum = mo_plan_next(t, sum, mo_plan_op_cast(t, sum, narrow));
+    if (!left)
+        sum = mo_plan_next(t, sum, mo_plan_op_cast(t, sum, narrow));
     mo_plan_drop(t, own);
     return sum;
 }
@@ -70,8 +131,7 @@ mo_plan_value mo_plan_op_linear(mo_plan_tape *t, const mo_plan_linear *l, mo_pla
 {
     if (t->status != MEMOPT_OK)
         return MO_PLAN_NONE;
-    mo_plan_value y = cast_product(t, x, l->weight, l->bias, l->in, l->out,
-                                   t->compute ? t->compute : mo_plan_width(t, l->weight));
+    mo_plan_value y = base_product(t, l, x);
     return l->down == MO_PLAN_NONE ? y : adapted(t, l, x, y);
 }
 

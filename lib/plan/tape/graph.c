@@ -232,8 +232,27 @@ static void record_region(mo_plan_tape *t, const mo_plan_tape_region *region,
         if (mo_plan_needs(t, inputs[i]) && !add_edge(t, node, inputs[i], 0))
             return;
     }
+    uint8_t offload = t->offload;
+    t->offload = 0;
+    for (uint8_t i = 0; i < t->kept_count; i++)
+        (void)add_saved(t, node, t->kept[i]);
+    t->offload = offload;
     t->values[out].node = node;
     t->values[out].slot = 0;
+}
+
+void mo_plan_tape_keep(mo_plan_tape *t, mo_plan_value v)
+{
+    if (t->status != MEMOPT_OK || t->recording || t->in_backward)
+        return;
+    uint32_t storage = t->values[v].storage;
+    for (uint8_t i = 0; i < t->kept_count; i++)
+        if (t->kept[i] == storage)
+            return;
+    if (t->kept_count == MO_PLAN_REGION_KEPT)
+        return;
+    mo_plan_storage_hold(t, storage);
+    t->kept[t->kept_count++] = storage;
 }
 
 mo_plan_value mo_plan_tape_region_forward(mo_plan_tape *t, mo_plan_region_run run, void *context,
@@ -252,5 +271,7 @@ mo_plan_value mo_plan_tape_region_forward(mo_plan_tape *t, mo_plan_region_run ru
     t->recording = recording;
     if (out != MO_PLAN_NONE)
         record_region(t, &region, inputs, out);
+    while (t->kept_count > 0)
+        mo_plan_storage_drop(t, t->kept[--t->kept_count]);
     return out;
 }

@@ -9,10 +9,21 @@
 #include "plan/settings/families.h"
 #include "plan/tape/tape.h"
 
+/* How a weight is stored: as it is, or in few bits. What bitsandbytes and PEFT do with each is told
+ * in composed.c. */
+enum mo_plan_stored {
+    MO_PLAN_STORED_WHOLE,
+    MO_PLAN_STORED_NF4,
+    MO_PLAN_STORED_INT8,
+    MO_PLAN_STORED_INT4
+};
+
 /* A weight matrix of in × out elements, its bias, LoRA's two, and casts of them. */
 typedef struct mo_plan_linear {
     mo_plan_value weight, bias, down, up;
     uint64_t in, out;
+    enum mo_plan_stored stored;
+    uint64_t scales; /* bytes of fp32 that are made again where scales are in 8 bits (nf4-double) */
 } mo_plan_linear;
 
 typedef struct mo_plan_norm {

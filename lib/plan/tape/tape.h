@@ -108,7 +108,7 @@ typedef struct mo_plan_tape mo_plan_tape;
 
 /* A part of the forward pass that is run again in backward. It drops no input, returns its output
  * and leaves nothing else alive but what nodes hold. */
-enum { MO_PLAN_REGION_INPUTS = 3 };
+enum { MO_PLAN_REGION_INPUTS = 3, MO_PLAN_REGION_KEPT = 5 };
 typedef mo_plan_value (*mo_plan_region_run)(mo_plan_tape *t, void *context,
                                             const mo_plan_value *inputs);
 
@@ -182,7 +182,9 @@ struct mo_plan_tape {
                     the input's type; torch's AdamW steps one weight after the other */
     uint8_t in_backward;
     uint8_t in_region; /* 1: nodes of a region run, which was run again for them */
-    uint8_t ghost;     /* 1: what is made takes no bytes: it is played to learn what is recorded */
+    uint8_t kept_count;
+    uint32_t kept[MO_PLAN_REGION_KEPT]; /* storages for the node of the region that runs */
+    uint8_t ghost; /* 1: what is made takes no bytes: it is played to learn what is recorded */
     mo_plan_tape_hook_run on_gradient; /* NULL, or called with a leaf whose gradient is whole */
     void *gradient_context;
     uint64_t stop; /* the node after which what runs again ends (0: none): no more is saved */
@@ -190,6 +192,7 @@ struct mo_plan_tape {
     uint64_t cached_count, cached_capacity;
     uint32_t compute;       /* 0, or the width that autocast computes in */
     double adapter_dropout; /* before LoRA's two */
+    uint32_t base_width;    /* that quantised weights are computed with in 4 bits */
     double flops;           /* of forward operations outside recomputation */
 };
 
@@ -238,7 +241,7 @@ void mo_plan_value_input_learns(mo_plan_tape *t, mo_plan_value v);
 void mo_plan_value_learns(mo_plan_tape *t, mo_plan_value v, uint64_t gradient_bytes);
 
 /* --- the graph (tape_graph.c) --------------------------------------------------------------- */
-enum { MO_PLAN_RECORD_INPUTS = 4, MO_PLAN_RECORD_SAVED = 6, MO_PLAN_RECORD_OUTPUTS = 3 };
+enum { MO_PLAN_RECORD_INPUTS = 4, MO_PLAN_RECORD_SAVED = 8, MO_PLAN_RECORD_OUTPUTS = 3 };
 #define MO_PLAN_ALIAS UINT64_MAX /* the incoming gradient itself */
 /* What an operation leaves behind; values that are not named are MO_PLAN_NONE. */
 typedef struct mo_plan_record {
@@ -268,6 +271,10 @@ void mo_plan_value_hook(mo_plan_tape *t, mo_plan_value v, mo_plan_tape_hook_run 
 mo_plan_mark mo_plan_tape_mark(const mo_plan_tape *t);
 /* Takes what was recorded since off the tape; all of it must have run. */
 void mo_plan_tape_rewind(mo_plan_tape *t, const mo_plan_mark *mark);
+
+/* Where a region runs forward that is to be run again, v stays to the end of its backward all the
+ * same: 5 storages a region, each once. */
+void mo_plan_tape_keep(mo_plan_tape *t, mo_plan_value v);
 
 /* Runs a region forward: with nodes of its own (again = 0), or to be run again in backward. */
 mo_plan_value mo_plan_tape_region_forward(mo_plan_tape *t, mo_plan_region_run run, void *context,

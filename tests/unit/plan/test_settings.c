@@ -42,6 +42,10 @@ static void refused_with_the_numbers(void **state)
         {"model.family=gpt2;model.hidden=768;model.variant=gemma", "gemma", "llama"},
         {"model.hidden=768;model.variant=phi3;model.gated=no", "model.gated is no", "phi3"},
         {"model.hidden=768;model.lora_rank=4096", "model.lora_rank is 4096", "768"},
+        {"model.hidden=768;model.quantize=nf4", "weights of nf4", "model.lora_rank"},
+        {"model.hidden=768;model.lora_rank=8;model.quantize=int8;run.world_size=2;run.sharding="
+         "zero3",
+         "weights of int8", "zero1"},
         {"model.family=vit;model.hidden=768;model.patch_size=500", "patch_size is 500", "224"},
         {"model.family=vit;model.hidden=768;model.head=causal-lm", "causal-lm", "tokens"},
         {"model.hidden=768;model.head=image", "image head", "vit"},

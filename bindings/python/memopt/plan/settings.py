@@ -151,6 +151,7 @@ class Model(Settings):
     lora_rank: Optional[int] = None
     lora_targets: Optional[Flags] = None
     lora_dropout: Optional[float] = None
+    quantize: Optional[Literal["none", "nf4", "nf4-double", "int8", "gptq", "awq"]] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -171,6 +172,7 @@ class Run(Settings):
     master_dtype: Optional[DType] = None
     state_dtype: Optional[DType] = None
     adapter_dtype: Optional[DType] = None
+    base_dtype: Optional[DType] = None
     image_dtype: Optional[DType] = None
     gather_dtype: Optional[DType] = None
     optimizer: Optional[Literal["adamw", "adamw-foreach", "adamw-fused", "adamw8bit", "adamw4bit", "adamwfp8", "adamw-memopt", "lion", "lion8bit", "sgd", "sgd-momentum", "sgd8bit", "adafactor", "none"]] = None

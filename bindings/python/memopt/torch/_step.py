@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
 import torch
 from torch.utils._pytree import tree_iter
 
-from ._recorder import Account, Recorder, Tensor
+from ._recorder import Account, Recorder, Tensor, tensors_in
 from ._target import Target, head_of, scores
 
 class Recorded:
@@ -38,6 +38,8 @@ class StepRecorder:
         self.autocast = autocast
         self.accumulation = accumulation
         self.optimizer = optimizer
+        #: Active while the step runs; given the recorder.
+        self.around: Callable[[Recorder], Any] = contextlib.nullcontext
         self._outputs: Set[int] = set()
         self._shape: Optional[Tuple[int, int]] = None
         self._sequences = 1
@@ -47,8 +49,10 @@ class StepRecorder:
         module = self.target.module
         self._outputs = set()
         recorder = self._recorder()
-        recorder.claim([*module.parameters(), *module.buffers()], "parameters")
-        with self._hooks(recorder), recorder:
+        held = [*module.parameters(), *module.buffers()]
+        scales = tensors_in([vars(tensor) for tensor in held])  # of quantised weights
+        recorder.claim([*held, *scales], "parameters")
+        with self._hooks(recorder), self.around(recorder), recorder:
             for _ in range(self.accumulation):
                 self._micro_step(recorder, make_inputs)
                 recorder.phase("between")

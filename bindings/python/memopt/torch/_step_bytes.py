@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
+from ._layers import Layers
 from ._optimizer_bytes import OptimizerBytes
 from ._recorder import CATEGORIES, Account
 
@@ -47,29 +48,45 @@ class StepBytes(NamedTuple):
         }
 
 
-class Series:
-    """Bytes by category after each event of a step, without optimizer."""
+#: A category's index, its bytes more or less, and what happened.
+_Event = Tuple[int, int, Tuple[bool, str]]
 
-    def __init__(self, account: Account) -> None:
+
+def _event(account: Account, of: List[int], event: int) -> _Event:
+    tensor = account.tensors[abs(event) - 1]
+    size = tensor.bytes if event > 0 else -tensor.bytes
+    return of[abs(event) - 1], size, (event > 0, tensor.operation)
+
+
+class Series:
+    """Bytes by category after each event of a step, without optimizer. `layers` are those that ran
+    for all: what they did is repeated. NotRepeated where they did not do the same."""
+
+    def __init__(self, account: Account, layers: Optional[Layers] = None) -> None:
         self.rows: List[Bytes] = []
         #: Phase of each row.
         self.phases: List[str] = []
         #: What happened, to see whether two steps did the same.
         self.shape: List[Tuple[bool, str]] = []
-        self._add(account)
-
-    def _add(self, account: Account) -> None:
         index = {name: i for i, name in enumerate(CATEGORIES)}
         of = [index[account.category(n)] for n in range(len(account.tensors))]
+        events = [_event(account, of, event) for event in account.events]
+        marks = list(account.marks)
+        repeats = layers.repeats(account.events, events) if layers else []
+        for place, more in reversed(repeats):
+            events[place:place] = more
+            marks = [(at + len(more) * (at >= place), phase) for at, phase in marks]
+        self._add(events, marks)
+
+    def _add(self, events: List[_Event], marks: List[Tuple[int, str]]) -> None:
         live = [0] * len(CATEGORIES)
-        ends = [at for at, _ in account.marks[1:]] + [len(account.events)]
-        for (start, phase), end in zip(account.marks, ends):
+        ends = [at for at, _ in marks[1:]] + [len(events)]
+        for (start, phase), end in zip(marks, ends):
             if start > 0:  # a phase begins with what the one before left
                 self._row(live, phase, (True, "mark"))
-            for event in account.events[start:end]:
-                tensor = account.tensors[abs(event) - 1]
-                live[of[abs(event) - 1]] += tensor.bytes if event > 0 else -tensor.bytes
-                self._row(live, phase, (event > 0, tensor.operation))
+            for category, change, what in events[start:end]:
+                live[category] += change
+                self._row(live, phase, what)
 
     def _row(self, live: List[int], phase: str, what: Tuple[bool, str]) -> None:
         self.rows.append(tuple(live))

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
+from ._layers import Layers
 from ._optimizer_bytes import OptimizerBytes, optimizer_bytes
 from ._step import StepRecorder
 from ._step_bytes import Line, Series, StepBytes, step_bytes
@@ -39,7 +40,8 @@ class Trace:
         trace.line().largest_batch(16 << 30)
 
     `optimizer` is one of `OPTIMIZERS`, `autocast` a dtype, `gpu` whose kernels to count. Series are
-    traced once, each told to `progress` first. The module's own tensors and gradients are as they were afterwards.
+    traced once; `progress` is told the batch and the part of it that is done. Of many equal layers
+    four are run. The module's own tensors and gradients are as they were afterwards.
     """
 
     def __init__(
@@ -51,14 +53,15 @@ class Trace:
         autocast: Optional[torch.dtype] = None,
         accumulation: int = 1,
         gpu: bool = False,
-        progress: Optional[Callable[[int], None]] = None,
+        progress: Optional[Callable[[int, float], None]] = None,
     ) -> None:
         self.target: Target = target_of(target, sequence)
         self._optimizer = optimizer
         self._autocast = autocast
         self._accumulation = accumulation
         self._gpu = gpu
-        self._progress = progress
+        self._progress = progress or (lambda batch, part: None)
+        self._layers = Layers(self.target.module)
         self._known: Dict[int, Series] = {}
 
     @property
@@ -86,22 +89,35 @@ class Trace:
     def series(self, batch: int) -> Series:
         """Every moment of a step."""
         if batch not in self._known:
-            if self._progress is not None:
-                self._progress(batch)
-            self._known[batch] = self._trace(batch)
+            if batch < 1:
+                raise ValueError("the batch size is %d; it must be at least 1" % batch)
+            self._progress(batch, 0.0)
+            self._known[batch] = self._few(batch) or self._trace(batch)
         return self._known[batch]
 
-    def _trace(self, batch: int) -> Series:
-        if batch < 1:
-            raise ValueError("the batch size is %d; it must be at least 1" % batch)
+    def _few(self, batch: int) -> Optional[Series]:
+        """From a few layers; None where they do not tell of the others."""
+        if not self._layers.few:
+            return None
+        try:
+            return self._trace(batch, self._layers)
+        except Exception:  # as NotRepeated, and of a model that asks for all of its layers
+            self._layers.few = False
+            return None
+
+    def _trace(self, batch: int, layers: Optional[Layers] = None) -> Series:
         module = self.target.module
         recorder = StepRecorder(self.target, self._autocast, self._accumulation)
+        if layers is not None:
+            recorder.around = lambda live: layers.run(
+                live, lambda done: self._progress(batch, done / self._accumulation)
+            )
         mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants that a model makes itself
         quiet, random = _quiet(), torch.random.fork_rng(devices=[])
         kernels = _GpuRules() if self._gpu else contextlib.nullcontext()
-        layers = any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
+        recurrent = any(isinstance(part, torch.nn.RNNBase) for part in module.modules())
         spaces: Any = contextlib.nullcontext()
-        if layers:
+        if recurrent:
             spaces = _Workspaces()  # type: ignore[no-untyped-call]
         with _fakes_in(module, mode), mode, _not_packed(), quiet, random, kernels, spaces:
             try:
@@ -116,7 +132,7 @@ class Trace:
                     " other routing do). Measure it instead: --profile"
                     % (type(module).__name__, getattr(error, "func", error))
                 ) from error
-            return Series(recorded.account)
+            return Series(recorded.account, layers)
 
 
 #: What autocast computes in fp32 on a GPU, and not on a CPU.

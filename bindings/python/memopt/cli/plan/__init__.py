@@ -65,6 +65,8 @@ def _restore(arguments: argparse.Namespace, output: Output) -> int:
 
 def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
     if changing:
+        if arguments.quantize not in (None, "none"):
+            raise UsageError("--apply does not write --quantize: set it in the file, and plan with it")
         apply.as_it_is(arguments)
     with contextlib.redirect_stdout(sys.stderr):  # what the user's module prints is no answer
         description, measured, answers = _answers(arguments, changing)

@@ -59,6 +59,8 @@ _SAVERS = {
     "--lora": "model.lora_rank",
     "--lora-dropout": "model.lora_dropout",
     "--adapter-dtype": "run.adapter_dtype",
+    "--quantize": "model.quantize",
+    "--base-dtype": "run.base_dtype",
     "--gather-dtype": "run.gather_dtype",
     "--loss": "run.loss",
 }

@@ -17,7 +17,7 @@ from .traced import DTYPES, Sizes, TraceFailed, Traced, torch_parts
 
 #: Options that Transformers' own classes have no switch for here.
 _NOT_MEASURED = (
-    "lora", "lora_dropout", "adapter_dtype", "image_dtype", "offload", "loss", "zero", "gather_dtype",
+    "lora", "lora_dropout", "quantize", "base_dtype", "adapter_dtype", "image_dtype", "offload", "loss", "zero", "gather_dtype",
     "bucket_view", "no_sync", "checkpoint_every", "zero_engine",
     "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip

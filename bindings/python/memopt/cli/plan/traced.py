@@ -23,6 +23,7 @@ _NOT_HERE = (
     "checkpoint_every", "offload", "zero", "gather_dtype",
     "bucket_view", "no_sync", "loss", "attention", "dtype", "master_weights", "images", "positives",
     "negatives", "seq_mean", "padding_mask", "min_8bit_size", "adapter_dtype",
+    "quantize", "base_dtype",
     "image_dtype", "zero_engine", "reduce_bucket_size", "deepspeed_config",
 )  # fmt: skip
 
@@ -151,7 +152,7 @@ class Traced(Source):
             autocast=getattr(self._parts.torch, DTYPES[autocast]) if autocast else None,
             accumulation=2 if several else 1,
             gpu=self._gpu,
-            progress=lambda batch: self._bar(batch // 2 - 1, 2),
+            progress=lambda batch, part: self._bar(int(50 * (batch // 2 - 1 + part)), 100),
         )
 
     def dtype(self) -> str:
