@@ -591,6 +591,7 @@ static uint64_t room_before_moves(const memopt_allocator *allocator, uint64_t si
     const mo_stat *active = &allocator->stats.by_pool[MO_POOL_ALL][MO_STAT_ACTIVE_BYTES];
     uint64_t held = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
     uint64_t peak = mo_max_u64(active->peak, active->current + size);
+    peak = mo_max_u64(peak, allocator->most_active);
     uint64_t most = peak + mo_max_u64(peak / SLACK_PART, allocator->granularity);
     return most > held ? most - held : 0;
 }

@@ -152,6 +152,7 @@ struct memopt_allocator {
     uint64_t release_pass;
     mo_events events;
     mo_stats stats;
+    uint64_t most_active;  /* the peak of active bytes before peaks were last reset */
     mo_recorder *recorder; /* NULL: no trace is recorded */
     uint32_t tag_count;
     mo_tag tags[MO_TAGS];

@@ -91,6 +91,8 @@ memopt_status memopt_allocator_reset_peaks(memopt_allocator *allocator)
     if (mo_device_inherited(allocator->device))
         return mo_fail_inherited("allocator_reset_peaks");
     mo_lock(&allocator->lock);
+    uint64_t active = allocator->stats.by_pool[MO_POOL_ALL][MO_STAT_ACTIVE_BYTES].peak;
+    allocator->most_active = mo_max_u64(allocator->most_active, active);
     for (int pool = 0; pool < MO_POOL_KINDS; pool++)
         for (int id = 0; id < MO_STAT_COUNT; id++)
             allocator->stats.by_pool[pool][id].peak = allocator->stats.by_pool[pool][id].current;

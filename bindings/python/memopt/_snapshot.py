@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any, Dict, List, Tuple
 
 from . import _abi, errors
@@ -56,6 +55,8 @@ def whole(segments: List[Segment], config: str, traces: List[List[Any]]) -> Dict
 
 def dump(snapshot: Dict[str, Any], path: Any) -> None:
     """Writes the file that torch's viewers and pytorch.org/memory_viz open."""
+    import pickle
+
     with open(path, "wb") as file:
         pickle.dump(snapshot, file)
 
