@@ -11,8 +11,14 @@ torch = pytest.importorskip("torch")
 import memopt  # noqa: E402
 import memopt.torch as mt  # noqa: E402
 from memopt.tools import _leaks  # noqa: E402
-from memopt.torch import _call_context, _arguments, _storages, amp, monitor  # noqa: E402
-from memopt.torch import allocator as allocator_module  # noqa: E402
+from memopt.torch import (  # noqa: E402
+    _arguments,
+    _call_context,
+    _pluggable,
+    _storages,
+    amp,
+    monitor,
+)
 from memopt.torch._live_bytes import LiveBytes  # noqa: E402
 
 # --- storages -------------------------------------------------------------------------------------
@@ -80,15 +86,15 @@ def test_which_gpu_an_allocator_is_asked_of(monkeypatch):
 
 
 def test_figures_of_graphs_are_added_but_for_the_setting_among_them(monkeypatch):
-    figures = {7: 1, 8: 10, 9: 100}
-    monkeypatch.setattr(
-        allocator_module,
-        "_stats",
-        lambda handle: {"reserved_bytes.all.current": figures[handle], "max_split_size": 4},
-    )
-    allocator = bare_allocator()
-    allocator._allocators = lambda device: list(figures)
-    assert allocator.stats() == {"reserved_bytes.all.current": 111, "max_split_size": 4}
+    def get_stats(handle, count, values, _):
+        values[:] = [{7: 1, 8: 10, 9: 100}[handle], 4]
+
+    names = ["reserved_bytes.all.current", "max_split_size"]
+    monkeypatch.setattr(_pluggable, "handles", lambda device: [7, 8, 9])
+    monkeypatch.setattr(_pluggable, "stat_names", lambda: names)
+    library = types.SimpleNamespace(memopt_allocator_get_stats=get_stats)
+    monkeypatch.setattr(_pluggable, "lib", library)
+    assert bare_allocator(0).stats() == {"reserved_bytes.all.current": 111, "max_split_size": 4}
 
 
 # --- the monitor ----------------------------------------------------------------------------------
