@@ -66,7 +66,12 @@ _SAVERS = {
 }
 
 _LONG_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "f32": "fp32"}
-_TARGETS = {"q": "query", "k": "key", "v": "value", "o": "output", "lm_head": "head"}
+#: What a module's name, less "_proj", says of LoRA. Of projections in one weight each part says all.
+_TARGETS = {
+    "q": "query", "k": "key", "v": "value", "o": "output", "out": "output", "lm_head": "head",
+    "fc1": "up", "fc2": "down", "c_fc": "up", "c_attn": "query", "qkv": "query", "gate_up": "gate",
+    "all": "all-linear",
+}  # fmt: skip
 
 
 class Description(NamedTuple):
@@ -153,7 +158,8 @@ def _saver_arguments(group: Any) -> None:
         help="what goes to the host; without a value: activations",
     )
     group.add_argument(
-        "--lora-targets", type=_targets, metavar="LIST", help="q,k,v,o,gate,up,down; default: q,v"
+        "--lora-targets", type=_targets, metavar="LIST",
+        help="q,k,v,o,gate,up,down, or all-linear: all but the head, as of PEFT; default: q,v"
     )
     group.add_argument(
         "--zero",
