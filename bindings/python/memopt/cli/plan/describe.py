@@ -254,16 +254,20 @@ def describe(arguments: argparse.Namespace) -> Description:
     else:
         model, title = Model(), "a model by its totals"
     fields = _model_fields(arguments)
+    own = {"weight_dtype": "fp32", **(reading.run if reading else {})}
+    notes = list(reading.notes) if reading else []
+    if not arguments.lora and not arguments.quantize and model.as_dict().get("quantize", "none") != "none":
+        notes.append("weights of %s do not learn: planned as --dtype says; give --lora" % model.quantize)
+        fields["quantize"] = "none"
+        own.pop("base_dtype", None)
     if arguments.heads and not arguments.kv_heads and (model.kv_heads or 0) > arguments.heads:
         fields["kv_heads"] = arguments.heads
     try:
         model = model.replace(**fields)
-        own = {"weight_dtype": "fp32", **(reading.run if reading else {})}
         engine = deepspeed.fill_in(arguments, model.hidden or 0, own["weight_dtype"])
         run = Run(**{**own, **_run_fields(arguments)}, **engine)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
-    notes = list(reading.notes) if reading else []
     if not arguments.dtype and run.weight_dtype != "fp32":
         notes.append("weights of %s, as the configuration says (--dtype)" % run.weight_dtype)
     return Description(model, run, title, notes)
