@@ -85,6 +85,8 @@ def _plan(
         plot.plot(answers, arguments.plot, description.title)
     if changing:
         settings, required = _settings(answers[0], arguments)
+        if not output.wants_json:
+            print()  # the diff is a section of its own
         done = apply.run(arguments, settings, required, quiet=output.wants_json)
     if output.wants_json:
         result = answer.as_json(answers, description)
@@ -170,7 +172,7 @@ def _settings(
         ),
         "optimizer": (training.asked(arguments, "optimizer"), describe.optimizer_word(run)),
         "checkpointing": (training.asked(arguments, "checkpointing"), run.checkpointing or "none"),
-        "sequence": (None, run.sequence),
+        "sequence": ("sequence" in arguments.said and training.asked(arguments, "seq"), run.sequence),
         "lora": (training.asked(arguments, "lora"), given.model.lora_rank),
         "quantize": (training.asked(arguments, "quantize"), given.model.quantize),
         "loss": (training.asked(arguments, "loss"), run.loss),

@@ -69,13 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def fill_in(arguments: argparse.Namespace) -> List[str]:
     """Sets the options that are not given; what there is to say about it. ApplyError."""
-    arguments.read = set()
+    arguments.read, arguments.said = set(), set()
     if not arguments.from_files:
         return []
     if arguments.apply and not arguments.config_path:
         arguments.config_path = [arguments.from_files]
     readings = _with_deepspeed(read(arguments.from_files, mapping(arguments)), arguments)
     said = together(readings)
+    arguments.said = set(said)
     found = _values(said, readings, arguments)
     used = []
     for option, value in found.items():
