@@ -134,11 +134,6 @@ def test_parts_that_are_not_known_are_refused(config, key):
     assert key in text and "module:function" in text
 
 
-def test_quantization_is_not_read_and_said():
-    reading = interpret(model_type="llama", quantization_config={"load_in_4bit": True})
-    assert any("quantization_config" in note for note in reading.notes)
-
-
 def test_labels():
     table = {str(i): "label %d" % i for i in range(37)}
     assert interpret(model_type="vit", id2label=table).model.labels == 37

@@ -184,6 +184,8 @@ def _settings(
         "micro_batch": run.batch or 1,
         "accumulation": run.accumulation or 1,
     }
+    if training.asked(arguments, "quantize") not in (None, "none"):
+        changed.setdefault("quantize", "weights of %s" % arguments.quantize)
     for name, (asked, value) in values.items():
         if asked or name in changed:
             settings[name] = value

@@ -130,7 +130,7 @@ def _of_config(
 def _agree(arguments: argparse.Namespace, option: str, value: Any, key: str) -> None:
     """An option that is given says what the configuration says; --from yields to it."""
     given = getattr(arguments, option)
-    if given is not None and arguments.from_files:
+    if given is not None and getattr(arguments, "from_files", None):
         return
     if given is not None and given != value:
         raise UsageError("--%s is %s, but %s of the configuration is %s"
