@@ -27,7 +27,7 @@ _OPTIONS = {
     "deepspeed": "deepspeed_config",
 }
 _WORDS = ("none", "plain")  # that are no value of an option
-_NO = (False, None, [], 0)
+_NO: Sequence[Any] = (False, None, [], 0)
 
 #: Keys that change what is alive in ways that are not planned, with the values that do not.
 _OTHERS: Dict[str, Sequence[Any]] = {
