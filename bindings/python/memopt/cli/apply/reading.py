@@ -64,7 +64,8 @@ class _Row(NamedTuple):
         """Whether the key has the word for a value; None: there is no word for it."""
         if self.say is ByExample:
             try:
-                return bool(by_example(setting, self.key.rpartition(".")[2], self.raw, value) == self.raw)
+                leaf = self.key.rpartition(".")[2]
+                return bool(by_example(setting, leaf, self.raw, value) == self.raw)
             except Unspellable:
                 return False
         word, accepted = self.say(value)
@@ -145,7 +146,8 @@ def _rows(
         return
     open_ended = False
     rows: List[_Row] = []
-    for _, _, keys, say, default in preset.rows("dtype" if setting == "weights" else setting) if preset else ():
+    table = preset.rows("dtype" if setting == "weights" else setting) if preset else []
+    for _, _, keys, say, default in table:
         if (say is weights) != (setting == "weights"):
             continue
         paths = [section + parse_path(key) for key in keys.split()]

@@ -1,4 +1,4 @@
-"""The user's training file as input: what it says of the run goes to the options that are not given."""
+"""The user's training file: what it says of the run goes to the options that are not given."""
 
 from __future__ import annotations
 
@@ -81,13 +81,15 @@ def fill_in(arguments: argparse.Namespace) -> List[str]:
     used = []
     for option, value in found.items():
         if getattr(arguments, option) in (None, False):
-            place = next((said[s].place for s, o in _OPTIONS.items() if o == option and s in said), "")
+            places = [said[s].place for s, o in _OPTIONS.items() if o == option and s in said]
+            place = places[0] if places else ""
             taken = _checked(arguments, option, value, place)
             setattr(arguments, option, taken)
             arguments.read.add(option)
             used.append("%s %s" % (option.replace("_", "-"), _shown(taken)))
-    names = ", ".join("%s (%s)" % (r.name, r.preset.name if r.preset else "--key") for r in readings)
-    return ["from %s: %s" % (names, ", ".join(used) or "nothing"), *_not_understood(readings)]
+    names = ["%s (%s)" % (r.name, r.preset.name if r.preset else "--key") for r in readings]
+    told = "from %s: %s" % (", ".join(names), ", ".join(used) or "nothing")
+    return [told, *_not_understood(readings)]
 
 
 def _with_deepspeed(readings: List[Reading], arguments: argparse.Namespace) -> List[Reading]:
@@ -97,8 +99,10 @@ def _with_deepspeed(readings: List[Reading], arguments: argparse.Namespace) -> L
     for each in readings:
         named = each.said.get("deepspeed")
         if named is not None and not isinstance(named.value, str):
-            raise UsageError("%s: DeepSpeed's settings in the file itself are not read; put them in "
-                             "a file and give that" % named.place.partition(" is ")[0])
+            raise UsageError(
+                "%s: DeepSpeed's settings in the file itself are not read; put them in a file and "
+                "give that" % named.place.partition(" is ")[0]
+            )
         if named is not None and not arguments.deepspeed_config:
             more += read([named.value], keys)
     return readings + more
@@ -216,7 +220,8 @@ def _not_understood(readings: List[Reading]) -> List[str]:
             if key in each.keys and each.keys[key] not in harmless:
                 each.open.append("%s: %s" % (key, str(each.keys[key])))
         if each.open:
-            notes.append("%s: not counted, though it matters: %s" % (each.name, ", ".join(each.open)))
+            told = (each.name, ", ".join(each.open))
+            notes.append("%s: not counted, though it matters: %s" % told)
     return notes
 
 
