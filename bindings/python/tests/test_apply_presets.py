@@ -10,6 +10,7 @@ from apply_files import ALL, changed, keyed, write
 from memopt.cli import apply
 from memopt.cli.apply import KeyMapping
 from memopt.cli.apply.presets import PRESETS
+from memopt.cli.apply.reading import read
 from memopt.cli.apply.values import by_example
 
 LIGHTNING = {
@@ -41,7 +42,68 @@ NESTED = {
         "gradient_checkpointing": False,
     },
 }
+TRL = {
+    **TRANSFORMERS,
+    "bf16": False,
+    "model_name_or_path": "x/y",
+    "dtype": "float32",
+    "max_length": 512,
+    "use_peft": False,
+    "lora_r": 16,
+    "load_in_4bit": False,
+    "load_in_8bit": False,
+    "use_bnb_nested_quant": False,
+    "activation_offloading": False,
+    "use_liger_kernel": False,
+}
+LLAMAFACTORY = {
+    **TRANSFORMERS,
+    "finetuning_type": "full",
+    "lora_rank": 8,
+    "cutoff_len": 512,
+    "quantization_bit": None,
+    "double_quantization": True,
+    "disable_gradient_checkpointing": True,
+    "enable_liger_kernel": False,
+    "pure_bf16": False,
+}
+AXOLOTL = {
+    "base_model": "x/y",
+    "micro_batch_size": 16,
+    "gradient_accumulation_steps": 1,
+    "sequence_len": 512,
+    "bf16": False,
+    "fp16": True,
+    "optimizer": "adamw_torch",
+    "gradient_checkpointing": False,
+    "adapter": None,
+    "lora_r": 8,
+    "load_in_4bit": False,
+    "load_in_8bit": False,
+    "bnb_config_kwargs": {"bnb_4bit_use_double_quant": True},
+    "activation_offloading": False,
+    "liger_fused_linear_cross_entropy": False,
+}
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 16,
+    "gradient_accumulation_steps": 1,
+    "bf16": {"enabled": False},
+    "fp16": {"enabled": False},
+    "zero_optimization": {"stage": 1},
+}
+ACCELERATE = {
+    "distributed_type": "FSDP",
+    "mixed_precision": "no",
+    "num_processes": 4,
+    "fsdp_config": {"fsdp_reshard_after_forward": False, "fsdp_activation_checkpointing": False},
+    "deepspeed_config": {"gradient_accumulation_steps": 1},
+}
 FILES = {
+    "trl": TRL,
+    "llamafactory": LLAMAFACTORY,
+    "axolotl": AXOLOTL,
+    "deepspeed": DEEPSPEED,
+    "accelerate": ACCELERATE,
     "lightning": LIGHTNING,
     "transformers": TRANSFORMERS,
     "torchtune": TORCHTUNE,
@@ -66,6 +128,36 @@ def test_every_preset_is_tested():
 def test_detected(tmp_path, name):
     assert edit(tmp_path, FILES[name]).preset == name
     assert edit(tmp_path, FILES[name], preset=name).preset == name
+
+
+#: Each with the presets that have a key for it in the files above.
+BOTH_WAYS = [
+    ("micro_batch", 4, set(FILES) - {"accelerate"}),
+    ("accumulation", 16, set(FILES)),
+    ("optimizer", "adamw8bit", set(FILES) - {"deepspeed", "accelerate"}),
+    ("checkpointing", "full", set(FILES) - {"deepspeed", "lightning"}),
+    ("sequence", 256, {"trl", "llamafactory", "axolotl"}),
+    ("lora", 32, {"trl", "llamafactory", "axolotl"}),
+    ("loss", "fused", {"trl", "llamafactory", "axolotl"}),
+    ("offload", "activations", {"trl", "axolotl"}),
+    ("sharding", "zero3", {"accelerate"}),
+    ("sharding", "deepspeed_zero2", {"deepspeed"}),
+    *(("dtype", dtype, set(FILES)) for dtype in ("fp32", "bf16")),
+    ("dtype", "fp16", set(FILES) - {"torchtune"}),
+    *(("quantize", kind, {"trl", "llamafactory", "axolotl"}) for kind in ("nf4", "nf4-double")),
+    *(("quantize", "int8", {name}) for name in ("trl", "llamafactory", "axolotl")),
+]
+
+
+@pytest.mark.parametrize("setting, value, names", BOTH_WAYS)
+def test_what_is_written_is_read(tmp_path, setting, value, names):
+    """One table, in both directions."""
+    for name in sorted(names):
+        found = edit(tmp_path, FILES[name], {setting: value}, required={setting: setting})
+        assert setting in found.known and setting not in found.unset, (name, found.notes)
+        path = write(tmp_path, name + ".json", found.data)
+        said = read([path], KeyMapping())[0].said[setting]
+        assert said.value == value and said.written, (name, said)
 
 
 def test_lightning(tmp_path):

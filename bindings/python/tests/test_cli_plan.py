@@ -551,9 +551,9 @@ def test_a_plot_draws_the_runs_of_the_table(config, monkeypatch):
 
 
 def test_a_quantised_base_is_not_left_out_of_a_file(config, tmp_path):
-    """--apply has no key for it: an error before anything is written."""
+    """Where there is no key for it: an error before anything is written."""
     path = tmp_path / "train.json"
-    path.write_text('{"per_device_train_batch_size": 64, "lora_r": 8}')
+    path.write_text('{"per_device_train_batch_size": 64, "gradient_accumulation_steps": 1, "lora_r": 8}')
     words = ["--lora", "8", "--quantize", "nf4", "--gpu-memory", "4", "--apply"]
     done = subprocess.run(
         [sys.executable, "-m", "memopt", "plan", "--model", config, *words, "--config-path", str(path)],
@@ -561,5 +561,6 @@ def test_a_quantised_base_is_not_left_out_of_a_file(config, tmp_path):
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 2 and "--quantize" in done.stderr
-    assert path.read_text() == '{"per_device_train_batch_size": 64, "lora_r": 8}'
+    assert done.returncode == 1 and "weights of nf4" in done.stderr
+    assert "BitsAndBytesConfig" in done.stderr
+    assert path.read_text() == '{"per_device_train_batch_size": 64, "gradient_accumulation_steps": 1, "lora_r": 8}'

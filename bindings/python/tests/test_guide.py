@@ -21,7 +21,7 @@ PAGES = (
     "command-monitor", "command-plan-apply", "command-profile", "command-replay", "monitor", "plan"
 )
 NEEDED = {"replay": ["run.csv"], "profile": ["true"]}
-ELSEWHERE = {"python", "cast", "checkpoint", "offload", "optimizer"}
+ELSEWHERE = {"command-plan", "python", "cast", "checkpoint", "offload", "optimizer"}
 
 pytestmark = pytest.mark.skipif(not GUIDE.exists(), reason="the guide is not beside this package")
 

@@ -8,6 +8,7 @@ import math
 import pytest
 
 from memopt.cli.plan import hfconfig
+from memopt.plan import Plan, Run
 
 
 def interpret(**config):
@@ -21,6 +22,36 @@ def test_what_is_said_wins_over_the_default():
     assert reading.model.hidden == 512
     assert reading.model.kv_heads == 8  # Mistral's own default, not that of Llama
     assert reading.model.as_dict()["tied"] == "yes"
+
+
+_SIZES = {
+    "hidden_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 256,
+    "vocab_size": 500,
+}
+_CLIP = {"model_type": "clip_vision_model", "hidden_size": 64, "intermediate_size": 128,
+         "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 28, "patch_size": 14}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "config, learn",
+    [
+        ({"model_type": "llama", "num_key_value_heads": 2}, 24576),
+        ({"model_type": "phi3"}, 21504),
+        ({"model_type": "mixtral", "num_key_value_heads": 2, "num_local_experts": 4}, 92208),
+        ({"model_type": "gpt2", "n_embd": 128, "n_layer": 2, "n_head": 4}, 16384),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, 22528),
+        # PEFT's are 38,656: with the tower's last layer, which gets no gradient.
+        ({"model_type": "llava", "text_config": _SIZES, "vision_config": _CLIP}, 35072),
+    ],
+)
+def test_all_linear_is_what_it_is_to_peft(config, learn):
+    """Weights that learn with LoraConfig(r=4, target_modules="all-linear") of PEFT 0.21.2."""
+    model = hfconfig.interpret({**_SIZES, **config}).model
+    model = model.replace(lora_rank=4, lora_targets=["all-linear"])
+    assert Plan(model, Run(batch=1, sequence=32)).trainable_count == learn
 
 
 def test_key_value_heads_follow_the_heads_where_nothing_is_said():
@@ -101,11 +132,6 @@ def test_heads_that_are_not_known_are_refused(model_type, architecture):
 def test_parts_that_are_not_known_are_refused(config, key):
     text = refused(**config)
     assert key in text and "module:function" in text
-
-
-def test_quantization_is_not_read_and_said():
-    reading = interpret(model_type="llama", quantization_config={"load_in_4bit": True})
-    assert any("quantization_config" in note for note in reading.notes)
 
 
 def test_labels():

@@ -17,14 +17,15 @@ static enum mo_plan_norm_kind norm_of(const mo_plan_play *p, const mo_plan_stack
     return (enum mo_plan_norm_kind)mo_plan_variant_of(&p->settings->model)->norm;
 }
 
-static void build_mlp(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l)
+static void build_mlp(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l, uint32_t adapted)
 {
     const mo_plan_model *m = &p->settings->model;
     if (s->experts > 0) {
         uint32_t to = m->lora_targets; /* the weight of two projections has the ranks of both */
         uint64_t up = (to & MO_PLAN_TARGET_GATE ? 1u : 0u) + (to & MO_PLAN_TARGET_UP ? 1u : 0u);
         uint64_t down = to & MO_PLAN_TARGET_DOWN ? 1 : 0;
-        l->router = mo_plan_play_linear(p, s->hidden, s->experts, 0, MO_PLAN_NO_TARGET);
+        l->router = mo_plan_play_linear(p, s->hidden, s->experts, 0,
+                                        MO_PLAN_NO_TARGET | MO_PLAN_TARGET_ALL_LINEAR);
         l->experts_up =
             mo_plan_play_experts(p, s->experts, s->hidden, 2 * s->ffn, up * m->lora_rank);
         l->experts_down =
@@ -32,7 +33,6 @@ static void build_mlp(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l)
         return;
     }
     int mlp_bias = s != &p->text || yes(m->mlp_bias);
-    uint32_t adapted = s == &p->text ? UINT32_MAX : 0;
     if (s->variant->fused_projections) {
         l->gate = mo_plan_play_linear(p, s->hidden, 2 * s->ffn, mlp_bias,
                                       adapted & (MO_PLAN_TARGET_GATE | MO_PLAN_TARGET_UP));
@@ -88,8 +88,9 @@ static void build_layer(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l)
     int text = s == &p->text;
     /* Names of queries, keys and values are those of the text in CLIP's tower too, others differ.
      */
-    uint32_t tower = m->vision_mode == MO_PLAN_TOWER_FROZEN
-                         ? 0
+    uint32_t tower = m->vision_mode == MO_PLAN_TOWER_FROZEN ? 0
+                     : m->lora_targets & MO_PLAN_TARGET_ALL_LINEAR
+                         ? UINT32_MAX
                          : MO_PLAN_TARGET_QUERY | MO_PLAN_TARGET_KEY | MO_PLAN_TARGET_VALUE;
     uint32_t adapted = text ? UINT32_MAX : tower;
     l->stack = s;
@@ -97,7 +98,7 @@ static void build_layer(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l)
     build_norms(p, s, l, MO_PLAN_BEFORE_ATTENTION);
     build_attention(p, s, l, adapted);
     build_norms(p, s, l, MO_PLAN_AFTER_ATTENTION);
-    build_mlp(p, s, l);
+    build_mlp(p, s, l, adapted);
     build_norms(p, s, l, MO_PLAN_AFTER_MLP);
 }
 
@@ -189,8 +190,10 @@ static void build_tower(mo_plan_play *p)
                             MO_PLAN_NORM_LAYER); /* of the pooled token, which Llava leaves alone */
     p->unused = 0;
     p->frozen = frozen && m->vision_mode != MO_PLAN_TOWER_FROZEN;
-    p->vision_projection = mo_plan_play_linear(p, m->vision_hidden, m->hidden, 1, 0);
-    p->vision_projection_out = mo_plan_play_linear(p, m->hidden, m->hidden, 1, 0);
+    p->vision_projection =
+        mo_plan_play_linear(p, m->vision_hidden, m->hidden, 1, MO_PLAN_TARGET_ALL_LINEAR);
+    p->vision_projection_out =
+        mo_plan_play_linear(p, m->hidden, m->hidden, 1, MO_PLAN_TARGET_ALL_LINEAR);
     p->frozen = frozen;
 }
 
@@ -234,7 +237,7 @@ static void build_vocabulary_head(mo_plan_play *p)
 {
     const mo_plan_model *m = &p->settings->model;
     if (m->head == MO_PLAN_HEAD_MASKED_LM) {
-        p->transform = mo_plan_play_linear(p, m->hidden, m->hidden, 1, 0);
+        p->transform = mo_plan_play_linear(p, m->hidden, m->hidden, 1, MO_PLAN_TARGET_ALL_LINEAR);
         p->transform_norm = mo_plan_play_norm(p, m->hidden, MO_PLAN_NORM_LAYER);
     }
     if (yes(m->tied)) {
@@ -265,7 +268,7 @@ static void build_head(mo_plan_play *p)
     case MO_PLAN_HEAD_NONE:
         p->unused = 1; /* what it makes is not in the loss */
         if (yes(m->pooler))
-            p->pooler = mo_plan_play_linear(p, m->hidden, m->hidden, 1, 0);
+            p->pooler = mo_plan_play_linear(p, m->hidden, m->hidden, 1, MO_PLAN_TARGET_ALL_LINEAR);
         p->unused = 0;
         break;
     default:

@@ -95,7 +95,7 @@ mo_plan_value mo_plan_play_weight(mo_plan_play *p, uint64_t rows, uint64_t colum
 /* The same with another first size, which FSDP shares out: so many equal parts. */
 mo_plan_value mo_plan_play_weight_of(mo_plan_play *p, uint64_t rows, uint64_t columns,
                                      uint64_t chunks);
-/* Of a router, which is no layer of its own: neither adapted nor quantised. */
+/* Of a router, which is no layer of its own: never quantised. */
 #define MO_PLAN_NO_TARGET (1u << 31)
 mo_plan_linear mo_plan_play_linear(mo_plan_play *p, uint64_t in, uint64_t out, int bias,
                                    uint32_t target);

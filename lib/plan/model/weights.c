@@ -126,7 +126,7 @@ static uint32_t quantize(mo_plan_play *p, mo_plan_linear *l, uint32_t target)
                                                  [MO_PLAN_QUANTIZE_GPTQ] = MO_PLAN_STORED_INT4,
                                                  [MO_PLAN_QUANTIZE_AWQ] = MO_PLAN_STORED_INT4};
     uint32_t kind = p->settings->model.quantize;
-    if (target == MO_PLAN_NO_TARGET || !mo_plan_play_in_layers(p, p->tape.layer))
+    if ((target & MO_PLAN_NO_TARGET) || !mo_plan_play_in_layers(p, p->tape.layer))
         return MO_PLAN_QUANTIZE_NONE;
     l->stored = stored[kind];
     if (kind == MO_PLAN_QUANTIZE_NF4_DOUBLE)

@@ -69,8 +69,8 @@
     X(CHOICE, vision_activation, MO_PLAN_ACTIVATIONS_WORDS, "default: quick-gelu, as CLIP")        \
     X(COUNT, vision_skipped, 4096, "last layers of the tower whose output is not used")            \
     X(COUNT, lora_rank, 1048576, "rank of LoRA adapters; default: all weights learn")              \
-    X(FLAGS, lora_targets, "query|key|value|output|gate|up|down|head",                             \
-      "layers with adapters; default: query,value")                                                \
+    X(FLAGS, lora_targets, "query|key|value|output|gate|up|down|head|all-linear",                  \
+      "layers with adapters; all-linear: all but the head; default: query,value")                  \
     X(SHARE, lora_dropout, 1, "dropout before the adapters")                                       \
     X(CHOICE, quantize, "none|nf4|nf4-double|int8|gptq|awq",                                       \
       "how linear layers under LoRA are stored; nf4-double: absmax too (bitsandbytes)")
@@ -134,7 +134,7 @@
     X(SWITCH, keep_batch, 0, "do not propose a smaller run.batch")                                 \
     X(SWITCH, keep_dtype, 0, "do not propose another dtype")                                       \
     X(SWITCH, keep_optimizer, 0, "do not propose another optimizer")                               \
-    X(SWITCH, keep_weights, 0, "do not propose LoRA")                                              \
+    X(SWITCH, keep_weights, 0, "do not propose LoRA or QLoRA")                                              \
     X(SWITCH, all_changes, 0, "list every change, also if the run fits")
 /* clang-format on */
 

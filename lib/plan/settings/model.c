@@ -41,6 +41,8 @@ static void default_choices(mo_plan_model *m)
     choose(&m->pooler, f->encoder && (bare || pooled));
     if (m->lora_rank > 0 && m->lora_targets == 0)
         m->lora_targets = MO_PLAN_TARGET_QUERY | MO_PLAN_TARGET_VALUE;
+    if (m->lora_targets & MO_PLAN_TARGET_ALL_LINEAR)
+        m->lora_targets |= MO_PLAN_TARGET_HEAD - 1;
 }
 
 static void default_tables(mo_plan_model *m)

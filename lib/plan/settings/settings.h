@@ -30,7 +30,8 @@ enum {
     MO_PLAN_TARGET_GATE = 16,
     MO_PLAN_TARGET_UP = 32,
     MO_PLAN_TARGET_DOWN = 64,
-    MO_PLAN_TARGET_HEAD = 128
+    MO_PLAN_TARGET_HEAD = 128,
+    MO_PLAN_TARGET_ALL_LINEAR = 256 /* all but the head; alone, those that have no name */
 };
 enum {
     MO_PLAN_QUANTIZE_NONE,

@@ -35,6 +35,8 @@ static const change changes[MO_PLAN_CHANGES] = {
     {MO_PLAN_CHANGE_SEQUENCE, MO_PLAN_TIER_MEANING, 1.0, 2},
     {MO_PLAN_CHANGE_SEQUENCE, MO_PLAN_TIER_MEANING, 1.0, 4},
     {MO_PLAN_CHANGE_LORA, MO_PLAN_TIER_MEANING, 1.0, 16},
+    {MO_PLAN_CHANGE_QUANTIZE, MO_PLAN_TIER_STORED, 1.3, MO_PLAN_QUANTIZE_NF4},
+    {MO_PLAN_CHANGE_QUANTIZE, MO_PLAN_TIER_STORED, 1.02, MO_PLAN_QUANTIZE_NF4_DOUBLE},
 };
 
 mo_plan_tier mo_plan_change_tier(int index)
@@ -233,6 +235,27 @@ static int adapters(mo_plan_case *c, mo_plan_change *out, uint32_t rank)
     return 1;
 }
 
+/* Under adapters only. What bitsandbytes multiplies in is a type that the card has. */
+static int stored(mo_plan_case *c, mo_plan_change *out, uint32_t to)
+{
+    uint32_t from = c->model.quantize;
+    uint32_t needs = to == MO_PLAN_QUANTIZE_NF4 ? MO_PLAN_QUANTIZE_NONE : MO_PLAN_QUANTIZE_NF4;
+    if (c->model.lora_rank == 0 || from != needs || mo_plan_case_is_measured(c))
+        return 0;
+    c->model.quantize = to;
+    if (c->run.base_dtype == 0)
+        c->run.base_dtype = is_f32(c->run.weight_dtype) ? narrow_of(c) : c->run.weight_dtype;
+    const char *word = MO_PLAN_WORD(model.quantize, to);
+    const char *computed = mo_plan_dtype_word(c->run.base_dtype);
+    if (from == MO_PLAN_QUANTIZE_NONE)
+        SAY(out, change, "weights under LoRA in %s, computed in %s (QLoRA)", word, computed);
+    else
+        SAY(out, change, "scales of %s in 8 bits (double quantisation)",
+            MO_PLAN_WORD(model.quantize, from));
+    SAY(out, option, "--quantize %s --base-dtype %s", word, computed);
+    return 1;
+}
+
 static int others(mo_plan_case *c, mo_plan_change *out, mo_plan_change_kind kind)
 {
     if (kind == MO_PLAN_CHANGE_ATTENTION) {
@@ -262,7 +285,7 @@ static int forbidden(mo_plan_change_kind kind, const mo_plan_target *o)
     return (kind == MO_PLAN_CHANGE_MICRO_BATCH && o->keep_batch) ||
            (kind == MO_PLAN_CHANGE_DTYPE && o->keep_dtype) ||
            (kind == MO_PLAN_CHANGE_OPTIMIZER && o->keep_optimizer) ||
-           (kind == MO_PLAN_CHANGE_LORA && o->keep_weights);
+           ((kind == MO_PLAN_CHANGE_LORA || kind == MO_PLAN_CHANGE_QUANTIZE) && o->keep_weights);
 }
 
 static int apply(const change *what, mo_plan_case *c, const mo_plan_target *options,
@@ -287,6 +310,8 @@ static int apply(const change *what, mo_plan_case *c, const mo_plan_target *opti
         return shorter(c, options, out, what->target);
     case MO_PLAN_CHANGE_LORA:
         return adapters(c, out, what->target);
+    case MO_PLAN_CHANGE_QUANTIZE:
+        return stored(c, out, what->target);
     default:
         return others(c, out, what->kind);
     }

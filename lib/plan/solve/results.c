@@ -188,9 +188,9 @@ static int number_of(const row *r, const void *of, double *out_value)
 static const char *word_of(const row *r, uint32_t value)
 {
     static const char *const layers[] = {"embedding", "block", "vision", "head"};
-    static const char *const changes[] = {"micro_batch", "dtype",     "optimizer", "checkpointing",
-                                          "offload",     "attention", "loss",      "sequence",
-                                          "sharding",    "lora",      "allocator", "bucket"};
+    static const char *const changes[] = {
+        "micro_batch", "dtype",    "optimizer", "checkpointing", "offload", "attention", "loss",
+        "sequence",    "sharding", "lora",      "allocator",     "bucket",  "quantize"};
     return r->kind == PHASE   ? mo_plan_phase_name(value)
            : r->kind == LAYER ? layers[value]
                               : changes[value];

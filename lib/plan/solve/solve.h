@@ -85,7 +85,8 @@ typedef enum mo_plan_change_kind {
     MO_PLAN_CHANGE_SHARDING,
     MO_PLAN_CHANGE_LORA,
     MO_PLAN_CHANGE_ALLOCATOR,
-    MO_PLAN_CHANGE_BUCKET
+    MO_PLAN_CHANGE_BUCKET,
+    MO_PLAN_CHANGE_QUANTIZE
 } mo_plan_change_kind;
 
 typedef struct mo_plan_change {
@@ -104,10 +105,11 @@ typedef enum mo_plan_tier {
     MO_PLAN_TIER_WEIGHTS, /* other rounding of the weights */
     MO_PLAN_TIER_TIME,    /* the same numbers, slower */
     MO_PLAN_TIER_MEANING, /* another training: shorter samples, fewer weights */
+    MO_PLAN_TIER_STORED,  /* other rounding of the weights that do not learn, and slower */
     MO_PLAN_TIERS
 } mo_plan_tier;
 
-enum { MO_PLAN_CHANGES = 18 };
+enum { MO_PLAN_CHANGES = 20 };
 
 /* Makes the change `index` (below MO_PLAN_CHANGES) of a case: 0 if it does not apply to it or
  * `options` forbid it. out->saves_bytes and peak_bytes are left to the caller. */

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import pathlib
 import re
+import shlex
+import shutil
 from types import ModuleType
 from typing import Iterator
 
@@ -56,6 +59,31 @@ def test_numbers_are_those_of_today(name: str, update: ModuleType) -> None:
     assert "| `memopt plan " in text
     lines = update.stale(text)
     assert not lines, "run docs/recipes/update.py\n" + "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_walk_ends_with_a_file_that_trains(
+    name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, update: ModuleType
+) -> None:
+    """From the reader's file to one whose run fits, as the page's last command says."""
+    blocks = re.findall(r"```console\n\$ (memopt plan .*?[^\\])\n", text_of(name), re.S)
+    asked, last = (shlex.split(block.replace("\\\n", " "))[2:] for block in (blocks[0], blocks[-1]))
+    assert "--device" not in asked + last and last[-2:] == ["--apply", "--dry-run"]
+    file = last[last.index("--from") + 1]
+    assert asked[: len(asked)] == last[: len(asked)]
+    copy = shutil.copy(ROOT / file, tmp_path)
+    last[last.index(file)] = str(copy)
+    before = json.loads(update.call([*last[:-2], "--json"]))
+    update.call([*last[:-1]])
+    after = json.loads(update.call([*last[:-2], "--json"]))
+    assert after["fits"] and after["effective_batch"] == before["effective_batch"]
+    assert json.loads(update.call([*last[:-1], "--json"]))["apply"]["files"][0]["changes"] == []
+    if name in ("t4", "4x44gb"):  # the file is one of Transformers
+        transformers = pytest.importorskip("transformers")
+        parser = transformers.HfArgumentParser(transformers.TrainingArguments)
+        read = parser.parse_json_file if file.endswith("json") else parser.parse_yaml_file
+        (arguments,) = read(str(copy), allow_extra_keys=True)
+        assert arguments.fp16 and arguments.per_device_train_batch_size == after["micro_batch"]
 
 
 def test_a_stale_number_is_noticed(update: ModuleType) -> None:

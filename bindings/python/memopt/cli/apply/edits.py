@@ -6,7 +6,7 @@ import difflib
 import math
 import os
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Type
 
 from .. import temporary_files
 from . import backups, transaction
@@ -227,33 +227,6 @@ def _check_required(edits: List[FileEdit], mapping: KeyMapping) -> None:
         )
 
 
-def effective_batch(files: Sequence[str], mapping: KeyMapping) -> Optional[int]:
-    """Samples of a step on one device, as the files have it; None where they do not say it."""
-    found: Dict[str, Set[str]] = {"micro_batch": set(), "accumulation": set()}
-    for name in files:
-        document = _document(transaction.read(name))[0]
-        ones = dict.fromkeys(found, 1)
-        preset, section = _preset(document, ones, mapping)
-        for one in _assignments(document, ones, mapping, preset, section, None):
-            path = next((key for key in one.keys if document.find(key) is not None), None)
-            value = one.default if path is None else document.value(path)
-            if value is not NoDefault:
-                found[one.setting].add(str(value))
-    values = [next(iter(each)) for each in found.values() if len(each) == 1]
-    if len(values) < 2 or not all(value.isdigit() for value in values):
-        return None
-    return int(values[0]) * int(values[1])
-
-
-def has(files: Sequence[str], setting: str, value: Any, mapping: KeyMapping) -> bool:
-    """Whether the files have a setting as it would be written."""
-    try:
-        edits = prepare(files, {setting: value}, mapping)
-    except ApplyError:
-        return False
-    return not edits.changed and any(setting in file.known for file in edits.files)
-
-
 def restore(files: Sequence[str]) -> Edits:
     """Reads every file's newest backup; committing puts them back. The backups stay."""
     edits: List[FileEdit] = []
@@ -290,9 +263,9 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
 def _prepare_file(
     source: transaction.Source, settings: Mapping[str, Any], mapping: KeyMapping
 ) -> FileEdit:
-    document, bom = _document(source)
+    document, bom = open_document(source)
     edit, missing = FileEdit(source, source.data), []
-    preset, section = _preset(document, settings, mapping)
+    preset, section = find_preset(document, settings, mapping)
     edit.preset = preset.name if preset is not None else None
     for one in _assignments(document, settings, mapping, preset, section, edit):
         document, lacking = _assign(document, one, mapping, edit)
@@ -309,7 +282,7 @@ def _prepare_file(
     return edit
 
 
-def _document(source: transaction.Source) -> Tuple[Document, str]:
+def open_document(source: transaction.Source) -> Tuple[Document, str]:
     """The file, parsed, and its byte order mark."""
     text, bom = _decoded(source.data)
     kind = FORMATS.get(os.path.splitext(source.name)[1].lower())
@@ -331,7 +304,7 @@ def _decoded(data: bytes) -> Tuple[str, str]:
     return (text[1:], _BOM) if text.startswith(_BOM) else (text, "")
 
 
-def _preset(
+def find_preset(
     document: Document, settings: Mapping[str, Any], mapping: KeyMapping
 ) -> Tuple[Optional[Preset], Path]:
     """The preset for the settings that the user gave no key for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import sys
@@ -10,9 +11,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Dict, List, Mapping, Optional, TextIO, Tuple
 
-from .edits import Edits, FileEdit, KeyMapping, effective_batch, has, prepare, restore
+from .edits import Edits, FileEdit, KeyMapping, prepare, restore
 from .errors import ApplyError
 from .presets import ALIASES, PRESETS, preset_named
+from .reading import read, together
 from .tree import Path, parse_path
 from .values import SETTINGS
 from .yaml_text import resolved
@@ -170,13 +172,18 @@ def mapping(arguments: argparse.Namespace) -> KeyMapping:
 def as_it_is(arguments: argparse.Namespace) -> None:
     """What the files say of the run goes to the options, where these leave it open: the effective
     batch, and autocast to fp16, which a file has where the card has no bf16."""
-    names, keys = files(arguments), mapping(arguments)
-    if not arguments.target_effective_batch and not arguments.accumulation:
-        batch = effective_batch(names, keys)
-        if batch is not None:
-            arguments.target_effective_batch = batch * (arguments.world_size or 1)
-    if not arguments.dtype and not arguments.autocast and has(names, "dtype", "fp16-mixed", keys):
-        arguments.autocast = "fp16"
+    try:
+        said = together(read(files(arguments), mapping(arguments)))
+    except ApplyError:  # the plan alone says what is written
+        return
+    batch = [said[name].value for name in ("micro_batch", "accumulation") if name in said]
+    if not arguments.target_effective_batch and not arguments.accumulation and len(batch) == 2:
+        if all(str(number).isdigit() for number in batch):
+            batch.append(arguments.world_size or 1)
+            arguments.target_effective_batch = math.prod(map(int, batch))
+    if not arguments.dtype and not arguments.autocast:
+        if "dtype" in said and said["dtype"].value in ("fp16", "fp16-mixed"):
+            arguments.autocast = "fp16"
 
 
 def run(

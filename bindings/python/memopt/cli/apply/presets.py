@@ -1,7 +1,9 @@
 """The frameworks' keys for the settings, and how to recognise a file's framework.
 
-Sources: Lightning 2 (``LightningCLI``, ``Trainer``), ``transformers.TrainingArguments`` of
-Transformers 5, torchtune's recipes, and projects that nest Lightning's Trainer in a section.
+``edits`` writes by this table and ``reading`` reads by it. Sources: Lightning 2 (``LightningCLI``,
+``Trainer``), ``transformers.TrainingArguments`` of Transformers 5, TRL 1.16 (``SFTConfig``,
+``ModelConfig``), LLaMA-Factory 0.9.5, axolotl 0.19, torchtune 0.6's recipes, DeepSpeed's JSON,
+accelerate 1.15 (``ClusterConfig``), and projects that nest Lightning's Trainer in a section.
 """
 
 from __future__ import annotations
@@ -51,13 +53,20 @@ class Preset:
     sections: Optional[Tuple[str, ...]]
     #: What to do about a setting that has no key.
     by_hand: Dict[str, str]
+    #: Presets whose signature its files have too. Settings without a row are those of the first.
+    over: Tuple[str, ...] = ()
+    #: What a dtype alone is to it: "autocast", "weights" or "both".
+    plain: str = "autocast"
+
+    def rows(self, setting: str) -> "List[Row]":
+        """The rows of a setting."""
+        own = [row for row in _ROWS if row[:2] == (self.name, setting)]
+        return own or (PRESETS[self.over[0]].rows(setting) if self.over else [])
 
     def assign(self, setting: str, value: Any) -> List[Assignment]:
         """The keys to set for a setting."""
         found = []
-        for preset, name, keys, say, default in _ROWS:
-            if (preset, name) != (self.name, setting):
-                continue
+        for _, _, keys, say, default in self.rows(setting):
             word, accepted = say(value)
             if word is None:
                 continue
@@ -73,6 +82,8 @@ class Preset:
 
 #: A setting's value in a framework's words, and others that do as well; None: it has no word.
 Say = Callable[[Any], Tuple[Any, Tuple[Any, ...]]]
+#: Preset, setting, candidates for its key, how the value is said, and what an absent key means.
+Row = Tuple[str, str, str, Say, Any]
 
 
 class ByExample:
@@ -99,16 +110,31 @@ def _is(dtype: str) -> Say:
     return lambda value: (value.partition("-")[0] == dtype, ())
 
 
-def _weights(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
+def weights(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
     """Transformers' dtype to load a model in: said by the dtypes of 16-bit weights alone."""
     base, _, form = value.partition("-")
-    word = {"bf16": "bfloat16", "fp16": "float16"}.get(base)
+    word = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}[base]
     return (word if form == "true" else None), (base, "torch.%s" % word)
 
 
 def _words(**words: Any) -> Say:
-    """A word for a setting's value, or none."""
-    return lambda value: (words.get(value), ())
+    """A word for a setting's value, or none; a tuple has equivalent words too."""
+
+    def say(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
+        word = words.get(str(value).replace("-", "_"))
+        return (word[0], word[1:]) if isinstance(word, tuple) else (word, ())
+
+    return say
+
+
+def _adapted(yes: Any, no: Any, *also: Any) -> Say:
+    """Whether there are adapters: the setting is their rank."""
+    return lambda rank: (yes if rank else no, also if rank else ())
+
+
+def rank_of(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
+    """The rank of adapters; of none there is no word."""
+    return value or None, ()
 
 
 def _not_fp16(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
@@ -116,8 +142,18 @@ def _not_fp16(value: Any) -> Tuple[Any, Tuple[Any, ...]]:
     return (None if dtype == "fp16" else dtype), ()
 
 
-#: Preset, setting, candidates for its key, how the value is said, and what an absent key means.
-_ROWS: Tuple[Tuple[str, str, str, Say, Any], ...] = (
+_ATTENTION = _words(
+    sdpa="sdpa", eager="eager", flash=("flash_attention_2", "flash_attention_3", "flash")
+)
+_SHARDS = {
+    "zero2": (True, "shard_grad_op", "shard_grad_op auto_wrap"),
+    "zero3": (True, "full_shard", "full_shard auto_wrap"),
+}
+_DEEPSPEED_STAGES = {"deepspeed_zero%d" % stage: stage for stage in (1, 2, 3)}
+_FOUR_BITS = {"nf4": True, "nf4_double": True, "int8": False, "none": False}
+_EIGHT_BITS = {"nf4": False, "nf4_double": False, "int8": True, "none": False}
+
+_ROWS: Tuple[Row, ...] = (
     ("lightning", "micro_batch", "data.init_args.batch_size data.batch_size", _same, NoDefault),
     ("lightning", "accumulation", "trainer.accumulate_grad_batches", _same, 1),
     ("lightning", "dtype", "trainer.precision", precision, "32-true"),
@@ -132,22 +168,116 @@ _ROWS: Tuple[Tuple[str, str, str, Say, Any], ...] = (
     ("transformers", "dtype", "bf16", _is("bf16"), False),
     ("transformers", "dtype", "fp16", _is("fp16"), False),
     ("transformers", "dtype", "dtype torch_dtype model_init_kwargs.dtype "
-     "model_init_kwargs.torch_dtype", _weights, NotOwn),
+     "model_init_kwargs.torch_dtype", weights, NotOwn),
     ("transformers", "sequence", "max_length max_seq_length", _same, NotOwn),
-    ("transformers", "lora", "lora_r", _same, NotOwn),
+    ("transformers", "lora", "lora_r", rank_of, NotOwn),
     ("transformers", "loss", "use_liger_kernel", _words(plain=False, fused=True), False),
-    ("transformers", "attention", "attn_implementation", _same, NotOwn),
-    ("transformers", "sharding", "fsdp", _words(zero2=True, zero3=True), NoDefault),
+    ("transformers", "attention", "attn_implementation", _ATTENTION, NotOwn),
+    ("transformers", "sharding", "fsdp", _words(**_SHARDS), NoDefault),
     ("transformers", "sharding", "fsdp_config.reshard_after_forward",
      _words(zero2=False, zero3=True), True),
-    ("transformers", "optimizer", "optim", optimizer_word, NoDefault),
-    ("transformers", "checkpointing", "gradient_checkpointing", _truth, False),
+    ("transformers", "optimizer", "optim", optimizer_word, "adamw_torch_fused"),
+    ("transformers", "checkpointing", "gradient_checkpointing activation_checkpointing", _truth, False),
+    ("transformers", "model", "model_name_or_path model.name_or_path", _same, NoDefault),
+    ("transformers", "deepspeed", "deepspeed", _same, NoDefault),
+    ("transformers", "packing", "packing", _same, NoDefault),
+    ("transformers", "lora_targets", "lora_target_modules", _same, NoDefault),
+    ("transformers", "lora_dropout", "lora_dropout", _same, NoDefault),
+    ("trl", "dtype", "bf16", _is("bf16"), True),
+    ("trl", "dtype", "fp16", _is("fp16"), False),
+    ("trl", "dtype", "dtype torch_dtype model_init_kwargs.dtype", weights, "float32"),
+    ("trl", "sequence", "max_length max_seq_length", _same, 1024),
+    ("trl", "checkpointing", "gradient_checkpointing activation_checkpointing", _truth, True),
+    ("trl", "offload", "activation_offloading", _words(none=False, activations=True), False),
+    ("trl", "attention", "attn_implementation", _ATTENTION, MayLack),
+    ("trl", "lora", "lora_r", rank_of, 16),
+    ("trl", "lora", "use_peft", _adapted(True, False), False),
+    ("trl", "lora_dropout", "lora_dropout", _same, 0.05),
+    ("trl", "quantize", "load_in_4bit", _words(**_FOUR_BITS), False),
+    ("trl", "quantize", "load_in_8bit", _words(**_EIGHT_BITS), False),
+    ("trl", "quantize", "use_bnb_nested_quant", _words(nf4=False, nf4_double=True), False),
+    ("trl", "packing", "packing", _same, False),
+    ("llamafactory", "dtype", "bf16",
+     _words(fp32=False, fp16=False, fp16_mixed=False, bf16=True, bf16_mixed=True), False),
+    ("llamafactory", "dtype", "fp16", _is("fp16"), False),
+    ("llamafactory", "dtype", "pure_bf16", lambda value: (value == "bf16-true", ()), False),
+    ("llamafactory", "sequence", "cutoff_len", _same, 2048),
+    ("llamafactory", "loss", "enable_liger_kernel", _words(plain=False, fused=True), False),
+    ("llamafactory", "checkpointing", "disable_gradient_checkpointing",
+     _words(none=True, full=False, selective=False), False),
+    ("llamafactory", "attention", "flash_attn",
+     _words(sdpa=("sdpa", "auto"), eager="disabled", flash=("fa2", "fa3")), "auto"),
+    ("llamafactory", "lora", "lora_rank", rank_of, 8),
+    ("llamafactory", "lora", "finetuning_type", _adapted("lora", "full"), "lora"),
+    ("llamafactory", "lora_targets", "lora_target", _same, "all"),
+    ("llamafactory", "lora_dropout", "lora_dropout", _same, 0.0),
+    ("llamafactory", "quantize", "quantization_bit", _words(nf4=4, nf4_double=4, int8=8), None),
+    ("llamafactory", "quantize", "double_quantization", _words(nf4=False, nf4_double=True), True),
+    ("llamafactory", "packing", "packing neat_packing", _same, False),
+    ("axolotl", "micro_batch", "micro_batch_size", _same, 1),
+    ("axolotl", "accumulation", "gradient_accumulation_steps", _same, 1),
+    ("axolotl", "dtype", "bf16",
+     _words(fp32=False, fp16=False, fp16_mixed=False, fp16_true=False, bf16=(True, "auto"),
+            bf16_mixed=(True, "auto"), bf16_true=(True, "auto")), "auto"),
+    ("axolotl", "dtype", "fp16", _is("fp16"), False),
+    ("axolotl", "optimizer", "optimizer", optimizer_word, "adamw_torch_fused"),
+    ("axolotl", "checkpointing", "gradient_checkpointing", _truth, False),
+    ("axolotl", "sequence", "sequence_len", _same, 512),
+    ("axolotl", "offload", "activation_offloading", _words(none=False, activations=True), False),
+    ("axolotl", "loss", "liger_fused_linear_cross_entropy cut_cross_entropy",
+     _words(plain=False, fused=True), False),
+    ("axolotl", "attention", "attn_implementation", _ATTENTION, MayLack),
+    ("axolotl", "attention", "flash_attention", _words(flash=True, sdpa=False, eager=False), MayLack),
+    ("axolotl", "attention", "sdp_attention", _words(flash=False, sdpa=True, eager=False), MayLack),
+    ("axolotl", "attention", "eager_attention", _words(flash=False, sdpa=False, eager=True), MayLack),
+    ("axolotl", "lora", "lora_r", rank_of, NoDefault),
+    ("axolotl", "lora", "adapter", _adapted("lora", None, "qlora"), None),
+    ("axolotl", "lora_targets", "lora_target_modules", _same, NoDefault),
+    ("axolotl", "all_linear", "lora_target_linear", _same, False),
+    ("axolotl", "lora_dropout", "lora_dropout", _same, 0.0),
+    ("axolotl", "quantize", "load_in_4bit", _words(**_FOUR_BITS, gptq=False), False),
+    ("axolotl", "quantize", "load_in_8bit", _words(**_EIGHT_BITS, gptq=False), False),
+    ("axolotl", "quantize", "gptq", _words(nf4=False, nf4_double=False, int8=False, gptq=True), False),
+    ("axolotl", "quantize", "bnb_config_kwargs.bnb_4bit_use_double_quant",
+     _words(nf4=False, nf4_double=True), True),
+    ("axolotl", "quantize", "adapter", _words(nf4="qlora", nf4_double="qlora"), None),
+    ("axolotl", "sharding", "fsdp_config.reshard_after_forward", _words(zero2=False, zero3=True),
+     NoDefault),
+    ("axolotl", "model", "base_model", _same, NoDefault),
+    ("axolotl", "deepspeed", "deepspeed", _same, NoDefault),
+    ("axolotl", "packing", "sample_packing", _same, False),
+    ("deepspeed", "micro_batch", "train_micro_batch_size_per_gpu", _same, NoDefault),
+    ("deepspeed", "accumulation", "gradient_accumulation_steps", _same, NoDefault),
+    ("deepspeed", "dtype", "bf16.enabled", _is("bf16"), False),
+    ("deepspeed", "dtype", "fp16.enabled", _is("fp16"), False),
+    ("deepspeed", "sharding", "zero_optimization.stage", _words(ddp=0, **_DEEPSPEED_STAGES), 0),
+    ("accelerate", "dtype", "mixed_precision", _words(fp32="no", fp16="fp16", fp16_mixed="fp16",
+                                                      bf16="bf16", bf16_mixed="bf16"), NoDefault),
+    ("accelerate", "accumulation", "deepspeed_config.gradient_accumulation_steps", _same, NotOwn),
+    ("accelerate", "sharding", "distributed_type",
+     _words(ddp=("MULTI_GPU", "NO", "MULTI_CPU"), zero2="FSDP", zero3="FSDP",
+            **dict.fromkeys(_DEEPSPEED_STAGES, "DEEPSPEED")), NoDefault),
+    ("accelerate", "sharding",
+     "fsdp_config.fsdp_reshard_after_forward fsdp_config.fsdp_sharding_strategy",
+     _words(zero2=(False, "SHARD_GRAD_OP", 2), zero3=(True, "FULL_SHARD", 1)), True),
+    ("accelerate", "sharding", "deepspeed_config.zero_stage", _words(**_DEEPSPEED_STAGES), NotOwn),
+    ("accelerate", "checkpointing", "fsdp_config.fsdp_activation_checkpointing", _truth, NotOwn),
+    ("accelerate", "deepspeed", "deepspeed_config.deepspeed_config_file", _same, NoDefault),
+    ("accelerate", "world_size", "num_processes", _same, NoDefault),
     ("torchtune", "micro_batch", "batch_size", _same, NoDefault),
     ("torchtune", "accumulation", "gradient_accumulation_steps", _same, NoDefault),
     ("torchtune", "dtype", "dtype", _not_fp16, NoDefault),
     ("torchtune", "optimizer", "optimizer._component_", optimizer_class, NoDefault),
     ("torchtune", "sequence", "tokenizer.max_seq_len", _same, NoDefault),
-    ("torchtune", "lora", "model.lora_rank", _same, MayLack),
+    ("torchtune", "lora", "model.lora_rank", rank_of, MayLack),
+    ("torchtune", "lora_targets", "model.lora_attn_modules", _same, NoDefault),
+    ("torchtune", "lora_mlp", "model.apply_lora_to_mlp", _same, False),
+    ("torchtune", "lora_head", "model.apply_lora_to_output", _same, False),
+    ("torchtune", "lora_dropout", "model.lora_dropout", _same, 0.0),
+    ("torchtune", "quantize", "model.quantize_base", _words(nf4_double=True), NotOwn),
+    ("torchtune", "builder", "model._component_", _same, NoDefault),
+    ("torchtune", "model", "checkpointer.checkpoint_dir", _same, NoDefault),
+    ("torchtune", "packing", "dataset.packed", _same, False),
     ("torchtune", "offload", "enable_activation_offloading",
      _words(none=False, activations=True), False),
     ("torchtune", "loss", "loss._component_",
@@ -183,8 +313,44 @@ PRESETS: Dict[str, Preset] = {
                 "optimizer": "TrainingArguments has no such optim; pass optimizers= to the Trainer",
                 "dtype": "TrainingArguments' own is for autocast; load the model in that dtype too",
                 "lora": "TrainingArguments has no LoRA; adapt the model with PEFT's LoraConfig",
+                "quantize": "TrainingArguments has no quantisation; load the model with "
+                "quantization_config=BitsAndBytesConfig(…)",
             },
         ),
+        Preset(
+            "trl",
+            ("use_peft", "use_bnb_nested_quant", "load_in_4bit", "lora_target_modules", "packing",
+             "dataset_text_field", "completion_only_loss", "assistant_only_loss", "padding_free"),
+            ("per_device_train_batch_size", "model_name_or_path"),
+            ("",),
+            {"optimizer": "SFTConfig has no such optim; pass optimizers= to the trainer"},
+            over=("transformers",),
+        ),
+        Preset(
+            "llamafactory",
+            ("finetuning_type", "cutoff_len"),
+            (),
+            ("",),
+            {"optimizer": "LLaMA-Factory takes Transformers' optim, which has no such"},
+            over=("transformers", "trl"),
+        ),
+        Preset(
+            "axolotl",
+            ("base_model",),
+            ("micro_batch_size", "sequence_len", "adapter", "datasets"),
+            ("",),
+            {},
+            plain="both",
+        ),
+        Preset(
+            "deepspeed",
+            ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_size"),
+            (),
+            ("",),
+            {},
+            plain="weights",
+        ),
+        Preset("accelerate", ("distributed_type",), (), ("",), {}),
         Preset(
             "torchtune",
             ("batch_size",),
@@ -195,7 +361,12 @@ PRESETS: Dict[str, Preset] = {
                 "enable_activation_checkpointing",
             ),
             ("",),
-            {"dtype": "torchtune's recipes refuse fp16: plan with bf16 or fp32"},
+            {
+                "dtype": "torchtune's recipes refuse fp16: plan with bf16 or fp32",
+                "quantize": "torchtune's QLoRA is another recipe: model._component_ is a "
+                "torchtune.models.….qlora_… builder, run by lora_finetune_single_device",
+            },
+            plain="weights",
         ),
         Preset(
             "nested",
@@ -207,7 +378,12 @@ PRESETS: Dict[str, Preset] = {
     )
 }
 #: Other names that people use.
-ALIASES = {"huggingface": "transformers", "hf": "transformers"}
+ALIASES = {
+    "huggingface": "transformers",
+    "hf": "transformers",
+    "llama-factory": "llamafactory",
+    "llama_factory": "llamafactory",
+}
 
 
 def preset_named(name: str) -> Preset:
@@ -243,6 +419,8 @@ def _has(tree: Tree, section: Path, key: str) -> bool:
 def detect(document: Document) -> Tuple[Preset, Path]:
     """The preset and the section by the file's keys; ApplyError if none or several match."""
     found = [(p, section) for p in PRESETS.values() for section in matches(p, document)]
+    hidden = {name for preset, _ in found for name in preset.over}
+    found = [(preset, section) for preset, section in found if preset.name not in hidden]
     if len(found) == 1:
         return found[0]
     if len({preset.name for preset, _ in found}) == 1:

@@ -172,6 +172,18 @@ def parse_path(text: str) -> Path:
         at += 1
 
 
+def plain(node: Node) -> Any:
+    """A value as Python has it; what a merge key brings too."""
+    node = node.real
+    if node.kind == LIST:
+        return [plain(value) for _, value in node.entries]
+    if node.kind != MAP:
+        return node.value
+    found = {key: value for source in merges(node) for key, value in plain(source).items()}
+    found.update((key.value, plain(value)) for key, value in node.entries if key.value != "<<")
+    return found
+
+
 def spelled(path: Path) -> str:
     """The path as an option has it."""
     quoted = []

@@ -22,6 +22,7 @@ SETTINGS = {
     "offload": "none, activations or optimizer",
     "sharding": "ddp, zero1, zero2 or zero3; DeepSpeed's with deepspeed_ before it",
     "attention": "sdpa, eager or flash",
+    "quantize": "nf4, nf4-double, int8, gptq or awq, under LoRA",
 }
 NUMBERS = ("micro_batch", "accumulation", "sequence", "lora")
 #: Words that mean no, where a file has true or false.
@@ -110,6 +111,11 @@ def optimizer_named(name: str) -> str:
     rows = _OPTIMIZERS.items()
     own = (key for key, row in rows if name in row[:2])
     return next(own, next((key for key, row in rows if name in row[2]), ""))
+
+
+def optimizer_words() -> Tuple[str, ...]:
+    """What the command calls the optimizers, without marks."""
+    return tuple(_OPTIMIZERS)
 
 
 def optimizer_class(name: str) -> Tuple[Optional[str], Tuple[str, ...]]:

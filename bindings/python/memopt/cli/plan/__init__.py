@@ -19,7 +19,7 @@ from ...plan import Model
 from .. import FAILURE, SUCCESS, UsageError, apply
 from ..output import Output
 from ..pictures import check_picture
-from . import answer, cards, describe, hfconfig, ofconfig, plot, profiled, show, traced
+from . import answer, cards, describe, hfconfig, ofconfig, plot, profiled, show, traced, training
 
 
 _REFUSALS = (
@@ -32,6 +32,7 @@ _REFUSALS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of this verb."""
+    training.add_arguments(parser)
     describe.add_arguments(parser)
     cards.add_arguments(parser)
     group = parser.add_argument_group("answer")
@@ -44,13 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, output: Output) -> int:
     """Plans, prints, and changes files where that is asked for."""
     try:
+        notes = training.fill_in(arguments)
         changing = apply.wanted(arguments)
     except apply.OptionError as error:
         raise UsageError(str(error)) from None
+    except apply.ApplyError as error:
+        output.error(str(error))
+        return FAILURE
     try:
         if changing and arguments.restore:
             return _restore(arguments, output)
-        return _plan(arguments, output, changing)
+        return _plan(arguments, output, changing, notes)
     except _REFUSALS as error:
         output.error(str(error))
         return FAILURE
@@ -63,13 +68,14 @@ def _restore(arguments: argparse.Namespace, output: Output) -> int:
     return SUCCESS
 
 
-def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
+def _plan(
+    arguments: argparse.Namespace, output: Output, changing: bool, notes: List[str]
+) -> int:
     if changing:
-        if arguments.quantize not in (None, "none"):
-            raise UsageError("--apply does not write --quantize: set it in the file, and plan with it")
         apply.as_it_is(arguments)
     with contextlib.redirect_stdout(sys.stderr):  # what the user's module prints is no answer
         description, measured, answers = _answers(arguments, changing)
+    description.notes[:0] = notes
     done = None
     if not output.wants_json:
         show.show(answers, description, output, arguments.layers_table)
@@ -79,6 +85,8 @@ def _plan(arguments: argparse.Namespace, output: Output, changing: bool) -> int:
         plot.plot(answers, arguments.plot, description.title)
     if changing:
         settings, required = _settings(answers[0], arguments)
+        if not output.wants_json:
+            print()  # the diff is a section of its own
         done = apply.run(arguments, settings, required, quiet=output.wants_json)
     if output.wants_json:
         result = answer.as_json(answers, description)
@@ -159,22 +167,25 @@ def _settings(
     engine = "deepspeed_" if run.zero_engine == "deepspeed" else ""
     values = {
         "dtype": (
-            arguments.dtype or arguments.autocast,
+            training.asked(arguments, "dtype") or training.asked(arguments, "autocast"),
             describe.dtype_word(run) + ("-true" if pure else ""),
         ),
-        "optimizer": (arguments.optimizer, describe.optimizer_word(run)),
-        "checkpointing": (arguments.checkpointing, run.checkpointing or "none"),
-        "sequence": (None, run.sequence),
-        "lora": (arguments.lora, given.model.lora_rank),
-        "loss": (arguments.loss, run.loss),
-        "offload": (arguments.offload, ",".join(run.offload or ["none"])),
-        "sharding": (arguments.zero, engine + (run.sharding or "")),
-        "attention": (arguments.attention, run.attention),
+        "optimizer": (training.asked(arguments, "optimizer"), describe.optimizer_word(run)),
+        "checkpointing": (training.asked(arguments, "checkpointing"), run.checkpointing or "none"),
+        "sequence": ("sequence" in arguments.said and training.asked(arguments, "seq"), run.sequence),
+        "lora": (training.asked(arguments, "lora"), given.model.lora_rank),
+        "quantize": (training.asked(arguments, "quantize"), given.model.quantize),
+        "loss": (training.asked(arguments, "loss"), run.loss),
+        "offload": (training.asked(arguments, "offload"), ",".join(run.offload or ["none"])),
+        "sharding": (training.asked(arguments, "zero"), engine + (run.sharding or "")),
+        "attention": (training.asked(arguments, "attention"), run.attention),
     }
     settings: Dict[str, Any] = {
         "micro_batch": run.batch or 1,
         "accumulation": run.accumulation or 1,
     }
+    if training.asked(arguments, "quantize") not in (None, "none"):
+        changed.setdefault("quantize", "weights of %s" % arguments.quantize)
     for name, (asked, value) in values.items():
         if asked or name in changed:
             settings[name] = value

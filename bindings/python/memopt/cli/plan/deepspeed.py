@@ -6,6 +6,8 @@ import argparse
 from typing import Any, Dict, Tuple
 
 from .. import UsageError
+from ..apply import KeyMapping
+from ..apply.reading import read
 from . import hfconfig
 
 #: Keys that change what is alive in ways that are not planned, with the values that do not.
@@ -106,16 +108,11 @@ def _of_config(
     _agree(arguments, "zero", zero.get("stage", 0), "zero_optimization.stage")
     if zero.get("stage", 0) not in (1, 2, 3):
         raise UsageError("zero_optimization.stage: %r is not 1, 2 or 3" % zero.get("stage", 0))
-    for dtype in ("bf16", "fp16"):
-        if _section(config, dtype).get("enabled") is True:
-            _agree(arguments, "dtype", dtype, dtype + ".enabled")
-    for key, option in (
-        ("train_micro_batch_size_per_gpu", "batch"),
-        ("gradient_accumulation_steps", "accumulation"),
-    ):
-        value = config.get(key, "auto")
-        if value != "auto":
-            _agree(arguments, option, _whole(key, value), key)
+    said = read([arguments.deepspeed_config], KeyMapping(preset="deepspeed"))[0].said
+    for name, option in (("dtype", "dtype"), ("micro_batch", "batch"), ("accumulation",) * 2):
+        if name in said and said[name].written and said[name].value != "fp32":
+            value, place = said[name].value, said[name].place
+            _agree(arguments, option, value if name == "dtype" else _whole(place, value), place)
     fields: Dict[str, Any] = {}
     if "reduce_bucket_size" in zero:
         fields["bucket_bytes"] = _bucket(zero["reduce_bucket_size"], hidden)
@@ -128,8 +125,10 @@ def _of_config(
 
 
 def _agree(arguments: argparse.Namespace, option: str, value: Any, key: str) -> None:
-    """An option that is given says what the configuration says."""
+    """An option that is given says what the configuration says; --from yields to it."""
     given = getattr(arguments, option)
+    if given is not None and getattr(arguments, "from_files", None):
+        return
     if given is not None and given != value:
         raise UsageError("--%s is %s, but %s of the configuration is %s"
                          % (option, given, key, value))

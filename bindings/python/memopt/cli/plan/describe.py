@@ -66,7 +66,12 @@ _SAVERS = {
 }
 
 _LONG_DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "f32": "fp32"}
-_TARGETS = {"q": "query", "k": "key", "v": "value", "o": "output", "lm_head": "head"}
+#: What a module's name, less "_proj", says of LoRA. Of projections in one weight each part says all.
+_TARGETS = {
+    "q": "query", "k": "key", "v": "value", "o": "output", "out": "output", "lm_head": "head",
+    "fc1": "up", "fc2": "down", "c_fc": "up", "c_attn": "query", "qkv": "query", "gate_up": "gate",
+    "all": "all-linear",
+}  # fmt: skip
 
 
 class Description(NamedTuple):
@@ -153,7 +158,8 @@ def _saver_arguments(group: Any) -> None:
         help="what goes to the host; without a value: activations",
     )
     group.add_argument(
-        "--lora-targets", type=_targets, metavar="LIST", help="q,k,v,o,gate,up,down; default: q,v"
+        "--lora-targets", type=_targets, metavar="LIST",
+        help="q,k,v,o,gate,up,down, or all-linear: all but the head, as of PEFT; default: q,v"
     )
     group.add_argument(
         "--zero",
@@ -248,16 +254,20 @@ def describe(arguments: argparse.Namespace) -> Description:
     else:
         model, title = Model(), "a model by its totals"
     fields = _model_fields(arguments)
+    own = {"weight_dtype": "fp32", **(reading.run if reading else {})}
+    notes = list(reading.notes) if reading else []
+    if not arguments.lora and not arguments.quantize and model.as_dict().get("quantize", "none") != "none":
+        notes.append("weights of %s do not learn: planned as --dtype says; give --lora" % model.quantize)
+        fields["quantize"] = "none"
+        own.pop("base_dtype", None)
     if arguments.heads and not arguments.kv_heads and (model.kv_heads or 0) > arguments.heads:
         fields["kv_heads"] = arguments.heads
     try:
         model = model.replace(**fields)
-        own = {"weight_dtype": "fp32", **(reading.run if reading else {})}
         engine = deepspeed.fill_in(arguments, model.hidden or 0, own["weight_dtype"])
         run = Run(**{**own, **_run_fields(arguments)}, **engine)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
-    notes = list(reading.notes) if reading else []
     if not arguments.dtype and run.weight_dtype != "fp32":
         notes.append("weights of %s, as the configuration says (--dtype)" % run.weight_dtype)
     return Description(model, run, title, notes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ...plan import Model
@@ -56,9 +57,32 @@ What to do:
   --params N --layers N --hidden N --heads N --vocab N   of a model by its totals"""
 
 
+def _cached(name: str) -> str:
+    """config.json of a model of the Hugging Face hub in the cache on this machine."""
+    home = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
+    )
+    cache = os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
+    folder = os.path.join(os.path.expanduser(cache), "models--" + name.replace("/", "--"))
+    try:
+        with open(os.path.join(folder, "refs", "main"), encoding="utf-8") as file:
+            place = os.path.join(folder, "snapshots", file.read().strip(), "config.json")
+    except (OSError, ValueError):
+        place = ""
+    if os.path.isfile(place):
+        return place
+    raise ConfigError(
+        "%s: there is no such file, and no such model in the cache %s (nothing is downloaded); "
+        "`hf download %s config.json` puts it there" % (name, cache, name)
+    )
+
+
 def load(path: str) -> Tuple[Dict[str, Any], str]:
-    """The JSON object in a file, or in ``config.json`` of a folder, and where it was."""
+    """The JSON object in a file, in ``config.json`` of a folder, or of a model of the hub that is in
+    the cache; and where it was."""
     place = os.path.join(path, "config.json") if os.path.isdir(path) else path
+    if not os.path.exists(path) and re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?(?<!\.json)", path):
+        place = _cached(path)
     try:
         with open(place, encoding="utf-8-sig") as file:
             config = json.load(file)
@@ -100,11 +124,13 @@ def interpret(config: Dict[str, Any], like: Optional[str] = None) -> Reading:
     notes = []
     if like is not None and like != config.get("model_type"):
         notes.append("read as %s, as --like says: what differs is not counted" % like)
+    quantized, more = _quantized(config)
+    fields["quantize"] = quantized
     try:
         model = Model(**fields)
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from None
-    return Reading(model, str(model_type), notes + _quantized(config), _run(config, keys))
+    return Reading(model, str(model_type), notes + more, _run(config, keys))
 
 
 def _run(config: Dict[str, Any], keys: Keys) -> Dict[str, Any]:
@@ -113,13 +139,27 @@ def _run(config: Dict[str, Any], keys: Keys) -> Dict[str, Any]:
         run["use_cache"] = bool(keys.get("use_cache"))
     if dtype_of(config) is not None:
         run["weight_dtype"] = dtype_of(config)
+    quantization = config.get("quantization_config") or {}
+    base = dtype_of({"dtype": quantization.get("bnb_4bit_compute_dtype")})
+    if base is not None and quantization.get("load_in_4bit"):
+        run["base_dtype"] = base
     return run
 
 
-def _quantized(config: Dict[str, Any]) -> List[str]:
-    if not config.get("quantization_config"):
-        return []
-    return ["quantization_config is not read: the plan is of weights as --dtype says"]
+def _quantized(config: Dict[str, Any]) -> Tuple[Optional[str], List[str]]:
+    """How the weights are stored, and a note where that is not known."""
+    given = config.get("quantization_config")
+    if not given:
+        return None, []
+    method = given.get("quant_method") or ("bitsandbytes" if "load_in_4bit" in given else None)
+    if method == "bitsandbytes" and given.get("load_in_4bit"):  # fp4 has as many bytes
+        return "nf4-double" if given.get("bnb_4bit_use_double_quant") else "nf4", []
+    if method == "bitsandbytes" and given.get("load_in_8bit"):
+        return "int8", []
+    if method in ("gptq", "awq") and given.get("bits", 4) == 4:
+        return method, []
+    told = "quantization_config: %s of %s bits is not known; the plan is of weights as --dtype says"
+    return None, [told % (method, given.get("bits", "these"))]
 
 
 def _family(model_type: Optional[str]) -> Family:

@@ -33,7 +33,7 @@ _TYPES: Tuple[Tuple[type, str, Tuple[str, ...]], ...] = (
                              "mlp_bias", "qk_norm", "use_sliding_window", "enable_bias",
                              "do_layer_norm_before", "use_cache")),
     (list, "a list", ("architectures",)),
-    (dict, "an object", ("text_config", "vision_config", "id2label")),
+    (dict, "an object", ("text_config", "vision_config", "id2label", "quantization_config")),
 )  # fmt: skip
 
 
