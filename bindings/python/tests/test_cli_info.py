@@ -423,7 +423,7 @@ def test_help(verb, capsys):
     if verb:
         assert "--json" in shown
     else:
-        assert all(re.search(r"^ +%s " % each, shown, re.M) for each in memopt.cli.VERBS)
+        assert all(re.search(r"^ +%s\s" % each, shown, re.M) for each in memopt.cli.VERBS)
 
 
 def test_an_error_of_the_library_is_told(monkeypatch, capsys):
