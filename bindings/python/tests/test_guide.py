@@ -20,7 +20,7 @@ GUIDE = pathlib.Path(__file__).resolve().parents[3] / "docs" / "guide"
 PAGES = (
     "command-monitor", "command-plan-apply", "command-profile", "command-replay", "monitor", "plan"
 )
-NEEDED = {"replay": ["run.csv"], "profile": ["true"]}
+NEEDED = {"replay": ["run.csv"], "profile": ["true"], "audit-optimizer": ["x.AdamW"]}
 ELSEWHERE = {"command-plan", "python", "cast", "checkpoint", "offload", "optimizer"}
 
 pytestmark = pytest.mark.skipif(not GUIDE.exists(), reason="the guide is not beside this package")

@@ -27,6 +27,7 @@ VERBS = {
     "profile": "run a program and record its memory over time",
     "monitor": "live memory of devices and of the processes on them",
     "replay": "replay a trace of allocations: what it takes, and the smallest device that does",
+    "audit-optimizer": "run the cases in which optimizers go wrong on a class of torch's interface",
 }
 
 SUCCESS, FAILURE, USAGE = 0, 1, 2
@@ -67,6 +68,11 @@ class _Parser(argparse.ArgumentParser):
         self.error(text)
 
 
+def module_of(verb: str) -> Any:
+    """The module of a verb."""
+    return importlib.import_module("." + verb.replace("-", "_"), __name__)
+
+
 def build_parser(*loaded: str) -> _Parser:
     """The parser of the command, with the options of the verbs named: their modules are imported.
     Man pages and completions are made from the parser with all of them."""
@@ -82,7 +88,7 @@ def build_parser(*loaded: str) -> _Parser:
         )
         if name not in loaded:
             continue
-        module = importlib.import_module("." + name, __name__)
+        module = module_of(name)
         verb.description = module.__doc__
         json_help = getattr(module, "JSON_HELP", "print one JSON object")
         verb.add_argument("--json", action="store_true", help=json_help)
