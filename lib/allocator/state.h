@@ -7,6 +7,8 @@
  *   segment.c             growing, giving back and ending segments, of the kind in use
  *   segment_classic.c     segments of one device allocation
  *   segment_expandable.c  segments of reserved addresses, mapped page by page
+ *   growth.c              pages for a new block: made, or moved from free blocks
+ *   pages.c               single pages, and those of free blocks
  *   place.c               where an expandable segment holds a new block
  *   segment_common.c      the list of segments, limits, and what both kinds share
  *   streams.c             streams that end while their memory is cached, live or pending
