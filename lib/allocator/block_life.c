@@ -1,16 +1,28 @@
 /* A block's way into use and back to its pool: the counts, the table and the tags follow it. */
 #include "allocator/block_life.h"
 
+#include "allocator/events.h"
 #include "allocator/pool.h"
 #include "allocator/recorder.h"
 #include "allocator/tags.h"
 
-int mo_request_enter(memopt_allocator *allocator, mo_request *request)
+/* The first request of a stream shows whether there is one. */
+memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request)
 {
     unsigned kind = request->size <= allocator->small_limit ? MO_POOL_SMALL : MO_POOL_LARGE;
-    request->pool = mo_pool_get(allocator, request->stream, kind);
-    return request->pool != NULL && mo_slab_reserve(&allocator->slab, 2) &&
-           mo_block_table_reserve(&allocator->live);
+    mo_pool *pool = request->pool = mo_pool_get(allocator, request->stream, kind);
+    if (pool == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    if (pool->segments == 0) {
+        memopt_status status = mo_stream_check(allocator, request->stream);
+        if (status != MEMOPT_OK) {
+            pool->life = MO_STREAM_ENDED;
+            return status;
+        }
+    }
+    return mo_slab_reserve(&allocator->slab, 2) && mo_block_table_reserve(&allocator->live)
+               ? MEMOPT_OK
+               : MEMOPT_OUT_OF_HOST_MEMORY;
 }
 
 void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request)

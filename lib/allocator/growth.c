@@ -280,7 +280,10 @@ static void look_at(void *user, mo_block *block)
 /* True if the pool's pages can be taken without a wait, which mo_drain_pool then knows, too. */
 static int is_idle(memopt_allocator *allocator, mo_pool *pool)
 {
-    if (memopt_stream_query(allocator->device, pool->stream) != MEMOPT_OK)
+    memopt_status status = memopt_stream_query(allocator->device, pool->stream);
+    if (status == MEMOPT_INVALID_ARGUMENT)
+        mo_stream_dead(allocator, pool->stream);
+    if (status != MEMOPT_OK)
         return 0;
     pool->drained = allocator->release_pass;
     return 1;

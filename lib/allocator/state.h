@@ -94,12 +94,19 @@ typedef struct mo_stream_use {
     struct mo_use_queue *queue;
     memopt_event *event;
     mo_block *block;
-    int recorded; /* the event was, at the block's free */
+    uint64_t number; /* in the order of the records in its queue */
+    int recorded;    /* the event was, at the block's free */
 } mo_stream_use;
 
 /* Frees that wait for a stream, oldest first. */
 typedef struct mo_use_queue {
     struct mo_use_queue *next;
+    struct mo_use_queue **bucket; /* by its stream, as a pool */
+    struct mo_use_queue *same;
+    struct mo_use_queue *later; /* the next with pending uses */
+    struct mo_use_queue *earlier;
+    int listed; /* among those with pending uses */
+    uint64_t records;
     memopt_stream stream;
     mo_stream_life life;
     int awaited;   /* as in a pool */
@@ -112,7 +119,9 @@ typedef struct mo_use_queue {
 typedef struct mo_events {
     uint64_t pending;     /* uses in queues, deferred or being waited for */
     mo_use_queue *queues; /* one per recorded stream */
-    mo_use_queue *turn;   /* the next to be asked, if it has any; NULL: the first */
+    mo_use_queue *by_stream[MO_STREAM_BUCKETS];
+    mo_use_queue *first; /* those with pending uses, in the order in which they are asked */
+    mo_use_queue *last;
     mo_stream_use *unused;
 } mo_events;
 
