@@ -1,9 +1,9 @@
 /* A block's way into use and back to its pool: the counts, the table and the tags follow it. */
 #include "allocator/block_life.h"
 
-#include "allocator/events.h"
 #include "allocator/pool.h"
 #include "allocator/recorder.h"
+#include "allocator/stream_state.h"
 #include "allocator/tags.h"
 
 /* The first request of a stream shows whether there is one. */

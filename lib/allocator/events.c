@@ -14,9 +14,9 @@
 
 #include "allocator/block_life.h"
 #include "allocator/recorder.h"
+#include "allocator/stream_state.h"
 
 #include "base/lock.h"
-#include "base/log.h"
 #include "base/memory.h"
 
 /* --- queues ------------------------------------------------------------------------------------
@@ -197,60 +197,20 @@ void mo_events_drop(memopt_allocator *allocator, mo_block *block)
 /* --- what the driver says of a stream -----------------------------------------------------------
  */
 
-memopt_status mo_stream_check(memopt_allocator *allocator, memopt_stream stream)
-{
-    int32_t capturing;
-    if (stream == NULL)
-        return MEMOPT_OK;
-    memopt_status status = mo_stream_capturing(allocator->device, stream, &capturing);
-    return status == MEMOPT_INVALID_ARGUMENT ? status : MEMOPT_OK;
-}
-
-/* A handle that no stream has: the address of its owner. */
-void mo_stream_dead(memopt_allocator *allocator, memopt_stream stream)
-{
-    mo_log(MEMOPT_LOG_WARNING,
-           "allocator: stream %p was destroyed without memopt_stream_release_sync; what it used is "
-           "held until a wait for the device",
-           (void *)stream);
-    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next) {
-        if (pool->stream != stream || pool->life != MO_STREAM_LIVE)
-            continue;
-        pool->life = MO_STREAM_ENDING;
-        pool->awaited = 0;
-        pool->stream = (memopt_stream)(void *)pool;
-    }
-    mo_use_queue *queue = find_queue(allocator, stream);
-    if (queue == NULL)
-        return;
-    queue->life = MO_STREAM_ENDING;
-    queue->awaited = 0;
-    queue->stream = (memopt_stream)(void *)queue;
-}
-
-static int stream_captures(memopt_allocator *allocator, memopt_stream stream)
-{
-    int32_t capturing = 0;
-    memopt_status status = mo_stream_capturing(allocator->device, stream, &capturing);
-    if (status == MEMOPT_INVALID_ARGUMENT)
-        mo_stream_dead(allocator, stream);
-    return status == MEMOPT_OK && capturing;
-}
-
 /* Events may be recorded on the queue's stream. */
 static int usable(memopt_allocator *allocator, const mo_use_queue *queue)
 {
-    return queue->life == MO_STREAM_LIVE && !stream_captures(allocator, queue->stream) &&
+    return queue->life == MO_STREAM_LIVE && !mo_stream_captures(allocator, queue->stream) &&
            queue->life == MO_STREAM_LIVE;
 }
 
 int mo_capturing(memopt_allocator *allocator)
 {
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
-        if (pool->life == MO_STREAM_LIVE && stream_captures(allocator, pool->stream))
+        if (pool->life == MO_STREAM_LIVE && mo_stream_captures(allocator, pool->stream))
             return 1;
     for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next)
-        if (queue->life == MO_STREAM_LIVE && stream_captures(allocator, queue->stream))
+        if (queue->life == MO_STREAM_LIVE && mo_stream_captures(allocator, queue->stream))
             return 1;
     return 0;
 }

@@ -18,10 +18,6 @@ memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *poo
 void mo_events_drop(memopt_allocator *allocator, mo_block *block);
 /* True while a stream that the allocator knows records a graph. */
 int mo_capturing(memopt_allocator *allocator);
-/* INVALID_ARGUMENT if the driver can tell that there is no such stream. */
-memopt_status mo_stream_check(memopt_allocator *allocator, memopt_stream stream);
-/* The driver has refused the handle of a stream that was LIVE: from here on it is ENDING. */
-void mo_stream_dead(memopt_allocator *allocator, memopt_stream stream);
 /* Ends the queues of streams that no block is recorded on. */
 void mo_events_trim(memopt_allocator *allocator);
 /* An event of the pool, for the slow path; given back by mo_events_return. */

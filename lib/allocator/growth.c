@@ -8,6 +8,7 @@
 #include "allocator/events.h"
 #include "allocator/pages.h"
 #include "allocator/pool.h"
+#include "allocator/stream_state.h"
 
 #include "base/checked.h"
 #include "base/lock.h"

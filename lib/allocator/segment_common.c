@@ -2,6 +2,7 @@
 #include "allocator/segment_common.h"
 
 #include "allocator/events.h"
+#include "allocator/stream_state.h"
 #include "allocator/streams.h"
 
 #include "base/checked.h"

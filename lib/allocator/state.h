@@ -15,6 +15,7 @@
  *   events.c              recorded streams and deferred frees
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
+ *   stream_state.c        what the driver says of a stream
  *   recorder.c            the recording of a trace
  *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
  *   stats.c tags.c snapshot.c report.c           what can be seen from outside
