@@ -290,17 +290,48 @@ static int is_idle(memopt_allocator *allocator, mo_pool *pool)
     return 1;
 }
 
+/* Visits the free blocks whose pages can be taken; without `wait` only those of streams that have
+ * nothing to do. */
+static void visit_free(memopt_allocator *allocator, int wait,
+                       void (*visit)(void *user, mo_block *block), void *user)
+{
+    allocator->release_pass++; /* more may have been freed since the last wait */
+    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
+        if (pool->life == MO_STREAM_LIVE && pool->segments > 0 &&
+            (wait || is_idle(allocator, pool)))
+            mo_bins_visit(&pool->bins, allocator->granularity, visit, user);
+    for (unsigned i = 0; i < 2; i++)
+        mo_bins_visit(&allocator->ended[i].bins, allocator->granularity, visit, user);
+}
+
 /* The free block with whole pages that was freed first; NULL if none. */
 static mo_block *oldest_free(memopt_allocator *allocator, int wait)
 {
     oldest found = {allocator, NULL};
-    for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
-        if (pool->life == MO_STREAM_LIVE && pool->segments > 0 &&
-            (wait || is_idle(allocator, pool)))
-            mo_bins_visit(&pool->bins, allocator->granularity, look_at, &found);
-    for (unsigned i = 0; i < 2; i++)
-        mo_bins_visit(&allocator->ended[i].bins, allocator->granularity, look_at, &found);
+    visit_free(allocator, wait, look_at, &found);
     return found.block;
+}
+
+typedef struct page_count {
+    const memopt_allocator *allocator;
+    uint64_t pages;
+} page_count;
+
+static void count_pages(void *user, mo_block *block)
+{
+    page_count *count = user;
+    uint64_t from, to;
+    if (mo_segment_is_expandable(block->segment) &&
+        mo_pages_whole(count->allocator, block, UINT64_MAX, &from, &to))
+        count->pages += (to - from) / count->allocator->granularity;
+}
+
+/* How many pages take_pages would find. */
+static uint64_t free_pages(memopt_allocator *allocator, int wait)
+{
+    page_count count = {allocator, 0};
+    visit_free(allocator, wait, count_pages, &count);
+    return count.pages;
 }
 
 /* Unmaps a claimed block's pages and gives their handles to the place; *out_done counts the bytes.
@@ -329,7 +360,6 @@ static memopt_status take_pages(memopt_allocator *allocator, const mo_place *pla
     memopt_status status = MEMOPT_OK;
     while (status == MEMOPT_OK) {
         uint64_t from, to, done = 0, left = lacking(allocator, place);
-        allocator->release_pass++; /* more may have been freed since the last wait */
         mo_block *block = left > 0 ? oldest_free(allocator, wait) : NULL;
         if (block == NULL)
             return MEMOPT_OK;
@@ -351,36 +381,44 @@ static memopt_status take_pages(memopt_allocator *allocator, const mo_place *pla
 /* --- all of it -----------------------------------------------------------------------------------
  */
 
-/* A handle for every missing page of the claimed place: new ones while there is room, then those of
- * free pages, which cannot be had during a capture, then new ones up to the limit. Streams are
- * waited for only at the limit. */
-static memopt_status find_pages(memopt_allocator *allocator, const mo_place *place, uint64_t size)
+/* `count` new pages of the place, of which `taken` will be those of free blocks. */
+static memopt_status add_pages(memopt_allocator *allocator, const mo_place *place, uint64_t count,
+                               uint64_t taken)
 {
     uint64_t page = allocator->granularity;
+    /* Pages that were just made are not counted yet. */
+    uint64_t more = place->missing - taken * page;
+    int fits = room(allocator) >= more;
+    memopt_status status = mo_may_grow(allocator, fits ? count * page : more);
+    return status == MEMOPT_OK ? create_pages(allocator, place, count) : status;
+}
+
+/* A handle for every missing page of the claimed place: new ones while there is room, then those of
+ * free pages, which cannot be had during a capture, and new ones up to the limit. Streams are
+ * waited for only at the limit. New ones come first, so that a request that cannot be served leaves
+ * the free pages where they are. */
+static memopt_status find_pages(memopt_allocator *allocator, const mo_place *place, uint64_t size)
+{
+    uint64_t page = allocator->granularity, left = lacking(allocator, place);
     uint64_t some = mo_min_u64(room(allocator), room_before_moves(allocator, size));
     memopt_status status = MEMOPT_OK;
-    some = mo_min_u64(some / page, lacking(allocator, place));
+    some = mo_min_u64(some / page, left);
     if (some > 0)
         status = mo_may_grow(allocator, some * page);
     if (some > 0 && status == MEMOPT_OK)
         status = create_pages(allocator, place, some);
     if (status == MEMOPT_OUT_OF_DEVICE_MEMORY)
         status = MEMOPT_OK;
-    int take = !mo_capturing(allocator);
-    for (int wait = 0; wait < 2 && status == MEMOPT_OK; wait++) {
-        if (take)
+    int last = mo_capturing(allocator) ? 0 : 1;
+    for (int wait = 0; status == MEMOPT_OK && (left = lacking(allocator, place)) > 0; wait++) {
+        if (wait > last)
+            return MEMOPT_OUT_OF_DEVICE_MEMORY; /* another thread was faster */
+        uint64_t taken = last > 0 ? mo_min_u64(free_pages(allocator, wait), left) : 0;
+        if (taken < left)
+            status = add_pages(allocator, place, left - taken, taken);
+        if (status == MEMOPT_OK && taken > 0)
             status = take_pages(allocator, place, wait);
-        uint64_t left = lacking(allocator, place);
-        if (status != MEMOPT_OK || left == 0)
-            return status;
-        /* Pages that were just made are not counted yet. */
-        int fits = room(allocator) >= place->missing;
-        status = mo_may_grow(allocator, fits ? left * page : place->missing);
-        if (status == MEMOPT_OK)
-            status = create_pages(allocator, place, left);
-        if (status == MEMOPT_OK)
-            return MEMOPT_OK;
-        if (status == MEMOPT_OUT_OF_DEVICE_MEMORY && take && wait == 0)
+        if (status == MEMOPT_OUT_OF_DEVICE_MEMORY && wait < last)
             status = MEMOPT_OK; /* once more, with a wait */
     }
     return status;

@@ -186,6 +186,29 @@ static void test_the_oldest_pages_move(void **state)
     finish(allocator, device);
 }
 
+/* A request that cannot be served takes no pages from the cache. */
+static void test_a_failed_growth_keeps_the_cache(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(48 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    void *first = alloc(allocator, 16 * MIB), *live = alloc(allocator, 16 * MIB), *none = NULL;
+    void *last = alloc(allocator, 16 * MIB);
+    OK(memopt_allocator_free(allocator, first));
+    OK(memopt_allocator_free(allocator, last));
+    uint64_t calls = stat_of(allocator, "num_device_alloc");
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(allocator, 34 * MIB, 0, NULL, &none));
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 48 * MIB);
+    assert_int_equal(stat_of(allocator, "num_device_free"), 0);
+    assert_ptr_equal(alloc(allocator, 16 * MIB), first);
+    assert_ptr_equal(alloc(allocator, 16 * MIB), last);
+    assert_int_equal(stat_of(allocator, "num_device_alloc"), calls);
+    void *const all[] = {first, live, last};
+    for (int i = 0; i < 3; i++)
+        OK(memopt_allocator_free(allocator, all[i]));
+    finish(allocator, device);
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -380,6 +403,7 @@ int main(void)
         cmocka_unit_test(test_pressure_callback_frees),
         cmocka_unit_test(test_cache_is_given_back),
         cmocka_unit_test(test_the_oldest_pages_move),
+        cmocka_unit_test(test_a_failed_growth_keeps_the_cache),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_last_megabytes),
         cmocka_unit_test(test_fraction_and_rejection),
