@@ -201,7 +201,7 @@ static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *reque
         return status;
     if (allocator->events.pending != 0)
         mo_events_process_next(allocator);
-    mo_block *block = mo_pool_serve(allocator, request->pool, request->size);
+    mo_block *block = mo_request_serve(allocator, request);
     if (block != NULL)
         *out_pointer = mo_block_activate(allocator, block, request);
     return MEMOPT_OK;

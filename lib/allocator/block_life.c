@@ -25,6 +25,26 @@ memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request)
                : MEMOPT_OUT_OF_HOST_MEMORY;
 }
 
+/* A hole of the large pool between blocks that share its pages, so that the block keeps no page
+ * from others. Much larger holes are left to blocks of their size. */
+static mo_block *serve_from_hole(memopt_allocator *allocator, mo_request *request)
+{
+    mo_pool *large = mo_pool_find(allocator, request->stream, MO_POOL_LARGE);
+    const mo_block *hole = large == NULL ? NULL : mo_bins_best_fit(&large->bins, request->size);
+    if (hole == NULL || hole->size >= allocator->granularity || hole->size > 2 * request->size)
+        return NULL;
+    request->pool = large;
+    return mo_pool_take(allocator, large, request->size);
+}
+
+mo_block *mo_request_serve(memopt_allocator *allocator, mo_request *request)
+{
+    mo_block *block = mo_pool_serve(allocator, request->pool, request->size);
+    if (block != NULL || request->pool->kind != MO_POOL_SMALL || !allocator->expandable)
+        return block;
+    return serve_from_hole(allocator, request);
+}
+
 void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request)
 {
     unsigned kind = request->pool->kind;

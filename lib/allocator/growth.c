@@ -16,18 +16,39 @@
 /* --- the place ---------------------------------------------------------------------------------
  */
 
-/* The memory held may exceed the most that was ever in use by this part of it before free pages are
- * moved instead of new ones made. */
-enum { SLACK_PART = 50 };
+/* The memory held may exceed the most that was ever in use before free pages are moved instead of
+ * new ones made: by this part of it, and where pages keep moving by more, up to the larger part. */
+enum { SLACK_PART = 64, MOST_SLACK_PART = 20 };
+
+/* So many pages may move without more slack: one for as many allocations, one for each new page. A
+ * store of them pays for a start or a change of shapes. */
+enum { ALLOCATIONS_A_MOVE = 256, MOST_CREDIT = 64, MOVES_A_PAGE_OF_SLACK = 8 };
 
 static uint64_t room_before_moves(const memopt_allocator *allocator, uint64_t size)
 {
     const mo_stat *active = &allocator->stats.by_pool[MO_POOL_ALL][MO_STAT_ACTIVE_BYTES];
     uint64_t held = mo_stat_current(&allocator->stats, MO_STAT_RESERVED_BYTES);
+    uint64_t page = allocator->granularity;
     uint64_t peak = mo_max_u64(active->peak, active->current + size);
     peak = mo_max_u64(peak, allocator->most_active);
-    uint64_t most = peak + mo_max_u64(peak / SLACK_PART, allocator->granularity);
+    uint64_t least = mo_max_u64(peak / SLACK_PART, page);
+    uint64_t slack = mo_min_u64(least + allocator->slack_pages * page, peak / MOST_SLACK_PART);
+    uint64_t most = peak + mo_max_u64(least, slack);
     return most > held ? most - held : 0;
+}
+
+/* Pages were made and others moved, though the device had more. */
+static void pay_for_moves(memopt_allocator *allocator, uint64_t made, uint64_t moved)
+{
+    uint64_t credit = allocator->move_credit + made * ALLOCATIONS_A_MOVE +
+                      (allocator->clock - allocator->credit_clock);
+    uint64_t price = moved * ALLOCATIONS_A_MOVE;
+    credit = mo_min_u64(credit, (uint64_t)MOST_CREDIT * ALLOCATIONS_A_MOVE);
+    if (credit < price)
+        allocator->slack_pages +=
+            mo_ceil_div_u64(price - credit, (uint64_t)MOVES_A_PAGE_OF_SLACK * ALLOCATIONS_A_MOVE);
+    allocator->move_credit = credit > price ? credit - price : 0;
+    allocator->credit_clock = allocator->clock;
 }
 
 static uint64_t room(const memopt_allocator *allocator)
@@ -414,6 +435,8 @@ static memopt_status find_pages(memopt_allocator *allocator, const mo_place *pla
         if (wait > last)
             return MEMOPT_OUT_OF_DEVICE_MEMORY; /* another thread was faster */
         uint64_t taken = last > 0 ? mo_min_u64(free_pages(allocator, wait), left) : 0;
+        if (wait == 0 && room(allocator) >= place->missing)
+            pay_for_moves(allocator, some, taken);
         if (taken < left)
             status = add_pages(allocator, place, left - taken, taken);
         if (status == MEMOPT_OK && taken > 0)

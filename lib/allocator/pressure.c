@@ -29,7 +29,7 @@ static memopt_status search(memopt_allocator *allocator, mo_request *request, mo
     if (status != MEMOPT_OK)
         return status;
     mo_events_process(allocator);
-    *out_block = mo_pool_serve(allocator, request->pool, request->size);
+    *out_block = mo_request_serve(allocator, request);
     return MEMOPT_OK;
 }
 

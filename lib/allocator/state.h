@@ -160,7 +160,10 @@ struct memopt_allocator {
     mo_pool *by_stream[MO_STREAM_BUCKETS];
     mo_pool ended[2]; /* small and large: memory whose streams have ended */
     mo_segment *segments;
-    uint64_t clock; /* allocations so far; ages free blocks */
+    uint64_t clock;       /* allocations so far; ages free blocks */
+    uint64_t slack_pages; /* growth.c: what pages that keep moving have added */
+    uint64_t move_credit; /* in allocations, at this clock: */
+    uint64_t credit_clock;
     uint64_t release_pass;
     mo_events events;
     mo_stats stats;
