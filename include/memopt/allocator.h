@@ -163,8 +163,8 @@ MEMOPT_API memopt_device *memopt_allocator_get_device(const memopt_allocator *al
  * @param stream the stream whose work will use it first.
  * @param[out] out_pointer the block, aligned to 512 bytes.
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the tag is not registered, or bytes overflows
- *         when rounded.
+ * @retval MEMOPT_INVALID_ARGUMENT a pointer is NULL, the tag is not registered, bytes overflows
+ * when rounded, or the driver can tell that there is no such stream.
  * @retval MEMOPT_OUT_OF_DEVICE_MEMORY every attempt listed below failed. The message gives the
  *         requested, free and cached bytes, the largest free block, the top tags and what to try.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR, MEMOPT_DEVICE_LOST a host allocation or
@@ -206,8 +206,8 @@ MEMOPT_API memopt_status memopt_allocator_free(memopt_allocator *allocator, void
  *        allowed and change nothing. The stream may be destroyed before the block is freed: see
  *        memopt_stream_release_sync().
  * @retval MEMOPT_OK done.
- * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL or pointer is not a live block of this
- *         allocator.
+ * @retval MEMOPT_INVALID_ARGUMENT allocator is NULL, pointer is not a live block of this allocator,
+ *         or the driver can tell that there is no such stream.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_DRIVER_ERROR a host allocation failed or no event could
  *         be created; nothing recorded.
  * @since 0.9

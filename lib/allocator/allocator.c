@@ -196,11 +196,12 @@ memopt_status memopt_allocator_set_limit(memopt_allocator *allocator, uint64_t l
 static memopt_status alloc_cached(memopt_allocator *allocator, mo_request *request,
                                   void **out_pointer)
 {
-    if (!mo_request_enter(allocator, request))
-        return MEMOPT_OUT_OF_HOST_MEMORY;
+    memopt_status status = mo_request_enter(allocator, request);
+    if (status != MEMOPT_OK)
+        return status;
     if (allocator->events.pending != 0)
         mo_events_process_next(allocator);
-    mo_block *block = mo_pool_serve(allocator, request->pool, request->size);
+    mo_block *block = mo_request_serve(allocator, request);
     if (block != NULL)
         *out_pointer = mo_block_activate(allocator, block, request);
     return MEMOPT_OK;

@@ -3,14 +3,46 @@
 
 #include "allocator/pool.h"
 #include "allocator/recorder.h"
+#include "allocator/stream_state.h"
 #include "allocator/tags.h"
 
-int mo_request_enter(memopt_allocator *allocator, mo_request *request)
+/* The first request of a stream shows whether there is one. */
+memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request)
 {
     unsigned kind = request->size <= allocator->small_limit ? MO_POOL_SMALL : MO_POOL_LARGE;
-    request->pool = mo_pool_get(allocator, request->stream, kind);
-    return request->pool != NULL && mo_slab_reserve(&allocator->slab, 2) &&
-           mo_block_table_reserve(&allocator->live);
+    mo_pool *pool = request->pool = mo_pool_get(allocator, request->stream, kind);
+    if (pool == NULL)
+        return MEMOPT_OUT_OF_HOST_MEMORY;
+    if (pool->segments == 0) {
+        memopt_status status = mo_stream_check(allocator, request->stream);
+        if (status != MEMOPT_OK) {
+            pool->life = MO_STREAM_ENDED;
+            return status;
+        }
+    }
+    return mo_slab_reserve(&allocator->slab, 2) && mo_block_table_reserve(&allocator->live)
+               ? MEMOPT_OK
+               : MEMOPT_OUT_OF_HOST_MEMORY;
+}
+
+/* A hole of the large pool between blocks that share its pages, so that the block keeps no page
+ * from others. Much larger holes are left to blocks of their size. */
+static mo_block *serve_from_hole(memopt_allocator *allocator, mo_request *request)
+{
+    mo_pool *large = mo_pool_find(allocator, request->stream, MO_POOL_LARGE);
+    const mo_block *hole = large == NULL ? NULL : mo_bins_best_fit(&large->bins, request->size);
+    if (hole == NULL || hole->size >= allocator->granularity || hole->size > 2 * request->size)
+        return NULL;
+    request->pool = large;
+    return mo_pool_take(allocator, large, request->size);
+}
+
+mo_block *mo_request_serve(memopt_allocator *allocator, mo_request *request)
+{
+    mo_block *block = mo_pool_serve(allocator, request->pool, request->size);
+    if (block != NULL || request->pool->kind != MO_POOL_SMALL || !allocator->expandable)
+        return block;
+    return serve_from_hole(allocator, request);
 }
 
 void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request)

@@ -4,9 +4,13 @@
 
 #include "allocator/state.h"
 
-/* Finds the request's pool and makes sure that it can be served without host memory; 0 if not.
+/* Finds the request's pool and makes sure that it can be served without host memory.
+ * INVALID_ARGUMENT if the driver can tell that there is no such stream.
  * Needed again whenever both locks were released, since a trim may have ended the pool. */
-int mo_request_enter(memopt_allocator *allocator, mo_request *request);
+memopt_status mo_request_enter(memopt_allocator *allocator, mo_request *request);
+/* A cached block for the request, in no structure; NULL if there is none. A small request may be
+ * served by the large pool, which then is request->pool. */
+mo_block *mo_request_serve(memopt_allocator *allocator, mo_request *request);
 /* Enters a taken block as live. */
 void *mo_block_activate(memopt_allocator *allocator, mo_block *block, const mo_request *request);
 /* Removes a block that is no longer live from the counts. */

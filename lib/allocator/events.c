@@ -6,21 +6,36 @@
  * free needs no memory. While a stream records a graph, none of its events is recorded, asked or
  * waited for; its uses are deferred until the capture is over. So are the uses of a stream that is
  * ending: its handle may not be used, but its work may still run.
+ *
+ * A stream that its owner has destroyed without memopt_stream_release_sync() is found by the
+ * driver's refusal of the handle. It is then an ending one, whose work a wait for the device ends.
  */
 #include "allocator/events.h"
 
 #include "allocator/block_life.h"
 #include "allocator/recorder.h"
+#include "allocator/stream_state.h"
 
 #include "base/lock.h"
 #include "base/memory.h"
 
-static mo_use_queue *find_queue(memopt_allocator *allocator, memopt_stream stream)
+/* --- queues ------------------------------------------------------------------------------------
+ */
+
+static mo_use_queue *find_queue(const memopt_allocator *allocator, memopt_stream stream)
 {
-    mo_use_queue *queue = allocator->events.queues;
+    mo_use_queue *queue = allocator->events.by_stream[mo_stream_bucket(stream)];
     while (queue != NULL && (queue->stream != stream || queue->life != MO_STREAM_LIVE))
-        queue = queue->next;
+        queue = queue->same;
     return queue;
+}
+
+static void leave_bucket(const mo_use_queue *queue)
+{
+    mo_use_queue **place = queue->bucket;
+    while (*place != queue)
+        place = &(*place)->same;
+    *place = queue->same;
 }
 
 /* A queue whose stream has ended, with nothing left of it; NULL if there is none. */
@@ -29,31 +44,80 @@ static mo_use_queue *spent_queue(memopt_allocator *allocator)
     mo_use_queue *queue = allocator->events.queues;
     while (queue != NULL && (queue->life != MO_STREAM_ENDED || queue->uses != 0))
         queue = queue->next;
+    if (queue != NULL)
+        leave_bucket(queue);
     return queue;
 }
 
-static mo_use_queue *get_queue(memopt_allocator *allocator, memopt_stream stream)
+/* A new queue, for a stream that the driver knows as far as it can tell. */
+static memopt_status new_queue(memopt_allocator *allocator, memopt_stream stream,
+                               mo_use_queue **out_queue)
 {
-    mo_use_queue *queue = find_queue(allocator, stream);
-    if (queue != NULL)
-        return queue;
-    queue = spent_queue(allocator);
+    memopt_status status = mo_stream_check(allocator, stream);
+    if (status != MEMOPT_OK)
+        return status;
+    mo_use_queue *queue = spent_queue(allocator);
     if (queue == NULL) {
         queue = mo_calloc(1, sizeof *queue);
         if (queue == NULL)
-            return NULL;
+            return MEMOPT_OUT_OF_HOST_MEMORY;
         queue->tail = &queue->head;
         queue->next = allocator->events.queues;
         allocator->events.queues = queue;
     }
     queue->stream = stream;
     queue->life = MO_STREAM_LIVE;
-    return queue;
+    queue->bucket = &allocator->events.by_stream[mo_stream_bucket(stream)];
+    queue->same = *queue->bucket;
+    *queue->bucket = queue;
+    *out_queue = queue;
+    return MEMOPT_OK;
+}
+
+static int has_pending(const mo_use_queue *queue)
+{
+    return queue->head != NULL || queue->deferred != NULL;
+}
+
+/* Behind the others with pending uses. */
+static void list(mo_events *events, mo_use_queue *queue)
+{
+    queue->later = NULL;
+    queue->earlier = events->last;
+    if (events->last != NULL)
+        events->last->later = queue;
+    else
+        events->first = queue;
+    events->last = queue;
+    queue->listed = 1;
+}
+
+static void unlist(mo_events *events, mo_use_queue *queue)
+{
+    if (queue->earlier != NULL)
+        queue->earlier->later = queue->later;
+    else
+        events->first = queue->later;
+    if (queue->later != NULL)
+        queue->later->earlier = queue->earlier;
+    else
+        events->last = queue->earlier;
+    queue->listed = 0;
+}
+
+/* Puts it into the list or takes it out, after its uses have changed. */
+static void relist(mo_events *events, mo_use_queue *queue)
+{
+    if (has_pending(queue) && !queue->listed)
+        list(events, queue);
+    else if (!has_pending(queue) && queue->listed)
+        unlist(events, queue);
 }
 
 static void append(mo_use_queue *queue, mo_stream_use *use)
 {
     use->next = NULL;
+    use->number = queue->records++;
     *queue->tail = use;
     queue->tail = &use->next;
 }
@@ -100,13 +164,14 @@ memopt_status mo_events_note(memopt_allocator *allocator, mo_block *block, memop
     const mo_pool *pool = block->segment->pool;
     if (pool->life == MO_STREAM_LIVE && stream == pool->stream)
         return MEMOPT_OK;
-    mo_use_queue *queue = get_queue(allocator, stream);
-    if (queue == NULL)
-        return MEMOPT_OUT_OF_HOST_MEMORY;
+    mo_use_queue *queue = find_queue(allocator, stream);
+    memopt_status status = queue == NULL ? new_queue(allocator, stream, &queue) : MEMOPT_OK;
+    if (status != MEMOPT_OK)
+        return status;
     for (use = block->uses; use != NULL; use = use->next)
         if (use->queue == queue)
             return MEMOPT_OK;
-    memopt_status status = mo_events_borrow(allocator, &use);
+    status = mo_events_borrow(allocator, &use);
     if (status != MEMOPT_OK)
         return status;
     queue->uses++;
@@ -129,37 +194,41 @@ void mo_events_drop(memopt_allocator *allocator, mo_block *block)
     }
 }
 
-static int stream_captures(memopt_allocator *allocator, memopt_stream stream)
-{
-    int32_t capturing = 0;
-    return mo_stream_capturing(allocator->device, stream, &capturing) == MEMOPT_OK && capturing;
-}
+/* --- what the driver says of a stream -----------------------------------------------------------
+ */
 
-/* Events may be recorded on the queue's stream and asked. */
+/* Events may be recorded on the queue's stream. */
 static int usable(memopt_allocator *allocator, const mo_use_queue *queue)
 {
-    return queue->life == MO_STREAM_LIVE && !stream_captures(allocator, queue->stream);
+    return queue->life == MO_STREAM_LIVE && !mo_stream_captures(allocator, queue->stream) &&
+           queue->life == MO_STREAM_LIVE;
 }
 
 int mo_capturing(memopt_allocator *allocator)
 {
     for (mo_pool *pool = allocator->pools; pool != NULL; pool = pool->next)
-        if (pool->life == MO_STREAM_LIVE && stream_captures(allocator, pool->stream))
+        if (pool->life == MO_STREAM_LIVE && mo_stream_captures(allocator, pool->stream))
             return 1;
     for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next)
-        if (queue->life == MO_STREAM_LIVE && stream_captures(allocator, queue->stream))
+        if (queue->life == MO_STREAM_LIVE && mo_stream_captures(allocator, queue->stream))
             return 1;
     return 0;
 }
 
-/* Records the use's event. A stream that is gone, or whose device is lost, has no work left: the
- * event is then complete, or was never recorded, which counts as complete. */
-static memopt_status record(const memopt_allocator *allocator, mo_stream_use *use)
+/* --- frees ---------------------------------------------------------------------------------------
+ */
+
+/* Records the use's event. A lost device has no work left: the event is complete. On a stream that
+ * is gone nothing is recorded, and the use waits for the device. */
+static memopt_status record(memopt_allocator *allocator, mo_stream_use *use)
 {
     memopt_status status = memopt_event_record(use->event, use->queue->stream);
-    int gone = status == MEMOPT_INVALID_ARGUMENT ||
-               (status == MEMOPT_DEVICE_LOST && mo_device_lost(allocator->device));
-    return gone ? MEMOPT_OK : status;
+    use->recorded = status != MEMOPT_INVALID_ARGUMENT;
+    if (!use->recorded)
+        mo_stream_dead(allocator, use->queue->stream);
+    int over =
+        !use->recorded || (status == MEMOPT_DEVICE_LOST && mo_device_lost(allocator->device));
+    return over ? MEMOPT_OK : status;
 }
 
 /* One use less; the last one retires the block. */
@@ -178,15 +247,17 @@ static void enqueue(memopt_allocator *allocator, mo_block *block)
 {
     mo_stream_use *next;
     for (mo_stream_use *use = block->uses; use != NULL; use = next) {
+        mo_use_queue *queue = use->queue;
         next = use->next;
         block->pending++;
         allocator->events.pending++;
         if (use->recorded) {
-            append(use->queue, use);
+            append(queue, use);
         } else {
-            use->next = use->queue->deferred;
-            use->queue->deferred = use;
+            use->next = queue->deferred;
+            queue->deferred = use;
         }
+        relist(&allocator->events, queue);
     }
     block->uses = NULL;
     block->state = MO_BLOCK_PENDING;
@@ -206,11 +277,11 @@ memopt_status mo_events_free(memopt_allocator *allocator, mo_block *block)
 
 /* After a capture: the uses that waited for its end. Recording later than the free is safe; what
  * cannot be recorded is tried again next time. */
-static void record_deferred(const memopt_allocator *allocator, mo_use_queue *queue)
+static void record_deferred(memopt_allocator *allocator, mo_use_queue *queue)
 {
     while (queue->deferred != NULL) {
         mo_stream_use *use = queue->deferred;
-        if (record(allocator, use) != MEMOPT_OK)
+        if (record(allocator, use) != MEMOPT_OK || !use->recorded)
             return;
         queue->deferred = use->next;
         append(queue, use);
@@ -251,6 +322,7 @@ void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue)
         queue->deferred = use->next;
         complete(allocator, use);
     }
+    relist(&allocator->events, queue);
     for (mo_segment *segment = allocator->segments; segment != NULL && queue->uses != 0;
          segment = segment->next)
         for (mo_block *block = segment->first; block != NULL; block = block->next)
@@ -258,50 +330,44 @@ void mo_events_settle(memopt_allocator *allocator, mo_use_queue *queue)
                 forget_use(allocator, block, queue);
 }
 
-static int has_pending(const mo_use_queue *queue)
-{
-    return queue->head != NULL || queue->deferred != NULL;
-}
-
+/* A use whose event is not complete yet keeps those behind it waiting. */
 static void process_queue(memopt_allocator *allocator, mo_use_queue *queue)
 {
-    if (!has_pending(queue) || !usable(allocator, queue))
-        return;
-    record_deferred(allocator, queue);
+    if (queue->life == MO_STREAM_LIVE) {
+        if (!usable(allocator, queue) && queue->life == MO_STREAM_LIVE)
+            return;
+        if (queue->life == MO_STREAM_LIVE)
+            record_deferred(allocator, queue);
+    }
     while (queue->head != NULL && mo_work_is_over(memopt_event_query(queue->head->event)))
         complete(allocator, take_first(queue));
+    relist(&allocator->events, queue);
 }
 
 void mo_events_process(memopt_allocator *allocator)
 {
-    mo_use_queue *queue = allocator->events.pending != 0 ? allocator->events.queues : NULL;
-    for (; queue != NULL; queue = queue->next)
+    mo_use_queue *later;
+    for (mo_use_queue *queue = allocator->events.first; queue != NULL; queue = later) {
+        later = queue->later;
         process_queue(allocator, queue);
-}
-
-static mo_use_queue *first_pending(mo_use_queue *queue)
-{
-    while (queue != NULL && !has_pending(queue))
-        queue = queue->next;
-    return queue;
+    }
 }
 
 void mo_events_process_next(memopt_allocator *allocator)
 {
     mo_events *events = &allocator->events;
-    mo_use_queue *queue = first_pending(events->turn);
-    if (queue == NULL)
-        queue = first_pending(events->queues);
+    mo_use_queue *queue = events->first;
     if (queue == NULL)
         return;
-    events->turn = queue->next;
+    unlist(events, queue);
     process_queue(allocator, queue);
+    relist(events, queue);
 }
 
 /* Takes the first use of a block of `pool` (any if NULL) out of its queue. */
 static mo_stream_use *detach(memopt_allocator *allocator, const mo_pool *pool)
 {
-    for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next) {
+    for (mo_use_queue *queue = allocator->events.first; queue != NULL; queue = queue->later) {
         for (mo_stream_use **place = &queue->head; *place != NULL; place = &(*place)->next) {
             mo_stream_use *use = *place;
             if (pool != NULL && use->block->segment->pool != pool)
@@ -309,15 +375,27 @@ static mo_stream_use *detach(memopt_allocator *allocator, const mo_pool *pool)
             *place = use->next;
             if (*place == NULL)
                 queue->tail = place;
+            relist(&allocator->events, queue);
             return use;
         }
     }
     return NULL;
 }
 
+/* Events of one stream are complete in the order of their records. */
+static void complete_up_to(memopt_allocator *allocator, mo_stream_use *use)
+{
+    mo_use_queue *queue = use->queue;
+    uint64_t number = use->number;
+    complete(allocator, use);
+    while (queue->head != NULL && queue->head->number < number)
+        complete(allocator, take_first(queue));
+    relist(&allocator->events, queue);
+}
+
 memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *pool, int *out_found)
 {
-    for (mo_use_queue *queue = allocator->events.queues; queue != NULL; queue = queue->next)
+    for (mo_use_queue *queue = allocator->events.first; queue != NULL; queue = queue->later)
         if (queue->deferred != NULL && usable(allocator, queue))
             record_deferred(allocator, queue);
     mo_stream_use *use = detach(allocator, pool);
@@ -327,10 +405,12 @@ memopt_status mo_events_wait_one(memopt_allocator *allocator, const mo_pool *poo
     mo_unlock(&allocator->lock);
     memopt_status status = memopt_event_sync(use->event);
     mo_lock(&allocator->lock);
-    if (mo_work_is_over(status) || use->queue->life == MO_STREAM_ENDED)
-        complete(allocator, use); /* a fault is an error, but the work is over */
-    else
+    if (mo_work_is_over(status) || use->queue->life == MO_STREAM_ENDED) {
+        complete_up_to(allocator, use); /* a fault is an error, but the work is over */
+    } else {
         prepend(use->queue, use);
+        relist(&allocator->events, use->queue);
+    }
     return status;
 }
 
@@ -344,9 +424,9 @@ void mo_events_trim(memopt_allocator *allocator)
             continue;
         }
         *place = queue->next;
+        leave_bucket(queue);
         mo_free(queue);
     }
-    allocator->events.turn = NULL;
 }
 
 /* Destroys a list's events; the first error is kept in *result. */

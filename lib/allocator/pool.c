@@ -38,12 +38,20 @@ static mo_pool *spare_pool(memopt_allocator *allocator)
     return pool;
 }
 
-mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind)
+mo_pool *mo_pool_find(const memopt_allocator *allocator, memopt_stream stream, unsigned kind)
 {
     mo_pool *pool = allocator->by_stream[mo_stream_bucket(stream)];
-    for (; pool != NULL; pool = pool->same)
-        if (pool->stream == stream && pool->kind == kind && pool->life == MO_STREAM_LIVE)
-            return pool;
+    while (pool != NULL &&
+           (pool->stream != stream || pool->kind != kind || pool->life != MO_STREAM_LIVE))
+        pool = pool->same;
+    return pool;
+}
+
+mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind)
+{
+    mo_pool *pool = mo_pool_find(allocator, stream, kind);
+    if (pool != NULL)
+        return pool;
     pool = spare_pool(allocator);
     if (pool == NULL)
         return NULL;

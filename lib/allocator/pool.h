@@ -5,6 +5,8 @@
 #include "allocator/state.h"
 
 /* Finds or makes the pool of a live stream; NULL: no host memory. */
+/* NULL if there is none yet. */
+mo_pool *mo_pool_find(const memopt_allocator *allocator, memopt_stream stream, unsigned kind);
 mo_pool *mo_pool_get(memopt_allocator *allocator, memopt_stream stream, unsigned kind);
 /* The size of a block for `bytes`; 0 where it overflows. */
 uint64_t mo_round_size(const memopt_allocator *allocator, uint64_t bytes);

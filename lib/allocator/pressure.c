@@ -25,10 +25,11 @@ typedef memopt_status attempt(memopt_allocator *allocator, mo_request *request,
 
 static memopt_status search(memopt_allocator *allocator, mo_request *request, mo_block **out_block)
 {
-    if (!mo_request_enter(allocator, request))
-        return MEMOPT_OUT_OF_HOST_MEMORY;
+    memopt_status status = mo_request_enter(allocator, request);
+    if (status != MEMOPT_OK)
+        return status;
     mo_events_process(allocator);
-    *out_block = mo_pool_serve(allocator, request->pool, request->size);
+    *out_block = mo_request_serve(allocator, request);
     return MEMOPT_OK;
 }
 
@@ -74,7 +75,8 @@ static memopt_status grow(memopt_allocator *allocator, mo_request *request, mo_b
     memopt_status status = mo_segment_grow(allocator, request, &block);
     if (status != MEMOPT_OK)
         return status;
-    if (mo_request_enter(allocator, request) && block->segment->pool == request->pool) {
+    if (mo_request_enter(allocator, request) == MEMOPT_OK &&
+        block->segment->pool == request->pool) {
         mo_pool_cut(allocator, block, request->size);
         *out_block = block;
         return MEMOPT_OK;

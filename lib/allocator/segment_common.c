@@ -2,6 +2,7 @@
 #include "allocator/segment_common.h"
 
 #include "allocator/events.h"
+#include "allocator/stream_state.h"
 #include "allocator/streams.h"
 
 #include "base/checked.h"
@@ -114,7 +115,8 @@ static memopt_status drain_live(memopt_allocator *allocator, const mo_pool *pool
         status = memopt_event_sync(use->event);
         mo_lock(&allocator->lock);
     } else if (status == MEMOPT_INVALID_ARGUMENT) {
-        status = MEMOPT_OK; /* the stream has ended, so its work is complete */
+        mo_stream_dead(allocator, pool->stream); /* its work may still run */
+        status = MEMOPT_OK;
     }
     mo_events_return(allocator, use);
     return status;
@@ -126,8 +128,10 @@ memopt_status mo_drain_pool(memopt_allocator *allocator, mo_pool *pool)
     uint64_t pass = allocator->release_pass;
     if (pool->life == MO_STREAM_ENDED || pool->drained == pass)
         return MEMOPT_OK;
-    status =
-        pool->life == MO_STREAM_LIVE ? drain_live(allocator, pool) : mo_streams_settle(allocator);
+    if (pool->life == MO_STREAM_LIVE)
+        status = drain_live(allocator, pool);
+    if (status == MEMOPT_OK && pool->life == MO_STREAM_ENDING)
+        status = mo_streams_settle(allocator);
     if (status == MEMOPT_OK)
         pool->drained = pass;
     return status;

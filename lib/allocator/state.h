@@ -7,12 +7,15 @@
  *   segment.c             growing, giving back and ending segments, of the kind in use
  *   segment_classic.c     segments of one device allocation
  *   segment_expandable.c  segments of reserved addresses, mapped page by page
+ *   growth.c              pages for a new block: made, or moved from free blocks
+ *   pages.c               single pages, and those of free blocks
  *   place.c               where an expandable segment holds a new block
  *   segment_common.c      the list of segments, limits, and what both kinds share
  *   streams.c             streams that end while their memory is cached, live or pending
  *   events.c              recorded streams and deferred frees
  *   block_life.c          a block's way into use and back to its pool
  *   pool.c                pools: taking, splitting, putting back and joining blocks
+ *   stream_state.c        what the driver says of a stream
  *   recorder.c            the recording of a trace
  *   bins.c, block.c       free blocks by best fit; block structs, the table of live blocks
  *   stats.c tags.c snapshot.c report.c           what can be seen from outside
@@ -92,12 +95,19 @@ typedef struct mo_stream_use {
     struct mo_use_queue *queue;
     memopt_event *event;
     mo_block *block;
-    int recorded; /* the event was, at the block's free */
+    uint64_t number; /* in the order of the records in its queue */
+    int recorded;    /* the event was, at the block's free */
 } mo_stream_use;
 
 /* Frees that wait for a stream, oldest first. */
 typedef struct mo_use_queue {
     struct mo_use_queue *next;
+    struct mo_use_queue **bucket; /* by its stream, as a pool */
+    struct mo_use_queue *same;
+    struct mo_use_queue *later; /* the next with pending uses */
+    struct mo_use_queue *earlier;
+    int listed; /* among those with pending uses */
+    uint64_t records;
     memopt_stream stream;
     mo_stream_life life;
     int awaited;   /* as in a pool */
@@ -110,7 +120,9 @@ typedef struct mo_use_queue {
 typedef struct mo_events {
     uint64_t pending;     /* uses in queues, deferred or being waited for */
     mo_use_queue *queues; /* one per recorded stream */
-    mo_use_queue *turn;   /* the next to be asked, if it has any; NULL: the first */
+    mo_use_queue *by_stream[MO_STREAM_BUCKETS];
+    mo_use_queue *first; /* those with pending uses, in the order in which they are asked */
+    mo_use_queue *last;
     mo_stream_use *unused;
 } mo_events;
 
@@ -148,7 +160,10 @@ struct memopt_allocator {
     mo_pool *by_stream[MO_STREAM_BUCKETS];
     mo_pool ended[2]; /* small and large: memory whose streams have ended */
     mo_segment *segments;
-    uint64_t clock; /* allocations so far; ages free blocks */
+    uint64_t clock;       /* allocations so far; ages free blocks */
+    uint64_t slack_pages; /* growth.c: what pages that keep moving have added */
+    uint64_t move_credit; /* in allocations, at this clock: */
+    uint64_t credit_clock;
     uint64_t release_pass;
     mo_events events;
     mo_stats stats;

@@ -25,11 +25,11 @@ MUTANTS = [
     ),
     Mutant(
         "allocator_unmap_early",
-        "lib/allocator/segment_expandable.c",
-        """        block = claim_pages(allocator, block, from, to);
+        "lib/allocator/growth.c",
+        """        block = mo_pages_claim(allocator, block, from, to);
         status = mo_drain_pool(allocator, block->segment->pool);
 """,
-        "        block = claim_pages(allocator, block, from, to);\n",
+        "        block = mo_pages_claim(allocator, block, from, to);\n",
         "test",
         "^allocator_streams$",
     ),

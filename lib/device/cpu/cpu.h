@@ -203,6 +203,8 @@ memopt_status mo_cpu_stream_create(memopt_device *device, memopt_stream *out_str
 memopt_status mo_cpu_stream_destroy(memopt_device *device, memopt_stream stream);
 memopt_status mo_cpu_stream_sync(memopt_device *device, memopt_stream stream);
 memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream stream);
+memopt_status mo_cpu_stream_capturing(memopt_device *device, memopt_stream stream,
+                                      int32_t *out_capturing);
 memopt_status mo_cpu_copy(memopt_device *device, void *destination, const void *source,
                           uint64_t bytes, memopt_stream stream);
 memopt_status mo_cpu_fill(memopt_device *device, void *destination, uint8_t value, uint64_t bytes,

@@ -90,6 +90,7 @@ static const mo_device_ops cpu_ops = {
     .stream_sync = mo_cpu_stream_sync,
     .stream_query = mo_cpu_stream_query,
     .stream_wait_event = mo_cpu_stream_wait_event,
+    .stream_capturing = mo_cpu_stream_capturing,
     .event_create = mo_cpu_event_create,
     .event_destroy = mo_cpu_event_destroy,
     .event_record = mo_cpu_event_record,

@@ -190,6 +190,16 @@ memopt_status mo_cpu_stream_sync(memopt_device *device, memopt_stream handle)
     return stream == NULL ? MEMOPT_INVALID_ARGUMENT : mo_cpu_take_violation(cpu);
 }
 
+/* Nothing is captured here; the stream is checked. */
+memopt_status mo_cpu_stream_capturing(memopt_device *device, memopt_stream handle,
+                                      int32_t *out_capturing)
+{
+    memopt_status status = mo_cpu_stream_check(mo_cpu(device), handle);
+    if (status == MEMOPT_OK)
+        *out_capturing = 0;
+    return status;
+}
+
 memopt_status mo_cpu_stream_query(memopt_device *device, memopt_stream handle)
 {
     mo_cpu_device *cpu = mo_cpu(device);

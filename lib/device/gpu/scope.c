@@ -48,6 +48,22 @@ static memopt_status result_of(const mo_gpu_scope *scope, memopt_status memory)
     return MEMOPT_OK;
 }
 
+/* Drivers say "context destroyed" also of a stream that was destroyed, while its context lives. */
+static void check_context(mo_gpu_scope *scope)
+{
+    const mo_gpu_vendor *vendor = scope->gpu->driver->vendor;
+    const char *name = vendor->error_name(scope->gpu->driver, scope->code);
+    size_t free_bytes, total;
+    vendor->clear_error(scope->gpu->driver);
+    if (scope->call->memory_info(&free_bytes, &total) != MO_GPU_SUCCESS)
+        return;
+    scope->status =
+        mo_fail_driver(MEMOPT_INVALID_ARGUMENT, scope->code, name,
+                       "%s:%d: %s: the driver says %s (%d), but the device is not "
+                       "lost: a stream or event of the call was destroyed",
+                       vendor->name, scope->gpu->index, scope->operation, name, scope->code);
+}
+
 int mo_gpu_enter(mo_gpu_scope *scope, memopt_device *device, const char *operation, int flags)
 {
     mo_gpu_device *gpu = mo_gpu(device);
@@ -73,6 +89,8 @@ memopt_status mo_gpu_leave(mo_gpu_scope *scope, memopt_status memory)
     if (!scope->entered)
         return scope->status;
     mo_gpu_restrict(scope->gpu, scope->mode);
+    if (scope->status == MEMOPT_OK && scope->code == MO_GPU_CONTEXT_DESTROYED)
+        check_context(scope);
     if (scope->status == MEMOPT_OK)
         scope->status = result_of(scope, memory);
     scope->gpu->driver->vendor->leave_context(scope->gpu, scope->saved);

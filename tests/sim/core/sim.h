@@ -120,6 +120,7 @@ typedef struct sim_context {
     int destroyed;
     sim_status sticky; /* every later call fails with it */
     sim_stream *legacy;
+    sim_clock ended; /* what its destroyed streams did: a wait for the context covers it */
 } sim_context;
 
 /* The environment (README.md tells each variable). */

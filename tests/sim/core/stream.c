@@ -143,12 +143,22 @@ sim_status sim_stream_check(const sim_stream *stream, const sim_context *context
     return context == NULL || stream->context == context ? SIM_OK : SIM_INVALID_HANDLE;
 }
 
+/* All that the stream has been given, and what came before it. */
+static sim_clock reach(const sim_stream *stream)
+{
+    sim_clock reached = stream->clock;
+    reached.at[stream->slot] = stream->submitted;
+    return reached;
+}
+
 /* The work that is left still runs; here before the call returns, which no program can tell. */
 sim_status sim_stream_destroy(sim_stream *stream)
 {
     sim_stream **link = &sim_streams;
     sim_capture_leave(stream);
     force(stream, stream->submitted);
+    sim_clock reached = reach(stream);
+    sim_join(&stream->context->ended, &reached);
     while (*link != NULL && *link != stream)
         link = &(*link)->next;
     if (*link == NULL)
@@ -162,8 +172,7 @@ sim_status sim_stream_destroy(sim_stream *stream)
 
 static void wait_for(sim_stream *stream)
 {
-    sim_clock reached = stream->clock;
-    reached.at[stream->slot] = stream->submitted;
+    sim_clock reached = reach(stream);
     force(stream, stream->submitted);
     host_saw(&reached);
 }
@@ -190,6 +199,7 @@ void sim_context_wait(const sim_context *context)
     for (int slot = 0; slot < SIM_SLOTS; slot++)
         if (slots[slot] != NULL && slots[slot]->context == context)
             wait_for(slots[slot]);
+    host_saw(&context->ended);
 }
 
 sim_status sim_context_sync(sim_context *context)

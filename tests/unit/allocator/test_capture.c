@@ -51,6 +51,51 @@ static memopt_device *open_watched(void)
     return device;
 }
 
+static int waits;
+
+static memopt_status busy(memopt_device *device, memopt_stream stream)
+{
+    (void)device;
+    return stream == captured ? MEMOPT_NOT_READY : MEMOPT_OK;
+}
+
+static memopt_status stream_sync(memopt_device *device, memopt_stream stream)
+{
+    waits++;
+    return real->stream_sync(device, stream);
+}
+
+static memopt_status device_sync(memopt_device *device)
+{
+    waits++;
+    return real->sync(device);
+}
+
+/* Free pages of a stream that is at work are not waited for while the device has others. */
+static void test_nothing_waits_while_there_is_room(void **state)
+{
+    (void)state;
+    memopt_device *device = open_watched();
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    ops.stream_query = busy;
+    ops.stream_sync = stream_sync;
+    ops.sync = device_sync;
+    waits = 0;
+    OK(memopt_stream_create(device, &captured));
+    OK(memopt_allocator_free(allocator, alloc_on(allocator, 20 * MIB, captured)));
+    void *block = alloc(allocator, 24 * MIB);
+    assert_int_equal(waits, 0);
+    assert_int_equal(events_touched, 0);
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 44 * MIB);
+    void *most = alloc(allocator, 40 * MIB);
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 64 * MIB);
+    assert_int_equal(events_touched, 2); /* recorded and waited for */
+    OK(memopt_allocator_free(allocator, block));
+    OK(memopt_allocator_free(allocator, most));
+    OK(memopt_stream_destroy(device, captured));
+    finish(allocator, device);
+}
+
 /* During a capture: frees are deferred, nothing is asked or waited for, and memory still comes from
  * the cache and the device. Afterwards the deferred block is given out again. */
 static void test_capture_defers(void **state)
@@ -167,6 +212,7 @@ static void test_stream_churn(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_nothing_waits_while_there_is_room),
         cmocka_unit_test(test_capture_defers),
         cmocka_unit_test(test_few_questions),
         cmocka_unit_test(test_without_virtual_memory),

@@ -186,6 +186,73 @@ static void test_the_oldest_pages_move(void **state)
     finish(allocator, device);
 }
 
+/* Where pages keep moving between two streams, more may be held, up to a twentieth. */
+static void test_pages_that_keep_moving(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(1024 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    memopt_stream streams[2] = {NULL, NULL};
+    uint64_t held[60];
+    OK(memopt_stream_create(device, &streams[1]));
+    for (int i = 0; i < 60; i++) {
+        OK(memopt_allocator_free(allocator, alloc_on(allocator, 200 * MIB, streams[i % 2])));
+        held[i] = stat_of(allocator, "reserved_bytes.all.current");
+    }
+    assert_int_equal(held[0], 200 * MIB);
+    assert_int_equal(held[1], 202 * MIB); /* a sixty-fourth more, in whole pages */
+    assert_int_equal(held[59], 210 * MIB);
+    OK(memopt_stream_destroy(device, streams[1]));
+    finish(allocator, device);
+}
+
+/* A small request fills a hole between larger blocks rather than a page of its own, unless the hole
+ * is much larger. */
+static void test_small_blocks_fill_holes(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(CAPACITY, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    void *blocks[3];
+    for (int i = 0; i < 3; i++)
+        blocks[i] = alloc(allocator, 100 * KIB);
+    OK(memopt_allocator_free(allocator, blocks[1]));
+    blocks[1] = alloc(allocator, 60 * KIB);
+    assert_ptr_equal(blocks[1], (char *)blocks[0] + 100 * KIB);
+    assert_int_equal(stat_of(allocator, "reserved_bytes.small_pool.current"), 0);
+    assert_int_equal(stat_of(allocator, "allocation.large_pool.current"), 3);
+    void *tiny = alloc(allocator, 10 * KIB);
+    assert_int_equal(stat_of(allocator, "reserved_bytes.small_pool.current"), 2 * MIB);
+    for (int i = 0; i < 3; i++)
+        OK(memopt_allocator_free(allocator, blocks[i]));
+    OK(memopt_allocator_free(allocator, tiny));
+    assert_int_equal(stat_of(allocator, "allocated_bytes.large_pool.current"), 0);
+    finish(allocator, device);
+}
+
+/* A request that cannot be served takes no pages from the cache. */
+static void test_a_failed_growth_keeps_the_cache(void **state)
+{
+    (void)state;
+    memopt_device *device = open_cpu(48 * MIB, MEMOPT_STREAM_ORDER_EAGER, 0);
+    memopt_allocator *allocator = new_allocator(device, "expandable_segments:True");
+    void *first = alloc(allocator, 16 * MIB), *live = alloc(allocator, 16 * MIB), *none = NULL;
+    void *last = alloc(allocator, 16 * MIB);
+    OK(memopt_allocator_free(allocator, first));
+    OK(memopt_allocator_free(allocator, last));
+    uint64_t calls = stat_of(allocator, "num_device_alloc");
+    FAILS(MEMOPT_OUT_OF_DEVICE_MEMORY, memopt_allocator_alloc(allocator, 34 * MIB, 0, NULL, &none));
+    assert_int_equal(stat_of(allocator, "reserved_bytes.all.current"), 48 * MIB);
+    assert_int_equal(stat_of(allocator, "num_device_free"), 0);
+    assert_ptr_equal(alloc(allocator, 16 * MIB), first);
+    assert_ptr_equal(alloc(allocator, 16 * MIB), last);
+    assert_int_equal(stat_of(allocator, "num_device_alloc"), calls);
+    void *const all[] = {first, live, last};
+    for (int i = 0; i < 3; i++)
+        OK(memopt_allocator_free(allocator, all[i]));
+    finish(allocator, device);
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -380,6 +447,9 @@ int main(void)
         cmocka_unit_test(test_pressure_callback_frees),
         cmocka_unit_test(test_cache_is_given_back),
         cmocka_unit_test(test_the_oldest_pages_move),
+        cmocka_unit_test(test_pages_that_keep_moving),
+        cmocka_unit_test(test_small_blocks_fill_holes),
+        cmocka_unit_test(test_a_failed_growth_keeps_the_cache),
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_last_megabytes),
         cmocka_unit_test(test_fraction_and_rejection),

@@ -7,6 +7,7 @@
 
 #include "device/gpu/gpu.h"
 #include "kernels/cast/cast.h"
+#include "memopt/allocator.h"
 #include "memopt/cast.h"
 
 #include <dlfcn.h>
@@ -304,6 +305,47 @@ static void foreign_streams_are_taken(void **state)
     assert_int_equal(end_stream(foreign), 0);
 }
 
+/* The owner of a stream destroys it and tells nobody, and the driver says "context destroyed". What
+ * the stream used is free after a wait for the device; the device lives on. */
+static void streams_may_be_destroyed_by_others(void **state)
+{
+    static const char *const configs[] = {"", "expandable_segments:True"};
+    static uint64_t no_stream[64];
+    (void)state;
+    expected = 1;
+    make_current(1);
+    for (int c = 0; c < 2; c++) {
+        memopt_allocator *allocator = NULL;
+        void *foreign = NULL, *shared = NULL, *own = NULL, *most = NULL, *none = NULL;
+        uint64_t active = 0;
+        assert_int_equal(make_stream(&foreign, 1), 0);
+        memopt_stream stream = (memopt_stream)foreign;
+        OK(memopt_device_open(own_name, NULL, &device));
+        OK(memopt_allocator_create(device, configs[c], NULL, &allocator));
+        KEEPS_FAILING(MEMOPT_INVALID_ARGUMENT,
+                      memopt_allocator_alloc(allocator, MIB, 0, (memopt_stream)no_stream, &none));
+        OK(memopt_allocator_alloc(allocator, 16 * MIB, 0, NULL, &shared));
+        KEEPS_FAILING(MEMOPT_INVALID_ARGUMENT,
+                      memopt_allocator_record_stream(allocator, shared, (memopt_stream)no_stream));
+        OK(memopt_allocator_alloc(allocator, 16 * MIB, 0, stream, &own));
+        OK(memopt_fill(device, shared, 1, 16 * MIB, stream));
+        OK(memopt_allocator_record_stream(allocator, shared, stream));
+        assert_int_equal(end_stream(foreign), 0);
+        KEEPS_FAILING(MEMOPT_INVALID_ARGUMENT, memopt_stream_sync(device, stream));
+        SAYS("the device is not lost");
+        KEEPS(memopt_allocator_free(allocator, shared));
+        KEEPS(memopt_allocator_free(allocator, own));
+        OK(memopt_allocator_get_stat(allocator, "active.all.current", &active));
+        assert_int_equal(active, 1);
+        KEEPS(memopt_allocator_alloc(allocator, 48 * MIB, 0, NULL, &most));
+        KEEPS(memopt_fill(device, most, 2, 48 * MIB, NULL));
+        OK(memopt_stream_sync(device, NULL));
+        OK(memopt_allocator_free(allocator, most));
+        OK(memopt_allocator_destroy(allocator));
+        OK(memopt_device_close(device));
+    }
+}
+
 /* --- captures of the program --------------------------------------------------------------- */
 
 /* The program captures a stream in the strictest mode. What the library does meanwhile, and the
@@ -464,6 +506,7 @@ int main(int count, char **values)
         cmocka_unit_test(every_call_keeps_what_is_current),
         cmocka_unit_test(failing_calls_keep_what_is_current),
         cmocka_unit_test(foreign_streams_are_taken),
+        cmocka_unit_test(streams_may_be_destroyed_by_others),
         cmocka_unit_test(captures_of_the_program_survive),
         cmocka_unit_test(large_grids_are_split),
         cmocka_unit_test(a_lost_device_keeps_what_is_current),
