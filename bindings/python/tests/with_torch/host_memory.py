@@ -52,7 +52,7 @@ def main(mode: str, layers: int) -> None:
     losses = []
     for _ in range(6):
         loss = (model(x).float() - target).square().mean()
-        losses.append(float(loss))
+        losses.append(loss.item())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()

