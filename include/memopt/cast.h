@@ -148,7 +148,8 @@ MEMOPT_API memopt_status memopt_check_finite(memopt_device *device, const memopt
                                              memopt_stream stream);
 
 /**
- * @brief Bytes of scratch that memopt_norm() and memopt_clip() need for these tensors.
+ * @brief Bytes of scratch that memopt_norm(), memopt_square_sum() and memopt_clip() need for these
+ * tensors.
  * @param tensors `count` tensors; only their counts are read.
  * @param count how many.
  * @param[out] out_bytes the size: about 8 bytes for each 16,384 elements or part of them of
@@ -182,6 +183,24 @@ MEMOPT_API memopt_status memopt_norm_get_scratch(const memopt_tensor *tensors, u
 MEMOPT_API memopt_status memopt_norm(memopt_device *device, float *norm,
                                      const memopt_tensor *tensors, uint64_t count, void *scratch,
                                      uint64_t scratch_bytes, memopt_stream stream);
+
+/**
+ * @brief The square of memopt_norm() as the f64 that it is before the root: sums of parts or of
+ *        shards can be added, and memopt_optimizer_step() clips and checks by one.
+ * @param device the device.
+ * @param sum one f64 in device memory. Written; not finite if an element is not.
+ * @param tensors as of memopt_norm().
+ * @param count how many; 0 gives 0.
+ * @param scratch as of memopt_norm().
+ * @param scratch_bytes as of memopt_norm().
+ * @param stream the stream.
+ * @return the status as of memopt_norm(). Any thread may call it; it does not wait.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_square_sum(memopt_device *device, double *sum,
+                                           const memopt_tensor *tensors, uint64_t count,
+                                           void *scratch, uint64_t scratch_bytes,
+                                           memopt_stream stream);
 
 /**
  * @brief Scales all tensors by min(1, max_norm / (norm + 1e-6)), as torch's clip_grad_norm_.

@@ -276,12 +276,18 @@ typedef struct memopt_step_options {
      * step's own check (skip_non_finite, max_norm) sets it to 1.0f. NULL: none. Cannot be combined
      * with a scaler. */
     float *found_inf;
+    /** One f64 in device memory: the sum of the squares of the gradients' elements as
+     * memopt_square_sum() gives it, read in place of the step's own over the gradients given to it.
+     * So a step may be made in parts (some parameters' gradients in each call), or of a shard, with
+     * one norm and one verdict for all: with it max_norm, out_norm and the check are about the sum.
+     * NULL: the step takes the sum itself. Cannot be combined with already_unscaled. */
+    const double *square_sum;
 } memopt_step_options;
 
 /** @brief Initialiser of ::memopt_step_options. */
 #define MEMOPT_STEP_OPTIONS_INIT                                                                   \
     {                                                                                              \
-        sizeof(memopt_step_options), NULL, 0, 0, 0, NULL, NULL, NULL                               \
+        sizeof(memopt_step_options), NULL, 0, 0, 0, NULL, NULL, NULL, NULL                         \
     }
 
 /**
@@ -291,15 +297,18 @@ typedef struct memopt_step_options {
  * bits. Parameter and model copy are rounded once, at the end.
  * @param optimizer the optimizer.
  * @param gradients the gradients by parameter number: f32, f16 or bf16, whatever the parameter's
- *        type. data NULL: the parameter has no gradient, and its step count does not grow.
+ *        type. data NULL: the parameter has no gradient, and its step count does not grow. An f16
+ *        or bf16 gradient may be the whole memory of its parameter's model copy: the step reads
+ *        each element before it writes the copy's there. A step that is skipped leaves the gradient
+ *        there, not the parameter.
  * @param count the number of gradients; must be the number of parameters.
  * @param options NULL for defaults.
  * @param stream the stream.
  * @retval MEMOPT_OK enqueued.
  * @retval MEMOPT_INVALID_ARGUMENT optimizer or gradients is NULL, count is wrong, a gradient is
- *         misaligned or overlaps its parameter (the message names the parameter's number), or an
- *         SGD group now has a momentum and memopt_optimizer_add_parameter_with_state() added one of
- *         its parameters without a state.
+ *         misaligned or overlaps its parameter or a part of its model copy (the message names the
+ *         parameter's number), or an SGD group now has a momentum and
+ * memopt_optimizer_add_parameter_with_state() added one of its parameters without a state.
  * @retval MEMOPT_UNSUPPORTED this element type cannot be a gradient.
  * @retval MEMOPT_OUT_OF_HOST_MEMORY, MEMOPT_OUT_OF_DEVICE_MEMORY, MEMOPT_DRIVER_ERROR a host
  *         allocation, a device allocation or the driver failed; see memopt_last_error(). No

@@ -39,6 +39,14 @@ memopt_status memopt_norm_get_scratch(const memopt_tensor *tensors, uint64_t cou
     return MEMOPT_OK;
 }
 
+static memopt_status check_sum(memopt_device *device, const double *sum)
+{
+    if (sum == NULL || (uintptr_t)sum % sizeof(double) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "square_sum: sum %p is NULL or not aligned to 8",
+                       (const void *)sum);
+    return mo_reachable(device, "square_sum", 0, sum, sizeof *sum);
+}
+
 static memopt_status check_norm(memopt_device *device, const char *verb, const float *norm,
                                 int required)
 {
@@ -84,15 +92,13 @@ static memopt_status enqueue_total(const reduction *r, const double **out_sum)
     return status;
 }
 
-static memopt_status start(reduction *r, const char *verb, const float *norm, int clips,
-                           void *scratch, uint64_t scratch_bytes)
+static memopt_status start(reduction *r, const char *verb, int clips, void *scratch,
+                           uint64_t scratch_bytes)
 {
     if (r->device == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "%s: device is NULL", verb);
     memopt_status status =
         mo_gradient_list_check(r->device, verb, r->tensors, r->count, clips, &r->chunks);
-    if (status == MEMOPT_OK)
-        status = check_norm(r->device, verb, norm, !clips);
     if (status == MEMOPT_OK)
         status = check_scratch(r, verb, scratch, scratch_bytes);
     r->scratch = scratch;
@@ -105,7 +111,9 @@ memopt_status memopt_norm(memopt_device *device, float *norm, const memopt_tenso
 {
     reduction r = {.device = device, .tensors = tensors, .count = count, .stream = stream};
     const double *sum = NULL;
-    memopt_status status = start(&r, "norm", norm, 0, scratch, scratch_bytes);
+    memopt_status status = start(&r, "norm", 0, scratch, scratch_bytes);
+    if (status == MEMOPT_OK)
+        status = check_norm(device, "norm", norm, 1);
     if (status == MEMOPT_OK)
         status = enqueue_total(&r, &sum);
     if (status != MEMOPT_OK)
@@ -114,13 +122,32 @@ memopt_status memopt_norm(memopt_device *device, float *norm, const memopt_tenso
     return mo_launch(device, stream, &mo_kernel_norm, &args, 1);
 }
 
+memopt_status memopt_square_sum(memopt_device *device, double *sum, const memopt_tensor *tensors,
+                                uint64_t count, void *scratch, uint64_t scratch_bytes,
+                                memopt_stream stream)
+{
+    reduction r = {.device = device, .tensors = tensors, .count = count, .stream = stream};
+    const double *total = NULL;
+    memopt_status status = start(&r, "square_sum", 0, scratch, scratch_bytes);
+    if (status == MEMOPT_OK)
+        status = check_sum(device, sum);
+    if (status == MEMOPT_OK)
+        status = enqueue_total(&r, &total);
+    if (status != MEMOPT_OK)
+        return status;
+    return total == NULL ? memopt_fill(device, sum, 0, sizeof *sum, stream)
+                         : memopt_copy(device, sum, total, sizeof *sum, stream);
+}
+
 memopt_status memopt_clip(memopt_device *device, float *norm, const memopt_tensor *tensors,
                           uint64_t count, double max_norm, void *scratch, uint64_t scratch_bytes,
                           memopt_stream stream)
 {
     reduction r = {.device = device, .tensors = tensors, .count = count, .stream = stream};
     const double *sum = NULL;
-    memopt_status status = start(&r, "clip", norm, 1, scratch, scratch_bytes);
+    memopt_status status = start(&r, "clip", 1, scratch, scratch_bytes);
+    if (status == MEMOPT_OK)
+        status = check_norm(device, "clip", norm, 0);
     if (status == MEMOPT_OK && !(max_norm > 0.0 && max_norm <= 1.7976931348623157e308))
         status = mo_fail(MEMOPT_INVALID_ARGUMENT,
                          "clip: max_norm is %g; it must be finite and above 0", max_norm);

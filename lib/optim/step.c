@@ -27,6 +27,9 @@ static memopt_status check_scalars(const memopt_optimizer *o, const memopt_step_
         status = check_scalar(o, "optimizer step: grad_scale", s->grad_scale);
     if (status == MEMOPT_OK)
         status = check_scalar(o, "optimizer step: found_inf", s->found_inf);
+    if (status == MEMOPT_OK && s->square_sum != NULL)
+        status = mo_reachable(o->device, "optimizer step: square_sum", 0, s->square_sum,
+                              sizeof *s->square_sum);
     return status != MEMOPT_OK ? status
                                : check_scalar(o, "optimizer step: the scale of scaler",
                                               memopt_scaler_get_scale(s->scaler));
@@ -59,6 +62,14 @@ static memopt_status check_options(const memopt_optimizer *o, const memopt_step_
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "optimizer step: grad_scale %p or found_inf %p is not aligned to an f32",
                        (const void *)s->grad_scale, (const void *)s->found_inf);
+    if ((uintptr_t)s->square_sum % sizeof(double) != 0)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: square_sum %p is not aligned to an f64",
+                       (const void *)s->square_sum);
+    if (s->square_sum != NULL && s->already_unscaled)
+        return mo_fail(MEMOPT_INVALID_ARGUMENT,
+                       "optimizer step: square_sum is of gradients as they are, already_unscaled "
+                       "for a verdict that was made before");
     return check_scalars(o, s);
 }
 
@@ -72,7 +83,10 @@ static memopt_status check_gradient(const mo_parameter *p, uint64_t index, const
                        "optimizer step: gradient %" PRIu64 " has %" PRIu64
                        " elements, its parameter %" PRIu64,
                        index, g->count, p->tensor.count);
-    if (mo_optim_tensors_overlap(g, &p->tensor) || mo_optim_tensors_overlap(g, &p->copy))
+    int in_place =
+        g->data == p->copy.data && memopt_dtype_size(g->dtype) == memopt_dtype_size(p->copy.dtype);
+    if (mo_optim_tensors_overlap(g, &p->tensor) ||
+        (!in_place && mo_optim_tensors_overlap(g, &p->copy)))
         return mo_fail(
             MEMOPT_INVALID_ARGUMENT,
             "optimizer step: gradient %" PRIu64 " overlaps its parameter or its model copy", index);
@@ -189,7 +203,9 @@ static memopt_status launch(memopt_optimizer *o, const memopt_step_options *s, u
         .rule = o->options.kind,
     };
     memopt_status status = MEMOPT_OK;
-    if (sum && chunks != 0)
+    if (s->square_sum != NULL)
+        prologue.square_sum = s->square_sum;
+    else if (sum && chunks != 0)
         status = reduce(o, count, chunks, stream, &prologue.square_sum);
     if (status == MEMOPT_OK)
         status = mo_launch(o->device, stream, &mo_kernel_optim_prologue, &prologue, 1);

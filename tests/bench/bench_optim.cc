@@ -98,6 +98,7 @@ struct step_case {
     bool stochastic, clip;
     uint32_t kind = MEMOPT_OPTIMIZER_ADAMW;
     spread gradients = spread::even;
+    bool over = false; // the copy is written over the gradient
 
     double bytes() const // read and written at least, per element
     {
@@ -125,6 +126,12 @@ const step_case kCases[] = {
     {"adamw32_bf16", MEMOPT_STATE_F32, BF16, BF16, 0, false, false},
     {"adamw8_f16", MEMOPT_STATE_8BIT, F16, F16, 0, false, false},
     {"adamw8_f32_bf16_copy", MEMOPT_STATE_8BIT, F32, BF16, BF16, false, false},
+    {"adamw8_host", MEMOPT_STATE_8BIT, F32, BF16, BF16, false, false, MEMOPT_OPTIMIZER_ADAMW,
+     spread::even, true},
+    {"adamw8_host_clip", MEMOPT_STATE_8BIT, F32, BF16, BF16, false, true, MEMOPT_OPTIMIZER_ADAMW,
+     spread::even, true},
+    {"adamwc8_host", MEMOPT_STATE_COMPANDED, F32, BF16, BF16, false, false, MEMOPT_OPTIMIZER_ADAMW,
+     spread::even, true},
     {"adamw8_bf16_stochastic", MEMOPT_STATE_8BIT, BF16, BF16, 0, true, false},
     {"adamw8_bf16_clip", MEMOPT_STATE_8BIT, BF16, BF16, 0, false, true},
     {"adamw8_f16_stochastic", MEMOPT_STATE_8BIT, F16, F16, 0, true, false},
@@ -224,7 +231,9 @@ void step(benchmark::State &state, const step_case &c)
     step_options.max_norm = c.clip ? 1.0 : 0.0;
     memopt_tensor p = tensor(b, elements(), c.parameter), g = tensor(b, elements(), c.gradient);
     memopt_tensor copy = {nullptr, 0, 0};
-    if (c.copy != 0)
+    if (c.over)
+        copy = g;
+    else if (c.copy != 0)
         copy = tensor(b, elements(), c.copy);
     fill(b, p, 0.3f, spread::even);
     fill(b, g, 0.01f, c.gradients);
@@ -238,7 +247,8 @@ void step(benchmark::State &state, const step_case &c)
     must(memopt_optimizer_destroy(o));
     must(memopt_allocator_free(b.allocator, p.data));
     must(memopt_allocator_free(b.allocator, g.data));
-    must(memopt_allocator_free(b.allocator, copy.data));
+    if (!c.over)
+        must(memopt_allocator_free(b.allocator, copy.data));
 }
 
 void copy(benchmark::State &state, const step_case &c)

@@ -11,6 +11,7 @@ It never fails on a time.
 """
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -48,6 +49,45 @@ class Step:
 
     def close(self):
         pass
+
+
+class HostStep(Step):
+    """A step on fp32 masters of bf16 parameters with bf16 gradients, the parameters written."""
+
+    def __init__(self, shapes, make, torchs):
+        super().__init__(shapes, torch.bfloat16, lambda parameters: None)
+        self.masters = None
+        if torchs:
+            self.masters = [p.detach().float().requires_grad_() for p in self.parameters]
+            for master in self.masters:
+                master.grad = torch.empty_like(master)
+        self.optimizer = make(self.masters or self.parameters)
+
+    def run(self):
+        if self.masters is None:
+            self.optimizer.step()
+            return
+        with torch.no_grad():
+            torch._foreach_copy_([m.grad for m in self.masters], [p.grad for p in self.parameters])
+            self.optimizer.step()
+            torch._foreach_copy_(self.parameters, self.masters)
+
+
+def host_steps(shapes):
+    """The host optimizer's cases; bytes are those of one pass."""
+    name = "torch AdamW fused + casts"
+    fused = functools.partial(torch.optim.AdamW, lr=LR, weight_decay=WD, fused=True)
+    cases = [(name, lambda: HostStep(shapes, fused, True), 28, None)]
+    for cls, bytes_ in ((mt.AdamW8bit, 16.06), (mt.AdamW8bitCompanded, 16.06), (mt.AdamW, 28)):
+        ours = functools.partial(mt.CPUOffloadOptimizer, optimizer_class=cls, lr=LR)
+        cases.append(
+            ("memopt host " + cls.__name__, lambda m=ours: HostStep(shapes, m, False), bytes_, name)
+        )
+    clipped = functools.partial(mt.CPUOffloadOptimizer, lr=LR, max_norm=1.0)
+    cases.append(
+        ("memopt host AdamW8bit clip", lambda: HostStep(shapes, clipped, False), 18.06, name)
+    )
+    return cases
 
 
 def makers():
@@ -130,6 +170,9 @@ def main():
         title = "GPT-2, %s: %d tensors, %.1f Mi parameters" % (name, len(shapes), total / 2**20)
         report(title, cases, measure(cases, options.rounds), total, rows)
         sys.stdout.flush()
+    cases = host_steps(shapes)
+    title = "fp32 masters, bf16 parameters and gradients: %.1f Mi parameters" % (total / 2**20)
+    report(title, cases, measure(cases, options.rounds), total, rows)
     small = overhead(40 * options.rounds)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

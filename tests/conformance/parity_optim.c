@@ -32,26 +32,29 @@ typedef struct variant {
     int bad_step;          /* the step with a gradient that is not finite; -1: none */
     int absent;            /* every third parameter has no gradient */
     double lr, beta1, eps; /* 0: the default; below 0: zero */
+    int over;              /* the copies are the gradients' memory */
 } variant;
 
 #define NO_COPY MEMOPT_DTYPE_INVALID
 static const variant variants[] = {
-    {"defaults", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0},
-    {"no decay, lr 0.1", 0, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0.1, 0, 0},
-    {"maximize", 0.3, 0, NO_COPY, 1, 0, 0, 0, 0, -1, 0, 0, 0, 0},
-    {"stochastic", 0.01, 0, NO_COPY, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0},
-    {"clip", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0},
-    {"clip, bad step", 0.01, 0.5, NO_COPY, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0},
-    {"check, bad step", 0.01, 0, NO_COPY, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0},
-    {"scaler", 0.01, 0, NO_COPY, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0},
-    {"scaler, clip, bad step", 0.01, 1.5, NO_COPY, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0},
-    {"scaler, unscaled, bad step", 0.01, 1.5, NO_COPY, 0, 1, 1, 1, 0, 2, 0, 0, 0, 0},
-    {"absent gradients", 0.01, 0.1, NO_COPY, 0, 0, 0, 0, 0, -1, 1, 0, 0, 0},
-    {"bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0},
-    {"f16 copy, scaler, bad step", 0.01, 0, MEMOPT_DTYPE_F16, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0},
-    {"stochastic bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0},
-    {"betas 0, eps 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, -1, -1},
-    {"large eps, lr 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, -1, 0.5, 1},
+    {"defaults", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0},
+    {"no decay, lr 0.1", 0, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0.1, 0, 0, 0},
+    {"maximize", 0.3, 0, NO_COPY, 1, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0},
+    {"stochastic", 0.01, 0, NO_COPY, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0},
+    {"clip", 0.01, 0.5, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0},
+    {"clip, bad step", 0.01, 0.5, NO_COPY, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0},
+    {"check, bad step", 0.01, 0, NO_COPY, 0, 0, 0, 0, 1, 1, 0, 0, 0, 0, 0},
+    {"scaler", 0.01, 0, NO_COPY, 0, 0, 1, 0, 0, -1, 0, 0, 0, 0, 0},
+    {"scaler, clip, bad step", 0.01, 1.5, NO_COPY, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0},
+    {"scaler, unscaled, bad step", 0.01, 1.5, NO_COPY, 0, 1, 1, 1, 0, 2, 0, 0, 0, 0, 0},
+    {"absent gradients", 0.01, 0.1, NO_COPY, 0, 0, 0, 0, 0, -1, 1, 0, 0, 0, 0},
+    {"bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 0, 0, 0, 0, -1, 0, 0, 0, 0, 0},
+    {"f16 copy, scaler, bad step", 0.01, 0, MEMOPT_DTYPE_F16, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0},
+    {"stochastic bf16 copy", 0.01, 0, MEMOPT_DTYPE_BF16, 0, 1, 0, 0, 0, -1, 0, 0, 0, 0, 0},
+    {"copy over the gradient, clip, bad step", 0.01, 0.5, MEMOPT_DTYPE_BF16, 0, 0, 0, 0, 0, 1, 0, 0,
+     0, 0, 1},
+    {"betas 0, eps 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, 0, -1, -1, 0},
+    {"large eps, lr 0", 0.01, 0, NO_COPY, 0, 0, 0, 0, 0, -1, 0, -1, 0.5, 1, 0},
 };
 enum { VARIANTS = sizeof variants / sizeof variants[0], STEPS = 3 };
 
@@ -125,7 +128,9 @@ static void begin(world *w, run *r, const variant *v, memopt_dtype type, memopt_
         for (uint64_t k = 0; k < size[i]; k += 97)
             values[k] *= k % 2 ? 1e-3f : 1e-8f; /* blocks of many powers of two */
         r->gradients[i] = new_shifted_tensor(w, size[i], slope, values, i / 2 % 2);
-        if (v->copy != NO_COPY)
+        if (v->over)
+            r->copies[i] = r->gradients[i];
+        else if (v->copy != NO_COPY)
             r->copies[i] = new_raw_tensor(w, size[i], v->copy, NULL, i / 4 % 2);
         OK(memopt_optimizer_add_parameter(r->optimizer, 0, &r->parameters[i],
                                           v->copy != NO_COPY ? &r->copies[i] : NULL, w->stream,
@@ -207,7 +212,7 @@ static void end(world *w, run *r)
     for (uint32_t i = 0; i < r->count; i++) {
         free_tensor(w, &r->parameters[i]);
         free_tensor(w, &r->gradients[i]);
-        if (r->copies[i].data != NULL)
+        if (r->copies[i].data != NULL && !r->variant->over)
             free_tensor(w, &r->copies[i]);
     }
     free_tensor(w, &r->norm);
@@ -250,8 +255,8 @@ static void set_phase(run *r, const phase *now)
 
 static void switch_momentum(world *w, memopt_dtype type, int buffers, int bad_step)
 {
-    static const variant with = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, 0, 0};
-    static const variant without = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, -1, 0};
+    static const variant with = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, 0, 0, 0};
+    static const variant without = {"", 0.01, 0, NO_COPY, 0, 1, 0, 0, 1, -1, 0, 0, -1, 0, 0};
     run r;
     label(w, "momentum switched: %s parameters, %s buffers, bad step %d", memopt_dtype_name(type),
           buffers ? "with" : "without", bad_step);
@@ -309,7 +314,8 @@ static void steps_agree(world *w)
     for (int i = 1; i < VARIANTS; i++)
         for (int type = 0; type < WIDE_TYPES; type++)
             if (variants[i].copy != NO_COPY ? type == 0 : !small || type == i % WIDE_TYPES)
-                train(w, &variants[i], float_types[type], float_types[type]);
+                train(w, &variants[i], float_types[type],
+                      variants[i].over ? variants[i].copy : float_types[type]);
     for (int type = 0; type < WIDE_TYPES && w->kind == MEMOPT_OPTIMIZER_SGD; type++)
         for (int buffers = 0; buffers < 2; buffers++)
             for (int bad_step = -1; bad_step < 2; bad_step += 2)

@@ -86,6 +86,14 @@ static void order_of_additions(void **state)
         OK(memopt_norm(device, norm, tensors, SMALL + 1, scratch, bytes, NULL));
         FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "memopt_norm_get_scratch",
                      memopt_norm(device, norm, tensors, SMALL + 1, scratch, bytes - 8, NULL));
+        double *sums = (double *)(void *)(norm + 2);
+        sums[1] = 1.0;
+        OK(memopt_square_sum(device, sums, tensors, SMALL + 1, scratch, bytes, NULL));
+        OK(memopt_square_sum(device, sums + 1, tensors, 0, scratch, bytes, NULL));
+        FAILS_SAYING(MEMOPT_INVALID_ARGUMENT, "not aligned to 8",
+                     memopt_square_sum(device, (double *)(void *)(norm + 1), tensors, 1, scratch,
+                                       bytes, NULL));
+        assert_true(sums[0] == total(tensors, SMALL + 1) && sums[1] == 0.0);
         OK(mo_mem_free(device, scratch, bytes));
         assert_true(norm[1] == (float)sqrt(total(tensors, 50)));
         assert_true(norm[0] == (float)sqrt(total(tensors, SMALL + 1)));

@@ -1,5 +1,6 @@
 /* The SIMD forms of the step equal the scalar form bit for bit: every pair of types, every kind of
- * data, every ragged size, unaligned, with and without model copy and stochastic rounding.
+ * data, every ragged size, unaligned, with and without model copy and stochastic rounding; the same
+ * where the model copy is written over the gradient.
  *
  * optim_forms [N]: every N-th case only, for slow processors. */
 #include "support.h"
@@ -11,6 +12,7 @@
 enum { MOST = 2048, KINDS = 11 };
 
 static uint64_t every = 1;
+static int in_place; /* 1: the copy is written into the gradient's memory */
 
 typedef struct buffers {
     float p[MOST + 64], copy[MOST + 64], g[MOST + 64], m[MOST + 64], v[MOST + 64];
@@ -119,7 +121,7 @@ static void run(const step_case *c, buffers *b, int isa)
     mo_rule_coef coef = mo_rule_coef_of(f->rule, &group, b->steps + 1, 0.75);
     mo_optim_tensor t = {
         .parameter = mo_element_at(b->p, c->offset, c->p),
-        .copy = c->copy ? mo_element_at(b->copy, c->offset, c->copy) : NULL,
+        .copy = c->copy ? mo_element_at(in_place ? b->g : b->copy, c->offset, c->copy) : NULL,
         .m = c->eight ? (uint8_t *)b->m + c->offset : (uint8_t *)(b->m + c->offset),
         .v = c->eight ? (uint8_t *)b->v + c->offset : (uint8_t *)(b->v + c->offset),
         .absmax1 = c->eight ? b->absmax1 : NULL,
@@ -158,6 +160,40 @@ static void check(const step_case *c)
                 form_of(c)->name, isa, (int)c->n, c->offset, kind_names[c->kind], c->p, c->g,
                 c->copy, c->eight, c->stochastic);
     }
+}
+
+/* A copy written over the gradient: everything as with a copy elsewhere. */
+static void check_in_place(const step_case *c)
+{
+    static buffers expected, actual;
+    prepare(c, &expected);
+    run(c, &expected, MO_ISA_SCALAR);
+    memcpy(mo_element_at(expected.g, c->offset, c->g),
+           mo_element_at(expected.copy, c->offset, c->copy), c->n * 2);
+    memset(expected.copy, 0, sizeof expected.copy);
+    in_place = 1;
+    FOR_EACH_FORM (isa, form_of(c)->kernel) {
+        prepare(c, &actual);
+        run(c, &actual, isa);
+        if (memcmp(&expected, &actual, sizeof actual) != 0)
+            fail_msg("%s in place, isa %d, n %d, offset %u, %s, p %d, g %d, copy %d, 8-bit %d",
+                     form_of(c)->name, isa, (int)c->n, c->offset, kind_names[c->kind], c->p, c->g,
+                     c->copy, c->eight);
+    }
+    in_place = 0;
+}
+
+static void test_copy_over_gradient(void **state)
+{
+    (void)state;
+    uint64_t seed = 5000;
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int types = 0; types < 3 * 4; types++) /* p is any; g and copy are f16 or bf16 */
+            for (int mode = 0; mode < 2 * FORMS; mode++)
+                if (seed++ % every == 0)
+                    check_in_place(&(step_case){1801, (unsigned)(seed % 4), kind, 1 + types % 3,
+                                                2 + types / 3 % 2, 2 + types / 6, mode & 1, 0, seed,
+                                                &forms[mode >> 1]});
 }
 
 static void test_every_size(void **state)
@@ -240,6 +276,7 @@ int main(int argc, char **argv)
     every = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_size),
+        cmocka_unit_test(test_copy_over_gradient),
         cmocka_unit_test(test_every_kind_and_type),
         cmocka_unit_test(test_many_steps),
         cmocka_unit_test(test_skip),

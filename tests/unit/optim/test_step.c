@@ -260,13 +260,17 @@ static void test_groups_and_copies(void **state)
     group.weight_decay = 0.0;
     OK(memopt_optimizer_add_group(o, &group, &number));
     assert_int_equal(number, 1);
-    memopt_tensor p[2], g[2], copy = new_tensor(&w, 300, MEMOPT_DTYPE_BF16, NULL);
+    memopt_tensor p[2], g[2], copy = new_tensor(&w, 301, MEMOPT_DTYPE_BF16, NULL);
+    const memopt_tensor shifted = {(uint16_t *)copy.data + 1, 300, MEMOPT_DTYPE_BF16};
+    copy.count = 300;
     for (int i = 0; i < 2; i++) {
         p[i] = new_tensor(&w, 300, MEMOPT_DTYPE_F32, zero);
         g[i] = new_tensor(&w, 300, MEMOPT_DTYPE_F32, noise(4, 1.0f));
         OK(memopt_optimizer_add_parameter(o, (uint32_t)i, &p[i], i == 0 ? &copy : NULL, NULL,
                                           &index));
     }
+    const memopt_tensor over[2] = {shifted, g[1]};
+    assert_int_equal(memopt_optimizer_step(o, over, 2, NULL, NULL), MEMOPT_INVALID_ARGUMENT);
     OK(memopt_optimizer_step(o, g, 2, NULL, NULL));
     read_floats(&w, &p[0], out[0]);
     read_floats(&w, &p[1], out[1]);
@@ -287,6 +291,69 @@ static void test_groups_and_copies(void **state)
     assert_true(back.maximize == 1 && back.lr == 1e-3);
     OK(memopt_optimizer_destroy(o));
     close_world(&w);
+}
+
+/* One f32 master of N elements whose bf16 gradient is overwritten by the copy, as one parameter or
+ * as two shards with one norm; `apart`: the copy is elsewhere. Writes the master, the copy and both
+ * moments' codes after three steps. */
+enum { CUT = 16 * 256, PIECE = N * (4 + 2 + 1 + 1) };
+
+static void train_pieces(int pieces, int apart, double max_norm, unsigned char *out)
+{
+    world w = open_world(MEMOPT_STREAM_ORDER_EAGER, 1);
+    memopt_optimizer *o = new_optimizer(&w, MEMOPT_STATE_8BIT, NULL);
+    const uint64_t from[3] = {0, pieces == 1 ? N : CUT, N};
+    memopt_tensor p = new_tensor(&w, N, MEMOPT_DTYPE_F32, noise(1, 0.5f));
+    memopt_tensor g = new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL);
+    memopt_tensor copy = apart ? new_tensor(&w, N, MEMOPT_DTYPE_BF16, NULL) : g, parts[2];
+    memopt_tensor sum = new_tensor(&w, 2, MEMOPT_DTYPE_F32, NULL);
+    memopt_tensor scratch = new_tensor(&w, 1024, MEMOPT_DTYPE_F32, NULL);
+    for (int i = 0; i < pieces; i++) {
+        uint64_t n = from[i + 1] - from[i], index;
+        memopt_tensor pi = {(float *)p.data + from[i], n, p.dtype};
+        memopt_tensor ci = {(uint16_t *)copy.data + from[i], n, copy.dtype};
+        parts[i] = (memopt_tensor){(uint16_t *)g.data + from[i], n, g.dtype};
+        OK(memopt_optimizer_add_parameter(o, 0, &pi, &ci, w.stream, &index));
+    }
+    for (uint64_t step = 0; step < 3; step++) {
+        memopt_step_options options = MEMOPT_STEP_OPTIONS_INIT;
+        options.max_norm = max_norm;
+        write_tensor(&w, &g, noise(9 + step, 0.1f));
+        if (pieces > 1) {
+            options.square_sum = sum.data;
+            OK(memopt_square_sum(w.device, sum.data, &g, 1, scratch.data, 4096, w.stream));
+        }
+        for (int i = 0; i < pieces; i++) { /* a call for each */
+            memopt_tensor given[2] = {{NULL, 0, 0}, {NULL, 0, 0}};
+            given[i] = parts[i];
+            OK(memopt_optimizer_step(o, given, (uint64_t)pieces, &options, w.stream));
+        }
+    }
+    OK(memopt_stream_sync(w.device, w.stream));
+    memcpy(out, p.data, N * 4);
+    memcpy(out + N * 4, copy.data, N * 2);
+    for (int i = 0; i < pieces; i++)
+        for (uint64_t k = 0; k < 2; k++) {
+            memopt_state_view view = MEMOPT_STATE_VIEW_INIT;
+            OK(memopt_optimizer_get_state(o, (uint64_t)i, k, &view));
+            memcpy(out + N * (6 + k) + from[i], view.tensor.data, view.tensor.count);
+        }
+    OK(memopt_optimizer_destroy(o));
+    close_world(&w);
+}
+
+/* A copy in the gradient's memory, and shards cut between blocks, have the bits of the whole. */
+static void test_in_place_and_in_parts(void **state)
+{
+    (void)state;
+    static unsigned char whole[PIECE], other[PIECE], unclipped[PIECE];
+    train_pieces(1, 1, 0.5, whole);
+    train_pieces(1, 0, 0.5, other);
+    assert_memory_equal(whole, other, PIECE);
+    train_pieces(2, 0, 0.5, other);
+    assert_memory_equal(whole, other, PIECE);
+    train_pieces(2, 0, 0.0, unclipped);
+    assert_memory_not_equal(whole, unclipped, PIECE);
 }
 
 static void test_bad_input(void **state)
@@ -347,6 +414,10 @@ static void test_bad_input(void **state)
     g[2] = s.g[2];
     g[1].dtype = MEMOPT_DTYPE_U8;
     REFUSED(UNSUPPORTED, memopt_optimizer_step(s.o, g, 3, NULL, NULL));
+    double sum[2] = {0, 0};
+    step.square_sum = (const double *)(const void *)((const char *)sum + 4);
+    REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 3, &step, NULL));
+    step.square_sum = NULL;
     step.max_norm = -1;
     REFUSED(INVALID_ARGUMENT, memopt_optimizer_step(s.o, s.g, 3, &step, NULL));
 
@@ -379,6 +450,7 @@ int main(void)
         cmocka_unit_test(test_streams_and_orders),
         cmocka_unit_test(test_growing),
         cmocka_unit_test(test_groups_and_copies),
+        cmocka_unit_test(test_in_place_and_in_parts),
         cmocka_unit_test(test_bad_input),
     };
     return cmocka_run_group_tests_name("optimizer step", tests, NULL, NULL);

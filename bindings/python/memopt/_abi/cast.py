@@ -61,6 +61,7 @@ functions(
     memopt_scaler_unscale=(CHECKED, HANDLE, TENSORS, U64, STREAM),
     memopt_scaler_check=(CHECKED, HANDLE, TENSORS, U64, STREAM),
     memopt_norm_get_scratch=(CHECKED, TENSORS, U64, OUT_U64),
+    memopt_square_sum=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, ADDRESS, U64, STREAM),
     memopt_norm=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, ADDRESS, U64, STREAM),
     memopt_clip=(CHECKED, HANDLE, ADDRESS, TENSORS, U64, F64, ADDRESS, U64, STREAM),
     memopt_scaler_update=(CHECKED, HANDLE, STREAM),

@@ -60,7 +60,7 @@ class StepOptions(Struct):
         ("max_norm", F64),
         ("skip_non_finite", U32),
         ("already_unscaled", U32),
-        *each(ADDRESS, "out_norm grad_scale found_inf"),
+        *each(ADDRESS, "out_norm grad_scale found_inf square_sum"),
     ]
 
 

@@ -7,6 +7,7 @@ the additional arguments; `portable_states` converts states for torch's optimize
 
 from __future__ import annotations
 
+from ._host import CPUOffloadOptimizer
 from ._keep import keep_32bit
 from ._release import GradientRelease, release_gradients
 from ._rules import (
@@ -28,6 +29,7 @@ __all__ = [
     "AdamW8bit",
     "AdamW8bitCompanded",
     "AdamWFp8",
+    "CPUOffloadOptimizer",
     "GradientRelease",
     "Lion",
     "Lion8bit",

@@ -6,13 +6,13 @@ import inspect
 from collections import defaultdict
 from copy import deepcopy
 from itertools import chain
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
 
 from ..._abi import OptimizerKind, StateFormat
 from . import _format, _layout, _load, _options, _other_rules, _sharded
-from ._binding import Binding, Key, Slot
+from ._binding import Binding, Facts, Key, Slot
 from ._keep import kept
 
 Params = Union[Iterable[torch.Tensor], Iterable[Dict[str, Any]], Iterable[Tuple[str, torch.Tensor]]]
@@ -34,6 +34,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
     _kind: OptimizerKind
     _states = StateFormat.F32
     _portable = 0  # how many portable_states() are active
+    #: By parameter: the half-precision tensor that each step fills with it, rounded.
+    _model_copies: Mapping[torch.Tensor, torch.Tensor] = {}
     #: Other hyperparameters than the learning rate and betas, by their names in the library.
     _numbers: Tuple[str, ...] = ("weight_decay",)
     _switches: Tuple[str, ...] = ("maximize",)
@@ -102,14 +104,16 @@ class MemoptOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._step()
+        params = [p for group in self.param_groups for p in group["params"]]
+        facts = Facts(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+        self._step(params, [p.grad for p in params], facts)
         return loss
 
     @_out_of_graphs
-    def _step(self) -> None:
+    def _step(
+        self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]], facts: Facts
+    ) -> None:
         groups = self.param_groups
-        params = [p for group in groups for p in group["params"]]
-        grads = [p.grad for p in params]
         values = [self._values(group) for group in groups]
         binding = self._binding
         if (
@@ -118,27 +122,17 @@ class MemoptOptimizer(torch.optim.Optimizer):
             or any(self._keeps_moments(groups[g]) for g in binding.bare)
         ):
             binding = self._binding = self._bind(params, grads)
-        binding.run(
-            grads,
-            values,
-            getattr(self, "grad_scale", None),
-            getattr(self, "found_inf", None),
-            type(self).__name__,
-        )
+        binding.run(grads, values, facts, type(self).__name__)
 
     @torch.no_grad()
     @_out_of_graphs
-    def _step_one(
-        self,
-        parameter: torch.Tensor,
-        place: int,
-        scale: Optional[torch.Tensor],
-        found_inf: Optional[torch.Tensor],
-    ) -> None:
+    def _step_one(self, parameter: torch.Tensor, place: int, facts: Facts) -> None:
         """A step of the parameter at this place among all, whose gradient is there."""
-        groups, gradient = self.param_groups, parameter.grad
-        if gradient is None or not parameter.numel():
-            return
+        if parameter.grad is not None and parameter.numel():
+            self._step_alone(place, parameter.grad, facts)
+
+    def _step_alone(self, place: int, gradient: torch.Tensor, facts: Facts) -> None:
+        groups = self.param_groups
         binding = self._binding
         if (
             binding is None
@@ -150,7 +144,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
             expected = [p if p.requires_grad else None for p in params]
             binding = self._binding = self._bind(params, expected)
         values = [self._values(group) for group in groups]
-        binding.run_one(place, gradient, values, scale, found_inf, type(self).__name__)
+        binding.run_one(place, gradient, values, facts, type(self).__name__)
 
     def _bind(self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]]) -> Binding:
         """Everything is checked first; then states are made where there are none."""
@@ -187,7 +181,8 @@ class MemoptOptimizer(torch.optim.Optimizer):
             steps = state["step"] if state else _format.step_tensor(0, memory.device)
             key = (memory.device, bool(group["stochastic_rounding"]), int(group["seed"]))
             place, copied = index_of[id(parameter)], dense is not memory
-            slots.append((key, Slot(place, g, name, parameter, dense, copied, state, steps)))
+            copy = self._model_copies.get(parameter)
+            slots.append((key, Slot(place, g, name, parameter, dense, copied, state, steps, copy)))
         empty = []
         for parameter, memory, group in idle:
             state = self.state.get(parameter)

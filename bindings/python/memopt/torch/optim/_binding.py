@@ -41,6 +41,16 @@ class Slot(NamedTuple):
     copied: bool  # which of the two
     state: Optional[_format.State]  # as the torch optimizer holds it
     steps: torch.Tensor  # the state's, or a private one if there is no state
+    copy: Optional[torch.Tensor] = None  # what the step fills with the rounded parameter
+
+
+class Facts(NamedTuple):
+    """What a step is given beside gradients."""
+
+    scale: Optional[torch.Tensor] = None  # of the gradients
+    found_inf: Optional[torch.Tensor] = None  # not 0: nothing changes
+    square_sum: Optional[torch.Tensor] = None  # of all gradients; if not finite, nothing changes
+    max_norm: float = 0.0  # clip by square_sum
 
 
 #: A sharded parameter of which this process has no part: place, parameter, state.
@@ -99,7 +109,7 @@ class Executor:
                 self._pointer,
                 slot.group,
                 _format.structs([slot.memory]),
-                None,
+                None if slot.copy is None else _format.structs([slot.copy]),
                 _format.structs(states, format_) if states else None,
                 len(states),
                 slot.steps.data_ptr(),
@@ -195,8 +205,7 @@ class Executor:
         self,
         number: int,
         gradient: torch.Tensor,
-        scale: Optional[torch.Tensor],
-        found_inf: Optional[torch.Tensor],
+        facts: Facts,
         rule: str,
     ) -> None:
         """Enqueues the step of one slot: to the library, the others have no gradient."""
@@ -208,12 +217,15 @@ class Executor:
         self._words[3 * number] = gradient.data_ptr()
         self._words[3 * number + 2] = _format.DTYPES[gradient.dtype]
         self._dtypes = None  # the array holds others
-        self.step(scale, found_inf)
+        self.step(facts)
 
-    def step(self, scale: Optional[torch.Tensor], found_inf: Optional[torch.Tensor]) -> None:
+    def step(self, facts: Facts) -> None:
         """Enqueues the step of the array's gradients on torch's current stream."""
-        scale, found_inf = self._fact(scale), self._fact(found_inf)
-        options = self._options
+        scale, found_inf = self._fact(facts.scale), self._fact(facts.found_inf)
+        options, total = self._options, facts.square_sum
+        options.max_norm = facts.max_norm
+        options.skip_non_finite = int(total is not None)
+        options.square_sum = None if total is None else total.data_ptr()
         options.grad_scale = None if scale is None else scale.data_ptr()
         options.found_inf = None if found_inf is None else found_inf.data_ptr()
         copied = [slot for word, slot in self._copied if self._words[word]]
@@ -267,6 +279,7 @@ class Binding:
         self._bound = [slot.parameter for slot in every]
         self._sharded = any(map(_layout.is_sharded, self._bound))
         self._states = [slot.state for slot in every]
+        self._copies = [slot.copy for slot in every if slot.copy is not None]
         self._kept = [state for state in self._states if state]
         #: Groups with parameters that have no moments.
         self.bare = {s.group for s in every if not _format.has_moments(s.state, kind)}
@@ -282,7 +295,7 @@ class Binding:
         params: Iterable[torch.Tensor] = self._bound
         if self._sharded:
             params = map(_layout.local, params)
-        return list(map(_data_ptr, chain(params, *map(dict.values, self._kept))))
+        return list(map(_data_ptr, chain(params, self._copies, *map(dict.values, self._kept))))
 
     def is_current(
         self,
@@ -324,34 +337,32 @@ class Binding:
         place: int,
         gradient: torch.Tensor,
         values: Sequence[Tuple[Any, ...]],
-        scale: Optional[torch.Tensor],
-        found_inf: Optional[torch.Tensor],
+        facts: Facts,
         rule: str,
     ) -> None:
         """A step of one parameter."""
         executor, number = self._where[place]
         executor.set_groups(values)
-        executor.step_one(number, _layout.local(gradient), scale, found_inf, rule)
+        executor.step_one(number, _layout.local(gradient), facts, rule)
         _changed([self._params[place]])
 
     def run(
         self,
         grads: List[Optional[torch.Tensor]],
         values: Sequence[Tuple[Any, ...]],
-        scale: Optional[torch.Tensor],
-        found_inf: Optional[torch.Tensor],
+        facts: Facts,
         rule: str,
     ) -> None:
         """One step; everything is checked before the first executor starts."""
-        if isinstance(found_inf, torch.Tensor):  # once: a collective call
-            found_inf = _layout.whole(found_inf)
+        if isinstance(facts.found_inf, torch.Tensor):  # once: a collective call
+            facts = facts._replace(found_inf=_layout.whole(facts.found_inf))
         kept = []
         for executor in self.executors:
             executor.set_groups(values)
             kept.append(executor.gradients(grads, rule))
         for executor in self.executors:
-            executor.step(scale, found_inf)
-        self._count_idle(grads, found_inf)
+            executor.step(facts)
+        self._count_idle(grads, facts.found_inf)
         _changed([p for p, g in zip(self._params, grads) if g is not None])
 
     def _count_idle(
@@ -370,7 +381,9 @@ class Binding:
 
 
 def _addresses_of(slot: Slot) -> List[int]:
-    return list(map(_data_ptr, [_layout.local(slot.parameter), *(slot.state or {}).values()]))
+    copies = [] if slot.copy is None else [slot.copy]
+    tensors = [_layout.local(slot.parameter), *copies, *(slot.state or {}).values()]
+    return list(map(_data_ptr, tensors))
 
 
 def _changed(params: List[torch.Tensor]) -> None:

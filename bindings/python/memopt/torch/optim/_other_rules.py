@@ -52,6 +52,7 @@ def check_state(state: Mapping[str, Any], kind: OptimizerKind, name: str) -> Non
         if key not in kept and state.get(key) is not None:
             raise _refused("%s has %s" % (name, key), rule, kind)
     if not any(state.get(key) is not None for key in kept):
-        others = [k for k, v in state.items() if isinstance(v, torch.Tensor) and k != "step"]
+        others = [k for k, v in state.items() if isinstance(v, torch.Tensor)]
+        others = [k for k in others if k not in ("step", "master")]
         if others:
             raise _refused("%s has %s" % (name, " and ".join(others)), "another rule", kind)

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Union
 
 import torch
 
 from ._base import MemoptOptimizer
+from ._binding import Facts
+from ._host import CPUOffloadOptimizer
 from ._options import number
 
 NORMS = ("measured", "previous")
@@ -18,7 +20,12 @@ NORMS = ("measured", "previous")
 class GradientRelease:
     """What `release_gradients()` gives back. Not thread-safe, like the optimizer."""
 
-    def __init__(self, optimizer: MemoptOptimizer, max_norm: Optional[float], norm: str) -> None:
+    def __init__(
+        self,
+        optimizer: Union[MemoptOptimizer, CPUOffloadOptimizer],
+        max_norm: Optional[float],
+        norm: str,
+    ) -> None:
         self._optimizer, self._max_norm, self._policy = optimizer, max_norm, norm
         self._accumulating = self._measuring = False
         #: Sums of squares of this backward's gradients, by device.
@@ -86,7 +93,7 @@ class GradientRelease:
                 bad = norm if bad is None else bad
             bad = None if bad is None else (~torch.isfinite(bad)).float()
         if not self._measuring:
-            self._optimizer._step_one(parameter, self._place[parameter], scale, bad)
+            self._optimizer._step_one(parameter, self._place[parameter], Facts(scale, bad))
         parameter.grad = None
 
     def _add_square(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -114,7 +121,7 @@ class GradientRelease:
 
 
 def release_gradients(
-    optimizer: MemoptOptimizer,
+    optimizer: Union[MemoptOptimizer, CPUOffloadOptimizer],
     *,
     max_norm: Optional[float] = None,
     norm: str = "measured",
@@ -141,7 +148,7 @@ def release_gradients(
         ValueError: max_norm is not positive, or norm is not one of these.
         RuntimeError: several processes train together: they reduce gradients after these steps.
     """
-    if not isinstance(optimizer, MemoptOptimizer):
+    if not isinstance(optimizer, (MemoptOptimizer, CPUOffloadOptimizer)):
         raise TypeError("%s is not an optimizer of memopt.torch" % type(optimizer).__name__)
     if max_norm is not None and not 0.0 < number("max_norm", max_norm) < math.inf:
         raise ValueError("Invalid max_norm: %s" % max_norm)

@@ -1,0 +1,515 @@
+"""Parameters on a device, their fp32 masters and states on the host, where the steps are made
+(ZeRO-Offload: Ren et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple, Type
+
+import torch
+
+from ..._library import lib, output
+from .. import _tensor_lists
+from .._native import native
+from . import _keep, _layout
+from ._base import MemoptOptimizer, Params
+from ._binding import Facts
+from ._options import number
+from ._rules import AdamW8bit
+
+_HOST = torch.device("cpu")
+_MASTER = "master"
+#: Elements of the pieces by which copies and steps overlap; a parameter is not cut.
+_PIECE = 8 << 20
+
+
+class _Lane:
+    """Copies between the host and one device beside torch's current stream. On a CPU they are made
+    at once."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def begin(self) -> None:
+        """What comes next waits for what torch has enqueued so far."""
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._stream.device))
+
+    def copy(self, to: torch.Tensor, source: torch.Tensor) -> None:
+        """Enqueues a copy; both must live until it is done."""
+        if self._stream is None:
+            to.copy_(source)
+            return
+        with torch.cuda.stream(self._stream):
+            to.copy_(source, non_blocking=True)
+            (source if source.is_cuda else to).record_stream(self._stream)
+
+    def mark(self) -> Any:
+        """The copies so far, for wait()."""
+        return None if self._stream is None else self._stream.record_event()
+
+    def wait(self, mark: Any) -> None:
+        """Returns when they are done."""
+        if mark is not None:
+            mark.synchronize()
+
+    def end(self) -> None:
+        """What torch enqueues next waits for the copies."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
+
+
+class _Place(NamedTuple):
+    """What belongs to a parameter."""
+
+    master: torch.Tensor  # fp32, on the host; the parameter itself if it is such
+    wire: Optional[torch.Tensor]  # on the host, for the gradient in and the parameter out
+    lane: Optional[_Lane]
+
+
+class CPUOffloadOptimizer(torch.optim.Optimizer):
+    """Any optimizer of this package with its states, and an fp32 master of each parameter, on the
+    host, where the step is made: parameters of 16 bits cost 8.03 bytes each there with 8-bit
+    states (4 master, 2 gradient, 2 states), and nothing but themselves on the device.
+
+        optimizer = mt.CPUOffloadOptimizer(model.parameters(), mt.AdamW8bit, lr=1e-4, max_norm=1.0)
+
+    The bits are those of the same optimizer on fp32 parameters, rounded to the parameter's type
+    once. Parameters on the CPU work as well; their gradients are read where they are.
+    """
+
+    _step_supports_amp_scaling = True  # GradScaler leaves its scale and verdict to step()
+
+    def __init__(
+        self,
+        params: Params,
+        optimizer_class: Type[MemoptOptimizer] = AdamW8bit,
+        *,
+        max_norm: Optional[float] = None,
+        skip_non_finite: bool = False,
+        offload_gradients: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        """Groups of parameters may have their own values of the class's arguments.
+
+        Args:
+            params: parameters, (name, parameter) pairs, or groups of them as dicts.
+            optimizer_class: an optimizer of this package.
+            max_norm: clip by the global norm of the gradients, in the step.
+            skip_non_finite: a gradient that is not finite makes the step change nothing. With
+                max_norm it always does.
+            offload_gradients: copy each gradient to the host as soon as backward has it, and free
+                it on the device. For accumulation the earlier sum is fetched back to be added to.
+                Clip by max_norm then, and not under a GradScaler: both need the gradients on the
+                device. No effect on parameters of the CPU.
+            kwargs: the class's other arguments.
+
+        Raises:
+            TypeError: the class is not of this package, or a parameter is sharded (a DTensor): with
+                FSDP2's CPUOffloadPolicy the shards are on the host already; use the class itself.
+        """
+        if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, MemoptOptimizer)):
+            raise TypeError("%r is not an optimizer class of memopt.torch" % (optimizer_class,))
+        if max_norm is not None and not 0.0 < number("max_norm", max_norm) < math.inf:
+            raise ValueError("Invalid max_norm: %s" % max_norm)
+        self._max_norm = 0.0 if max_norm is None else float(max_norm)
+        self._checks = bool(skip_non_finite) or max_norm is not None
+        self._offload_gradients = offload_gradients
+        self._class = optimizer_class
+        self._places: Dict[torch.Tensor, _Place] = {}
+        self._lanes: Dict[torch.device, _Lane] = {}
+        self._copies: Dict[torch.Tensor, torch.Tensor] = {}
+        #: Gradients that are on the host already, by parameter.
+        self._held: Dict[torch.Tensor, Any] = {}
+        self._hooks: Dict[torch.Tensor, Any] = {}
+        #: Version and address of each parameter after our last write.
+        self._written: Dict[torch.Tensor, Tuple[int, int]] = {}
+        self._inner: Optional[MemoptOptimizer] = None
+        self._binding: Any = None
+        self._norm: Optional[torch.Tensor] = None
+        example = torch.zeros(1, requires_grad=True)
+        super().__init__(params, optimizer_class([example], **kwargs).defaults)
+        for group in self.param_groups:
+            self._extend(group)
+
+    # --- groups and masters ---
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """Adds a group; nothing changes if one of its values or parameters is refused."""
+        before = len(self.param_groups)
+        super().add_param_group(param_group)
+        if self._inner is None and before == 0:
+            return  # the constructor's
+        if self._inner is not None:
+            try:
+                self._extend(self.param_groups[-1])
+            except (TypeError, ValueError, RuntimeError):
+                del self.param_groups[before:]
+                raise
+
+    def _extend(self, group: Dict[str, Any]) -> None:
+        number_ = len(self._inner.param_groups) if self._inner is not None else 0
+        for index, p in enumerate(group["params"]):
+            name = _layout.name_of(group, number_, index)
+            if _layout.is_sharded(p):
+                raise TypeError(
+                    "%s is a DTensor; use %s itself on shards, with FSDP2's CPUOffloadPolicy"
+                    % (name, self._class.__name__)
+                )
+            _layout.check_parameter(p, name)
+        masters = [self._place(p).master for p in group["params"]]
+        values = {**{k: v for k, v in group.items() if k != "params"}, "params": masters}
+        if "param_names" in values:
+            values["params"] = list(zip(values.pop("param_names"), masters))
+        if self._inner is None:
+            self._inner = self._class([values])
+            self._inner._model_copies = self._copies
+        else:
+            self._inner.add_param_group(values)
+
+    def _place(self, p: torch.Tensor) -> _Place:
+        found = self._places.get(p)
+        if found is None:
+            found = self._places[p] = self._new_place(p)
+            self._note(p)
+            if found.wire is not None and self._offload_gradients and p.requires_grad:
+                self._hooks[p] = p.register_post_accumulate_grad_hook(self._take)
+        return found
+
+    def _new_place(self, p: torch.Tensor) -> _Place:
+        staged = self._is_staged(p)
+        if not staged and p.dtype is torch.float32:
+            return _Place(p, None, None)
+        master = torch.empty_like(p, dtype=torch.float32, device=_HOST, pin_memory=p.is_cuda)
+        master.copy_(p.detach())
+        master.requires_grad_(p.requires_grad)
+        if not staged:
+            self._copies[master] = p
+            return _Place(master, None, None)
+        wire = torch.empty_like(master, dtype=p.dtype, requires_grad=False, pin_memory=p.is_cuda)
+        if p.dtype is not torch.float32:
+            self._copies[master] = wire
+        lane = self._lanes.get(p.device)
+        if lane is None:
+            lane = self._lanes[p.device] = _Lane(p.device)
+        return _Place(master, wire, lane)
+
+    def _is_staged(self, p: torch.Tensor) -> bool:
+        """Whether gradient and parameter are copied: not if the step can work on them in place."""
+        return p.device.type != "cpu" or not _layout.is_dense(p)
+
+    def _note(self, p: torch.Tensor) -> None:
+        self._written[p] = (p._version, p.data_ptr())
+
+    def _all(self) -> List[torch.Tensor]:
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _follow(self, only: Optional[torch.Tensor] = None) -> MemoptOptimizer:
+        """The inner optimizer with the values of the groups as they are now, and the masters of all
+        parameters or one as _refresh() leaves them."""
+        inner = self._inner
+        assert inner is not None
+        for group, own in zip(self.param_groups, inner.param_groups):
+            own.update({k: v for k, v in group.items() if k not in ("params", "param_names")})
+        for p in self._places if only is None else [only]:
+            self._refresh(p, inner)
+        return inner
+
+    def _refresh(self, p: torch.Tensor, inner: MemoptOptimizer) -> None:
+        """Takes over what something else has written into a parameter, as loading a model does."""
+        place = self._place(p)
+        if self._written[p] != (p._version, p.data_ptr()) and place.master is not p:
+            ours, theirs = place.master.to(p.dtype), p.detach().to(_HOST)
+            place.master.data.copy_(torch.where(ours == theirs, place.master, theirs.float()))
+            self._note(p)
+        if _keep.kept(p) and not _keep.kept(place.master):
+            _keep.keep_32bit(place.master)
+
+    def _finish(self) -> None:
+        """Shows the states under the parameters."""
+        inner = self._inner
+        assert inner is not None
+        if inner._binding is not self._binding:
+            self._binding = inner._binding
+            self.state = defaultdict(dict)
+            for p, place in self._places.items():
+                if inner.state.get(place.master):
+                    self.state[p] = inner.state[place.master]
+
+    # --- stepping ---
+
+    @property
+    def norm(self) -> Optional[torch.Tensor]:
+        """The global norm of the last step's gradients before clipping, a scalar on the host; None
+        where none was taken."""
+        return self._norm
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """One step over all parameters with a gradient. It returns when the masters are stepped and
+        the copies to the device are enqueued.
+
+        `closure` reevaluates the model and returns the loss.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._step(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+        return loss
+
+    def _step(self, scale: Any, found_inf: Any) -> None:
+        scale, found_inf = _on_host(scale), _on_host(found_inf)
+        inner = self._follow()
+        params = self._all()
+        pieces = self._pieces(params)
+        for lane in self._lanes.values():
+            lane.begin()
+        marks = [self._fetch(piece) for piece in pieces]
+        grads = [self._gradient(p) for p in params]
+        facts = Facts(scale, found_inf, None, self._max_norm)
+        if self._checks:
+            facts = facts._replace(square_sum=self._square_sum(params, grads, marks))
+            factor = 1.0 if scale is None else 1.0 / float(scale)
+            self._norm = (facts.square_sum.sqrt() * factor).float().squeeze()  # type: ignore[union-attr]
+        if not _is_skipped(facts):
+            masters = [self._place(p).master for p in params]
+            index = {p: i for i, p in enumerate(params)}
+            for piece, mark in zip(pieces, marks):
+                for lane, event in mark:
+                    lane.wait(event)
+                some: List[Optional[torch.Tensor]] = [None] * len(params)
+                for p in piece:
+                    some[index[p]] = grads[index[p]]
+                inner._step(masters, some, facts)
+                for p in piece:
+                    self._send(p)
+        for lane in self._lanes.values():
+            lane.end()
+        self._held.clear()
+        self._finish()
+
+    def _pieces(self, params: List[torch.Tensor]) -> List[List[torch.Tensor]]:
+        """The parameters with a gradient: those that are not copied in one piece, the others in
+        pieces that overlap."""
+        have = [p for p in dict.fromkeys(params) if p.grad is not None or p in self._held]
+        here = [p for p in have if self._place(p).wire is None]
+        pieces, size = ([here] if here else []), _PIECE
+        for p in have:
+            if self._place(p).wire is None:
+                continue
+            if size >= _PIECE:
+                pieces.append([])
+                size = 0
+            pieces[-1].append(p)
+            size += p.numel()
+        return pieces
+
+    def _fetch(self, piece: List[torch.Tensor]) -> List[Tuple[_Lane, Any]]:
+        """Enqueues the copies of gradients to the host."""
+        lanes = []
+        for p in piece:
+            place = self._place(p)
+            if place.wire is not None and place.lane is not None:
+                if p not in self._held:
+                    place.lane.copy(place.wire, p.grad)  # type: ignore[arg-type]
+                lanes.append(place.lane)
+        return [(lane, lane.mark()) for lane in dict.fromkeys(lanes)]
+
+    def _gradient(self, p: torch.Tensor) -> Optional[torch.Tensor]:
+        """What the step reads as the gradient."""
+        if p.grad is None and p not in self._held:
+            return None
+        wire = self._place(p).wire
+        return p.grad if wire is None else wire
+
+    def _send(self, p: torch.Tensor) -> None:
+        """Enqueues the copy of a stepped parameter to its device."""
+        place = self._place(p)
+        if place.wire is not None and place.lane is not None:
+            source = place.master.detach() if p.dtype is torch.float32 else place.wire
+            place.lane.copy(p.detach(), source)
+        if place.master is not p:
+            torch.autograd.graph.increment_version(p)
+        self._note(p)
+
+    def _square_sum(
+        self, params: List[torch.Tensor], grads: List[Optional[torch.Tensor]], marks: List[Any]
+    ) -> torch.Tensor:
+        """The sum of squares over all gradients, in the order of one step over them. Where all of
+        them are on one device as well, it is taken there, before they have arrived."""
+        there = [p.grad for p, g in zip(params, grads) if g is not None]
+        given = [g for g in grads if g is not None]
+        same = len({(g.device if g is not None else None) for g in there}) == 1
+        if same and all(
+            a is not None and a.stride() == b.stride() and a.dtype is b.dtype
+            for a, b in zip(there, given)
+        ):
+            return _square_sum([g for g in there if g is not None])
+        for mark in marks:
+            for lane, event in mark:
+                lane.wait(event)
+        return _square_sum(given)
+
+    @torch.no_grad()
+    def _take(self, p: torch.Tensor) -> None:
+        """After backward has a gradient: to the host, and freed on the device."""
+        place = self._place(p)
+        if p.grad is None or place.wire is None or place.lane is None:
+            return
+        if p in self._held:
+            place.lane.wait(self._held[p])
+            p.grad.add_(place.wire.to(p.device))
+        place.lane.begin()
+        place.lane.copy(place.wire, p.grad)
+        self._held[p] = place.lane.mark()
+        p.grad = None
+
+    @torch.no_grad()
+    def _step_one(self, parameter: torch.Tensor, position: int, facts: Facts) -> None:
+        """For release_gradients()."""
+        if parameter.grad is None or not parameter.numel():
+            return
+        inner = self._follow(parameter)
+        facts = facts._replace(scale=_on_host(facts.scale), found_inf=_on_host(facts.found_inf))
+        place = self._place(parameter)
+        if place.lane is not None:
+            place.lane.begin()
+        for lane, mark in self._fetch([parameter]):
+            lane.wait(mark)
+        if not _is_skipped(facts):
+            gradient = self._gradient(parameter)
+            assert gradient is not None
+            inner._step_alone(position, gradient, facts)
+            self._send(parameter)
+        if place.lane is not None:
+            place.lane.end()
+        self._finish()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's; gradients on the host are forgotten too."""
+        self._held.clear()
+        super().zero_grad(set_to_none)
+
+    # --- states ---
+
+    @property
+    def _portable(self) -> int:
+        assert self._inner is not None
+        return self._inner._portable
+
+    @_portable.setter
+    def _portable(self, value: int) -> None:
+        assert self._inner is not None
+        self._inner._portable = value
+
+    def host_bytes(self) -> Dict[str, int]:
+        """Bytes of host memory: "masters", "states" and "gradients" (the buffers of parameters of a
+        device; of parameters of the CPU the gradients themselves are used)."""
+        inner = self._inner
+        assert inner is not None
+        masters = [q.master for p, q in self._places.items() if q.master is not p]
+        states = [t for state in inner.state.values() for t in state.values()]
+        wires = [q.wire for q in self._places.values() if q.wire is not None]
+        return {
+            "masters": sum(t.nbytes for t in masters),
+            "states": sum(t.nbytes for t in states),
+            "gradients": sum(t.nbytes for t in wires),
+        }
+
+    def state_dict(self) -> Dict[str, Any]:
+        """That of the class, with each parameter's "master" (not a copy) among its states. The
+        class itself loads it too, without the masters."""
+        inner = self._follow()
+        saved = inner.state_dict()
+        states = dict(saved["state"])
+        for p, (number_, _) in self._numbered(saved["param_groups"]).items():
+            master = self._place(p).master
+            if master is not p:
+                states[number_] = {**states.get(number_, {}), _MASTER: master.detach()}
+        return {**saved, "state": states}
+
+    def _numbered(self, groups: List[Dict[str, Any]]) -> Dict[torch.Tensor, Tuple[Any, str]]:
+        """The number in a state dict, and the name, of each parameter."""
+        if [len(g["params"]) for g in groups] != [len(g["params"]) for g in self.param_groups]:
+            raise ValueError("loaded state dict has other parameter groups than the optimizer")
+        found: Dict[torch.Tensor, Tuple[Any, str]] = {}
+        for g, (own, saved) in enumerate(zip(self.param_groups, groups)):
+            for i, (p, number_) in enumerate(zip(own["params"], saved["params"])):
+                found.setdefault(p, (number_, _layout.name_of(own, g, i)))
+        return found
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Loads what state_dict() gave, and writes the masters, rounded, to the parameters; or a
+        dict that the class loads: then the masters are the parameters as they are. Everything is
+        checked before anything changes."""
+        inner = self._follow()
+        numbers = self._numbered(state_dict["param_groups"])
+        states = {
+            key: {k: v for k, v in value.items() if k != _MASTER} if isinstance(value, dict) else value
+            for key, value in state_dict["state"].items()
+        }
+        masters = {}
+        for p, (number_, name) in numbers.items():
+            saved = (state_dict["state"].get(number_) or {}).get(_MASTER)
+            if saved is not None and saved.shape != p.shape:
+                raise ValueError(
+                    "the loaded master of %s has the shape %s, the parameter %s"
+                    % (name, tuple(saved.shape), tuple(p.shape))
+                )
+            masters[p] = saved
+        inner.load_state_dict({**state_dict, "state": {k: v for k, v in states.items() if v}})
+        for group, own in zip(self.param_groups, inner.param_groups):
+            group.update({k: v for k, v in own.items() if k not in ("params", "param_names")})
+        for p, saved in masters.items():
+            place = self._place(p)
+            if saved is not None:
+                p.copy_(saved)
+            if place.master is not p:
+                place.master.data.copy_(p if saved is None else saved)
+            self._note(p)
+        self._held.clear()
+        self._binding = None
+        self.state = defaultdict(dict)
+        for p, place in self._places.items():
+            if inner.state.get(place.master):
+                self.state[p] = inner.state[place.master]
+
+    def __getstate__(self) -> Dict[str, Any]:
+        raise TypeError("a CPUOffloadOptimizer is not copied or pickled; use its state_dict()")
+
+
+def _on_host(value: Any) -> Optional[torch.Tensor]:
+    """A number of a GradScaler's, read."""
+    return None if value is None else torch.tensor(float(value), dtype=torch.float32)
+
+
+def _is_skipped(facts: Facts) -> bool:
+    """Whether the step changes nothing: the library sees the same, but the gradient in the wire
+    must not go out as the parameter."""
+    if facts.found_inf is not None and float(facts.found_inf) != 0.0:
+        return True
+    return facts.square_sum is not None and not math.isfinite(float(facts.square_sum))
+
+
+def _square_sum(grads: List[torch.Tensor]) -> torch.Tensor:
+    """memopt_square_sum() over tensors of one device, on the host."""
+    if not grads:
+        return torch.zeros(1, dtype=torch.float64)
+    side = native(grads[0].device)
+    array = _tensor_lists.array(grads)
+    total = torch.empty(1, dtype=torch.float64, device=grads[0].device)
+    room = output(lib.memopt_norm_get_scratch, array, len(grads))
+    scratch = torch.empty(room // 8, dtype=torch.int64, device=grads[0].device)
+    lib.memopt_square_sum(
+        side.device._handle.pointer,
+        _tensor_lists.cell(total),
+        array,
+        len(grads),
+        _tensor_lists.cell(scratch),
+        scratch.nbytes,
+        side.stream(),
+    )
+    return total.cpu()

@@ -1,0 +1,68 @@
+"""Trains a model of LAYERS * 2^20 parameters under a limit of 12 bytes a parameter, and prints what it
+took: `host` with memopt.torch's optimizer on the host, `plain` in fp32 with torch's AdamW."""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+import torch
+
+import memopt.torch as mt
+
+WIDTH = 1024
+
+
+def status(key: str) -> int:
+    """A line of this process's status, in bytes."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(key + ":"))
+
+
+class Block(torch.nn.Module):
+    """A layer beside which its input passes."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(WIDTH, WIDTH, dtype=dtype).normal_(0, 0.002))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.nn.functional.linear(x, self.weight)
+
+
+def main(mode: str, layers: int) -> None:
+    torch.manual_seed(1)
+    count = layers * WIDTH * WIDTH
+    dtype = torch.bfloat16 if mode == "host" else torch.float32
+    warm = torch.nn.Parameter(torch.randn(WIDTH, WIDTH).to(dtype))  # what a first use loads
+    first = mt.AdamW8bit([warm]) if mode == "host" else torch.optim.AdamW([warm], fused=True)
+    (torch.randn(8, WIDTH).to(dtype) @ warm).sum().backward()
+    first.step()
+    del warm, first
+    before = status("VmRSS")
+    limit = status("VmData") + 12 * count
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    model = torch.nn.Sequential(*[Block(dtype) for _ in range(layers)])
+    if mode == "host":
+        optimizer = mt.CPUOffloadOptimizer(model.parameters(), mt.AdamW8bit, lr=1e-4)
+        mt.release_gradients(optimizer, max_norm=1.0, norm="previous")
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    x, target = torch.randn(8, WIDTH).to(dtype), torch.randn(8, WIDTH)
+    losses = []
+    for _ in range(6):
+        loss = (model(x).float() - target).square().mean()
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print("first loss: %.3f" % losses[0])
+    print("last loss: %.3f" % losses[-1])
+    if mode == "host":
+        held = sum(optimizer.host_bytes().values()) + 2 * count
+        print("held: %.3f" % (held / count))
+    print("peak: %.3f" % ((status("VmHWM") - before) / count))
+    print("limit: 12")
+
+
+main(sys.argv[1], int(sys.argv[2]))
