@@ -10,8 +10,10 @@ from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tupl
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_iter
 
 from ._features import Features
@@ -133,13 +135,14 @@ class ShardStep(StepRecorder):
                         yield parameter._unsharded_param
 
 
-def shard(module: Any, layers: List[Any], again: bool, gather: Optional[torch.dtype]) -> None:
+def shard(module: Any, again: bool, gather: Optional[torch.dtype], **named: Any) -> None:
     """FSDP of each layer, and of the rest, which stays gathered. `again`: layers are gathered again
     in backward."""
-    policy = {} if gather is None else {"mp_policy": MixedPrecisionPolicy(param_dtype=gather)}
-    for layer in layers:
-        fully_shard(layer, reshard_after_forward=again, **policy)  # type: ignore[arg-type]
-    fully_shard(module, reshard_after_forward=None if again else False, **policy)  # type: ignore
+    if gather is not None:
+        named["mp_policy"] = MixedPrecisionPolicy(param_dtype=gather)
+    for layer in layers_of(module):
+        fully_shard(layer, reshard_after_forward=again, **named)
+    fully_shard(module, reshard_after_forward=None if again else False, **named)
 
 
 class Devices:
@@ -162,9 +165,9 @@ class Devices:
         """With FSDP's groups, or DDP's buckets."""
         features = self._features
         if features.divides:
-            with alone(features.world_size):
+            with alone(features.world_size) as mesh:
                 again = features.sharding == "zero3"
-                shard(self._module, layers_of(self._module), again, features.gather_dtype)
+                shard(self._module, again, features.gather_dtype, mesh=mesh)
                 yield self
             return
         learning = [p for p in self._module.parameters() if p.requires_grad]
@@ -202,15 +205,17 @@ def layers_of(module: torch.nn.Module) -> List[Any]:
 
 
 @contextlib.contextmanager
-def alone(world: int) -> Iterator[None]:
-    """A process group whose other members are not there."""
+def alone(world: int) -> Iterator[Any]:
+    """A mesh of devices that are not there, but for this one."""
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     if dist.is_initialized():
         raise TargetError("a sharded step cannot be traced in a process that has a process group")
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     try:
-        yield
+        with _disable_current_modes():  # its numbers are no fakes
+            mesh = init_device_mesh("cpu", (world,))
+        yield mesh
     finally:
         dist.destroy_process_group()
 
