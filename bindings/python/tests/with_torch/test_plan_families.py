@@ -160,7 +160,7 @@ def test_traced_and_told_agree(tmp_path: pathlib.Path, capsys: Any) -> None:
     config = dict(SMALL, model_type="llama", architectures=["LlamaForCausalLM"])
     arguments = _arguments(["--model", write(tmp_path, config), "--seq", "32", "--batch", "2"])
     traced = ofconfig.TracedConfig(arguments, hfconfig.UnknownModel("told"))
-    peak = traced.sizes("adamw", "", False).at(2).peak_bytes
+    peak = traced.sizes(Run()).at(2).peak_bytes
     assert main(["plan", *_words(arguments), "--device", "cpu", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["peak_bytes"]
     assert peak <= said <= 1.02 * peak  # small numbers that a model so small shows
