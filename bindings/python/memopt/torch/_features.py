@@ -23,13 +23,18 @@ NAMES: Dict[str, Tuple[str, ...]] = {
     "key": ("k_proj", "key", "k_lin"),
     "value": ("v_proj", "value", "v_lin"),
     "output": ("o_proj", "out_proj", "out_lin"),
-    "gate": ("gate_proj", "gate_up_proj"),
-    "up": ("up_proj", "gate_up_proj", "fc1", "c_fc", "dense_h_to_4h"),
-    "down": ("down_proj", "fc2", "dense_4h_to_h"),
+    "gate": ("gate_proj", "gate_up_proj", "w1"),
+    "up": ("up_proj", "gate_up_proj", "w3", "fc1", "c_fc", "dense_h_to_4h"),
+    "down": ("down_proj", "w2", "fc2", "dense_4h_to_h"),
     "head": ("lm_head",),
 }
 #: Names of layers that make query, key and value at once.
 _JOINED = ("c_attn", "query_key_value", "qkv_proj", "Wqkv")
+
+_MLP = ("gate", "up", "down")
+#: Models of these forms had a linear layer for each expert once: for their MLP's names PEFT adapts
+#: the experts' parameters, and no linear layer (`_convert_peft_config_moe`).
+_RENAMED = ("mixtral", "qwen2_moe")
 
 #: Tokens whose logits exist at once, where a loss goes in chunks.
 CHUNK = 256
@@ -94,10 +99,13 @@ def changed(
 def _adapt(module: Any, features: Features, autocast: Any, gpu: bool) -> None:
     module.requires_grad_(False)
     head, rank = head_of(module), features.lora_rank
+    experts = _experts_in_place(module)
     found = False
     for path, part in list(module.named_modules()):
         sizes = _adapters.sizes_of(part)
         named = _is_target(path, features.lora_targets, part is not head)
+        if experts and path.rpartition(".")[2] in _names(_MLP):
+            named = False
         made: Any = part
         if sizes and features.quantize != "none" and part is not head:
             made = _few_bits(part, features, autocast, gpu)
@@ -105,7 +113,7 @@ def _adapt(module: Any, features: Features, autocast: Any, gpu: bool) -> None:
             cast = not (gpu and autocast)
             dtype = features.adapter_dtype
             made = _adapters.Lora(made, sizes, rank, features.lora_dropout, dtype, cast)
-        ranks = _of_experts(part, features)
+        ranks = _of_experts(path, part, features, experts)
         if ranks:
             if features.lora_dropout:
                 raise TargetError("PEFT adapts experts without dropout alone: --lora-dropout 0")
@@ -135,16 +143,36 @@ def _is_target(path: str, targets: Sequence[str], is_layer: bool) -> bool:
     )
 
 
-def _of_experts(part: nn.Module, features: Features) -> List[Tuple[str, int]]:
-    """Parameters of experts that are adapted, and their ranks: gate and up are one, of both's."""
-    words = {word for word in NAMES for t in features.lora_targets if t == word or t in NAMES[word]}
+def _names(words: Sequence[str]) -> List[str]:
+    return [name for word in words for name in NAMES[word]]
+
+
+def _experts_in_place(module: Any) -> bool:
+    """Whether PEFT adapts experts in place of the MLP's linear layers."""
+    mapping = sys.modules.get("transformers.conversion_mapping")
+    known: Dict[str, str] = getattr(mapping, "_MODEL_TO_CONVERSION_PATTERN", {})
+    kind = getattr(getattr(module, "config", None), "model_type", "")
+    return kind == "mixtral" or known.get(kind) in _RENAMED
+
+
+def _of_experts(
+    path: str, part: nn.Module, features: Features, renamed: bool
+) -> List[Tuple[str, int]]:
+    """Parameters of experts that are adapted, and their ranks: gate and up are one, of both's. Those
+    of other models are named, as in PEFT's `target_parameters`: experts.down_proj."""
+    targets = features.lora_targets
+    words = [
+        word
+        for word in _MLP
+        if "all-linear" in targets or any(t == word or t in NAMES[word] for t in targets)
+    ]
     ranks = []
     for name, parts in (("gate_up_proj", ("gate", "up")), ("down_proj", ("down",))):
         parameter = part._parameters.get(name)
         if parameter is None or parameter.dim() != 3:
             continue
-        count = sum(word in words for word in parts)
-        if name in features.lora_targets:
+        count = sum(word in words for word in parts) if renamed else 0
+        if any("." in t and (path + "." + name).endswith("." + t) for t in targets):
             count = 1
         if count:
             ranks.append((name, count * features.lora_rank))
@@ -264,7 +292,8 @@ def _chunked(target: Target, kind: str) -> Target:
             raise TargetError("a loss in chunks needs inputs with labels")
         labels.append(named.pop("labels"))
         outputs = forward(*args, **named)
-        outputs.loss, outputs.logits = losses.pop(), None
+        outputs.loss = losses.pop()
+        outputs.logits = outputs.loss.detach()  # of none: no scores
         return outputs
 
     head.forward, module.forward = on_head, scored  # type: ignore[method-assign, assignment]
