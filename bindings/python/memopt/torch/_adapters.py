@@ -40,6 +40,16 @@ class Lora(nn.Module):
         self._clones = isinstance(base, FourBits) and base.clones
         self._cast = cast or not self._few
 
+    @property
+    def weight(self) -> Any:
+        """The frozen one, for a model that does not call the layer."""
+        return self.base.weight
+
+    @property
+    def bias(self) -> Any:
+        """The frozen one."""
+        return self.base.bias
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.base(x)
         if self._clones:

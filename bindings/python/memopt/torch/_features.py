@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import sys
+import warnings
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
@@ -198,7 +199,9 @@ def _run_again(module: Any, features: Features) -> None:
             "%s has no gradient_checkpointing_enable(): checkpoint its layers in the function that"
             " makes it" % type(module).__name__
         )
-    enable()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        enable()
     for path, part in module.named_modules():
         number = path.rpartition(".")[2]
         if features.checkpoint_every and number.isdigit() and hasattr(part, "gradient_checkpointing"):
