@@ -194,6 +194,35 @@ def test_what_cannot_be_traced_is_refused(
     assert word in told and "module:function" in told
 
 
+@pytest.mark.parametrize(
+    "words, changed",
+    [
+        (["--lora", "8", "--lora-targets", "query_key_value"], "trainable"),
+        (["--offload", "--world-size", "2"], "activations"),
+        (["--zero", "3", "--world-size", "2"], "parameters"),
+    ],
+)
+def test_options_that_a_trace_takes(
+    words: List[str], changed: str, tmp_path: pathlib.Path, capsys: Any
+) -> None:
+    """Without a card and for one it is the same run."""
+    command = ["plan", "--model", write(tmp_path, SMALL), "--seq", "32", "--batch", "2", "--json"]
+    plain, bare, fitted = (
+        _answer([*command, "--device", "cpu", *more], capsys)
+        for more in ([], words, [*words, "--gpu-memory", "1GiB"])
+    )
+    assert bare["phases"] == fitted["phases"]
+    if changed == "trainable":
+        assert bare["model"]["trainable"] == 2 * (64 + 192) * 8
+    else:
+        assert bare["phases"]["forward"][changed] < plain["phases"]["forward"][changed]
+
+
+def _answer(command: List[str], capsys: Any) -> Any:
+    assert main(command) == 0
+    return json.loads(capsys.readouterr().out)
+
+
 def test_options_that_a_trace_does_not_know(tmp_path: pathlib.Path, capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plan", "--model", write(tmp_path, SMALL), "--zero-engine", "deepspeed"])

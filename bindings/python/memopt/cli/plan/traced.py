@@ -39,9 +39,11 @@ class Sizes(NamedTuple):
     at: Callable[[int], Any]
     parameters: int
     trainable: int
-    #: Bytes that replicas keep of gradients beside those that were counted.
+    #: Bytes of gradients' buckets, which replicas have from the start.
     buckets: int
     note: str
+    #: Whether the bytes of a step have them.
+    counted: bool = False
 
     def phases(self, run: Run) -> Phases:
         """Live bytes by phase of a run, in the words of plan.h."""
@@ -51,11 +53,11 @@ class Sizes(NamedTuple):
         states = min(of.get("optimizer", 0) for of in live.values())
         live["load"] = {"parameters": rest.get("parameters", 0), "optimizer": states}
         for name in ("forward", "loss"):
-            live.setdefault(name, live["load"])
-        return {
-            name: dict(of, gradients=of.get("gradients", 0) + self.buckets)
-            for name, of in live.items()
-        }
+            live.setdefault(name, dict(live["load"]))
+        for name, of in live.items():
+            if name == "load" or not self.counted:
+                live[name] = dict(of, gradients=of.get("gradients", 0) + self.buckets)
+        return live
 
 
 def check(arguments: argparse.Namespace, taken: Tuple[str, ...] = ()) -> None:
@@ -149,11 +151,16 @@ class Traced(Source):
                 line = trace.line(optimizer=run.optimizer or "adamw")
         except Exception as error:  # the user's own code
             raise TraceFailed("%s: %s" % (type(error).__name__, error)) from error
-        return Sizes(line.at, *self.counts(trace.target.module)[:2], 0, _note(line.exact))
+        whole, learning, gradients = self.counts(trace.target.module)
+        several = trace.features.world_size > 1 and not trace.features.divides
+        buckets = gradients if several else 0
+        return Sizes(line.at, whole, learning, buckets, _note(line.exact), True)
 
     def _features(self, run: Run) -> Any:
         """What the options and a run change of the module."""
         torch, every = self._parts.torch, run.checkpoint_every or 0
+        offload = run.offload or ()  # the library writes a run as text
+        offload = offload.split(",") if isinstance(offload, str) else offload
 
         def dtype(word: Optional[str]) -> Any:
             return getattr(torch, DTYPES[word]) if word else None
@@ -164,13 +171,13 @@ class Traced(Source):
             base_dtype=dtype(run.base_dtype),
             checkpointing=run.checkpointing or "none",
             checkpoint_every=every if run.checkpointing == "every" else 0,
-            offload=tuple(run.offload or ()),
+            offload=tuple(word for word in offload if word != "none"),
             loss=run.loss or "plain",
             sharding=run.sharding or "ddp",
             world_size=run.world_size or 1,
             gather_dtype=dtype(run.gather_dtype),
-            bucket_view=bool(run.bucket_view),
-            gradient_sync=run.gradient_sync is not False,
+            bucket_view=run.bucket_view in (True, "yes"),
+            gradient_sync=run.gradient_sync not in (False, "no"),
         )
 
     def _trace(self, features: Any, autocast: str, several: bool) -> Any:
