@@ -17,12 +17,7 @@ enum {
     MO_PLAN_VIT,
     MO_PLAN_FAMILIES
 };
-enum {
-    MO_PLAN_VARIANT_NONE,
-    MO_PLAN_VARIANT_QWEN_MOE,
-    MO_PLAN_VARIANT_ROBERTA,
-    MO_PLAN_VARIANTS
-};
+enum { MO_PLAN_VARIANT_NONE, MO_PLAN_VARIANT_QWEN_MOE, MO_PLAN_VARIANT_ROBERTA, MO_PLAN_VARIANTS };
 enum {
     MO_PLAN_HEAD_DEFAULT,
     MO_PLAN_HEAD_CAUSAL_LM,
@@ -85,8 +80,8 @@ const mo_plan_family *mo_plan_family_of(const mo_plan_model *m);
 
 /* How the code of a variant differs from its family's. */
 typedef struct mo_plan_variant {
-    uint32_t family;       /* the only one that it belongs to */
-    uint8_t narrow_router; /* 1: the router's scores are cast back to the layers' type */
+    uint32_t family;            /* the only one that it belongs to */
+    uint8_t narrow_router;      /* 1: the router's scores are cast back to the layers' type */
     uint8_t numbered_positions; /* 1: positions are numbered sample by sample */
 } mo_plan_variant;
 

@@ -15,8 +15,8 @@ static memopt_status add_up(mo_plan_bytes *b)
     return MEMOPT_OK;
 }
 
-/* Of a step, beside one without: backward takes two thirds of it, and layers that run again a part of
- * the rest. */
+/* Of a step, beside one without: backward takes two thirds of it, and layers that run again a part
+ * of the rest. */
 static double time_factor(const mo_plan_run *run)
 {
     if (run->checkpointing == MO_PLAN_CHECKPOINT_EVERY)
