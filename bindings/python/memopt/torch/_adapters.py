@@ -130,7 +130,7 @@ class _FourBitProduct(torch.autograd.Function):
         return y
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         whole = ctx.layer.whole(gradient.dtype)
         result = gradient.new_empty(ctx.shape)
         del whole
@@ -166,7 +166,7 @@ class FourBits(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         own = x.dtype
         x = x.to(self._dtype or own)
-        result: torch.Tensor = _FourBitProduct.apply(x, self)  # type: ignore[no-untyped-call]
+        result: torch.Tensor = _FourBitProduct.apply(x, self)
         return result.to(own)
 
 
@@ -185,7 +185,7 @@ class _EightBitProduct(torch.autograd.Function):
         return functional.linear(x, layer.whole(x.dtype), layer.bias)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         flat = gradient.reshape(-1, gradient.shape[-1]).contiguous()
         whole = ctx.layer.whole(ctx.x.dtype)
         return torch.matmul(flat.to(ctx.x.dtype), whole).view(ctx.x.shape), None
@@ -193,6 +193,8 @@ class _EightBitProduct(torch.autograd.Function):
 
 class EightBits(nn.Module):
     """A linear layer of 8 bits."""
+
+    scales: torch.Tensor
 
     def __init__(self, linear: Any, seen: bool) -> None:
         super().__init__()
@@ -208,4 +210,4 @@ class EightBits(nn.Module):
         return self.weight.to(dtype, copy=True).mul_(self.scales.unsqueeze(1).mul(1.0 / 127.0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _EightBitProduct.apply(x, self)  # type: ignore[no-untyped-call, no-any-return]
+        return _EightBitProduct.apply(x, self)

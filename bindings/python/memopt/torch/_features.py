@@ -299,7 +299,7 @@ def _chunked(target: Target, kind: str) -> Target:
         outputs.logits = outputs.loss.detach()  # of none: no scores
         return outputs
 
-    head.forward, module.forward = on_head, scored  # type: ignore[method-assign, assignment]
+    head.forward, module.forward = on_head, scored
     return target
 
 
@@ -327,13 +327,13 @@ class _Fused(torch.autograd.Function):
         return total / len(hidden)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         of_hidden, of_weight = ctx.saved_tensors
         return of_hidden * gradient, None if of_weight is None else of_weight * gradient, None
 
 
 def _fused(hidden: Any, weight: Any, labels: Any) -> torch.Tensor:
-    return _Fused.apply(hidden, weight, labels)  # type: ignore[no-untyped-call, no-any-return]
+    return _Fused.apply(hidden, weight, labels)
 
 
 def _part(hidden: Any, weight: Any, labels: Any) -> torch.Tensor:

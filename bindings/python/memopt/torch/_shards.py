@@ -201,7 +201,7 @@ def layers_of(module: torch.nn.Module) -> List[Any]:
         if found:
             return found
     lists = [part for part in module.modules() if isinstance(part, torch.nn.ModuleList)]
-    return list(max(lists, key=len, default=[]))  # type: ignore[arg-type]
+    return list(max(lists, key=len, default=[]))
 
 
 @contextlib.contextmanager
