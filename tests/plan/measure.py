@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures tests/plan/truth.json: the most bytes of tensors alive in real training steps.
+"""Measures tests/plan/truth.json and truth_traced.json: the most bytes of tensors alive in real training steps.
 
     PYTHONPATH=bindings/python python tests/plan/measure.py            # every row, ~10 minutes
     PYTHONPATH=bindings/python python tests/plan/measure.py NAME…      # these rows, others stay
@@ -27,6 +27,8 @@ from memopt.torch._step import StepRecorder
 from memopt.torch._target import Target
 
 TRUTH = pathlib.Path(__file__).with_name("truth.json")
+#: Of models that the planner does not describe, with features.
+TRACED = TRUTH.with_name("truth_traced.json")
 PHASES = ("forward", "loss", "backward", "optimizer")
 
 
@@ -138,13 +140,13 @@ def show(row: Dict[str, Any]) -> None:
     print("%-38s %8.1f MiB  %-9s held %+5.1f %%" % told, flush=True)
 
 
-def chosen(table: pathlib.Path) -> List[Dict[str, Any]]:
-    """The rows of a table that the command line names, or all."""
+def chosen(*tables: pathlib.Path) -> List[Dict[str, Any]]:
+    """The rows of tables that the command line names, or all."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*", help="rows to measure (all)")
     parser.add_argument("--missing", action="store_true", help="only rows without a measured peak")
     options = parser.parse_args()
-    known = rows(table)
+    known = {name: row for table in tables for name, row in rows(table).items()}
     unknown = set(options.names) - set(known)
     if unknown:
         parser.error("no row is called " + ", ".join(sorted(unknown)))
@@ -154,12 +156,12 @@ def chosen(table: pathlib.Path) -> List[Dict[str, Any]]:
 
 def main() -> None:
     """The command."""
-    known = rows(TRUTH)
-    for row in chosen(TRUTH):
-        known[row["name"]] = measure(row)
+    for row in chosen(TRUTH, TRACED):
+        table = TRUTH if row["name"] in rows(TRUTH) else TRACED
+        known = {**rows(table), row["name"]: measure(row)}
         gc.collect()
         show(known[row["name"]])
-        write(TRUTH, {"versions": versions(), "categories": CATEGORIES}, known)
+        write(table, {"versions": versions(), "categories": CATEGORIES}, known)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,9 @@ def build(row: Dict[str, Any], device: str = "cpu") -> torch.nn.Module:
     if device == "meta":
         model.tie_weights()
     if run.get("quantize"):
-        model = quantized(model, run)
+        model = adapted(quantized(model, run), run)
+    elif run.get("peft"):
+        model = adapted(model, run)
     else:
         freeze(model, run)
     checkpointing(model, run)
@@ -100,12 +102,12 @@ def freeze(model: Any, run: Dict[str, Any]) -> None:
 
 
 def quantized(model: Any, run: Dict[str, Any]) -> Any:
-    """bitsandbytes' layers in place of all linear ones but the head, and PEFT's adapters on them.
+    """bitsandbytes' layers in place of all linear ones but the head.
 
     Weights are quantised from the type that they are computed in; with the others of fp32, it is
     what `prepare_model_for_kbit_training` leaves of a model of that type.
     """
-    peft, nn = (importlib.import_module(name) for name in ("peft", "bitsandbytes.nn"))
+    nn = importlib.import_module("bitsandbytes.nn")
     kind, base = run["quantize"], DTYPES[run.get("base", run.get("autocast", run["dtype"]))]
     for path, linear in list(model.named_modules()):
         if not isinstance(linear, torch.nn.Linear) or linear is model.get_output_embeddings():
@@ -128,7 +130,18 @@ def quantized(model: Any, run: Dict[str, Any]) -> Any:
         parent, _, name = path.rpartition(".")
         setattr(model.get_submodule(parent), name, made.to("cpu"))
     model.is_loaded_in_8bit, model.is_loaded_in_4bit = kind == "int8", kind != "int8"
-    adapters = peft.LoraConfig(r=run["lora"], target_modules=run["lora_targets"], lora_dropout=0.0)
+    return model
+
+
+def adapted(model: Any, run: Dict[str, Any]) -> Any:
+    """PEFT's adapters on a model."""
+    peft = importlib.import_module("peft")
+    adapters = peft.LoraConfig(
+        r=run["lora"],
+        target_modules=run["lora_targets"],
+        target_parameters=run.get("lora_parameters"),
+        lora_dropout=run.get("dropout", 0.0),
+    )
     return peft.get_peft_model(model, adapters).get_base_model()
 
 

@@ -26,26 +26,18 @@ import tempfile
 import threading
 import time
 import weakref
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import memopt
 import models
 import torch
-import transformers
 from memopt.torch._live_bytes import LiveBytes
-from memopt.torch._recorder import Recorder, Tensor
+from memopt.torch._shards import ShardRecorder, ShardStep, local, shard
 from memopt.torch._step import StepRecorder, states_of
 from memopt.torch._target import Target
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_iter
-
-
-def local(tensor: Any) -> Any:
-    """The tensor that a process has of a sharded one."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
 
 
 class Births(LiveBytes):
@@ -67,15 +59,8 @@ class Births(LiveBytes):
         return [torch.empty(0, dtype=torch.uint8).set_(storage) for storage in found]
 
 
-class ShardRecorder(Recorder):
-    """A recorder that sees through sharded tensors and follows storages that change their size."""
-
-    #: Operations of communication, which of their arguments are its buffers, and whose they are.
-    BUFFERS = {
-        "fsdp.all_gather_copy_in.default": (slice(0, 2), "parameters"),
-        "fsdp.chunk_cat_mixed_dtype.default": ("out", "gradients"),
-        "c10d._reduce_scatter_base_.default": (0, "gradients"),
-    }
+class GlooRecorder(ShardRecorder):
+    """One that leaves out what gloo makes."""
 
     #: How many hold the output and the input of a collective once it is over. The input of an
     #: all-gather is a view of its output, which nobody needs any more; the output of a
@@ -99,11 +84,6 @@ class ShardRecorder(Recorder):
         if self._is_gloos(str(function)):
             return function(*args, **(kwargs or {}))
         self._await_release()
-        place, category = self.BUFFERS.get(str(function), (None, ""))
-        if place is not None:
-            named = kwargs or {}
-            buffers = named.get(place) if isinstance(place, str) else args[place]
-            self.claim(tree_iter(buffers), category)
         for value, holders in zip(args, self.HOLDERS.get(str(function), ())):
             self._given.append((weakref.ref(value), holders))
         return super().__torch_dispatch__(function, types, args, kwargs)
@@ -135,96 +115,17 @@ class ShardRecorder(Recorder):
         self._await_release()
         super().phase(name)
 
-    def claim(self, tensors: Iterable[Any], category: str) -> None:
-        super().claim([local(tensor) for tensor in tensors], category)
-
     def __enter__(self) -> Any:
         self._given: List[Any] = []
         self._reducing = False
         self._thread = threading.get_ident()
-        resize = torch.UntypedStorage.resize_
-
-        def resized(storage: Any, size: int) -> Any:
-            result = resize(storage, size)
-            self._resized(storage)
-            return result
-
-        self._resize, torch.UntypedStorage.resize_ = resize, resized  # type: ignore
         return super().__enter__()
 
-    def __exit__(self, *exception: Any) -> Any:
-        torch.UntypedStorage.resize_ = self._resize  # type: ignore
-        return super().__exit__(*exception)
 
-    def _resized(self, storage: Any) -> None:
-        """It dies, and is born again with its new size: weights that are gathered."""
-        key, size = storage._cdata, storage.nbytes()
-        finalizer = self._seen.get(key)
-        if finalizer is not None:
-            finalizer()
-        made = Tensor(torch.empty(0, dtype=torch.uint8, device="meta"), size, self.marks[-1][1])
-        made.shape, made.category, made.operation = (size,), "parameters", "resize_"
-        self._numbers[key] = len(self.tensors)
-        self.tensors.append(made)
-        self.events.append(len(self.tensors))
-        self._seen[key] = weakref.finalize(storage, self._forget, key, size)
-        self.live += size
-        self.peak = max(self.peak, self.live)
+class GlooStep(ShardStep):
+    """Records a step of one of several processes."""
 
-
-class ShardStep(StepRecorder):
-    """Records a step of one of several processes; `buckets` are DDP's."""
-
-    def __init__(
-        self, *taken: Any, buckets: Iterable[torch.Tensor] = (), waits: Any = None
-    ) -> None:
-        super().__init__(*taken)
-        self.buckets = list(buckets)
-        #: FSDP's module, where gradients of micro-batches before the last are not reduced.
-        self.waits = waits
-
-    def _micro_step(self, recorder: Recorder, make_inputs: Any) -> None:
-        if self.waits is not None:  # until the last one
-            self._micro_batches += 1
-            self.waits.set_requires_gradient_sync(self._micro_batches == self.accumulation)
-        super()._micro_step(recorder, make_inputs)
-        recorder.claim([p.grad for p in self._unsharded()], "gradients")
-
-    def _recorder(self) -> Recorder:
-        self._micro_batches = 0
-        recorder = ShardRecorder(self.target.module)
-        recorder.claim(self.buckets, "gradients")
-        recorder.claim([local(state) for state in states(self.optimizer)], "optimizer")
-        return recorder
-
-    @contextlib.contextmanager
-    def _hooks(self, recorder: Recorder) -> Iterator[None]:
-        hooks = []
-        for parameter in self._unsharded():
-            hook: Any = parameter.register_post_accumulate_grad_hook
-            hooks.append(hook(lambda p: recorder.claim([p.grad], "gradients")))
-            if self.waits is not None:  # what is added to another is one, too
-                hooks.append(parameter.register_hook(lambda g: recorder.claim([g], "gradients")))
-        with super()._hooks(recorder):
-            try:
-                yield
-            finally:
-                for hook in hooks:
-                    hook.remove()
-
-
-    def _unsharded(self) -> Iterator[Any]:
-        """FSDP's gathered weights that learn."""
-        for module in self.target.module.modules():
-            for group in module._get_fsdp_state()._fsdp_param_groups if is_sharded(module) else ():
-                for parameter in group.fsdp_params:
-                    if parameter.sharded_param.requires_grad:
-                        yield parameter._unsharded_param
-
-
-def is_sharded(module: torch.nn.Module) -> bool:
-    """Whether FSDP holds its weights."""
-    return isinstance(module, FSDPModule)
+    kind = GlooRecorder
 
 
 class Wrapped(Target):
@@ -261,18 +162,9 @@ def replicas(run: Dict[str, Any], model: torch.nn.Module) -> torch.nn.Module:
     )
 
 
-def shard(run: Dict[str, Any], model: torch.nn.Module) -> torch.nn.Module:
+def sharded(run: Dict[str, Any], model: torch.nn.Module) -> torch.nn.Module:
     """The model in FSDP, a group of weights a layer, the rest in one."""
-    named: Dict[str, Any] = {"reshard_after_forward": run["sharding"] == "zero3"}
-    if "gather" in run:
-        named["mp_policy"] = MixedPrecisionPolicy(param_dtype=models.DTYPES[run["gather"]])
-    kind = transformers.modeling_layers.GradientCheckpointingLayer
-    for module in list(model.modules()):
-        if isinstance(module, kind):
-            fully_shard(module, **named)
-    # The rest is needed from the first to the last: as by default, it stays gathered.
-    fully_shard(model, **{**named, "reshard_after_forward": None if named["reshard_after_forward"]
-                          else False})
+    shard(model, run["sharding"] == "zero3", models.DTYPES.get(run.get("gather")))
     return model
 
 
@@ -286,7 +178,7 @@ class Process:
         births = Births()
         kind = self.run["sharding"]
         with births if kind in ("ddp", "zero1") else contextlib.nullcontext():
-            wrap = replicas if kind in ("ddp", "zero1") else shard
+            wrap = replicas if kind in ("ddp", "zero1") else sharded
             self.wrapper = wrap(self.run, self.model)
             self.optimizer = self._optimizer()
             for _ in range(2):
@@ -317,14 +209,15 @@ class Process:
 
     def recorder(self) -> StepRecorder:
         """Of the next step."""
-        return ShardStep(
+        step = GlooStep(
             target_of(self.model, self.wrapper),
             models.DTYPES.get(self.run.get("autocast")),
             self.run.get("accumulation", 1),
             self.optimizer,
-            buckets=self.buckets,
-            waits=self.wrapper if self.run.get("sync") == "last" else None,
         )
+        step.buckets = self.buckets
+        step.waits = self.wrapper if self.run.get("sync") == "last" else None
+        return step
 
 
 # --- running them ---

@@ -53,7 +53,7 @@ def config_of(run: Dict[str, Any]) -> Dict[str, Any]:
     return result
 
 
-class EngineRecorder(several.ShardRecorder):
+class EngineRecorder(several.GlooRecorder):
     """A recorder that collectives do not disturb."""
 
     HOLDERS: Dict[str, Tuple[int, ...]] = {}

@@ -110,12 +110,6 @@ def test_heads_that_are_not_known_are_refused(model_type, architecture):
         ({"model_type": "bert", "is_decoder": True}, "is_decoder"),
         ({"model_type": "qwen3_moe", "mlp_only_layers": [0]}, "mlp_only_layers"),
         ({"model_type": "qwen3_moe", "decoder_sparse_step": 2}, "decoder_sparse_step"),
-        ({"model_type": "phi3", "resid_pdrop": 0.1}, "resid_pdrop"),
-        ({"model_type": "phi3", "partial_rotary_factor": 0.75}, "partial_rotary_factor"),
-        (
-            {"model_type": "phi3", "rope_parameters": {"partial_rotary_factor": 0.75}},
-            "partial_rotary_factor",
-        ),
         ({"model_type": "opt", "layer_norm_elementwise_affine": False}, "affine"),
         ({"model_type": "llava", "text_config": {}, "vision_feature_layer": [1, 2]}, "layer"),
         ({"model_type": "llava_next", "text_config": {}}, "llava_next"),

@@ -50,9 +50,7 @@ static mo_plan_value rotate_half(mo_plan_tape *t, mo_plan_value x)
     return out;
 }
 
-/* rest: the part of x that is not rotated, of no elements, and which is joined to the rotated part
- * all the same; MO_PLAN_NONE where the code knows no parts. */
-static mo_plan_value rotary(mo_plan_stack *s, mo_plan_value x, mo_plan_value rest)
+static mo_plan_value rotary(mo_plan_stack *s, mo_plan_value x)
 {
     mo_plan_tape *t = &s->play->tape;
     mo_plan_value straight = mo_plan_op_mul(t, x, s->cosine);
@@ -61,24 +59,7 @@ static mo_plan_value rotary(mo_plan_stack *s, mo_plan_value x, mo_plan_value res
     mo_plan_drop(t, half);
     mo_plan_value out = mo_plan_op_add(t, straight, turned);
     MO_PLAN_DROP(t, straight, turned);
-    return rest == MO_PLAN_NONE ? out : mo_plan_next(t, out, joined(t, out, rest));
-}
-
-/* Queries, keys and values of one projection: GPT-2 splits it, Phi-3 takes a slice for each, whose
- * gradients are as large as all three. */
-static void part_heads(mo_plan_stack *s, mo_plan_value all,
-                       mo_plan_value parts[MO_PLAN_RECORD_OUTPUTS])
-{
-    mo_plan_tape *t = &s->play->tape;
-    uint64_t kv = s->size / s->heads * s->kv_heads;
-    if (!s->variant->fused_projections) {
-        mo_plan_op_split(t, all, 3, parts);
-        mo_plan_drop(t, all);
-        return;
-    }
-    for (int i = 0; i < 3; i++)
-        parts[i] = mo_plan_op_slice(t, all, i == 0 ? s->size : kv);
-    mo_plan_play_hold(s->play, &s->play->block, all);
+    return out;
 }
 
 /* The views of the projections that the scores are made from. */
@@ -92,7 +73,8 @@ static mo_plan_heads project(mo_plan_layer *l, mo_plan_value x, enum mo_plan_cor
         mo_plan_value all = mo_plan_op_linear(t, &l->query, x);
         if (all == MO_PLAN_NONE)
             return (mo_plan_heads){0};
-        part_heads(s, all, parts);
+        mo_plan_op_split(t, all, 3, parts);
+        mo_plan_drop(t, all);
     } else {
         parts[0] = mo_plan_op_linear(t, &l->query, x);
         if (s->family->scales_queries)
@@ -113,11 +95,8 @@ static mo_plan_heads project(mo_plan_layer *l, mo_plan_value x, enum mo_plan_cor
 static void turn_heads(mo_plan_stack *s, mo_plan_heads *h)
 {
     mo_plan_tape *t = &s->play->tape;
-    int parts = s->variant->fused_projections;
-    mo_plan_value rest_q = parts ? mo_plan_op_slice(t, h->q, 0) : MO_PLAN_NONE;
-    mo_plan_value rest_k = parts ? mo_plan_op_slice(t, h->k, 0) : MO_PLAN_NONE;
-    mo_plan_value q = rotary(s, h->q, rest_q), k = rotary(s, h->k, rest_k);
-    MO_PLAN_DROP(t, rest_q, rest_k, h->q, h->k);
+    mo_plan_value q = rotary(s, h->q), k = rotary(s, h->k);
+    MO_PLAN_DROP(t, h->q, h->k);
     h->q = q;
     h->k = k;
 }
@@ -212,8 +191,7 @@ static mo_plan_value flash(mo_plan_stack *s, const mo_plan_heads *h)
                                       mo_plan_bytes_of(t, h->v)},
                              .saved = {h->q, h->k, h->v, out, sums, mask}});
     MO_PLAN_DROP(t, sums, mask);
-    /* The output lies as the queries do. Joined from parts they lie one head after the other. */
-    return s->variant->fused_projections ? mo_plan_next(t, out, mo_plan_op_copy(t, out)) : out;
+    return out;
 }
 
 /* An operand of a product: copied where it is not contiguous. */

@@ -9,18 +9,6 @@ static mo_plan_value inner(mo_plan_layer *l, mo_plan_value x)
     return l->stack->experts > 0 ? mo_plan_run_experts(l, x) : mo_plan_run_mlp(l, x);
 }
 
-/* x + y; Granite scales y. */
-static mo_plan_value residual(mo_plan_stack *s, mo_plan_value x, mo_plan_value y)
-{
-    mo_plan_tape *t = &s->play->tape;
-    if (!s->variant->scaled_residuals)
-        return mo_plan_op_add(t, x, y);
-    mo_plan_value scaled = mo_plan_op_scale(t, y);
-    mo_plan_value sum = mo_plan_op_add(t, x, scaled);
-    mo_plan_drop(t, scaled);
-    return sum;
-}
-
 /* Norm, attention, sum, norm, MLP, sum. */
 static mo_plan_value pre_norm(mo_plan_layer *l, mo_plan_value x)
 {
@@ -31,7 +19,7 @@ static mo_plan_value pre_norm(mo_plan_layer *l, mo_plan_value x)
     int named = s->family->names_results; /* its code has a name for each of them */
     h = named ? h : mo_plan_next(t, h, MO_PLAN_NONE);
     a = mo_plan_next(t, a, mo_plan_op_dropout(t, a, s->hidden_dropout));
-    mo_plan_value middle = residual(s, x, a);
+    mo_plan_value middle = mo_plan_op_add(t, x, a);
     mo_plan_drop(t, h);
     if (named)
         mo_plan_play_hold(s->play, &s->play->layer, a);
@@ -41,7 +29,7 @@ static mo_plan_value pre_norm(mo_plan_layer *l, mo_plan_value x)
     mo_plan_value m = inner(l, h);
     h = named ? h : mo_plan_next(t, h, MO_PLAN_NONE);
     m = mo_plan_next(t, m, mo_plan_op_dropout(t, m, s->hidden_dropout));
-    mo_plan_value out = residual(s, middle, m);
+    mo_plan_value out = mo_plan_op_add(t, middle, m);
     MO_PLAN_DROP(t, h, m, middle);
     mo_plan_play_release(s->play, &s->play->layer, 0);
     return out;

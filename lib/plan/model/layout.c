@@ -10,11 +10,9 @@ static int yes(uint32_t choice)
     return choice == MO_PLAN_YES;
 }
 
-static enum mo_plan_norm_kind norm_of(const mo_plan_play *p, const mo_plan_stack *s)
+static enum mo_plan_norm_kind norm_of(const mo_plan_stack *s)
 {
-    if (!s->rotary)
-        return MO_PLAN_NORM_LAYER;
-    return (enum mo_plan_norm_kind)mo_plan_variant_of(&p->settings->model)->norm;
+    return s->rotary ? MO_PLAN_NORM_RMS : MO_PLAN_NORM_LAYER;
 }
 
 static void build_mlp(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l, uint32_t adapted)
@@ -33,15 +31,10 @@ static void build_mlp(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l, uint3
         return;
     }
     int mlp_bias = s != &p->text || yes(m->mlp_bias);
-    if (s->variant->fused_projections) {
-        l->gate = mo_plan_play_linear(p, s->hidden, 2 * s->ffn, mlp_bias,
-                                      adapted & (MO_PLAN_TARGET_GATE | MO_PLAN_TARGET_UP));
-    } else {
-        if (s->gated)
-            l->gate =
-                mo_plan_play_linear(p, s->hidden, s->ffn, mlp_bias, adapted & MO_PLAN_TARGET_GATE);
-        l->up = mo_plan_play_linear(p, s->hidden, s->ffn, mlp_bias, adapted & MO_PLAN_TARGET_UP);
-    }
+    if (s->gated)
+        l->gate =
+            mo_plan_play_linear(p, s->hidden, s->ffn, mlp_bias, adapted & MO_PLAN_TARGET_GATE);
+    l->up = mo_plan_play_linear(p, s->hidden, s->ffn, mlp_bias, adapted & MO_PLAN_TARGET_UP);
     l->down = mo_plan_play_linear(p, s->ffn, s->hidden, mlp_bias, adapted & MO_PLAN_TARGET_DOWN);
 }
 
@@ -49,11 +42,8 @@ static void build_attention(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l,
 {
     const mo_plan_model *m = &p->settings->model;
     uint64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
-    int text = s == &p->text, phi3 = s->variant->fused_projections;
+    int text = s == &p->text;
     int bias = !text || yes(m->attention_bias), output_bias = !text || yes(m->output_bias);
-    if (phi3)
-        l->output =
-            mo_plan_play_linear(p, q, s->hidden, output_bias, adapted & MO_PLAN_TARGET_OUTPUT);
     if (s->fused_qkv) {
         l->query = mo_plan_play_linear(
             p, s->hidden, q + 2 * kv, bias,
@@ -67,18 +57,16 @@ static void build_attention(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l,
         l->query_norm = mo_plan_play_norm(p, s->head_dim, MO_PLAN_NORM_RMS);
         l->key_norm = mo_plan_play_norm(p, s->head_dim, MO_PLAN_NORM_RMS);
     }
-    if (!phi3)
-        l->output =
-            mo_plan_play_linear(p, q, s->hidden, output_bias, adapted & MO_PLAN_TARGET_OUTPUT);
+    l->output = mo_plan_play_linear(p, q, s->hidden, output_bias, adapted & MO_PLAN_TARGET_OUTPUT);
 }
 
 /* The norms that are declared at a place. */
 static void build_norms(mo_plan_play *p, mo_plan_stack *s, mo_plan_layer *l, uint32_t place)
 {
     if (s->family->norm1 == place)
-        l->norm1 = mo_plan_play_norm(p, s->hidden, norm_of(p, s));
+        l->norm1 = mo_plan_play_norm(p, s->hidden, norm_of(s));
     if (s->family->norm2 == place)
-        l->norm2 = mo_plan_play_norm(p, s->hidden, norm_of(p, s));
+        l->norm2 = mo_plan_play_norm(p, s->hidden, norm_of(s));
 }
 
 /* A layer's weights, in the order in which its code declares them: the optimizer walks them so. */
@@ -147,7 +135,7 @@ static void text_shape(mo_plan_play *p)
                               .causal = f->decoder,
                               .rotary = f->rotary,
                               .variant = v,
-                              .fused_qkv = f->fused_qkv || v->fused_projections,
+                              .fused_qkv = f->fused_qkv,
                               .cache = f->decoder && yes(s->run.use_cache) && !again,
                               .attention = s->run.attention,
                               .attention_dropout = m->attention_dropout,
@@ -256,7 +244,7 @@ static void build_head(mo_plan_play *p)
     const mo_plan_model *m = &p->settings->model;
     int frozen = p->frozen;
     if (!p->text.post_norm)
-        p->final_norm = mo_plan_play_norm(p, m->hidden, norm_of(p, &p->text));
+        p->final_norm = mo_plan_play_norm(p, m->hidden, norm_of(&p->text));
     if (m->embedding != m->hidden)
         p->projection_out = mo_plan_play_weight(p, m->embedding, m->hidden);
     switch (m->head) {

@@ -19,29 +19,12 @@ static mo_plan_value gated(mo_plan_layer *l, mo_plan_value x)
     return mo_plan_next(t, product, mo_plan_op_linear(t, &l->down, product));
 }
 
-/* Gate and up of one projection, halved. */
-static mo_plan_value gated_halves(mo_plan_layer *l, mo_plan_value x)
-{
-    mo_plan_stack *s = l->stack;
-    mo_plan_tape *t = &s->play->tape;
-    mo_plan_value both = mo_plan_op_linear(t, &l->gate, x), parts[MO_PLAN_RECORD_OUTPUTS];
-    mo_plan_op_split(t, both, 2, parts);
-    mo_plan_drop(t, both);
-    mo_plan_value active = mo_plan_op_activation(t, parts[0], s->activation);
-    mo_plan_value product = mo_plan_op_mul(t, parts[1], active);
-    MO_PLAN_DROP(t, active, parts[1]);
-    mo_plan_value out = mo_plan_op_linear(t, &l->down, product);
-    mo_plan_drop(t, product);
-    mo_plan_drop(t, parts[0]); /* the code has a name for it, and with it for both */
-    return out;
-}
-
 mo_plan_value mo_plan_run_mlp(mo_plan_layer *l, mo_plan_value x)
 {
     mo_plan_stack *s = l->stack;
     mo_plan_tape *t = &s->play->tape;
     if (s->gated)
-        return s->variant->fused_projections ? gated_halves(l, x) : gated(l, x);
+        return gated(l, x);
     mo_plan_value wide = mo_plan_op_linear(t, &l->up, x);
     wide = mo_plan_next(t, wide, mo_plan_op_activation(t, wide, s->activation));
     wide = mo_plan_next(t, wide, mo_plan_op_dropout(t, wide, s->activation_dropout));

@@ -74,10 +74,7 @@ static const mo_plan_family families[MO_PLAN_FAMILIES] = {
 };
 
 static const mo_plan_variant variants[MO_PLAN_VARIANTS] = {
-    [MO_PLAN_VARIANT_GEMMA] = {.family = MO_PLAN_LLAMA, .norm = MO_PLAN_NORM_GEMMA},
-    [MO_PLAN_VARIANT_PHI3] = {.family = MO_PLAN_LLAMA, .fused_projections = 1},
     [MO_PLAN_VARIANT_QWEN_MOE] = {.family = MO_PLAN_MIXTRAL, .narrow_router = 1},
-    [MO_PLAN_VARIANT_GRANITE] = {.family = MO_PLAN_LLAMA, .scaled_residuals = 1},
     [MO_PLAN_VARIANT_ROBERTA] = {.family = MO_PLAN_BERT, .numbered_positions = 1},
 };
 

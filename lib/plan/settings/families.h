@@ -17,15 +17,7 @@ enum {
     MO_PLAN_VIT,
     MO_PLAN_FAMILIES
 };
-enum {
-    MO_PLAN_VARIANT_NONE,
-    MO_PLAN_VARIANT_GEMMA,
-    MO_PLAN_VARIANT_PHI3,
-    MO_PLAN_VARIANT_QWEN_MOE,
-    MO_PLAN_VARIANT_GRANITE,
-    MO_PLAN_VARIANT_ROBERTA,
-    MO_PLAN_VARIANTS
-};
+enum { MO_PLAN_VARIANT_NONE, MO_PLAN_VARIANT_QWEN_MOE, MO_PLAN_VARIANT_ROBERTA, MO_PLAN_VARIANTS };
 enum {
     MO_PLAN_HEAD_DEFAULT,
     MO_PLAN_HEAD_CAUSAL_LM,
@@ -47,8 +39,8 @@ enum {
     MO_PLAN_ACTIVATION_GELU_FAST   /* the FastGELU of transformers, in Python */
 };
 
-/* LayerNorm, and RMSNorm as transformers writes it for Llama and for Gemma. */
-enum mo_plan_norm_kind { MO_PLAN_NORM_RMS, MO_PLAN_NORM_LAYER, MO_PLAN_NORM_GEMMA };
+/* LayerNorm, and RMSNorm as transformers writes it for Llama. */
+enum mo_plan_norm_kind { MO_PLAN_NORM_RMS, MO_PLAN_NORM_LAYER };
 
 /* Where a layer declares a norm: the optimizer walks the weights in this order. */
 enum mo_plan_norm_place { MO_PLAN_BEFORE_ATTENTION, MO_PLAN_AFTER_ATTENTION, MO_PLAN_AFTER_MLP };
@@ -88,12 +80,8 @@ const mo_plan_family *mo_plan_family_of(const mo_plan_model *m);
 
 /* How the code of a variant differs from its family's. */
 typedef struct mo_plan_variant {
-    uint32_t family;           /* the only one that it belongs to */
-    uint32_t norm;             /* a mo_plan_norm_kind, of rotary families */
-    uint8_t fused_projections; /* 1: queries, keys and values are slices of one projection, gate and
-                                  up halves of another; heads have a part that is not rotated */
-    uint8_t narrow_router;     /* 1: the router's scores are cast back to the layers' type */
-    uint8_t scaled_residuals;  /* 1: what attention and MLP add is scaled */
+    uint32_t family;            /* the only one that it belongs to */
+    uint8_t narrow_router;      /* 1: the router's scores are cast back to the layers' type */
     uint8_t numbered_positions; /* 1: positions are numbered sample by sample */
 } mo_plan_variant;
 

@@ -24,7 +24,7 @@
 /* clang-format off */
 #define MO_PLAN_MODEL_KEYS(X)                                                                      \
     X(CHOICE, family, "llama|mixtral|gpt2|opt|bert|vit", "family of the layers' code")             \
-    X(CHOICE, variant, "none|gemma|phi3|qwen-moe|granite|roberta",                                 \
+    X(CHOICE, variant, "none|qwen-moe|roberta",                                                    \
       "code that differs from the family's own")                                                   \
     X(CHOICE, head, "default|causal-lm|masked-lm|sequence|token|image|contrastive|none",           \
       "what follows the layers; default: causal LM, BERT: masked LM, ViT: images")                 \

@@ -251,10 +251,9 @@ static memopt_status check_ratios(const mo_plan_model *m, int dim_given)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: heads are %llu wide; rotary positions need an even width",
                        (unsigned long long)m->head_dim);
-    if (m->gated != MO_PLAN_YES && (m->experts > 0 || mo_plan_variant_of(m)->fused_projections))
+    if (m->gated != MO_PLAN_YES && m->experts > 0)
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
-                       "plan: model.gated is no, but the MLP of %s has gates; leave it out",
-                       m->experts > 0 ? "experts" : "phi3");
+                       "plan: model.gated is no, but the MLP of experts has gates; leave it out");
     if (m->vision_layers > 0 && (m->vision_heads == 0 || m->vision_hidden % m->vision_heads != 0))
         return mo_fail(MEMOPT_INVALID_ARGUMENT,
                        "plan: %llu heads of the vision tower do not divide its width of %llu",

@@ -163,19 +163,6 @@ static mo_plan_value rms_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_va
     return out;
 }
 
-/* Weighted in fp32 by one more than the weight, then cast back. */
-static mo_plan_value gemma_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_value x)
-{
-    mo_plan_value mean = MO_PLAN_NONE, scaled = rms_scaled(t, n, x, &mean);
-    mo_plan_drop(t, mean);
-    mo_plan_value wide = mo_plan_op_cast(t, n->weight, 4);
-    mo_plan_value more = mo_plan_op_copy(t, wide);
-    mo_plan_drop(t, wide);
-    mo_plan_value out = mo_plan_op_mul(t, scaled, more);
-    MO_PLAN_DROP(t, scaled, more);
-    return mo_plan_next(t, out, mo_plan_op_cast(t, out, mo_plan_width(t, x)));
-}
-
 /* Saves its input and two numbers per row. */
 static mo_plan_value layer_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_value x)
 {
@@ -204,8 +191,6 @@ mo_plan_value mo_plan_op_norm(mo_plan_tape *t, const mo_plan_norm *n, mo_plan_va
         return MO_PLAN_NONE;
     if (n->kind == MO_PLAN_NORM_RMS)
         return rms_norm(t, n, x);
-    if (n->kind == MO_PLAN_NORM_GEMMA)
-        return gemma_norm(t, n, x);
     if (t->compute == 0 || !t->gpu)
         return layer_norm(t, n, x);
     mo_plan_value wide =

@@ -39,8 +39,7 @@ static void refused_with_the_numbers(void **state)
         {"model.hidden=6;model.heads=2", "3 wide", "even"},
         {"model.family=mixtral;model.hidden=768;model.experts=4;model.experts_per_token=5",
          "experts_per_token is 5", "4"},
-        {"model.family=gpt2;model.hidden=768;model.variant=gemma", "gemma", "llama"},
-        {"model.hidden=768;model.variant=phi3;model.gated=no", "model.gated is no", "phi3"},
+        {"model.family=gpt2;model.hidden=768;model.variant=roberta", "roberta", "bert"},
         {"model.hidden=768;model.lora_rank=4096", "model.lora_rank is 4096", "768"},
         {"model.hidden=768;model.quantize=nf4", "weights of nf4", "model.lora_rank"},
         {"model.hidden=768;model.lora_rank=8;model.quantize=int8;run.world_size=2;run.sharding="

@@ -107,7 +107,7 @@ class Model(Settings):
     """A model; give hidden and what else is known, or parameters alone."""
 
     family: Optional[Literal["llama", "mixtral", "gpt2", "opt", "bert", "vit"]] = None
-    variant: Optional[Literal["none", "gemma", "phi3", "qwen-moe", "granite", "roberta"]] = None
+    variant: Optional[Literal["none", "qwen-moe", "roberta"]] = None
     head: Optional[Literal["default", "causal-lm", "masked-lm", "sequence", "token", "image", "contrastive", "none"]] = None
     parameters: Union[int, str, None] = None
     layers: Optional[int] = None

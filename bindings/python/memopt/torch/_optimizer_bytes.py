@@ -79,7 +79,8 @@ def _ours(
     def rule(parameters: List[torch.Tensor]) -> OptimizerBytes:
         total = 0
         for parameter in parameters:
-            small = own is not StateFormat.F32 and parameter.numel() < 4096
+            whole = getattr(parameter, "whole", parameter.numel())  # what a shard is of
+            small = own is not StateFormat.F32 and whole < 4096
             like = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
             state = _format.new(like, kind, StateFormat.F32 if small else own)
             total += sum(map(_bytes, state.values()))

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map
 
+from ._features import Features, attention_again, changed
 from ._layers import Layers
 from ._optimizer_bytes import OptimizerBytes, optimizer_bytes
 from ._step import StepRecorder
@@ -39,8 +40,8 @@ class Trace:
         trace.at(8).peak_bytes
         trace.line().largest_batch(16 << 30)
 
-    `optimizer` is one of `OPTIMIZERS`, `autocast` a dtype, `gpu` whose kernels to count. Series are
-    traced once; `progress` is told the batch and the part of it that is done. Of many equal layers
+    `optimizer` is one of `OPTIMIZERS`, `autocast` a dtype, `gpu` whose kernels to count, `features`
+    what is changed of the module or shared with other devices. Series are traced once; `progress` is told the batch and the part of it that is done. Of many equal layers
     four are run. The module's own tensors and gradients are as they were afterwards.
     """
 
@@ -53,16 +54,22 @@ class Trace:
         autocast: Optional[torch.dtype] = None,
         accumulation: int = 1,
         gpu: bool = False,
+        features: Features = Features(),
         progress: Optional[Callable[[int, float], None]] = None,
     ) -> None:
-        self.target: Target = target_of(target, sequence)
+        self._plain: Target = target_of(target, sequence)
+        self.features = features
         self._optimizer = optimizer
         self._autocast = autocast
         self._accumulation = accumulation
         self._gpu = gpu
         self._progress = progress or (lambda batch, part: None)
+        self.target: Target = self._changed()
         self._layers = Layers(self.target.module)
         self._known: Dict[int, Series] = {}
+
+    def _changed(self) -> Target:
+        return changed(self._plain, self.features, self._autocast, self._gpu)
 
     @property
     def parameters(self) -> int:
@@ -75,8 +82,17 @@ class Trace:
 
     def optimizer(self, name: Optional[str] = None) -> OptimizerBytes:
         """What an optimizer takes, by default the trace's."""
-        parameters = list(self.target.module.parameters())
-        return optimizer_bytes(name or self._optimizer, parameters, self._gpu)
+        features, parameters = self.features, list(self.target.module.parameters())
+        taken = [parameters]
+        if features.divides:
+            taken = [_shards().parts_of(parameters, features.world_size)]
+        elif features.sharding == "zero1":
+            learning = [p for p in parameters if p.requires_grad]
+            taken = _shards().partition(learning, features.world_size)
+        each = [optimizer_bytes(name or self._optimizer, part, self._gpu) for part in taken]
+        here = "optimizer" not in features.offload
+        most = max(of.states for of in each) if here else 0
+        return OptimizerBytes(most, max(of.temporaries for of in each) if here else 0)
 
     def line(
         self, batches: Tuple[int, int] = (2, 4), optimizer: Optional[str] = None
@@ -106,12 +122,10 @@ class Trace:
             return None
 
     def _trace(self, batch: int, layers: Optional[Layers] = None) -> Series:
-        module = self.target.module
-        recorder = StepRecorder(self.target, self._autocast, self._accumulation)
-        if layers is not None:
-            recorder.around = lambda live: layers.run(
-                live, lambda done: self._progress(batch, done / self._accumulation)
-            )
+        target = self.target
+        if self.features.divides:  # it cannot be made whole again
+            target, layers = self._changed(), None
+        module = target.module
         mode = FakeTensorMode(allow_non_fake_inputs=True)  # constants that a model makes itself
         quiet, random = _quiet(), torch.random.fork_rng(devices=[])
         kernels = _GpuRules() if self._gpu else contextlib.nullcontext()
@@ -119,9 +133,16 @@ class Trace:
         spaces: Any = contextlib.nullcontext()
         if recurrent:
             spaces = _Workspaces()  # type: ignore[no-untyped-call]
-        with _fakes_in(module, mode), mode, _not_packed(), quiet, random, kernels, spaces:
+        again = attention_again(self.features)
+        with _fakes_in(module, mode), mode, _not_packed(), quiet, random, kernels, spaces, again:
             try:
-                recorded = recorder.record(lambda: _fake(self.target.inputs(batch)))
+                with self._recorder(target) as recorder:
+                    if layers is not None:
+                        self._run_few(recorder, layers, batch)
+                    if self.features.divides:  # buffers that it keeps are those of a second step
+                        recorder.run(lambda: _fake(target.inputs(1)))
+                        module.zero_grad(set_to_none=True)
+                    recorded = recorder.record(lambda: _fake(target.inputs(batch)))
             except (
                 DataDependentOutputException,
                 DynamicOutputShapeException,
@@ -133,6 +154,28 @@ class Trace:
                     % (type(module).__name__, getattr(error, "func", error))
                 ) from error
             return Series(recorded.account, layers)
+
+    def _run_few(self, recorder: StepRecorder, layers: Layers, batch: int) -> None:
+        recorder.around = lambda live: layers.run(
+            live, lambda done: self._progress(batch, done / self._accumulation)
+        )
+
+    @contextlib.contextmanager
+    def _recorder(self, target: Target) -> Iterator[StepRecorder]:
+        """Of the device's step."""
+        features = self.features
+        if features.world_size <= 1:
+            yield StepRecorder(target, self._autocast, self._accumulation)
+            return
+        with _shards().devices(target.module, features) as devices:
+            yield devices.recorder(target, self._autocast, self._accumulation)
+
+
+def _shards() -> Any:
+    """Made for several devices alone: it loads torch.distributed."""
+    from . import _shards
+
+    return _shards
 
 
 #: What autocast computes in fp32 on a GPU, and not on a CPU.

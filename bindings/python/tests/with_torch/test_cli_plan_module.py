@@ -152,7 +152,7 @@ def test_numbers_of_several_devices_go_together(folder):
         peak -= change["saves_bytes"] if change["applied"] else 0
     assert peak == value["planned_peak_bytes"] <= value["limit_bytes"]
     kinds = {change["kind"] for change in value["changes"]}
-    assert kinds == {"micro_batch", "optimizer", "dtype", "allocator"}
+    assert kinds == {"micro_batch", "optimizer", "dtype", "allocator", "sharding"}
     # Replicas hold a copy of all gradients.
     assert value["phases"]["load"]["gradients"] == 4 * value["model"]["parameters"]
 
@@ -198,7 +198,8 @@ def test_a_configuration_measured(folder):
         (("--model", "net:plain", "--profile", "--profile-check", "many"), 2, "many"),
         (("--model", "config.json", "--profile", "--lora", "8"), 2, "--lora"),
         (("--model", "net:plain", "--image-dtype", "bf16"), 2, "--image-dtype"),
-        (("--model", "net:plain", "--adapter-dtype", "bf16"), 2, "--adapter-dtype"),
+        (("--model", "net:plain", "--lora", "8"), 1, "all-linear"),
+        (("--model", "net:plain", "--checkpointing", "full"), 1, "gradient_checkpointing_enable"),
         (("--model", "config.json", "--profile", "--adapter-dtype", "bf16"), 2, "--adapter-dtype"),
         (("--model", "config.json", "--profile", "--image-dtype", "bf16"), 2, "--image-dtype"),
     ],

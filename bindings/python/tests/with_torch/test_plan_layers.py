@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from memopt.torch._features import Features  # noqa: E402
 from memopt.torch._trace_model import Trace  # noqa: E402
 
 SMALL = {
@@ -48,6 +49,9 @@ def traced(model: Any, few: bool, **options: Any) -> Any:
         ("mamba", True, {}),
         ("llama", False, {}),
         ("llama", True, {"accumulation": 2}),
+        ("llama", True, {"features": Features(lora_rank=2, quantize="nf4")}),
+        ("llama", False, {"features": Features(loss="fused")}),
+        ("llama", False, {"features": Features(world_size=2, bucket_view=True)}),
     ],
 )
 def test_few_layers_are_all_to_the_byte(

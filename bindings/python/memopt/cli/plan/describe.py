@@ -219,13 +219,11 @@ def _optimizer(text: str) -> str:
 
 
 def _targets(text: str) -> List[str]:
-    parts = [re.sub("_proj$", "", part.strip()) for part in text.split(",")]
-    names = [_TARGETS.get(part, part) for part in parts]
-    known = words("model.lora_targets")
-    for name in names:
-        if name not in known:
-            raise argparse.ArgumentTypeError("%r is not one of %s" % (name, ", ".join(known)))
-    return names
+    """Our words; other names, which only the model itself can tell of, as they are."""
+    known, parts = words("model.lora_targets"), [part.strip() for part in text.split(",")]
+    names = [re.sub("_proj$", "", part) for part in parts]
+    names = [_TARGETS.get(name, name) for name in names]
+    return [name if name in known else part for name, part in zip(names, parts)]
 
 
 # --- what they describe ---------------------------------------------------------------------------
@@ -265,7 +263,7 @@ def describe(arguments: argparse.Namespace) -> Description:
     try:
         model = model.replace(**fields)
         engine = deepspeed.fill_in(arguments, model.hidden or 0, own["weight_dtype"])
-        run = Run(**{**own, **_run_fields(arguments)}, **engine)
+        run = Run(**{**own, **run_fields(arguments)}, **engine)
     except (TypeError, ValueError) as error:
         raise UsageError(str(error)) from None
     if not arguments.dtype and run.weight_dtype != "fp32":
@@ -276,6 +274,9 @@ def describe(arguments: argparse.Namespace) -> Description:
 def _model_fields(arguments: argparse.Namespace) -> Dict[str, Any]:
     fields = _fields(arguments, "model")
     if arguments.lora_targets:
+        known = words("model.lora_targets")
+        for name in set(arguments.lora_targets) - set(known):
+            raise UsageError("--lora-targets: %r is not one of %s" % (name, ", ".join(known)))
         fields["lora_targets"] = arguments.lora_targets
     if arguments.experts and not arguments.family and not arguments.model:
         fields["family"] = "mixtral"
@@ -288,7 +289,8 @@ def _model_fields(arguments: argparse.Namespace) -> Dict[str, Any]:
     return fields
 
 
-def _run_fields(arguments: argparse.Namespace) -> Dict[str, Any]:
+def run_fields(arguments: argparse.Namespace) -> Dict[str, Any]:
+    """Fields of a run that options set."""
     return {
         **_fields(arguments, "run"),
         "master_dtype": "fp32" if arguments.master_weights else None,

@@ -90,23 +90,6 @@ FAMILIES: Dict[str, Family] = {
             num_attention_heads=16, num_key_value_heads=4, tie_word_embeddings=True,
         ),
     ),
-    "granite": Family("llama", _LLAMA, variant="granite"),
-    "phi3": Family(
-        "llama",
-        dict(_LLAMA, vocab_size=32064, hidden_size=3072, intermediate_size=8192),
-        only={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "rope_parameters.partial_rotary_factor": 1.0,
-              "rope_scaling.partial_rotary_factor": 1.0, "partial_rotary_factor": 1.0},
-        variant="phi3",
-    ),
-    "gemma": Family(
-        "llama",
-        dict(
-            _LLAMA, vocab_size=256000, hidden_size=3072, intermediate_size=24576,
-            num_hidden_layers=28, num_attention_heads=16, num_key_value_heads=16, head_dim=256,
-            hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True,
-        ),
-        variant="gemma",
-    ),
     "mixtral": Family("mixtral", _MIXTRAL),
     "qwen3_moe": Family(
         "mixtral",

@@ -7,6 +7,7 @@ import argparse
 import importlib.util
 from typing import Any, Dict, List, Optional
 
+from ...plan import Run
 from . import hfconfig, hffields
 from .describe import Description
 from .traced import DTYPES, Sizes, TraceFailed, Traced, check, describe
@@ -19,7 +20,7 @@ _CLASSES = {
 }
 
 #: Options that a class of Transformers takes, of those that a module says itself.
-_TAKEN = ("dtype", "attention", "checkpointing")
+_TAKEN = ("dtype", "attention")
 
 #: Parts that a batch of tokens alone would leave out.
 _OTHER_INPUTS = ("text_config", "vision_config", "audio_config", "encoder")
@@ -54,8 +55,6 @@ def _module(
         attn_implementation=arguments.attention,  # None: sdpa where the class has it
     )
     module.tie_weights()
-    if arguments.checkpointing == "full":
-        module.gradient_checkpointing_enable()
     return module.train()
 
 
@@ -99,8 +98,6 @@ class TracedConfig(Traced):
         self._unknown = str(unknown)
         self._given = arguments
         check(arguments, _TAKEN)
-        if arguments.checkpointing == "selective":
-            raise TraceFailed("--checkpointing selective is not known of a traced model: none, full")
         super().__init__(arguments)
         config, _ = hfconfig.load(arguments.model)
         note = "%s is traced, from Transformers' own %s at %d tokens"
@@ -116,9 +113,9 @@ class TracedConfig(Traced):
         except TraceFailed as error:
             raise self._failed(error) from error
 
-    def sizes(self, optimizer: str, autocast: str, several: bool) -> Sizes:
+    def sizes(self, run: Run) -> Sizes:
         try:
-            return super().sizes(optimizer, autocast, several)
+            return super().sizes(run)
         except TraceFailed as error:
             raise self._failed(error) from error
 
@@ -128,9 +125,7 @@ class TracedConfig(Traced):
 
 def description(arguments: argparse.Namespace) -> Description:
     """The run of the options; the module says what the model is."""
-    run = describe(arguments, _TAKEN)
-    more = {"attention": arguments.attention, "checkpointing": arguments.checkpointing}
-    return run._replace(run=run.run.replace(**more))
+    return describe(arguments, _TAKEN)
 
 
 __all__ = ["TracedConfig", "description", "obstacle", "target"]

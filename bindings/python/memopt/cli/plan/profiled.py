@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from ...plan import Card, Plan
+from ...plan import Card, Plan, Run
 from ...sizes import format_size
 from .. import UsageError
 from ..output import Cell, Output, Text
@@ -84,7 +84,9 @@ class Profiled(Traced):
     def __init__(self, arguments: argparse.Namespace, description: Description) -> None:
         self._sequence = arguments.seq
         self._arguments, self._description = arguments, description
+        self._adapters = {"lora_rank": 0}
         if names_a_function(arguments):
+            self._check_measured("checkpointing")
             self._parts = torch_parts(*self.needs)
             self.target = self._load(arguments.model)
         else:
@@ -92,6 +94,8 @@ class Profiled(Traced):
             without = "leave --profile out: the plan of %s does without both" % arguments.model
             self._parts = torch_parts("--profile", "torch transformers", without)
             self.target = ofconfig.target(self._parts, arguments, self._sequence)
+            if arguments.checkpointing == "full":
+                self.target.module.gradient_checkpointing_enable()
         self._gpu = any(p.is_cuda for p in self.target.module.parameters())
         self.notes: List[str] = list(self.target.notes)
         if cards.on_gpu(arguments) and not self._gpu:
@@ -99,12 +103,12 @@ class Profiled(Traced):
         self.profile: Any = None
         self.compared: List[Compared] = []
 
-    def _check_measured(self) -> None:
-        for name in _NOT_MEASURED:
+    def _check_measured(self, *names: str) -> None:
+        for name in _NOT_MEASURED + names:
             if getattr(self._arguments, name, None):
                 raise UsageError(
-                    "--profile runs Transformers' own class, which knows no --%s; give "
-                    "--model module:function to measure it" % name.replace("_", "-")
+                    "--profile runs the model as it is, which knows no --%s; give "
+                    "--model module:function that has it to measure it" % name.replace("_", "-")
                 )
 
     def measure(self) -> None:
@@ -149,18 +153,19 @@ class Profiled(Traced):
                 return peak.total - peak.overhead
 
             return planned
-        trace = self._trace(self._arguments.autocast or "", self._micro_batches() > 1)
+        plain = self._parts.features.Features()
+        trace = self._trace(plain, self._arguments.autocast or "", self._micro_batches() > 1)
         try:
             line = trace.line(optimizer=optimizer_word(run))
         except self._parts.target.TargetError:  # what is run depends on values
             return lambda batch: None
         return lambda batch: int(line.at(batch).peak_bytes)
 
-    def sizes(self, optimizer: str, autocast: str, several: bool) -> Sizes:
+    def sizes(self, run: Run) -> Sizes:
         """Of what was measured."""
-        return Sizes(
-            self.profile.at, *self.counts(), "measured at batches of %d and %d" % self._two()
-        )
+        *counts, gradients = self.counts(self.target.module)
+        buckets = gradients if (run.world_size or 1) > 1 else 0
+        return Sizes(self.profile.at, *counts, buckets, "measured at batches of %d and %d" % self._two())
 
     def _two(self) -> Tuple[int, int]:
         low, high = sorted(self.profile.measured)[:2]
