@@ -110,8 +110,7 @@ MO_INLINE mo_f32x64 load64(const float *x)
 /* 64 new parameters in order, for the cases that finish64 does not handle. */
 MO_INLINE mo_f32x64 parameters64(const mo_optim_span *s, const float *x)
 {
-    const __m512i first =
-        _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     mo_f32x64 out = load64(x);
     for (int k = 0; k < 4 && in_pairs(s->parameter_dtype, s->gradient_dtype); k += 2) {

@@ -38,8 +38,7 @@ MO_INLINE void mo_store64_pairs(uint16_t *halves, const mo_f32x64 *x)
         __m512i out = (__m512i)_mm512_cvtne2ps_pbh(x->part[k + 1], x->part[k]);
         out = _mm512_permutexvar_epi16(mo_table64(mo_join_pairs16), out);
 #else
-        __m512i out = _mm512_mask_blend_epi16(0xaaaaaaaa,
-                                              v_srl(mo_bf16_round16(x->part[k]), 16),
+        __m512i out = _mm512_mask_blend_epi16(0xaaaaaaaa, v_srl(mo_bf16_round16(x->part[k]), 16),
                                               mo_bf16_round16(x->part[k + 1]));
 #endif
         _mm512_storeu_si512(halves + 16 * k, out);

@@ -67,7 +67,8 @@ typedef struct mo_encode64 {
         MO_ODD(48 + 4 * (l)), MO_ODD(49 + 4 * (l)), MO_ODD(50 + 4 * (l)), MO_ODD(51 + 4 * (l))
 
 MO_PLANES const uint8_t mo_spread[64] = {MO_SPREAD(0), MO_SPREAD(1), MO_SPREAD(2), MO_SPREAD(3)};
-/* The same where unpacking shall give pairs apart: elements 32 (r / 2) + 2 j + r % 2 as vector r. */
+/* The same where unpacking shall give pairs apart: elements 32 (r / 2) + 2 j + r % 2 as vector r.
+ */
 #define MO_SPREAD_PAIRS4(n) (n), (n) + 2, (n) + 4, (n) + 6
 #define MO_SPREAD_PAIRS(l)                                                                         \
     MO_SPREAD_PAIRS4(8 * (l)), MO_SPREAD_PAIRS4(8 * (l) + 1), MO_SPREAD_PAIRS4(8 * (l) + 32),      \
@@ -110,7 +111,8 @@ MO_INLINE __m512i mo_look256(const uint8_t *plane, __m512i index, __mmask64 uppe
 /* map[code] * absmax of 64 codes. */
 MO_INLINE mo_f32x64 mo_decode64_signed(const uint8_t *codes, __m512 absmax, int pairs)
 {
-    __m512i code = _mm512_permutexvar_epi8(mo_table64(pairs ? mo_spread_pairs : mo_spread), _mm512_loadu_si512(codes));
+    __m512i code = _mm512_permutexvar_epi8(mo_table64(pairs ? mo_spread_pairs : mo_spread),
+                                           _mm512_loadu_si512(codes));
     __m512i offset = _mm512_sub_epi8(code, _mm512_set1_epi8(MO_SIGNED_ZERO));
     __m512i magnitude = _mm512_abs_epi8(offset);
     __mmask64 one = _mm512_movepi8_mask(magnitude); /* only 128 has the top bit */
@@ -130,7 +132,8 @@ MO_INLINE mo_f32x64 mo_decode64_signed(const uint8_t *codes, __m512 absmax, int 
 
 MO_INLINE mo_f32x64 mo_decode64_unsigned(const uint8_t *codes, __m512 absmax, int pairs)
 {
-    __m512i code = _mm512_permutexvar_epi8(mo_table64(pairs ? mo_spread_pairs : mo_spread), _mm512_loadu_si512(codes));
+    __m512i code = _mm512_permutexvar_epi8(mo_table64(pairs ? mo_spread_pairs : mo_spread),
+                                           _mm512_loadu_si512(codes));
     __mmask64 upper = _mm512_movepi8_mask(code);
     mo_f32x64 x = mo_unpack_planes(mo_look256(mo_plane_map_unsigned[0], code, upper),
                                    mo_look256(mo_plane_map_unsigned[1], code, upper),
