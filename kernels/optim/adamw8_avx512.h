@@ -40,35 +40,13 @@ typedef struct moments {
     mo_f32x64 m, v;
 } moments;
 
-/* Whether a block's elements lie in the work buffer as bf16 pairs come apart: of 32, those of even
- * index, then those of odd index. */
-MO_INLINE int in_pairs(int p_dtype, int g_dtype)
-{
-#if defined(__AVX512VBMI__)
-    return p_dtype == MO_DTYPE_BF16 && g_dtype == MO_DTYPE_BF16;
-#else
-    (void)p_dtype, (void)g_dtype;
-    return 0;
-#endif
-}
-
-MO_INLINE moments decode64(const mo_optim_span *s, uint64_t at, int part, int pairs)
+MO_INLINE moments decode64(const mo_optim_span *s, uint64_t at, int part)
 {
     uint64_t i = at + 64 * (uint64_t)part, block = at / BLOCK;
     moments x;
-    x.m = mo_decode64_signed((const uint8_t *)s->m + i, _mm512_set1_ps(s->absmax1[block]), pairs);
-    x.v = mo_decode64_unsigned((const uint8_t *)s->v + i, _mm512_set1_ps(s->absmax2[block]), pairs);
+    x.m = mo_decode64_signed((const uint8_t *)s->m + i, _mm512_set1_ps(s->absmax1[block]));
+    x.v = mo_decode64_unsigned((const uint8_t *)s->v + i, _mm512_set1_ps(s->absmax2[block]));
     return x;
-}
-
-/* Vector k of 64 elements from i on. */
-MO_INLINE __m512 load_part(const void *data, uint64_t i, int k, int dtype, int pairs)
-{
-    if (!pairs)
-        return mo_load16(data, i + 16 * (uint64_t)k, dtype);
-    __m512i both = _mm512_loadu_si512((const uint16_t *)data + i + 32 * (uint64_t)(k / 2));
-    return _mm512_castsi512_ps(k % 2 ? _mm512_and_si512(both, _mm512_set1_epi32(-0x10000))
-                                     : _mm512_slli_epi32(both, 16));
 }
 
 MO_INLINE void update64(const mo_optim_span *s, const mo_coef16 *c, uint64_t at, work *w, int part,
@@ -77,8 +55,8 @@ MO_INLINE void update64(const mo_optim_span *s, const mo_coef16 *c, uint64_t at,
     uint64_t i = at + 64 * (uint64_t)part;
     float *wm = w->m + 64 * part, *wv = w->v + 64 * part, *wp = w->p + 64 * part;
     for (int k = 0; k < 4; k++) {
-        __m512 g = load_part(s->gradient, i, k, g_dtype, in_pairs(p_dtype, g_dtype));
-        __m512 p = load_part(s->parameter, i, k, p_dtype, in_pairs(p_dtype, g_dtype));
+        __m512 g = mo_load16(s->gradient, i + 16 * (uint64_t)k, g_dtype);
+        __m512 p = mo_load16(s->parameter, i + 16 * (uint64_t)k, p_dtype);
         p = mo_update16(c, g, p, &x->m.part[k], &x->v.part[k]);
         _mm512_store_ps(wm + 16 * k, x->m.part[k]);
         _mm512_store_ps(wv + 16 * k, x->v.part[k]);
@@ -107,38 +85,21 @@ MO_INLINE mo_f32x64 load64(const float *x)
     return out;
 }
 
-/* 64 new parameters in order, for the cases that finish64 does not handle. */
-MO_INLINE mo_f32x64 parameters64(const mo_optim_span *s, const float *x)
+MO_INLINE mo_f32x64 load64_one_nan(const float *x)
 {
-    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
     mo_f32x64 out = load64(x);
-    for (int k = 0; k < 4 && in_pairs(s->parameter_dtype, s->gradient_dtype); k += 2) {
-        __m512 even = out.part[k], odd = out.part[k + 1];
-        out.part[k] = _mm512_permutex2var_ps(even, first, odd);
-        out.part[k + 1] = _mm512_permutex2var_ps(even, second, odd);
-    }
     for (int k = 0; k < 4; k++)
         out.part[k] = mo_one_nan16(out.part[k]);
     return out;
 }
 
-MO_INLINE void finish64(const work *w, int part, int p_dtype, int pairs, const mo_encode64 *e)
+MO_INLINE void finish64(const work *w, int part, int p_dtype, const mo_encode64 *e)
 {
     int i = 64 * part;
     mo_f32x64 p = load64(w->p + i);
-    __m512i m = mo_encode64_signed(e), v = mo_encode64_unsigned(e);
-#if defined(__AVX512VBMI__)
-    if (pairs) {
-        m = _mm512_permutexvar_epi8(mo_table64(mo_join_pairs), m);
-        v = _mm512_permutexvar_epi8(mo_table64(mo_join_pairs), v);
-        mo_store64_pairs((uint16_t *)w->parameter + i, &p);
-    }
-#endif
-    _mm512_storeu_si512(w->m_codes + i, m);
-    _mm512_storeu_si512(w->v_codes + i, v);
-    if (!pairs)
-        mo_store64_plain(w->parameter, (uint64_t)i, p_dtype, &p);
+    _mm512_storeu_si512(w->m_codes + i, mo_encode64_signed(e));
+    _mm512_storeu_si512(w->v_codes + i, mo_encode64_unsigned(e));
+    mo_store64_plain(w->parameter, (uint64_t)i, p_dtype, &p);
 }
 
 /* The block's parameters in the cases that finish64 does not handle: stochastic, odd values,
@@ -147,7 +108,7 @@ static __attribute__((noinline)) void store_parameters(const mo_optim_span *s, u
                                                        const work *w)
 {
     for (uint64_t i = 0; i < BLOCK; i += 64) {
-        mo_f32x64 p = parameters64(s, w->p + i);
+        mo_f32x64 p = load64_one_nan(w->p + i);
         if (s->parameter_dtype != MO_DTYPE_F32 && s->stochastic)
             mo_store64_stochastic(s->parameter, at + i, s->parameter_dtype, &p, &s->random,
                                   s->start + at + i);
@@ -159,7 +120,7 @@ static __attribute__((noinline)) void store_parameters(const mo_optim_span *s, u
 static __attribute__((noinline)) void store_copy(const mo_optim_span *s, uint64_t at, const work *w)
 {
     for (uint64_t i = 0; i < BLOCK; i += 64) {
-        mo_f32x64 p = parameters64(s, w->p + i);
+        mo_f32x64 p = load64_one_nan(w->p + i);
         mo_store64(s->copy, at + i, s->copy_dtype, &p);
     }
 }
@@ -212,20 +173,19 @@ MO_INLINE void settle(const mo_optim_span *s, uint64_t at, work *w, const larges
 MO_INLINE void step_pair(const mo_optim_span *s, const mo_coef16 *c, uint64_t at, work *now,
                          const work *before, int p_dtype, int g_dtype, largest *top)
 {
-    int pairs = in_pairs(p_dtype, g_dtype);
     for (int part = 0; part < 4; part++) {
         mo_encode64 e;
         moments x;
         if (before != NULL)
             begin64(before, part, &e);
         if (now != NULL)
-            x = decode64(s, at, part, pairs);
+            x = decode64(s, at, part);
         if (before != NULL)
             mo_encode64_compare(&e);
         if (now != NULL)
             update64(s, c, at, now, part, p_dtype, g_dtype, &x, top);
         if (before != NULL)
-            finish64(before, part, p_dtype, pairs, &e);
+            finish64(before, part, p_dtype, &e);
     }
 }
 

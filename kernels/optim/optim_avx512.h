@@ -29,23 +29,6 @@ MO_INLINE void mo_store64_plain(void *data, uint64_t i, int32_t dtype, const mo_
         mo_store16(data, i + 16 * k, dtype, x->part[k]);
 }
 
-#if defined(__AVX512VBMI__)
-/* The same of bf16 pairs that lie apart. */
-MO_INLINE void mo_store64_pairs(uint16_t *halves, const mo_f32x64 *x)
-{
-    for (int k = 0; k < 4; k += 2) {
-#if defined(__AVX512BF16__)
-        __m512i out = (__m512i)_mm512_cvtne2ps_pbh(x->part[k + 1], x->part[k]);
-        out = _mm512_permutexvar_epi16(mo_table64(mo_join_pairs16), out);
-#else
-        __m512i out = _mm512_mask_blend_epi16(0xaaaaaaaa, v_srl(mo_bf16_round16(x->part[k]), 16),
-                                              mo_bf16_round16(x->part[k + 1]));
-#endif
-        _mm512_storeu_si512(halves + 16 * k, out);
-    }
-}
-#endif
-
 /* Nearest even. */
 MO_INLINE void mo_store64(void *data, uint64_t i, int32_t dtype, const mo_f32x64 *x)
 {

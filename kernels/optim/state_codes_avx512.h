@@ -67,20 +67,6 @@ typedef struct mo_encode64 {
         MO_ODD(48 + 4 * (l)), MO_ODD(49 + 4 * (l)), MO_ODD(50 + 4 * (l)), MO_ODD(51 + 4 * (l))
 
 MO_PLANES const uint8_t mo_spread[64] = {MO_SPREAD(0), MO_SPREAD(1), MO_SPREAD(2), MO_SPREAD(3)};
-/* The same where unpacking shall give pairs apart: elements 32 (r / 2) + 2 j + r % 2 as vector r.
- */
-#define MO_SPREAD_PAIRS4(n) (n), (n) + 2, (n) + 4, (n) + 6
-#define MO_SPREAD_PAIRS(l)                                                                         \
-    MO_SPREAD_PAIRS4(8 * (l)), MO_SPREAD_PAIRS4(8 * (l) + 1), MO_SPREAD_PAIRS4(8 * (l) + 32),      \
-        MO_SPREAD_PAIRS4(8 * (l) + 33)
-MO_PLANES const uint8_t mo_spread_pairs[64] = {MO_SPREAD_PAIRS(0), MO_SPREAD_PAIRS(1),
-                                               MO_SPREAD_PAIRS(2), MO_SPREAD_PAIRS(3)};
-/* Bytes of such vectors to elements in order. */
-#define MO_JOIN4(n) (n), (n) + 16, (n) + 1, (n) + 17, (n) + 2, (n) + 18, (n) + 3, (n) + 19
-#define MO_JOIN16(n) MO_JOIN4(n), MO_JOIN4((n) + 4), MO_JOIN4((n) + 8), MO_JOIN4((n) + 12)
-MO_PLANES const uint8_t mo_join_pairs[64] = {MO_JOIN16(0), MO_JOIN16(32)};
-MO_PLANES const uint16_t mo_join_pairs16[32] = {MO_JOIN16(0)};
-
 /* High bytes of 64 words in two vectors, spread and in order. */
 MO_PLANES const uint8_t mo_high_spread[64] = {MO_ODD_SPREAD(0), MO_ODD_SPREAD(1), MO_ODD_SPREAD(2),
                                               MO_ODD_SPREAD(3)};
@@ -109,10 +95,9 @@ MO_INLINE __m512i mo_look256(const uint8_t *plane, __m512i index, __mmask64 uppe
 }
 
 /* map[code] * absmax of 64 codes. */
-MO_INLINE mo_f32x64 mo_decode64_signed(const uint8_t *codes, __m512 absmax, int pairs)
+MO_INLINE mo_f32x64 mo_decode64_signed(const uint8_t *codes, __m512 absmax)
 {
-    __m512i code = _mm512_permutexvar_epi8(mo_table64(pairs ? mo_spread_pairs : mo_spread),
-                                           _mm512_loadu_si512(codes));
+    __m512i code = _mm512_permutexvar_epi8(mo_table64(mo_spread), _mm512_loadu_si512(codes));
     __m512i offset = _mm512_sub_epi8(code, _mm512_set1_epi8(MO_SIGNED_ZERO));
     __m512i magnitude = _mm512_abs_epi8(offset);
     __mmask64 one = _mm512_movepi8_mask(magnitude); /* only 128 has the top bit */
@@ -130,10 +115,9 @@ MO_INLINE mo_f32x64 mo_decode64_signed(const uint8_t *codes, __m512 absmax, int 
     return x;
 }
 
-MO_INLINE mo_f32x64 mo_decode64_unsigned(const uint8_t *codes, __m512 absmax, int pairs)
+MO_INLINE mo_f32x64 mo_decode64_unsigned(const uint8_t *codes, __m512 absmax)
 {
-    __m512i code = _mm512_permutexvar_epi8(mo_table64(pairs ? mo_spread_pairs : mo_spread),
-                                           _mm512_loadu_si512(codes));
+    __m512i code = _mm512_permutexvar_epi8(mo_table64(mo_spread), _mm512_loadu_si512(codes));
     __mmask64 upper = _mm512_movepi8_mask(code);
     mo_f32x64 x = mo_unpack_planes(mo_look256(mo_plane_map_unsigned[0], code, upper),
                                    mo_look256(mo_plane_map_unsigned[1], code, upper),
@@ -192,9 +176,8 @@ MO_INLINE __m512i mo_codes16(const uint8_t *codes)
 }
 
 /* map[code] * absmax of 64 codes. Magnitudes 1 to 128 lie behind the map's zero. */
-MO_INLINE mo_f32x64 mo_decode64_signed(const uint8_t *codes, __m512 absmax, int pairs)
+MO_INLINE mo_f32x64 mo_decode64_signed(const uint8_t *codes, __m512 absmax)
 {
-    (void)pairs;
     const __m512i one = _mm512_set1_epi32(1), sign = _mm512_set1_epi32((int)0x80000000u);
     mo_f32x64 x;
     for (int i = 0; i < 4; i++) {
@@ -209,9 +192,8 @@ MO_INLINE mo_f32x64 mo_decode64_signed(const uint8_t *codes, __m512 absmax, int 
     return x;
 }
 
-MO_INLINE mo_f32x64 mo_decode64_unsigned(const uint8_t *codes, __m512 absmax, int pairs)
+MO_INLINE mo_f32x64 mo_decode64_unsigned(const uint8_t *codes, __m512 absmax)
 {
-    (void)pairs;
     mo_f32x64 x;
     for (int i = 0; i < 4; i++)
         x.part[i] = _mm512_mul_ps(mo_look256(mo_map_unsigned, mo_codes16(codes + 16 * i)), absmax);

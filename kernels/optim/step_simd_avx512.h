@@ -7,8 +7,8 @@
 MO_INLINE void v_decode_8bit(int is_signed, const uint8_t *codes, float scale, float *values)
 {
     for (int i = 0; i < MO_BLOCK_SIZE; i += 64) {
-        mo_f32x64 x = is_signed ? mo_decode64_signed(codes + i, v_set(scale), 0)
-                                : mo_decode64_unsigned(codes + i, v_set(scale), 0);
+        mo_f32x64 x = is_signed ? mo_decode64_signed(codes + i, v_set(scale))
+                                : mo_decode64_unsigned(codes + i, v_set(scale));
         for (int k = 0; k < 4; k++)
             v_store(values + i + 16 * k, x.part[k]);
     }
