@@ -115,18 +115,12 @@ MO_INLINE void v_put(void *at, VI x, int streaming)
 #define v_load_as mo_load16
 #define v_store_as mo_store16
 
-/* The only NaN of a and b may be MO_F32_NAN_BITS. */
-MO_INLINE void v_store_bf16_pair(uint16_t *halves, __m512 a, __m512 b)
+/* Upper halves are bf16. The only NaN of x may be MO_F32_NAN_BITS. */
+MO_INLINE __m512i mo_bf16_round16(__m512 x)
 {
-    __m512i u[2] = {_mm512_castps_si512(a), _mm512_castps_si512(b)};
-    for (int k = 0; k < 2; k++) {
-        __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u[k], 16), _mm512_set1_epi32(1));
-        u[k] = _mm512_add_epi32(_mm512_add_epi32(u[k], _mm512_set1_epi32(0x7fff)), odd);
-        u[k] = _mm512_srli_epi32(u[k], 16);
-    }
-    __m512i packed = _mm512_packus_epi32(u[0], u[1]);
-    _mm512_storeu_si512(
-        halves, _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed));
+    __m512i u = _mm512_castps_si512(x);
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    return _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
 }
 
 /* Whatever NaN an operation made becomes the one that is stored. */
@@ -165,6 +159,11 @@ MO_INLINE VI mo_halves16(VI a, VI b, int odd)
 
 #define v_low_halves(a, b) mo_halves16(a, b, 0)
 #define v_high_halves(a, b) mo_halves16(a, b, 1)
+
+MO_INLINE void v_store_bf16_pair(uint16_t *halves, __m512 a, __m512 b)
+{
+    _mm512_storeu_si512(halves, v_high_halves(mo_bf16_round16(a), mo_bf16_round16(b)));
+}
 
 MO_INLINE VI v_f16(VF a, VF b)
 {

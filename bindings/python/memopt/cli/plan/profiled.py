@@ -163,9 +163,10 @@ class Profiled(Traced):
 
     def sizes(self, run: Run) -> Sizes:
         """Of what was measured."""
-        *counts, gradients = self.counts(self.target.module)
+        parameters, trainable, gradients = self.counts(self.target.module)
         buckets = gradients if (run.world_size or 1) > 1 else 0
-        return Sizes(self.profile.at, *counts, buckets, "measured at batches of %d and %d" % self._two())
+        note = "measured at batches of %d and %d" % self._two()
+        return Sizes(self.profile.at, parameters, trainable, buckets, note)
 
     def _two(self) -> Tuple[int, int]:
         low, high = sorted(self.profile.measured)[:2]
