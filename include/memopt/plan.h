@@ -150,6 +150,38 @@ MEMOPT_API const char *memopt_plan_get_json(const memopt_plan *plan);
 MEMOPT_API memopt_status memopt_plan_get_value(const memopt_plan *plan, const char *name,
                                                double *out_value);
 
+/** @brief A block of memory begins or ends. */
+typedef struct memopt_plan_event {
+    uint64_t id;    /**< Identifies the block from its begin to its end; then it may begin again. */
+    uint64_t bytes; /**< The requested bytes of a block that begins; 0: it ends. */
+} memopt_plan_event;
+
+/**
+ * @brief Lists what the planned run allocates and frees on one device, in order, from its start to
+ *        the end of its second step.
+ *
+ * Replay the list through an allocator (memopt_trace_add(), memopt_trace_replay()) to learn what is
+ * *reserved* where the plan's bytes are only what is *live*. The first step makes the optimizer's
+ * states before its optimizer runs; the second has them from the start. Gradients end with the
+ * step. A step is one micro-batch: with accumulation one that finds the gradients of those before
+ * it. The temporaries of a kernel are one block.
+ *
+ * The first call plays the step again; the plan keeps the list.
+ * @param plan a plan of a model, not of bytes that a function gave. In a plan of
+ *        memopt_plan_solve() it is the run that changes are counted from.
+ * @param[out] out_events the first `room` events; NULL if room is 0.
+ * @param room how many events fit out_events.
+ * @param[out] out_count how many events there are: call once with room 0 to learn it. Untouched on
+ *             failure.
+ * @retval MEMOPT_OK done, also if there are more events than room.
+ * @retval MEMOPT_INVALID_ARGUMENT plan or out_count is NULL, or out_events is NULL with room.
+ * @retval MEMOPT_UNSUPPORTED the bytes of the plan were measured: only their sums are known.
+ * @retval MEMOPT_OUT_OF_HOST_MEMORY host allocation failed; the plan is as it was.
+ * @since 0.9
+ */
+MEMOPT_API memopt_status memopt_plan_get_events(memopt_plan *plan, memopt_plan_event *out_events,
+                                                uint64_t room, uint64_t *out_count);
+
 /**
  * @brief Describes one key of the settings, for tools and documentation.
  *

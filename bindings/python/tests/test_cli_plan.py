@@ -290,6 +290,28 @@ def test_cards_side_by_side(config):
     assert "micro-batch 1" not in text and ("32 (-1)" in text or "34 (+1)" in text)
 
 
+def test_reserved_bytes(config):
+    words = ("--model", config, "--batch", 4, "--seq", 1024)
+    assert plan(*words)["reserved"] is None  # of a CPU
+    bare = plan(*words, "--device", "cuda")
+    classic, expandable = (bare["reserved"][name] for name in ("classic", "expandable"))
+    live = bare["peak_bytes"] - bare["categories"]["overhead"]
+    assert live < expandable["bytes"] < classic["bytes"] and classic["fits"] is None
+    # A card of what is estimated: the classic allocator runs out.
+    assert expandable["bytes"] < bare["peak_bytes"] < classic["bytes"]
+    tight = (*words, "--gpu-memory", "%dB" % bare["peak_bytes"], "--safety-margin", 1)
+    value = plan(*tight)
+    assert value["fits"] and value["micro_batch"] == 4
+    assert value["reserved"] == {
+        "classic": {"bytes": classic["bytes"], "fits": False},
+        "expandable": {"bytes": expandable["bytes"], "fits": True},
+    }
+    assert "default allocator" in value["environment"]["why"]
+    assert "does not fit the card" in command(*tight).stdout
+    ample = plan(*words, "--gpu-memory", 80)["reserved"]
+    assert ample["classic"] == {"bytes": classic["bytes"], "fits": True}
+
+
 def test_the_environment_where_it_is_tight(config):
     tight = plan("--model", config, "--gpu-memory", 4)["environment"]
     # Of the run that is proposed: where none is, there is nothing to set.

@@ -318,6 +318,7 @@ memopt_status mo_plan_play_build(mo_plan_play *p, const mo_plan_settings *s,
     p->frozen = s->model.lora_rank > 0;
     if (mo_plan_tape_init(&p->tape, (uint32_t)layers) != MEMOPT_OK)
         return p->tape.status;
+    p->tape.listing = (uint8_t)s->listing;
     p->info = mo_calloc(layers, sizeof *p->info);
     if (p->info == NULL)
         return mo_plan_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
@@ -346,6 +347,7 @@ void mo_plan_play_end(mo_plan_play *p)
     mo_free(p->text.layers);
     mo_free(p->vision.layers);
     mo_free(p->weights);
+    mo_free(p->roots);
     if (p->engine != NULL)
         p->engine->destroy(p);
     mo_free(p->info);

@@ -45,7 +45,12 @@ static uint64_t coded(uint64_t count, unsigned bits, unsigned block)
     return (count * bits + 7) / 8 + mo_ceil_div_u64(count, block) * 4;
 }
 
-static uint64_t moments(const mo_plan_run *run, const mo_plan_weight *w)
+/* Its moments, of one size, and its count of steps. */
+typedef struct mo_plan_moments {
+    uint64_t each, count, rest;
+} mo_plan_moments;
+
+static mo_plan_moments moments(const mo_plan_run *run, const mo_plan_weight *w)
 {
     uint64_t n = w->count, width = state_width(run, w);
     int small = mo_max_u64(n, w->whole) < run->min_8bit_size; /* shards go by what they are of */
@@ -53,26 +58,25 @@ static uint64_t moments(const mo_plan_run *run, const mo_plan_weight *w)
     case MO_PLAN_ADAMW:
     case MO_PLAN_ADAMW_FOREACH:
     case MO_PLAN_ADAMW_FUSED:
-        return 2 * n * width + 4;
+        return (mo_plan_moments){n * width, 2, 4};
     case MO_PLAN_ADAMW_8BIT:
-        return (small ? 8 * n : 2 * coded(n, 8, 256)) + 8;
-    case MO_PLAN_ADAMW_4BIT:
-        return (small ? 8 * n : 2 * coded(n, 4, 128)) + 8;
     case MO_PLAN_ADAMW_FP8:
-        return (small ? 8 * n : 2 * coded(n, 8, 256)) + 8;
+        return (mo_plan_moments){small ? 4 * n : coded(n, 8, 256), 2, 8};
+    case MO_PLAN_ADAMW_4BIT:
+        return (mo_plan_moments){small ? 4 * n : coded(n, 4, 128), 2, 8};
     case MO_PLAN_ADAMW_OURS:
-        return 8 * n + 8;
+        return (mo_plan_moments){4 * n, 2, 8};
     case MO_PLAN_LION:
-        return 4 * n + 8;
+        return (mo_plan_moments){4 * n, 1, 8};
     case MO_PLAN_LION_8BIT:
     case MO_PLAN_SGD_8BIT:
-        return (small ? 4 * n : coded(n, 8, 256)) + 8;
+        return (mo_plan_moments){small ? 4 * n : coded(n, 8, 256), 1, 8};
     case MO_PLAN_SGD_MOMENTUM:
-        return n * width;
+        return (mo_plan_moments){n * width, 1, 0};
     case MO_PLAN_ADAFACTOR:
-        return (w->columns > 0 ? w->rows + w->columns : n) * 4 + 4;
+        return (mo_plan_moments){(w->columns > 0 ? w->rows + w->columns : n) * 4, 1, 4};
     default:
-        return 0;
+        return (mo_plan_moments){0, 0, 0};
     }
 }
 
@@ -86,7 +90,19 @@ uint64_t mo_plan_optimizer_state_bytes(mo_plan_tape *t, const mo_plan_run *run,
         (void)mo_plan_tape_mul(t, UINT64_MAX, 2);
         return 0;
     }
-    return moments(run, w) + w->count * master_width(run, w);
+    mo_plan_moments m = moments(run, w);
+    return m.each * m.count + m.rest + w->count * master_width(run, w);
+}
+
+void mo_plan_optimizer_make_states(mo_plan_tape *t, const mo_plan_run *run, const mo_plan_weight *w)
+{
+    if (mo_plan_optimizer_state_bytes(t, run, w) == 0)
+        return;
+    mo_plan_moments m = moments(run, w);
+    for (uint64_t i = 0; i < m.count; i++)
+        (void)mo_plan_storage_new(t, m.each, MO_PLAN_OPTIMIZER);
+    (void)mo_plan_storage_new(t, m.rest, MO_PLAN_OPTIMIZER);
+    (void)mo_plan_storage_new(t, w->count * master_width(run, w), MO_PLAN_OPTIMIZER);
 }
 
 /* Bytes that the step of one weight makes, and what of them stays until the next weight's. */
@@ -120,7 +136,15 @@ uint64_t mo_plan_optimizer_step_bytes(mo_plan_tape *t, const mo_plan_run *run,
         if (!mo_add_u64(all, weights[i].count * state_width(run, &weights[i]), &all))
             (void)mo_plan_tape_mul(t, UINT64_MAX, 2);
     }
-    int at_once =
-        run->optimizer == MO_PLAN_ADAMW_FOREACH || (run->optimizer == MO_PLAN_ADAMW && t->gpu);
-    return at_once ? all : most;
+    return mo_plan_optimizer_at_once(t, run) ? all : most;
+}
+
+int mo_plan_optimizer_at_once(const mo_plan_tape *t, const mo_plan_run *run)
+{
+    return run->optimizer == MO_PLAN_ADAMW_FOREACH || (run->optimizer == MO_PLAN_ADAMW && t->gpu);
+}
+
+uint64_t mo_plan_optimizer_root_bytes(const mo_plan_run *run, const mo_plan_weight *w)
+{
+    return w->learns ? w->count * state_width(run, w) : 0;
 }

@@ -27,6 +27,13 @@ uint32_t mo_plan_gradient_width(const mo_plan_run *run, const mo_plan_weight *w)
  * included. */
 uint64_t mo_plan_optimizer_state_bytes(mo_plan_tape *t, const mo_plan_run *run,
                                        const mo_plan_weight *w);
+/* Makes them, tensor by tensor. */
+void mo_plan_optimizer_make_states(mo_plan_tape *t, const mo_plan_run *run,
+                                   const mo_plan_weight *w);
+
+/* Whether the step makes a root of every weight at once, and the bytes of one. */
+int mo_plan_optimizer_at_once(const mo_plan_tape *t, const mo_plan_run *run);
+uint64_t mo_plan_optimizer_root_bytes(const mo_plan_run *run, const mo_plan_weight *w);
 
 /* Bytes that the step makes on top of what is there, at its fullest moment. */
 uint64_t mo_plan_optimizer_step_bytes(mo_plan_tape *t, const mo_plan_run *run,

@@ -84,9 +84,11 @@ struct mo_plan_play {
     uint64_t saved;           /* activations when the forward of the layers ends */
     double again_flops;       /* of what is run again */
     uint64_t step_bytes;      /* that the optimizer's step makes */
-    int frozen;               /* weights made now do not learn */
-    uint64_t returned;        /* bytes of what the model returns but for its cache */
-    int unused;               /* nor those that ask for it: what they make is not in the loss */
+    uint64_t *roots;          /* of it, of each weight at once */
+    uint64_t root_count;
+    int frozen;        /* weights made now do not learn */
+    uint64_t returned; /* bytes of what the model returns but for its cache */
+    int unused;        /* nor those that ask for it: what they make is not in the loss */
 };
 
 /* --- weights (weights.c) --------------------------------------------------------------------- */

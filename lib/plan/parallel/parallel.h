@@ -39,8 +39,10 @@ int mo_plan_fsdp_waits(const mo_plan_run *r);
  * `chunks` then hold its number. `out` has room for `count`. */
 memopt_status mo_plan_partition(const mo_plan_weight *weights, uint64_t count, uint64_t world,
                                 mo_plan_weight *out, uint64_t *out_count);
-/* The most that one device of a partition has of states, and makes in its step. */
-void mo_plan_partition_largest(mo_plan_tape *t, const mo_plan_run *run, const mo_plan_weight *parts,
-                               uint64_t count, uint64_t *states, uint64_t *step);
+/* The most that one device of a partition has of states, and makes in its step. Gives where the
+ * weights of the device with most states begin, and in `own` how many they are. */
+const mo_plan_weight *mo_plan_partition_largest(mo_plan_tape *t, const mo_plan_run *run,
+                                                const mo_plan_weight *parts, uint64_t count,
+                                                uint64_t *own, uint64_t *states, uint64_t *step);
 
 #endif

@@ -87,16 +87,23 @@ memopt_status mo_plan_partition(const mo_plan_weight *weights, uint64_t count, u
     return MEMOPT_OK;
 }
 
-void mo_plan_partition_largest(mo_plan_tape *t, const mo_plan_run *run, const mo_plan_weight *parts,
-                               uint64_t count, uint64_t *states, uint64_t *step)
+const mo_plan_weight *mo_plan_partition_largest(mo_plan_tape *t, const mo_plan_run *run,
+                                                const mo_plan_weight *parts, uint64_t count,
+                                                uint64_t *own, uint64_t *states, uint64_t *step)
 {
-    *states = *step = 0;
+    const mo_plan_weight *fullest = parts;
+    *own = *states = *step = 0;
     for (uint64_t from = 0, to; from < count && t->status == MEMOPT_OK; from = to) {
         uint64_t all = 0;
         for (to = from; to < count && parts[to].chunks == parts[from].chunks; to++)
             if (!mo_add_u64(all, mo_plan_optimizer_state_bytes(t, run, &parts[to]), &all))
                 (void)mo_plan_tape_mul(t, UINT64_MAX, 2);
-        *states = mo_max_u64(*states, all);
+        if (all > *states) {
+            *states = all;
+            *own = to - from;
+            fullest = parts + from;
+        }
         *step = mo_max_u64(*step, mo_plan_optimizer_step_bytes(t, run, parts + from, to - from));
     }
+    return fullest;
 }

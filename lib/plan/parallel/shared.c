@@ -41,18 +41,34 @@ void mo_plan_buffer_drop(mo_plan_play *p, uint32_t *storage)
 
 /* --- what engines share ---------------------------------------------------------------------- */
 
+/* What the step makes of each weight at once. */
+static void note_roots(mo_plan_play *p, const mo_plan_weight *weights, uint64_t count)
+{
+    const mo_plan_run *r = &p->settings->run;
+    if (!p->tape.listing || !mo_plan_optimizer_at_once(&p->tape, r))
+        return; /* a list alone tells them from one block */
+    p->roots = mo_calloc(count, sizeof *p->roots);
+    if (p->roots == NULL)
+        mo_plan_tape_fail(&p->tape, MEMOPT_OUT_OF_HOST_MEMORY);
+    for (uint64_t i = 0; p->roots != NULL && i < count; i++)
+        p->roots[p->root_count++] = mo_plan_optimizer_root_bytes(r, &weights[i]);
+}
+
 void mo_plan_make_states(mo_plan_play *p, const mo_plan_weight *weights, uint64_t count)
 {
     mo_plan_tape *t = &p->tape;
-    uint64_t all = 0;
+    const mo_plan_run *r = &p->settings->run;
+    uint64_t all = 0, own;
     t->label = "the optimizer's states";
-    mo_plan_partition_largest(t, &p->settings->run, weights, count, &all, &p->step_bytes);
-    if (p->settings->run.offload & MO_PLAN_OFFLOAD_OPTIMIZER) {
+    weights = mo_plan_partition_largest(t, r, weights, count, &own, &all, &p->step_bytes);
+    if (r->offload & MO_PLAN_OFFLOAD_OPTIMIZER) {
         t->host += all;
         t->host_peak = mo_max_u64(t->host_peak, t->host);
-    } else {
-        (void)mo_plan_storage_new(t, all, MO_PLAN_OPTIMIZER);
+        return;
     }
+    for (uint64_t i = 0; i < own; i++)
+        mo_plan_optimizer_make_states(t, r, &weights[i]);
+    note_roots(p, weights, own);
 }
 
 void mo_plan_make_gradients(mo_plan_play *p)
@@ -63,11 +79,29 @@ void mo_plan_make_gradients(mo_plan_play *p)
         t->leaves[i].storage = mo_plan_storage_new(t, t->leaves[i].bytes, MO_PLAN_GRADIENTS);
 }
 
+/* The roots one by one, and what is left of the bytes of the step. */
+static void step_roots(mo_plan_play *p)
+{
+    mo_plan_tape *t = &p->tape;
+    uint64_t left = p->step_bytes;
+    for (uint64_t i = 0; i < p->root_count; i++) {
+        left -= mo_min_u64(left, p->roots[i]);
+        p->roots[i] = mo_plan_storage_new(t, p->roots[i], MO_PLAN_OPTIMIZER);
+    }
+    mo_plan_tape_flash(t, left, MO_PLAN_OPTIMIZER);
+    for (uint64_t i = 0; i < p->root_count; i++)
+        mo_plan_storage_drop(t, (uint32_t)p->roots[i]);
+    p->root_count = 0;
+}
+
 void mo_plan_step_states(mo_plan_play *p)
 {
     const mo_plan_run *r = &p->settings->run;
     int here = r->optimizer != MO_PLAN_NO_OPTIMIZER && !(r->offload & MO_PLAN_OFFLOAD_OPTIMIZER);
-    mo_plan_tape_flash(&p->tape, here ? p->step_bytes : 0, MO_PLAN_OPTIMIZER);
+    if (here)
+        step_roots(p);
+    else
+        mo_plan_tape_flash(&p->tape, 0, MO_PLAN_OPTIMIZER);
 }
 
 /* Torch refuses weights of several types that learn in one optimizer or group. Only adapters have a

@@ -82,6 +82,7 @@ typedef struct mo_plan_settings {
     uint64_t patches;         /* of an image */
     uint64_t extra_per_layer; /* weights that the shape lacks to reach model.parameters */
     uint32_t earlier;         /* 1: a micro-batch before the last, which is not reduced */
+    uint32_t listing;         /* 1: the tape keeps a list of blocks */
 } mo_plan_settings;
 
 /* Fills in what is 0 and checks what depends on other settings. NULL: all defaults. */

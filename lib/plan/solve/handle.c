@@ -10,6 +10,7 @@ struct memopt_plan {
     mo_plan_solution solution;
     int solved; /* 1: there is a solution */
     char *json;
+    mo_plan_blocks blocks; /* of the first call that asked */
 };
 
 /* The caller's function, and what is given to it. */
@@ -99,6 +100,7 @@ memopt_status memopt_plan_destroy(memopt_plan *plan)
         return MEMOPT_OK;
     mo_plan_estimate_end(&plan->estimate);
     mo_free(plan->json);
+    mo_free(plan->blocks.blocks);
     mo_free(plan);
     return MEMOPT_OK;
 }
@@ -113,6 +115,38 @@ memopt_status memopt_plan_get_value(const memopt_plan *plan, const char *name, d
     if (plan == NULL || name == NULL || out_value == NULL)
         return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: plan, name or out_value is NULL");
     return mo_plan_number(&plan->estimate, plan->solved ? &plan->solution : NULL, name, out_value);
+}
+
+/* Lists what two steps allocate; once. */
+static memopt_status list(memopt_plan *plan)
+{
+    mo_plan_blocks blocks = {.blocks = NULL};
+    if (plan->estimate.layers == NULL)
+        return mo_fail(MEMOPT_UNSUPPORTED,
+                       "plan: bytes by phase were measured; their blocks are not known");
+    if (plan->blocks.count > 0)
+        return MEMOPT_OK;
+    memopt_status status = mo_plan_list_blocks(&plan->estimate.settings, &blocks);
+    if (status == MEMOPT_OK)
+        plan->blocks = blocks;
+    else
+        mo_free(blocks.blocks);
+    return status;
+}
+
+memopt_status memopt_plan_get_events(memopt_plan *plan, memopt_plan_event *out_events,
+                                     uint64_t room, uint64_t *out_count)
+{
+    if (plan == NULL || out_count == NULL || (out_events == NULL && room > 0))
+        return mo_fail(MEMOPT_INVALID_ARGUMENT, "plan: plan, out_events or out_count is NULL");
+    MO_PLAN_TRY(list(plan));
+    uint64_t count = mo_min_u64(room, plan->blocks.count);
+    for (uint64_t i = 0; i < count; i++) {
+        const mo_plan_block *b = &plan->blocks.blocks[i];
+        out_events[i] = (memopt_plan_event){b->id, b->bytes};
+    }
+    *out_count = plan->blocks.count;
+    return MEMOPT_OK;
 }
 
 memopt_status memopt_plan_get_key(uint64_t index, const char **out_name, const char **out_kind,

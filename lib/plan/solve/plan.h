@@ -63,6 +63,21 @@ void mo_plan_estimate_end(mo_plan_estimate *e);
 memopt_status mo_plan_outline(const mo_plan_model *model, const mo_plan_run *run,
                               const mo_plan_card *card, mo_plan_report *out_report);
 
+/* --- events.c --- */
+/* A block begins (bytes > 0) or ends; a block that has ended may begin again. */
+typedef struct mo_plan_block {
+    uint64_t id, bytes;
+} mo_plan_block;
+
+typedef struct mo_plan_blocks {
+    mo_plan_block *blocks;
+    uint64_t count, capacity;
+} mo_plan_blocks;
+
+/* The blocks of the first two steps of settings that were filled. The caller frees `blocks`,
+ * whatever is returned. */
+memopt_status mo_plan_list_blocks(const mo_plan_settings *settings, mo_plan_blocks *out);
+
 /* --- report.c --- */
 const char *mo_plan_phase_name(uint32_t phase);
 /* Fills report and layers from a step that was played. */

@@ -53,6 +53,7 @@ void mo_plan_tape_end(mo_plan_tape *t)
     mo_free(t->leaves);
     mo_free(t->regions);
     mo_free(t->hooks);
+    mo_free(t->events);
     mo_free(t->layers);
     mo_free(t->cached);
     memset(t, 0, sizeof *t);
@@ -112,6 +113,15 @@ static int count_bytes(mo_plan_tape *t, uint64_t bytes, mo_plan_category categor
     return 1;
 }
 
+/* Gives the number of the event, from 1; 0 where nothing is listed. */
+static uint32_t list_event(mo_plan_tape *t, uint64_t bytes, uint32_t begins, uint32_t category)
+{
+    if (!t->listing || (bytes == 0 && begins == 0) || !MO_PLAN_GROW(t, events, event))
+        return 0;
+    t->events[t->event_count++] = (mo_plan_event){bytes, begins, t->phase, category};
+    return (uint32_t)t->event_count;
+}
+
 uint32_t mo_plan_storage_new(mo_plan_tape *t, uint64_t bytes, mo_plan_category category)
 {
     uint32_t id = t->free_storage;
@@ -125,12 +135,13 @@ uint32_t mo_plan_storage_new(mo_plan_tape *t, uint64_t bytes, mo_plan_category c
         t->free_storage = t->storages[id].next_free;
     }
     bytes = t->ghost ? 0 : bytes;
-    t->storages[id] = (mo_plan_storage){bytes, 1, 0, category, MO_PLAN_NONE, 0};
+    t->storages[id] = (mo_plan_storage){bytes, 1, 0, category, MO_PLAN_NONE, 0, 0};
     if (!count_bytes(t, bytes, category)) {
         t->storages[id].next_free = t->free_storage;
         t->free_storage = id;
         return MO_PLAN_NONE;
     }
+    t->storages[id].event = list_event(t, bytes, 0, category);
     return id;
 }
 
@@ -149,6 +160,7 @@ void mo_plan_storage_drop(mo_plan_tape *t, uint32_t storage)
         return;
     t->total -= s->bytes;
     t->live[s->category] -= s->bytes;
+    (void)list_event(t, 0, s->event, s->category);
     if (s->host_refs == 0) {
         s->next_free = t->free_storage;
         t->free_storage = storage;
@@ -160,6 +172,7 @@ void mo_plan_tape_flash(mo_plan_tape *t, uint64_t bytes, mo_plan_category catego
     if (t->status == MEMOPT_OK && !t->ghost && count_bytes(t, bytes, category)) {
         t->total -= bytes;
         t->live[category] -= bytes;
+        (void)list_event(t, 0, list_event(t, bytes, 0, category), category);
     }
 }
 

@@ -58,6 +58,7 @@ typedef struct mo_plan_storage {
     uint32_t category;
     uint32_t next_free;
     uint32_t stays; /* 1: it is not offloaded */
+    uint32_t event; /* its first, counted from 1; 0: it is not listed */
 } mo_plan_storage;
 
 typedef struct mo_plan_value_entry {
@@ -128,6 +129,12 @@ typedef struct mo_plan_tape_hook {
     uint32_t number;
 } mo_plan_tape_hook;
 
+/* A block begins (bytes > 0), or the one that began with event number `begins`, from 1, ends. */
+typedef struct mo_plan_event {
+    uint64_t bytes;
+    uint32_t begins, phase, category;
+} mo_plan_event;
+
 /* A weight's gradient at rest. */
 typedef struct mo_plan_leaf {
     uint64_t bytes;   /* of the gradient at rest */
@@ -157,10 +164,11 @@ struct mo_plan_tape {
     mo_plan_leaf *leaves;
     mo_plan_tape_region *regions;
     mo_plan_tape_hook *hooks;
+    mo_plan_event *events;
     uint64_t storage_count, storage_capacity, value_count, value_capacity, node_count,
         node_capacity, edge_count, edge_capacity, saved_count, saved_capacity, grad_count,
         grad_capacity, leaf_count, leaf_capacity, region_count, region_capacity, hook_count,
-        hook_capacity;
+        hook_capacity, event_count, event_capacity;
     uint32_t free_storage, free_value;
 
     uint64_t live[MO_PLAN_CATEGORIES];
@@ -184,6 +192,7 @@ struct mo_plan_tape {
     uint8_t in_region; /* 1: nodes of a region run, which was run again for them */
     uint8_t kept_count;
     uint32_t kept[MO_PLAN_REGION_KEPT]; /* storages for the node of the region that runs */
+    uint8_t listing;                    /* 1: events are kept */
     uint8_t ghost; /* 1: what is made takes no bytes: it is played to learn what is recorded */
     mo_plan_tape_hook_run on_gradient; /* NULL, or called with a leaf whose gradient is whole */
     void *gradient_context;

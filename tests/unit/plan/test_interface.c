@@ -49,6 +49,78 @@ static void results_have_names(void **state)
     GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_solve(MODEL, NULL, NULL, NULL));
 }
 
+/* --- blocks ----------------------------------------------------------------------------------- */
+
+/* Plays a list; gives the most bytes alive, and in `rest` those at its end. Ids are below 2^16. */
+static uint64_t play(const memopt_plan_event *events, uint64_t count, uint64_t *rest)
+{
+    static uint64_t alive[1 << 16];
+    uint64_t now = 0, most = 0;
+    memset(alive, 0, sizeof alive);
+    for (uint64_t i = 0; i < count; i++) {
+        assert_true(events[i].id < 1 << 16);
+        uint64_t *bytes = &alive[events[i].id];
+        assert_true((*bytes > 0) == (events[i].bytes == 0)); /* it begins, or ends, but once */
+        now += events[i].bytes - *bytes;
+        *bytes = events[i].bytes;
+        most = now > most ? now : most;
+    }
+    *rest = now;
+    return most;
+}
+
+/* The blocks of a run have its peak, and leave weights and states. */
+static void check_blocks(const char *settings)
+{
+    memopt_plan *plan = NULL;
+    uint64_t count = 0, again = 0, rest = 0;
+    OK(memopt_plan_create(settings, NULL, NULL, &plan));
+    OK(memopt_plan_get_events(plan, NULL, 0, &count));
+    memopt_plan_event *events = calloc(count + 1, sizeof *events);
+    assert_non_null(events);
+    OK(memopt_plan_get_events(plan, events, count, &again));
+    assert_true(again == count && count > 100 && events[count].bytes == 0);
+    double most = (double)play(events, count, &rest);
+    assert_true(most == value(plan, "peak_bytes") - value(plan, "categories.overhead"));
+    assert_true((double)rest ==
+                value(plan, "phases.load.parameters") + value(plan, "phases.load.optimizer"));
+    free(events);
+    OK(memopt_plan_destroy(plan));
+}
+
+static void blocks_have_the_peak_of_the_plan(void **state)
+{
+    (void)state;
+    check_blocks(MODEL "run.batch=2");
+    check_blocks(MODEL "run.batch=2;run.checkpointing=full;run.accumulation=2");
+    check_blocks(MODEL "run.batch=2;card.device=cuda;run.optimizer=adamw8bit");
+    check_blocks(MODEL "run.batch=4;run.world_size=2;run.sharding=zero3;model.family=gpt2");
+}
+
+/* The optimizer's step makes a block for each weight where it steps all at once: none is as large
+ * as all. */
+static void blocks_of_a_step_are_those_of_its_weights(void **state)
+{
+    memopt_plan *plan = NULL;
+    uint64_t count = 0, rest, largest = 0;
+    (void)state;
+    OK(memopt_plan_create(MODEL "run.batch=1;run.sequence=8;card.device=cuda", NULL, NULL, &plan));
+    OK(memopt_plan_get_events(plan, NULL, 0, &count));
+    memopt_plan_event *events = calloc(count, sizeof *events);
+    assert_non_null(events);
+    OK(memopt_plan_get_events(plan, events, count, &count));
+    assert_true((double)play(events, count, &rest) ==
+                value(plan, "peak_bytes") - value(plan, "categories.overhead"));
+    for (uint64_t i = 0; i < count; i++)
+        largest = events[i].bytes > largest ? events[i].bytes : largest;
+    assert_true(largest == 4096 * 256 * 4); /* the embeddings */
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_get_events(plan, NULL, 1, &count));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_get_events(plan, events, 1, NULL));
+    GIVES(MEMOPT_INVALID_ARGUMENT, memopt_plan_get_events(NULL, events, 1, &count));
+    free(events);
+    OK(memopt_plan_destroy(plan));
+}
+
 static void keys_are_listed(void **state)
 {
     const char *name = NULL, *kind, *accepts, *help;
@@ -114,6 +186,9 @@ static void bytes_may_be_measured(void **state)
     assert_true(value(plan, "peak_bytes") == 3 * (double)MIB);
     assert_true(value(plan, "phases.step.optimizer") == 1.5 * (double)MIB);
     assert_int_equal(a.count, 1);
+    uint64_t count = 7;
+    GIVES(MEMOPT_UNSUPPORTED, memopt_plan_get_events(plan, NULL, 0, &count));
+    assert_true(count == 7);
     OK(memopt_plan_destroy(plan));
     OK(memopt_plan_solve("card.capacity=10MiB;card.margin=1;card.device=cpu", line, &a, &plan));
     assert_true(value(plan, "solution.micro_batch") == 10);
@@ -174,9 +249,14 @@ static void measured_without_host_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(results_have_names),           cmocka_unit_test(keys_are_listed),
-        cmocka_unit_test(a_solution_is_found),          cmocka_unit_test(bytes_may_be_measured),
-        cmocka_unit_test(the_function_may_fail),        cmocka_unit_test(the_model_is_not_changed),
+        cmocka_unit_test(results_have_names),
+        cmocka_unit_test(keys_are_listed),
+        cmocka_unit_test(blocks_have_the_peak_of_the_plan),
+        cmocka_unit_test(blocks_of_a_step_are_those_of_its_weights),
+        cmocka_unit_test(a_solution_is_found),
+        cmocka_unit_test(bytes_may_be_measured),
+        cmocka_unit_test(the_function_may_fail),
+        cmocka_unit_test(the_model_is_not_changed),
         cmocka_unit_test(measured_without_host_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -15,7 +15,7 @@ static void whole_weights_are_given_away(void **state)
     const uint64_t counts[] = {50, 30, 40, 30, 10}, device[] = {0, 0, 1, 1, 1};
     const uint32_t index[] = {1, 3, 5, 0, 4};
     mo_plan_weight out[6];
-    uint64_t count = 0, states = 0, step = 0;
+    uint64_t count = 0, own = 0, states = 0, step = 0;
     mo_plan_tape t = {0};
     (void)state;
     OK(mo_plan_partition(w, 6, 2, out, &count));
@@ -26,11 +26,12 @@ static void whole_weights_are_given_away(void **state)
         assert_int_equal(out[i].layer, index[i]);
     }
     mo_plan_run r = {.optimizer = MO_PLAN_ADAMW, .state_dtype = MEMOPT_DTYPE_F32};
-    mo_plan_partition_largest(&t, &r, out, count, &states, &step);
+    assert_ptr_equal(mo_plan_partition_largest(&t, &r, out, count, &own, &states, &step), out + 2);
+    assert_int_equal(own, 3);
     assert_int_equal(states, 8 * 80 + 3 * 4);
     assert_int_equal(step, 4 * (50 + 30 + 30)); /* of 50 one is left while 30 make two */
     t.gpu = 1;                                  /* where torch takes foreach */
-    mo_plan_partition_largest(&t, &r, out, count, &states, &step);
+    (void)mo_plan_partition_largest(&t, &r, out, count, &own, &states, &step);
     assert_int_equal(step, 4 * 80);
 }
 

@@ -12,6 +12,11 @@ PLAN_CATEGORIES = ("parameters", "gradients", "optimizer", "activations", "logit
 
 PlanMeasure = CFUNCTYPE(I32, ADDRESS, TEXT, POINTER(U64))
 
+@struct("memopt_plan_event")
+class PlanEventStruct(Struct):
+    _fields_ = each(U64, "id bytes")
+
+
 functions(
     PLAN,
     memopt_plan_create=(CHECKED, TEXT, PlanMeasure, ADDRESS, OUT_HANDLE),
@@ -19,5 +24,6 @@ functions(
     memopt_plan_destroy=(CHECKED, HANDLE),
     memopt_plan_get_json=(TEXT, HANDLE),
     memopt_plan_get_value=(CHECKED, HANDLE, TEXT, OUT_F64),
+    memopt_plan_get_events=(CHECKED, HANDLE, POINTER(PlanEventStruct), U64, OUT_U64),
     memopt_plan_get_key=(I32, U64, POINTER(TEXT), POINTER(TEXT), POINTER(TEXT), POINTER(TEXT)),
 )

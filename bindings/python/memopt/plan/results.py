@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional
 
 from .. import _abi, errors
 from .._abi import plan as _abi_plan
 from .._library import c_text
 from ._library import lib
 from .settings import Card, Model, Run, Settings, Target, parse_lines
+
+if TYPE_CHECKING:
+    import array
 
 #: Live bytes by category, for each phase: {"backward": {"parameters": 1024, …}, …}.
 Phases = Mapping[str, Mapping[str, int]]
@@ -107,6 +110,19 @@ class Plan:
         """A plan of bytes that were measured or traced elsewhere; it has no layers."""
         return cls._of(_call("memopt_plan_create", lambda run: phases, run, card))
 
+    def events(self) -> "array.array[int]":
+        """What two steps of the run allocate and free, in order: the id and the bytes of a block
+        that begins, or the id and 0 where it ends. UnsupportedError of measured bytes."""
+        import array  # a shared library that most programs never need
+
+        count = ctypes.c_uint64()
+        with _made("memopt_plan_create", None, self.model, self.run, self.card) as handle:
+            lib.memopt_plan_get_events(handle, None, 0, ctypes.byref(count))
+            words = array.array("Q", bytes(16 * count.value))
+            room = (_abi_plan.PlanEventStruct * count.value).from_buffer(words)
+            lib.memopt_plan_get_events(handle, room, count, ctypes.byref(count))
+        return words
+
     @classmethod
     def _of(cls, result: Dict[str, Any]) -> Plan:
         plan = cls.__new__(cls)
@@ -177,15 +193,18 @@ def _call(
     name: str, measure: Optional[Measure], *settings: Optional[Settings]
 ) -> Dict[str, Any]:
     """The JSON of a call."""
-    lines = [line for group in settings if group is not None for line in group.lines()]
-    thunk = _abi_plan.PlanMeasure() if measure is None else _thunk(measure)
-    with _handle(name, c_text("\n".join(lines), "settings"), thunk) as handle:
+    with _made(name, measure, *settings) as handle:
         result: Dict[str, Any] = json.loads(lib.memopt_plan_get_json(handle))
     return result
 
 
 @contextlib.contextmanager
-def _handle(name: str, text: bytes, thunk: Any) -> Iterator[ctypes.c_void_p]:
+def _made(
+    name: str, measure: Optional[Measure], *settings: Optional[Settings]
+) -> Iterator[ctypes.c_void_p]:
+    lines = [line for group in settings if group is not None for line in group.lines()]
+    text = c_text("\n".join(lines), "settings")
+    thunk = _abi_plan.PlanMeasure() if measure is None else _thunk(measure)
     handle = ctypes.c_void_p()
     getattr(lib, name)(text, thunk, None, ctypes.byref(handle))
     try:

@@ -7,6 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 from ...plan import Bytes, Model, Plan, Run, Solution, Target
 from ...plan import Card as PlanCard
 from . import environment
+from .reserved import Reserved, reserved
 from .cards import Card
 from .describe import Description, adapter_word, dtype_word, image_word, optimizer_word
 
@@ -29,6 +30,8 @@ class Answer(NamedTuple):
     asked: Optional[int]
     #: Of the run to use.
     proposed: Plan
+    #: What allocators hold for it; None where that is not known.
+    reserved: Optional[Reserved]
 
 
 class Source:
@@ -62,11 +65,15 @@ def answer(
     """Plans for one card, or without one."""
     if card is None:
         plan = source.plan(_accumulated(run, target) if target else run, bare)
-        return Answer(None, plan, None, plan.run, plan.model, target, run.batch, plan)
+        held = reserved(plan)
+        return Answer(None, plan, None, plan.run, plan.model, target, run.batch, plan, held)
     solution = source.solve(run, card.card, Target(effective_batch=target, all_changes=True))
     run_to_use, model = solution.run, solution.model
     proposed = source.plan(run_to_use, solution.card, model)
-    return Answer(card, solution.start, solution, run_to_use, model, target, run.batch, proposed)
+    held = reserved(proposed)
+    return Answer(
+        card, solution.start, solution, run_to_use, model, target, run.batch, proposed, held
+    )
 
 
 def _accumulated(run: Run, target: int) -> Run:
@@ -135,7 +142,8 @@ def _one(answer: Answer) -> Dict[str, Any]:
         "time_factor": plan.time_factor,
         "time_assumption": plan.time_assumption,
         "overhead_reason": plan.overhead_reason,
-        "environment": environment.line(plan.card, solution),
+        "reserved": answer.reserved.as_json() if answer.reserved else None,
+        "environment": environment.line(plan.card, solution, answer.reserved),
         "layers": [layer._asdict() for layer in plan.layers],
     }
     return result

@@ -33,6 +33,7 @@ def show(answers: List[Answer], description: Description, output: Output, layers
     _phases(first.plan, output)
     if layers:
         _layers(first.plan, output)
+    _reserved(first, output)
     _verdict(first, output)
 
 
@@ -145,6 +146,23 @@ def _phases(plan: Plan, output: Output) -> None:
     output.table("By phase", ("phase", *CATEGORIES, "total"), rows)
 
 
+def _reserved(answer: Answer, output: Output) -> None:
+    if answer.reserved is None:
+        return
+    held = answer.reserved
+    batch = "Reserved with micro-batch %d" % answer.run.batch
+    names = (("PyTorch's default allocator", held.classic), ("expandable segments, or memopt's", held.expandable))
+    rows: List[List[Text]] = [
+        [
+            name,
+            format_size(of.nbytes),
+            Cell("does not fit the card", "bad") if of.fits is False else "",
+        ]
+        for name, of in names
+    ]
+    output.table(batch, ("allocator", "bytes", ""), rows)
+
+
 def _layers(plan: Plan, output: Output) -> None:
     rows: List[List[Text]] = [
         [
@@ -190,7 +208,7 @@ def _verdict(answer: Answer, output: Output) -> None:
             "bad",
         )
         _changes(answer, solution, output)
-    line = environment.line(plan.card, solution)
+    line = environment.line(plan.card, solution, answer.reserved)
     if line is not None:
         output.pairs("Environment", [("set", "%(name)s=%(value)s" % line), ("why", line["why"])])
 

@@ -1,0 +1,74 @@
+"""What allocators hold for a planned run: its allocations and frees, replayed."""
+
+from __future__ import annotations
+
+import array
+from typing import Any, Dict, NamedTuple, Optional
+
+from ...plan import Plan
+from ...tools import Trace, TraceAction
+
+CLASSIC, EXPANDABLE = "", "expandable_segments:True"
+
+
+class Held(NamedTuple):
+    """What one allocator holds from the device at its fullest moment."""
+
+    #: With the driver's context, workspaces and other use: what `nvidia-smi` shows.
+    nbytes: int
+    #: None without a card. An allocator that runs out gives its cache back and tries again.
+    fits: Optional[bool]
+
+
+class Reserved(NamedTuple):
+    """By allocator: torch's with its default configuration; with expandable segments, and ours."""
+
+    classic: Held
+    expandable: Held
+
+    @property
+    def saved_by_expandable(self) -> bool:
+        """Whether the run fits with expandable segments alone."""
+        return self.classic.fits is False and self.expandable.fits is True
+
+    def as_json(self) -> Dict[str, Any]:
+        """As --json has it."""
+        return {
+            name: {"bytes": held.nbytes, "fits": held.fits} for name, held in self._asdict().items()
+        }
+
+
+def reserved(plan: Plan) -> Optional[Reserved]:
+    """Of two steps; None on a CPU, which has no such allocator, and of a plan that was traced or
+    measured, whose single blocks are not known."""
+    if plan.card.device == "cpu" or not plan.layers:
+        return None
+    with blocks_of(plan) as trace:
+        return Reserved(_held(trace, plan, CLASSIC), _held(trace, plan, EXPANDABLE))
+
+
+def blocks_of(plan: Plan) -> Trace:
+    """What the run allocates and frees, for replays."""
+    events, words = plan.events(), array.array("Q")
+    for block, nbytes in zip(events[::2], events[1::2]):
+        words.extend((block, nbytes, 0, TraceAction.ALLOC if nbytes else TraceAction.FREE))
+    trace = Trace()
+    trace.add_words(words)
+    return trace
+
+
+def _held(trace: Trace, plan: Plan, config: str) -> Held:
+    """With as much memory as it takes, and where the card has less, with that."""
+    card = plan.card
+    beside = card.context_bytes + card.workspace_bytes + (card.other_bytes or 0)
+    most = trace.replay(config).peak_reserved_bytes
+    if not card.capacity:
+        return Held(most + beside, None)
+    room = card.capacity - beside
+    if most <= room:
+        return Held(most + beside, True)
+    if room > 0:
+        tight = trace.replay(config, capacity=room)
+        if not tight.out_of_memory:
+            return Held(tight.peak_reserved_bytes + beside, True)
+    return Held(most + beside, False)
