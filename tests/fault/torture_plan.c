@@ -37,6 +37,20 @@ static void unchanged(memopt_device *device, void *context)
     assert_null(f->plan);
 }
 
+static memopt_status list(memopt_device *device, void *context)
+{
+    fixture *f = context;
+    uint64_t count = 0;
+    (void)device;
+    return memopt_plan_get_events(f->plan, NULL, 0, &count);
+}
+
+static void nothing(memopt_device *device, void *context)
+{
+    (void)device;
+    (void)context;
+}
+
 #define SHAPE "model.hidden=64;model.layers=2;model.heads=4;run.sequence=16;"
 #define SHARED SHAPE "run.world_size=3;run.accumulation=2;"
 
@@ -56,10 +70,15 @@ static void each_kind_of_plan(void **state)
     };
     static const torture_scenario making = {
         .name = "create", .run = create, .undo = destroy, .check_unchanged = unchanged};
+    static const torture_scenario listing = {
+        .name = "events", .run = list, .undo = nothing, .check_unchanged = nothing};
     (void)state;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         fixture f = {all[i], NULL};
         assert_true(torture(&making, &f) > 0);
+        assert_int_equal(memopt_plan_create(f.settings, NULL, NULL, &f.plan), MEMOPT_OK);
+        assert_true(torture(&listing, &f) > 0);
+        assert_int_equal(memopt_plan_destroy(f.plan), MEMOPT_OK);
     }
 }
 
