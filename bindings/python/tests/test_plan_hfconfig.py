@@ -39,7 +39,6 @@ _CLIP = {"model_type": "clip_vision_model", "hidden_size": 64, "intermediate_siz
     "config, learn",
     [
         ({"model_type": "llama", "num_key_value_heads": 2}, 24576),
-        ({"model_type": "phi3"}, 21504),
         ({"model_type": "mixtral", "num_key_value_heads": 2, "num_local_experts": 4}, 92208),
         ({"model_type": "gpt2", "n_embd": 128, "n_layer": 2, "n_head": 4}, 16384),
         ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, 22528),

@@ -76,7 +76,7 @@ def test_words_and_files_are_completed(share):
     text = open(os.path.join(share, "bash-completion", "completions", "memopt")).read()
     for name in ("replay_pos_0", "plan___config_path", "plan___model", "monitor___log"):
         assert re.search(r"%s_COMPGEN=_shtab_compgen_files" % name, text), name
-    for words in ("adamw adamw-foreach", "lightning transformers torchtune nested", "fp32 fp16 bf16"):
+    for words in ("adamw adamw-foreach", "lightning transformers trl llamafactory axolotl", "fp32 fp16 bf16"):
         assert words in re.sub("[\"']+", "", text.replace("' '", " ")), words
 
 
@@ -86,7 +86,7 @@ def test_pages_say_what_they_are_about(share):
     for name in os.listdir(os.path.join(share, "man", "man1")):
         with open(os.path.join(share, "man", "man1", name), encoding="utf-8") as file:
             pages[name] = file.read()
-    assert len(pages) == 6 and "gpu\\-memory" not in pages["memopt.1"]
+    assert len(pages) == 7 and "gpu\\-memory" not in pages["memopt.1"]
     assert "live memory of devices" in pages["memopt.1"]  # what the verb is for
     assert "127: there is no such program" in pages["memopt-profile.1"]
     assert "143 after SIGTERM" in pages["memopt-monitor.1"]

@@ -210,4 +210,5 @@ class EightBits(nn.Module):
         return self.weight.to(dtype, copy=True).mul_(self.scales.unsqueeze(1).mul(1.0 / 127.0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _EightBitProduct.apply(x, self)
+        product: torch.Tensor = _EightBitProduct.apply(x, self)
+        return product

@@ -333,7 +333,8 @@ class _Fused(torch.autograd.Function):
 
 
 def _fused(hidden: Any, weight: Any, labels: Any) -> torch.Tensor:
-    return _Fused.apply(hidden, weight, labels)
+    loss: torch.Tensor = _Fused.apply(hidden, weight, labels)
+    return loss
 
 
 def _part(hidden: Any, weight: Any, labels: Any) -> torch.Tensor:

@@ -64,7 +64,7 @@ class Layers:
         ]
         for layer in list(kept)[:RUN]:
             hooks.append(layer.register_forward_pre_hook(forward))
-            learning = list(layer.parameters())[learns.index(True)]
+            learning: Any = list(layer.parameters())[learns.index(True)]
             hooks.append(
                 learning.register_post_accumulate_grad_hook(lambda p: note(self._backward))
             )

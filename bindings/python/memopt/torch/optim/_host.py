@@ -30,7 +30,8 @@ class _Lane:
     at once."""
 
     def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        on_gpu = device.type == "cuda"
+        self._stream = torch.cuda.Stream(device) if on_gpu else None  # type: ignore[no-untyped-call]
 
     def begin(self) -> None:
         """What comes next waits for what torch has enqueued so far."""
@@ -119,7 +120,7 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         self._max_norm = 0.0 if max_norm is None else float(max_norm)
         self._checks = bool(skip_non_finite) or max_norm is not None
         self._offload_gradients = offload_gradients
-        self._class = optimizer_class
+        self._class: Any = optimizer_class
         self._places: Dict[torch.Tensor, _Place] = {}
         self._lanes: Dict[torch.device, _Lane] = {}
         self._copies: Dict[torch.Tensor, torch.Tensor] = {}
@@ -177,7 +178,8 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
             found = self._places[p] = self._new_place(p)
             self._note(p)
             if found.wire is not None and self._offload_gradients and p.requires_grad:
-                self._hooks[p] = p.register_post_accumulate_grad_hook(self._take)
+                hooked: Any = p
+                self._hooks[p] = hooked.register_post_accumulate_grad_hook(self._take)
         return found
 
     def _new_place(self, p: torch.Tensor) -> _Place:
