@@ -192,6 +192,20 @@ def test_a_resumed_run_is_the_run(make, dtype, device):
     assert_same_states(optimizer, cloned, params, clones)
 
 
+@both
+def test_a_state_without_its_shape(make, device):
+    """Loaders that put states in place themselves may leave them flat."""
+    params = matrices(device=device)
+    optimizer = make(params, lr=0.02, min_8bit_size=1)
+    walk(optimizer, params, 1)
+    cloned, clones = copy.deepcopy((optimizer, params))
+    for p in clones:
+        cloned.state[p]["momentum_buffer"] = cloned.state[p]["momentum_buffer"].flatten()
+    walk(optimizer, params, 2)
+    walk(cloned, clones, 2)
+    assert all(same_bits(p, q) for p, q in zip(params, clones))
+
+
 @torchs
 def test_between_ours_and_torch(device):
     """A run of torch's goes on here, and in portable form the other way, with the same bits."""
@@ -311,7 +325,10 @@ def test_a_scaler_unscales_and_skips(make, scaler, device):
 def test_steps_in_backward(make, norm, device):
     """The bits of steps after backward; clipped ones but for the rounding of the norm."""
     params, plain = matrices(device=device), matrices(device=device)
-    a, b = make(params, lr=0.02), make(plain, lr=0.02)
+    a, b = (
+        make([{"params": own[:1], "lr": 0.03}, {"params": own[1:]}], lr=0.02)
+        for own in (params, plain)
+    )
     release = mt.release_gradients(a, max_norm=norm)
     for _ in range(2):
         if norm is not None:
@@ -349,14 +366,16 @@ def test_a_norm_that_is_not_finite_skips_the_steps_in_backward(device):
     assert_unchanged(optimizer, params, before)
 
 
-def test_empty_frozen_shared_and_without_gradient(device):
+def test_empty_repeated_and_without_gradient(device):
     p, q = matrices(shapes=((20, 30), (20, 30)), device=device)
     empty = torch.zeros(0, 5, device=device, requires_grad=True)
-    optimizer = mt.Muon8bit([p, q, empty], min_8bit_size=1)
+    with pytest.warns(UserWarning, match="duplicate"):
+        optimizer = mt.Muon8bit([p, q, empty, p], min_8bit_size=1)
     before = q.detach().clone()
     fill([p, empty], 0)
     optimizer.step()
     assert list(optimizer.state) == [p] and same_bits(q, before)
+    assert int(optimizer.state[p]["step"]) == 1
 
 
 # --- refusals -------------------------------------------------------------------------------------
@@ -412,6 +431,12 @@ def test_gradients_and_parameters_that_it_cannot_take(make, device):
     with pytest.raises(RuntimeError, match="sparse gradients: that of parameter 2 of group 0"):
         optimizer.step()
     assert_unchanged(optimizer, params, before)
+    params[-1].grad = None
+    shared = torch.ones(1, 5, device=device).expand(4, 5).requires_grad_()
+    shared.grad = torch.ones(4, 5, device=device)
+    optimizer.add_param_group({"params": [shared]})
+    with pytest.raises(RuntimeError, match="parameter 0 of group 1 has elements that share memory"):
+        optimizer.step()
     with pytest.raises(TypeError, match="complex64"):
         make([torch.zeros(3, 4, dtype=torch.complex64, requires_grad=True)])
     with pytest.raises(TypeError, match="cannot step on the host"):
