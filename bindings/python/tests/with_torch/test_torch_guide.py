@@ -90,7 +90,7 @@ def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
     """Each with a small model around it; without a GPU, what is for one is for the CPU."""
     from safetensors.torch import save_file
 
-    pages = {"optimizer.md": 4, "checkpoint.md": 1, "offload.md": 1, "cast.md": 1}
+    pages = {"optimizer.md": 5, "checkpoint.md": 1, "offload.md": 1, "cast.md": 1}
     assert {page: len(snippets(page)) for page in pages} == pages
     layers = [torch.nn.Linear(8, 8) for _ in range(3)]
     model = torch.nn.Sequential()
@@ -109,8 +109,11 @@ def test_the_programs_of_the_savers_pages(tmp_path, monkeypatch):
     before = layers[0].weight.detach().clone()
     model(names["batch"]).sum().backward()
     assert layers[0].weight.grad is None and not torch.equal(layers[0].weight, before)
-    names["model"] = torch.nn.Linear(8, 8).bfloat16()
     exec(snippets("optimizer.md")[3], names)
+    chosen = [len(names[name].param_groups[0]["params"]) for name in ("muon", "adamw")]
+    assert chosen == [3, 3]
+    names["model"] = torch.nn.Linear(8, 8).bfloat16()
+    exec(snippets("optimizer.md")[4], names)
     names["model"](names["batch"].bfloat16()).sum().backward()
     before = names["model"].weight.detach().clone()
     names["optimizer"].step()

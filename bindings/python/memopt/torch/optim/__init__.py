@@ -1,4 +1,5 @@
-"""Optimizers for torch: AdamW, Lion and SGD with states of 4, 8 or 32 bits, one fused call a step.
+"""Optimizers for torch: AdamW, Lion and SGD with states of 4, 8 or 32 bits, one fused call a step;
+Muon with 8 or 32 bits, by torch's matrix products.
 
 They are ``torch.optim.Optimizer``s with torch's argument names: parameter groups, state dicts,
 schedulers, hooks, closures, deepcopy and pickle work as with torch's. ``help(AdamW8bit)`` explains
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 from ._host import CPUOffloadOptimizer
 from ._keep import keep_32bit
+from ._muon import Muon, Muon8bit
 from ._release import GradientRelease, release_gradients
 from ._rules import (
     SGD,
@@ -33,6 +35,8 @@ __all__ = [
     "GradientRelease",
     "Lion",
     "Lion8bit",
+    "Muon",
+    "Muon8bit",
     "SGD",
     "SGD8bit",
     "keep_32bit",

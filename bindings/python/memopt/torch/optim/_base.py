@@ -48,7 +48,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
 
     def __init__(self, params: Params, defaults: Dict[str, Any]) -> None:
         self._binding: Optional[Binding] = None
-        if defaults["block_size"] is None:
+        if defaults.get("block_size", 0) is None:
             defaults["block_size"] = _format.BLOCKS.get(self._states, 256)
         super().__init__(params, defaults)
 
@@ -76,6 +76,10 @@ class MemoptOptimizer(torch.optim.Optimizer):
         """Refuses what is out of range or not supported, in torch's words."""
         block_size = _format.BLOCKS.get(self._states, 256)
         _options.check_values(group, type(self).__name__, block_size)
+
+    def _check_saved_group(self, group: Dict[str, Any], number: int) -> None:
+        """Refuses a group of a state dict that is another rule's."""
+        _other_rules.check_group(group, self._kind, number)
 
     def _values(self, group: Dict[str, Any]) -> Tuple[Any, ...]:
         """The group's hyperparameters as (name in the library, value), the learning rate first."""
@@ -319,7 +323,7 @@ class MemoptOptimizer(torch.optim.Optimizer):
         saved_groups = deepcopy(state_dict["param_groups"])
         _check_counts(self.param_groups, saved_groups)
         for number, group in enumerate(saved_groups):
-            _other_rules.check_group(group, self._kind, number)
+            self._check_saved_group(group, number)
         groups = [_load.group_values(s, own) for s, own in zip(saved_groups, self.param_groups)]
         for group in groups:
             self._check_group(group)

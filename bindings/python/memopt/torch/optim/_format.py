@@ -212,7 +212,19 @@ def quantize(
     """Codes and scales of floats with the parameter's shape."""
     floats = _layout.like(parameter, torch.float32).copy_(source)
     moment, scales = empty_moment(parameter, format_), empty_scales(parameter, format_)
-    side = native(parameter.device)
+    encode(floats, moment, scales, format_, signed)
+    return moment, scales
+
+
+def encode(
+    floats: torch.Tensor,
+    moment: torch.Tensor,
+    scales: torch.Tensor,
+    format_: StateFormat,
+    signed: bool,
+) -> None:
+    """Writes codes and scales of floats in the moment's order of memory."""
+    side = native(floats.device)
     lib.memopt_quantize(
         side.device._handle.pointer,
         format_,
@@ -222,4 +234,23 @@ def quantize(
         int(signed),
         side.stream(),
     )
-    return moment, scales
+
+
+def decode(
+    floats: torch.Tensor,
+    moment: torch.Tensor,
+    scales: torch.Tensor,
+    format_: StateFormat,
+    signed: bool,
+) -> None:
+    """The inverse of encode(): writes the floats."""
+    side = native(floats.device)
+    lib.memopt_dequantize(
+        side.device._handle.pointer,
+        format_,
+        structs([floats]),
+        structs([moment], format_),
+        structs([scales]),
+        int(signed),
+        side.stream(),
+    )

@@ -15,6 +15,7 @@ from .._native import native
 from . import _keep, _layout
 from ._base import MemoptOptimizer, Params
 from ._binding import Facts
+from ._muon import Muon
 from ._options import number
 from ._rules import AdamW8bit
 
@@ -112,6 +113,8 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         """
         if not (isinstance(optimizer_class, type) and issubclass(optimizer_class, MemoptOptimizer)):
             raise TypeError("%r is not an optimizer class of memopt.torch" % (optimizer_class,))
+        if issubclass(optimizer_class, Muon):
+            raise TypeError("%s cannot step on the host's masters" % optimizer_class.__name__)
         if max_norm is not None and not 0.0 < number("max_norm", max_norm) < math.inf:
             raise ValueError("Invalid max_norm: %s" % max_norm)
         self._max_norm = 0.0 if max_norm is None else float(max_norm)

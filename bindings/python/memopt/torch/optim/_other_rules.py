@@ -20,16 +20,23 @@ _OWN = {
 _RULES = {OptimizerKind.ADAMW: "AdamW", OptimizerKind.LION: "Lion", OptimizerKind.SGD: "SGD"}
 
 
-def _refused(what: str, rule: str, kind: OptimizerKind) -> ValueError:
+def refused(what: str, rule: str, own: str) -> ValueError:
+    """The error for a state dict of another rule than the optimizer's own."""
     return ValueError(
         "the state dict is of %s, not of %s: %s; go on with an optimizer of that rule, or begin"
-        " without a state dict" % (rule, _RULES[kind], what)
+        " without a state dict" % (rule, own, what)
     )
+
+
+def _refused(what: str, rule: str, kind: OptimizerKind) -> ValueError:
+    return refused(what, rule, _RULES[kind])
 
 
 def check_group(group: Mapping[str, Any], kind: OptimizerKind, number: int) -> None:
     """Refuses a group whose keys are those of another rule."""
     where = "group %d has " % number
+    if "ns_steps" in group:
+        raise _refused(where + "ns_steps", "Muon", kind)
     if kind is not OptimizerKind.SGD and "momentum" in group and "betas" not in group:
         raise _refused(where + "momentum and no betas", "SGD", kind)
     if kind is not OptimizerKind.ADAMW and "amsgrad" in group:

@@ -10,6 +10,7 @@ import torch
 from ..._abi import OptimizerKind, StateFormat
 from . import _format
 from ._base import MemoptOptimizer
+from ._muon import Muon
 
 
 @contextlib.contextmanager
@@ -44,9 +45,11 @@ def to_bitsandbytes(optimizer: MemoptOptimizer) -> Dict[str, Any]:
     """The optimizer's state dict as bitsandbytes' 8-bit or 32-bit optimizer of the rule loads it.
 
     Codes, scales and 32-bit states are the optimizer's own tensors, as in ``state_dict()``.
-    TypeError for 4-bit and fp8 states, which bitsandbytes does not have.
+    TypeError for 4-bit and fp8 states and for Muon, which bitsandbytes does not have.
     """
     kind = optimizer._kind
+    if isinstance(optimizer, Muon):
+        raise TypeError("bitsandbytes has no Muon")
     if optimizer._states not in (StateFormat.F32, StateFormat.BITS8):
         raise TypeError("bitsandbytes has no states like those of %s" % type(optimizer).__name__)
     saved = optimizer.state_dict()

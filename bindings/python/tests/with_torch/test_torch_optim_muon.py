@@ -1,0 +1,460 @@
+"""Muon: torch's bits in 32 bits, near them in 8, and the manners of the other optimizers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import memopt.torch as mt  # noqa: E402
+from memopt.torch._live_bytes import LiveBytes  # noqa: E402
+from memopt.torch.optim import _format  # noqa: E402
+
+from optim_support import (  # noqa: E402
+    assert_same_states,
+    assert_unchanged,
+    fill,
+    same_bits,
+    snapshot,
+    through_a_file,
+    twin,
+    walk,
+)
+
+SHAPES = ((96, 33), (33, 129), (80, 80))  # tall, wide, square; two end within a block of 256
+both = pytest.mark.parametrize("make", [mt.Muon, mt.Muon8bit])
+torchs = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has no Muon")
+
+
+def matrices(seed=0, dtype=torch.float32, shapes=SHAPES, device="cpu"):
+    generator = torch.Generator().manual_seed(seed)
+    values = [torch.randn(s, generator=generator) * 0.5 for s in shapes]
+    return [v.to(device, dtype).requires_grad_() for v in values]
+
+
+# --- the rule -------------------------------------------------------------------------------------
+
+
+@torchs
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"nesterov": False, "momentum": 0.9, "weight_decay": 0.0},
+        {"adjust_lr_fn": "match_rms_adamw", "ns_steps": 3},
+        {"adjust_lr_fn": "spectral_unclamped", "eps": 10.0},
+        {"adjust_lr_fn": "original", "ns_coefficients": (2.0, -1.5, 0.5), "lr": torch.tensor(0.03)},
+    ],
+)
+def test_fp32_matrices_get_the_bits_of_torch(values, device):
+    ours, theirs = matrices(device=device), matrices(device=device)
+    a = mt.Muon(ours, **{"lr": 0.02, **values})
+    b = torch.optim.Muon(theirs, **{"lr": 0.02, **values})
+    walk(a, ours, 5)
+    walk(b, theirs, 5)
+    for p, q in zip(ours, theirs):
+        assert same_bits(p, q)
+        assert same_bits(a.state[p]["momentum_buffer"], b.state[q]["momentum_buffer"])
+
+
+@torchs
+def test_defaults_are_those_of_torch():
+    ours, theirs = mt.Muon(matrices()).defaults, torch.optim.Muon(matrices()).defaults
+    assert {key: ours[key] for key in theirs} == theirs
+    assert set(ours) - set(theirs) == {"min_8bit_size"}
+
+
+@torchs
+def test_bf16_matrices_are_rounded_once_a_step(device):
+    """The bits of torch's Muon on fp32 matrices that are rounded to bf16 after each step."""
+    ours = matrices(dtype=torch.bfloat16, device=device)
+    theirs = [p.detach().float().requires_grad_() for p in ours]
+    a, b = mt.Muon(ours, lr=0.02), torch.optim.Muon(theirs, lr=0.02)
+    for t in range(5):
+        fill(ours, t)
+        for p, q in zip(ours, theirs):
+            q.grad = p.grad.float()
+        a.step()
+        b.step()
+        for p, q in zip(ours, theirs):
+            q.detach().copy_(q.detach().bfloat16())
+            assert same_bits(p, q.bfloat16())
+            assert same_bits(a.state[p]["momentum_buffer"], b.state[q]["momentum_buffer"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_8_bits_move_as_32(seed, device):
+    """After 60 steps of regression: the loss differs by less than 1 %, the way moved by 15 %."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(256, 80, generator=generator).to(device)
+    y = torch.tanh(x @ torch.randn(80, 40, generator=generator).to(device) * 0.2)
+    ends = []
+    for make in (mt.Muon, mt.Muon8bit):
+        layers = matrices(seed, shapes=((96, 80), (40, 96)), device=device)
+        for p in layers:
+            p.detach().mul_(0.2)
+        start = [p.detach().clone() for p in layers]
+        optimizer = make(layers, lr=0.02, min_8bit_size=1)
+        for t in range(60):
+            rows = torch.arange(t % 4, 256, 4, device=device)
+            loss = (torch.tanh(x[rows] @ layers[0].T) @ layers[1].T - y[rows]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        with torch.no_grad():
+            loss = (torch.tanh(x @ layers[0].T) @ layers[1].T - y).square().mean()
+        ends.append((float(loss), [p.detach() - s for p, s in zip(layers, start)]))
+    (loss, way), (loss8, way8) = ends
+    assert abs(loss8 - loss) < 0.01 * loss
+    for a, b in zip(way, way8):
+        assert 0 < (a - b).norm() < 0.15 * a.norm()
+
+
+def test_the_codes_are_the_momentum(device):
+    """The first step's momentum is the gradient times 1 - momentum, quantised."""
+    (p,) = matrices(shapes=((33, 129),), device=device)
+    optimizer = mt.Muon8bit([p], momentum=0.75)
+    fill([p], 1)
+    optimizer.step()
+    state = optimizer.state[p]
+    want = _format.quantize(p.grad * 0.25, p.detach(), _format.StateFormat.BITS8, True)
+    assert same_bits(state["momentum_buffer"], want[0]) and same_bits(state["absmax1"], want[1])
+    assert int(state["step"]) == 1
+
+
+@both
+def test_transposed_and_strided_matrices(make, device):
+    """A parameter's order of memory changes nothing but the order of the norm's sum."""
+    (plain,) = matrices(shapes=((40, 130),), device=device)
+    turned = plain.detach().T.contiguous().T.requires_grad_()
+    strided = torch.zeros(80, 260, device=device)[::2, ::2].copy_(plain.detach()).requires_grad_()
+    optimizers = [make([p], lr=0.02) for p in (plain, turned, strided)]
+    for t in range(3):
+        for optimizer, p in zip(optimizers, (plain, turned, strided)):
+            g = torch.randn(p.shape, generator=torch.Generator().manual_seed(t))
+            p.grad = torch.empty_like(p).copy_(g)
+            optimizer.step()
+    assert same_bits(strided, plain)
+    assert turned.stride() == (1, 40)
+    # Blocks of 8 bits go by the order of memory.
+    assert (turned - plain).abs().max() < (2e-3 if make is mt.Muon8bit else 4e-4)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make, least, most", [(mt.Muon, 4, 4.01), (mt.Muon8bit, 1, 1.02)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_bytes_a_parameter(make, least, most, dtype, device):
+    """States of 1.02 bytes a parameter; beside them, temporaries of one matrix of eight."""
+    params = matrices(shapes=((96, 96),) * 8, dtype=dtype, device=device)
+    optimizer = make(params)
+    fill(params, 0)
+    one = params[0].numel()
+    with LiveBytes([t for p in params for t in (p, p.grad)]) as live:
+        optimizer.step()
+        assert least * 8 * one <= live.live <= most * 8 * one
+    states = [t for p in params for t in (p, p.grad, *optimizer.state[p].values())]
+    with LiveBytes(states) as live:
+        optimizer.step()
+        assert live.live == 0 and 4 * one <= live.peak <= 10 * one
+
+
+def test_small_and_kept_matrices_have_32_bits(device):
+    params = matrices(shapes=((64, 63), (64, 64), (64, 65)), device=device)
+    mt.keep_32bit(params[2])
+    optimizer = mt.Muon8bit(params)
+    walk(optimizer, params, 1)
+    kinds = [optimizer.state[p]["momentum_buffer"].dtype for p in params]
+    assert kinds == [torch.float32, torch.uint8, torch.float32]
+
+
+# --- state dicts ----------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_resumed_run_is_the_run(make, dtype, device):
+    params = matrices(dtype=dtype, device=device)
+    optimizer = make(params, lr=0.02)
+    walk(optimizer, params, 3)
+    saved = through_a_file(optimizer.state_dict())
+    again = twin(params)
+    resumed = make(again, lr=0.5)
+    resumed.load_state_dict(saved)
+    cloned, clones = copy.deepcopy((optimizer, params))
+    assert_same_states(optimizer, resumed, params, again)
+    for some, own in ((optimizer, params), (resumed, again), (cloned, clones)):
+        walk(some, own, 3, seed=7)
+    assert_same_states(optimizer, resumed, params, again)
+    assert_same_states(optimizer, cloned, params, clones)
+
+
+@both
+def test_a_state_without_its_shape(make, device):
+    """Loaders that put states in place themselves may leave them flat."""
+    params = matrices(device=device)
+    optimizer = make(params, lr=0.02, min_8bit_size=1)
+    walk(optimizer, params, 1)
+    cloned, clones = copy.deepcopy((optimizer, params))
+    for p in clones:
+        cloned.state[p]["momentum_buffer"] = cloned.state[p]["momentum_buffer"].flatten()
+    walk(optimizer, params, 2)
+    walk(cloned, clones, 2)
+    assert all(same_bits(p, q) for p, q in zip(params, clones))
+
+
+@torchs
+def test_between_ours_and_torch(device):
+    """A run of torch's goes on here, and in portable form the other way, with the same bits."""
+    theirs = matrices(device=device)
+    b = torch.optim.Muon(theirs, lr=0.02)
+    walk(b, theirs, 2)
+    ours, coded = twin(theirs), twin(theirs)
+    a, c = mt.Muon(ours), mt.Muon8bit(coded, min_8bit_size=1)
+    for optimizer in (a, c):
+        optimizer.load_state_dict(through_a_file(b.state_dict()))
+    walk(a, ours, 2, seed=5)
+    walk(b, theirs, 2, seed=5)
+    assert all(same_bits(p, q) for p, q in zip(ours, theirs))
+    assert {c.state[p]["momentum_buffer"].dtype for p in coded} == {torch.uint8}
+    with mt.optim.portable_states(c):
+        plain = c.state_dict()
+    back = torch.optim.Muon(twin(theirs))
+    back.load_state_dict(plain)
+    for p, q in zip(coded, back.param_groups[0]["params"]):
+        state, floats = c.state[p], torch.empty_like(p)
+        args = state["momentum_buffer"], state["absmax1"], _format.StateFormat.BITS8, True
+        _format.decode(floats, *args)
+        assert same_bits(back.state[q]["momentum_buffer"], floats)
+
+
+@torchs
+def test_codes_are_no_momentum_to_torch(device):
+    params = matrices(device=device)
+    optimizer = mt.Muon8bit(params, min_8bit_size=1)
+    walk(optimizer, params, 1)
+    others = twin(params)
+    theirs = torch.optim.Muon(others)
+    theirs.load_state_dict(optimizer.state_dict())
+    fill(others, 0)
+    with pytest.raises(AttributeError):
+        theirs.step()
+    assert all(same_bits(p, q) for p, q in zip(params, others))
+
+
+def test_dicts_of_other_rules_are_refused(device):
+    params = matrices(device=device)
+    muon = mt.Muon8bit(params)
+    walk(muon, params, 1)
+    others = [mt.SGD8bit(params, momentum=0.9), mt.AdamW(params), mt.Lion8bit(params)]
+    others.append(torch.optim.SGD(params, momentum=0.9))
+    for other in others:
+        walk(other, params, 1)
+        before = snapshot(muon, params)
+        with pytest.raises(ValueError, match="not of Muon: group 0 has no ns_steps"):
+            muon.load_state_dict(other.state_dict())
+        assert_unchanged(muon, params, before)
+    for other in others[:3]:
+        with pytest.raises(ValueError, match="is of Muon, not of"):
+            other.load_state_dict(muon.state_dict())
+
+
+# --- manners --------------------------------------------------------------------------------------
+
+
+@both
+def test_groups_are_optimizers_of_their_own(make, device):
+    params = matrices(device=device)
+    values = [{"lr": 0.1}, {"momentum": 0.5, "nesterov": False}, {"weight_decay": 0.0}]
+    together = make([{"params": [p], **v} for p, v in zip(params, values)])
+    alone = twin(params)
+    apart = [make([p], **v) for p, v in zip(alone, values)]
+    walk(together, params, 3)
+    for t in range(3):
+        fill(alone, t)
+        for optimizer in apart:
+            optimizer.step()
+    for p, q, optimizer in zip(params, alone, apart):
+        assert_same_states(together, optimizer, [p], [q])
+
+
+@torchs
+def test_schedulers(device):
+    ends = []
+    for make in (mt.Muon, torch.optim.Muon):
+        params = matrices(device=device)
+        optimizer = make(params, lr=0.1)
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=6)
+        for t in range(5):
+            fill(params, t)
+            optimizer.step()
+            scheduler.step()
+        ends.append(params)
+    assert all(same_bits(p, q) for p, q in zip(*ends))
+
+
+@both
+@pytest.mark.parametrize("scaler", [torch.amp.GradScaler, mt.GradScaler])
+def test_a_scaler_unscales_and_skips(make, scaler, device):
+    params, plain = matrices(device=device), matrices(device=device)
+    a, b = make(params, lr=0.02), make(plain, lr=0.02)
+    scale = scaler(device=device.type, init_scale=1024.0)
+    scale.scale(torch.zeros((), device=device))
+    for t in range(3):
+        fill(plain, t)
+        for p, q in zip(params, plain):
+            p.grad = q.grad * scale.get_scale()
+        if t == 1:
+            before = snapshot(a, params)
+            params[-1].grad[3, 4] = float("inf")
+            scale.step(a)
+            assert_unchanged(a, params, before)
+        else:
+            scale.step(a)
+            b.step()
+        scale.update()
+    assert scale.get_scale() == 512.0
+    assert_same_states(a, b, params, plain)
+
+
+@both
+@pytest.mark.parametrize("norm", [None, 2.0])
+def test_steps_in_backward(make, norm, device):
+    """The bits of steps after backward; clipped ones but for the rounding of the norm."""
+    params, plain = matrices(device=device), matrices(device=device)
+    a, b = (
+        make([{"params": own[:1], "lr": 0.03}, {"params": own[1:]}], lr=0.02)
+        for own in (params, plain)
+    )
+    release = mt.release_gradients(a, max_norm=norm)
+    for _ in range(2):
+        if norm is not None:
+            with release.measure():
+                sum(p.pow(3).sum() for p in params).backward()
+        sum(p.pow(3).sum() for p in params).backward()
+        assert all(p.grad is None for p in params)
+        a.step()
+        sum(p.pow(3).sum() for p in plain).backward()
+        if norm is not None:
+            mt.clip_grad_norm_(plain, norm)
+        b.step()
+        b.zero_grad()
+    if norm is None:
+        assert_same_states(a, b, params, plain)
+    for p, q in zip(params, plain):
+        x, y = a.state[p], b.state[q]
+        size = "absmax1" if "absmax1" in x else "momentum_buffer"
+        assert torch.allclose(x[size], y[size], rtol=1e-3, atol=1e-6)
+        assert (p - q).abs().max() < 2e-3
+
+
+def test_a_norm_that_is_not_finite_skips_the_steps_in_backward(device):
+    params = matrices(device=device)
+    optimizer = mt.Muon(params)
+    release = mt.release_gradients(optimizer, max_norm=1.0)
+    before = snapshot(optimizer, params)
+    for k in range(2):
+        loss = sum(p.sum() for p in params) * float("inf")
+        if k == 0:
+            with release.measure():
+                loss.backward()
+        else:
+            loss.backward()
+    assert_unchanged(optimizer, params, before)
+
+
+def test_empty_repeated_and_without_gradient(device):
+    p, q = matrices(shapes=((20, 30), (20, 30)), device=device)
+    empty = torch.zeros(0, 5, device=device, requires_grad=True)
+    with pytest.warns(UserWarning, match="duplicate"):
+        optimizer = mt.Muon8bit([p, q, empty, p], min_8bit_size=1)
+    before = q.detach().clone()
+    fill([p, empty], 0)
+    optimizer.step()
+    assert list(optimizer.state) == [p] and same_bits(q, before)
+    assert int(optimizer.state[p]["step"]) == 1
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("shape", [(7,), (), (2, 3, 4)])
+def test_other_than_two_dimensions(make, shape, device):
+    good, bad = matrices(shapes=((8, 9), shape), device=device)
+    text = r"%s only supports 2D parameters: the shape of parameter 'bad' is \(%s" % (
+        make.__name__,
+        ", ".join(map(str, shape)),
+    )
+    with pytest.raises(ValueError, match=text):
+        make([("good", good), ("bad", bad)])
+    optimizer = make([("good", good)])
+    with pytest.raises(ValueError, match=text):
+        optimizer.add_param_group({"params": [("bad", bad)]})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize(
+    "values, text",
+    [
+        ({"lr": -1.0}, "Invalid learning rate: -1.0"),
+        ({"lr": torch.ones(2)}, "1-element"),
+        ({"weight_decay": -0.5}, "Invalid weight_decay value: -0.5"),
+        ({"momentum": -0.5}, "Invalid momentum value: -0.5"),
+        ({"eps": float("nan")}, "Invalid eps value: nan"),
+        ({"ns_steps": 100}, "Invalid ns_steps value: 100"),
+        ({"ns_steps": -1}, "Invalid ns_steps value: -1"),
+        ({"ns_coefficients": (1.0, 2.0)}, "Invalid ns_coefficients"),
+        ({"ns_coefficients": (1.0, 2.0, float("inf"))}, "Invalid ns_coefficients"),
+        ({"adjust_lr_fn": "best"}, "Invalid adjust_lr_fn: 'best'"),
+        ({"min_8bit_size": -1}, "Invalid min_8bit_size value: -1"),
+    ],
+)
+def test_values(values, text):
+    optimizer = mt.Muon8bit(matrices())
+    with pytest.raises(ValueError, match=text):
+        optimizer.add_param_group({"params": matrices(), **values})
+    assert len(optimizer.param_groups) == 1
+
+
+@both
+def test_gradients_and_parameters_that_it_cannot_take(make, device):
+    params = matrices(device=device)
+    optimizer = make(params, lr=0.02)
+    walk(optimizer, params, 1)
+    before = snapshot(optimizer, params)
+    gradient = params[-1].grad
+    params[-1].grad = gradient.to_sparse()
+    with pytest.raises(RuntimeError, match="sparse gradients: that of parameter 2 of group 0"):
+        optimizer.step()
+    assert_unchanged(optimizer, params, before)
+    params[-1].grad = None
+    shared = torch.ones(1, 5, device=device).expand(4, 5).requires_grad_()
+    shared.grad = torch.ones(4, 5, device=device)
+    optimizer.add_param_group({"params": [shared]})
+    with pytest.raises(RuntimeError, match="parameter 0 of group 1 has elements that share memory"):
+        optimizer.step()
+    with pytest.raises(TypeError, match="complex64"):
+        make([torch.zeros(3, 4, dtype=torch.complex64, requires_grad=True)])
+    with pytest.raises(TypeError, match="cannot step on the host"):
+        mt.CPUOffloadOptimizer(params, make)
+    with pytest.raises(TypeError, match="no Muon"):
+        mt.optim.to_bitsandbytes(optimizer)
+
+
+def test_shards_are_no_matrices():
+    """A DTensor is refused: a shard's orthogonalised momentum is not the matrix's."""
+    tensor = pytest.importorskip("torch.distributed.tensor")
+    mesh_of = pytest.importorskip("torch.distributed.device_mesh").init_device_mesh
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = mesh_of("cpu", (1,))
+        p = tensor.distribute_tensor(torch.zeros(4, 6), mesh, [tensor.Shard(0)])
+        with pytest.raises(TypeError, match="parameter 0 of group 0 is sharded"):
+            mt.Muon8bit([torch.nn.Parameter(p)])
+    finally:
+        distributed.destroy_process_group()
