@@ -23,7 +23,7 @@ _ROUNDING = ("stochastic_rounding", "bf16_stochastic_round")
 #: The share of a movement by which a run with coarse states may differ from the rule.
 _NEAR = 0.25
 #: How many times as far as the rule's farthest parameter any may move.
-_FAR = 2.0
+_FAR = 1.5
 
 
 @dataclass(frozen=True)
@@ -396,7 +396,7 @@ def _rate_of_zero(audit: Audit) -> str:
     for group in optimizer.param_groups:
         group["lr"] = group["lr"].fill_(1e-3) if isinstance(group["lr"], Tensor) else 1e-3
     for _ in range(5):
-        g = audit.normal(8192) + 0.5
+        g = audit.normal(8192)
         step(optimizer, p, g)
         rule.step(g, optimizer.param_groups[0])
     return "unchanged; then " + _near(p, rule)

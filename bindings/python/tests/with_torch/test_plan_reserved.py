@@ -20,6 +20,7 @@ SIZES = {"hidden_size": 256, "num_hidden_layers": 6, "num_attention_heads": 8, "
 OTHERS = {
     "llama": {"intermediate_size": 704},
     "opt": {"ffn_dim": 1024, "word_embed_proj_dim": 256, "dropout": 0.0},
+    "gpt2": {"n_inner": 1024, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
 }
 
 PROGRAM = """
@@ -61,8 +62,24 @@ def steps(config, batch, sequence):
     return [(block, nbytes) for _, block, nbytes in sorted(found, key=lambda one: one[0])]
 
 
-@pytest.mark.parametrize("name, ffn", [("llama", 704), ("opt", 1024)])
-def test_the_planned_reserved_bytes_are_torchs(tmp_path, name, ffn):
+def off(name, ffn, settings, share):
+    """A row that is not right yet."""
+    mark = pytest.mark.xfail(strict=True, reason="planned: %.3f of the real bytes" % share)
+    return pytest.param(name, ffn, settings, marks=mark)
+
+
+@pytest.mark.parametrize(
+    "name, ffn, settings",
+    [
+        off("llama", 704, CLASSIC, 0.990),
+        ("llama", 704, EXPANDABLE),
+        off("opt", 1024, CLASSIC, 0.993),
+        ("opt", 1024, EXPANDABLE),
+        off("gpt2", 1024, CLASSIC, 1.042),
+        off("gpt2", 1024, EXPANDABLE, 1.045),
+    ],
+)
+def test_the_planned_reserved_bytes_are_torchs(tmp_path, name, ffn, settings):
     batch, sequence = 8, 192
     config = transformers.AutoConfig.for_model(name, **SIZES, **OTHERS[name])
     path = tmp_path / "blocks.json"
@@ -70,9 +87,8 @@ def test_the_planned_reserved_bytes_are_torchs(tmp_path, name, ffn):
     model = Model(family=name, hidden=256, layers=6, heads=8, ffn=ffn, vocabulary=4000)
     given = Run(batch=batch, sequence=sequence)
     with blocks_of(Plan(model, given, Card(device="cpu"))) as planned:
-        for settings in (CLASSIC, EXPANDABLE):
-            program = PROGRAM % (settings == EXPANDABLE, str(path))
-            output = run(program, torch_too=True, MEMOPT_SIM_MEMORY="4G")
-            real = int(output.splitlines()[-1])
-            ours = planned.replay(settings).peak_reserved_bytes
-            assert 0.98 * real <= ours <= 1.03 * real
+        program = PROGRAM % (settings == EXPANDABLE, str(path))
+        output = run(program, torch_too=True, MEMOPT_SIM_MEMORY="4G")
+        real = int(output.splitlines()[-1])
+        ours = planned.replay(settings).peak_reserved_bytes
+        assert real <= ours <= 1.03 * real, ours / real

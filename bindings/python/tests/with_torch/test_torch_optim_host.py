@@ -6,6 +6,7 @@ values then go through the buffers on the host, only without streams.
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
 import subprocess
@@ -269,29 +270,46 @@ def test_refusals():
         copy.deepcopy(optimizer)
 
 
+@functools.lru_cache(maxsize=None)
+def limited(mode, layers):
+    """host_memory.py's end and what it printed."""
+    child = pathlib.Path(__file__).with_name("host_memory.py")
+    ended = subprocess.run(
+        [sys.executable, str(child), mode, str(layers)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        universal_newlines=True,
+        timeout=500,
+    )
+    return ended.returncode, ended.stdout
+
+
+def figures(layers):
+    code, text = limited("host", layers)
+    assert code == 0, text
+    return dict(line.split(": ") for line in text.strip().splitlines()[-5:])
+
+
 @pytest.mark.parametrize("layers", [24, pytest.param(256, marks=pytest.mark.long)])
 def test_trains_in_half_the_memory(layers, capsys):
     """A limit of 12 bytes a parameter holds parameters, fp32 masters and states of this optimizer,
     with gradients freed in backward, and not fp32 parameters, gradients and states (16)."""
-    child = pathlib.Path(__file__).with_name("host_memory.py")
-
-    def run(mode):
-        return subprocess.run(
-            [sys.executable, str(child), mode, str(layers)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            universal_newlines=True,
-            timeout=500,
-        )
-
-    ours, plain = run("host"), run("plain")
-    assert ours.returncode == 0, ours.stdout
-    parts = dict(line.split(": ") for line in ours.stdout.strip().splitlines()[-5:])
+    parts = figures(layers)
     with capsys.disabled():
         print("\n%d parameters: %s" % (layers << 20, parts))
     assert float(parts["last loss"]) < 0.7 * float(parts["first loss"])
     assert float(parts["held"]) <= 8.04
-    # beside what is held: activations, one gradient, and what malloc and Python keep
-    assert float(parts["peak"]) <= (8.2 if layers > 100 else 9.0)
-    assert plain.returncode != 0 and "memory" in plain.stdout.lower()
+    code, text = limited("plain", layers)
+    assert code != 0 and "memory" in text.lower()
+
+
+NOT_YET = pytest.mark.xfail(strict=True, reason="8.16 to 8.19 bytes a parameter at the peak")
+
+
+@pytest.mark.parametrize(
+    "layers, most", [(24, 9.0), pytest.param(256, 8.1, marks=[pytest.mark.long, NOT_YET])]
+)
+def test_the_peak_of_a_step(layers, most):
+    """Beside what is held: activations, one gradient, and what malloc and Python keep."""
+    assert float(figures(layers)["peak"]) <= most

@@ -166,11 +166,14 @@ def traced(plan, row, features):
 def test_traced_without_weights_it_is_the_same_to_the_byte(plan, same_versions, row):
     step = traced(plan, row, features_of(plan, row["run"])).at(row["run"]["batch"])
     assert step.peak_bytes == row["peak_bytes"] and step.peak_phase == row["peak_phase"]
+    if row["name"] in TRACED:
+        assert step.categories == row["categories"]
     # The class of rows with a loss in chunks has no head, which starts the loss; scales of 8 bits
     # are seen when a row's layer first runs.
     late = 0.005 * ("loss" in row["run"]) + 1e-4 * (row["run"].get("quantize") == "int8")
     for name, measured in row["phases"].items():
-        slack = late * measured["bytes"] if name == "forward" else 0
+        may = name == "forward" and row["name"] not in TRACED
+        slack = late * measured["bytes"] if may else 0
         assert abs(sum(step.phases[name].values()) - measured["bytes"]) <= slack, name
 
 
